@@ -1,0 +1,5 @@
+"""`python -m ddtop`, the same as the `ddtop` command."""
+
+from ddtop.cli import main
+
+main()

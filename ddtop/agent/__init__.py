@@ -1,0 +1,1 @@
+"""In the watched process: see, never disturb."""

@@ -1,0 +1,60 @@
+"""The moment a process becomes a rank: its page, its relay, its thread, its hooks."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ddtop import registry
+from ddtop.agent import identity, naming, runtime, spawn
+from ddtop.agent.guard import guard
+
+
+def become_rank(who: identity.Identity, source: str, backend: str | None = None) -> None:
+    """Start watching this process as rank `who.rank`; says so once on stderr, from rank 0 only."""
+    try:
+        job, run, complaint = naming.name_run(who, os.environ, os.getppid())
+        path = registry.socket_path(job, run)
+        registry.state_dir()
+    except (registry.RegistryError, OSError) as error:
+        guard.off["runtime"] = str(error)
+        runtime.say(who, f"ddtop is off in this job: {error}")
+        return
+    os.environ[identity.CLAIM] = f"{os.getpid()}:{identity.fingerprint(os.environ)}"
+    if complaint:
+        runtime.say(who, f"ddtop: {complaint}")
+    spawn.start_relay(job, run, path)
+    running = runtime.Runtime(who, job, run, path, source, backend)
+    running.start()
+    runtime.say(who, f"ddtop: watching {job}; to look: ddtop attach {job}")
+
+
+def entering_init(rank: object, world_size: object, backend: str | None) -> None:
+    """init_process_group is about to be called with these arguments (-1: taken from the environment)."""
+    running = runtime.current()
+    if running is not None:
+        running.backend = backend or running.backend
+        if running.destroyed:
+            running.destroyed = False
+        running.joined = False
+        running.greet_again()
+        return
+    number = rank if isinstance(rank, int) and rank >= 0 else _number("RANK")
+    size = world_size if isinstance(world_size, int) and world_size > 0 else _number("WORLD_SIZE")
+    if number is None or size is None or not 0 <= number < size:
+        return
+    # The command line is looked at again without the parent's claim: who joins a group is a rank, whoever its parent is.
+    seen = identity.identify({}, sys.orig_argv, os.getpid())
+    elastic = "TORCHELASTIC_RUN_ID" in os.environ
+    attempt = _number("TORCHELASTIC_RESTART_COUNT") or 0
+    who = identity.Identity(
+        identity.RANK, seen.script, number, _number("LOCAL_RANK"), size, attempt, elastic
+    )
+    become_rank(who, "init", backend)
+
+
+def _number(name: str) -> int | None:
+    value = os.environ.get(name, "")
+    return int(value) if value.isascii() and value.isdigit() else None
+
+

@@ -1,0 +1,246 @@
+"""How far this rank is in each of its process groups, and what is open there.
+
+Sequence numbers are read at every tick (1 us), the recorder's status at most four times a second, its entries once a
+stuck collective. The status read walks a C++ map without its lock, so it is left out while a group exists that may be
+about to get its first entry; after 5 s without any movement it is read anyway, once a second.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddtop.agent.recorder import RETIRED_KEPT, Recorder, Status, collective
+from ddtop.wire.records import Collective, Group, GroupProgress
+
+STUCK_NS = 1_000_000_000
+"""A collective open and unmoved for this long is worth one read of the entries."""
+STILL_NS = 2_000_000_000
+"""Nothing open, nothing moved for this long: one read too, for what this rank has passed."""
+UNSEEN_READ_AFTER_NS, UNSEEN_READ_EVERY_NS = 5_000_000_000, 1_000_000_000
+ENTRIES_EVERY_NS = 5_000_000_000
+HEALTHY_WAITS_KEPT = 100
+
+
+@dataclass
+class _Watch:
+    """One process group as this rank has seen it; clocks monotonic ns."""
+
+    enqueued: int = 0
+    completed: int | None = None
+    offset: int | None = None
+    last_op: str | None = None
+    moved_at: int = 0
+    pending_since: int | None = None
+    used: bool = False
+    open: list[Collective] = field(default_factory=list)
+    retired: list[Collective] = field(default_factory=list)
+
+
+class Collectives:
+    """The probe. All methods on the agent's thread; holds no reference to a process group between two calls."""
+
+    def __init__(self) -> None:
+        self._recorder: Recorder | None = None
+        self._watches: dict[str, _Watch] = {}
+        self._names: dict[tuple[str, str], str] = {}
+        self._read_keys: deque[tuple[object, ...]] = deque(maxlen=64)
+        self._entries_at = 0
+        self._status_at = 0
+        self._skipped = 0
+        self._waits: deque[int] = deque(maxlen=HEALTHY_WAITS_KEPT)
+        self.groups: tuple[Group, ...] = ()
+        self.moved_at: int | None = None
+        self.wait_samples = 0
+        self.all_samples = 0
+        self.why_blind: str | None = None
+
+    @property
+    def stuck(self) -> tuple[str, int] | None:
+        """(group, first open seq) of the collective that has stood longest, if one has stood for a second."""
+        pending = [(watch.pending_since, name, watch) for name, watch in self._watches.items() if watch.pending_since]
+        if not pending:
+            return None
+        since, name, watch = min(pending, key=lambda item: item[0] or 0)
+        assert since is not None
+        return (name, (watch.completed or 0) + 1 - (watch.offset or 0)) if self._now - since > STUCK_NS else None
+
+    def sample(self, now: int, unix_minus_mono: int, waiting_frame: bool) -> None:
+        """One look. `waiting_frame`: the main thread is inside torch's collective code, for when the recorder is off."""
+        self._now = now
+        c10d = sys.modules.get("torch.distributed.distributed_c10d")
+        if c10d is None or getattr(c10d._world, "default_pg", None) is None:
+            return
+        self._look_at_groups(c10d, now)
+        if self._may_read_status(now):
+            self._look_at_status(now)
+        elif self._watches and not self._recorder_answers():
+            self._guess_pending(now, waiting_frame)
+        self.all_samples += 1
+        self.wait_samples += any(watch.pending_since is not None for watch in self._watches.values())
+        self._maybe_read_entries(now, unix_minus_mono)
+
+    def _look_at_groups(self, c10d: Any, now: int) -> None:
+        world, found = c10d._world, []
+        for group, name in list(world.pg_names.items()):
+            name = str(name)
+            try:
+                seq = group._get_sequence_number_for_group()
+            except (RuntimeError, AttributeError):
+                seq = None
+            watch = self._watches.get(name)
+            if watch is None:
+                watch = self._watches[name] = _Watch(moved_at=now)
+            if seq is not None and seq != watch.enqueued:
+                watch.enqueued, watch.moved_at, self.moved_at = seq, now, now
+            found.append((name, group))
+        if len(found) != len(self.groups) or any(name != group.name for (name, _), group in zip(found, self.groups, strict=True)):
+            self.groups = tuple(_describe(world, name, group) for name, group in found)
+            for gone in set(self._watches) - {name for name, _ in found}:
+                del self._watches[gone]
+
+    def _recorder_answers(self) -> bool:
+        return self._recorder is not None and any(watch.completed is not None for watch in self._watches.values())
+
+    def _may_read_status(self, now: int) -> bool:
+        if not any(watch.enqueued for watch in self._watches.values()):
+            return False
+        unseen = [watch for watch in self._watches.values() if not watch.used]
+        for watch in unseen:
+            # Used since the last tick: by the next one its status is in the map.
+            watch.used = watch.enqueued > 0
+        if not unseen:
+            return True
+        self._skipped += 1
+        still = now - max(watch.moved_at for watch in self._watches.values())
+        return still > UNSEEN_READ_AFTER_NS and now - self._status_at > UNSEEN_READ_EVERY_NS
+
+    def _look_at_status(self, now: int) -> None:
+        if self._recorder is None:
+            self._recorder = Recorder()
+        status = self._recorder.status()
+        self._status_at = now
+        if not status:
+            self.why_blind = "flight recorder off"
+            return
+        self.why_blind = None
+        if any(key not in self._names for key in status) and not self._learn_names(status, now):
+            return
+        for key, (enqueued, completed) in status.items():
+            watch = self._watches.get(self._names.get(key, ""))
+            if watch is None:
+                continue
+            enqueued = max(enqueued, 0)
+            if completed != watch.completed:
+                if watch.pending_since is not None:
+                    self._waits.append(now - watch.pending_since)
+                watch.completed, watch.pending_since, watch.moved_at, self.moved_at = completed, None, now, now
+                watch.open = []
+            watch.enqueued = max(watch.enqueued, enqueued)
+            if enqueued > completed:
+                watch.pending_since = watch.pending_since or now
+            else:
+                watch.pending_since, watch.open = None, []
+
+    def _guess_pending(self, now: int, waiting_frame: bool) -> None:
+        # Without a recorder: nothing was enqueued for a second and the main thread sits in collective code.
+        for watch in self._watches.values():
+            standing = waiting_frame and watch.moved_at == max(w.moved_at for w in self._watches.values())
+            if standing and watch.enqueued and now - watch.moved_at > STUCK_NS:
+                watch.pending_since = watch.pending_since or watch.moved_at
+            else:
+                watch.pending_since = None
+
+    def _learn_names(self, status: Status, now: int) -> bool:
+        if len(status) == 1 and len(self._watches) == 1:
+            self._names[next(iter(status))] = next(iter(self._watches))
+            return True
+        if now - self._entries_at < ENTRIES_EVERY_NS and self._entries_at:
+            return bool(self._names)
+        self._read_entries(now, 0)
+        return all(key in self._names for key in status)
+
+    def _maybe_read_entries(self, now: int, unix_minus_mono: int) -> None:
+        if self._recorder is None or not self._recorder_answers():
+            return
+        key: tuple[object, ...]
+        stuck = self.stuck
+        if stuck is not None:
+            key = ("stuck", *stuck)
+        elif self.moved_at is not None and now - self.moved_at > STILL_NS:
+            key = ("still", tuple((name, watch.enqueued) for name, watch in self._watches.items()))
+        else:
+            return
+        if key not in self._read_keys and now - self._entries_at > STUCK_NS:
+            self._read_keys.append(key)
+            self._read_entries(now, unix_minus_mono)
+
+    def _read_entries(self, now: int, unix_minus_mono: int) -> None:
+        assert self._recorder is not None
+        self._entries_at = now
+        entries = self._recorder.entries(sum(watch.enqueued for watch in self._watches.values()))
+        if entries is None:
+            return
+        by_group: dict[str, list[tuple[bool, int, Collective]]] = {}
+        for recorder, entry in entries:
+            if entry.process_group[0] in self._watches:
+                self._names[recorder, str(entry.pg_id)] = entry.process_group[0]
+                by_group.setdefault(entry.process_group[0], []).append((entry.is_p2p, entry.record_id, collective(entry)))
+        for name, found in by_group.items():
+            watch = self._watches[name]
+            found.sort(key=lambda item: item[1])
+            own = [item for is_p2p, _, item in found if not is_p2p]
+            watch.open = [item for item in own if item.state not in ("retired", "completed")][:RETIRED_KEPT]
+            watch.retired = [item for item in own if item.state in ("retired", "completed")][-RETIRED_KEPT:]
+            if own:
+                watch.last_op, watch.offset = own[-1].op, own[-1].op_id - own[-1].seq
+            created = [item.created_unix_ns for item in watch.open if item.created_unix_ns]
+            if created and watch.pending_since is not None and unix_minus_mono:
+                watch.pending_since = min(watch.pending_since, max(0, min(created) - unix_minus_mono))
+
+    def progress(self, unix_minus_mono: int) -> tuple[GroupProgress, ...]:
+        """All groups as records."""
+        return tuple(
+            GroupProgress(
+                name,
+                watch.enqueued,
+                watch.completed,
+                watch.offset,
+                watch.pending_since + unix_minus_mono if watch.pending_since is not None else None,
+                watch.last_op,
+            )
+            for name, watch in self._watches.items()
+        )
+
+    def open_collectives(self) -> tuple[Collective, ...]:
+        """What was open when the entries were last read and still is."""
+        return tuple(item for watch in self._watches.values() if watch.pending_since for item in watch.open)
+
+    def retired_collectives(self) -> tuple[Collective, ...]:
+        """The last retired entries a group, from the same read; sent only while something stands still."""
+        standing = self.moved_at is not None and self._now - self.moved_at > STUCK_NS
+        return tuple(item for watch in self._watches.values() for item in watch.retired) if standing else ()
+
+    def healthy_wait_max_ms(self) -> float | None:
+        """The longest of the last waits that ended."""
+        return max(self._waits) / 1e6 if self._waits else None
+
+    def forget_groups(self) -> None:
+        """All groups were destroyed."""
+        self._watches.clear()
+        self._names.clear()
+        self.groups = ()
+
+
+def _describe(world: Any, name: str, group: Any) -> Group:
+    try:
+        ranks = tuple(sorted(world.pg_group_ranks[group]))
+    except KeyError:
+        ranks = ()
+    backend = str(world.pg_map.get(group, ("", None))[0])
+    description = str(getattr(group, "group_desc", "") or "")
+    if description in ("", "undefined"):
+        description = "default_pg" if group is world.default_pg else name
+    return Group(name, description, ranks, backend)

@@ -1,0 +1,34 @@
+"""What the start-up line of ddtop.pth imports when DDTOP is set: decides who this process is and, if it is a rank or may
+become one, installs the import hook. No thread, no socket, no relay before that.
+
+An error here must not be seen: the line runs in every Python of the user's environment.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ddtop.agent import identity
+
+
+def enter() -> None:
+    """Look at this process once and start what it needs."""
+    argv = sys.orig_argv
+    who = identity.identify(os.environ, argv, os.getpid())
+    if who.role == identity.IGNORED:
+        return
+    if who.role == identity.LAUNCHER:
+        from ddtop.agent.naming import launcher_tree
+
+        # A launcher always starts a new run, also below another watched process.
+        os.environ[identity.TREE] = launcher_tree(who.script, os.getpid())
+        return
+    from ddtop.agent import claim, imports
+
+    imports.install()
+    if who.role == identity.RANK:
+        claim.become_rank(who, "env")
+
+
+enter()

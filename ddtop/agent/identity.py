@@ -1,0 +1,157 @@
+"""Who this process is: a rank, somebody who may become one, a launcher, or none of our business; and which run it
+belongs to. Decided from environment, command line and parent before anything else of the program runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+RANK, CANDIDATE, LAUNCHER, IGNORED = "rank", "candidate", "launcher", "ignored"
+
+CLAIM = "DDTOP_CLAIM"
+"""Set by a rank for its descendants: pid and launcher variables of the process that already is this rank."""
+TREE = "DDTOP_TREE"
+"""Set by the first watched process of a tree, and by every launcher: job name and run of its descendants."""
+
+_LAUNCHER_SCRIPTS = {
+    "torchrun", "accelerate", "deepspeed", "horovodrun", "mpirun", "mpiexec", "composer", "lightning", "fabric",
+}  # fmt: skip
+_LAUNCHER_MODULES = {
+    "torch.distributed.run", "torch.distributed.launch", "torch.distributed.torchrun_main", "torch.distributed.elastic",
+    "accelerate.commands.launch", "accelerate.commands.accelerate_cli", "deepspeed.launcher.launch",
+    "deepspeed.launcher.runner",
+}  # fmt: skip
+_NEVER_SCRIPTS = {"ddtop", "pip", "pip3", "py-spy", "uv", "conda", "nvitop", "ipython", "jupyter", "pre-commit"}
+_NEVER_MODULES = {"ddtop", "pip", "ensurepip", "venv", "build", "site", "compileall", "json.tool"}
+_LAUNCHER_VARIABLES = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
+)  # fmt: skip
+# torchrun's options that stand alone; any other option takes a value, so the script is the first word after those.
+_TORCHRUN_FLAGS = {
+    "--standalone", "-m", "--module", "--no-python", "--no_python", "--use-env", "--use_env", "--run-path",
+    "--run_path", "--virtual-local-rank", "--virtual_local_rank",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What could be decided. `rank` to `attempt` are set for a RANK only; `script` is a file's name without folder."""
+
+    role: str
+    script: str
+    rank: int | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+    attempt: int = 0
+    elastic: bool = False
+
+
+def identify(environ: Mapping[str, str], argv: Sequence[str], pid: int) -> Identity:
+    """The role of the process with this environment and original command line (`sys.orig_argv`)."""
+    module, script, inline = _program(argv)
+    name = _script_name(module, script)
+    top = module.split(".")[0] if module else ""
+    if script_base(script) in _NEVER_SCRIPTS or module in _NEVER_MODULES or top in ("pip", "ddtop"):
+        return Identity(IGNORED, name)
+    if _is_helper(argv, module, script):
+        return Identity(IGNORED, name)
+    if script_base(script) in _LAUNCHER_SCRIPTS or module in _LAUNCHER_MODULES:
+        return Identity(LAUNCHER, launched_script(argv) or name)
+    rank, world_size = _number(environ, "RANK"), _number(environ, "WORLD_SIZE")
+    if rank is None or world_size is None or not 0 <= rank < world_size or inline:
+        return Identity(CANDIDATE, name)
+    claim = environ.get(CLAIM, "")
+    if claim.partition(":")[2] == fingerprint(environ) and claim.partition(":")[0] != str(pid):
+        return Identity(CANDIDATE, name)
+    return Identity(
+        RANK,
+        name,
+        rank,
+        _number(environ, "LOCAL_RANK"),
+        world_size,
+        _number(environ, "TORCHELASTIC_RESTART_COUNT") or 0,
+        "TORCHELASTIC_RUN_ID" in environ,
+    )
+
+
+def fingerprint(environ: Mapping[str, str]) -> str:
+    """What a launcher sets anew for each rank: a child with another one was launched, not merely forked."""
+    return ",".join(environ.get(name, "") for name in _LAUNCHER_VARIABLES)
+
+
+def script_base(path: str) -> str:
+    """`/a/b/train.py` as `train`."""
+    base = os.path.basename(path)
+    return base[:-3] if base.endswith(".py") else base
+
+
+def launched_script(argv: Sequence[str]) -> str | None:
+    """Name of the script that a torchrun-like command line starts, None if there is none to see."""
+    module, script, _ = _program(argv)
+    words = list(argv)
+    start = words.index(script) + 1 if script in words else words.index(module) + 1 if module in words else 1
+    words = words[start:]
+    if words and script_base(script) in ("accelerate", "lightning", "fabric"):
+        words = words[1:]
+    while words:
+        word = words.pop(0)
+        if not word.startswith("-"):
+            return script_base(word) if "/" in word or word.endswith(".py") else word.rpartition(".")[2] or word
+        if word == "--" or word in _TORCHRUN_FLAGS or "=" in word:
+            continue
+        if words and not words[0].endswith(".py"):
+            words.pop(0)
+    return None
+
+
+def chosen_run_id(environ: Mapping[str, str]) -> str | None:
+    """TORCHELASTIC_RUN_ID where a person chose it: torchrun fills in `none`, or a UUID with --standalone."""
+    value = environ.get("TORCHELASTIC_RUN_ID", "")
+    if value in ("", "none"):
+        return None
+    shape = [len(part) for part in value.split("-")]
+    return None if shape == [8, 4, 4, 4, 12] else value
+
+
+def _number(environ: Mapping[str, str], name: str) -> int | None:
+    value = environ.get(name, "")
+    return int(value) if value.isascii() and value.isdigit() and len(value) < 8 else None
+
+
+def _program(argv: Sequence[str]) -> tuple[str, str, bool]:
+    """(module after -m, script path, whether it is -c or interactive)."""
+    words = list(argv[1:])
+    while words:
+        word = words.pop(0)
+        if word == "-m":
+            return (words[0] if words else "", "", False)
+        if word == "-c" or word == "-":
+            return "", "", True
+        if word in ("-W", "-X"):
+            words = words[1:]
+        elif not word.startswith("-"):
+            return "", word, False
+        elif len(word) > 2 and word[1] != "-" and word.endswith(("m", "c")) and not word.startswith(("-W", "-X")):
+            # Clustered flags: -um module, -uc code.
+            return (words[0] if words and word.endswith("m") else "", "", word.endswith("c"))
+    return "", "", True
+
+
+def _script_name(module: str, script: str) -> str:
+    if module:
+        parts = [part for part in module.split(".") if part != "__main__"]
+        return parts[-1] if parts else module
+    if script_base(script) == "__main__":
+        return os.path.basename(os.path.dirname(os.path.abspath(script))) or "python"
+    return script_base(script) or "python"
+
+
+def _is_helper(argv: Sequence[str], module: str, script: str) -> bool:
+    # Workers that multiprocessing or a compiler starts for itself; a spawned *user* process is a candidate, which
+    # costs it an import hook and nothing else.
+    text = " ".join(argv[1:4])
+    if "multiprocessing.resource_tracker" in text or "multiprocessing.forkserver" in text:
+        return True
+    return "compile_worker" in script or "compile_worker" in module

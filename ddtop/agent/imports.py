@@ -1,0 +1,86 @@
+"""Waits for three of torch's modules to be imported and hands each to its wrapper right after it ran.
+
+Done at import time, before user code can bind the names; the same object then stands in `torch.distributed` and in
+`torch.distributed.distributed_c10d`, which torch's own pipelines compare.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from ddtop.agent.guard import guard
+
+
+def _wrap_distributed(module: ModuleType) -> None:
+    from ddtop.agent import wrap_distributed
+
+    wrap_distributed.wrap(module)
+
+
+def _wrap_dataloader(module: ModuleType) -> None:
+    from ddtop.agent import wrap_dataloader
+
+    wrap_dataloader.wrap(module)
+
+
+def _wrap_optimizer(module: ModuleType) -> None:
+    from ddtop.agent import wrap_optimizer
+
+    wrap_optimizer.wrap(module)
+
+
+WRAPPERS: dict[str, Callable[[ModuleType], None]] = {
+    "torch.distributed.distributed_c10d": _wrap_distributed,
+    "torch.utils.data.dataloader": _wrap_dataloader,
+    "torch.optim.optimizer": _wrap_optimizer,
+}
+
+
+class Finder:
+    """A finder that finds nothing by itself: it lets the others find, and adds a step after the module ran."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec that the other finders give, with the wrapper behind its loader."""
+        wrapper = WRAPPERS.get(name)
+        if wrapper is None:
+            return None
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                _add_step(spec, name, wrapper)
+                return spec
+        return None
+
+
+def _add_step(spec: ModuleSpec, name: str, wrapper: Callable[[ModuleType], None]) -> None:
+    loader: Any = spec.loader
+    if loader is None or not hasattr(loader, "exec_module"):
+        return
+    execute = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        # Gone before the module runs: the loader is left as it was, also when the import fails.
+        vars(loader).pop("exec_module", None)
+        execute(module)
+        guard.run(f"wrap {name}", partial(wrapper, module))
+
+    loader.exec_module = exec_module
+
+
+def install() -> None:
+    """Put the finder first; a module that is already there is wrapped at once."""
+    if not any(isinstance(finder, Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, Finder())
+    for name, wrapper in WRAPPERS.items():
+        module = sys.modules.get(name)
+        if module is not None:
+            guard.run(f"wrap {name}", partial(wrapper, module))

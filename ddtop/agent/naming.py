@@ -1,0 +1,110 @@
+"""Which run a rank belongs to, and what that run is called.
+
+A launcher's children share its pid and start time. Ranks started one by one from plain shells have nothing in common
+but user, script and folder: they join through a small locked file, whatever MASTER_PORT says, because a wrong
+MASTER_PORT must not split the very job that has to be diagnosed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Mapping
+
+import msgspec
+
+from ddtop import registry
+from ddtop.agent.identity import TREE, Identity, chosen_run_id
+
+JOIN_S = 120.0
+"""Plain ranks that start within this time of the first one are one run: a person opening tmux panes by hand."""
+
+
+def launcher_tree(script: str, pid: int) -> str:
+    """What a launcher puts into DDTOP_TREE for its descendants: `name|run`."""
+    return f"{script}-{pid}|{pid}.{registry.start_ticks(pid) or 0}"
+
+
+def name_run(who: Identity, environ: Mapping[str, str], parent_pid: int) -> tuple[str, str, str | None]:
+    """(job, run, complaint): the complaint is a sentence for the user if the wanted name could not be used.
+
+    Raises:
+        RegistryError: the runtime folder cannot be used.
+    """
+    tree_name, _, tree_run = environ.get(TREE, "").partition("|")
+    if who.elastic:
+        run = tree_run or f"{parent_pid}.{registry.start_ticks(parent_pid) or 0}"
+        default = tree_name or f"{who.script}-{parent_pid}"
+    else:
+        first, run = join_plain(who, environ)
+        default = tree_name or f"{who.script}-{first}"
+    wanted = environ.get("DDTOP_JOB") or chosen_run_id(environ)
+    if not wanted:
+        return registry.clean_job_name(default), run, None
+    name = registry.clean_job_name(wanted)
+    complaint = None
+    if name != wanted:
+        shown = wanted if len(wanted) <= 40 else f"{wanted[:40]}... ({len(wanted)} characters)"
+        complaint = f"the job name {shown!r} cannot be a file name, this job is called {name}"
+    return name, run, complaint
+
+
+class _Member(msgspec.Struct):
+    rank: int
+    pid: int
+    start_ticks: int
+    master: str
+
+
+class _PlainRun(msgspec.Struct):
+    run: str
+    first_pid: int
+    started_s: float
+    members: list[_Member]
+
+
+def join_plain(who: Identity, environ: Mapping[str, str]) -> tuple[int, str]:
+    """(pid of the first member, run) of the plain run that this rank belongs to; makes one if there is none.
+
+    A rank whose number is taken by a living process with the same MASTER_ADDR:MASTER_PORT belongs to that run (two
+    processes claim one rank); with another master it is a second job beside the first.
+    """
+    rank = who.rank if who.rank is not None else -1
+    key = f"{os.getcwd()}|{script_path()}|{who.world_size}"
+    path = registry.runtime_dir() / f"plain-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+    master = f"{environ.get('MASTER_ADDR', '')}:{environ.get('MASTER_PORT', '')}"
+    me = _Member(rank, os.getpid(), registry.start_ticks(os.getpid()) or 0, master)
+    now_s = time.time()
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            runs = msgspec.json.decode(file.read(1 << 20), type=list[_PlainRun])
+        except (msgspec.DecodeError, msgspec.ValidationError):
+            runs = []
+        runs = [run for run in runs if now_s - run.started_s < JOIN_S]
+        mine = next((run for run in reversed(runs) if _fits(run, me)), None)
+        if mine is None:
+            mine = _PlainRun(f"p{me.pid}.{me.start_ticks}", me.pid, now_s, [])
+            runs.append(mine)
+        mine.members.append(me)
+        file.seek(0)
+        file.truncate()
+        file.write(msgspec.json.encode(runs[-20:]))
+    return mine.first_pid, mine.run
+
+
+def _fits(run: _PlainRun, me: _Member) -> bool:
+    taken = [member for member in run.members if member.rank == me.rank]
+    living = [member for member in taken if registry.start_ticks(member.pid) == member.start_ticks]
+    if living:
+        return living[-1].master == me.master
+    return not taken
+
+
+def script_path() -> str:
+    """The program's own file, as far as the command line tells."""
+    return os.path.abspath(sys.argv[0]) if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "-"

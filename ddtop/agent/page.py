@@ -1,0 +1,122 @@
+"""The writing side of the state page (layout: `wire.page`).
+
+The file is made whole with posix_fallocate and never truncated: a sparse page on a full tmpfs would be a SIGBUS in the
+watched job. Where no file can be had the page is heap memory: probes work alike, only the relay cannot look inside.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import stat
+import time
+from pathlib import Path
+from threading import get_ident
+
+from ddtop.wire import page as layout
+
+
+class StatePage:
+    """The page of this process; `words` is written by the training thread, one store a word.
+
+    `words` is replaced by heap memory in a forked child, so wrappers must take it anew at each call.
+    """
+
+    def __init__(self, pid: int, start_ticks: int) -> None:
+        self.path: Path | None = None
+        self.fallback: str | None = None
+        self._map: mmap.mmap | None = None
+        for folder in (Path("/dev/shm"), Path("/tmp")):
+            try:
+                self._map = self._make(folder, pid, start_ticks)
+                break
+            except OSError as error:
+                self.fallback = f"{folder}: {error.strerror or error}"
+        self._use(memoryview(self._map) if self._map is not None else memoryview(bytearray(layout.PAGE_BYTES)))
+        words = self.words
+        words[layout.VERSION_AT] = layout.VERSION
+        words[layout.PID_AT], words[layout.START_TICKS_AT] = pid, start_ticks
+        words[layout.MAGIC_AT] = layout.MAGIC
+
+    def _make(self, folder: Path, pid: int, start_ticks: int) -> mmap.mmap:
+        home = folder / f"ddtop-pages-{os.getuid()}"
+        home.mkdir(mode=0o700, exist_ok=True)
+        found = home.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            raise PermissionError(1, f"{home} is not a folder of ours")
+        path = home / f"{pid}-{start_ticks}.page"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, layout.PAGE_BYTES)
+            mapped = mmap.mmap(descriptor, layout.PAGE_BYTES)
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(descriptor)
+        self.path, self.fallback = path, None
+        return mapped
+
+    def _use(self, memory: memoryview) -> None:
+        self._bytes = memory
+        self.words = memory[: layout.EXCEPTION_AT_BYTES].cast("q")
+
+    def forget(self) -> None:
+        """In a forked child: write to memory of our own from now on, the file is the parent's."""
+        self.path = None
+        self._use(memoryview(bytearray(layout.PAGE_BYTES)))
+
+    def remove(self) -> None:
+        """Unlink the file; the mapping stays until the process ends."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+    def write_exception(self, data: bytes) -> None:
+        """Put an encoded LastException on the page; readers retry while the sequence word is odd."""
+        data = data[: layout.EXCEPTION_BYTES_MAX]
+        words = self.words
+        words[layout.EXCEPTION_SEQUENCE_AT] += 1
+        self._bytes[layout.EXCEPTION_AT_BYTES : layout.EXCEPTION_AT_BYTES + len(data)] = data
+        words[layout.EXCEPTION_BYTES_AT] = len(data)
+        words[layout.EXCEPTION_SEQUENCE_AT] += 1
+
+    def enter_call(self, call: int, peer: int = layout.NO_PEER, tag: int = 0) -> int:
+        """Note a call that this thread is about to make; the slot to leave, -1 if all slots are taken.
+
+        Calls of one thread nest: a wrapped call that calls a wrapped call takes a second slot.
+        """
+        words = self.words
+        for index in range(layout.SLOTS):
+            at = layout.SLOTS_AT + index * layout.SLOT_WORDS
+            if words[at + layout.SLOT_CALL] == 0:
+                words[at + layout.SLOT_SEQUENCE] += 1
+                words[at + layout.SLOT_THREAD] = ctypes.c_int64(get_ident()).value
+                words[at + layout.SLOT_SINCE] = time.monotonic_ns()
+                words[at + layout.SLOT_PEER], words[at + layout.SLOT_TAG] = peer, tag
+                words[at + layout.SLOT_CALL] = call
+                words[at + layout.SLOT_SEQUENCE] += 1
+                return at
+        return -1
+
+    def leave_call(self, at: int) -> None:
+        """The call of this slot has returned."""
+        if at >= 0:
+            self.words[at + layout.SLOT_CALL] = 0
+
+    def open_calls(self) -> list[tuple[int, int, int, int, int]]:
+        """(call, since monotonic ns, peer, tag, thread) of the calls that have not returned."""
+        words, found = self.words, []
+        for index in range(layout.SLOTS):
+            at = layout.SLOTS_AT + index * layout.SLOT_WORDS
+            if words[at + layout.SLOT_CALL]:
+                found.append(
+                    (
+                        words[at + layout.SLOT_CALL],
+                        words[at + layout.SLOT_SINCE],
+                        words[at + layout.SLOT_PEER],
+                        words[at + layout.SLOT_TAG],
+                        words[at + layout.SLOT_THREAD],
+                    )
+                )
+        return found

@@ -1,0 +1,171 @@
+"""Where a thread is: its innermost user frame, its activity, and what it waits on, read from its frames.
+
+No frame object outlives a call of `look`: its locals hold tensors.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from types import FrameType
+from typing import Any
+
+from ddtop.wire.records import ACTIVITIES
+
+_DEPTH_MAX = 200
+"""Frames looked at from the inside; beyond it a deep recursion costs more than it tells."""
+
+LOADER, FORWARD, BACKWARD, OPTIMIZER, COLLECTIVE, CUDA_SYNC, OTHER = range(len(ACTIVITIES))
+
+# (end of the file's path, function or None for any) -> activity. The innermost frame that matches wins.
+_ACTIVITY: tuple[tuple[str, frozenset[str] | None, int], ...] = (
+    ("torch/utils/data/dataloader.py", frozenset({"__next__", "_next_data", "_get_data", "_try_get_data"}), LOADER),
+    ("torch/distributed/distributed_c10d.py", None, COLLECTIVE),
+    ("torch/distributed/_functional_collectives.py", None, COLLECTIVE),
+    ("torch/cuda/__init__.py", frozenset({"synchronize"}), CUDA_SYNC),
+    ("torch/cuda/streams.py", frozenset({"synchronize"}), CUDA_SYNC),
+    ("torch/autograd/graph.py", frozenset({"_engine_run_backward"}), BACKWARD),
+    ("torch/autograd/__init__.py", frozenset({"backward", "grad"}), BACKWARD),
+    ("torch/_tensor.py", frozenset({"backward"}), BACKWARD),
+    ("torch/optim/optimizer.py", frozenset({"wrapper", "profile_hook_step"}), OPTIMIZER),
+    ("torch/nn/modules/module.py", frozenset({"_call_impl", "_wrapped_call_impl"}), FORWARD),
+)
+
+# What a frame of the standard library or torch waits on: (end of path, function, word).
+_WAITS: tuple[tuple[str, frozenset[str] | None, str], ...] = (
+    ("torch/utils/data/dataloader.py", None, "DataLoader"),
+    ("torch/distributed/distributed_c10d.py", frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv"}), "p2p"),
+    ("torch/distributed/distributed_c10d.py", None, "collective"),
+    ("torch/distributed/_functional_collectives.py", None, "collective"),
+    ("torch/autograd/graph.py", frozenset({"_engine_run_backward"}), "backward"),
+    ("subprocess.py", frozenset({"wait", "_wait", "communicate", "_communicate", "_try_wait", "call", "run"}), "child"),
+    ("multiprocessing/popen_fork.py", None, "child"),
+    ("threading.py", frozenset({"_shutdown"}), "exit"),
+    ("threading.py", frozenset({"wait", "acquire", "join", "_wait_for_tstate_lock"}), "lock"),
+    ("queue.py", None, "queue"),
+    ("multiprocessing/connection.py", None, "pipe"),
+    ("multiprocessing/queues.py", None, "queue"),
+    ("multiprocessing/synchronize.py", None, "lock"),
+    ("selectors.py", None, "socket"),
+    ("socket.py", None, "socket"),
+    ("ssl.py", None, "socket"),
+    ("http/client.py", None, "socket"),
+    ("torch/serialization.py", None, "file"),
+    ("tarfile.py", None, "file"),
+    ("zipfile.py", None, "file"),
+    ("shutil.py", None, "file"),
+    ("bdb.py", None, "debugger"),
+    ("pdb.py", None, "debugger"),
+    ("torch/_inductor/", None, "compile"),
+    ("torch/_dynamo/", None, "compile"),
+)
+
+
+class Seen:
+    """One look at a thread: positions only, no frames. `frame_id` tells whether the user frame is still the same one."""
+
+    __slots__ = ("activity", "callee", "file", "frame_id", "function", "line", "waits_on")
+
+    def __init__(self) -> None:
+        self.activity = OTHER
+        self.function: str | None = None
+        self.file = ""
+        self.line = 0
+        self.frame_id = 0
+        self.callee: str | None = None
+        self.waits_on: str | None = None
+
+
+class FrameReader:
+    """Reads frames; remembers what it learned of each code object's file, so that a look costs some microseconds."""
+
+    def __init__(self) -> None:
+        self._user: dict[str, bool] = {}
+        self._meanings: dict[tuple[str, str], tuple[int | None, str | None]] = {}
+        paths = sysconfig.get_paths()
+        self._library = tuple(
+            {os.path.realpath(paths[name]) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+            | {paths[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+        )
+        self._own = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+        self._demo = self._own + "demo" + os.sep
+
+    def look(self, thread_id: int) -> Seen | None:
+        """What the thread does at this moment; None if it has no Python frame (any more)."""
+        frame: FrameType | None = sys._current_frames().get(thread_id)
+        if frame is None:
+            return None
+        seen = Seen()
+        activity: int | None = None
+        for _ in range(_DEPTH_MAX):
+            if frame is None:
+                break
+            code = frame.f_code
+            file, name = code.co_filename, code.co_name
+            if self.is_user(file):
+                if seen.function is None:
+                    seen.function, seen.file, seen.line = name, file, frame.f_lineno
+                    seen.frame_id = id(frame)
+                    if activity is not None:
+                        break
+            else:
+                meaning = self._meanings.get((file, name))
+                if meaning is None:
+                    meaning = self._meanings[file, name] = (_activity_of(file, name), _waits_of(file, name))
+                if activity is None:
+                    activity = meaning[0]
+                if seen.function is None:
+                    if seen.callee is None and not file.startswith(self._own):
+                        seen.callee = name
+                    seen.waits_on = seen.waits_on or meaning[1]
+                elif activity is not None:
+                    break
+            frame = frame.f_back
+        seen.activity = OTHER if activity is None else activity
+        if seen.activity == LOADER and seen.waits_on is not None:
+            # The queue or pipe below it is how the DataLoader waits.
+            seen.waits_on = "DataLoader"
+        return seen
+
+    def is_user(self, file: str) -> bool:
+        """Whether a code's file is the user's own: not the standard library, not site-packages, not ddtop."""
+        known = self._user.get(file)
+        if known is None:
+            known = self._user[file] = self._judge(file)
+        return known
+
+    def _judge(self, file: str) -> bool:
+        if file.startswith("<") and not file.startswith(("<stdin>", "<string>", "<ipython")):
+            return False
+        if file.startswith(self._demo):
+            return True
+        if file.startswith(self._own) or "site-packages/" in file or "dist-packages/" in file:
+            return False
+        return not file.startswith(self._library)
+
+
+def _activity_of(file: str, name: str) -> int | None:
+    for end, names, activity in _ACTIVITY:
+        if file.endswith(end) and (names is None or name in names):
+            return activity
+    return OPTIMIZER if "torch/optim/" in file and name == "step" else None
+
+
+def _waits_of(file: str, name: str) -> str | None:
+    for end, names, word in _WAITS:
+        fits = end in file if end.endswith("/") else file.endswith("/" + end)
+        if fits and (names is None or name in names):
+            return word
+    return None
+
+
+def user_frame_of(traceback: Any, reader: FrameReader) -> tuple[str, str, int] | None:
+    """(function, file, line) of the innermost user frame of a traceback."""
+    found = None
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if reader.is_user(code.co_filename):
+            found = (code.co_name, code.co_filename, traceback.tb_lineno)
+        traceback = traceback.tb_next
+    return found

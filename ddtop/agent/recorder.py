@@ -1,0 +1,152 @@
+"""Torch's flight recorder: the cheap read (status of each group) and the dear one (entries).
+
+The cheap read takes about 4 us. Entries hold the GIL while they are read (0.3 ms at 16 entries, 34 to 56 ms at 2,000, torch
+2.13), so they go through torch's GIL-free handler where there is one, and are asked for once a stuck collective.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import msgspec
+
+from ddtop.wire.records import Collective
+
+RETIRED_KEPT = 8
+"""Retired entries kept a group: with gloo one side of a mismatch has passed, and its entry is the evidence."""
+DIRECT_ENTRIES_MAX = 256
+"""Up to here a direct read stalls the program for at most 3 ms (measured); beyond it only the handler is used."""
+
+
+class _Status(msgspec.Struct):
+    last_enqueued_collective: int = -1
+    last_completed_collective: int = -1
+
+
+class _Brief(msgspec.Struct):
+    pg_status: dict[str, _Status] = {}
+
+
+class _Entry(msgspec.Struct):
+    record_id: int = 0
+    pg_id: int = 0
+    process_group: tuple[str, str] = ("", "")
+    collective_seq_id: int = 0
+    op_id: int = 0
+    profiling_name: str = ""
+    input_sizes: tuple[tuple[int, ...], ...] = ()
+    input_dtypes: tuple[str, ...] = ()
+    state: str = "scheduled"
+    time_created_ns: int = 0
+    retired: bool = False
+    timeout_ms: int = 0
+    is_p2p: bool = False
+
+
+class _Full(msgspec.Struct):
+    entries: list[_Entry] = []
+
+
+_brief_decoder = msgspec.json.Decoder(_Brief, strict=False)
+_full_decoder = msgspec.json.Decoder(_Full, strict=False)
+
+Status = dict[tuple[str, str], tuple[int, int]]
+"""(recorder, pg_id) -> (last enqueued, last completed). pg_id is a counter of this process: never compared across ranks."""
+
+
+class Recorder:
+    """The recorders of this torch: the generic one (gloo) and NCCL's own, whichever exist."""
+
+    def __init__(self) -> None:
+        native: Any = sys.modules["torch._C"]._distributed_c10d
+        self._briefs = [
+            (name, getattr(native, function))
+            for name, function in (("fr", "_dump_fr_trace_json"), ("nccl", "_dump_nccl_trace_json"))
+            if hasattr(native, function)
+        ]
+        self._handlers = _handlers(native, [name for name, _ in self._briefs])
+
+    def status(self) -> Status:
+        """What was last enqueued and completed in each group; completed is 0 before the first one is."""
+        found: Status = {}
+        for name, dump in self._briefs:
+            for pg_id, status in _brief_decoder.decode(dump(False, True)).pg_status.items():
+                found[name, pg_id] = (status.last_enqueued_collective, max(0, status.last_completed_collective))
+        return found
+
+    def entries(self, size_guess: int) -> list[tuple[str, _Entry]] | None:
+        """All entries, each with its recorder's name; None if they cannot be had without a long stall."""
+        found = []
+        for name, dump in self._briefs:
+            handler = self._handlers.get(name)
+            if handler is not None:
+                data = handler()
+            elif size_guess <= DIRECT_ENTRIES_MAX:
+                data = dump(True, False)
+            else:
+                return None
+            if data:
+                found += [(name, entry) for entry in _full_decoder.decode(data).entries]
+        return found
+
+
+def collective(entry: _Entry) -> Collective:
+    """The entry as a record; `gloo:all_reduce` becomes `all_reduce`."""
+    return Collective(
+        group=entry.process_group[0],
+        op=entry.profiling_name.rpartition(":")[2],
+        seq=entry.collective_seq_id,
+        op_id=entry.op_id,
+        sizes=entry.input_sizes[:8],
+        dtypes=entry.input_dtypes[:8],
+        state="retired" if entry.retired else entry.state,
+        created_unix_ns=entry.time_created_ns or None,
+        timeout_ms=entry.timeout_ms or None,
+    )
+
+
+def _handlers(native: Any, recorders: list[str]) -> dict[str, Any]:
+    getter = getattr(native, "_get_handler", None)
+    if getter is None or not hasattr(native, "_Request") or not hasattr(native, "_Response"):
+        return {}
+    found = {}
+    for recorder, handler_name in (("fr", "fr_trace_json"), ("nccl", "dump_nccl_trace_json")):
+        if recorder not in recorders:
+            continue
+        try:
+            handler = getter(handler_name)
+        except (RuntimeError, ValueError, KeyError):
+            continue
+        found[recorder] = _caller(native, handler, recorder)
+    return found
+
+
+def _caller(native: Any, handler: Any, recorder: str) -> Any:
+    parameters = {"includecollectives": "true", "onlyactive": "false"} if recorder == "nccl" else {}
+
+    class Request(native._Request):  # type: ignore[misc]
+        def body(self) -> bytes:
+            return b""
+
+        def params(self) -> dict[str, str]:
+            return parameters
+
+        def get_param(self, name: str) -> str:
+            return parameters.get(name, "")
+
+    class Response(native._Response):  # type: ignore[misc]
+        content: str | bytes = b""
+
+        def set_content(self, content: str | bytes, _content_type: str) -> None:
+            self.content = content
+
+        def set_status(self, _status: int) -> None:
+            return
+
+    def call() -> str | bytes:
+        request, response = Request(), Response()
+        handler(request, response)
+        return response.content
+
+    return call

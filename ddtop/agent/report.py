@@ -1,0 +1,279 @@
+"""What one tick samples and what one report says."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+import ddtop
+from ddtop import registry
+from ddtop.agent import loader, spawn
+from ddtop.agent.collectives import Collectives
+from ddtop.agent.guard import guard
+from ddtop.agent.place import BACKWARD, COLLECTIVE, Seen
+from ddtop.link.rank_side import RankLink
+from ddtop.wire import frames
+from ddtop.wire import page as layout
+from ddtop.wire.records import ACTIVITIES, AnyRecord, Command, Groups, Hello, OpenCall, Place, RankState
+
+if TYPE_CHECKING:
+    from ddtop.agent.runtime import Runtime
+
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
+_ENVIRONMENT = re.compile(
+    r"^(MASTER_|RANK$|LOCAL_|WORLD_SIZE$|GROUP_|ROLE_|TORCH|NCCL_|GLOO_|TP_SOCKET|OMP_|MKL_|KMP_|CUDA_|NVIDIA_"
+    r"|SLURM_(JOB_ID|STEP_ID|PROCID|NTASKS|NNODES|NODELIST)|OMPI_COMM|PMI_|PYTHON(HASHSEED|UNBUFFERED|OPTIMIZE)"
+    r"|CONDA_DEFAULT_ENV|VIRTUAL_ENV|TOKENIZERS_PARALLELISM)"
+)
+_ARGUMENT_SECRET = re.compile(r"^(--?[\w.-]*(?:key|token|secret|pass)[\w.-]*)(=).*$", re.IGNORECASE)
+VALUE_CHARACTERS, ARGUMENTS = 200, 40
+SPAWN_EVERY_NS = 6_000_000_000
+
+
+class Reporter:
+    """Samples, builds records, sends them. Used by the agent's thread only."""
+
+    def __init__(self, running: Runtime, link: RankLink) -> None:
+        self._running, self._link = running, link
+        self._collectives = Collectives()
+        self._activity = [0] * len(ACTIVITIES)
+        self._seen: Seen | None = None
+        self._place_key: tuple[object, ...] = ()
+        self._place_since = 0
+        self._gil_held_ns = 0
+        self._status_at = self._report_at = 0
+        self._steps: list[tuple[int, int]] = []
+        self._batches = 0
+        self._moved_at: int | None = None
+        self._sent_groups: tuple[object, ...] | None = None
+        self._relay: str | None = None
+        self._complained = False
+        self._heard_at = self._spawn_at = time.monotonic_ns()
+        self._sender = registry.host_identity()
+
+    def tick(self, now: int, late_ns: int, greet: bool) -> None:
+        """One tick; `late_ns`: how much later than planned it came, if that was more than the scheduler explains."""
+        from ddtop.agent.runtime import REPORT_EVERY_NS, STATUS_EVERY_NS
+
+        running = self._running
+        unix_minus_mono = time.time_ns() - now
+        self._gil_held_ns += late_ns
+        guard.run("place", lambda: self._look_at_main(now))
+        guard.run("iterations", lambda: self._look_at_iterations(now))
+        if now - self._status_at >= STATUS_EVERY_NS - 50_000_000 and not running.collectives_paused:
+            self._status_at = now
+            if running.destroyed:
+                self._collectives.forget_groups()
+            else:
+                waiting = self._seen is not None and self._seen.activity in (COLLECTIVE, BACKWARD)
+                guard.run("collectives", lambda: self._collectives.sample(now, unix_minus_mono, waiting))
+        self._hear(now)
+        if greet:
+            self._say_hello()
+        if now - self._report_at >= REPORT_EVERY_NS - 50_000_000:
+            self._report_at = now
+            self._report(unix_minus_mono)
+
+    def report_soon(self) -> None:
+        """Let the next tick report."""
+        self._report_at = 0
+
+    def last_words(self) -> None:
+        """The final record of an orderly exit."""
+        self._report(time.time_ns() - time.monotonic_ns())
+
+    # -- samples
+
+    def _look_at_main(self, now: int) -> None:
+        seen = self._running.frames.look(self._running.main_id)
+        self._seen = seen
+        if seen is None:
+            return
+        self._activity[seen.activity] += 1
+        key = (seen.frame_id, seen.function, seen.file)
+        if key != self._place_key:
+            self._place_key, self._place_since = key, now
+
+    def _look_at_iterations(self, now: int) -> None:
+        words = self._running.page.words
+        batches = words[layout.BATCHES_AT]
+        if batches != self._batches:
+            self._batches, self._moved_at = batches, now
+            if words[layout.ITERATION_SOURCE_AT] <= layout.SOURCE_BATCH:
+                words[layout.ITERATION_SOURCE_AT] = layout.SOURCE_BATCH
+                words[layout.ITERATION_AT], words[layout.STEP_AT] = batches, now
+        iteration, at = words[layout.ITERATION_AT], words[layout.STEP_AT]
+        if not at or (self._steps and self._steps[-1][0] == iteration):
+            return
+        if self._steps and iteration < self._steps[-1][0]:
+            self._steps.clear()  # another source counts from its own beginning
+        self._steps.append((iteration, at))
+        self._moved_at = now
+        # Two seconds of steps, but at least the last two: a step of a minute has a length too.
+        while len(self._steps) > 2 and at - self._steps[1][1] > 2_000_000_000:
+            self._steps.pop(0)
+
+    def _step_ms(self) -> float | None:
+        if len(self._steps) < 2:
+            return None
+        (first, began), (last, ended) = self._steps[0], self._steps[-1]
+        return (ended - began) / (last - first) / 1e6 if last > first else None
+
+    # -- records
+
+    def _send(self, record: AnyRecord) -> None:
+        running = self._running
+        stuck = self._collectives.stuck
+        key = f"{stuck[0]}|{stuck[1]}|{running.who.attempt}" if stuck else None
+        self._link.send(
+            frames.seal(
+                record,
+                sender=self._sender,
+                unix_ns=time.time_ns(),
+                mono_ns=time.monotonic_ns(),
+                attempt=running.who.attempt,
+                rank=running.who.rank,
+                pid=running.pid,
+                stuck_key=key,
+            )
+        )
+
+    def _hear(self, now: int) -> None:
+        from ddtop.agent.runtime import RELAY_SILENT_NS
+
+        while (data := self._link.receive()) is not None:
+            self._heard_at = now
+            try:
+                record = frames.open_record(frames.open_envelope(data))
+            except frames.WireError:
+                continue
+            if not isinstance(record, Command):
+                continue
+            if record.instance != self._relay:
+                # Another relay than before knows nothing of us yet.
+                self._relay, self._sent_groups = record.instance, None
+                self._running.greet_again()
+            if record.arguments and not self._complained:
+                self._complained = True
+                self._running.say(f"ddtop: {record.arguments[0][:300]}")
+        if now - self._heard_at > RELAY_SILENT_NS and now - self._spawn_at > SPAWN_EVERY_NS:
+            self._spawn_at = now
+            running = self._running
+            guard.run("relay restart", lambda: spawn.start_relay(running.job, running.run, running.socket))
+
+    def _say_hello(self) -> None:
+        running, who = self._running, self._running.who
+        torch = sys.modules.get("torch")
+        self._send(
+            Hello(
+                job=running.job,
+                run=running.run,
+                attempt=who.attempt,
+                rank=who.rank,
+                local_rank=who.local_rank,
+                world_size=who.world_size,
+                host=os.uname().nodename,
+                pid=running.pid,
+                start_ticks=running.start_ticks,
+                claim=running.source,
+                script=who.script,
+                argv=redacted_argv(sys.orig_argv),
+                python=sys.version.split()[0],
+                torch=str(torch.__version__) if hasattr(torch, "__version__") else None,
+                backend=running.backend,
+                environment=redacted_environment(os.environ),
+                page_path=str(running.page.path) if running.page.path else None,
+                launcher_pid=os.getppid(),
+                started_unix_ns=running.started_unix_ns,
+                agent_version=ddtop.__version__,
+                page_fallback=running.page.fallback,
+            )
+        )
+
+    def _phase(self, calls: tuple[OpenCall, ...]) -> str:
+        running = self._running
+        if running.exiting or running.destroyed or (self._seen and self._seen.waits_on == "exit"):
+            return "leaving"
+        if any(call.name == "init_process_group" for call in calls):
+            return "joining"
+        return "running" if running.joined or self._collectives.groups else "starting"
+
+    def _report(self, unix_minus_mono: int) -> None:
+        running, collectives = self._running, self._collectives
+        if collectives.groups != self._sent_groups:
+            self._sent_groups = collectives.groups
+            running.backend = running.backend or next((group.backend for group in collectives.groups), None)
+            self._say_hello()
+            self._send(Groups(collectives.groups))
+        words = running.page.words
+        calls = tuple(
+            OpenCall(layout.CALLS[call] or "", since + unix_minus_mono, peer if peer >= 0 else None, tag, thread)
+            for call, since, peer, tag, thread in running.page.open_calls()
+            if 0 < call < len(layout.CALLS)
+        )
+        source = words[layout.ITERATION_SOURCE_AT]
+        moved = max(collectives.moved_at or 0, self._moved_at or 0)
+        self._send(
+            RankState(
+                phase=self._phase(calls),
+                activity=ACTIVITIES[self._seen.activity] if self._seen else None,
+                iteration=words[layout.ITERATION_AT] if source else None,
+                iteration_source=layout.SOURCES[source] if 0 <= source < len(layout.SOURCES) else None,
+                step_ms=self._step_ms(),
+                groups=collectives.progress(unix_minus_mono),
+                open_collectives=collectives.open_collectives(),
+                retired_collectives=collectives.retired_collectives(),
+                open_calls=calls,
+                wait_samples=collectives.wait_samples,
+                all_samples=collectives.all_samples,
+                activity_samples=tuple(self._activity),
+                gil_held_ns=self._gil_held_ns,
+                place=self._place(unix_minus_mono),
+                loader=loader.sample(running, unix_minus_mono),
+                exception=running.exception,
+                progress_unix_ns=moved + unix_minus_mono if moved else None,
+                healthy_wait_max_ms=collectives.healthy_wait_max_ms(),
+                agent_cpu_ns=time.thread_time_ns(),
+                drops=self._link.drops,
+                probes_off=tuple(f"{name}: {reason}" for name, reason in guard.off.items()),
+                recorder=collectives.why_blind,
+            )
+        )
+
+    def _place(self, unix_minus_mono: int) -> Place | None:
+        seen = self._seen
+        if seen is None or seen.function is None:
+            return None
+        since = self._place_since + unix_minus_mono
+        return Place(seen.function, seen.file, seen.line, seen.waits_on, since, seen.callee)
+
+
+def redacted_environment(environ: os._Environ[str] | dict[str, str]) -> dict[str, str]:
+    """The variables that matter to a distributed job; values of names that sound secret are replaced."""
+    return {
+        name: "(redacted)" if _SECRET.search(name) else value[:VALUE_CHARACTERS]
+        for name, value in environ.items()
+        if _ENVIRONMENT.match(name)
+    }
+
+
+def redacted_argv(argv: list[str]) -> tuple[str, ...]:
+    """The command line; what follows `--token=` and its like is replaced, as is the word after `--token`."""
+    shown, hide = [], False
+    for word in argv[:ARGUMENTS]:
+        if hide and not word.startswith("-"):
+            shown.append("(redacted)")
+        else:
+            shown.append(_ARGUMENT_SECRET.sub(r"\1\2(redacted)", word)[:VALUE_CHARACTERS])
+        hide = word.startswith("-") and "=" not in word and bool(_SECRET.search(word))
+    return tuple(shown)
+
+
+def encode(record: AnyRecord) -> bytes:
+    """A record alone, as it stands on the state page."""
+    return msgspec.msgpack.encode(record)

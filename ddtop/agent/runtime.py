@@ -1,0 +1,225 @@
+"""The agent's one thread: samples the probes about ten times a second, sends one record twice a second.
+
+Theory of operation. The training thread only ever writes words to the state page. This thread reads them, reads torch's
+own counters and the main thread's frames, and hands a frame to ZeroMQ without blocking. A tick holds `_tick`; a fork and
+a destroy_process_group wait for it, at most 5 ms, so that a child never copies a tick in flight and a group's destructor
+never runs here. In a forked child everything is dropped and nothing is closed: the context belongs to the parent.
+What remains uncertain: a tick delayed by C code that holds the GIL looks like a delay by a busy machine.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from ddtop.agent import exceptions
+from ddtop.agent.guard import guard
+from ddtop.agent.identity import Identity
+from ddtop.agent.page import StatePage
+from ddtop.agent.place import FrameReader
+from ddtop.wire import page as layout
+from ddtop.wire.records import LastException
+
+if TYPE_CHECKING:
+    from ddtop.agent.report import Reporter
+
+TICK_NS = 100_000_000
+STATUS_EVERY_NS = 250_000_000
+REPORT_EVERY_NS = 500_000_000
+RELAY_SILENT_NS = 6_000_000_000
+"""The relay says `alive` every 2 s; after three missed ones an agent tries to start another."""
+BEFORE_FORK_S = 0.005
+AT_EXIT_S = 0.3
+GIL_LATE_NS = 50_000_000
+
+_current: Runtime | None = None
+_dropped: list[object] = []
+"""What a forked child must neither use nor destroy."""
+
+
+class Runtime:
+    """The agent of one rank."""
+
+    def __init__(self, who: Identity, job: str, run: str, socket: Path, source: str, backend: str | None) -> None:
+        from ddtop import registry
+
+        self.who, self.job, self.run, self.socket, self.source = who, job, run, socket, source
+        self.backend = backend
+        self.pid = os.getpid()
+        self.start_ticks = registry.start_ticks(self.pid) or 0
+        self.page = StatePage(self.pid, self.start_ticks)
+        self.frames = FrameReader()
+        self.main_id = threading.main_thread().ident or 0
+        self.loader: ref[Any] | None = None
+        self.loader_id = 0
+        self.exception: LastException | None = None
+        self.joined = False
+        self.destroyed = False
+        self.exiting = False
+        self.started_unix_ns = time.time_ns()
+        self._tick = threading.Lock()
+        self._wake = threading.Event()
+        self._stop = False
+        self._paused = 0
+        self._greet = True
+        self._reporter: Reporter | None = None
+        self._thread = threading.Thread(target=self._run, name="ddtop", daemon=True)
+
+    def start(self) -> None:
+        """Install the hooks and start the thread; on the main thread, before user code runs."""
+        global _current
+        _current = self
+        exceptions.install(self)
+        os.register_at_fork(before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._in_child)
+        atexit.register(self._at_exit)
+        self._thread.start()
+
+    def is_here(self) -> bool:
+        """This is still the process that started it, not a forked child."""
+        return _current is self
+
+    def guarded(self, name: str, part: Callable[[], object]) -> None:
+        """Run a part of the agent on the training thread; an error switches it off."""
+        guard.run(name, part)
+
+    def say(self, text: str) -> None:
+        """One line on stderr, from rank 0 only."""
+        say(self.who, text)
+
+    def wake(self) -> None:
+        """Report now."""
+        self._wake.set()
+
+    def greet_again(self) -> None:
+        """Say Hello again: something in it has changed."""
+        self._greet = True
+
+    def pause_collectives(self) -> None:
+        """Stop looking at process groups, and wait (at most 50 ms) until a look in flight is over."""
+        self._paused += 1
+        if self._tick.acquire(timeout=0.05):
+            self._tick.release()
+
+    def resume_collectives(self) -> None:
+        """Look at process groups again."""
+        self._paused -= 1
+
+    @property
+    def collectives_paused(self) -> bool:
+        """A group is being destroyed."""
+        return self._paused > 0
+
+    # -- the thread
+
+    def _run(self) -> None:
+        guard.run("runtime", self._loop)
+
+    def _loop(self) -> None:
+        from ddtop.agent.report import Reporter
+        from ddtop.link.rank_side import RankLink
+
+        link = RankLink(self.socket)
+        reporter = self._reporter = Reporter(self, link)
+        planned = time.monotonic_ns()
+        try:
+            while not self._stop:
+                now = time.monotonic_ns()
+                late = now - planned
+                with self._tick:
+                    if self._stop or not self.is_here():
+                        return
+                    self.page.words[layout.HEARTBEAT_AT] = now
+                    reporter.tick(now, late if late > GIL_LATE_NS else 0, self._take_greet())
+                # Jittered by the clock's own low digits: a fixed period would beat with the program's.
+                wait = TICK_NS * (800 + now // 1000 % 400) // 1000
+                planned = time.monotonic_ns() + wait
+                if self._wake.wait(wait / 1e9):
+                    self._wake.clear()
+                    reporter.report_soon()
+        finally:
+            if self.is_here():
+                reporter.last_words()
+                link.close(linger_ms=100)
+
+    def _take_greet(self) -> bool:
+        greet, self._greet = self._greet, False
+        return greet
+
+    # -- fork and exit
+
+    def _before_fork(self) -> None:
+        self._forking = self.is_here() and self._tick.acquire(timeout=BEFORE_FORK_S)
+
+    def _after_fork(self) -> None:
+        if self._forking:
+            self._tick.release()
+
+    def _in_child(self) -> None:
+        global _current
+        if _current is not self:
+            return
+        _current = None
+        # Kept alive on purpose: a destructor would close sockets and end a context that are the parent's.
+        _dropped.extend((self, self._reporter, self._tick, self._thread))
+        self.page.forget()
+
+    def _at_exit(self) -> None:
+        if not self.is_here():
+            return
+        self.exiting = True
+        self.page.words[layout.EXITING_AT] = time.monotonic_ns()
+        guard.run("exceptions at exit", lambda: exceptions.note_last(self))
+        self._stop = True
+        self._wake.set()
+        self._thread.join(AT_EXIT_S)
+
+
+def current() -> Runtime | None:
+    """The agent of this process, None where it is no rank (and in forked children)."""
+    return _current
+
+
+def guarded(name: str, part: Callable[[], object]) -> None:
+    """Run a part of the agent on the calling thread; an error switches it off."""
+    guard.run(name, part)
+
+
+def say(who: Identity, text: str) -> None:
+    """One line on stderr, from rank 0 only; DDTOP_QUIET=1 silences it."""
+    if who.rank == 0 and os.environ.get("DDTOP_QUIET", "0") in ("", "0") and sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
+
+
+def enter_call(call: int) -> int:
+    """Note an open call on the state page; the slot to leave, -1 where nothing is watched."""
+    running = _current
+    return running.page.enter_call(call) if running is not None else -1
+
+
+def leave_call(slot: int) -> None:
+    """The call has returned."""
+    running = _current
+    if running is not None:
+        running.page.leave_call(slot)
+
+
+def user_step() -> None:
+    """`ddtop.step()`: from the first call on it alone counts iterations."""
+    running = _current
+    if running is None:
+        return
+    words = running.page.words
+    if words[layout.ITERATION_SOURCE_AT] != layout.SOURCE_USER:
+        words[layout.ITERATION_SOURCE_AT], words[layout.ITERATION_AT] = layout.SOURCE_USER, 0
+    words[layout.ITERATION_AT] += 1
+    words[layout.STEP_AT] = time.monotonic_ns()

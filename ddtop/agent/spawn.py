@@ -1,0 +1,103 @@
+"""Starts the relay so that it cannot hurt the rank that starts it.
+
+Problem: an ordinary child is found by the program's own `os.wait()`, its end raises SIGCHLD there, and a fork in a
+process with threads runs Python in a copy whose locks may be held. What does not work: subprocess (SIGCHLD, and the
+parent has to reap it), a double fork through `os.fork` (the same, and atfork handlers of every library run).
+What we do: `clone` with exit signal 0 makes a child that plain `wait` calls do not see and that ends without SIGCHLD; it
+clones once more, the grandchild execs a fresh interpreter, and the child in between is reaped with __WCLONE. Between clone
+and exec only C calls with arguments made beforehand are made.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import platform
+import signal
+import sys
+import time
+from pathlib import Path
+
+_SYS_CLONE = {"x86_64": 56, "aarch64": 220}
+_SYS_CLOSE_RANGE = 436  # the same on all architectures, Linux 5.9
+_WCLONE = -0x80000000  # __WCLONE as the signed int that waitpid takes
+_DROPPED = (
+    "LD_PRELOAD", "DDTOP", "DDTOP_CLAIM", "DDTOP_TREE", "RANK", "LOCAL_RANK", "WORLD_SIZE", "PYTHONSTARTUP",
+    "PYTHONINSPECT", "PYTHONPROFILEIMPORTTIME", "PYTHONDEVMODE", "PYTHONWARNINGS", "PYTHONFAULTHANDLER",
+)  # fmt: skip
+_DROPPED_PREFIXES = ("OMP_", "KMP_", "GOMP_", "TORCHELASTIC_", "TORCH_", "NCCL_")
+STARTING_S = 5.0
+"""A relay that was started less than this ago is still on its way: no second one."""
+
+
+def start_relay(job: str, run: str, socket: Path) -> bool:
+    """Start a relay for this run unless one holds the lock; False if none had to be or could be started.
+
+    Called by many agents at once: the lock file's age keeps all but one from trying, and a relay that does not get
+    the lock ends at once, so a race costs a process start and nothing else.
+    """
+    if sys.platform != "linux" or not sys.executable:
+        return False
+    lock = socket.with_suffix(".lock")
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        # Under the lock: the file's text is the time of the last attempt.
+        last = os.pread(descriptor, 32, 0).decode("ascii", "replace")
+        if last.isdigit() and 0 <= time.time_ns() - int(last) < STARTING_S * 1e9:
+            return False
+        os.pwrite(descriptor, str(time.time_ns()).encode(), 0)
+    finally:
+        os.close(descriptor)
+    arguments = [sys.executable, "-m", "ddtop.relay", "--job", job, "--run", run, "--launcher", str(os.getppid())]
+    _launch(arguments, _environment())
+    return True
+
+
+def _environment() -> dict[str, str]:
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _DROPPED and not name.startswith(_DROPPED_PREFIXES)
+    }
+    # The folder of this very ddtop, which may be on the path only through an editable install of another prefix.
+    home = str(Path(__file__).resolve().parents[2])
+    kept["PYTHONPATH"] = os.pathsep.join(filter(None, (kept.get("PYTHONPATH", ""), home)))
+    kept["PYTHONSAFEPATH"] = "1"
+    return kept
+
+
+def _launch(arguments: list[str], environment: dict[str, str]) -> None:
+    number = _SYS_CLONE.get(platform.machine())
+    if number is None:
+        import subprocess
+
+        # An architecture whose call numbers are not known here: the shell is the child in between.
+        shell = ["/bin/sh", "-c", '"$@" >/dev/null 2>&1 </dev/null &', "sh", *arguments]
+        subprocess.run(shell, env=environment, cwd="/", check=False)
+        return
+    # PyDLL keeps the GIL: no other thread runs Python between clone and exec, in the parent nor in the copy.
+    libc = ctypes.PyDLL(None, use_errno=True)
+    program = os.fsencode(arguments[0])
+    argv = (ctypes.c_char_p * (len(arguments) + 1))(*[os.fsencode(word) for word in arguments], None)
+    pairs = [os.fsencode(f"{name}={value}") for name, value in environment.items()]
+    envp = (ctypes.c_char_p * (len(pairs) + 1))(*pairs, None)
+    zero, one, top, root = ctypes.c_long(0), ctypes.c_long(int(signal.SIGCHLD)), ctypes.c_long(0xFFFFFFFF), b"/"
+    clone, close_range, three = ctypes.c_long(number), ctypes.c_long(_SYS_CLOSE_RANGE), ctypes.c_long(3)
+    syscall, execve, leave, chdir, setsid = libc.syscall, libc.execve, libc._exit, libc.chdir, libc.setsid
+    syscall.restype = ctypes.c_long
+    child = syscall(clone, zero, zero, zero, zero, zero)
+    if child == 0:
+        if syscall(clone, one, zero, zero, zero, zero) == 0:
+            setsid()
+            chdir(root)
+            syscall(close_range, three, top, zero)
+            execve(program, argv, envp)
+            leave(127)
+        leave(0)
+    if child > 0:
+        os.waitpid(child, _WCLONE)

@@ -1,0 +1,82 @@
+"""Thin wrappers around init_process_group, new_group and destroy_process_group: the flight recorder sees none of them.
+
+Each writes the state page before it calls in, so a rank that never comes back is seen where it is.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from ddtop.agent import runtime
+from ddtop.wire.page import CALLS
+
+_WRAPPED = "__ddtop_wrapped__"
+
+
+def wrap(module: ModuleType) -> None:
+    """Replace the three functions in `torch.distributed.distributed_c10d`."""
+    _replace(module, "init_process_group", _before_init, _after_init)
+    _replace(module, "new_group", None, None)
+    _replace(module, "destroy_process_group", _before_destroy, _after_destroy)
+
+
+def _replace(
+    module: ModuleType,
+    name: str,
+    before: Callable[[tuple[Any, ...], dict[str, Any]], None] | None,
+    after: Callable[[], None] | None,
+) -> None:
+    original = getattr(module, name)
+    if hasattr(original, _WRAPPED):
+        return
+    call = CALLS.index(name)
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if before is not None:
+            runtime.guarded(f"before {name}", lambda: before(args, kwargs))
+        slot = runtime.enter_call(call)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            runtime.leave_call(slot)
+            if after is not None:
+                runtime.guarded(f"after {name}", after)
+
+    setattr(wrapper, _WRAPPED, True)
+    setattr(module, name, wrapper)
+
+
+def _before_init(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    names = ("backend", "init_method", "timeout", "world_size", "rank")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    from ddtop.agent import claim
+
+    backend = given.get("backend")
+    claim.entering_init(given.get("rank", -1), given.get("world_size", -1), str(backend) if backend else None)
+
+
+def _after_init() -> None:
+    running = runtime.current()
+    if running is not None:
+        running.joined = True
+
+
+def _before_destroy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    running = runtime.current()
+    if running is None:
+        return
+    whole = not args and kwargs.get("group") is None
+    # The agent must not hold the last reference to a group: its destructor would run in the agent's thread.
+    running.pause_collectives()
+    if whole:
+        running.destroyed = True
+
+
+def _after_destroy() -> None:
+    running = runtime.current()
+    if running is not None:
+        running.resume_collectives()

@@ -1,0 +1,51 @@
+"""Iterations: torch's own global optimizer-step hook, one store into the state page a step.
+
+A program with several optimizers steps them all in one iteration: only the first one seen counts, until it has been
+silent for a while (a GAN that alternates, an optimizer that was replaced).
+"""
+
+from __future__ import annotations
+
+from time import monotonic_ns
+from types import ModuleType
+from typing import Any
+
+from ddtop.agent import runtime
+from ddtop.wire.page import ITERATION_AT, ITERATION_SOURCE_AT, SOURCE_OPTIMIZER, STEP_AT
+
+FORGET_STEPS = 8
+"""Steps of other optimizers without one of the counted optimizer after which the next one is counted instead."""
+
+
+def wrap(module: ModuleType) -> None:
+    """Register the hook; torch keeps it in a list of its own, nothing is replaced."""
+    register = getattr(module, "register_optimizer_step_post_hook", None)
+    if register is None:
+        return
+    # Torch is only half imported here: its attributes are looked up when the hook runs.
+    torch = module.torch
+    counted, others = 0, 0
+
+    def count(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        # Traced by torch.compile this is the constant True: the rest vanishes and the graph does not break.
+        if torch.compiler.is_compiling():
+            return
+        nonlocal counted, others
+        running = runtime.current()
+        if running is None:
+            return
+        if counted != id(optimizer):
+            others += 1
+            if counted and others < FORGET_STEPS:
+                return
+            counted = id(optimizer)
+        others = 0
+        words = running.page.words
+        if words[ITERATION_SOURCE_AT] > SOURCE_OPTIMIZER:
+            return
+        if words[ITERATION_SOURCE_AT] < SOURCE_OPTIMIZER:
+            words[ITERATION_AT], words[ITERATION_SOURCE_AT] = 0, SOURCE_OPTIMIZER
+        words[ITERATION_AT] += 1
+        words[STEP_AT] = monotonic_ns()
+
+    register(count)

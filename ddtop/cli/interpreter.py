@@ -1,0 +1,64 @@
+"""Whether the start-up hook is in the Python that will run the job: people install tools apart from their training."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+_ASK = (
+    "import sys, site, os; paths = site.getsitepackages() + [site.getusersitepackages()];"
+    "hook = any(os.path.exists(os.path.join(p, 'ddtop.pth')) for p in paths);"
+    "import importlib.util as u; print(int(hook and u.find_spec('ddtop') is not None), int(u.find_spec('torch') is not None))"
+)
+ASK_S = 20.0
+
+
+def of_command(command: list[str]) -> str | None:
+    """The Python interpreter that a command line runs, as far as its first word or its script's first line tell."""
+    program = shutil.which(command[0]) if command else None
+    if program is None:
+        return None
+    if Path(program).name.startswith("python"):
+        return program
+    try:
+        with open(program, "rb") as file:
+            line = file.readline(512)
+    except OSError:
+        return None
+    if not line.startswith(b"#!"):
+        return None
+    words = line[2:].decode("utf-8", "replace").split()
+    if not words:
+        return None
+    if Path(words[0]).name == "env" and len(words) > 1:
+        return shutil.which(words[1])
+    return words[0] if "python" in Path(words[0]).name else None
+
+
+def looks(python: str) -> tuple[bool, bool] | None:
+    """(the hook is there, torch is there) in that interpreter; None if it cannot be asked."""
+    environment = {name: value for name, value in os.environ.items() if name != "DDTOP"}
+    try:
+        done = subprocess.run(
+            [python, "-c", _ASK], capture_output=True, text=True, timeout=ASK_S, env=environment, check=False
+        )
+        hook, torch = done.stdout.split()
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
+    return hook == "1", torch == "1"
+
+
+def advice(python: str) -> str | None:
+    """What to install where so that jobs of that interpreter are seen; None if the hook is there."""
+    found = looks(python)
+    if found is None or found[0]:
+        return None
+    return f"the start-up hook is not in {python}: {python} -m pip install ddtop"
+
+
+def where_am_i() -> str:
+    """The interpreter that runs ddtop itself."""
+    return sys.executable

@@ -1,0 +1,93 @@
+"""Finding a job by name, and what is said when there is none."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from ddtop import registry
+
+UNREACHABLE, USAGE = 3, 2
+
+
+class CommandError(Exception):
+    """Ends a command with a message on stderr and this exit code."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def find(name: str | None, wait_s: float = 0.0) -> registry.JobEntry:
+    """The job's entry; waits up to `wait_s` for it to show up.
+
+    Raises:
+        CommandError: no such job (3), several (2).
+    """
+    until = time.monotonic() + wait_s
+    while True:
+        try:
+            return registry.find_job(name, time.time_ns())
+        except registry.RegistryError as error:
+            raise CommandError(str(error), UNREACHABLE) from None
+        except registry.UnknownJobError as error:
+            if error.ambiguous or time.monotonic() >= until:
+                raise _unknown(name, error) from None
+        time.sleep(0.25)
+
+
+def _unknown(name: str | None, error: registry.UnknownJobError) -> CommandError:
+    lines = [f"ddtop: {error}"]
+    if error.entries:
+        lines.append("jobs:" if not error.ambiguous else "they are:")
+        lines += [f"  {line}" for line in table(error.entries[:20])]
+    if not error.ambiguous:
+        if name is None and error.entries:
+            lines.append(f"an ended one can be opened by its name: ddtop attach {error.entries[0].job}")
+        lines.append("start one with: DDTOP=1 torchrun --nproc-per-node 4 train.py")
+        from ddtop.cli.interpreter import advice
+
+        hint = advice(sys.executable)
+        if hint:
+            lines.append(hint)
+    return CommandError("\n".join(lines), USAGE if error.ambiguous else UNREACHABLE)
+
+
+def table(entries: list[registry.JobEntry]) -> list[str]:
+    """One line a job: name, live or how it ended, ranks, host, script, age."""
+    now = time.time_ns()
+    rows = [("JOB", "STATE", "RANKS", "HOST", "SCRIPT", "STARTED")]
+    for entry in entries:
+        live = entry.live(now)
+        state = "live" if live else entry.ended_reason or ("ended" if entry.ended_unix_ns else "lost")
+        ranks = f"{entry.reporting}/{entry.world_size}" if live else str(entry.world_size)
+        rows.append((entry.job, state, ranks, entry.host, entry.script, _ago(now - entry.started_unix_ns)))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def as_json() -> dict[str, object]:
+    """`ddtop.jobs/1`."""
+    now = time.time_ns()
+    return {
+        "schema": "ddtop.jobs/1",
+        "jobs": [
+            {
+                "job": entry.job,
+                "live": entry.live(now),
+                "world_size": entry.world_size,
+                "reporting": entry.reporting if entry.live(now) else 0,
+                "hosts": [entry.host],
+                "script": entry.script,
+                "health": entry.health,
+                "started_unix_ns": entry.started_unix_ns,
+            }
+            for entry in registry.read_entries()
+        ],
+    }
+
+
+def _ago(nanoseconds: int) -> str:
+    from ddtop.diagnosis.words import duration
+
+    return f"{duration(nanoseconds / 1e9)} ago"

@@ -1,0 +1,83 @@
+"""`attach`, `status`, `diagnose`: a job, one look or many, and how it is shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import click
+
+from ddtop import registry
+from ddtop.cli.jobs import UNREACHABLE, CommandError, find
+from ddtop.diagnosis.finding import Verdict
+from ddtop.model.facts import Snapshot
+
+STATUS_S = 1.2
+"""Two snapshots half a second apart, so that what stands is shown, and a first CPU figure."""
+
+
+def status(name: str | None, wait_s: float, as_json: bool) -> None:
+    """Print one snapshot."""
+    from ddtop.cli import width
+    from ddtop.ui.present import as_json as shapes
+    from ddtop.ui.present.plain import status_text
+
+    snapshot, verdict = look(find(name, wait_s), STATUS_S)
+    click.echo(json.dumps(shapes.status_json(snapshot)) if as_json else status_text(snapshot, verdict, width()))
+
+
+def diagnose(name: str | None, wait_s: float, as_json: bool, seconds: float) -> int:
+    """Print the findings; 1 if one is critical."""
+    from ddtop.cli import width
+    from ddtop.ui.present import as_json as shapes
+    from ddtop.ui.present.plain import diagnose_text
+
+    snapshot, verdict = look(find(name, wait_s), seconds)
+    if as_json:
+        click.echo(json.dumps(shapes.diagnose_json(snapshot, verdict)))
+    else:
+        click.echo(diagnose_text(snapshot, verdict, width()))
+    return 1 if verdict.health == "critical" else 0
+
+
+def look(entry: registry.JobEntry, seconds: float) -> tuple[Snapshot, Verdict]:
+    """One look at a job, for `seconds`.
+
+    Raises:
+        CommandError: 3, no contact.
+    """
+    from ddtop.ui.feed import UnreachableError, look_once
+
+    try:
+        return look_once(entry, seconds)
+    except UnreachableError as error:
+        raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
+
+
+def plain_terminal() -> str | None:
+    """Why the dashboard cannot be drawn here; None if it can."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return "no terminal"
+    if os.environ.get("TERM", "dumb") in ("", "dumb"):
+        return "TERM=dumb"
+    return None
+
+
+def attach(name: str | None, wait_s: float, readonly: bool) -> None:
+    """The dashboard; the status table where there is no terminal for it."""
+    entry = find(name, wait_s)
+    why = plain_terminal()
+    if why is not None:
+        click.echo(f"ddtop: {why}, so here is the status table instead of the dashboard", err=True)
+        status(entry.job, 0.0, False)
+        return
+    show(entry, readonly)
+
+
+def show(entry: registry.JobEntry, readonly: bool) -> None:
+    """Run the dashboard until it is quit."""
+    from ddtop.ui.app import DdtopApp
+    from ddtop.ui.feed import LiveSource
+
+    DdtopApp(LiveSource(entry), entry.job, readonly=readonly).run()

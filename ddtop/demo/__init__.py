@@ -1,0 +1,1 @@
+"""Real training scripts with real faults."""

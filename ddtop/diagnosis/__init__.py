@@ -1,0 +1,1 @@
+"""What is wrong, who, why, what next: pure rules over a snapshot."""

@@ -1,0 +1,68 @@
+"""Findings over time: one appears after two agreeing snapshots and clears after three without it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ddtop.diagnosis.finding import Finding, Verdict
+from ddtop.diagnosis.verdict import conclude, diagnose
+from ddtop.model.facts import Snapshot
+from ddtop.model.policy import POLICY, Policy
+
+STEP_NS = 500_000_000
+"""Snapshots closer together than this are one: a viewer that draws more often does not see more evidence."""
+
+
+@dataclass
+class _Standing:
+    finding: Finding
+    agreed: int
+    missed: int = 0
+
+
+class Judge:
+    """Holds what stands. `observe` is called with snapshots of one job in the order of their time."""
+
+    def __init__(self, policy: Policy = POLICY) -> None:
+        self._policy = policy
+        self._standing: dict[tuple[str, str | None, tuple[int, ...]], _Standing] = {}
+        self._run: tuple[str, int] | None = None
+        self._observed_unix_ns: int | None = None
+
+    @property
+    def snapshots_needed(self) -> int:
+        """After so many agreeing snapshots a finding stands."""
+        return self._policy.appear_snapshots
+
+    def observe(self, snapshot: Snapshot) -> Verdict:
+        """The verdict that stands after this snapshot."""
+        if (snapshot.run, snapshot.attempt) != self._run:
+            # Rules never mix runs: what stood in the last attempt ended with it.
+            self._run, self._observed_unix_ns = (snapshot.run, snapshot.attempt), None
+            self._standing.clear()
+        found = {finding.identity: finding for finding in diagnose(snapshot, self._policy)}
+        fresh = self._observed_unix_ns is None or snapshot.time_unix_ns - self._observed_unix_ns >= STEP_NS
+        if fresh:
+            self._observed_unix_ns = snapshot.time_unix_ns
+        for identity, finding in found.items():
+            known = self._standing.get(identity)
+            if known is None:
+                self._standing[identity] = _Standing(finding, 1)
+                continue
+            # `since` is when the fact began: a later guess does not move it.
+            since = min(finding.since_unix_ns, known.finding.since_unix_ns)
+            known.finding, known.missed = replace(finding, since_unix_ns=since), 0
+            known.agreed += fresh
+        for identity in [identity for identity in self._standing if identity not in found]:
+            known = self._standing[identity]
+            known.missed += fresh
+            if known.missed >= self._policy.clear_snapshots or known.agreed < self._policy.appear_snapshots:
+                del self._standing[identity]
+        # Nothing more will come from a job that has ended: its last state needs no second opinion.
+        needed = 1 if snapshot.ended is not None else self._policy.appear_snapshots
+        shown = [one.finding for one in self._standing.values() if one.agreed >= needed]
+        if snapshot.ended is not None:
+            shown = [finding for finding in shown if finding.identity in found]
+        order = {"critical": 0, "warning": 1, "info": 2}
+        shown.sort(key=lambda finding: (order[finding.severity], finding.since_unix_ns))
+        return conclude(tuple(shown), snapshot)

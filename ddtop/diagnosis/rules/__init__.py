@@ -1,0 +1,1 @@
+"""One rule a file: a pure function from a snapshot to findings."""

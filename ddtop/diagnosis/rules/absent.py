@@ -1,0 +1,167 @@
+"""`not-in-collective`, `left-early` and `interpreter-frozen`: others wait in a collective that these ranks have not joined.
+
+Where the awaited rank is and what is known of its process decides the kind and the tone: a rank that visibly works is a
+warning until it takes longer than is bearable, one that stands still is critical at once.
+"""
+
+from __future__ import annotations
+
+from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
+from ddtop.diagnosis.words import collective_text, duration, file_line, names_of_groups, ranks_text, verb, where
+from ddtop.model.align import GONE, STILL, STOPPED, UNKNOWN, WORKING
+from ddtop.model.facts import Blame, RankFacts, Snapshot, State
+from ddtop.model.policy import Policy
+
+
+def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+    """One finding for all ranks that are waited for in the same way."""
+    kinds: dict[tuple[str, str], list[Blame]] = {}
+    for blame in snapshot.blames:
+        # Gone and stopped ranks have rules of their own; of a rank that was never heard of nothing is known.
+        if not blame.due or blame.standing in (GONE, STOPPED) or snapshot.rank(blame.root).hello is None:
+            continue
+        kinds.setdefault((_kind(snapshot, blame), _severity(snapshot, blame, policy)), []).append(blame)
+    return [_finding(snapshot, kind, severity, blames) for (kind, severity), blames in kinds.items()]
+
+
+def _kind(snapshot: Snapshot, blame: Blame) -> str:
+    rank = snapshot.rank(blame.root)
+    if rank.state is State.SILENT:
+        return "interpreter-frozen"
+    if rank.phase == "leaving" or _ran_dry(snapshot, rank, blame):
+        return "left-early"
+    return "not-in-collective"
+
+
+def _ran_dry(snapshot: Snapshot, rank: RankFacts, blame: Blame) -> bool:
+    """Its DataLoader is exhausted, it is behind in iterations, and a waiter's loader is not."""
+    loader = rank.loader
+    if loader is None or loader.exhausted_unix_ns is None or not loader.exhausted:
+        return False
+    if rank.progress_unix_ns is not None and loader.exhausted_unix_ns < rank.progress_unix_ns - 2_000_000_000:
+        return False
+    others = [snapshot.rank(waiter) for waiter in blame.waiters]
+    ahead = [one for one in others if (one.loader is not None and one.loader.exhausted < loader.exhausted)]
+    return bool(ahead) and all(
+        one.loader is not None and rank.loader is not None and one.loader.batches > rank.loader.batches for one in ahead
+    )
+
+
+def _severity(snapshot: Snapshot, blame: Blame, policy: Policy) -> str:
+    if blame.standing not in (WORKING, UNKNOWN):
+        return CRITICAL
+    waited_s = (snapshot.time_unix_ns - blame.since_unix_ns) / 1e9
+    waiters = [snapshot.rank(rank) for rank in blame.waiters]
+    healthy_s = max((rank.healthy_wait_max_ms or 0.0 for rank in waiters), default=0.0) / 1000
+    limit_s = max(policy.working_critical_s, policy.working_critical_factor * healthy_s)
+    timeout_s = _timeout_s(snapshot, blame)
+    if timeout_s is not None:
+        limit_s = min(limit_s, max(policy.still_limit_s, policy.timeout_critical_ratio * timeout_s))
+    return CRITICAL if waited_s > limit_s else WARNING
+
+
+def _timeout_s(snapshot: Snapshot, blame: Blame) -> float | None:
+    timeouts = [
+        call.timeout_ms
+        for rank in blame.waiters
+        for call in snapshot.rank(rank).open_collectives
+        if call.group == blame.group and call.timeout_ms
+    ]
+    return min(timeouts) / 1000 if timeouts else None
+
+
+def _finding(snapshot: Snapshot, kind: str, severity: str, blames: list[Blame]) -> Finding:
+    now = snapshot.time_unix_ns
+    first = min(blames, key=lambda blame: blame.since_unix_ns)
+    ranks = tuple(sorted(blame.root for blame in blames))
+    victims = tuple(sorted({rank for blame in blames for rank in blame.waiters} - set(ranks)))
+    group = names_of_groups(snapshot.groups).get(first.group, first.group)
+    what = collective_text(first.op, first.seq, group)
+    waited = duration((now - first.since_unix_ns) / 1e9)
+    lead = snapshot.rank(ranks[0])
+    subject = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where(lead)} for {waited}"
+    if kind == "interpreter-frozen":
+        subject = (
+            f"{ranks_text(ranks)} {verb(ranks, 'runs', 'run')} but {verb(ranks, 'its', 'their')} interpreter is frozen: "
+            f"silent for {duration(lead.report_age_s or 0)}, last seen {where(lead)}"
+        )
+    elif kind == "left-early":
+        subject = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} done{_after(lead)} and {where(lead)}"
+    elif severity == WARNING:
+        busy = "is still working" if len(ranks) == 1 else "are still working"
+        subject = f"{ranks_text(ranks)} {busy}, {where(lead)}, {waited}"
+    tail = f"{ranks_text(victims)} {verb(victims, 'waits', 'wait')} for {verb(ranks, 'it', 'them')} in {what}"
+    return Finding(
+        kind=kind,
+        severity=severity,
+        ranks=ranks,
+        victims=victims,
+        since_unix_ns=first.since_unix_ns,
+        summary=f"{subject}; {tail}",
+        evidence=_evidence(snapshot, blames),
+        advice=_advice(snapshot, kind, severity, lead, first),
+        group=first.group,
+        op=first.op,
+        seq=first.seq,
+    )
+
+
+def _after(rank: RankFacts) -> str:
+    return f" after iteration {rank.iteration:,}" if rank.iteration is not None else ""
+
+
+def _evidence(snapshot: Snapshot, blames: list[Blame]) -> tuple[str, ...]:
+    lines = []
+    for blame in blames[:4]:
+        rank = snapshot.rank(blame.root)
+        place = rank.place
+        if place is not None:
+            lines.append(f"rank {rank.rank} is at {place.file}:{place.line} {place.function}" + (
+                f" › {place.callee}" if place.callee else ""
+            ))
+        process = rank.process
+        if process is not None:
+            cpu = f"{rank.cpu_ratio:.0%} of a core" if rank.cpu_ratio is not None else "CPU unknown"
+            lines.append(
+                f"its process {process.pid}: state {process.state}, {cpu}, wchan {process.wchan or '-'}, "
+                f"{process.children or 0} children"
+            )
+        own = next((item for item in rank.groups if item.group == blame.group), None)
+        put_in = own.enqueued - (own.p2p_offset or 0) if own else 0
+        lines.append(f"rank {rank.rank} has put in #{put_in}, {ranks_text(blame.waiters)} wait in #{blame.seq}")
+        if rank.loader is not None and rank.loader.waiting_since_unix_ns is not None:
+            lines.append(_loader_line(rank))
+    waiter = snapshot.rank(blames[0].waiters[0])
+    if waiter.place is not None:
+        lines.append(f"rank {waiter.rank} waits at {file_line(waiter.place)} {waiter.place.function}")
+    return tuple(lines)
+
+
+def _loader_line(rank: RankFacts) -> str:
+    loader = rank.loader
+    assert loader is not None
+    if not loader.workers:
+        return "its DataLoader has no workers: the dataset runs in the rank itself"
+    text = f"its DataLoader: {loader.depth}/{loader.capacity} batches ready, {loader.workers_alive}/{loader.workers} workers alive"
+    if loader.owing_pid is not None:
+        text += f"; worker pid {loader.owing_pid} owes the batch: state {loader.owing_state or 'gone'}"
+    return text
+
+
+def _advice(snapshot: Snapshot, kind: str, severity: str, rank: RankFacts, blame: Blame) -> str:
+    timeout_s = _timeout_s(snapshot, blame)
+    left = ""
+    if timeout_s is not None:
+        remaining = timeout_s - (snapshot.time_unix_ns - blame.since_unix_ns) / 1e9
+        left = f"; torch gives up in {duration(remaining)}" if remaining > 0 else "; torch's timeout has passed"
+    if kind == "left-early":
+        return "uneven inputs: use DDP's join(), drop_last=True or shards that divide by the world size" + left
+    if kind == "interpreter-frozen":
+        return f"C code holds the GIL: py-spy dump --native --pid {rank.pid}" + left
+    if severity == WARNING:
+        return "let it finish, or do this work on all ranks or outside the collective" + left
+    if rank.activity == "loader":
+        return "look at that dataset's source (file server, lock, worker)" + left
+    if blame.standing == STILL and rank.place is not None:
+        return f"see why it stands at {file_line(rank.place)}; every rank must make the same collective calls" + left
+    return "every rank must make the same collective calls in the same order" + left

@@ -1,0 +1,237 @@
+"""`rank-crashed`, `rank-killed`, `left-early`, `cancelled`: a rank has gone, or will never come back from its exception.
+
+Who went first decides. What follows within seconds is a consequence: a connection error on a peer, the launcher's
+SIGTERM to the survivors. The clocks differ by some milliseconds (an exception is stamped in the rank, an exit by the relay
+when it wakes), so a failure that looks like a consequence never goes before one that does not.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddtop.diagnosis.finding import CRITICAL, INFO, Finding
+from ddtop.diagnosis.words import collective_text, duration, file_line, names_of_groups, ranks_text, verb
+from ddtop.model.ending import CANCEL_SIGNALS, exit_text
+from ddtop.model.facts import RankFacts, Snapshot
+from ddtop.model.policy import Policy
+
+_CONSEQUENCE = re.compile(
+    r"connection (closed|reset|refused)|closed by peer|broken pipe|recvvalue failed|sendbytes failed|"
+    r"failed to recv|socket (closed|timeout)|remote process exited|peer.*(closed|gone)|connectfullmesh|"
+    r"read error|write error|timed out waiting|store.*(closed|unreachable)",
+    re.IGNORECASE,
+)
+
+
+def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+    """At most one finding: the first to go, and what that did to the others."""
+    failed = [rank for rank in snapshot.ranks if _failed(rank)]
+    finished = [rank for rank in snapshot.ranks if rank.exit is not None and not _failed(rank)]
+    if not failed:
+        return _left_behind(snapshot, finished)
+    if snapshot.ended is not None and snapshot.ended.reason == "cancelled":
+        return [_cancelled(snapshot, failed)]
+    first = min(failed, key=lambda rank: (_is_consequence(rank), failed_unix_ns(rank)))
+    if _is_consequence(first):
+        early = [rank for rank in finished if failed_unix_ns(rank) <= failed_unix_ns(first)]
+        if early:
+            return [_left_early(snapshot, early, [rank.rank for rank in failed])]
+    if _may_be_cancelled(first, snapshot, policy):
+        return []
+    others = tuple(
+        rank.rank
+        for rank in snapshot.ranks
+        if rank.rank != first.rank and rank.hello is not None and (rank in failed or not rank.gone)
+    )
+    return [_killed(snapshot, first, others) if _was_killed(first) else _crashed(snapshot, first, others)]
+
+
+def failed_unix_ns(rank: RankFacts) -> int:
+    """When it failed: its exception came before its process's end."""
+    times = [rank.exception.unix_ns] if _fatal_exception(rank) and rank.exception else []
+    times += [rank.exit_unix_ns] if rank.exit_unix_ns else []
+    return min(times, default=0)
+
+
+def _fatal_exception(rank: RankFacts) -> bool:
+    exception = rank.exception
+    return exception is not None and exception.thread == "main" and exception.type != "SystemExit"
+
+
+def _failed(rank: RankFacts) -> bool:
+    if rank.exit is None:
+        return _fatal_exception(rank)
+    return rank.exit.signal is not None or (rank.exit.code is not None and rank.exit.code != 0) or (
+        rank.exit.code is None and not rank.exit.exiting
+    )
+
+
+def _was_killed(rank: RankFacts) -> bool:
+    return rank.exit is not None and (rank.exit.signal is not None or rank.exit.code is None)
+
+
+def _is_consequence(rank: RankFacts) -> bool:
+    exception = rank.exception
+    if exception is not None and _fatal_exception(rank):
+        return bool(_CONSEQUENCE.search(f"{exception.type} {exception.text}"))
+    return rank.exit is not None and rank.exit.signal in CANCEL_SIGNALS
+
+
+def _may_be_cancelled(first: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
+    # One SIGTERM alone may be the first of many: wait until it is clear whether the others follow.
+    if first.exit is None or first.exit.signal not in CANCEL_SIGNALS:
+        return False
+    return snapshot.ended is None and snapshot.time_unix_ns - failed_unix_ns(first) < policy.together_s * 1e9
+
+
+def _cancelled(snapshot: Snapshot, failed: list[RankFacts]) -> Finding:
+    first = min(failed, key=failed_unix_ns)
+    how = "KeyboardInterrupt" if first.exception else exit_text(None, first.exit.signal if first.exit else None)
+    ranks = tuple(rank.rank for rank in failed)
+    return Finding(
+        kind="cancelled",
+        severity=INFO,
+        ranks=(),
+        victims=(),
+        since_unix_ns=failed_unix_ns(first),
+        summary=f"the job was cancelled: {ranks_text(ranks)} ended together ({how})",
+        evidence=tuple(_end_line(rank, snapshot) for rank in failed[:8]),
+        advice="nothing to mend if you, the scheduler or a time limit ended it",
+    )
+
+
+def _killed(snapshot: Snapshot, first: RankFacts, others: tuple[int, ...]) -> Finding:
+    assert first.exit is not None
+    how = exit_text(first.exit.code, first.exit.signal, first.exit.oom)
+    name = f"rank {first.rank} (pid {first.exit.pid})"
+    if first.exit.signal is None:
+        summary = f"{name} is gone and nobody could tell how"
+    else:
+        summary = f"{name} was killed by {how}"
+    if first.iteration is not None:
+        summary += f" in iteration {first.iteration:,}"
+    advice = {
+        9: "see who sent SIGKILL: the scheduler, a person, the out-of-memory killer (dmesg | grep -i kill)",
+        6: "a C++ abort: its reason is on the rank's stderr; gloo aborts so when peers send another size or dtype",
+        7: "a bus error is most often a full /dev/shm: df -h /dev/shm",
+        11: "a crash in native code: run the rank with PYTHONFAULTHANDLER=1",
+    }.get(first.exit.signal or 0, "see who sent the signal; then start the job again")
+    if first.exit.oom:
+        advice = "the host or cgroup ran out of memory: fewer workers, smaller batches, or a higher limit"
+    evidence = _evidence(snapshot, first)
+    if first.exit.orphans and snapshot.ended is None:
+        pids = ", ".join(str(pid) for pid in first.exit.orphans[:8])
+        evidence += (f"its children {pids} live on and hold its sockets open, so its peers see no disconnect",)
+        advice += f"; end the orphans: kill {' '.join(str(pid) for pid in first.exit.orphans[:8])}"
+    return _first(snapshot, "rank-killed", first, others, summary, evidence, advice)
+
+
+def _crashed(snapshot: Snapshot, first: RankFacts, others: tuple[int, ...]) -> Finding:
+    exception = first.exception if _fatal_exception(first) else None
+    if exception is not None:
+        text = f": {exception.text[:100]}" if exception.text else ""
+        at = f" at {file_line(exception.place)} {exception.place.function}" if exception.place else ""
+        summary = f"rank {first.rank} raised {exception.type}{text}{at}"
+        if first.exit is None:
+            summary += "; its process lingers"
+        advice = f"mend that exception on rank {first.rank}; errors of the others came later"
+    else:
+        code = first.exit.code if first.exit else None
+        summary = f"rank {first.rank} left with exit code {code}"
+        advice = f"see the output of rank {first.rank}: no exception reached the top, it ended itself"
+    return _first(snapshot, "rank-crashed", first, others, summary, _evidence(snapshot, first), advice)
+
+
+def _first(
+    snapshot: Snapshot,
+    kind: str,
+    first: RankFacts,
+    others: tuple[int, ...],
+    summary: str,
+    evidence: tuple[str, ...],
+    advice: str,
+) -> Finding:
+    waiting = [rank for rank in snapshot.ranks if rank.rank in others and not rank.gone and rank.wait is not None]
+    wait = waiting[0].wait if waiting else None
+    if wait is not None:
+        group = names_of_groups(snapshot.groups).get(wait.group, wait.group)
+        who = [rank.rank for rank in waiting]
+        summary += f"; {ranks_text(who)} {verb(who, 'waits', 'wait')} for it in {collective_text(wait.op, wait.seq, group)}"
+    elif others:
+        ended = [rank for rank in others if snapshot.rank(rank).gone]
+        if ended:
+            summary += f"; {ranks_text(ended)} went down after it"
+    return Finding(
+        kind=kind,
+        severity=CRITICAL,
+        ranks=(first.rank,),
+        victims=others,
+        since_unix_ns=failed_unix_ns(first),
+        summary=summary,
+        evidence=evidence,
+        advice=advice,
+        group=wait.group if wait else None,
+        op=wait.op if wait else None,
+        seq=wait.seq if wait else None,
+    )
+
+
+def _evidence(snapshot: Snapshot, first: RankFacts) -> tuple[str, ...]:
+    lines = [_end_line(first, snapshot)]
+    if first.place is not None:
+        lines.append(f"last seen at {file_line(first.place)} {first.place.function}, iteration {first.iteration}")
+    later = sorted(
+        (rank for rank in snapshot.ranks if rank.rank != first.rank and (_failed(rank) or rank.gone)),
+        key=failed_unix_ns,
+    )
+    for rank in later[:6]:
+        gap = (failed_unix_ns(rank) - failed_unix_ns(first)) / 1e9
+        lines.append(f"{gap:+.2f} s: {_end_line(rank, snapshot)}")
+    return tuple(lines)
+
+
+def _end_line(rank: RankFacts, snapshot: Snapshot) -> str:
+    text = f"rank {rank.rank}"
+    if rank.exit is not None:
+        text += f" (pid {rank.exit.pid}): {exit_text(rank.exit.code, rank.exit.signal, rank.exit.oom)}"
+    elif rank.pid is not None:
+        text += f" (pid {rank.pid}): still alive"
+    if rank.exception is not None:
+        text += f", {rank.exception.type}: {rank.exception.text[:120]}"
+    ago = (snapshot.time_unix_ns - failed_unix_ns(rank)) / 1e9
+    return f"{text}, {duration(ago)} ago" if ago > 1 else text
+
+
+def _left_behind(snapshot: Snapshot, finished: list[RankFacts]) -> list[Finding]:
+    """Ranks that finished in good order while others still wait for them."""
+    names = {rank.rank for rank in finished}
+    blames = [blame for blame in snapshot.blames if blame.due and blame.root in names]
+    if not blames:
+        return []
+    roots = [snapshot.rank(blame.root) for blame in blames]
+    return [_left_early(snapshot, roots, sorted({rank for blame in blames for rank in blame.waiters}))]
+
+
+def _left_early(snapshot: Snapshot, early: list[RankFacts], victims: list[int]) -> Finding:
+    ranks = tuple(rank.rank for rank in early)
+    first = min(early, key=failed_unix_ns)
+    waiting = next((snapshot.rank(rank).wait for rank in victims if snapshot.rank(rank).wait is not None), None)
+    summary = f"{ranks_text(ranks)} finished and left with exit code 0 while {ranks_text(victims)} still needed {verb(ranks, 'it', 'them')}"
+    if first.iteration is not None:
+        theirs = [snapshot.rank(rank).iteration for rank in victims if snapshot.rank(rank).iteration is not None]
+        summary += f": {verb(ranks, 'it', 'they')} stopped after iteration {first.iteration:,}"
+        if theirs and max(one or 0 for one in theirs) != first.iteration:
+            summary += f", the others are at {max(one or 0 for one in theirs):,}"
+    return Finding(
+        kind="left-early",
+        severity=CRITICAL,
+        ranks=ranks,
+        victims=tuple(victims),
+        since_unix_ns=failed_unix_ns(first),
+        summary=summary,
+        evidence=tuple(_end_line(snapshot.rank(rank), snapshot) for rank in (*ranks[:4], *victims[:4])),
+        advice="uneven inputs: use DDP's join(), drop_last=True or shards that divide by the world size; else a barrier before exit",
+        group=waiting.group if waiting else None,
+        op=waiting.op if waiting else None,
+        seq=waiting.seq if waiting else None,
+    )

@@ -1,0 +1,60 @@
+"""`input-bound`: the ranks move, but spend a large share of their time waiting for data."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from ddtop.diagnosis.finding import WARNING, Finding
+from ddtop.diagnosis.words import ranks_text, verb
+from ddtop.model.facts import RankFacts, Snapshot
+from ddtop.model.policy import Policy
+
+
+def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+    """One finding for all ranks whose loader is the bottleneck; silent while anything stands still."""
+    concerned = [rank for rank in snapshot.ranks if _concerned(rank, snapshot, policy)]
+    if not concerned:
+        return []
+    ranks = tuple(rank.rank for rank in concerned)
+    share = median(rank.loader_wait_ratio or 0.0 for rank in concerned)
+    lead = concerned[0]
+    assert lead.loader is not None
+    loader = lead.loader
+    if loader.workers:
+        setting = f"num_workers={loader.workers}, prefetch_factor={loader.prefetch_factor or 2}, pin_memory={bool(loader.pin_memory)}"
+        advice = "raise num_workers, or make the dataset cheaper: its queue is empty when the step wants a batch"
+    else:
+        setting = "num_workers=0: the rank loads its data itself"
+        advice = "set num_workers to 2 or more, so that loading overlaps with the step"
+    return [
+        Finding(
+            kind="input-bound",
+            severity=WARNING,
+            ranks=ranks,
+            victims=(),
+            since_unix_ns=snapshot.time_unix_ns - int((lead.window_s or policy.window_s) * 1e9),
+            summary=f"{ranks_text(ranks)} {verb(ranks, 'spends', 'spend')} {share:.0%} of the time waiting for data ({setting})",
+            evidence=tuple(_line(rank) for rank in concerned[:8]),
+            advice=advice,
+        )
+    ]
+
+
+def _concerned(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
+    loader = rank.loader
+    if rank.gone or loader is None or rank.loader_wait_ratio is None or rank.loader_wait_ratio < policy.input_bound_ratio:
+        return False
+    if (rank.loader_window_steps or 0) < policy.input_bound_steps or snapshot.still_since_unix_ns is not None:
+        return False
+    if rank.window_s is None or rank.window_s < policy.input_bound_window_s:
+        return False
+    # Batches that lie ready are not what it waits for.
+    return loader.depth is None or loader.capacity is None or loader.depth <= loader.capacity // 2
+
+
+def _line(rank: RankFacts) -> str:
+    loader = rank.loader
+    assert loader is not None
+    queue = f"queue {loader.depth}/{loader.capacity}, " if loader.capacity else ""
+    alive = f"{loader.workers_alive}/{loader.workers} workers alive" if loader.workers else "no workers"
+    return f"rank {rank.rank}: {rank.loader_wait_ratio or 0:.0%} of the last seconds in the DataLoader, {queue}{alive}"

@@ -1,0 +1,85 @@
+"""`collective-mismatch`: at one (group, seq) the ranks called different things.
+
+The key identifies one collective for ever, so records of different age may be compared. Retired entries count too: with
+gloo the smaller side of a size mismatch passes and is seen one collective later.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+
+from ddtop.diagnosis.finding import CRITICAL, Finding
+from ddtop.diagnosis.words import duration, file_line, names_of_groups, ranks_text, tensor_text
+from ddtop.model.facts import Snapshot
+from ddtop.model.policy import Policy
+from ddtop.wire.records import Collective
+
+_SAME_SIZES = {"all_reduce", "allreduce", "broadcast", "all_gather", "allgather", "reduce", "reduce_scatter", "_all_gather_base"}
+"""Collectives to which every rank must bring the same number of values; in the others sizes may differ by design."""
+
+
+def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+    """At most one finding: the earliest collective on which the ranks of a group disagree."""
+    if not any(_stands(wait.since_unix_ns, snapshot, policy) for wait in snapshot.waits):
+        return []
+    calls: dict[tuple[str, int], dict[int, Collective]] = {}
+    for rank in snapshot.ranks:
+        if rank.gone:
+            continue
+        for call in (*rank.retired_collectives, *rank.open_collectives):
+            calls.setdefault((call.group, call.seq), {})[rank.rank] = call
+    for (group, seq), by_rank in sorted(calls.items(), key=lambda item: item[0][1]):
+        stuck = [wait for wait in snapshot.waits if wait.group == group and wait.seq >= seq]
+        if len(by_rank) > 1 and stuck and len({_signature(call) for call in by_rank.values()}) > 1:
+            return [_finding(snapshot, group, seq, by_rank)]
+    return []
+
+
+def _stands(since_unix_ns: int, snapshot: Snapshot, policy: Policy) -> bool:
+    return snapshot.time_unix_ns - since_unix_ns > policy.stopped_limit_s * 1e9
+
+
+def _signature(call: Collective) -> tuple[object, ...]:
+    if call.op not in _SAME_SIZES or not call.sizes:
+        return (call.op,)
+    return (call.op, sum(prod(shape) for shape in call.sizes), tuple(sorted(set(call.dtypes))))
+
+
+def _finding(snapshot: Snapshot, group: str, seq: int, by_rank: dict[int, Collective]) -> Finding:
+    counts = Counter(_signature(call) for call in by_rank.values())
+    (_, most), *rest = counts.most_common()
+    # Without a clear majority nobody can be called the odd one.
+    majority = most > sum(number for _, number in rest)
+    usual = counts.most_common(1)[0][0]
+    odd = tuple(sorted(rank for rank, call in by_rank.items() if not majority or _signature(call) != usual))
+    waits = [wait for wait in snapshot.waits if wait.group == group and wait.seq >= seq]
+    since = min(wait.since_unix_ns for wait in waits)
+    sides: dict[tuple[object, ...], list[int]] = {}
+    for rank, call in sorted(by_rank.items()):
+        sides.setdefault(_signature(call), []).append(rank)
+    texts = [f"{ranks_text(ranks)}: {tensor_text(by_rank[ranks[0]])}" for ranks in sides.values()]
+    name = names_of_groups(snapshot.groups).get(group, group)
+    first = by_rank[min(by_rank)]
+    places = tuple(
+        f"rank {rank} is at {file_line(place)} {place.function}"
+        for rank in sorted(by_rank)[:8]
+        if (place := snapshot.rank(rank).place) is not None
+    )
+    same_op = len({call.op for call in by_rank.values()}) == 1
+    return Finding(
+        kind="collective-mismatch",
+        severity=CRITICAL,
+        ranks=odd,
+        victims=tuple(sorted({wait.rank for wait in waits} - set(odd))),
+        since_unix_ns=since,
+        summary=f"collective #{seq} of {name} differs between the ranks: {', '.join(texts)}; "
+        f"nothing moves for {duration((snapshot.time_unix_ns - since) / 1e9)}",
+        evidence=(*(f"{text} (#{seq})" for text in texts), *places),
+        advice="make the tensors equal on all ranks (pad, or gather the sizes first)"
+        if same_op
+        else "make all ranks call the same collectives in the same order; look for a branch that only some ranks take",
+        group=group,
+        op=first.op if same_op else None,
+        seq=seq,
+    )

@@ -1,0 +1,58 @@
+"""`rank-stopped`: state T for two seconds. Nothing else is needed: a stopped rank cannot take part in anything."""
+
+from __future__ import annotations
+
+from ddtop.diagnosis.finding import CRITICAL, Finding
+from ddtop.diagnosis.words import collective_text, duration, names_of_groups, ranks_text, verb
+from ddtop.model.facts import Snapshot, State
+from ddtop.model.policy import Policy
+
+
+def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+    """One finding for all ranks that are stopped."""
+    now = snapshot.time_unix_ns
+    stopped = [
+        rank
+        for rank in snapshot.ranks
+        if rank.state is State.STOPPED
+        and rank.process_since_unix_ns is not None
+        and now - rank.process_since_unix_ns >= policy.stopped_limit_s * 1e9
+    ]
+    if not stopped:
+        return []
+    ranks = tuple(rank.rank for rank in stopped)
+    since = min(rank.process_since_unix_ns or now for rank in stopped)
+    waiting = [rank for rank in snapshot.ranks if rank.wait is not None and rank.rank not in ranks and not rank.gone]
+    summary = (
+        f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been stopped (SIGSTOP, debugger or frozen) "
+        f"for {duration((now - since) / 1e9)}"
+    )
+    wait = waiting[0].wait if waiting else None
+    victims = tuple(rank.rank for rank in waiting)
+    if wait is not None:
+        group = names_of_groups(snapshot.groups).get(wait.group, wait.group)
+        summary += (
+            f"; {ranks_text(victims)} {verb(victims, 'waits', 'wait')} for {verb(ranks, 'it', 'them')} "
+            f"in {collective_text(wait.op, wait.seq, group)}"
+        )
+    pids = [str(rank.process.pid) for rank in stopped if rank.process]
+    evidence = tuple(
+        f"rank {rank.rank} (pid {rank.process.pid}): state {rank.process.state}, wchan {rank.process.wchan or '-'}"
+        for rank in stopped[:8]
+        if rank.process
+    )
+    return [
+        Finding(
+            kind="rank-stopped",
+            severity=CRITICAL,
+            ranks=ranks,
+            victims=victims,
+            since_unix_ns=since,
+            summary=summary,
+            evidence=evidence,
+            advice=f"let it go on: kill -CONT {' '.join(pids[:16])}",
+            group=wait.group if wait else None,
+            op=wait.op if wait else None,
+            seq=wait.seq if wait else None,
+        )
+    ]

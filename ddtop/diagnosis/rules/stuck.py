@@ -1,0 +1,50 @@
+"""`collective-stuck`: every member has joined the same collective, nobody is elsewhere, and nothing comes back."""
+
+from __future__ import annotations
+
+from ddtop.diagnosis.finding import CRITICAL, Finding
+from ddtop.diagnosis.words import collective_text, duration, names_of_groups, ranks_text
+from ddtop.model.facts import Snapshot, State, Wait
+from ddtop.model.policy import Policy
+
+
+def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+    """One finding a group whose members all wait in the same collective."""
+    found = []
+    for group in snapshot.groups:
+        waits = [wait for wait in snapshot.waits if wait.group == group.name]
+        if not waits or len(waits) != len(group.ranks) or len({wait.seq for wait in waits}) != 1:
+            continue
+        if all(not wait.behind for wait in waits) and _stands(snapshot, waits, policy):
+            found.append(_finding(snapshot, group.name, waits))
+    return found
+
+
+def _stands(snapshot: Snapshot, waits: list[Wait], policy: Policy) -> bool:
+    members = [snapshot.rank(wait.rank) for wait in waits]
+    if any(rank.gone or rank.working is not False or rank.state in (State.STOPPED, State.SILENT) for rank in members):
+        return False
+    healthy_s = max(rank.healthy_wait_max_ms or 0.0 for rank in members) / 1000
+    limit_s = max(policy.still_limit_s, policy.healthy_wait_factor * healthy_s)
+    return snapshot.time_unix_ns - max(wait.since_unix_ns for wait in waits) > limit_s * 1e9
+
+
+def _finding(snapshot: Snapshot, group: str, waits: list[Wait]) -> Finding:
+    since = max(wait.since_unix_ns for wait in waits)
+    victims = tuple(wait.rank for wait in waits)
+    name = names_of_groups(snapshot.groups).get(group, group)
+    what = collective_text(waits[0].op, waits[0].seq, name)
+    return Finding(
+        kind="collective-stuck",
+        severity=CRITICAL,
+        ranks=(),
+        victims=victims,
+        since_unix_ns=since,
+        summary=f"all of {ranks_text(victims)} are in {what} and nothing comes back for "
+        f"{duration((snapshot.time_unix_ns - since) / 1e9)}; no rank is missing: look at the network, not at the code",
+        evidence=(f"all {len(victims)} members have put in #{waits[0].seq}; none is elsewhere, stopped or gone",),
+        advice="check the links between the hosts: ip -s link, ss -ti (send queues, retransmits)",
+        group=group,
+        op=waits[0].op,
+        seq=waits[0].seq,
+    )

@@ -1,0 +1,65 @@
+"""All rules over one snapshot, consequences folded under their cause; and the calm sentence when there is nothing."""
+
+from __future__ import annotations
+
+from ddtop.diagnosis.finding import CRITICAL, INFO, SEVERITIES, WARNING, Finding, Verdict
+from ddtop.diagnosis.rules import absent, departures, input_bound, mismatch, stopped, stuck
+from ddtop.diagnosis.words import duration, rank_range, ranks_text
+from ddtop.model.facts import Snapshot, State
+from ddtop.model.policy import POLICY, Policy
+
+
+def diagnose(snapshot: Snapshot, policy: Policy = POLICY) -> tuple[Finding, ...]:
+    """The findings of this moment, worst first, one a root cause.
+
+    A departure explains every wait that follows it; a stopped rank explains the waits for it; a mismatch explains the
+    ranks that seem to stand elsewhere because of it. Only what is left over is asked further.
+    """
+    found = departures.rule(snapshot, policy)
+    if snapshot.ended is None and not _explains_all(found, snapshot):
+        halted = stopped.rule(snapshot, policy)
+        differing = mismatch.rule(snapshot, policy)
+        found += halted or differing
+        if not found:
+            found += absent.rule(snapshot, policy)
+        if not found:
+            found += stuck.rule(snapshot, policy)
+        if not any(finding.severity == CRITICAL for finding in found):
+            found += input_bound.rule(snapshot, policy)
+    return tuple(sorted(found, key=lambda finding: (SEVERITIES.index(finding.severity), finding.since_unix_ns)))
+
+
+def _explains_all(found: list[Finding], snapshot: Snapshot) -> bool:
+    return any(finding.severity == CRITICAL for finding in found) and not snapshot.moving
+
+
+def conclude(findings: tuple[Finding, ...], snapshot: Snapshot) -> Verdict:
+    """Findings and health as they are shown."""
+    worst = min((SEVERITIES.index(finding.severity) for finding in findings), default=SEVERITIES.index(INFO))
+    health = {CRITICAL: "critical", WARNING: "warning", INFO: "ok"}[SEVERITIES[worst]]
+    return Verdict(health, findings, calm(snapshot))
+
+
+def calm(snapshot: Snapshot) -> str:
+    """What is true when no rule has anything to say."""
+    total = snapshot.world_size
+    if snapshot.ended is not None:
+        return f"ended: {snapshot.ended.reason}"
+    if not total:
+        return "no rank has reported yet"
+    missing = [rank.rank for rank in snapshot.ranks if rank.state is State.MISSING]
+    if missing:
+        seen = total - len(missing)
+        return f"starting: {seen}/{total} ranks seen, not yet {rank_range(missing[:64])}"
+    early = [rank.rank for rank in snapshot.ranks if rank.state in (State.STARTING, State.JOINING)]
+    if early:
+        joining = sum(1 for rank in snapshot.ranks if rank.state is State.JOINING)
+        return f"starting: {len(early)}/{total} ranks not in a process group yet, {joining} in init_process_group"
+    gone = [rank.rank for rank in snapshot.ranks if rank.gone]
+    left = f", {ranks_text(gone)} finished" if gone else ""
+    watched = duration(snapshot.watched_s)
+    if snapshot.moving == 0:
+        still = snapshot.still_since_unix_ns
+        since = f" for {duration((snapshot.time_unix_ns - still) / 1e9)}" if still is not None else ""
+        return f"quiet: no rank has moved{since}, and none waits for another{left}"
+    return f"ok: {snapshot.moving}/{total} moving{left}, watched {watched}"

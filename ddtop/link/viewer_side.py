@@ -1,0 +1,85 @@
+"""A viewer's end: a DEALER over TCP with CURVE, for a plain loop and for asyncio."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import TypeVar
+
+import zmq
+import zmq.asyncio
+
+from ddtop.link.keys import SERVER, VIEWER, derive
+
+RECEIVE_QUEUE_FRAMES = 100_000
+PING_S = 2.0
+"""How often a viewer says that it is still there; the relay forgets one after five silent periods."""
+HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2000, 10_000
+_S = TypeVar("_S", bound="zmq.Socket[bytes] | zmq.asyncio.Socket")
+
+
+def _connect(socket: _S, address: str, port: int, secret: bytes) -> _S:
+    mine = derive(secret, VIEWER)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.RCVHWM, RECEIVE_QUEUE_FRAMES)
+    socket.setsockopt(zmq.CURVE_SERVERKEY, derive(secret, SERVER).public)
+    socket.setsockopt(zmq.CURVE_PUBLICKEY, mine.public)
+    socket.setsockopt(zmq.CURVE_SECRETKEY, mine.secret)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
+    socket.connect(f"tcp://{address}:{port}")
+    return socket
+
+
+class ViewerLink:
+    """For a plain loop: `status`, `diagnose`, the demo without a terminal."""
+
+    def __init__(self, address: str, port: int, secret: bytes) -> None:
+        self._context = zmq.Context(io_threads=1)
+        self._socket = _connect(self._context.socket(zmq.DEALER), address, port, secret)
+
+    def send(self, frame: bytes) -> None:
+        """Queue a frame; dropped if the relay does not take it."""
+        try:
+            self._socket.send(frame, zmq.NOBLOCK)
+        except zmq.Again:
+            return
+
+    def receive(self, seconds: float) -> Iterator[bytes]:
+        """The frames that come in during the next `seconds`."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if self._socket.poll(int(left * 1000) + 1):
+                yield self._socket.recv()
+
+    def close(self) -> None:
+        """Close at once."""
+        self._context.destroy(linger=0)
+
+
+class AsyncViewerLink:
+    """The same inside an asyncio loop: the dashboard's feed."""
+
+    def __init__(self, address: str, port: int, secret: bytes) -> None:
+        self._context = zmq.asyncio.Context(io_threads=1)
+        self._socket = _connect(self._context.socket(zmq.DEALER), address, port, secret)
+
+    async def send(self, frame: bytes) -> None:
+        """Queue a frame; dropped if the relay does not take it."""
+        try:
+            await self._socket.send(frame, zmq.NOBLOCK)
+        except zmq.Again:
+            return
+
+    async def receive(self, seconds: float) -> AsyncIterator[bytes]:
+        """The frames that come in during the next `seconds`."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if not await self._socket.poll(int(left * 1000) + 1):
+                return
+            yield await self._socket.recv()
+
+    def close(self) -> None:
+        """Close at once."""
+        self._context.destroy(linger=0)

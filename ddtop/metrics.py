@@ -1,0 +1,146 @@
+"""The dictionary: every number that is shown, its unit, its meaning, where it comes from, how to see it by hand.
+
+Help and documentation are read from here, so that a number has one explanation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number or word.
+
+    `name` is its key in JSON where it has one, `unit` is empty for words and plain counts, `check` is a command or a
+    look by which a person sees the same, empty where there is none.
+    """
+
+    name: str
+    unit: str
+    meaning: str
+    source: str
+    check: str = ""
+
+
+METRICS = (
+    Metric(
+        "rank",
+        "",
+        "the global rank",
+        "RANK of the launcher, or the arguments of init_process_group",
+        "tr '\\0' '\\n' </proc/PID/environ | grep ^RANK=",
+    ),
+    Metric("state", "", "what the rank is, in one word", "all other facts, by the rules under `states`"),
+    Metric("host", "", "the host that the rank runs on", "gethostname in the rank's process", "hostname"),
+    Metric(
+        "iteration",
+        "",
+        "how many iterations the rank has finished",
+        "torch's global optimizer-step hook, else DataLoader batches, else ddtop.step()",
+        "print it in the training loop",
+    ),
+    Metric(
+        "step_ms",
+        "ms",
+        "time from one iteration's end to the next; - while nothing ends",
+        "the monotonic clock of the rank's process, read where iterations are counted",
+        "time the training loop",
+    ),
+    Metric(
+        "now",
+        "",
+        "what the rank does: the collective or call it is in, else where its own code is, or how it ended",
+        "torch's flight recorder, the wrapped calls, the main thread's innermost own frame",
+        "py-spy dump --pid PID",
+    ),
+    Metric(
+        "now_age_s",
+        "s",
+        "for how long it has been doing what NOW says",
+        "the time of the same fact, on the clock of rank 0's host",
+    ),
+    Metric(
+        "wait_ratio",
+        "share of the last 30 s",
+        "how much of the time a collective was pending; the straggler is the rank that hardly waits",
+        "the agent's samples, 4 a second",
+        "py-spy dump --pid PID, a few times",
+    ),
+    Metric(
+        "activity_ratios",
+        "share of the last 30 s",
+        "what the main thread was seen doing, a letter an activity",
+        "the agent's samples of the main thread's frames, 10 a second",
+        "py-spy top --pid PID",
+    ),
+    Metric(
+        "loader",
+        "batches",
+        "batches ready in the DataLoader's queue, of how many fit; 0 means the rank waits for data",
+        "the DataLoader iterator's own counters",
+        "watch the CPU of its worker processes",
+    ),
+    Metric(
+        "loader_wait_ratio",
+        "share of the last 30 s",
+        "how much of the time the rank waited for its next batch",
+        "the clock around the iterator's next()",
+    ),
+    Metric(
+        "cpu_ratio",
+        "% of one core, c: cores",
+        "CPU that the rank and its children use; what ddtop uses in it is taken off",
+        "utime and stime of /proc/PID/stat, over two seconds",
+        "top -p PID",
+    ),
+    Metric(
+        "rss_bytes",
+        "bytes, K M G are powers of 1024",
+        "main memory that the rank's process holds",
+        "/proc/PID/statm",
+        "grep VmRSS /proc/PID/status",
+    ),
+    Metric("gpu", "%", "use of the rank's GPU; not measured in this version", "NVML", "nvidia-smi"),
+    Metric("nccl", "", "NCCL's own view of the rank; not measured in this version", "NCCL RAS", "ncclras"),
+    Metric("pid", "", "process id, as the rank itself sees it", "getpid", "ps -p PID"),
+    Metric(
+        "report_age_s",
+        "s",
+        "how long ago the rank's agent was last heard; what is older than 3 s is shown as old",
+        "the arrival of its records at the relay",
+    ),
+    Metric(
+        "iterations_per_s",
+        "1/s",
+        "iterations of the job, median over its ranks",
+        "the iteration counts of two reports",
+    ),
+    Metric("collective.age_s", "s", "since when the open collective is open", "torch's flight recorder"),
+    Metric(
+        "healthy_wait_max_ms",
+        "ms",
+        "the longest wait for a collective that did end, in the last 100 steps",
+        "the agent's samples",
+    ),
+    Metric(
+        "agent_cpu_ratio",
+        "% of one core",
+        "what watching costs in the rank's process",
+        "the CPU clock of the agent's thread",
+        "top -H -p PID",
+    ),
+    Metric("drops", "records", "records that the agent threw away because nobody took them", "its queue"),
+)
+
+
+def metric(name: str) -> Metric:
+    """The entry of that name.
+
+    Raises:
+        KeyError: there is none.
+    """
+    for one in METRICS:
+        if one.name == name:
+            return one
+    raise KeyError(name)

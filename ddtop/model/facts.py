@@ -1,0 +1,196 @@
+"""What is true of a job at one moment: frozen values, made by `Job.snapshot`, read by rules and views.
+
+All times are unix ns on the clock of the hub's host. None is "not measured".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ddtop.wire.records import (
+    Collective,
+    Exit,
+    Group,
+    GroupProgress,
+    Hello,
+    HostState,
+    LastException,
+    Loader,
+    OpenCall,
+    Place,
+    ProcessState,
+)
+
+
+class State(str, Enum):
+    """What a rank is, in one word; the same word on the screen, in JSON and in prose."""
+
+    STARTING = "starting"  # agent up, no process group
+    JOINING = "joining"  # in init_process_group
+    RUNNING = "running"
+    WAITING = "waiting"  # in a collective, not long
+    BLOCKED = "blocked"  # waits longer than the limit: a victim
+    CULPRIT = "culprit"  # others wait for it
+    STRAGGLER = "straggler"
+    SILENT = "silent"  # the process lives, its agent does not report
+    STOPPED = "stopped"  # state T
+    EXITED = "exited"
+    KILLED = "killed"
+    MISSING = "missing"  # never seen
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """One rank waits in one group for the members that are behind it.
+
+    `seq` is the first collective that is open on the waiter (comparable across ranks); `behind` are the members that
+    have not put it in; empty: every member has. `since_unix_ns`: since when nothing came back.
+    """
+
+    rank: int
+    group: str
+    seq: int
+    since_unix_ns: int
+    behind: tuple[int, ...]
+    op: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankFacts:
+    """Everything known of one rank at the moment of the snapshot.
+
+    `report_age_s`: since its agent was last heard, None if never. `cpu_ratio`: cores used over the last two seconds, its
+    children included, the agent's own work taken off. `wait_ratio`, `loader_wait_ratio` and `activity_ratios` are over
+    the last `window_s` seconds. `working`: it visibly works, None where nobody looks from outside.
+    """
+
+    rank: int
+    state: State
+    hello: Hello | None = None
+    phase: str = "starting"
+    activity: str | None = None
+    place: Place | None = None
+    iteration: int | None = None
+    iteration_source: str | None = None
+    step_ms: float | None = None
+    collective: Collective | None = None
+    collective_age_s: float | None = None
+    groups: tuple[GroupProgress, ...] = ()
+    open_collectives: tuple[Collective, ...] = ()
+    retired_collectives: tuple[Collective, ...] = ()
+    open_calls: tuple[OpenCall, ...] = ()
+    wait: Wait | None = None
+    wait_ratio: float | None = None
+    loader: Loader | None = None
+    loader_wait_ratio: float | None = None
+    activity_ratios: tuple[float, ...] = ()
+    window_s: float | None = None
+    process: ProcessState | None = None
+    process_since_unix_ns: int | None = None
+    cpu_ratio: float | None = None
+    rss_bytes: int | None = None
+    working: bool | None = None
+    report_age_s: float | None = None
+    progress_unix_ns: int | None = None
+    healthy_wait_max_ms: float | None = None
+    exception: LastException | None = None
+    exit: Exit | None = None
+    exit_unix_ns: int | None = None
+    agent_cpu_ratio: float | None = None
+    drops: int = 0
+    probes_off: tuple[str, ...] = ()
+    recorder: str | None = None
+    other_pids: tuple[int, ...] = ()
+    loader_window_steps: int | None = None
+
+    @property
+    def host(self) -> str | None:
+        """Name of the host it runs on."""
+        return self.hello.host if self.hello else None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id in the rank's own pid namespace."""
+        return self.hello.pid if self.hello else None
+
+    @property
+    def gone(self) -> bool:
+        """Its process has ended."""
+        return self.exit is not None
+
+    @property
+    def nccl(self) -> str | None:
+        """NCCL in one word; nothing measures it yet."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """One rank at which chains of waits end: others wait for it, and it waits for nobody.
+
+    `standing` says what is known of it: gone, stopped, still, working or unknown. `limit_s` is how long waiting for such a
+    rank is borne, `since_unix_ns` when the first waiter began to wait in `group` for collective `seq`. `due`: the limit
+    has passed.
+    """
+
+    root: int
+    waiters: tuple[int, ...]
+    group: str
+    seq: int
+    op: str | None
+    since_unix_ns: int
+    standing: str
+    limit_s: float
+    due: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a job ended: `reason` is a sentence's object ("exit code 1 of rank 2", "all ranks finished")."""
+
+    reason: str
+    first_rank: int | None
+    time_unix_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One job at one moment.
+
+    `ranks` has one entry a rank of the world, ascending, also for those never seen. `waits` are all open waits.
+    `moving`: how many ranks made progress in the last seconds; `watched_s`: since the first record of this run.
+    `iterations_per_s`: median over the ranks, None while nothing counts iterations.
+    """
+
+    job: str
+    run: str
+    attempt: int
+    time_unix_ns: int
+    live: bool
+    world_size: int
+    reporting: int
+    ranks: tuple[RankFacts, ...]
+    groups: tuple[Group, ...] = ()
+    hosts: tuple[HostState, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    blames: tuple[Blame, ...] = ()
+    moving: int = 0
+    watched_s: float = 0.0
+    iteration: int | None = None
+    iterations_per_s: float | None = None
+    still_since_unix_ns: int | None = None
+    ended: Ended | None = None
+    first_hello_unix_ns: int | None = None
+    garbled: int = 0
+    notes: tuple[str, ...] = field(default=())
+
+    def rank(self, number: int) -> RankFacts:
+        """The facts of one rank; a rank outside the world is `missing`."""
+        if 0 <= number < len(self.ranks) and self.ranks[number].rank == number:
+            return self.ranks[number]
+        return RankFacts(number, State.MISSING)
+
+    def group(self, name: str) -> Group | None:
+        """The process group of that name."""
+        return next((group for group in self.groups if group.name == name), None)

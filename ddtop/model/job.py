@@ -1,0 +1,149 @@
+"""The one mutator: `Job.apply` takes records in any order, `Job.snapshot` says what they add up to at a moment."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from ddtop.model import build
+from ddtop.model.facts import Snapshot
+from ddtop.model.policy import POLICY, Policy
+from ddtop.model.series import Series
+from ddtop.wire.frames import Envelope
+from ddtop.wire.records import AnyRecord, Exit, Group, Groups, Hello, HostState, ProcessState, RankState
+
+WORLD_MAX = 1 << 17
+"""Ranks beyond this are not believed: a single damaged Hello must not cost gigabytes."""
+HOSTS_MAX = 1 << 16
+
+
+@dataclass
+class RankMemory:
+    """What was heard of one rank's process; times unix ns of the sender."""
+
+    hello: Hello
+    hello_unix_ns: int
+    sender: str
+    state: RankState | None = None
+    state_unix_ns: int = 0
+    process: ProcessState | None = None
+    process_unix_ns: int = 0
+    letter_since_unix_ns: int = 0
+    exit: Exit | None = None
+    exit_unix_ns: int = 0
+    waits: Series = field(default_factory=Series)
+    activities: Series = field(default_factory=Series)
+    loader: Series = field(default_factory=Series)
+    cpu: Series = field(default_factory=Series)
+    agent: Series = field(default_factory=Series)
+    other_pids: dict[int, int] = field(default_factory=dict)
+
+
+class Job:
+    """One run of one job. Attempts (elastic restarts) follow each other: the newest is the one that counts."""
+
+    def __init__(self, name: str, policy: Policy = POLICY) -> None:
+        self.name = name
+        self.run = ""
+        self.attempt = 0
+        self.policy = policy
+        self.ranks: dict[int, RankMemory] = {}
+        self.groups: dict[str, Group] = {}
+        self.hosts: dict[str, tuple[int, HostState]] = {}
+        self.world_size = 0
+        self.first_unix_ns: int | None = None
+        self.last_unix_ns = 0
+        self.garbled = 0
+        self.notes: deque[str] = deque(maxlen=32)
+
+    def apply(self, envelope: Envelope, record: AnyRecord) -> None:
+        """Take one record in. A record that is older than what is known of its rank changes nothing."""
+        if isinstance(record, HostState):
+            self._on_host(envelope, record)
+            return
+        if not isinstance(record, (Hello, RankState, Groups, Exit)):
+            return
+        if envelope.attempt < self.attempt:
+            return
+        if envelope.attempt > self.attempt:
+            if not isinstance(record, Hello):
+                return
+            self.notes.append(f"restarted: attempt {envelope.attempt}")
+            self.attempt = envelope.attempt
+            self.ranks.clear()
+            self.groups.clear()
+            self.world_size = 0
+        self._note_time(envelope.unix_ns)
+        if isinstance(record, Hello):
+            self._on_hello(envelope, record)
+            return
+        memory = self.ranks.get(envelope.rank) if envelope.rank is not None else None
+        if memory is None:
+            return
+        if memory.hello.pid != envelope.pid:
+            if isinstance(record, Exit) and envelope.pid is not None:
+                memory.other_pids.pop(envelope.pid, None)
+            return
+        if isinstance(record, RankState):
+            self._on_state(memory, envelope, record)
+        elif isinstance(record, Groups):
+            self._on_groups(record)
+        elif memory.exit is None:
+            memory.exit, memory.exit_unix_ns = record, envelope.unix_ns
+
+    def snapshot(self, now_unix_ns: int) -> Snapshot:
+        """What is true at this moment (the clock of the hub's host)."""
+        return build.snapshot(self, now_unix_ns)
+
+    def _note_time(self, unix_ns: int) -> None:
+        self.last_unix_ns = max(self.last_unix_ns, unix_ns)
+        if self.first_unix_ns is None or unix_ns < self.first_unix_ns:
+            self.first_unix_ns = unix_ns
+
+    def _on_hello(self, envelope: Envelope, hello: Hello) -> None:
+        if hello.rank is None or not 0 <= hello.rank < WORLD_MAX or (hello.world_size or 0) > WORLD_MAX:
+            self.garbled += 1
+            return
+        self.name, self.run = hello.job, hello.run
+        self.world_size = max(self.world_size, hello.world_size or 0, hello.rank + 1)
+        memory = self.ranks.get(hello.rank)
+        if memory is not None and memory.hello.pid == hello.pid:
+            memory.hello = hello
+            return
+        if memory is not None and memory.exit is None and not (hello.claim == "init" and memory.hello.claim == "env"):
+            memory.other_pids[hello.pid] = envelope.unix_ns
+            return
+        self.ranks[hello.rank] = RankMemory(hello, envelope.unix_ns, envelope.sender)
+
+    def _on_state(self, memory: RankMemory, envelope: Envelope, state: RankState) -> None:
+        at = envelope.unix_ns
+        memory.waits.add(at, state.wait_samples, state.all_samples)
+        memory.activities.add(at, *state.activity_samples)
+        memory.agent.add(at, state.agent_cpu_ns)
+        if state.loader is not None:
+            memory.loader.add(at, state.loader.wait_total_ns, state.loader.batches, state.iteration or 0)
+        if at >= memory.state_unix_ns:
+            memory.state, memory.state_unix_ns = state, at
+
+    def _on_groups(self, record: Groups) -> None:
+        for group in record.groups:
+            known = self.groups.get(group.name)
+            # A rank that cannot tell the members must not hide them from those who can.
+            if known is None or len(group.ranks) >= len(known.ranks):
+                self.groups[group.name] = group
+
+    def _on_host(self, envelope: Envelope, host: HostState) -> None:
+        self._note_time(envelope.unix_ns)
+        known = self.hosts.get(envelope.sender)
+        if (known is not None and envelope.unix_ns < known[0]) or (known is None and len(self.hosts) >= HOSTS_MAX):
+            return
+        self.hosts[envelope.sender] = (envelope.unix_ns, host)
+        for process in host.processes:
+            memory = self.ranks.get(process.rank) if process.rank is not None else None
+            if memory is None or memory.hello.pid != process.pid:
+                continue
+            before = memory.process
+            if before is None or before.state != process.state:
+                memory.letter_since_unix_ns = envelope.unix_ns
+            memory.process, memory.process_unix_ns = process, envelope.unix_ns
+            memory.cpu.add(envelope.unix_ns, process.cpu_ns or 0, process.io_bytes or 0)

@@ -1,0 +1,62 @@
+"""Every threshold, with its unit and its reason. Rules and states read them here and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The thresholds; frozen, so that two viewers with the same records see the same verdict."""
+
+    gone_limit_s: float = 1.0
+    """Waiting for a process that has ended: it will not come, one second lets the launcher's own news arrive."""
+    stopped_limit_s: float = 2.0
+    """Waiting for a process in state T: debuggers and job control stop one briefly."""
+    still_limit_s: float = 5.0
+    """Waiting for a rank that stands still: longer than page-cache misses, GC and a slow file open."""
+    working_limit_s: float = 5.0
+    """Waiting for a rank that visibly works, at least; `healthy_wait_factor` usually asks for more."""
+    healthy_wait_factor: float = 3.0
+    """... and this many times the longest wait that ended well lately: a job that validates each epoch is used to it."""
+    working_critical_s: float = 60.0
+    """A rank that works while others wait is a warning up to here: an endless loop is a hang too."""
+    working_critical_factor: float = 5.0
+    """... or this many times the longest healthy wait, whichever is later."""
+    timeout_critical_ratio: float = 0.5
+    """... but no later than at this share of the group's own timeout."""
+
+    cpu_working_ratio: float = 0.05
+    """Cores used, over `cpu_window_s`: a sleeping rank shows below 0.01, one decoding images above 0.3."""
+    cpu_window_s: float = 2.0
+    io_working_bytes_per_s: float = 65536.0
+    """A file being read or written; heartbeats and polls of a sleeping process stay below 1 KB/s."""
+
+    report_silent_s: float = 3.0
+    """Six missed reports: only C code that holds the GIL, or a stopped process, does that."""
+    moving_s: float = 5.0
+    """A rank is moving if something of it moved within this time (or within its own step, where that is longer)."""
+    window_s: float = 10.0
+    """Ratios (waiting, loader, activities) are over this time."""
+    window_min_s: float = 2.0
+    """Below this there are too few samples (4 a second) for a ratio."""
+
+    appear_snapshots: int = 2
+    """A finding appears after this many agreeing snapshots, half a second apart."""
+    clear_snapshots: int = 3
+
+    input_bound_ratio: float = 0.4
+    """Share of the step spent waiting for data: above it the loader is the first thing to mend."""
+    input_bound_steps: int = 5
+    """Iterations in the window: an epoch's first batch with its worker start is no evidence."""
+    input_bound_window_s: float = 8.0
+    together_s: float = 2.0
+    """Signals to all ranks within this time are one act: Ctrl-C, scancel, a time limit."""
+    consequence_s: float = 30.0
+    """A rank that fails this soon after the first one did so because of it."""
+    cancel_gap_s: float = 0.06
+    """A launcher that passes on a signal ends all ranks within milliseconds; one that cleans up after a death polls
+    every 100 ms first."""
+
+
+POLICY = Policy()

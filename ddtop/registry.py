@@ -1,0 +1,306 @@
+"""Which jobs exist: the state folder with one JSON file a job and host, the runtime folder with the sockets, the key.
+
+The state folder may be on a shared home; it is private (0700) and so is every file in it (0600). The runtime folder is
+local and its owner is checked, because a socket in somebody else's folder is somebody else's relay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import stat
+from pathlib import Path
+
+import msgspec
+
+HEARTBEAT_S = 15.0
+"""How often a relay renews `heartbeat_unix_ns`."""
+LIVE_S = 3 * HEARTBEAT_S
+"""A job whose heartbeat is older is not live: one missed heartbeat is a busy file server, three are a dead relay."""
+SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un.sun_path on Linux, without its final zero
+JOB_NAME_MAX = 64
+ENDED_JOBS_KEPT = 50
+
+
+class RegistryError(Exception):
+    """The state or runtime folder cannot be used; the text names it and the next step."""
+
+
+class JobEntry(msgspec.Struct, frozen=True):
+    """One job on one host, as its relay wrote it down."""
+
+    schema: str
+    job: str
+    run: str
+    host: str
+    sender: str
+    relay_pid: int
+    relay_start_ticks: int
+    address: str
+    port: int
+    socket: str
+    script: str
+    world_size: int
+    reporting: int
+    started_unix_ns: int
+    heartbeat_unix_ns: int
+    ended_unix_ns: int | None = None
+    ended_reason: str | None = None
+    health: str | None = None
+    last_state: str | None = None
+    refused: str | None = None
+
+    def live(self, now_unix_ns: int) -> bool:
+        """Its relay renews the heartbeat, and the job has not ended."""
+        if self.ended_unix_ns is not None or now_unix_ns - self.heartbeat_unix_ns > LIVE_S * 1e9:
+            return False
+        return self.reachable(now_unix_ns)
+
+    def reachable(self, now_unix_ns: int) -> bool:
+        """Its relay can be asked: its heartbeat is fresh and, on this host, its process lives."""
+        if now_unix_ns - self.heartbeat_unix_ns > LIVE_S * 1e9:
+            return False
+        return self.sender != host_identity() or start_ticks(self.relay_pid) == self.relay_start_ticks
+
+
+SCHEMA = "ddtop.job/1"
+
+
+def state_dir() -> Path:
+    """The folder of job files, made if need be; private.
+
+    Raises:
+        RegistryError: it cannot be made or written.
+    """
+    if os.environ.get("DDTOP_STATE"):
+        path = Path(os.environ["DDTOP_STATE"]).expanduser()
+    elif os.environ.get("XDG_STATE_HOME"):
+        path = Path(os.environ["XDG_STATE_HOME"]) / "ddtop"
+    else:
+        path = Path.home() / ".local" / "state" / "ddtop"
+    return _private_dir(path, "DDTOP_STATE")
+
+
+def runtime_dir() -> Path:
+    """The local folder of sockets and locks, made if need be; private and ours.
+
+    Raises:
+        RegistryError: it cannot be made, or belongs to somebody else.
+    """
+    path = Path(os.environ.get("DDTOP_RUNTIME") or f"/tmp/ddtop-{os.getuid()}")
+    return _private_dir(path, "DDTOP_RUNTIME")
+
+
+def _private_dir(path: Path, variable: str) -> Path:
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.lstat()
+    except OSError as error:
+        raise RegistryError(f"cannot make the folder {path}: {error.strerror}; set {variable} to another one") from None
+    if not stat.S_ISDIR(found.st_mode):
+        raise RegistryError(f"{path} is not a folder; set {variable} to one")
+    if found.st_uid != os.getuid():
+        raise RegistryError(f"{path} belongs to uid {found.st_uid}, not to you; set {variable} to a folder of yours")
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise RegistryError(f"cannot write to {path}; set {variable} to another folder")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        path.chmod(0o700)
+    return path
+
+
+def clean_job_name(name: str) -> str:
+    """The name as it may stand in a file name: letters, digits and `._-`, at most 64."""
+    kept = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in name[: 4 * JOB_NAME_MAX])
+    kept = kept.strip(".-")[:JOB_NAME_MAX]
+    return kept or "job"
+
+
+def start_ticks(pid: int) -> int | None:
+    """Field 22 of /proc/PID/stat: with the pid, the identity of a process. None if there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        fields = text[text.rindex(")") + 2 :].split()
+        return None if fields[0] in "ZX" else int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def host_identity() -> str:
+    """The host as ranks share it: boot, pid namespace and network namespace, 12 hex digits.
+
+    A host name is not enough: containers repeat them, and two containers on one host cannot see each other's pids.
+    """
+    parts = []
+    for source in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid", "/proc/self/ns/net"):
+        try:
+            path = Path(source)
+            parts.append(os.readlink(path) if "ns/" in source else path.read_text().strip())
+        except OSError:
+            parts.append(socket.gethostname())
+    return hashlib.sha256("|".join(parts).encode()).hexdigest()[:12]
+
+
+def run_hash(job: str, run: str) -> str:
+    """The short name of one run's socket, lock and files."""
+    return hashlib.sha256(f"{job}|{run}|{host_identity()}".encode()).hexdigest()[:16]
+
+
+def socket_path(job: str, run: str) -> Path:
+    """The unix socket of the relay of this run on this host.
+
+    Raises:
+        RegistryError: the path is too long for a unix socket.
+    """
+    path = runtime_dir() / f"{run_hash(job, run)}.sock"
+    if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
+        raise RegistryError(
+            f"the socket path {path} is longer than {SOCKET_PATH_BYTES_MAX} bytes; set DDTOP_RUNTIME to a shorter folder"
+        )
+    return path
+
+
+def secret() -> bytes:
+    """The user's secret, from which all keys are derived: $DDTOP_KEY, else the state folder's `key`, made once.
+
+    Raises:
+        RegistryError: the key file cannot be read or made, or others may read it.
+    """
+    if os.environ.get("DDTOP_KEY"):
+        return os.environ["DDTOP_KEY"].encode()
+    path = state_dir() / "key"
+    for _ in range(2):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            _make_key(path)
+            continue
+        except OSError as error:
+            raise RegistryError(f"cannot read the key {path}: {error.strerror}") from None
+        with os.fdopen(descriptor, "rb") as file:
+            found = os.fstat(file.fileno())
+            if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+                raise RegistryError(f"the key {path} must be yours and mode 0600; fix it or remove it")
+            data = file.read(4096).strip()
+        if len(data) >= 16:
+            return data
+        raise RegistryError(f"the key {path} is damaged; remove it, a new one is made")
+    raise RegistryError(f"cannot make the key {path}")
+
+
+def _make_key(path: Path) -> None:
+    # Written whole, then linked: a second process either finds no key or a whole one.
+    import secrets
+
+    _replace(path, secrets.token_hex(32).encode() + b"\n", only_if_absent=True)
+
+
+def _replace(path: Path, data: bytes, only_if_absent: bool = False) -> None:
+    import tempfile
+
+    temporary = None
+    try:
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        if only_if_absent:
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                return
+        else:
+            os.rename(temporary, path)
+            temporary = None
+    except OSError as error:
+        raise RegistryError(f"cannot write {path}: {error.strerror}") from None
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def entry_path(entry: JobEntry) -> Path:
+    """The job file of an entry."""
+    return state_dir() / f"{entry.job}-{run_hash(entry.job, entry.run)}.json"
+
+
+def last_state_path(job: str, run: str) -> Path:
+    """Where the relay leaves the last state of a run."""
+    return state_dir() / f"{job}-{run_hash(job, run)}.last"
+
+
+def write_entry(entry: JobEntry) -> None:
+    """Put an entry in its file, whole or not at all.
+
+    Raises:
+        RegistryError: the state folder cannot be written.
+    """
+    _replace(entry_path(entry), msgspec.json.format(msgspec.json.encode(entry), indent=1) + b"\n")
+
+
+def read_entries() -> list[JobEntry]:
+    """All jobs of the state folder, newest first; a file that is not a job file of ours is passed over.
+
+    Raises:
+        RegistryError: the folder cannot be used.
+    """
+    entries = []
+    for path in state_dir().glob("*.json"):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with os.fdopen(descriptor, "rb") as file:
+                entry = msgspec.json.decode(file.read(1 << 16), type=JobEntry)
+        except (OSError, msgspec.DecodeError, msgspec.ValidationError):
+            continue
+        if entry.schema == SCHEMA:
+            entries.append(entry)
+    return sorted(entries, key=lambda entry: entry.started_unix_ns, reverse=True)
+
+
+def prune_ended(now_unix_ns: int) -> None:
+    """Remove the files of the oldest ended jobs, so that the state folder stays small."""
+    ended = [entry for entry in read_entries() if not entry.live(now_unix_ns)]
+    for entry in ended[ENDED_JOBS_KEPT:]:
+        if not entry.reachable(now_unix_ns):
+            entry_path(entry).unlink(missing_ok=True)
+            last_state_path(entry.job, entry.run).unlink(missing_ok=True)
+
+
+class UnknownJobError(Exception):
+    """No job, no such job, or several; `entries` are those that could have been meant."""
+
+    def __init__(self, text: str, entries: list[JobEntry], ambiguous: bool = False) -> None:
+        super().__init__(text)
+        self.entries = entries
+        self.ambiguous = ambiguous
+
+
+def find_job(name: str | None, now_unix_ns: int) -> JobEntry:
+    """The job of that name or unique prefix; without a name the one live job.
+
+    Of several runs of one name the newest is meant.
+
+    Raises:
+        UnknownJobError: with the jobs there are.
+        RegistryError: the state folder cannot be used.
+    """
+    entries = read_entries()
+    newest: dict[str, JobEntry] = {}
+    for entry in entries:
+        kept = newest.setdefault(entry.job, entry)
+        if not kept.live(now_unix_ns) and entry.live(now_unix_ns):
+            newest[entry.job] = entry
+    if name is None:
+        live = [entry for entry in newest.values() if entry.live(now_unix_ns)]
+        if len(live) == 1:
+            return live[0]
+        if live:
+            raise UnknownJobError(f"{len(live)} jobs are live, name one of them", live, ambiguous=True)
+        raise UnknownJobError("no live job found", list(newest.values()))
+    if name in newest:
+        return newest[name]
+    found = [entry for key, entry in newest.items() if key.startswith(name)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UnknownJobError(f"{name} may mean {len(found)} jobs", found, ambiguous=True)
+    raise UnknownJobError(f"no job named {name[:JOB_NAME_MAX]}", list(newest.values()))

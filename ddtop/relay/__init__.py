@@ -1,0 +1,1 @@
+"""One per host and job: fan in, look at processes from outside, keep, fan out. It reads envelopes, not meaning."""

@@ -1,0 +1,96 @@
+"""`python -m ddtop.relay --job NAME --run RUN`: started by an agent, detached from the job before anything else."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import os
+import signal
+import sys
+import time
+import traceback
+
+LINGER_S, LINGER_SCHEDULED_S = 300.0, 10.0
+LOCK_TRIES, LOCK_BETWEEN_S = 20, 0.05
+"""An agent that looks whether a relay lives holds the lock for an instant."""
+NICE = 5
+_SCHEDULERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "KUBERNETES_SERVICE_HOST")
+
+
+def detach() -> None:
+    """Leave nothing of the job in this process: session, folder, descriptors, priority, pinning."""
+    with contextlib.suppress(OSError):
+        os.setsid()
+    os.chdir("/")
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(null, standard)
+    os.closerange(3, 1 << 16)
+    with contextlib.suppress(OSError):
+        os.nice(NICE)
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def linger_s(launcher: int) -> float:
+    """How long to stay after the end: a person reads it later, a scheduler waits for us."""
+    wanted = os.environ.get("DDTOP_LINGER_S", "")
+    if wanted.replace(".", "", 1).isdigit():
+        return float(wanted)
+    if any(name in os.environ for name in _SCHEDULERS) or launcher == 1 or _parent(launcher) == 1:
+        return LINGER_SCHEDULED_S
+    return LINGER_S
+
+
+def _parent(pid: int) -> int | None:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            text = file.read()
+        return int(text[text.rindex(")") + 2 :].split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def main() -> None:
+    """Take the lock of this run, serve, leave."""
+    detach()
+    parser = argparse.ArgumentParser(prog="python -m ddtop.relay")
+    parser.add_argument("--job", required=True)
+    parser.add_argument("--run", required=True)
+    parser.add_argument("--launcher", type=int, default=0)
+    arguments = parser.parse_args()
+    from ddtop import registry
+
+    path = registry.socket_path(arguments.job, arguments.run)
+    lock = path.with_suffix(".lock")
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    for _ in range(LOCK_TRIES):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except OSError:
+            time.sleep(LOCK_BETWEEN_S)
+    else:
+        return
+    try:
+        from ddtop.relay.server import Server
+
+        server = Server(arguments.job, arguments.run, arguments.launcher, linger_s(arguments.launcher))
+
+        def stop(_signal: int, _frame: object) -> None:
+            server.stopping = True
+
+        signal.signal(signal.SIGTERM, stop)
+        server.serve()
+        lock.unlink(missing_ok=True)
+    except Exception:
+        # Nobody reads our stderr: the reason lies beside the socket, where `ddtop doctor` finds it.
+        path.with_suffix(".log").write_text(traceback.format_exc())
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

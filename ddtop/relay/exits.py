@@ -1,0 +1,67 @@
+"""How a process ended that is not our child: pidfd, then PIDFD_GET_INFO, then the zombie's line in /proc.
+
+PIDFD_GET_INFO (Linux >= 6.15) answers after the parent has reaped; before that the last field of /proc/PID/stat is the
+wait status. Where neither can be read the answer is "unknown", never a guess.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_INFO = struct.Struct("<QQ12Ii4x")  # mask, cgroup id, 12 ids, exit code; 72 bytes
+_PIDFD_INFO_EXIT = 1 << 3
+_PIDFD_GET_INFO = (3 << 30) | (_INFO.size << 16) | (0xFF << 8) | 11  # _IOWR(0xFF, 11, size)
+_TRIES, _BETWEEN_S = 10, 0.002
+"""Between becoming a zombie and being reaped there is a moment in which neither source answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Exit code or signal; neither if unknown. `how`: pidfd, zombie or unknown."""
+
+    code: int | None
+    signal: int | None
+    how: str
+
+
+def ending(pidfd: int, pid: int) -> Ending:
+    """How the process behind a readable pidfd ended. Check: the launcher prints the same exit code."""
+    for _ in range(_TRIES):
+        status = _from_pidfd(pidfd)
+        if status is not None:
+            return _decoded(status, "pidfd")
+        status = _from_zombie(pid)
+        if status is not None:
+            return _decoded(status, "zombie")
+        time.sleep(_BETWEEN_S)
+    return Ending(None, None, "unknown")
+
+
+def _from_pidfd(pidfd: int) -> int | None:
+    buffer = bytearray(_INFO.pack(_PIDFD_INFO_EXIT, *([0] * 14)))
+    try:
+        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, buffer)
+    except OSError:
+        return None
+    fields = _INFO.unpack(buffer)
+    return int(fields[-1]) if fields[0] & _PIDFD_INFO_EXIT else None
+
+
+def _from_zombie(pid: int) -> int | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        fields = text[text.rindex(")") + 2 :].split()
+        return int(fields[-1]) if fields[0] == "Z" else None
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _decoded(status: int, how: str) -> Ending:
+    if os.WIFSIGNALED(status):
+        return Ending(None, os.WTERMSIG(status), how)
+    return Ending(os.WEXITSTATUS(status), None, how)

@@ -1,0 +1,1 @@
+"""Show, never compute: text for pipes (present), cells for screens (render), widgets and the app."""

@@ -1,0 +1,254 @@
+"""From a job's relay, or from the last state it left behind, to looks: the live side of `source.Source`.
+
+Time is the relay's: snapshots are taken "now" on its clock, and stand still while it is not heard, because a silent relay
+must not make its ranks look silent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ddtop import journal, registry
+from ddtop.diagnosis.finding import Verdict
+from ddtop.diagnosis.judge import Judge
+from ddtop.diagnosis.verdict import conclude
+from ddtop.link.viewer_side import PING_S, AsyncViewerLink, ViewerLink
+from ddtop.model.facts import Snapshot
+from ddtop.model.job import Job
+from ddtop.ui.source import Look
+from ddtop.wire import frames
+from ddtop.wire.records import AnyRecord, Command, Reply
+
+HISTORY_S = 600.0
+"""History that a viewer asks for: enough for its sparklines."""
+JOIN_S = 5.0
+"""A relay on loopback answers within milliseconds; one that does not within this is not there."""
+SILENT_S = 3.5
+"""The relay says something every second."""
+CLOCK_NS = 2_000_000_000
+"""Clocks that differ by less are one: the frames' own way takes some of it."""
+LOOK_S = 0.5
+
+
+class UnreachableError(Exception):
+    """The job's relay does not answer and it left no last state; the text says what to do."""
+
+
+class Follower:
+    """A job built from frames, with the clock of its relay and the findings that stand."""
+
+    def __init__(self, name: str, clock: Callable[[], int] = time.time_ns) -> None:
+        self.job = Job(name)
+        self.judge = Judge()
+        self.garbled = 0
+        self.live = False
+        self.refusal: str | None = None
+        self.rejoin = False
+        self._clock = clock
+        self._offset_ns = 0
+        self._heard_unix_ns: int | None = None
+
+    def take(self, data: bytes) -> None:
+        """Take in one frame; what cannot be read is counted."""
+        try:
+            envelope = frames.open_envelope(data)
+            record = frames.open_record(envelope)
+        except frames.SchemaError as error:
+            self.refusal = str(error)
+            return
+        except frames.WireError:
+            self.garbled += 1
+            return
+        if isinstance(record, Reply):
+            self._on_reply(record)
+            return
+        self.job.apply(envelope, record)
+        if self.live and envelope.kind == "HostState":
+            offset = envelope.unix_ns - self._clock()
+            self._offset_ns = offset if abs(offset) > CLOCK_NS else 0
+        self._heard_unix_ns = max(self._heard_unix_ns or 0, envelope.unix_ns)
+
+    def _on_reply(self, reply: Reply) -> None:
+        if reply.name == "live":
+            self.live = True
+        elif reply.name == "rejoin":
+            self.rejoin = True
+        elif not reply.ok:
+            self.refusal = reply.text
+
+    def now_unix_ns(self) -> int:
+        """Now, on the relay's clock."""
+        return self._clock() + self._offset_ns
+
+    @property
+    def heard_unix_ns(self) -> int | None:
+        """When the newest frame was made."""
+        return self._heard_unix_ns
+
+    def look(self, at_unix_ns: int | None = None) -> tuple[Snapshot, Verdict]:
+        """Snapshot and verdict now, or at another moment."""
+        snapshot = self.job.snapshot(self.now_unix_ns() if at_unix_ns is None else at_unix_ns)
+        return snapshot, self.judge.observe(snapshot)
+
+
+def request(record: AnyRecord) -> bytes:
+    """A viewer's command as a frame."""
+    return frames.seal(record, sender="viewer", unix_ns=time.time_ns(), mono_ns=time.monotonic_ns())
+
+
+def look_once(entry: registry.JobEntry, seconds: float) -> tuple[Snapshot, Verdict]:
+    """Snapshot and verdict after watching for `seconds`; from the last state where the relay is gone.
+
+    Raises:
+        UnreachableError: neither answers.
+        RegistryError: the key cannot be read.
+    """
+    if not entry.reachable(time.time_ns()):
+        return last_state(entry)
+    follower = Follower(entry.job)
+    link = ViewerLink(entry.address, entry.port, registry.secret())
+    try:
+        link.send(request(Command("join", history_s=30.0)))
+        for data in link.receive(JOIN_S):
+            follower.take(data)
+            if follower.live or follower.refusal:
+                break
+        if follower.refusal:
+            raise UnreachableError(f"the relay of {entry.job} refuses: {follower.refusal}")
+        if not follower.live:
+            raise UnreachableError(
+                f"the relay of {entry.job} (pid {entry.relay_pid}) does not answer on port {entry.port}"
+            )
+        return _watch(follower, link, seconds)
+    finally:
+        link.close()
+
+
+def _watch(follower: Follower, link: ViewerLink, seconds: float) -> tuple[Snapshot, Verdict]:
+    until = time.monotonic() + seconds
+    found = follower.look()
+    while found[0].ended is None and (left := until - time.monotonic()) > 0:
+        for data in link.receive(min(LOOK_S, left)):
+            follower.take(data)
+        link.send(request(Command("ping")))
+        found = follower.look()
+    return found
+
+
+def last_state(entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:
+    """What was true at the last moment, as the relay wrote it down.
+
+    Raises:
+        UnreachableError: there is no last state, or it cannot be read.
+    """
+    follower = Follower(entry.job)
+    path = Path(entry.last_state) if entry.last_state else registry.last_state_path(entry.job, entry.run)
+    try:
+        reading = journal.read(path)
+    except journal.JournalError as error:
+        raise UnreachableError(
+            f"the relay of {entry.job} is gone and left no last state ({error}); "
+            "if the job still runs, its agents start another within 10 s"
+        ) from None
+    for data in reading.frames:
+        follower.take(data)
+    at = follower.heard_unix_ns or entry.heartbeat_unix_ns
+    for _ in range(follower.judge.snapshots_needed):
+        found = follower.look(at)
+        at += 500_000_000
+    return found
+
+
+class LiveSource:
+    """The source of the dashboard: joins the relay, joins again when it comes back, shows the last state at the end."""
+
+    def __init__(self, entry: registry.JobEntry) -> None:
+        self._entry = entry
+        self._follower = Follower(entry.job)
+        self._contact: str | None = None
+        self._shown: tuple[Snapshot, Verdict] | None = None
+        self._silent_since = time.monotonic()
+        self._looked = 0.0
+
+    def look(self) -> Look:
+        """What is true now; the last look, with its age, while the relay is not heard."""
+        silent_s = time.monotonic() - self._silent_since
+        if self._contact is None and silent_s <= SILENT_S and self._follower.live:
+            if self._shown is None or time.monotonic() - self._looked >= LOOK_S / 2:
+                self._shown, self._looked = self._follower.look(), time.monotonic()
+            return Look(*self._shown)
+        if self._shown is None:
+            return Look(None, Verdict("ok", (), ""), self._contact, silent_s if self._contact else None)
+        snapshot, verdict = self._shown
+        if snapshot.ended is not None:
+            return Look(snapshot, verdict)
+        contact = self._contact or f"relay not heard for {silent_s:.0f} s, trying again"
+        return Look(snapshot, verdict, contact, silent_s)
+
+    def set_interval(self, seconds: float) -> None:
+        """The relay sends at its own pace; looks are cheap, so nothing has to change."""
+
+    async def run(self) -> None:
+        """Follow the job until cancelled."""
+        while True:
+            self._refresh_entry()
+            if not self._entry.reachable(time.time_ns()):
+                self._show_last_state()
+                await asyncio.sleep(1.0)
+                continue
+            try:
+                link = AsyncViewerLink(self._entry.address, self._entry.port, registry.secret())
+            except registry.RegistryError as error:
+                self._contact = str(error)
+                await asyncio.sleep(2.0)
+                continue
+            try:
+                await self._follow(link)
+            finally:
+                link.close()
+
+    async def _follow(self, link: AsyncViewerLink) -> None:
+        follower = Follower(self._entry.job)
+        await link.send(request(Command("join", history_s=HISTORY_S)))
+        pinged = began = time.monotonic()
+        while True:
+            async for data in link.receive(LOOK_S):
+                follower.take(data)
+                self._silent_since = time.monotonic()
+                if follower.live and self._follower is not follower:
+                    self._follower, self._contact = follower, None
+                if time.monotonic() - pinged > PING_S:
+                    break
+            now = time.monotonic()
+            if follower.refusal:
+                self._contact = follower.refusal
+            if follower.rejoin or now - max(self._silent_since, began) > 2 * SILENT_S:
+                return
+            if now - pinged > PING_S:
+                pinged = now
+                await link.send(request(Command("ping")))
+
+    def _refresh_entry(self) -> None:
+        try:
+            entries = registry.read_entries()
+        except registry.RegistryError as error:
+            self._contact = str(error)
+            return
+        same = [entry for entry in entries if (entry.job, entry.run) == (self._entry.job, self._entry.run)]
+        self._entry = next(iter(same), self._entry)
+
+    def _show_last_state(self) -> None:
+        try:
+            self._shown = last_state(self._entry)
+            self._contact = "the relay is gone; this is the last state it left"
+        except UnreachableError as error:
+            self._contact = str(error)
+
+
+def empty(name: str) -> tuple[Snapshot, Verdict]:
+    """The look before anything is known."""
+    snapshot = Job(name).snapshot(0)
+    return snapshot, conclude((), snapshot)

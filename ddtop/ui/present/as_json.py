@@ -1,0 +1,126 @@
+"""`status --json` and `diagnose --json`: stable, versioned, and every key always there.
+
+A key may be added in a later version, none is taken away or changes its meaning within one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ddtop.diagnosis.finding import Finding, Verdict
+from ddtop.model.facts import RankFacts, Snapshot
+
+STATUS_SCHEMA = "ddtop.status/1"
+DIAGNOSE_SCHEMA = "ddtop.diagnose/1"
+
+Json = dict[str, Any]
+
+
+def status_json(snapshot: Snapshot) -> Json:
+    """One snapshot: a row for every rank of the world, null for what is not measured."""
+    return {
+        "schema": STATUS_SCHEMA,
+        "job": snapshot.job,
+        "live": snapshot.live,
+        "time_unix_ns": snapshot.time_unix_ns,
+        "world_size": snapshot.world_size,
+        "ranks": [_rank(rank) for rank in snapshot.ranks],
+    }
+
+
+def diagnose_json(snapshot: Snapshot, verdict: Verdict) -> Json:
+    """The findings, worst first."""
+    ended = snapshot.ended
+    return {
+        "schema": DIAGNOSE_SCHEMA,
+        "job": snapshot.job,
+        "live": snapshot.live,
+        "ended": None
+        if ended is None
+        else {
+            "reason": ended.reason,
+            "first_rank": ended.first_rank,
+            "time_unix_ns": ended.time_unix_ns,
+        },
+        "time_unix_ns": snapshot.time_unix_ns,
+        "world_size": snapshot.world_size,
+        "reporting": snapshot.reporting,
+        "iteration": snapshot.iteration,
+        "health": verdict.health,
+        "findings": [finding_json(finding) for finding in verdict.findings],
+    }
+
+
+def finding_json(finding: Finding) -> Json:
+    """One finding."""
+    return {
+        "kind": finding.kind,
+        "severity": finding.severity,
+        "ranks": list(finding.ranks),
+        "victims": list(finding.victims),
+        "since_unix_ns": finding.since_unix_ns,
+        "summary": finding.summary,
+        "evidence": list(finding.evidence),
+        "advice": finding.advice,
+        "group": finding.group,
+        "op": finding.op,
+        "seq": finding.seq,
+    }
+
+
+def _rank(rank: RankFacts) -> Json:
+    return {
+        "rank": rank.rank,
+        "host": rank.host,
+        "pid": rank.pid,
+        "state": rank.state.value,
+        "phase": rank.phase,
+        "place": _place(rank),
+        "iteration": rank.iteration,
+        "step_ms": rank.step_ms,
+        "collective": _collective(rank),
+        "wait_ratio": rank.wait_ratio,
+        "loader": _loader(rank),
+        "gpu": None,
+        "nccl": rank.nccl,
+        "cpu_ratio": rank.cpu_ratio,
+        "rss_bytes": rank.rss_bytes,
+        "report_age_s": rank.report_age_s,
+    }
+
+
+def _place(rank: RankFacts) -> Json | None:
+    place = rank.place
+    if place is None:
+        return None
+    return {
+        "function": place.function,
+        "file": place.file,
+        "line": place.line,
+        "waits_on": place.waits_on,
+    }
+
+
+def _collective(rank: RankFacts) -> Json | None:
+    held = rank.collective
+    if held is None:
+        return None
+    return {
+        "op": held.op,
+        "group": held.group,
+        "seq": held.seq,
+        "age_s": rank.collective_age_s,
+        "state": held.state,
+    }
+
+
+def _loader(rank: RankFacts) -> Json | None:
+    loader = rank.loader
+    if loader is None:
+        return None
+    return {
+        "depth": loader.depth,
+        "capacity": loader.capacity,
+        "workers": loader.workers,
+        "wait_ratio": rank.loader_wait_ratio,
+    }

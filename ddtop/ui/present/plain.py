@@ -1,0 +1,73 @@
+"""`ddtop status` and `ddtop diagnose` as text for pipes and plain terminals: no escape codes, no colour."""
+
+from __future__ import annotations
+
+from ddtop.diagnosis.finding import Finding, Verdict
+from ddtop.model.facts import RankFacts, Snapshot
+
+from . import units
+from .banner import banner_lines, severity_mark
+from .columns import CellContext, Layout, cell_text, host_width, layout
+from .glyphs import UNICODE, Glyphs
+from .order import by_verdict
+from .text import clean, fit, plain, ranks_text, wrap, wrap_clauses
+
+
+def status_text(snapshot: Snapshot, verdict: Verdict, width: int, glyphs: Glyphs = UNICODE) -> str:
+    """The main screen once, as plain lines of at most `width` columns; every rank, culprits first."""
+    shape = layout(width, snapshot.world_size, host_width(snapshot))
+    context = CellContext(snapshot.time_unix_ns, glyphs)
+    lines = [plain(line) for line in banner_lines(snapshot, verdict, width, glyphs=glyphs)]
+    lines.append(glyphs.rule * min(shape.total, width))
+    lines.append(_titles(shape))
+    lines += [_row(snapshot.rank(number), shape, context) for number in by_verdict(snapshot, verdict)]
+    return "\n".join(lines) + "\n"
+
+
+def _titles(shape: Layout) -> str:
+    cells = zip(shape.columns, shape.widths, strict=True)
+    return " ".join(fit(column.title, width, column.right) for column, width in cells).rstrip()
+
+
+def _row(rank: RankFacts, shape: Layout, context: CellContext) -> str:
+    cells = [
+        fit(cell_text(column.key, rank, context, width), width, column.right, context.glyphs.ellipsis)
+        for column, width in zip(shape.columns, shape.widths, strict=True)
+    ]
+    return " ".join(cells).rstrip()
+
+
+def diagnose_text(snapshot: Snapshot, verdict: Verdict, width: int, glyphs: Glyphs = UNICODE) -> str:
+    """What stands, worst first, each with its evidence and the next step; one sentence where nothing does."""
+    lines = [plain(line) for line in banner_lines(snapshot, verdict, width, glyphs=glyphs, most=1)[:1]]
+    if snapshot.ended is not None:
+        ended = f"ended {units.clock(snapshot.ended.time_unix_ns)}: {clean(snapshot.ended.reason)}"
+        lines += wrap(ended, width)
+    if not verdict.findings:
+        lines += wrap(clean(verdict.calm), width)
+    for finding in verdict.findings:
+        lines += ["", *_finding(snapshot, finding, width, glyphs)]
+    if snapshot.notes:
+        lines += ["", *(line for note in snapshot.notes for line in _hang("note: ", clean(note), width))]
+    return "\n".join(lines) + "\n"
+
+
+def _finding(snapshot: Snapshot, finding: Finding, width: int, glyphs: Glyphs) -> list[str]:
+    mark = severity_mark(finding.severity, glyphs)[0]
+    since = (snapshot.time_unix_ns - finding.since_unix_ns) / units.SECOND_NS
+    lines = [f"{mark} {finding.severity}: {clean(finding.kind)}, for {units.duration(since)}"]
+    lines += [f"  {text}" for text in wrap_clauses(clean(finding.summary), width - 2)]
+    if finding.ranks:
+        lines += _hang("  ranks: ", ranks_text(finding.ranks), width)
+    if finding.victims:
+        lines += _hang("  waiting: ", ranks_text(finding.victims), width)
+    for evidence in finding.evidence:
+        lines += _hang(f"  {glyphs.bullet} ", clean(evidence), width)
+    if finding.advice:
+        lines += _hang(f"  {glyphs.arrow} ", clean(finding.advice), width)
+    return lines
+
+
+def _hang(lead: str, text: str, width: int) -> list[str]:
+    texts = wrap(text, width - len(lead))
+    return [(lead if number == 0 else " " * len(lead)) + line for number, line in enumerate(texts)]

@@ -1,0 +1,160 @@
+"""Pieces of text that know how wide they are on a terminal.
+
+A `Span` is a text and the name of a style, a `Line` is a row of them. Names, not colours: what a name looks like is
+decided by the palette of the screen, and a pipe ignores it.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Collection, Iterable
+
+Span = tuple[str, str]
+Line = tuple[Span, ...]
+
+ELLIPSIS = "…"
+
+
+def clean(text: str) -> str:
+    """The text with nothing in it that could move the cursor.
+
+    Host names, paths and exception texts come from other machines: a control character in one would write over the
+    screen, and a character without width would shift every column right of it.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_printable(character) for character in text)
+
+
+def _printable(character: str) -> str:
+    if character.isspace():
+        return " "
+    if unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return ""
+    return character if character.isprintable() else "?"
+
+
+def cell_width(text: str) -> int:
+    """Columns that a cleaned text takes: two for a wide character."""
+    if text.isascii():
+        return len(text)
+    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
+
+
+def clip(text: str, width: int, ellipsis: str = ELLIPSIS) -> str:
+    """At most `width` columns of the text; a cut is marked."""
+    if cell_width(text) <= width:
+        return text
+    if width <= len(ellipsis):
+        return ellipsis[: max(width, 0)]
+    taken, used = [], 0
+    for character in text:
+        used += cell_width(character)
+        if used > width - len(ellipsis):
+            break
+        taken.append(character)
+    return "".join(taken).rstrip() + ellipsis
+
+
+def fit(text: str, width: int, right: bool = False, ellipsis: str = ELLIPSIS) -> str:
+    """Exactly `width` columns: clipped, or padded on one side."""
+    text = clip(text, width, ellipsis)
+    pad = " " * (width - cell_width(text))
+    return pad + text if right else text + pad
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """The text in lines of at most `width` columns, broken between words; a longer word is split."""
+    width = max(width, 1)
+    lines: list[str] = []
+    line = ""
+    for word in text.split():
+        joined = f"{line} {word}" if line else word
+        if cell_width(joined) <= width:
+            line = joined
+            continue
+        if line:
+            lines.append(line)
+        *whole, line = _chop(word, width)
+        lines.extend(whole)
+    if line or not lines:
+        lines.append(line)
+    return lines
+
+
+def _chop(word: str, width: int) -> list[str]:
+    pieces, piece = [], ""
+    for character in word:
+        if piece and cell_width(piece) + cell_width(character) > width:
+            pieces.append(piece)
+            piece = ""
+        piece += character
+    return [*pieces, piece]
+
+
+def wrap_clauses(text: str, width: int) -> list[str]:
+    """Wrapped like `wrap`, but a clause after a semicolon starts a line where that costs at most one line more."""
+    flat = wrap(text, width)
+    if len(flat) == 1:
+        return flat
+    clauses = text.split("; ")
+    parted = [
+        line
+        for number, clause in enumerate(clauses)
+        for line in wrap(clause if number == len(clauses) - 1 else clause + ";", width)
+    ]
+    return parted if len(parted) <= len(flat) + 1 else flat
+
+
+def plain(line: Iterable[Span]) -> str:
+    """The text of a line, without the spaces at its end."""
+    return "".join(text for text, _ in line).rstrip()
+
+
+def line_width(line: Iterable[Span]) -> int:
+    """Columns that a line takes."""
+    return sum(cell_width(text) for text, _ in line)
+
+
+def clip_line(line: Line, width: int, ellipsis: str = ELLIPSIS) -> Line:
+    """At most `width` columns of the line; a cut is marked."""
+    if line_width(line) <= width:
+        return line
+    spans: list[Span] = []
+    room = width
+    for text, style in line:
+        # One column is kept for the mark unless this is where the line ends.
+        if cell_width(text) > room - len(ellipsis):
+            spans.append((clip(text + ellipsis * 2, room, ellipsis), style))
+            break
+        spans.append((text, style))
+        room -= cell_width(text)
+    return tuple(spans)
+
+
+def ranks_text(ranks: Iterable[int], most: int = 0) -> str:
+    """Rank numbers the way people write them: `0-4,6,7`.
+
+    `most` > 0 limits the number of ranges; the rest is said as a count.
+    """
+    ranges: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if ranges and rank == ranges[-1][1] + 1:
+            ranges[-1][1] = rank
+        else:
+            ranges.append([rank, rank])
+    texts = []
+    for first, last in ranges[: most or None]:
+        if last - first == 1:
+            texts.append(f"{first},{last}")
+        else:
+            texts.append(str(first) if first == last else f"{first}-{last}")
+    rest = sum(last - first + 1 for first, last in ranges[most:]) if most else 0
+    return ",".join(texts) + (f" and {rest:,} more" if rest else "")
+
+
+def rank_words(ranks: Collection[int], most: int = 0) -> str:
+    """`rank 5`, `ranks 0-4,6,7`; empty for none."""
+    if not ranks:
+        return ""
+    return f"rank{'' if len(ranks) == 1 else 's'} {ranks_text(ranks, most)}"

@@ -1,0 +1,1 @@
+"""Named styles and lines as cells of a terminal: pure, no widget and no state."""

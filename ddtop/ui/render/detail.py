@@ -1,0 +1,292 @@
+"""Everything that is known of one rank, as a page: for the side pane and for the screen of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from ddtop.model.facts import RankFacts, Snapshot
+from ddtop.ui.history import Memory
+from ddtop.ui.present import units
+from ddtop.ui.present.bars import sparkline
+from ddtop.ui.present.columns import state_text
+from ddtop.ui.present.glyphs import STATE_MEANINGS, UNICODE, Glyphs, state_style
+from ddtop.ui.present.text import Line, clean, rank_words
+from ddtop.ui.present.words import (
+    call_text,
+    collective_text,
+    group_label,
+    line_text,
+    now_age_s,
+    now_text,
+    signal_name,
+    waits_text,
+)
+from ddtop.wire.records import Collective
+
+from .page import LABEL, Page
+
+_BYTES = {
+    "float64": 8, "double": 8, "int64": 8, "long": 8, "complex64": 8,
+    "float32": 4, "float": 4, "int32": 4, "int": 4,
+    "float16": 2, "half": 2, "bfloat16": 2, "int16": 2,
+    "int8": 1, "uint8": 1, "bool": 1, "char": 1, "byte": 1,
+}  # fmt: skip
+
+PROCESS_STATES = {
+    "R": "runs",
+    "S": "sleeps",
+    "D": "waits in the kernel, cannot be interrupted",
+    "T": "stopped",
+    "t": "stopped by a debugger",
+    "Z": "ended, not yet collected",
+    "I": "idle",
+}
+
+
+def detail_lines(
+    snapshot: Snapshot, number: int, memory: Memory, width: int, glyphs: Glyphs = UNICODE, brief: bool = False
+) -> list[Line]:
+    """The page of one rank, lines of at most `width` columns; `brief` leaves out what changes only at a restart."""
+    rank = snapshot.rank(number)
+    page = Page(width, glyphs)
+    _title(page, snapshot, rank)
+    _series(page, rank, memory)
+    _place(page, snapshot, rank)
+    _collectives(page, snapshot, rank)
+    _groups(page, snapshot, rank)
+    _loader(page, snapshot, rank)
+    _process(page, snapshot, rank)
+    _exception(page, snapshot, rank)
+    if not brief:
+        _agent(page, rank)
+        _environment(page, rank)
+    return page.lines
+
+
+def _ago(snapshot: Snapshot, since_unix_ns: int | None) -> str:
+    if since_unix_ns is None:
+        return ""
+    return units.duration((snapshot.time_unix_ns - since_unix_ns) / units.SECOND_NS)
+
+
+def _title(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
+    hello = rank.hello
+    page.add(
+        (f"rank {rank.rank}", "title"),
+        ("  ", ""),
+        (state_text(rank.state, page.glyphs), state_style(rank)),
+        (f"  {STATE_MEANINGS[rank.state]}", "dim"),
+    )
+    if hello is not None:
+        where = f"{clean(hello.host)}  pid {hello.pid}"
+        local = "" if hello.local_rank is None else f"  local rank {hello.local_rank}"
+        page.add((where + local, ""))
+    age = now_age_s(rank, snapshot.time_unix_ns)
+    style = state_style(rank)
+    doing = now_text(rank) + (f", for {units.duration(age)}" if age is not None and age >= 1 else "")
+    page.text(doing, "" if style == "dim" else style)
+
+
+def _series(page: Page, rank: RankFacts, memory: Memory) -> None:
+    loader = rank.loader
+    ready = "-" if loader is None or loader.depth is None else f"{loader.depth}/{loader.capacity or '?'}"
+    shown: Sequence[tuple[str, Sequence[float | None], str]] = (
+        ("step", memory.step_ms, "-" if rank.step_ms is None else f"{units.milliseconds(rank.step_ms)} ms"),
+        ("waiting", memory.wait_ratio, units.percent(rank.wait_ratio)),
+        ("loader", memory.loader_depth, ready),
+        ("memory", memory.rss_bytes, units.long_size(rank.rss_bytes)),
+    )
+    page.blank()
+    # Values stand before the line, in a column of their own: they keep their place whatever the width is.
+    room = page.width - 2 - LABEL - 11
+    for label, series, value in shown:
+        line = sparkline(list(series), max(min(room, len(series)), 0), page.glyphs)
+        page.add((f"  {label:<{LABEL}}", "dim"), (f"{value:>9}  ", ""), (line, "spark"))
+
+
+def _place(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
+    if rank.place is None and not rank.open_calls:
+        return
+    page.heading("where it is")
+    place = rank.place
+    if place is not None:
+        page.item("function", clean(place.function))
+        page.item("line", clean(f"{place.file}:{place.line}"))
+        page.item("waits on", waits_text(place) or "")
+        page.item("calls", clean(place.callee or ""))
+        page.item("there for", _ago(snapshot, place.since_unix_ns))
+    for call in rank.open_calls:
+        tag = "" if call.tag is None else f", tag {call.tag}"
+        page.item("in call", f"{call_text(call)}{tag}, {_ago(snapshot, call.since_unix_ns)}")
+    page.item("phase", clean(rank.phase) + (f", {clean(rank.activity)}" if rank.activity else ""))
+
+
+def _collectives(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
+    newest = sorted(rank.retired_collectives, key=lambda one: (one.group, one.seq))[-4:]
+    if not rank.open_collectives and not newest and rank.wait is None:
+        return
+    page.heading("collectives")
+    if rank.wait is not None:
+        whom = rank_words(rank.wait.behind, 8) if rank.wait.behind else "nobody: all have joined"
+        since = _ago(snapshot, rank.wait.since_unix_ns)
+        page.item("waits for", f"{whom}, {since}, in {group_label(snapshot, rank.wait.group)}", "blocked")
+    for one in rank.open_collectives:
+        page.item("open", _collective(snapshot, one))
+        page.item("", _deadline(snapshot, one), "dim")
+    for one in reversed(newest):
+        page.item("before", _collective(snapshot, one), "dim")
+    if rank.healthy_wait_max_ms is not None:
+        page.item("longest wait", f"{units.milliseconds(rank.healthy_wait_max_ms)} ms in the last 100 steps")
+
+
+def _collective(snapshot: Snapshot, one: Collective) -> str:
+    return f"{collective_text(one)} of {group_label(snapshot, one.group)}, {clean(one.state)} {what_moves(one)}".strip()
+
+
+def what_moves(one: Collective) -> str:
+    """Sizes, data types and bytes of a collective's input: `[1024, 1024] float32, 4.0 MiB`."""
+    shapes = " ".join(f"[{', '.join(map(str, sizes))}]" for sizes in one.sizes[:3])
+    if len(one.sizes) > 3:
+        shapes += f" and {len(one.sizes) - 3} more"
+    types = ", ".join(dict.fromkeys(clean(name.lower()) for name in one.dtypes))
+    words = " ".join(part for part in (shapes, types) if part)
+    number = input_bytes(one)
+    return words if number is None else f"{words}, {units.long_size(number)}"
+
+
+def input_bytes(one: Collective) -> int | None:
+    """Bytes of all input tensors, None where a type or a size is not known."""
+    if not one.sizes or not one.dtypes:
+        return None
+    widths = [_BYTES.get(name.lower()) for name in one.dtypes]
+    if len(widths) == 1:
+        widths *= len(one.sizes)
+    if len(widths) != len(one.sizes):
+        return None
+    total = 0
+    for sizes, width in zip(one.sizes, widths, strict=True):
+        if width is None:
+            return None
+        total += prod(sizes) * width
+    return total
+
+
+def _deadline(snapshot: Snapshot, one: Collective) -> str:
+    if one.timeout_ms is None or one.created_unix_ns is None:
+        return ""
+    age_s = (snapshot.time_unix_ns - one.created_unix_ns) / units.SECOND_NS
+    left = one.timeout_ms / 1000 - age_s
+    timeout = f"torch's timeout is {units.duration(one.timeout_ms / 1000)}"
+    return f"{timeout}, {units.duration(left)} left" if left > 0 else f"{timeout}, and has passed"
+
+
+def _groups(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
+    if not rank.groups:
+        return
+    page.heading("groups")
+    rows = [
+        (
+            group_label(snapshot, one.group),
+            units.count(one.enqueued),
+            units.count(one.completed),
+            clean(one.last_op or "-"),
+            _ago(snapshot, one.pending_since_unix_ns) or "-",
+        )
+        for one in rank.groups
+    ]
+    page.table(("group", "put in", "came back", "last", "open for"), rows, (False, True, True, False, True))
+
+
+def _loader(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
+    loader = rank.loader
+    if loader is None:
+        return
+    page.heading("loader")
+    if loader.workers == 0:
+        page.item("workers", "none: batches are made in the main thread")
+    else:
+        alive = "" if loader.workers_alive is None else f", {loader.workers_alive} alive"
+        ahead = "" if loader.prefetch_factor is None else f", {loader.prefetch_factor} batches ahead each"
+        page.item("workers", f"{loader.workers}{alive}{ahead}")
+        page.item("ready", "-" if loader.depth is None else f"{loader.depth} of {loader.capacity or '?'}")
+    if loader.pin_memory is not None:
+        page.item("pin memory", "yes" if loader.pin_memory else "no")
+    if loader.waiting_since_unix_ns is not None:
+        owing = "" if loader.owing_pid is None else f", worker pid {loader.owing_pid} owes the batch"
+        state = "" if loader.owing_state is None else f" (state {_process_state(loader.owing_state)})"
+        waits = _ago(snapshot, loader.waiting_since_unix_ns)
+        page.item("waits since", f"{waits}{owing}{state}", "blocked")
+    if rank.loader_wait_ratio is not None:
+        page.item("waits", f"{units.percent(rank.loader_wait_ratio)} of the time")
+
+
+def _process_state(letter: str) -> str:
+    meaning = PROCESS_STATES.get(letter)
+    return f"{letter}: {meaning}" if meaning else clean(letter)
+
+
+def _process(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
+    process = rank.process
+    if process is None and rank.cpu_ratio is None and rank.exit is None:
+        return
+    page.heading("process")
+    gone = rank.exit
+    if gone is not None:
+        how = signal_name(gone.signal) if gone.signal is not None else f"exit code {gone.code}"
+        if gone.code is None and gone.signal is None:
+            how = "the kernel did not tell how"
+        when = f", {_ago(snapshot, rank.exit_unix_ns)} ago" if rank.exit_unix_ns is not None else ""
+        oom = ", out of memory" if gone.oom else ""
+        page.item("ended", f"{how}{oom}{when}, number {gone.order + 1} on its host", "gone")
+        page.item("outlived by", ", ".join(f"pid {pid}" for pid in gone.orphans))
+    if process is not None:
+        since = _ago(snapshot, rank.process_since_unix_ns)
+        page.item("state", _process_state(process.state) + (f", for {since}" if since else ""))
+        page.item("kernel", clean(process.wchan or ""))
+        page.item("threads", "" if process.threads is None else str(process.threads))
+        page.item("children", "" if process.children is None else str(process.children))
+    if rank.cpu_ratio is not None:
+        page.item("cpu", f"{rank.cpu_ratio * 100:.0f}% of one core")
+    page.item("other pids", ", ".join(map(str, rank.other_pids)))
+
+
+def _exception(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
+    error = rank.exception or (rank.exit.exception if rank.exit else None)
+    if error is None:
+        return
+    page.heading("exception")
+    page.text(clean(f"{error.type}: {error.text}"), "critical", "  ")
+    if error.place is not None:
+        page.item("at", f"{clean(error.place.function)} {line_text(error.place)}")
+    page.item("in thread", clean(error.thread))
+    page.item("ago", _ago(snapshot, error.unix_ns))
+
+
+def _agent(page: Page, rank: RankFacts) -> None:
+    page.heading("what ddtop itself does there")
+    if rank.report_age_s is not None:
+        page.item("last report", f"{units.age(rank.report_age_s)} ago")
+    else:
+        page.item("last report", "never")
+    if rank.agent_cpu_ratio is not None:
+        page.item("cpu", f"{rank.agent_cpu_ratio * 100:.1f}% of one core")
+    page.item("dropped", f"{rank.drops:,} records")
+    page.item("probes off", clean(", ".join(rank.probes_off)))
+    page.item("recorder", clean(rank.recorder or ""))
+
+
+def _environment(page: Page, rank: RankFacts) -> None:
+    hello = rank.hello
+    if hello is None:
+        return
+    page.heading("started as")
+    page.item("command", clean(" ".join(hello.argv) or hello.script))
+    page.item("python", clean(hello.python))
+    page.item("torch", clean(hello.torch or ""))
+    page.item("backend", clean(hello.backend or ""))
+    page.item("number from", clean(hello.claim))
+    if hello.environment:
+        page.heading("environment")
+    for name, value in sorted(hello.environment.items()):
+        page.text(clean(f"{name}={value}"), "", "  ")

@@ -1,0 +1,158 @@
+"""What the named styles look like, per theme.
+
+Every style states its foreground: a terminal's own default may be the opposite of the theme's background. Colours are
+those of the 256-colour cube, so that they survive an ssh session without truecolor unchanged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.style import Style
+
+DARK, LIGHT, ANSI, MONO = "dark", "light", "ansi", "mono"
+THEMES = (DARK, LIGHT, ANSI, MONO)
+"""In the order in which `t` goes through them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Palette:
+    """The style of every name that lines use.
+
+    `background` is None where the terminal's own stays. `cursor` lies over the selected row, `alarm` over the rows at
+    fault.
+    """
+
+    name: str
+    background: str | None
+    foreground: str | None
+    styles: dict[str, Style]
+    cursor: Style
+    alarm: Style
+    alarm_cursor: Style
+
+    def __getitem__(self, name: str) -> Style:
+        """The style of that name; a name without an entry is plain text."""
+        return self.styles.get(name, self.styles[""])
+
+
+def _coloured(name: str, background: str, foreground: str, dim: str, colours: dict[str, str]) -> Palette:
+    def style(colour: str = foreground, bold: bool = False, underline: bool = False) -> Style:
+        return Style(color=colours.get(colour, colour), bgcolor=background, bold=bold, underline=underline)
+
+    styles = {
+        "": style(),
+        "dim": style(dim),
+        "old": style(dim),
+        "rule": style("rule"),
+        "bold": style(bold=True),
+        "title": style(bold=True),
+        "heading": style(dim),
+        "sorted": style(bold=True, underline=True),
+        "calm": style(),
+        "still": style("yellow", bold=True),
+        "critical": style("red", bold=True),
+        "warning": style("yellow"),
+        "culprit": style("red", bold=True),
+        "blocked": style("yellow"),
+        "straggler": style("orange", bold=True),
+        "starting": style("cyan"),
+        "silent": style("magenta"),
+        "gone": style("red", bold=True),
+        "key": style(bold=True),
+        "spark": style("cyan"),
+        "bar": style("bar"),
+    }
+    return Palette(
+        name,
+        background,
+        foreground,
+        styles,
+        cursor=Style(bgcolor=colours["cursor"]),
+        alarm=Style(color="#ffffff", bgcolor=colours["alarm"], bold=True),
+        alarm_cursor=Style(color="#ffffff", bgcolor=colours["alarm_cursor"], bold=True),
+    )
+
+
+def _attributes(name: str, colours: dict[str, str]) -> Palette:
+    """For terminals that bring their own colours, or none: attributes tell the most of it."""
+
+    def style(colour: str = "", bold: bool = False, dim: bool = False, underline: bool = False) -> Style:
+        named = colours.get(colour, "default")
+        return Style(color=named, bold=bold, dim=dim, underline=underline)
+
+    styles = {
+        "": style(),
+        "dim": style(dim=True),
+        "old": style(dim=True),
+        "rule": style(dim=True),
+        "bold": style(bold=True),
+        "title": style(bold=True),
+        "heading": style(dim=True),
+        "sorted": style(bold=True, underline=True),
+        "calm": style(),
+        "still": style("yellow", bold=True),
+        "critical": style("red", bold=True),
+        "warning": style("yellow", bold=True),
+        "culprit": style("red", bold=True),
+        "blocked": style("yellow"),
+        "straggler": style("yellow", bold=True),
+        "starting": style("cyan"),
+        "silent": style("magenta"),
+        "gone": style("red", bold=True),
+        "key": style(bold=True),
+        "spark": style("cyan"),
+        "bar": style(dim=True),
+    }
+    alarm = Style(color=colours.get("red", "default"), bold=True, reverse=True, dim=False)
+    return Palette(
+        name,
+        None,
+        None,
+        styles,
+        cursor=Style(reverse=True, dim=False),
+        alarm=alarm,
+        alarm_cursor=alarm + Style(underline=True),
+    )
+
+
+PALETTES: dict[str, Palette] = {
+    DARK: _coloured(
+        DARK,
+        background="#121212",
+        foreground="#d0d0d0",
+        dim="#8a8a8a",
+        colours={
+            "rule": "#444444",
+            "yellow": "#d7af5f",
+            "red": "#ff5f5f",
+            "orange": "#ff8700",
+            "cyan": "#5fafd7",
+            "magenta": "#d787d7",
+            "bar": "#585858",
+            "cursor": "#303030",
+            "alarm": "#870000",
+            "alarm_cursor": "#af0000",
+        },
+    ),
+    LIGHT: _coloured(
+        LIGHT,
+        background="#ffffff",
+        foreground="#262626",
+        dim="#6c6c6c",
+        colours={
+            "rule": "#bcbcbc",
+            "yellow": "#875f00",
+            "red": "#af0000",
+            "orange": "#af5f00",
+            "cyan": "#005f87",
+            "magenta": "#870087",
+            "bar": "#b2b2b2",
+            "cursor": "#dadada",
+            "alarm": "#af0000",
+            "alarm_cursor": "#d70000",
+        },
+    ),
+    ANSI: _attributes(ANSI, {"red": "red", "yellow": "yellow", "cyan": "cyan", "magenta": "magenta"}),
+    MONO: _attributes(MONO, {}),
+}

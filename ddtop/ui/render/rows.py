@@ -1,0 +1,80 @@
+"""One row of the ranks table: its cells with their styles, and the row of titles."""
+
+from __future__ import annotations
+
+from rich.style import Style
+from textual.strip import Strip
+
+from ddtop.model.facts import RankFacts, State
+from ddtop.ui.present.columns import CellContext, Layout, cell_text
+from ddtop.ui.present.glyphs import state_style
+from ddtop.ui.present.text import Line, Span, fit
+from ddtop.ui.present.units import NOT_MEASURED
+
+from .palette import Palette
+from .strips import strip_of
+
+OLD_S = 3.0
+"""A report older than this is six missed ones at the agent's 2 Hz; what it said is shown as old."""
+
+_TOLD_BY_STATE = frozenset({"state", "now", "age"})
+_QUIET = frozenset({"host", "phases", "pid", "seen", "gpu", "nccl"})
+_NEVER_OLD = frozenset({"rank", "state", "now", "age"})
+
+
+def row_line(rank: RankFacts, shape: Layout, context: CellContext, tagged: bool, old: bool) -> Line:
+    """The cells of one rank; `old`: the whole picture is from the past, not this rank's report alone."""
+    state = state_style(rank)
+    old = old or (rank.report_age_s is not None and rank.report_age_s > OLD_S)
+    spans: list[Span] = []
+    for number, (column, width) in enumerate(zip(shape.columns, shape.widths, strict=True)):
+        if number:
+            # The tag stands in the space after the rank's number: it costs no column.
+            spans.append(("*" if tagged and number == 1 else " ", "bold"))
+        text = cell_text(column.key, rank, context, width)
+        style = _style(column.key, text, state, old, rank.gone)
+        spans.append((fit(text, width, column.right, context.glyphs.ellipsis), style))
+    return tuple(spans)
+
+
+def _style(key: str, text: str, state: str, old: bool, gone: bool) -> str:
+    if text == NOT_MEASURED:
+        return "dim"
+    if key == "loader":
+        return "bar"
+    if key in _TOLD_BY_STATE and (key == "state" or state != "dim"):
+        return state
+    if old and key not in _NEVER_OLD:
+        return "warning" if key == "seen" and not gone else "old"
+    return "dim" if key in _QUIET else ""
+
+
+def row_strip(line: Line, width: int, palette: Palette, *, at_fault: bool, selected: bool) -> Strip:
+    """The row in exactly `width` columns; a rank at fault stands out as a whole row."""
+    over: Style | None = None
+    if at_fault:
+        over = palette.alarm_cursor if selected else palette.alarm
+    elif selected:
+        over = palette.cursor
+    return strip_of(line, width, palette, over)
+
+
+def title_line(shape: Layout, sort_key: str) -> Line:
+    """The titles over their columns; the one that the rows are sorted by is underlined."""
+    spans: list[Span] = []
+    for number, (column, width) in enumerate(zip(shape.columns, shape.widths, strict=True)):
+        if number:
+            spans.append((" ", ""))
+        text = fit(column.title, width, column.right)
+        if column.key != sort_key:
+            spans.append((text, "heading"))
+            continue
+        before = " " * (len(text) - len(text.lstrip()))
+        after = " " * (len(text) - len(text.rstrip()))
+        spans += [(before, ""), (column.title, "sorted"), (after, "")]
+    return tuple(span for span in spans if span[0])
+
+
+def alarming(rank: RankFacts, culprits: frozenset[int]) -> bool:
+    """The row is shown in alarm: a finding blames this rank, or the model itself calls it the culprit."""
+    return rank.rank in culprits or rank.state is State.CULPRIT

@@ -1,0 +1,130 @@
+"""Records as bytes: one envelope a record, MessagePack, schema version first.
+
+The envelope is what a relay reads to keep, order and forward; the record inside stays bytes to it.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar, cast
+
+import msgspec
+
+from ddtop.wire.records import AnyRecord
+
+SCHEMA_MAJOR = 1
+SCHEMA_MINOR = 0
+FRAME_BYTES_MAX = 1 << 20
+"""A frame over this is refused unread: the largest honest one (a Hello with a long environment) is about 20 KB."""
+
+
+class WireError(ValueError):
+    """These bytes are not a frame of ours; the text says why."""
+
+
+class SchemaError(WireError):
+    """A frame of another major version; the text names both versions."""
+
+
+class Envelope(msgspec.Struct, frozen=True, array_like=True):
+    """Where a record comes from and when it was made.
+
+    `sender` is the host's identity (`registry.host_identity`), `rank` and `pid` are None for the relay's own
+    records, `kind` repeats the record's name so that it can be told without decoding it. `stuck_key` names what an
+    agent sees standing still.
+    """
+
+    major: int
+    minor: int
+    kind: str
+    sender: str
+    attempt: int
+    rank: int | None
+    pid: int | None
+    unix_ns: int
+    mono_ns: int
+    stuck_key: str | None
+    record: msgspec.Raw
+
+
+_encoder = msgspec.msgpack.Encoder()
+_envelope_decoder = msgspec.msgpack.Decoder(Envelope)
+_record_decoder = msgspec.msgpack.Decoder(AnyRecord)
+_version_decoder = msgspec.msgpack.Decoder(tuple[int, ...])
+T = TypeVar("T")
+
+
+def seal(
+    record: AnyRecord,
+    *,
+    sender: str,
+    unix_ns: int,
+    mono_ns: int,
+    attempt: int = 0,
+    rank: int | None = None,
+    pid: int | None = None,
+    stuck_key: str | None = None,
+) -> bytes:
+    """The record in its envelope, as bytes."""
+    return _encoder.encode(
+        Envelope(
+            SCHEMA_MAJOR,
+            SCHEMA_MINOR,
+            type(record).__name__,
+            sender,
+            attempt,
+            rank,
+            pid,
+            unix_ns,
+            mono_ns,
+            stuck_key,
+            msgspec.Raw(_encoder.encode(record)),
+        )
+    )
+
+
+def open_envelope(data: bytes) -> Envelope:
+    """The envelope of these bytes; the record in it is not looked at.
+
+    Raises:
+        SchemaError: another major version.
+        WireError: not a frame.
+    """
+    if len(data) > FRAME_BYTES_MAX:
+        raise WireError(f"frame of {len(data)} bytes, at most {FRAME_BYTES_MAX} are read")
+    try:
+        envelope = _envelope_decoder.decode(data)
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+        raise _why(data, error) from None
+    if envelope.major != SCHEMA_MAJOR:
+        raise _other_version(envelope.major)
+    return envelope
+
+
+def open_record(envelope: Envelope) -> AnyRecord:
+    """The record of an envelope.
+
+    Raises:
+        WireError: the bytes do not make the record that the envelope announces.
+    """
+    try:
+        record = _record_decoder.decode(envelope.record)
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+        raise WireError(f"{envelope.kind} cannot be read: {error}") from None
+    if type(record).__name__ != envelope.kind:
+        raise WireError(f"the envelope says {envelope.kind}, the record is a {type(record).__name__}")
+    return cast(AnyRecord, record)
+
+
+def _why(data: bytes, error: Exception) -> WireError:
+    # Another major version may have another envelope: its first number is still the version.
+    if data[:1] and (0x90 <= data[0] <= 0x9F or data[0] in (0xDC, 0xDD)):
+        head = {0xDC: 3, 0xDD: 5}.get(data[0], 1)
+        if len(data) > head and data[head] <= 0x7F and data[head] != SCHEMA_MAJOR:
+            return _other_version(data[head])
+    return WireError(f"not a ddtop frame: {error}")
+
+
+def _other_version(major: int) -> SchemaError:
+    return SchemaError(
+        f"the other side speaks schema {major}, this ddtop speaks {SCHEMA_MAJOR}: install the same version on both"
+    )

@@ -1,0 +1,107 @@
+"""The state page: a small mapped file in which a rank writes what it is about to do, before it does it.
+
+The relay maps the same file, so the last truth is readable when the GIL is held, the agent is silent or the process is
+gone. The layout is fixed: 64-bit words in the machine's order (both sides are on one host). A single word is written
+in one store and needs no lock; what takes several words (a call slot, the exception) is guarded by a sequence word
+that is odd while the writer is inside.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ddtop.wire.records import LastException
+
+MAGIC = 0x31504F5444  # "DDTOP1" read as a little-endian word, without the trailing zero bytes
+VERSION = 1
+PAGE_BYTES = 8192
+
+# Words of the head.
+MAGIC_AT, VERSION_AT, PID_AT, START_TICKS_AT = 0, 1, 2, 3
+HEARTBEAT_AT = 4  # monotonic ns of the agent's last tick
+ITERATION_AT, ITERATION_SOURCE_AT, STEP_AT = 5, 6, 7  # STEP_AT: monotonic ns of the last step
+BATCHES_AT, LOADER_WAIT_SINCE_AT, LOADER_WAIT_TOTAL_AT = 8, 9, 10
+EXHAUSTED_AT, EXHAUSTED_MONO_AT = 11, 12
+EXITING_AT = 13  # monotonic ns at which the interpreter began to exit, 0 before
+EXCEPTION_SEQUENCE_AT, EXCEPTION_BYTES_AT = 14, 15
+
+SOURCE_NONE, SOURCE_BATCH, SOURCE_OPTIMIZER, SOURCE_USER = 0, 1, 2, 3
+SOURCES = (None, "batch", "optimizer", "ddtop.step")
+
+# Call slots: one a thread, for calls that no recorder sees.
+SLOTS_AT, SLOTS, SLOT_WORDS = 32, 16, 8
+SLOT_SEQUENCE, SLOT_THREAD, SLOT_CALL, SLOT_SINCE, SLOT_PEER, SLOT_TAG, SLOT_COUNT = 0, 1, 2, 3, 4, 5, 6
+CALLS = (
+    None,
+    "init_process_group",
+    "new_group",
+    "destroy_process_group",
+    "monitored_barrier",
+    "send",
+    "recv",
+    "batch_isend_irecv",
+)
+NO_PEER = -1
+
+EXCEPTION_AT_BYTES = 4096
+EXCEPTION_BYTES_MAX = PAGE_BYTES - EXCEPTION_AT_BYTES
+_READS_MAX = 8  # a writer that died inside leaves the sequence odd for ever; then the text is not to be had
+
+
+class PageError(ValueError):
+    """These bytes are not a state page of this version."""
+
+
+class PageView(msgspec.Struct, frozen=True):
+    """What a state page says, all clocks monotonic ns of that host; 0 stands for "never"."""
+
+    pid: int
+    start_ticks: int
+    heartbeat_mono_ns: int
+    iteration: int
+    exiting_mono_ns: int
+    loader_wait_since_mono_ns: int
+    exception: LastException | None
+
+
+def read_page(page: memoryview | bytes) -> PageView:
+    """What is written on a page that another process may be writing to.
+
+    Raises:
+        PageError: too short, foreign, or of another version.
+    """
+    if len(page) < PAGE_BYTES:
+        raise PageError(f"{len(page)} bytes, a state page has {PAGE_BYTES}")
+    words = memoryview(page)[: SLOTS_AT * 8].cast("q")
+    if words[MAGIC_AT] != MAGIC:
+        raise PageError("not a state page")
+    if words[VERSION_AT] != VERSION:
+        raise PageError(f"state page version {words[VERSION_AT]}, this ddtop reads {VERSION}")
+    return PageView(
+        pid=words[PID_AT],
+        start_ticks=words[START_TICKS_AT],
+        heartbeat_mono_ns=words[HEARTBEAT_AT],
+        iteration=words[ITERATION_AT],
+        exiting_mono_ns=words[EXITING_AT],
+        loader_wait_since_mono_ns=words[LOADER_WAIT_SINCE_AT],
+        exception=_read_exception(page, words),
+    )
+
+
+def _read_exception(page: memoryview | bytes, words: memoryview) -> LastException | None:
+    for _ in range(_READS_MAX):
+        before = words[EXCEPTION_SEQUENCE_AT]
+        if before == 0:
+            return None
+        if before % 2:
+            continue
+        size = words[EXCEPTION_BYTES_AT]
+        if not 0 < size <= EXCEPTION_BYTES_MAX:
+            return None
+        data = bytes(page[EXCEPTION_AT_BYTES : EXCEPTION_AT_BYTES + size])
+        if words[EXCEPTION_SEQUENCE_AT] == before:
+            try:
+                return msgspec.msgpack.decode(data, type=LastException)
+            except (msgspec.DecodeError, msgspec.ValidationError):
+                return None
+    return None

@@ -1,0 +1,292 @@
+"""The facts that travel: one frozen record a fact, each said by exactly one room.
+
+Fields may only be appended, with a default: an older reader ignores a longer tail, a newer reader fills the
+default. Anything else is a new major version of the schema (see `frames.SCHEMA_MAJOR`).
+`None` is "not measured", `0` is "measured zero". Times end in `_unix_ns` (wall clock of the sender's host) or
+`_mono_ns` (monotonic clock of the sender's host, comparable only within one host).
+"""
+
+from __future__ import annotations
+
+from typing import Union
+
+import msgspec
+
+ACTIVITIES = ("loader", "forward", "backward", "optimizer", "collective", "cuda_sync", "other")
+"""Where a main thread is seen; the order of `RankState.activity_samples`."""
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Base of all records: positional on the wire, told apart by the class name."""
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """Innermost frame of the user's own code: the first outside site-packages and the standard library.
+
+    `waits_on` is one word for what it does there (`agent.place` has the list), `since_unix_ns` the time when this
+    function was first sampled in this frame without leaving it, `callee` the innermost frame below it, if any.
+    """
+
+    function: str
+    file: str
+    line: int
+    waits_on: str | None = None
+    since_unix_ns: int | None = None
+    callee: str | None = None
+
+
+class Collective(msgspec.Struct, frozen=True, array_like=True):
+    """One collective of one process group as torch's flight recorder has it.
+
+    `seq` is `collective_seq_id` (comparable across ranks), `op_id` also counts p2p (not comparable).
+    `sizes` are the input tensors' shapes; `state` is scheduled, started, completed or retired.
+    """
+
+    group: str
+    op: str
+    seq: int
+    op_id: int
+    sizes: tuple[tuple[int, ...], ...] = ()
+    dtypes: tuple[str, ...] = ()
+    state: str = "scheduled"
+    created_unix_ns: int | None = None
+    timeout_ms: int | None = None
+
+
+class GroupProgress(msgspec.Struct, frozen=True, array_like=True):
+    """How far this rank is in one process group.
+
+    `enqueued` counts what was put in (on gloo also p2p), `completed` what came back; None where only the sequence
+    number could be read. `p2p_offset` = op_id - collective_seq_id of the newest entry read: subtract it to compare
+    ranks. `pending_since_unix_ns`: something is open and `completed` has not moved since then.
+    """
+
+    group: str
+    enqueued: int
+    completed: int | None = None
+    p2p_offset: int | None = None
+    pending_since_unix_ns: int | None = None
+    last_op: str | None = None
+
+
+class Loader(msgspec.Struct, frozen=True, array_like=True):
+    """The DataLoader iterator that this rank used last.
+
+    `depth`: batches ready (in the queue, or held back out of order); None with `workers` 0, where there is no queue.
+    `wait_total_ns`, `batches`, `exhausted` only grow. `owing_pid`: the worker that owes the next batch.
+    """
+
+    workers: int
+    depth: int | None = None
+    capacity: int | None = None
+    workers_alive: int | None = None
+    owing_pid: int | None = None
+    owing_state: str | None = None
+    waiting_since_unix_ns: int | None = None
+    wait_total_ns: int = 0
+    batches: int = 0
+    exhausted: int = 0
+    exhausted_unix_ns: int | None = None
+    pin_memory: bool | None = None
+    prefetch_factor: int | None = None
+
+
+class OpenCall(msgspec.Struct, frozen=True, array_like=True):
+    """A call that the flight recorder does not see and that has not returned: init_process_group, recv, ..."""
+
+    name: str
+    since_unix_ns: int
+    peer: int | None = None
+    tag: int | None = None
+    thread_id: int = 0
+
+
+class LastException(msgspec.Struct, frozen=True, array_like=True):
+    """An exception that nothing caught; `text` is one line, at most 500 characters."""
+
+    type: str
+    text: str
+    unix_ns: int
+    place: Place | None = None
+    thread: str = "main"
+
+
+class Hello(Record, frozen=True, array_like=True):
+    """Who this process is. Sent first, again when it changes, and again to every new relay.
+
+    `rank` None: a candidate that has no number yet. `claim`: where the number comes from, `env` (launcher) or
+    `init` (the arguments of init_process_group). `start_ticks`: field 22 of /proc/PID/stat, so that a recycled pid is
+    not taken for this process. Secrets are redacted before they get here.
+    """
+
+    job: str
+    run: str
+    attempt: int
+    rank: int | None
+    local_rank: int | None
+    world_size: int | None
+    host: str
+    pid: int
+    start_ticks: int
+    claim: str = "env"
+    script: str = ""
+    argv: tuple[str, ...] = ()
+    python: str = ""
+    torch: str | None = None
+    backend: str | None = None
+    environment: dict[str, str] = {}
+    page_path: str | None = None
+    launcher_pid: int | None = None
+    started_unix_ns: int = 0
+    agent_version: str = ""
+    page_fallback: str | None = None
+
+
+class RankState(Record, frozen=True, array_like=True):
+    """What a rank does now; twice a second, the newest replaces the one that waits.
+
+    `phase`: starting, joining, running or leaving. `activity`: one of ACTIVITIES, at the last sample.
+    `wait_samples` of `all_samples` found a collective pending; `activity_samples` follows ACTIVITIES; `gil_held_ns` is
+    the lateness of samples that C code caused by holding the GIL. All of them only grow, so any two records give a
+    window. `progress_unix_ns`: when a sequence number, an iteration or a batch last moved.
+    `healthy_wait_max_ms`: the longest wait that ended, in the last 100 steps.
+    """
+
+    phase: str
+    activity: str | None = None
+    iteration: int | None = None
+    iteration_source: str | None = None
+    step_ms: float | None = None
+    groups: tuple[GroupProgress, ...] = ()
+    open_collectives: tuple[Collective, ...] = ()
+    retired_collectives: tuple[Collective, ...] = ()
+    open_calls: tuple[OpenCall, ...] = ()
+    wait_samples: int = 0
+    all_samples: int = 0
+    activity_samples: tuple[int, ...] = ()
+    gil_held_ns: int = 0
+    place: Place | None = None
+    loader: Loader | None = None
+    exception: LastException | None = None
+    progress_unix_ns: int | None = None
+    healthy_wait_max_ms: float | None = None
+    cuda_allocated_bytes: int | None = None
+    cuda_reserved_bytes: int | None = None
+    agent_cpu_ns: int = 0
+    drops: int = 0
+    probes_off: tuple[str, ...] = ()
+    recorder: str | None = None
+
+
+class Group(msgspec.Struct, frozen=True, array_like=True):
+    """A process group; `name` is torch's group_name, the only key that is the same on all ranks."""
+
+    name: str
+    description: str
+    ranks: tuple[int, ...]
+    backend: str
+
+
+class Groups(Record, frozen=True, array_like=True):
+    """All process groups of which this rank is a member; sent when the set changes."""
+
+    groups: tuple[Group, ...]
+
+
+class ProcessState(msgspec.Struct, frozen=True, array_like=True):
+    """One rank's process seen from outside (/proc), by the relay.
+
+    `state`: the letter of /proc/PID/stat. `cpu_ns` and `io_bytes` only grow and include the children that are alive.
+    `agent_age_ms`: since the agent was last heard. `wchan` is None where the kernel does not tell.
+    """
+
+    rank: int | None
+    pid: int
+    state: str
+    wchan: str | None = None
+    cpu_ns: int | None = None
+    rss_bytes: int | None = None
+    threads: int | None = None
+    io_bytes: int | None = None
+    children: int | None = None
+    agent_age_ms: int | None = None
+
+
+class Gpu(msgspec.Struct, frozen=True, array_like=True):
+    """One GPU as NVML has it; nothing fills it yet."""
+
+    index: int
+    uuid: str
+    util_ratio: float | None = None
+    used_bytes: int | None = None
+    total_bytes: int | None = None
+
+
+class HostState(Record, frozen=True, array_like=True):
+    """One host and the ranks on it; once a second. `relay_*` is what the relay itself costs and lost."""
+
+    host: str
+    cores: int
+    cpu_ratio: float | None = None
+    memory_total_bytes: int | None = None
+    memory_available_bytes: int | None = None
+    shm_total_bytes: int | None = None
+    shm_free_bytes: int | None = None
+    processes: tuple[ProcessState, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+    launcher_alive: bool | None = None
+    relay_pid: int = 0
+    relay_cpu_ns: int = 0
+    relay_rss_bytes: int = 0
+    dropped: int = 0
+    refused: int = 0
+    garbled: int = 0
+    viewers: int = 0
+
+
+class Exit(Record, frozen=True, array_like=True):
+    """A rank's process is gone.
+
+    Exactly one of `code` and `signal` is set, or neither where the kernel did not tell (`how` = "unknown").
+    `order` counts the exits that this relay saw, from 0: the first to go is 0. `exiting`: it had begun an orderly
+    interpreter exit. `oom`: the cgroup's OOM killer counted a kill at that time; None where it cannot be read.
+    `orphans`: children that outlived it (DataLoader workers keep its sockets open).
+    """
+
+    rank: int | None
+    pid: int
+    code: int | None
+    signal: int | None
+    oom: bool | None
+    order: int
+    how: str
+    exiting: bool = False
+    exception: LastException | None = None
+    orphans: tuple[int, ...] = ()
+    last_state: str | None = None
+
+
+class Command(Record, frozen=True, array_like=True):
+    """A request: a viewer's `join` or `ping` to the relay, a relay's `alive` to its agents.
+
+    `history_s`: how many seconds of history a joining viewer wants.
+    """
+
+    name: str
+    history_s: float = 0.0
+    instance: str = ""
+    arguments: tuple[str, ...] = ()
+
+
+class Reply(Record, frozen=True, array_like=True):
+    """The relay's answer to a Command; `count` frames of history follow a `joined`."""
+
+    name: str
+    ok: bool = True
+    text: str = ""
+    count: int = 0
+    instance: str = ""
+
+
+AnyRecord = Union[Hello, RankState, Groups, HostState, Exit, Command, Reply]
+"""Every record that may come in from outside."""

@@ -1,0 +1,229 @@
+"""The pages: one rank, why, groups, help; and the rows of the table."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddtop.metrics import METRICS, metric
+from ddtop.model.facts import RankFacts, State
+from ddtop.ui.history import ALL_UP_TO, DEPTH, History, Memory
+from ddtop.ui.present.columns import COLUMNS, CellContext, layout
+from ddtop.ui.present.glyphs import UNICODE
+from ddtop.ui.present.text import line_width, plain
+from ddtop.ui.render.detail import detail_lines, input_bytes, what_moves
+from ddtop.ui.render.page import Page
+from ddtop.ui.render.pages import finding_lines, group_lines, help_lines
+from ddtop.ui.render.palette import PALETTES
+from ddtop.ui.render.rows import row_line, row_strip, title_line
+from ddtop.ui.render.strips import rule_line
+from ddtop.ui.screens.facts import KEYS
+from ddtop.wire.records import Collective, Exit, LastException, OpenCall
+
+from . import builders
+from .builders import NOW, SECOND
+
+
+def texts(lines):
+    return [plain(line) for line in lines]
+
+
+def memory(*values):
+    return Memory(deque(values), deque(), deque(), deque())
+
+
+def test_the_page_of_a_culprit_says_where_it_is_and_who_owes_the_batch():
+    snapshot, _ = builders.hang()
+    found = texts(detail_lines(snapshot, 5, memory(), 100))
+
+    assert found[:3] == [
+        "rank 5  ✖ culprit  others wait for it",
+        "node000  pid 4805  local rank 5",
+        "DataLoader data.py:40, for 31 s",
+    ]
+    assert "  line          /home/ada/data.py:40" in found
+    assert "  waits since   31 s, worker pid 4811 owes the batch (state D: waits in the kernel, cannot be" in found
+    assert "  MASTER_ADDR=node000" in found
+
+
+def test_the_page_of_a_victim_says_for_whom_it_waits_and_what_moves():
+    snapshot, _ = builders.hang()
+    found = texts(detail_lines(snapshot, 0, memory(196.0, None, 197.0), 120))
+
+    assert "  waits for     rank 5, 31 s, in default_pg" in found
+    assert "  open          all_reduce #74893 of default_pg, started [1024, 1024] float32, 4.0 MiB" in found
+    assert "  step                  -  ▇ ▇" in found
+
+
+def test_the_page_of_a_rank_that_is_gone_says_how_it_went():
+    snapshot, _ = builders.ended()
+    error = LastException("ValueError", "bad batch\x1b[2J", NOW - 41 * SECOND)
+    rank = replace(snapshot.ranks[2], exit=Exit(2, 4802, None, 9, True, 0, "pidfd", exception=error, orphans=(4811,)))
+    ranks = (*snapshot.ranks[:2], rank, snapshot.ranks[3])
+    found = texts(detail_lines(replace(snapshot, ranks=ranks), 2, memory(), 100))
+
+    assert "  ended         SIGKILL, out of memory, 40 s ago, number 1 on its host" in found
+    assert "  ValueError: bad batch?[2J" in found
+    assert "  outlived by   pid 4811" in found
+
+
+def test_a_rank_of_which_nothing_is_known_has_a_page_too():
+    bare = replace(builders.healthy(1), ranks=(RankFacts(0, State.MISSING),), groups=(), hosts=())
+
+    assert texts(detail_lines(bare, 0, memory(), 60))[:2] == [
+        "rank 0  ∅ missing  never seen",
+        "never seen",
+    ]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(20, 250), st.integers(0, 7), st.booleans())
+def test_no_page_is_wider_than_it_may_be(width, rank, brief):
+    snapshot, verdict = builders.hang()
+    snapshot = replace(snapshot, notes=("a note " * 30,))
+    pages = (
+        detail_lines(snapshot, rank, memory(*range(300)), width, UNICODE, brief),
+        finding_lines(snapshot, verdict, width),
+        group_lines(snapshot, width),
+        help_lines(KEYS, width),
+    )
+
+    assert all(line_width(line) <= width for page in pages for line in page)
+
+
+def test_bytes_of_a_collective_need_sizes_and_a_known_type():
+    one = Collective("0", "all_reduce", 1, 1, ((2, 3), (4,)), ("Float",))
+
+    assert input_bytes(one) == 40
+    assert what_moves(one) == "[2, 3] [4] float, 40 B"
+    assert input_bytes(Collective("0", "barrier", 1, 1)) is None
+    assert input_bytes(Collective("0", "all_reduce", 1, 1, ((2,),), ("Float8_e4m3fn",))) is None
+
+
+def test_why_has_the_whole_sentence_the_evidence_and_the_next_step():
+    assert texts(finding_lines(*builders.hang(), 100)) == [
+        "✖ rank 5 has been in the DataLoader (data.py:40 load_image) for 31 s;",
+        "  ranks 0-4,6,7 wait for it in all_reduce #74893 of default_pg",
+        "",
+        "  kind          loader-stuck (critical)",
+        "  since         22:12:49, 31 s ago",
+        "  at fault      rank 5",
+        "  waiting       ranks 0-4,6,7",
+        "  in            all_reduce #74893 of default_pg",
+        "",
+        "evidence",
+        "  · worker pid 4811 owes the batch: state D, nfs_wait, /data/shard-17.tar",
+        "  · default_pg: ranks 0-4,6,7 at #74893, rank 5 at #74892",
+        "  · rank 5: main.py:12 main, train.py:80 train_step, torch (4 frames), data.py:40 load_image",
+        "",
+        "what to do",
+        "  → check the file server of /data; torch gives up in 29 min 29 s",
+    ]
+
+
+def test_groups_show_their_front_and_who_is_behind():
+    assert texts(group_lines(builders.hang()[0], 80)) == [
+        "  GROUP       BACKEND  RANKS   FRONT  OP          BEHIND",
+        "  default_pg  gloo     0-7    74,893  all_reduce  rank 5, 31 s",
+    ]
+
+
+def test_a_group_that_nobody_is_behind_in_and_that_stands_still_says_that():
+    snapshot, _ = builders.hang()
+    waits = tuple(replace(wait, behind=()) for wait in snapshot.waits)
+
+    assert texts(group_lines(replace(snapshot, waits=waits), 90))[1].endswith("nobody; nothing comes back, 31 s")
+
+
+def test_help_explains_every_column_from_the_dictionary_of_metrics():
+    found = " ".join(texts(help_lines(KEYS, 200)))
+
+    for column in COLUMNS:
+        assert metric(column.metric).meaning in found
+    assert len({one.name for one in METRICS}) == len(METRICS)
+    with pytest.raises(KeyError):
+        metric("luck")
+
+
+def test_an_old_report_is_shown_as_old_and_a_tag_costs_no_column():
+    rank = replace(builders.healthy_rank(0), report_age_s=12.0)
+    shape, context = layout(80, 8, 7), CellContext(NOW)
+    line = row_line(rank, shape, context, tagged=True, old=False)
+
+    assert plain(line).startswith("   0*· running")
+    assert line_width(line) == shape.total
+    assert {style for _, style in line[4::2]} >= {"old", "warning"}
+    assert (" 12s", "warning") in line
+
+
+@pytest.mark.parametrize("palette", PALETTES.values(), ids=PALETTES.keys())
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_every_cell_of_a_row_has_a_style_and_the_row_its_width(palette, width):
+    """A segment without a style ends the app where NO_COLOR is set."""
+    snapshot, _ = builders.hang()
+    shape = layout(width, 8, 7)
+    for rank in snapshot.ranks[4:6]:
+        line = row_line(rank, shape, CellContext(NOW), tagged=False, old=False)
+        strip = row_strip(line, width, palette, at_fault=rank.rank == 5, selected=True)
+        assert strip.cell_length == width
+        assert all(segment.style is not None for segment in strip)
+
+
+def test_the_column_that_rows_are_sorted_by_is_marked_without_colour():
+    shape = layout(80, 8, 7)
+
+    assert ("AGE", "sorted") in title_line(shape, "age")
+    assert line_width(title_line(shape, "age")) == shape.total
+
+
+def test_a_rule_is_as_wide_as_the_screen_with_notes_and_without():
+    assert all(line_width(rule_line(width, "─", "rows 1-17 of 512", "every 2 s")) == width for width in range(5, 90))
+    assert plain(rule_line(40, "─", "rows 1-17 of 512")) == "─" * 21 + " rows 1-17 of 512 ─"
+
+
+def test_a_page_never_has_two_empty_lines_in_a_row():
+    page = Page(40)
+    page.heading("a")
+    page.blank()
+    page.blank()
+    page.heading("b")
+
+    assert texts(page.lines) == ["a", "", "b"]
+
+
+def test_history_takes_one_value_a_second_and_is_bounded():
+    history, snapshot = History(), builders.healthy(2)
+    for tick in range(3 * DEPTH):
+        history.record(replace(snapshot, time_unix_ns=NOW + tick * SECOND // 2))
+
+    assert len(history.of(0).step_ms) == DEPTH
+    history.record(replace(snapshot, run="r2", time_unix_ns=NOW))
+    assert len(history.of(0).step_ms) == 1
+
+
+def test_history_of_a_huge_job_is_kept_only_for_ranks_that_were_looked_at():
+    history, snapshot = History(), builders.healthy(ALL_UP_TO + 1)
+    history.watch(7)
+    history.record(snapshot)
+
+    assert list(history.of(7).step_ms) == [snapshot.rank(7).step_ms]
+    assert not history.of(8).step_ms
+
+
+def test_a_collective_past_its_timeout_says_so():
+    snapshot, _ = builders.hang()
+    late = replace(snapshot, time_unix_ns=NOW + 3600 * SECOND)
+
+    assert any("and has passed" in text for text in texts(detail_lines(late, 0, memory(), 100)))
+
+
+def test_open_calls_are_listed_with_their_tag():
+    snapshot = builders.healthy(1)
+    rank = replace(snapshot.ranks[0], open_calls=(OpenCall("recv", NOW - 5 * SECOND, 0, 7),))
+
+    found = texts(detail_lines(replace(snapshot, ranks=(rank,)), 0, memory(), 100))
+    assert "  in call       recv from 0, tag 7, 5 s" in found
