@@ -249,7 +249,7 @@ def read_entries() -> list[JobEntry]:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             with os.fdopen(descriptor, "rb") as file:
                 entry = msgspec.json.decode(file.read(1 << 16), type=JobEntry)
-        except (OSError, msgspec.DecodeError, msgspec.ValidationError):
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
         if entry.schema == SCHEMA:
             entries.append(entry)

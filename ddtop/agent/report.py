@@ -168,7 +168,7 @@ class Reporter:
 
     def _say_hello(self) -> None:
         running, who = self._running, self._running.who
-        torch = sys.modules.get("torch")
+        version = getattr(sys.modules.get("torch"), "__version__", None)
         self._send(
             Hello(
                 job=running.job,
@@ -184,7 +184,7 @@ class Reporter:
                 script=who.script,
                 argv=redacted_argv(sys.orig_argv),
                 python=sys.version.split()[0],
-                torch=str(torch.__version__) if hasattr(torch, "__version__") else None,
+                torch=str(version) if version else None,
                 backend=running.backend,
                 environment=redacted_environment(os.environ),
                 page_path=str(running.page.path) if running.page.path else None,

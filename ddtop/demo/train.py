@@ -20,7 +20,7 @@ FEATURES, SAMPLES, BATCH = 64, 4096, 16
 STEP_S = 0.03
 
 
-class Images(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+class Images(Dataset[tuple[torch.Tensor, torch.Tensor]]):  # type: ignore[misc]  # torch is Any here
     """Random samples that take `seconds` each to load."""
 
     def __init__(self, seconds: float) -> None:

@@ -26,7 +26,7 @@ def snapshot(job: Job, now_unix_ns: int) -> Snapshot:
     facts = _with_waits(facts, waits, blames, now_unix_ns, policy)
     ranks = tuple(facts.get(rank) or RankFacts(rank, State.MISSING) for rank in range(job.world_size))
     launchers = [host.launcher_alive for _, host in job.hosts.values() if host.launcher_alive is not None]
-    end = ended(job, any(launchers))
+    end = ended(facts.values(), any(launchers), policy)
     reporting = [
         rank
         for rank in ranks

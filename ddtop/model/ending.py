@@ -1,17 +1,26 @@
-"""How a run ended, and who went first."""
+"""How a run ended, and who went first.
+
+What follows a first departure within seconds is a consequence: a connection error on a peer, the launcher's SIGTERM to the
+survivors. The clocks differ by some milliseconds (an exception is stamped in the rank, an exit by the relay when it wakes),
+so a failure that looks like a consequence never goes before one that does not.
+"""
 
 from __future__ import annotations
 
+import re
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
-from ddtop.model.facts import Ended
+from ddtop.model.facts import Ended, RankFacts
 from ddtop.model.policy import Policy
 
-if TYPE_CHECKING:
-    from ddtop.model.job import Job, RankMemory
-
 CANCEL_SIGNALS = (int(signal.SIGTERM), int(signal.SIGINT), int(signal.SIGHUP))
+_CONSEQUENCE = re.compile(
+    r"connection (closed|reset|refused)|closed by peer|broken pipe|recvvalue failed|sendbytes failed|"
+    r"failed to recv|socket (closed|timeout)|remote process exited|peer.*(closed|gone)|connectfullmesh|"
+    r"read error|write error|timed out waiting|store.*(closed|unreachable)",
+    re.IGNORECASE,
+)
 
 
 def exit_text(code: int | None, number: int | None, oom: bool | None = None) -> str:
@@ -25,57 +34,99 @@ def exit_text(code: int | None, number: int | None, oom: bool | None = None) -> 
     return f"exit code {code}" if code is not None else "an unknown end"
 
 
-def failed_at(memory: RankMemory) -> int:
-    """When a rank failed: its exception came before its process's end."""
-    exception = memory.exit.exception if memory.exit else None
-    return min(memory.exit_unix_ns, exception.unix_ns) if exception else memory.exit_unix_ns
+def fatal_exception(rank: RankFacts) -> bool:
+    """An exception that nothing caught ended its main thread."""
+    exception = rank.exception
+    return exception is not None and exception.thread == "main" and exception.type != "SystemExit"
 
 
-def went_well(memory: RankMemory) -> bool:
-    """Exit code 0 without an exception on the main thread."""
-    return memory.exit is not None and memory.exit.code == 0
+def failed(rank: RankFacts) -> bool:
+    """It has gone, or will go, otherwise than in good order."""
+    if rank.exit is None:
+        return fatal_exception(rank)
+    if rank.exit.signal is not None:
+        return True
+    return not rank.exit.exiting if rank.exit.code is None else rank.exit.code != 0
 
 
-def was_cancelled(gone: list[RankMemory], policy: Policy) -> bool:
+def went_unix_ns(rank: RankFacts) -> int:
+    """When it began to go: its exception and its interpreter's exit came before its process's end.
+
+    Its sockets close while the interpreter exits, so peers can fail some 100 ms before the process is gone.
+    """
+    times = [rank.exception.unix_ns] if rank.exception is not None and fatal_exception(rank) else []
+    times += [rank.exit_unix_ns] if rank.exit_unix_ns else []
+    times += [rank.exit.exiting_unix_ns] if rank.exit is not None and rank.exit.exiting_unix_ns else []
+    return min(times, default=0)
+
+
+def is_consequence(rank: RankFacts) -> bool:
+    """It failed in a way in which ranks fail when another one has gone."""
+    if rank.exception is not None and fatal_exception(rank):
+        return bool(_CONSEQUENCE.search(f"{rank.exception.type} {rank.exception.text}"))
+    return rank.exit is not None and rank.exit.signal in CANCEL_SIGNALS
+
+
+def first_to_go(ranks: Collection[RankFacts]) -> tuple[RankFacts, ...]:
+    """The departure that explains the others: one failed rank, or those that finished too early; () if none failed."""
+    bad = [rank for rank in ranks if failed(rank)]
+    if not bad:
+        return ()
+    first = min(bad, key=lambda rank: (is_consequence(rank), went_unix_ns(rank)))
+    if is_consequence(first):
+        early = [rank for rank in ranks if rank.gone and not failed(rank) and went_unix_ns(rank) <= went_unix_ns(first)]
+        if early:
+            return tuple(sorted(early, key=went_unix_ns))
+    return (first,)
+
+
+def was_cancelled(gone: Collection[RankFacts], policy: Policy) -> bool:
     """All of them ended by one act from outside: a signal to all, Ctrl-C, a time limit.
 
-    A launcher that cleans up after a death does so later than `cancel_gap_s`, because it polls; and a rank that a signal
-    of its own killed leaves connection errors behind on the others, which an act on all does not.
+    A launcher that cleans up after a death does so later than `cancel_gap_s`, because it polls.
     """
-    if not gone or not all(_by_cancel(memory) for memory in gone):
+    bad = [rank for rank in gone if failed(rank)]
+    if not bad or not all(_by_cancel(rank) for rank in bad):
         return False
-    times = sorted(failed_at(memory) for memory in gone)
+    times = sorted(_signalled_unix_ns(rank) for rank in bad)
     if times[-1] - times[0] > policy.together_s * 1e9:
         return False
-    interrupted = [memory for memory in gone if _interrupted(memory)]
-    return len(interrupted) == len(gone) or len(times) < 2 or times[1] - times[0] <= policy.cancel_gap_s * 1e9
-
-
-def _interrupted(memory: RankMemory) -> bool:
-    exception = memory.exit.exception if memory.exit else None
-    return (exception is not None and exception.type == "KeyboardInterrupt") or (
-        memory.exit is not None and memory.exit.signal == int(signal.SIGINT)
+    return all(interrupted(rank) for rank in bad) or (
+        len(times) > 1 and times[1] - times[0] <= policy.cancel_gap_s * 1e9
     )
 
 
-def _by_cancel(memory: RankMemory) -> bool:
-    if memory.exit is None:
+def _signalled_unix_ns(rank: RankFacts) -> int:
+    return went_unix_ns(rank) if interrupted(rank) else rank.exit_unix_ns or 0
+
+
+def interrupted(rank: RankFacts) -> bool:
+    """Ctrl-C ended it."""
+    if rank.exception is not None and fatal_exception(rank) and rank.exception.type == "KeyboardInterrupt":
+        return True
+    return rank.exit is not None and rank.exit.signal == int(signal.SIGINT)
+
+
+def _by_cancel(rank: RankFacts) -> bool:
+    if rank.exit is None:
         return False
-    return memory.exit.signal in CANCEL_SIGNALS or memory.exit.code in (128 + 15, 128 + 2) or _interrupted(memory)
+    return rank.exit.signal in CANCEL_SIGNALS or rank.exit.code in (128 + 15, 128 + 2) or interrupted(rank)
 
 
-def ended(job: Job, launcher_alive: bool) -> Ended | None:
+def ended(ranks: Collection[RankFacts], launcher_alive: bool, policy: Policy) -> Ended | None:
     """None while a rank lives, or while a launcher that may restart them does."""
-    gone = [memory for memory in job.ranks.values() if memory.exit is not None]
-    if not gone or len(gone) < len(job.ranks) or launcher_alive:
+    gone = [rank for rank in ranks if rank.gone]
+    if not gone or len(gone) < len(ranks) or launcher_alive:
         return None
-    last = max(memory.exit_unix_ns for memory in gone)
-    bad = [memory for memory in gone if not went_well(memory)]
-    if not bad:
+    last = max(rank.exit_unix_ns or 0 for rank in gone)
+    if not any(failed(rank) for rank in gone):
         return Ended("all ranks finished", None, last)
-    if was_cancelled(gone, job.policy):
+    if was_cancelled(gone, policy):
         return Ended("cancelled", None, last)
-    first = min(bad, key=failed_at)
-    assert first.exit is not None
-    how = exit_text(first.exit.code, first.exit.signal, first.exit.oom)
-    return Ended(f"rank {first.hello.rank} went first: {how}", first.hello.rank, last)
+    first = first_to_go(gone)[0]
+    if first.exception is not None and fatal_exception(first):
+        how = first.exception.type
+    else:
+        assert first.exit is not None
+        how = exit_text(first.exit.code, first.exit.signal, first.exit.oom)
+    return Ended(f"rank {first.rank} went first: {how}", first.rank, last)

@@ -76,7 +76,10 @@ class Job:
         self._note_time(envelope.unix_ns)
         if isinstance(record, Hello):
             self._on_hello(envelope, record)
-            return
+        else:
+            self._on_rank(envelope, record)
+
+    def _on_rank(self, envelope: Envelope, record: RankState | Groups | Exit) -> None:
         memory = self.ranks.get(envelope.rank) if envelope.rank is not None else None
         if memory is None:
             return

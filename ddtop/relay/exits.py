@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-_INFO = struct.Struct("<QQ12Ii4x")  # mask, cgroup id, 12 ids, exit code; 72 bytes
+_INFO = struct.Struct("<QQ11Ii")  # mask, cgroup id, 11 ids, exit code; 64 bytes, the first published size
 _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_GET_INFO = (3 << 30) | (_INFO.size << 16) | (0xFF << 8) | 11  # _IOWR(0xFF, 11, size)
 _TRIES, _BETWEEN_S = 10, 0.002
@@ -43,7 +43,7 @@ def ending(pidfd: int, pid: int) -> Ending:
 
 
 def _from_pidfd(pidfd: int) -> int | None:
-    buffer = bytearray(_INFO.pack(_PIDFD_INFO_EXIT, *([0] * 14)))
+    buffer = bytearray(_INFO.pack(_PIDFD_INFO_EXIT, *([0] * 13)))
     try:
         fcntl.ioctl(pidfd, _PIDFD_GET_INFO, buffer)
     except OSError:

@@ -93,7 +93,7 @@ def open_envelope(data: bytes) -> Envelope:
         raise WireError(f"frame of {len(data)} bytes, at most {FRAME_BYTES_MAX} are read")
     try:
         envelope = _envelope_decoder.decode(data)
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _why(data, error) from None
     if envelope.major != SCHEMA_MAJOR:
         raise _other_version(envelope.major)
@@ -108,7 +108,7 @@ def open_record(envelope: Envelope) -> AnyRecord:
     """
     try:
         record = _record_decoder.decode(envelope.record)
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"{envelope.kind} cannot be read: {error}") from None
     if type(record).__name__ != envelope.kind:
         raise WireError(f"the envelope says {envelope.kind}, the record is a {type(record).__name__}")

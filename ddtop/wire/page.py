@@ -102,6 +102,6 @@ def _read_exception(page: memoryview | bytes, words: memoryview) -> LastExceptio
         if words[EXCEPTION_SEQUENCE_AT] == before:
             try:
                 return msgspec.msgpack.decode(data, type=LastException)
-            except (msgspec.DecodeError, msgspec.ValidationError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 return None
     return None

@@ -249,7 +249,7 @@ class Exit(Record, frozen=True, array_like=True):
 
     Exactly one of `code` and `signal` is set, or neither where the kernel did not tell (`how` = "unknown").
     `order` counts the exits that this relay saw, from 0: the first to go is 0. `exiting`: it had begun an orderly
-    interpreter exit. `oom`: the cgroup's OOM killer counted a kill at that time; None where it cannot be read.
+    interpreter exit, at `exiting_unix_ns`. `oom`: the cgroup's OOM killer counted a kill at that time; None where it cannot be read.
     `orphans`: children that outlived it (DataLoader workers keep its sockets open).
     """
 
@@ -264,6 +264,7 @@ class Exit(Record, frozen=True, array_like=True):
     exception: LastException | None = None
     orphans: tuple[int, ...] = ()
     last_state: str | None = None
+    exiting_unix_ns: int | None = None
 
 
 class Command(Record, frozen=True, array_like=True):

@@ -12,6 +12,8 @@ import pytest
 def plain_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The clock on the screen is the viewer's own: here it is UTC."""
     monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLORTERM", "truecolor")
     for name in ("NO_COLOR", "TEXTUAL_COLOR_SYSTEM", "TEXTUAL_THEME"):
         monkeypatch.delenv(name, raising=False)
     time.tzset()

@@ -127,9 +127,9 @@ async def test_a_filter_is_applied_while_it_is_typed_and_escape_takes_it_away():
 
 async def test_keys_of_the_app_are_letters_while_a_filter_is_typed():
     async with watching(live(builders.healthy())) as (app, pilot):
-        await pilot.press("slash", *"qpt")
+        await pilot.press("slash", *"qpt", "slash")
 
-        assert app.screen.input.value == "qpt"
+        assert app.screen.input.value == "qpt/"
         assert not app.session.frozen
 
 
@@ -278,6 +278,14 @@ async def test_no_colour_is_kept_to(monkeypatch):
     async with watching(live(*builders.hang())) as (app, _):
         assert app.session.paint.palette.name == "mono"
         assert "✖ culprit" in "\n".join(screen_text(app))
+
+
+async def test_with_sixteen_colours_the_terminals_own_are_taken(monkeypatch):
+    """The nearest of sixteen to a soft yellow is white: blocked rows would look like any other."""
+    monkeypatch.setenv("TERM", "screen")
+    monkeypatch.delenv("COLORTERM")
+    async with watching(live(*builders.hang())) as (app, _):
+        assert app.session.paint.palette.name == "ansi"
 
 
 async def test_help_explains_keys_and_columns_and_closes_with_its_own_key():

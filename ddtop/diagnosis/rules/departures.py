@@ -1,8 +1,6 @@
 """`rank-crashed`, `rank-killed`, `left-early`, `cancelled`: a rank has gone, or will never come back from its exception.
 
-Who went first decides. What follows within seconds is a consequence: a connection error on a peer, the launcher's
-SIGTERM to the survivors. The clocks differ by some milliseconds (an exception is stamped in the rank, an exit by the relay
-when it wakes), so a failure that looks like a consequence never goes before one that does not.
+Who went first decides (`model.ending`); what followed is folded under it.
 """
 
 from __future__ import annotations
@@ -11,91 +9,58 @@ import re
 
 from ddtop.diagnosis.finding import CRITICAL, INFO, Finding
 from ddtop.diagnosis.words import collective_text, duration, file_line, names_of_groups, ranks_text, verb
-from ddtop.model.ending import CANCEL_SIGNALS, exit_text
+from ddtop.model.ending import CANCEL_SIGNALS, exit_text, failed, fatal_exception, first_to_go, interrupted, was_cancelled, went_unix_ns
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.policy import Policy
-
-_CONSEQUENCE = re.compile(
-    r"connection (closed|reset|refused)|closed by peer|broken pipe|recvvalue failed|sendbytes failed|"
-    r"failed to recv|socket (closed|timeout)|remote process exited|peer.*(closed|gone)|connectfullmesh|"
-    r"read error|write error|timed out waiting|store.*(closed|unreachable)",
-    re.IGNORECASE,
-)
 
 
 def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     """At most one finding: the first to go, and what that did to the others."""
-    failed = [rank for rank in snapshot.ranks if _failed(rank)]
-    finished = [rank for rank in snapshot.ranks if rank.exit is not None and not _failed(rank)]
-    if not failed:
-        return _left_behind(snapshot, finished)
-    if snapshot.ended is not None and snapshot.ended.reason == "cancelled":
-        return [_cancelled(snapshot, failed)]
-    first = min(failed, key=lambda rank: (_is_consequence(rank), failed_unix_ns(rank)))
-    if _is_consequence(first):
-        early = [rank for rank in finished if failed_unix_ns(rank) <= failed_unix_ns(first)]
-        if early:
-            return [_left_early(snapshot, early, [rank.rank for rank in failed])]
+    bad = [rank for rank in snapshot.ranks if failed(rank)]
+    if not bad:
+        return _left_behind(snapshot, [rank for rank in snapshot.ranks if rank.gone])
+    if all(rank.gone for rank in snapshot.ranks if rank.hello is not None) and was_cancelled(bad, policy):
+        return [_cancelled(snapshot, bad)]
+    first, *more = first_to_go(snapshot.ranks)
+    if not failed(first):
+        return [_left_early(snapshot, [first, *more], [rank.rank for rank in bad])]
     if _may_be_cancelled(first, snapshot, policy):
         return []
     others = tuple(
         rank.rank
         for rank in snapshot.ranks
-        if rank.rank != first.rank and rank.hello is not None and (rank in failed or not rank.gone)
+        if rank.rank != first.rank and rank.hello is not None and (rank in bad or not rank.gone)
     )
     return [_killed(snapshot, first, others) if _was_killed(first) else _crashed(snapshot, first, others)]
 
 
-def failed_unix_ns(rank: RankFacts) -> int:
-    """When it failed: its exception came before its process's end."""
-    times = [rank.exception.unix_ns] if _fatal_exception(rank) and rank.exception else []
-    times += [rank.exit_unix_ns] if rank.exit_unix_ns else []
-    return min(times, default=0)
-
-
-def _fatal_exception(rank: RankFacts) -> bool:
-    exception = rank.exception
-    return exception is not None and exception.thread == "main" and exception.type != "SystemExit"
-
-
-def _failed(rank: RankFacts) -> bool:
-    if rank.exit is None:
-        return _fatal_exception(rank)
-    return rank.exit.signal is not None or (rank.exit.code is not None and rank.exit.code != 0) or (
-        rank.exit.code is None and not rank.exit.exiting
-    )
-
-
 def _was_killed(rank: RankFacts) -> bool:
+    # A launcher's SIGTERM may overtake a rank that is on its way out of its own exception.
+    if fatal_exception(rank):
+        return False
     return rank.exit is not None and (rank.exit.signal is not None or rank.exit.code is None)
-
-
-def _is_consequence(rank: RankFacts) -> bool:
-    exception = rank.exception
-    if exception is not None and _fatal_exception(rank):
-        return bool(_CONSEQUENCE.search(f"{exception.type} {exception.text}"))
-    return rank.exit is not None and rank.exit.signal in CANCEL_SIGNALS
 
 
 def _may_be_cancelled(first: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
     # One SIGTERM alone may be the first of many: wait until it is clear whether the others follow.
-    if first.exit is None or first.exit.signal not in CANCEL_SIGNALS:
+    signalled = first.exit is not None and first.exit.signal in CANCEL_SIGNALS
+    if not signalled and not interrupted(first):
         return False
-    return snapshot.ended is None and snapshot.time_unix_ns - failed_unix_ns(first) < policy.together_s * 1e9
+    return snapshot.ended is None and snapshot.time_unix_ns - went_unix_ns(first) < policy.together_s * 1e9
 
 
-def _cancelled(snapshot: Snapshot, failed: list[RankFacts]) -> Finding:
-    first = min(failed, key=failed_unix_ns)
+def _cancelled(snapshot: Snapshot, bad: list[RankFacts]) -> Finding:
+    first = min(bad, key=went_unix_ns)
     how = "KeyboardInterrupt" if first.exception else exit_text(None, first.exit.signal if first.exit else None)
-    ranks = tuple(rank.rank for rank in failed)
+    ranks = tuple(rank.rank for rank in bad)
     return Finding(
         kind="cancelled",
         severity=INFO,
         ranks=(),
         victims=(),
-        since_unix_ns=failed_unix_ns(first),
+        since_unix_ns=went_unix_ns(first),
         summary=f"the job was cancelled: {ranks_text(ranks)} ended together ({how})",
-        evidence=tuple(_end_line(rank, snapshot) for rank in failed[:8]),
+        evidence=tuple(_end_line(rank, snapshot) for rank in bad[:8]),
         advice="nothing to mend if you, the scheduler or a time limit ended it",
     )
 
@@ -127,7 +92,7 @@ def _killed(snapshot: Snapshot, first: RankFacts, others: tuple[int, ...]) -> Fi
 
 
 def _crashed(snapshot: Snapshot, first: RankFacts, others: tuple[int, ...]) -> Finding:
-    exception = first.exception if _fatal_exception(first) else None
+    exception = first.exception if fatal_exception(first) else None
     if exception is not None:
         text = f": {exception.text[:100]}" if exception.text else ""
         at = f" at {file_line(exception.place)} {exception.place.function}" if exception.place else ""
@@ -166,7 +131,7 @@ def _first(
         severity=CRITICAL,
         ranks=(first.rank,),
         victims=others,
-        since_unix_ns=failed_unix_ns(first),
+        since_unix_ns=went_unix_ns(first),
         summary=summary,
         evidence=evidence,
         advice=advice,
@@ -179,13 +144,14 @@ def _first(
 def _evidence(snapshot: Snapshot, first: RankFacts) -> tuple[str, ...]:
     lines = [_end_line(first, snapshot)]
     if first.place is not None:
-        lines.append(f"last seen at {file_line(first.place)} {first.place.function}, iteration {first.iteration}")
+        at = f", iteration {first.iteration:,}" if first.iteration is not None else ""
+        lines.append(f"last seen at {file_line(first.place)} {first.place.function}{at}")
     later = sorted(
-        (rank for rank in snapshot.ranks if rank.rank != first.rank and (_failed(rank) or rank.gone)),
-        key=failed_unix_ns,
+        (rank for rank in snapshot.ranks if rank.rank != first.rank and (failed(rank) or rank.gone)),
+        key=went_unix_ns,
     )
     for rank in later[:6]:
-        gap = (failed_unix_ns(rank) - failed_unix_ns(first)) / 1e9
+        gap = (went_unix_ns(rank) - went_unix_ns(first)) / 1e9
         lines.append(f"{gap:+.2f} s: {_end_line(rank, snapshot)}")
     return tuple(lines)
 
@@ -197,8 +163,10 @@ def _end_line(rank: RankFacts, snapshot: Snapshot) -> str:
     elif rank.pid is not None:
         text += f" (pid {rank.pid}): still alive"
     if rank.exception is not None:
-        text += f", {rank.exception.type}: {rank.exception.text[:120]}"
-    ago = (snapshot.time_unix_ns - failed_unix_ns(rank)) / 1e9
+        # gloo puts the path of its own source file before the reason.
+        reason = re.sub(r"^\[[^\]]*\]\s*", "", rank.exception.text)
+        text += f", {rank.exception.type}: {reason[:80]}"
+    ago = (snapshot.time_unix_ns - went_unix_ns(rank)) / 1e9
     return f"{text}, {duration(ago)} ago" if ago > 1 else text
 
 
@@ -214,7 +182,7 @@ def _left_behind(snapshot: Snapshot, finished: list[RankFacts]) -> list[Finding]
 
 def _left_early(snapshot: Snapshot, early: list[RankFacts], victims: list[int]) -> Finding:
     ranks = tuple(rank.rank for rank in early)
-    first = min(early, key=failed_unix_ns)
+    first = min(early, key=went_unix_ns)
     waiting = next((snapshot.rank(rank).wait for rank in victims if snapshot.rank(rank).wait is not None), None)
     summary = f"{ranks_text(ranks)} finished and left with exit code 0 while {ranks_text(victims)} still needed {verb(ranks, 'it', 'them')}"
     if first.iteration is not None:
@@ -227,7 +195,7 @@ def _left_early(snapshot: Snapshot, early: list[RankFacts], victims: list[int]) 
         severity=CRITICAL,
         ranks=ranks,
         victims=tuple(victims),
-        since_unix_ns=failed_unix_ns(first),
+        since_unix_ns=went_unix_ns(first),
         summary=summary,
         evidence=tuple(_end_line(snapshot.rank(rank), snapshot) for rank in (*ranks[:4], *victims[:4])),
         advice="uneven inputs: use DDP's join(), drop_last=True or shards that divide by the world size; else a barrier before exit",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widgets import Input
 
@@ -57,7 +57,8 @@ class MainScreen(FactsScreen):
     MainScreen.in-groups #ranks { display: none; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        ("slash", "filter", "filter"),
+        # First of all keys, so that what was typed ahead on a slow line goes to the filter and is not obeyed.
+        Binding("slash", "filter", "filter", priority=True),
         ("escape", "clear_filter", "clear the filter"),
         ("less_than_sign", "sort(-1)", "sort by the column before"),
         ("greater_than_sign,f6", "sort(1)", "sort by the next column"),
@@ -201,7 +202,7 @@ class MainScreen(FactsScreen):
         """Show the ranks or the groups."""
         self.view = view
         self.set_class(view == GROUPS, "in-groups")
-        (self.groups if view == GROUPS else self.table).focus()
+        self.set_focus(self.groups if view == GROUPS else self.table)
         self.call_after_refresh(self.show_facts)
 
     def action_sort(self, steps: int) -> None:
@@ -238,22 +239,33 @@ class MainScreen(FactsScreen):
         """Open the page of a rank."""
         self.app.push_screen(RankScreen(self.session, message.rank))
 
+    def on_rank_table_resized(self) -> None:
+        """Titles, side pane and foot depend on the table's size."""
+        self.show_facts()
+
     def on_rank_table_moved(self) -> None:
         """The side pane and the foot follow the cursor."""
         self._show_side()
         self._show_foot()
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """A slash in the filter is a slash."""
+        if action == "filter" and (self.view != RANKS or self.has_class("filtering")):
+            return False
+        return super().check_action(action, parameters)
+
     def action_filter(self) -> None:
         """Ask for a filter."""
         if self.view == RANKS:
             self.add_class("filtering")
-            self.input.focus()
+            # At once: keys that were typed ahead would otherwise be taken as commands.
+            self.set_focus(self.input)
 
     def action_clear_filter(self) -> None:
         """Show all rows again."""
         self.remove_class("filtering")
         self.input.value = ""
-        self.table.focus()
+        self.set_focus(self.table)
 
     def on_input_changed(self, message: Input.Changed) -> None:
         """Filter while it is typed."""
@@ -263,4 +275,4 @@ class MainScreen(FactsScreen):
     def on_input_submitted(self) -> None:
         """Keep the filter and go back to the table."""
         self.remove_class("filtering")
-        self.table.focus()
+        self.set_focus(self.table)

@@ -63,6 +63,9 @@ class RankTable(ScrollView, can_focus=True):
             super().__init__()
             self.rank = rank
 
+    class Resized(Message):
+        """The table has another size."""
+
     class Moved(Message):
         """The cursor or the visible part moved."""
 
@@ -174,9 +177,10 @@ class RankTable(ScrollView, can_focus=True):
         self.post_message(self.Moved())
 
     def on_resize(self) -> None:
-        """The columns may be others now."""
+        """The columns may be others now, and so may their titles."""
         self._drawn.clear()
         self._redraw()
+        self.post_message(self.Resized())
 
     def _move_to(self, index: int) -> None:
         if not self._order:

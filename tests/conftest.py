@@ -1,0 +1,41 @@
+"""What all rooms' tests share: repeatable examples, and folders of their own for state and sockets."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "ddtop", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("ddtop")
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where one test's ddtop keeps its jobs and its sockets."""
+
+    state: Path
+    runtime: Path
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
+    """Own state and runtime folders; the latter short, because a socket path has at most 107 bytes."""
+    runtime = Path(tempfile.mkdtemp(prefix="ddt-"))
+    found = Home(tmp_path / "state", runtime)
+    for name in [name for name in os.environ if name.startswith(("DDTOP", "TORCHELASTIC_"))]:
+        monkeypatch.delenv(name)
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DDTOP_STATE", str(found.state))
+    monkeypatch.setenv("DDTOP_RUNTIME", str(found.runtime))
+    yield found
+    shutil.rmtree(runtime, ignore_errors=True)

@@ -1,0 +1,362 @@
+"""Others wait in a collective that a rank has not joined: who is blamed, how loudly, and who is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.jobs import WORLD, FakeJob, place
+
+
+def hang(before_s=10.0):
+    """Four ranks train, then rank 2 stands in user code and the others wait for it."""
+    job = FakeJob(4)
+    job.trains(before_s)
+    job.ranks[2].stands_at("wait_for_licence", "/home/ada/train.py", 53)
+    job.others_wait(2)
+    return job
+
+
+def test_a_rank_that_stands_elsewhere_while_all_others_wait_is_named_with_its_place():
+    """"Training just hangs": rank 2 waited for a licence server, and NCCL's timeout named the other three."""
+    job = hang()
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "not-in-collective", (2,))
+    assert finding.victims == (0, 1, 3)
+    assert finding.summary == (
+        "rank 2 has been in wait_for_licence (train.py:53) for 8 s; ranks 0,1,3 wait for it in all_reduce #101 of default_pg"
+    )
+    assert (finding.group, finding.op, finding.seq) == (WORLD, "all_reduce", 101)
+    assert "torch gives up in 29 min" in finding.advice
+    assert "rank 2 has put in #100, ranks 0,1,3 wait in #101" in finding.evidence
+
+
+def test_it_is_named_within_ten_seconds_of_the_fault():
+    job = hang()
+    job.passes(8)
+
+    first = next(index for index, verdict in enumerate(job.verdicts()) if verdict.health == "critical")
+
+    assert 15.0 < first * 0.5 <= 18.0
+
+
+def test_just_under_the_limit_nothing_is_said():
+    job = hang()
+    job.passes(5)
+
+    assert job.ever() == []
+
+
+def test_a_wait_that_ends_before_the_limit_leaves_no_trace():
+    """One slow step: the garbage collector, a page-cache miss, a slow file open."""
+    job = hang()
+    job.passes(4.5)
+    for rank in job.ranks:
+        rank.comes_back()
+    job.trains(10)
+
+    assert job.ever() == []
+
+
+def test_a_rank_that_visibly_works_is_a_warning_first():
+    """Rank 0 validates while the others wait in a barrier: every other job does, once an epoch."""
+    job = FakeJob(4)
+    job.trains(10)
+    job.ranks[0].works_at("validate", "/home/ada/eval.py", 31)
+    job.others_wait(0, op="barrier", sizes=())
+    job.passes(40)
+
+    finding = job.finding()
+
+    assert job.ever() == [("warning", "not-in-collective", (0,))]
+    assert finding.summary == (
+        "rank 0 is still working, in validate (eval.py:31), 40 s; "
+        "ranks 1-3 wait for it in barrier #101 of default_pg"
+    )
+
+
+def test_a_rank_that_works_without_end_becomes_critical():
+    """`while True: pass` on one rank burns a core for ever: that is a hang too."""
+    job = FakeJob(4)
+    job.trains(10)
+    job.ranks[1].works_at("spin")
+    job.others_wait(1)
+    job.passes(63)
+
+    assert job.ever() == [("warning", "not-in-collective", (1,)), ("critical", "not-in-collective", (1,))]
+
+
+def test_a_job_that_is_used_to_long_waits_is_not_warned_about_them():
+    """It saves 20 s every epoch: three times the longest wait that ended well is its own measure."""
+    job = FakeJob(4)
+    for rank in job.ranks:
+        rank.healthy_wait_ms = 20_000.0
+    job.trains(10)
+    job.ranks[0].works_at("save_checkpoint")
+    job.others_wait(0)
+    job.passes(55)
+
+    assert job.ever() == []
+
+
+def test_half_of_the_group_timeout_is_the_latest_moment_for_critical():
+    job = FakeJob(4)
+    job.trains(10)
+    job.ranks[0].works_at("validate")
+    job.others_wait(0, timeout_ms=40_000)
+    job.passes(22)
+
+    assert job.kinds() == [("critical", "not-in-collective", (0,))]
+
+
+def test_a_rank_that_reads_a_file_is_working_though_its_cpu_sleeps():
+    """A checkpoint of 40 GB over NFS: no CPU, but a steady stream of bytes."""
+    job = FakeJob(4)
+    job.trains(10)
+    job.ranks[0].stands_at("save_checkpoint", waits_on="file")
+    job.ranks[0].io_per_s = 50e6
+    job.others_wait(0)
+    job.passes(30)
+
+    assert job.ever() == [("warning", "not-in-collective", (0,))]
+
+
+def test_io_below_the_policy_rate_is_not_work():
+    """The agent's own reports and a heartbeat in user code always move some bytes."""
+    job = hang()
+    job.ranks[2].io_per_s = 900.0
+    job.passes(8)
+
+    assert job.kinds() == [("critical", "not-in-collective", (2,))]
+
+
+def test_the_waiters_polling_at_full_cpu_do_not_hide_the_hang():
+    """gloo and MPI poll: a waiter at 100 % CPU is still a waiter."""
+    job = hang()
+    for number in (0, 1, 3):
+        job.ranks[number].cores = 1.0
+    job.passes(8)
+
+    assert job.kinds() == [("critical", "not-in-collective", (2,))]
+
+
+def test_two_culprits_are_one_finding():
+    """Half of the ranks took the other branch."""
+    job = FakeJob(4)
+    job.trains(10)
+    job.ranks[1].stands_at("evaluate")
+    job.ranks[3].stands_at("evaluate")
+    job.others_wait(1, 3)
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert (finding.kind, finding.ranks, finding.victims) == ("not-in-collective", (1, 3), (0, 2))
+    assert finding.summary.startswith("ranks 1,3 have been in evaluate (train.py:40) for 8 s; ranks 0,2 wait for them")
+
+
+def test_a_chain_of_groups_ends_at_the_one_that_waits_for_nobody():
+    """0 waits for 1 in the tensor group, 1 waits for 2 in the data group: only 2 is to blame."""
+    job = FakeJob(4)
+    job.new_group("tp", 0, 1)
+    job.new_group("dp", 1, 2)
+    job.trains(10)
+    job.ranks[2].stands_at("fetch")
+    job.ranks[1].waits_in(group="dp")
+    job.ranks[0].waits_in(group="tp")
+    job.ranks[3].waits_in()
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert (finding.kind, finding.ranks, finding.victims) == ("not-in-collective", (2,), (0, 1, 3))
+    assert finding.group in ("dp", WORLD)
+
+
+def test_members_of_another_group_are_not_blamed_for_not_being_in_it():
+    job = FakeJob(4)
+    job.new_group("1", 0, 1)
+    job.trains(10)
+    job.ranks[1].stands_at("fetch")
+    job.ranks[0].waits_in(group="1")
+    job.passes(8)
+
+    assert job.kinds() == [("critical", "not-in-collective", (1,))]
+
+
+def test_send_and_recv_do_not_make_a_rank_look_ahead_of_the_others():
+    """gloo's sequence counts p2p too: the pipeline's first stage stood at #1203, the last at #400, both in #100."""
+    job = FakeJob(2)
+    job.ranks[0].standings[WORLD].offset = 800
+    job.ranks[0].standings[WORLD].enqueued = job.ranks[0].standings[WORLD].completed = 800
+    job.trains(10)
+    for rank in job.ranks:
+        rank.waits_in()
+    job.passes(3)
+
+    assert [wait.behind for wait in job.snapshot().waits] == [(), ()]
+    assert [wait.seq for wait in job.snapshot().waits] == [101, 101]
+
+
+def test_a_rank_inside_point_to_point_is_not_called_the_end_of_the_chain():
+    """A pipeline stage in recv waits too; whose fault that is cannot be told from sequence numbers."""
+    job = FakeJob(2)
+    job.trains(10)
+    job.ranks[0].stands_at("forward_backward", callee="recv", waits_on="p2p", activity="collective")
+    job.ranks[1].waits_in()
+    job.passes(30)
+
+    assert job.ever() == []
+
+
+def test_an_asynchronous_collective_while_computing_holds_nobody_up():
+    """DDP's buckets are open most of the time of every healthy backward."""
+    job = FakeJob(4)
+    job.trains(10)
+    job.ranks[0].works_at("train_step", activity="forward")
+    for number in (1, 2, 3):
+        job.ranks[number].waits_in(computing=True)
+    job.passes(30)
+
+    assert job.ever() == []
+
+
+def test_a_rank_whose_agent_never_spoke_is_not_blamed():
+    """One node without ddtop installed: of its ranks nothing is known, so nothing is said about them."""
+    job = FakeJob(4, absent=[3])
+    job.trains(10)
+    for number in (0, 1, 2):
+        job.ranks[number].waits_in()
+    job.passes(30)
+
+    assert job.ever() == []
+    assert job.verdict().calm == "starting: 3/4 ranks seen, not yet 3"
+
+
+def test_start_up_of_minutes_is_silent():
+    """Importing torch from a cold NFS, then a rendezvous where the last node comes late."""
+    job = FakeJob(4)
+    for rank in job.ranks:
+        rank.trains, rank.phase, rank.standings, rank.iteration = False, "starting", {}, None
+        rank.works_at("<module>")
+    job.passes(60)
+    for rank in job.ranks[:3]:
+        rank.is_in_init()
+    job.passes(120)
+
+    assert job.ever() == []
+    assert job.verdict().calm == "starting: 4/4 ranks not in a process group yet, 3 in init_process_group"
+
+
+def test_a_healthy_job_is_silent_and_says_so():
+    job = FakeJob(4)
+    job.trains(60)
+
+    assert job.ever() == []
+    assert (job.verdict().health, job.verdict().headline) == ("ok", "ok: 4/4 moving, watched 60 s")
+
+
+def test_an_idle_job_in_which_nobody_waits_is_quiet_and_not_critical():
+    """A notebook at lunch."""
+    job = FakeJob(2)
+    job.trains(10)
+    for rank in job.ranks:
+        rank.stands_at("<module>")
+    job.passes(30)
+
+    assert job.ever() == []
+    assert job.verdict().calm == "quiet: no rank has moved for 30 s, and none waits for another"
+
+
+def test_a_silent_rank_that_others_wait_for_has_a_frozen_interpreter():
+    """A C extension slept with the GIL held: nothing in Python could say so any more."""
+    job = FakeJob(4)
+    job.trains(10)
+    job.ranks[1].place = place("tokenize", "/home/ada/tok.py", 7)
+    job.passes(0.5)
+    job.ranks[1].freezes()
+    job.others_wait(1)
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "interpreter-frozen", (1,))
+    assert finding.summary.startswith(
+        "rank 1 runs but its interpreter is frozen: silent for 8 s, last seen in tokenize (tok.py:7); ranks 0,2,3 wait"
+    )
+
+
+def test_a_frozen_interpreter_that_burns_cpu_is_a_warning():
+    """An index build in C holds the GIL for half a minute and then goes on."""
+    job = FakeJob(4)
+    job.trains(10)
+    job.ranks[1].freezes(cores=1.0)
+    job.others_wait(1)
+    job.passes(30)
+
+    assert job.ever() == [("warning", "interpreter-frozen", (1,))]
+
+
+def test_a_silent_rank_that_nobody_waits_for_is_not_a_finding():
+    """All ranks build the same index in C at the same time."""
+    job = FakeJob(4)
+    job.trains(10)
+    for rank in job.ranks:
+        rank.freezes(cores=1.0)
+    job.passes(30)
+
+    assert job.ever() == []
+
+
+def test_a_rank_that_left_its_loop_while_others_still_need_it_left_early():
+    """Uneven inputs: rank 3 had one batch fewer, and stands in its exit handlers."""
+    job = FakeJob(4)
+    job.trains(10)
+    job.ranks[3].leaves()
+    job.others_wait(3)
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "left-early", (3,))
+    assert finding.summary.startswith("rank 3 is done after iteration 100 and waiting at exit for its other threads")
+    assert "join()" in finding.advice
+
+
+def test_a_place_that_cannot_be_seen_is_said_to_be_unseen():
+    job = hang()
+    job.ranks[2].place = None
+    job.passes(8)
+
+    assert job.finding().summary.startswith("rank 2 has been at a place that cannot be seen for 8 s")
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"waits_on": "lock"}, "waiting for a lock (train.py:53 take)"),
+        ({"waits_on": "child"}, "waiting for a child process (train.py:53 take)"),
+        ({"activity": "loader", "waits_on": "DataLoader"}, "in the DataLoader (train.py:53 take)"),
+        ({"waits_on": "debugger"}, "in a debugger (train.py:53 take)"),
+    ],
+)
+def test_the_summary_says_where_the_culprit_is_instead(more, text):
+    job = FakeJob(2)
+    job.trains(10)
+    job.ranks[1].stands_at("take", line=53, **more)
+    job.others_wait(1)
+    job.passes(8)
+
+    assert job.finding().summary.startswith(f"rank 1 has been {text} for 8 s")
+
+
+def test_without_the_relays_look_the_rank_gets_the_benefit_of_the_doubt():
+    """/proc of another user's container cannot be read: unknown is treated as working, never as standing still."""
+    job = hang()
+    job.look_at_hosts = lambda: None
+    job.records = [(envelope, record) for envelope, record in job.records if envelope.kind != "HostState"]
+    job.passes(20)
+
+    assert {severity for severity, _, _ in job.ever()} == {"warning"}

@@ -1,0 +1,57 @@
+"""Any record, made from the records' own types: a new field is covered the day it is added."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import msgspec
+import msgspec.inspect as types
+from hypothesis import strategies as st
+
+from ddtop.wire import records
+
+INTEGERS = st.integers(-(2**63), 2**64 - 1)
+TEXTS = st.text(max_size=12)
+LONGEST = 3
+RECORDS: tuple[type[records.Record], ...] = get_args(records.AnyRecord)
+
+
+def values_of(kind: types.Type) -> st.SearchStrategy[Any]:
+    """All values of one type that a record may hold."""
+    if isinstance(kind, types.NoneType):
+        return st.none()
+    if isinstance(kind, types.BoolType):
+        return st.booleans()
+    if isinstance(kind, types.IntType):
+        return INTEGERS
+    if isinstance(kind, types.FloatType):
+        return st.floats(allow_nan=False)
+    if isinstance(kind, types.StrType):
+        return TEXTS
+    if isinstance(kind, types.UnionType):
+        return st.one_of([values_of(one) for one in kind.types])
+    if isinstance(kind, types.VarTupleType):
+        return st.lists(values_of(kind.item_type), max_size=LONGEST).map(tuple)
+    if isinstance(kind, types.DictType):
+        return st.dictionaries(values_of(kind.key_type), values_of(kind.value_type), max_size=LONGEST)
+    if isinstance(kind, types.StructType):
+        return struct_of(kind.cls)
+    raise NotImplementedError(f"no values of {kind}")
+
+
+def struct_of(cls: type[Any]) -> st.SearchStrategy[Any]:
+    """All values of one record."""
+    info = types.type_info(cls)
+    assert isinstance(info, types.StructType)
+    return st.builds(cls, **{field.name: values_of(field.type) for field in info.fields})
+
+
+def simplest(cls: type[Any]) -> Any:
+    """The record with every optional field left out."""
+    empty = {types.StrType: "", types.IntType: 0, types.FloatType: 0.0, types.BoolType: False, types.VarTupleType: ()}
+    required = {}
+    for field in msgspec.structs.fields(cls):
+        if field.required:
+            kind = types.type_info(field.type)
+            required[field.name] = None if isinstance(kind, types.UnionType) else empty[type(kind)]
+    return cls(**required)

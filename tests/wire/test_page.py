@@ -1,0 +1,102 @@
+"""The state page as a reader sees it: another process may be writing, or may have died while it did."""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddtop.wire import page as layout
+from ddtop.wire.page import PageError, read_page
+from ddtop.wire.records import LastException, Place
+
+ERROR = LastException("ValueError", "bad sample 7", 99, Place("load", "data.py", 40))
+
+
+def written(sequence=0, exception=b"", **words):
+    """A page as an agent leaves it."""
+    data = bytearray(layout.PAGE_BYTES)
+    head = {layout.MAGIC_AT: layout.MAGIC, layout.VERSION_AT: layout.VERSION, layout.PID_AT: 4730}
+    head |= {getattr(layout, name): value for name, value in words.items()}
+    head |= {layout.EXCEPTION_SEQUENCE_AT: sequence, layout.EXCEPTION_BYTES_AT: len(exception)}
+    for at, value in head.items():
+        struct.pack_into("<q", data, at * 8, value)
+    data[layout.EXCEPTION_AT_BYTES : layout.EXCEPTION_AT_BYTES + len(exception)] = exception
+    return bytes(data)
+
+
+def test_what_the_agent_wrote_is_read():
+    data = written(
+        START_TICKS_AT=17, HEARTBEAT_AT=5, ITERATION_AT=1203, EXITING_AT=6, LOADER_WAIT_SINCE_AT=7,
+        sequence=2, exception=msgspec.msgpack.encode(ERROR),
+    )  # fmt: skip
+
+    assert read_page(data) == layout.PageView(4730, 17, 5, 1203, 6, 7, ERROR)
+    assert read_page(memoryview(data)) == read_page(data)
+
+
+def test_a_page_without_an_exception_has_none():
+    assert read_page(written()).exception is None
+
+
+@pytest.mark.parametrize("sequence", [1, 3, 2**62 + 1])
+def test_a_torn_exception_is_not_shown(sequence):
+    """The OOM killer came while the excepthook wrote: half a sentence of one error and half of another is no evidence."""
+    data = written(sequence=sequence, exception=msgspec.msgpack.encode(ERROR))
+
+    assert read_page(data).exception is None
+
+
+@pytest.mark.parametrize("size", [-1, 0, layout.EXCEPTION_BYTES_MAX + 1, 2**62])
+def test_an_impossible_length_of_an_exception_is_not_followed(size):
+    data = bytearray(written(sequence=2, exception=msgspec.msgpack.encode(ERROR)))
+    struct.pack_into("<q", data, layout.EXCEPTION_BYTES_AT * 8, size)
+
+    assert read_page(bytes(data)).exception is None
+
+
+def test_a_damaged_exception_is_not_shown():
+    data = written(sequence=2, exception=msgspec.msgpack.encode(ERROR)[:-3])
+
+    assert read_page(data).exception is None
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "0 bytes"),
+        (written()[:-1], "8191 bytes"),
+        (bytes(layout.PAGE_BYTES), "not a state page"),
+        (written(VERSION_AT=layout.VERSION + 1), f"version {layout.VERSION + 1}, this ddtop reads {layout.VERSION}"),
+    ],
+)
+def test_a_page_that_is_short_foreign_or_newer_is_refused_with_the_reason(data, why):
+    with pytest.raises(PageError, match=why):
+        read_page(data)
+
+
+@settings(max_examples=100)
+@given(st.binary(max_size=64), st.binary(max_size=300), st.integers(0, layout.PAGE_BYTES - 300))
+def test_random_bytes_raise_nothing_but_a_page_error(head, middle, at):
+    data = bytearray(layout.PAGE_BYTES)
+    data[at : at + len(middle)] = middle
+    for bytes_of_page in (bytes(head), bytes(data)):
+        with pytest.raises(PageError):
+            read_page(bytes_of_page)
+
+
+@settings(max_examples=200)
+@given(st.integers(0, 100), st.binary(min_size=1, max_size=300), st.integers(16, layout.PAGE_BYTES - 300))
+def test_a_valid_head_before_random_bytes_is_read_without_raising(sequence, middle, at):
+    data = bytearray(written(sequence=sequence, exception=b"x" * 20))
+    data[at : at + len(middle)] = middle
+
+    assert read_page(bytes(data)).start_ticks is not None
+
+
+def test_the_call_slots_and_the_exception_do_not_overlap():
+    assert (layout.SLOTS_AT + layout.SLOTS * layout.SLOT_WORDS) * 8 <= layout.EXCEPTION_AT_BYTES
+    assert layout.EXCEPTION_BYTES_AT < layout.SLOTS_AT
