@@ -47,14 +47,10 @@ def entering_init(rank: object, world_size: object, backend: str | None) -> None
     seen = identity.identify({}, sys.orig_argv, os.getpid())
     elastic = "TORCHELASTIC_RUN_ID" in os.environ
     attempt = _number("TORCHELASTIC_RESTART_COUNT") or 0
-    who = identity.Identity(
-        identity.RANK, seen.script, number, _number("LOCAL_RANK"), size, attempt, elastic
-    )
+    who = identity.Identity(identity.RANK, seen.script, number, _number("LOCAL_RANK"), size, attempt, elastic)
     become_rank(who, "init", backend)
 
 
 def _number(name: str) -> int | None:
     value = os.environ.get(name, "")
     return int(value) if value.isascii() and value.isdigit() else None
-
-

@@ -96,7 +96,9 @@ class Collectives:
             if seq is not None and seq != watch.enqueued:
                 watch.enqueued, watch.moved_at, self.moved_at = seq, now, now
             found.append((name, group))
-        if len(found) != len(self.groups) or any(name != group.name for (name, _), group in zip(found, self.groups, strict=True)):
+        if len(found) != len(self.groups) or any(
+            name != group.name for (name, _), group in zip(found, self.groups, strict=True)
+        ):
             self.groups = tuple(_describe(world, name, group) for name, group in found)
             for gone in set(self._watches) - {name for name, _ in found}:
                 del self._watches[gone]
@@ -187,7 +189,9 @@ class Collectives:
         for recorder, entry in entries:
             if entry.process_group[0] in self._watches:
                 self._names[recorder, str(entry.pg_id)] = entry.process_group[0]
-                by_group.setdefault(entry.process_group[0], []).append((entry.is_p2p, entry.record_id, collective(entry)))
+                by_group.setdefault(entry.process_group[0], []).append(
+                    (entry.is_p2p, entry.record_id, collective(entry))
+                )
         for name, found in by_group.items():
             watch = self._watches[name]
             found.sort(key=lambda item: item[1])

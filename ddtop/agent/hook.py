@@ -24,6 +24,9 @@ def enter() -> None:
         # A launcher always starts a new run, also below another watched process.
         os.environ[identity.TREE] = launcher_tree(who.script, os.getpid())
         return
+    if who.role == identity.CANDIDATE and who.script != "python":
+        # The first watched program of a tree names the job of the ranks that it may start itself.
+        os.environ.setdefault(identity.TREE, f"{who.script}-{os.getpid()}|")
     from ddtop.agent import claim, imports
 
     imports.install()

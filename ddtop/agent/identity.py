@@ -127,7 +127,7 @@ def _program(argv: Sequence[str]) -> tuple[str, str, bool]:
         word = words.pop(0)
         if word == "-m":
             return (words[0] if words else "", "", False)
-        if word == "-c" or word == "-":
+        if word in {"-c", "-"}:
             return "", "", True
         if word in ("-W", "-X"):
             words = words[1:]

@@ -73,7 +73,7 @@ def join_plain(who: Identity, environ: Mapping[str, str]) -> tuple[int, str]:
     processes claim one rank); with another master it is a second job beside the first.
     """
     rank = who.rank if who.rank is not None else -1
-    key = f"{os.getcwd()}|{script_path()}|{who.world_size}"
+    key = f"{os.getcwd()}|{script_path()}|{who.world_size}|{environ.get(TREE, '')}"
     path = registry.runtime_dir() / f"plain-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
     master = f"{environ.get('MASTER_ADDR', '')}:{environ.get('MASTER_PORT', '')}"
     me = _Member(rank, os.getpid(), registry.start_ticks(os.getpid()) or 0, master)

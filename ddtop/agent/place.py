@@ -17,6 +17,7 @@ _DEPTH_MAX = 200
 """Frames looked at from the inside; beyond it a deep recursion costs more than it tells."""
 
 LOADER, FORWARD, BACKWARD, OPTIMIZER, COLLECTIVE, CUDA_SYNC, OTHER = range(len(ACTIVITIES))
+UNSEEN = -1
 
 # (end of the file's path, function or None for any) -> activity. The innermost frame that matches wins.
 _ACTIVITY: tuple[tuple[str, frozenset[str] | None, int], ...] = (
@@ -35,7 +36,11 @@ _ACTIVITY: tuple[tuple[str, frozenset[str] | None, int], ...] = (
 # What a frame of the standard library or torch waits on: (end of path, function, word).
 _WAITS: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     ("torch/utils/data/dataloader.py", None, "DataLoader"),
-    ("torch/distributed/distributed_c10d.py", frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv"}), "p2p"),
+    (
+        "torch/distributed/distributed_c10d.py",
+        frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv"}),
+        "p2p",
+    ),
     ("torch/distributed/distributed_c10d.py", None, "collective"),
     ("torch/distributed/_functional_collectives.py", None, "collective"),
     ("torch/autograd/graph.py", frozenset({"_engine_run_backward"}), "backward"),
@@ -68,7 +73,7 @@ class Seen:
     __slots__ = ("activity", "callee", "file", "frame_id", "function", "line", "waits_on")
 
     def __init__(self) -> None:
-        self.activity = OTHER
+        self.activity = UNSEEN
         self.function: str | None = None
         self.file = ""
         self.line = 0
@@ -97,36 +102,33 @@ class FrameReader:
         if frame is None:
             return None
         seen = Seen()
-        activity: int | None = None
         for _ in range(_DEPTH_MAX):
-            if frame is None:
+            if frame is None or (seen.function is not None and seen.activity != UNSEEN):
                 break
-            code = frame.f_code
-            file, name = code.co_filename, code.co_name
-            if self.is_user(file):
-                if seen.function is None:
-                    seen.function, seen.file, seen.line = name, file, frame.f_lineno
-                    seen.frame_id = id(frame)
-                    if activity is not None:
-                        break
-            else:
-                meaning = self._meanings.get((file, name))
-                if meaning is None:
-                    meaning = self._meanings[file, name] = (_activity_of(file, name), _waits_of(file, name))
-                if activity is None:
-                    activity = meaning[0]
-                if seen.function is None:
-                    if seen.callee is None and not file.startswith(self._own):
-                        seen.callee = name
-                    seen.waits_on = seen.waits_on or meaning[1]
-                elif activity is not None:
-                    break
+            file, name = frame.f_code.co_filename, frame.f_code.co_name
+            if not self.is_user(file):
+                self._pass_library(seen, file, name)
+            elif seen.function is None:
+                seen.function, seen.file, seen.line, seen.frame_id = name, file, frame.f_lineno, id(frame)
             frame = frame.f_back
-        seen.activity = OTHER if activity is None else activity
+        if seen.activity == UNSEEN:
+            seen.activity = OTHER
         if seen.activity == LOADER and seen.waits_on is not None:
             # The queue or pipe below it is how the DataLoader waits.
             seen.waits_on = "DataLoader"
         return seen
+
+    def _pass_library(self, seen: Seen, file: str, name: str) -> None:
+        meaning = self._meanings.get((file, name))
+        if meaning is None:
+            meaning = self._meanings[file, name] = (_activity_of(file, name), _waits_of(file, name))
+        if seen.activity == UNSEEN and meaning[0] is not None:
+            seen.activity = meaning[0]
+        if seen.function is None:
+            # Below the user's own frame: what it calls.
+            if seen.callee is None and not file.startswith(self._own):
+                seen.callee = name
+            seen.waits_on = seen.waits_on or meaning[1]
 
     def is_user(self, file: str) -> bool:
         """Whether a code's file is the user's own: not the standard library, not site-packages, not ddtop."""

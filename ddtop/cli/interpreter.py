@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 _ASK = (
@@ -23,19 +22,20 @@ def of_command(command: list[str]) -> str | None:
         return None
     if Path(program).name.startswith("python"):
         return program
+    words = _interpreter_line(program)
+    if len(words) > 1 and Path(words[0]).name == "env":
+        return shutil.which(words[1])
+    return words[0] if words and "python" in Path(words[0]).name else None
+
+
+def _interpreter_line(script: str) -> list[str]:
+    """The words behind `#!`, none if there is no such line."""
     try:
-        with open(program, "rb") as file:
+        with open(script, "rb") as file:
             line = file.readline(512)
     except OSError:
-        return None
-    if not line.startswith(b"#!"):
-        return None
-    words = line[2:].decode("utf-8", "replace").split()
-    if not words:
-        return None
-    if Path(words[0]).name == "env" and len(words) > 1:
-        return shutil.which(words[1])
-    return words[0] if "python" in Path(words[0]).name else None
+        return []
+    return line[2:].decode("utf-8", "replace").split() if line.startswith(b"#!") else []
 
 
 def looks(python: str) -> tuple[bool, bool] | None:
@@ -57,8 +57,3 @@ def advice(python: str) -> str | None:
     if found is None or found[0]:
         return None
     return f"the start-up hook is not in {python}: {python} -m pip install ddtop"
-
-
-def where_am_i() -> str:
-    """The interpreter that runs ddtop itself."""
-    return sys.executable

@@ -8,6 +8,8 @@ import time
 from ddtop import registry
 
 UNREACHABLE, USAGE = 3, 2
+NAME_SHOWN = 40
+"""Characters of a job's name in a list: a unique prefix is enough to attach."""
 
 
 class CommandError(Exception):
@@ -61,7 +63,7 @@ def table(entries: list[registry.JobEntry]) -> list[str]:
         live = entry.live(now)
         state = "live" if live else entry.ended_reason or ("ended" if entry.ended_unix_ns else "lost")
         ranks = f"{entry.reporting}/{entry.world_size}" if live else str(entry.world_size)
-        rows.append((entry.job, state, ranks, entry.host, entry.script, _ago(now - entry.started_unix_ns)))
+        rows.append((entry.job[:NAME_SHOWN], state, ranks, entry.host, entry.script, _ago(now - entry.started_unix_ns)))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -49,30 +51,39 @@ def run_demo(fault: str, ranks: int) -> int:
     """Start the demo's training, show it, end it and its relay. The exit code of `attach`, or of `diagnose`."""
     from ddtop.cli import looking
 
-    arguments, culprit_kind = _demo_command(fault, ranks)
+    with demo_job(fault, ranks) as entry:
+        if looking.plain_terminal() is None:
+            looking.show(entry, readonly=False)
+            return 0
+        return _plain(entry, None if fault == "healthy" else fault)
+
+
+@contextlib.contextmanager
+def demo_job(fault: str, ranks: int) -> Iterator[registry.JobEntry]:
+    """A running demo job; ended on leaving, with its ranks, its relay and its files.
+
+    Raises:
+        CommandError: no such fault, no torch, or it did not come up.
+    """
+    arguments = _demo_command(fault, ranks)
     name = f"demo-{os.getpid()}"
     environment = os.environ | {"DDTOP": "1", "DDTOP_JOB": name, "DDTOP_QUIET": "1", "OMP_NUM_THREADS": "1"}
     log = registry.runtime_dir() / f"{name}.log"
+    click.echo(f"starting {ranks} ranks of a real training, fault: {fault} ...", err=True)
     with log.open("wb") as output:
         training = subprocess.Popen(
             arguments, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
-    entry: registry.JobEntry | None = None
     previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
-        click.echo(f"starting {ranks} ranks of a real training, fault: {fault} ...", err=True)
-        entry = _wait_for(name, training, log)
-        if looking.plain_terminal() is None:
-            looking.show(entry, readonly=False)
-            return 0
-        return _plain(entry, culprit_kind)
+        yield _wait_for(name, training, log)
     finally:
         signal.signal(signal.SIGTERM, previous)
-        _end(training, name, entry)
+        _end(training, name)
         log.unlink(missing_ok=True)
 
 
-def _demo_command(fault: str, ranks: int) -> tuple[list[str], str | None]:
+def _demo_command(fault: str, ranks: int) -> list[str]:
     faults = demo_faults()
     if fault not in faults:
         raise CommandError(f"ddtop: no demo for {fault!r}; there are: {', '.join(faults)}", USAGE)
@@ -85,7 +96,7 @@ def _demo_command(fault: str, ranks: int) -> tuple[list[str], str | None]:
         raise CommandError(f"ddtop: {interpreter.advice(sys.executable)}", USAGE)
     script = Path(__file__).resolve().parents[1] / "demo" / "train.py"
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    return [*launcher, str(script), "--fault", fault], None if fault == "healthy" else fault
+    return [*launcher, str(script), "--fault", fault]
 
 
 def demo_faults() -> tuple[str, ...]:
@@ -133,7 +144,7 @@ def _plain(entry: registry.JobEntry, expected: str | None) -> int:
     return 1 if verdict.health == "critical" else 0
 
 
-def _end(training: subprocess.Popen[bytes], name: str, entry: registry.JobEntry | None) -> None:
+def _end(training: subprocess.Popen[bytes], name: str) -> None:
     """End all that the demo started: ranks (also stopped ones), launcher, relay; and its files."""
     members = _session(training.pid)
     for number in (signal.SIGCONT, signal.SIGTERM):
@@ -144,8 +155,7 @@ def _end(training: subprocess.Popen[bytes], name: str, entry: registry.JobEntry 
         time.sleep(0.05)
     _signal_all(members, signal.SIGKILL)
     training.wait()
-    relays = [one for one in registry.read_entries() if one.job == name] or ([entry] if entry else [])
-    for relay in relays:
+    for relay in [one for one in registry.read_entries() if one.job == name]:
         if registry.start_ticks(relay.relay_pid) == relay.relay_start_ticks:
             os.kill(relay.relay_pid, signal.SIGTERM)
             until = time.monotonic() + END_S

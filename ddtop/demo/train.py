@@ -1,6 +1,6 @@
 """A small DDP training on gloo with a DataLoader, and one fault of the user's choosing: real processes, real faults.
 
-    torchrun --nproc-per-node 4 train.py --fault not-in-collective
+torchrun --nproc-per-node 4 train.py --fault not-in-collective
 """
 
 from __future__ import annotations

@@ -44,7 +44,9 @@ def calm(snapshot: Snapshot) -> str:
     """What is true when no rule has anything to say."""
     total = snapshot.world_size
     if snapshot.ended is not None:
-        return f"ok: {snapshot.ended.reason}" if snapshot.ended.first_rank is None else f"ended: {snapshot.ended.reason}"
+        return (
+            f"ok: {snapshot.ended.reason}" if snapshot.ended.first_rank is None else f"ended: {snapshot.ended.reason}"
+        )
     if not total:
         return "no rank has reported yet"
     missing = [rank.rank for rank in snapshot.ranks if rank.state is State.MISSING]

@@ -53,35 +53,62 @@ def file_line(place: Place) -> str:
     return f"{place.file.rpartition('/')[2]}:{place.line}"
 
 
+_WAITS = {
+    "DataLoader": "in the DataLoader",
+    "child": "waiting for a child process",
+    "lock": "waiting for a lock",
+    "queue": "waiting for a queue",
+    "pipe": "waiting on a pipe",
+    "socket": "waiting on a socket",
+    "file": "reading or writing a file",
+    "debugger": "in a debugger",
+    "compile": "compiling",
+    "exit": "waiting at exit for its other threads",
+}
+
+
 def where(facts: RankFacts) -> str:
     """Where a rank is instead, to follow "has been" or "is": `in the DataLoader (data.py:40 load_image)`."""
     call = next((call.name for call in facts.open_calls), None)
     place = facts.place
-    if call is not None:
-        return f"in {call} ({file_line(place)} {place.function})" if place else f"in {call}"
     if place is None:
-        return "at a place that cannot be seen"
-    spot = f"{file_line(place)} {place.function}"
-    names = {
-        "DataLoader": "in the DataLoader",
-        "child": "waiting for a child process",
-        "lock": "waiting for a lock",
-        "queue": "waiting for a queue",
-        "pipe": "waiting on a pipe",
-        "socket": "waiting on a socket",
-        "file": "reading or writing a file",
-        "debugger": "in a debugger",
-        "compile": "compiling",
-        "collective": f"in {place.callee}" if place.callee else "in a collective",
-        "exit": "waiting at exit for its other threads",
-    }
-    if facts.activity == "loader":
-        return f"in the DataLoader ({spot})"
-    if place.waits_on in names:
-        return f"{names[place.waits_on]} ({spot})"
-    if facts.activity in ("forward", "backward", "optimizer") and place.callee:
-        return f"in {facts.activity} ({spot})"
-    return f"in {place.function} ({file_line(place)})"
+        return f"in {call}" if call else "at a place that cannot be seen"
+    spot, doing = f"{file_line(place)} {place.function}", None
+    if call is not None:
+        doing = f"in {call}"
+    elif facts.activity == "loader":
+        doing = "in the DataLoader"
+    elif place.waits_on == "collective":
+        doing = f"in {place.callee or 'a collective'}"
+    elif place.waits_on in _WAITS:
+        doing = _WAITS[place.waits_on]
+    elif (kernel := _kernel_wait(facts)) is not None and facts.working is False:
+        return f"{kernel} in {place.function} ({file_line(place)})"
+    elif facts.activity in ("forward", "backward", "optimizer") and place.callee:
+        doing = f"in {facts.activity}"
+    return f"{doing} ({spot})" if doing else f"in {place.function} ({file_line(place)})"
+
+
+_KERNEL_WAITS = (
+    ("nanosleep", "asleep"),
+    ("pipe_read", "reading a pipe"),
+    ("pipe_write", "writing to a pipe"),
+    ("do_wait", "waiting for a child process"),
+    ("futex", "waiting for a lock"),
+    ("unix_stream", "waiting on a socket"),
+    ("wait_woken", "waiting on a socket"),
+    ("sk_wait", "waiting on a socket"),
+    ("n_tty_read", "waiting for input from the terminal"),
+    ("nfs", "waiting for a file server"),
+)
+
+
+def _kernel_wait(facts: RankFacts) -> str | None:
+    """What the main thread waits on, from the kernel's own word for it. Check: `cat /proc/PID/wchan`."""
+    process = facts.process
+    if process is None or process.wchan is None or process.state not in "SD":
+        return None
+    return next((text for part, text in _KERNEL_WAITS if part in process.wchan), None)
 
 
 def collective_text(op: str | None, seq: int | None, group: str | None) -> str:
@@ -106,6 +133,8 @@ def names_of_groups(groups: Iterable[object]) -> dict[str, str]:
     pairs = [(str(getattr(group, "name", "")), str(getattr(group, "description", ""))) for group in groups]
     texts = [description for _, description in pairs]
     return {
-        name: description if description and texts.count(description) == 1 else f"{description or 'group'} {name}".strip()
+        name: description
+        if description and texts.count(description) == 1
+        else f"{description or 'group'} {name}".strip()
         for name, description in pairs
     }

@@ -47,7 +47,9 @@ def waits_of(ranks: Mapping[int, RankFacts], groups: Iterable[Group]) -> tuple[W
                 for other in members.get(progress.group, ())
                 if other != facts.rank and _is_behind(ranks.get(other), progress.group, seq)
             )
-            op = next((item.op for item in facts.open_collectives if (item.group, item.seq) == (progress.group, seq)), None)
+            op = next(
+                (item.op for item in facts.open_collectives if (item.group, item.seq) == (progress.group, seq)), None
+            )
             found.append(
                 Wait(facts.rank, progress.group, seq, progress.pending_since_unix_ns, behind, op or progress.last_op)
             )
@@ -87,7 +89,9 @@ def blames_of(
         limit_s = limit_of(standing, [ranks[rank] for rank in who], policy)
         due = now_unix_ns - first.since_unix_ns > limit_s * 1e9
         found.append(
-            Blame(root, tuple(sorted(who)), first.group, first.seq, first.op, first.since_unix_ns, standing, limit_s, due)
+            Blame(
+                root, tuple(sorted(who)), first.group, first.seq, first.op, first.since_unix_ns, standing, limit_s, due
+            )
         )
     return tuple(sorted(found, key=lambda blame: (-len(blame.waiters), blame.root)))
 

@@ -91,7 +91,9 @@ def _facts(rank: int, memory: RankMemory, now: int, policy: Policy) -> RankFacts
         open_calls=state.open_calls,
         wait_ratio=_ratio(waits, policy),
         loader=state.loader,
-        loader_wait_ratio=min(1.0, loader[1][0] / (loader[0] * 1e9)) if loader and loader[0] >= policy.window_min_s else None,
+        loader_wait_ratio=min(1.0, loader[1][0] / (loader[0] * 1e9))
+        if loader and loader[0] >= policy.window_min_s
+        else None,
         loader_window_steps=int(max(loader[1][1:])) if loader else None,
         activity_ratios=_shares(activities),
         window_s=waits[0] if waits else None,
@@ -145,7 +147,11 @@ def _with_waits(
         if known is None or wait.since_unix_ns < known.since_unix_ns:
             longest[wait.rank] = wait
     blocked = {rank for blame in blames if blame.due for rank in blame.waiters}
-    blocked |= {rank for rank, wait in longest.items() if not wait.behind and now - wait.since_unix_ns > policy.still_limit_s * 1e9}
+    blocked |= {
+        rank
+        for rank, wait in longest.items()
+        if not wait.behind and now - wait.since_unix_ns > policy.still_limit_s * 1e9
+    }
     culprits = {blame.root for blame in blames if blame.due}
     found = {}
     for rank, one in facts.items():

@@ -86,7 +86,7 @@ def main() -> None:
         signal.signal(signal.SIGTERM, stop)
         server.serve()
         lock.unlink(missing_ok=True)
-    except Exception:
+    except Exception:  # noqa: BLE001 - the process's own edge: the reason is kept, then it ends
         # Nobody reads our stderr: the reason lies beside the socket, where `ddtop doctor` finds it.
         path.with_suffix(".log").write_text(traceback.format_exc())
         sys.exit(1)

@@ -162,7 +162,9 @@ class Server:
             exception=page.exception if page else None,
             orphans=orphans,
             last_state=watched.last_state,
-            exiting_unix_ns=page.exiting_mono_ns + unix_ns - time.monotonic_ns() if page and page.exiting_mono_ns else None,
+            exiting_unix_ns=page.exiting_mono_ns + unix_ns - time.monotonic_ns()
+            if page and page.exiting_mono_ns
+            else None,
         )
         self._exits.append(record)
         processes.forget(watched)

@@ -185,7 +185,7 @@ class LiveSource:
         snapshot, verdict = self._shown
         if snapshot.ended is not None:
             return Look(snapshot, verdict)
-        contact = self._contact or f"relay not heard for {silent_s:.0f} s, trying again"
+        contact = self._contact or "the relay is not heard, trying again"
         return Look(snapshot, verdict, contact, silent_s)
 
     def set_interval(self, seconds: float) -> None:

@@ -111,26 +111,25 @@ def _after(rank: RankFacts) -> str:
 
 
 def _evidence(snapshot: Snapshot, blames: list[Blame]) -> tuple[str, ...]:
+    """The most telling line first: the banner shows it under the sentence."""
     lines = []
     for blame in blames[:4]:
         rank = snapshot.rank(blame.root)
-        place = rank.place
-        if place is not None:
-            lines.append(f"rank {rank.rank} is at {place.file}:{place.line} {place.function}" + (
-                f" › {place.callee}" if place.callee else ""
-            ))
-        process = rank.process
-        if process is not None:
-            cpu = f"{rank.cpu_ratio:.0%} of a core" if rank.cpu_ratio is not None else "CPU unknown"
-            lines.append(
-                f"its process {process.pid}: state {process.state}, {cpu}, wchan {process.wchan or '-'}, "
-                f"{process.children or 0} children"
-            )
-        own = next((item for item in rank.groups if item.group == blame.group), None)
-        put_in = own.enqueued - (own.p2p_offset or 0) if own else 0
-        lines.append(f"rank {rank.rank} has put in #{put_in}, {ranks_text(blame.waiters)} wait in #{blame.seq}")
         if rank.loader is not None and rank.loader.waiting_since_unix_ns is not None:
             lines.append(_loader_line(rank))
+        process, place = rank.process, rank.place
+        if process is not None:
+            cpu = f"{rank.cpu_ratio:.0%} of a core" if rank.cpu_ratio is not None else "CPU unknown"
+            wchan = f", wchan {process.wchan}" if process.wchan else ""
+            children = f", {process.children} children" if process.children else ""
+            lines.append(f"rank {rank.rank} (pid {process.pid}): state {process.state}, {cpu}{wchan}{children}")
+        if place is not None:
+            below = f" › {place.callee}" if place.callee else ""
+            lines.append(f"rank {rank.rank} is at {place.file}:{place.line} {place.function}{below}")
+        own = next((item for item in rank.groups if item.group == blame.group), None)
+        put_in = own.enqueued - (own.p2p_offset or 0) if own else 0
+        waits = verb(blame.waiters, "waits", "wait")
+        lines.append(f"rank {rank.rank} has put in #{put_in}, {ranks_text(blame.waiters)} {waits} in #{blame.seq}")
     waiter = snapshot.rank(blames[0].waiters[0])
     if waiter.place is not None:
         lines.append(f"rank {waiter.rank} waits at {file_line(waiter.place)} {waiter.place.function}")

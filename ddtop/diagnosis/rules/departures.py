@@ -9,7 +9,16 @@ import re
 
 from ddtop.diagnosis.finding import CRITICAL, INFO, Finding
 from ddtop.diagnosis.words import collective_text, duration, file_line, names_of_groups, ranks_text, verb
-from ddtop.model.ending import CANCEL_SIGNALS, exit_text, failed, fatal_exception, first_to_go, interrupted, was_cancelled, went_unix_ns
+from ddtop.model.ending import (
+    CANCEL_SIGNALS,
+    exit_text,
+    failed,
+    fatal_exception,
+    first_to_go,
+    interrupted,
+    was_cancelled,
+    went_unix_ns,
+)
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.policy import Policy
 
@@ -121,7 +130,9 @@ def _first(
     if wait is not None:
         group = names_of_groups(snapshot.groups).get(wait.group, wait.group)
         who = [rank.rank for rank in waiting]
-        summary += f"; {ranks_text(who)} {verb(who, 'waits', 'wait')} for it in {collective_text(wait.op, wait.seq, group)}"
+        summary += (
+            f"; {ranks_text(who)} {verb(who, 'waits', 'wait')} for it in {collective_text(wait.op, wait.seq, group)}"
+        )
     elif others:
         ended = [rank for rank in others if snapshot.rank(rank).gone]
         if ended:

@@ -42,7 +42,12 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
 
 def _concerned(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
     loader = rank.loader
-    if rank.gone or loader is None or rank.loader_wait_ratio is None or rank.loader_wait_ratio < policy.input_bound_ratio:
+    if (
+        rank.gone
+        or loader is None
+        or rank.loader_wait_ratio is None
+        or rank.loader_wait_ratio < policy.input_bound_ratio
+    ):
         return False
     if (rank.loader_window_steps or 0) < policy.input_bound_steps or snapshot.still_since_unix_ns is not None:
         return False

@@ -15,7 +15,16 @@ from ddtop.model.facts import Snapshot
 from ddtop.model.policy import Policy
 from ddtop.wire.records import Collective
 
-_SAME_SIZES = {"all_reduce", "allreduce", "broadcast", "all_gather", "allgather", "reduce", "reduce_scatter", "_all_gather_base"}
+_SAME_SIZES = {
+    "all_reduce",
+    "allreduce",
+    "broadcast",
+    "all_gather",
+    "allgather",
+    "reduce",
+    "reduce_scatter",
+    "_all_gather_base",
+}
 """Collectives to which every rank must bring the same number of values; in the others sizes may differ by design."""
 
 

@@ -5,7 +5,7 @@ The sentence comes first and whole; evidence and notes fill what is left. Nothin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding, Verdict
@@ -166,10 +166,11 @@ def verdict_lines(verdict: Verdict, width: int, glyphs: Glyphs = UNICODE, most: 
     summary = _summary(finding, width, glyphs)
     advice = _advice(finding.advice, width, glyphs)
     evidence = _evidence(finding, width, glyphs)
+    if len(summary) + len(advice) > most:
+        summary = _summary(finding, width, glyphs, wrap)
     if len(summary) + len(evidence) + len(advice) > most:
         evidence = []
-    room = max(most - min(len(summary), 2), 0)
-    advice = _cut(advice, min(room, _ADVICE_LINES), glyphs)
+    advice = _cut(advice, min(max(most - len(summary), 1), _ADVICE_LINES), glyphs) if most > 1 else []
     summary = _cut(summary, min(most - len(advice), _SUMMARY_LINES), glyphs)
     return [*summary, *evidence, *advice]
 
@@ -178,9 +179,11 @@ def _calm_style(health: str) -> str:
     return health if health in (CRITICAL, WARNING) else "calm"
 
 
-def _summary(finding: Finding, width: int, glyphs: Glyphs) -> list[Line]:
+def _summary(
+    finding: Finding, width: int, glyphs: Glyphs, wrapped: Callable[[str, int], list[str]] = wrap_clauses
+) -> list[Line]:
     mark, style = severity_mark(finding.severity, glyphs)
-    texts = wrap_clauses(clean(finding.summary), width - 2)
+    texts = wrapped(clean(finding.summary), width - 2)
     return [((f"{mark if number == 0 else ' '} {text}", style),) for number, text in enumerate(texts)]
 
 

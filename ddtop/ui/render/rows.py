@@ -19,25 +19,25 @@ OLD_S = 3.0
 
 _TOLD_BY_STATE = frozenset({"state", "now", "age"})
 _QUIET = frozenset({"host", "phases", "pid", "seen", "gpu", "nccl"})
-_NEVER_OLD = frozenset({"rank", "state", "now", "age"})
+_NEVER_OLD = frozenset({"rank", "state"})
 
 
 def row_line(rank: RankFacts, shape: Layout, context: CellContext, tagged: bool, old: bool) -> Line:
     """The cells of one rank; `old`: the whole picture is from the past, not this rank's report alone."""
     state = state_style(rank)
-    old = old or (rank.report_age_s is not None and rank.report_age_s > OLD_S)
+    late = rank.report_age_s is not None and rank.report_age_s > OLD_S and not rank.gone
     spans: list[Span] = []
     for number, (column, width) in enumerate(zip(shape.columns, shape.widths, strict=True)):
         if number:
             # The tag stands in the space after the rank's number: it costs no column.
             spans.append(("*" if tagged and number == 1 else " ", "bold"))
         text = cell_text(column.key, rank, context, width)
-        style = _style(column.key, text, state, old, rank.gone)
+        style = _style(column.key, text, state, old or late or rank.gone, late)
         spans.append((fit(text, width, column.right, context.glyphs.ellipsis), style))
     return tuple(spans)
 
 
-def _style(key: str, text: str, state: str, old: bool, gone: bool) -> str:
+def _style(key: str, text: str, state: str, old: bool, late: bool) -> str:
     if text == NOT_MEASURED:
         return "dim"
     if key == "loader":
@@ -45,7 +45,7 @@ def _style(key: str, text: str, state: str, old: bool, gone: bool) -> str:
     if key in _TOLD_BY_STATE and (key == "state" or state != "dim"):
         return state
     if old and key not in _NEVER_OLD:
-        return "warning" if key == "seen" and not gone else "old"
+        return "warning" if key == "seen" and late else "old"
     return "dim" if key in _QUIET else ""
 
 
