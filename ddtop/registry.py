@@ -228,6 +228,11 @@ def last_state_path(job: str, run: str) -> Path:
     return state_dir() / f"{job}-{run_hash(job, run)}.last"
 
 
+def roster_path(job: str, run: str) -> Path:
+    """Where a relay writes down whom it watches, for the relay that takes over if it dies."""
+    return runtime_dir() / f"{run_hash(job, run)}.roster"
+
+
 def write_entry(entry: JobEntry) -> None:
     """Put an entry in its file, whole or not at all.
 

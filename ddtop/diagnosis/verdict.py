@@ -63,5 +63,8 @@ def calm(snapshot: Snapshot) -> str:
     if snapshot.moving == 0:
         still = snapshot.still_since_unix_ns
         since = f" for {duration((snapshot.time_unix_ns - still) / 1e9)}" if still is not None else ""
-        return f"quiet: no rank has moved{since}, and none waits for another{left}"
+        unjudged = [rank.rank for rank in snapshot.ranks if rank.place is not None and rank.place.waits_on == "p2p"]
+        if unjudged:
+            return f"quiet: no rank has moved{since}; {ranks_text(unjudged)} in send or recv, which is not judged yet{left}"
+        return f"quiet: no rank has moved{since}, and none waits for another in a collective{left}"
     return f"ok: {snapshot.moving}/{total} moving{left}, watched {watched}"

@@ -36,7 +36,7 @@ def snapshot(job: Job, now_unix_ns: int) -> Snapshot:
     iterations = [rank.iteration for rank in ranks if rank.iteration is not None]
     moving = sum(1 for rank in ranks if _moves(rank, now_unix_ns, policy))
     progress = [rank.progress_unix_ns for rank in ranks if rank.progress_unix_ns]
-    still = bool(progress) and moving == 0 and end is None
+    still = bool(progress) and moving == 0 and end is None and not all(rank.gone for rank in ranks)
     return Snapshot(
         job=job.name,
         run=job.run,

@@ -6,7 +6,9 @@ psutil would take four.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +22,8 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 CHILDREN_EVERY = 2
 """Children are looked up every second look: a walk over all threads of all ranks is the dearest part."""
 DESCENDANTS_MAX = 256
+JOIN_FILE_S = 3600.0
+"""Plain ranks join within two minutes; after an hour nobody asks for the file again."""
 
 
 @dataclass
@@ -122,8 +126,12 @@ def page(hello: Hello) -> PageView | None:
         return None
 
 
-def sweep_pages() -> None:
-    """Remove pages whose process is gone: a relay that was killed could not."""
+def sweep() -> None:
+    """Remove what others left behind: pages whose process is gone (a relay that was killed could not), old join files."""
+    for path in registry.runtime_dir().glob("plain-*.json"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > JOIN_FILE_S:
+                path.unlink()
     for folder in (Path("/dev/shm"), Path("/tmp")):
         for path in (folder / f"ddtop-pages-{os.getuid()}").glob("*.page"):
             pid, _, ticks = path.stem.partition("-")

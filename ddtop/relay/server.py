@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
+from pathlib import Path
 
 from ddtop import journal, registry
 from ddtop.link.relay_side import PROCESS, RANK, VIEW, RelayLink
@@ -22,6 +23,8 @@ HOST_EVERY_S, ALIVE_EVERY_S = 1.0, 2.0
 VIEWER_SILENT_S = 10.0
 LAST_STATE_S = 180.0
 """How much history goes into the last-state file."""
+ROSTER_AFTER_S = 0.5
+"""How soon a new rank or an exit is written to the roster; several that come together make one write."""
 NOBODY_CAME_S = 120.0
 """A relay to which no rank ever spoke ends after this."""
 RESTART_S = 60.0
@@ -51,12 +54,13 @@ class Server:
         self._ended_unix_ns: int | None = None
         self._garbled = self._dropped = 0
         self._why: str | None = None
-        self._due = {"host": 0.0, "alive": 0.0, "entry": 0.0}
+        self._due = {"host": 0.0, "alive": 0.0, "entry": 0.0, "roster": float("inf")}
         self.stopping = False
 
     def serve(self) -> None:
         """Until the job is over and nobody has looked for the linger time, or until told to stop."""
-        processes.sweep_pages()
+        processes.sweep()
+        self._take_over()
         try:
             while not self.stopping and not self._may_end():
                 now = time.monotonic()
@@ -68,6 +72,27 @@ class Server:
                 self._on_time()
         finally:
             self._close()
+
+    def _take_over(self) -> None:
+        """Know again what a relay that was killed knew: a rank that is stopped cannot say Hello to a new one."""
+        try:
+            reading = journal.read(registry.roster_path(self.job, self.run))
+        except journal.JournalError:
+            return
+        for data in reading.frames:
+            try:
+                envelope = frames.open_envelope(data)
+                record = frames.open_record(envelope)
+            except frames.WireError:
+                self._garbled += 1
+                continue
+            self._keeper.keep(envelope, data)
+            if isinstance(record, Hello):
+                self._on_hello(record)
+            elif isinstance(record, Exit):
+                self._exits.append(record)
+        if self._exits and not self._watched:
+            self._all_gone_at = time.monotonic()
 
     # -- what comes in
 
@@ -118,6 +143,7 @@ class Server:
         self._link.watch(watched.pidfd)
         self._all_gone_at = self._ended_unix_ns = None
         self._due["entry"] = 0.0
+        self._due["roster"] = time.monotonic() + ROSTER_AFTER_S
 
     def _on_viewer(self, peer: bytes, envelope: frames.Envelope) -> None:
         record = frames.open_record(envelope)
@@ -172,6 +198,7 @@ class Server:
         self._publish(record, watched.hello.rank, pid, watched.hello.attempt, unix_ns)
         if not self._watched:
             self._all_gone_at = time.monotonic()
+        self._due["roster"] = time.monotonic()
         # The next look tells at once who is left.
         self._due["host"] = min(self._due["host"], time.monotonic() + 0.1)
 
@@ -236,6 +263,9 @@ class Server:
             self._look_at_host()
             self._write_last_state()
             self._due["entry"] = 0.0
+        if now >= self._due["roster"]:
+            self._due["roster"] = now + registry.HEARTBEAT_S
+            self._write_frames(registry.roster_path(self.job, self.run), 0.0)
         if now >= self._due["entry"]:
             self._due["entry"] = now + registry.HEARTBEAT_S
             self._write_entry()
@@ -314,9 +344,11 @@ class Server:
         return f"signal {bad[0].signal}" if bad[0].signal is not None else f"exit code {bad[0].code}"
 
     def _write_last_state(self) -> None:
-        path = registry.last_state_path(self.job, self.run)
+        self._write_frames(registry.last_state_path(self.job, self.run), LAST_STATE_S)
+
+    def _write_frames(self, path: Path, seconds: float) -> None:
         try:
-            journal.write(path, self._keeper.since(time.time_ns() - int(LAST_STATE_S * 1e9)))
+            journal.write(path, self._keeper.since(time.time_ns() - int(seconds * 1e9)))
         except OSError as error:
             self._why = f"cannot write {path}: {error.strerror}"
 
@@ -326,6 +358,6 @@ class Server:
                 self._ended_unix_ns = time.time_ns()
                 self._write_last_state()
             self._write_entry()
-        path = registry.socket_path(self.job, self.run)
         self._link.close()
-        path.unlink(missing_ok=True)
+        registry.socket_path(self.job, self.run).unlink(missing_ok=True)
+        registry.roster_path(self.job, self.run).unlink(missing_ok=True)

@@ -26,8 +26,8 @@ HISTORY_S = 600.0
 """History that a viewer asks for: enough for its sparklines."""
 JOIN_S = 5.0
 """A relay on loopback answers within milliseconds; one that does not within this is not there."""
-SILENT_S = 3.5
-"""The relay says something every second."""
+SILENT_S = 2.5
+"""The relay says something every second; and less than `policy.report_silent_s`, or its ranks would look silent first."""
 CLOCK_NS = 2_000_000_000
 """Clocks that differ by less are one: the frames' own way takes some of it."""
 LOOK_S = 0.5

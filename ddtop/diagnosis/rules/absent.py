@@ -129,7 +129,8 @@ def _evidence(snapshot: Snapshot, blames: list[Blame]) -> tuple[str, ...]:
         own = next((item for item in rank.groups if item.group == blame.group), None)
         put_in = own.enqueued - (own.p2p_offset or 0) if own else 0
         waits = verb(blame.waiters, "waits", "wait")
-        lines.append(f"rank {rank.rank} has put in #{put_in}, {ranks_text(blame.waiters)} {waits} in #{blame.seq}")
+        if rank.state is not State.SILENT:
+            lines.append(f"rank {rank.rank} has put in #{put_in}, {ranks_text(blame.waiters)} {waits} in #{blame.seq}")
     waiter = snapshot.rank(blames[0].waiters[0])
     if waiter.place is not None:
         lines.append(f"rank {waiter.rank} waits at {file_line(waiter.place)} {waiter.place.function}")
