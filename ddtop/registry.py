@@ -47,7 +47,6 @@ class JobEntry(msgspec.Struct, frozen=True):
     heartbeat_unix_ns: int
     ended_unix_ns: int | None = None
     ended_reason: str | None = None
-    health: str | None = None
     last_state: str | None = None
     refused: str | None = None
 

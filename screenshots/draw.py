@@ -25,7 +25,6 @@ PICTURES = {
     "healthy-120x40": ("healthy", 120, 40, ()),
     "hang-80x24": ("not-in-collective", 80, 24, ()),
     "hang-120x40": ("not-in-collective", 120, 40, ()),
-    "hang-200x50": ("not-in-collective", 200, 50, ()),
     "killed-120x40": ("rank-killed", 120, 40, ()),
     "stopped-120x40": ("rank-stopped", 120, 40, ()),
     "input-bound-120x40": ("input-bound", 120, 40, ()),

@@ -45,9 +45,15 @@ def entering_init(rank: object, world_size: object, backend: str | None) -> None
         return
     # The command line is looked at again without the parent's claim: who joins a group is a rank, whoever its parent is.
     seen = identity.identify({}, sys.orig_argv, os.getpid())
+    # A spawned child's own command line says nothing; the tree is named after the program that started it.
+    script = (
+        seen.script
+        if seen.script != "python"
+        else os.environ.get(identity.TREE, "").partition("|")[0].rpartition("-")[0]
+    )
     elastic = "TORCHELASTIC_RUN_ID" in os.environ
     attempt = _number("TORCHELASTIC_RESTART_COUNT") or 0
-    who = identity.Identity(identity.RANK, seen.script, number, _number("LOCAL_RANK"), size, attempt, elastic)
+    who = identity.Identity(identity.RANK, script or seen.script, number, _number("LOCAL_RANK"), size, attempt, elastic)
     become_rank(who, "init", backend)
 
 

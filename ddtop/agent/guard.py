@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+# Not at run time: this module is loaded in every Python of a DDTOP=1 shell.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 REASON_CHARACTERS = 200
 
@@ -13,12 +16,15 @@ class Guard:
     def __init__(self) -> None:
         self.off: dict[str, str] = {}
 
-    def run(self, name: str, part: Callable[[], object]) -> bool:
-        """Run the part unless it is off; False if it did not run to its end."""
+    def run(self, name: str, part: Callable[..., object], *arguments: object) -> bool:
+        """Run the part unless it is off; False if it did not run to its end.
+
+        The arguments are handed on so that the agent's tick makes no closures.
+        """
         if name in self.off:
             return False
         try:
-            part()
+            part(*arguments)
         except Exception as error:  # noqa: BLE001 - the agent's edge: the job must not see it
             self.off[name] = f"{type(error).__name__}: {error}"[:REASON_CHARACTERS]
             return False

@@ -27,10 +27,12 @@ def enter() -> None:
     if who.role == identity.CANDIDATE and who.script != "python":
         # The first watched program of a tree names the job of the ranks that it may start itself.
         os.environ.setdefault(identity.TREE, f"{who.script}-{os.getpid()}|")
-    from ddtop.agent import claim, imports
+    from ddtop.agent import imports
 
     imports.install()
     if who.role == identity.RANK:
+        from ddtop.agent import claim
+
         claim.become_rank(who, "env")
 
 

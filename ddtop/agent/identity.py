@@ -5,8 +5,11 @@ belongs to. Decided from environment, command line and parent before anything el
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+# Not at run time: this module is loaded in every Python of a DDTOP=1 shell.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 RANK, CANDIDATE, LAUNCHER, IGNORED = "rank", "candidate", "launcher", "ignored"
 
@@ -35,17 +38,26 @@ _TORCHRUN_FLAGS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
 class Identity:
-    """What could be decided. `rank` to `attempt` are set for a RANK only; `script` is a file's name without folder."""
+    """What could be decided. `rank` to `elastic` are set for a RANK only; `script` is a file's name without folder.
 
-    role: str
-    script: str
-    rank: int | None = None
-    local_rank: int | None = None
-    world_size: int | None = None
-    attempt: int = 0
-    elastic: bool = False
+    Not a dataclass: this module is loaded in every Python of a DDTOP=1 shell, and dataclasses alone would cost 12 ms.
+    """
+
+    __slots__ = ("attempt", "elastic", "local_rank", "rank", "role", "script", "world_size")
+
+    def __init__(
+        self,
+        role: str,
+        script: str,
+        rank: int | None = None,
+        local_rank: int | None = None,
+        world_size: int | None = None,
+        attempt: int = 0,
+        elastic: bool = False,
+    ) -> None:
+        self.role, self.script, self.rank, self.local_rank = role, script, rank, local_rank
+        self.world_size, self.attempt, self.elastic = world_size, attempt, elastic
 
 
 def identify(environ: Mapping[str, str], argv: Sequence[str], pid: int) -> Identity:

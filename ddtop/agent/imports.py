@@ -1,4 +1,4 @@
-"""Waits for three of torch's modules to be imported and hands each to its wrapper right after it ran.
+"""Waits for some of torch's modules to be imported and hands each to its wrapper right after it ran.
 
 Done at import time, before user code can bind the names; the same object then stands in `torch.distributed` and in
 `torch.distributed.distributed_c10d`, which torch's own pipelines compare.
@@ -7,13 +7,16 @@ Done at import time, before user code can bind the names; the same object then s
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
-from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import Any
 
 from ddtop.agent.guard import guard
+
+# Not from typing: this module is loaded in every Python of a DDTOP=1 shell.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
 
 
 def _wrap_distributed(module: ModuleType) -> None:
@@ -34,10 +37,24 @@ def _wrap_optimizer(module: ModuleType) -> None:
     wrap_optimizer.wrap(module)
 
 
+def _wrap_process(module: ModuleType) -> None:
+    from ddtop.agent import wrap_spawn
+
+    wrap_spawn.wrap_process(module)
+
+
+def _wrap_spawn(module: ModuleType) -> None:
+    from ddtop.agent import wrap_spawn
+
+    wrap_spawn.wrap_spawn(module)
+
+
 WRAPPERS: dict[str, Callable[[ModuleType], None]] = {
     "torch.distributed.distributed_c10d": _wrap_distributed,
     "torch.utils.data.dataloader": _wrap_dataloader,
     "torch.optim.optimizer": _wrap_optimizer,
+    "multiprocessing.process": _wrap_process,
+    "torch.multiprocessing.spawn": _wrap_spawn,
 }
 
 
@@ -71,9 +88,13 @@ def _add_step(spec: ModuleSpec, name: str, wrapper: Callable[[ModuleType], None]
         # Gone before the module runs: the loader is left as it was, also when the import fails.
         vars(loader).pop("exec_module", None)
         execute(module)
-        guard.run(f"wrap {name}", partial(wrapper, module))
+        guard.run(f"wrap {name}", lambda: wrapper(module))
 
     loader.exec_module = exec_module
+
+
+def _call(wrapper: Callable[[ModuleType], None], module: ModuleType) -> Callable[[], None]:
+    return lambda: wrapper(module)
 
 
 def install() -> None:
@@ -83,4 +104,4 @@ def install() -> None:
     for name, wrapper in WRAPPERS.items():
         module = sys.modules.get(name)
         if module is not None:
-            guard.run(f"wrap {name}", partial(wrapper, module))
+            guard.run(f"wrap {name}", _call(wrapper, module))

@@ -138,8 +138,10 @@ class FrameReader:
         return known
 
     def _judge(self, file: str) -> bool:
-        if file.startswith("<") and not file.startswith(("<stdin>", "<string>", "<ipython")):
-            return False
+        if file.startswith("<"):
+            # In a spawned child `<string>` is multiprocessing's own line.
+            own_line = file == "<string>" and "--multiprocessing-fork" not in sys.orig_argv
+            return own_line or file.startswith(("<stdin>", "<ipython"))
         if file.startswith(self._demo):
             return True
         if file.startswith(self._own) or "site-packages/" in file or "dist-packages/" in file:

@@ -66,7 +66,9 @@ class Runtime:
         self.exiting = False
         self.started_unix_ns = time.time_ns()
         self._tick = threading.Lock()
-        self._wake = threading.Event()
+        # A held lock, not an Event: to wait on it is one call into C and half the CPU, ten times a second.
+        self._wake = threading.Lock()
+        self._wake.acquire()
         self._stop = False
         self._paused = 0
         self._greet = True
@@ -96,7 +98,8 @@ class Runtime:
 
     def wake(self) -> None:
         """Report now."""
-        self._wake.set()
+        with contextlib.suppress(RuntimeError):  # not held: it has been woken already
+            self._wake.release()
 
     def greet_again(self) -> None:
         """Say Hello again: something in it has changed."""
@@ -141,8 +144,7 @@ class Runtime:
                 # Jittered by the clock's own low digits: a fixed period would beat with the program's.
                 wait = TICK_NS * (800 + now // 1000 % 400) // 1000
                 planned = time.monotonic_ns() + wait
-                if self._wake.wait(wait / 1e9):
-                    self._wake.clear()
+                if self._wake.acquire(timeout=wait / 1e9):
                     reporter.report_soon()
         finally:
             if self.is_here():
@@ -178,7 +180,7 @@ class Runtime:
         self.page.words[layout.EXITING_AT] = time.monotonic_ns()
         guard.run("exceptions at exit", lambda: exceptions.note_last(self))
         self._stop = True
-        self._wake.set()
+        self.wake()
         self._thread.join(AT_EXIT_S)
 
 

@@ -8,6 +8,9 @@ import time
 from ddtop import registry
 
 UNREACHABLE, USAGE = 3, 2
+LISTED = 10
+HEALTH_LOOK_S = 0.6
+"""Two snapshots half a second apart: what stands, stands."""
 NAME_SHOWN = 40
 """Characters of a job's name in a list: a unique prefix is enough to attach."""
 
@@ -42,7 +45,9 @@ def _unknown(name: str | None, error: registry.UnknownJobError) -> CommandError:
     lines = [f"ddtop: {error}"]
     if error.entries:
         lines.append("jobs:" if not error.ambiguous else "they are:")
-        lines += [f"  {line}" for line in table(error.entries[:20])]
+        lines += [f"  {line}" for line in table(error.entries[:LISTED])]
+        if len(error.entries) > LISTED:
+            lines.append(f"  and {len(error.entries) - LISTED} more: ddtop jobs")
     if not error.ambiguous:
         if name is None and error.entries:
             lines.append(f"an ended one can be opened by its name: ddtop attach {error.entries[0].job}")
@@ -81,12 +86,23 @@ def as_json() -> dict[str, object]:
                 "reporting": entry.reporting if entry.live(now) else 0,
                 "hosts": [entry.host],
                 "script": entry.script,
-                "health": entry.health,
+                "health": health(entry, now),
                 "started_unix_ns": entry.started_unix_ns,
             }
             for entry in registry.read_entries()
         ],
     }
+
+
+def health(entry: registry.JobEntry, now_unix_ns: int) -> str | None:
+    """ok, warning or critical, by a short look of our own: a relay reads no meaning. None if nobody answers."""
+    from ddtop.ui.feed import UnreachableError, last_state, look_once
+
+    try:
+        live = entry.reachable(now_unix_ns)
+        return (look_once(entry, HEALTH_LOOK_S) if live else last_state(entry))[1].health
+    except (UnreachableError, registry.RegistryError):
+        return None
 
 
 def _ago(nanoseconds: int) -> str:

@@ -20,9 +20,11 @@ from ddtop.cli.jobs import USAGE, CommandError
 
 PLAIN_S = 60.0
 """Without a terminal the demo ends by itself within this time."""
-APPEAR_S = 45.0
-"""Importing torch four times on a small machine takes a third of it."""
+APPEAR_S = 35.0
+"""A rank says hello before torch is imported; importing it four times on a small machine takes a third of this."""
 END_S = 5.0
+HEALTHY_S = 20.0
+"""How long a healthy demo is watched without a terminal."""
 
 
 def run_watched(name: str | None, command: list[str]) -> None:
@@ -51,11 +53,12 @@ def run_demo(fault: str, ranks: int) -> int:
     """Start the demo's training, show it, end it and its relay. The exit code of `attach`, or of `diagnose`."""
     from ddtop.cli import looking
 
+    began = time.monotonic()
     with demo_job(fault, ranks) as entry:
         if looking.plain_terminal() is None:
             looking.show(entry, readonly=False)
             return 0
-        return _plain(entry, None if fault == "healthy" else fault)
+        return _plain(entry, None if fault == "healthy" else fault, began + PLAIN_S - 2 * END_S)
 
 
 @contextlib.contextmanager
@@ -127,16 +130,16 @@ def _wait_for(name: str, training: subprocess.Popen[bytes], log: Path) -> regist
     raise CommandError(f"ddtop: the demo's training did not come up:\n{tail}", 3)
 
 
-def _plain(entry: registry.JobEntry, expected: str | None) -> int:
+def _plain(entry: registry.JobEntry, expected: str | None, until: float) -> int:
     """Without a terminal: watch until the fault stands (a healthy one: for a while), print, and say how it ended."""
     from ddtop.cli import looking, width
     from ddtop.ui.present.plain import diagnose_text, status_text
 
-    began, until = time.monotonic(), time.monotonic() + PLAIN_S - 3 * END_S
+    began = time.monotonic()
     while True:
         snapshot, verdict = looking.look(entry, 3.0)
         stands = any(finding.kind == expected for finding in verdict.findings)
-        settled = expected is None and snapshot.iteration is not None and time.monotonic() - began > END_S * 4
+        settled = expected is None and snapshot.iteration is not None and time.monotonic() - began > HEALTHY_S
         if stands or settled or snapshot.ended is not None or time.monotonic() > until:
             break
     click.echo(status_text(snapshot, verdict, width()))

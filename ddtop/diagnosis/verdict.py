@@ -59,12 +59,15 @@ def calm(snapshot: Snapshot) -> str:
         return f"starting: {len(early)}/{total} ranks not in a process group yet, {joining} in init_process_group"
     gone = [rank.rank for rank in snapshot.ranks if rank.gone]
     left = f", {ranks_text(gone)} finished" if gone else ""
-    watched = duration(snapshot.watched_s)
     if snapshot.moving == 0:
-        still = snapshot.still_since_unix_ns
-        since = f" for {duration((snapshot.time_unix_ns - still) / 1e9)}" if still is not None else ""
-        unjudged = [rank.rank for rank in snapshot.ranks if rank.place is not None and rank.place.waits_on == "p2p"]
-        if unjudged:
-            return f"quiet: no rank has moved{since}; {ranks_text(unjudged)} in send or recv, which is not judged yet{left}"
-        return f"quiet: no rank has moved{since}, and none waits for another in a collective{left}"
-    return f"ok: {snapshot.moving}/{total} moving{left}, watched {watched}"
+        return _quiet(snapshot) + left
+    return f"ok: {snapshot.moving}/{total} moving{left}, watched {duration(snapshot.watched_s)}"
+
+
+def _quiet(snapshot: Snapshot) -> str:
+    still = snapshot.still_since_unix_ns
+    since = f" for {duration((snapshot.time_unix_ns - still) / 1e9)}" if still is not None else ""
+    unjudged = [rank.rank for rank in snapshot.ranks if rank.place is not None and rank.place.waits_on == "p2p"]
+    if unjudged:
+        return f"quiet: no rank has moved{since}; {ranks_text(unjudged)} in send or recv, which is not judged yet"
+    return f"quiet: no rank has moved{since}, and none waits for another in a collective"

@@ -160,7 +160,8 @@ def _wchan(pid: int) -> str | None:
 def _io_bytes(pid: int) -> int | None:
     try:
         lines = Path(f"/proc/{pid}/io").read_text().split()
-        return int(lines[1]) + int(lines[3])  # rchar, wchar
+        # rchar and wchar, and what came from or went to storage: pages of a mapped file are in neither of the first.
+        return sum(int(lines[at]) for at in (1, 3, 9, 11))
     except (OSError, ValueError, IndexError):
         return None
 
