@@ -86,6 +86,7 @@ class FakeRank:
         self.trains = self.reports = self.seen = True
         self.gone = False
         self.cores, self.io_per_s, self.letter, self.children = 1.0, 0.0, "R", 0
+        self.wchan: str | None = None
         self.place: Place | None = place("train_step")
         self.iteration: int | None = 0
         self.loader: Loader | None = None
@@ -235,7 +236,7 @@ class FakeRank:
 
     def process(self) -> ProcessState:
         return ProcessState(
-            self.number, self.pid, self.letter, "futex_wait" if self.letter == "S" else None, self._cpu_ns, 1 << 30, 8,
+            self.number, self.pid, self.letter, self.wchan, self._cpu_ns, 1 << 30, 8,
             self._io, self.children, 100,
         )  # fmt: skip
 
@@ -285,6 +286,7 @@ class FakeJob:
         self.name, self.run, self.attempt, self.world_size, self.hosts = "train-47", run, attempt, world_size, hosts
         self.now = 0.0
         self.records: list[Frame] = []
+        self.frames: list[bytes] = []
         self.launcher_alive: bool | None = None
         self.groups = {WORLD: Group(WORLD, "default_pg", tuple(range(world_size)), "gloo")}
         self.ranks = [FakeRank(self, number, 4800 + number) for number in range(world_size)]
@@ -365,6 +367,7 @@ class FakeJob:
             pid=rank.pid if rank else None,
         )
         envelope = frames.open_envelope(data)
+        self.frames.append(data)
         self.records.append((envelope, frames.open_record(envelope)))
 
     # -- what comes of it

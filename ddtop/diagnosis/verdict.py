@@ -5,6 +5,7 @@ from __future__ import annotations
 from ddtop.diagnosis.finding import CRITICAL, INFO, SEVERITIES, WARNING, Finding, Verdict
 from ddtop.diagnosis.rules import absent, departures, input_bound, mismatch, stopped, stuck
 from ddtop.diagnosis.words import duration, rank_range, ranks_text
+from ddtop.model.ending import failed
 from ddtop.model.facts import Snapshot, State
 from ddtop.model.policy import POLICY, Policy
 
@@ -57,8 +58,10 @@ def calm(snapshot: Snapshot) -> str:
     if early:
         joining = sum(1 for rank in snapshot.ranks if rank.state is State.JOINING)
         return f"starting: {len(early)}/{total} ranks not in a process group yet, {joining} in init_process_group"
-    gone = [rank.rank for rank in snapshot.ranks if rank.gone]
-    left = f", {ranks_text(gone)} finished" if gone else ""
+    finished = [rank.rank for rank in snapshot.ranks if rank.gone and not failed(rank)]
+    lost = [rank.rank for rank in snapshot.ranks if rank.gone and failed(rank)]
+    left = f", {ranks_text(finished)} finished" if finished else ""
+    left += f", {ranks_text(lost)} gone" if lost else ""
     if snapshot.moving == 0:
         return _quiet(snapshot) + left
     return f"ok: {snapshot.moving}/{total} moving{left}, watched {duration(snapshot.watched_s)}"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from math import prod
 
 from ddtop.model.facts import RankFacts
-from ddtop.wire.records import Collective, Place
+from ddtop.wire.records import Collective, Group, Place
 
 
 def rank_range(ranks: Iterable[int]) -> str:
@@ -113,7 +113,7 @@ def _kernel_wait(facts: RankFacts) -> str | None:
 
 def collective_text(op: str | None, seq: int | None, group: str | None) -> str:
     """`all_reduce #1203 of default_pg`."""
-    text = op or "a collective"
+    text = op or "collective"
     if seq is not None:
         text += f" #{seq}"
     return f"{text} of {group}" if group else text
@@ -128,13 +128,19 @@ def tensor_text(collective: Collective) -> str:
     return f"{collective.op} of {numbers:,} {dtypes}"
 
 
-def names_of_groups(groups: Iterable[object]) -> dict[str, str]:
-    """Torch's group names as people know them: the description where it is unique, else both."""
-    pairs = [(str(getattr(group, "name", "")), str(getattr(group, "description", ""))) for group in groups]
-    texts = [description for _, description in pairs]
+def names_of_groups(groups: Iterable[Group]) -> dict[str, str]:
+    """Torch's group names as people know them: the description where it is unique, `group 2` where nobody named it."""
+    found = list(groups)
+    texts = [group.description for group in found]
     return {
-        name: description
-        if description and texts.count(description) == 1
-        else f"{description or 'group'} {name}".strip()
-        for name, description in pairs
+        group.name: group.description if _names(group) and texts.count(group.description) == 1 else _numbered(group)
+        for group in found
     }
+
+
+def _names(group: Group) -> bool:
+    return group.description not in ("", group.name)
+
+
+def _numbered(group: Group) -> str:
+    return f"{group.description if _names(group) else 'group'} {group.name}"

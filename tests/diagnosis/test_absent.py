@@ -17,7 +17,7 @@ def hang(before_s=10.0):
 
 
 def test_a_rank_that_stands_elsewhere_while_all_others_wait_is_named_with_its_place():
-    """"Training just hangs": rank 2 waited for a licence server, and NCCL's timeout named the other three."""
+    """ "Training just hangs": rank 2 waited for a licence server, and NCCL's timeout named the other three."""
     job = hang()
     job.passes(8)
 
@@ -72,8 +72,7 @@ def test_a_rank_that_visibly_works_is_a_warning_first():
 
     assert job.ever() == [("warning", "not-in-collective", (0,))]
     assert finding.summary == (
-        "rank 0 is still working, in validate (eval.py:31), 40 s; "
-        "ranks 1-3 wait for it in barrier #101 of default_pg"
+        "rank 0 is still working, in validate (eval.py:31), 40 s; ranks 1-3 wait for it in barrier #101 of default_pg"
     )
 
 
@@ -267,7 +266,7 @@ def test_an_idle_job_in_which_nobody_waits_is_quiet_and_not_critical():
     job.passes(30)
 
     assert job.ever() == []
-    assert job.verdict().calm == "quiet: no rank has moved for 30 s, and none waits for another"
+    assert job.verdict().calm == "quiet: no rank has moved for 30 s, and none waits for another in a collective"
 
 
 def test_a_silent_rank_that_others_wait_for_has_a_frozen_interpreter():

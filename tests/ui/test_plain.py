@@ -189,6 +189,18 @@ def test_the_sentence_outlives_the_evidence_where_lines_are_few():
     ]
 
 
+def test_on_a_small_terminal_the_sentence_stays_whole_and_the_advice_is_cut():
+    snapshot, verdict = builders.hang()
+    lines = [plain(line) for line in banner_lines(snapshot, verdict, 60, most=5)]
+
+    assert lines[1:] == [
+        "✖ rank 5 has been in the DataLoader (data.py:40 load_image)",
+        "  for 31 s; ranks 0-4,6,7 wait for it in all_reduce #74893",
+        "  of default_pg",
+        "  → check the file server of /data; torch gives up in 29 mi…",
+    ]
+
+
 def test_lost_contact_is_said_with_the_age_of_what_is_shown():
     snapshot = builders.healthy()
     contact = Contact("relay not heard for 8 s, trying again", 8.0)

@@ -34,7 +34,13 @@ def opened(data):
 
 @settings(max_examples=60)
 @given(
-    st.one_of([struct_of(cls) for cls in RECORDS]), TEXTS, INTEGERS, INTEGERS, SMALL, st.none() | SMALL, st.none() | TEXTS
+    st.one_of([struct_of(cls) for cls in RECORDS]),
+    TEXTS,
+    INTEGERS,
+    INTEGERS,
+    SMALL,
+    st.none() | SMALL,
+    st.none() | TEXTS,
 )
 def test_every_record_in_its_envelope_comes_back_as_it_went(record, sender, unix_ns, mono_ns, attempt, rank, key):
     data = frames.seal(

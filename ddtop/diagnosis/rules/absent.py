@@ -121,7 +121,9 @@ def _evidence(snapshot: Snapshot, blames: list[Blame]) -> tuple[str, ...]:
         if process is not None:
             cpu = f"{rank.cpu_ratio:.0%} of a core" if rank.cpu_ratio is not None else "CPU unknown"
             wchan = f", wchan {process.wchan}" if process.wchan else ""
-            children = f", {process.children} {verb(range(process.children), 'child', 'children')}" if process.children else ""
+            children = (
+                f", {process.children} {verb(range(process.children), 'child', 'children')}" if process.children else ""
+            )
             lines.append(f"rank {rank.rank} (pid {process.pid}): state {process.state}, {cpu}{wchan}{children}")
         if place is not None:
             below = f" › {place.callee}" if place.callee else ""
