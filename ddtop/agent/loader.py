@@ -6,7 +6,6 @@ Reads torch's private queues by name; where a name is missing the field stays No
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddtop.wire import page as layout
@@ -75,7 +74,9 @@ def _queue(
 def state_letter(pid: int | None) -> str | None:
     """The state of a process as /proc/PID/stat has it, None if there is none. Check: `ps -o stat= -p PID`."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-        return text[text.rindex(")") + 2]
+        # Unbuffered, as bytes: half the CPU of Path.read_text, for each worker twice a second.
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            data = file.read(1024)
+        return chr(data[data.rindex(b")") + 2])
     except (OSError, ValueError, IndexError):
         return None

@@ -83,7 +83,7 @@ def join_plain(who: Identity, environ: Mapping[str, str]) -> tuple[int, str]:
         fcntl.flock(file, fcntl.LOCK_EX)
         try:
             runs = msgspec.json.decode(file.read(1 << 20), type=list[_PlainRun])
-        except (msgspec.DecodeError, msgspec.ValidationError):
+        except ValueError:
             runs = []
         runs = [run for run in runs if now_s - run.started_s < JOIN_S]
         mine = next((run for run in reversed(runs) if _fits(run, me)), None)

@@ -107,18 +107,18 @@ class FrameReader:
                 break
             file, name = frame.f_code.co_filename, frame.f_code.co_name
             if not self.is_user(file):
-                self._pass_library(seen, file, name)
+                self._pass_library(seen, file, name, frame)
             elif seen.function is None:
                 seen.function, seen.file, seen.line, seen.frame_id = name, file, frame.f_lineno, id(frame)
             frame = frame.f_back
         if seen.activity == UNSEEN:
             seen.activity = OTHER
-        if seen.activity == LOADER and seen.waits_on is not None:
-            # The queue or pipe below it is how the DataLoader waits.
-            seen.waits_on = "DataLoader"
+        if seen.function is None and seen.callee is not None:
+            # No own code left: the interpreter is on its way out, or a library runs the program.
+            seen.function, seen.callee = seen.callee, None
         return seen
 
-    def _pass_library(self, seen: Seen, file: str, name: str) -> None:
+    def _pass_library(self, seen: Seen, file: str, name: str, frame: FrameType) -> None:
         meaning = self._meanings.get((file, name))
         if meaning is None:
             meaning = self._meanings[file, name] = (_activity_of(file, name), _waits_of(file, name))
@@ -127,8 +127,9 @@ class FrameReader:
         if seen.function is None:
             # Below the user's own frame: what it calls.
             if seen.callee is None and not file.startswith(self._own):
-                seen.callee = name
-            seen.waits_on = seen.waits_on or meaning[1]
+                seen.callee, seen.file, seen.line = name, file, frame.f_lineno
+            # The library call nearest to the user's line names it best: a Queue.get waits on a lock inside.
+            seen.waits_on = meaning[1] or seen.waits_on
 
     def is_user(self, file: str) -> bool:
         """Whether a code's file is the user's own: not the standard library, not site-packages, not ddtop."""

@@ -1,4 +1,4 @@
-"""The agent's one thread: samples the probes about ten times a second, sends one record twice a second.
+"""The agent's one thread: samples the probes about four times a second, sends one record twice a second.
 
 Theory of operation. The training thread only ever writes words to the state page. This thread reads them, reads torch's
 own counters and the main thread's frames, and hands a frame to ZeroMQ without blocking. A tick holds `_tick`; a fork and
@@ -31,7 +31,9 @@ from ddtop.wire.records import LastException
 if TYPE_CHECKING:
     from ddtop.agent.report import Reporter
 
-TICK_NS = 100_000_000
+TICK_NS = 250_000_000
+"""A wake-up finds cold caches and costs 0.1 to 0.2 ms of CPU whatever it looks at: at 10 Hz the agent used 2.3 ms of CPU a
+second (0.052 ms a step of 22 ms), at 4 Hz it uses 1.5 ms (0.034 ms). Ten seconds still hold 40 samples."""
 STATUS_EVERY_NS = 250_000_000
 REPORT_EVERY_NS = 500_000_000
 RELAY_SILENT_NS = 6_000_000_000
@@ -66,7 +68,7 @@ class Runtime:
         self.exiting = False
         self.started_unix_ns = time.time_ns()
         self._tick = threading.Lock()
-        # A held lock, not an Event: to wait on it is one call into C and half the CPU, ten times a second.
+        # A held lock, not an Event: to wait on it is one call into C and half the CPU, at every tick.
         self._wake = threading.Lock()
         self._wake.acquire()
         self._stop = False

@@ -149,7 +149,7 @@ def _plain(entry: registry.JobEntry, expected: str | None, until: float) -> int:
 
 def _end(training: subprocess.Popen[bytes], name: str) -> None:
     """End all that the demo started: ranks (also stopped ones), launcher, relay; and its files."""
-    members = _session(training.pid)
+    members = _members(name)
     for number in (signal.SIGCONT, signal.SIGTERM):
         _signal_all(members, number)
     until = time.monotonic() + END_S
@@ -168,15 +168,17 @@ def _end(training: subprocess.Popen[bytes], name: str) -> None:
         registry.last_state_path(relay.job, relay.run).unlink(missing_ok=True)
 
 
-def _session(leader: int) -> list[tuple[int, int]]:
-    """(pid, start ticks) of all processes in the session that the launcher leads: its ranks and their workers."""
+def _members(name: str) -> list[tuple[int, int]]:
+    """(pid, start ticks) of the launcher, its ranks and their workers: torchrun gives each rank a session of its own,
+    but all inherit the job's name in their environment."""
+    mark = f"DDTOP_JOB={name}".encode()
     found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        pid = int(path.name)
+    for path in Path("/proc").glob("[0-9]*/environ"):
         try:
-            inside = os.getsid(pid) == leader
+            inside = mark in path.read_bytes().split(b"\0")
         except OSError:
             continue
+        pid = int(path.parent.name)
         ticks = registry.start_ticks(pid)
         if inside and ticks is not None:
             found.append((pid, ticks))

@@ -34,7 +34,7 @@ def waits_of(ranks: Mapping[int, RankFacts], groups: Iterable[Group]) -> tuple[W
     """All open waits, one a rank and group."""
     members = {group.name: group.ranks for group in groups}
     found = []
-    for facts in ranks.values():
+    for _, facts in sorted(ranks.items()):
         # What a stopped or silent rank said last is old: by now it may have been let go, or be the one to look at.
         if facts.gone or facts.state in (State.STOPPED, State.SILENT):
             continue

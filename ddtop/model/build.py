@@ -15,6 +15,9 @@ from ddtop.wire.records import Collective, RankState
 if TYPE_CHECKING:
     from ddtop.model.job import Job, RankMemory
 
+QUARTERS = 4
+"""A wait of half the window's length leaves one of its quarters untouched, wherever it lies."""
+
 
 def snapshot(job: Job, now_unix_ns: int) -> Snapshot:
     """What is true of the job at this moment."""
@@ -70,6 +73,7 @@ def _facts(rank: int, memory: RankMemory, now: int, policy: Policy) -> RankFacts
     activities = memory.activities.grown(policy.window_s, now)
     loader = memory.loader.grown(policy.window_s, now)
     cpu_ratio, working = _cpu(memory, now, policy)
+    loader_ratio, loader_low = _loader_ratios(memory, now, policy)
     longest = longest_open(state.open_collectives)
     pending = [item.pending_since_unix_ns for item in state.groups if item.pending_since_unix_ns is not None]
     age = (now - min(pending)) / 1e9 if pending and memory.exit is None else None
@@ -91,9 +95,8 @@ def _facts(rank: int, memory: RankMemory, now: int, policy: Policy) -> RankFacts
         open_calls=state.open_calls,
         wait_ratio=_ratio(waits, policy),
         loader=state.loader,
-        loader_wait_ratio=min(1.0, loader[1][0] / (loader[0] * 1e9))
-        if loader and loader[0] >= policy.window_min_s
-        else None,
+        loader_wait_ratio=loader_ratio,
+        loader_wait_low_ratio=loader_low,
         loader_window_steps=int(max(loader[1][1:])) if loader else None,
         activity_ratios=_shares(activities),
         window_s=waits[0] if waits else None,
@@ -163,6 +166,22 @@ def _with_waits(
                 state = State.BLOCKED
         found[rank] = replace(one, state=state, wait=longest.get(rank))
     return found
+
+
+def _loader_ratios(memory: RankMemory, now: int, policy: Policy) -> tuple[float | None, float | None]:
+    """Share of the window spent waiting for data, and the lowest share of its quarters."""
+    grown = [memory.loader.grown(policy.window_s * part / QUARTERS, now) for part in range(1, QUARTERS + 1)]
+    whole = grown[-1]
+    if whole is None or whole[0] < policy.window_min_s:
+        return None, None
+    ratio = min(1.0, whole[1][0] / (whole[0] * 1e9))
+    lowest, seconds, waited_ns = ratio, 0.0, 0.0
+    for part in grown:
+        if part is None or part[0] - seconds < policy.window_s / QUARTERS / 2:
+            return ratio, None
+        lowest = min(lowest, (part[1][0] - waited_ns) / ((part[0] - seconds) * 1e9))
+        seconds, waited_ns = part[0], part[1][0]
+    return ratio, max(0.0, lowest)
 
 
 def _cpu(memory: RankMemory, now: int, policy: Policy) -> tuple[float | None, bool | None]:

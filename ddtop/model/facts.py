@@ -62,7 +62,7 @@ class RankFacts:
 
     `report_age_s`: since its agent was last heard, None if never. `cpu_ratio`: cores used over the last two seconds, its
     children included, the agent's own work taken off. `wait_ratio`, `loader_wait_ratio` and `activity_ratios` are over
-    the last `window_s` seconds. `working`: it visibly works, None where nobody looks from outside.
+    the last `window_s` seconds; `loader_wait_low_ratio` is the lowest ratio of the window's quarters. `working`: it visibly works, None where nobody looks from outside.
     """
 
     rank: int
@@ -84,6 +84,7 @@ class RankFacts:
     wait_ratio: float | None = None
     loader: Loader | None = None
     loader_wait_ratio: float | None = None
+    loader_wait_low_ratio: float | None = None
     activity_ratios: tuple[float, ...] = ()
     window_s: float | None = None
     process: ProcessState | None = None

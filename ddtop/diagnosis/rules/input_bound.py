@@ -42,12 +42,10 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
 
 def _concerned(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
     loader = rank.loader
-    if (
-        rank.gone
-        or loader is None
-        or rank.loader_wait_ratio is None
-        or rank.loader_wait_ratio < policy.input_bound_ratio
-    ):
+    if rank.gone or loader is None or rank.loader_wait_ratio is None:
+        return False
+    # In every quarter of the window: one long wait (an epoch's worker start, a file server's hiccup) is no bottleneck.
+    if min(rank.loader_wait_ratio, rank.loader_wait_low_ratio or 0.0) < policy.input_bound_ratio:
         return False
     if (rank.loader_window_steps or 0) < policy.input_bound_steps or snapshot.still_since_unix_ns is not None:
         return False

@@ -1,0 +1,191 @@
+"""Which run a rank belongs to, and what it is called."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ddtop import registry
+from ddtop.agent import naming
+from ddtop.agent.identity import RANK, TREE, Identity
+
+
+def who(rank=0, world_size=2, elastic=False, script="train"):
+    return Identity(RANK, script, rank, rank, world_size, 0, elastic)
+
+
+PROGRAM = """
+import os, sys
+sys.argv = ["train.py"]
+from ddtop.agent import naming
+from ddtop.agent.identity import Identity
+rank = int(sys.orig_argv[-1])
+sys.stdin.readline()
+print(naming.join_plain(Identity("rank", "train", rank, rank, 2), os.environ), flush=True)
+sys.stdin.read()
+"""
+
+
+class Shell:
+    """A rank that somebody starts in a shell of its own; it lives until the test ends."""
+
+    def __init__(self, rank, folder, variables):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(rank)], env=os.environ | variables, cwd=folder,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def goes(self):
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+
+    def run(self):
+        return self.process.stdout.readline()
+
+    def ends(self):
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def join(home, tmp_path):
+    """Starts a rank in a shell; the run that it joins."""
+    shells = []
+
+    def start(rank, folder=tmp_path, **variables):
+        shells.append(Shell(rank, folder, variables))
+        shells[-1].goes()
+        return shells[-1].run()
+
+    start.shells = shells
+    yield start
+    for shell in shells:
+        if not shell.process.stdin.closed:
+            shell.ends()
+
+
+def rewrite(home, change):
+    """Change what the runs wrote down."""
+    (path,) = home.runtime.glob("plain-*.json")
+    runs = json.loads(path.read_text())
+    change(runs)
+    path.write_text(json.dumps(runs))
+
+
+# -- names
+
+
+def test_ranks_of_one_launcher_share_its_name_and_run(home):
+    tree = naming.launcher_tree("train", os.getpid())
+    names = [naming.name_run(who(rank, elastic=True), {TREE: tree}, 1) for rank in (0, 1)]
+
+    assert names[0] == names[1]
+    assert names[0] == (f"train-{os.getpid()}", f"{os.getpid()}.{registry.start_ticks(os.getpid())}", None)
+
+
+def test_a_launcher_without_the_hook_still_makes_one_run(home):
+    """torchrun from another environment: its children have no mark, but they have one parent."""
+    job, run, _ = naming.name_run(who(elastic=True), {}, os.getpid())
+
+    assert (job, run) == (f"train-{os.getpid()}", f"{os.getpid()}.{registry.start_ticks(os.getpid())}")
+
+
+@pytest.mark.parametrize(
+    ("variables", "name"),
+    [
+        ({"DDTOP_JOB": "llama"}, "llama"),
+        ({"DDTOP_JOB": "llama", "TORCHELASTIC_RUN_ID": "other"}, "llama"),
+        ({"TORCHELASTIC_RUN_ID": "other"}, "other"),
+    ],
+)
+def test_a_name_that_a_person_chose_is_the_name(home, variables, name):
+    assert naming.name_run(who(elastic=True), variables, os.getpid())[0] == name
+
+
+def test_a_name_that_cannot_be_a_file_name_is_cleaned_and_said(home):
+    job, _, complaint = naming.name_run(who(elastic=True), {"DDTOP_JOB": "my job/1"}, os.getpid())
+
+    assert job == "my-job-1"
+    assert complaint == "the job name 'my job/1' cannot be a file name, this job is called my-job-1"
+
+
+# -- ranks without a launcher
+
+
+def test_plain_ranks_of_one_script_and_folder_are_one_run(join):
+    assert join(0, MASTER_PORT="1") == join(1, MASTER_PORT="1")
+
+
+def test_a_wrong_master_port_does_not_split_the_job_that_it_breaks(join):
+    """Rank 1 waits at port 29501, rank 0 at 29500: both must stand in one table for that to be seen."""
+    assert join(0, MASTER_PORT="29500") == join(1, MASTER_PORT="29501")
+
+
+def test_two_jobs_of_the_same_script_side_by_side_are_two(join):
+    """A sweep: the same command line twice, each with a port of its own."""
+    assert join(0, MASTER_PORT="29500") != join(0, MASTER_PORT="29501")
+
+
+def test_two_processes_that_claim_one_rank_of_one_master_are_one_job(join):
+    """Somebody typed RANK=0 in both panes."""
+    assert join(0, MASTER_PORT="29500") == join(0, MASTER_PORT="29500")
+
+
+def test_another_folder_is_another_job(join, tmp_path):
+    (tmp_path / "b").mkdir()
+
+    assert join(0) != join(1, tmp_path / "b")
+
+
+def test_ranks_that_start_later_than_two_minutes_are_another_run(join, home):
+    first = join(0)
+    rewrite(home, lambda runs: runs[0].update(started_s=runs[0]["started_s"] - naming.JOIN_S - 1))
+
+    assert join(1) != first
+
+
+def test_the_rank_of_a_process_that_is_gone_is_free_in_a_new_run(join):
+    """The job crashed at once and was started again within seconds: the new ranks are not the dead ones."""
+    first = join(0, MASTER_PORT="29500")
+    join.shells[0].ends()
+
+    assert join(0, MASTER_PORT="29500") != first
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[1]",
+        b"\x00\x00",
+        pytest.param(
+            b'[{"run": "\xff"}]',
+        ),
+    ],
+)
+def test_a_damaged_list_of_runs_is_begun_anew(join, home, content):
+    join(0)
+    (path,) = home.runtime.glob("plain-*.json")
+    path.write_bytes(content)
+    second = join(1)
+
+    assert second
+    assert second == join(0)
+
+
+def test_ranks_that_start_at_the_same_moment_are_one_run(home, tmp_path):
+    """Four shells in a for loop: they race for the file."""
+    shells = [Shell(rank, tmp_path, {}) for rank in range(4)]
+    for shell in shells:
+        shell.goes()
+    runs = {shell.run() for shell in shells}
+    for shell in shells:
+        shell.ends()
+
+    assert len(runs) == 1

@@ -1,0 +1,283 @@
+"""The commands as people and scripts call them: what they print, where, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ddtop import journal, registry
+from tests.jobs import FakeJob
+
+COMMANDS = ("attach", "demo", "diagnose", "doctor", "jobs", "run", "status")
+
+
+def ddtop(*words, **variables):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DDTOP_J")} | variables
+    return subprocess.run(
+        [sys.executable, "-m", "ddtop", *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def write_ended(job, name="train-47", reason="finished"):
+    """The job file and the last state of a job that ended."""
+    now = time.time_ns()
+    entry = registry.JobEntry(
+        registry.SCHEMA, name, "r1", "node0", "0" * 12, 1, 1, "127.0.0.1", 1, "/tmp/x", "train", job.world_size, 0,
+        now - 60_000_000_000, now - 50_000_000_000, now - 50_000_000_000, reason,
+    )  # fmt: skip
+    registry.write_entry(entry)
+    journal.write(registry.last_state_path(name, "r1"), job.frames)
+    return entry
+
+
+def finished():
+    job = FakeJob(2)
+    job.trains(10)
+    for rank in job.ranks:
+        rank.ends(0)
+    job.passes(1)
+    return job
+
+
+def killed():
+    job = FakeJob(2)
+    job.trains(10)
+    job.ranks[1].ends(signal=9)
+    job.ranks[0].ends(signal=15, later_s=0.5)
+    job.passes(1)
+    return job
+
+
+# -- no job
+
+
+@pytest.mark.parametrize("command", ["status", "diagnose", "attach"])
+def test_without_a_job_a_command_says_how_to_start_one(home, command):
+    done = ddtop(command)
+
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "no live job found" in done.stderr
+    assert "DDTOP=1 torchrun" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unknown_job_lists_those_there_are(home):
+    write_ended(finished(), "llama-7b")
+
+    done = ddtop("diagnose", "bert")
+
+    assert done.returncode == 3
+    assert "no job named bert" in done.stderr
+    assert "llama-7b" in done.stderr
+
+
+def test_an_ambiguous_job_is_a_usage_error(home):
+    for name in ("train-1", "train-2"):
+        write_ended(finished(), name)
+
+    done = ddtop("diagnose", "train")
+
+    assert done.returncode == 2
+    assert "train may mean 2 jobs" in done.stderr
+
+
+def test_jobs_of_nobody(home):
+    assert ddtop("jobs").stdout == "no jobs; start one with: DDTOP=1 torchrun ...\n"
+    assert json.loads(ddtop("jobs", "--json").stdout) == {"schema": "ddtop.jobs/1", "jobs": []}
+
+
+@pytest.mark.parametrize(
+    "words", [["nosuch"], ["diagnose", "--nosuch"], ["diagnose", "--for", "x"], ["demo", "--ranks", "1"]]
+)
+def test_a_usage_error_is_exit_code_2_without_a_traceback(home, words):
+    done = ddtop(*words)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Error:" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+def test_every_command_has_help(command):
+    done = ddtop(*filter(None, [command]), "--help")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("Usage:")
+
+
+def test_the_version_is_the_packages():
+    import ddtop as package
+
+    assert ddtop("--version").stdout == f"ddtop, version {package.__version__}\n"
+
+
+# -- ended jobs
+
+
+def test_a_job_that_was_killed_is_diagnosed_from_its_last_state(home):
+    """The next morning, on the login node: the node is gone, the journal is on the shared home."""
+    write_ended(killed(), reason="signal 9")
+
+    done = ddtop("diagnose", "train", "--json")
+    found = json.loads(done.stdout)
+
+    assert (done.returncode, found["schema"], found["health"]) == (1, "ddtop.diagnose/1", "critical")
+    assert (found["live"], found["ended"]["first_rank"]) == (False, 1)
+    assert [(one["kind"], one["ranks"]) for one in found["findings"]] == [("rank-killed", [1])]
+
+
+def test_a_job_that_finished_is_ok(home):
+    write_ended(finished())
+
+    done = ddtop("diagnose", "train-47", "--json")
+
+    assert (done.returncode, json.loads(done.stdout)["health"]) == (0, "ok")
+
+
+def test_status_has_a_row_for_every_rank(home):
+    write_ended(killed())
+
+    rows = json.loads(ddtop("status", "train", "--json").stdout)["ranks"]
+
+    assert [(row["rank"], row["state"], row["iteration"]) for row in rows] == [(0, "killed", 100), (1, "killed", 100)]
+
+
+def test_a_damaged_last_state_tells_what_is_left(home):
+    """The disk filled up while it was written."""
+    write_ended(killed())
+    path = registry.last_state_path("train-47", "r1")
+    path.write_bytes(path.read_bytes()[:-10])
+
+    done = ddtop("status", "train", "--json")
+
+    assert done.returncode == 0
+    assert len(json.loads(done.stdout)["ranks"]) == 2
+
+
+@pytest.mark.parametrize("content", [None, b"", b"not ours", b"ddtop journal 9\n"])
+def test_without_a_readable_last_state_there_is_no_contact(home, content):
+    write_ended(killed())
+    path = registry.last_state_path("train-47", "r1")
+    path.unlink() if content is None else path.write_bytes(content)
+
+    done = ddtop("diagnose", "train")
+
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "Traceback" not in done.stderr
+
+
+def test_jobs_lists_live_and_ended_ones(home):
+    write_ended(finished(), "old")
+
+    (job,) = json.loads(ddtop("jobs", "--json").stdout)["jobs"]
+
+    assert (job["job"], job["live"], job["world_size"], job["reporting"]) == ("old", False, 2, 0)
+    assert "old" in ddtop("jobs").stdout
+    assert "finished" in ddtop("jobs").stdout
+
+
+def test_attach_without_a_terminal_prints_the_table(home):
+    """`ddtop attach | less`, a cron job, a CI log."""
+    write_ended(finished())
+
+    done = ddtop("attach", "train-47")
+
+    assert done.returncode == 0
+    assert "no terminal, so here is the status table" in done.stderr
+    assert "RANK" in done.stdout
+
+
+def test_a_relay_that_does_not_answer_is_no_contact(home):
+    """Its job file is fresh, but a firewall, or a stopped relay, keeps silent."""
+    now = time.time_ns()
+    entry = registry.JobEntry(
+        registry.SCHEMA, "train", "r1", "node0", registry.host_identity(), os.getpid(),
+        registry.start_ticks(os.getpid()), "127.0.0.1", 1, "/tmp/x", "train", 2, 2, now, now,
+    )  # fmt: skip
+    registry.write_entry(entry)
+
+    done = ddtop("diagnose", "train")
+
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "does not answer on port 1" in done.stderr
+
+
+def test_an_unusable_state_folder_is_said_with_the_next_step(home):
+    home.state.write_text("")
+
+    done = ddtop("jobs")
+
+    assert done.returncode == 3
+    assert "set DDTOP_STATE to another one" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error(home):
+    """`ddtop jobs | head -1`."""
+    for number in range(40):
+        write_ended(finished(), f"job-{number:02d}-" + "x" * 40)
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"{sys.executable} -m ddtop jobs | head -1"], capture_output=True, text=True, check=False
+    )
+
+    assert done.stderr == ""
+    assert done.stdout.startswith("JOB")
+
+
+# -- run
+
+
+SHOW = "import os, sys; print(os.environ.get('DDTOP'), os.environ.get('DDTOP_JOB'), sys.argv[1:]); sys.exit(7)"
+
+
+@pytest.mark.parametrize("separator", [[], ["--"]])
+def test_run_becomes_the_command_with_ddtop_set(home, separator):
+    done = ddtop("run", "--job", "llama", *separator, sys.executable, "-c", SHOW, "--lr", "1", "-h")
+
+    assert (done.returncode, done.stdout) == (7, "1 llama ['--lr', '1', '-h']\n")
+
+
+def test_run_of_a_command_that_is_not_there_is_a_usage_error(home):
+    done = ddtop("run", "nosuchcommand")
+
+    assert (done.returncode, done.stderr) == (2, "ddtop: nosuchcommand: command not found\n")
+
+
+def test_a_view_in_a_watched_shell_does_not_watch_itself(home):
+    """export DDTOP=1 in the shell, then `ddtop jobs`."""
+    done = ddtop("jobs", DDTOP="1", RANK="0", WORLD_SIZE="1")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(home.runtime.iterdir()) == []
+
+
+# -- doctor
+
+
+def test_doctor_says_a_line_for_every_check(home):
+    done = ddtop("doctor")
+
+    marks = {line.split()[1]: line.split()[0] for line in done.stdout.splitlines()}
+    assert {"ddtop", "torch", "key", "ports", "exits"} <= set(marks)
+    assert marks["key"] == "ok"
+    assert (done.returncode == 1) == ("bad" in marks.values())
+
+
+def test_doctor_fails_where_the_key_is_open(home):
+    registry.secret()
+    (home.state / "key").chmod(0o644)
+
+    done = ddtop("doctor")
+
+    assert done.returncode == 1
+    assert "must be yours and mode 0600" in done.stdout

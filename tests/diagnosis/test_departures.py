@@ -1,0 +1,335 @@
+"""Ranks that are gone: who went first, what was a consequence, and what was nobody's fault."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.jobs import FakeJob
+
+RESET = "Connection closed by peer [10.0.0.2]:41233"
+
+
+def training():
+    job = FakeJob(4)
+    job.trains(10)
+    return job
+
+
+# -- rank-crashed
+
+
+def test_the_first_exception_is_named_and_the_connection_errors_are_folded():
+    """Four tracebacks interleaved on one terminal; the three last ones say "connection closed by peer"."""
+    job = training()
+    job.ranks[1].raises("ValueError", "bad sample 7")
+    job.ranks[1].ends(1, later_s=0.2)
+    job.passes(0.5)
+    for number in (0, 2, 3):
+        job.ranks[number].raises("RuntimeError", RESET)
+        job.ranks[number].ends(1, later_s=0.3)
+    job.passes(3)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "rank-crashed", (1,))
+    assert finding.summary.startswith("rank 1 raised ValueError: bad sample 7 at data.py:40 load")
+    assert job.snapshot().ended.first_rank == 1
+
+
+def test_a_consequence_is_never_first_though_its_clock_says_so():
+    """The peers' clock was some milliseconds ahead: by time alone rank 0's reset came before rank 1's error."""
+    job = training()
+    job.ranks[0].raises("RuntimeError", RESET, ago_s=0.02)
+    job.ranks[1].raises("ValueError", "bad sample 7")
+    for number in (0, 1):
+        job.ranks[number].ends(1, later_s=0.2)
+    job.passes(2)
+
+    assert job.finding().ranks == (1,)
+
+
+def test_an_exception_is_named_while_the_process_lingers():
+    """A non-daemon thread kept the crashed rank alive for hours; the launcher saw four live processes."""
+    job = training()
+    job.ranks[2].raises("KeyError", "'lost'")
+    job.others_wait(2)
+    job.passes(4)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "rank-crashed", (2,))
+    assert "rank 2 raised KeyError: 'lost' at data.py:40 load; its process lingers" in finding.summary
+    assert finding.victims == (0, 1, 3)
+
+
+def test_an_exit_code_without_an_exception_is_said_as_such():
+    """os._exit(7) in a library."""
+    job = training()
+    job.ranks[2].ends(7, exiting=False)
+    job.others_wait(2)
+    job.passes(3)
+
+    finding = job.finding()
+
+    assert (finding.kind, finding.ranks) == ("rank-crashed", (2,))
+    assert finding.summary.startswith("rank 2 left with exit code 7")
+
+
+def test_an_exception_in_a_side_thread_is_not_a_crash():
+    """A logger's thread died; the training goes on."""
+    job = training()
+    job.ranks[1].raises("OSError", "disk full", thread="wandb")
+    job.ranks[1].trains = True
+    job.trains(10)
+
+    assert job.ever() == []
+
+
+def test_sys_exit_is_not_an_exception():
+    job = training()
+    for rank in job.ranks:
+        rank.raises("SystemExit", "0")
+        rank.ends(0)
+    job.passes(2)
+
+    assert job.ever() == []
+
+
+# -- rank-killed
+
+
+def test_a_killed_rank_is_named_with_its_signal():
+    job = training()
+    job.ranks[3].ends(signal=9)
+    job.others_wait(3)
+    job.passes(3)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "rank-killed", (3,))
+    assert finding.victims == (0, 1, 2)
+    assert finding.summary.startswith("rank 3 (pid 4803) was killed by SIGKILL in iteration 100")
+
+
+def test_the_out_of_memory_killer_is_told_apart():
+    """exitcode -9 and an empty log: the most asked question of them all."""
+    job = training()
+    job.ranks[3].ends(signal=9, oom=True)
+    job.others_wait(3)
+    job.passes(3)
+
+    finding = job.finding()
+
+    assert "was killed by SIGKILL (out of memory)" in finding.summary
+    assert "ran out of memory" in finding.advice
+
+
+def test_the_launchers_sigterm_after_a_first_death_is_a_consequence():
+    """torchrun kills the survivors when one rank dies: three ranks "killed by SIGTERM" hide the one killed by SIGKILL."""
+    job = training()
+    job.ranks[2].ends(signal=9)
+    job.passes(0.5)
+    for number in (0, 1, 3):
+        job.ranks[number].ends(signal=15, later_s=0.01 * number)
+    job.passes(4)
+
+    assert job.ever() == [("critical", "rank-killed", (2,))]
+    assert job.snapshot().ended.reason == "rank 2 went first: SIGKILL"
+
+
+def test_one_sigterm_before_the_others_follow_later_is_a_kill():
+    """Somebody typed kill PID on one rank; torchrun ended the others a second later."""
+    job = training()
+    job.ranks[2].ends(signal=15)
+    job.passes(1)
+    for number in (0, 1, 3):
+        job.ranks[number].ends(signal=15)
+    job.passes(4)
+
+    assert job.ever() == [("critical", "rank-killed", (2,))]
+
+
+def test_orphans_that_hold_its_sockets_are_named():
+    """rank 1's DataLoader workers lived on: its peers waited for a dead process without a disconnect."""
+    job = training()
+    job.ranks[1].ends(signal=9, orphans=(5001, 5002))
+    job.others_wait(1)
+    job.passes(4)
+
+    finding = job.finding()
+
+    assert any("5001, 5002 live on and hold its sockets open" in line for line in finding.evidence)
+    assert finding.advice.endswith("end the orphans: kill 5001 5002")
+
+
+def test_an_end_that_nobody_could_tell_is_said_as_unknown():
+    job = training()
+    job.ranks[1].ends(None, how="unknown", exiting=False)
+    job.others_wait(1)
+    job.passes(3)
+
+    assert job.finding().summary.startswith("rank 1 (pid 4801) is gone and nobody could tell how")
+
+
+def test_an_unknown_end_in_good_order_is_not_a_kill():
+    """The kernel did not tell the code, but the state page says that the interpreter was on its way out."""
+    job = training()
+    for rank in job.ranks:
+        rank.ends(None, how="unknown", exiting=True)
+    job.passes(3)
+
+    assert job.ever() == []
+
+
+# -- left-early
+
+
+def test_a_rank_that_finished_while_others_wait_left_early():
+    job = training()
+    job.ranks[3].ends(0)
+    for number in (0, 1, 2):
+        job.ranks[number].waits_in()
+    job.passes(3)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "left-early", (3,))
+    assert finding.victims == (0, 1, 2)
+    assert "drop_last" in finding.advice
+
+
+def test_errors_of_the_others_after_a_rank_finished_are_its_consequence():
+    """Rank 3 ran out of data and left; three ranks raised "connection closed by peer", and those tracebacks were read."""
+    job = training()
+    job.ranks[3].ends(0)
+    for number in (0, 1, 2):
+        job.ranks[number].raises("RuntimeError", RESET)
+        job.ranks[number].ends(1, later_s=0.3)
+    job.passes(3)
+
+    assert job.kinds() == [("critical", "left-early", (3,))]
+
+
+def test_ranks_that_finish_some_seconds_apart_are_healthy():
+    """Rank 0 writes the final checkpoint while the others are gone: they need nothing more from each other."""
+    job = training()
+    for number in (1, 2, 3):
+        job.ranks[number].ends(0, later_s=0.2 * number)
+    job.ranks[0].works_at("save_final")
+    job.passes(20)
+    assert job.ever() == []
+    job.ranks[0].ends(0)
+    job.passes(2)
+
+    assert job.ever() == []
+    assert (job.verdict().health, job.verdict().calm) == ("ok", "ok: all ranks finished")
+
+
+def test_an_early_finisher_whose_peers_need_nothing_more_is_silent():
+    job = training()
+    job.ranks[3].ends(0)
+    job.trains(10)
+
+    assert job.ever() == []
+    assert job.verdict().calm == "ok: 3/4 moving, rank 3 finished, watched 20 s"
+
+
+def test_just_after_it_finished_the_launcher_has_a_second_to_say_more():
+    job = training()
+    job.ranks[3].ends(0)
+    for number in (0, 1, 2):
+        job.ranks[number].waits_in()
+    job.passes(1)
+
+    assert job.ever() == []
+
+
+# -- cancelled
+
+
+def test_sigterm_to_all_is_a_cancellation():
+    """scancel, a time limit, preemption: nothing is wrong with the job."""
+    job = training()
+    for rank in job.ranks:
+        rank.ends(signal=15, later_s=0.01 * rank.number)
+    job.passes(3)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("info", "cancelled", ())
+    assert job.ever() == [("info", "cancelled", ())]
+    assert finding.summary == "the job was cancelled: ranks 0-3 ended together (SIGTERM)"
+    assert job.verdict().health == "ok"
+
+
+def test_ctrl_c_is_a_cancellation_though_the_tracebacks_come_apart():
+    """KeyboardInterrupt in four ranks; two were deep in C code and noticed a second later."""
+    job = training()
+    for rank in job.ranks:
+        rank.raises("KeyboardInterrupt", ago_s=-0.4 * rank.number)
+        rank.ends(1, later_s=0.4 * rank.number + 0.1)
+    job.passes(4)
+
+    assert job.kinds() == [("info", "cancelled", ())]
+
+
+@pytest.mark.parametrize("code", [143, 130])
+def test_a_handler_that_turns_the_signal_into_an_exit_code_is_a_cancellation(code):
+    job = training()
+    for rank in job.ranks:
+        rank.ends(code, later_s=0.01 * rank.number)
+    job.passes(3)
+
+    assert job.kinds() == [("info", "cancelled", ())]
+
+
+def test_while_a_cancellation_is_on_its_way_nobody_is_blamed():
+    """The ranks get their SIGTERM one after the other; the first must not stand there as killed."""
+    job = training()
+    job.ranks[0].ends(signal=15)
+    job.passes(1.5)
+
+    assert job.ever() == []
+
+
+def test_one_exception_among_the_cancelled_is_a_crash():
+    job = training()
+    job.ranks[1].raises("ValueError", "bad")
+    job.ranks[1].ends(1)
+    for number in (0, 2, 3):
+        job.ranks[number].ends(signal=15, later_s=0.05)
+    job.passes(3)
+
+    assert job.kinds() == [("critical", "rank-crashed", (1,))]
+
+
+# -- elastic restart
+
+
+def test_after_a_restart_the_last_attempts_death_is_history():
+    job = FakeJob(4)
+    job.launcher_alive = True
+    job.trains(10)
+    job.ranks[1].ends(signal=9)
+    job.passes(3)
+    assert job.kinds() == [("critical", "rank-killed", (1,))]
+    for number in (0, 2, 3):
+        job.ranks[number].ends(signal=15)
+    job.passes(2)
+
+    job.restarts()
+    job.trains(10)
+
+    assert job.kinds() == []
+    assert job.verdict().calm.startswith("ok: 4/4 moving")
+
+
+def test_between_two_attempts_the_job_has_not_ended():
+    job = FakeJob(4)
+    job.launcher_alive = True
+    job.trains(10)
+    for rank in job.ranks:
+        rank.ends(1)
+    job.passes(3)
+
+    assert job.snapshot().ended is None

@@ -1,0 +1,98 @@
+"""The ranks move, and most of their time they wait for data."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddtop.wire.records import Loader
+from tests.jobs import FakeJob, replace_loader
+
+
+def loading(share=0.7, **more):
+    """A job whose ranks spend this share of their time in the DataLoader."""
+    job = FakeJob(4)
+    given = {"workers": 1, "depth": 0, "capacity": 2, "workers_alive": 1, "prefetch_factor": 2} | more
+    for rank in job.ranks:
+        rank.loader, rank.loader_share = Loader(**given), share
+    return job
+
+
+def test_ranks_that_mostly_wait_for_data_are_input_bound_and_the_setting_is_named():
+    """GPU at 30 %, "PyTorch is slow": num_workers=1."""
+    job = loading()
+    job.trains(15)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "input-bound", (0, 1, 2, 3))
+    assert finding.summary == (
+        "ranks 0-3 spend 70% of the time waiting for data (num_workers=1, prefetch_factor=2, pin_memory=False)"
+    )
+    assert finding.advice.startswith("raise num_workers")
+
+
+def test_without_workers_the_advice_is_to_have_some():
+    job = loading(workers=0, depth=None, capacity=None, workers_alive=None)
+    job.trains(15)
+
+    assert "num_workers=0: the rank loads its data itself" in job.finding().summary
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.38])
+def test_below_the_share_it_is_silent(share):
+    job = loading(share)
+    job.trains(30)
+
+    assert job.ever() == []
+
+
+def test_batches_that_lie_ready_are_not_what_it_waits_for():
+    job = loading(depth=8, capacity=8, workers=4)
+    job.trains(30)
+
+    assert job.ever() == []
+
+
+def test_an_epochs_first_batch_with_its_worker_start_is_no_evidence():
+    """Starting 16 workers takes 5 s, once an epoch, and then the queue is never empty again."""
+    job = loading(share=0.0)
+    job.trains(20)
+    for _ in range(10):
+        for rank in job.ranks:
+            rank.trains = False
+            rank.loader = replace_loader(rank.loader, wait_total_ns=rank.loader.wait_total_ns + 500_000_000)
+        job.passes(0.5)
+    for rank in job.ranks:
+        rank.comes_back()
+    job.trains(20)
+
+    assert job.ever() == []
+
+
+def test_with_less_than_eight_seconds_seen_it_is_silent():
+    job = loading()
+    job.trains(7)
+
+    assert job.ever() == []
+
+
+def test_a_hang_is_not_called_input_bound_too():
+    job = loading()
+    job.trains(15)
+    job.ranks[0].stands_at("fetch", activity="loader", waits_on="DataLoader")
+    job.others_wait(0)
+    job.passes(15)
+
+    assert job.kinds() == [("critical", "not-in-collective", (0,))]
+
+
+def test_one_rank_alone_is_named_alone():
+    """One node's file server."""
+    job = loading(0.1)
+    job.ranks[2].loader_share = 0.8
+    job.trains(15)
+
+    finding = job.finding()
+
+    assert finding.ranks == (2,)
+    assert finding.summary.startswith("rank 2 spends 80% of the time waiting for data")

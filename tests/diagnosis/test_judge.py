@@ -1,0 +1,129 @@
+"""Findings over time: what stands, since when, and that two viewers read the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddtop.diagnosis.judge import Judge
+from tests.jobs import BASE, FakeJob, brief, unix_ns, without_times
+
+
+def judged(job, moments, judge=None):
+    """What stands after looks at these moments of the job's clock."""
+    judge = judge or Judge()
+    model = job.model()
+    return [[brief(one) for one in judge.observe(model.snapshot(unix_ns(moment))).findings] for moment in moments]
+
+
+def hang():
+    job = FakeJob(4)
+    job.trains(10)
+    job.ranks[2].stands_at("fetch")
+    job.others_wait(2)
+    job.passes(10)
+    return job
+
+
+CULPRIT = ("critical", "not-in-collective", (2,))
+
+
+def test_a_finding_appears_after_two_agreeing_snapshots():
+    assert judged(hang(), [19.0, 19.5]) == [[], [CULPRIT]]
+
+
+def test_looks_closer_together_than_half_a_second_are_one():
+    """A viewer that draws at 10 Hz does not have more evidence than one that draws at 2 Hz."""
+    assert judged(hang(), [19.0, 19.1, 19.2, 19.4, 19.5]) == [[], [], [], [], [CULPRIT]]
+
+
+def test_it_clears_after_three_snapshots_without_it():
+    job, judge = hang(), Judge()
+    judged(job, [19.0, 19.5], judge)
+    for rank in job.ranks:
+        rank.comes_back()
+    job.trains(5)
+
+    assert judged(job, [22.0, 22.5, 23.0], judge) == [[CULPRIT], [CULPRIT], []]
+
+
+def test_one_snapshot_without_it_does_not_make_it_flicker():
+    job, judge = hang(), Judge()
+    judged(job, [19.0, 19.5], judge)
+
+    seen = judged(job, [12.0], judge) + judged(job, [20.0], judge)
+
+    assert seen == [[CULPRIT], [CULPRIT]]
+
+
+def test_what_was_seen_once_and_not_again_never_stood():
+    job, judge = hang(), Judge()
+
+    assert judged(job, [19.0, 12.0, 19.5, 20.0], judge) == [[], [], [], [CULPRIT]]
+
+
+@pytest.mark.parametrize("joined_s", [0.0, 12.0, 16.0, 18.5, 19.0])
+def test_viewers_that_join_at_any_second_read_the_same(joined_s):
+    """Two people on the phone, one attached for an hour, one for a second: both must see the same culprit."""
+    job = hang()
+
+    first, late = job.verdicts()[-1], job.verdicts(joined_s=joined_s)[-1]
+
+    assert [without_times(one) for one in late.findings] == [without_times(one) for one in first.findings]
+    assert late.findings[0].since_unix_ns == unix_ns(10.0)
+    assert late == first
+
+
+def test_since_is_when_the_fact_began_and_does_not_move():
+    job = hang()
+
+    found = {finding.since_unix_ns for verdict in job.verdicts() for finding in verdict.findings}
+
+    assert found == {unix_ns(10.0)}
+
+
+def test_what_stood_in_the_last_attempt_ended_with_it():
+    job = hang()
+    judge = Judge()
+    judged(job, [19.0, 19.5], judge)
+    job.restarts()
+    job.trains(1)
+
+    assert judged(job, [21.0], judge) == [[]]
+
+
+def test_an_ended_job_needs_no_second_opinion():
+    """`ddtop diagnose` on a job that ended last week looks once."""
+    job = FakeJob(2)
+    job.trains(10)
+    job.ranks[1].ends(signal=9)
+    job.ranks[0].ends(signal=15, later_s=1.0)
+    job.passes(2)
+
+    assert judged(job, [13.0]) == [[("critical", "rank-killed", (1,))]]
+
+
+def test_after_the_end_what_stood_before_is_replaced_by_how_it_ended():
+    job = hang()
+    judge = Judge()
+    judged(job, [19.0, 19.5], judge)
+    for rank in job.ranks:
+        rank.ends(signal=15, later_s=0.01)
+    job.passes(1)
+
+    assert judged(job, [20.5], judge) == [[("info", "cancelled", ())]]
+
+
+def test_the_worst_comes_first():
+    job = hang()
+
+    severities = [brief(finding)[0] for finding in job.verdict().findings]
+
+    assert severities == sorted(severities, key=["critical", "warning", "info"].index)
+
+
+def test_a_judge_of_an_empty_job_says_that_nobody_has_reported():
+    job = FakeJob(0)
+
+    verdict = Judge().observe(job.model().snapshot(BASE))
+
+    assert (verdict.health, verdict.headline) == ("ok", "no rank has reported yet")

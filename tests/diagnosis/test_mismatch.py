@@ -1,0 +1,164 @@
+"""At one sequence number the ranks called different things."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.jobs import FakeJob
+
+
+def mismatch(odd, usual, world_size=4, number=2):
+    """All ranks enter the next collective, one of them another one."""
+    job = FakeJob(world_size)
+    job.trains(10)
+    for rank in job.ranks:
+        rank.waits_in(**(odd if rank.number == number else usual))
+    return job
+
+
+def test_another_operation_on_one_rank_is_named_with_both_operations():
+    """One rank took the branch with an extra broadcast; the stacks of all four look alike."""
+    job = mismatch({"op": "broadcast"}, {"op": "all_reduce"})
+    job.passes(4)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "collective-mismatch", (2,))
+    assert finding.victims == (0, 1, 3)
+    assert (finding.op, finding.seq) == (None, 101)
+    assert finding.summary == (
+        "collective #101 of default_pg differs between the ranks: ranks 0,1,3: all_reduce of 1,000 float, "
+        "rank 2: broadcast of 1,000 float; nothing moves for 4 s"
+    )
+
+
+def test_another_size_is_named_with_both_sizes():
+    """The last batch of one rank was smaller, and a gradient of another shape went into all_reduce."""
+    job = mismatch({"sizes": ((4, 500),)}, {"sizes": ((4, 1000),)})
+    job.passes(4)
+
+    finding = job.finding()
+
+    assert (finding.kind, finding.ranks, finding.op) == ("collective-mismatch", (2,), "all_reduce")
+    assert "ranks 0,1,3: all_reduce of 4,000 float, rank 2: all_reduce of 2,000 float" in finding.summary
+    assert "pad, or gather the sizes first" in finding.advice
+
+
+def test_another_dtype_is_a_mismatch():
+    """bfloat16 on the ranks with the new GPU, float32 on the others."""
+    job = mismatch({"dtype": "BFloat16"}, {"dtype": "Float"})
+    job.passes(4)
+
+    assert job.kinds() == [("critical", "collective-mismatch", (2,))]
+
+
+def test_with_gloo_the_smaller_side_has_passed_and_is_seen_one_collective_later():
+    """Rank 2 gave 4 values, the others 8: on rank 2 it returned, and rank 2 stands in the *next* one, looking ahead."""
+    job = FakeJob(4)
+    job.trains(10)
+    job.ranks[2].passes_through(sizes=((4,),))
+    job.ranks[2].waits_in(op="barrier", sizes=())
+    for number in (0, 1, 3):
+        job.ranks[number].waits_in(sizes=((8,),))
+    job.passes(6)
+
+    finding = job.finding()
+
+    assert (finding.kind, finding.ranks, finding.seq) == ("collective-mismatch", (2,), 101)
+    assert "rank 2: all_reduce of 4 float" in finding.summary
+
+
+def test_an_extra_collective_on_one_rank_is_named_at_the_first_that_differs():
+    job = FakeJob(4)
+    job.trains(10)
+    for rank in job.ranks:
+        rank.passes_through()
+    job.ranks[1].passes_through(op="all_gather")
+    job.ranks[1].waits_in(op="all_reduce")
+    for number in (0, 2, 3):
+        job.ranks[number].passes_through(op="all_reduce")
+        job.ranks[number].waits_in(op="barrier", sizes=())
+    job.passes(6)
+
+    finding = job.finding()
+
+    assert (finding.kind, finding.ranks, finding.seq) == ("collective-mismatch", (1,), 102)
+
+
+def test_without_a_majority_all_are_named():
+    """Of two ranks nobody can say which one is wrong."""
+    job = mismatch({"op": "broadcast"}, {"op": "all_reduce"}, world_size=2, number=1)
+    job.passes(4)
+
+    finding = job.finding()
+
+    assert (finding.kind, finding.ranks, finding.victims) == ("collective-mismatch", (0, 1), ())
+
+
+def test_the_mismatch_explains_the_rank_that_seems_to_stand_elsewhere():
+    """One root cause is one finding, also when the smaller side went on to compute."""
+    job = FakeJob(4)
+    job.trains(10)
+    job.ranks[2].passes_through(op="broadcast")
+    job.ranks[2].stands_at("log_metrics")
+    for number in (0, 1, 3):
+        job.ranks[number].waits_in(op="all_reduce")
+        job.ranks[number].waits_in(op="barrier", sizes=())
+    job.passes(10)
+
+    assert job.ever() == [("critical", "collective-mismatch", (2,))]
+
+
+def test_before_it_stands_for_two_seconds_nothing_is_said():
+    job = mismatch({"op": "broadcast"}, {"op": "all_reduce"})
+    job.passes(2)
+
+    assert job.ever() == []
+
+
+def test_equal_calls_are_no_mismatch():
+    job = mismatch({}, {})
+    job.passes(4)
+
+    assert job.ever() == []
+
+
+@pytest.mark.parametrize("op", ["all_to_all", "gather", "scatter", "all_gather_into_tensor_coalesced"])
+def test_collectives_whose_sizes_differ_by_design_are_no_mismatch(op):
+    """all_to_all with uneven splits: a mixture of experts sends every rank another number of tokens."""
+    job = mismatch({"op": op, "sizes": ((5,),)}, {"op": op, "sizes": ((7,),)})
+    job.passes(4)
+
+    assert job.ever() == []
+
+
+def test_the_same_number_of_values_in_another_shape_passes():
+    """A transposed weight: the backend sees 12 values on both sides."""
+    job = mismatch({"sizes": ((3, 4),)}, {"sizes": ((4, 3),)})
+    job.passes(4)
+
+    assert job.ever() == []
+
+
+def test_different_sizes_in_different_groups_are_no_mismatch():
+    """Two pipeline stages reduce layers of different size, each in its own group."""
+    job = FakeJob(4)
+    job.new_group("a", 0, 1)
+    job.new_group("b", 2, 3)
+    job.trains(10)
+    for rank in job.ranks:
+        rank.waits_in(group="a" if rank.number < 2 else "b", sizes=((8 if rank.number < 2 else 4,),))
+    job.passes(4)
+
+    assert job.ever() == []
+
+
+def test_different_calls_that_all_passed_are_no_finding():
+    """Divergent branches with find_unused_parameters: unlike calls, and the job moves."""
+    job = FakeJob(2)
+    job.trains(10)
+    job.ranks[0].passes_through(op="all_reduce")
+    job.ranks[1].passes_through(op="broadcast")
+    job.trains(10)
+
+    assert job.ever() == []

@@ -1,0 +1,74 @@
+"""A process in state T takes part in nothing."""
+
+from __future__ import annotations
+
+from tests.jobs import FakeJob
+
+
+def stopped():
+    job = FakeJob(4)
+    job.trains(10)
+    job.ranks[1].is_stopped()
+    job.others_wait(1)
+    return job
+
+
+def test_a_stopped_rank_is_named_with_its_pid_and_what_lets_it_go_on():
+    """Ctrl-Z in the wrong tmux pane."""
+    job = stopped()
+    job.passes(6)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "rank-stopped", (1,))
+    assert finding.victims == (0, 2, 3)
+    assert finding.summary.startswith("rank 1 has been stopped (SIGSTOP, debugger or frozen) for 5 s")
+    assert "ranks 0,2,3 wait for it in all_reduce #101 of default_pg" in finding.summary
+    assert finding.advice == "let it go on: kill -CONT 4801"
+
+
+def test_a_debugger_that_stops_it_for_a_moment_is_silent():
+    """gdb and py-spy stop a process for some hundred milliseconds."""
+    job = stopped()
+    job.passes(1.5)
+    job.ranks[1].continues()
+    for rank in job.ranks:
+        rank.comes_back()
+    job.trains(10)
+
+    assert job.ever() == []
+
+
+def test_after_sigcont_it_clears():
+    job = stopped()
+    job.passes(6)
+    assert job.kinds() == [("critical", "rank-stopped", (1,))]
+
+    job.ranks[1].continues()
+    for rank in job.ranks:
+        rank.comes_back()
+    job.trains(5)
+
+    assert job.kinds() == []
+    assert job.verdict().health == "ok"
+
+
+def test_a_stopped_rank_is_never_called_frozen_or_absent():
+    """It is silent and behind, too; those are what being stopped looks like."""
+    job = stopped()
+    job.passes(60)
+
+    assert job.ever() == [("critical", "rank-stopped", (1,))]
+
+
+def test_all_ranks_stopped_are_one_finding_without_victims():
+    """scontrol suspend."""
+    job = FakeJob(4)
+    job.trains(10)
+    for rank in job.ranks:
+        rank.is_stopped()
+    job.passes(6)
+
+    finding = job.finding()
+
+    assert (finding.kind, finding.ranks, finding.victims) == ("rank-stopped", (0, 1, 2, 3), ())

@@ -1,0 +1,89 @@
+"""Everybody has joined, nobody is elsewhere, and nothing comes back."""
+
+from __future__ import annotations
+
+from tests.jobs import FakeJob
+
+
+def stuck():
+    job = FakeJob(4)
+    job.trains(10)
+    job.others_wait()
+    return job
+
+
+def test_a_collective_in_which_all_stand_is_stuck_and_blames_no_rank():
+    """A switch dropped packets of one flow: four ranks in the same all_reduce, for half an hour."""
+    job = stuck()
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "collective-stuck", ())
+    assert finding.victims == (0, 1, 2, 3)
+    assert finding.summary.startswith(
+        "all of ranks 0-3 are in all_reduce #101 of default_pg and nothing comes back for 8 s"
+    )
+    assert job.verdict().health == "critical"
+
+
+def test_just_under_the_limit_nothing_is_said():
+    job = stuck()
+    job.passes(5)
+
+    assert job.ever() == []
+
+
+def test_a_large_transfer_with_busy_ranks_is_not_stuck():
+    """A checkpoint gathered over a slow link keeps the ranks' threads copying."""
+    job = stuck()
+    for rank in job.ranks:
+        rank.cores = 0.3
+    job.passes(30)
+
+    assert job.ever() == []
+
+
+def test_a_job_that_is_used_to_long_collectives_gets_three_times_its_longest():
+    job = stuck()
+    job.ranks[0].healthy_wait_ms = 10_000.0
+    job.passes(29)
+    assert job.ever() == []
+
+    job.passes(4)
+
+    assert job.kinds() == [("critical", "collective-stuck", ())]
+
+
+def test_a_group_of_some_ranks_is_stuck_by_itself():
+    job = FakeJob(4)
+    job.new_group("dp", 1, 3)
+    job.trains(10)
+    for number in (1, 3):
+        job.ranks[number].waits_in(group="dp")
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert (finding.kind, finding.victims, finding.group) == ("collective-stuck", (1, 3), "dp")
+
+
+def test_with_one_member_elsewhere_it_is_not_stuck_but_missed():
+    job = FakeJob(4)
+    job.trains(10)
+    job.ranks[3].stands_at("fetch")
+    job.others_wait(3)
+    job.passes(8)
+
+    assert job.ever() == [("critical", "not-in-collective", (3,))]
+
+
+def test_members_in_different_collectives_are_not_stuck_in_one():
+    job = FakeJob(2)
+    job.trains(10)
+    job.ranks[0].waits_in()
+    job.ranks[1].passes_through()
+    job.ranks[1].waits_in()
+    job.passes(8)
+
+    assert ("critical", "collective-stuck", ()) not in job.ever()

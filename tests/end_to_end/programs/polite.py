@@ -1,0 +1,110 @@
+"""A program with hooks and handlers of its own: it writes down what it finds and whether its own still work.
+
+It is a rank because of its environment, and needs no torch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import threading
+import time
+
+CASE = sys.argv[1]
+
+
+def handlers() -> None:
+    """Signals reach the program's own handlers, also those set before anything of ours."""
+    got: list[int] = []
+    for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGCHLD, signal.SIGALRM):
+        print(number.name, signal.getsignal(number))
+        signal.signal(number, lambda number, _frame: got.append(number))
+        os.kill(os.getpid(), number)
+    print("got", [signal.Signals(number).name for number in got])
+    print("wakeup", signal.set_wakeup_fd(-1))
+
+
+def terminated() -> None:
+    """Nobody handles SIGTERM: it must end the program as it always did."""
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def waits() -> None:
+    """`os.wait()` sees the program's own child and no other."""
+    child = os.fork()
+    if child == 0:
+        os._exit(3)
+    pid, status = os.wait()
+    print("waited", pid == child, os.waitstatus_to_exitcode(status))
+    try:
+        os.waitpid(-1, os.WNOHANG)
+        print("a child of somebody else")
+    except ChildProcessError:
+        print("no other child")
+
+
+def forks() -> None:
+    """A fork in a watched rank: the child is not the rank, ends at once and leaves the parent's agent at work."""
+    for _ in range(20):
+        child = os.fork()
+        if child == 0:
+            alive = [thread.name for thread in threading.enumerate() if thread.name == "ddtop"]
+            sys.exit(40 + len(alive))
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), end=" ")
+    print([thread.name for thread in threading.enumerate()] == names_expected())
+
+
+def names_expected() -> list[str]:
+    """Threads of this process, with ours where it is a rank."""
+    return ["MainThread", "ddtop"] if os.environ.get("DDTOP") else ["MainThread"]
+
+
+def raises() -> None:
+    """The hook that the program set before still runs, and the one set after chains to what it found."""
+    found = sys.excepthook
+
+    def mine(kind: type[BaseException], error: BaseException, traceback: object) -> None:
+        print("mine", kind.__name__, error)
+        found(kind, error, traceback)  # type: ignore[arg-type]
+
+    sys.excepthook = mine
+    raise ValueError("bad sample 7")
+
+
+def raises_in_thread() -> None:
+    """An exception in a thread ends the thread only."""
+    thread = threading.Thread(target=lambda: 1 / 0)
+    thread.start()
+    thread.join()
+    print("goes on")
+
+
+def exits() -> None:
+    """How long the interpreter takes to leave."""
+    began = time.monotonic()
+    atexit.register(lambda: print(f"{(time.monotonic() - began):.3f}"))
+
+
+def quiet() -> None:
+    """Says one word on each stream."""
+    print("out")
+    print("err", file=sys.stderr)
+
+
+def reads() -> None:
+    """A call that was interrupted by nobody."""
+    read_end, write_end = os.pipe()
+    threading.Timer(1.5, lambda: os.write(write_end, b"x")).start()
+    print(os.read(read_end, 1))
+
+
+def stays() -> None:
+    """Lives until it is ended."""
+    print("up", flush=True)
+    while True:
+        time.sleep(1)
+
+
+globals()[CASE]()

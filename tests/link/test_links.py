@@ -1,0 +1,257 @@
+"""The sockets: the right key is served, all else is refused and counted, and nobody can hold the relay up."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+
+import pytest
+import zmq
+
+from ddtop.link.keys import SERVER, VIEWER, derive
+from ddtop.link.rank_side import QUEUE_FRAMES, RankLink
+from ddtop.link.relay_side import PROCESS, RANK, VIEW, RelayLink
+from ddtop.link.viewer_side import AsyncViewerLink, ViewerLink
+from ddtop.wire.frames import FRAME_BYTES_MAX
+
+SECRET = b"0123456789abcdef"
+DEADLINE_S = 10.0
+
+
+@pytest.fixture
+def relay(home):
+    """A relay's sockets; the runtime folder is short enough for a unix socket."""
+    found = RelayLink(home.runtime / "r.sock", SECRET, "127.0.0.1")
+    yield found
+    found.close()
+
+
+def heard(relay, kind, wanted=1, give_up_s=DEADLINE_S, stop=lambda: False):
+    """What came in: at least so many frames, or what there was when `stop` held or the time was over."""
+    frames, end = [], time.monotonic() + give_up_s
+    while len(frames) < wanted and time.monotonic() < end and not stop():
+        for ready, _ in relay.wait(0.05):
+            if ready == kind:
+                frames += relay.receive(kind)
+    return frames
+
+
+def first(frames):
+    """The first of some frames."""
+    return next(iter(frames), None)
+
+
+# -- viewers
+
+
+def test_a_viewer_with_the_key_is_served(relay):
+    viewer = ViewerLink("127.0.0.1", relay.port, SECRET)
+    try:
+        viewer.send(b"join")
+        ((peer, data),) = heard(relay, VIEW)
+        assert relay.send(VIEW, peer, b"welcome")
+        answer = first(viewer.receive(DEADLINE_S))
+    finally:
+        viewer.close()
+
+    assert (data, answer, relay.refused) == (b"join", b"welcome", 0)
+
+
+async def test_the_dashboards_viewer_is_served_too(relay):
+    viewer = AsyncViewerLink("127.0.0.1", relay.port, SECRET)
+    try:
+        await viewer.send(b"join")
+        ((peer, _),) = heard(relay, VIEW)
+        relay.send(VIEW, peer, b"welcome")
+        answers = [frame async for frame in viewer.receive(0.5)]
+    finally:
+        viewer.close()
+
+    assert answers == [b"welcome"]
+
+
+def test_a_viewer_with_another_key_is_refused_and_counted(relay):
+    """Another user of the login node who found the port."""
+    viewer = ViewerLink("127.0.0.1", relay.port, b"another users secret")
+    try:
+        viewer.send(b"join")
+        frames = heard(relay, VIEW, give_up_s=0.7)
+    finally:
+        viewer.close()
+
+    assert frames == []
+
+
+def test_a_stranger_who_knows_the_servers_public_key_is_refused_by_zap_and_counted(relay):
+    """A CURVE server without a ZAP handler lets any client key in: that is the hole that the handler closes."""
+    context = zmq.Context()
+    stranger = context.socket(zmq.DEALER)
+    public, private = zmq.curve_keypair()
+    stranger.setsockopt(zmq.LINGER, 0)
+    stranger.curve_serverkey, stranger.curve_publickey, stranger.curve_secretkey = (
+        derive(SECRET, SERVER).public,
+        public,
+        private,
+    )
+    try:
+        stranger.connect(f"tcp://127.0.0.1:{relay.port}")
+        stranger.send(b"join", zmq.NOBLOCK)
+        frames = heard(relay, VIEW, stop=lambda: relay.refused > 0)
+    finally:
+        context.destroy(linger=0)
+
+    assert (frames, relay.refused) == ([], 1)
+
+
+def test_plain_zmtp_without_curve_is_not_served(relay):
+    context = zmq.Context()
+    plain = context.socket(zmq.DEALER)
+    plain.setsockopt(zmq.LINGER, 0)
+    try:
+        plain.connect(f"tcp://127.0.0.1:{relay.port}")
+        plain.send(b"join", zmq.NOBLOCK)
+        frames = heard(relay, VIEW, give_up_s=0.7)
+    finally:
+        context.destroy(linger=0)
+
+    assert frames == []
+
+
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 1000, b"\xff" * 1000, os.urandom(5000), b""])
+def test_garbage_on_the_port_changes_nothing_for_others(relay, data):
+    """A port scanner."""
+    with socket.create_connection(("127.0.0.1", relay.port)) as stranger:
+        stranger.sendall(data)
+        assert heard(relay, VIEW, give_up_s=0.2) == []
+
+    test_a_viewer_with_the_key_is_served(relay)
+
+
+def test_frames_to_a_viewer_that_is_gone_are_told_as_undelivered(relay):
+    viewer = ViewerLink("127.0.0.1", relay.port, SECRET)
+    viewer.send(b"join")
+    ((peer, _),) = heard(relay, VIEW)
+    viewer.close()
+    end = time.monotonic() + DEADLINE_S
+    while relay.broadcast([peer], b"x") == [] and time.monotonic() < end:
+        list(relay.wait(0.02))
+
+    assert relay.broadcast([peer], b"x") == [peer]
+    assert relay.broadcast([b"never seen"], b"x") == [b"never seen"]
+
+
+def test_a_frame_over_the_limit_ends_its_senders_connection(relay):
+    viewer = ViewerLink("127.0.0.1", relay.port, SECRET)
+    try:
+        viewer.send(b"x" * (FRAME_BYTES_MAX + 1))
+        frames = heard(relay, VIEW, give_up_s=0.7)
+    finally:
+        viewer.close()
+
+    assert frames == []
+
+
+# -- ranks
+
+
+def test_ranks_and_relay_hear_each_other(relay, home):
+    rank = RankLink(home.runtime / "r.sock")
+    try:
+        assert rank.send(b"hello")
+        ((peer, data),) = heard(relay, RANK)
+        relay.send(RANK, peer, b"alive")
+        end = time.monotonic() + DEADLINE_S
+        while (answer := rank.receive()) is None and time.monotonic() < end:
+            list(relay.wait(0.02))
+    finally:
+        rank.close()
+
+    assert (data, answer, rank.drops) == (b"hello", b"alive", 0)
+
+
+def test_without_a_relay_a_rank_drops_and_counts_and_never_blocks(home):
+    """The relay was killed, or never came: a step must not get slower by a microsecond for it."""
+    rank = RankLink(home.runtime / "nobody.sock")
+    try:
+        began = time.monotonic()
+        sent = [rank.send(b"x" * 1000) for _ in range(100)]
+        took = time.monotonic() - began
+    finally:
+        rank.close()
+
+    assert sum(sent) <= QUEUE_FRAMES + 1
+    assert rank.drops == 100 - sum(sent)
+    assert took < 0.5
+
+
+def test_a_rank_that_connects_before_the_relay_is_heard_when_it_comes(home):
+    rank = RankLink(home.runtime / "late.sock")
+    rank.send(b"hello")
+    relay = RelayLink(home.runtime / "late.sock", SECRET, "127.0.0.1")
+    try:
+        frames = heard(relay, RANK)
+    finally:
+        rank.close()
+        relay.close()
+
+    assert [data for _, data in frames] == [b"hello"]
+
+
+def test_one_flooding_rank_is_read_a_bounded_number_of_frames_at_a_time(relay, home):
+    context = zmq.Context()
+    rank = context.socket(zmq.DEALER)
+    rank.setsockopt(zmq.LINGER, 0)
+    try:
+        rank.connect(f"ipc://{home.runtime / 'r.sock'}")
+        for _ in range(900):
+            rank.send(b"x")
+        assert heard(relay, RANK) != []
+        assert len(list(relay.receive(RANK, at_most=10))) <= 10
+    finally:
+        context.destroy(linger=0)
+
+
+@pytest.mark.parametrize("parts", [[b"a", b"b"], [b"", b"x"], [b""]])
+def test_messages_of_another_shape_become_one_frame_each(relay, home, parts):
+    context = zmq.Context()
+    rank = context.socket(zmq.DEALER)
+    rank.setsockopt(zmq.LINGER, 0)
+    try:
+        rank.connect(f"ipc://{home.runtime / 'r.sock'}")
+        rank.send_multipart(parts)
+        frames = heard(relay, RANK)
+    finally:
+        context.destroy(linger=0)
+
+    assert [data for _, data in frames] == [b""]
+
+
+# -- processes
+
+
+def test_the_end_of_a_process_wakes_the_relay(relay):
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    pidfd = os.pidfd_open(child)
+    try:
+        relay.watch(pidfd)
+        ready = list(relay.wait(DEADLINE_S))
+        relay.unwatch(pidfd)
+    finally:
+        os.close(pidfd)
+        os.waitpid(child, 0)
+
+    assert ready == [(PROCESS, pidfd)]
+    assert list(relay.wait(0)) == []
+
+
+def test_a_socket_that_cannot_be_bound_is_an_os_error_and_leaks_nothing(home):
+    with pytest.raises(OSError, match="cannot bind"):
+        RelayLink(home.runtime / "no such folder" / "r.sock", SECRET, "127.0.0.1")
+
+
+def test_viewer_keys_are_the_viewers(relay):
+    assert derive(SECRET, VIEWER).public in relay._roles
+    assert derive(SECRET, SERVER).public not in relay._roles

@@ -1,0 +1,408 @@
+"""`Job.apply`: any order of the ranks' records gives the same snapshot, and none of them is believed blindly."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddtop.model.facts import State
+from ddtop.model.job import HOSTS_MAX, WORLD_MAX, Job
+from ddtop.wire.records import Command, Exit, GroupProgress, HostState, Loader, ProcessState, RankState, Reply
+from tests.jobs import FakeJob, unix_ns
+
+
+def applied(records, name="train-47"):
+    job = Job(name)
+    for envelope, record in records:
+        job.apply(envelope, record)
+    return job
+
+
+def busy_job():
+    """A job in which something of every kind has happened."""
+    job = FakeJob(4, hosts=2)
+    job.trains(4)
+    job.ranks[1].raises("ValueError", "bad")
+    job.ranks[2].stands_at("fetch")
+    job.others_wait(2)
+    job.passes(4)
+    job.ranks[1].ends(1)
+    job.passes(2)
+    return job
+
+
+BUSY = busy_job()
+SENDERS = sorted({(envelope.sender, envelope.rank) for envelope, _ in BUSY.records}, key=str)
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_any_order_of_the_ranks_gives_the_same_snapshot(data):
+    """Eight relays forward at their own pace: only each sender's own records come in order, Hello first."""
+    seed = data.draw(st.integers(0, 2**32))
+    chooser = random.Random(seed)
+    queues = [[item for item in BUSY.in_order() if (item[0].sender, item[0].rank) == sender] for sender in SENDERS]
+    hellos = [queue.pop(0) for queue in queues if queue[0][0].kind == "Hello"]
+    chooser.shuffle(hellos)
+    mixed = []
+    while any(queues):
+        mixed.append(chooser.choice([queue for queue in queues if queue]).pop(0))
+
+    found = applied(hellos + mixed).snapshot(unix_ns(BUSY.now))
+
+    assert facts_of(found) == facts_of(BUSY.snapshot())
+
+
+def facts_of(snapshot):
+    return snapshot.ranks, snapshot.groups, snapshot.waits, snapshot.blames, snapshot.ended, snapshot.hosts
+
+
+def test_waits_stand_in_the_order_of_the_ranks():
+    """The first wait gives a finding its group, its op and its sequence number."""
+    hellos = [item for item in BUSY.in_order() if item[0].kind == "Hello"]
+    found = applied([*reversed(hellos), *BUSY.in_order()]).snapshot(unix_ns(BUSY.now))
+
+    assert found.waits == BUSY.snapshot().waits
+
+
+@settings(max_examples=30)
+@given(st.randoms(use_true_random=False))
+def test_records_in_any_order_whatever_raise_nothing(chooser):
+    mixed = list(BUSY.records)
+    chooser.shuffle(mixed)
+
+    assert applied(mixed).snapshot(unix_ns(BUSY.now)).world_size <= 4
+
+
+def test_the_same_records_twice_change_nothing():
+    """A viewer that joins gets history that overlaps what it gets live."""
+    once, twice = applied(BUSY.in_order()), applied(BUSY.in_order() + BUSY.in_order())
+
+    assert twice.snapshot(unix_ns(BUSY.now)) == once.snapshot(unix_ns(BUSY.now))
+
+
+def test_an_older_record_changes_nothing():
+    job = FakeJob(2)
+    job.trains(5)
+    before = job.snapshot()
+    job.ranks[0].iteration = 1
+    job.say(job.ranks[0].state(), job.ranks[0], at_s=1.25)
+    late = job.records.pop()
+
+    assert applied([*job.in_order(), late]).snapshot(unix_ns(job.now)).ranks[0].iteration == before.ranks[0].iteration
+
+
+def test_none_is_not_zero():
+    """A rank that has not counted an iteration stood in the table with iteration 0 and the lowest of all."""
+    job = FakeJob(2)
+    job.ranks[0].iteration = None
+    job.ranks[1].iteration = 0
+    for rank in job.ranks:
+        rank.trains = False
+    job.passes(1)
+
+    ranks = job.snapshot().ranks
+
+    assert [rank.iteration for rank in ranks] == [None, 0]
+    assert [rank.loader for rank in ranks] == [None, None]
+    assert [rank.loader_wait_ratio for rank in ranks] == [None, None]
+
+
+def test_before_there_are_two_looks_ratios_are_unknown():
+    job = FakeJob(1)
+    job.passes(0.5)
+    rank = job.snapshot().ranks[0]
+
+    assert (rank.cpu_ratio, rank.working, rank.wait_ratio, rank.rss_bytes) == (None, None, None, None)
+
+
+def test_a_rank_that_was_never_seen_is_missing_and_not_silent():
+    job = FakeJob(3, absent=[1])
+    job.passes(1)
+
+    assert [rank.state for rank in job.snapshot().ranks] == [State.RUNNING, State.MISSING, State.RUNNING]
+    assert job.snapshot().reporting == 2
+    assert job.snapshot().rank(17).state is State.MISSING
+
+
+def test_a_rank_that_stops_sending_is_silent_and_its_last_words_stay():
+    job = FakeJob(2)
+    job.trains(5)
+    job.ranks[1].reports = False
+    job.passes(5)
+
+    rank = job.snapshot().ranks[1]
+
+    assert (rank.state, rank.iteration, rank.report_age_s) == (State.SILENT, 50, 5.0)
+    assert job.snapshot().reporting == 1
+
+
+def test_state_words():
+    job = FakeJob(6)
+    job.trains(5)
+    starting, joining, waiting, stopped, exited, killed = job.ranks
+    starting.phase, starting.standings = "starting", {}
+    joining.is_in_init()
+    waiting.waits_in()
+    stopped.is_stopped()
+    exited.ends(0)
+    killed.ends(signal=9)
+    job.passes(2)
+
+    assert [rank.state.value for rank in job.snapshot().ranks] == [
+        "starting", "joining", "blocked", "stopped", "exited", "killed",
+    ]  # fmt: skip
+
+
+def test_the_agents_own_cpu_time_is_taken_off():
+    """A rank that sleeps is not at work because our thread looks at it."""
+    job = FakeJob(1)
+    rank = job.ranks[0]
+    rank.stands_at("fetch")
+    rank.cores = 0.06
+    for _ in range(10):
+        rank._agent_ns += 28_000_000
+        job.passes(0.5)
+
+    found = job.snapshot().ranks[0]
+
+    assert found.cpu_ratio == pytest.approx(0.0, abs=0.01)
+    assert found.working is False
+
+
+# -- attempts, runs, foreign processes
+
+
+def test_a_restart_begins_anew():
+    job = FakeJob(2)
+    job.trains(5)
+    job.ranks[1].ends(signal=9)
+    job.restarts()
+    job.passes(1)
+
+    snapshot = job.snapshot()
+
+    assert (snapshot.attempt, [rank.state for rank in snapshot.ranks]) == (1, [State.RUNNING] * 2)
+    assert [rank.pid for rank in snapshot.ranks] == [4900, 4901]
+    assert snapshot.notes == ("restarted: attempt 1",)
+
+
+def test_a_late_record_of_the_last_attempt_is_ignored():
+    job = FakeJob(2)
+    job.trains(2)
+    old = job.ranks[0]
+    job.restarts()
+    job.attempt = 0
+    old.raises("ValueError", "the old one")
+    job.say(old.state(), old)
+    job.attempt = 1
+    job.passes(1)
+
+    assert job.snapshot().ranks[0].exception is None
+
+
+def test_a_new_attempt_begins_with_a_hello_and_nothing_else():
+    job = FakeJob(2)
+    job.trains(2)
+    job.attempt = 5
+    job.say(job.ranks[0].state(), job.ranks[0])
+
+    assert job.snapshot().attempt == 0
+
+
+def test_what_a_foreign_pid_says_of_a_rank_is_ignored():
+    """A subprocess of rank 0 that inherited RANK=0 must not overwrite what the rank says."""
+    job = FakeJob(1)
+    job.trains(2)
+    job.ranks[0].pid, job.ranks[0].iteration = 9999, 1
+    job.say(job.ranks[0].state(), job.ranks[0])
+    job.say(Exit(0, 9999, 1, None, False, 0, "pidfd"), job.ranks[0])
+
+    assert (job.snapshot().ranks[0].iteration, job.snapshot().ranks[0].gone) == (20, False)
+
+
+def test_two_processes_that_claim_one_rank_are_both_known():
+    job = FakeJob(2)
+    job.trains(1)
+    first = job.ranks[1].pid
+    job.ranks[1].pid = 7777
+    job.greet(job.ranks[1])
+
+    rank = job.snapshot().ranks[1]
+
+    assert (rank.pid, rank.other_pids) == (first, (7777,))
+
+
+def test_a_second_claimant_that_is_gone_is_forgotten():
+    job = FakeJob(2)
+    job.trains(1)
+    job.ranks[1].pid = 7777
+    job.greet(job.ranks[1])
+    job.ranks[1].ends(1)
+
+    assert job.snapshot().ranks[1].other_pids == ()
+
+
+def test_who_called_init_process_group_beats_who_only_has_the_variables():
+    """A launcher's wrapper has RANK=1 in its environment; the program that it starts is the rank."""
+    job = FakeJob(2)
+    job.ranks[1].pid, job.ranks[1].claim = 7777, "init"
+    job.greet(job.ranks[1])
+    job.passes(1)
+
+    rank = job.snapshot().ranks[1]
+
+    assert (rank.pid, rank.other_pids, rank.state) == (7777, (), State.RUNNING)
+
+
+def test_a_rank_whose_process_ended_may_come_again():
+    """A plain rank that was started again by hand after its crash."""
+    job = FakeJob(2)
+    job.trains(1)
+    job.ranks[1].ends(1)
+    job.ranks[1].pid, job.ranks[1].gone, job.ranks[1].reports = 7777, False, True
+    job.greet(job.ranks[1])
+    job.passes(1)
+
+    assert (job.snapshot().ranks[1].pid, job.snapshot().ranks[1].gone) == (7777, False)
+
+
+def test_an_exit_is_said_once():
+    job = FakeJob(1)
+    job.trains(1)
+    job.ranks[0].ends(signal=9)
+    job.ranks[0].ends(0, later_s=1.0)
+
+    assert job.snapshot().ranks[0].exit.signal == 9
+
+
+# -- absurd input
+
+
+@pytest.mark.parametrize("size", [WORLD_MAX + 1, 2**40])
+def test_an_absurd_world_size_is_refused(size):
+    """One flipped bit in a Hello must not make a table of a trillion ranks."""
+    job = FakeJob(2)
+    job.world_size = size
+    job.say(job.ranks[0].hello(), job.ranks[0])
+
+    snapshot = job.snapshot()
+
+    assert (snapshot.world_size, snapshot.garbled) == (2, 1)
+
+
+@pytest.mark.parametrize("rank", [-1, WORLD_MAX, None])
+def test_an_absurd_rank_is_refused(rank):
+    job = FakeJob(2)
+    job.say(msgspec.structs.replace(job.ranks[0].hello(), rank=rank), job.ranks[0])
+
+    assert (job.snapshot().world_size, job.snapshot().garbled) == (2, 1)
+
+
+def test_records_of_a_rank_that_never_said_hello_are_ignored():
+    job = FakeJob(2, absent=[1])
+    job.say(job.ranks[1].state(), job.ranks[1])
+
+    assert job.snapshot().ranks[1].state is State.MISSING
+
+
+def test_commands_and_replies_are_no_facts():
+    job = FakeJob(1)
+    job.say(Command("join"), job.ranks[0])
+    job.say(Reply("live"), job.ranks[0])
+
+    assert job.snapshot() == FakeJob(1).snapshot()
+
+
+def test_invented_hosts_are_bounded():
+    job = Job("j")
+    job.hosts = {str(number): (0, HostState("h", 1)) for number in range(HOSTS_MAX)}
+    envelope, _ = FakeJob(1).records[0]
+    job.apply(msgspec.structs.replace(envelope, sender="one more"), HostState("h", 1))
+
+    assert len(job.hosts) == HOSTS_MAX
+
+
+def test_an_older_look_at_a_host_changes_nothing():
+    job = FakeJob(1)
+    job.passes(4)
+    job.say(HostState("node0", 4, processes=(ProcessState(0, 4800, "T"),)), at_s=1.5, sender="node0")
+
+    assert applied(job.records).snapshot(unix_ns(4)).ranks[0].process.state == "R"
+
+
+def test_a_rank_that_cannot_tell_the_members_does_not_hide_them():
+    job = FakeJob(2)
+    job.groups = {"0": msgspec.structs.replace(job.groups["0"], ranks=())}
+    job.greet(job.ranks[1])
+
+    assert job.snapshot().group("0").ranks == (0, 1)
+
+
+# -- waits
+
+
+def test_without_a_completed_count_the_open_collective_is_the_last_one_put_in():
+    job = FakeJob(2)
+    job.trains(5)
+    for rank in job.ranks:
+        rank.standings["0"].completed = None
+    job.ranks[0].waits_in()
+    job.ranks[1].stands_at("fetch")
+    job.passes(3)
+
+    (wait,) = job.snapshot().waits
+
+    assert (wait.rank, wait.seq, wait.behind) == (0, 51, (1,))
+
+
+def test_a_stopped_waiters_old_words_are_not_a_wait():
+    job = FakeJob(2)
+    job.trains(5)
+    job.ranks[0].waits_in()
+    job.passes(3)
+    job.ranks[0].is_stopped()
+    job.passes(3)
+
+    assert job.snapshot().waits == ()
+
+
+def test_moving_and_iteration_are_those_of_the_job():
+    job = FakeJob(3)
+    job.trains(10)
+
+    snapshot = job.snapshot()
+
+    assert (snapshot.moving, snapshot.iteration, snapshot.iterations_per_s) == (3, 100, 10.0)
+    assert snapshot.still_since_unix_ns is None
+
+
+def test_a_job_that_stands_still_has_no_speed():
+    job = FakeJob(2)
+    job.trains(10)
+    for rank in job.ranks:
+        rank.stands_at("fetch")
+    job.passes(10)
+
+    snapshot = job.snapshot()
+
+    assert (snapshot.moving, snapshot.iterations_per_s, snapshot.still_since_unix_ns) == (0, None, unix_ns(10))
+
+
+def test_loader_share_is_growth_over_time_and_not_the_total():
+    job = FakeJob(1)
+    job.ranks[0].loader, job.ranks[0].loader_share = Loader(workers=2, wait_total_ns=10**13), 0.25
+    job.trains(20)
+
+    assert job.snapshot().ranks[0].loader_wait_ratio == pytest.approx(0.25, abs=0.01)
+
+
+def test_a_state_without_groups_has_no_collective():
+    job = FakeJob(1)
+    job.say(RankState("running", groups=(GroupProgress("0", 0),)), job.ranks[0])
+
+    assert (job.snapshot().ranks[0].collective, job.snapshot().waits) == (None, ())

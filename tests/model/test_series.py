@@ -1,0 +1,72 @@
+"""Cumulative counters over time."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddtop.model.series import POINTS, Series
+
+S = 1_000_000_000
+
+
+def series(*points):
+    found = Series()
+    for at, *values in points:
+        found.add(round(at * S), *values)
+    return found
+
+
+def test_growth_is_over_the_window_that_was_asked_for():
+    found = series((0, 0), (1, 10), (2, 20), (3, 40), (4, 80))
+
+    assert found.grown(2.0, 4 * S) == (2.0, (60,))
+    assert found.grown(100.0, 4 * S) == (4.0, (80,))
+
+
+def test_the_window_reaches_back_to_the_last_point_before_it():
+    """Reports come at 2 Hz with some jitter: a window of 2 s must not become one of 1.5 s."""
+    found = series((0, 0), (1.9, 19), (4, 40))
+
+    assert found.grown(2.0, 4 * S) == ((4 * S - 1.9 * S) / S, (21,))
+
+
+def test_one_point_is_no_growth():
+    assert series((0, 5)).grown(10.0, 0) is None
+    assert series().grown(10.0, 0) is None
+
+
+def test_of_points_older_than_the_window_nothing_is_known():
+    """A rank that stopped reporting a minute ago does not wait 0 % of its time: it is unknown."""
+    found = series((0, 0), (1, 10))
+
+    assert found.grown(10.0, 11 * S) == (1.0, (10,))
+    assert found.grown(10.0, 11 * S + 1) is None
+
+
+def test_a_counter_that_fell_starts_anew():
+    """The process was restarted: its CPU time begins at zero again."""
+    found = series((0, 100), (1, 200), (2, 5), (3, 6))
+
+    assert found.grown(10.0, 3 * S) == (1.0, (1,))
+
+
+def test_another_number_of_counters_starts_anew():
+    found = series((0, 1), (1, 2, 2), (2, 3, 3))
+
+    assert found.grown(10.0, 2 * S) == (1.0, (1, 1))
+
+
+def test_a_point_that_is_not_newer_is_ignored():
+    found = series((0, 0), (2, 20), (1, 999), (2, 999))
+
+    assert found.grown(10.0, 2 * S) == (2.0, (20,))
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 10**9)), max_size=400), st.floats(0.1, 100))
+def test_growth_is_never_negative_and_memory_is_bounded(points, window_s):
+    found = series(*((at / S, value) for at, value in points))
+    grown = found.grown(window_s, max((at for at, _ in points), default=0))
+
+    assert len(found._points) <= POINTS
+    assert grown is None or (grown[0] > 0 and grown[1][0] >= 0)

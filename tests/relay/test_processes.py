@@ -1,0 +1,220 @@
+"""The ranks' processes seen from outside."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ddtop import registry
+from ddtop.agent.page import StatePage
+from ddtop.relay import processes
+from ddtop.wire.records import Hello, LastException
+
+PROGRAM = "import sys; print('up', flush=True); sys.stdin.readline()"
+
+
+@pytest.fixture
+def child():
+    """A process that waits for a line."""
+    started = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    started.stdout.readline()
+    yield started
+    started.kill()
+    started.communicate()
+
+
+def hello(pid, **more):
+    given = {"start_ticks": registry.start_ticks(pid) or 0} | more
+    return Hello("j", "r", 0, 2, 0, 4, "h", pid, **given)
+
+
+def watched(pid, **more):
+    found = processes.watch(hello(pid, **more), 1_000_000_000)
+    assert found is not None
+    return found
+
+
+def test_a_process_is_looked_at(child):
+    rank = watched(child.pid)
+    state = processes.look(rank, 3_000_000_000)
+    processes.forget(rank)
+
+    assert (state.rank, state.pid, state.agent_age_ms, state.children) == (2, child.pid, 2000, 0)
+    assert state.state in "SR"
+    assert state.rss_bytes > 1 << 20
+    assert state.cpu_ns >= 0
+    assert state.threads == 1
+
+
+def test_a_stopped_process_is_seen_as_t(child):
+    rank = watched(child.pid)
+    os.kill(child.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+    letter = processes.look(rank, 0).state
+    os.kill(child.pid, signal.SIGCONT)
+    processes.forget(rank)
+
+    assert letter == "T"
+
+
+def test_the_work_of_its_children_counts_as_its_own():
+    """Its DataLoader workers decode images while its main thread sleeps: it visibly works."""
+    program = (
+        "import os, sys, time\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    end = time.process_time() + 0.3\n"
+        "    while time.process_time() < end: pass\n"
+        "    print('up', flush=True); sys.stdin.readline(); os._exit(0)\n"
+        "os.wait()\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        parent.stdout.readline()
+        rank = watched(parent.pid)
+        state = processes.look(rank, 0)
+        processes.forget(rank)
+    finally:
+        parent.communicate("\n")
+
+    assert state.children == 1
+    assert state.cpu_ns >= 250_000_000
+
+
+def test_a_pid_that_was_given_to_somebody_else_is_not_watched(child):
+    """The rank died while its Hello was on the way, and its number was given to a browser."""
+    assert processes.watch(hello(child.pid, start_ticks=1), 0) is None
+
+
+def test_a_process_that_is_gone_is_not_watched(child):
+    said = hello(child.pid)
+    child.communicate("\n")
+
+    assert processes.watch(said, 0) is None
+
+
+def test_the_last_words_tell_how_it_ended_and_who_outlived_it():
+    program = (
+        "import os, sys\n"
+        "if os.fork() == 0:\n"
+        "    sys.stdin.readline(); os._exit(0)\n"
+        "print('up', flush=True)\n"
+        "import signal; signal.pause()\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        parent.stdout.readline()
+        rank = watched(parent.pid)
+        processes.look(rank, 0)
+        (orphan,) = rank.children
+        os.kill(parent.pid, signal.SIGKILL)
+        assert select.select([rank.pidfd], [], [], 10)[0]
+        how, oom, page, orphans = processes.last_words(rank)
+        processes.forget(rank)
+    finally:
+        parent.communicate("\n")
+
+    assert (how.code, how.signal) == (None, 9)
+    assert oom in (None, False)
+    assert page is None
+    assert orphans == (orphan,)
+
+
+def test_the_page_of_a_dead_rank_is_read_and_removed():
+    page = StatePage(os.getpid(), registry.start_ticks(os.getpid()))
+    page.write_exception(msgspec.msgpack.encode(LastException("ValueError", "bad", 9)))
+    rank = watched(os.getpid(), page_path=str(page.path))
+
+    seen = processes.page(rank.hello)
+    processes.forget(rank)
+
+    assert seen.exception.text == "bad"
+    assert not page.path.exists()
+
+
+@pytest.fixture
+def victim(tmp_path):
+    path = tmp_path / "thesis.page"
+    path.write_text("years of work")
+    return path
+
+
+def foreign_paths(victim):
+    pid, ticks = os.getpid(), registry.start_ticks(os.getpid())
+    folder = f"ddtop-pages-{os.getuid()}"
+    name = f"{pid}-{ticks}.page"
+    return [
+        str(victim), "/etc/passwd", "", "relative.page", f"/dev/shm/{name}", f"/tmp/{folder}/../../{victim}",
+        f"/dev/shm/{folder}/1-1.page", f"/dev/shm/ddtop-pages-99999/{name}", f"/dev/shm/{folder}/x/../{name}",
+        f"{victim.parent}/{folder}/{name}", f"/dev/shm/{folder}/{name}\x00", "/" * 5000,
+    ]  # fmt: skip
+
+
+def test_a_foreign_page_path_is_never_read_nor_unlinked(victim):
+    """A frame names the file: any process of this user may send one, and it must not make the relay remove others' files."""
+    for text in foreign_paths(victim):
+        rank = watched(os.getpid(), page_path=text)
+        assert processes.page_path(rank.hello) is None, text
+        assert processes.page(rank.hello) is None
+        processes.forget(rank)
+
+    assert victim.read_text() == "years of work"
+
+
+def test_a_page_behind_a_symlink_is_not_followed(victim):
+    page = StatePage(os.getpid(), registry.start_ticks(os.getpid()))
+    path = page.path
+    page.remove()
+    path.symlink_to(victim)
+    rank = watched(os.getpid(), page_path=str(path))
+
+    assert processes.page(rank.hello) is None
+    processes.forget(rank)
+    assert victim.exists()
+    assert not path.is_symlink()
+
+
+def test_pages_of_processes_that_are_gone_are_swept_and_others_stay():
+    """A relay that was killed could not remove them; /dev/shm is memory."""
+    mine = StatePage(os.getpid(), registry.start_ticks(os.getpid()))
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    left = mine.path.with_name(f"{dead.pid}-77.page")
+    left.write_bytes(b"")
+    other = mine.path.with_name("notes.page")
+    other.write_bytes(b"")
+    try:
+        processes.sweep()
+        assert (mine.path.exists(), left.exists(), other.exists()) == (True, False, True)
+    finally:
+        mine.remove()
+        other.unlink()
+
+
+def test_looking_is_cheap():
+    """Once a second, 8 ranks: the relay has a budget of some percent of one core."""
+    rank = watched(os.getpid())
+    began = time.process_time()
+    for _ in range(20):
+        processes.look(rank, 0)
+    took = (time.process_time() - began) / 20
+    processes.forget(rank)
+
+    assert took < 0.02
+
+
+def test_the_children_of_a_process_with_thousands_are_bounded(monkeypatch):
+    monkeypatch.setattr(processes, "DESCENDANTS_MAX", 0)
+
+    assert processes._descendants(os.getpid()) == ()
+    assert Path("/proc/self").exists()

@@ -1,0 +1,266 @@
+"""One relay with real sockets and real processes, and with ranks and viewers played by the test."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import msgspec
+import pytest
+
+from ddtop import registry
+from ddtop.link.rank_side import RankLink
+from ddtop.link.viewer_side import ViewerLink
+from ddtop.relay import server as server_module
+from ddtop.relay.server import Server
+from ddtop.wire import frames
+from ddtop.wire.records import Command, Exit, Hello, HostState, RankState, Reply
+
+DEADLINE_S = 15.0
+
+
+class Stage:
+    """A relay in a thread, its ranks and its viewers."""
+
+    def __init__(self, home):
+        self.home = home
+        self.server = Server("train", "r1", launcher=0, linger_s=60.0)
+        self.thread = threading.Thread(target=self.server.serve)
+        self.thread.start()
+        self.links, self.children = [], []
+
+    def rank(self, number=0, pid=None, code="import sys; sys.stdin.readline()"):
+        """A process and its agent's link; it has said Hello."""
+        if pid is None:
+            child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+            self.children.append(child)
+            pid = child.pid
+        link = RankLink(registry.socket_path("train", "r1"))
+        self.links.append(link)
+        hello = Hello("train", "r1", 0, number, number, 2, "h", pid, registry.start_ticks(pid) or 0, script="train")
+        self.says(link, hello)
+        return link, pid
+
+    def says(self, link, record, rank=0, pid=None):
+        pid = pid or getattr(record, "pid", None) or self.children[-1].pid
+        link.send(
+            frames.seal(record, sender="h", unix_ns=time.time_ns(), mono_ns=time.monotonic_ns(), rank=rank, pid=pid)
+        )
+
+    def viewer(self, *commands):
+        """A viewer's link that has said these commands."""
+        link = ViewerLink("127.0.0.1", self.server._link.port, registry.secret())
+        self.links.append(link)
+        for command in commands or (Command("join", history_s=60.0),):
+            link.send(frames.seal(command, sender="viewer", unix_ns=0, mono_ns=0))
+        return link
+
+    def heard(self, link, wanted):
+        """All records that a viewer hears up to the first that is wanted."""
+        found = []
+        for data in link.receive(DEADLINE_S):
+            found.append(frames.open_record(frames.open_envelope(data)))
+            if wanted(found[-1]):
+                return found
+        raise AssertionError(f"never heard it, but {found}")
+
+    def close(self):
+        self.server.stopping = True
+        waker = RankLink(registry.socket_path("train", "r1"))
+        waker.send(b"")
+        self.links.append(waker)
+        self.thread.join(DEADLINE_S)
+        for link in self.links:
+            link.close()
+        for child in self.children:
+            child.kill()
+            child.communicate()
+
+
+@pytest.fixture
+def stage(home):
+    found = Stage(home)
+    yield found
+    found.close()
+
+
+def is_reply(name):
+    return lambda record: isinstance(record, Reply) and record.name == name
+
+
+def is_a(cls):
+    return lambda record: isinstance(record, cls)
+
+
+def test_a_viewer_that_joins_gets_the_latest_of_each_rank_then_what_is_live(stage):
+    link, pid = stage.rank()
+    stage.says(link, RankState("running", iteration=7))
+    early = stage.viewer()
+    stage.heard(early, lambda record: isinstance(record, RankState))
+    late = stage.viewer()
+    history = stage.heard(late, is_reply("live"))
+    stage.says(link, RankState("running", iteration=8))
+    live = stage.heard(late, is_a(RankState))
+
+    assert history[0].name == "joined"
+    assert history[0].count == len(history) - 2
+    assert [record.pid for record in history if isinstance(record, Hello)] == [pid]
+    assert [record.iteration for record in history if isinstance(record, RankState)] == [7]
+    assert live[-1].iteration == 8
+
+
+def test_the_exit_of_a_rank_is_told_with_code_and_order(stage):
+    _, pid = stage.rank(1, code="import sys; sys.stdin.readline(); sys.exit(7)")
+    viewer = stage.viewer()
+    stage.heard(viewer, is_a(HostState))
+    stage.children[0].stdin.write(b"\n")
+    stage.children[0].stdin.flush()
+
+    found = stage.heard(viewer, is_a(Exit))[-1]
+
+    assert (found.rank, found.pid, found.order, found.signal) == (1, pid, 0, None)
+    assert found.code in (7, None)
+    assert found.code == 7 or found.how == "unknown"
+
+
+def test_the_host_is_told_once_a_second_with_its_ranks(stage):
+    _, pid = stage.rank()
+    viewer = stage.viewer()
+
+    host = stage.heard(viewer, lambda record: isinstance(record, HostState) and record.processes)[-1]
+
+    assert [(one.pid, one.rank) for one in host.processes] == [(pid, 0)]
+    assert host.cores >= 1
+    assert host.memory_total_bytes > host.memory_available_bytes > 0
+    assert host.viewers == 1
+
+
+def test_the_agent_is_told_that_the_relay_lives(stage):
+    link, _ = stage.rank()
+    end = time.monotonic() + DEADLINE_S
+    while (data := link.receive()) is None and time.monotonic() < end:
+        os.sched_yield()
+
+    command = frames.open_record(frames.open_envelope(data))
+
+    assert (command.name, command.instance) == ("alive", stage.server.instance)
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"", b"\xff" * 100, b"\x9b\x01\x00\xa5Hello\xa3abc", msgspec.msgpack.encode([1, 0, "Hello"])]
+)
+def test_garbage_from_a_rank_is_counted_and_the_others_are_served(stage, garbage):
+    link, pid = stage.rank()
+    link.send(garbage)
+    stage.says(link, RankState("running", iteration=3))
+    viewer = stage.viewer()
+
+    host = stage.heard(viewer, lambda record: isinstance(record, HostState) and record.garbled)[-1]
+
+    assert host.garbled == 1
+    assert [one.pid for one in host.processes] == [pid]
+
+
+def test_a_hello_whose_bytes_are_damaged_does_not_end_the_relay(stage):
+    """One flipped bit in a text made it invalid UTF-8, and that was no decode error but another one."""
+    link, pid = stage.rank()
+    hello = frames.seal(Hello("tr", "r", 0, 0, 0, 1, "h", 1, 1), sender="abc", unix_ns=0, mono_ns=0, rank=0, pid=1)
+    for text in (b"abc", b"Hello", b"env"):
+        link.send(hello.replace(text, b"\xff" * len(text)))
+    viewer = stage.viewer()
+
+    host = stage.heard(viewer, lambda record: isinstance(record, HostState) and record.garbled)[-1]
+
+    assert host.garbled == 3
+    assert [one.pid for one in host.processes] == [pid]
+
+
+def test_what_a_rank_must_not_say_is_not_forwarded(stage):
+    """A rank cannot tell of its neighbour's death."""
+    link, _ = stage.rank()
+    stage.says(link, Exit(1, 1, 0, None, False, 0, "pidfd"))
+    stage.says(link, Reply("joined"))
+    viewer = stage.viewer()
+
+    found = stage.heard(viewer, lambda record: isinstance(record, HostState) and record.garbled == 2)
+
+    assert not [record for record in found if isinstance(record, Exit)]
+
+
+def test_a_viewer_that_pings_without_having_joined_is_told_to_join_again(stage):
+    """The relay was killed and another one took its port."""
+    viewer = stage.viewer(Command("ping"))
+
+    assert stage.heard(viewer, is_reply("rejoin"))[-1].instance == stage.server.instance
+
+
+def test_an_unknown_command_is_answered_and_not_obeyed(stage):
+    viewer = stage.viewer(Command("signal", arguments=("9",)))
+
+    reply = stage.heard(viewer, is_reply("signal"))[-1]
+
+    assert (reply.ok, reply.text) == (False, "unknown command signal")
+
+
+def test_more_viewers_than_allowed_are_told_so(stage, monkeypatch):
+    monkeypatch.setattr(server_module, "VIEWERS_MAX", 1)
+    stage.heard(stage.viewer(), is_reply("live"))
+
+    reply = stage.heard(stage.viewer(), is_reply("joined"))[-1]
+
+    assert (reply.ok, reply.text) == (False, "1 viewers are attached already")
+
+
+def test_the_job_file_tells_where_to_ask(stage):
+    _, _ = stage.rank()
+    stage.heard(stage.viewer(), is_a(HostState))
+    end = time.monotonic() + DEADLINE_S
+    while not (entries := registry.read_entries()) and time.monotonic() < end:
+        os.sched_yield()
+
+    (entry,) = entries
+
+    assert (entry.job, entry.run, entry.port, entry.world_size) == ("train", "r1", stage.server._link.port, 2)
+    assert entry.live(time.time_ns())
+    assert entry.socket == str(registry.socket_path("train", "r1"))
+
+
+def test_after_sigterm_it_leaves_a_last_state_and_no_socket(home):
+    stage = Stage(home)
+    stage.rank()
+    stage.heard(stage.viewer(), is_a(HostState))
+    stage.close()
+
+    assert registry.last_state_path("train", "r1").exists()
+    assert not registry.socket_path("train", "r1").exists()
+    assert not registry.read_entries()[0].live(time.time_ns())
+
+
+def test_a_relay_that_takes_over_knows_the_stopped_rank_of_the_one_that_was_killed(home):
+    """SIGSTOP on a rank, SIGKILL on the relay: the rank cannot say Hello again, and it is the one to look at."""
+    child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.readline()"], stdin=subprocess.PIPE)
+    first = Stage(home)
+    try:
+        first.rank(pid=child.pid)
+        first.heard(first.viewer(), lambda record: isinstance(record, HostState) and record.processes)
+        end = time.monotonic() + DEADLINE_S
+        while not registry.roster_path("train", "r1").exists() and time.monotonic() < end:
+            os.sched_yield()
+        roster = registry.roster_path("train", "r1").read_bytes()
+        first.close()
+        registry.roster_path("train", "r1").write_bytes(roster)
+        os.kill(child.pid, signal.SIGSTOP)
+        second = Stage(home)
+        try:
+            host = second.heard(second.viewer(), lambda record: isinstance(record, HostState) and record.processes)[-1]
+        finally:
+            second.close()
+    finally:
+        child.kill()
+        child.communicate()
+
+    assert [(one.pid, one.state) for one in host.processes] == [(child.pid, "T")]

@@ -1,0 +1,104 @@
+"""Rules about the code itself: who may import whom, and how large things may become."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "ddtop"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+FILE_LINES_MAX, FUNCTION_LINES_MAX = 400, 60
+EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "manager", "misc", "base"}
+HEAVY = {"torch", "pynvml", "numpy"}
+
+
+def trees():
+    return [(path, ast.parse(path.read_text())) for path in MODULES]
+
+
+def test_every_import_contract_holds(capsys):
+    """The agent grew an import of the model once, and with it 30 ms in every Python start."""
+    linter = pytest.importorskip("importlinter.cli")
+
+    status = linter.lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True)
+
+    assert status == 0, capsys.readouterr().out
+
+
+def test_no_file_is_longer_than_400_lines():
+    long = {
+        str(path.relative_to(ROOT)): count
+        for path in MODULES
+        if (count := len(path.read_text().splitlines())) > FILE_LINES_MAX
+    }
+
+    assert long == {}
+
+
+def test_no_function_is_longer_than_60_lines():
+    long = {
+        f"{path.relative_to(ROOT)}:{node.name}": node.end_lineno - node.lineno + 1
+        for path, tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and node.end_lineno - node.lineno >= FUNCTION_LINES_MAX
+    }
+
+    assert long == {}
+
+
+def test_no_module_has_a_name_that_says_nothing():
+    assert [str(path) for path in MODULES if path.stem in EMPTY_NAMES or path.parent.name in EMPTY_NAMES] == []
+
+
+def test_every_module_says_what_it_knows():
+    silent = [
+        str(path.relative_to(ROOT))
+        for path, tree in trees()
+        if path.name != "__main__.py" and not ast.get_docstring(tree)
+    ]
+
+    assert silent == []
+
+
+def test_torch_and_pynvml_are_met_inside_functions_only():
+    """They belong to the watched job: a viewer on a login node has neither."""
+    found = {
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path, tree in trees()
+        if "demo" not in path.parts
+        for node in tree.body
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and names_of(node) & HEAVY
+    }
+
+    assert found == set()
+
+
+def names_of(node):
+    if isinstance(node, ast.ImportFrom):
+        return {(node.module or "").split(".")[0]}
+    return {alias.name.split(".")[0] for alias in node.names}
+
+
+def test_nothing_prints_but_the_commands_and_the_demo():
+    found = {
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path, tree in trees()
+        if "demo" not in path.parts
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    }
+
+    assert found == set()
+
+
+def test_the_start_up_line_is_one_line_and_catches_everything():
+    """A .pth line that raises prints a traceback in every Python of that environment."""
+    (line,) = (PACKAGE / "agent" / "ddtop.pth").read_text().splitlines()
+
+    assert line.startswith("import ")
+    assert "except BaseException" in line
+    compile(line, "ddtop.pth", "exec")

@@ -1,0 +1,389 @@
+"""The state folder, the runtime folder and the key: private, ours, and robust against what else lies there."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddtop import registry
+from ddtop.registry import JobEntry, RegistryError, UnknownJobError
+
+S = 1_000_000_000
+NOW = 1_700_000_000 * S
+
+
+def entry(job="train", run="r1", **more):
+    """A live job of another host, unless said otherwise."""
+    given = {
+        "schema": registry.SCHEMA, "host": "node0", "sender": "0" * 12, "relay_pid": 4730, "relay_start_ticks": 1,
+        "address": "127.0.0.1", "port": 5000, "socket": "/tmp/x.sock", "script": "train", "world_size": 4,
+        "reporting": 4, "started_unix_ns": NOW - 60 * S, "heartbeat_unix_ns": NOW - 5 * S,
+    }  # fmt: skip
+    return JobEntry(job=job, run=run, **(given | more))
+
+
+def mode_of(path):
+    return stat.S_IMODE(Path(path).stat().st_mode)
+
+
+# -- folders
+
+
+def test_state_and_runtime_folders_are_made_private(home):
+    """A login node is shared: who may read the state folder has the key to all of a user's jobs."""
+    os.umask(0)
+    try:
+        paths = registry.state_dir(), registry.runtime_dir()
+    finally:
+        os.umask(0o022)
+
+    assert paths == (home.state, home.runtime)
+    assert [mode_of(path) for path in paths] == [0o700, 0o700]
+
+
+def test_a_folder_that_others_could_read_is_closed(home):
+    home.state.mkdir(mode=0o755)
+    home.state.chmod(0o755)
+
+    assert mode_of(registry.state_dir()) == 0o700
+
+
+def test_without_a_setting_the_state_is_where_xdg_says(home, monkeypatch, tmp_path):
+    monkeypatch.delenv("DDTOP_STATE")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+    assert registry.state_dir() == tmp_path / "xdg" / "ddtop"
+
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    assert registry.state_dir() == tmp_path / "me" / ".local" / "state" / "ddtop"
+
+
+@pytest.mark.parametrize("variable", ["DDTOP_STATE", "DDTOP_RUNTIME"])
+def test_a_symlink_in_the_folders_place_is_refused(home, monkeypatch, tmp_path, variable):
+    """/tmp is everybody's: another user can put a link there before us, and would get our sockets."""
+    elsewhere, link = tmp_path / "elsewhere", tmp_path / "link"
+    elsewhere.mkdir()
+    link.symlink_to(elsewhere)
+    monkeypatch.setenv(variable, str(link))
+
+    with pytest.raises(RegistryError, match=f"is not a folder; set {variable}"):
+        registry.state_dir() if variable == "DDTOP_STATE" else registry.runtime_dir()
+
+
+def test_a_folder_of_somebody_else_is_refused(home, monkeypatch):
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+
+    with pytest.raises(RegistryError, match=rf"belongs to uid {os.geteuid()}, not to you; set DDTOP_RUNTIME"):
+        registry.runtime_dir()
+
+
+def test_a_file_in_the_folders_place_is_refused_with_the_next_step(home):
+    home.state.write_text("")
+
+    with pytest.raises(RegistryError, match="set DDTOP_STATE to another one"):
+        registry.state_dir()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_is_refused(home):
+    home.state.mkdir(mode=0o500)
+
+    with pytest.raises(RegistryError, match="cannot write"):
+        registry.state_dir()
+
+
+def test_a_socket_path_that_is_too_long_is_refused_with_the_next_step(home, monkeypatch, tmp_path):
+    """Linux cuts it at 107 bytes, and zmq's own words for that name neither the path nor the limit."""
+    monkeypatch.setenv("DDTOP_RUNTIME", str(tmp_path / ("x" * 100)))
+
+    with pytest.raises(RegistryError, match=r"longer than 107 bytes; set DDTOP_RUNTIME to a shorter folder"):
+        registry.socket_path("train", "r1")
+
+
+def test_the_socket_of_each_run_is_another_one(home):
+    paths = {registry.socket_path(job, run) for job in ("a", "b") for run in ("1", "2")}
+
+    assert len(paths) == 4
+    assert registry.socket_path("a", "1") in paths
+
+
+@pytest.mark.parametrize(
+    ("name", "cleaned"),
+    [("train-4730", "train-4730"), ("my job/../x", "my-job-..-x"), ("", "job"), ("...", "job"), ("köln", "k-ln"),
+     ("../../etc/passwd", "etc-passwd"), ("a" * 100, "a" * 64)],
+)  # fmt: skip
+def test_a_job_name_becomes_a_file_name(name, cleaned):
+    assert registry.clean_job_name(name) == cleaned
+
+
+@given(st.text())
+def test_any_job_name_becomes_one_harmless_word(name):
+    cleaned = registry.clean_job_name(name)
+
+    assert 1 <= len(cleaned) <= registry.JOB_NAME_MAX
+    assert "/" not in cleaned
+    assert not cleaned.startswith((".", "-"))
+    assert registry.clean_job_name(cleaned) == cleaned
+
+
+# -- the key
+
+
+def test_the_key_is_made_once_and_private(home):
+    first = registry.secret()
+
+    assert registry.secret() == first
+    assert mode_of(home.state / "key") == 0o600
+    assert len(first) == 64
+    assert [path.name for path in home.state.iterdir()] == ["key"]
+
+
+def test_the_key_is_the_same_for_all_who_race_for_it(home):
+    """Eight ranks start at once on a fresh home; two keys would be two jobs that refuse each other's viewers."""
+    barrier, found = threading.Barrier(8), []
+
+    def take():
+        barrier.wait()
+        found.append(registry.secret())
+
+    threads = [threading.Thread(target=take) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(found) == 8
+    assert len(set(found)) == 1
+
+
+def test_the_key_is_the_same_for_all_processes_that_race_for_it(home):
+    program = "import sys; sys.stdin.read(); from ddtop import registry; print(registry.secret().decode())"
+    started = [
+        subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+
+    keys = {process.communicate("")[0].strip() for process in started}
+
+    assert keys == {registry.secret().decode()}
+
+
+def test_the_environment_gives_the_key(home, monkeypatch):
+    monkeypatch.setenv("DDTOP_KEY", "from the scheduler's prolog")
+
+    assert registry.secret() == b"from the scheduler's prolog"
+    assert not (home.state / "key").exists()
+
+
+def test_a_key_that_others_may_read_is_refused(home):
+    registry.secret()
+    (home.state / "key").chmod(0o644)
+
+    with pytest.raises(RegistryError, match="must be yours and mode 0600"):
+        registry.secret()
+
+
+def test_a_key_behind_a_symlink_is_refused(home, tmp_path):
+    (tmp_path / "theirs").write_text("0" * 64)
+    (tmp_path / "theirs").chmod(0o600)
+    registry.state_dir()
+    (home.state / "key").symlink_to(tmp_path / "theirs")
+
+    with pytest.raises(RegistryError, match="cannot read the key"):
+        registry.secret()
+
+
+@pytest.mark.parametrize("data", [b"", b"short\n"])
+def test_a_damaged_key_is_not_replaced_silently(home, data):
+    """A new key would lock the viewer out of the jobs that run with the old one."""
+    path = registry.state_dir() / "key"
+    path.write_bytes(data)
+    path.chmod(0o600)
+
+    with pytest.raises(RegistryError, match="is damaged; remove it"):
+        registry.secret()
+
+
+# -- job files
+
+
+def test_an_entry_comes_back_as_it_went_and_is_private(home):
+    registry.write_entry(entry())
+
+    assert registry.read_entries() == [entry()]
+    assert mode_of(registry.entry_path(entry())) == 0o600
+    assert len(list(home.state.iterdir())) == 1
+
+
+def test_entries_come_newest_first(home):
+    for number in (2, 3, 1):
+        registry.write_entry(entry(f"job{number}", started_unix_ns=number))
+
+    assert [one.job for one in registry.read_entries()] == ["job3", "job2", "job1"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{", b"[]", b"null", b"\xff\xfe\x00", b'{"schema": "\xff"}', b"[" * 20_000, b'{"schema":"ddtop.job/1"}',
+     msgspec.json.encode(entry(schema="ddtop.job/9")), msgspec.json.encode(entry())[:-20]],
+)  # fmt: skip
+def test_a_file_that_is_no_job_file_of_ours_is_passed_over(home, data):
+    """A full disk cut it, an editor left a backup, a later version wrote another schema."""
+    registry.write_entry(entry("good"))
+    (home.state / "bad.json").write_bytes(data)
+
+    assert [one.job for one in registry.read_entries()] == ["good"]
+
+
+def test_a_job_file_of_a_later_version_with_more_fields_is_read(home):
+    words = msgspec.json.decode(msgspec.json.encode(entry())) | {"weather": "rain"}
+    registry.state_dir()
+    (home.state / "a.json").write_bytes(msgspec.json.encode(words))
+
+    assert registry.read_entries() == [entry()]
+
+
+def test_a_symlinked_job_file_is_not_followed(home, tmp_path):
+    (tmp_path / "theirs.json").write_bytes(msgspec.json.encode(entry()))
+    registry.state_dir()
+    (home.state / "x.json").symlink_to(tmp_path / "theirs.json")
+
+    assert registry.read_entries() == []
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_in_a_job_file_are_passed_over(tmp_path_factory, data):
+    folder = tmp_path_factory.getbasetemp() / "random-state"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DDTOP_STATE", str(folder))
+        (registry.state_dir() / "x.json").write_bytes(data)
+
+        assert registry.read_entries() == []
+
+
+# -- live, lost, ended
+
+
+@pytest.mark.parametrize(
+    ("more", "live", "reachable"),
+    [
+        ({}, True, True),
+        ({"heartbeat_unix_ns": NOW - 46 * S}, False, False),
+        ({"heartbeat_unix_ns": NOW - 44 * S}, True, True),
+        ({"ended_unix_ns": NOW}, False, True),
+    ],
+)
+def test_a_job_of_another_host_lives_by_its_heartbeat(more, live, reachable):
+    """A crashed node's job must not be "live" for ever."""
+    assert (entry(**more).live(NOW), entry(**more).reachable(NOW)) == (live, reachable)
+
+
+def test_on_this_host_the_relays_process_must_live_and_be_the_same():
+    """Its pid belongs to somebody else by now."""
+    mine = {"sender": registry.host_identity(), "relay_pid": os.getpid()}
+    ticks = registry.start_ticks(os.getpid())
+
+    assert entry(**mine, relay_start_ticks=ticks).live(NOW)
+    assert not entry(**mine, relay_start_ticks=ticks + 1).live(NOW)
+
+
+def test_start_ticks_tell_a_process_that_is_gone():
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    zombie = registry.start_ticks(child.pid)
+    child.wait()
+
+    assert (zombie, registry.start_ticks(child.pid), registry.start_ticks(-1)) == (None, None, None)
+    assert registry.start_ticks(os.getpid()) > 0
+
+
+def test_a_process_name_with_blanks_and_parentheses_is_no_trap():
+    """`:-) 0 0 (train` is a legal name: fields are counted from the last parenthesis."""
+    program = "import ctypes, sys; ctypes.CDLL(None).prctl(15, b') R 1 (x y', 0, 0, 0); print('up', flush=True); sys.stdin.read()"
+    child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        child.stdout.readline()
+        assert registry.start_ticks(child.pid) >= registry.start_ticks(os.getpid())
+    finally:
+        child.communicate()
+
+
+def test_only_the_oldest_ended_jobs_are_pruned(home):
+    for number in range(registry.ENDED_JOBS_KEPT + 3):
+        registry.write_entry(entry(f"job{number}", started_unix_ns=number, ended_unix_ns=NOW, heartbeat_unix_ns=0))
+    registry.write_entry(entry("alive", started_unix_ns=0))
+    registry.last_state_path("job0", "r1").write_bytes(b"")
+
+    registry.prune_ended(NOW)
+
+    left = {one.job for one in registry.read_entries()}
+    assert len(left) == registry.ENDED_JOBS_KEPT + 1
+    assert "alive" in left
+    assert not {"job0", "job1", "job2"} & left
+    assert not registry.last_state_path("job0", "r1").exists()
+
+
+# -- finding
+
+
+def found(name):
+    return registry.find_job(name, NOW).job
+
+
+def test_the_one_live_job_needs_no_name(home):
+    registry.write_entry(entry("old", ended_unix_ns=NOW))
+    registry.write_entry(entry("new"))
+
+    assert found(None) == "new"
+
+
+def test_a_unique_prefix_is_enough_and_a_whole_name_beats_it(home):
+    for job in ("train", "train-2", "eval"):
+        registry.write_entry(entry(job))
+
+    assert (found("ev"), found("train"), found("train-")) == ("eval", "train", "train-2")
+
+
+@pytest.mark.parametrize("name", ["train", None])
+def test_an_ambiguous_name_lists_the_jobs(home, name):
+    for job in ("train-1", "train-2"):
+        registry.write_entry(entry(job))
+
+    with pytest.raises(UnknownJobError) as caught:
+        found(name)
+
+    assert caught.value.ambiguous
+    assert {one.job for one in caught.value.entries} == {"train-1", "train-2"}
+
+
+def test_an_unknown_name_lists_the_jobs_there_are(home):
+    registry.write_entry(entry("train"))
+
+    with pytest.raises(UnknownJobError, match="no job named nosuch") as caught:
+        found("nosuch")
+
+    assert [one.job for one in caught.value.entries] == ["train"]
+    assert not caught.value.ambiguous
+
+
+def test_of_several_runs_of_one_name_the_newest_is_meant(home):
+    registry.write_entry(entry(run="r1", started_unix_ns=1, ended_unix_ns=2))
+    registry.write_entry(entry(run="r2", started_unix_ns=3, ended_unix_ns=4))
+
+    assert registry.find_job("train", NOW).run == "r2"
+
+
+def test_a_live_run_beats_a_newer_one_that_ended(home):
+    registry.write_entry(entry(run="r1", started_unix_ns=1))
+    registry.write_entry(entry(run="r2", started_unix_ns=3, ended_unix_ns=4))
+
+    assert registry.find_job("train", NOW).run == "r1"
