@@ -49,7 +49,7 @@ class Collectives:
         self._read_keys: deque[tuple[object, ...]] = deque(maxlen=64)
         self._entries_at = 0
         self._status_at = 0
-        self._skipped = 0
+        self.skips = 0
         self._waits: deque[int] = deque(maxlen=HEALTHY_WAITS_KEPT)
         self.groups: tuple[Group, ...] = ()
         self.moved_at: int | None = None
@@ -115,7 +115,7 @@ class Collectives:
             watch.used = watch.enqueued > 0
         if not unseen:
             return True
-        self._skipped += 1
+        self.skips += 1
         still = now - max(watch.moved_at for watch in self._watches.values())
         return still > UNSEEN_READ_AFTER_NS and now - self._status_at > UNSEEN_READ_EVERY_NS
 

@@ -8,8 +8,6 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-import msgspec
-
 import ddtop
 from ddtop import registry
 from ddtop.agent import loader, spawn
@@ -242,6 +240,7 @@ class Reporter:
                 drops=self._link.drops,
                 probes_off=tuple(f"{name}: {reason}" for name, reason in guard.off.items()),
                 recorder=collectives.why_blind,
+                recorder_skips=collectives.skips,
             )
         )
 
@@ -272,8 +271,3 @@ def redacted_argv(argv: list[str]) -> tuple[str, ...]:
             shown.append(_ARGUMENT_SECRET.sub(r"\1\2(redacted)", word)[:VALUE_CHARACTERS])
         hide = word.startswith("-") and "=" not in word and bool(_SECRET.search(word))
     return tuple(shown)
-
-
-def encode(record: AnyRecord) -> bytes:
-    """A record alone, as it stands on the state page."""
-    return msgspec.msgpack.encode(record)

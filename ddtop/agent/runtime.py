@@ -72,6 +72,7 @@ class Runtime:
         self._wake = threading.Lock()
         self._wake.acquire()
         self._stop = False
+        self._forker = 0
         self._paused = 0
         self._greet = True
         self._reporter: Reporter | None = None
@@ -160,10 +161,13 @@ class Runtime:
     # -- fork and exit
 
     def _before_fork(self) -> None:
-        self._forking = self.is_here() and self._tick.acquire(timeout=BEFORE_FORK_S)
+        # Two threads may fork at once: only the one that got the lock gives it back.
+        if self.is_here() and self._tick.acquire(timeout=BEFORE_FORK_S):
+            self._forker = threading.get_ident()
 
     def _after_fork(self) -> None:
-        if self._forking:
+        if self._forker == threading.get_ident():
+            self._forker = 0
             self._tick.release()
 
     def _in_child(self) -> None:

@@ -27,7 +27,6 @@ class RankMemory:
     state: RankState | None = None
     state_unix_ns: int = 0
     process: ProcessState | None = None
-    process_unix_ns: int = 0
     letter_since_unix_ns: int = 0
     exit: Exit | None = None
     exit_unix_ns: int = 0
@@ -148,5 +147,5 @@ class Job:
             before = memory.process
             if before is None or before.state != process.state:
                 memory.letter_since_unix_ns = envelope.unix_ns
-            memory.process, memory.process_unix_ns = process, envelope.unix_ns
+            memory.process = process
             memory.cpu.add(envelope.unix_ns, process.cpu_ns or 0, process.io_bytes or 0)

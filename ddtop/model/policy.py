@@ -52,8 +52,6 @@ class Policy:
     input_bound_window_s: float = 8.0
     together_s: float = 2.0
     """Signals to all ranks within this time are one act: Ctrl-C, scancel, a time limit."""
-    consequence_s: float = 30.0
-    """A rank that fails this soon after the first one did so because of it."""
     cancel_gap_s: float = 0.06
     """A launcher that passes on a signal ends all ranks within milliseconds; one that cleans up after a death polls
     every 100 ms first."""

@@ -277,7 +277,7 @@ class Server:
             self._probe.look(
                 tuple(state for state in looked if state is not None),
                 launcher_alive=self._launcher_alive(),
-                dropped=self._dropped,
+                dropped=self._dropped + self._keeper.forgotten,
                 refused=self._link.refused,
                 garbled=self._garbled,
                 viewers=len(self._viewers),

@@ -14,7 +14,6 @@ from pathlib import Path
 from ddtop import journal, registry
 from ddtop.diagnosis.finding import Verdict
 from ddtop.diagnosis.judge import Judge
-from ddtop.diagnosis.verdict import conclude
 from ddtop.link.viewer_side import PING_S, AsyncViewerLink, ViewerLink
 from ddtop.model.facts import Snapshot
 from ddtop.model.job import Job
@@ -155,6 +154,8 @@ def last_state(entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:
         ) from None
     for data in reading.frames:
         follower.take(data)
+    if reading.damage:
+        follower.job.notes.append(f"the last state is {reading.damage}")
     at = follower.heard_unix_ns or entry.heartbeat_unix_ns
     for _ in range(follower.judge.snapshots_needed):
         found = follower.look(at)
@@ -246,9 +247,3 @@ class LiveSource:
             self._contact = "the relay is gone; this is the last state it left"
         except UnreachableError as error:
             self._contact = str(error)
-
-
-def empty(name: str) -> tuple[Snapshot, Verdict]:
-    """The look before anything is known."""
-    snapshot = Job(name).snapshot(0)
-    return snapshot, conclude((), snapshot)

@@ -5,7 +5,7 @@ The envelope is what a relay reads to keep, order and forward; the record inside
 
 from __future__ import annotations
 
-from typing import TypeVar, cast
+from typing import cast
 
 import msgspec
 
@@ -50,7 +50,6 @@ _encoder = msgspec.msgpack.Encoder()
 _envelope_decoder = msgspec.msgpack.Decoder(Envelope)
 _record_decoder = msgspec.msgpack.Decoder(AnyRecord)
 _version_decoder = msgspec.msgpack.Decoder(tuple[int, ...])
-T = TypeVar("T")
 
 
 def seal(

@@ -149,7 +149,8 @@ class RankState(Record, frozen=True, array_like=True):
     `wait_samples` of `all_samples` found a collective pending; `activity_samples` follows ACTIVITIES; `gil_held_ns` is
     the lateness of samples that C code caused by holding the GIL. All of them only grow, so any two records give a
     window. `progress_unix_ns`: when a sequence number, an iteration or a batch last moved.
-    `healthy_wait_max_ms`: the longest wait that ended, in the last 100 steps.
+    `healthy_wait_max_ms`: the longest wait that ended, in the last 100 steps. `recorder`: why the flight recorder tells
+    nothing; `recorder_skips`: reads left out while a group was about to get its first entry.
     """
 
     phase: str
@@ -176,6 +177,7 @@ class RankState(Record, frozen=True, array_like=True):
     drops: int = 0
     probes_off: tuple[str, ...] = ()
     recorder: str | None = None
+    recorder_skips: int = 0
 
 
 class Group(msgspec.Struct, frozen=True, array_like=True):

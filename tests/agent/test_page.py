@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
@@ -123,3 +124,5 @@ def test_where_no_file_can_be_had_the_page_is_memory(monkeypatch):
     assert (page.path, page.fallback) == (None, "/tmp: No space left on device")
     assert page.words[layout.ITERATION_AT] == 4
     assert not list(Path("/dev/shm").glob(f"ddtop-pages-{os.getuid()}/{os.getpid()}-1.page"))
+    with contextlib.suppress(OSError):
+        Path(f"/tmp/ddtop-pages-{os.getuid()}").rmdir()

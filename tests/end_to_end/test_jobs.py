@@ -144,7 +144,7 @@ def test_an_exception_in_mp_spawn_is_named_though_no_hook_sees_it(world):
 
 def test_after_a_job_that_ended_well_nothing_is_left(world):
     """Pages in /dev/shm, sockets, locks and a relay that lives for ever were what made people uninstall the last tool."""
-    launcher = world.torchrun("train", "none", "60", DDTOP_LINGER_S=0.5)
+    launcher = world.torchrun("train", "none", "60", DDTOP_LINGER_S=4)
     world.relay()
     assert len(world.processes()) >= 3
     assert world.done(launcher, 60) == 0
