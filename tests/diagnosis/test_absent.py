@@ -351,6 +351,24 @@ def test_the_summary_says_where_the_culprit_is_instead(more, text):
     assert job.finding().summary.startswith(f"rank 1 has been {text} for 8 s")
 
 
+@pytest.mark.parametrize(
+    ("wchan", "text"),
+    [
+        ("anon_pipe_read", "reading a pipe in wait_for_licence (train.py:53)"),
+        ("hrtimer_nanosleep", "asleep in wait_for_licence (train.py:53)"),
+        ("nfs_wait_bit_killable", "waiting for a file server in wait_for_licence (train.py:53)"),
+        ("something_new", "in wait_for_licence (train.py:53)"),
+    ],
+)
+def test_the_kernels_own_word_says_what_it_waits_on(wchan, text):
+    """A read from a pipe in C looks like any other line of Python."""
+    job = hang()
+    job.ranks[2].wchan = wchan
+    job.passes(8)
+
+    assert job.finding().summary.startswith(f"rank 2 has been {text} for 8 s")
+
+
 def test_without_the_relays_look_the_rank_gets_the_benefit_of_the_doubt():
     """/proc of another user's container cannot be read: unknown is treated as working, never as standing still."""
     job = hang()
