@@ -41,9 +41,10 @@ def wrap(module: ModuleType) -> None:
             counted = id(optimizer)
         others = 0
         words = running.page.words
-        if words[ITERATION_SOURCE_AT] > SOURCE_OPTIMIZER:
-            return
-        if words[ITERATION_SOURCE_AT] < SOURCE_OPTIMIZER:
+        source = words[ITERATION_SOURCE_AT]
+        if source != SOURCE_OPTIMIZER:
+            if source > SOURCE_OPTIMIZER:
+                return
             words[ITERATION_AT], words[ITERATION_SOURCE_AT] = 0, SOURCE_OPTIMIZER
         words[ITERATION_AT] += 1
         words[STEP_AT] = monotonic_ns()

@@ -285,6 +285,8 @@ class Server:
         )
 
     def _launcher_alive(self) -> bool | None:
+        if self._ended_unix_ns is not None:
+            return False
         # Under torchrun only: an interactive shell lives on and says nothing about the job.
         elastic = self._hello is not None and "TORCHELASTIC_RUN_ID" in self._hello.environment
         return registry.start_ticks(self.launcher) is not None if elastic and self.launcher > 1 else None
@@ -297,7 +299,8 @@ class Server:
         now = time.monotonic()
         if self._hello is None:
             return now - self._started > NOBODY_CAME_S
-        if self._all_gone_at is None or self._viewers:
+        # Until the run is over its last state would be a live one: torchrun ends a second after its ranks.
+        if self._all_gone_at is None or self._ended_unix_ns is None or self._viewers:
             if self._viewers:
                 self._active = now
             return False
