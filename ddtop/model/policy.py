@@ -47,6 +47,8 @@ class Policy:
 
     input_bound_ratio: float = 0.4
     """Share of the step spent waiting for data: above it the loader is the first thing to mend."""
+    input_bound_others: float = 0.5
+    """Where most ranks are input-bound, those above this share of the threshold are named with them."""
     input_bound_steps: int = 5
     """Iterations in the window: an epoch's first batch with its worker start is no evidence."""
     input_bound_window_s: float = 8.0

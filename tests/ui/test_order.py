@@ -8,7 +8,7 @@ import pytest
 
 from ddtop.diagnosis.finding import Verdict
 from ddtop.model.facts import State
-from ddtop.ui.present.order import by_column, by_verdict, describe_filter, parse_filter
+from ddtop.ui.present.order import by_column, by_verdict, culprits, describe_filter, parse_filter
 
 from . import builders
 
@@ -87,3 +87,13 @@ def test_a_filter_that_makes_no_sense_says_so_and_hides_nothing_by_mistake():
 
 def test_a_range_of_ten_million_ranks_costs_nothing():
     assert parse_filter("rank:0-9999999").ranks == (range(10_000_000),)
+
+
+def test_a_warning_that_names_most_ranks_moves_nobody_and_paints_no_row():
+    """Four ranks that wait for data are no culprits: a job that moves is shown calm."""
+    snapshot, verdict = builders.hang()
+    everyone = replace(verdict.findings[0], severity="warning", ranks=tuple(range(8)))
+    found = Verdict("warning", (everyone,), "")
+
+    assert by_verdict(snapshot, found) == list(range(8))
+    assert culprits(found) == ()

@@ -15,6 +15,11 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     concerned = [rank for rank in snapshot.ranks if _concerned(rank, snapshot, policy)]
     if not concerned:
         return []
+    if 2 * len(concerned) > snapshot.world_size:
+        # Most are: the others wait for data nearly as long, or for those that do. A list that changes with every sample
+        # would be a new finding each time.
+        least = policy.input_bound_ratio * policy.input_bound_others
+        concerned = [rank for rank in snapshot.ranks if not rank.gone and (rank.loader_wait_ratio or 0.0) >= least]
     ranks = tuple(rank.rank for rank in concerned)
     share = median(rank.loader_wait_ratio or 0.0 for rank in concerned)
     lead = concerned[0]

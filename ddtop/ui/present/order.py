@@ -55,10 +55,10 @@ _KEYS: dict[str, SortKey] = {
 
 
 def culprits(verdict: Verdict) -> tuple[int, ...]:
-    """The ranks at fault, those of the worst finding first; a mere information blames nobody."""
+    """The ranks at fault in what is critical, those of the worst finding first: only their rows are shown in alarm."""
     found: dict[int, None] = {}
     for finding in verdict.findings:
-        if finding.severity in (CRITICAL, WARNING):
+        if finding.severity == CRITICAL:
             found.update(dict.fromkeys(finding.ranks))
     return tuple(found)
 
@@ -66,13 +66,19 @@ def culprits(verdict: Verdict) -> tuple[int, ...]:
 def by_verdict(snapshot: Snapshot, verdict: Verdict) -> list[int]:
     """Who is at fault, then who is blocked, then the others; plain rank order while nothing is found.
 
-    Without a finding nobody is moved up: a rank that is blocked for a moment must not make the table jump.
+    Without a finding nobody is moved up: a rank that is blocked for a moment must not make the table jump. A warning
+    moves few ranks up, never most of them.
     """
     numbers = [rank.rank for rank in snapshot.ranks]
     at_fault = culprits(verdict)
-    if not any(finding.severity == CRITICAL for finding in verdict.findings):
-        first = set(at_fault)
-        return [*(number for number in at_fault), *(number for number in numbers if number not in first)]
+    if not at_fault and not any(finding.severity == CRITICAL for finding in verdict.findings):
+        named = dict.fromkeys(
+            rank
+            for finding in verdict.findings
+            if finding.severity == WARNING and 2 * len(finding.ranks) < len(numbers)
+            for rank in finding.ranks
+        )
+        return [*named, *(number for number in numbers if number not in named)]
     first = set(at_fault)
     blocked = [r.rank for r in snapshot.ranks if r.state is State.BLOCKED and r.rank not in first]
     second = first.union(blocked)

@@ -1,0 +1,4 @@
+"""What ddtop costs and how fast it is, measured on real processes: `python -m tests.benchmarks`.
+
+No test: a time depends on the machine and on what else runs there, so nothing here is collected by pytest.
+"""

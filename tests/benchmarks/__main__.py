@@ -1,0 +1,118 @@
+"""`python -m tests.benchmarks`: all numbers in one table. `--only relay,views` runs some, `--quick` gives a first idea."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from tests.benchmarks import table
+from tests.benchmarks.stage import StageError
+from tests.benchmarks.table import Row
+
+Part = Callable[[argparse.Namespace], Iterator[Row]]
+
+
+def _cost(options: argparse.Namespace) -> Iterator[Row]:
+    from tests.benchmarks import cost
+
+    yield from cost.measure(options.pairs, options.seconds, (None,), options.in_turn)
+    if not options.quick:
+        yield from cost.measure((options.pairs + 1) // 2, options.seconds, (0, 2), options.in_turn)
+
+
+def _unset(options: argparse.Namespace) -> Iterator[Row]:
+    from tests.benchmarks import startup
+
+    yield from startup.unset(20 if options.quick else 100)
+
+
+def _start(options: argparse.Namespace) -> Iterator[Row]:
+    from tests.benchmarks import startup
+
+    yield from startup.in_a_rank(3 if options.quick else 10)
+
+
+def _memory(options: argparse.Namespace) -> Iterator[Row]:
+    from tests.benchmarks import startup
+
+    yield from startup.memory(1 if options.quick else 3)
+
+
+def _relay(options: argparse.Namespace) -> Iterator[Row]:
+    from tests.benchmarks import relay
+
+    yield from relay.measure(5.0 if options.quick else 20.0, _has_torch() and not options.quick)
+
+
+def _views(options: argparse.Namespace) -> Iterator[Row]:
+    from tests.benchmarks import views
+
+    yield from views.measure(2 if options.quick else 5)
+
+
+def _latency(options: argparse.Namespace) -> Iterator[Row]:
+    from tests.benchmarks import latency
+
+    yield from latency.measure(1 if options.quick else 3)
+
+
+PARTS: dict[str, tuple[str, bool, Part]] = {
+    "cost": ("the agent's CPU a step", True, _cost),
+    "unset": ("start-up with DDTOP unset", False, _unset),
+    "start": ("the agent's start", False, _start),
+    "memory": ("the agent's memory", True, _memory),
+    "relay": ("the relay's CPU and memory", False, _relay),
+    "views": ("attach, status, jobs", False, _views),
+    "latency": ("from a fault to its name", True, _latency),
+}
+"""Name -> (what it measures, whether it needs torch, the measurement)."""
+
+
+def _has_torch() -> bool:
+    return importlib.util.find_spec("torch") is not None
+
+
+def _measured(name: str, options: argparse.Namespace) -> Iterator[Row]:
+    what, needs_torch, part = PARTS[name]
+    if needs_torch and not _has_torch():
+        yield table.missing(what, "torch is not installed")
+        return
+    began = time.monotonic()
+    print(f"{name}: {what} ...", end="", file=sys.stderr, flush=True)
+    try:
+        yield from part(options)
+    except StageError as error:
+        # One part that cannot be measured must not cost the numbers of the others.
+        yield table.missing(what, str(error)[:1000], "-")
+    print(f" {time.monotonic() - began:.0f} s", file=sys.stderr)
+
+
+def main() -> int:
+    """Print the table; 1 if a bar is not met."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="short runs: a first idea, not a result")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"some of: {', '.join(PARTS)}")
+    parser.add_argument("--pairs", type=int, default=None, help="pairs of runs for the agent's cost (default 9)")
+    parser.add_argument("--seconds", type=float, default=None, help="length of each of these runs (default 12)")
+    parser.add_argument("--in-turn", action="store_true", help="run them one after the other, not side by side")
+    options = parser.parse_args()
+    options.pairs = options.pairs or (1 if options.quick else 9)
+    options.seconds = options.seconds or (6.0 if options.quick else 12.0)
+    names = options.only.split(",")
+    unknown = [name for name in names if name not in PARTS]
+    if unknown:
+        parser.error(f"no part named {', '.join(unknown)}; there are: {', '.join(PARTS)}")
+    for name in [name for name in os.environ if name.startswith("DDTOP")]:
+        del os.environ[name]
+    head = table.machine()
+    rows = [row for name in names for row in _measured(name, options)]
+    print(f"{head}\nload average at the end {os.getloadavg()[0]:.2f}\n\n{table.shown(rows)}")
+    return 1 if any(row.met is False for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""What the agent costs a rank: CPU time a step, watched and not watched.
+
+Wall time differs from run to run on a shared machine and shows nothing; CPU time of the rank processes on a mostly idle
+loop resolves some hundredths of a millisecond. A pair is one run with DDTOP=1 and one without. They run side by side,
+so that a clock that changes or a neighbour that comes and goes meets both alike: measured one after the other, pairs
+differed by 0.4 ms from each other, side by side by 0.1 ms. `in_turn` runs them one after the other all the same.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ddtop.wire.records import RankState
+from tests.benchmarks.stage import WORKLOAD, Stage, history
+from tests.benchmarks.table import Row, limited
+
+WORLD_SIZE = 2
+STEP_S = 0.024
+"""About what a step takes: 20 ms of sleep and the rest."""
+STEP_BAR_MS, CORE_BAR_PERCENT = 0.05, 0.5
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run, mean of its ranks; CPU and lateness in ms, cpu a step."""
+
+    cpu_ms: float
+    core_percent: float
+    late_p99_ms: float
+    own_ms: float
+    reported_ms: float
+
+
+def measure(pairs: int, seconds: float, workers: tuple[int | None, ...], in_turn: bool = False) -> Iterator[Row]:
+    """Rows for each kind of loop; `workers` None is the loop without a DataLoader."""
+    for number in workers:
+        kind = "" if number is None else f", DataLoader with {number} workers"
+        yield from _rows(kind, [_pair(index, seconds, number, in_turn) for index in range(pairs)])
+
+
+def _rows(kind: str, found: list[tuple[Run, Run]]) -> Iterator[Row]:
+    steps = [on.cpu_ms - off.cpu_ms for off, on in found]
+    cores = [on.core_percent - off.core_percent for off, on in found]
+    offs, ons = [off for off, _ in found], [on for _, on in found]
+    own, reported = _median(on.own_ms for on in ons), _median(on.reported_ms for on in ons)
+    detail = (
+        f"pairs {_list(steps)} ms; a step off {_list(one.cpu_ms for one in offs)}, on {_list(one.cpu_ms for one in ons)} ms\n"
+        f"of it ddtop's own threads by the kernel's account {own:.3f} ms; the agent says of its thread {reported:.3f} ms"
+    )
+    yield limited(f"agent, CPU a step{kind}", statistics.median(steps), STEP_BAR_MS, "ms", detail)
+    yield limited(
+        f"agent, share of a core{kind}",
+        statistics.median(cores),
+        CORE_BAR_PERCENT,
+        "%",
+        f"pairs {_list(cores)} %",
+    )
+    late_off, late_on = _median(one.late_p99_ms for one in offs), _median(one.late_p99_ms for one in ons)
+    yield Row(f"sleep, p99 lateness on - off{kind}", f"{late_on - late_off:+.3f} ms", detail=_late(offs, ons))
+
+
+def _late(offs: list[Run], ons: list[Run]) -> str:
+    return f"off {_list(one.late_p99_ms for one in offs)}, on {_list(one.late_p99_ms for one in ons)} ms"
+
+
+def _pair(index: int, seconds: float, workers: int | None, in_turn: bool) -> tuple[Run, Run]:
+    """(off, on); which starts first alternates."""
+    arguments = ["--steps", str(int(seconds / STEP_S))]
+    if workers is not None:
+        arguments += ["--workers", str(workers)]
+    found: dict[bool, Run] = {}
+    with Stage("cost-off") as off, Stage("cost-on") as on:
+        order = ((off, False), (on, True)) if index % 2 else ((on, True), (off, False))
+        for stage, watched in order:
+            stage.ranks(WORKLOAD, WORLD_SIZE, watched, *arguments)
+            if in_turn:
+                found[watched] = _run(stage, watched, seconds)
+                stage.end_relays()
+        for stage, watched in order:
+            if watched not in found:
+                found[watched] = _run(stage, watched, seconds)
+    return found[False], found[True]
+
+
+def _run(stage: Stage, watched: bool, seconds: float) -> Run:
+    stage.wait(60 + 3 * seconds)
+    said = [stage.said(rank)[-1] for rank in range(WORLD_SIZE)]
+    reported = _reported(stage, said[0]["began_unix_ns"]) if watched else 0.0
+    a_step = statistics.mean(one["wall_s"] / one["steps"] for one in said) * 1e3
+    return Run(
+        cpu_ms=statistics.mean(one["cpu_ms"] / one["steps"] for one in said),
+        core_percent=statistics.mean(one["cpu_ms"] / one["wall_s"] / 10 for one in said),
+        late_p99_ms=statistics.mean(one["late_p99_ms"] for one in said),
+        own_ms=statistics.mean(one["own_ms"] / one["steps"] for one in said),
+        reported_ms=reported * a_step,
+    )
+
+
+def _reported(stage: Stage, since_unix_ns: int) -> float:
+    """Share of a core that the agents say of themselves, from the records after the warm-up."""
+    shares = []
+    first: dict[int | None, tuple[int, int]] = {}
+    last: dict[int | None, tuple[int, int]] = {}
+    for envelope, record in history(stage.entry(0), 600.0):
+        if isinstance(record, RankState) and envelope.unix_ns >= since_unix_ns:
+            last[envelope.rank] = (envelope.unix_ns, record.agent_cpu_ns)
+            first.setdefault(envelope.rank, last[envelope.rank])
+    for rank, (ended, cpu) in last.items():
+        began, before = first[rank]
+        if ended > began:
+            shares.append((cpu - before) / (ended - began))
+    return statistics.mean(shares) if shares else 0.0
+
+
+def _median(values: Iterator[float] | list[float]) -> float:
+    return statistics.median(values)
+
+
+def _list(values: Iterator[float] | list[float]) -> str:
+    return " ".join(f"{value:.3f}" for value in values)

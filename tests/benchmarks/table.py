@@ -1,0 +1,83 @@
+"""Rows of the one table that is printed, and the machine they were measured on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number. `bar` None: for information. `met` None: not measured, `detail` says why."""
+
+    what: str
+    measured: str
+    bar: str | None = None
+    met: bool | None = None
+    detail: str = ""
+    load: float = field(default_factory=lambda: os.getloadavg()[0])
+
+    @property
+    def verdict(self) -> str:
+        """The last word of the row."""
+        if self.bar is None:
+            return ""
+        return "not measured" if self.met is None else "met" if self.met else "NOT MET"
+
+
+def limited(what: str, value: float, limit: float, unit: str, detail: str = "", digits: int = 3) -> Row:
+    """A number that should be at most `limit`."""
+    return Row(what, f"{value:.{digits}f} {unit}", f"<= {limit:g} {unit}", value <= limit, detail)
+
+
+def missing(what: str, why: str, bar: str | None = None) -> Row:
+    """A number that could not be measured."""
+    return Row(what, "-", bar, None, why)
+
+
+def shown(rows: Iterable[Row]) -> str:
+    """The table; a row's detail stands below it, its load average (1 min, when the row was measured) beside it."""
+    rows = list(rows)
+    cells = [("WHAT", "MEASURED", "BAR", "LOAD", "")]
+    cells += [(row.what, row.measured, row.bar or "", f"{row.load:.2f}", row.verdict) for row in rows]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
+    lines = []
+    for line, row in zip(cells, [None, *rows], strict=True):
+        lines.append("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        if row is not None and row.detail:
+            lines += [f"    {part}" for part in row.detail.splitlines()]
+    return "\n".join(lines)
+
+
+def machine() -> str:
+    """Processor, cores, kernel, versions, date and load: without them the numbers mean nothing."""
+    cores = len(os.sched_getaffinity(0))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    versions = ", ".join(f"{name} {_version(name)}" for name in ("ddtop", "torch", "pyzmq", "textual"))
+    return "\n".join(
+        (
+            f"{time.strftime('%Y-%m-%d %H:%M %Z')}   load average {' '.join(f'{one:.2f}' for one in os.getloadavg())}",
+            f"{_processor()}, {cores} cores, {memory:.0f} GiB, Linux {platform.release()}",
+            f"Python {sys.version.split()[0]}, {versions}",
+        )
+    )
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "-"

@@ -1,0 +1,100 @@
+"""A rank of a mostly idle training: 20 ms of sleep, a tiny DDP step, a small broadcast. Prints JSON lines.
+
+CPU is the whole process's (`time.process_time`: all threads, the agent's and ZeroMQ's too), from the end of the
+warm-up to the last step. Beside it stands what ddtop's own threads used, by the kernel's account of each.
+"""
+
+import argparse
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset
+
+SLEEP_S = 0.02
+
+
+class Numbers(Dataset):
+    """As many small samples as anybody asks for."""
+
+    def __len__(self):
+        return 1 << 30
+
+    def __getitem__(self, index):
+        return torch.full((16,), float(index % 7))
+
+
+def own_threads_ns():
+    """CPU of ddtop's threads in this process: the agent's, and ZeroMQ's, which nobody else uses here."""
+    agent = {thread.native_id for thread in threading.enumerate() if thread.name == "ddtop"}
+    total = 0
+    for task in Path("/proc/self/task").iterdir():
+        if int(task.name) in agent or (task / "comm").read_text().startswith("ZMQ"):
+            total += int((task / "schedstat").read_text().split()[0])
+    return total
+
+
+def memory():
+    """Resident, proportional and private memory of this process in KiB."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
+    found = {line.split(":")[0]: int(line.split()[1]) for line in lines}
+    private = found["Private_Clean"] + found["Private_Dirty"]
+    return {"rss_kib": found["Rss"], "pss_kib": found["Pss"], "private_kib": private}
+
+
+def main():
+    """Train for some steps, say what they cost."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=1 << 40)
+    parser.add_argument("--warmup", type=int, default=50)
+    parser.add_argument("--workers", type=int, default=None, help="take batches from a DataLoader")
+    parser.add_argument("--sleeper", type=int, default=None, help="this rank falls asleep instead of a collective")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 16))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    flag, still = torch.zeros(4), torch.zeros(8, 16)
+    batches = None
+    if options.workers is not None:
+        batches = iter(DataLoader(Numbers(), batch_size=8, num_workers=options.workers))
+    late = []
+    for step in range(options.warmup + options.steps):
+        if step == options.warmup:
+            print(json.dumps({"ready": True}), flush=True)
+            began, cpu, own = time.monotonic(), time.process_time_ns(), own_threads_ns()
+            late.clear()
+        due = time.monotonic() + SLEEP_S
+        time.sleep(SLEEP_S)
+        late.append(time.monotonic() - due)
+        batch = next(batches) if batches is not None else still
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+        if options.sleeper == dist.get_rank() and step == 2 * options.warmup:
+            print(json.dumps({"fault_unix_ns": time.time_ns()}), flush=True)
+            time.sleep(1e6)
+        dist.broadcast(flag, src=0)
+        if options.steps > 1 << 20:
+            late.clear()
+    cpu, own, wall = time.process_time_ns() - cpu, own_threads_ns() - own, time.monotonic() - began
+    late.sort()
+    found = {
+        "steps": options.steps,
+        "wall_s": wall,
+        "cpu_ms": cpu / 1e6,
+        "own_ms": own / 1e6,
+        "late_p99_ms": late[int(0.99 * len(late))] * 1e3,
+        "began_unix_ns": time.time_ns() - int(wall * 1e9),
+    }
+    print(json.dumps(found | memory()), flush=True)
+    dist.barrier()
+    # The interpreter's end and the destruction of groups belong to no step.
+    os._exit(0)
+
+
+main()
