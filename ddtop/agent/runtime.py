@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from ddtop.agent import exceptions
+from ddtop.agent.fork_warning import ForkWarning
 from ddtop.agent.guard import guard
 from ddtop.agent.identity import Identity
 from ddtop.agent.page import StatePage
@@ -73,6 +74,7 @@ class Runtime:
         self._wake.acquire()
         self._stop = False
         self._forker = 0
+        self._fork_warning = ForkWarning()
         self._paused = 0
         self._greet = True
         self._reporter: Reporter | None = None
@@ -142,6 +144,7 @@ class Runtime:
                 with self._tick:
                     if self._stop or not self.is_here():
                         return
+                    self._fork_warning.end()
                     self.page.words[layout.HEARTBEAT_AT] = now
                     reporter.tick(now, late if late > GIL_LATE_NS else 0, self._take_greet())
                 # Jittered by the clock's own low digits: a fixed period would beat with the program's.
@@ -164,6 +167,7 @@ class Runtime:
         # Two threads may fork at once: only the one that got the lock gives it back.
         if self.is_here() and self._tick.acquire(timeout=BEFORE_FORK_S):
             self._forker = threading.get_ident()
+            guard.run("fork warning", self._fork_warning.begin)
 
     def _after_fork(self) -> None:
         if self._forker == threading.get_ident():
@@ -175,6 +179,7 @@ class Runtime:
         if _current is not self:
             return
         _current = None
+        guard.run("fork warning", self._fork_warning.end)
         # Kept alive on purpose: a destructor would close sockets and end a context that are the parent's.
         _dropped.extend((self, self._reporter, self._tick, self._thread))
         self.page.forget()

@@ -36,16 +36,9 @@ def hook_is_installed():
         pytest.skip("ddtop.pth is not in this Python")
 
 
-FORK_WARNS = pytest.mark.xfail(
-    sys.version_info >= (3, 12),
-    strict=True,
-    reason="Python 3.12 warns about a fork in a process with threads, and the agent's are such",
-)
-
-
 @pytest.mark.parametrize(
     "case",
-    ["handlers", pytest.param("waits", marks=FORK_WARNS), "raises", "raises_in_thread", "quiet", "terminated", "reads"],
+    ["handlers", "waits", "raises", "raises_in_thread", "quiet", "terminated", "reads"],
 )
 def test_it_does_what_it_does_unwatched(world, case):
     """Exit code, stdout and stderr are the same, to the byte."""
