@@ -126,17 +126,22 @@ def page(hello: Hello) -> PageView | None:
         return None
 
 
-def sweep() -> None:
-    """Remove what others left behind: pages whose process is gone (a relay that was killed could not), old join files."""
+def abandoned() -> list[Path]:
+    """Pages whose process is gone, of this user's other jobs, and old join files: left behind where a relay was killed.
+
+    A rank that died an instant ago is among them, and its own relay has yet to read its last words: remove them later.
+    """
+    found = []
     for path in registry.runtime_dir().glob("plain-*.json"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > JOIN_FILE_S:
-                path.unlink()
+                found.append(path)
     for folder in (Path("/dev/shm"), Path("/tmp")):
         for path in (folder / f"ddtop-pages-{os.getuid()}").glob("*.page"):
             pid, _, ticks = path.stem.partition("-")
             if pid.isdigit() and ticks.isdigit() and registry.start_ticks(int(pid)) != int(ticks):
-                path.unlink(missing_ok=True)
+                found.append(path)
+    return found
 
 
 def _stat(pid: int) -> list[str] | None:

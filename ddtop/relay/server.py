@@ -25,6 +25,8 @@ LAST_STATE_S = 180.0
 """How much history goes into the last-state file."""
 ROSTER_AFTER_S = 0.5
 """How soon a new rank or an exit is written to the roster; several that come together make one write."""
+SWEEP_AFTER_S = 30.0
+"""What was abandoned when this relay started is removed after this long: whoever still had to read it has."""
 NOBODY_CAME_S = 120.0
 """A relay to which no rank ever spoke ends after this."""
 RESTART_S = 60.0
@@ -54,12 +56,13 @@ class Server:
         self._ended_unix_ns: int | None = None
         self._garbled = self._dropped = 0
         self._why: str | None = None
-        self._due = {"host": 0.0, "alive": 0.0, "entry": 0.0, "roster": float("inf")}
+        self._abandoned: list[Path] = []
+        self._due = {"host": 0.0, "alive": 0.0, "entry": 0.0, "roster": float("inf"), "sweep": self._started + SWEEP_AFTER_S}
         self.stopping = False
 
     def serve(self) -> None:
         """Until the job is over and nobody has looked for the linger time, or until told to stop."""
-        processes.sweep()
+        self._abandoned = processes.abandoned()
         self._take_over()
         try:
             while not self.stopping and not self._may_end():
@@ -266,6 +269,10 @@ class Server:
         if now >= self._due["roster"]:
             self._due["roster"] = now + registry.HEARTBEAT_S
             self._write_frames(registry.roster_path(self.job, self.run), 0.0)
+        if now >= self._due["sweep"]:
+            self._due["sweep"] = float("inf")
+            for path in self._abandoned:
+                path.unlink(missing_ok=True)
         if now >= self._due["entry"]:
             self._due["entry"] = now + registry.HEARTBEAT_S
             self._write_entry()

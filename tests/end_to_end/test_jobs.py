@@ -117,6 +117,38 @@ def test_another_operation_on_one_rank_is_a_mismatch(world):
     assert "rank 1: broadcast of 1,000 float" in finding["summary"]
 
 
+def test_another_size_on_one_rank_is_a_mismatch_though_one_side_has_passed(world):
+    """gloo lets the smaller tensor pass: that rank is seen one collective later, and the frames alone mislead."""
+    plain(world, "differs")
+
+    finding = world.finding("collective-mismatch", 60)
+
+    assert (finding["severity"], finding["op"], finding["seq"]) == ("critical", "all_reduce", 21)
+    assert "rank 0: all_reduce of 4,000,000 float" in finding["summary"]
+    assert "rank 1: all_reduce of 8,000,000 float" in finding["summary"]
+
+
+def test_c_code_that_holds_the_gil_is_told_from_outside(world):
+    """The agent is silent, the process lives: only the relay can say so."""
+    plain(world, "freezes")
+
+    finding = world.finding("interpreter-frozen", 60)
+
+    assert (finding["severity"], finding["ranks"], finding["victims"]) == ("critical", [1], [0])
+
+
+def test_ctrl_c_is_a_cancelled_job_and_nobody_is_blamed(world):
+    launcher = world.torchrun("train", "none")
+    world.moving(5)
+    launcher.send_signal(signal.SIGINT)
+    world.done(launcher, 60)
+
+    ended = world.until(lambda: (now := world.diagnose())["ended"] and now, 20, "an end")
+
+    assert (ended["health"], ended["ended"]["reason"]) == ("ok", "cancelled")
+    assert [one["severity"] for one in ended["findings"]] == ["info"]
+
+
 def test_ranks_of_mp_spawn_are_seen(world):
     """No RANK anywhere: who calls init_process_group is a rank, whoever its parent is."""
     process = world.start("spawned", str(world.folder / "store"), "none")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import threading
@@ -33,8 +34,8 @@ def misbehave(fault: str, numbers: torch.Tensor) -> None:
         sys.exit(0)
     elif fault == "broadcasts":
         dist.broadcast(numbers, 0)
-    elif fault == "shrinks":
-        dist.all_reduce(numbers[:4])
+    elif fault == "freezes":
+        ctypes.PyDLL(None).sleep(3600)
 
 
 def main(fault: str, steps: int) -> None:
@@ -47,7 +48,10 @@ def main(fault: str, steps: int) -> None:
     for step in range(steps):
         time.sleep(0.02)
         weights.grad = torch.ones(1000)
-        if step == FAULT_STEP and rank == 1 and fault != "none":
+        if step == FAULT_STEP and fault == "differs":
+            # Large enough that gloo's smaller side passes; small tensors of different size make it abort.
+            dist.all_reduce(torch.ones(4_000_000 * (1 + rank)))
+        elif step == FAULT_STEP and rank == 1 and fault != "none":
             misbehave(fault, weights.grad)
         else:
             dist.all_reduce(weights.grad)
