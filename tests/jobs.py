@@ -13,7 +13,7 @@ Ranks report twice a second and the relay once, as in life; the records are seal
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from ddtop.diagnosis.finding import Finding, Verdict
@@ -22,259 +22,25 @@ from ddtop.model.facts import Snapshot
 from ddtop.model.job import Job
 from ddtop.wire import frames
 from ddtop.wire.records import (
-    ACTIVITIES,
     AnyRecord,
-    Collective,
-    Exit,
     Group,
-    GroupProgress,
     Groups,
-    Hello,
     HostState,
-    LastException,
-    Loader,
-    OpenCall,
-    Place,
-    ProcessState,
-    RankState,
 )
-
-SECOND = 1_000_000_000
-BASE = 1_700_000_000 * SECOND
-TICK_S = 0.5
-STEPS_PER_TICK = 5
-WORLD = "0"
-"""Name of the default group."""
-
-Frame = tuple[frames.Envelope, AnyRecord]
-Kind = tuple[str, str, tuple[int, ...]]
-
-
-def unix_ns(seconds: float) -> int:
-    """A moment of the job's clock as a record has it."""
-    return BASE + round(seconds * SECOND)
-
-
-def place(function: str, file: str = "/home/ada/train.py", line: int = 10, **more: Any) -> Place:
-    """A place in user code."""
-    return Place(function, file, line, **more)
-
-
-@dataclass
-class Standing:
-    """How far a rank is in one group."""
-
-    enqueued: int = 0
-    completed: int | None = 0
-    offset: int | None = 0
-    pending_since: float | None = None
-    last_op: str | None = None
-    open: list[Collective] = field(default_factory=list)
-    retired: list[Collective] = field(default_factory=list)
-
-    def as_record(self, name: str) -> GroupProgress:
-        since = None if self.pending_since is None else unix_ns(self.pending_since)
-        return GroupProgress(name, self.enqueued, self.completed, self.offset, since, self.last_op)
-
-
-class FakeRank:
-    """One process of the job. Its attributes are what its agent and the relay would measure."""
-
-    def __init__(self, job: FakeJob, number: int, pid: int, claim: str = "env") -> None:
-        self.job, self.number, self.pid, self.claim = job, number, pid, claim
-        self.phase, self.activity = "running", "forward"
-        self.trains = self.reports = self.seen = True
-        self.gone = False
-        self.cores, self.io_per_s, self.letter, self.children = 1.0, 0.0, "R", 0
-        self.wchan: str | None = None
-        self.place: Place | None = place("train_step")
-        self.iteration: int | None = 0
-        self.loader: Loader | None = None
-        self.loader_share = 0.0
-        self.exception: LastException | None = None
-        self.healthy_wait_ms: float | None = 20.0
-        self.progress = job.now
-        self.calls: list[OpenCall] = []
-        self.standings = {WORLD: Standing()}
-        self._cpu_ns = self._io = self._agent_ns = self._samples = self._waited = 0
-        self._activities = [0] * len(ACTIVITIES)
-
-    # -- what it does
-
-    def stands_at(self, function: str, file: str = "/home/ada/train.py", line: int = 40, **more: Any) -> None:
-        """It sleeps in user code, without CPU or I/O."""
-        self._is_at(function, file, line, more)
-        self.cores, self.letter = 0.004, "S"
-
-    def works_at(self, function: str, file: str = "/home/ada/train.py", line: int = 31, **more: Any) -> None:
-        """It computes in user code."""
-        self._is_at(function, file, line, more)
-        self.cores, self.letter = 0.95, "R"
-
-    def _is_at(self, function: str, file: str, line: int, more: dict[str, Any]) -> None:
-        self.trains, self.activity = False, more.pop("activity", "other")
-        self.place = Place(function, file, line, **more)
-
-    def waits_in(
-        self,
-        op: str = "all_reduce",
-        sizes: tuple[tuple[int, ...], ...] = ((1000,),),
-        dtype: str = "Float",
-        group: str = WORLD,
-        timeout_ms: int | None = 1_800_000,
-        computing: bool = False,
-    ) -> None:
-        """It puts in its next collective, which does not come back; `computing`: asynchronously."""
-        self.trains = False
-        standing = self.standings.setdefault(group, Standing())
-        standing.enqueued += 1
-        standing.last_op = op
-        seq = standing.enqueued - (standing.offset or 0)
-        standing.open.append(
-            Collective(group, op, seq, standing.enqueued, sizes, (dtype,), "started", unix_ns(self.job.now), timeout_ms)
-        )
-        if standing.pending_since is None:
-            standing.pending_since = self.job.now
-        if computing:
-            self.works_at("train_step", activity="forward")
-        else:
-            self.activity, self.cores, self.letter = "collective", 0.004, "S"
-            self.place = place("train_step", callee=op, waits_on="collective")
-
-    def passes_through(
-        self,
-        op: str = "all_reduce",
-        sizes: tuple[tuple[int, ...], ...] = ((1000,),),
-        dtype: str = "Float",
-        group: str = WORLD,
-    ) -> None:
-        """It puts in its next collective and comes out of it."""
-        standing = self.standings[group]
-        standing.enqueued += 1
-        standing.completed = standing.enqueued
-        standing.last_op = op
-        seq = standing.enqueued - (standing.offset or 0)
-        standing.retired.append(Collective(group, op, seq, standing.enqueued, sizes, (dtype,), "retired"))
-        self.progress = self.job.now
-
-    def comes_back(self) -> None:
-        """All that it waits in completes; it trains on."""
-        for standing in self.standings.values():
-            standing.completed, standing.pending_since = standing.enqueued, None
-            standing.open.clear()
-        self.trains, self.cores, self.letter, self.activity = True, 1.0, "R", "forward"
-        self.place = place("train_step")
-
-    def is_stopped(self) -> None:
-        """SIGSTOP."""
-        self.trains, self.letter, self.cores, self.reports = False, "T", 0.0, False
-
-    def continues(self) -> None:
-        """SIGCONT."""
-        self.reports = True
-        self.comes_back()
-
-    def freezes(self, cores: float = 0.0) -> None:
-        """C code holds its interpreter: the agent is silent, the process is there."""
-        self.trains, self.reports, self.cores, self.letter = False, False, cores, "S"
-
-    def is_in_init(self) -> None:
-        """In init_process_group."""
-        self.phase, self.cores, self.letter = "joining", 0.004, "S"
-        self.calls = [OpenCall("init_process_group", unix_ns(self.job.now))]
-
-    def leaves(self) -> None:
-        """Its loop is over; it stands at the exit."""
-        self.stands_at("main", line=99, waits_on="exit")
-        self.phase = "leaving"
-
-    def raises(self, kind: str, text: str = "", ago_s: float = 0.0, thread: str = "main") -> None:
-        """Nothing catches its exception."""
-        self.trains = False
-        self.exception = LastException(
-            kind, text, unix_ns(self.job.now - ago_s), place("load", "/home/ada/data.py", 40), thread
-        )
-
-    def ends(self, code: int | None = 0, signal: int | None = None, later_s: float = 0.0, **more: Any) -> None:
-        """Its process ends; the relay tells how."""
-        self.gone, self.trains, self.reports = True, False, False
-        order = sum(1 for _, record in self.job.records if isinstance(record, Exit))
-        given = {"oom": False, "how": "pidfd", "exiting": signal is None and not code, "exception": self.exception}
-        record = Exit(self.number, self.pid, None if signal else code, signal, order=order, **(given | more))
-        self.job.say(record, self, self.job.now + later_s)
-
-    # -- what is said of it
-
-    def hello(self) -> Hello:
-        job = self.job
-        return Hello(
-            job.name, job.run, job.attempt, self.number, self.number, job.world_size, job.host_of(self), self.pid, 1,
-            self.claim, script="train",
-        )  # fmt: skip
-
-    def state(self) -> RankState:
-        return RankState(
-            phase=self.phase,
-            activity=self.activity,
-            iteration=self.iteration,
-            iteration_source="optimizer" if self.iteration is not None else None,
-            step_ms=100.0 if self.iteration else None,
-            groups=tuple(item.as_record(name) for name, item in self.standings.items()),
-            open_collectives=tuple(one for item in self.standings.values() for one in item.open),
-            retired_collectives=tuple(one for item in self.standings.values() for one in item.retired),
-            open_calls=tuple(self.calls),
-            wait_samples=self._waited,
-            all_samples=self._samples,
-            activity_samples=tuple(self._activities),
-            place=self.place,
-            loader=self.loader,
-            exception=self.exception,
-            progress_unix_ns=unix_ns(self.progress),
-            healthy_wait_max_ms=self.healthy_wait_ms,
-            agent_cpu_ns=self._agent_ns,
-        )
-
-    def process(self) -> ProcessState:
-        return ProcessState(
-            self.number, self.pid, self.letter, self.wchan, self._cpu_ns, 1 << 30, 8,
-            self._io, self.children, 100,
-        )  # fmt: skip
-
-    def lives(self, seconds: float) -> None:
-        """Time passes for it."""
-        if self.gone:
-            return
-        if self.trains:
-            self._step()
-        self._cpu_ns += round(self.cores * seconds * SECOND)
-        self._io += round(self.io_per_s * seconds)
-        if self.reports:
-            self._agent_ns += round(0.004 * seconds * SECOND)
-            self._samples += 2
-            self._waited += 2 * any(item.pending_since is not None for item in self.standings.values())
-            self._activities[ACTIVITIES.index(self.activity)] += 5
-
-    def _step(self) -> None:
-        self.progress = self.job.now
-        for standing in self.standings.values():
-            standing.enqueued += STEPS_PER_TICK
-            standing.completed = standing.enqueued if standing.completed is not None else None
-            standing.last_op = "all_reduce"
-        if self.iteration is not None:
-            self.iteration += STEPS_PER_TICK
-        if self.loader is not None:
-            self.loader = replace_loader(
-                self.loader,
-                wait_total_ns=self.loader.wait_total_ns + round(self.loader_share * TICK_S * SECOND),
-                batches=self.loader.batches + STEPS_PER_TICK,
-            )
-
-
-def replace_loader(loader: Loader, **changes: Any) -> Loader:
-    """The same loader with other numbers."""
-    import msgspec
-
-    return msgspec.structs.replace(loader, **changes)
+from tests.ranks import (  # noqa: F401
+    BASE,
+    SECOND,
+    STEPS_PER_TICK,
+    TICK_S,
+    WORLD,
+    FakeRank,
+    Frame,
+    Kind,
+    Standing,
+    place,
+    replace_loader,
+    unix_ns,
+)
 
 
 class FakeJob:

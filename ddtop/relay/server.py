@@ -198,7 +198,7 @@ class Server:
         self._exits.append(record)
         processes.forget(watched)
         self._ranks = {peer: owner for peer, owner in self._ranks.items() if owner != pid}
-        self._publish(record, watched.hello.rank, pid, watched.hello.attempt, unix_ns)
+        self._publish(record, watched.hello, unix_ns)
         if not self._watched:
             self._all_gone_at = time.monotonic()
         self._due["roster"] = time.monotonic()
@@ -214,33 +214,20 @@ class Server:
             if time.monotonic() - self._viewers[peer] > VIEWER_SILENT_S:
                 del self._viewers[peer]
 
-    def _publish(
-        self,
-        record: AnyRecord,
-        rank: int | None = None,
-        pid: int | None = None,
-        attempt: int = 0,
-        unix_ns: int | None = None,
-    ) -> None:
-        data = self._seal(record, rank, pid, attempt, unix_ns)
+    def _publish(self, record: AnyRecord, of: Hello | None = None, unix_ns: int | None = None) -> None:
+        data = self._seal(record, of, unix_ns)
         self._forward(frames.open_envelope(data), data)
 
-    def _seal(
-        self,
-        record: AnyRecord,
-        rank: int | None = None,
-        pid: int | None = None,
-        attempt: int = 0,
-        unix_ns: int | None = None,
-    ) -> bytes:
+    def _seal(self, record: AnyRecord, of: Hello | None = None, unix_ns: int | None = None) -> bytes:
+        """A record of ours, about the rank that said this Hello or about none."""
         return frames.seal(
             record,
             sender=self.sender,
             unix_ns=time.time_ns() if unix_ns is None else unix_ns,
             mono_ns=time.monotonic_ns(),
-            attempt=attempt,
-            rank=rank,
-            pid=pid,
+            attempt=of.attempt if of else 0,
+            rank=of.rank if of else None,
+            pid=of.pid if of else None,
         )
 
     def _say(self, kind: str, peer: bytes, record: AnyRecord) -> None:
