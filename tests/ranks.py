@@ -71,6 +71,7 @@ class FakeRank:
         self.trains = self.reports = self.seen = True
         self.gone = False
         self.cores, self.io_per_s, self.letter, self.children = 1.0, 0.0, "R", 0
+        self.wakes_per_s = 0.0
         self.wchan: str | None = None
         self.place: Place | None = place("train_step")
         self.iteration: int | None = 0
@@ -81,7 +82,7 @@ class FakeRank:
         self.progress = job.now
         self.calls: list[OpenCall] = []
         self.standings = {WORLD: Standing()}
-        self._cpu_ns = self._io = self._agent_ns = self._samples = self._waited = 0
+        self._cpu_ns = self._io = self._agent_ns = self._samples = self._waited = self._switches = 0
         self._activities = [0] * len(ACTIVITIES)
 
     # -- what it does
@@ -222,7 +223,7 @@ class FakeRank:
     def process(self) -> ProcessState:
         return ProcessState(
             self.number, self.pid, self.letter, self.wchan, self._cpu_ns, 1 << 30, 8,
-            self._io, self.children, 100,
+            self._io, self.children, 100, self._switches,
         )  # fmt: skip
 
     def lives(self, seconds: float) -> None:
@@ -233,6 +234,7 @@ class FakeRank:
             self._step()
         self._cpu_ns += round(self.cores * seconds * SECOND)
         self._io += round(self.io_per_s * seconds)
+        self._switches += round(self.wakes_per_s * seconds)
         if self.reports:
             self._agent_ns += round(0.004 * seconds * SECOND)
             self._samples += 2

@@ -191,11 +191,17 @@ def _cpu(memory: RankMemory, now: int, policy: Policy) -> tuple[float | None, bo
     grown = memory.cpu.grown(policy.cpu_window_s, now)
     if grown is None:
         return None, None
-    seconds, (cpu_ns, io_bytes) = grown
+    seconds, (cpu_ns, io_bytes, switches) = grown
     own = memory.agent.grown(policy.cpu_window_s, now)
     own_ratio = own[1][0] / (own[0] * 1e9) if own else 0.0
     ratio = max(0.0, cpu_ns / (seconds * 1e9) - own_ratio)
-    return ratio, ratio >= policy.cpu_working_ratio or io_bytes / seconds >= policy.io_working_bytes_per_s
+    if ratio >= policy.cpu_working_ratio or io_bytes / seconds >= policy.io_working_bytes_per_s:
+        return ratio, True
+    # A download through sockets costs little CPU and is in no I/O counter, but each chunk wakes the thread.
+    place = memory.state.place if memory.state else None
+    return ratio, bool(
+        place is not None and place.waits_on == "socket" and switches / seconds >= policy.socket_working_switches_per_s
+    )
 
 
 def _agent_ratio(memory: RankMemory, now: int, policy: Policy) -> float | None:

@@ -148,4 +148,4 @@ class Job:
             if before is None or before.state != process.state:
                 memory.letter_since_unix_ns = envelope.unix_ns
             memory.process = process
-            memory.cpu.add(envelope.unix_ns, process.cpu_ns or 0, process.io_bytes or 0)
+            memory.cpu.add(envelope.unix_ns, process.cpu_ns or 0, process.io_bytes or 0, process.switches or 0)

@@ -32,6 +32,10 @@ class Policy:
     io_working_bytes_per_s: float = 65536.0
     """A file being read or written; heartbeats and polls of a sleeping process stay below 1 KB/s."""
 
+    socket_working_switches_per_s: float = 5.0
+    """A main thread that reads from a socket and wakes this often is being served: a stuck read does not wake at all, a
+    long poll about once a second."""
+
     report_silent_s: float = 3.0
     """Six missed reports: only C code that holds the GIL, or a stopped process, does that."""
     moving_s: float = 5.0

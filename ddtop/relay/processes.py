@@ -82,6 +82,7 @@ def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
         io_bytes=_io_bytes(pid),
         children=len(watched.children),
         agent_age_ms=(now_mono_ns - watched.heard_mono_ns) // 1_000_000,
+        switches=_switches(pid),
     )
 
 
@@ -160,6 +161,15 @@ def _wchan(pid: int) -> str | None:
     except OSError:
         return None
     return text if text not in ("", "0") else None
+
+
+def _switches(pid: int) -> int | None:
+    """Voluntary context switches of the main thread. Check: `grep ^vol /proc/PID/task/PID/status`."""
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/status").read_bytes()
+        return int(text[text.rindex(b"\nvoluntary_ctxt_switches:") + 25 :].split(None, 1)[0])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _io_bytes(pid: int) -> int | None:

@@ -57,7 +57,13 @@ class Server:
         self._garbled = self._dropped = 0
         self._why: str | None = None
         self._abandoned: list[Path] = []
-        self._due = {"host": 0.0, "alive": 0.0, "entry": 0.0, "roster": float("inf"), "sweep": self._started + SWEEP_AFTER_S}
+        self._due = {
+            "host": 0.0,
+            "alive": 0.0,
+            "entry": 0.0,
+            "roster": float("inf"),
+            "sweep": self._started + SWEEP_AFTER_S,
+        }
         self.stopping = False
 
     def serve(self) -> None:

@@ -199,7 +199,7 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True):
     """One rank's process seen from outside (/proc), by the relay.
 
     `state`: the letter of /proc/PID/stat. `cpu_ns` and `io_bytes` only grow and include the children that are alive.
-    `agent_age_ms`: since the agent was last heard. `wchan` is None where the kernel does not tell.
+    `switches`: how often the main thread went to sleep of its own accord. `agent_age_ms`: since the agent was last heard. `wchan` is None where the kernel does not tell.
     """
 
     rank: int | None
@@ -212,6 +212,7 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True):
     io_bytes: int | None = None
     children: int | None = None
     agent_age_ms: int | None = None
+    switches: int | None = None
 
 
 class Gpu(msgspec.Struct, frozen=True, array_like=True):

@@ -122,6 +122,22 @@ def test_a_rank_that_reads_a_file_is_working_though_its_cpu_sleeps():
     assert job.ever() == [("warning", "not-in-collective", (0,))]
 
 
+@pytest.mark.parametrize(
+    ("waits_on", "wakes_per_s", "severity"),
+    [("socket", 30.0, "warning"), ("socket", 1.0, "critical"), (None, 10.0, "critical")],
+)
+def test_a_download_is_work_a_stuck_read_and_a_polling_loop_are_not(waits_on, wakes_per_s, severity):
+    """Rank 0 fetches the weights: no CPU to speak of, nothing in the I/O counters, but each chunk wakes it."""
+    job = FakeJob(4)
+    job.trains(10)
+    job.ranks[0].stands_at("fetch", "/home/ada/hub.py", 88, waits_on=waits_on)
+    job.ranks[0].wakes_per_s = wakes_per_s
+    job.others_wait(0)
+    job.passes(12)
+
+    assert job.kinds() == [(severity, "not-in-collective", (0,))]
+
+
 def test_io_below_the_policy_rate_is_not_work():
     """The agent's own reports and a heartbeat in user code always move some bytes."""
     job = hang()
