@@ -70,7 +70,14 @@ def calm(snapshot: Snapshot) -> str:
 def _quiet(snapshot: Snapshot) -> str:
     still = snapshot.still_since_unix_ns
     since = f" for {duration((snapshot.time_unix_ns - still) / 1e9)}" if still is not None else ""
-    unjudged = [rank.rank for rank in snapshot.ranks if rank.place is not None and rank.place.waits_on == "p2p"]
+    unjudged = [
+        rank.rank
+        for rank in snapshot.ranks
+        if rank.wait is None and rank.place is not None and rank.place.waits_on in ("p2p", "collective")
+    ]
     if unjudged:
-        return f"quiet: no rank has moved{since}; {ranks_text(unjudged)} in send or recv, which is not judged yet"
+        return (
+            f"quiet: no rank has moved{since}; {ranks_text(unjudged)} in a call that is not judged yet "
+            "(send, recv, monitored_barrier)"
+        )
     return f"quiet: no rank has moved{since}, and none waits for another in a collective"

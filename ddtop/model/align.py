@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from ddtop.model.facts import Blame, RankFacts, State, Wait
 from ddtop.model.policy import Policy
-from ddtop.wire.records import Group, GroupProgress
+from ddtop.wire.records import Collective, Group, GroupProgress
 
 GONE, STOPPED, STILL, WORKING, UNKNOWN = "gone", "stopped", "still", "working", "unknown"
 
@@ -23,8 +23,15 @@ def comparable_seq(progress: GroupProgress) -> int:
     return progress.enqueued - (progress.p2p_offset or 0)
 
 
-def first_open_seq(progress: GroupProgress) -> int:
-    """The first collective that is open, counted as on all other ranks."""
+def first_open_seq(progress: GroupProgress, open_collectives: Iterable[Collective] = ()) -> int:
+    """The first collective that is open, counted as on all other ranks.
+
+    Its own entry knows best, once it has been read: monitored_barrier advances the count and leaves no entry behind, so
+    the one after the last completed need not be the next.
+    """
+    entries = [item.seq for item in open_collectives if item.group == progress.group]
+    if entries:
+        return min(entries)
     if progress.completed is None:
         return comparable_seq(progress)
     return progress.completed + 1 - (progress.p2p_offset or 0)
@@ -41,7 +48,7 @@ def waits_of(ranks: Mapping[int, RankFacts], groups: Iterable[Group]) -> tuple[W
         for progress in facts.groups:
             if progress.pending_since_unix_ns is None or not _really_waits(facts):
                 continue
-            seq = first_open_seq(progress)
+            seq = first_open_seq(progress, facts.open_collectives)
             behind = tuple(
                 other
                 for other in members.get(progress.group, ())
