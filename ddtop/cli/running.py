@@ -77,11 +77,13 @@ def demo_job(fault: str, ranks: int) -> Iterator[registry.JobEntry]:
         training = subprocess.Popen(
             arguments, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
-    previous = signal.signal(signal.SIGTERM, _interrupt)
+    # A closed terminal or a plain kill must not leave a training behind.
+    previous = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield _wait_for(name, training, log)
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
         _end(training, name)
         log.unlink(missing_ok=True)
 
