@@ -1,0 +1,87 @@
+"""The dashboard's source against a real relay: joins it, loses it, says so."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+import pytest
+
+from ddtop import registry
+from ddtop.ui import feed
+from ddtop.wire.records import Hello, RankState
+from tests.relay.test_server import DEADLINE_S, Stage, is_a
+
+
+@pytest.fixture
+def stage(home):
+    found = Stage(home)
+    link, _ = found.rank()
+    found.says(link, RankState("running", iteration=7))
+    found.heard(found.viewer(), is_a(Hello))
+    yield found
+    if found.thread.is_alive():
+        found.close()
+
+
+async def seen(source, question):
+    """The first look that answers yes."""
+    end = time.monotonic() + DEADLINE_S
+    while not question(look := source.look()):
+        assert time.monotonic() < end, look
+        await asyncio.sleep(0.05)
+    return look
+
+
+@contextlib.asynccontextmanager
+async def running(source):
+    """The source at work, as the app runs it."""
+    task = asyncio.create_task(source.run())
+    yield source
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+def the_entry():
+    end = time.monotonic() + DEADLINE_S
+    while not (found := registry.read_entries()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return found[0]
+
+
+async def test_a_job_is_on_the_screen_as_soon_as_its_relay_has_told_it(stage):
+    async with running(feed.LiveSource(the_entry())) as source:
+        look = await seen(source, lambda look: look.snapshot is not None and look.snapshot.ranks[0].iteration == 7)
+
+    assert (look.contact, look.snapshot.job, look.snapshot.world_size) == (None, "train", 2)
+
+
+async def test_a_relay_that_goes_is_said_with_the_age_of_what_is_shown(stage):
+    """What was last true stays on the screen: a silent relay must not make its ranks look silent."""
+    async with running(feed.LiveSource(the_entry())) as source:
+        before = await seen(source, lambda look: look.snapshot is not None and look.snapshot.reporting == 1)
+        await asyncio.to_thread(stage.close)
+        look = await seen(source, lambda look: look.contact is not None)
+
+    assert before.contact is None
+    assert look.snapshot.job == "train"
+    assert look.contact_age_s > 0
+
+
+async def test_a_relay_that_comes_back_is_joined_again(stage, home):
+    async with running(feed.LiveSource(the_entry())) as source:
+        await seen(source, lambda look: look.snapshot is not None)
+        await asyncio.to_thread(stage.close)
+        await seen(source, lambda look: look.contact is not None)
+        second = Stage(home)
+        try:
+            link, _ = await asyncio.to_thread(second.rank)
+            second.says(link, RankState("running", iteration=9))
+            look = await seen(source, lambda look: look.contact is None and look.snapshot.ranks[0].iteration == 9)
+        finally:
+            await asyncio.to_thread(second.close)
+
+    assert look.snapshot.live
