@@ -76,7 +76,7 @@ class Collectives:
         self._look_at_groups(c10d, now)
         if self._may_read_status(now):
             self._look_at_status(now)
-        elif self._watches and not self._recorder_answers():
+        if self._status_at != now or not self._recorder_answers():
             self._guess_pending(now, waiting_frame)
         self.all_samples += 1
         self.wait_samples += any(watch.pending_since is not None for watch in self._watches.values())
@@ -147,8 +147,11 @@ class Collectives:
                 watch.pending_since, watch.open = None, []
 
     def _guess_pending(self, now: int, waiting_frame: bool) -> None:
-        # Without a recorder: nothing was enqueued for a second and the main thread sits in collective code.
+        # Without a status: nothing was enqueued for a second and the main thread sits in collective code. What the last
+        # status said of a group that has moved since is old: taken for true, a running job would look stuck.
         for watch in self._watches.values():
+            if watch.moved_at > self._status_at:
+                watch.completed, watch.open = None, []
             standing = waiting_frame and watch.moved_at == max(w.moved_at for w in self._watches.values())
             if standing and watch.enqueued and now - watch.moved_at > STUCK_NS:
                 watch.pending_since = watch.pending_since or watch.moved_at

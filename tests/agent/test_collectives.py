@@ -1,0 +1,102 @@
+"""What the probe makes of sequence numbers and of a recorder that tells all, nothing, or is left out."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from ddtop.agent.collectives import Collectives
+
+SECOND = 1_000_000_000
+
+
+class FakeGroup:
+    """A process group with a sequence number."""
+
+    def __init__(self):
+        self.seq = 0
+        self.group_desc = "undefined"
+
+    def _get_sequence_number_for_group(self):
+        return self.seq
+
+
+class FakeRecorder:
+    """Torch's recorder: `completed` 0 groups it knows, or none where it is off."""
+
+    def __init__(self):
+        self.says = {}
+
+    def status(self):
+        return self.says
+
+    def entries(self, _size_guess):
+        return []
+
+
+class Bench:
+    """One probe over a world of fake groups; time passes a quarter of a second at a time."""
+
+    def __init__(self, monkeypatch):
+        self.group, self.now = FakeGroup(), 100 * SECOND
+        self.world = SimpleNamespace(
+            default_pg=self.group, pg_names={self.group: "0"}, pg_group_ranks={self.group: {0: 0, 1: 1}}, pg_map={}
+        )
+        monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", SimpleNamespace(_world=self.world))
+        self.probe, self.recorder = Collectives(), FakeRecorder()
+        self.probe._recorder = self.recorder
+
+    def passes(self, seconds, steps=False, waiting=False, completed=None):
+        """Time passes; `completed` behind the enqueued by that many, None: the recorder is off."""
+        for _ in range(round(seconds * 4)):
+            self.now += SECOND // 4
+            self.group.seq += steps
+            if completed is not None:
+                self.recorder.says = {("fr", "0"): (self.group.seq, self.group.seq - completed)}
+            self.probe.sample(self.now, 0, waiting)
+
+    @property
+    def pending(self):
+        (found, *_) = self.probe.progress(0)
+        return found.pending_since_unix_ns
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    return Bench(monkeypatch)
+
+
+def test_with_the_recorder_off_a_main_thread_that_sits_in_a_collective_is_pending(bench):
+    """TORCH_FR_BUFFER_SIZE=0: sequence numbers and the frame are all there is."""
+    bench.passes(3, steps=True)
+    bench.passes(3, waiting=True)
+
+    assert bench.pending is not None
+    assert bench.probe.why_blind == "flight recorder off"
+
+
+def test_with_the_recorder_off_a_job_that_moves_is_not_pending(bench):
+    bench.passes(5, steps=True, waiting=True)
+
+    assert bench.pending is None
+
+
+def test_an_open_collective_is_pending_since_it_stands(bench):
+    bench.passes(3, steps=True, completed=0)
+    bench.passes(3, completed=1)
+
+    assert bench.now - bench.pending == pytest.approx(2.75 * SECOND)
+
+
+def test_a_group_made_in_mid_run_and_never_used_does_not_freeze_what_was_pending(bench):
+    """Status reads stop while it may get its first entry; the last one found a collective open, as most do."""
+    bench.passes(3, steps=True, completed=1)
+    idle = FakeGroup()
+    bench.world.pg_names[idle] = "1"
+    bench.world.pg_group_ranks[idle] = {0: 0, 1: 1}
+    bench.passes(10, steps=True, completed=1)
+
+    assert bench.pending is None
+    assert bench.probe.skips > 0
