@@ -17,7 +17,7 @@ os.environ.pop("NO_COLOR", None)
 from ddtop.cli.running import demo_job
 from ddtop.registry import JobEntry
 from ddtop.ui.app import DdtopApp
-from ddtop.ui.feed import LiveSource
+from ddtop.ui.live import LiveSource
 
 HERE = Path(__file__).parent
 PICTURES = {

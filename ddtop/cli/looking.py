@@ -78,6 +78,6 @@ def attach(name: str | None, wait_s: float, readonly: bool) -> None:
 def show(entry: registry.JobEntry, readonly: bool) -> None:
     """Run the dashboard until it is quit."""
     from ddtop.ui.app import DdtopApp
-    from ddtop.ui.feed import LiveSource
+    from ddtop.ui.live import LiveSource
 
     DdtopApp(LiveSource(entry), entry.job, readonly=readonly).run()

@@ -10,7 +10,7 @@ from ddtop.model import align
 from ddtop.model.ending import ended
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State, Wait
 from ddtop.model.policy import Policy
-from ddtop.wire.records import Collective, RankState
+from ddtop.wire.records import Collective, RankState, Stacks
 
 if TYPE_CHECKING:
     from ddtop.model.job import Job, RankMemory
@@ -116,6 +116,8 @@ def _facts(rank: int, memory: RankMemory, now: int, policy: Policy) -> RankFacts
         probes_off=state.probes_off,
         recorder=state.recorder,
         other_pids=tuple(memory.other_pids),
+        stacks=memory.stacks,
+        worker_stacks=_worker_stacks(memory),
     )
 
 
@@ -207,6 +209,14 @@ def _cpu(memory: RankMemory, now: int, policy: Policy) -> tuple[float | None, bo
 def _agent_ratio(memory: RankMemory, now: int, policy: Policy) -> float | None:
     grown = memory.agent.grown(policy.window_s, now)
     return grown[1][0] / (grown[0] * 1e9) if grown else None
+
+
+def _worker_stacks(memory: RankMemory) -> tuple[Stacks, ...]:
+    """Those of the rank's own last dump: older ones say nothing of now."""
+    if memory.stacks is None:
+        return ()
+    found = (one for one in memory.worker_stacks.values() if one.request == memory.stacks.request)
+    return tuple(sorted(found, key=lambda one: one.pid))
 
 
 def _ratio(grown: tuple[float, tuple[float, ...]] | None, policy: Policy) -> float | None:

@@ -20,6 +20,7 @@ from ddtop.wire.records import (
     OpenCall,
     Place,
     ProcessState,
+    Stacks,
 )
 
 
@@ -63,6 +64,7 @@ class RankFacts:
     `report_age_s`: since its agent was last heard, None if never. `cpu_ratio`: cores used over the last two seconds, its
     children included, the agent's own work taken off. `wait_ratio`, `loader_wait_ratio` and `activity_ratios` are over
     the last `window_s` seconds; `loader_wait_low_ratio` is the lowest ratio of the window's quarters. `working`: it visibly works, None where nobody looks from outside.
+    `stacks`: the last dump of its threads, or why there was none; `worker_stacks`: of its DataLoader workers, same dump.
     """
 
     rank: int
@@ -104,6 +106,8 @@ class RankFacts:
     recorder: str | None = None
     other_pids: tuple[int, ...] = ()
     loader_window_steps: int | None = None
+    stacks: Stacks | None = None
+    worker_stacks: tuple[Stacks, ...] = ()
 
     @property
     def host(self) -> str | None:

@@ -10,11 +10,13 @@ from ddtop.model.facts import Snapshot
 from ddtop.model.policy import POLICY, Policy
 from ddtop.model.series import Series
 from ddtop.wire.frames import Envelope
-from ddtop.wire.records import AnyRecord, Exit, Group, Groups, Hello, HostState, ProcessState, RankState
+from ddtop.wire.records import AnyRecord, Exit, Group, Groups, Hello, HostState, ProcessState, RankState, Stacks
 
 WORLD_MAX = 1 << 17
 """Ranks beyond this are not believed: a single damaged Hello must not cost gigabytes."""
 HOSTS_MAX = 1 << 16
+WORKERS_MAX = 256
+"""Stacks of DataLoader workers kept a rank."""
 
 
 @dataclass
@@ -36,6 +38,8 @@ class RankMemory:
     cpu: Series = field(default_factory=Series)
     agent: Series = field(default_factory=Series)
     other_pids: dict[int, int] = field(default_factory=dict)
+    stacks: Stacks | None = None
+    worker_stacks: dict[int, Stacks] = field(default_factory=dict)
 
 
 class Job:
@@ -60,7 +64,7 @@ class Job:
         if isinstance(record, HostState):
             self._on_host(envelope, record)
             return
-        if not isinstance(record, (Hello, RankState, Groups, Exit)):
+        if not isinstance(record, (Hello, RankState, Groups, Exit, Stacks)):
             return
         if envelope.attempt < self.attempt:
             return
@@ -78,7 +82,7 @@ class Job:
         else:
             self._on_rank(envelope, record)
 
-    def _on_rank(self, envelope: Envelope, record: RankState | Groups | Exit) -> None:
+    def _on_rank(self, envelope: Envelope, record: RankState | Groups | Exit | Stacks) -> None:
         memory = self.ranks.get(envelope.rank) if envelope.rank is not None else None
         if memory is None:
             return
@@ -90,6 +94,8 @@ class Job:
             self._on_state(memory, envelope, record)
         elif isinstance(record, Groups):
             self._on_groups(record)
+        elif isinstance(record, Stacks):
+            _on_stacks(memory, record)
         elif memory.exit is None:
             memory.exit, memory.exit_unix_ns = record, envelope.unix_ns
 
@@ -149,3 +155,11 @@ class Job:
                 memory.letter_since_unix_ns = envelope.unix_ns
             memory.process = process
             memory.cpu.add(envelope.unix_ns, process.cpu_ns or 0, process.io_bytes or 0, process.switches or 0)
+
+
+def _on_stacks(memory: RankMemory, stacks: Stacks) -> None:
+    if not stacks.worker:
+        if memory.stacks is None or stacks.taken_unix_ns >= memory.stacks.taken_unix_ns:
+            memory.stacks = stacks
+    elif len(memory.worker_stacks) < WORKERS_MAX or stacks.pid in memory.worker_stacks:
+        memory.worker_stacks[stacks.pid] = stacks

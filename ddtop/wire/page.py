@@ -24,6 +24,7 @@ BATCHES_AT, LOADER_WAIT_SINCE_AT, LOADER_WAIT_TOTAL_AT = 8, 9, 10
 EXHAUSTED_AT, EXHAUSTED_MONO_AT = 11, 12
 EXITING_AT = 13  # monotonic ns at which the interpreter began to exit, 0 before
 EXCEPTION_SEQUENCE_AT, EXCEPTION_BYTES_AT = 14, 15
+GC_SINCE_AT = 16  # monotonic ns at which a full garbage collection began, 0 outside of one
 
 SOURCE_NONE, SOURCE_BATCH, SOURCE_OPTIMIZER, SOURCE_USER = 0, 1, 2, 3
 SOURCES = (None, "batch", "optimizer", "ddtop.step")
@@ -62,6 +63,7 @@ class PageView(msgspec.Struct, frozen=True):
     exiting_mono_ns: int
     loader_wait_since_mono_ns: int
     exception: LastException | None
+    gc_since_mono_ns: int = 0
 
 
 def read_page(page: memoryview | bytes) -> PageView:
@@ -85,6 +87,7 @@ def read_page(page: memoryview | bytes) -> PageView:
         exiting_mono_ns=words[EXITING_AT],
         loader_wait_since_mono_ns=words[LOADER_WAIT_SINCE_AT],
         exception=_read_exception(page, words),
+        gc_since_mono_ns=words[GC_SINCE_AT],
     )
 
 

@@ -116,7 +116,8 @@ class Hello(Record, frozen=True, array_like=True):
 
     `rank` None: a candidate that has no number yet. `claim`: where the number comes from, `env` (launcher) or
     `init` (the arguments of init_process_group). `start_ticks`: field 22 of /proc/PID/stat, so that a recycled pid is
-    not taken for this process. Secrets are redacted before they get here.
+    not taken for this process. Secrets are redacted before they get here. `dump_signal` makes faulthandler write all stacks
+    to `dump_path`, which the process has open as descriptor `dump_fd`; without them `dump_off` says why.
     """
 
     job: str
@@ -140,6 +141,10 @@ class Hello(Record, frozen=True, array_like=True):
     started_unix_ns: int = 0
     agent_version: str = ""
     page_fallback: str | None = None
+    dump_signal: int | None = None
+    dump_path: str | None = None
+    dump_fd: int | None = None
+    dump_off: str | None = None
 
 
 class RankState(Record, frozen=True, array_like=True):
@@ -200,6 +205,10 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True):
 
     `state`: the letter of /proc/PID/stat. `cpu_ns` and `io_bytes` only grow and include the children that are alive.
     `switches`: how often the main thread went to sleep of its own accord. `agent_age_ms`: since the agent was last heard. `wchan` is None where the kernel does not tell.
+    `syscall`: the system call that the main thread sleeps in ("read", "futex"), None while it runs or where it cannot be
+    read; `file`: what that call's descriptor is ("/data/a.tar", "stdin", "socket", "pipe"). `frozen`: its cgroup is
+    frozen. `gc_since_unix_ns`, `exiting`: from the state page, a full garbage collection is going on since then, the
+    interpreter has begun to exit.
     """
 
     rank: int | None
@@ -213,6 +222,11 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True):
     children: int | None = None
     agent_age_ms: int | None = None
     switches: int | None = None
+    syscall: str | None = None
+    file: str | None = None
+    frozen: bool | None = None
+    gc_since_unix_ns: int | None = None
+    exiting: bool = False
 
 
 class Gpu(msgspec.Struct, frozen=True, array_like=True):
@@ -253,7 +267,8 @@ class Exit(Record, frozen=True, array_like=True):
     Exactly one of `code` and `signal` is set, or neither where the kernel did not tell (`how` = "unknown").
     `order` counts the exits that this relay saw, from 0: the first to go is 0. `exiting`: it had begun an orderly
     interpreter exit, at `exiting_unix_ns`. `oom`: the cgroup's OOM killer counted a kill at that time; None where it cannot be read.
-    `orphans`: children that outlived it (DataLoader workers keep its sockets open).
+    `orphans`: children that outlived it (DataLoader workers keep its sockets open), `orphan_sockets`: how many sockets they
+    hold. `oom_line`: the kernel log's line about it, where that may be read.
     """
 
     rank: int | None
@@ -268,22 +283,75 @@ class Exit(Record, frozen=True, array_like=True):
     orphans: tuple[int, ...] = ()
     last_state: str | None = None
     exiting_unix_ns: int | None = None
+    oom_line: str | None = None
+    orphan_sockets: int | None = None
+
+
+class StackFrame(msgspec.Struct, frozen=True, array_like=True):
+    """One frame; `file` is empty for native frames without a source. `user`: the program's own code, as the agent judges
+    it (not standard library, not site-packages); None where nobody has judged."""
+
+    function: str
+    file: str
+    line: int
+    user: bool | None = None
+
+
+class ThreadStack(msgspec.Struct, frozen=True, array_like=True):
+    """One thread, innermost frame first. `name` is None where the source does not tell (faulthandler before 3.14).
+
+    `omitted`: outer frames that were left out because the stack is deep. `gil`: it holds the GIL, where the source tells.
+    """
+
+    frames: tuple[StackFrame, ...]
+    name: str | None = None
+    thread_id: int | None = None
+    main: bool = False
+    omitted: int = 0
+    gil: bool | None = None
+
+
+class Stacks(Record, frozen=True, array_like=True):
+    """The stacks of one process, or why there are none.
+
+    `method`: agent, signal or py-spy; empty for a process that did not answer, then `why` says why in a few words.
+    `request` names the dump that it belongs to. `of_rank` is the rank, also for its DataLoader worker (`worker` True, and
+    `pid` the worker's). `pause_ns`: how long the agent held the GIL for it. `automatic`: nobody asked, something stood still.
+    """
+
+    request: str
+    of_rank: int | None
+    pid: int
+    taken_unix_ns: int
+    method: str = ""
+    threads: tuple[ThreadStack, ...] = ()
+    why: str | None = None
+    worker: bool = False
+    pause_ns: int | None = None
+    automatic: bool = False
+    omitted_threads: int = 0
 
 
 class Command(Record, frozen=True, array_like=True):
-    """A request: a viewer's `join` or `ping` to the relay, a relay's `alive` to its agents.
+    """A request: a viewer's `join`, `ping`, `stacks`, `signal` to the relay, a relay's `alive` and `dump` to its agents.
 
-    `history_s`: how many seconds of history a joining viewer wants.
+    `history_s`: how many seconds of history a joining viewer wants. `arguments`: of `stacks` the request's name, the ranks
+    ("0,3-5", empty for all) and "native" where py-spy is wanted; of `signal` the rank, the pid and the signal's number; of `dump`
+    the request's name and "auto" where nobody asked; of `alive` what the relay cannot do. `pid`: the relay's own.
     """
 
     name: str
     history_s: float = 0.0
     instance: str = ""
     arguments: tuple[str, ...] = ()
+    pid: int = 0
 
 
 class Reply(Record, frozen=True, array_like=True):
-    """The relay's answer to a Command; `count` frames of history follow a `joined`."""
+    """The relay's answer to a Command; `count` frames of history follow a `joined`.
+
+    After `stacks` (`text`: the request's name, or why not) `count` Stacks follow, one a process that was asked.
+    """
 
     name: str
     ok: bool = True
@@ -292,5 +360,5 @@ class Reply(Record, frozen=True, array_like=True):
     instance: str = ""
 
 
-AnyRecord = Union[Hello, RankState, Groups, HostState, Exit, Command, Reply]
+AnyRecord = Union[Hello, RankState, Groups, HostState, Exit, Stacks, Command, Reply]
 """Every record that may come in from outside."""

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from ddtop import journal, registry
-from ddtop.ui import feed
+from ddtop.ui import feed, live
 from ddtop.wire import frames
 from ddtop.wire.records import Reply
 from tests.jobs import FakeJob, unix_ns
@@ -84,7 +84,7 @@ def test_the_clock_of_a_host_that_is_an_hour_ahead_is_used_for_its_ages():
 
 
 def test_a_look_before_the_first_record_knows_nothing_and_says_nothing():
-    source = feed.LiveSource(entry(heartbeat_unix_ns=time.time_ns()))
+    source = live.LiveSource(entry(heartbeat_unix_ns=time.time_ns()))
 
     look = source.look()
 

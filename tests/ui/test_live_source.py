@@ -9,7 +9,7 @@ import time
 import pytest
 
 from ddtop import registry
-from ddtop.ui import feed
+from ddtop.ui import feed, live
 from ddtop.wire.records import Hello, RankState
 from tests.relay.test_server import DEADLINE_S, Stage, is_a
 
@@ -53,7 +53,7 @@ def the_entry():
 
 
 async def test_a_job_is_on_the_screen_as_soon_as_its_relay_has_told_it(stage):
-    async with running(feed.LiveSource(the_entry())) as source:
+    async with running(live.LiveSource(the_entry())) as source:
         look = await seen(source, lambda look: look.snapshot is not None and look.snapshot.ranks[0].iteration == 7)
 
     assert (look.contact, look.snapshot.job, look.snapshot.world_size) == (None, "train", 2)
@@ -61,7 +61,7 @@ async def test_a_job_is_on_the_screen_as_soon_as_its_relay_has_told_it(stage):
 
 async def test_a_relay_that_goes_is_said_with_the_age_of_what_is_shown(stage):
     """What was last true stays on the screen: a silent relay must not make its ranks look silent."""
-    async with running(feed.LiveSource(the_entry())) as source:
+    async with running(live.LiveSource(the_entry())) as source:
         before = await seen(source, lambda look: look.snapshot is not None and look.snapshot.reporting == 1)
         await asyncio.to_thread(stage.close)
         look = await seen(source, lambda look: look.contact is not None)
@@ -72,7 +72,7 @@ async def test_a_relay_that_goes_is_said_with_the_age_of_what_is_shown(stage):
 
 
 async def test_a_relay_that_comes_back_is_joined_again(stage, home):
-    async with running(feed.LiveSource(the_entry())) as source:
+    async with running(live.LiveSource(the_entry())) as source:
         await seen(source, lambda look: look.snapshot is not None)
         await asyncio.to_thread(stage.close)
         await seen(source, lambda look: look.contact is not None)
