@@ -11,6 +11,7 @@ import sysconfig
 from types import FrameType
 from typing import Any
 
+from ddtop.wire.meanings import word_of
 from ddtop.wire.records import ACTIVITIES
 
 _DEPTH_MAX = 200
@@ -31,39 +32,6 @@ _ACTIVITY: tuple[tuple[str, frozenset[str] | None, int], ...] = (
     ("torch/_tensor.py", frozenset({"backward"}), BACKWARD),
     ("torch/optim/optimizer.py", frozenset({"wrapper", "profile_hook_step"}), OPTIMIZER),
     ("torch/nn/modules/module.py", frozenset({"_call_impl", "_wrapped_call_impl"}), FORWARD),
-)
-
-# What a frame of the standard library or torch waits on: (end of path, function, word).
-_WAITS: tuple[tuple[str, frozenset[str] | None, str], ...] = (
-    ("torch/utils/data/dataloader.py", None, "DataLoader"),
-    (
-        "torch/distributed/distributed_c10d.py",
-        frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv"}),
-        "p2p",
-    ),
-    ("torch/distributed/distributed_c10d.py", None, "collective"),
-    ("torch/distributed/_functional_collectives.py", None, "collective"),
-    ("torch/autograd/graph.py", frozenset({"_engine_run_backward"}), "backward"),
-    ("subprocess.py", frozenset({"wait", "_wait", "communicate", "_communicate", "_try_wait", "call", "run"}), "child"),
-    ("multiprocessing/popen_fork.py", None, "child"),
-    ("threading.py", frozenset({"_shutdown"}), "exit"),
-    ("threading.py", frozenset({"wait", "acquire", "join", "_wait_for_tstate_lock"}), "lock"),
-    ("queue.py", None, "queue"),
-    ("multiprocessing/connection.py", None, "pipe"),
-    ("multiprocessing/queues.py", None, "queue"),
-    ("multiprocessing/synchronize.py", None, "lock"),
-    ("selectors.py", None, "socket"),
-    ("socket.py", None, "socket"),
-    ("ssl.py", None, "socket"),
-    ("http/client.py", None, "socket"),
-    ("torch/serialization.py", None, "file"),
-    ("tarfile.py", None, "file"),
-    ("zipfile.py", None, "file"),
-    ("shutil.py", None, "file"),
-    ("bdb.py", None, "debugger"),
-    ("pdb.py", None, "debugger"),
-    ("torch/_inductor/", None, "compile"),
-    ("torch/_dynamo/", None, "compile"),
 )
 
 
@@ -121,7 +89,7 @@ class FrameReader:
     def _pass_library(self, seen: Seen, file: str, name: str, frame: FrameType) -> None:
         meaning = self._meanings.get((file, name))
         if meaning is None:
-            meaning = self._meanings[file, name] = (_activity_of(file, name), _waits_of(file, name))
+            meaning = self._meanings[file, name] = (_activity_of(file, name), word_of(file, name))
         if seen.activity == UNSEEN and meaning[0] is not None:
             seen.activity = meaning[0]
         if seen.function is None:
@@ -155,14 +123,6 @@ def _activity_of(file: str, name: str) -> int | None:
         if file.endswith(end) and (names is None or name in names):
             return activity
     return OPTIMIZER if "torch/optim/" in file and name == "step" else None
-
-
-def _waits_of(file: str, name: str) -> str | None:
-    for end, names, word in _WAITS:
-        fits = end in file if end.endswith("/") else file.endswith("/" + end)
-        if fits and (names is None or name in names):
-            return word
-    return None
 
 
 def user_frame_of(traceback: Any, reader: FrameReader) -> tuple[str, str, int] | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import ddtop
 from ddtop import registry
-from ddtop.agent import loader, spawn
+from ddtop.agent import loader, ptracer, spawn, stacks
 from ddtop.agent.collectives import Collectives
 from ddtop.agent.guard import guard
 from ddtop.agent.place import BACKWARD, COLLECTIVE, Seen
@@ -33,9 +33,6 @@ _ENVIRONMENT = re.compile(
 _ARGUMENT_SECRET = re.compile(r"^([+-]*[\w.-]*(?:key|token|secret|pass)[\w.-]*)(=).*$", re.IGNORECASE)
 VALUE_CHARACTERS, ARGUMENTS = 200, 40
 SPAWN_EVERY_NS = 6_000_000_000
-LISTEN_EVERY_NS = 1_000_000_000
-"""The relay speaks every 2 s. Not at each tick: an empty receive finds cold caches and raises inside pyzmq, 70 us, which at
-10 Hz was a quarter of the agent's cost."""
 
 
 class Reporter:
@@ -49,7 +46,7 @@ class Reporter:
         self._place_key: tuple[object, ...] = ()
         self._place_since = 0
         self._gil_held_ns = 0
-        self._status_at = self._report_at = self._listened_at = 0
+        self._status_at = self._report_at = 0
         self._steps: list[tuple[int, int]] = []
         self._batches = 0
         self._moved_at: int | None = None
@@ -78,10 +75,28 @@ class Reporter:
         # Two ticks, jittered by a fifth each, are never a third one short of a report.
         if now - self._report_at >= REPORT_EVERY_NS - 100_000_000:
             self._report_at = now
-            if now - self._listened_at >= LISTEN_EVERY_NS - 100_000_000:
-                self._listened_at = now
-                self._hear(now)
+            if not running.dump_file.still_ours():
+                self._say_hello()
             self._report(unix_minus_mono)
+            # Sending takes the notice of what has come in meanwhile off the descriptor.
+            self.listen(now)
+
+    def listen(self, now: int) -> None:
+        """Take in what the relay says; start another where it has been silent for long."""
+        while (data := self._link.receive()) is not None:
+            self._heard_at = now
+            try:
+                record = frames.open_record(frames.open_envelope(data))
+            except frames.WireError:
+                continue
+            if isinstance(record, Command) and record.name == "dump" and record.arguments:
+                guard.run("stacks", self._on_dump, record)
+            elif isinstance(record, Command):
+                self._on_alive(record)
+        if now - self._heard_at > RELAY_SILENT_NS and now - self._spawn_at > SPAWN_EVERY_NS:
+            self._spawn_at = now
+            running = self._running
+            guard.run("relay restart", lambda: spawn.start_relay(running.job, running.run, running.socket))
 
     def report_soon(self) -> None:
         """Let the next tick report."""
@@ -147,26 +162,20 @@ class Reporter:
             )
         )
 
-    def _hear(self, now: int) -> None:
-        while (data := self._link.receive()) is not None:
-            self._heard_at = now
-            try:
-                record = frames.open_record(frames.open_envelope(data))
-            except frames.WireError:
-                continue
-            if not isinstance(record, Command):
-                continue
-            if record.instance != self._relay:
-                # Another relay than before knows nothing of us yet.
-                self._relay, self._sent_groups = record.instance, None
-                self._running.greet_again()
-            if record.arguments and not self._complained:
-                self._complained = True
-                self._running.say(f"ddtop: {record.arguments[0][:300]}")
-        if now - self._heard_at > RELAY_SILENT_NS and now - self._spawn_at > SPAWN_EVERY_NS:
-            self._spawn_at = now
-            running = self._running
-            guard.run("relay restart", lambda: spawn.start_relay(running.job, running.run, running.socket))
+    def _on_alive(self, command: Command) -> None:
+        if command.instance != self._relay:
+            # Another relay than before knows nothing of us yet.
+            self._relay, self._sent_groups = command.instance, None
+            self._running.greet_again()
+            guard.run("ptracer", ptracer.allow, command.pid)
+        if command.arguments and not self._complained:
+            self._complained = True
+            self._running.say(f"ddtop: {command.arguments[0][:300]}")
+
+    def _on_dump(self, command: Command) -> None:
+        running = self._running
+        request, automatic = command.arguments[0][:64], "auto" in command.arguments[1:]
+        self._send(stacks.take(request, running.who.rank, running.pid, running.frames, automatic))
 
     def _say_hello(self) -> None:
         running, who = self._running, self._running.who
@@ -194,6 +203,10 @@ class Reporter:
                 started_unix_ns=running.started_unix_ns,
                 agent_version=ddtop.__version__,
                 page_fallback=running.page.fallback,
+                dump_signal=running.dump_file.signal,
+                dump_path=str(running.dump_file.path) if running.dump_file.path else None,
+                dump_fd=running.dump_file.descriptor,
+                dump_off=running.dump_file.off,
             )
         )
 

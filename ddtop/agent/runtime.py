@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import os
 import sys
 import threading
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from ddtop.agent import exceptions
+from ddtop.agent.dump_file import DumpFile
 from ddtop.agent.fork_warning import ForkWarning
 from ddtop.agent.guard import guard
 from ddtop.agent.identity import Identity
@@ -31,6 +33,7 @@ from ddtop.wire.records import LastException
 
 if TYPE_CHECKING:
     from ddtop.agent.report import Reporter
+    from ddtop.link.rank_side import RankLink
 
 TICK_NS = 250_000_000
 """A wake-up finds cold caches and costs 0.1 to 0.2 ms of CPU whatever it looks at: at 10 Hz the agent used 2.3 ms of CPU a
@@ -42,6 +45,7 @@ RELAY_SILENT_NS = 6_000_000_000
 BEFORE_FORK_S = 0.005
 AT_EXIT_S = 0.3
 GIL_LATE_NS = 50_000_000
+FULL_COLLECTION = 2
 
 _current: Runtime | None = None
 _dropped: list[object] = []
@@ -68,10 +72,9 @@ class Runtime:
         self.destroyed = False
         self.exiting = False
         self.started_unix_ns = time.time_ns()
+        self.dump_file = DumpFile(*self._dump_name(), os.environ.get("DDTOP_SIGNAL", ""))
         self._tick = threading.Lock()
-        # A held lock, not an Event: to wait on it is one call into C and half the CPU, at every tick.
-        self._wake = threading.Lock()
-        self._wake.acquire()
+        self._link: RankLink | None = None
         self._stop = False
         self._forker = 0
         self._fork_warning = ForkWarning()
@@ -80,11 +83,15 @@ class Runtime:
         self._reporter: Reporter | None = None
         self._thread = threading.Thread(target=self._run, name="ddtop", daemon=True)
 
+    def _dump_name(self) -> tuple[Path | None, str]:
+        return self.page.path and self.page.path.parent, f"{self.pid}-{self.start_ticks}.stacks"
+
     def start(self) -> None:
         """Install the hooks and start the thread; on the main thread, before user code runs."""
         global _current
         _current = self
         exceptions.install(self)
+        gc.callbacks.append(self._on_collection)
         os.register_at_fork(before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._in_child)
         atexit.register(self._at_exit)
         self._thread.start()
@@ -103,8 +110,8 @@ class Runtime:
 
     def wake(self) -> None:
         """Report now."""
-        with contextlib.suppress(RuntimeError):  # not held: it has been woken already
-            self._wake.release()
+        if self._link is not None:
+            self._link.wake()
 
     def greet_again(self) -> None:
         """Say Hello again: something in it has changed."""
@@ -134,28 +141,36 @@ class Runtime:
         from ddtop.agent.report import Reporter
         from ddtop.link.rank_side import RankLink
 
-        link = RankLink(self.socket)
+        link = self._link = RankLink(self.socket)
         reporter = self._reporter = Reporter(self, link)
-        planned = time.monotonic_ns()
+        planned, woken, readable = time.monotonic_ns(), False, True
         try:
             while not self._stop:
                 now = time.monotonic_ns()
-                late = now - planned
                 with self._tick:
                     if self._stop or not self.is_here():
                         return
-                    self._fork_warning.end()
-                    self.page.words[layout.HEARTBEAT_AT] = now
-                    reporter.tick(now, late if late > GIL_LATE_NS else 0, self._take_greet())
-                # Jittered by the clock's own low digits: a fixed period would beat with the program's.
-                wait = TICK_NS * (800 + now // 1000 % 400) // 1000
-                planned = time.monotonic_ns() + wait
-                if self._wake.acquire(timeout=wait / 1e9):
+                    if readable:
+                        reporter.listen(now)
+                    if woken or now >= planned:
+                        late = now - planned
+                        self._fork_warning.end()
+                        self.page.words[layout.HEARTBEAT_AT] = now
+                        reporter.tick(now, late if late > GIL_LATE_NS else 0, self._take_greet())
+                        # Jittered by the clock's own low digits: a fixed period would beat with the program's.
+                        planned = now + TICK_NS * (800 + now // 1000 % 400) // 1000
+                woken, readable = link.wait(max(0.0, (planned - time.monotonic_ns()) / 1e9))
+                if woken:
                     reporter.report_soon()
         finally:
             if self.is_here():
                 reporter.last_words()
                 link.close(linger_ms=100)
+
+    def _on_collection(self, phase: str, info: dict[str, int]) -> None:
+        # Full collections only: the young generations are over before anyone could ask.
+        if info["generation"] == FULL_COLLECTION:
+            self.page.words[layout.GC_SINCE_AT] = time.monotonic_ns() if phase == "start" else 0
 
     def _take_greet(self) -> bool:
         greet, self._greet = self._greet, False

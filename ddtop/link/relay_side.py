@@ -86,18 +86,19 @@ class RelayLink:
             else:
                 yield kind, socket if kind == PROCESS else None
 
-    def receive(self, kind: str, at_most: int = 500) -> Iterator[tuple[bytes, bytes]]:
-        """(peer, frame) of what has come in, bounded so that one flooding peer cannot hold the loop."""
+    def receive(self, kind: str, at_most: int = 500) -> Iterator[tuple[bytes, bytes, str]]:
+        """(peer, frame, role) of what has come in, bounded so that one flooding peer cannot hold the loop.
+
+        The role is what the peer's key stands for (VIEWER or CONTROLLER); ranks have none.
+        """
         socket = self._ranks if kind == RANK else self._viewers
         for _ in range(at_most):
             try:
-                parts = socket.recv_multipart(zmq.NOBLOCK)
+                parts = socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
-            if len(parts) == 2:
-                yield parts[0], parts[1]
-            else:
-                yield parts[0], b""
+            data = parts[1].bytes if len(parts) == 2 else b""
+            yield parts[0].bytes, data, "" if kind == RANK else _role(parts[-1])
 
     def send(self, kind: str, peer: bytes, frame: bytes) -> bool:
         """Queue a frame for a peer; False if its queue is full or it has gone."""
@@ -136,3 +137,10 @@ class RelayLink:
     def close(self) -> None:
         """Close everything; nothing lingers."""
         self._context.destroy(linger=0)
+
+
+def _role(frame: zmq.Frame) -> str:
+    try:
+        return str(frame.get("User-Id"))
+    except zmq.ZMQError:
+        return ""

@@ -9,7 +9,7 @@ from typing import TypeVar
 import zmq
 import zmq.asyncio
 
-from ddtop.link.keys import SERVER, VIEWER, derive
+from ddtop.link.keys import CONTROLLER, SERVER, VIEWER, derive
 
 RECEIVE_QUEUE_FRAMES = 100_000
 PING_S = 2.0
@@ -18,8 +18,8 @@ HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2000, 10_000
 _S = TypeVar("_S", bound="zmq.Socket[bytes] | zmq.asyncio.Socket")
 
 
-def _connect(socket: _S, address: str, port: int, secret: bytes) -> _S:
-    mine = derive(secret, VIEWER)
+def _connect(socket: _S, address: str, port: int, secret: bytes, controller: bool) -> _S:
+    mine = derive(secret, CONTROLLER if controller else VIEWER)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.RCVHWM, RECEIVE_QUEUE_FRAMES)
     socket.setsockopt(zmq.CURVE_SERVERKEY, derive(secret, SERVER).public)
@@ -33,11 +33,14 @@ def _connect(socket: _S, address: str, port: int, secret: bytes) -> _S:
 
 
 class ViewerLink:
-    """For a plain loop: `status`, `diagnose`, the demo without a terminal."""
+    """For a plain loop: `status`, `diagnose`, the demo without a terminal.
 
-    def __init__(self, address: str, port: int, secret: bytes) -> None:
+    `controller`: with the key of those who may send signals; the relay refuses that to all others.
+    """
+
+    def __init__(self, address: str, port: int, secret: bytes, controller: bool = False) -> None:
         self._context = zmq.Context(io_threads=1)
-        self._socket = _connect(self._context.socket(zmq.DEALER), address, port, secret)
+        self._socket = _connect(self._context.socket(zmq.DEALER), address, port, secret, controller)
 
     def send(self, frame: bytes) -> None:
         """Queue a frame; dropped if the relay does not take it."""
@@ -61,9 +64,9 @@ class ViewerLink:
 class AsyncViewerLink:
     """The same inside an asyncio loop: the dashboard's feed."""
 
-    def __init__(self, address: str, port: int, secret: bytes) -> None:
+    def __init__(self, address: str, port: int, secret: bytes, controller: bool = False) -> None:
         self._context = zmq.asyncio.Context(io_threads=1)
-        self._socket = _connect(self._context.socket(zmq.DEALER), address, port, secret)
+        self._socket = _connect(self._context.socket(zmq.DEALER), address, port, secret, controller)
 
     async def send(self, frame: bytes) -> None:
         """Queue a frame; dropped if the relay does not take it."""

@@ -25,11 +25,13 @@ class Keeper:
         self._order = 0
         self.forgotten = 0
 
-    def keep(self, envelope: Envelope, frame: bytes) -> None:
-        """Remember a frame."""
+    def keep(self, envelope: Envelope, frame: bytes, latest: bool = True) -> None:
+        """Remember a frame; one that is not `latest` replaces none and is only kept as history."""
         key = (envelope.kind, envelope.sender, envelope.rank, envelope.pid)
         self._order += 1
-        if key in self._latest or len(self._latest) < LATEST_MAX:
+        if not latest:
+            pass
+        elif key in self._latest or len(self._latest) < LATEST_MAX:
             self._latest[key] = (self._order, frame)
         else:
             self.forgotten += 1

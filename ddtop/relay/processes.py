@@ -8,20 +8,27 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddtop import registry
-from ddtop.relay.exits import Ending, ending
+from ddtop.relay import cgroup, kernel, oom
+from ddtop.relay.exits import ending
 from ddtop.wire.page import PAGE_BYTES, PageError, PageView, read_page
-from ddtop.wire.records import Hello, ProcessState
+from ddtop.wire.records import Exit, Hello, ProcessState
 
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 CHILDREN_EVERY = 2
 """Children are looked up every second look: a walk over all threads of all ranks is the dearest part."""
 DESCENDANTS_MAX = 256
+GC_NS = 500_000_000
+"""A shorter garbage collection is not worth a word: seen once a second it would seem to last that long."""
+OOM_MARK_NS = 30_000_000_000
+"""The OOM killer's count is compared with that of half a minute to a minute ago: a worker that it killed an hour before says
+nothing, and a process of many gigabytes takes seconds to be gone."""
 JOIN_FILE_S = 3600.0
 """Plain ranks join within two minutes; after an hour nobody asks for the file again."""
 
@@ -36,9 +43,27 @@ class Watched:
     children: tuple[int, ...] = ()
     looks: int = 0
     last_state: str | None = None
+    last_wchan: str | None = None
     oom_kills: int | None = None
-    cgroup_events: Path | None = None
+    oom_marked: tuple[int, int | None] = (0, None)
+    memory_events: Path | None = None
+    freezer: Path | None = None
     page: PageView | None = field(default=None)
+    cpu_seen: tuple[int, int] | None = None
+    cpu_ratio: float | None = None
+
+    def note_cpu(self, now_mono_ns: int, cpu_ns: int) -> None:
+        """Keep the cores used (its children included) between the last two looks, `cpu_ratio`."""
+        if self.cpu_seen is not None and now_mono_ns > self.cpu_seen[0]:
+            self.cpu_ratio = (cpu_ns - self.cpu_seen[1]) / (now_mono_ns - self.cpu_seen[0])
+        self.cpu_seen = (now_mono_ns, cpu_ns)
+
+    def note_oom(self, now_mono_ns: int) -> None:
+        """Keep the OOM killer's count of a while ago, `oom_kills`."""
+        if self.oom_marked[0] == 0 or now_mono_ns - self.oom_marked[0] > OOM_MARK_NS:
+            count = cgroup.oom_kills(self.memory_events)
+            self.oom_kills = self.oom_marked[1] if self.oom_marked[0] else count
+            self.oom_marked = (now_mono_ns, count)
 
 
 def watch(hello: Hello, now_mono_ns: int) -> Watched | None:
@@ -51,8 +76,8 @@ def watch(hello: Hello, now_mono_ns: int) -> Watched | None:
         os.close(pidfd)
         return None
     watched = Watched(hello, pidfd, now_mono_ns)
-    watched.cgroup_events = _cgroup_events(hello.pid)
-    watched.oom_kills = _oom_kills(watched.cgroup_events)
+    watched.memory_events, watched.freezer = cgroup.memory_events(hello.pid), cgroup.freezer(hello.pid)
+    watched.note_oom(now_mono_ns)
     return watched
 
 
@@ -65,17 +90,24 @@ def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
     if watched.looks % CHILDREN_EVERY == 0:
         watched.children = _descendants(pid)
     watched.looks += 1
-    watched.last_state = fields[0]
+    watched.note_oom(now_mono_ns)
+    wchan = _wchan(pid)
+    # One look finds every process asleep somewhere; two in the same sleep are worth asking where.
+    stands = fields[0] in "SD" and (fields[0], wchan) == (watched.last_state, watched.last_wchan)
+    call, file = kernel.sleeping_in(pid) if stands else (None, None)
+    watched.last_state, watched.last_wchan = fields[0], wchan
+    gc_since_unix_ns, exiting = _from_page(watched, now_mono_ns)
     # utime, stime and those of children that were waited for, then the living children's own.
     cpu = sum(int(value) for value in fields[11:15])
     for child in watched.children:
         theirs = _stat(child)
         cpu += int(theirs[11]) + int(theirs[12]) if theirs else 0
+    watched.note_cpu(now_mono_ns, cpu * _TICK_NS)
     return ProcessState(
         rank=watched.hello.rank,
         pid=pid,
         state=fields[0],
-        wchan=_wchan(pid),
+        wchan=wchan,
         cpu_ns=cpu * _TICK_NS,
         rss_bytes=int(fields[21]) * _PAGE_BYTES,
         threads=int(fields[17]),
@@ -83,16 +115,49 @@ def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
         children=len(watched.children),
         agent_age_ms=(now_mono_ns - watched.heard_mono_ns) // 1_000_000,
         switches=_switches(pid),
+        syscall=call,
+        file=file,
+        frozen=cgroup.is_frozen(watched.freezer) if stands else None,
+        gc_since_unix_ns=gc_since_unix_ns,
+        exiting=exiting,
     )
 
 
-def last_words(watched: Watched) -> tuple[Ending, bool | None, PageView | None, tuple[int, ...]]:
-    """(how it ended, OOM killer or not, its state page, children that outlived it)."""
-    how = ending(watched.pidfd, watched.hello.pid)
-    before, now = watched.oom_kills, _oom_kills(watched.cgroup_events)
-    oom = None if before is None or now is None else now > before and how.signal == 9
-    alive = tuple(pid for pid in watched.children if registry.start_ticks(pid) is not None)
-    return how, oom, page(watched.hello), alive
+def _from_page(watched: Watched, now_mono_ns: int) -> tuple[int | None, bool]:
+    """(since when a full garbage collection is going on, whether its interpreter exits), from the state page."""
+    view = page(watched.hello)
+    if view is None:
+        return None, False
+    since = view.gc_since_mono_ns
+    collects = bool(since) and now_mono_ns - since >= GC_NS
+    return since + time.time_ns() - time.monotonic_ns() if collects else None, bool(view.exiting_mono_ns)
+
+
+def last_words(watched: Watched, order: int, unix_ns: int) -> Exit:
+    """How the process ended, what it said last and who outlived it, seen at `unix_ns`. `order`: exits before this one."""
+    hello, how, view = watched.hello, ending(watched.pidfd, watched.hello.pid), page(watched.hello)
+    killed, line = False if how.signal is not None or how.code is not None else None, None
+    if how.signal == signal.SIGKILL:
+        count = cgroup.oom_kills(watched.memory_events)
+        killed, line = oom.verdict(hello.pid, watched.oom_kills, count, oom.read_log())
+    orphans = tuple(pid for pid in watched.children if registry.start_ticks(pid) is not None)
+    exiting_mono_ns = view.exiting_mono_ns if view else 0
+    return Exit(
+        rank=hello.rank,
+        pid=hello.pid,
+        code=how.code,
+        signal=how.signal,
+        oom=killed,
+        order=order,
+        how=how.how,
+        exiting=bool(exiting_mono_ns),
+        exception=view.exception if view else None,
+        orphans=orphans,
+        last_state=watched.last_state,
+        exiting_unix_ns=exiting_mono_ns + unix_ns - time.monotonic_ns() if exiting_mono_ns else None,
+        oom_line=line,
+        orphan_sockets=kernel.sockets_of(orphans) if orphans else None,
+    )
 
 
 def forget(watched: Watched) -> None:
@@ -101,6 +166,7 @@ def forget(watched: Watched) -> None:
     path = page_path(watched.hello)
     if path is not None:
         path.unlink(missing_ok=True)
+        path.with_suffix(".stacks").unlink(missing_ok=True)
 
 
 def page_path(hello: Hello) -> Path | None:
@@ -138,7 +204,7 @@ def abandoned() -> list[Path]:
             if time.time() - path.stat().st_mtime > JOIN_FILE_S:
                 found.append(path)
     for folder in (Path("/dev/shm"), Path("/tmp")):
-        for path in (folder / f"ddtop-pages-{os.getuid()}").glob("*.page"):
+        for path in (folder / f"ddtop-pages-{os.getuid()}").glob("*-*.[ps]*"):
             pid, _, ticks = path.stem.partition("-")
             if pid.isdigit() and ticks.isdigit() and registry.start_ticks(int(pid)) != int(ticks):
                 found.append(path)
@@ -193,31 +259,3 @@ def _descendants(pid: int) -> tuple[int, ...]:
         found += children
         open_pids += children
     return tuple(found[:DESCENDANTS_MAX])
-
-
-def _cgroup_events(pid: int) -> Path | None:
-    try:
-        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        number, controllers, path = line.split(":", 2)
-        if "memory" in controllers.split(","):
-            found = Path(f"/sys/fs/cgroup/memory{path}/memory.oom_control")
-        elif number == "0":
-            found = Path(f"/sys/fs/cgroup{path}/memory.events")
-        else:
-            continue
-        if found.exists():
-            return found
-    return None
-
-
-def _oom_kills(events: Path | None) -> int | None:
-    if events is None:
-        return None
-    try:
-        words = events.read_text().split()
-    except OSError:
-        return None
-    return int(words[words.index("oom_kill") + 1]) if "oom_kill" in words else None

@@ -12,17 +12,20 @@ import uuid
 from pathlib import Path
 
 from ddtop import journal, registry
+from ddtop.link.keys import CONTROLLER
 from ddtop.link.relay_side import PROCESS, RANK, VIEW, RelayLink
 from ddtop.relay import processes
+from ddtop.relay.automatic import Automatic
+from ddtop.relay.dumps import Dumps
 from ddtop.relay.hostprobe import HostProbe
 from ddtop.relay.keeper import Keeper
+from ddtop.relay.orders import OrderError, ranks_of, send_signal
+from ddtop.relay.papers import Papers
 from ddtop.wire import frames
-from ddtop.wire.records import AnyRecord, Command, Exit, Hello, Reply
+from ddtop.wire.records import AnyRecord, Command, Exit, Hello, Reply, Stacks
 
 HOST_EVERY_S, ALIVE_EVERY_S = 1.0, 2.0
 VIEWER_SILENT_S = 10.0
-LAST_STATE_S = 180.0
-"""How much history goes into the last-state file."""
 ROSTER_AFTER_S = 0.5
 """How soon a new rank or an exit is written to the roster; several that come together make one write."""
 SWEEP_AFTER_S = 30.0
@@ -50,12 +53,13 @@ class Server:
         self._viewers: dict[bytes, float] = {}
         self._exits: list[Exit] = []
         self._hello: Hello | None = None
-        self._started_unix_ns = time.time_ns()
         self._started = self._active = time.monotonic()
         self._all_gone_at: float | None = None
         self._ended_unix_ns: int | None = None
         self._garbled = self._dropped = 0
-        self._why: str | None = None
+        self._papers = Papers(job, run, self.sender, self._probe.host, self._link.port, self._keeper)
+        self._dumps = Dumps(self._publish_stacks, self._ask_agent)
+        self._automatic = Automatic(os.environ.get("DDTOP_AUTODUMP", "1") != "0")
         self._abandoned: list[Path] = []
         self._due = {
             "host": 0.0,
@@ -73,7 +77,7 @@ class Server:
         try:
             while not self.stopping and not self._may_end():
                 now = time.monotonic()
-                for kind, what in self._link.wait(min(self._due.values()) - now):
+                for kind, what in self._link.wait(min(*self._due.values(), self._dumps.due()) - now):
                     if kind == PROCESS and isinstance(what, int):
                         self._on_exit(what)
                     else:
@@ -106,11 +110,11 @@ class Server:
     # -- what comes in
 
     def _on_frames(self, kind: str) -> None:
-        for peer, data in self._link.receive(kind):
+        for peer, data, role in self._link.receive(kind):
             try:
                 envelope = frames.open_envelope(data)
                 if kind == VIEW:
-                    self._on_viewer(peer, envelope)
+                    self._on_viewer(peer, envelope, role)
                 else:
                     self._on_rank(peer, envelope, data)
             except frames.WireError:
@@ -119,14 +123,14 @@ class Server:
     def _on_rank(self, peer: bytes, envelope: frames.Envelope, data: bytes) -> None:
         now = time.monotonic()
         pid = envelope.pid
-        if pid is None or envelope.kind not in ("Hello", "RankState", "Groups"):
+        if pid is None or envelope.kind not in ("Hello", "RankState", "Groups", "Stacks"):
             self._garbled += 1
             return
         if peer not in self._ranks:
             if len(self._ranks) >= RANKS_MAX:
                 self._dropped += 1
                 return
-            self._say(RANK, peer, Command("alive", instance=self.instance, arguments=self._complaints()))
+            self._say(RANK, peer, self._alive())
         self._ranks[peer] = pid
         self._active = now
         if envelope.kind == "Hello":
@@ -136,7 +140,13 @@ class Server:
         watched = self._watched.get(pid)
         if watched is not None:
             watched.heard_mono_ns = time.monotonic_ns()
+        if envelope.stuck_key:
+            self._automatic.saw(envelope.stuck_key[:200], now)
         self._forward(envelope, data)
+        if envelope.kind == "Stacks":
+            answer = frames.open_record(envelope)
+            if isinstance(answer, Stacks):
+                self._dumps.on_agent_answer(pid, answer.request)
 
     def _on_hello(self, hello: Hello) -> None:
         self._hello = hello if self._hello is None or hello.rank == 0 else self._hello
@@ -154,7 +164,7 @@ class Server:
         self._due["entry"] = 0.0
         self._due["roster"] = time.monotonic() + ROSTER_AFTER_S
 
-    def _on_viewer(self, peer: bytes, envelope: frames.Envelope) -> None:
+    def _on_viewer(self, peer: bytes, envelope: frames.Envelope, role: str) -> None:
         record = frames.open_record(envelope)
         if not isinstance(record, Command):
             self._garbled += 1
@@ -168,6 +178,8 @@ class Server:
             for frame in history:
                 self._dropped += not self._link.send(VIEW, peer, frame)
             self._say(VIEW, peer, Reply("live", instance=self.instance))
+        elif record.name in ("stacks", "signal"):
+            self._say(VIEW, peer, self._follow(record, role))
         elif record.name != "ping":
             self._say(VIEW, peer, Reply(record.name, ok=False, text=f"unknown command {record.name[:40]}"))
             return
@@ -177,6 +189,33 @@ class Server:
             # It pings without having joined: this relay is another one than it joined.
             self._say(VIEW, peer, Reply("rejoin", instance=self.instance))
 
+    def _follow(self, order: Command, role: str) -> Reply:
+        try:
+            if order.name == "stacks":
+                request, text, *how = (*order.arguments, "", "")[: max(2, len(order.arguments))]
+                if not request:
+                    raise OrderError("a request for stacks needs a name")
+                ranks = ranks_of(text)
+                asked = [one for one in self._watched.values() if ranks is None or one.hello.rank in ranks]
+                count = self._dumps.ask(request[:64], asked, native="native" in how)
+                return Reply("stacks", count=count, text=request)
+            if role != CONTROLLER:
+                raise OrderError("this viewer is read-only")
+            pid = order.arguments[1] if len(order.arguments) > 1 else ""
+            watched = self._watched.get(int(pid)) if pid.isascii() and pid.isdigit() else None
+            return Reply("signal", text=send_signal(watched, order.arguments))
+        except OrderError as error:
+            return Reply(order.name, ok=False, text=str(error))
+
+    def _ask_agent(self, pid: int, request: str, automatic: bool) -> bool:
+        order = Command("dump", instance=self.instance, arguments=(request, "auto" if automatic else ""))
+        peers = [peer for peer, owner in self._ranks.items() if owner == pid]
+        return any(self._link.send(RANK, peer, self._seal(order)) for peer in peers)
+
+    def _publish_stacks(self, stacks: Stacks, of: Hello, latest: bool) -> None:
+        data = self._seal(stacks, of)
+        self._forward(frames.open_envelope(data), data, latest)
+
     def _on_exit(self, pidfd: int) -> None:
         pid = self._pids_of.pop(pidfd)
         watched = self._watched.pop(pid)
@@ -184,24 +223,9 @@ class Server:
         self._link.unwatch(pidfd)
         # What the rank still said on its way out came in before its end did.
         self._on_frames(RANK)
-        how, oom, page, orphans = processes.last_words(watched)
-        record = Exit(
-            rank=watched.hello.rank,
-            pid=pid,
-            code=how.code,
-            signal=how.signal,
-            oom=oom,
-            order=len(self._exits),
-            how=how.how,
-            exiting=bool(page and page.exiting_mono_ns),
-            exception=page.exception if page else None,
-            orphans=orphans,
-            last_state=watched.last_state,
-            exiting_unix_ns=page.exiting_mono_ns + unix_ns - time.monotonic_ns()
-            if page and page.exiting_mono_ns
-            else None,
-        )
+        record = processes.last_words(watched, len(self._exits), unix_ns)
         self._exits.append(record)
+        self._dumps.on_gone(pid)
         processes.forget(watched)
         self._ranks = {peer: owner for peer, owner in self._ranks.items() if owner != pid}
         self._publish(record, watched.hello, unix_ns)
@@ -213,8 +237,8 @@ class Server:
 
     # -- what goes out
 
-    def _forward(self, envelope: frames.Envelope, data: bytes) -> None:
-        self._keeper.keep(envelope, data)
+    def _forward(self, envelope: frames.Envelope, data: bytes, latest: bool = True) -> None:
+        self._keeper.keep(envelope, data, latest)
         for peer in self._link.broadcast(self._viewers, data):
             self._dropped += 1
             if time.monotonic() - self._viewers[peer] > VIEWER_SILENT_S:
@@ -239,29 +263,35 @@ class Server:
     def _say(self, kind: str, peer: bytes, record: AnyRecord) -> None:
         self._dropped += not self._link.send(kind, peer, self._seal(record))
 
+    def _alive(self) -> Command:
+        return Command("alive", instance=self.instance, arguments=self._complaints(), pid=os.getpid())
+
     def _complaints(self) -> tuple[str, ...]:
-        return (self._why,) if self._why else ()
+        return (self._papers.why,) if self._papers.why else ()
 
     # -- what is due
 
     def _on_time(self) -> None:
         now = time.monotonic()
+        self._dumps.on_time()
+        if self._automatic.due(now) is not None:
+            self._dumps.ask(f"auto-{uuid.uuid4().hex[:12]}", list(self._watched.values()), automatic=True)
         if now >= self._due["host"]:
             self._due["host"] = now + HOST_EVERY_S
             self._look_at_host()
         if now >= self._due["alive"]:
             self._due["alive"] = now + ALIVE_EVERY_S
             for peer in list(self._ranks):
-                self._say(RANK, peer, Command("alive", instance=self.instance, arguments=self._complaints()))
+                self._say(RANK, peer, self._alive())
             self._viewers = {peer: at for peer, at in self._viewers.items() if now - at <= VIEWER_SILENT_S}
         if self._all_gone_at is not None and self._ended_unix_ns is None and self._is_over(now):
             self._ended_unix_ns = time.time_ns()
             self._look_at_host()
-            self._write_last_state()
+            self._papers.write_last_state()
             self._due["entry"] = 0.0
         if now >= self._due["roster"]:
             self._due["roster"] = now + registry.HEARTBEAT_S
-            self._write_frames(registry.roster_path(self.job, self.run), 0.0)
+            self._papers.write_roster()
         if now >= self._due["sweep"]:
             self._due["sweep"] = float("inf")
             for path in self._abandoned:
@@ -307,60 +337,16 @@ class Server:
         return now - max(self._all_gone_at, self._active) > self.linger_s
 
     def _write_entry(self) -> None:
-        hello = self._hello
-        if hello is None:
-            return
-        entry = registry.JobEntry(
-            schema=registry.SCHEMA,
-            job=self.job,
-            run=self.run,
-            host=self._probe.host,
-            sender=self.sender,
-            relay_pid=os.getpid(),
-            relay_start_ticks=registry.start_ticks(os.getpid()) or 0,
-            address="127.0.0.1",
-            port=self._link.port,
-            socket=str(registry.socket_path(self.job, self.run)),
-            script=hello.script,
-            world_size=hello.world_size or 0,
-            reporting=len(self._watched),
-            started_unix_ns=self._started_unix_ns,
-            heartbeat_unix_ns=time.time_ns(),
-            ended_unix_ns=self._ended_unix_ns,
-            ended_reason=self._ended_reason(),
-            last_state=str(registry.last_state_path(self.job, self.run)) if self._ended_unix_ns else None,
-        )
-        try:
-            registry.write_entry(entry)
-            registry.prune_ended(time.time_ns())
-            self._why = None
-        except registry.RegistryError as error:
-            self._why = str(error)
-
-    def _ended_reason(self) -> str | None:
-        """How it ended in three words, for the list of jobs; the verdict is the viewer's."""
-        if self._ended_unix_ns is None:
-            return None
-        bad = [one for one in self._exits if one.code != 0]
-        if not bad:
-            return "finished"
-        return f"signal {bad[0].signal}" if bad[0].signal is not None else f"exit code {bad[0].code}"
-
-    def _write_last_state(self) -> None:
-        self._write_frames(registry.last_state_path(self.job, self.run), LAST_STATE_S)
-
-    def _write_frames(self, path: Path, seconds: float) -> None:
-        try:
-            journal.write(path, self._keeper.since(time.time_ns() - int(seconds * 1e9)))
-        except OSError as error:
-            self._why = f"cannot write {path}: {error.strerror}"
+        if self._hello is not None:
+            self._papers.write_entry(self._hello, len(self._watched), self._ended_unix_ns, self._exits)
 
     def _close(self) -> None:
         if self._hello is not None:
             if self._ended_unix_ns is None:
                 self._ended_unix_ns = time.time_ns()
-                self._write_last_state()
+                self._papers.write_last_state()
             self._write_entry()
+        self._dumps.close()
         self._link.close()
         registry.socket_path(self.job, self.run).unlink(missing_ok=True)
         registry.roster_path(self.job, self.run).unlink(missing_ok=True)

@@ -33,7 +33,7 @@ def heard(relay, kind, wanted=1, give_up_s=DEADLINE_S, stop=lambda: False):
     while len(frames) < wanted and time.monotonic() < end and not stop():
         for ready, _ in relay.wait(0.05):
             if ready == kind:
-                frames += relay.receive(kind)
+                frames += [(peer, data) for peer, data, _ in relay.receive(kind)]
     return frames
 
 

@@ -118,15 +118,16 @@ def test_the_last_words_tell_how_it_ended_and_who_outlived_it():
         (orphan,) = rank.children
         os.kill(parent.pid, signal.SIGKILL)
         assert select.select([rank.pidfd], [], [], 10)[0]
-        how, oom, page, orphans = processes.last_words(rank)
+        gone = processes.last_words(rank, 3, 5_000)
         processes.forget(rank)
     finally:
         parent.communicate("\n")
 
-    assert (how.code, how.signal) == (None, 9)
-    assert oom in (None, False)
-    assert page is None
-    assert orphans == (orphan,)
+    assert (gone.rank, gone.pid, gone.order) == (2, parent.pid, 3)
+    assert (gone.code, gone.signal) == (None, 9)
+    assert gone.oom in (None, False)
+    assert (gone.exiting, gone.exception, gone.exiting_unix_ns) == (False, None, None)
+    assert (gone.orphans, gone.orphan_sockets) == ((orphan,), 0)
 
 
 def test_the_page_of_a_dead_rank_is_read_and_removed():

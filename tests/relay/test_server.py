@@ -34,16 +34,17 @@ class Stage:
         self.thread.start()
         self.links, self.children = [], []
 
-    def rank(self, number=0, pid=None, code="import sys; sys.stdin.readline()"):
-        """A process and its agent's link; it has said Hello."""
+    def rank(self, number=0, pid=None, code="import sys; sys.stdin.readline()", **more):
+        """A process and its agent's link; it has said Hello, with `more` in it."""
         if pid is None:
             child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
             self.children.append(child)
             pid = child.pid
         link = RankLink(registry.socket_path("train", "r1"))
         self.links.append(link)
-        hello = Hello("train", "r1", 0, number, number, 2, "h", pid, registry.start_ticks(pid) or 0, script="train")
-        self.says(link, hello)
+        ticks = registry.start_ticks(pid) or 0
+        hello = Hello("train", "r1", 0, number, number, 2, "h", pid, ticks, script="train", **more)
+        self.says(link, hello, number)
         return link, pid
 
     def says(self, link, record, rank=0, pid=None):
@@ -52,9 +53,9 @@ class Stage:
             frames.seal(record, sender="h", unix_ns=time.time_ns(), mono_ns=time.monotonic_ns(), rank=rank, pid=pid)
         )
 
-    def viewer(self, *commands):
+    def viewer(self, *commands, controller=False):
         """A viewer's link that has said these commands."""
-        link = ViewerLink("127.0.0.1", self.server._link.port, registry.secret())
+        link = ViewerLink("127.0.0.1", self.server._link.port, registry.secret(), controller=controller)
         self.links.append(link)
         for command in commands or (Command("join", history_s=60.0),):
             link.send(frames.seal(command, sender="viewer", unix_ns=0, mono_ns=0))
@@ -205,11 +206,11 @@ def test_a_viewer_that_pings_without_having_joined_is_told_to_join_again(stage):
 
 
 def test_an_unknown_command_is_answered_and_not_obeyed(stage):
-    viewer = stage.viewer(Command("signal", arguments=("9",)))
+    viewer = stage.viewer(Command("reboot", arguments=("9",)))
 
-    reply = stage.heard(viewer, is_reply("signal"))[-1]
+    reply = stage.heard(viewer, is_reply("reboot"))[-1]
 
-    assert (reply.ok, reply.text) == (False, "unknown command signal")
+    assert (reply.ok, reply.text) == (False, "unknown command reboot")
 
 
 def test_more_viewers_than_allowed_are_told_so(stage, monkeypatch):

@@ -71,6 +71,7 @@ def test_only_additions_at_the_end_keep_the_schema():
         "Groups": ["groups"],
         "HostState": ["host", "cores", "cpu_ratio", "memory_total_bytes"],
         "Exit": ["rank", "pid", "code", "signal"],
+        "Stacks": ["request", "of_rank", "pid", "taken_unix_ns"],
         "Command": ["name", "history_s", "instance", "arguments"],
         "Reply": ["name", "ok", "text", "count"],
     }

@@ -1,0 +1,104 @@
+"""Stacks by signal: faulthandler writes them to a file of this rank, though the GIL is held or the agent is stuck.
+
+A real-time signal that the program does not use is registered beside the program's own handlers, none is replaced. The
+relay reads the file; before it sends the signal it looks whether the process catches it and still has the file open. A
+forked child inherits handler and descriptor, so that a DataLoader worker can be asked too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+from pathlib import Path
+
+_registered: int | None = None
+"""The signal that this process, or the one it was forked from, has given to faulthandler."""
+OFFSET = 5
+
+
+class DumpFile:
+    """The file and the signal. Made on the main thread before user code runs; `off` says why there is none."""
+
+    def __init__(self, folder: Path | None, name: str, wanted: str) -> None:
+        global _registered
+        self.path: Path | None = None
+        self.descriptor: int | None = None
+        self.signal: int | None = None
+        self.off: str | None = None
+        number, self.off = _number(wanted)
+        if number is None:
+            return
+        if folder is None:
+            self.off = "no folder for its file"
+            return
+        if number != _registered and (taken := _in_use(number)):
+            self.off = taken
+            return
+        path = folder / name
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            self.descriptor = os.open(path, flags, 0o600)
+            # chain would drop SA_RESTART: the program's own system calls would see EINTR.
+            faulthandler.register(number, file=self.descriptor, all_threads=True, chain=False)
+        except (OSError, RuntimeError, ValueError) as error:
+            self.off = f"{type(error).__name__}: {error}"
+            self._close()
+            return
+        _registered = self.signal = number
+        self.path = path
+
+    def still_ours(self) -> bool:
+        """Whether the program has not taken the signal for itself since; cheap enough for every report."""
+        if self.signal is None or signal.getsignal(self.signal) in (signal.SIG_DFL, None):
+            return True
+        self.off = f"the program has its own handler for signal {self.signal}"
+        self.signal = None
+        return False
+
+    def remove(self) -> None:
+        """Unlink the file; the descriptor stays open for as long as the handler may write to it."""
+        if self.path is not None:
+            with contextlib.suppress(OSError):
+                self.path.unlink(missing_ok=True)
+
+    def _close(self) -> None:
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+            self.descriptor = None
+
+
+def _number(wanted: str) -> tuple[int | None, str | None]:
+    """(signal, why none) of DDTOP_SIGNAL: a number, a name, RTMIN+N, or "off"."""
+    text = wanted.strip().upper().removeprefix("SIG")
+    if not text:
+        return signal.SIGRTMIN + OFFSET, None
+    if text in ("0", "OFF", "NONE"):
+        return None, "switched off by DDTOP_SIGNAL"
+    base, plus, more = text.partition("+")
+    number = None
+    if text.isascii() and text.isdigit():
+        number = int(text)
+    elif base == "RTMIN" and (not plus or (more.isascii() and more.isdigit())):
+        number = signal.SIGRTMIN + int(more or 0)
+    elif f"SIG{text}" in signal.Signals.__members__:
+        number = int(signal.Signals[f"SIG{text}"])
+    usable = {int(one) for one in signal.valid_signals()} - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}
+    if number not in usable:
+        return None, f"DDTOP_SIGNAL={wanted[:40]} is no signal that can be used"
+    return number, None
+
+
+def _in_use(number: int) -> str | None:
+    """Why a signal is not free: handlers set from C show only in the process's own status."""
+    if signal.getsignal(number) is not signal.SIG_DFL:
+        return f"the program has its own handler for signal {number}"
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+            masks = dict(line.split(":", 1) for line in file.read().splitlines() if line.startswith("Sig"))
+        if any(int(masks[name], 16) >> (number - 1) & 1 for name in ("SigCgt", "SigIgn")):
+            return f"signal {number} is handled or ignored already"
+    except (OSError, KeyError, ValueError):
+        return "cannot see which signals are in use"
+    return None

@@ -1,0 +1,148 @@
+"""The relay's black box: frames go to disk on a thread of their own, because the state folder may be on a file server.
+
+Only that thread waits for the disk. What it cannot write waits in a bounded queue; when that is full the oldest goes, and
+is counted: the last minutes are what somebody will want to see.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from ddtop.journal import Journal
+from ddtop.wire.frames import FRAME_BYTES_MAX
+
+DEFAULT_MIB = 64
+"""About three hours of 8 ranks."""
+QUEUE_BYTES, QUEUE_FRAMES = 4 << 20, 16384
+"""Six minutes of 8 ranks, on a file server that does not answer."""
+FLUSH_S = 1.0
+SYNC_S = 15.0
+"""What a crash of the whole node may cost. The end of a process, of the relay too, costs nothing that was written."""
+RETRY_S = 10.0
+
+
+def budget(environment: Mapping[str, str] = os.environ) -> tuple[int, str | None]:
+    """($DDTOP_JOURNAL_MIB in bytes, what is wrong with it); 0 switches the black box off."""
+    text = environment.get("DDTOP_JOURNAL_MIB", "").strip()
+    if not text:
+        return DEFAULT_MIB << 20, None
+    if text.isascii() and text.isdigit() and len(text) <= 7:
+        return int(text) << 20, None
+    return DEFAULT_MIB << 20, f"DDTOP_JOURNAL_MIB={text[:40]!r} is no number of MiB, {DEFAULT_MIB} is used"
+
+
+class BlackBox:
+    """Writes what it is given to a journal of at most `budget_bytes`.
+
+    `carried` gives the frames that a reader needs to understand the rest (the latest Hello, Groups, Exit and Stacks); it is
+    called on the box's own thread. `put` and the properties may be used on any other.
+    """
+
+    def __init__(self, path: Path, budget_bytes: int, carried: Callable[[], Iterable[bytes]]) -> None:
+        self._journal = Journal(path, budget_bytes, carried)
+        self._queue: deque[bytes] = deque()
+        self._queued_bytes = 0
+        self._lock = threading.Lock()
+        self._wanted = threading.Event()
+        self._closing = False
+        self._gap = False
+        self._dropped = 0
+        self._problem: str | None = None
+        self._written = False
+        self._synced = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="ddtop-blackbox", daemon=True)
+        if budget_bytes <= 0:
+            self._closing = True
+            return
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self._closing, self._problem = True, f"no journal is written: {error}"
+
+    @property
+    def dropped(self) -> int:
+        """Frames that were lost because the disk did not take them in time."""
+        return self._dropped
+
+    @property
+    def problem(self) -> str | None:
+        """Why nothing is written now; None while all is well."""
+        return self._problem
+
+    def put(self, frame: bytes) -> None:
+        """Have a frame written; returns at once."""
+        if self._closing:
+            return
+        with self._lock:
+            self._queue.append(frame)
+            self._queued_bytes += len(frame)
+            while self._queued_bytes > QUEUE_BYTES or len(self._queue) > QUEUE_FRAMES:
+                self._queued_bytes -= len(self._queue.popleft())
+                self._dropped += 1
+                self._gap = True
+        if self._queued_bytes > QUEUE_BYTES // 2 and self._problem is None:
+            self._wanted.set()
+
+    def close(self, timeout_s: float = 2.0) -> bool:
+        """Write what waits, and stop. False if the disk did not take it in that time; the thread is left behind then."""
+        self._closing = True
+        self._wanted.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    # -- on the box's own thread
+
+    def _run(self) -> None:
+        while not self._closing:
+            # It looks once a second by itself: nobody has to be woken for a frame.
+            self._wanted.wait(RETRY_S if self._problem else FLUSH_S)
+            self._wanted.clear()
+            try:
+                self._flush()
+            except Exception as error:  # noqa: BLE001 - the thread's own edge: the relay goes on without a journal
+                self._problem = f"cannot write {self._journal.path}: {type(error).__name__}: {error}"
+        self._journal.close()
+
+    def _flush(self) -> None:
+        gap, self._gap = self._gap, False
+        batch: list[bytes] = []
+        try:
+            if gap:
+                self._journal.renew()
+            while batch := self._take():
+                self._journal.append(batch)
+                self._written, self._problem = True, None
+            if self._written and (self._closing or time.monotonic() - self._synced >= SYNC_S):
+                self._synced, self._written = time.monotonic(), False
+                self._journal.sync()
+        except OSError as error:
+            self._gap = self._gap or gap
+            self._give_back(batch)
+            self._problem = f"cannot write {self._journal.path}: {error.strerror or error}"
+            self._journal.close()
+
+    def _take(self) -> list[bytes]:
+        """The next frames in order, as many as one append may have."""
+        batch: list[bytes] = []
+        room = self._journal.batch_bytes_max
+        with self._lock:
+            while self._queue and (not batch or len(self._queue[0]) <= room):
+                frame = self._queue.popleft()
+                self._queued_bytes -= len(frame)
+                room -= len(frame)
+                if 0 < len(frame) <= FRAME_BYTES_MAX:
+                    batch.append(frame)
+                else:
+                    self._dropped += 1
+        return batch
+
+    def _give_back(self, batch: list[bytes]) -> None:
+        with self._lock:
+            self._queue.extendleft(reversed(batch))
+            self._queued_bytes += sum(len(frame) for frame in batch)

@@ -1,0 +1,71 @@
+"""What a viewer may order: which ranks it means, and the sending of a signal to one of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+from ddtop import registry
+from ddtop.relay.processes import Watched
+
+RANKS_MAX = 1 << 17
+_PART = re.compile(r"^([0-9]{1,6})(?:-([0-9]{1,6}))?$")
+
+
+class OrderError(ValueError):
+    """The order cannot be followed; the text says why."""
+
+
+def ranks_of(text: str) -> frozenset[int] | None:
+    """`0,3-5` as numbers; None for all.
+
+    Raises:
+        OrderError: not such a list.
+    """
+    if not text:
+        return None
+    found: set[int] = set()
+    for part in text.split(","):
+        match = _PART.match(part.strip())
+        if match is None:
+            raise OrderError(f"{text[:40]!r} is no list of ranks like 0,3-5")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last >= RANKS_MAX:
+            raise OrderError(f"rank {last} is out of range")
+        found.update(range(first, last + 1))
+    return frozenset(found)
+
+
+def send_signal(watched: Watched | None, arguments: tuple[str, ...]) -> str:
+    """Send the signal of these arguments (rank, pid, number); a sentence that says so.
+
+    The process is the one that said Hello (pidfd, and its start time once more), belongs to us and has the rank and pid that the
+    person saw when deciding.
+
+    Raises:
+        OrderError: it is not, or the kernel refuses.
+    """
+    if len(arguments) != 3 or not all(text.isascii() and text.isdigit() and len(text) < 10 for text in arguments):
+        raise OrderError("signal needs a rank, a pid and a number")
+    rank, pid, number = (int(text) for text in arguments)
+    if number not in {int(one) for one in signal.valid_signals()}:
+        raise OrderError(f"there is no signal {number}")
+    if watched is None or watched.hello.rank != rank or watched.hello.pid != pid:
+        raise OrderError(f"rank {rank} with pid {pid} is not running here (any more)")
+    try:
+        owner = Path(f"/proc/{pid}").stat().st_uid
+        if owner != os.getuid() or registry.start_ticks(pid) != watched.hello.start_ticks:
+            raise OrderError(f"pid {pid} is not the process it was")
+        signal.pidfd_send_signal(watched.pidfd, number)
+    except OSError as error:
+        raise OrderError(f"rank {rank} (pid {pid}): {error.strerror}") from None
+    return f"sent {_name(number)} to rank {rank} (pid {pid})"
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

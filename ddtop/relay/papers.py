@@ -1,0 +1,76 @@
+"""What a relay writes down: the job file that views find it by, the roster for a successor, the last state for afterwards."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from ddtop import journal, registry
+from ddtop.relay.keeper import Keeper
+from ddtop.wire.records import Exit, Hello
+
+LAST_STATE_S = 180.0
+"""How much history goes into the last-state file."""
+
+
+class Papers:
+    """The files of one relay. `why`: what could not be written, None while all is well."""
+
+    def __init__(self, job: str, run: str, sender: str, host: str, port: int, keeper: Keeper) -> None:
+        self._job, self._run, self._sender, self._host, self._port = job, run, sender, host, port
+        self._keeper = keeper
+        self._started_unix_ns = time.time_ns()
+        self.why: str | None = None
+
+    def write_entry(self, hello: Hello, reporting: int, ended_unix_ns: int | None, exits: Iterable[Exit]) -> None:
+        """Renew the job file."""
+        entry = registry.JobEntry(
+            schema=registry.SCHEMA,
+            job=self._job,
+            run=self._run,
+            host=self._host,
+            sender=self._sender,
+            relay_pid=os.getpid(),
+            relay_start_ticks=registry.start_ticks(os.getpid()) or 0,
+            address="127.0.0.1",
+            port=self._port,
+            socket=str(registry.socket_path(self._job, self._run)),
+            script=hello.script,
+            world_size=hello.world_size or 0,
+            reporting=reporting,
+            started_unix_ns=self._started_unix_ns,
+            heartbeat_unix_ns=time.time_ns(),
+            ended_unix_ns=ended_unix_ns,
+            ended_reason=_ended_reason(exits) if ended_unix_ns is not None else None,
+            last_state=str(registry.last_state_path(self._job, self._run)) if ended_unix_ns else None,
+        )
+        try:
+            registry.write_entry(entry)
+            registry.prune_ended(time.time_ns())
+            self.why = None
+        except registry.RegistryError as error:
+            self.why = str(error)
+
+    def write_last_state(self) -> None:
+        """What the views show when this relay is gone."""
+        self._write(registry.last_state_path(self._job, self._run), LAST_STATE_S)
+
+    def write_roster(self) -> None:
+        """Whom we watch, for a relay that takes over."""
+        self._write(registry.roster_path(self._job, self._run), 0.0)
+
+    def _write(self, path: Path, seconds: float) -> None:
+        try:
+            journal.write(path, self._keeper.since(time.time_ns() - int(seconds * 1e9)))
+        except OSError as error:
+            self.why = f"cannot write {path}: {error.strerror}"
+
+
+def _ended_reason(exits: Iterable[Exit]) -> str:
+    """How it ended in three words, for the list of jobs; the verdict is the viewer's."""
+    bad = [one for one in exits if one.code != 0]
+    if not bad:
+        return "finished"
+    return f"signal {bad[0].signal}" if bad[0].signal is not None else f"exit code {bad[0].code}"

@@ -1,0 +1,339 @@
+"""Stacks of ranks that answer, that cannot, and that must not be disturbed: real processes, real signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ddtop import registry
+from ddtop.relay import dump_signal, dumps, processes
+from ddtop.relay.dumps import Dumps
+from ddtop.relay.pyspy import find
+from ddtop.wire.records import Hello, Stacks
+
+DEADLINE_S = 20.0
+
+RANK = """
+import ctypes, json, os, signal, sys, threading
+from pathlib import Path
+from ddtop import registry
+from ddtop.agent.dump_file import DumpFile
+
+folder = Path("/tmp") / f"ddtop-pages-{os.getuid()}"
+folder.mkdir(mode=0o700, exist_ok=True)
+pid = os.getpid()
+made = DumpFile(folder, f"{pid}-{registry.start_ticks(pid)}.stacks", "")
+
+def say(**more):
+    print(json.dumps({"signal": made.signal, "path": str(made.path), "fd": made.descriptor, "off": made.off, **more}), flush=True)
+
+def hold_the_gil():
+    # A read is taken up again after a signal (SA_RESTART); libc's sleep() would end early.
+    say()
+    ctypes.PyDLL(None).read(0, ctypes.create_string_buffer(1), 1)
+
+def sleep_in_python():
+    say()
+    sys.stdin.read(1)
+
+def spin():
+    say()
+    while True:
+        pass
+
+def block_the_signal():
+    signal.pthread_sigmask(signal.SIG_BLOCK, [made.signal])
+    sleep_in_python()
+
+def take_the_signal_away():
+    signal.signal(made.signal, signal.SIG_DFL)
+    sleep_in_python()
+
+def close_its_files():
+    os.closerange(3, 100)
+    sleep_in_python()
+
+def fork_a_worker():
+    child = os.fork()
+    if child:
+        say(child=child)
+        sys.stdin.read(1)
+    else:
+        stuck_worker()
+
+def stuck_worker():
+    os.read(os.pipe()[0], 1)
+
+globals()[sys.argv[1]]()
+"""
+
+
+class Ranks:
+    """Processes as a relay watches them, and what comes of asking them."""
+
+    def __init__(self) -> None:
+        self.started: list[subprocess.Popen[str]] = []
+        self.watched: list[processes.Watched] = []
+        self.found: list[tuple[Stacks, bool]] = []
+        self.asked: list[tuple[int, str, bool]] = []
+        self.dumps = Dumps(lambda stacks, _, latest: self.found.append((stacks, latest)), self._ask)
+        self.agents_answer = True
+        self.children: list[int] = []
+
+    def _ask(self, pid: int, request: str, automatic: bool) -> bool:
+        self.asked.append((pid, request, automatic))
+        return self.agents_answer
+
+    def start(self, what: str, silent: bool = True) -> processes.Watched:
+        """A rank that does this; a silent one has not been heard for long."""
+        process = subprocess.Popen(
+            [sys.executable, "-c", RANK, what], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.started.append(process)
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        ticks = registry.start_ticks(process.pid)
+        assert ticks is not None
+        hello = Hello(
+            "j", "r", 0, len(self.watched), 0, 9, "h", process.pid, ticks,
+            dump_signal=told["signal"], dump_path=told["path"], dump_fd=told["fd"], dump_off=told["off"],
+        )  # fmt: skip
+        one = processes.watch(hello, 0 if silent else time.monotonic_ns())
+        assert one is not None
+        if "child" in told:
+            self.children.append(told["child"])
+            one.children = (told["child"],)
+        self.watched.append(one)
+        return one
+
+    def finish(self) -> list[Stacks]:
+        """Everything that came, once nothing is under way."""
+        end = time.monotonic() + DEADLINE_S
+        while self.dumps.due() != float("inf"):
+            assert time.monotonic() < end, self.found
+            self.dumps.on_time()
+            time.sleep(dumps.POLL_S / 2)
+        return [stacks for stacks, _ in self.found]
+
+    def close(self) -> None:
+        self.dumps.close()
+        for pid in self.children:
+            os.kill(pid, signal.SIGKILL)
+        for process in self.started:
+            process.kill()
+            process.communicate()
+        for one in self.watched:
+            processes.forget(one)
+            path = dump_signal.dump_path(one.hello)
+            if path is not None:
+                path.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def ranks():
+    found = Ranks()
+    yield found
+    found.close()
+
+
+def functions(stacks: Stacks) -> list[str]:
+    (main,) = [thread for thread in stacks.threads if thread.main]
+    return [frame.function for frame in main.frames]
+
+
+def test_a_rank_that_holds_the_gil_in_c_is_read_by_signal(ranks):
+    one = ranks.start("hold_the_gil")
+    ranks.dumps.ask("q", [one])
+
+    (found,) = ranks.finish()
+
+    assert (found.method, found.request, found.of_rank, found.pid) == ("signal", "q", 0, one.hello.pid)
+    assert functions(found) == ["hold_the_gil", "<module>"]
+    assert ranks.started[0].poll() is None
+    assert ranks.asked == []
+
+
+def test_an_agent_that_was_heard_is_asked_and_its_answer_ends_the_request(ranks):
+    one = ranks.start("sleep_in_python", silent=False)
+    ranks.dumps.ask("q", [one])
+    ranks.dumps.on_agent_answer(one.hello.pid, "q")
+
+    assert ranks.finish() == []
+    assert ranks.asked == [(one.hello.pid, "q", False)]
+
+
+def test_an_agent_that_does_not_answer_is_followed_by_the_signal(ranks):
+    one = ranks.start("hold_the_gil", silent=False)
+    ranks.dumps.ask("q", [one])
+
+    (found,) = ranks.finish()
+
+    assert (found.method, functions(found)[0]) == ("signal", "hold_the_gil")
+
+
+def test_two_viewers_that_ask_at_the_same_time_are_both_answered(ranks):
+    one = ranks.start("hold_the_gil")
+    ranks.dumps.ask("first", [one])
+    ranks.dumps.ask("second", [one])
+
+    assert sorted(found.request for found in ranks.finish()) == ["first", "second"]
+
+
+def test_a_stopped_rank_gets_no_signal(ranks):
+    """It would be handled when the rank goes on, long after anybody wanted to know."""
+    one = ranks.start("sleep_in_python")
+    os.kill(one.hello.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, one.hello.pid, os.WSTOPPED | os.WNOWAIT)
+    ranks.dumps.ask("q", [one], automatic=True)
+
+    (found,) = ranks.finish()
+
+    assert (found.method, found.automatic) == ("", True)
+    assert found.why is not None
+    assert found.why.startswith("stopped")
+    assert dump_signal.written(one.hello) == b""
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        ("block_the_signal", "blocks signal"),
+        ("take_the_signal_away", "does not catch signal"),
+        ("close_its_files", "has closed its dump file"),
+    ],
+)
+def test_a_rank_that_cannot_take_the_signal_is_not_sent_it(ranks, what, why):
+    """Its default action is to kill; and a closed descriptor may be a file of the program's by now."""
+    one = ranks.start(what)
+    ranks.dumps.ask("q", [one], automatic=True)
+
+    (found,) = ranks.finish()
+
+    assert found.method == ""
+    assert why in (found.why or "")
+    assert ranks.started[0].poll() is None
+
+
+def test_an_automatic_dump_does_not_signal_a_silent_rank_that_works(ranks):
+    """A tokenizer in C that holds the GIL: it makes progress, whatever others wait for."""
+    one = ranks.start("spin")
+    one.cpu_ratio = 0.97
+    ranks.dumps.ask("q", [one], automatic=True)
+
+    (found,) = ranks.finish()
+
+    assert found.method == ""
+    assert "not disturbed" in (found.why or "")
+
+
+def test_a_person_may_have_a_silent_rank_that_works_signalled(ranks):
+    one = ranks.start("spin")
+    one.cpu_ratio = 0.97
+    ranks.dumps.ask("q", [one])
+
+    (found,) = ranks.finish()
+
+    assert (found.method, functions(found)[0]) == ("signal", "spin")
+
+
+def test_a_rank_in_interpreter_exit_gets_no_signal(ranks, monkeypatch):
+    """faulthandler takes its handlers down on the way out; between that and the end the signal kills."""
+    one = ranks.start("sleep_in_python")
+    page = processes.PageView(one.hello.pid, one.hello.start_ticks, 0, 0, 1, 0, None)
+    monkeypatch.setattr(processes, "page", lambda hello: page)
+    ranks.dumps.ask("q", [one], automatic=True)
+
+    (found,) = ranks.finish()
+
+    assert found.why == "in interpreter exit"
+    assert dump_signal.written(one.hello) == b""
+
+
+def test_a_forked_child_that_stands_still_is_read_after_its_rank(ranks):
+    """The DataLoader worker that owes the batch."""
+    one = ranks.start("fork_a_worker")
+    end = time.monotonic() + DEADLINE_S
+    while "pipe" not in Path(f"/proc/{ranks.children[0]}/wchan").read_text():
+        assert time.monotonic() < end
+    ranks.dumps.ask("q", [one])
+
+    rank, worker = ranks.finish()
+
+    assert (rank.worker, worker.worker) == (False, True)
+    assert (worker.of_rank, worker.pid, worker.method) == (0, ranks.children[0], "signal")
+    assert functions(worker)[0] == "stuck_worker"
+    assert [latest for _, latest in ranks.found] == [True, False]
+
+
+def test_a_rank_that_ended_is_said_to_be_gone(ranks):
+    one = ranks.start("sleep_in_python")
+    ranks.started[0].kill()
+    ranks.started[0].wait()
+    ranks.dumps.ask("q", [one])
+
+    (found,) = ranks.finish()
+
+    assert (found.method, found.why) == ("", "gone")
+
+
+def test_a_rank_that_ends_while_it_is_asked_is_said_to_be_gone(ranks):
+    one = ranks.start("sleep_in_python", silent=False)
+    ranks.dumps.ask("q", [one])
+    ranks.dumps.on_gone(one.hello.pid)
+
+    (found,) = ranks.finish()
+
+    assert (found.method, found.why) == ("", "gone")
+
+
+@pytest.mark.skipif(find() is None, reason="py-spy is not installed")
+def test_what_no_signal_reaches_is_left_to_py_spy(ranks):
+    one = ranks.start("block_the_signal")
+    ranks.dumps.ask("q", [one])
+
+    (found,) = ranks.finish()
+
+    assert found.method == "py-spy" or "ptrace" in (found.why or "")
+    if found.method:
+        assert "block_the_signal" in functions(found)
+
+
+def test_an_automatic_dump_never_uses_py_spy(ranks, monkeypatch):
+    monkeypatch.setattr(dumps, "PySpy", lambda *a, **k: pytest.fail("it stops the process"))
+    one = ranks.start("block_the_signal")
+    ranks.dumps.ask("q", [one], automatic=True)
+
+    assert [found.method for found in ranks.finish()] == [""]
+
+
+def test_a_foreign_path_in_a_hello_is_neither_emptied_nor_read(ranks, tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("x")
+    hello = Hello("j", "r", 0, 0, 0, 1, "h", 1, 1, dump_signal=39, dump_path=str(precious), dump_fd=3)
+
+    assert dump_signal.dump_path(hello) is None
+    assert dump_signal.why_not(hello, 1, 1) is not None
+    assert dump_signal.written(hello) == b""
+    assert precious.read_text() == "x"
+
+
+def test_a_link_in_the_place_of_the_dump_file_is_not_followed(ranks, tmp_path):
+    one = ranks.start("sleep_in_python")
+    precious = tmp_path / "precious"
+    precious.write_text("x")
+    path = Path(one.hello.dump_path or "")
+    path.unlink()
+    path.symlink_to(precious)
+    ranks.dumps.ask("q", [one], automatic=True)
+
+    (found,) = ranks.finish()
+
+    assert found.method == ""
+    assert precious.read_text() == "x"

@@ -1,0 +1,87 @@
+"""What a viewer may order, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddtop import registry
+from ddtop.diagnosis.words import rank_range
+from ddtop.relay.orders import OrderError, ranks_of, send_signal
+from ddtop.relay.processes import Watched
+from ddtop.wire.records import Hello
+
+
+@given(st.sets(st.integers(0, 99_999), min_size=1, max_size=50))
+def test_ranks_come_back_as_they_were_written(ranks):
+    assert ranks_of(rank_range(ranks)) == ranks
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_a_list_of_ranks_or_refused(text):
+    try:
+        found = ranks_of(text)
+    except OrderError:
+        return
+    assert found is None or all(rank >= 0 for rank in found)
+
+
+@pytest.mark.parametrize("text", ["x", "1,,2", "-1", "1-", "0x3", "999999", "1;2", "٣"])
+def test_what_is_no_list_of_ranks_is_refused(text):
+    with pytest.raises(OrderError):
+        ranks_of(text)
+
+
+@pytest.fixture
+def watched():
+    child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.readline()"], stdin=subprocess.PIPE)
+    hello = Hello("j", "r", 0, 3, 3, 4, "h", child.pid, registry.start_ticks(child.pid) or 0)
+    pidfd = os.pidfd_open(child.pid)
+    yield Watched(hello, pidfd), child
+    os.close(pidfd)
+    child.kill()
+    child.communicate()
+
+
+def test_a_signal_reaches_the_rank_that_was_meant(watched):
+    one, child = watched
+
+    said = send_signal(one, ("3", str(child.pid), str(int(signal.SIGTERM))))
+
+    assert said == f"sent SIGTERM to rank 3 (pid {child.pid})"
+    assert child.wait(10) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("rank", "pid", "number"),
+    [("2", None, "15"), ("3", "1", "15"), ("3", None, "0"), ("3", None, "99"), ("3", None, "-9"), ("", None, "9")],
+)
+def test_an_order_that_does_not_fit_the_process_is_refused(watched, rank, pid, number):
+    """Another rank, another pid, no such signal: the person saw something else when deciding."""
+    one, child = watched
+
+    with pytest.raises(OrderError):
+        send_signal(one, (rank, pid or str(child.pid), number))
+
+    assert child.poll() is None
+
+
+def test_a_pid_that_was_given_to_another_process_is_not_signalled(watched):
+    one, child = watched
+    older = Hello("j", "r", 0, 3, 3, 4, "h", child.pid, one.hello.start_ticks - 1)
+
+    with pytest.raises(OrderError, match="not the process it was"):
+        send_signal(Watched(older, one.pidfd), ("3", str(child.pid), "15"))
+
+    assert child.poll() is None
+
+
+def test_a_rank_that_is_gone_is_not_signalled():
+    with pytest.raises(OrderError, match="not running"):
+        send_signal(None, ("3", "4711", "15"))
