@@ -10,6 +10,7 @@ HISTORY_BYTES = 12 << 20
 """About 25 minutes of 8 ranks; with Python's own share it keeps the relay below 60 MiB."""
 LATEST_MAX = 4096
 """Latest frames kept: a flood of invented ranks must not grow the relay."""
+FACTS = ("Hello", "Groups", "Exit", "Stacks")
 
 _Key = tuple[str, str, int | None, int | None]
 
@@ -39,6 +40,11 @@ class Keeper:
         self._bytes += len(frame)
         while self._bytes > self._budget:
             self._bytes -= len(self._history.popleft()[2])
+
+    def facts(self) -> list[bytes]:
+        """The latest frames that give all others their meaning, in order of arrival; may be called by another thread."""
+        latest = [item for key, item in list(self._latest.items()) if key[0] in FACTS]
+        return [frame for _, frame in sorted(latest, key=lambda item: item[0])]
 
     def since(self, unix_ns: int) -> list[bytes]:
         """History from that time on, behind the latest frames that are older, all in order of arrival."""

@@ -16,6 +16,7 @@ from ddtop.link.keys import CONTROLLER
 from ddtop.link.relay_side import PROCESS, RANK, VIEW, RelayLink
 from ddtop.relay import processes
 from ddtop.relay.automatic import Automatic
+from ddtop.relay.blackbox import BlackBox, budget
 from ddtop.relay.dumps import Dumps
 from ddtop.relay.hostprobe import HostProbe
 from ddtop.relay.keeper import Keeper
@@ -58,6 +59,8 @@ class Server:
         self._ended_unix_ns: int | None = None
         self._garbled = self._dropped = 0
         self._papers = Papers(job, run, self.sender, self._probe.host, self._link.port, self._keeper)
+        size, self._budget_wrong = budget()
+        self._box = BlackBox(registry.journal_path(job, run), size, self._keeper.facts)
         self._dumps = Dumps(self._publish_stacks, self._ask_agent)
         self._automatic = Automatic(os.environ.get("DDTOP_AUTODUMP", "1") != "0")
         self._abandoned: list[Path] = []
@@ -239,6 +242,7 @@ class Server:
 
     def _forward(self, envelope: frames.Envelope, data: bytes, latest: bool = True) -> None:
         self._keeper.keep(envelope, data, latest)
+        self._box.put(data)
         for peer in self._link.broadcast(self._viewers, data):
             self._dropped += 1
             if time.monotonic() - self._viewers[peer] > VIEWER_SILENT_S:
@@ -267,7 +271,7 @@ class Server:
         return Command("alive", instance=self.instance, arguments=self._complaints(), pid=os.getpid())
 
     def _complaints(self) -> tuple[str, ...]:
-        return (self._papers.why,) if self._papers.why else ()
+        return tuple(why for why in (self._papers.why, self._box.problem, self._budget_wrong) if why)
 
     # -- what is due
 
@@ -307,7 +311,7 @@ class Server:
             self._probe.look(
                 tuple(state for state in looked if state is not None),
                 launcher_alive=self._launcher_alive(),
-                dropped=self._dropped + self._keeper.forgotten,
+                dropped=self._dropped + self._keeper.forgotten + self._box.dropped,
                 refused=self._link.refused,
                 garbled=self._garbled,
                 viewers=len(self._viewers),
@@ -347,6 +351,7 @@ class Server:
                 self._papers.write_last_state()
             self._write_entry()
         self._dumps.close()
+        self._box.close()
         self._link.close()
         registry.socket_path(self.job, self.run).unlink(missing_ok=True)
         registry.roster_path(self.job, self.run).unlink(missing_ok=True)

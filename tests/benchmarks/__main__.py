@@ -60,6 +60,12 @@ def _latency(options: argparse.Namespace) -> Iterator[Row]:
     yield from latency.measure(1 if options.quick else 3)
 
 
+def _dumps(options: argparse.Namespace) -> Iterator[Row]:
+    from tests.benchmarks import dumps
+
+    yield from dumps.measure(3 if options.quick else 20)
+
+
 PARTS: dict[str, tuple[str, bool, Part]] = {
     "cost": ("the agent's CPU a step", True, _cost),
     "unset": ("start-up with DDTOP unset", False, _unset),
@@ -67,6 +73,7 @@ PARTS: dict[str, tuple[str, bool, Part]] = {
     "memory": ("the agent's memory", True, _memory),
     "relay": ("the relay's CPU and memory", False, _relay),
     "views": ("attach, status, jobs", False, _views),
+    "dumps": ("stacks of all ranks", False, _dumps),
     "latency": ("from a fault to its name", True, _latency),
 }
 """Name -> (what it measures, whether it needs torch, the measurement)."""

@@ -179,9 +179,9 @@ class World:
         return registry.read_entries()[0].relay_pid
 
     def pages(self) -> list[Path]:
-        """State pages of this world's processes."""
+        """State pages and dump files of this world's processes."""
         pids = {str(pid) for pid in self._seen | {process.pid for process in self._started}}
-        found = [path for home in PAGES for path in (home / f"ddtop-pages-{os.getuid()}").glob("*.page")]
+        found = [path for home in PAGES for path in (home / f"ddtop-pages-{os.getuid()}").glob("*-*.[ps]*")]
         return [path for path in found if path.stem.partition("-")[0] in pids]
 
     def close(self) -> None:

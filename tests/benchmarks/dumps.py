@@ -1,0 +1,113 @@
+"""Stacks of eight ranks: from the key to the merged text, and what being asked costs a busy rank."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+
+from ddtop import registry
+from ddtop.link.viewer_side import ViewerLink
+from ddtop.model.merge import merge
+from ddtop.ui.feed import request
+from ddtop.wire import frames
+from ddtop.wire.records import Command, Reply, Stacks
+from tests.benchmarks.stage import HERE, Stage, StageError
+from tests.benchmarks.table import Row, limited
+
+RANKS = 8
+AGENTS_BAR_S, SIGNAL_BAR_S, PAUSE_BAR_MS = 0.3, 2.0, 10.0
+SCRIPT = HERE / "dump_rank.py"
+SETTLE_S, GIVE_UP_S = 3.0, 20.0
+
+
+def measure(times: int) -> Iterator[Row]:
+    """By the agents, with one rank that only a signal reaches, and the pause in a rank."""
+    with Stage("dumps") as stage:
+        stage.ranks(SCRIPT, RANKS, True)
+        yield _latency(stage.entry(RANKS), f"stacks of {RANKS} ranks, by their agents", AGENTS_BAR_S, times, {"agent"})
+    with Stage("dumps-gil") as stage:
+        stage.ranks(SCRIPT, RANKS, True, f"gil{RANKS - 1}")
+        entry = stage.entry(RANKS)
+        stage.wait_for("held GIL", lambda: stage.said(RANKS - 1))
+        time.sleep(SETTLE_S)
+        yield _latency(entry, f"stacks of {RANKS} ranks, one holds the GIL", SIGNAL_BAR_S, times, {"agent", "signal"})
+    with Stage("dumps-pause") as stage:
+        stage.ranks(SCRIPT, 1, True, "busy")
+        yield from _pause(stage, times)
+
+
+class _Viewer:
+    """A viewer that asks for stacks and waits for all of them."""
+
+    def __init__(self, entry: registry.JobEntry) -> None:
+        self._link = ViewerLink(entry.address, entry.port, registry.secret())
+        self._link.send(request(Command("join")))
+        self._asked = 0
+        for data in self._link.receive(GIVE_UP_S):
+            record = frames.open_record(frames.open_envelope(data))
+            if isinstance(record, Reply) and record.name == "live":
+                return
+        raise StageError("the relay does not answer")
+
+    def ask(self) -> list[Stacks]:
+        """The answers of all ranks."""
+        self._asked += 1
+        name, expected, found = f"bench-{self._asked}", None, []
+        self._link.send(request(Command("stacks", arguments=(name, "", ""))))
+        for data in self._link.receive(GIVE_UP_S):
+            record = frames.open_record(frames.open_envelope(data))
+            if isinstance(record, Reply) and record.name == "stacks":
+                expected = record.count
+            elif isinstance(record, Stacks) and record.request == name and not record.worker:
+                found.append(record)
+            if expected is not None and len(found) >= expected:
+                return found
+        raise StageError(f"{len(found)} of {expected} ranks answered")
+
+    def close(self) -> None:
+        """Leave."""
+        self._link.close()
+
+
+def _latency(entry: registry.JobEntry, what: str, bar_s: float, times: int, methods: set[str]) -> Row:
+    viewer = _Viewer(entry)
+    try:
+        took = []
+        for _ in range(times):
+            began = time.monotonic()
+            answers = viewer.ask()
+            merge(answers)
+            took.append(time.monotonic() - began)
+            if {one.method for one in answers} != methods:
+                raise StageError(f"answered {[(one.method, one.why) for one in answers]}")
+            time.sleep(0.37)
+    finally:
+        viewer.close()
+    detail = f"key to merged, longest of {times}; median {statistics.median(took):.3f} s; the screen adds up to 0.5 s"
+    return limited(what, max(took), bar_s, "s", detail, digits=3)
+
+
+def _pause(stage: Stage, times: int) -> Iterator[Row]:
+    """Windows of a quarter second in which a dump fell, beside windows of the same rank without one."""
+    viewer = _Viewer(stage.entry(1))
+    asked, told = [], []
+    try:
+        for _ in range(times):
+            time.sleep(1.1)
+            asked.append(time.monotonic_ns())
+            told += [one.pause_ns or 0 for one in viewer.ask()]
+    finally:
+        viewer.close()
+    stage.wait_for("windows", lambda: stage.said(0)[-1]["to"] > asked[-1])
+    windows = stage.said(0)
+    within = [one["longest_ns"] / 1e6 for one in windows if any(one["from"] <= at <= one["to"] for at in asked)]
+    without = [one["longest_ns"] / 1e6 for one in windows if not any(one["from"] <= at <= one["to"] for at in asked)]
+    detail = (
+        f"median longest gap of a busy loop in {len(within)} windows with a dump {statistics.median(within):.1f}, in "
+        f"{len(without)} without one {statistics.median(without):.1f}; the longest of all {max(within):.1f} and {max(without):.1f}"
+    )
+    paired = statistics.median(within) - statistics.median(without)
+    yield limited("pause of a busy rank by a dump, on - off", paired, PAUSE_BAR_MS, "ms", detail, digits=1)
+    held = f"longest of {len(told)}: eight threads, forty frames deep; while it lasts the others wait for the GIL"
+    yield limited("pause as the rank's agent measured it", max(told) / 1e6, PAUSE_BAR_MS, "ms", held, digits=2)
