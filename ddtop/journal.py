@@ -1,24 +1,35 @@
-"""Records in a file and back: for now the last state of a run, which the views read when its relay is gone.
+"""Records in a file and back: the black box of a run, and the small files that a relay writes whole.
 
-A file is a line that names format and version, then frames, each behind its length and checksum. It is written whole
-and renamed into place; a reader takes every whole frame before the first damage and says where that is.
+A file is a line that names format and version, then frames, each behind its length and checksum. It only grows, or is
+written aside and renamed into place, so that it can be read at every instant; a reader takes every whole frame before
+the first damage and says where that is. A black box has two halves: the file itself, and the older one (`.1`) beside it.
 """
 
 from __future__ import annotations
 
+import io
 import os
+import stat
 import struct
 import tempfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from ddtop.wire.frames import FRAME_BYTES_MAX
 
 HEAD = b"ddtop journal 1\n"
 _FRAME = struct.Struct("<II")
 FILE_BYTES_MAX = 64 << 20
+"""`read` holds a file's frames in memory; a `Reader` holds one at a time and reads files of any size."""
+OLDER = ".1"
+"""What the older half of a black box has behind its name."""
+CARRIED_PART = 4
+"""What a new half begins with may take this part of it; a world whose Hellos alone are more is cut."""
+KNOWN_AGAIN_MAX = 1 << 18
+"""Frames that are remembered while reading, so that those carried over come once."""
 
 
 class JournalError(Exception):
@@ -44,48 +55,316 @@ def write(path: Path, frames: Iterable[bytes]) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.write(HEAD)
             for frame in frames:
-                file.write(_FRAME.pack(len(frame), zlib.crc32(frame)))
-                file.write(frame)
+                file.write(_packed(frame))
         os.rename(temporary, path)
     except OSError:
         Path(temporary).unlink(missing_ok=True)
         raise
 
 
-def read(path: Path) -> Reading:
-    """All whole frames of the file.
+def _packed(frame: bytes) -> bytes:
+    return _FRAME.pack(len(frame), zlib.crc32(frame)) + frame
+
+
+class Journal:
+    """The black box of a run, being written: at most `budget_bytes` on disk.
+
+    At half of the budget the file becomes the older half, in place of the one before, and a new one begins with the frames
+    of `carried`, without which a reader could not understand the rest. A file that is there already is continued.
+    One thread at a time; nothing is opened before the first `append`.
+    """
+
+    def __init__(self, path: Path, budget_bytes: int, carried: Callable[[], Iterable[bytes]]) -> None:
+        self.path = path
+        self._half = budget_bytes // 2
+        self._carried = carried
+        self._descriptor: int | None = None
+        self._size = self._begun_size = 0
+
+    @property
+    def batch_bytes_max(self) -> int:
+        """No more than this, or one frame, may be given to one `append`: then the budget holds."""
+        return self._half // CARRIED_PART
+
+    def append(self, frames: Iterable[bytes]) -> None:
+        """Write these frames: all of them, or none if it raises.
+
+        Raises:
+            OSError: the disk is full, the folder cannot be written, ...
+        """
+        data = b"".join(_packed(frame) for frame in frames)
+        if self._descriptor is None:
+            self._open()
+        if self._size + len(data) > self._half and self._size > self._begun_size:
+            self._begin()
+        assert self._descriptor is not None
+        try:
+            _write_all(self._descriptor, data, self._size)
+        except OSError:
+            self._take_back()
+            raise
+        self._size += len(data)
+
+    def renew(self) -> None:
+        """Write again what a reader needs to understand the rest: frames were lost in between.
+
+        Raises:
+            OSError: as `append`.
+        """
+        self.append(self._some_carried())
+
+    def sync(self) -> None:
+        """Ask the disk to hold what was written.
+
+        Raises:
+            OSError: it did not.
+        """
+        if self._descriptor is not None:
+            os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        """Close the file; the next `append` opens it again."""
+        if self._descriptor is not None:
+            descriptor, self._descriptor = self._descriptor, None
+            os.close(descriptor)
+
+    def _open(self) -> None:
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError:
+            self._begin()
+            return
+        try:
+            size = _whole_bytes(descriptor)
+            if size is not None:
+                # What was cut off was half a frame: its writer died, nobody will finish it.
+                os.ftruncate(descriptor, size)
+        except OSError:
+            os.close(descriptor)
+            raise
+        if size is None:
+            os.close(descriptor)
+            self._begin()
+        else:
+            self._descriptor, self._size, self._begun_size = descriptor, size, len(HEAD)
+
+    def _begin(self) -> None:
+        """Start a new file; one that is there becomes the older half, whatever it is."""
+        head = HEAD + b"".join(_packed(frame) for frame in self._some_carried())
+        descriptor, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=".new-")
+        try:
+            _write_all(descriptor, head, 0)
+            os.fdatasync(descriptor)
+            if os.path.lexists(self.path):
+                os.rename(self.path, older_half(self.path))
+            os.rename(temporary, self.path)
+        except OSError:
+            os.close(descriptor)
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        self.close()
+        self._descriptor, self._size, self._begun_size = descriptor, len(head), len(head)
+
+    def _some_carried(self) -> list[bytes]:
+        kept, room = [], self._half // CARRIED_PART
+        for frame in self._carried():
+            room -= len(frame) + _FRAME.size
+            if room < 0:
+                break
+            kept.append(frame)
+        return kept
+
+    def _take_back(self) -> None:
+        """Leave no half frame behind which the next ones could not be read."""
+        assert self._descriptor is not None
+        try:
+            os.ftruncate(self._descriptor, self._size)
+        except OSError:
+            self.close()
+
+
+def older_half(path: Path) -> Path:
+    """Where the older half of a black box lies."""
+    return path.with_name(path.name + OLDER)
+
+
+def _write_all(descriptor: int, data: bytes, at: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, at)
+        view, at = view[written:], at + written
+
+
+def _whole_bytes(descriptor: int) -> int | None:
+    """Up to where a journal that is there can be continued; None if it cannot."""
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return None
+    with os.fdopen(os.dup(descriptor), "rb") as file:
+        if file.read(len(HEAD)) != HEAD:
+            return None
+        size = len(HEAD)
+        found = _frames(file, size)
+        try:
+            while True:
+                size += len(next(found)) + _FRAME.size
+        except StopIteration as end:
+            return size if end.value is None or end.value.startswith("cut off") else None
+
+
+def _frames(file: BinaryIO, at: int) -> Generator[bytes, None, str | None]:
+    """The frames from here on, the file's byte `at`; returns what damage ended it."""
+    while head := file.read(_FRAME.size):
+        if len(head) < _FRAME.size:
+            return f"cut off inside a frame head at byte {at}"
+        size, checksum = _FRAME.unpack(head)
+        # Zeros, as a crashed file system leaves them, would read as empty frames with the right checksum.
+        if not 0 < size <= FRAME_BYTES_MAX:
+            return f"damaged frame length at byte {at}"
+        frame = file.read(size)
+        if len(frame) < size:
+            return f"cut off inside a frame at byte {at}"
+        if zlib.crc32(frame) != checksum:
+            return f"damaged frame at byte {at}"
+        yield frame
+        at += _FRAME.size + size
+    return None
+
+
+def _opened(path: Path) -> BinaryIO:
+    """The file, behind its head line.
 
     Raises:
         JournalError: no such file, not ours, or of another version.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(FILE_BYTES_MAX)
+        # A pipe would block here until somebody writes into it.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise JournalError(f"cannot read {path}: {why}") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise JournalError(f"{path} is not a file")
+    file = os.fdopen(descriptor, "rb", buffering=1 << 18)
+    try:
+        head = file.read(len(HEAD))
     except OSError as error:
+        file.close()
         raise JournalError(f"cannot read {path}: {error.strerror}") from None
-    if not data.startswith(HEAD):
-        version = data[:32].partition(b"\n")[0].decode("ascii", "replace")
-        known = version.startswith("ddtop journal")
-        raise JournalError(f"{path} is {version!r}, this ddtop reads 1" if known else f"{path} is not a ddtop journal")
-    return parse(data[len(HEAD) :])
+    if head == HEAD:
+        return file
+    file.close()
+    if not head:
+        raise JournalError(f"{path} is empty")
+    version = head.partition(b"\n")[0].decode("ascii", "replace")
+    known = version.startswith("ddtop journal")
+    raise JournalError(f"{path} is {version!r}, this ddtop reads 1" if known else f"{path} is not a ddtop journal")
 
 
-def parse(data: bytes) -> Reading:
-    """The frames behind the head line."""
-    frames: list[bytes] = []
-    at = 0
-    while at < len(data):
-        if at + _FRAME.size > len(data):
-            return Reading(tuple(frames), f"cut off inside a frame head at byte {at}")
-        size, checksum = _FRAME.unpack_from(data, at)
-        start = at + _FRAME.size
-        if size > FRAME_BYTES_MAX:
-            return Reading(tuple(frames), f"damaged frame length at byte {at}")
-        frame = data[start : start + size]
-        if len(frame) < size:
-            return Reading(tuple(frames), f"cut off inside a frame at byte {at}")
-        if zlib.crc32(frame) != checksum:
-            return Reading(tuple(frames), f"damaged frame at byte {at}")
-        frames.append(frame)
-        at = start + size
-    return Reading(tuple(frames), None)
+def read(path: Path) -> Reading:
+    """All whole frames of one file, up to its first FILE_BYTES_MAX.
+
+    Raises:
+        JournalError: no such file, not ours, or of another version.
+    """
+    with _opened(path) as file:
+        try:
+            return parse(file.read(FILE_BYTES_MAX - len(HEAD)), len(HEAD))
+        except OSError as error:
+            raise JournalError(f"cannot read {path}: {error.strerror}") from None
+
+
+def parse(data: bytes, at: int = 0) -> Reading:
+    """The frames behind the head line; `at`: which byte of the file the first one is."""
+    frames = []
+    found = _frames(io.BytesIO(data), at)
+    try:
+        while True:
+            frames.append(next(found))
+    except StopIteration as end:
+        return Reading(tuple(frames), end.value)
+
+
+class Reader:
+    """The whole frames of a black box, older half first, each once. Iterate over it once.
+
+    `damage` says where and why the reading of a half stopped early; complete when the iteration is.
+
+    Raises:
+        JournalError: neither half is a journal; the text is about the newer one, or the older if only that is there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._damage: list[str] = []
+        newer, why = _tried(path)
+        older, why_older = _tried(older_half(path))
+        if newer is None and older is None:
+            raise JournalError(why if os.path.lexists(path) or not os.path.lexists(older_half(path)) else why_older)
+        if newer is not None and older is not None and os.path.sameopenfile(newer.fileno(), older.fileno()):
+            # It became the older half between the two openings.
+            older.close()
+            older = None
+        if newer is None and os.path.lexists(path):
+            self._damage.append(why)
+        if older is None and newer is not None and os.path.lexists(older_half(path)) and why_older:
+            self._damage.append(why_older)
+        self._bytes = sum(os.fstat(half.fileno()).st_size for half in (older, newer) if half)
+        self._bytes_read = 0
+        self._halves = [(half, name) for half, name in ((older, older_half(path).name), (newer, path.name)) if half]
+
+    @property
+    def damage(self) -> str | None:
+        """What was found damaged so far."""
+        return "; ".join(self._damage) or None
+
+    @property
+    def read_ratio(self) -> float:
+        """How much of the files has been read."""
+        return min(self._bytes_read / self._bytes, 1.0) if self._bytes else 1.0
+
+    def __iter__(self) -> Iterator[bytes]:
+        known: set[int] = set()
+        while self._halves:
+            file, name = self._halves[0]
+            with file:
+                for frame in self._of_half(file, name):
+                    self._bytes_read += len(frame) + _FRAME.size
+                    # Times are inside the frames, to the nanosecond: two that are the same are one.
+                    mark = hash(frame)
+                    if mark in known:
+                        continue
+                    if len(known) < KNOWN_AGAIN_MAX:
+                        known.add(mark)
+                    yield frame
+            self._halves.pop(0)
+
+    def _of_half(self, file: BinaryIO, name: str) -> Iterator[bytes]:
+        try:
+            damage = yield from _frames(file, len(HEAD))
+        except OSError as error:
+            damage = f"cannot be read on: {error.strerror}"
+        if damage is not None:
+            self._damage.append(f"{name}: {damage}")
+
+    def close(self) -> None:
+        """Close what was not read."""
+        for file, _ in self._halves:
+            file.close()
+        self._halves.clear()
+
+
+def _tried(path: Path) -> tuple[BinaryIO | None, str]:
+    try:
+        return _opened(path), ""
+    except JournalError as error:
+        return None, str(error)
+
+
+def read_journal(path: Path) -> Reading:
+    """All whole frames of both halves, in memory; a `Reader` holds one frame at a time.
+
+    Raises:
+        JournalError: neither half is a journal.
+    """
+    reader = Reader(path)
+    return Reading(tuple(reader), reader.damage)

@@ -6,6 +6,7 @@ local and its owner is checked, because a socket in somebody else's folder is so
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import socket
@@ -16,11 +17,19 @@ import msgspec
 
 HEARTBEAT_S = 15.0
 """How often a relay renews `heartbeat_unix_ns`."""
+REVIVED_S = 60.0
+"""Agents start another relay 10 s after the end of theirs; a job that has none after this long has no agents."""
 LIVE_S = 3 * HEARTBEAT_S
 """A job whose heartbeat is older is not live: one missed heartbeat is a busy file server, three are a dead relay."""
 SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un.sun_path on Linux, without its final zero
 JOB_NAME_MAX = 64
 ENDED_JOBS_KEPT = 50
+ENDED_KEPT_S = 14 * 86400.0
+"""A post-mortem is read within days; after a holiday too."""
+JOURNALS_BYTES_MAX = 1 << 30
+"""All journals together: homes have quotas."""
+ABANDONED_S = 3600.0
+"""A file that was never renamed into its place is nobody's after this long."""
 
 
 class RegistryError(Exception):
@@ -61,6 +70,12 @@ class JobEntry(msgspec.Struct, frozen=True):
         if now_unix_ns - self.heartbeat_unix_ns > LIVE_S * 1e9:
             return False
         return self.sender != host_identity() or start_ticks(self.relay_pid) == self.relay_start_ticks
+
+    def over(self, now_unix_ns: int) -> bool:
+        """Nothing more will come: its relay is gone, and the run ended or no agent has started another relay."""
+        if self.reachable(now_unix_ns):
+            return False
+        return self.ended_unix_ns is not None or now_unix_ns - self.heartbeat_unix_ns > REVIVED_S * 1e9
 
 
 SCHEMA = "ddtop.job/1"
@@ -140,9 +155,9 @@ def host_identity() -> str:
     return hashlib.sha256("|".join(parts).encode()).hexdigest()[:12]
 
 
-def run_hash(job: str, run: str) -> str:
-    """The short name of one run's socket, lock and files."""
-    return hashlib.sha256(f"{job}|{run}|{host_identity()}".encode()).hexdigest()[:16]
+def run_hash(job: str, run: str, sender: str | None = None) -> str:
+    """The short name of one run's socket, lock and files; `sender`: the host's identity, where it is not this one."""
+    return hashlib.sha256(f"{job}|{run}|{sender or host_identity()}".encode()).hexdigest()[:16]
 
 
 def socket_path(job: str, run: str) -> Path:
@@ -218,13 +233,18 @@ def _replace(path: Path, data: bytes, only_if_absent: bool = False) -> None:
 
 
 def entry_path(entry: JobEntry) -> Path:
-    """The job file of an entry."""
-    return state_dir() / f"{entry.job}-{run_hash(entry.job, entry.run)}.json"
+    """The job file of an entry. After a reboot, or on a shared home, it is not this host's."""
+    return state_dir() / f"{entry.job}-{run_hash(entry.job, entry.run, entry.sender)}.json"
 
 
-def last_state_path(job: str, run: str) -> Path:
-    """Where the relay leaves the last state of a run."""
-    return state_dir() / f"{job}-{run_hash(job, run)}.last"
+def last_state_path(job: str, run: str, sender: str | None = None) -> Path:
+    """Where the relay on this host (or on that with the identity `sender`) leaves the last state of a run."""
+    return state_dir() / f"{job}-{run_hash(job, run, sender)}.last"
+
+
+def journal_path(job: str, run: str, sender: str | None = None) -> Path:
+    """Where that relay keeps the journal of a run; its older half has `.1` behind its name."""
+    return state_dir() / f"{job}-{run_hash(job, run, sender)}.journal"
 
 
 def roster_path(job: str, run: str) -> Path:
@@ -260,13 +280,54 @@ def read_entries() -> list[JobEntry]:
     return sorted(entries, key=lambda entry: entry.started_unix_ns, reverse=True)
 
 
+def remove(entry: JobEntry) -> None:
+    """Remove all files of a job."""
+    path = entry_path(entry)
+    # The job file last: without it the others could only go by their age.
+    for suffix in (".last", ".journal", ".journal.1", ".json"):
+        path.with_name(path.stem + suffix).unlink(missing_ok=True)
+
+
 def prune_ended(now_unix_ns: int) -> None:
-    """Remove the files of the oldest ended jobs, so that the state folder stays small."""
-    ended = [entry for entry in read_entries() if not entry.live(now_unix_ns)]
-    for entry in ended[ENDED_JOBS_KEPT:]:
-        if not entry.reachable(now_unix_ns):
-            entry_path(entry).unlink(missing_ok=True)
-            last_state_path(entry.job, entry.run).unlink(missing_ok=True)
+    """Remove the files of ended jobs, the oldest first: those too many, too old, or with too large journals.
+
+    Never those of a job whose relay can be asked. What lies there without a job file goes when it is too old.
+    """
+    files = _files_by_stem()
+    live_bytes, ended = 0, []
+    for entry in read_entries():
+        stem = entry_path(entry).stem
+        size = sum(found.st_size for found in files.pop(stem, {}).values())
+        if entry.reachable(now_unix_ns):
+            live_bytes += size
+        else:
+            ended.append((entry.ended_unix_ns or entry.heartbeat_unix_ns, size, entry))
+    room = JOURNALS_BYTES_MAX - live_bytes
+    for number, (at, size, entry) in enumerate(sorted(ended, key=lambda one: one[0], reverse=True)):
+        room -= size
+        if number >= ENDED_JOBS_KEPT or now_unix_ns - at > ENDED_KEPT_S * 1e9 or room < 0:
+            remove(entry)
+    for stem, own in files.items():
+        kept_s = ABANDONED_S if stem.startswith(".new-") else ENDED_KEPT_S
+        for path, found in own.items():
+            if path.suffix != ".json" and now_unix_ns - found.st_mtime_ns > kept_s * 1e9:
+                path.unlink(missing_ok=True)
+
+
+def _files_by_stem() -> dict[str, dict[Path, os.stat_result]]:
+    """What belongs to jobs in the state folder: job file, last state and both halves of the journal."""
+    found: dict[str, dict[Path, os.stat_result]] = {}
+    with os.scandir(state_dir()) as entries:
+        for one in entries:
+            stem = one.name.removesuffix(".1")
+            for suffix in (".json", ".last", ".journal"):
+                if stem.endswith(suffix) or one.name.startswith(".new-"):
+                    with contextlib.suppress(OSError):
+                        status = one.stat(follow_symlinks=False)
+                        if stat.S_ISREG(status.st_mode):
+                            found.setdefault(stem.removesuffix(suffix), {})[Path(one.path)] = status
+                    break
+    return found
 
 
 class UnknownJobError(Exception):

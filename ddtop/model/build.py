@@ -15,6 +15,8 @@ from ddtop.wire.records import Collective, RankState, Stacks
 if TYPE_CHECKING:
     from ddtop.model.job import Job, RankMemory
 
+_SERVED = ("socket", "asyncio", "checkpoint-save", "checkpoint-load")
+"""Waits in which a thread that wakes often is being served by a server; checkpoints also go to object stores."""
 QUARTERS = 4
 """A wait of half the window's length leaves one of its quarters untouched, wherever it lies."""
 
@@ -118,6 +120,10 @@ def _facts(rank: int, memory: RankMemory, now: int, policy: Policy) -> RankFacts
         other_pids=tuple(memory.other_pids),
         stacks=memory.stacks,
         worker_stacks=_worker_stacks(memory),
+        heard_unix_ns=heard or None,
+        wakes_per_s=_wakes_per_s(memory, now, policy),
+        line_age_s=max(0.0, (memory.state_unix_ns - memory.line_since_unix_ns) / 1e9) if state.place else None,
+        stalled_since_unix_ns=memory.stalled_since_unix_ns if memory.exit is None else None,
     )
 
 
@@ -125,7 +131,7 @@ def _state(memory: RankMemory, state: RankState, age_s: float, now: int, policy:
     if memory.exit is not None:
         return State.KILLED if memory.exit.signal is not None else State.EXITED
     process = memory.process
-    if process is not None and process.state in "Tt":
+    if process is not None and (process.state in "Tt" or process.frozen):
         return State.STOPPED
     if age_s > policy.report_silent_s:
         return State.SILENT
@@ -202,8 +208,13 @@ def _cpu(memory: RankMemory, now: int, policy: Policy) -> tuple[float | None, bo
     # A download through sockets costs little CPU and is in no I/O counter, but each chunk wakes the thread.
     place = memory.state.place if memory.state else None
     return ratio, bool(
-        place is not None and place.waits_on == "socket" and switches / seconds >= policy.socket_working_switches_per_s
+        place is not None and place.waits_on in _SERVED and switches / seconds >= policy.socket_working_switches_per_s
     )
+
+
+def _wakes_per_s(memory: RankMemory, now: int, policy: Policy) -> float | None:
+    grown = memory.cpu.grown(policy.cpu_window_s, now) if memory.exit is None else None
+    return grown[1][2] / grown[0] if grown else None
 
 
 def _agent_ratio(memory: RankMemory, now: int, policy: Policy) -> float | None:

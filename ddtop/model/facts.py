@@ -65,6 +65,9 @@ class RankFacts:
     children included, the agent's own work taken off. `wait_ratio`, `loader_wait_ratio` and `activity_ratios` are over
     the last `window_s` seconds; `loader_wait_low_ratio` is the lowest ratio of the window's quarters. `working`: it visibly works, None where nobody looks from outside.
     `stacks`: the last dump of its threads, or why there was none; `worker_stacks`: of its DataLoader workers, same dump.
+    `heard_unix_ns`: when its agent was last heard. `wakes_per_s`: how often its main thread went to sleep and woke, over two
+    seconds. `line_age_s`: for how long every report has named the same line and the same call below it.
+    `stalled_since_unix_ns`: since when it is in one and the same uninterruptible sleep (state D) and reads and writes nothing.
     """
 
     rank: int
@@ -108,6 +111,10 @@ class RankFacts:
     loader_window_steps: int | None = None
     stacks: Stacks | None = None
     worker_stacks: tuple[Stacks, ...] = ()
+    heard_unix_ns: int | None = None
+    wakes_per_s: float | None = None
+    line_age_s: float | None = None
+    stalled_since_unix_ns: int | None = None
 
     @property
     def host(self) -> str | None:

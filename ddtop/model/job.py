@@ -10,7 +10,7 @@ from ddtop.model.facts import Snapshot
 from ddtop.model.policy import POLICY, Policy
 from ddtop.model.series import Series
 from ddtop.wire.frames import Envelope
-from ddtop.wire.records import AnyRecord, Exit, Group, Groups, Hello, HostState, ProcessState, RankState, Stacks
+from ddtop.wire.records import AnyRecord, Exit, Group, Groups, Hello, HostState, Place, ProcessState, RankState, Stacks
 
 WORLD_MAX = 1 << 17
 """Ranks beyond this are not believed: a single damaged Hello must not cost gigabytes."""
@@ -30,6 +30,9 @@ class RankMemory:
     state_unix_ns: int = 0
     process: ProcessState | None = None
     letter_since_unix_ns: int = 0
+    process_unix_ns: int = 0
+    stalled_since_unix_ns: int | None = None
+    line_since_unix_ns: int = 0
     exit: Exit | None = None
     exit_unix_ns: int = 0
     waits: Series = field(default_factory=Series)
@@ -131,6 +134,8 @@ class Job:
         if state.loader is not None:
             memory.loader.add(at, state.loader.wait_total_ns, state.loader.batches, state.iteration or 0)
         if at >= memory.state_unix_ns:
+            if memory.state is None or not _same_line(memory.state.place, state.place):
+                memory.line_since_unix_ns = at
             memory.state, memory.state_unix_ns = state, at
 
     def _on_groups(self, record: Groups) -> None:
@@ -150,11 +155,35 @@ class Job:
             memory = self.ranks.get(process.rank) if process.rank is not None else None
             if memory is None or memory.hello.pid != process.pid:
                 continue
-            before = memory.process
-            if before is None or before.state != process.state:
-                memory.letter_since_unix_ns = envelope.unix_ns
-            memory.process = process
-            memory.cpu.add(envelope.unix_ns, process.cpu_ns or 0, process.io_bytes or 0, process.switches or 0)
+            self._on_process(memory, process, envelope.unix_ns)
+
+    def _on_process(self, memory: RankMemory, process: ProcessState, at: int) -> None:
+        before, seconds = memory.process, (at - memory.process_unix_ns) / 1e9
+        if before is None or (before.state, bool(before.frozen)) != (process.state, bool(process.frozen)):
+            memory.letter_since_unix_ns = at
+        if process.state != "D" or process.frozen:
+            memory.stalled_since_unix_ns = None
+        elif before is None or not _same_sleep(before, process, seconds, self.policy):
+            memory.stalled_since_unix_ns = at
+        memory.process, memory.process_unix_ns = process, at
+        memory.cpu.add(at, process.cpu_ns or 0, process.io_bytes or 0, process.switches or 0)
+
+
+def _same_line(before: Place | None, now: Place | None) -> bool:
+    if before is None or now is None:
+        return False
+    return (before.file, before.line, before.callee) == (now.file, now.line, now.callee)
+
+
+def _same_sleep(before: ProcessState, now: ProcessState, seconds: float, policy: Policy) -> bool:
+    """Two looks found the main thread in one and the same sleep: it has not woken in between, and no bytes have moved.
+
+    The agent's own reports move some bytes.
+    """
+    if (before.state, before.wchan, before.switches) != (now.state, now.wchan, now.switches):
+        return False
+    grown = (now.io_bytes or 0) - (before.io_bytes or 0)
+    return grown <= policy.io_working_bytes_per_s * max(seconds, 0.0)
 
 
 def _on_stacks(memory: RankMemory, stacks: Stacks) -> None:

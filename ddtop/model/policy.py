@@ -15,6 +15,8 @@ class Policy:
     """Waiting for a process in state T: debuggers and job control stop one briefly."""
     still_limit_s: float = 5.0
     """Waiting for a rank that stands still: longer than page-cache misses, GC and a slow file open."""
+    stall_alone_limit_s: float = 30.0
+    """Uninterruptible sleep of a rank that nobody waits for yet: a busy file server recovers within this."""
     working_limit_s: float = 5.0
     """Waiting for a rank that visibly works, at least; `healthy_wait_factor` usually asks for more."""
     healthy_wait_factor: float = 3.0
