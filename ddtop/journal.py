@@ -185,7 +185,7 @@ class Journal:
 
 def older_half(path: Path) -> Path:
     """Where the older half of a black box lies."""
-    return path.with_name(path.name + OLDER)
+    return path.parent / (path.name + OLDER)
 
 
 def _write_all(descriptor: int, data: bytes, at: int) -> None:

@@ -73,6 +73,7 @@ class FakeRank:
         self.cores, self.io_per_s, self.letter, self.children = 1.0, 0.0, "R", 0
         self.wakes_per_s = 0.0
         self.wchan: str | None = None
+        self.seen_outside: dict[str, Any] = {}
         self.place: Place | None = place("train_step")
         self.iteration: int | None = 0
         self.loader: Loader | None = None
@@ -155,6 +156,12 @@ class FakeRank:
         """SIGSTOP."""
         self.trains, self.letter, self.cores, self.reports = False, "T", 0.0, False
 
+    def is_stalled(self, function: str = "save", wchan: str = "nfs_wait_bit_killable", **seen: Any) -> None:
+        """Uninterruptible sleep in a system call."""
+        self.stands_at(function, line=88)
+        self.letter, self.wchan, self.cores = "D", wchan, 0.0
+        self.seen_outside = {"syscall": "write", "file": "/ckpt/7.pt"} | seen
+
     def continues(self) -> None:
         """SIGCONT."""
         self.reports = True
@@ -223,7 +230,7 @@ class FakeRank:
     def process(self) -> ProcessState:
         return ProcessState(
             self.number, self.pid, self.letter, self.wchan, self._cpu_ns, 1 << 30, 8,
-            self._io, self.children, 100, self._switches,
+            self._io, self.children, 100, self._switches, **self.seen_outside,
         )  # fmt: skip
 
     def lives(self, seconds: float) -> None:

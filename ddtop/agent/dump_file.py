@@ -11,6 +11,7 @@ import contextlib
 import faulthandler
 import os
 import signal
+import sys
 from pathlib import Path
 
 _registered: int | None = None
@@ -28,6 +29,8 @@ class DumpFile:
         self.signal: int | None = None
         self.off: str | None = None
         number, self.off = _number(wanted)
+        if not getattr(sys, "_is_gil_enabled", lambda: True)():
+            number, self.off = None, "without a GIL faulthandler could crash the program"
         if number is None:
             return
         if folder is None:

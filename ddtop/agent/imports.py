@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 
 def _wrap_distributed(module: ModuleType) -> None:
-    from ddtop.agent import wrap_distributed
+    from ddtop.agent import wrap_distributed, wrap_p2p
 
     wrap_distributed.wrap(module)
+    guard.run("wrap p2p", lambda: wrap_p2p.wrap(module))
 
 
 def _wrap_dataloader(module: ModuleType) -> None:

@@ -52,6 +52,11 @@ def name_run(who: Identity, environ: Mapping[str, str], parent_pid: int) -> tupl
     return name, run, complaint
 
 
+ALL_GONE_S = 15.0
+"""A run all of whose members have ended takes no more after this: what comes then is the next try. Before, it is a rank that
+started late beside one that crashed at once."""
+
+
 class _Member(msgspec.Struct):
     rank: int
     pid: int
@@ -86,7 +91,7 @@ def join_plain(who: Identity, environ: Mapping[str, str]) -> tuple[int, str]:
         except ValueError:
             runs = []
         runs = [run for run in runs if now_s - run.started_s < JOIN_S]
-        mine = next((run for run in reversed(runs) if _fits(run, me)), None)
+        mine = next((run for run in reversed(runs) if _fits(run, me, now_s)), None)
         if mine is None:
             mine = _PlainRun(f"p{me.pid}.{me.start_ticks}", me.pid, now_s, [])
             runs.append(mine)
@@ -97,12 +102,18 @@ def join_plain(who: Identity, environ: Mapping[str, str]) -> tuple[int, str]:
     return mine.first_pid, mine.run
 
 
-def _fits(run: _PlainRun, me: _Member) -> bool:
+def _fits(run: _PlainRun, me: _Member, now_s: float) -> bool:
+    if now_s - run.started_s > ALL_GONE_S and not any(_lives(member) for member in run.members):
+        return False
     taken = [member for member in run.members if member.rank == me.rank]
-    living = [member for member in taken if registry.start_ticks(member.pid) == member.start_ticks]
+    living = [member for member in taken if _lives(member)]
     if living:
         return living[-1].master == me.master
     return not taken
+
+
+def _lives(member: _Member) -> bool:
+    return registry.start_ticks(member.pid) == member.start_ticks
 
 
 def script_path() -> str:

@@ -109,7 +109,7 @@ class StatePage:
         words, found = self.words, []
         for index in range(layout.SLOTS):
             at = layout.SLOTS_AT + index * layout.SLOT_WORDS
-            if words[at + layout.SLOT_CALL]:
+            if 0 < words[at + layout.SLOT_CALL] < len(layout.CALLS):
                 found.append(
                     (
                         words[at + layout.SLOT_CALL],

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import ddtop
 from ddtop import registry
 from ddtop.agent import loader, ptracer, spawn, stacks
-from ddtop.agent.collectives import Collectives
+from ddtop.agent.collectives import STUCK_NS, Collectives
 from ddtop.agent.guard import guard
 from ddtop.agent.place import BACKWARD, COLLECTIVE, Seen
 from ddtop.agent.runtime import RELAY_SILENT_NS, REPORT_EVERY_NS, STATUS_EVERY_NS
 from ddtop.link.rank_side import RankLink
 from ddtop.wire import frames
 from ddtop.wire import page as layout
-from ddtop.wire.records import ACTIVITIES, AnyRecord, Command, Groups, Hello, OpenCall, Place, RankState
+from ddtop.wire.records import ACTIVITIES, P2P_CALLS, AnyRecord, Command, Groups, Hello, OpenCall, Place, RankState
 
 if TYPE_CHECKING:
     from ddtop.agent.runtime import Runtime
@@ -68,7 +68,9 @@ class Reporter:
             if running.destroyed:
                 self._collectives.forget_groups()
             else:
-                waiting = self._seen is not None and self._seen.activity in (COLLECTIVE, BACKWARD)
+                waiting = (
+                    self._seen is not None and self._seen.activity in (COLLECTIVE, BACKWARD) and not self._in_p2p()
+                )
                 guard.run("collectives", self._collectives.sample, now, unix_minus_mono, waiting)
         if greet:
             self._say_hello()
@@ -118,6 +120,11 @@ class Reporter:
         if key != self._place_key:
             self._place_key, self._place_since = key, now
 
+    def _in_p2p(self) -> bool:
+        # Its sequence numbers are those of collectives too: they must not be guessed to be one that is open.
+        calls = self._running.page.open_calls()
+        return any(layout.CALLS[call] in P2P_CALLS for call, *_ in calls)
+
     def _look_at_iterations(self, now: int) -> None:
         words = self._running.page.words
         batches = words[layout.BATCHES_AT]
@@ -147,8 +154,8 @@ class Reporter:
 
     def _send(self, record: AnyRecord) -> None:
         running = self._running
-        stuck = self._collectives.stuck
-        key = f"{stuck[0]}|{stuck[1]}|{running.who.attempt}" if stuck else None
+        stuck = self._collectives.stuck or self._stuck_call()
+        key = "|".join(str(part) for part in (*stuck, running.who.attempt)) if stuck else None
         self._link.send(
             frames.seal(
                 record,
@@ -161,6 +168,14 @@ class Reporter:
                 stuck_key=key,
             )
         )
+
+    def _stuck_call(self) -> tuple[object, ...] | None:
+        """The call for single ranks that has been open for a second: name, peer, and since when."""
+        now = time.monotonic_ns()
+        for call, since, peer, _, _ in self._running.page.open_calls():
+            if now - since > STUCK_NS and layout.CALLS[call] in P2P_CALLS:
+                return layout.CALLS[call], peer, since
+        return None
 
     def _on_alive(self, command: Command) -> None:
         if command.instance != self._relay:
@@ -229,7 +244,6 @@ class Reporter:
         calls = tuple(
             OpenCall(layout.CALLS[call] or "", since + unix_minus_mono, peer if peer >= 0 else None, tag, thread)
             for call, since, peer, tag, thread in running.page.open_calls()
-            if 0 < call < len(layout.CALLS)
         )
         source = words[layout.ITERATION_SOURCE_AT]
         moved = max(collectives.moved_at or 0, self._moved_at or 0)
@@ -252,7 +266,7 @@ class Reporter:
                 loader=loader.sample(running, unix_minus_mono),
                 exception=running.exception,
                 progress_unix_ns=moved + unix_minus_mono if moved else None,
-                healthy_wait_max_ms=collectives.healthy_wait_max_ms(),
+                healthy_wait_max_ms=self._healthy_wait_max_ms(),
                 agent_cpu_ns=time.thread_time_ns(),
                 drops=self._link.drops,
                 probes_off=tuple(f"{name}: {reason}" for name, reason in guard.off.items()),
@@ -260,6 +274,11 @@ class Reporter:
                 recorder_skips=collectives.skips,
             )
         )
+
+    def _healthy_wait_max_ms(self) -> float | None:
+        peers = max(self._running.peer_waits, default=0) / 1e6
+        collectives = self._collectives.healthy_wait_max_ms()
+        return max(collectives or 0.0, peers) if peers else collectives
 
     def _place(self, unix_minus_mono: int) -> Place | None:
         seen = self._seen

@@ -16,6 +16,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,7 @@ BEFORE_FORK_S = 0.005
 AT_EXIT_S = 0.3
 GIL_LATE_NS = 50_000_000
 FULL_COLLECTION = 2
+PEER_WAITS_KEPT = 100
 
 _current: Runtime | None = None
 _dropped: list[object] = []
@@ -68,6 +70,7 @@ class Runtime:
         self.loader: ref[Any] | None = None
         self.loader_id = 0
         self.exception: LastException | None = None
+        self.peer_waits: deque[int] = deque(maxlen=PEER_WAITS_KEPT)
         self.joined = False
         self.destroyed = False
         self.exiting = False
@@ -136,6 +139,9 @@ class Runtime:
 
     def _run(self) -> None:
         guard.run("runtime", self._loop)
+        if self.is_here():
+            # Silence from here on says nothing about the GIL: nobody must send the dump signal because of it.
+            self.page.words[layout.HEARTBEAT_AT] = 0
 
     def _loop(self) -> None:
         from ddtop.agent.report import Reporter

@@ -12,6 +12,7 @@ import time
 from types import FrameType
 
 from ddtop.agent.place import FrameReader
+from ddtop.wire.fitting import fitting
 from ddtop.wire.records import StackFrame, Stacks, ThreadStack
 
 THREADS_MAX, FRAMES_MAX = 128, 64
@@ -40,7 +41,7 @@ def take(request: str, rank: int | None, pid: int, reader: FrameReader, automati
         pid=pid,
         taken_unix_ns=time.time_ns(),
         method="agent",
-        threads=threads,
+        threads=fitting(threads),
         pause_ns=time.perf_counter_ns() - began,
         automatic=automatic,
         omitted_threads=max(0, len(order) - THREADS_MAX),

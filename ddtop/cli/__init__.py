@@ -28,18 +28,34 @@ def cli(context: click.Context) -> None:
     Start a job with DDTOP=1 in its environment, then type ddtop.
     """
     if context.invoked_subcommand is None:
-        context.invoke(attach, job=None, wait=False, readonly=False)
+        context.invoke(attach, job=None, wait=False, readonly=False, pids=None)
 
 
 @cli.command()
 @JOB
 @WAIT
 @click.option("--readonly", is_flag=True, help="No key may act on the job.")
-def attach(job: str | None, wait: bool, readonly: bool) -> None:
+@click.option("--pid", "pids", help="Processes that were started without DDTOP, from outside: 4711,4712")
+def attach(job: str | None, wait: bool, readonly: bool, pids: str | None) -> None:
     """The dashboard on a live or ended job."""
+    if pids is not None:
+        if job is not None:
+            raise CommandError("ddtop: --pid stands alone: it watches processes, not a job", USAGE)
+        from ddtop.cli.outside import attach_to
+
+        sys.exit(attach_to(pids, readonly))
     from ddtop.cli import looking
 
     looking.attach(job, WAIT_S if wait else 0.0, readonly)
+
+
+@cli.command()
+@click.argument("what", metavar="FILE|JOB")
+def replay(what: str) -> None:
+    """The dashboard on a journal, at any moment: [ ] { } go back and forth in time."""
+    from ddtop.cli import replaying
+
+    replaying.replay(what)
 
 
 @cli.command()
@@ -63,6 +79,64 @@ def diagnose(job: str | None, wait: bool, as_json: bool, seconds: float) -> None
     from ddtop.cli import looking
 
     sys.exit(looking.diagnose(job, WAIT_S if wait else 0.0, as_json, seconds))
+
+
+@cli.command()
+@JOB
+@WAIT
+@AS_JSON
+@click.option("--rank", "ranks", help="Only these ranks: 0,3-5.")
+@click.option("--native", is_flag=True, help="With C and C++ frames, through py-spy; each process stops for a moment.")
+@click.option("--tree", is_flag=True, help="Every frame once, with the ranks that go through it.")
+@click.option("--threads", is_flag=True, help="All frames of the other threads too.")
+@click.option("--last", is_flag=True, help="The stacks that were taken last; nobody is asked.")
+@click.option("--pid", "pids", help="Processes that were started without DDTOP, through py-spy: 4711,4712")
+def stacks(
+    job: str | None,
+    wait: bool,
+    as_json: bool,
+    ranks: str | None,
+    native: bool,
+    tree: bool,
+    threads: bool,
+    last: bool,
+    pids: str | None,
+) -> None:
+    """The stacks of all ranks, those alike together. Exit code 1: a rank did not answer, 3: no contact."""
+    if pids is not None:
+        if job is not None or ranks is not None:
+            raise CommandError("ddtop: --pid stands alone: it asks processes, not a job's ranks", USAGE)
+        from ddtop.cli.outside import stacks_of
+
+        sys.exit(stacks_of(pids, native, as_json, tree, threads))
+    from ddtop.cli.stacks import Wanted
+    from ddtop.cli.stacks import stacks as ask
+
+    wanted = Wanted((), native, as_json, tree, threads, last)
+    sys.exit(ask(job, WAIT_S if wait else 0.0, ranks, wanted))
+
+
+@cli.command()
+@JOB
+@WAIT
+@click.option("-o", "output", metavar="FILE", help="Where to write it; - is stdout.")
+def report(job: str | None, wait: bool, output: str | None) -> None:
+    """Verdict, stacks, environment and what happened, in one redacted file for a ticket."""
+    from ddtop.cli import reporting
+
+    sys.exit(reporting.report(job, WAIT_S if wait else 0.0, output))
+
+
+@cli.command(name="signal")
+@click.argument("job")
+@click.option("--rank", "ranks", required=True, help="To these ranks: 0,3-5.")
+@click.argument("signal", metavar="SIG")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def send_signal(job: str, ranks: str, signal: str, yes: bool) -> None:
+    """Send a signal to ranks of a job, after asking: ddtop signal JOB --rank 3 TERM"""
+    from ddtop.cli.signalling import send
+
+    sys.exit(send(job, ranks, signal, yes))
 
 
 @cli.command()
@@ -98,6 +172,27 @@ def demo(fault: str, ranks: int) -> None:
     from ddtop.cli.running import run_demo
 
     sys.exit(run_demo(fault, ranks))
+
+
+@cli.command()
+@JOB
+@WAIT
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, stable and versioned.")
+@click.option("--on-critical", metavar="CMD", help="Run for each critical finding that appears; its JSON is on stdin.")
+def watch(job: str | None, wait: bool, as_json: bool, on_critical: str | None) -> None:
+    """One line an event until the job ends. Exit code 0: it ended well, 1: it did not, 3: no contact."""
+    from ddtop.cli import watching
+
+    sys.exit(watching.watch(job, WAIT_S if wait else 0.0, as_json, on_critical))
+
+
+@cli.command()
+@click.argument("kind", required=False)
+def explain(kind: str | None) -> None:
+    """What a finding means, how it is found, what to do; without KIND: which there are."""
+    from ddtop.cli import explaining
+
+    explaining.explain(kind)
 
 
 @cli.command()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import socket
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +25,8 @@ Line = tuple[str, str, str]
 def examine() -> int:
     """Print every check; 1 if one that matters fails."""
     checks: list[Callable[[], Line]] = [
-        _python, _hook, _torch, _state, _runtime, _key, _page, _loopback, _processes, _ptrace, _gpu, _relays,
+        _python, _hook, _torch, _state, _runtime, _key, _page, _loopback, _processes, _dump_signal,
+        _ptrace, _py_spy, _journal, _gpu, _relays,
     ]  # fmt: skip
     lines = [check() for check in checks]
     for mark, what, text in lines:
@@ -101,11 +105,75 @@ def _processes() -> Line:
     return GOOD, "exits", f"pidfd works (Linux {os.uname().release})"
 
 
+def _dump_signal() -> Line:
+    """Not only set up but sent, to this process."""
+    from ddtop.agent.dump_file import DumpFile
+    from ddtop.relay import faulttext
+
+    with tempfile.TemporaryDirectory() as folder:
+        dump = DumpFile(Path(folder), "doctor.stacks", os.environ.get("DDTOP_SIGNAL", ""))
+        if dump.signal is None or dump.path is None:
+            return NOTE, "dump signal", f"{dump.off}: a rank whose agent is silent gives no stacks"
+        os.kill(os.getpid(), dump.signal)
+        stacks = faulttext.parse(dump.path.read_bytes())
+        faulthandler.unregister(dump.signal)
+    if not stacks:
+        return NOTE, "dump signal", f"signal {dump.signal} came, but faulthandler wrote nothing"
+    return GOOD, "dump signal", f"signal {dump.signal} makes faulthandler write the stacks"
+
+
 def _ptrace() -> Line:
-    path = Path("/proc/sys/kernel/yama/ptrace_scope")
-    scope = path.read_text().strip() if path.exists() else "0"
-    text = {"0": "not restricted", "1": "children only (Yama 1)", "2": "root only (Yama 2)", "3": "off (Yama 3)"}
-    return GOOD if scope == "0" else NOTE, "ptrace", text.get(scope, scope)
+    from ddtop.relay.pyspy import may_trace_others, yama_scope
+
+    scope = yama_scope()
+    if scope == 3:
+        return NOTE, "ptrace", "off until the next boot (Yama 3): no py-spy"
+    if not scope:
+        return GOOD, "ptrace", "not restricted: py-spy reads your processes"
+    if may_trace_others():
+        return GOOD, "ptrace", f"restricted (Yama {scope}), not for this user"
+    if scope == 2:
+        return NOTE, "ptrace", "root only (Yama 2): no py-spy; with root: sudo py-spy dump --pid P"
+    text = "parents only (Yama 1): py-spy reads the ranks of a DDTOP=1 job, for others: sudo py-spy dump --pid P"
+    return NOTE, "ptrace", text
+
+
+def _py_spy() -> Line:
+    from ddtop.relay.pyspy import NOT_INSTALLED, find
+
+    program = find()
+    if program is None:
+        return NOTE, "py-spy", f"{NOT_INSTALLED.removeprefix('py-spy is ')} (for --native and --pid)"
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        return NOTE, "py-spy", f"{program} does not start: {error}"
+    version = done.stdout.split()[-1] if done.stdout.split() else "?"
+    numbers = [int(part) for part in version.split(".") if part.isdigit()]
+    if numbers and numbers < [0, 4]:
+        return NOTE, "py-spy", f"{version}: one that is killed can leave its target stopped; pip install -U py-spy"
+    return GOOD, "py-spy", f"{version} ({program})"
+
+
+def _journal() -> Line:
+    from ddtop.relay.blackbox import budget
+
+    size, problem = budget(os.environ)
+    try:
+        folder = registry.state_dir()
+        free = os.statvfs(folder)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"ddtop")
+    except (OSError, registry.RegistryError) as error:
+        return BAD, "journal", f"cannot be written: {error}"
+    if problem is not None:
+        return NOTE, "journal", problem
+    if size == 0:
+        return NOTE, "journal", "switched off by DDTOP_JOURNAL_MIB: nothing to replay after the end"
+    room = free.f_bavail * free.f_frsize
+    if room < 2 * size:
+        return NOTE, "journal", f"only {room >> 20:,} MiB free in {folder}, a job may write {size >> 20} MiB"
+    return GOOD, "journal", f"at most {size >> 20} MiB a job, {room >> 20:,} MiB free in {folder}"
 
 
 def _gpu() -> Line:

@@ -100,7 +100,7 @@ def health(entry: registry.JobEntry, now_unix_ns: int) -> str | None:
 
     try:
         live = entry.reachable(now_unix_ns)
-        return (look_once(entry, HEALTH_LOOK_S) if live else last_state(entry))[1].health
+        return (look_once(entry, HEALTH_LOOK_S) if live else last_state(entry, from_journal=False))[1].health
     except (UnreachableError, registry.RegistryError):
         return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 
 import click
 
@@ -72,6 +73,13 @@ def attach(name: str | None, wait_s: float, readonly: bool) -> None:
         click.echo(f"ddtop: {why}, so here is the status table instead of the dashboard", err=True)
         status(entry.job, 0.0, False)
         return
+    if entry.over(time.time_ns()):
+        from ddtop.cli import replaying
+
+        found = replaying.journal_of(entry)
+        if found is not None:
+            replaying.show(found)
+            return
     show(entry, readonly)
 
 
@@ -80,4 +88,4 @@ def show(entry: registry.JobEntry, readonly: bool) -> None:
     from ddtop.ui.app import DdtopApp
     from ddtop.ui.live import LiveSource
 
-    DdtopApp(LiveSource(entry), entry.job, readonly=readonly).run()
+    DdtopApp(LiveSource(entry, controller=not readonly), entry.job, readonly=readonly).run()

@@ -166,8 +166,7 @@ def _end(training: subprocess.Popen[bytes], name: str) -> None:
             until = time.monotonic() + END_S
             while registry.start_ticks(relay.relay_pid) == relay.relay_start_ticks and time.monotonic() < until:
                 time.sleep(0.02)
-        registry.entry_path(relay).unlink(missing_ok=True)
-        registry.last_state_path(relay.job, relay.run).unlink(missing_ok=True)
+        registry.remove(relay)
 
 
 def _members(name: str) -> list[tuple[int, int]]:

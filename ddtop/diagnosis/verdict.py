@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddtop.diagnosis.finding import CRITICAL, INFO, SEVERITIES, WARNING, Finding, Verdict
-from ddtop.diagnosis.rules import absent, departures, input_bound, mismatch, stopped, stuck
+from ddtop.diagnosis.rules import absent, deadlock, departures, input_bound, io_stall, mismatch, stopped, stuck
 from ddtop.diagnosis.words import duration, rank_range, ranks_text
 from ddtop.model.ending import failed
 from ddtop.model.facts import Snapshot, State
@@ -14,7 +14,8 @@ def diagnose(snapshot: Snapshot, policy: Policy = POLICY) -> tuple[Finding, ...]
     """The findings of this moment, worst first, one a root cause.
 
     A departure explains every wait that follows it; a stopped rank explains the waits for it; a mismatch explains the
-    ranks that seem to stand elsewhere because of it. Only what is left over is asked further.
+    ranks that seem to stand elsewhere because of it; of a rank that a dead disk holds nothing else is said. Only what is left
+    over is asked further.
     """
     found = departures.rule(snapshot, policy)
     if snapshot.ended is None and not _explains_all(found, snapshot):
@@ -22,9 +23,11 @@ def diagnose(snapshot: Snapshot, policy: Policy = POLICY) -> tuple[Finding, ...]
         differing = mismatch.rule(snapshot, policy)
         found += halted or differing
         if not found:
-            found += absent.rule(snapshot, policy)
-        if not found:
-            found += stuck.rule(snapshot, policy)
+            found += deadlock.rule(snapshot, policy)
+            stalled = io_stall.rule(snapshot, policy)
+            found += stalled + absent.rule(snapshot, policy, {rank for one in stalled for rank in one.ranks})
+            if not any(finding.victims for finding in found):
+                found += stuck.rule(snapshot, policy)
         if not any(finding.severity == CRITICAL for finding in found):
             found += input_bound.rule(snapshot, policy)
     return tuple(sorted(found, key=lambda finding: (SEVERITIES.index(finding.severity), finding.since_unix_ns)))
@@ -73,7 +76,10 @@ def _quiet(snapshot: Snapshot) -> str:
     unjudged = [
         rank.rank
         for rank in snapshot.ranks
-        if rank.wait is None and rank.place is not None and rank.place.waits_on in ("p2p", "collective")
+        if rank.wait is None
+        and rank.place is not None
+        and rank.place.waits_on in ("p2p", "collective")
+        and not any(wait.rank == rank.rank for wait in snapshot.peer_waits)
     ]
     if unjudged:
         return (

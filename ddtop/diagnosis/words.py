@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import prod
 
-from ddtop.model.facts import RankFacts
+from ddtop.model.facts import Blame, PeerWait
 from ddtop.wire.records import Collective, Group, Place
 
 
@@ -53,70 +53,29 @@ def file_line(place: Place) -> str:
     return f"{place.file.rpartition('/')[2]}:{place.line}"
 
 
-_WAITS = {
-    "DataLoader": "in the DataLoader",
-    "child": "waiting for a child process",
-    "lock": "waiting for a lock",
-    "queue": "waiting for a queue",
-    "pipe": "waiting on a pipe",
-    "socket": "waiting on a socket",
-    "file": "reading or writing a file",
-    "debugger": "in a debugger",
-    "compile": "compiling",
-    "exit": "waiting at exit for its other threads",
-}
-
-
-def where(facts: RankFacts) -> str:
-    """Where a rank is instead, to follow "has been" or "is": `in the DataLoader (data.py:40 load_image)`."""
-    call = next((call.name for call in facts.open_calls), None)
-    place = facts.place
-    if place is None:
-        return f"in {call}" if call else "at a place that cannot be seen"
-    spot, doing = f"{file_line(place)} {place.function}", None
-    if call is not None:
-        doing = f"in {call}"
-    elif facts.activity == "loader":
-        doing = "in the DataLoader"
-    elif place.waits_on == "collective":
-        doing = f"in {place.callee or 'a collective'}"
-    elif place.waits_on in _WAITS:
-        doing = _WAITS[place.waits_on]
-    elif (kernel := _kernel_wait(facts)) is not None and facts.working is False:
-        return f"{kernel} in {place.function} ({file_line(place)})"
-    elif facts.activity in ("forward", "backward", "optimizer") and place.callee:
-        doing = f"in {facts.activity}"
-    return f"{doing} ({spot})" if doing else f"in {place.function} ({file_line(place)})"
-
-
-_KERNEL_WAITS = (
-    ("nanosleep", "asleep"),
-    ("pipe_read", "reading a pipe"),
-    ("pipe_write", "writing to a pipe"),
-    ("do_wait", "waiting for a child process"),
-    ("futex", "waiting for a lock"),
-    ("unix_stream", "waiting on a socket"),
-    ("wait_woken", "waiting on a socket"),
-    ("sk_wait", "waiting on a socket"),
-    ("n_tty_read", "waiting for input from the terminal"),
-    ("nfs", "waiting for a file server"),
-)
-
-
-def _kernel_wait(facts: RankFacts) -> str | None:
-    """What the main thread waits on, from the kernel's own word for it. Check: `cat /proc/PID/wchan`."""
-    process = facts.process
-    if process is None or process.wchan is None or process.state not in "SD":
-        return None
-    return next((text for part, text in _KERNEL_WAITS if part in process.wchan), None)
-
-
 def collective_text(op: str | None, seq: int | None, group: str | None) -> str:
     """`all_reduce #1203 of default_pg`."""
     text = op or "collective"
     if seq is not None:
         text += f" #{seq}"
     return f"{text} of {group}" if group else text
+
+
+def peer_text(wait: PeerWait) -> str:
+    """`recv from rank 0, tag 7`, `send to rank 2`, `monitored_barrier`; the tag only where it is not the default."""
+    if wait.peer is None:
+        return wait.call
+    tag = f", tag {wait.tag}" if wait.tag else ""
+    return f"{wait.call} {'from' if wait.call == 'recv' else 'to'} rank {wait.peer}{tag}"
+
+
+def waited_text(blame: Blame, groups: Iterable[Group]) -> str:
+    """In what the waiters of a blamed rank wait: a collective of a group, or a call for single ranks."""
+    if blame.peer_wait is not None:
+        single = len(blame.waiters) == 1
+        return peer_text(blame.peer_wait) if single else blame.peer_wait.call
+    name = names_of_groups(groups).get(blame.group, blame.group) if blame.group is not None else None
+    return collective_text(blame.op, blame.seq, name)
 
 
 def tensor_text(collective: Collective) -> str:

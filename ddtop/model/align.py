@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ddtop.model.facts import Blame, RankFacts, State, Wait
+from ddtop.model.facts import Blame, PeerWait, RankFacts, State, Wait
 from ddtop.model.policy import Policy
-from ddtop.wire.records import Collective, Group, GroupProgress
+from ddtop.wire.records import P2P_CALLS, Collective, Group, GroupProgress
 
 GONE, STOPPED, STILL, WORKING, UNKNOWN = "gone", "stopped", "still", "working", "unknown"
 
@@ -76,31 +76,106 @@ def _is_behind(other: RankFacts | None, group: str, seq: int) -> bool:
     return progress is None or comparable_seq(progress) < seq
 
 
+def edges_of(waits: Iterable[Wait], peer_waits: Iterable[PeerWait]) -> dict[int, set[int]]:
+    """Who waits for whom: each waiting rank with all that it waits for, itself left out."""
+    edges: dict[int, set[int]] = {}
+    every: list[Wait | PeerWait] = [*waits, *peer_waits]
+    for wait in every:
+        if wait.behind:
+            edges.setdefault(wait.rank, set()).update(set(wait.behind) - {wait.rank})
+    return edges
+
+
 def blames_of(
-    ranks: Mapping[int, RankFacts], waits: tuple[Wait, ...], now_unix_ns: int, policy: Policy
+    ranks: Mapping[int, RankFacts],
+    waits: tuple[Wait, ...],
+    peer_waits: tuple[PeerWait, ...],
+    now_unix_ns: int,
+    policy: Policy,
 ) -> tuple[Blame, ...]:
     """The ends of all chains of waits, those that are waited for by most first."""
-    edges: dict[int, set[int]] = {}
-    for wait in waits:
-        edges.setdefault(wait.rank, set()).update(wait.behind)
+    edges = edges_of(waits, peer_waits)
+    held = {wait.rank for wait in waits} | {wait.rank for wait in peer_waits}
     waiters: dict[int, set[int]] = {}
     for rank in edges:
         for root in _ends(rank, edges):
-            if not _waits_elsewhere(ranks.get(root)):
+            # One that waits for nobody who is elsewhere: its own wait is about to end, or the network's.
+            if root not in held and not _waits_elsewhere(ranks.get(root)):
                 waiters.setdefault(root, set()).add(rank)
-    found = []
-    for root, who in waiters.items():
-        direct = [wait for wait in waits if root in wait.behind and wait.rank in who]
-        first = min(direct, key=lambda wait: wait.since_unix_ns)
-        standing = standing_of(ranks.get(root))
-        limit_s = limit_of(standing, [ranks[rank] for rank in who], policy)
-        due = now_unix_ns - first.since_unix_ns > limit_s * 1e9
-        found.append(
-            Blame(
-                root, tuple(sorted(who)), first.group, first.seq, first.op, first.since_unix_ns, standing, limit_s, due
-            )
-        )
+    found = [_blame(root, who, ranks, waits, peer_waits, now_unix_ns, policy) for root, who in waiters.items()]
     return tuple(sorted(found, key=lambda blame: (-len(blame.waiters), blame.root)))
+
+
+def _blame(
+    root: int,
+    who: set[int],
+    ranks: Mapping[int, RankFacts],
+    waits: tuple[Wait, ...],
+    peer_waits: tuple[PeerWait, ...],
+    now_unix_ns: int,
+    policy: Policy,
+) -> Blame:
+    direct = [wait for wait in waits if root in wait.behind and wait.rank in who]
+    single = [wait for wait in peer_waits if root in wait.behind and wait.rank in who]
+    standing = standing_of(ranks.get(root))
+    limit_s = limit_of(standing, [ranks[rank] for rank in who], policy)
+    since = min([wait.since_unix_ns for wait in direct] + [wait.since_unix_ns for wait in single])
+    due = now_unix_ns - since > limit_s * 1e9
+    everyone = tuple(sorted(who))
+    if direct:
+        first = min(direct, key=lambda wait: wait.since_unix_ns)
+        return Blame(root, everyone, first.group, first.seq, first.op, since, standing, limit_s, due)
+    peer = min(single, key=lambda wait: wait.since_unix_ns)
+    return Blame(root, everyone, None, None, peer.call, since, standing, limit_s, due, peer)
+
+
+def cycles_of(waits: tuple[Wait, ...], peer_waits: tuple[PeerWait, ...]) -> tuple[tuple[int, ...], ...]:
+    """Sets of ranks that wait for each other and for nobody outside: no end of a chain explains them.
+
+    These are the strongly connected components (Tarjan, without recursion) that no edge leaves.
+    """
+    edges = edges_of(waits, peer_waits)
+    found = []
+    for component in _components(edges):
+        inside = set(component)
+        if len(inside) > 1 and all(edges.get(rank, set()) <= inside for rank in inside):
+            found.append(tuple(sorted(inside)))
+    return tuple(sorted(found))
+
+
+def _components(edges: Mapping[int, set[int]]) -> list[list[int]]:
+    number: dict[int, int] = {}
+    lowest: dict[int, int] = {}
+    stack: list[int] = []
+    on_stack: set[int] = set()
+    found: list[list[int]] = []
+    for start in edges:
+        if start in number:
+            continue
+        todo = [(start, iter(sorted(edges[start])))]
+        number[start] = lowest[start] = len(number)
+        stack.append(start)
+        on_stack.add(start)
+        while todo:
+            rank, others = todo[-1]
+            other = next(others, None)
+            if other is None:
+                todo.pop()
+                if todo:
+                    lowest[todo[-1][0]] = min(lowest[todo[-1][0]], lowest[rank])
+                if lowest[rank] == number[rank]:
+                    component = stack[stack.index(rank) :]
+                    del stack[-len(component) :]
+                    on_stack.difference_update(component)
+                    found.append(component)
+            elif other not in number:
+                number[other] = lowest[other] = len(number)
+                stack.append(other)
+                on_stack.add(other)
+                todo.append((other, iter(sorted(edges.get(other, ())))))
+            elif other in on_stack:
+                lowest[rank] = min(lowest[rank], number[other])
+    return found
 
 
 def _ends(start: int, edges: Mapping[int, set[int]]) -> set[int]:
@@ -120,7 +195,10 @@ def _ends(start: int, edges: Mapping[int, set[int]]) -> set[int]:
 
 def _waits_elsewhere(facts: RankFacts | None) -> bool:
     """It is inside a wait that these numbers do not show: point-to-point."""
-    return facts is not None and not facts.gone and facts.place is not None and facts.place.waits_on == "p2p"
+    if facts is None or facts.gone:
+        return False
+    in_p2p = facts.place is not None and facts.place.waits_on == "p2p"
+    return in_p2p or any(call.name in P2P_CALLS for call in facts.open_calls)
 
 
 def standing_of(facts: RankFacts | None) -> str:

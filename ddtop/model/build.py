@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ddtop.model import align
 from ddtop.model.ending import ended
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State, Wait
+from ddtop.model.peers import peer_waits_of
 from ddtop.model.policy import Policy
 from ddtop.wire.records import Collective, RankState, Stacks
 
@@ -27,7 +28,8 @@ def snapshot(job: Job, now_unix_ns: int) -> Snapshot:
     facts = {rank: _facts(rank, memory, now_unix_ns, policy) for rank, memory in job.ranks.items()}
     groups = tuple(sorted(job.groups.values(), key=lambda group: group.name))
     waits = align.waits_of(facts, groups)
-    blames = align.blames_of(facts, waits, now_unix_ns, policy)
+    peer_waits = peer_waits_of(facts)
+    blames = align.blames_of(facts, waits, peer_waits, now_unix_ns, policy)
     facts = _with_waits(facts, waits, blames, now_unix_ns, policy)
     ranks = tuple(facts.get(rank) or RankFacts(rank, State.MISSING) for rank in range(job.world_size))
     launchers = [host.launcher_alive for _, host in job.hosts.values() if host.launcher_alive is not None]
@@ -55,6 +57,8 @@ def snapshot(job: Job, now_unix_ns: int) -> Snapshot:
         hosts=tuple(host for _, host in sorted(job.hosts.values(), key=lambda item: item[1].host)),
         waits=waits,
         blames=blames,
+        peer_waits=peer_waits,
+        cycles=align.cycles_of(waits, peer_waits),
         moving=moving,
         watched_s=max(0.0, (now_unix_ns - (job.first_unix_ns or now_unix_ns)) / 1e9),
         iteration=int(median(iterations)) if iterations else None,

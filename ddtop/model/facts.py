@@ -58,6 +58,21 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class PeerWait:
+    """One rank waits in a call for single ranks: send, recv or monitored_barrier.
+
+    `behind`: those that are not in a call that would let it end; empty: the other side is there. `peer` None: anybody.
+    """
+
+    rank: int
+    call: str
+    peer: int | None
+    tag: int | None
+    since_unix_ns: int
+    behind: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RankFacts:
     """Everything known of one rank at the moment of the snapshot.
 
@@ -143,18 +158,19 @@ class Blame:
 
     `standing` says what is known of it: gone, stopped, still, working or unknown. `limit_s` is how long waiting for such a
     rank is borne, `since_unix_ns` when the first waiter began to wait in `group` for collective `seq`. `due`: the limit
-    has passed.
+    has passed. Where they wait in a call for single ranks, `peer_wait` is the first of these waits, and `group` and `seq` are None.
     """
 
     root: int
     waiters: tuple[int, ...]
-    group: str
-    seq: int
+    group: str | None
+    seq: int | None
     op: str | None
     since_unix_ns: int
     standing: str
     limit_s: float
     due: bool
+    peer_wait: PeerWait | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +186,8 @@ class Ended:
 class Snapshot:
     """One job at one moment.
 
-    `ranks` has one entry a rank of the world, ascending, also for those never seen. `waits` are all open waits.
+    `ranks` has one entry a rank of the world, ascending, also for those never seen. `waits` are all open waits in collectives, `peer_waits` those for single ranks, `cycles` the sets of ranks that wait for each
+    other and for nobody else.
     `moving`: how many ranks made progress in the last seconds; `watched_s`: since the first record of this run.
     `iterations_per_s`: median over the ranks, None while nothing counts iterations.
     """
@@ -187,6 +204,8 @@ class Snapshot:
     hosts: tuple[HostState, ...] = ()
     waits: tuple[Wait, ...] = ()
     blames: tuple[Blame, ...] = ()
+    peer_waits: tuple[PeerWait, ...] = ()
+    cycles: tuple[tuple[int, ...], ...] = ()
     moving: int = 0
     watched_s: float = 0.0
     iteration: int | None = None

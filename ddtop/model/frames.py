@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum
+from functools import lru_cache
 
 from ddtop.wire.records import StackFrame
 
@@ -29,14 +30,19 @@ _SHARED = re.compile(r"^(?:lib)?(?P<name>\w+?)(?:[-_](?:cpu|cuda|python|c))?(?:[
 
 def owner_of(frame: StackFrame) -> Owner:
     """Whose code the frame is."""
-    file = frame.file
-    if frame.user or "/ddtop/demo/" in file or (frame.user is None and file.startswith(_TYPED)):
+    return _judge(frame.file, frame.user)
+
+
+# Thousands of ranks run the same few hundred files.
+@lru_cache(maxsize=4096)
+def _judge(file: str, user: bool | None) -> Owner:
+    if user or "/ddtop/demo/" in file or (user is None and file.startswith(_TYPED)):
         return Owner.USER
     if _OWN.search(file):
         return Owner.OWN
     if not file or _NATIVE.search(file):
         return Owner.NATIVE
-    return Owner.FRAMEWORK if frame.user is False or file.startswith("<") or _LIBRARY.search(file) else Owner.USER
+    return Owner.FRAMEWORK if user is False or file.startswith("<") or _LIBRARY.search(file) else Owner.USER
 
 
 def package_of(file: str) -> str:

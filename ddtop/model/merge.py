@@ -151,13 +151,18 @@ def _places(classes: tuple[StackClass, ...], one: StackClass) -> Iterable[int]:
     return (number for number, other in enumerate(classes) if other is one)
 
 
+_Key = tuple[bool, str, tuple[FrameKey, ...]]
+"""Of a worker, role, frames."""
+_Entry = tuple[Member, ThreadStack, tuple[Frame, ...]]
+
+
 def merge(stacks: Iterable[Stacks], blamed: Iterable[int] = ()) -> Merged:
     """Classes of the threads in these stacks; of a process that answered twice the newest answer counts.
 
     `blamed`: ranks at fault, their classes come first.
     """
     answers = _newest(stacks)
-    found: dict[tuple[bool, str, tuple[FrameKey, ...]], list[tuple[Member, ThreadStack, tuple[Frame, ...]]]] = {}
+    found: dict[_Key, list[_Entry]] = {}
     for one in answers:
         for place, thread in enumerate(one.threads):
             frames = _shown(thread, one.worker)
@@ -168,6 +173,7 @@ def merge(stacks: Iterable[Stacks], blamed: Iterable[int] = ()) -> Merged:
             )
             key = (one.worker, role_of(thread), tuple(frame.key for frame in frames))
             found.setdefault(key, []).append((member, thread, frames))
+    _name_the_nameless(found)
     classes = [_class(key[1], key[0], entries) for key, entries in found.items()]
     at_fault = frozenset(blamed)
     classes.sort(key=lambda one: _order(one, at_fault))
@@ -191,6 +197,18 @@ def merge(stacks: Iterable[Stacks], blamed: Iterable[int] = ()) -> Merged:
         last_unix_ns=max(times, default=None),
         automatic=any(one.automatic for one in asked),
     )
+
+
+def _name_the_nameless(found: dict[_Key, list[_Entry]]) -> None:
+    """Faulthandler knows no names: such a thread is one of those with a name that are at the same place, if that is one class."""
+    named: dict[tuple[bool, tuple[FrameKey, ...]], list[_Key]] = {}
+    for key in found:
+        if key[1] not in (MAIN, UNNAMED):
+            named.setdefault((key[0], key[2]), []).append(key)
+    for key in [key for key in found if key[1] == UNNAMED]:
+        candidates = named.get((key[0], key[2]), [])
+        if len(candidates) == 1:
+            found[candidates[0]] += found.pop(key)
 
 
 def _number(rank: int | None) -> int:
@@ -244,7 +262,7 @@ def _starts_threads(frame: Frame) -> bool:
     return frame.owner is Owner.NATIVE or frame.file.endswith("/threading.py")
 
 
-def _class(role: str, worker: bool, entries: list[tuple[Member, ThreadStack, tuple[Frame, ...]]]) -> StackClass:
+def _class(role: str, worker: bool, entries: list[_Entry]) -> StackClass:
     entries.sort(key=lambda entry: entry[0])
     _, thread, frames = entries[0]
     return StackClass(role, worker, frames, tuple(member for member, _, _ in entries), thread.omitted)

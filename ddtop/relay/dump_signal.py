@@ -1,5 +1,9 @@
 """The dump signal: whether it may be sent to a process, sending it, and what faulthandler wrote.
 
+faulthandler walks all threads' frames without the GIL. While another thread runs Python that can crash the process (seen: one
+run in two, with a second thread in a loop), so the signal is for processes in which no Python can run: an agent that is silent
+has waited for the GIL all that time, so somebody holds it in C and no frame changes; a forked child has stood still.
+
 The default action of the signal is to kill. So it is looked up right before: that it is the same process, that it catches the
 signal, that faulthandler's file is still open under the number that the rank told (a program that closes descriptors would
 otherwise get our text in a file of its own), and that the interpreter is not on its way out, when the handler is taken down.
@@ -37,8 +41,12 @@ def why_not(hello: Hello, pid: int, start_ticks: int) -> str | None:
     if number is None or path is None or hello.dump_fd is None:
         return f"no dump signal: {hello.dump_off or 'not set up'}"
     page = processes.page(hello)
-    if pid == hello.pid and page is not None and page.exiting_mono_ns:
+    if page is None:
+        return "its state page cannot be read"
+    if pid == hello.pid and page.exiting_mono_ns:
         return "in interpreter exit"
+    if pid == hello.pid and not page.heartbeat_mono_ns:
+        return "its agent has ended: Python may run"
     masks = _masks(pid)
     if masks is None or registry.start_ticks(pid) != start_ticks:
         return "gone"

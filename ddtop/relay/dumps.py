@@ -21,10 +21,10 @@ from ddtop.relay.processes import Watched
 from ddtop.relay.pyspy import PySpy
 from ddtop.wire.records import Hello, Stacks, ThreadStack
 
-AGENT_S = 0.7
-"""An agent is woken by the request and answers within milliseconds; one that waits for the GIL gets two and a half ticks."""
 AGENT_SILENT_S = 1.5
-"""Three missed reports: it is not asked at all."""
+"""Three missed reports: it waits for the GIL, which somebody holds in C. Then, and only then, the signal is safe."""
+AGENT_S = 2.0
+"""An agent is woken by the request and answers within milliseconds; one that still reports but does not answer, will not."""
 SIGNAL_S, SIGNAL_AUTOMATIC_S = 0.7, 5.0
 PY_SPY_S = 15.0
 """Reading symbols of a big CUDA build takes seconds."""
@@ -161,9 +161,11 @@ class Dumps:
 
     def _step(self, target: _Target) -> None:
         age = time.monotonic() - target.since
-        if target.step == AGENT and age > AGENT_S:
-            target.why.append(f"its agent did not answer within {AGENT_S:g} s")
+        if target.step == AGENT and _silent(target.watched):
             self._signal(target)
+        elif target.step == AGENT and age > AGENT_S:
+            target.why.append(f"its agent reports, but gave no stacks within {AGENT_S:g} s")
+            self._last_way(target)
         elif target.step == SIGNAL:
             self._read_signal(target, age)
         elif target.step == PY_SPY:
@@ -225,10 +227,11 @@ class Dumps:
             found = f"py-spy took longer than {PY_SPY_S:g} s"
         if found is None:
             return
+        note = target.spy.note
         target.spy.kill()
         target.spy = None
         if not isinstance(found, str):
-            self._answered(target, "py-spy", found)
+            self._answered(target, "py-spy", found, note)
         elif target.native:
             # Better the agent's stacks than none: without native frames, and the reason is in the log line.
             target.native = False
@@ -238,8 +241,10 @@ class Dumps:
             target.why.append(found)
             self._unanswered(target, "; ".join(target.why))
 
-    def _answered(self, target: _Target, method: str, threads: tuple[ThreadStack, ...]) -> None:
-        self._tell(target, method=method, threads=threads)
+    def _answered(
+        self, target: _Target, method: str, threads: tuple[ThreadStack, ...], note: str | None = None
+    ) -> None:
+        self._tell(target, method=method, threads=threads, why=note)
         self._enter(target, DONE)
 
     def _unanswered(self, target: _Target, why: str) -> None:
@@ -345,12 +350,17 @@ def _state(pid: int) -> str | None:
 
 
 def _effort(pid: int) -> tuple[int, int] | None:
-    """(CPU ticks, minor page faults) of a process that sleeps; None if it runs."""
+    """(CPU ticks, minor page faults) of a process all of whose threads sleep; None if one runs."""
     fields = _stat(pid)
-    return (int(fields[11]) + int(fields[12]), int(fields[7])) if fields is not None and fields[0] in "SD" else None
+    try:
+        letters = [(_stat(f"{pid}/task/{task}") or "X")[0] for task in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return None
+    asleep = fields is not None and all(letter in "SD" for letter in letters)
+    return (int(fields[11]) + int(fields[12]), int(fields[7])) if fields is not None and asleep else None
 
 
-def _stat(pid: int) -> list[str] | None:
+def _stat(pid: int | str) -> list[str] | None:
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             text = file.read()

@@ -10,18 +10,24 @@ live the main thread is never written at all. Seen in CPython 3.10 to 3.14:
       File "/a/b\\xe9.py", line 12 in load
       <no Python frame>
       ...                                                        more than 100 frames (indented), or threads (not indented)
+
+From 3.13 on a stack of more than 100 frames ends behind the hundredth without a word. `<freed thread state>`, not
+indented, ends a text of 3.14: the list of threads was lost.
 """
 
 from __future__ import annotations
 
 import re
 
+from ddtop.wire.fitting import fitting
 from ddtop.wire.records import StackFrame, ThreadStack
 
 THREADS_MAX = 256
 """faulthandler stops at 100; a file may hold something else."""
 FRAMES_MAX = 128
-"""faulthandler stops at 100."""
+"""Frames kept of a thread."""
+WRITTEN_MAX = 100
+"""Frames that faulthandler writes of a thread."""
 NAME_MAX = 1000
 """Characters of a path or a function; faulthandler cuts at 500 of them, before escapes."""
 COLLECTING = "Garbage-collecting"
@@ -30,9 +36,11 @@ COLLECTING = "Garbage-collecting"
 _HEAD = re.compile(r"(?:Current thread|Thread) 0x([0-9a-f]{1,16})(?: \[(.{0,64})\])? \(most recent call first\):")
 _LONE_HEAD = "Stack (most recent call first):"
 _ESCAPE = re.compile(r"\\x([0-9a-f]{2})|\\u([0-9a-f]{4})|\\U([0-9a-f]{8})")
-_TAIL_BYTES = 16384
-"""More than one line can have: path and function of 500 characters, ten bytes each."""
+_HEAD_END = b" (most recent call first):\n"
+_LOST_THREADS = ("...", "<freed thread state>")
 _OUTERMOST = ("<module>", "_run_module_as_main")
+_THREAD_BEGINS = "_bootstrap"
+"""Outermost frame of a `threading.Thread`."""
 
 
 def parse(text: str | bytes) -> tuple[ThreadStack, ...]:
@@ -44,7 +52,7 @@ def parse(text: str | bytes) -> tuple[ThreadStack, ...]:
     threads: list[_Thread] = []
     cut = not (text.endswith("\n") if isinstance(text, str) else text.endswith(b"\n"))
     for line in _lines(text):
-        if line == "...":
+        if line in _LOST_THREADS:
             cut = True
             continue
         found = _head(line)
@@ -55,7 +63,7 @@ def parse(text: str | bytes) -> tuple[ThreadStack, ...]:
     if not threads:
         return ()
     last = threads[-1].stack(main=not cut and not threads[-1].started_by_another)
-    return (*(thread.stack(main=False) for thread in threads[: min(len(threads), THREADS_MAX) - 1]), last)
+    return fitting((*(thread.stack(main=False) for thread in threads[: min(len(threads), THREADS_MAX) - 1]), last))
 
 
 def is_complete(data: bytes) -> bool:
@@ -66,9 +74,10 @@ def is_complete(data: bytes) -> bool:
     """
     if not data.endswith(b"\n"):
         return False
-    lines = _lines(data[-_TAIL_BYTES:])
+    last_thread = data[data.rfind(_HEAD_END) + len(_HEAD_END) :] if _HEAD_END in data else b""
+    lines = _lines(last_thread)
     last = lines[-1] if lines else ""
-    if last in ("...", "  ..."):
+    if last in _LOST_THREADS or last == "  ..." or sum(line.startswith("  File ") for line in lines) >= WRITTEN_MAX:
         return True
     # A thread without a frame that is not the last one is followed by an empty line at once, as all threads are.
     if last.startswith("  <") and last.endswith(">"):
@@ -85,25 +94,26 @@ class _Thread:
         self._name = name
         self._frames: list[StackFrame] = []
         self._omitted = 0
+        self._cut = False
 
     @property
     def started_by_another(self) -> bool:
-        """Its outermost frame is that of a `threading.Thread`."""
-        return bool(self._frames) and self._frames[-1].function == "_bootstrap"
+        """It cannot be the main thread."""
+        return bool(self._frames) and self._frames[-1].function == _THREAD_BEGINS
 
     def take(self, line: str) -> None:
         frame = StackFrame(COLLECTING, "", 0) if line == f"  {COLLECTING}" else _frame(line)
         if frame is None:
-            self._omitted += line == "  ..."
+            self._cut |= line == "  ..."
         elif len(self._frames) < FRAMES_MAX:
             self._frames.append(frame)
         else:
             self._omitted += 1
 
     def stack(self, main: bool) -> ThreadStack:
-        return ThreadStack(
-            frames=tuple(self._frames), name=self._name, thread_id=self._thread_id, main=main, omitted=self._omitted
-        )
+        frames = tuple(self._frames)
+        full = len(frames) == WRITTEN_MAX and frames[-1].function not in (*_OUTERMOST, _THREAD_BEGINS)
+        return ThreadStack(frames, self._name, self._thread_id, main, self._omitted + (self._cut or full))
 
 
 def _lines(text: str | bytes) -> list[str]:

@@ -44,6 +44,7 @@ class Watched:
     looks: int = 0
     last_state: str | None = None
     last_wchan: str | None = None
+    stood: bool = False
     oom_kills: int | None = None
     oom_marked: tuple[int, int | None] = (0, None)
     memory_events: Path | None = None
@@ -76,7 +77,7 @@ def watch(hello: Hello, now_mono_ns: int) -> Watched | None:
         os.close(pidfd)
         return None
     watched = Watched(hello, pidfd, now_mono_ns)
-    watched.memory_events, watched.freezer = cgroup.memory_events(hello.pid), cgroup.freezer(hello.pid)
+    watched.memory_events = cgroup.memory_events(hello.pid)
     watched.note_oom(now_mono_ns)
     return watched
 
@@ -95,6 +96,10 @@ def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
     # One look finds every process asleep somewhere; two in the same sleep are worth asking where.
     stands = fields[0] in "SD" and (fields[0], wchan) == (watched.last_state, watched.last_wchan)
     call, file = kernel.sleeping_in(pid) if stands else (None, None)
+    if stands and not watched.stood:
+        # Who freezes a process may have moved it into another group for that.
+        watched.freezer = cgroup.freezer(pid)
+    watched.stood = stands
     watched.last_state, watched.last_wchan = fields[0], wchan
     gc_since_unix_ns, exiting = _from_page(watched, now_mono_ns)
     # utime, stime and those of children that were waited for, then the living children's own.

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from ddtop.wire.fitting import fitting
 from ddtop.wire.records import StackFrame, ThreadStack
 
 OUTPUT_MAX_BYTES = 4 << 20
@@ -150,7 +151,7 @@ def threads(output: bytes, pid: int) -> tuple[ThreadStack, ...] | str:
         return f"py-spy wrote what this ddtop cannot read ({error})"
     # The main thread must not be the one that is left out.
     found.sort(key=lambda thread: not _is_main(thread, pid))
-    return tuple(_stack(thread, pid) for thread in found[:THREADS_MAX])
+    return fitting(tuple(_stack(thread, pid) for thread in found[:THREADS_MAX]))
 
 
 def explain(pid: int, errors: str) -> str:

@@ -21,6 +21,8 @@ from ddtop.ui.screens.main import MainScreen
 from ddtop.ui.session import Session
 from ddtop.ui.source import Source
 
+ARRIVE_S = 0.02
+
 
 class DdtopApp(App[None]):
     """A live view of one job.
@@ -41,6 +43,11 @@ class DdtopApp(App[None]):
         Binding("plus,equals_sign", "interval(1)", "look less often"),
         Binding("minus", "interval(-1)", "look more often"),
         Binding("t", "next_theme", "theme"),
+        Binding("left_square_bracket", "travel(-5)", "5 s back"),
+        Binding("right_square_bracket", "travel(5)", "5 s on"),
+        Binding("left_curly_bracket", "travel(-60)", "a minute back"),
+        Binding("right_curly_bracket", "travel(60)", "a minute on"),
+        Binding("backslash", "travel_back", "to the end"),
     ]
 
     def __init__(
@@ -53,11 +60,11 @@ class DdtopApp(App[None]):
         glyphs: Glyphs | None = None,
     ) -> None:
         super().__init__()
-        self.readonly = readonly
         self.animation_level = "none"
         glyphs = glyphs or glyphs_for(locale.getpreferredencoding(False))
-        self.session = Session(source, job, theme=self._first_theme(), glyphs=glyphs, clock=clock)
+        self.session = Session(source, job, theme=self._first_theme(), glyphs=glyphs, clock=clock, readonly=readonly)
         self._ticker: Timer | None = None
+        self._arrival: Timer | None = None
         for palette in (PALETTES[DARK], PALETTES[LIGHT]):
             self.register_theme(_theme(palette))
         self._use_palette()
@@ -113,6 +120,26 @@ class DdtopApp(App[None]):
         if self._ticker is not None:
             self._ticker.stop()
         self._ticker = self.set_interval(self.session.interval_s, self.tick)
+        self._show()
+
+    def action_travel(self, seconds: float) -> None:
+        """Go back or forth in time."""
+        self.session.travel(seconds)
+        self._arrive_soon()
+
+    def action_travel_back(self) -> None:
+        """To what is true now, or to the end of a recording."""
+        self.session.travel_back()
+        self._arrive_soon()
+
+    def _arrive_soon(self) -> None:
+        """Draw that moment, once for several keys: of a large job it takes longer than a held key repeats."""
+        if self._arrival is None:
+            self._arrival = self.set_timer(ARRIVE_S, self._arrive)
+
+    def _arrive(self) -> None:
+        self._arrival = None
+        self.session.refresh()
         self._show()
 
     def action_next_theme(self) -> None:

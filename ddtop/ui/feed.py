@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from ddtop import journal, registry
@@ -16,8 +17,10 @@ from ddtop.diagnosis.judge import Judge
 from ddtop.link.viewer_side import ViewerLink
 from ddtop.model.facts import Snapshot
 from ddtop.model.job import Job
+from ddtop.ui.asking import Asking
+from ddtop.ui.replay import NO_END, read_recording
 from ddtop.wire import frames
-from ddtop.wire.records import AnyRecord, Command, Reply
+from ddtop.wire.records import AnyRecord, Command, Reply, Stacks
 
 HISTORY_S = 600.0
 """History that a viewer asks for: enough for its sparklines."""
@@ -35,11 +38,16 @@ class UnreachableError(Exception):
 
 
 class Follower:
-    """A job built from frames, with the clock of its relay and the findings that stand."""
+    """A job built from frames, with the clock of its relay and the findings that stand.
 
-    def __init__(self, name: str, clock: Callable[[], int] = time.time_ns) -> None:
+    `answers` counts what came in answer to what this viewer asked (`asking`).
+    """
+
+    def __init__(self, name: str, clock: Callable[[], int] = time.time_ns, asking: Asking | None = None) -> None:
         self.job = Job(name)
         self.judge = Judge()
+        self.asking = asking if asking is not None else Asking()
+        self.answers = 0
         self.garbled = 0
         self.live = False
         self.refusal: str | None = None
@@ -63,13 +71,18 @@ class Follower:
             self._on_reply(record)
             return
         self.job.apply(envelope, record)
+        if isinstance(record, Stacks):
+            self.asking.take_stacks(record, time.monotonic())
+            self.answers += 1
         if self.live and envelope.kind == "HostState":
             offset = envelope.unix_ns - self._clock()
             self._offset_ns = offset if abs(offset) > CLOCK_NS else 0
         self._heard_unix_ns = max(self._heard_unix_ns or 0, envelope.unix_ns)
 
     def _on_reply(self, reply: Reply) -> None:
-        if reply.name == "live":
+        if self.asking.take_reply(reply, time.monotonic()):
+            self.answers += 1
+        elif reply.name == "live":
             self.live = True
         elif reply.name == "rejoin":
             self.rejoin = True
@@ -96,6 +109,28 @@ def request(record: AnyRecord) -> bytes:
     return frames.seal(record, sender="viewer", unix_ns=time.time_ns(), mono_ns=time.monotonic_ns())
 
 
+def join(entry: registry.JobEntry, *, history_s: float = 30.0, controller: bool = False) -> tuple[Follower, ViewerLink]:
+    """A follower that has caught up with the job's relay, and the link to it, which the caller closes.
+
+    Raises:
+        UnreachableError: the relay does not answer, or refuses.
+        RegistryError: the key cannot be read.
+    """
+    follower = Follower(entry.job)
+    link = ViewerLink(entry.address, entry.port, registry.secret(), controller)
+    link.send(request(Command("join", history_s=history_s)))
+    for data in link.receive(JOIN_S):
+        follower.take(data)
+        if follower.live or follower.refusal:
+            break
+    if follower.live and not follower.refusal:
+        return follower, link
+    link.close()
+    if follower.refusal:
+        raise UnreachableError(f"the relay of {entry.job} refuses: {follower.refusal}")
+    raise UnreachableError(f"the relay of {entry.job} (pid {entry.relay_pid}) does not answer on port {entry.port}")
+
+
 def look_once(entry: registry.JobEntry, seconds: float) -> tuple[Snapshot, Verdict]:
     """Snapshot and verdict after watching for `seconds`; from the last state where the relay is gone.
 
@@ -105,20 +140,8 @@ def look_once(entry: registry.JobEntry, seconds: float) -> tuple[Snapshot, Verdi
     """
     if not entry.reachable(time.time_ns()):
         return last_state(entry)
-    follower = Follower(entry.job)
-    link = ViewerLink(entry.address, entry.port, registry.secret())
+    follower, link = join(entry)
     try:
-        link.send(request(Command("join", history_s=30.0)))
-        for data in link.receive(JOIN_S):
-            follower.take(data)
-            if follower.live or follower.refusal:
-                break
-        if follower.refusal:
-            raise UnreachableError(f"the relay of {entry.job} refuses: {follower.refusal}")
-        if not follower.live:
-            raise UnreachableError(
-                f"the relay of {entry.job} (pid {entry.relay_pid}) does not answer on port {entry.port}"
-            )
         return _watch(follower, link, seconds)
     finally:
         link.close()
@@ -135,21 +158,49 @@ def _watch(follower: Follower, link: ViewerLink, seconds: float) -> tuple[Snapsh
     return found
 
 
-def last_state(entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:
-    """What was true at the last moment, as the relay wrote it down.
+def last_state(entry: registry.JobEntry, *, from_journal: bool = True) -> tuple[Snapshot, Verdict]:
+    """What was true at the last moment, as the relay wrote it down; else as its journal has it.
+
+    A relay that was killed left only the journal, whose reading takes seconds where it is large.
 
     Raises:
-        UnreachableError: there is no last state, or it cannot be read.
+        UnreachableError: there is neither, or they cannot be read.
     """
+    ways = [_from_last_state]
+    if from_journal:
+        # A last state is written when the run is over; one beside a run that is not is that of an attempt before.
+        ways.insert(0 if entry.ended_unix_ns is None else 1, _from_journal)
+    problems: list[journal.JournalError] = []
+    for way in ways:
+        try:
+            return way(entry)
+        except journal.JournalError as error:
+            problems.insert(0, error) if way is _from_last_state else problems.append(error)
+    raise UnreachableError(
+        f"the relay of {entry.job} is gone and left no last state ({problems[0]}); "
+        "if the job still runs, its agents start another within 10 s"
+    )
+
+
+def _from_journal(entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:
+    path = registry.journal_path(entry.job, entry.run, entry.sender)
+    recording = read_recording(path, entry.job)
+    snapshot, verdict = recording.last()
+    notes = [f"the journal is damaged: {recording.damage}"] if recording.damage else []
+    if snapshot.ended is None and entry.over(time.time_ns()):
+        snapshot = replace(snapshot, live=False)
+        notes.append(NO_END)
+    elif snapshot.ended is None:
+        notes.append("the relay is gone, this is the last moment of its journal; a job that runs starts another")
+    return replace(snapshot, notes=(*notes, *snapshot.notes)), verdict
+
+
+def _from_last_state(entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:
     follower = Follower(entry.job)
-    path = Path(entry.last_state) if entry.last_state else registry.last_state_path(entry.job, entry.run)
-    try:
-        reading = journal.read(path)
-    except journal.JournalError as error:
-        raise UnreachableError(
-            f"the relay of {entry.job} is gone and left no last state ({error}); "
-            "if the job still runs, its agents start another within 10 s"
-        ) from None
+    path = Path(entry.last_state or registry.last_state_path(entry.job, entry.run, entry.sender))
+    if not entry.last_state and not path.exists():
+        path = registry.last_state_path(entry.job, entry.run)
+    reading = journal.read(path)
     for data in reading.frames:
         follower.take(data)
     if reading.damage:

@@ -42,7 +42,7 @@ class History:
 
     def of(self, rank: int) -> Memory:
         """What is remembered of a rank; empty series where nothing is."""
-        return self._memories.get(rank) or _empty()
+        return self._memories.get(rank) or empty()
 
     def record(self, snapshot: Snapshot) -> None:
         """Take the values of a snapshot; a new run of the job forgets the old one."""
@@ -55,10 +55,11 @@ class History:
         few = len(snapshot.ranks) <= ALL_UP_TO
         ranks = snapshot.ranks if few else [snapshot.rank(number) for number in self._watched]
         for rank in ranks:
-            _append(self._memories.setdefault(rank.rank, _empty()), rank)
+            _append(self._memories.setdefault(rank.rank, empty()), rank)
 
 
-def _empty() -> Memory:
+def empty() -> Memory:
+    """A memory with nothing in it."""
     return Memory(*(deque(maxlen=DEPTH) for _ in SERIES))
 
 

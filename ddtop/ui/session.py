@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from ddtop.ui.excerpts import Excerpts
 from ddtop.ui.history import History
 from ddtop.ui.present import units
 from ddtop.ui.present.banner import Contact
@@ -16,6 +17,8 @@ from ddtop.ui.present.glyphs import UNICODE, Glyphs
 from ddtop.ui.render.palette import DARK, PALETTES, THEMES, Palette
 from ddtop.ui.source import Look, Source
 
+NOTICE_S = 10
+"""Long enough to be read, and gone before it is taken for news."""
 INTERVALS_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -31,7 +34,7 @@ class Session:
     """The state of a viewer.
 
     `shown` is what the screens draw. While `frozen` it is held; the source is asked all the same, so that the feed
-    and the sparklines go on.
+    and the sparklines go on. Who travels in time lets go of what is frozen.
     """
 
     def __init__(
@@ -42,10 +45,16 @@ class Session:
         theme: str = DARK,
         glyphs: Glyphs = UNICODE,
         clock: Callable[[], int] | None = None,
+        readonly: bool = False,
     ) -> None:
+        """`readonly`: nothing may be done to the job from here."""
+        self.readonly = readonly
+        self.excerpts = Excerpts()
+        self._notice = ("", 0)
         self.source = source
         self.job = job
-        self.history = History()
+        self._history, self._no_history = History(), History()
+        self._at_unix_ns: int | None = None
         self.paint = Paint(PALETTES[theme], glyphs)
         self.shown: Look = source.look()
         self.frozen = False
@@ -58,8 +67,8 @@ class Session:
     def refresh(self) -> None:
         """Ask the source once."""
         self._newest = self.source.look()
-        if self._newest.snapshot is not None:
-            self.history.record(self._newest.snapshot)
+        if self._newest.snapshot is not None and not self._newest.travelled:
+            self._history.record(self._newest.snapshot)
         if not self.frozen:
             self.shown = self._newest
 
@@ -68,6 +77,29 @@ class Session:
         self.frozen = not self.frozen and self.shown.snapshot is not None
         if not self.frozen:
             self.shown = self._newest
+
+    @property
+    def history(self) -> History:
+        """The numbers for the sparklines, up to the moment that is shown: of another one they would tell what came after."""
+        return self.shown.past or self._no_history if self.shown.travelled else self._history
+
+    def travel(self, seconds: float) -> None:
+        """Go so far forth (or back: negative) in time; the next look is of that moment. Behind the end is now."""
+        span = self._newest.span
+        if span is None:
+            self.say("nothing has been recorded yet that one could go back to")
+            return
+        at = (span[1] if self._at_unix_ns is None else self._at_unix_ns) + int(seconds * units.SECOND_NS)
+        self._go(max(at, span[0]) if at < span[1] else None)
+
+    def travel_back(self) -> None:
+        """Go to what is true now, or to the end of a recording."""
+        self._go(None)
+
+    def _go(self, at_unix_ns: int | None) -> None:
+        self._at_unix_ns = at_unix_ns
+        self.frozen = False
+        self.source.travel(at_unix_ns)
 
     def contact(self) -> Contact:
         """How the shown facts relate to the job."""
@@ -78,10 +110,26 @@ class Session:
         return replace(contact, frozen_s=(newest.time_unix_ns - held.time_unix_ns) / units.SECOND_NS)
 
     @property
+    def newest(self) -> Look:
+        """What is true now, also while the picture is frozen: stacks that were asked for are wanted at once."""
+        return self._newest
+
+    def say(self, text: str) -> None:
+        """Show a sentence at the foot for some seconds."""
+        self._notice = (text, self._clock())
+
+    @property
+    def notice(self) -> str:
+        """The sentence that is to be shown now, empty for none."""
+        text, said_ns = self._notice
+        return text if self._clock() - said_ns < NOTICE_S * units.SECOND_NS else ""
+
+    @property
     def old(self) -> bool:
-        """Every shown value is from the past, and the job is not known to have ended."""
+        """Every shown value is from the past, where it could be from now: the job is not known to have ended."""
         snapshot = self.shown.snapshot
-        return self.shown.contact is not None and snapshot is not None and snapshot.live
+        past = self.shown.contact is not None and not self.shown.recording
+        return past and snapshot is not None and snapshot.live
 
     def waited_s(self) -> float:
         """Since this viewer started, by its own clock."""

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from ddtop.diagnosis.finding import Verdict
 from ddtop.model.facts import Snapshot
+from ddtop.ui.history import History
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,9 @@ class Look:
     `snapshot` is None until the first records came. `contact` is None while the facts are live, else one sentence
     ("relay not heard for 8 s, trying again"); `contact_age_s` is how old the facts are then. `dump`: the last request for
     stacks. `span`: the first and the last moment (unix ns) that `Source.travel` can go to; `travelled`: this look is of a
-    moment that was travelled to.
+    moment that was travelled to, or of a `recording`, where there is no now. `marks`: when (unix ns) something happened on
+    the way, and what: the severity of a finding that began, or `gone` for a rank that ended. `past`: the ranks' numbers
+    before a moment that was travelled to.
     """
 
     snapshot: Snapshot | None
@@ -50,6 +53,9 @@ class Look:
     dump: Dump | None = None
     span: tuple[int, int] | None = None
     travelled: bool = False
+    recording: bool = False
+    marks: tuple[tuple[int, str], ...] = ()
+    past: History | None = None
 
 
 class Source(Protocol):

@@ -78,7 +78,11 @@ _MEANINGS: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     ("gzip.py", None, "file"),
     ("shutil.py", None, "file"),
     ("glob.py", None, "file"),
-    ("pathlib.py", frozenset({"read_text", "read_bytes", "write_text", "write_bytes", "open", "stat", "exists"}), "file"),
+    (
+        "pathlib.py",
+        frozenset({"read_text", "read_bytes", "write_text", "write_bytes", "open", "stat", "exists"}),
+        "file",
+    ),
     ("os.py", frozenset({"walk", "fwalk", "makedirs"}), "file"),
     ("numpy/lib/npyio.py", None, "file"),
     ("numpy/lib/_npyio_impl.py", None, "file"),

@@ -41,6 +41,8 @@ CALLS = (
     "send",
     "recv",
     "batch_isend_irecv",
+    "isend",
+    "irecv",
 )
 NO_PEER = -1
 

@@ -14,6 +14,8 @@ import msgspec
 
 ACTIVITIES = ("loader", "forward", "backward", "optimizer", "collective", "cuda_sync", "other")
 """Where a main thread is seen; the order of `RankState.activity_samples`."""
+P2P_CALLS = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv", "monitored_barrier"})
+"""Names of `OpenCall`s that wait for single ranks; gloo makes monitored_barrier out of sends and receives."""
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -314,7 +316,8 @@ class ThreadStack(msgspec.Struct, frozen=True, array_like=True):
 class Stacks(Record, frozen=True, array_like=True):
     """The stacks of one process, or why there are none.
 
-    `method`: agent, signal or py-spy; empty for a process that did not answer, then `why` says why in a few words.
+    `method`: agent, signal or py-spy; empty for a process that did not answer, then `why` says why in a few words; with a
+    method, `why` says how this is less than was asked for.
     `request` names the dump that it belongs to. `of_rank` is the rank, also for its DataLoader worker (`worker` True, and
     `pid` the worker's). `pause_ns`: how long the agent held the GIL for it. `automatic`: nobody asked, something stood still.
     """

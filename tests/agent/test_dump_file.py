@@ -108,20 +108,25 @@ def test_it_can_be_switched_off(tmp_path):
 def test_system_calls_of_the_program_are_taken_up_again(tmp_path):
     """chain=True would have dropped SA_RESTART: a read in C code would fail with EINTR."""
     code = """
-import ctypes, threading, time
+import ctypes
 one = made()
-into, out = os.pipe()
-reading = ctypes.CDLL(None, use_errno=True)
-buffer = ctypes.create_string_buffer(8)
-def poke():
-    while Path("/proc/self/wchan").read_text() == "0": pass
-    os.kill(os.getpid(), one.signal)
-    while not written(): pass
-    os.write(out, b"data")
-threading.Thread(target=poke).start()
-print(reading.read(into, buffer, 8), ctypes.get_errno())
+print(one.signal, flush=True)
+print(ctypes.PyDLL(None, use_errno=True).read(0, ctypes.create_string_buffer(8), 8), ctypes.get_errno())
 """
-    assert run(tmp_path, code) == "4 0"
+    with subprocess.Popen(
+        [sys.executable, "-c", HEAD + code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as reader:
+        assert reader.stdin is not None
+        assert reader.stdout is not None
+        number = int(reader.stdout.readline())
+        while "pipe" not in Path(f"/proc/{reader.pid}/wchan").read_text():
+            assert reader.poll() is None
+        os.kill(reader.pid, number)
+        while not (tmp_path / "x.stacks").read_text():
+            assert reader.poll() is None
+        out, _ = reader.communicate("data")
+
+    assert out == "4 0\n"
 
 
 def test_a_forked_child_that_becomes_a_rank_gets_a_file_of_its_own(tmp_path):

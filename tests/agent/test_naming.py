@@ -149,6 +149,22 @@ def test_ranks_that_start_later_than_two_minutes_are_another_run(join, home):
     assert join(1) != first
 
 
+def test_a_run_that_is_all_gone_for_long_takes_no_more(join, home):
+    """Rank 0 was started, stopped and started again half a minute later, then rank 1: it belongs to the second try."""
+    first = join(0)
+    join.shells[0].ends()
+    rewrite(home, lambda runs: runs[0].update(started_s=runs[0]["started_s"] - naming.ALL_GONE_S - 1))
+
+    assert join(1) != first
+
+
+def test_a_rank_that_starts_beside_one_that_crashed_at_once_is_of_its_run(join):
+    first = join(0)
+    join.shells[0].ends()
+
+    assert join(1) == first
+
+
 def test_the_rank_of_a_process_that_is_gone_is_free_in_a_new_run(join):
     """The job crashed at once and was started again within seconds: the new ranks are not the dead ones."""
     first = join(0, MASTER_PORT="29500")

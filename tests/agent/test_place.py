@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import queue
 import subprocess
 import sys
 import sysconfig
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -93,17 +95,40 @@ def looked_at(reader, ident, word):
     raise AssertionError(f"never seen waiting on {word}")
 
 
+def waits_for_a_future(event):
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(event.wait, 10).result()
+
+
+def waits_in_an_event_loop(event):
+    async def waits():
+        while not event.is_set():
+            await asyncio.sleep(0.05)
+
+    asyncio.run(waits())
+
+
+def waits_for_what_a_child_says(event):
+    program = [sys.executable, "-c", "import sys; sys.stdin.read(1)"]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        release = threading.Thread(target=lambda: (event.wait(10), child.kill()))
+        release.start()
+        child.communicate()
+        release.join()
+
+
 @pytest.mark.parametrize(
     ("function", "word"),
     [
         pytest.param(
             waits_for_a_queue, "queue",
         ),
-        (waits_for_a_child, "child"), (waits_for_an_event, "lock"),
+        (waits_for_a_child, "child"), (waits_for_an_event, "lock"), (waits_for_a_future, "future"),
+        (waits_in_an_event_loop, "asyncio"), (waits_for_what_a_child_says, "child"),
     ],
 )  # fmt: skip
 def test_what_a_thread_waits_on_is_told_from_the_library_below_it(function, word):
-    arguments = (threading.Event(),) if function is waits_for_an_event else ()
+    arguments = (threading.Event(),) if function.__code__.co_argcount else ()
     with standing(function, *arguments) as ident:
         seen = looked_at(FrameReader(), ident, word)
         for event in arguments:

@@ -48,6 +48,12 @@ def _relay(options: argparse.Namespace) -> Iterator[Row]:
     yield from relay.measure(5.0 if options.quick else 20.0, _has_torch() and not options.quick)
 
 
+def _journal(options: argparse.Namespace) -> Iterator[Row]:
+    from tests.benchmarks import journal
+
+    yield from journal.measure(3 if options.quick else 9, 5.0 if options.quick else 10.0)
+
+
 def _views(options: argparse.Namespace) -> Iterator[Row]:
     from tests.benchmarks import views
 
@@ -72,6 +78,7 @@ PARTS: dict[str, tuple[str, bool, Part]] = {
     "start": ("the agent's start", False, _start),
     "memory": ("the agent's memory", True, _memory),
     "relay": ("the relay's CPU and memory", False, _relay),
+    "journal": ("the journal's CPU in the relay", False, _journal),
     "views": ("attach, status, jobs", False, _views),
     "dumps": ("stacks of all ranks", False, _dumps),
     "latency": ("from a fault to its name", True, _latency),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ddtop.wire.records import Loader
 from tests.jobs import FakeJob
 
 RESET = "Connection closed by peer [10.0.0.2]:41233"
@@ -152,14 +153,45 @@ def test_one_sigterm_before_the_others_follow_later_is_a_kill():
 def test_orphans_that_hold_its_sockets_are_named():
     """rank 1's DataLoader workers lived on: its peers waited for a dead process without a disconnect."""
     job = training()
-    job.ranks[1].ends(signal=9, orphans=(5001, 5002))
+    job.ranks[1].loader = Loader(workers=2)
+    job.passes(1)
+    job.ranks[1].ends(signal=9, orphans=(5001, 5002), orphan_sockets=5)
     job.others_wait(1)
     job.passes(4)
 
     finding = job.finding()
 
-    assert any("5001, 5002 live on and hold its sockets open" in line for line in finding.evidence)
+    assert finding.summary.endswith("; 2 DataLoader workers outlived it and hold its 5 sockets")
+    assert any("(pids 5001 5002): while they live its peers see no disconnect" in line for line in finding.evidence)
     assert finding.advice.endswith("end the orphans: kill 5001 5002")
+
+
+def test_an_orphan_without_sockets_is_named_and_nothing_is_claimed_of_sockets():
+    """Its shell script for the logs: peers see the disconnect as always."""
+    job = training()
+    job.ranks[1].ends(signal=9, orphans=(5001,), orphan_sockets=0)
+    job.others_wait(1)
+    job.passes(4)
+
+    finding = job.finding()
+
+    assert finding.summary.endswith("; 1 child outlived it")
+    assert not any("disconnect" in line for line in finding.evidence)
+    assert finding.advice.endswith("end the orphans: kill 5001")
+
+
+def test_an_oom_kill_has_the_kernels_own_line():
+    job = training()
+    line = "Memory cgroup out of memory: Killed process 4801 (python) total-vm:9000kB"
+    job.ranks[1].ends(signal=9, oom=True, oom_line=line)
+    job.others_wait(1)
+    job.passes(4)
+
+    finding = job.finding()
+
+    assert "SIGKILL (out of memory)" in finding.summary
+    assert finding.evidence[0] == f"kernel log: {line}"
+    assert "ran out of memory" in finding.advice
 
 
 def test_an_end_that_nobody_could_tell_is_said_as_unknown():

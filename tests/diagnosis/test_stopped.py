@@ -22,7 +22,7 @@ def test_a_stopped_rank_is_named_with_its_pid_and_what_lets_it_go_on():
 
     assert (finding.severity, finding.kind, finding.ranks) == ("critical", "rank-stopped", (1,))
     assert finding.victims == (0, 2, 3)
-    assert finding.summary.startswith("rank 1 has been stopped (SIGSTOP, debugger or frozen) for 5 s")
+    assert finding.summary.startswith("rank 1 has been stopped (SIGSTOP or Ctrl-Z) for 5 s")
     assert "ranks 0,2,3 wait for it in all_reduce #101 of default_pg" in finding.summary
     assert finding.advice == "let it go on: kill -CONT 4801"
 
@@ -72,3 +72,45 @@ def test_all_ranks_stopped_are_one_finding_without_victims():
     finding = job.finding()
 
     assert (finding.kind, finding.ranks, finding.victims) == ("rank-stopped", (0, 1, 2, 3), ())
+
+
+def test_a_rank_in_a_frozen_cgroup_is_called_frozen_and_the_advice_thaws_it():
+    """A checkpointing scheduler froze the step and forgot it: kill -CONT does nothing there."""
+    job = FakeJob(4)
+    job.trains(10)
+    job.ranks[1].stands_at("train_step")
+    job.ranks[1].reports = False
+    job.ranks[1].seen_outside = {"frozen": True}
+    job.others_wait(1)
+    job.passes(6)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "rank-stopped", (1,))
+    assert finding.summary.startswith("rank 1 has been frozen by its cgroup for 5 s; ranks 0,2,3 wait for it")
+    assert finding.advice.startswith("thaw it: ")
+    assert "its cgroup is frozen" in finding.evidence[0]
+
+
+def test_a_rank_held_by_a_debugger_is_told_from_sigstop():
+    job = stopped()
+    job.ranks[1].letter = "t"
+    job.passes(6)
+
+    finding = job.finding()
+
+    assert finding.summary.startswith("rank 1 has been held by a debugger for 5 s")
+    assert finding.advice == "detach the debugger: grep TracerPid /proc/4801/status"
+
+
+def test_the_time_in_the_freezer_counts_from_the_freeze():
+    """It slept in the same state S long before."""
+    job = FakeJob(2)
+    job.trains(10)
+    for rank in job.ranks:
+        rank.stands_at("idle")
+    job.passes(30)
+    job.ranks[1].seen_outside = {"frozen": True}
+    job.passes(2)
+
+    assert job.ever() == []

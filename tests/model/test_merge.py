@@ -122,6 +122,23 @@ def test_the_same_thread_of_two_ranks_is_the_same_whatever_its_number():
     assert [(one.role, one.ranks) for one in merged.others] == [("Thread-N", (0, 1))]
 
 
+def test_a_thread_without_a_name_is_one_of_those_at_the_same_place():
+    """Faulthandler tells no names: the helper thread of the rank that holds its GIL is the helper thread."""
+    helper = thread(LOAD, main=False, name="Thread-1 (helper)")
+    merged = merge(
+        [answer(0, thread(STEP), helper), answer(1, thread(STEP), thread(LOAD, main=False), method="signal")]
+    )
+
+    assert [(one.role, one.ranks) for one in merged.others] == [("Thread-N (helper)", (0, 1))]
+
+
+def test_a_thread_without_a_name_that_could_be_either_stays_without():
+    names = [thread(LOAD, main=False, name=name) for name in ("reader", "writer")]
+    merged = merge([answer(0, thread(STEP), *names), answer(1, thread(STEP), thread(LOAD, main=False))])
+
+    assert sorted(one.role for one in merged.others) == ["reader", "thread", "writer"]
+
+
 def test_a_thread_that_calls_itself_main_is_not_the_main_thread():
     assert role_of(ThreadStack((), "main", None, False)) != MAIN
 

@@ -64,6 +64,25 @@ def test_a_deep_stack_says_that_frames_are_missing() -> None:
     assert is_complete(text.encode())
 
 
+def test_a_deep_stack_of_newer_pythons_ends_without_a_word() -> None:
+    """From 3.13 on the three dots are gone: without this a rank in a deep recursion would never be whole."""
+    text = "Thread 0x1 (most recent call first):\n" + '  File "a.py", line 3 in deep\n' * 99
+    assert not is_complete(text.encode())
+
+    deep, whole = text + '  File "a.py", line 3 in deep\n', text + '  File "a.py", line 9 in <module>\n'
+
+    assert (parse(deep)[0].omitted, parse(whole)[0].omitted) == (1, 0)
+    assert is_complete(deep.encode())
+    assert is_complete(whole.encode())
+
+
+def test_a_lost_list_of_threads_ends_the_text_and_leaves_no_main_one() -> None:
+    text = TWO + b"\n<freed thread state>\n"
+
+    assert [thread.main for thread in parse(text)] == [False, False]
+    assert is_complete(text)
+
+
 def test_where_threads_are_left_out_none_is_called_main() -> None:
     """With more than a hundred threads the main one is never written: the last one listed is some other."""
     text = TWO + b"\n...\n"

@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,8 @@ import pytest
 
 from ddtop import registry
 from ddtop.agent.page import StatePage
-from ddtop.relay import processes
+from ddtop.relay import kernel, processes
+from ddtop.wire import page as layout
 from ddtop.wire.records import Hello, LastException
 
 PROGRAM = "import sys; print('up', flush=True); sys.stdin.readline()"
@@ -200,6 +202,81 @@ def test_pages_of_processes_that_are_gone_are_abandoned_and_others_are_not():
         mine.remove()
         left.unlink()
         other.unlink()
+
+
+def test_where_it_sleeps_is_asked_once_it_has_slept_for_two_looks(child):
+    """Every process is asleep somewhere at one instant."""
+    rank = watched(child.pid)
+    _until_asleep(child.pid)
+    first, second = processes.look(rank, 0), processes.look(rank, 0)
+    processes.forget(rank)
+
+    assert (first.syscall, first.file, first.frozen) == (None, None, None)
+    if kernel.calls_of(os.uname().machine):
+        assert (second.syscall, second.file) == ("read", "stdin")
+    assert second.frozen in (None, False)
+
+
+def _until_asleep(pid):
+    for _ in range(2000):
+        if Path(f"/proc/{pid}/wchan").read_text() not in ("", "0"):
+            return
+        threading.Event().wait(0.005)
+
+
+def test_a_long_collection_and_the_exit_are_read_from_the_state_page():
+    page = StatePage(os.getpid(), registry.start_ticks(os.getpid()))
+    rank = watched(os.getpid(), page_path=str(page.path))
+    seen = []
+    for gc_since, exiting in ((0, 0), (4_000_000_000, 0), (4_400_000_000, 0), (4_000_000_000, 1)):
+        page.words[layout.GC_SINCE_AT], page.words[layout.EXITING_AT] = gc_since, exiting
+        state = processes.look(rank, 4_600_000_000)
+        seen.append((state.gc_since_unix_ns is not None, state.exiting))
+    processes.forget(rank)
+
+    assert seen == [(False, False), (True, False), (False, False), (True, True)]
+
+
+def test_the_count_of_oom_kills_is_compared_with_that_of_a_while_ago(tmp_path):
+    """The worker that was killed an hour ago is not this rank; a kill of a few seconds ago may be."""
+    rank = watched(os.getpid())
+    rank.memory_events = events = tmp_path / "memory.events"
+    rank.oom_marked = (0, None)
+    counts = []
+    for second, count in enumerate((1, 1, 5, 5, 5, 5)):
+        events.write_text(f"oom_kill {count}\n")
+        rank.note_oom((1 + second * 20) * 1_000_000_000)
+        counts.append(rank.oom_kills)
+    processes.forget(rank)
+
+    assert counts == [1, 1, 1, 1, 5, 5]
+
+
+def test_the_sockets_that_orphans_hold_are_counted():
+    """Its DataLoader workers were forked with the rank's connections open."""
+    program = (
+        "import os, socket, sys\n"
+        "pair = socket.socketpair()\n"
+        "for _ in range(2):\n"
+        "    if os.fork() == 0:\n"
+        "        sys.stdin.readline(); os._exit(0)\n"
+        "print('up', flush=True)\n"
+        "import signal; signal.pause()\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        parent.stdout.readline()
+        rank = watched(parent.pid)
+        processes.look(rank, 0)
+        os.kill(parent.pid, signal.SIGKILL)
+        assert select.select([rank.pidfd], [], [], 10)[0]
+        gone = processes.last_words(rank, 0, 5_000)
+        processes.forget(rank)
+    finally:
+        parent.communicate("\n\n")
+
+    assert len(gone.orphans) == 2
+    assert gone.orphan_sockets == 2
 
 
 def test_the_children_of_a_process_with_thousands_are_bounded(monkeypatch):

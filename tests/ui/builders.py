@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from ddtop.diagnosis.finding import CRITICAL, Finding, Verdict
 from ddtop.model.facts import Ended, RankFacts, Snapshot, State, Wait
-from ddtop.ui.source import Look
+from ddtop.ui.source import Dump, Look
 from ddtop.wire.records import (
     Collective,
     Exit,
@@ -332,6 +332,9 @@ class FakeSource:
 
     shown: Look
     intervals: list[float] = field(default_factory=list)
+    asked: list[tuple[int, ...]] = field(default_factory=list)
+    signals: list[tuple[int, int]] = field(default_factory=list)
+    refuses: str | None = None
 
     async def run(self) -> None:
         await asyncio.Event().wait()
@@ -341,6 +344,20 @@ class FakeSource:
 
     def set_interval(self, seconds: float) -> None:
         self.intervals.append(seconds)
+
+    async def ask_stacks(self, ranks: tuple[int, ...]) -> str | None:
+        if self.refuses is not None:
+            return self.refuses
+        self.asked.append(ranks)
+        self.shown = replace(self.shown, dump=Dump(f"r{len(self.asked)}", self.now_unix_ns()))
+        return None
+
+    async def send_signal(self, rank: int, number: int) -> str:
+        self.signals.append((rank, number))
+        return self.refuses or f"sent signal {number} to rank {rank}"
+
+    def now_unix_ns(self) -> int:
+        return self.shown.snapshot.time_unix_ns if self.shown.snapshot else NOW
 
 
 def live(snapshot: Snapshot, verdict: Verdict | None = None) -> FakeSource:

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from ddtop import registry
-from ddtop.ui import feed, live
+from ddtop.ui import live
 from ddtop.wire.records import Hello, RankState
 from tests.relay.test_server import DEADLINE_S, Stage, is_a
 
@@ -85,3 +85,44 @@ async def test_a_relay_that_comes_back_is_joined_again(stage, home):
             await asyncio.to_thread(second.close)
 
     assert look.snapshot.live
+
+
+async def test_what_was_received_can_be_gone_back_to(stage):
+    link = stage.links[0]
+    async with running(live.LiveSource(the_entry())) as source:
+        then = await seen(source, lambda look: look.snapshot is not None and look.snapshot.ranks[0].iteration == 7)
+        stage.says(link, RankState("running", iteration=8))
+        now = await seen(source, lambda look: look.snapshot.ranks[0].iteration == 8)
+        source.travel(then.snapshot.time_unix_ns)
+        back = source.look()
+        sentences = await source.ask_stacks(()), await source.send_signal(0, 9)
+        source.travel(None)
+        again = source.look()
+
+    assert (then.travelled, now.travelled, again.travelled) == (False, False, False)
+    assert back.travelled
+    assert not back.recording
+    assert now.span[0] <= then.snapshot.time_unix_ns <= now.span[1]
+    assert (back.snapshot.ranks[0].iteration, back.snapshot.time_unix_ns) == (7, then.snapshot.time_unix_ns)
+    assert again.snapshot.ranks[0].iteration == 8
+    assert all("this is the past" in sentence for sentence in sentences)
+
+
+async def test_what_was_received_before_its_relay_was_replaced_is_not_lost(stage, home):
+    async with running(live.LiveSource(the_entry())) as source:
+        before = await seen(source, lambda look: look.snapshot is not None and look.snapshot.ranks[0].iteration == 7)
+        await asyncio.to_thread(stage.close)
+        await seen(source, lambda look: look.contact is not None)
+        second = Stage(home)
+        try:
+            link, _ = await asyncio.to_thread(second.rank)
+            second.says(link, RankState("running", iteration=9))
+            await seen(source, lambda look: look.contact is None and look.snapshot.ranks[0].iteration == 9)
+            span = source.look().span
+            source.travel(before.snapshot.time_unix_ns)
+            back = source.look()
+        finally:
+            await asyncio.to_thread(second.close)
+
+    assert span[0] == before.span[0]
+    assert back.snapshot.ranks[0].iteration == 7

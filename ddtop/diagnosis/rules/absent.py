@@ -6,26 +6,44 @@ warning until it takes longer than is bearable, one that stands still is critica
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from ddtop.diagnosis.doing import classify, where
+from ddtop.diagnosis.evidence import collecting_line, loader_line, place_line, process_line, stack_lines
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
-from ddtop.diagnosis.words import collective_text, duration, file_line, names_of_groups, ranks_text, verb, where
+from ddtop.diagnosis.words import duration, file_line, ranks_text, verb, waited_text
 from ddtop.model.align import GONE, STILL, STOPPED, UNKNOWN, WORKING
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State
 from ddtop.model.policy import Policy
 
 
-def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
-    """One finding for all ranks that are waited for in the same way."""
+def rule(snapshot: Snapshot, policy: Policy, explained: Collection[int] = ()) -> list[Finding]:
+    """One finding for all ranks that are waited for in the same way; of `explained` ranks another rule has spoken."""
     kinds: dict[tuple[str, str], list[Blame]] = {}
     for blame in snapshot.blames:
         # Gone and stopped ranks have rules of their own; of a rank that was never heard of nothing is known.
-        if not blame.due or blame.standing in (GONE, STOPPED) or snapshot.rank(blame.root).hello is None:
+        if not blame.due or blame.standing in (GONE, STOPPED) or blame.root in explained:
+            continue
+        if snapshot.rank(blame.root).hello is None or _idle(snapshot, blame):
             continue
         kinds.setdefault((_kind(snapshot, blame), _severity(snapshot, blame, policy)), []).append(blame)
     return [_finding(snapshot, kind, severity, blames) for (kind, severity), blames in kinds.items()]
 
 
+def _idle(snapshot: Snapshot, blame: Blame) -> bool:
+    """Workers that wait for orders, and a master that waits for somebody to give it some: nobody is at fault.
+
+    Only where the master never showed a step of its own, and the wait is one for orders: a recv, or a broadcast.
+    """
+    root = snapshot.rank(blame.root)
+    orders = blame.peer_wait is not None or (blame.op or "").startswith("broadcast")
+    return orders and root.iteration is None and classify(root).word in ("stdin", "socket", "queue")
+
+
 def _kind(snapshot: Snapshot, blame: Blame) -> str:
     rank = snapshot.rank(blame.root)
+    if rank.process is not None and rank.process.exiting:
+        return "left-early"
     if rank.state is State.SILENT:
         return "interpreter-frozen"
     if rank.phase == "leaving" or _ran_dry(snapshot, rank, blame):
@@ -75,15 +93,14 @@ def _finding(snapshot: Snapshot, kind: str, severity: str, blames: list[Blame]) 
     first = min(blames, key=lambda blame: blame.since_unix_ns)
     ranks = tuple(sorted(blame.root for blame in blames))
     victims = tuple(sorted({rank for blame in blames for rank in blame.waiters} - set(ranks)))
-    group = names_of_groups(snapshot.groups).get(first.group, first.group)
-    what = collective_text(first.op, first.seq, group)
+    what = waited_text(first, snapshot.groups)
     waited = duration((now - first.since_unix_ns) / 1e9)
     lead = snapshot.rank(ranks[0])
     subject = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where(lead)} for {waited}"
     if kind == "interpreter-frozen":
         subject = (
             f"{ranks_text(ranks)} {verb(ranks, 'runs', 'run')} but {verb(ranks, 'its', 'their')} interpreter is frozen: "
-            f"silent for {duration(lead.report_age_s or 0)}, last seen {where(lead)}"
+            f"silent for {duration(lead.report_age_s or 0)}, {where(lead)}"
         )
     elif kind == "left-early":
         subject = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} done{_after(lead)} and {where(lead)}"
@@ -112,58 +129,61 @@ def _after(rank: RankFacts) -> str:
 
 def _evidence(snapshot: Snapshot, blames: list[Blame]) -> tuple[str, ...]:
     """The most telling line first: the banner shows it under the sentence."""
-    lines = []
+    lines: list[str | None] = []
     for blame in blames[:4]:
         rank = snapshot.rank(blame.root)
-        if rank.loader is not None and rank.loader.waiting_since_unix_ns is not None:
-            lines.append(_loader_line(rank))
-        process, place = rank.process, rank.place
-        if process is not None:
-            cpu = f"{rank.cpu_ratio:.0%} of a core" if rank.cpu_ratio is not None else "CPU unknown"
-            wchan = f", wchan {process.wchan}" if process.wchan else ""
-            children = (
-                f", {process.children} {verb(range(process.children), 'child', 'children')}" if process.children else ""
-            )
-            lines.append(f"rank {rank.rank} (pid {process.pid}): state {process.state}, {cpu}{wchan}{children}")
-        if place is not None:
-            below = f" › {place.callee}" if place.callee else ""
-            lines.append(f"rank {rank.rank} is at {place.file}:{place.line} {place.function}{below}")
+        lines += [loader_line(rank), collecting_line(rank, snapshot.time_unix_ns), process_line(rank), place_line(rank)]
+        lines += stack_lines(rank)
         own = next((item for item in rank.groups if item.group == blame.group), None)
         put_in = own.enqueued - (own.p2p_offset or 0) if own else 0
         waits = verb(blame.waiters, "waits", "wait")
-        if rank.state is not State.SILENT:
+        if rank.state is not State.SILENT and blame.seq is not None:
             lines.append(f"rank {rank.rank} has put in #{put_in}, {ranks_text(blame.waiters)} {waits} in #{blame.seq}")
     waiter = snapshot.rank(blames[0].waiters[0])
     if waiter.place is not None:
         lines.append(f"rank {waiter.rank} waits at {file_line(waiter.place)} {waiter.place.function}")
-    return tuple(lines)
-
-
-def _loader_line(rank: RankFacts) -> str:
-    loader = rank.loader
-    assert loader is not None
-    if not loader.workers:
-        return "its DataLoader has no workers: the dataset runs in the rank itself"
-    text = f"its DataLoader: {loader.depth}/{loader.capacity} batches ready, {loader.workers_alive}/{loader.workers} workers alive"
-    if loader.owing_pid is not None:
-        text += f"; worker pid {loader.owing_pid} owes the batch: state {loader.owing_state or 'gone'}"
-    return text
+    return tuple(line for line in lines if line is not None)
 
 
 def _advice(snapshot: Snapshot, kind: str, severity: str, rank: RankFacts, blame: Blame) -> str:
     timeout_s = _timeout_s(snapshot, blame)
-    left = ""
-    if timeout_s is not None:
-        remaining = timeout_s - (snapshot.time_unix_ns - blame.since_unix_ns) / 1e9
-        left = f"; torch gives up in {duration(remaining)}" if remaining > 0 else "; torch's timeout has passed"
+    if timeout_s is None:
+        return _next_step(kind, severity, rank, blame)
+    remaining = timeout_s - (snapshot.time_unix_ns - blame.since_unix_ns) / 1e9
+    left = f"torch gives up in {duration(remaining)}" if remaining > 0 else "torch's timeout has passed"
+    return f"{_next_step(kind, severity, rank, blame)}; {left}"
+
+
+def _next_step(kind: str, severity: str, rank: RankFacts, blame: Blame) -> str:
+    by_word = _BY_WORD.get(classify(rank).word)
     if kind == "left-early":
-        return "uneven inputs: use DDP's join(), drop_last=True or shards that divide by the world size" + left
-    if kind == "interpreter-frozen":
-        return f"C code holds the GIL: py-spy dump --native --pid {rank.pid}" + left
-    if severity == WARNING:
-        return "let it finish, or do this work on all ranks or outside the collective" + left
-    if rank.activity == "loader":
-        return "look at that dataset's source (file server, lock, worker)" + left
-    if blame.standing == STILL and rank.place is not None:
-        return f"see why it stands at {file_line(rank.place)}; every rank must make the same collective calls" + left
-    return "every rank must make the same collective calls in the same order" + left
+        text = "uneven inputs: use DDP's join(), drop_last=True or shards that divide by the world size"
+    elif by_word is not None and severity == CRITICAL:
+        text = by_word.format(pid=rank.pid)
+    elif kind == "interpreter-frozen":
+        text = f"C code holds the GIL: py-spy dump --native --pid {rank.pid}"
+    elif severity == WARNING:
+        text = "let it finish, or do this work on all ranks or outside the collective"
+    elif rank.activity == "loader":
+        text = "look at that dataset's source (file server, lock, worker)"
+    elif blame.standing == STILL and rank.place is not None:
+        text = f"see why it stands at {file_line(rank.place)}; {_rule_of(blame)}"
+    else:
+        text = f"{_rule_of(blame)}" + ("" if blame.peer_wait else " in the same order")
+    return text
+
+
+def _rule_of(blame: Blame) -> str:
+    if blame.peer_wait is not None:
+        return "each recv needs a send from that rank"
+    return "every rank must make the same collective calls"
+
+
+_BY_WORD = {
+    "gc": "gc.freeze() after start-up, and gc.disable() with a collection at the same step on all ranks",
+    "gil": "see which thread holds the GIL: py-spy dump --native --pid {pid}",
+    "stdin": "nobody answers there: take the question out of the program",
+    "debugger": "go on or quit in that debugger",
+    "child": "see what its child does: ps -o pid,stat,wchan:32,args --ppid {pid}",
+}
+"""Advice for what a rank does that says more than that it is elsewhere."""

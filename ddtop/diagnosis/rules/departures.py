@@ -90,14 +90,24 @@ def _killed(snapshot: Snapshot, first: RankFacts, others: tuple[int, ...]) -> Fi
         7: "a bus error is most often a full /dev/shm: df -h /dev/shm",
         11: "a crash in native code: run the rank with PYTHONFAULTHANDLER=1",
     }.get(first.exit.signal or 0, "see who sent the signal; then start the job again")
+    evidence = _evidence(snapshot, first)
     if first.exit.oom:
         advice = "the host or cgroup ran out of memory: fewer workers, smaller batches, or a higher limit"
-    evidence = _evidence(snapshot, first)
-    if first.exit.orphans and snapshot.ended is None:
-        pids = ", ".join(str(pid) for pid in first.exit.orphans[:8])
-        evidence += (f"its children {pids} live on and hold its sockets open, so its peers see no disconnect",)
-        advice += f"; end the orphans: kill {' '.join(str(pid) for pid in first.exit.orphans[:8])}"
+    if first.exit.oom_line is not None:
+        evidence = (f"kernel log: {first.exit.oom_line[:200]}", *evidence)
     return _first(snapshot, "rank-killed", first, others, summary, evidence, advice)
+
+
+def _outlived(gone: RankFacts) -> str:
+    """`2 DataLoader workers outlived it and hold its 5 sockets`."""
+    assert gone.exit is not None
+    orphans, sockets = gone.exit.orphans, gone.exit.orphan_sockets
+    workers = gone.loader is not None and gone.loader.workers >= len(orphans)
+    many = ("DataLoader worker", "DataLoader workers") if workers else ("child", "children")
+    text = f"{len(orphans)} {verb(orphans, *many)} outlived it"
+    if sockets:
+        text += f" and {verb(orphans, 'holds', 'hold')} its {sockets} {verb(range(sockets), 'socket', 'sockets')}"
+    return text
 
 
 def _crashed(snapshot: Snapshot, first: RankFacts, others: tuple[int, ...]) -> Finding:
@@ -137,6 +147,12 @@ def _first(
         ended = [rank for rank in others if snapshot.rank(rank).gone]
         if ended:
             summary += f"; {ranks_text(ended)} went down after it"
+    if first.exit is not None and first.exit.orphans and snapshot.ended is None:
+        outlived, pids = _outlived(first), " ".join(str(pid) for pid in first.exit.orphans[:8])
+        summary += f"; {outlived}"
+        if first.exit.orphan_sockets:
+            evidence += (f"{outlived} (pids {pids}): while they live its peers see no disconnect",)
+        advice += f"; end the orphans: kill {pids}"
     return Finding(
         kind=kind,
         severity=CRITICAL,

@@ -1,10 +1,11 @@
-"""`rank-stopped`: state T for two seconds. Nothing else is needed: a stopped rank cannot take part in anything."""
+"""`rank-stopped`: state T, or a frozen cgroup, for two seconds. Nothing else is needed: a stopped rank takes part in nothing."""
 
 from __future__ import annotations
 
+from ddtop.diagnosis.evidence import process_line
 from ddtop.diagnosis.finding import CRITICAL, Finding
 from ddtop.diagnosis.words import collective_text, duration, names_of_groups, ranks_text, verb
-from ddtop.model.facts import Snapshot, State
+from ddtop.model.facts import RankFacts, Snapshot, State
 from ddtop.model.policy import Policy
 
 
@@ -23,10 +24,8 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     ranks = tuple(rank.rank for rank in stopped)
     since = min(rank.process_since_unix_ns or now for rank in stopped)
     waiting = [rank for rank in snapshot.ranks if rank.wait is not None and rank.rank not in ranks and not rank.gone]
-    summary = (
-        f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been stopped (SIGSTOP, debugger or frozen) "
-        f"for {duration((now - since) / 1e9)}"
-    )
+    how, advice = _how(stopped)
+    summary = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {how} for {duration((now - since) / 1e9)}"
     wait = waiting[0].wait if waiting else None
     victims = tuple(rank.rank for rank in waiting)
     if wait is not None:
@@ -35,12 +34,7 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
             f"; {ranks_text(victims)} {verb(victims, 'waits', 'wait')} for {verb(ranks, 'it', 'them')} "
             f"in {collective_text(wait.op, wait.seq, group)}"
         )
-    pids = [str(rank.process.pid) for rank in stopped if rank.process]
-    evidence = tuple(
-        f"rank {rank.rank} (pid {rank.process.pid}): state {rank.process.state}, wchan {rank.process.wchan or '-'}"
-        for rank in stopped[:8]
-        if rank.process
-    )
+    evidence = tuple(line for rank in stopped[:8] if (line := process_line(rank)) is not None)
     return [
         Finding(
             kind="rank-stopped",
@@ -50,9 +44,21 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
             since_unix_ns=since,
             summary=summary,
             evidence=evidence,
-            advice=f"let it go on: kill -CONT {' '.join(pids[:16])}",
+            advice=advice,
             group=wait.group if wait else None,
             op=wait.op if wait else None,
             seq=wait.seq if wait else None,
         )
     ]
+
+
+def _how(stopped: list[RankFacts]) -> tuple[str, str]:
+    """(who holds it, what lets it go on)."""
+    pids = [str(rank.process.pid) for rank in stopped if rank.process]
+    held = {"frozen" if rank.process.frozen else rank.process.state for rank in stopped if rank.process}
+    if held == {"frozen"}:
+        thaw = "echo 0 > its cgroup.freeze (version 1: echo THAWED > freezer.state)"
+        return "frozen by its cgroup", f"thaw it: {thaw}, the path is in /proc/{pids[0]}/cgroup"
+    if held == {"t"}:
+        return "held by a debugger", f"detach the debugger: grep TracerPid /proc/{pids[0]}/status"
+    return "stopped (SIGSTOP or Ctrl-Z)", f"let it go on: kill -CONT {' '.join(pids[:16])}"

@@ -31,6 +31,9 @@ class Glyphs:
     warning: str
     info: str
     bullet: str
+    fork: str = "├"
+    corner: str = "└"
+    then: str = "›"
 
 
 UNICODE = Glyphs(
@@ -87,6 +90,9 @@ ASCII = Glyphs(
     warning="^",
     info=".",
     bullet="-",
+    fork="|",
+    corner="`",
+    then=">",
 )
 
 STATE_STYLES: dict[State, str] = {

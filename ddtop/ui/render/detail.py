@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from math import prod
 
 from ddtop.model.facts import RankFacts, Snapshot
+from ddtop.model.merge import merge
 from ddtop.ui.history import Memory
 from ddtop.ui.present import units
 from ddtop.ui.present.bars import sparkline
 from ddtop.ui.present.columns import state_text
 from ddtop.ui.present.glyphs import STATE_MEANINGS, UNICODE, Glyphs, state_style
+from ddtop.ui.present.stacks import Around, Shape, stacks_lines
 from ddtop.ui.present.text import Line, clean, rank_words
 from ddtop.ui.present.words import (
     call_text,
@@ -58,6 +60,7 @@ def detail_lines(
     _loader(page, snapshot, rank)
     _process(page, snapshot, rank)
     _exception(page, snapshot, rank)
+    _stacks(page, snapshot, rank)
     if not brief:
         _agent(page, rank)
         _environment(page, rank)
@@ -261,6 +264,21 @@ def _exception(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         page.item("at", f"{clean(error.place.function)} {line_text(error.place)}")
     page.item("in thread", clean(error.thread))
     page.item("ago", _ago(snapshot, error.unix_ns))
+
+
+def _stacks(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
+    """The last dump of this rank, whoever asked for it."""
+    taken = rank.stacks
+    if taken is None:
+        return
+    page.heading("stacks")
+    how = f"by {clean(taken.method)}" if taken.method else f"no answer: {clean(taken.why or 'nothing is known')}"
+    page.item("taken", f"{_ago(snapshot, taken.taken_unix_ns)} ago, {how}", "" if taken.method else "warning")
+    if not taken.method:
+        return
+    merged = merge([taken, *rank.worker_stacks])
+    for line in stacks_lines(merged, page.width - 2, page.glyphs, Around(), Shape()):
+        page.add(("  ", ""), *line)
 
 
 def _agent(page: Page, rank: RankFacts) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ddtop.diagnosis.explain import explain
 from ddtop.diagnosis.finding import Finding, Verdict
 from ddtop.metrics import METRICS
 from ddtop.model.facts import Snapshot
@@ -22,7 +23,10 @@ Keys = Sequence[tuple[str, str]]
 
 
 def finding_lines(snapshot: Snapshot, verdict: Verdict, width: int, glyphs: Glyphs = UNICODE) -> list[Line]:
-    """Every finding with its ranks, evidence and advice, worst first; what was seen where nothing is found."""
+    """Every finding with its ranks, evidence and advice, worst first, and once a kind what it means.
+
+    Where nothing is found: what was seen.
+    """
     page = Page(width, glyphs)
     if not verdict.findings:
         page.text(clean(verdict.calm))
@@ -31,6 +35,8 @@ def finding_lines(snapshot: Snapshot, verdict: Verdict, width: int, glyphs: Glyp
             page.blank()
             page.add((glyphs.rule * page.width, "rule"))
         _finding(page, snapshot, finding)
+        if finding.kind not in {earlier.kind for earlier in verdict.findings[:number]}:
+            _meaning(page, finding.kind)
     if snapshot.notes:
         page.heading("notes")
         for note in snapshot.notes:
@@ -57,6 +63,15 @@ def _finding(page: Page, snapshot: Snapshot, finding: Finding) -> None:
     if finding.advice:
         page.heading("what to do")
         page.text(clean(finding.advice), "bold", f"  {page.glyphs.arrow} ")
+
+
+def _meaning(page: Page, kind: str) -> None:
+    explanation = explain(kind)
+    if explanation is None:
+        return
+    page.heading("what it means")
+    page.text(explanation.meaning, "", "  ")
+    page.text(f"ddtop explain {kind}", "dim", f"  {page.glyphs.arrow} ")
 
 
 def _where(snapshot: Snapshot, finding: Finding) -> str:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from textual.dom import DOMNode
 from textual.screen import Screen
 
+from ddtop.ui.present.scrubber import scrubber_line
+from ddtop.ui.present.text import Line, clean, clip
+from ddtop.ui.render.strips import rule_line
 from ddtop.ui.session import Session
 from ddtop.ui.widgets.key_bar import KeyBar
 from ddtop.ui.widgets.lines import LinesView
@@ -17,7 +20,11 @@ KEYS = (
     ("/", "filter the rows: words, or state:blocked host:node3 rank:0-7; Esc takes it away"),
     ("< > F6", "sort by the column to the left, to the right; culprits come first by default"),
     ("Space", "tag the rank"),
-    ("1 3", "ranks, process groups"),
+    ("d D", "stacks of the ranks tagged or under the cursor; of all, merged"),
+    ("1 3 4", "ranks, process groups, the stacks that were taken last"),
+    ("v T", "on the stacks: as classes or as a tree, other threads in full"),
+    ("F9 s", "send a signal to these ranks; asks before it does"),
+    ("[ ] { }", "back and forth in time, by 5 s, by a minute; \\ to now, or to a recording's end"),
     ("p", "freeze the picture; the job is watched all the same"),
     ("+ -", "look less often, more often"),
     ("t", "theme: dark, light, the terminal's own colours, no colours"),
@@ -26,6 +33,23 @@ KEYS = (
     ("q", "quit; on a page: back, as Esc"),
 )
 """All keys that work, for the help."""
+
+
+def foot_line(session: Session, width: int, *notes: str) -> Line:
+    """The thin line above the keys: what was just done, else notes at its right end."""
+    glyphs = session.paint.glyphs
+    if session.notice:
+        return ((clip(clean(session.notice), width, glyphs.ellipsis), "bold"),)
+    return rule_line(width, glyphs.rule, *notes)
+
+
+def under_banner(session: Session, width: int) -> Line:
+    """The thin line under the banner; where in time the screen stands, if that is not now."""
+    look, glyphs = session.shown, session.paint.glyphs
+    if look.snapshot is None or look.span is None or not look.travelled:
+        return rule_line(width, glyphs.rule)
+    at = look.snapshot.time_unix_ns
+    return scrubber_line(at, look.span, width, recording=look.recording, marks=look.marks, glyphs=glyphs)
 
 
 class FactsScreen(Screen[None]):

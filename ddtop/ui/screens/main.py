@@ -25,16 +25,17 @@ from ddtop.ui.present.order import (
 from ddtop.ui.present.text import Line, clean, wrap
 from ddtop.ui.render.detail import detail_lines
 from ddtop.ui.render.pages import group_lines
-from ddtop.ui.render.strips import rule_line
 from ddtop.ui.session import INTERVALS_S, Session
 from ddtop.ui.widgets.banner import Banner
 from ddtop.ui.widgets.key_bar import Key, KeyBar
 from ddtop.ui.widgets.lines import LinesView
 from ddtop.ui.widgets.rank_table import RankTable, TitleRow
 
-from .facts import FactsScreen
+from .facts import FactsScreen, foot_line, under_banner
 from .finding import FindingScreen
 from .rank import RankScreen
+from .signals import SignalsScreen
+from .stacks import StacksScreen
 
 RANKS, GROUPS = "ranks", "groups"
 SIDE_FROM = 190
@@ -65,6 +66,10 @@ class MainScreen(FactsScreen):
         ("e", "why", "why"),
         ("1", "view('ranks')", "ranks"),
         ("3", "view('groups')", "groups"),
+        ("4", "stacks('last')", "last stacks"),
+        ("d", "stacks('these')", "stacks"),
+        ("D", "stacks('all')", "all stacks"),
+        ("f9,s", "signals", "signal"),
     ]
 
     def __init__(self, session: Session) -> None:
@@ -105,7 +110,7 @@ class MainScreen(FactsScreen):
         self.set_class(self.size.width >= SIDE_FROM, "wide")
         look = self.session.shown
         glyphs = self.session.paint.glyphs
-        self.rule.show([rule_line(self.size.width, glyphs.rule)])
+        self.rule.show([under_banner(self.session, self.size.width)])
         self.keys.show(self._keys())
         if look.snapshot is None:
             self.banner.show_for(None, self._waiting_lines())
@@ -177,7 +182,7 @@ class MainScreen(FactsScreen):
                 notes.append(f"rows {first:,}-{last:,} of {rows:,}")
         if self.session.interval_s != INTERVALS_S[0]:
             notes.append(f"every {self.session.interval_s:g} s")
-        self.foot.show([rule_line(self.size.width, self.session.paint.glyphs.rule, *notes)])
+        self.foot.show([foot_line(self.session, self.size.width, *notes)])
 
     def _sort_title(self) -> str:
         titles = [column.title for column in COLUMNS if column.key == self.sort_key]
@@ -193,10 +198,13 @@ class MainScreen(FactsScreen):
             return keys + more
         if look.verdict.findings:
             keys.append(("e", "e", "why"))
+        if look.span is not None:
+            more.append(("left_square_bracket", "[ ]", "in time"))
         if self.view == GROUPS:
-            return [*keys, ("1", "1", "ranks"), freeze, *more]
-        keys += [("enter", "Enter", "rank"), ("slash", "/", "filter"), ("3", "3", "groups"), freeze]
-        return [*keys, ("greater_than_sign", "< >", "sort"), ("space", "Space", "tag"), *more]
+            return [*keys, ("1", "1", "ranks"), ("D", "D", "stacks of all"), freeze, *more]
+        keys += [("enter", "Enter", "rank"), ("d", "d", "stacks"), ("slash", "/", "filter"), ("3", "3", "groups")]
+        keys += [freeze, ("f9", "F9", "signal"), ("greater_than_sign", "< >", "sort"), ("space", "Space", "tag")]
+        return [*keys, *more]
 
     def action_view(self, view: str) -> None:
         """Show the ranks or the groups."""
@@ -204,6 +212,25 @@ class MainScreen(FactsScreen):
         self.set_class(view == GROUPS, "in-groups")
         self.set_focus(self.groups if view == GROUPS else self.table)
         self.call_after_refresh(self.show_facts)
+
+    def _picked(self) -> tuple[int, ...]:
+        """The tagged ranks, else the one under the cursor; all where no cursor is seen."""
+        if self.view != RANKS:
+            return ()
+        if self.table.tagged:
+            return tuple(sorted(self.table.tagged))
+        return () if self.table.cursor_rank is None else (self.table.cursor_rank,)
+
+    def action_stacks(self, whose: str) -> None:
+        """Ask for stacks and show them as they come; `last` shows those that there are."""
+        if self.session.shown.snapshot is not None:
+            ranks = {"last": None, "these": self._picked(), "all": ()}[whose]
+            self.app.push_screen(StacksScreen(self.session, ranks))
+
+    def action_signals(self) -> None:
+        """Offer signals to the tagged ranks or the one under the cursor."""
+        if self.session.shown.snapshot is not None and self._picked():
+            self.app.push_screen(SignalsScreen(self.session, self._picked()))
 
     def action_sort(self, steps: int) -> None:
         """Sort by the next column that is shown; before the first one lies the order of the verdict."""

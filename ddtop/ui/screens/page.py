@@ -9,12 +9,11 @@ from textual.binding import BindingType
 
 from ddtop.ui.present.banner import header_line
 from ddtop.ui.present.text import Line, clean
-from ddtop.ui.render.strips import rule_line
 from ddtop.ui.session import Session
 from ddtop.ui.widgets.key_bar import Key, KeyBar
 from ddtop.ui.widgets.lines import LinesView
 
-from .facts import FactsScreen
+from .facts import FactsScreen, foot_line, under_banner
 
 WIDEST = 120
 """Text wider than this is hard to read."""
@@ -62,14 +61,18 @@ class PageScreen(FactsScreen):
         if snapshot is not None:
             head = header_line(snapshot, width, self.session.contact(), glyphs)
         self.head.show([head])
-        self.rule.show([rule_line(width, glyphs.rule)])
+        self.rule.show([under_banner(self.session, width)])
         lines = self.page_lines(min(self.body.room, WIDEST))
         self.body.show(lines)
         hidden = len(lines) - self.body.size.height
         more = f"{len(lines)} lines" if hidden > 0 else ""
-        self.foot.show([rule_line(width, glyphs.rule, more)])
+        self.foot.show([foot_line(self.session, width, more)])
         scroll: tuple[Key, ...] = (("pagedown", "PgDn", "more"),) if hidden > 0 else ()
-        self.keys.show((("escape", "Esc", "back"), *scroll, *self.EXTRA_KEYS))
+        self.keys.show((("escape", "Esc", "back"), *scroll, *self.extra_keys()))
+
+    def extra_keys(self) -> tuple[Key, ...]:
+        """Keys of this page that do something now."""
+        return self.EXTRA_KEYS
 
     def action_back(self) -> None:
         """To the screen below."""

@@ -12,6 +12,8 @@ from ddtop.ui.session import Session
 from ddtop.ui.widgets.key_bar import Key
 
 from .page import PageScreen
+from .signals import SignalsScreen
+from .stacks import StacksScreen
 
 
 class RankScreen(PageScreen):
@@ -20,10 +22,15 @@ class RankScreen(PageScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         ("left,h", "neighbour(-1)", "rank before"),
         ("right,l", "neighbour(1)", "next rank"),
+        ("d", "stacks(False)", "its stacks"),
+        ("D", "stacks(True)", "all stacks"),
+        ("f9,s", "signals", "signal"),
     ]
     EXTRA_KEYS: ClassVar[tuple[Key, ...]] = (
         ("left", "←", "rank before"),
         ("right", "→", "next rank"),
+        ("d", "d", "stacks"),
+        ("f9", "F9", "signal"),
         ("p", "p", "freeze"),
     )
 
@@ -39,6 +46,14 @@ class RankScreen(PageScreen):
         self.session.history.watch(self.rank)
         memory = self.session.history.of(self.rank)
         return detail_lines(snapshot, self.rank, memory, width, self.session.paint.glyphs)
+
+    def action_stacks(self, of_all: bool) -> None:
+        """Ask for the stacks of this rank, or of all."""
+        self.app.push_screen(StacksScreen(self.session, () if of_all else (self.rank,)))
+
+    def action_signals(self) -> None:
+        """Offer signals to this rank."""
+        self.app.push_screen(SignalsScreen(self.session, (self.rank,)))
 
     def action_neighbour(self, steps: int) -> None:
         """Go to the rank with the next number."""

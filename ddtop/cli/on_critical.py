@@ -1,0 +1,117 @@
+"""The command of `ddtop watch --on-critical`: started without a shell, never waited for, few at once."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ddtop.cli.jobs import USAGE, CommandError
+
+AT_ONCE_MAX = 4
+"""A command that hangs (a mail server that does not answer) must not pile up processes for as long as the job runs."""
+LEAVE_S = 10.0
+"""At the end of the job its own command has just been started: time for a message to be sent."""
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    process: subprocess.Popen[bytes]
+    kind: str
+
+
+class OnCritical:
+    """Starts the command for events and says on `complain` what went wrong with it. All calls on one thread."""
+
+    def __init__(self, command: str, complain: Callable[[str], object]) -> None:
+        """
+        Raises:
+            CommandError: 2, it is no command line, or there is no such program.
+        """
+        self._words = _parsed(command)
+        self._name = f"--on-critical {self._words[0]}"
+        self._complain = complain
+        self._running: list[_Running] = []
+        self.skipped = 0
+
+    def start(self, event: bytes, kind: str) -> None:
+        """Run it with the event on stdin, its output on our stderr; a fifth at a time is counted instead."""
+        self.look()
+        if len(self._running) >= AT_ONCE_MAX:
+            self.skipped += 1
+            self._complain(
+                f"{self._name} was not run for {kind}: {AT_ONCE_MAX} are still running ({self.skipped} left out so far)"
+            )
+            return
+        try:
+            process = _spawn(self._words, event)
+        except OSError as error:
+            self._complain(f"{self._name} could not be run for {kind}: {error.strerror}")
+            return
+        self._running.append(_Running(process, kind))
+
+    def look(self) -> None:
+        """See which have ended, and how."""
+        still = []
+        for one in self._running:
+            code = one.process.poll()
+            if code is None:
+                still.append(one)
+            elif code != 0:
+                self._complain(f"{self._name} failed for {one.kind}: {_how(code)}")
+        self._running = still
+
+    def leave(self) -> None:
+        """Wait a little for those that run; they are never ended."""
+        until = time.monotonic() + LEAVE_S
+        while self._running and time.monotonic() < until:
+            time.sleep(_POLL_S)
+            self.look()
+        for one in self._running:
+            self._complain(f"{self._name} for {one.kind} still runs (pid {one.process.pid}) and is left alone")
+
+
+def _parsed(command: str) -> list[str]:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise CommandError(
+            f"ddtop: --on-critical {command!r} is no command line: {str(error).lower()}", USAGE
+        ) from None
+    if not words:
+        raise CommandError("ddtop: --on-critical needs a command: --on-critical 'mail -s hang me@example.org'", USAGE)
+    words[0] = os.path.expanduser(words[0])
+    if shutil.which(words[0]) is None:
+        raise CommandError(
+            f"ddtop: --on-critical: there is no program {words[0]!r}; it is run without a shell, "
+            "for more than one program: --on-critical \"sh -c '...'\"",
+            USAGE,
+        )
+    return words
+
+
+def _spawn(words: list[str], event: bytes) -> subprocess.Popen[bytes]:
+    # A file, not a pipe: a command that does not read its input cannot block us, nor fail for that.
+    descriptor = os.memfd_create("event")
+    try:
+        with open(descriptor, "r+b", buffering=0, closefd=False) as file:
+            file.write(event)
+            file.seek(0)
+        return subprocess.Popen(words, stdin=descriptor, stdout=2)
+    finally:
+        os.close(descriptor)
+
+
+def _how(code: int) -> str:
+    if code > 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

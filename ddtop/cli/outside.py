@@ -1,0 +1,166 @@
+"""`stacks --pid` and `attach --pid`: the stacks of processes that were started without ddtop, through py-spy, merged like those of a job."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import click
+
+from ddtop.cli import targets
+from ddtop.cli.outside_source import DEADLINE_S, OutsideSource, stacks_from
+from ddtop.cli.targets import Target, Targets
+from ddtop.relay.pyspy import PySpy
+from ddtop.ui.source import Look
+from ddtop.wire.records import Stacks
+
+if TYPE_CHECKING:
+    from ddtop.model.merge import Merged
+    from ddtop.ui.present.stacks import Shape
+
+AT_ONCE = max(2, min(8, os.cpu_count() or 2))
+"""py-spy is a process that computes: more of them at once than cores would only wait for each other."""
+NATIVE_DEADLINE_S = 60.0
+"""A CUDA build has gigabytes of symbols to be read for frames of C code."""
+POLL_S = 0.005
+STATUS_S, LOOK_S, SOURCE_S = 2.5, 0.5, 1.0
+"""Long enough for a place of each of a few processes, and for what stands to stand."""
+REQUEST = "outside"
+
+
+def stacks_of(pids: str, native: bool, as_json: bool, tree: bool, threads: bool = False) -> int:
+    """Print the stacks of these processes; 1 if one of them did not answer.
+
+    Raises:
+        CommandError: 2, no process ids; 3, none of them is there and ours.
+    """
+    from ddtop.model.merge import merge
+    from ddtop.ui.present.stacks import Shape
+    from ddtop.ui.present.stacks_json import stacks_json
+
+    found = targets.find(pids)
+    source = OutsideSource(found.found, f"pid {pids}")
+    try:
+        # What they do besides: the source has looked once already, what sleeps is known at the second look.
+        answers = [*dump(found.found, native, source.take_stacks), *unfound(found)]
+        source.observe()
+        look = source.look()
+    finally:
+        source.close()
+    merged = merge(answers)
+    if as_json:
+        click.echo(json.dumps(stacks_json(merged, None, True, time.time_ns())))
+        return 1 if merged.unanswered else 0
+    for note in found.notes:
+        click.echo(f"note: {note}")
+    click.echo(_text(merged, look, Shape(tree=tree, threads=threads)), nl=False)
+    for line in afterwards(answers):
+        click.echo(line)
+    return 1 if merged.unanswered else 0
+
+
+def attach_to(pids: str, readonly: bool) -> int:
+    """The dashboard on these processes; without a terminal the status table after some seconds.
+
+    Raises:
+        CommandError: 2, no process ids; 3, none of them is there and ours.
+    """
+    from ddtop.cli import width
+    from ddtop.cli.looking import plain_terminal
+    from ddtop.ui.app import DdtopApp
+    from ddtop.ui.present.plain import status_text
+
+    found = targets.find(pids)
+    notes = [*found.notes, *(why for _, why in found.missing)]
+    name = f"pid {pids}"
+    source = OutsideSource(found.found, name, notes)
+    why = plain_terminal()
+    if why is None:
+        DdtopApp(source, name, readonly=readonly).run()
+        return 0
+    click.echo(f"ddtop: {why}, so here is the status table instead of the dashboard", err=True)
+    look = asyncio.run(_watch(source, STATUS_S))
+    if look.snapshot is not None:
+        click.echo(status_text(look.snapshot, look.verdict, width()))
+    return 0
+
+
+async def _watch(source: OutsideSource, seconds: float) -> Look:
+    """What is true after looking for so long."""
+    running = asyncio.ensure_future(source.run())
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        source.look()
+        await asyncio.sleep(LOOK_S)
+    look = source.look()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    return look
+
+
+def _text(merged: Merged, look: Look, shape: Shape) -> str:
+    from ddtop.cli import width
+    from ddtop.ui.dumped import around
+    from ddtop.ui.excerpts import Excerpts
+    from ddtop.ui.present.glyphs import glyphs_for
+    from ddtop.ui.present.stacks import stacks_text
+
+    assert look.snapshot is not None
+    excerpts, glyphs = Excerpts(), glyphs_for(sys.stdout.encoding)
+    setting = around(look.snapshot, look.verdict, merged, excerpts.get)
+    # Once to learn which lines are wanted, once to show them.
+    stacks_text(merged, width(), glyphs, setting, shape)
+    excerpts.wait(SOURCE_S)
+    return stacks_text(merged, width(), glyphs, setting, shape)
+
+
+def unfound(found: Targets) -> list[Stacks]:
+    """Those that were asked for and cannot be looked at, as processes that did not answer."""
+    now = time.time_ns()
+    return [Stacks(REQUEST, None, pid, now, why=why) for pid, why in found.missing]
+
+
+def afterwards(answers: Iterable[Stacks]) -> list[str]:
+    """How the stacks are less than what was asked for, and what /proc tells of those without any."""
+    lines: list[str] = []
+    whys: dict[str, list[str]] = {}
+    for one in answers:
+        if one.method and one.why:
+            whys.setdefault(one.why, []).append(str(one.pid))
+        elif not one.method and os.path.exists(f"/proc/{one.pid}"):
+            lines.append(f"  {targets.facts_line(one.pid)}")
+    if lines:
+        lines = ["", "what /proc says of those without stacks:", *lines]
+    return [*(f"note: pid {', '.join(pids)}: {why}" for why, pids in whys.items()), *lines]
+
+
+def dump(found: Iterable[Target], native: bool, keep: Callable[[Stacks, Target], None]) -> list[Stacks]:
+    """The stacks of these processes, a few at a time, each within a deadline. Pauses each for some milliseconds."""
+    waiting = list(reversed(list(found)))
+    running: list[tuple[Target, PySpy, float]] = []
+    answers: list[Stacks] = []
+    deadline_s = NATIVE_DEADLINE_S if native else DEADLINE_S
+    try:
+        while waiting or running:
+            while waiting and len(running) < AT_ONCE:
+                target = waiting.pop()
+                running.append((target, PySpy(target.pid, native), time.monotonic() + deadline_s))
+            for entry in list(running):
+                target, spy, until = entry
+                if spy.poll() is None and time.monotonic() < until:
+                    continue
+                spy.kill()
+                running.remove(entry)
+                answer = stacks_from(spy, target, REQUEST, None if target.guessed else target.rank)
+                keep(answer, target)
+                answers.append(answer)
+            time.sleep(POLL_S)
+    finally:
+        for _, spy, _ in running:
+            spy.kill()
+    return answers

@@ -1,0 +1,165 @@
+"""`ddtop stacks`: asks the ranks for their stacks, waits for the answers, prints them merged."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import dataclass, replace
+
+import click
+
+from ddtop import registry
+from ddtop.cli.jobs import UNREACHABLE, CommandError, find
+from ddtop.cli.ranks import check_ranks, parse_ranks
+from ddtop.diagnosis.finding import Verdict
+from ddtop.link.viewer_side import PING_S, ViewerLink
+from ddtop.model.facts import Snapshot
+from ddtop.model.merge import Merged
+from ddtop.ui.dumped import answers, around, last_request, merged_of
+from ddtop.ui.excerpts import Excerpts
+from ddtop.ui.feed import Follower, UnreachableError, join, last_state, request
+from ddtop.ui.present.glyphs import glyphs_for
+from ddtop.ui.present.stacks import Shape, stacks_text
+from ddtop.ui.present.stacks_json import stacks_json
+from ddtop.wire.records import Command, Stacks
+
+JUDGED_NS = 600_000_000
+"""What stands is known after two looks half a second apart; the first of them is made of the past."""
+SLICE_S = 0.05
+WORKERS_QUIET_S, WORKERS_S = 0.5, 3.0
+"""Workers answer one after the other, behind their rank: none for so long, and no more will come."""
+PATIENCE_S = 1.0
+"""A wait longer than this is explained to whoever sits at a terminal."""
+SOURCE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What was typed. `ranks` empty: all; `last`: the dump that there is, nobody is asked."""
+
+    ranks: tuple[int, ...] = ()
+    native: bool = False
+    as_json: bool = False
+    tree: bool = False
+    threads: bool = False
+    last: bool = False
+
+
+def stacks(name: str | None, wait_s: float, ranks: str | None, wanted: Wanted) -> int:
+    """Print the merged stacks; 1 if some rank did not answer.
+
+    Raises:
+        CommandError: 2, no such ranks; 3, no contact, or no stacks of a job that has ended.
+    """
+    wanted = replace(wanted, ranks=parse_ranks(ranks) if ranks is not None else ())
+    entry = find(name, wait_s)
+    try:
+        found = _ask(entry, wanted) if entry.reachable(time.time_ns()) else _left_behind(entry, wanted)
+    except UnreachableError as error:
+        raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
+    return _print(*found, wanted)
+
+
+Found = tuple[list[Stacks], Snapshot, Verdict, str | None]
+"""The answers, what is true besides, and why not all came."""
+
+
+def _ask(entry: registry.JobEntry, wanted: Wanted) -> Found:
+    follower, link = join(entry)
+    try:
+        follower.look(follower.now_unix_ns() - JUDGED_NS)
+        snapshot, verdict = follower.look()
+        check_ranks(wanted.ranks, snapshot)
+        if wanted.last or snapshot.ended is not None:
+            return _last(snapshot, verdict, wanted)
+        asked_unix_ns = follower.now_unix_ns()
+        command = follower.asking.stacks(wanted.ranks, asked_unix_ns, time.monotonic(), wanted.native)
+        link.send(request(command))
+        _wait(follower, link)
+        _wait_for_workers(follower, link, wanted.ranks)
+        dump = follower.asking.dump(time.monotonic())
+        assert dump is not None
+        if dump.refused is not None and dump.expected is None:
+            raise CommandError(f"ddtop: {dump.refused}", UNREACHABLE)
+        snapshot, verdict = follower.look()
+        return answers(snapshot, dump.request, asked_unix_ns, wanted.ranks), snapshot, verdict, dump.refused
+    finally:
+        link.close()
+
+
+def _wait(follower: Follower, link: ViewerLink) -> None:
+    """Until all have answered, or until the time is over."""
+    began = pinged = time.monotonic()
+    told = not sys.stderr.isatty()
+    while (dump := follower.asking.dump(time.monotonic())) is not None and not dump.done:
+        for data in link.receive(SLICE_S):
+            follower.take(data)
+            if (dump := follower.asking.dump(time.monotonic())) is None or dump.done:
+                return
+        now = time.monotonic()
+        if now - pinged > PING_S:
+            pinged = now
+            link.send(request(Command("ping")))
+        if not told and now - began > PATIENCE_S:
+            told = True
+            click.echo(f"{dump.answered} of {dump.expected or '?'} answered so far, waiting for the others", err=True)
+
+
+def _wait_for_workers(follower: Follower, link: ViewerLink, ranks: tuple[int, ...]) -> None:
+    heard, quiet = follower.answers, time.monotonic()
+    until = quiet + (WORKERS_S if _with_workers(follower.look()[0], ranks) else 0.0)
+    while time.monotonic() < min(until, quiet + WORKERS_QUIET_S):
+        for data in link.receive(SLICE_S):
+            follower.take(data)
+        if follower.answers != heard:
+            heard, quiet = follower.answers, time.monotonic()
+
+
+def _with_workers(snapshot: Snapshot, ranks: tuple[int, ...]) -> bool:
+    return any(
+        rank.loader is not None and rank.loader.workers > 0
+        for rank in snapshot.ranks
+        if (not ranks or rank.rank in ranks) and not rank.gone
+    )
+
+
+def _left_behind(entry: registry.JobEntry, wanted: Wanted) -> Found:
+    snapshot, verdict = last_state(entry)
+    check_ranks(wanted.ranks, snapshot)
+    return _last(snapshot, verdict, wanted)
+
+
+def _last(snapshot: Snapshot, verdict: Verdict, wanted: Wanted) -> Found:
+    """The dump that was taken last, for example by the relay itself."""
+    request = last_request(snapshot)
+    if request is None:
+        state = "still runs, but nobody has taken stacks of it yet: leave out --last to take them now"
+        if snapshot.ended is not None or not snapshot.live:
+            state = "has ended and left no stacks: they are taken when something stands still for some seconds"
+        raise CommandError(f"ddtop: {snapshot.job} {state}", UNREACHABLE)
+    return answers(snapshot, request, None, wanted.ranks), snapshot, verdict, None
+
+
+def _print(found: list[Stacks], snapshot: Snapshot, verdict: Verdict, missing: str | None, wanted: Wanted) -> int:
+    merged = merged_of(found, verdict, snapshot)
+    live = snapshot.live and snapshot.ended is None
+    if wanted.as_json:
+        click.echo(json.dumps(stacks_json(merged, snapshot.job, live, snapshot.time_unix_ns)))
+    else:
+        click.echo(_text(merged, snapshot, verdict, wanted), nl=False)
+    if missing is not None:
+        click.echo(f"ddtop: {missing}", err=True)
+    return 1 if merged.unanswered or missing is not None else 0
+
+
+def _text(merged: Merged, snapshot: Snapshot, verdict: Verdict, wanted: Wanted) -> str:
+    from ddtop.cli import width
+
+    excerpts, shape = Excerpts(), Shape(wanted.tree, wanted.threads)
+    setting = around(snapshot, verdict, merged, excerpts.get)
+    glyphs = glyphs_for(sys.stdout.encoding)
+    # Once to learn which lines are wanted, once to show them: the files are read on a thread of their own.
+    stacks_text(merged, width(), glyphs, setting, shape)
+    excerpts.wait(SOURCE_S)
+    return stacks_text(merged, width(), glyphs, setting, shape)

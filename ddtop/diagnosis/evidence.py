@@ -1,0 +1,81 @@
+"""Lines of evidence that several rules show: a rank's process, its place, its stacks, its DataLoader."""
+
+from __future__ import annotations
+
+from ddtop.diagnosis.asleep import sleeps
+from ddtop.diagnosis.doing import CPU, classify, fresh_stacks, other_threads, stack_line
+from ddtop.diagnosis.words import duration, verb
+from ddtop.model.facts import RankFacts, State
+
+_HOW = {"agent": "by its agent", "signal": "by signal", "py-spy": "by py-spy"}
+
+
+def process_line(rank: RankFacts) -> str | None:
+    """`rank 2 (pid 4802): state D, 0% of a core, wchan nfs_wait_bit_killable, in write of /ckpt/7.pt, 2 children`."""
+    process = rank.process
+    if process is None:
+        return None
+    text = f"rank {rank.rank} (pid {process.pid}): state {process.state}"
+    if process.frozen:
+        text += ", its cgroup is frozen"
+    text += f", {rank.cpu_ratio:.0%} of a core" if rank.cpu_ratio is not None else ", CPU unknown"
+    if process.wchan:
+        text += f", wchan {process.wchan}"
+    if process.syscall and sleeps(process):
+        text += f", in {process.syscall}" + (f" of {process.file}" if process.file else "")
+    if process.children:
+        text += f", {process.children} {verb(range(process.children), 'child', 'children')}"
+    found = classify(rank)
+    return f"{text}, {found.text}" if found.source == CPU else text
+
+
+def place_line(rank: RankFacts) -> str | None:
+    """`rank 2 is at /home/ada/train.py:53 take › acquire`: what its agent saw last."""
+    place = rank.place
+    if place is None:
+        return None
+    below = f" › {place.callee}" if place.callee else ""
+    return f"rank {rank.rank} is at {place.file}:{place.line} {place.function}{below}"
+
+
+def collecting_line(rank: RankFacts, now_unix_ns: int) -> str | None:
+    """How long a full garbage collection has been going on."""
+    since = rank.process.gc_since_unix_ns if rank.process is not None else None
+    if since is None:
+        return None
+    return (
+        f"rank {rank.rank}: its full garbage collection has been going on for {duration((now_unix_ns - since) / 1e9)}"
+    )
+
+
+def stack_lines(rank: RankFacts) -> list[str]:
+    """Own frames of the rank, and of the DataLoader worker that owes it a batch, as far as a dump of now has them."""
+    stacks = fresh_stacks(rank)
+    if stacks is None:
+        return []
+    lines = []
+    text = stack_line(stacks)
+    # One frame says no more than the place.
+    if text is not None and (" ‹ " in text or rank.state is State.SILENT):
+        lines.append(f"rank {rank.rank}'s stack ({_HOW.get(stacks.method, stacks.method)}): {text}")
+    if classify(rank).word == "gil":
+        lines += [f"another thread of rank {rank.rank}: {line}" for line in other_threads(stacks)]
+    owing = rank.loader.owing_pid if rank.loader is not None else None
+    worker = next((one for one in rank.worker_stacks if one.pid == owing and one.method), None)
+    text = stack_line(worker) if worker is not None else None
+    if text is not None:
+        lines.append(f"worker {owing}'s stack: {text}")
+    return lines
+
+
+def loader_line(rank: RankFacts) -> str | None:
+    """How many batches its DataLoader has ready, and who owes the next; None unless it waits for a batch."""
+    loader = rank.loader
+    if loader is None or loader.waiting_since_unix_ns is None:
+        return None
+    if not loader.workers:
+        return "its DataLoader has no workers: the dataset runs in the rank itself"
+    text = f"its DataLoader: {loader.depth}/{loader.capacity} batches ready, {loader.workers_alive}/{loader.workers} workers alive"
+    if loader.owing_pid is not None:
+        text += f"; worker pid {loader.owing_pid} owes the batch: state {loader.owing_state or 'gone'}"
+    return text

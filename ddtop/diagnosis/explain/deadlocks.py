@@ -1,0 +1,68 @@
+"""Pages of the findings about ranks that wait for each other, and for nobody else."""
+
+from __future__ import annotations
+
+from ddtop.diagnosis.explain.page import Explanation
+
+PAGES = (
+    Explanation(
+        kind="wait-cycle",
+        severity="critical",
+        brief="ranks wait for each other in a cycle",
+        meaning="Each rank of the cycle waits for the next one, and the last for the first. None of them can go on, whatever "
+        "the others do, and no single one is at fault: the order of the calls is. It may have worked before, by luck of timing or "
+        "while the messages were small.",
+        found=(
+            "Waits in collectives (by number and group) and in send and recv (by peer and tag) are drawn as one graph. A set of "
+            "ranks that wait for each other and for nobody outside is a cycle.",
+            "The last wait that closed it has stood for {still_limit_s}.",
+            "Calls in it that can never match make it unmatched-p2p instead.",
+        ),
+        steps=(
+            "The evidence has one line a rank: what it waits in, for whom, at which line of code.",
+            "Neighbours that all send first: let every second one receive first, or hand all calls over at once, as below.",
+            "Two groups: use them in the same order on all ranks, also where one of them is used in backward or by a thread.",
+        ),
+        before=(
+            "dist.send(mine, right)        # all ranks send, nobody receives",
+            "dist.recv(theirs, left)",
+        ),
+        after=(
+            "sends = dist.P2POp(dist.isend, mine, right)",
+            "receives = dist.P2POp(dist.irecv, theirs, left)",
+            "for work in dist.batch_isend_irecv([sends, receives]):",
+            "    work.wait()",
+        ),
+    ),
+    Explanation(
+        kind="unmatched-p2p",
+        severity="critical",
+        brief="a send or recv whose peer does something that cannot match",
+        meaning="A rank is in send or recv, and what its peer does cannot answer that: the peer sits in a collective for which "
+        "this rank is needed, or both are in send and recv with each other and the tags differ. Neither can go on.",
+        found=(
+            "Thin wrappers note peer and tag of every send and recv before it begins; they are laid beside the peer's own open call "
+            "and its collectives.",
+            "The ranks wait for each other and for nobody outside, for {still_limit_s}. A peer that is merely elsewhere is "
+            "not-in-collective: it may still come.",
+        ),
+        steps=(
+            "The sentence has both calls with peer, tag and line: make them fit.",
+            "One is in a collective: look for the branch that only one of the two takes, or for one message more on one side.",
+            "A pipeline: both stages must count the same number of micro-batches, also in the last, shorter batch.",
+            "Name tags once, as constants, instead of computing them on both sides.",
+        ),
+        before=(
+            "if rank == 0:",
+            "    dist.send(x, dst=1, tag=step)",
+            "else:",
+            "    dist.recv(x, src=0, tag=step + 1)    # another message",
+        ),
+        after=(
+            "if rank == 0:",
+            "    dist.send(x, dst=1, tag=step)",
+            "else:",
+            "    dist.recv(x, src=0, tag=step)",
+        ),
+    ),
+)

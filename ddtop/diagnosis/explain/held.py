@@ -1,0 +1,70 @@
+"""Pages of the findings about ranks that something holds or slows: a signal, a disk, the loading of data."""
+
+from __future__ import annotations
+
+from ddtop.diagnosis.explain.page import Explanation
+
+PAGES = (
+    Explanation(
+        kind="rank-stopped",
+        severity="critical",
+        brief="a rank is held: SIGSTOP, a debugger, a frozen cgroup",
+        meaning="The process is there and nothing in it runs: SIGSTOP or Ctrl-Z stopped it, a debugger holds it, or its cgroup is "
+        "frozen (docker pause, a suspended job). Its peers wait for as long as that lasts.",
+        found=(
+            "State T or t in /proc, or a frozen cgroup, for {stopped_limit_s}: whoever takes a stack stops a process for a "
+            "moment only. Nobody needs to wait for it yet.",
+            "Check: ps -o pid,stat,wchan:32,args -p PID",
+        ),
+        steps=(
+            "Stopped by a signal: let it go on:\nddtop signal JOB --rank R CONT",
+            "Stopped again at once: a background job that reads from its terminal; give it < /dev/null.",
+            "A debugger: find it by its pid, then detach or continue there:\ngrep TracerPid /proc/PID/status",
+            "Frozen: docker unpause, or scontrol resume ID, or thaw the cgroup:\necho 0 > /sys/fs/cgroup/.../cgroup.freeze",
+        ),
+    ),
+    Explanation(
+        kind="io-stall",
+        severity="critical; a warning while nobody waits for the rank",
+        brief="a disk or file server does not answer a rank",
+        meaning="The main thread sleeps where no signal reaches it (state D), in one and the same call, and nothing of its I/O "
+        "moves: what it reads or writes does not answer. kill -9 has no effect until it does.",
+        found=(
+            "All looks of the relay found the same state D and wait channel, no wake-up between them, and no more than "
+            "{io_working_bytes_per_s} read or written.",
+            "For {still_limit_s} while others wait for it; for {stall_alone_limit_s} where nobody does.",
+            "Writing a large checkpoint passes through D all the time too, but wakes and moves bytes: that is not this.",
+        ),
+        steps=(
+            "The kernel names the server or disk (not responding, I/O error):\ndmesg | tail -n 30",
+            "Which mount is it? Ask it from another shell, with a limit:\ntimeout 5 df FOLDER",
+            "In which call it hangs (as root):\ncat /proc/PID/stack",
+            "Mend that; the rank then goes on by itself. If nothing helps, the host must be restarted.",
+            "For the next time: copy the data to a local disk before training; save there, and move the file in the background.",
+        ),
+    ),
+    Explanation(
+        kind="input-bound",
+        severity="warning",
+        brief="the step waits for the DataLoader much of the time",
+        meaning="The job trains, but at every step the next batch is not ready yet: loading sets the pace, and the model idles "
+        "meanwhile. A faster GPU would change nothing.",
+        found=(
+            "Waiting inside the DataLoader took {input_bound_ratio} of the time or more, in every quarter of the last {window_s} "
+            "(an epoch's first batch is no evidence), over {input_bound_steps} iterations or more.",
+            "At most half of its queue was filled: batches that lie ready are not what a rank waits for.",
+        ),
+        steps=(
+            "Raise num_workers, up to the cores that each rank has; beyond that it gets slower:\nnproc",
+            "Keep the workers between epochs: persistent_workers=True.",
+            "See what a worker does with its time:\npy-spy top --pid WORKER",
+            "Decode, resize or tokenise once and store that; pack many small files into few.",
+            "A busy file server shows as workers in state D:\nps -o pid,stat,wchan:32,args --ppid PID",
+        ),
+        before=("DataLoader(data, batch_size=64)           # num_workers=0: the rank loads",),
+        after=(
+            "DataLoader(data, batch_size=64, num_workers=8, prefetch_factor=4,",
+            "           persistent_workers=True, pin_memory=True)",
+        ),
+    ),
+)

@@ -1,0 +1,50 @@
+"""What an explanation consists of, and how thresholds get into its sentences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+from ddtop.model.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The page of one kind of finding.
+
+    `severity`: when it is critical, in words. `brief`: one line for a list. `meaning`: what is going on in the job. `found`:
+    the facts and limits that make the rule speak. `steps`: what to do; what follows a line break is a command. `before` and
+    `after`: typical code, where code is the cause.
+
+    In `meaning` and `found` the name of a field of `Policy` in braces stands for its value: `{still_limit_s}` reads `5 s`.
+    """
+
+    kind: str
+    severity: str
+    brief: str
+    meaning: str
+    found: tuple[str, ...]
+    steps: tuple[str, ...]
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+
+def filled(page: Explanation, policy: Policy) -> Explanation:
+    """The page with the values of this policy in its sentences."""
+    values = limits(policy)
+    found = tuple(text.format_map(values) for text in page.found)
+    return replace(page, meaning=page.meaning.format_map(values), found=found)
+
+
+def limits(policy: Policy) -> dict[str, str]:
+    """Every threshold by its name, as it stands in a sentence, with the unit that the name ends in."""
+    return {field.name: _value(field.name, getattr(policy, field.name)) for field in fields(policy)}
+
+
+def _value(name: str, value: float) -> str:
+    if name.endswith("_bytes_per_s"):
+        return f"{value / 1024:g} KiB/s"
+    if name.endswith("_per_s"):
+        return f"{value:g} a second"
+    if name.endswith("_s"):
+        return f"{value:g} s" if value >= 1 else f"{value * 1000:g} ms"
+    return f"{value * 100:g} %" if name.endswith("_ratio") else f"{value:g}"

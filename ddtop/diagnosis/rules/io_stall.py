@@ -1,0 +1,78 @@
+"""`io-stall`: the main thread is in one and the same uninterruptible sleep (state D), and nothing of its I/O moves.
+
+A rank that writes a big checkpoint passes through D all the time, but wakes, and its counters move; one whose file server is
+dead does neither. Not even SIGKILL ends it before the server answers.
+"""
+
+from __future__ import annotations
+
+from ddtop.diagnosis.asleep import may_be_io
+from ddtop.diagnosis.doing import classify, where
+from ddtop.diagnosis.evidence import place_line, process_line, stack_lines
+from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
+from ddtop.diagnosis.words import collective_text, duration, names_of_groups, ranks_text, verb
+from ddtop.model.align import GONE, STOPPED
+from ddtop.model.facts import Blame, RankFacts, Snapshot
+from ddtop.model.policy import Policy
+
+
+def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+    """One finding for the ranks that others wait for, one for those that nobody waits for yet."""
+    now = snapshot.time_unix_ns
+    blames = {
+        blame.root: blame
+        for blame in snapshot.blames
+        if blame.standing not in (GONE, STOPPED) and now - blame.since_unix_ns >= policy.still_limit_s * 1e9
+    }
+    awaited, alone = [], []
+    for rank in snapshot.ranks:
+        since = None if rank.gone else rank.stalled_since_unix_ns
+        if since is None or not may_be_io(rank.process):
+            continue
+        if rank.rank in blames and now - since >= policy.still_limit_s * 1e9:
+            awaited.append(rank)
+        elif now - since >= policy.stall_alone_limit_s * 1e9:
+            alone.append(rank)
+    found = [_finding(snapshot, CRITICAL, awaited, blames)] if awaited else []
+    return [*found, _finding(snapshot, WARNING, alone, {})] if alone else found
+
+
+def _finding(snapshot: Snapshot, severity: str, stalled: list[RankFacts], blames: dict[int, Blame]) -> Finding:
+    now = snapshot.time_unix_ns
+    ranks = tuple(rank.rank for rank in stalled)
+    since = min(rank.stalled_since_unix_ns or now for rank in stalled)
+    lead = stalled[0]
+    wchan = lead.process.wchan if lead.process is not None else None
+    summary = (
+        f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been in uninterruptible sleep ({wchan or 'state D'}) "
+        f"for {duration((now - since) / 1e9)}, {where(lead)}"
+    )
+    mine = [blames[rank] for rank in ranks if rank in blames]
+    first = min(mine, key=lambda blame: blame.since_unix_ns) if mine else None
+    victims = tuple(sorted({rank for blame in mine for rank in blame.waiters} - set(ranks)))
+    if first is not None:
+        group = names_of_groups(snapshot.groups).get(first.group or "", first.group)
+        summary += (
+            f"; {ranks_text(victims)} {verb(victims, 'waits', 'wait')} for {verb(ranks, 'it', 'them')} "
+            f"in {collective_text(first.op, first.seq, group)}"
+        )
+    lines = [line for rank in stalled[:4] for line in (process_line(rank), place_line(rank), *stack_lines(rank))]
+    return Finding(
+        kind="io-stall",
+        severity=severity,
+        ranks=ranks,
+        victims=victims,
+        since_unix_ns=since,
+        summary=summary,
+        evidence=tuple(line for line in lines if line is not None),
+        advice=_advice(lead),
+        group=first.group if first else None,
+        op=first.op if first else None,
+        seq=first.seq if first else None,
+    )
+
+
+def _advice(rank: RankFacts) -> str:
+    if classify(rank).word == "child":
+        return f"see what its child waits for: ps -o pid,stat,wchan:32,args --ppid {rank.pid}"
+    return "mend the file server or disk behind it (dmesg names it); kill -9 has no effect before that answers"

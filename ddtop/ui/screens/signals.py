@@ -1,0 +1,117 @@
+"""A signal to ranks: a menu, one more question, and nothing before the answer."""
+
+from __future__ import annotations
+
+import signal
+from typing import ClassVar
+
+from textual import events
+from textual.binding import BindingType
+
+from ddtop.model.facts import RankFacts
+from ddtop.ui.present.signals import SIGNALS, menu_lines, question_lines, reachable, why_no_signals
+from ddtop.ui.present.text import Line, clean, wrap
+from ddtop.ui.session import Session
+from ddtop.ui.widgets.key_bar import Key
+
+from .page import PageScreen
+
+
+class SignalsScreen(PageScreen):
+    """Sends one signal to these ranks, if that is answered with `y`."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("up,k", "move(-1)", "up"),
+        ("down,j", "move(1)", "down"),
+    ]
+
+    def __init__(self, session: Session, ranks: tuple[int, ...]) -> None:
+        super().__init__(session)
+        self.numbers = ranks
+        self.cursor = 0
+        self.chosen: tuple[signal.Signals, tuple[RankFacts, ...]] | None = None
+        # The keys are the screen's own: there is nothing to scroll.
+        self.body.can_focus = False
+
+    def page_lines(self, width: int) -> list[Line]:
+        """The menu, the question, or why neither."""
+        why = self._why_not()
+        if why is not None:
+            return [((text, "warning"),) for text in wrap(clean(why), width)]
+        glyphs = self.session.paint.glyphs
+        if self.chosen is None:
+            return menu_lines(self._ranks(), self.cursor, width, glyphs)
+        return question_lines(self.chosen[1], self.chosen[0], width, glyphs)
+
+    def extra_keys(self) -> tuple[Key, ...]:
+        """What can be done here now."""
+        if self._why_not() is not None:
+            return ()
+        if self.chosen is not None:
+            return (("y", "y", "send it"), ("n", "n", "do not"))
+        return (("down", "↑↓", "move"), ("enter", "Enter", "choose; asks once more"))
+
+    def _ranks(self) -> tuple[RankFacts, ...]:
+        """Those that a signal can reach now."""
+        snapshot = self.session.newest.snapshot
+        found = (snapshot.rank(number) for number in self.numbers) if snapshot is not None else ()
+        return tuple(rank for rank in found if reachable(rank))
+
+    def _why_not(self) -> str | None:
+        look = self.session.newest
+        if look.snapshot is None:
+            return "nothing is known of the job yet"
+        named = [look.snapshot.rank(number) for number in self.numbers]
+        live = look.snapshot.live and look.snapshot.ended is None
+        why = why_no_signals(self.session.readonly, named, live)
+        return why or ("this is the past: a signal can only be sent now" if look.travelled else None)
+
+    def action_move(self, steps: int) -> None:
+        """Another signal."""
+        self.cursor = (self.cursor + steps) % len(SIGNALS)
+        self.show_facts()
+
+    def choose(self) -> None:
+        """Ask once more."""
+        if self._why_not() is None:
+            self.chosen = (SIGNALS[self.cursor][0], self._ranks())
+            self.show_facts()
+
+    def on_key(self, event: events.Key) -> None:
+        """Only `y` sends; with a question open every other key is a no.
+
+        Not bindings: they are looked up after the next key has come in, and what is typed fast would go astray.
+        """
+        if self.chosen is None and event.key != "enter":
+            return
+        event.stop()
+        event.prevent_default()
+        if self.chosen is None:
+            self.choose()
+            return
+        (what, ranks), self.chosen = self.chosen, None
+        if event.key == "y" and self._why_not() is None:
+            # Not this screen's worker: it would end with the screen, before the answer is there.
+            self.app.run_worker(send_to(self.session, ranks, what), name="signal")
+            self.dismiss(None)
+        else:
+            self.show_facts()
+
+
+async def send_to(session: Session, ranks: tuple[RankFacts, ...], what: signal.Signals) -> None:
+    """Send it to one after the other; what became of it stands at the foot for some seconds."""
+    newest = session.newest.snapshot
+    said = []
+    for rank in ranks:
+        if newest is None or newest.rank(rank.rank).pid != rank.pid:
+            said.append(f"rank {rank.rank} is another process now: no signal was sent")
+            continue
+        said.append(await session.source.send_signal(rank.rank, what.value))
+    session.say(said[0] if len(said) == 1 else _several(said, what))
+
+
+def _several(said: list[str], what: signal.Signals) -> str:
+    """One sentence for many: how many were sent, and the first that was not."""
+    sent = sum(text.startswith("sent ") for text in said)
+    failed = next((text for text in said if not text.startswith("sent ")), "")
+    return f"sent {what.name} to {sent} of {len(said)} ranks" + (f"; {failed}" if failed else "")

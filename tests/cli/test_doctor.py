@@ -1,0 +1,108 @@
+"""What `ddtop doctor` says about stacks, tracing and the journal."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import pytest
+
+from ddtop.relay import pyspy
+
+# The package's own name `doctor` is the command.
+doctor = importlib.import_module("ddtop.cli.doctor")
+
+
+def test_the_dump_signal_is_sent_and_not_only_registered(home):
+    mark, what, text = doctor._dump_signal()
+
+    assert (mark, what) == ("ok", "dump signal")
+    assert "makes faulthandler write the stacks" in text
+
+
+@pytest.mark.parametrize(("wanted", "text"), [("off", "switched off"), ("KILL", "is no signal that can be used")])
+def test_a_dump_signal_that_cannot_be_is_a_note(home, monkeypatch, wanted, text):
+    monkeypatch.setenv("DDTOP_SIGNAL", wanted)
+
+    mark, _, said = doctor._dump_signal()
+
+    assert mark == "note"
+    assert text in said
+
+
+@pytest.mark.parametrize(
+    ("scope", "right", "mark", "text"),
+    [
+        (None, False, "ok", "not restricted"),
+        (0, False, "ok", "not restricted"),
+        (1, False, "note", "sudo py-spy dump"),
+        (1, True, "ok", "not for this user"),
+        (2, False, "note", "root only"),
+        (3, True, "note", "off until the next boot"),
+    ],
+)
+def test_the_right_to_trace_is_told_with_the_way_round(monkeypatch, scope, right, mark, text):
+    """Yama 1 is what Ubuntu and Debian start with: py-spy from a shell fails, and the message is cryptic."""
+    monkeypatch.setattr(pyspy, "yama_scope", lambda: scope)
+    monkeypatch.setattr(pyspy, "may_trace_others", lambda: right)
+
+    said = doctor._ptrace()
+
+    assert said[0] == mark
+    assert text in said[2]
+
+
+def fake_py_spy(folder, monkeypatch, script):
+    program = folder / "py-spy"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(folder / "python"))
+    monkeypatch.setenv("PATH", str(folder))
+
+
+@pytest.mark.parametrize(
+    ("script", "mark", "text"),
+    [
+        ("echo py-spy 0.4.3", "ok", "0.4.3 ("),
+        ("echo py-spy 0.3.14", "note", "can leave its target stopped"),
+        ("exit 1", "note", "does not start"),
+    ],
+)
+def test_an_old_py_spy_is_told_from_a_new_one(tmp_path, monkeypatch, script, mark, text):
+    fake_py_spy(tmp_path, monkeypatch, script)
+
+    said = doctor._py_spy()
+
+    assert said[0] == mark
+    assert text in said[2]
+
+
+def test_without_py_spy_the_note_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert doctor._py_spy() == ("note", "py-spy", "not installed: pip install 'ddtop[native]' (for --native and --pid)")
+
+
+def test_a_journal_has_a_place_and_room(home):
+    mark, _, text = doctor._journal()
+
+    assert mark in ("ok", "note")
+    assert "MiB free in" in text
+
+
+@pytest.mark.parametrize(("value", "text"), [("0", "switched off"), ("lots", "no number of MiB")])
+def test_a_journal_that_is_off_or_misspelt_is_a_note(home, monkeypatch, value, text):
+    monkeypatch.setenv("DDTOP_JOURNAL_MIB", value)
+
+    mark, _, said = doctor._journal()
+
+    assert mark == "note"
+    assert text in said
+
+
+def test_a_journal_without_a_folder_is_bad(home, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("DDTOP_STATE", str(tmp_path / "file" / "state"))
+
+    assert doctor._journal()[0] == "bad"

@@ -1,0 +1,115 @@
+"""The command of `ddtop watch --on-critical`, with real programs."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from ddtop.cli.jobs import CommandError
+from ddtop.cli.on_critical import AT_ONCE_MAX, OnCritical
+
+DEADLINE_S = 15.0
+
+
+def ran(*commands, event=b"{}"):
+    """What was complained of, once all of them have ended."""
+    said = []
+    for command in commands:
+        action = OnCritical(command, said.append)
+        action.start(event, "rank-killed")
+        action.leave()
+    return said
+
+
+def test_it_gets_the_event_on_its_standard_input(tmp_path):
+    event = b'{"text": "' + b"x" * 300_000 + b'"}\n'
+
+    assert ran(f"dd status=none of={tmp_path / 'event'}", event=event) == []
+    assert (tmp_path / "event").read_bytes() == event
+
+
+def test_its_output_goes_to_standard_error(capfd):
+    """Standard output is the events', for who reads them as JSON."""
+    ran("echo the job hangs")
+
+    assert capfd.readouterr() == ("", "the job hangs\n")
+
+
+def test_one_that_fails_is_told_with_its_exit_code_or_signal():
+    assert ran("sh -c 'exit 7'", "sh -c 'kill -9 $$'") == [
+        "--on-critical sh failed for rank-killed: exit code 7",
+        "--on-critical sh failed for rank-killed: SIGKILL",
+    ]
+
+
+def test_there_is_no_shell(tmp_path, capfd):
+    """A summary may hold anything; and what looks like a redirection is an argument."""
+    assert ran(f"echo $HOME > {tmp_path / 'out'}") == []
+    assert capfd.readouterr().err == f"$HOME > {tmp_path / 'out'}\n"
+
+
+def test_one_that_does_not_read_the_event_does_not_fail_for_that():
+    assert ran("true", event=b"x" * 1_000_000) == []
+
+
+def test_a_program_that_has_gone_meanwhile_is_told(tmp_path):
+    program = tmp_path / "alert"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o700)
+    said = []
+    action = OnCritical(str(program), said.append)
+    program.unlink()
+    action.start(b"{}", "rank-killed")
+
+    assert said == [f"--on-critical {program} could not be run for rank-killed: No such file or directory"]
+
+
+def test_those_that_do_not_end_do_not_pile_up(tmp_path):
+    """A mail server that does not answer, in a job that flaps all night."""
+    os.mkfifo(tmp_path / "gate")
+    said = []
+    action = OnCritical(f"cat {tmp_path / 'gate'}", said.append)
+    began = time.monotonic()
+    for _ in range(AT_ONCE_MAX + 2):
+        action.start(b"{}", "rank-killed")
+    took_s = time.monotonic() - began
+    gate = os.open(tmp_path / "gate", os.O_RDWR)
+    skipped = list(said)
+    end = time.monotonic() + DEADLINE_S
+    try:
+        # Whoever opens the gate for reading sees its end as soon as nobody writes.
+        while action._running and time.monotonic() < end:
+            os.close(gate)
+            gate = os.open(tmp_path / "gate", os.O_RDWR | os.O_NONBLOCK)
+            action.look()
+    finally:
+        os.close(gate)
+        for one in action._running:
+            one.process.kill()
+            one.process.wait()
+
+    assert took_s < DEADLINE_S / 2
+    assert action.skipped == 2
+    assert skipped == [
+        "--on-critical cat was not run for rank-killed: 4 are still running (1 left out so far)",
+        "--on-critical cat was not run for rank-killed: 4 are still running (2 left out so far)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("", "needs a command"),
+        ("mail 'me", "is no command line: no closing quotation"),
+        ("no-such-program x", "there is no program 'no-such-program'"),
+        ("~/no-such-program", "there is no program"),
+    ],
+)
+def test_what_cannot_be_run_is_a_usage_error_at_once(command, reason):
+    """Not in the night when the job hangs."""
+    with pytest.raises(CommandError, match=reason) as caught:
+        OnCritical(command, lambda text: None)
+
+    assert caught.value.code == 2

@@ -1,0 +1,414 @@
+"""Processes that were started without ddtop: named by pid, read by py-spy, judged only as far as one can from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddtop.cli import outside, targets
+from ddtop.cli.jobs import CommandError
+from ddtop.cli.outside_source import OutsideSource, _place_of
+from ddtop.cli.targets import PIDS_MAX, Target
+from ddtop.relay import pyspy
+from ddtop.wire.records import Place, StackFrame, Stacks, ThreadStack
+
+NEEDS_PY_SPY = pytest.mark.skipif(pyspy.find() is None, reason="py-spy is not installed: pip install 'ddtop[native]'")
+TRAIN = """
+import os, subprocess, sys
+
+def load_image():
+    print(os.getpid(), flush=True)
+    sys.stdin.read()
+
+def all_reduce():
+    print(os.getpid(), flush=True)
+    sys.stdin.read()
+
+worker = None
+if "with-worker" in sys.argv:
+    worker = subprocess.Popen([sys.executable, __file__, "worker"], stdout=subprocess.PIPE, text=True)
+    worker.stdout.readline()
+if os.environ.get("RANK") == "1" or "worker" in sys.argv:
+    load_image()
+else:
+    all_reduce()
+if worker:
+    worker.wait()
+"""
+TORCHRUN = """
+import os, subprocess, sys
+ranks = []
+for rank in range(3):
+    environment = os.environ | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "3"}
+    one = subprocess.Popen([sys.executable, sys.argv[1]], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    one.stdout.readline()
+    ranks.append(one)
+print("ready", flush=True)
+sys.stdin.read()
+for one in ranks:
+    one.communicate()
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(TRAIN)
+    return path
+
+
+@contextmanager
+def started(*command, **environment):
+    """A process that has said its first line; it ends when its stdin does, and by its pid if that does not help."""
+    names = (*targets._RANK, *targets._WORLD, *targets._LOCAL)
+    inherited = {name: value for name, value in os.environ.items() if name not in names}
+    process = subprocess.Popen(
+        [sys.executable, *map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env=inherited | environment,
+    )  # fmt: skip
+    try:
+        assert process.stdout.readline()
+        yield process
+    finally:
+        os.kill(process.pid, signal.SIGCONT) if process.poll() is None else None
+        try:
+            process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+
+
+@contextmanager
+def two_ranks(script):
+    with started(script, RANK="0", WORLD_SIZE="2") as zero, started(script, RANK="1", WORLD_SIZE="2") as one:
+        yield zero, one
+
+
+def ddtop(*words):
+    return subprocess.run(
+        [sys.executable, "-m", "ddtop", *map(str, words)], capture_output=True, text=True, timeout=90, check=False
+    )
+
+
+def skip_without_right(done):
+    if "no right to look" in done.stdout:
+        pytest.skip(done.stdout)
+    return done
+
+
+# -- stacks --pid
+
+
+@NEEDS_PY_SPY
+def test_ranks_are_told_by_their_environment_and_merged(home, script):
+    """The hang that people arrive with: one rank is somewhere else."""
+    with two_ranks(script) as (zero, one):
+        done = skip_without_right(ddtop("stacks", "--pid", f"{one.pid},{zero.pid}", "--json"))
+        assert zero.poll() is one.poll() is None
+
+    shown = json.loads(done.stdout)
+    assert (done.returncode, shown["schema"], shown["job"], shown["unanswered"]) == (0, "ddtop.stacks/1", None, [])
+    innermost = {tuple(group["ranks"]): group["frames"][0]["function"] for group in shown["groups"]}
+    assert innermost == {(0,): "all_reduce", (1,): "load_image"}
+    assert {group["method"] for group in shown["groups"]} == {"py-spy"}
+
+
+@NEEDS_PY_SPY
+def test_a_launcher_stands_for_its_ranks(home, script, tmp_path):
+    """`pgrep torchrun` gives one number."""
+    launcher = tmp_path / "torchrun"
+    launcher.write_text(TORCHRUN)
+    with started(launcher, script) as torchrun:
+        done = skip_without_right(ddtop("stacks", "--pid", torchrun.pid))
+
+    assert done.returncode == 0
+    assert f"pid {torchrun.pid} (torchrun) stands for its 3 ranks: pid" in done.stdout
+    assert "3 ranks asked, 3 answered (3 by py-spy)" in done.stdout
+    assert "[1]" in done.stdout
+    assert "[0,2]" in done.stdout
+    assert "load_image" in done.stdout
+
+
+@NEEDS_PY_SPY
+def test_processes_without_a_rank_are_shown_by_their_pid(home, script):
+    """An invented rank number would be believed."""
+    with started(script) as process:
+        done = skip_without_right(ddtop("stacks", "--pid", process.pid))
+
+    assert done.returncode == 0
+    assert f"no rank in the environment of pid {process.pid}" in done.stdout
+    assert "1 process asked, 1 answered" in done.stdout
+
+
+@NEEDS_PY_SPY
+def test_a_process_that_is_not_python_is_unanswered_and_described(home):
+    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    try:
+        done = ddtop("stacks", "--pid", process.pid)
+    finally:
+        process.communicate()
+
+    assert done.returncode == 1
+    assert f"pid {process.pid}: sleeping" in done.stdout
+    assert "0 children" in done.stdout
+
+
+@NEEDS_PY_SPY
+def test_a_process_that_is_gone_is_one_that_did_not_answer(home, script):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    with started(script, RANK="0") as process:
+        done = skip_without_right(ddtop("stacks", "--pid", f"{process.pid},{gone.pid}", "--json"))
+
+    unanswered = json.loads(done.stdout)["unanswered"]
+    assert done.returncode == 1
+    assert unanswered == [{"rank": None, "pid": gone.pid, "why": f"there is no process {gone.pid}"}]
+
+
+@pytest.mark.parametrize("command", ["stacks", "attach"])
+@pytest.mark.parametrize(
+    ("pids", "code", "text"),
+    [
+        ("twelve", 2, "'twelve' is not a process id"),
+        ("", 2, "--pid takes 1 to"),
+        ("5-3", 2, "not a range"),
+        ("0", 2, "not a process id"),
+        ("999999999", 3, "there is no process 999999999"),
+    ],
+)
+def test_pids_that_make_no_sense_end_with_a_sentence(home, command, pids, code, text):
+    done = ddtop(command, "--pid", pids)
+
+    assert (done.returncode, done.stdout) == (code, "")
+    assert text in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["stacks", "attach"])
+def test_a_job_and_pids_do_not_go_together(home, command):
+    done = ddtop(command, "llama", "--pid", "12")
+
+    assert done.returncode == 2
+    assert "--pid stands alone" in done.stderr
+
+
+def test_without_the_right_to_trace_the_command_that_works_is_named(home, script, tmp_path, monkeypatch, capsys):
+    """Ubuntu's Yama allows parents only."""
+    fake = tmp_path / "py-spy"
+    fake.write_text("#!/bin/sh\necho 'Permission Denied: Try running again with elevated permissions' >&2\nexit 1\n")
+    fake.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with started_by(sys.base_prefix, script) as process:
+        code = outside.stacks_of(str(process.pid), native=False, as_json=False, tree=False)
+
+    shown = capsys.readouterr().out
+    assert code == 1
+    # Lines are wrapped where the terminal ends.
+    assert f"no right to look into pid {process.pid}" in " ".join(shown.split())
+    assert "what /proc says of those without stacks" in shown
+
+
+@contextmanager
+def started_by(prefix, script):
+    """As `started`, with a Python that was not taken away."""
+    python = os.path.join(prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}")
+    process = subprocess.Popen([python, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline()
+        yield process
+    finally:
+        process.communicate()
+
+
+# -- who is meant
+
+
+@given(st.text(st.sampled_from("0123456789,- x\u0661")) | st.text())
+def test_any_text_is_pids_or_a_usage_error(text):
+    try:
+        found = targets.numbers(text)
+    except CommandError as error:
+        code = error.code
+    else:
+        code = 2
+        assert 0 < len(found) <= PIDS_MAX
+        assert all(pid > 0 for pid in found)
+    assert code == 2
+
+
+def test_pids_are_listed_and_ranged():
+    assert targets.numbers("12,14-16, 12 9") == (12, 14, 15, 16, 9)
+
+
+def target(pid, rank=-1, worker=False):
+    return Target(pid, 1, rank, False, ("python", "train.py"), {}, worker=worker)
+
+
+def test_a_rank_that_two_processes_claim_is_not_believed():
+    """Two jobs on one host both have a rank 0."""
+    found, note = targets.numbered([target(9, 0), target(8, 0), target(7, 1)])
+
+    assert [(one.pid, one.rank, one.guessed) for one in found] == [(9, 0, True), (8, 1, True), (7, 2, True)]
+    assert "same rank" in note
+
+
+def test_processes_without_a_rank_get_the_numbers_that_are_free():
+    found, note = targets.numbered([target(9), target(8, 0), target(7)])
+
+    assert [(one.pid, one.rank, one.guessed) for one in found] == [(8, 0, False), (9, 1, True), (7, 2, True)]
+    assert note == "no rank in the environment of pid 9, 7"
+
+
+def test_workers_belong_to_the_rank_that_started_them(home, script):
+    """`pgrep -f train.py` lists the DataLoader workers too."""
+    with started(script, "with-worker", RANK="1") as process:
+        (worker,) = targets._children(process.pid)
+        found = targets.find(f"{worker},{process.pid}")
+
+    assert [(one.pid, one.rank, one.worker) for one in found.found] == [(process.pid, 1, False), (worker, 1, True)]
+    assert found.notes == ()
+
+
+def test_a_rank_does_not_stand_for_its_children(home, script):
+    with started(script, "with-worker", RANK="1") as process:
+        found = targets.find(str(process.pid))
+
+    assert [one.pid for one in found.found] == [process.pid]
+
+
+def test_children_of_a_process_without_a_rank_are_pointed_to(home, script):
+    """mp.spawn: the ranks' environment is their parent's."""
+    with started(script, "with-worker") as process:
+        (child,) = targets._children(process.pid)
+        found = targets.find(str(process.pid))
+        both = targets.find(f"{process.pid},{child}")
+
+    assert f"pid {process.pid} has started other Pythons, which may be the ranks: --pid {child}" in found.notes
+    assert not [note for note in both.notes if "started other" in note]
+
+
+# -- attach --pid
+
+
+def test_without_a_terminal_attach_prints_the_table_and_never_says_ok(home, script):
+    """No sequence numbers, no verdict: a hang looks like a healthy job from outside."""
+    with two_ranks(script) as (zero, one):
+        done = ddtop("attach", "--pid", f"{zero.pid},{one.pid}")
+
+    assert done.returncode == 0
+    assert "watched from outside: no sequence numbers, so no verdict" in done.stdout
+    assert "2/2 ranks" in done.stdout
+    assert "ok" not in done.stdout.split()
+    assert "ok:" not in done.stdout
+
+
+@contextmanager
+def watching(*processes, **rest):
+    found = targets.find(",".join(str(process.pid) for process in processes))
+    source = OutsideSource(found.found, "pid", found.notes)
+    try:
+        yield source
+    finally:
+        source.close()
+
+
+def until(source, holds):
+    """Runs the source until something holds."""
+
+    async def run():
+        running = asyncio.ensure_future(source.run())
+        end = time.monotonic() + 40
+        while not holds(source.look()):
+            assert time.monotonic() < end
+            await asyncio.sleep(0.05)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(run())
+    return source.look()
+
+
+@NEEDS_PY_SPY
+def test_places_come_from_py_spy_without_a_pause(home, script):
+    with two_ranks(script) as (zero, one), watching(zero, one) as source:
+        look = until(
+            source, lambda look: all(rank.place for rank in look.snapshot.ranks) or "no right" in look.verdict.calm
+        )
+
+    if "no right" in look.verdict.calm:
+        pytest.skip(look.verdict.calm)
+    places = [rank.place for rank in look.snapshot.ranks]
+    assert [place.function for place in places] == ["all_reduce", "load_image"]
+    assert look.verdict.health == "unknown"
+    assert "places from py-spy every 2 s" in look.verdict.calm
+
+
+def test_a_stopped_rank_is_a_finding_from_outside_too(home, script):
+    with two_ranks(script) as (zero, one), watching(zero, one) as source:
+        os.kill(one.pid, signal.SIGSTOP)
+        look = until(source, lambda look: look.verdict.findings)
+
+    assert [(finding.kind, finding.ranks) for finding in look.verdict.findings] == [("rank-stopped", (1,))]
+
+
+def test_a_rank_that_is_killed_is_named(home, script):
+    with two_ranks(script) as (zero, one), watching(zero, one) as source:
+        said = asyncio.run(source.send_signal(1, signal.SIGKILL))
+        look = until(source, lambda look: look.verdict.findings)
+        late = asyncio.run(source.send_signal(1, signal.SIGTERM))
+
+    assert said == f"SIGKILL sent to rank 1 (pid {one.pid})"
+    assert [(finding.kind, finding.ranks) for finding in look.verdict.findings] == [("rank-killed", (1,))]
+    assert late == "no signal was sent: rank 1 is gone"
+
+
+def test_a_job_whose_end_was_seen_is_said_to_have_ended(home, script):
+    with two_ranks(script) as (zero, one), watching(zero, one) as source:
+        zero.communicate()
+        one.communicate()
+        look = until(source, lambda look: look.snapshot.ended)
+
+    assert look.verdict.calm.startswith("ended: ")
+
+
+@NEEDS_PY_SPY
+def test_a_dump_answers_for_every_rank_that_was_asked(home, script):
+    with two_ranks(script) as (zero, one), watching(zero, one) as source:
+        assert asyncio.run(source.ask_stacks(())) is None
+        look = until(source, lambda look: look.dump is not None and look.dump.done)
+
+    assert (look.dump.expected, look.dump.answered) == (2, 2)
+    assert [rank.stacks.request for rank in look.snapshot.ranks] == [look.dump.request] * 2
+
+
+def test_a_place_says_what_the_nearest_library_frame_is_there_for():
+    """Queue.get waits on a lock inside: it is the queue that tells."""
+    lib = "/usr/lib/python3.11"
+    frames = (
+        StackFrame("Condition.wait", f"{lib}/threading.py", 327),
+        StackFrame("Queue.get", f"{lib}/queue.py", 171),
+        StackFrame("step", "/home/ada/train.py", 40),
+        StackFrame("<module>", "/home/ada/train.py", 77),
+    )
+
+    found = _place_of(frames, 2, 5)
+
+    assert found == Place("step", "/home/ada/train.py", 40, "queue", 5, "get")
+    assert _place_of(frames[3:], 0, None) == Place("<module>", "/home/ada/train.py", 77)
+
+
+def test_what_py_spy_left_out_is_said_below():
+    frames = (ThreadStack((StackFrame("f", "a.py", 1),), main=True),)
+    told = [Stacks("r", 0, 11, 1, "py-spy", frames, "without frames of C code"), Stacks("r", 1, 2**30, 1, why="gone")]
+
+    assert outside.afterwards(told) == ["note: pid 11: without frames of C code"]

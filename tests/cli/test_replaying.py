@@ -1,0 +1,189 @@
+"""`ddtop replay`, and what the other commands make of a journal when its relay is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import pytest
+
+from ddtop import journal, registry
+from tests.jobs import FakeJob, unix_ns
+
+from .test_commands import ddtop, finished, killed
+
+MINUTE_NS = 60_000_000_000
+WENT_FIRST = "rank 1 went first: SIGKILL"
+
+
+def write_journal(job, name="train-47", ended=True, heard_ago_ns=10 * MINUTE_NS, sender="0" * 12):
+    """A job whose relay is gone; with `ended` False it was killed, and left only the journal."""
+    then = time.time_ns() - heard_ago_ns
+    entry = registry.JobEntry(
+        registry.SCHEMA, name, "r1", "node0", sender, 1, 1, "127.0.0.1", 1, "/tmp/x", "train", job.world_size, 0,
+        then - MINUTE_NS, then, then if ended else None, "finished" if ended else None,
+    )  # fmt: skip
+    registry.write_entry(entry)
+    path = registry.journal_path(name, "r1", sender)
+    journal.write(path, job.frames)
+    return path
+
+
+def hangs():
+    job = FakeJob(2)
+    job.trains(10)
+    job.ranks[1].stands_at("fetch_labels", "data.py", 40)
+    job.others_wait(1)
+    job.passes(20)
+    return job
+
+
+# -- replay
+
+
+def test_replay_without_a_terminal_prints_the_last_moment(home, tmp_path):
+    path = write_journal(killed())
+
+    for what in ("train-47", "train", str(path)):
+        done = ddtop("replay", what)
+        assert done.returncode == 0
+        assert "no terminal, so here is the last moment" in done.stderr
+        assert WENT_FIRST in done.stdout
+        assert "ENDED" in done.stdout
+        assert "RANK" in done.stdout
+        assert "note:" not in done.stdout
+
+
+def test_replay_of_a_file_needs_no_job_and_no_state_folder(home, tmp_path):
+    """Somebody sent it by mail."""
+    path = write_journal(killed())
+    sent = tmp_path / "from-ada.journal"
+    sent.write_bytes(path.read_bytes())
+    for one in home.state.iterdir():
+        one.unlink()
+
+    done = ddtop("replay", str(sent))
+
+    assert done.returncode == 0
+    assert done.stdout.startswith("train-47")
+
+
+def test_replay_of_a_last_state_works_too(home):
+    path = write_journal(killed())
+    path.rename(path.with_suffix(".last"))
+
+    assert WENT_FIRST in ddtop("replay", str(path.with_suffix(".last"))).stdout
+    assert WENT_FIRST in ddtop("replay", "train").stdout
+
+
+def test_damage_is_named(home):
+    path = write_journal(killed())
+    os.truncate(path, path.stat().st_size * 2 // 3)
+
+    done = ddtop("replay", "train")
+
+    assert done.returncode == 0
+    assert "note: the journal is damaged: what comes before the damage is shown" in done.stdout
+    assert "cut off" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "is empty"),
+        (b"PK a zip", "is not a ddtop journal"),
+        (b"ddtop journal 2\n1234", "is 'ddtop journal 2', this ddtop reads 1"),
+        (journal.HEAD, "there is nothing to show in"),
+        (journal.HEAD + b"\x00" * 100, "damaged frame length at byte 16"),
+    ],
+)
+def test_a_file_that_is_none_of_ours_is_refused_with_the_reason(home, tmp_path, content, why):
+    (tmp_path / "x.journal").write_bytes(content)
+
+    done = ddtop("replay", str(tmp_path / "x.journal"))
+
+    assert (done.returncode, done.stdout) == (3, "")
+    assert why in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("what", ["nosuch.journal", "./nosuch", "/nosuch/folder/x", "", "/", ".", "pipe", "x" * 300])
+def test_what_cannot_be_read_is_no_traceback_and_does_not_block(home, tmp_path, monkeypatch, what):
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.chdir(tmp_path)
+
+    done = ddtop("replay", what)
+
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unknown_job_lists_those_there_are_and_none_is_a_usage_error(home):
+    write_journal(killed(), "llama-7b")
+
+    assert ddtop("replay", "bert").returncode == 3
+    assert "llama-7b" in ddtop("replay", "bert").stderr
+    assert ddtop("replay").returncode == 2
+
+
+def test_a_job_without_a_journal_says_why_that_may_be(home):
+    write_journal(killed()).unlink()
+
+    done = ddtop("replay", "train")
+
+    assert done.returncode == 3
+    assert "has no journal" in done.stderr
+    assert "DDTOP_JOURNAL_MIB=0 switches it off" in done.stderr
+
+
+# -- the other commands
+
+
+def test_a_job_whose_relay_was_killed_is_told_from_its_journal(home):
+    """The scheduler kills the relay with the step: nobody wrote a last state."""
+    write_journal(hangs(), ended=False)
+
+    done = ddtop("diagnose", "train", "--json")
+    found = json.loads(done.stdout)
+
+    assert (done.returncode, found["live"], found["ended"]) == (1, False, None)
+    assert found["findings"][0]["ranks"] == [1]
+    assert found["time_unix_ns"] == unix_ns(30)
+    assert "ends without an end of the job: its relay was killed" in " ".join(ddtop("diagnose", "train").stdout.split())
+    assert "ENDED" in ddtop("status", "train").stdout
+
+
+def test_a_relay_that_has_just_gone_may_come_back(home):
+    write_journal(hangs(), ended=False, heard_ago_ns=50_000_000_000)
+
+    found = ddtop("diagnose", "train")
+
+    assert json.loads(ddtop("diagnose", "train", "--json").stdout)["live"] is True
+    assert "a job that runs starts another" in " ".join(found.stdout.split())
+
+
+def test_the_last_state_of_a_job_that_ended_goes_before_its_journal(home):
+    path = write_journal(killed())
+    journal.write(registry.last_state_path("train-47", "r1", "0" * 12), finished().frames)
+    assert json.loads(ddtop("diagnose", "train", "--json").stdout)["health"] == "ok"
+
+    registry.last_state_path("train-47", "r1", "0" * 12).write_bytes(b"damaged")
+    assert path.exists()
+    assert json.loads(ddtop("diagnose", "train", "--json").stdout)["health"] == "critical"
+
+
+def test_the_last_state_of_an_attempt_before_does_not_go_before_the_journal(home):
+    """All ranks were gone, then the launcher started them again, then the node was taken away."""
+    write_journal(hangs(), ended=False)
+    journal.write(registry.last_state_path("train-47", "r1", "0" * 12), finished().frames)
+
+    assert json.loads(ddtop("diagnose", "train", "--json").stdout)["health"] == "critical"
+
+
+def test_a_job_of_before_the_reboot_is_read_and_pruned(home):
+    path = write_journal(killed(), sender="beforeboot01")
+
+    assert WENT_FIRST in ddtop("status", "train").stdout
+    registry.prune_ended(time.time_ns() + 15 * 86400 * 10**9)
+    assert not path.exists()

@@ -1,0 +1,163 @@
+"""`ddtop report` as it is typed: the file, who may read it, and what is in it after the end."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ddtop import journal, registry
+from ddtop.wire import frames
+from ddtop.wire.records import Hello, StackFrame, Stacks, ThreadStack
+from tests.jobs import FakeJob, unix_ns
+
+NAME, SENDER = "train-47", "0" * 12
+
+
+def ddtop(*words, **more):
+    return subprocess.run(
+        [sys.executable, "-m", "ddtop", *words], capture_output=True, text=True, timeout=60, check=False, **more
+    )
+
+
+def killed():
+    job = FakeJob(2)
+    job.trains(10)
+    thread = ThreadStack((StackFrame("save", "/home/ada/train.py", 7, True),), main=True)
+    for rank in job.ranks:
+        stacks = Stacks("r", rank.number, rank.pid, unix_ns(job.now), "agent", (thread,), automatic=True)
+        job.say(stacks, rank)
+    job.ranks[1].raises("ValueError", "wrong token=abcdef")
+    job.ranks[1].ends(signal=9)
+    job.ranks[0].ends(signal=15, later_s=0.5)
+    job.passes(1)
+    return job
+
+
+@pytest.fixture
+def ended(home):
+    """A job that ended, with its last state and its journal."""
+    now, job = time.time_ns(), killed()
+    entry = registry.JobEntry(
+        registry.SCHEMA, NAME, "r1", "node0", SENDER, 1, 1, "127.0.0.1", 1, "/tmp/x", "train", 2, 0,
+        now - 60_000_000_000, now - 50_000_000_000, now - 50_000_000_000, "killed",
+    )  # fmt: skip
+    registry.write_entry(entry)
+    journal.write(registry.last_state_path(NAME, "r1"), job.frames)
+    journal.write(registry.journal_path(NAME, "r1", SENDER), job.frames)
+    return entry
+
+
+def test_a_report_is_a_file_that_only_its_owner_reads(ended, tmp_path):
+    done = ddtop("report", NAME, cwd=tmp_path)
+
+    (path,) = tmp_path.glob("ddtop-report-*")
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"wrote {path.name} (")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    text = path.read_text()
+    assert "rank 1" in text
+    assert "abcdef" not in text
+    assert "train.py:7 save" in text
+    assert "what its relay left behind (its relay is gone)" in text
+    assert "the job ended: rank 1 went first" in text
+    assert "stacks were taken, because something stood still" in text
+
+
+def test_a_report_on_stdout_is_nothing_but_the_report(ended, tmp_path):
+    done = ddtop("report", NAME, "-o", "-", cwd=tmp_path)
+
+    assert (done.returncode, done.stderr, list(tmp_path.glob("ddtop-report*"))) == (0, "", [])
+    assert done.stdout.startswith(f"# ddtop report: {NAME}\n")
+
+
+def test_a_file_that_was_named_is_replaced_and_made_private(ended, tmp_path):
+    path = tmp_path / "ticket.txt"
+    path.write_text("x" * 100_000)
+    path.chmod(0o644)
+
+    done = ddtop("report", NAME, "-o", str(path))
+
+    assert done.returncode == 0
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert path.read_text().startswith("# ddtop report")
+    assert "xxx" not in path.read_text()
+
+
+def test_a_file_that_cannot_be_written_is_named(ended, tmp_path):
+    done = ddtop("report", NAME, "-o", str(tmp_path / "no" / "where"))
+
+    assert done.returncode == 3
+    assert "cannot be written: No such file or directory" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unknown_job_has_no_report(home, tmp_path):
+    done = ddtop("report", "bert", cwd=tmp_path)
+
+    assert done.returncode == 3
+    assert "no job named bert" in done.stderr
+    assert list(tmp_path.glob("ddtop-report*")) == []
+
+
+def test_the_journal_alone_is_enough(ended):
+    """The scheduler killed the relay with the step: it had no time for a last state."""
+    registry.last_state_path(NAME, "r1").unlink()
+
+    done = ddtop("report", NAME, "-o", "-")
+
+    assert done.returncode == 0
+    assert "what its relay left behind" in done.stdout
+    assert "SIGKILL" in done.stdout
+
+
+def test_a_damaged_journal_is_named_and_costs_no_more_than_itself(ended):
+    path = registry.journal_path(NAME, "r1", SENDER)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+
+    done = ddtop("report", NAME, "-o", "-")
+
+    assert done.returncode == 0
+    assert "note: " in done.stdout
+    assert "damage" in done.stdout
+
+
+def test_without_a_journal_the_last_minutes_are_said_to_be_unknown(ended):
+    registry.journal_path(NAME, "r1", SENDER).unlink()
+
+    done = ddtop("report", NAME, "-o", "-")
+
+    assert done.returncode == 0
+    assert "no journal, so the last minutes are not known" in done.stdout
+
+
+def test_nothing_at_all_is_no_contact(ended):
+    registry.journal_path(NAME, "r1", SENDER).unlink()
+    registry.last_state_path(NAME, "r1").unlink()
+
+    done = ddtop("report", NAME, "-o", "-")
+
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "left no last state" in done.stderr
+
+
+def test_the_home_folder_is_not_in_a_report(ended, tmp_path):
+    """The frames of the stacks lie in a home."""
+    done = ddtop("report", NAME, "-o", "-", env={**os.environ, "HOME": "/home/ada"})
+
+    assert "/home/ada" not in done.stdout
+
+
+def test_environments_are_compared_with_the_hellos_that_came(ended):
+    job = killed()
+    hello = next(record for _, record in job.records if isinstance(record, Hello))
+
+    done = ddtop("report", NAME, "-o", "-")
+
+    assert all(f"{name}=" in done.stdout for name in hello.environment)
+    assert frames.SCHEMA_MAJOR == 1

@@ -1,0 +1,261 @@
+"""`ddtop watch` against a real relay: its lines, its exit codes, and that it neither dies nor lingers."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ddtop import registry
+from tests.cli.test_commands import finished, killed, write_ended
+from tests.relay.test_server import DEADLINE_S, Stage, sees_ranks
+
+
+class Watching:
+    """The command, and the lines that it has printed."""
+
+    def __init__(self, *words):
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "ddtop", "watch", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+        )
+        self.buffer = b""
+
+    def line(self):
+        """The next line."""
+        end = time.monotonic() + DEADLINE_S
+        while b"\n" not in self.buffer:
+            ready, _, _ = select.select([self.process.stdout], [], [], max(end - time.monotonic(), 0))
+            data = os.read(self.process.stdout.fileno(), 65536) if ready else b""
+            assert data, (self.buffer, self.close())
+            self.buffer += data
+        line, _, self.buffer = self.buffer.partition(b"\n")
+        return line.decode()
+
+    def event(self):
+        """What stands behind the time of the next line."""
+        return self.line().partition(" ")[2]
+
+    def ends(self):
+        """(exit code, lines that were left, stderr)."""
+        out, err = self.process.communicate(timeout=DEADLINE_S)
+        return self.process.returncode, (self.buffer + out).decode().splitlines(), err.decode()
+
+    def close(self):
+        self.process.kill()
+        return self.process.communicate()
+
+
+@pytest.fixture
+def stage(home):
+    found = Stage(home)
+    yield found
+    if found.thread.is_alive():
+        found.close()
+
+
+@pytest.fixture
+def watching():
+    """Starts the command; ends all of them."""
+    started = []
+
+    def start(*words):
+        started.append(Watching(*words))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+
+
+def one_rank(stage, number=0, code="import sys; sys.stdin.readline()"):
+    """A rank that the relay watches; its job file is there. Its child is the stage's last."""
+    stage.rank(number, code=code)
+    stage.heard(stage.viewer(), sees_ranks)
+    end = time.monotonic() + DEADLINE_S
+    while not registry.read_entries():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return stage.children[-1]
+
+
+def let_end(child):
+    """It ends when it has read a line."""
+    child.stdin.write(b"\n")
+    child.stdin.flush()
+
+
+def test_a_job_is_told_from_its_first_rank_to_its_end(stage, watching):
+    child = one_rank(stage)
+    watch = watching("train")
+    events = [watch.event()]
+    child.send_signal(signal.SIGSTOP)
+    events.append(watch.event())
+    child.send_signal(signal.SIGCONT)
+    events.append(watch.event())
+    let_end(child)
+    code, rest, err = watch.ends()
+
+    assert events[0] == "joined rank 0 of 2"
+    assert events[1].startswith("appeared critical rank-stopped: rank 0 has been stopped (SIGSTOP or Ctrl-Z) for ")
+    assert events[2].startswith("cleared critical rank-stopped of rank 0, after ")
+    assert [line.partition(" ")[2] for line in rest] == ["ended all ranks finished"]
+    assert (code, err) == (0, "")
+
+
+def test_a_job_that_ends_badly_is_exit_code_1_and_its_finding_goes_to_the_command(stage, watching, tmp_path):
+    """The next morning: who was it, and was I told?"""
+    child = one_rank(stage, code="import sys; sys.stdin.readline(); sys.exit(7)")
+    watch = watching("train", "--json", "--on-critical", f"dd status=none of={tmp_path / 'event'}")
+    joined = json.loads(watch.line())
+    let_end(child)
+    code, rest, err = watch.ends()
+    appeared, ended = (json.loads(line) for line in rest)
+
+    assert (code, err) == (1, "")
+    assert (joined["schema"], joined["event"], joined["ranks"]) == ("ddtop.event/1", "joined", [0])
+    assert (appeared["event"], appeared["finding"]["kind"]) == ("appeared", "rank-crashed")
+    assert (ended["event"], ended["ended"]["first_rank"]) == ("ended", 0)
+    assert json.loads((tmp_path / "event").read_text()) == appeared
+
+
+def test_a_command_that_fails_is_told_and_the_watching_goes_on(stage, watching):
+    child = one_rank(stage)
+    watch = watching("train", "--on-critical", "false")
+    watch.line()
+    child.send_signal(signal.SIGSTOP)
+    appeared = watch.event()
+    child.send_signal(signal.SIGCONT)
+    cleared = watch.event()
+    let_end(child)
+    code, _, err = watch.ends()
+
+    assert (appeared.split()[0], cleared.split()[0], code) == ("appeared", "cleared", 0)
+    assert err == "ddtop: --on-critical false failed for rank-stopped: exit code 1\n"
+
+
+def test_a_rank_that_comes_later_and_what_stood_before_are_told(stage, watching):
+    """Who starts to watch in the middle of a hang is told of it."""
+    one_rank(stage).send_signal(signal.SIGSTOP)
+    watch = watching("train")
+    events = [watch.event(), watch.event()]
+    stage.rank(1)
+    events.append(watch.event())
+
+    assert [event.split(":")[0] for event in events] == [
+        "joined rank 0 of 2",
+        "appeared critical rank-stopped",
+        "joined rank 1 of 2",
+    ]
+
+
+def test_a_relay_that_goes_and_comes_back_is_told_and_what_stands_is_not_told_again(stage, home, watching):
+    child = one_rank(stage)
+    child.send_signal(signal.SIGSTOP)
+    watch = watching("train")
+    events = [watch.event(), watch.event()]
+    # A relay that was killed leaves the roster behind, and no word.
+    roster = registry.roster_path("train", "r1").read_bytes()
+    stage.children.remove(child)
+    stage.close()
+    events.append(watch.event())
+    registry.roster_path("train", "r1").write_bytes(roster)
+    second = Stage(home)
+    try:
+        events.append(watch.event())
+        child.send_signal(signal.SIGCONT)
+        events.append(watch.event())
+    finally:
+        child.kill()
+        child.communicate()
+        second.close()
+
+    assert [event.split()[0] for event in events] == ["joined", "appeared", "lost", "joined", "cleared"]
+    assert events[3].startswith("joined again: the relay is heard after ")
+
+
+def test_ctrl_c_ends_it_quietly(stage, watching):
+    one_rank(stage)
+    watch = watching("train")
+    watch.line()
+    watch.process.send_signal(signal.SIGINT)
+
+    code, lines, err = watch.ends()
+
+    assert (code, lines, err.strip()) == (130, [], "")
+
+
+def test_it_ends_when_nobody_reads_any_more_though_nothing_happens(stage, watching):
+    """`ddtop watch | head -1` on a job that is well."""
+    one_rank(stage)
+    watch = watching("train")
+    watch.line()
+    watch.process.stdout.close()
+
+    assert watch.process.wait(DEADLINE_S) == 0
+    assert watch.process.stderr.read() == b""
+
+
+def test_a_relay_that_does_not_answer_is_no_contact(stage, watching):
+    one_rank(stage)
+    entry = registry.read_entries()[0]
+    stage.close()
+    registry.write_entry(entry)
+    code, lines, err = watching("train").ends()
+
+    assert (code, lines) == (3, [])
+    assert f"does not answer on port {entry.port}" in err
+
+
+@pytest.mark.parametrize(
+    ("job", "code", "events"), [(finished, 0, ["ended"]), (killed, 1, ["appeared", "ended"])], ids=["well", "badly"]
+)
+def test_a_job_that_has_ended_already_tells_how(home, watching, job, code, events):
+    write_ended(job())
+    found, lines, err = watching("train", "--json").ends()
+
+    assert (found, err) == (code, "")
+    assert [json.loads(line)["event"] for line in lines] == events
+
+
+def test_an_ended_job_that_left_nothing_is_no_contact(home, watching):
+    entry = write_ended(finished())
+    registry.last_state_path(entry.job, entry.run).unlink()
+    code, lines, err = watching("train").ends()
+
+    assert (code, lines) == (3, [])
+    assert "left no last state" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "reason"),
+    [
+        (["nosuch"], 3, "no job named nosuch"),
+        ([], 3, "no live job found"),
+        (["--on-critical", "no-such-program"], 2, "there is no program"),
+    ],
+)
+def test_what_cannot_be_watched_is_said_at_once(home, watching, words, code, reason):
+    found, lines, err = watching(*words).ends()
+
+    assert (found, lines) == (code, [])
+    assert reason in err
+    assert "Traceback" not in err
+
+
+def test_it_waits_for_a_job_that_has_not_come_yet(home, watching):
+    watch = watching("train", "--wait")
+    stage = Stage(home)
+    try:
+        stage.rank()
+        event = watch.event()
+    finally:
+        stage.close()
+
+    assert event == "joined rank 0 of 2"

@@ -1,0 +1,98 @@
+"""Where the awaited rank is instead, as the process, its stacks and the kernel tell it."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddtop.wire.records import StackFrame, Stacks, ThreadStack
+from tests.jobs import FakeJob, unix_ns
+
+
+def hang():
+    """Four ranks train, then rank 2 stands in user code and the others wait for it."""
+    job = FakeJob(4)
+    job.trains(10)
+    job.ranks[2].stands_at("wait_for_licence", "/home/ada/train.py", 53)
+    job.others_wait(2)
+    return job
+
+
+def test_a_full_garbage_collection_is_named_with_its_time():
+    """Four million objects of a tokenizer: every full collection took 7 s, on one rank at a time."""
+    job = hang()
+    job.ranks[2].reports = False
+    job.ranks[2].seen_outside = {"gc_since_unix_ns": unix_ns(job.now)}
+    job.ranks[2].cores, job.ranks[2].letter = 1.0, "R"
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "interpreter-frozen", (2,))
+    assert "its interpreter is frozen: silent for 8 s, in a full garbage collection (train.py:" in finding.summary
+    assert finding.evidence[0] == "rank 2: its full garbage collection has been going on for 8 s"
+
+
+def test_a_silent_rank_is_placed_by_the_stacks_that_were_taken_since():
+    """C held the GIL: the agent saw the line before, faulthandler wrote the line it is at."""
+    job = hang()
+    job.ranks[2].freezes()
+    job.ranks[2].wchan = "hrtimer_nanosleep"
+    job.passes(5)
+    frames = (
+        StackFrame("step", "/home/ada/sim.py", 31, True),
+        StackFrame("epoch", "/home/ada/train.py", 88, True),
+        StackFrame("main", "/home/ada/train.py", 120, True),
+    )
+    job.say(Stacks("r1", 2, 4802, unix_ns(job.now), "signal", (ThreadStack(frames, main=True),)), job.ranks[2])
+    job.passes(3)
+
+    finding = job.finding()
+
+    assert "silent for 8 s, asleep in C called from sim.py:31 step; ranks 0,1,3 wait" in finding.summary
+    assert "rank 2's stack (by signal): step sim.py:31 ‹ epoch train.py:88 ‹ main train.py:120" in finding.evidence
+
+
+def test_a_rank_on_its_way_out_of_the_interpreter_left_early():
+    """An atexit handler that uploads logs: the agent has said goodbye, the process has not."""
+    job = FakeJob(4)
+    job.trains(10)
+    job.ranks[3].stands_at("upload", line=99)
+    job.ranks[3].reports = False
+    job.ranks[3].seen_outside = {"exiting": True}
+    job.others_wait(3)
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "left-early", (3,))
+    assert "rank 3 is done after iteration 100 and on its way out of the interpreter (train.py:" in finding.summary
+
+
+@pytest.mark.parametrize(
+    ("seen", "text", "advice"),
+    [
+        (
+            {"syscall": "read", "file": "stdin"},
+            "waiting for input on its standard input in ask (train.py:7)",
+            "nobody answers",
+        ),
+        ({"syscall": "wait4", "file": "child 4811"}, "waiting for child 4811 in ask (train.py:7)", "--ppid 4801"),
+        (
+            {"syscall": "flock", "file": "/x.lock"},
+            "waiting for a lock on /x.lock in ask (train.py:7)",
+            "see why it stands",
+        ),
+    ],
+)
+def test_the_advice_fits_what_it_waits_for(seen, text, advice):
+    job = FakeJob(2)
+    job.trains(10)
+    job.ranks[1].stands_at("ask", line=7)
+    job.ranks[1].seen_outside = seen
+    job.others_wait(1)
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert finding.summary.startswith(f"rank 1 has been {text} for 8 s")
+    assert advice in finding.advice

@@ -1,0 +1,120 @@
+"""The pages of `ddtop explain`: one for each kind that a rule can produce, with the thresholds of the policy in them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import fields, replace
+from pathlib import Path
+from string import Formatter
+
+import pytest
+
+from ddtop.diagnosis import doing, rules
+from ddtop.diagnosis.explain import PAGES, explain, nearest
+from ddtop.diagnosis.explain.page import limits
+from ddtop.model.policy import POLICY, Policy
+from ddtop.ui.present.explaining import explain_text, kinds_text
+
+LINES_MAX, COLUMNS = 40, 80
+_KEBAB = re.compile(r"[a-z0-9]+(-[a-z0-9]+)+")
+
+
+def kinds_of_the_rules():
+    """Every `kind=` of the rules, and every text in their code that looks like one and is no word for what a rank does."""
+    found = set()
+    for path in Path(rules.__file__).parent.glob("*.py"):
+        tree = ast.parse(path.read_text())
+        docstrings = {
+            ast.get_docstring(node, clean=False)
+            for node in ast.walk(tree)
+            if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef))
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.keyword) and node.arg == "kind" and isinstance(node.value, ast.Constant):
+                found.add(node.value.value)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in docstrings:
+                found |= {node.value} if _KEBAB.fullmatch(node.value) else set()
+    return found - set(doing.WORDS)
+
+
+def test_every_kind_that_the_rules_can_produce_has_a_page_and_every_page_a_kind():
+    assert set(PAGES) == kinds_of_the_rules()
+
+
+@pytest.mark.parametrize("kind", PAGES)
+def test_a_page_fits_on_a_screen(kind):
+    """A terminal of 80 columns; nobody scrolls while a job hangs."""
+    lines = explain_text(explain(kind), COLUMNS).splitlines()
+
+    assert len(lines) <= LINES_MAX
+    assert [line for line in lines if len(line) > COLUMNS] == []
+
+
+@pytest.mark.parametrize("kind", PAGES)
+def test_limits_stand_in_a_page_by_the_name_of_their_threshold_only(kind):
+    """A number that is typed into the text would stay when the policy changes."""
+    page = PAGES[kind]
+    for text in (page.meaning, *page.found):
+        bare = "".join(before for before, *_ in Formatter().parse(text))
+        assert re.findall(r"\b\d[\d.]* ?(?:s|ms|min|%|KiB)(?!\w)", bare) == []
+
+
+@pytest.mark.parametrize("kind", PAGES)
+def test_another_policy_changes_every_limit_of_the_page(kind):
+    named = {
+        name for text in (PAGES[kind].meaning, *PAGES[kind].found) for _, name, *_ in Formatter().parse(text) if name
+    }
+    assert named <= {field.name for field in fields(Policy)}
+    other = replace(POLICY, **{name: type(getattr(POLICY, name))(777) for name in named})
+    page = explain(kind, other)
+    text = "\n".join((page.meaning, *page.found))
+
+    assert [name for name in named if limits(other)[name] not in text] == []
+    assert ("777" in text) == bool(named - {"io_working_bytes_per_s"})
+
+
+def test_every_finding_that_waits_for_a_limit_names_one():
+    without = {kind for kind in PAGES if "{" not in "".join(PAGES[kind].found)}
+
+    assert without == {"rank-crashed"}
+
+
+def test_thresholds_read_in_the_unit_of_their_name():
+    found = limits(POLICY)
+
+    assert found["still_limit_s"] == "5 s"
+    assert found["cancel_gap_s"] == "60 ms"
+    assert found["cpu_working_ratio"] == "5 %"
+    assert found["io_working_bytes_per_s"] == "64 KiB/s"
+    assert found["socket_working_switches_per_s"] == "5 a second"
+    assert found["healthy_wait_factor"] == "3"
+
+
+def test_the_list_has_one_line_a_kind():
+    lines = kinds_text(PAGES.values(), COLUMNS).splitlines()
+
+    assert [line.split()[0] for line in lines[: len(PAGES)]] == list(PAGES)
+    assert max(len(line) for line in lines) <= COLUMNS
+
+
+@pytest.mark.parametrize(
+    ("word", "kind"),
+    [
+        ("rank_killed", "rank-killed"),
+        ("Left Early", "left-early"),
+        ("mismatch", "collective-mismatch"),
+        ("input-bond", "input-bound"),
+        ("zzz", None),
+        ("", None),
+    ],
+)
+def test_a_word_that_is_no_kind_leads_to_the_nearest_one(word, kind):
+    assert nearest(word) == kind
+
+
+@pytest.mark.parametrize("kind", [kind for kind in PAGES if PAGES[kind].before])
+def test_code_before_and_after_is_python(kind):
+    """What people copy has to compile; a `continue` stands in their loop."""
+    for code in (PAGES[kind].before, PAGES[kind].after):
+        compile("while True:\n" + "\n".join(f"    {line}" for line in code), kind, "exec")

@@ -1,0 +1,45 @@
+"""Who may do what is told by the key that a viewer comes with."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from ddtop.link.keys import CONTROLLER, VIEWER
+from ddtop.link.relay_side import VIEW, RelayLink
+from ddtop.link.viewer_side import AsyncViewerLink, ViewerLink
+
+from .test_links import DEADLINE_S, SECRET
+
+
+@pytest.fixture
+def relay(home):
+    found = RelayLink(home.runtime / "r.sock", SECRET, "127.0.0.1")
+    yield found
+    found.close()
+
+
+def first_with_role(relay):
+    """(frame, role) of the first that comes from a viewer."""
+    end = time.monotonic() + DEADLINE_S
+    while time.monotonic() < end:
+        for kind, _ in relay.wait(0.05):
+            for _, data, role in relay.receive(VIEW) if kind == VIEW else ():
+                return data, role
+    raise AssertionError("nothing came")
+
+
+@pytest.mark.parametrize(("controller", "role"), [(False, VIEWER), (True, CONTROLLER)])
+@pytest.mark.parametrize("kind", [ViewerLink, AsyncViewerLink])
+async def test_a_viewer_that_may_control_comes_with_another_key(relay, kind, controller, role):
+    viewer = kind("127.0.0.1", relay.port, SECRET, controller)
+    try:
+        sending = viewer.send(b"join")
+        if sending is not None:
+            await sending
+        found = first_with_role(relay)
+    finally:
+        viewer.close()
+
+    assert found == (b"join", role)
