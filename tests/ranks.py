@@ -82,6 +82,7 @@ class FakeRank:
         self.healthy_wait_ms: float | None = 20.0
         self.progress = job.now
         self.calls: list[OpenCall] = []
+        self.probes_off: tuple[str, ...] = ()
         self.standings = {WORLD: Standing()}
         self._cpu_ns = self._io = self._agent_ns = self._samples = self._waited = self._switches = 0
         self._activities = [0] * len(ACTIVITIES)
@@ -225,6 +226,7 @@ class FakeRank:
             progress_unix_ns=unix_ns(self.progress),
             healthy_wait_max_ms=self.healthy_wait_ms,
             agent_cpu_ns=self._agent_ns,
+            probes_off=self.probes_off,
         )
 
     def process(self) -> ProcessState:

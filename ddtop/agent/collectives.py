@@ -71,7 +71,8 @@ class Collectives:
         """One look. `waiting_frame`: the main thread is inside torch's collective code, for when the recorder is off."""
         self._now = now
         c10d = sys.modules.get("torch.distributed.distributed_c10d")
-        if c10d is None or getattr(c10d._world, "default_pg", None) is None:
+        # While it is being imported the module stands there without its contents.
+        if getattr(getattr(c10d, "_world", None), "default_pg", None) is None:
             return
         self._look_at_groups(c10d, now)
         if self._may_read_status(now):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ddtop.diagnosis.finding import CRITICAL, INFO, SEVERITIES, WARNING, Finding, Verdict
 from ddtop.diagnosis.rules import absent, deadlock, departures, input_bound, io_stall, mismatch, stopped, stuck
 from ddtop.diagnosis.words import duration, rank_range, ranks_text
+from ddtop.model.align import tells_nothing
 from ddtop.model.ending import failed
 from ddtop.model.facts import Snapshot, State
 from ddtop.model.policy import POLICY, Policy
@@ -73,6 +74,9 @@ def calm(snapshot: Snapshot) -> str:
 def _quiet(snapshot: Snapshot) -> str:
     still = snapshot.still_since_unix_ns
     since = f" for {duration((snapshot.time_unix_ns - still) / 1e9)}" if still is not None else ""
+    dumb = [rank.rank for rank in snapshot.ranks if not rank.gone and tells_nothing(rank)]
+    if dumb:
+        return f"quiet: no rank has moved{since}; nothing is known of the collectives of {ranks_text(dumb)}, whose probe failed"
     unjudged = [
         rank.rank
         for rank in snapshot.ranks

@@ -63,6 +63,11 @@ def waits_of(ranks: Mapping[int, RankFacts], groups: Iterable[Group]) -> tuple[W
     return tuple(found)
 
 
+def tells_nothing(facts: RankFacts) -> bool:
+    """Its agent could not read its collectives and has said so: where it stands is not known, and no reason to blame it."""
+    return any(reason.startswith("collectives:") for reason in facts.probes_off)
+
+
 def _really_waits(facts: RankFacts) -> bool:
     # An open asynchronous collective while the main thread computes holds nobody up yet.
     return facts.activity in ("collective", "backward", "cuda_sync") or not facts.working
@@ -72,6 +77,8 @@ def _is_behind(other: RankFacts | None, group: str, seq: int) -> bool:
     # A member that is gone cannot help any more, whatever it had put in.
     if other is None or other.hello is None or other.gone:
         return True
+    if tells_nothing(other):
+        return False
     progress = next((item for item in other.groups if item.group == group), None)
     return progress is None or comparable_seq(progress) < seq
 

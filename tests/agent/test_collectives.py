@@ -100,3 +100,13 @@ def test_a_group_made_in_mid_run_and_never_used_does_not_freeze_what_was_pending
 
     assert bench.pending is None
     assert bench.probe.skips > 0
+
+
+def test_a_module_that_is_still_being_imported_is_left_alone(monkeypatch):
+    """In sys.modules it stands from the first line on, its contents come later: the probe must not fail for good."""
+    monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", SimpleNamespace())
+    probe = Collectives()
+
+    probe.sample(100 * SECOND, 0, False)
+
+    assert probe.groups == ()
