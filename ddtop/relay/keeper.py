@@ -43,7 +43,7 @@ class Keeper:
 
     def facts(self) -> list[bytes]:
         """The latest frames that give all others their meaning, in order of arrival; may be called by another thread."""
-        latest = [item for key, item in list(self._latest.items()) if key[0] in FACTS]
+        latest = [item for key, item in self._latest.copy().items() if key[0] in FACTS]
         return [frame for _, frame in sorted(latest, key=lambda item: item[0])]
 
     def since(self, unix_ns: int) -> list[bytes]:

@@ -12,13 +12,9 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ddtop.cli import outside, targets
-from ddtop.cli.jobs import CommandError
 from ddtop.cli.outside_source import OutsideSource, _place_of
-from ddtop.cli.targets import PIDS_MAX, Target
 from ddtop.relay import pyspy
 from ddtop.wire.records import Place, StackFrame, Stacks, ThreadStack
 
@@ -60,11 +56,15 @@ for one in ranks:
 """
 
 
-@pytest.fixture
-def script(tmp_path):
+def script_in(tmp_path):
     path = tmp_path / "train.py"
     path.write_text(TRAIN)
     return path
+
+
+@pytest.fixture
+def script(tmp_path):
+    return script_in(tmp_path)
 
 
 @contextmanager
@@ -228,73 +228,6 @@ def started_by(prefix, script):
         yield process
     finally:
         process.communicate()
-
-
-# -- who is meant
-
-
-@given(st.text(st.sampled_from("0123456789,- x\u0661")) | st.text())
-def test_any_text_is_pids_or_a_usage_error(text):
-    try:
-        found = targets.numbers(text)
-    except CommandError as error:
-        code = error.code
-    else:
-        code = 2
-        assert 0 < len(found) <= PIDS_MAX
-        assert all(pid > 0 for pid in found)
-    assert code == 2
-
-
-def test_pids_are_listed_and_ranged():
-    assert targets.numbers("12,14-16, 12 9") == (12, 14, 15, 16, 9)
-
-
-def target(pid, rank=-1, worker=False):
-    return Target(pid, 1, rank, False, ("python", "train.py"), {}, worker=worker)
-
-
-def test_a_rank_that_two_processes_claim_is_not_believed():
-    """Two jobs on one host both have a rank 0."""
-    found, note = targets.numbered([target(9, 0), target(8, 0), target(7, 1)])
-
-    assert [(one.pid, one.rank, one.guessed) for one in found] == [(9, 0, True), (8, 1, True), (7, 2, True)]
-    assert "same rank" in note
-
-
-def test_processes_without_a_rank_get_the_numbers_that_are_free():
-    found, note = targets.numbered([target(9), target(8, 0), target(7)])
-
-    assert [(one.pid, one.rank, one.guessed) for one in found] == [(8, 0, False), (9, 1, True), (7, 2, True)]
-    assert note == "no rank in the environment of pid 9, 7"
-
-
-def test_workers_belong_to_the_rank_that_started_them(home, script):
-    """`pgrep -f train.py` lists the DataLoader workers too."""
-    with started(script, "with-worker", RANK="1") as process:
-        (worker,) = targets._children(process.pid)
-        found = targets.find(f"{worker},{process.pid}")
-
-    assert [(one.pid, one.rank, one.worker) for one in found.found] == [(process.pid, 1, False), (worker, 1, True)]
-    assert found.notes == ()
-
-
-def test_a_rank_does_not_stand_for_its_children(home, script):
-    with started(script, "with-worker", RANK="1") as process:
-        found = targets.find(str(process.pid))
-
-    assert [one.pid for one in found.found] == [process.pid]
-
-
-def test_children_of_a_process_without_a_rank_are_pointed_to(home, script):
-    """mp.spawn: the ranks' environment is their parent's."""
-    with started(script, "with-worker") as process:
-        (child,) = targets._children(process.pid)
-        found = targets.find(str(process.pid))
-        both = targets.find(f"{process.pid},{child}")
-
-    assert f"pid {process.pid} has started other Pythons, which may be the ranks: --pid {child}" in found.notes
-    assert not [note for note in both.notes if "started other" in note]
 
 
 # -- attach --pid

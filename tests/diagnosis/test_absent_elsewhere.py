@@ -96,3 +96,27 @@ def test_the_advice_fits_what_it_waits_for(seen, text, advice):
 
     assert finding.summary.startswith(f"rank 1 has been {text} for 8 s")
     assert advice in finding.advice
+
+
+def test_a_rank_whose_collectives_cannot_be_read_is_not_blamed_for_them():
+    """Its probe met a half-imported module and was switched off: it had "put in #0", and was called the culprit."""
+    job = hang()
+    job.ranks[3].comes_back()
+    job.ranks[3].standings.clear()
+    job.ranks[3].probes_off = ("collectives: AttributeError: no attribute '_world'",)
+    job.passes(8)
+
+    assert job.finding().ranks == (2,)
+
+
+def test_where_only_such_a_rank_could_be_behind_nobody_is_blamed_and_that_is_said():
+    job = FakeJob(3)
+    job.trains(10)
+    job.ranks[2].stands_at("step")
+    job.ranks[2].standings.clear()
+    job.ranks[2].probes_off = ("collectives: AttributeError: no attribute '_world'",)
+    job.others_wait(2)
+    job.passes(20)
+
+    assert job.ever() == []
+    assert "nothing is known of the collectives of rank 2" in job.verdict().calm
