@@ -25,6 +25,8 @@ PICTURES = {
     "healthy-120x40": ("healthy", 120, 40, ()),
     "hang-80x24": ("not-in-collective", 80, 24, ()),
     "hang-120x40": ("not-in-collective", 120, 40, ()),
+    "stacks-120x40": ("not-in-collective", 120, 40, ("D",)),
+    "past-120x40": ("not-in-collective", 120, 40, ("left_square_bracket",)),
     "killed-120x40": ("rank-killed", 120, 40, ()),
     "stopped-120x40": ("rank-stopped", 120, 40, ()),
     "input-bound-120x40": ("input-bound", 120, 40, ()),
