@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from ddtop.agent import wrap_p2p
 from ddtop.agent.recorder import RETIRED_KEPT, Recorder, Status, collective
 from ddtop.wire.records import Collective, Group, GroupProgress
 
@@ -94,8 +95,11 @@ class Collectives:
             watch = self._watches.get(name)
             if watch is None:
                 watch = self._watches[name] = _Watch(moved_at=now)
+            # In a monitored_barrier its sends and receives advance the number: what was before it is what can be compared.
+            seq = wrap_p2p.bases.get(name, seq)
             if seq is not None and seq != watch.enqueued:
                 watch.enqueued, watch.moved_at, self.moved_at = seq, now, now
+            watch.offset = max(watch.offset or 0, wrap_p2p.counts.get(name, 0)) if seq is not None else watch.offset
             found.append((name, group))
         if len(found) != len(self.groups) or any(
             name != group.name for (name, _), group in zip(found, self.groups, strict=True)
@@ -103,6 +107,7 @@ class Collectives:
             self.groups = tuple(_describe(world, name, group) for name, group in found)
             for gone in set(self._watches) - {name for name, _ in found}:
                 del self._watches[gone]
+                wrap_p2p.forget(gone)
 
     def _recorder_answers(self) -> bool:
         return self._recorder is not None and any(watch.completed is not None for watch in self._watches.values())
@@ -203,7 +208,7 @@ class Collectives:
             watch.open = [item for item in own if item.state not in ("retired", "completed")][:RETIRED_KEPT]
             watch.retired = [item for item in own if item.state in ("retired", "completed")][-RETIRED_KEPT:]
             if own:
-                watch.last_op, watch.offset = own[-1].op, own[-1].op_id - own[-1].seq
+                watch.last_op, watch.offset = own[-1].op, max(watch.offset or 0, own[-1].op_id - own[-1].seq)
             created = [item.created_unix_ns for item in watch.open if item.created_unix_ns]
             if created and watch.pending_since is not None and unix_minus_mono:
                 watch.pending_since = min(watch.pending_since, max(0, min(created) - unix_minus_mono))
@@ -237,6 +242,8 @@ class Collectives:
 
     def forget_groups(self) -> None:
         """All groups were destroyed."""
+        for name in self._watches:
+            wrap_p2p.forget(name)
         self._watches.clear()
         self._names.clear()
         self.groups = ()

@@ -27,6 +27,10 @@ _marks: dict[int, tuple[int, int, int]] = {}
 """id of a Work that isend or irecv returned -> (call, peer, tag)."""
 _works: WeakValueDictionary[int, Any] = WeakValueDictionary()
 """The same ids, to tell a Work from another one that got its address."""
+counts: dict[str, int] = {}
+"""Group name -> by how much calls for single ranks have advanced its sequence number, which gloo counts together."""
+bases: dict[str, int] = {}
+"""Group name -> its sequence number when the monitored_barrier began in which this rank is now."""
 
 
 def wrap(module: ModuleType) -> None:
@@ -50,7 +54,8 @@ def _wrap_side(module: ModuleType, name: str, side: str) -> None:
             return original(*args, **kwargs)
         peer, tag = _peer_and_tag(module, side, args, kwargs)
         if not blocks:
-            work = original(*args, **kwargs)
+            with _Counted(module, args[2] if len(args) > 2 else kwargs.get("group")):
+                work = original(*args, **kwargs)
             _remember(work, call, peer, tag)
             return work
         began = time.monotonic_ns()
@@ -63,6 +68,42 @@ def _wrap_side(module: ModuleType, name: str, side: str) -> None:
 
     setattr(wrapper, _WRAPPED, True)
     setattr(module, name, wrapper)
+
+
+class _Counted:
+    """Notes by how much a call advances the sequence number of its group; whatever goes wrong is not the call's."""
+
+    def __init__(self, module: ModuleType, group: Any, whole: bool = False) -> None:
+        self._name, self._group, self._before, self._whole = "", group, None, whole
+        try:
+            world = module._world
+            self._group = world.default_pg if group is None else group
+            self._name = str(world.pg_names[self._group])
+            self._before = self._group._get_sequence_number_for_group()
+        except Exception:  # noqa: BLE001 - torch without these, or a group that torch will refuse
+            self._before = None
+
+    def __enter__(self) -> None:
+        if self._whole and self._before is not None:
+            bases[self._name] = self._before
+
+    def __exit__(self, *_: object) -> None:
+        bases.pop(self._name, None)
+        if self._before is None:
+            return
+        try:
+            grown = self._group._get_sequence_number_for_group() - self._before
+        except Exception:  # noqa: BLE001 - as above
+            return
+        if grown > 0:
+            # Another thread's collective may fall into it: a single call is never more than one.
+            counts[self._name] = counts.get(self._name, 0) + (grown if self._whole else 1)
+
+
+def forget(name: str) -> None:
+    """The group is gone; the next one of that name counts from nought."""
+    counts.pop(name, None)
+    bases.pop(name, None)
 
 
 def _note_wait(running: runtime.Runtime, began: int) -> None:
@@ -112,7 +153,8 @@ def _wrap_barrier(module: ModuleType) -> None:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         slot = runtime.enter_call(call)
         try:
-            return original(*args, **kwargs)
+            with _Counted(module, args[0] if args else kwargs.get("group"), whole=True):
+                return original(*args, **kwargs)
         finally:
             runtime.leave_call(slot)
 

@@ -24,6 +24,7 @@ FIRST_S = 15.0
 """Agents start another relay within 10 s after the end of theirs."""
 REREAD_S = 2.0
 """How often the job file is read while the relay is not heard."""
+LEAVE_TRIES = 4
 LAST_WORD_S = 30.0
 """Reading what a relay left behind takes that long at most, where its journal is large and on a file server."""
 
@@ -75,8 +76,11 @@ class _Watch:
                 for task in done:
                     task.result()
         finally:
-            feeding.cancel()
-            await asyncio.wait({feeding})
+            # More than once: a cancellation that meets ZeroMQ's own future at the wrong moment is lost with it.
+            for _ in range(LEAVE_TRIES):
+                feeding.cancel()
+                if (await asyncio.wait({feeding}, timeout=LOOK_S))[0]:
+                    break
 
     def _tell(self, change: Change) -> None:
         shape = event_json(change, self._entry.job)

@@ -62,8 +62,11 @@ def _peer_behind(ranks: Mapping[int, RankFacts], rank: int, call: OpenCall) -> t
 
 def _barrier_behind(ranks: Mapping[int, RankFacts], rank: int) -> tuple[int, ...]:
     """Rank 0 waits for all others in turn, the others for rank 0."""
-    others = [other for other in ranks if other != rank] if rank == 0 else [0]
-    return tuple(other for other in sorted(others) if other not in ranks or not _in_barrier(ranks[other]))
+    if rank == 0:
+        return tuple(other for other in sorted(ranks) if other != rank and not _in_barrier(ranks[other]))
+    if all(_in_barrier(one) for one in ranks.values()):
+        return ()
+    return (0,)
 
 
 def _in_barrier(facts: RankFacts) -> bool:

@@ -29,13 +29,12 @@ def elsewhere(world):
         os.close(descriptor)
 
 
-def sentence(world, function, kind="not-in-collective"):
-    """The finding of that kind as soon as it is about that function."""
+def sentence(world, function, kind="not-in-collective", rank=1):
+    """The finding of that kind as soon as it is about that rank in that function."""
 
     def found():
-        return next(
-            (one for one in world.diagnose()["findings"] if one["kind"] == kind and function in one["summary"]), None
-        )
+        fits = (one for one in world.diagnose()["findings"] if (one["kind"], one["ranks"]) == (kind, [rank]))
+        return next((one for one in fits if function in one["summary"]), None)
 
     return world.until(found, 60, f"a {kind} in {function}")
 
@@ -46,7 +45,7 @@ def test_every_way_of_being_elsewhere_has_its_own_sentence(elsewhere):
     child = sentence(world, "in_child")
     match = re.search(r"^rank 1 has been waiting for child (\d+) \(elsewhere.py:\d+ in_child\) for", child["summary"])
     assert match, child["summary"]
-    stalled = sentence(world, "in_spawn", "io-stall")
+    stalled = sentence(world, "in_spawn", "io-stall", rank=2)
     assert (stalled["severity"], stalled["ranks"], stalled["victims"]) == ("critical", [2], [0])
     assert "waiting for a child process to start its program in in_spawn (elsewhere.py:" in stalled["summary"]
     os.kill(int(match[1]), signal.SIGTERM)

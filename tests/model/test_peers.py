@@ -104,8 +104,8 @@ def test_in_a_monitored_barrier_rank_0_waits_for_those_that_are_not_in_it():
     inside = [call("monitored_barrier", None)]
     facts = ranks(inside, [*inside, call("recv", 0)], None, inside)
 
-    assert behind(peer_waits_of(facts)) == {0: (2,), 1: (), 3: ()}
-    assert blamed(facts) == {2: (0,)}
+    assert behind(peer_waits_of(facts)) == {0: (2,), 1: (0,), 3: (0,)}
+    assert blamed(facts) == {2: (0, 1, 3)}
 
 
 def test_a_stopped_or_silent_rank_says_nothing_of_now():

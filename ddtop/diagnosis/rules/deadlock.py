@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ddtop.diagnosis.finding import CRITICAL, Finding
 from ddtop.diagnosis.words import collective_text, duration, file_line, names_of_groups, peer_text, ranks_text, verb
+from ddtop.model.align import edges_of
 from ddtop.model.facts import PeerWait, Snapshot, Wait
 from ddtop.model.policy import Policy
 
@@ -57,7 +58,7 @@ def _unmatched(snapshot: Snapshot, cycle: tuple[int, ...], since: int, odd: list
         kind="unmatched-p2p",
         severity=CRITICAL,
         ranks=ranks,
-        victims=tuple(rank for rank in cycle if rank not in ranks),
+        victims=tuple(rank for rank in _held_up(snapshot, cycle) if rank not in ranks),
         since_unix_ns=since,
         summary=f"rank {first.rank} waits in {peer_text(first)}{_spot(snapshot, first.rank)}, but {instead}; "
         f"nothing moves for {duration((snapshot.time_unix_ns - since) / 1e9)}",
@@ -91,7 +92,7 @@ def _cycle(
         kind="wait-cycle",
         severity=CRITICAL,
         ranks=cycle,
-        victims=(),
+        victims=tuple(rank for rank in _held_up(snapshot, cycle) if rank not in cycle),
         since_unix_ns=since,
         summary=f"{ranks_text(cycle)} {verb(cycle, 'waits', 'wait')} for each other for "
         f"{duration((snapshot.time_unix_ns - since) / 1e9)}: {shown}",
@@ -99,6 +100,15 @@ def _cycle(
         advice=advice,
         group=groups[0] if len(groups) == 1 else None,
     )
+
+
+def _held_up(snapshot: Snapshot, cycle: tuple[int, ...]) -> list[int]:
+    """The cycle, and all whose waits lead into it."""
+    edges = edges_of(snapshot.waits, snapshot.peer_waits)
+    found = set(cycle)
+    while more := {rank for rank, others in edges.items() if others & found} - found:
+        found |= more
+    return sorted(found)
 
 
 def _says(snapshot: Snapshot, rank: int) -> str:
