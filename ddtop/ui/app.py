@@ -101,7 +101,8 @@ class DdtopApp(App[None]):
             self._show()
 
     def _show(self) -> None:
-        screen = self.screen
+        # A tick may still come while the app takes its screens down.
+        screen = self.screen_stack[-1] if self.screen_stack else None
         if isinstance(screen, FactsScreen):
             screen.show_facts()
 
