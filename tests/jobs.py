@@ -26,6 +26,7 @@ from ddtop.wire.records import (
     Group,
     Groups,
     HostState,
+    ProcessState,
 )
 from tests.ranks import (  # noqa: F401
     BASE,
@@ -54,6 +55,7 @@ class FakeJob:
         self.records: list[Frame] = []
         self.frames: list[bytes] = []
         self.launcher_alive: bool | None = None
+        self.candidates: tuple[ProcessState, ...] = ()
         self.groups = {WORLD: Group(WORLD, "default_pg", tuple(range(world_size)), "gloo")}
         self.ranks = [FakeRank(self, number, 4800 + number) for number in range(world_size)]
         for number in absent:
@@ -115,7 +117,13 @@ class FakeJob:
             name = f"node{number}"
             mine = [rank for rank in self.ranks if self.host_of(rank) == name and rank.seen and not rank.gone]
             host = HostState(
-                name, 4, 0.5, processes=tuple(rank.process() for rank in mine), launcher_alive=self.launcher_alive
+                name,
+                4,
+                0.5,
+                processes=tuple(rank.process() for rank in mine),
+                launcher_alive=self.launcher_alive,
+                rendezvous=tuple(rank.way for rank in mine if rank.way is not None and rank.calls),
+                candidates=self.candidates,
             )
             self.say(host, sender=name)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from ddtop.wire import frames
 from ddtop.wire.records import (
     ACTIVITIES,
@@ -20,6 +22,7 @@ from ddtop.wire.records import (
     ProcessState,
     RankState,
 )
+from ddtop.wire.rendezvous import Rendezvous
 
 if TYPE_CHECKING:
     from tests.jobs import FakeJob
@@ -77,12 +80,15 @@ class FakeRank:
         self.place: Place | None = place("train_step")
         self.iteration: int | None = 0
         self.loader: Loader | None = None
+        self.worker: dict[str, float] = {}
         self.loader_share = 0.0
         self.exception: LastException | None = None
         self.healthy_wait_ms: float | None = 20.0
         self.progress = job.now
         self.calls: list[OpenCall] = []
         self.probes_off: tuple[str, ...] = ()
+        self.told: dict[str, Any] = {}
+        self.way: Rendezvous | None = None
         self.standings = {WORLD: Standing()}
         self._cpu_ns = self._io = self._agent_ns = self._samples = self._waited = self._switches = 0
         self._activities = [0] * len(ACTIVITIES)
@@ -152,6 +158,33 @@ class FakeRank:
             standing.open.clear()
         self.trains, self.cores, self.letter, self.activity = True, 1.0, "R", "forward"
         self.place = place("train_step")
+        if self.worker and self.loader is not None:
+            self.worker = {}
+            self.loader = replace_loader(
+                self.loader, owing_pid=None, owing_state=None, waiting_since_unix_ns=None, owing_wchan=None, locked=None
+            )
+
+    def waits_for_batch(
+        self,
+        state: str | None = "S",
+        wchan: str | None = "futex_do_wait",
+        workers: int = 2,
+        locked: int | None = None,
+        cores: float = 0.0,
+        io_per_s: float = 0.0,
+        wakes_per_s: float = 0.0,
+    ) -> None:
+        """Its main thread is in the DataLoader, and one worker owes the batch; `cores` and what follows are that worker's."""
+        self.stands_at("main", line=53, activity="loader", waits_on="DataLoader")
+        self.worker = {"workers_cpu_ns": cores * SECOND, "owing_io_bytes": io_per_s, "owing_switches": wakes_per_s}
+        alive = workers - (state in (None, "Z"))
+        if locked is None and wchan is not None and "futex" in wchan:
+            locked = alive
+        self.loader = Loader(
+            workers, 0, 2 * workers, alive, 9000 + self.number, state, unix_ns(self.job.now), batches=50,
+            owing_wchan=wchan, locked=locked,
+        )  # fmt: skip
+        self.cores = 0.004 + cores
 
     def is_stopped(self) -> None:
         """SIGSTOP."""
@@ -176,6 +209,8 @@ class FakeRank:
         """In init_process_group."""
         self.phase, self.cores, self.letter = "joining", 0.004, "S"
         self.calls = [OpenCall("init_process_group", unix_ns(self.job.now))]
+        self.told["init_unix_ns"] = unix_ns(self.job.now)
+        self.job.say(self.hello(), self)
 
     def leaves(self) -> None:
         """Its loop is over; it stands at the exit."""
@@ -201,10 +236,11 @@ class FakeRank:
 
     def hello(self) -> Hello:
         job = self.job
-        return Hello(
+        hello = Hello(
             job.name, job.run, job.attempt, self.number, self.number, job.world_size, job.host_of(self), self.pid, 1,
-            self.claim, script="train",
+            self.claim, script="train", started_unix_ns=unix_ns(0.0),
         )  # fmt: skip
+        return msgspec.structs.replace(hello, **self.told)
 
     def state(self) -> RankState:
         return RankState(
@@ -249,6 +285,16 @@ class FakeRank:
             self._samples += 2
             self._waited += 2 * any(item.pending_since is not None for item in self.standings.values())
             self._activities[ACTIVITIES.index(self.activity)] += 5
+        self._worker_lives(seconds)
+
+    def _worker_lives(self, seconds: float) -> None:
+        """What its agent reads of the worker, a second after the wait has begun."""
+        loader = self.loader
+        if loader is None or loader.waiting_since_unix_ns is None or not self.worker:
+            return
+        if unix_ns(self.job.now) - loader.waiting_since_unix_ns > SECOND:
+            grown = {name: (getattr(loader, name) or 0) + round(per_s * seconds) for name, per_s in self.worker.items()}
+            self.loader = replace_loader(loader, **grown)
 
     def _step(self) -> None:
         self.progress = self.job.now
@@ -268,6 +314,4 @@ class FakeRank:
 
 def replace_loader(loader: Loader, **changes: Any) -> Loader:
     """The same loader with other numbers."""
-    import msgspec
-
     return msgspec.structs.replace(loader, **changes)

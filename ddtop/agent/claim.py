@@ -37,6 +37,9 @@ def entering_init(rank: object, world_size: object, backend: str | None) -> None
         if running.destroyed:
             running.destroyed = False
         running.joined = False
+        # Not where it makes a small world of its own, as some libraries do before the real one.
+        if isinstance(world_size, int) and world_size > 1 and rank in (-1, running.who.rank):
+            running.who.world_size = world_size
         running.greet_again()
         return
     number = rank if isinstance(rank, int) and rank >= 0 else _number("RANK")

@@ -36,6 +36,7 @@ class _Watch:
     moved_at: int = 0
     pending_since: int | None = None
     used: bool = False
+    error: str | None = None
     open: list[Collective] = field(default_factory=list)
     retired: list[Collective] = field(default_factory=list)
 
@@ -50,6 +51,7 @@ class Collectives:
         self._read_keys: deque[tuple[object, ...]] = deque(maxlen=64)
         self._entries_at = 0
         self._status_at = 0
+        self._errors_at = 0
         self.skips = 0
         self._waits: deque[int] = deque(maxlen=HEALTHY_WAITS_KEPT)
         self.groups: tuple[Group, ...] = ()
@@ -83,6 +85,7 @@ class Collectives:
         self.all_samples += 1
         self.wait_samples += any(watch.pending_since is not None for watch in self._watches.values())
         self._maybe_read_entries(now, unix_minus_mono)
+        self._look_at_errors(c10d, now)
 
     def _look_at_groups(self, c10d: Any, now: int) -> None:
         world, found = c10d._world, []
@@ -108,6 +111,15 @@ class Collectives:
             for gone in set(self._watches) - {name for name, _ in found}:
                 del self._watches[gone]
                 wrap_p2p.forget(gone)
+
+    def _look_at_errors(self, c10d: Any, now: int) -> None:
+        if self.stuck is None or now - self._errors_at < ENTRIES_EVERY_NS:
+            return
+        self._errors_at = now
+        for group, name in list(c10d._world.pg_names.items()):
+            watch = self._watches.get(str(name))
+            if watch is not None:
+                watch.error = _error_of(c10d._world, group)
 
     def _recorder_answers(self) -> bool:
         return self._recorder is not None and any(watch.completed is not None for watch in self._watches.values())
@@ -141,7 +153,10 @@ class Collectives:
             if watch is None:
                 continue
             enqueued = max(enqueued, 0)
-            if completed != watch.completed:
+            if watch.completed is None and completed <= watch.enqueued:
+                # Becoming known is no movement: until now the count stood in for it.
+                watch.completed = completed
+            elif completed != watch.completed:
                 if watch.pending_since is not None:
                     self._waits.append(now - watch.pending_since)
                 watch.completed, watch.pending_since, watch.moved_at, self.moved_at = completed, None, now, now
@@ -158,7 +173,8 @@ class Collectives:
         for watch in self._watches.values():
             if watch.moved_at > self._status_at:
                 watch.completed, watch.open = None, []
-            standing = waiting_frame and watch.moved_at == max(w.moved_at for w in self._watches.values())
+            done = watch.completed is not None and watch.completed >= watch.enqueued
+            standing = waiting_frame and not done and watch.moved_at == max(w.moved_at for w in self._watches.values())
             if standing and watch.enqueued and now - watch.moved_at > STUCK_NS:
                 watch.pending_since = watch.pending_since or watch.moved_at
             else:
@@ -180,6 +196,9 @@ class Collectives:
         stuck = self.stuck
         if stuck is not None:
             key = ("stuck", *stuck)
+            # Another thread may put in more while this one stands.
+            if key in self._read_keys and now - self._entries_at > ENTRIES_EVERY_NS:
+                key = (*key, self._watches[stuck[0]].enqueued)
         elif self.moved_at is not None and now - self.moved_at > STILL_NS:
             key = ("still", tuple((name, watch.enqueued) for name, watch in self._watches.items()))
         else:
@@ -223,6 +242,7 @@ class Collectives:
                 watch.offset,
                 watch.pending_since + unix_minus_mono if watch.pending_since is not None else None,
                 watch.last_op,
+                watch.error if watch.pending_since is not None else None,
             )
             for name, watch in self._watches.items()
         )
@@ -247,6 +267,18 @@ class Collectives:
         self._watches.clear()
         self._names.clear()
         self.groups = ()
+
+
+def _error_of(world: Any, group: Any) -> str | None:
+    """What NCCL's watchdog has seen of the group's connections ("TIMEOUT", "REMOTE_ERROR"); gloo has no such word."""
+    if "nccl" not in str(world.pg_map.get(group, ("",))[0]):
+        return None
+    try:
+        ask = getattr(group._get_backend(sys.modules["torch"].device("cuda")), "get_error", None)
+    except RuntimeError:
+        return None
+    name = getattr(ask(), "name", None) if ask is not None else None
+    return str(name) if name not in (None, "SUCCESS") else None
 
 
 def _describe(world: Any, name: str, group: Any) -> Group:

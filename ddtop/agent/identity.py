@@ -118,6 +118,11 @@ def launched_script(argv: Sequence[str]) -> str | None:
     return None
 
 
+def script_of(argv: Sequence[str]) -> str:
+    """The path of the script that this command line runs, empty for `-m`, `-c` and the interactive interpreter."""
+    return _program(argv)[1]
+
+
 def chosen_run_id(environ: Mapping[str, str]) -> str | None:
     """TORCHELASTIC_RUN_ID where a person chose it: torchrun fills in `none`, or a UUID with --standalone."""
     value = environ.get("TORCHELASTIC_RUN_ID", "")

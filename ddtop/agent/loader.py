@@ -6,13 +6,32 @@ Reads torch's private queues by name; where a name is missing the field stays No
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ddtop.agent import workers
 from ddtop.wire import page as layout
 from ddtop.wire.records import Loader
 
 if TYPE_CHECKING:
     from ddtop.agent.runtime import Runtime
+
+LONG_WAIT_NS = 1_000_000_000
+"""A batch that has not come after so long is worth a look at the worker that owes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    """The iterator's own numbers. `owing`: pid of the worker that owes the next batch."""
+
+    workers: int = 0
+    depth: int | None = None
+    capacity: int | None = None
+    pids: tuple[int, ...] = ()
+    owing: int | None = None
+    closing: bool = False
+    pin_memory: bool | None = None
+    prefetch_factor: int | None = None
 
 
 def sample(running: Runtime, unix_minus_mono_ns: int) -> Loader | None:
@@ -21,35 +40,48 @@ def sample(running: Runtime, unix_minus_mono_ns: int) -> Loader | None:
     iterator = running.loader() if running.loader is not None else None
     if iterator is None and not words[layout.BATCHES_AT] and not words[layout.LOADER_WAIT_SINCE_AT]:
         return None
+    queue = _queue(iterator)
+    # Let go before /proc is read: if this were the last reference, the workers would be shut down here and not in the program.
+    del iterator
     since = words[layout.LOADER_WAIT_SINCE_AT]
     exhausted_mono = words[layout.EXHAUSTED_MONO_AT]
-    total = words[layout.LOADER_WAIT_TOTAL_AT] + (time.monotonic_ns() - since if since else 0)
-    workers, depth, capacity, alive, owing, owing_state = _queue(iterator)
+    now = time.monotonic_ns()
+    # Not Process.is_alive(): it reaps, and the exit code would be lost for the program.
+    seen = [workers.worker(pid) for pid in queue.pids]
+    owing, looked = queue.owing, since and now - since > LONG_WAIT_NS
+    if queue.closing and owing is None:
+        owing = next((one.pid for one in seen if one.alive), None)
+        looked = owing is not None
+    moved = workers.movement(seen, owing) if looked and owing is not None else None
     return Loader(
-        workers=workers,
-        depth=depth,
-        capacity=capacity,
-        workers_alive=alive,
+        workers=queue.workers,
+        depth=queue.depth,
+        capacity=queue.capacity,
+        workers_alive=sum(one.alive for one in seen) if queue.pids else None,
         owing_pid=owing,
-        owing_state=owing_state,
+        owing_state=next((one.letter for one in seen if one.pid == owing), None),
         waiting_since_unix_ns=since + unix_minus_mono_ns if since else None,
-        wait_total_ns=total,
+        wait_total_ns=words[layout.LOADER_WAIT_TOTAL_AT] + (now - since if since else 0),
         batches=words[layout.BATCHES_AT],
         exhausted=words[layout.EXHAUSTED_AT],
         exhausted_unix_ns=exhausted_mono + unix_minus_mono_ns if exhausted_mono else None,
-        pin_memory=getattr(iterator, "_pin_memory", None),
-        prefetch_factor=getattr(iterator, "_prefetch_factor", None),
+        pin_memory=queue.pin_memory,
+        prefetch_factor=queue.prefetch_factor,
+        owing_wchan=moved.wchan if moved else None,
+        workers_cpu_ns=moved.cpu_ns if moved else None,
+        owing_io_bytes=moved.io_bytes if moved else None,
+        owing_switches=moved.switches if moved else None,
+        locked=moved.locked if moved else None,
+        closing=queue.closing,
     )
 
 
-def _queue(
-    iterator: Any,
-) -> tuple[int, int | None, int | None, int | None, int | None, str | None]:
-    """(workers, depth, capacity, workers alive, pid that owes, its state letter)."""
-    workers = getattr(iterator, "_num_workers", 0) or 0
+def _queue(iterator: Any) -> _Queue:
+    number = getattr(iterator, "_num_workers", 0) or 0
     processes = getattr(iterator, "_workers", None)
-    if not workers or processes is None:
-        return workers, None, None, None, None, None
+    pin_memory, prefetch = getattr(iterator, "_pin_memory", None), getattr(iterator, "_prefetch_factor", None)
+    if not number or processes is None:
+        return _Queue(number, pin_memory=pin_memory, prefetch_factor=prefetch)
     held = getattr(iterator, "_task_info", {})
     depth = sum(1 for info in list(held.values()) if len(info) > 1)
     for name in ("_worker_result_queue", "_data_queue"):
@@ -60,23 +92,14 @@ def _queue(
             continue
         if getattr(iterator, "_data_queue", None) is getattr(iterator, "_worker_result_queue", None):
             break
-    # Not Process.is_alive(): it reaps, and the exit code would be lost for the program.
-    states = {process.pid: state_letter(process.pid) for process in list(processes)}
+    pids = [process.pid for process in list(processes)]
     owing = None
     info = held.get(getattr(iterator, "_rcvd_idx", None))
-    if info and len(info) == 1 and 0 <= info[0] < len(processes):
-        owing = processes[info[0]].pid
-    capacity = workers * (getattr(iterator, "_prefetch_factor", None) or 2)
-    alive = sum(1 for state in states.values() if state not in (None, "Z", "X"))
-    return workers, min(depth, capacity), capacity, alive, owing, states.get(owing)
-
-
-def state_letter(pid: int | None) -> str | None:
-    """The state of a process as /proc/PID/stat has it, None if there is none. Check: `ps -o stat= -p PID`."""
-    try:
-        # Unbuffered, as bytes: half the CPU of Path.read_text, for each worker twice a second.
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            data = file.read(1024)
-        return chr(data[data.rindex(b")") + 2])
-    except (OSError, ValueError, IndexError):
-        return None
+    if info and len(info) == 1 and 0 <= info[0] < len(pids):
+        owing = pids[info[0]]
+    closing = bool(getattr(iterator, "_shutdown", False))
+    capacity = number * (prefetch or 2)
+    started = tuple(pid for pid in pids if pid is not None)
+    return _Queue(
+        number, min(depth, capacity), capacity, started, None if closing else owing, closing, pin_memory, prefetch
+    )

@@ -1,8 +1,8 @@
 """Which run a rank belongs to, and what that run is called.
 
 A launcher's children share its pid and start time. Ranks started one by one from plain shells have nothing in common
-but user, script and folder: they join through a small locked file, whatever MASTER_PORT says, because a wrong
-MASTER_PORT must not split the very job that has to be diagnosed.
+but user, script and folder: they join through a small locked file, whatever MASTER_PORT or WORLD_SIZE says, because a
+wrong one must not split the very job that has to be diagnosed.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ class _Member(msgspec.Struct):
     pid: int
     start_ticks: int
     master: str
+    world_size: int = 0
 
 
 class _PlainRun(msgspec.Struct):
@@ -75,13 +76,14 @@ def join_plain(who: Identity, environ: Mapping[str, str]) -> tuple[int, str]:
     """(pid of the first member, run) of the plain run that this rank belongs to; makes one if there is none.
 
     A rank whose number is taken by a living process with the same MASTER_ADDR:MASTER_PORT belongs to that run (two
-    processes claim one rank); with another master it is a second job beside the first.
+    processes claim one rank); with another master it is a second job beside the first. Of several runs that it could belong
+    to it takes the one that agrees in both, master and size; one that agrees in neither is none of its own.
     """
     rank = who.rank if who.rank is not None else -1
-    key = f"{os.getcwd()}|{script_path()}|{who.world_size}|{environ.get(TREE, '')}"
+    key = f"{os.getcwd()}|{script_path()}|{environ.get(TREE, '')}"
     path = registry.runtime_dir() / f"plain-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
     master = f"{environ.get('MASTER_ADDR', '')}:{environ.get('MASTER_PORT', '')}"
-    me = _Member(rank, os.getpid(), registry.start_ticks(os.getpid()) or 0, master)
+    me = _Member(rank, os.getpid(), registry.start_ticks(os.getpid()) or 0, master, who.world_size or 0)
     now_s = time.time()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "r+b") as file:
@@ -91,8 +93,9 @@ def join_plain(who: Identity, environ: Mapping[str, str]) -> tuple[int, str]:
         except ValueError:
             runs = []
         runs = [run for run in runs if now_s - run.started_s < JOIN_S]
-        mine = next((run for run in reversed(runs) if _fits(run, me, now_s)), None)
-        if mine is None:
+        fitting = [run for run in reversed(runs) if _fits(run, me, now_s)]
+        mine = max(fitting, key=lambda run: _agreement(run, me), default=None)
+        if mine is None or not _agreement(mine, me):
             mine = _PlainRun(f"p{me.pid}.{me.start_ticks}", me.pid, now_s, [])
             runs.append(mine)
         mine.members.append(me)
@@ -100,6 +103,16 @@ def join_plain(who: Identity, environ: Mapping[str, str]) -> tuple[int, str]:
         file.truncate()
         file.write(msgspec.json.encode(runs[-20:]))
     return mine.first_pid, mine.run
+
+
+def _agreement(run: _PlainRun, me: _Member) -> int:
+    """2: a member has the same master and world size, 1: one of them, 0: none. A dead one with another size is no fellow."""
+    found = [
+        (one.master == me.master) + (one.world_size == me.world_size)
+        for one in run.members
+        if one.world_size == me.world_size or _lives(one)
+    ]
+    return max(found, default=0)
 
 
 def _fits(run: _PlainRun, me: _Member, now_s: float) -> bool:

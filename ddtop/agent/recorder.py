@@ -7,6 +7,7 @@ The cheap read takes about 4 us. Entries hold the GIL while they are read (0.3 m
 from __future__ import annotations
 
 import sys
+import threading
 from typing import Any
 
 import msgspec
@@ -42,6 +43,8 @@ class _Entry(msgspec.Struct):
     retired: bool = False
     timeout_ms: int = 0
     is_p2p: bool = False
+    thread_id: int | None = None
+    thread_name: str | None = None
 
 
 class _Full(msgspec.Struct):
@@ -103,7 +106,21 @@ def collective(entry: _Entry) -> Collective:
         state="retired" if entry.retired else entry.state,
         created_unix_ns=entry.time_created_ns or None,
         timeout_ms=entry.timeout_ms or None,
+        thread_id=entry.thread_id,
+        thread=_thread(entry),
     )
+
+
+def _thread(entry: _Entry) -> str | None:
+    """Python's name of the thread; of one that Python did not start torch's ("pt_autograd_0"), else "native"."""
+    if entry.thread_id is None:
+        return None
+    if (entry.thread_name or "").startswith("pt_"):
+        return entry.thread_name
+    # A dictionary of this process, read without its lock: a name that is missing is no harm.
+    known = threading._active.get(entry.thread_id)  # type: ignore[attr-defined]
+    started = known is not None and not isinstance(known, threading._DummyThread)
+    return str(known.name) if started else "native"
 
 
 def _handlers(native: Any, recorders: list[str]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import ddtop
 from ddtop import registry
-from ddtop.agent import loader, ptracer, spawn, stacks
+from ddtop.agent import entering, loader, ptracer, spawn, stacks
 from ddtop.agent.collectives import STUCK_NS, Collectives
 from ddtop.agent.guard import guard
 from ddtop.agent.place import BACKWARD, COLLECTIVE, Seen
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 _ENVIRONMENT = re.compile(
     r"^(MASTER_|RANK$|LOCAL_|WORLD_SIZE$|GROUP_|ROLE_|TORCH|NCCL_|GLOO_|TP_SOCKET|OMP_|MKL_|KMP_|CUDA_|NVIDIA_"
-    r"|SLURM_(JOB_ID|STEP_ID|PROCID|NTASKS|NNODES|NODELIST)|OMPI_COMM|PMI_|PYTHON(HASHSEED|UNBUFFERED|OPTIMIZE)"
+    r"|SLURM_(JOB_ID|STEP_ID|PROCID|NTASKS|NNODES|NODELIST)|NNODES$|OMPI_COMM|PMI_|PYTHON(HASHSEED|UNBUFFERED|OPTIMIZE)"
     r"|CONDA_DEFAULT_ENV|VIRTUAL_ENV|TOKENIZERS_PARALLELISM)"
 )
 # With dashes, and without them as hydra has it.
@@ -55,6 +55,7 @@ class Reporter:
         self._complained = False
         self._heard_at = self._spawn_at = time.monotonic_ns()
         self._sender = registry.host_identity()
+        self._script_digest = entering.script_digest(sys.orig_argv)
 
     def tick(self, now: int, late_ns: int, greet: bool) -> None:
         """One tick; `late_ns`: how much later than planned it came, if that was more than the scheduler explains."""
@@ -193,7 +194,7 @@ class Reporter:
         self._send(stacks.take(request, running.who.rank, running.pid, running.frames, automatic))
 
     def _say_hello(self) -> None:
-        running, who = self._running, self._running.who
+        running, who, entrance = self._running, self._running.who, self._running.entrance
         version = getattr(sys.modules.get("torch"), "__version__", None)
         self._send(
             Hello(
@@ -222,6 +223,11 @@ class Reporter:
                 dump_path=str(running.dump_file.path) if running.dump_file.path else None,
                 dump_fd=running.dump_file.descriptor,
                 dump_off=running.dump_file.off,
+                init_method=entrance.method if entrance else None,
+                init_timeout_ms=entrance.timeout_ms if entrance else None,
+                init_unix_ns=entrance.unix_ns if entrance else None,
+                store_file=entrance.store_file if entrance else None,
+                script_digest=self._script_digest,
             )
         )
 

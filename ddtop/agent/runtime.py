@@ -33,6 +33,7 @@ from ddtop.wire import page as layout
 from ddtop.wire.records import LastException
 
 if TYPE_CHECKING:
+    from ddtop.agent.entering import Entrance
     from ddtop.agent.report import Reporter
     from ddtop.link.rank_side import RankLink
 
@@ -70,6 +71,7 @@ class Runtime:
         self.loader: ref[Any] | None = None
         self.loader_id = 0
         self.exception: LastException | None = None
+        self.entrance: Entrance | None = None
         self.peer_waits: deque[int] = deque(maxlen=PEER_WAITS_KEPT)
         self.joined = False
         self.destroyed = False
@@ -119,6 +121,17 @@ class Runtime:
     def greet_again(self) -> None:
         """Say Hello again: something in it has changed."""
         self._greet = True
+
+    def greet_now(self, within_s: float) -> None:
+        """Say Hello before the calling thread goes into C for long with the GIL held; waits at most so long for it."""
+        self._greet = True
+        self.wake()
+        end = time.monotonic() + within_s
+        while self._greet and time.monotonic() < end:
+            time.sleep(0.005)
+        # The tick that took the greeting is still about to send it.
+        if self._tick.acquire(timeout=0.05):
+            self._tick.release()
 
     def pause_collectives(self) -> None:
         """Stop looking at process groups, and wait (at most 50 ms) until a look in flight is over."""
@@ -210,6 +223,8 @@ class Runtime:
             return
         self.exiting = True
         self.page.words[layout.EXITING_AT] = time.monotonic_ns()
+        with contextlib.suppress(ValueError):
+            gc.callbacks.remove(self._on_collection)
         guard.run("exceptions at exit", lambda: exceptions.note_last(self))
         self._stop = True
         self.wake()

@@ -13,6 +13,8 @@ from typing import Any
 from ddtop.agent import runtime
 from ddtop.wire.page import CALLS
 
+GREET_S = 0.2
+"""The agent of a child that has just become a rank needs 0.1 s to say its first word."""
 _WRAPPED = "__ddtop_wrapped__"
 
 
@@ -51,12 +53,20 @@ def _replace(
 
 
 def _before_init(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    names = ("backend", "init_method", "timeout", "world_size", "rank")
+    names = ("backend", "init_method", "timeout", "world_size", "rank", "store")
     given = dict(zip(names, args, strict=False)) | kwargs
-    from ddtop.agent import claim
+    from ddtop.agent import claim, entering
 
     backend = given.get("backend")
     claim.entering_init(given.get("rank", -1), given.get("world_size", -1), str(backend) if backend else None)
+    running = runtime.current()
+    if running is not None:
+        running.entrance = entering.look(given)
+        if running.entrance.store_file is not None:
+            # Torch tries to open the file for ever with the GIL held, where its folder is not there.
+            running.greet_now(GREET_S)
+        else:
+            running.greet_again()
 
 
 def _after_init() -> None:

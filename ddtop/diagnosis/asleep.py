@@ -86,11 +86,12 @@ _WCHANS: tuple[tuple[str, Said], ...] = (
     ("pipe_read", ("pipe", "reading a pipe")),
     ("pipe_write", ("pipe", "writing to a pipe")),
     ("wait_for_partner", ("pipe", "waiting for somebody to open the other end of a named pipe")),
+    # Before do_wait: the kernel calls it futex_do_wait.
+    ("futex", ("lock", "waiting for a lock")),
     ("do_wait_intr", ("lock", "waiting for an event")),
     ("do_wait", ("child", "waiting for a child process")),
     ("kernel_clone", ("child", "waiting for a child process to start its program")),
     ("vfork", ("child", "waiting for a child process to start its program")),
-    ("futex", ("lock", "waiting for a lock")),
     ("n_tty_read", ("stdin", "waiting for input from the terminal")),
     ("unix_stream", ("socket", "waiting on a socket")),
     ("sk_wait", ("socket", "waiting on a socket")),

@@ -71,10 +71,12 @@ def stack_lines(rank: RankFacts) -> list[str]:
 def loader_line(rank: RankFacts) -> str | None:
     """How many batches its DataLoader has ready, and who owes the next; None unless it waits for a batch."""
     loader = rank.loader
-    if loader is None or loader.waiting_since_unix_ns is None:
+    if loader is None or (loader.waiting_since_unix_ns is None and not (loader.closing and loader.owing_pid)):
         return None
     if not loader.workers:
         return "its DataLoader has no workers: the dataset runs in the rank itself"
+    if loader.closing:
+        return f"its DataLoader ends its workers: pid {loader.owing_pid} is still there, state {loader.owing_state or 'gone'}"
     text = f"its DataLoader: {loader.depth}/{loader.capacity} batches ready, {loader.workers_alive}/{loader.workers} workers alive"
     if loader.owing_pid is not None:
         text += f"; worker pid {loader.owing_pid} owes the batch: state {loader.owing_state or 'gone'}"

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from ddtop.diagnosis.doing import doing
 from ddtop.diagnosis.finding import CRITICAL, INFO, SEVERITIES, WARNING, Finding, Verdict
-from ddtop.diagnosis.rules import absent, deadlock, departures, input_bound, io_stall, mismatch, stopped, stuck
-from ddtop.diagnosis.words import duration, rank_range, ranks_text
+from ddtop.diagnosis.rules import (
+    absent,
+    comm_error,
+    deadlock,
+    departures,
+    input_bound,
+    io_stall,
+    loader_stuck,
+    mismatch,
+    starting,
+    stopped,
+    stuck,
+    threads,
+    version_skew,
+)
+from ddtop.diagnosis.words import duration, rank_range, ranks_text, verb, waited_text
 from ddtop.model.align import tells_nothing
 from ddtop.model.ending import failed
 from ddtop.model.facts import Snapshot, State
@@ -14,11 +29,11 @@ from ddtop.model.policy import POLICY, Policy
 def diagnose(snapshot: Snapshot, policy: Policy = POLICY) -> tuple[Finding, ...]:
     """The findings of this moment, worst first, one a root cause.
 
-    A departure explains every wait that follows it; a stopped rank explains the waits for it; a mismatch explains the
+    What keeps the ranks from meeting explains why they gave up. A departure explains every wait that follows it; a stopped rank explains the waits for it; a mismatch explains the
     ranks that seem to stand elsewhere because of it; of a rank that a dead disk holds nothing else is said. Only what is left
     over is asked further.
     """
-    found = departures.rule(snapshot, policy)
+    found = starting.rule(snapshot, policy) or departures.rule(snapshot, policy)
     if snapshot.ended is None and not _explains_all(found, snapshot):
         halted = stopped.rule(snapshot, policy)
         differing = mismatch.rule(snapshot, policy)
@@ -26,12 +41,24 @@ def diagnose(snapshot: Snapshot, policy: Policy = POLICY) -> tuple[Finding, ...]
         if not found:
             found += deadlock.rule(snapshot, policy)
             stalled = io_stall.rule(snapshot, policy)
-            found += stalled + absent.rule(snapshot, policy, {rank for one in stalled for rank in one.ranks})
-            if not any(finding.victims for finding in found):
+            starved = loader_stuck.rule(snapshot, policy, _ranks(stalled))
+            found += stalled + starved
+            spoken_of = _ranks(stalled + starved) | loader_stuck.watched(snapshot) | comm_error.reporters(snapshot)
+            found += absent.rule(snapshot, policy, spoken_of)
+            if not comm_error.is_reported(snapshot) and not any(finding.victims for finding in found):
                 found += stuck.rule(snapshot, policy)
         if not any(finding.severity == CRITICAL for finding in found):
             found += input_bound.rule(snapshot, policy)
+        shared = threads.rule(snapshot)
+        found = threads.explain(found, shared) + shared
+    found += version_skew.rule(snapshot)
+    if not any(finding.severity == CRITICAL for finding in found):
+        found += comm_error.rule(snapshot, policy)
     return tuple(sorted(found, key=lambda finding: (SEVERITIES.index(finding.severity), finding.since_unix_ns)))
+
+
+def _ranks(found: list[Finding]) -> set[int]:
+    return {rank for finding in found for rank in finding.ranks}
 
 
 def _explains_all(found: list[Finding], snapshot: Snapshot) -> bool:
@@ -74,6 +101,10 @@ def calm(snapshot: Snapshot) -> str:
 def _quiet(snapshot: Snapshot) -> str:
     still = snapshot.still_since_unix_ns
     since = f" for {duration((snapshot.time_unix_ns - still) / 1e9)}" if still is not None else ""
+    idle = next((blame for blame in snapshot.blames if blame.due and blame.peer_wait is not None), None)
+    if idle is not None and (what := doing(snapshot.rank(idle.root))) is not None:
+        who = f"{ranks_text(idle.waiters)} {verb(idle.waiters, 'waits', 'wait')}"
+        return f"idle{since}: {who} in {waited_text(idle, snapshot.groups)} for rank {idle.root}, which is {what}"
     dumb = [rank.rank for rank in snapshot.ranks if not rank.gone and tells_nothing(rank)]
     if dumb:
         return f"quiet: no rank has moved{since}; nothing is known of the collectives of {ranks_text(dumb)}, whose probe failed"

@@ -124,7 +124,7 @@ def _blame(
 ) -> Blame:
     direct = [wait for wait in waits if root in wait.behind and wait.rank in who]
     single = [wait for wait in peer_waits if root in wait.behind and wait.rank in who]
-    standing = standing_of(ranks.get(root))
+    standing = standing_of(ranks.get(root), now_unix_ns, policy)
     limit_s = limit_of(standing, [ranks[rank] for rank in who], policy)
     since = min([wait.since_unix_ns for wait in direct] + [wait.since_unix_ns for wait in single])
     due = now_unix_ns - since > limit_s * 1e9
@@ -208,7 +208,7 @@ def _waits_elsewhere(facts: RankFacts | None) -> bool:
     return in_p2p or any(call.name in P2P_CALLS for call in facts.open_calls)
 
 
-def standing_of(facts: RankFacts | None) -> str:
+def standing_of(facts: RankFacts | None, now_unix_ns: int, policy: Policy) -> str:
     """What is known of a rank that others wait for."""
     if facts is None or facts.hello is None:
         return UNKNOWN
@@ -216,6 +216,9 @@ def standing_of(facts: RankFacts | None) -> str:
         return GONE
     if facts.state is State.STOPPED:
         return STOPPED
+    if facts.progress_unix_ns is not None and now_unix_ns - facts.progress_unix_ns < policy.cpu_window_s * 1e9:
+        # It goes on in another group, in batches or in steps, whatever CPU that takes.
+        return WORKING
     if facts.working is None:
         return UNKNOWN
     return WORKING if facts.working else STILL

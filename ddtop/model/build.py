@@ -6,7 +6,7 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING
 
-from ddtop.model import align
+from ddtop.model import align, loading
 from ddtop.model.ending import ended
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State, Wait
 from ddtop.model.peers import peer_waits_of
@@ -25,7 +25,7 @@ QUARTERS = 4
 def snapshot(job: Job, now_unix_ns: int) -> Snapshot:
     """What is true of the job at this moment."""
     policy = job.policy
-    facts = {rank: _facts(rank, memory, now_unix_ns, policy) for rank, memory in job.ranks.items()}
+    facts = {rank: _with_start(_facts(rank, memory, now_unix_ns, policy), memory) for rank, memory in job.ranks.items()}
     groups = tuple(sorted(job.groups.values(), key=lambda group: group.name))
     waits = align.waits_of(facts, groups)
     peer_waits = peer_waits_of(facts)
@@ -66,6 +66,7 @@ def snapshot(job: Job, now_unix_ns: int) -> Snapshot:
         still_since_unix_ns=max(progress) if still else None,
         ended=end,
         first_hello_unix_ns=min((memory.hello_unix_ns for memory in job.ranks.values()), default=None),
+        candidates=job.candidates.facts(now_unix_ns, policy),
         garbled=job.garbled,
         notes=tuple(job.notes),
     )
@@ -79,6 +80,7 @@ def _facts(rank: int, memory: RankMemory, now: int, policy: Policy) -> RankFacts
     activities = memory.activities.grown(policy.window_s, now)
     loader = memory.loader.grown(policy.window_s, now)
     cpu_ratio, working = _cpu(memory, now, policy)
+    owing = memory.owing if memory.exit is None else None
     loader_ratio, loader_low = _loader_ratios(memory, now, policy)
     longest = longest_open(state.open_collectives)
     pending = [item.pending_since_unix_ns for item in state.groups if item.pending_since_unix_ns is not None]
@@ -110,7 +112,7 @@ def _facts(rank: int, memory: RankMemory, now: int, policy: Policy) -> RankFacts
         process_since_unix_ns=memory.letter_since_unix_ns or None,
         cpu_ratio=cpu_ratio,
         rss_bytes=memory.process.rss_bytes if memory.process and memory.exit is None else None,
-        working=working,
+        working=True if loading.moves(owing, now, policy) else working,
         report_age_s=age_s,
         progress_unix_ns=state.progress_unix_ns,
         healthy_wait_max_ms=state.healthy_wait_max_ms,
@@ -121,13 +123,25 @@ def _facts(rank: int, memory: RankMemory, now: int, policy: Policy) -> RankFacts
         drops=state.drops,
         probes_off=state.probes_off,
         recorder=state.recorder,
-        other_pids=tuple(memory.other_pids),
         stacks=memory.stacks,
         worker_stacks=_worker_stacks(memory),
         heard_unix_ns=heard or None,
         wakes_per_s=_wakes_per_s(memory, now, policy),
         line_age_s=max(0.0, (memory.state_unix_ns - memory.line_since_unix_ns) / 1e9) if state.place else None,
         stalled_since_unix_ns=memory.stalled_since_unix_ns if memory.exit is None else None,
+        phase_since_unix_ns=memory.phase_since_unix_ns or None,
+        owing_still_since_unix_ns=owing.still_since_unix_ns if owing is not None else None,
+    )
+
+
+def _with_start(facts: RankFacts, memory: RankMemory) -> RankFacts:
+    """How it meets the others, and who else claims its number."""
+    return replace(
+        facts,
+        other_pids=tuple(memory.other_pids),
+        others=tuple(memory.others[pid] for pid in memory.other_pids if pid in memory.others),
+        others_gone=tuple(memory.others_gone.values()),
+        rendezvous=memory.rendezvous if memory.exit is None else None,
     )
 
 
@@ -211,9 +225,10 @@ def _cpu(memory: RankMemory, now: int, policy: Policy) -> tuple[float | None, bo
         return ratio, True
     # A download through sockets costs little CPU and is in no I/O counter, but each chunk wakes the thread.
     place = memory.state.place if memory.state else None
-    return ratio, bool(
-        place is not None and place.waits_on in _SERVED and switches / seconds >= policy.socket_working_switches_per_s
-    )
+    served = place is not None and place.waits_on in _SERVED
+    # A pipe that is read from has no library frame: only the kernel tells.
+    served = served or (memory.process is not None and "pipe_read" in (memory.process.wchan or ""))
+    return ratio, served and switches / seconds >= policy.socket_working_switches_per_s
 
 
 def _wakes_per_s(memory: RankMemory, now: int, policy: Policy) -> float | None:

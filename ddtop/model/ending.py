@@ -18,9 +18,17 @@ CANCEL_SIGNALS = (int(signal.SIGTERM), int(signal.SIGINT), int(signal.SIGHUP))
 _CONSEQUENCE = re.compile(
     r"connection (closed|reset|refused)|closed by peer|broken pipe|recvvalue failed|sendbytes failed|"
     r"failed to recv|socket (closed|timeout)|remote process exited|peer.*(closed|gone)|connectfullmesh|"
-    r"read error|write error|timed out waiting|store.*(closed|unreachable)",
+    r"read error|write error|timed out waiting|store.*(closed|unreachable)|monitoredbarrier|pair closure|"
+    r"nccl(remote|system)error|collective operation timeout|communicator was aborted",
     re.IGNORECASE,
 )
+_BACKEND = re.compile(
+    r"gloo|nccl|c10d|closed by peer|reset by peer|pair closure|timed out waiting|recvvalue|sendbytes|monitoredbarrier|"
+    r"collective operation timeout|communicator was aborted",
+    re.IGNORECASE,
+)
+_BACKEND_TYPES = ("RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "DistError")
+"""What torch's process groups raise; a ConnectionError of Python is about a connection of the program's own."""
 
 
 def exit_text(code: int | None, number: int | None, oom: bool | None = None) -> str:
@@ -65,6 +73,17 @@ def is_consequence(rank: RankFacts) -> bool:
     if rank.exception is not None and fatal_exception(rank):
         return bool(_CONSEQUENCE.search(f"{rank.exception.type} {rank.exception.text}"))
     return rank.exit is not None and rank.exit.signal in CANCEL_SIGNALS
+
+
+def comm_failure(rank: RankFacts) -> bool:
+    """Its process group failed under it, after it had worked: a message of the backend about others, not about this rank."""
+    exception = rank.exception
+    if exception is None or not fatal_exception(rank) or exception.type not in _BACKEND_TYPES:
+        return False
+    # Before the first collective it is a failure to start.
+    began = rank.progress_unix_ns is not None or any(group.enqueued > 0 for group in rank.groups)
+    of_loader = "DataLoader worker" in exception.text
+    return began and not of_loader and is_consequence(rank) and bool(_BACKEND.search(exception.text))
 
 
 def first_to_go(ranks: Collection[RankFacts]) -> tuple[RankFacts, ...]:

@@ -22,6 +22,7 @@ from ddtop.wire.records import (
     ProcessState,
     Stacks,
 )
+from ddtop.wire.rendezvous import Rendezvous
 
 
 class State(str, Enum):
@@ -83,6 +84,10 @@ class RankFacts:
     `heard_unix_ns`: when its agent was last heard. `wakes_per_s`: how often its main thread went to sleep and woke, over two
     seconds. `line_age_s`: for how long every report has named the same line and the same call below it.
     `stalled_since_unix_ns`: since when it is in one and the same uninterruptible sleep (state D) and reads and writes nothing.
+    `rendezvous`: its way to the store, while it is inside init_process_group. `others`, `others_gone`: what further processes said
+    that claim the same number and live, and how such processes ended.
+    `phase_since_unix_ns`: when its phase was first reported.
+    `owing_still_since_unix_ns`: since when nothing moves of the DataLoader worker that owes it a batch; None while none owes.
     """
 
     rank: int
@@ -130,6 +135,11 @@ class RankFacts:
     wakes_per_s: float | None = None
     line_age_s: float | None = None
     stalled_since_unix_ns: int | None = None
+    owing_still_since_unix_ns: int | None = None
+    phase_since_unix_ns: int | None = None
+    rendezvous: Rendezvous | None = None
+    others: tuple[Hello, ...] = ()
+    others_gone: tuple[Exit, ...] = ()
 
     @property
     def host(self) -> str | None:
@@ -150,6 +160,20 @@ class RankFacts:
     def nccl(self) -> str | None:
         """NCCL in one word; nothing measures it yet."""
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A process of the same launcher or parent that has not said which rank it is; `process.rank` is what its environment says.
+
+    `since_unix_ns`: when it was first seen, which is some seconds after others began to wait. `cpu_ratio`, `working` as of ranks.
+    """
+
+    host: str
+    process: ProcessState
+    since_unix_ns: int
+    cpu_ratio: float | None = None
+    working: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +213,8 @@ class Snapshot:
     `ranks` has one entry a rank of the world, ascending, also for those never seen. `waits` are all open waits in collectives, `peer_waits` those for single ranks, `cycles` the sets of ranks that wait for each
     other and for nobody else.
     `moving`: how many ranks made progress in the last seconds; `watched_s`: since the first record of this run.
-    `iterations_per_s`: median over the ranks, None while nothing counts iterations.
+    `iterations_per_s`: median over the ranks, None while nothing counts iterations. `candidates`: only while ranks wait in
+    init_process_group.
     """
 
     job: str
@@ -213,6 +238,7 @@ class Snapshot:
     still_since_unix_ns: int | None = None
     ended: Ended | None = None
     first_hello_unix_ns: int | None = None
+    candidates: tuple[Candidate, ...] = ()
     garbled: int = 0
     notes: tuple[str, ...] = field(default=())
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from ddtop.model import build
+from ddtop.model import build, loading
+from ddtop.model.candidates import Candidates
 from ddtop.model.facts import Snapshot
 from ddtop.model.policy import POLICY, Policy
 from ddtop.model.series import Series
 from ddtop.wire.frames import Envelope
 from ddtop.wire.records import AnyRecord, Exit, Group, Groups, Hello, HostState, Place, ProcessState, RankState, Stacks
+from ddtop.wire.rendezvous import Rendezvous
 
 WORLD_MAX = 1 << 17
 """Ranks beyond this are not believed: a single damaged Hello must not cost gigabytes."""
 HOSTS_MAX = 1 << 16
+OTHERS_MAX = 64
+"""Further processes kept that claim the number of one rank."""
 WORKERS_MAX = 256
 """Stacks of DataLoader workers kept a rank."""
 
@@ -33,6 +37,7 @@ class RankMemory:
     process_unix_ns: int = 0
     stalled_since_unix_ns: int | None = None
     line_since_unix_ns: int = 0
+    phase_since_unix_ns: int = 0
     exit: Exit | None = None
     exit_unix_ns: int = 0
     waits: Series = field(default_factory=Series)
@@ -41,8 +46,12 @@ class RankMemory:
     cpu: Series = field(default_factory=Series)
     agent: Series = field(default_factory=Series)
     other_pids: dict[int, int] = field(default_factory=dict)
+    others: dict[int, Hello] = field(default_factory=dict)
+    others_gone: dict[int, Exit] = field(default_factory=dict)
+    rendezvous: Rendezvous | None = None
     stacks: Stacks | None = None
     worker_stacks: dict[int, Stacks] = field(default_factory=dict)
+    owing: loading.Owing | None = None
 
 
 class Job:
@@ -56,6 +65,7 @@ class Job:
         self.ranks: dict[int, RankMemory] = {}
         self.groups: dict[str, Group] = {}
         self.hosts: dict[str, tuple[int, HostState]] = {}
+        self.candidates = Candidates()
         self.world_size = 0
         self.first_unix_ns: int | None = None
         self.last_unix_ns = 0
@@ -78,6 +88,7 @@ class Job:
             self.attempt = envelope.attempt
             self.ranks.clear()
             self.groups.clear()
+            self.candidates.clear()
             self.world_size = 0
         self._note_time(envelope.unix_ns)
         if isinstance(record, Hello):
@@ -90,8 +101,8 @@ class Job:
         if memory is None:
             return
         if memory.hello.pid != envelope.pid:
-            if isinstance(record, Exit) and envelope.pid is not None:
-                memory.other_pids.pop(envelope.pid, None)
+            if isinstance(record, Exit) and memory.other_pids.pop(record.pid, None) is not None:
+                memory.others_gone[record.pid] = record
             return
         if isinstance(record, RankState):
             self._on_state(memory, envelope, record)
@@ -101,6 +112,20 @@ class Job:
             _on_stacks(memory, record)
         elif memory.exit is None:
             memory.exit, memory.exit_unix_ns = record, envelope.unix_ns
+            self._give_way(memory, record, envelope)
+
+    def _give_way(self, memory: RankMemory, ended: Exit, envelope: Envelope) -> None:
+        """Of two processes that claim one number one has ended: the other is the rank from now on."""
+        living = [memory.others[pid] for pid in memory.other_pids if pid in memory.others]
+        # Not where it is the parent that waits for the real one.
+        heir = next((hello for hello in living if hello.claim == memory.hello.claim), None)
+        if heir is None or heir.rank is None:
+            return
+        new = RankMemory(heir, envelope.unix_ns, envelope.sender)
+        new.other_pids = {pid: at for pid, at in memory.other_pids.items() if pid != heir.pid}
+        new.others = {pid: hello for pid, hello in memory.others.items() if pid != heir.pid}
+        new.others_gone = memory.others_gone | {ended.pid: ended}
+        self.ranks[heir.rank] = new
 
     def snapshot(self, now_unix_ns: int) -> Snapshot:
         """What is true at this moment (the clock of the hub's host)."""
@@ -122,9 +147,13 @@ class Job:
             memory.hello = hello
             return
         if memory is not None and memory.exit is None and not (hello.claim == "init" and memory.hello.claim == "env"):
-            memory.other_pids[hello.pid] = envelope.unix_ns
+            if hello.pid in memory.others or len(memory.others) < OTHERS_MAX:
+                memory.other_pids[hello.pid] = envelope.unix_ns
+                memory.others[hello.pid] = hello
             return
-        self.ranks[hello.rank] = RankMemory(hello, envelope.unix_ns, envelope.sender)
+        new = self.ranks[hello.rank] = RankMemory(hello, envelope.unix_ns, envelope.sender)
+        if memory is not None and memory.exit is not None:
+            new.others_gone = memory.others_gone | {memory.hello.pid: memory.exit}
 
     def _on_state(self, memory: RankMemory, envelope: Envelope, state: RankState) -> None:
         at = envelope.unix_ns
@@ -136,6 +165,11 @@ class Job:
         if at >= memory.state_unix_ns:
             if memory.state is None or not _same_line(memory.state.place, state.place):
                 memory.line_since_unix_ns = at
+            if memory.state is None or memory.state.phase != state.phase:
+                memory.phase_since_unix_ns = at
+            before = memory.state.loader if memory.state is not None else None
+            seconds = (at - memory.state_unix_ns) / 1e9
+            memory.owing = loading.follow(memory.owing, before, state.loader, at, seconds, self.policy)
             memory.state, memory.state_unix_ns = state, at
 
     def _on_groups(self, record: Groups) -> None:
@@ -151,11 +185,14 @@ class Job:
         if (known is not None and envelope.unix_ns < known[0]) or (known is None and len(self.hosts) >= HOSTS_MAX):
             return
         self.hosts[envelope.sender] = (envelope.unix_ns, host)
+        self.candidates.apply(envelope.sender, envelope.unix_ns, host)
+        ways = {way.pid: way for way in host.rendezvous}
         for process in host.processes:
             memory = self.ranks.get(process.rank) if process.rank is not None else None
             if memory is None or memory.hello.pid != process.pid:
                 continue
             self._on_process(memory, process, envelope.unix_ns)
+            memory.rendezvous = ways.get(process.pid)
 
     def _on_process(self, memory: RankMemory, process: ProcessState, at: int) -> None:
         before, seconds = memory.process, (at - memory.process_unix_ns) / 1e9

@@ -40,6 +40,14 @@ class Policy:
 
     report_silent_s: float = 3.0
     """Six missed reports: only C code that holds the GIL, or a stopped process, does that."""
+    init_missing_limit_s: float = 8.0
+    """Waiting in init_process_group for a rank of which no process was ever seen: the shells of a loop, or a spawning parent,
+    start all within this."""
+    init_late_warning_s: float = 10.0
+    """Waiting there for a rank that is alive and works: imports of a few seconds more than the others' are no news."""
+    init_late_critical_s: float = 300.0
+    """... and this is no import any more; half of the group's own timeout where that is shorter."""
+
     moving_s: float = 5.0
     """A rank is moving if something of it moved within this time (or within its own step, where that is longer)."""
     window_s: float = 10.0
@@ -58,6 +66,8 @@ class Policy:
     input_bound_steps: int = 5
     """Iterations in the window: an epoch's first batch with its worker start is no evidence."""
     input_bound_window_s: float = 8.0
+    comm_error_after_s: float = 2.0
+    """An error of the backend stands as a finding of its own after this: a death on another host is news by then."""
     together_s: float = 2.0
     """Signals to all ranks within this time are one act: Ctrl-C, scancel, a time limit."""
     cancel_gap_s: float = 0.06

@@ -19,8 +19,8 @@ class HostProbe:
         self._looked = False
         psutil.cpu_percent(interval=None)
 
-    def look(self, processes: tuple[ProcessState, ...], **counters: int | bool | None) -> HostState:
-        """The host now. `counters` are the relay's own fields of the record. Check: `top`, `free -b`, `df /dev/shm`."""
+    def look(self, processes: tuple[ProcessState, ...], **counters: object) -> HostState:
+        """The host now. `counters` are further fields of the record. Check: `top`, `free -b`, `df /dev/shm`."""
         memory = psutil.virtual_memory()
         cpu = psutil.cpu_percent(interval=None) / 100
         shm_total: int | None

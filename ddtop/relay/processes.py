@@ -125,17 +125,24 @@ def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
         frozen=cgroup.is_frozen(watched.freezer) if stands else None,
         gc_since_unix_ns=gc_since_unix_ns,
         exiting=exiting,
+        init_since_unix_ns=_inside_since(watched),
     )
 
 
 def _from_page(watched: Watched, now_mono_ns: int) -> tuple[int | None, bool]:
     """(since when a full garbage collection is going on, whether its interpreter exits), from the state page."""
-    view = page(watched.hello)
+    view = watched.page = page(watched.hello)
     if view is None:
         return None, False
     since = view.gc_since_mono_ns
     collects = bool(since) and now_mono_ns - since >= GC_NS
     return since + time.time_ns() - time.monotonic_ns() if collects else None, bool(view.exiting_mono_ns)
+
+
+def _inside_since(watched: Watched) -> int | None:
+    """Since when it is inside init_process_group, from the state page that was read last."""
+    since = watched.page.init_since_mono_ns if watched.page is not None else 0
+    return since + time.time_ns() - time.monotonic_ns() if since else None
 
 
 def last_words(watched: Watched, order: int, unix_ns: int) -> Exit:

@@ -22,6 +22,7 @@ from ddtop.relay.hostprobe import HostProbe
 from ddtop.relay.keeper import Keeper
 from ddtop.relay.orders import OrderError, ranks_of, send_signal
 from ddtop.relay.papers import Papers
+from ddtop.relay.rendezvous import Meeting
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Command, Exit, Hello, Reply, Stacks
 
@@ -48,6 +49,7 @@ class Server:
         self._link = RelayLink(registry.socket_path(job, run), registry.secret(), "127.0.0.1")
         self._keeper = Keeper()
         self._probe = HostProbe()
+        self._meeting = Meeting()
         self._watched: dict[int, processes.Watched] = {}
         self._pids_of: dict[int, int] = {}
         self._ranks: dict[bytes, int] = {}
@@ -306,10 +308,13 @@ class Server:
 
     def _look_at_host(self) -> None:
         now = time.monotonic_ns()
-        looked = (processes.look(watched, now) for watched in list(self._watched.values()))
+        looked = [processes.look(watched, now) for watched in list(self._watched.values())]
+        ways, candidates = self._meeting.look(self._watched.values(), self.launcher, now)
         self._publish(
             self._probe.look(
                 tuple(state for state in looked if state is not None),
+                rendezvous=ways,
+                candidates=candidates,
                 launcher_alive=self._launcher_alive(),
                 dropped=self._dropped + self._keeper.forgotten + self._box.dropped,
                 refused=self._link.refused,

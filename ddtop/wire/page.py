@@ -45,6 +45,7 @@ CALLS = (
     "irecv",
 )
 NO_PEER = -1
+_INIT = CALLS.index("init_process_group")
 
 EXCEPTION_AT_BYTES = 4096
 EXCEPTION_BYTES_MAX = PAGE_BYTES - EXCEPTION_AT_BYTES
@@ -66,6 +67,7 @@ class PageView(msgspec.Struct, frozen=True):
     loader_wait_since_mono_ns: int
     exception: LastException | None
     gc_since_mono_ns: int = 0
+    init_since_mono_ns: int = 0
 
 
 def read_page(page: memoryview | bytes) -> PageView:
@@ -90,7 +92,15 @@ def read_page(page: memoryview | bytes) -> PageView:
         loader_wait_since_mono_ns=words[LOADER_WAIT_SINCE_AT],
         exception=_read_exception(page, words),
         gc_since_mono_ns=words[GC_SINCE_AT],
+        init_since_mono_ns=_init_since(page),
     )
+
+
+def _init_since(page: memoryview | bytes) -> int:
+    """Since when a thread is inside init_process_group."""
+    words = memoryview(page)[: (SLOTS_AT + SLOTS * SLOT_WORDS) * 8].cast("q")
+    starts = range(SLOTS_AT, SLOTS_AT + SLOTS * SLOT_WORDS, SLOT_WORDS)
+    return min((words[at + SLOT_SINCE] for at in starts if words[at + SLOT_CALL] == _INIT), default=0)
 
 
 def _read_exception(page: memoryview | bytes, words: memoryview) -> LastException | None:

@@ -12,6 +12,8 @@ from typing import Union
 
 import msgspec
 
+from ddtop.wire.rendezvous import Rendezvous, StoreFile
+
 ACTIVITIES = ("loader", "forward", "backward", "optimizer", "collective", "cuda_sync", "other")
 """Where a main thread is seen; the order of `RankState.activity_samples`."""
 P2P_CALLS = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv", "monitored_barrier"})
@@ -41,7 +43,9 @@ class Collective(msgspec.Struct, frozen=True, array_like=True):
     """One collective of one process group as torch's flight recorder has it.
 
     `seq` is `collective_seq_id` (comparable across ranks), `op_id` also counts p2p (not comparable).
-    `sizes` are the input tensors' shapes; `state` is scheduled, started, completed or retired.
+    `sizes` are the input tensors' shapes; `state` is scheduled, started, completed or retired. `thread_id` is Python's ident
+    of the thread that called it (as in `ThreadStack`), `thread` its name, that of autograd's ("pt_autograd_0"), or "native";
+    None where torch does not tell.
     """
 
     group: str
@@ -53,6 +57,8 @@ class Collective(msgspec.Struct, frozen=True, array_like=True):
     state: str = "scheduled"
     created_unix_ns: int | None = None
     timeout_ms: int | None = None
+    thread_id: int | None = None
+    thread: str | None = None
 
 
 class GroupProgress(msgspec.Struct, frozen=True, array_like=True):
@@ -60,7 +66,8 @@ class GroupProgress(msgspec.Struct, frozen=True, array_like=True):
 
     `enqueued` counts what was put in (on gloo also p2p), `completed` what came back; None where only the sequence
     number could be read. `p2p_offset` = op_id - collective_seq_id of the newest entry read: subtract it to compare
-    ranks. `pending_since_unix_ns`: something is open and `completed` has not moved since then.
+    ranks. `pending_since_unix_ns`: something is open and `completed` has not moved since then. `error`: what the backend
+    itself says of its connections while it is pending ("TIMEOUT", "REMOTE_ERROR"), None where it says nothing (gloo).
     """
 
     group: str
@@ -69,13 +76,19 @@ class GroupProgress(msgspec.Struct, frozen=True, array_like=True):
     p2p_offset: int | None = None
     pending_since_unix_ns: int | None = None
     last_op: str | None = None
+    error: str | None = None
 
 
 class Loader(msgspec.Struct, frozen=True, array_like=True):
     """The DataLoader iterator that this rank used last.
 
     `depth`: batches ready (in the queue, or held back out of order); None with `workers` 0, where there is no queue.
-    `wait_total_ns`, `batches`, `exhausted` only grow. `owing_pid`: the worker that owes the next batch.
+    `wait_total_ns`, `batches`, `exhausted` only grow. `owing_pid`: the worker that owes the next batch, or that does not end
+    while the iterator is `closing`; `owing_state` is its letter, None if there is no such process any more.
+
+    Only while a batch has been waited for longer than a second, or the iterator closes: `owing_wchan`, where that worker sleeps;
+    `workers_cpu_ns`, of all workers and of what that one has started; `owing_io_bytes` and `owing_switches` (voluntary context
+    switches of its threads), of that worker and what it has started; `locked`: how many workers sleep in a lock (futex).
     """
 
     workers: int
@@ -91,6 +104,12 @@ class Loader(msgspec.Struct, frozen=True, array_like=True):
     exhausted_unix_ns: int | None = None
     pin_memory: bool | None = None
     prefetch_factor: int | None = None
+    owing_wchan: str | None = None
+    workers_cpu_ns: int | None = None
+    owing_io_bytes: int | None = None
+    owing_switches: int | None = None
+    locked: int | None = None
+    closing: bool = False
 
 
 class OpenCall(msgspec.Struct, frozen=True, array_like=True):
@@ -120,6 +139,8 @@ class Hello(Record, frozen=True, array_like=True):
     `init` (the arguments of init_process_group). `start_ticks`: field 22 of /proc/PID/stat, so that a recycled pid is
     not taken for this process. Secrets are redacted before they get here. `dump_signal` makes faulthandler write all stacks
     to `dump_path`, which the process has open as descriptor `dump_fd`; without them `dump_off` says why.
+    `init_method`, `init_timeout_ms` are the arguments of init_process_group (None: not given), `init_unix_ns` when it
+    entered; `script_digest`: of the text of its script.
     """
 
     job: str
@@ -147,6 +168,11 @@ class Hello(Record, frozen=True, array_like=True):
     dump_path: str | None = None
     dump_fd: int | None = None
     dump_off: str | None = None
+    init_method: str | None = None
+    init_timeout_ms: int | None = None
+    init_unix_ns: int | None = None
+    store_file: StoreFile | None = None
+    script_digest: str | None = None
 
 
 class RankState(Record, frozen=True, array_like=True):
@@ -210,7 +236,7 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True):
     `syscall`: the system call that the main thread sleeps in ("read", "futex"), None while it runs or where it cannot be
     read; `file`: what that call's descriptor is ("/data/a.tar", "stdin", "socket", "pipe"). `frozen`: its cgroup is
     frozen. `gc_since_unix_ns`, `exiting`: from the state page, a full garbage collection is going on since then, the
-    interpreter has begun to exit.
+    interpreter has begun to exit. `init_since_unix_ns`: from there too, it is inside init_process_group since then.
     """
 
     rank: int | None
@@ -229,6 +255,7 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True):
     frozen: bool | None = None
     gc_since_unix_ns: int | None = None
     exiting: bool = False
+    init_since_unix_ns: int | None = None
 
 
 class Gpu(msgspec.Struct, frozen=True, array_like=True):
@@ -242,7 +269,11 @@ class Gpu(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HostState(Record, frozen=True, array_like=True):
-    """One host and the ranks on it; once a second. `relay_*` is what the relay itself costs and lost."""
+    """One host and the ranks on it; once a second. `relay_*` is what the relay itself costs and lost.
+
+    `rendezvous`: of the ranks inside init_process_group. `candidates`: processes of the same launcher or parent that have not
+    said who they are, looked for only while somebody is inside; their `rank` is what their environment says.
+    """
 
     host: str
     cores: int
@@ -261,6 +292,8 @@ class HostState(Record, frozen=True, array_like=True):
     refused: int = 0
     garbled: int = 0
     viewers: int = 0
+    rendezvous: tuple[Rendezvous, ...] = ()
+    candidates: tuple[ProcessState, ...] = ()
 
 
 class Exit(Record, frozen=True, array_like=True):

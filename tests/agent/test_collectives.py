@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
 
 from ddtop.agent.collectives import Collectives
+from ddtop.agent.recorder import _Entry, collective
 
 SECOND = 1_000_000_000
 
@@ -110,3 +112,37 @@ def test_a_module_that_is_still_being_imported_is_left_alone(monkeypatch):
     probe.sample(100 * SECOND, 0, False)
 
     assert probe.groups == ()
+
+
+@pytest.mark.parametrize(
+    ("backend", "says", "error"),
+    [
+        ("nccl", SimpleNamespace(get_error=lambda: SimpleNamespace(name="REMOTE_ERROR")), "REMOTE_ERROR"),
+        ("cpu:gloo,cuda:nccl", SimpleNamespace(get_error=lambda: SimpleNamespace(name="TIMEOUT")), "TIMEOUT"),
+        ("nccl", SimpleNamespace(get_error=lambda: SimpleNamespace(name="SUCCESS")), None),
+        ("nccl", SimpleNamespace(), None),
+        ("gloo", None, None),
+    ],
+)
+def test_what_the_backend_says_of_its_connections_is_asked_for_while_something_stands(
+    bench, monkeypatch, backend, says, error
+):
+    """NCCL's watchdog sees a dead peer a minute before it ends the rank; gloo and an old torch have no such word."""
+    bench.world.pg_map = {bench.group: (backend, None)}
+    bench.group._get_backend = lambda _device: says
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(device=str))
+    bench.passes(2, steps=True, completed=0)
+    assert bench.probe.progress(0)[0].error is None
+    bench.passes(7, completed=1)
+
+    assert bench.probe.progress(0)[0].error == error
+
+
+def test_threads_of_entries_have_pythons_names():
+    """Torch tells the thread's ident; of a thread that Python did not start only what torch calls it."""
+    here = threading.get_ident()
+
+    assert collective(_Entry(thread_id=here, thread_name="python")).thread == threading.current_thread().name
+    assert collective(_Entry(thread_id=here, thread_name="pt_autograd_0")).thread == "pt_autograd_0"
+    assert collective(_Entry(thread_id=1, thread_name="python")).thread == "native"
+    assert collective(_Entry()).thread is None

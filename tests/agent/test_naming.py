@@ -25,7 +25,7 @@ from ddtop.agent import naming
 from ddtop.agent.identity import Identity
 rank = int(sys.orig_argv[-1])
 sys.stdin.readline()
-print(naming.join_plain(Identity("rank", "train", rank, rank, 2), os.environ), flush=True)
+print(naming.join_plain(Identity("rank", "train", rank, rank, int(os.environ.get("SIZE", "2"))), os.environ), flush=True)
 sys.stdin.read()
 """
 
@@ -205,3 +205,30 @@ def test_ranks_that_start_at_the_same_moment_are_one_run(home, tmp_path):
         shell.ends()
 
     assert len(runs) == 1
+
+
+def test_a_wrong_world_size_does_not_split_the_job_that_it_breaks(join):
+    """WORLD_SIZE=2 here and WORLD_SIZE=3 there, with one master: both wait, and must stand in one table."""
+    assert join(0, MASTER_PORT="29500", SIZE="2") == join(1, MASTER_PORT="29500", SIZE="3")
+
+
+def test_jobs_that_agree_in_neither_master_nor_size_are_two(join):
+    """The same script on two and on four ranks, side by side; rank 2 of the larger comes first."""
+    assert join(0, MASTER_PORT="29500", SIZE="2") != join(2, MASTER_PORT="29501", SIZE="4")
+
+
+def test_of_two_runs_it_joins_the_one_that_agrees_in_both(join):
+    small = join(0, MASTER_PORT="29500", SIZE="2")
+    large = join(0, MASTER_PORT="29501", SIZE="4")
+
+    assert join(1, MASTER_PORT="29500", SIZE="2") == small
+    assert join(1, MASTER_PORT="29501", SIZE="4") == large
+    assert join(3, MASTER_PORT="29501", SIZE="4") == large
+
+
+def test_the_dead_of_another_size_draw_nobody_in(join):
+    """Two ranks crashed at once; the next try has four, at the same port."""
+    first = join(0, MASTER_PORT="29500", SIZE="2")
+    join.shells[0].ends()
+
+    assert join(3, MASTER_PORT="29500", SIZE="4") != first

@@ -27,6 +27,18 @@ def page():
     made.remove()
 
 
+def test_the_relay_reads_since_when_a_rank_is_inside_init(page):
+    page.enter_call(layout.CALLS.index("recv"), 0)
+    assert read_page(page.path.read_bytes()).init_since_mono_ns == 0
+
+    before = time.monotonic_ns()
+    slot = page.enter_call(layout.CALLS.index("init_process_group"))
+    assert before <= read_page(page.path.read_bytes()).init_since_mono_ns <= time.monotonic_ns()
+
+    page.leave_call(slot)
+    assert read_page(page.path.read_bytes()).init_since_mono_ns == 0
+
+
 def test_what_the_rank_writes_the_relay_reads_from_the_file(page):
     page.words[layout.ITERATION_AT] = 1203
     page.words[layout.EXITING_AT] = 7

@@ -72,6 +72,12 @@ def _dumps(options: argparse.Namespace) -> Iterator[Row]:
     yield from dumps.measure(3 if options.quick else 20)
 
 
+def _verdicts(options: argparse.Namespace) -> Iterator[Row]:
+    from tests.benchmarks.verdicts import bench
+
+    yield from bench.measure(options)
+
+
 PARTS: dict[str, tuple[str, bool, Part]] = {
     "cost": ("the agent's CPU a step", True, _cost),
     "unset": ("start-up with DDTOP unset", False, _unset),
@@ -82,8 +88,12 @@ PARTS: dict[str, tuple[str, bool, Part]] = {
     "views": ("attach, status, jobs", False, _views),
     "dumps": ("stacks of all ranks", False, _dumps),
     "latency": ("from a fault to its name", True, _latency),
+    "verdicts": ("faults and healthy jobs: is the verdict right", True, _verdicts),
 }
 """Name -> (what it measures, whether it needs torch, the measurement)."""
+
+DEFAULT = [name for name in PARTS if name != "verdicts"]
+"""The verdicts take half an hour, so they run only when asked for."""
 
 
 def _has_torch() -> bool:
@@ -109,10 +119,15 @@ def main() -> int:
     """Print the table; 1 if a bar is not met."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="short runs: a first idea, not a result")
-    parser.add_argument("--only", default=",".join(PARTS), help=f"some of: {', '.join(PARTS)}")
+    parser.add_argument("--only", default=",".join(DEFAULT), help=f"some of: {', '.join(PARTS)}")
     parser.add_argument("--pairs", type=int, default=None, help="pairs of runs for the agent's cost (default 9)")
     parser.add_argument("--seconds", type=float, default=None, help="length of each of these runs (default 12)")
     parser.add_argument("--in-turn", action="store_true", help="run them one after the other, not side by side")
+    parser.add_argument("--case", default="", help="verdicts: only these cases")
+    parser.add_argument("--repeat", type=int, default=1, help="verdicts: so many times each")
+    parser.add_argument(
+        "--rename", type=int, default=None, metavar="SEED", help="verdicts: with other names in the programs"
+    )
     options = parser.parse_args()
     options.pairs = options.pairs or (1 if options.quick else 9)
     options.seconds = options.seconds or (6.0 if options.quick else 12.0)

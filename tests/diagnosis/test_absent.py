@@ -250,7 +250,7 @@ def test_a_rank_whose_agent_never_spoke_is_not_blamed():
     assert job.verdict().calm == "starting: 3/4 ranks seen, not yet 3"
 
 
-def test_start_up_of_minutes_is_silent():
+def test_start_up_of_minutes_is_a_warning_at_most():
     """Importing torch from a cold NFS, then a rendezvous where the last node comes late."""
     job = FakeJob(4)
     for rank in job.ranks:
@@ -261,7 +261,7 @@ def test_start_up_of_minutes_is_silent():
         rank.is_in_init()
     job.passes(120)
 
-    assert job.ever() == []
+    assert job.ever() == [("warning", "late-to-init", (3,))]
     assert job.verdict().calm == "starting: 4/4 ranks not in a process group yet, 3 in init_process_group"
 
 

@@ -120,3 +120,44 @@ def test_where_only_such_a_rank_could_be_behind_nobody_is_blamed_and_that_is_sai
 
     assert job.ever() == []
     assert "nothing is known of the collectives of rank 2" in job.verdict().calm
+
+
+def test_a_rank_that_goes_on_in_another_group_works_whatever_its_cpu():
+    """Half of the ranks train on in a group of their own while the others are at the barrier."""
+    job = hang()
+    for _ in range(40):
+        job.ranks[2].progress = job.now
+        job.passes(0.5)
+
+    assert {severity for severity, _, _ in job.ever()} == {"warning"}
+
+
+def test_lines_that_trickle_in_through_a_pipe_are_work():
+    """Rank 0 reads what a converter writes, 33 lines a second; 30 KB/s show in no threshold for I/O."""
+    job = hang()
+    job.ranks[2].wchan, job.ranks[2].wakes_per_s = "anon_pipe_read", 33.0
+    job.passes(20)
+
+    assert {severity for severity, _, _ in job.ever()} == {"warning"}
+
+
+def test_a_pipe_in_which_nothing_comes_is_none():
+    job = hang()
+    job.ranks[2].wchan, job.ranks[2].wakes_per_s = "anon_pipe_read", 0.0
+    job.passes(8)
+
+    assert job.finding().severity == "critical"
+
+
+def test_a_rank_that_leaves_is_not_judged_before_its_last_report():
+    """It came to the last barrier and left at once; the page says "exiting", the numbers are those from before."""
+    job = hang()
+    job.ranks[2].works_at("save")
+    job.passes(4.5)
+    job.ranks[2].seen_outside = {"exiting": True}
+    job.passes(1.5)
+    for rank in job.ranks:
+        rank.comes_back()
+    job.passes(0.5)
+
+    assert "left-early" not in {kind for _, kind, _ in job.ever()}

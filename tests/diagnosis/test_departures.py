@@ -63,6 +63,26 @@ def test_an_exception_is_named_while_the_process_lingers():
     assert finding.victims == (0, 1, 3)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "DataLoader worker (pid 5123) is killed by signal: Killed. ",
+        "DataLoader worker (pid(s) 5123, 5124) exited unexpectedly",
+    ],
+)
+def test_a_dataloader_worker_that_died_before_its_rank_is_in_the_advice(text):
+    """The rank's own traceback ends in the DataLoader, and there is nothing to mend at that line."""
+    job = training()
+    job.ranks[2].raises("RuntimeError", text)
+    job.ranks[2].ends(1)
+    job.passes(3)
+
+    finding = job.finding()
+
+    assert (finding.kind, finding.ranks) == ("rank-crashed", (2,))
+    assert finding.advice.startswith("its DataLoader worker died first: dmesg")
+
+
 def test_an_exit_code_without_an_exception_is_said_as_such():
     """os._exit(7) in a library."""
     job = training()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.wire.records import GroupProgress, Loader, RankState
-from tests.jobs import FakeJob, unix_ns
+from ddtop.wire.records import GroupProgress, Loader, ProcessState, RankState
+from tests.jobs import SECOND, FakeJob, unix_ns
 
 
 def test_moving_and_iteration_are_those_of_the_job():
@@ -43,3 +43,52 @@ def test_a_state_without_groups_has_no_collective():
     job.say(RankState("running", groups=(GroupProgress("0", 0),)), job.ranks[0])
 
     assert (job.snapshot().ranks[0].collective, job.snapshot().waits) == (None, ())
+
+
+def test_of_two_claimants_of_one_number_the_one_that_lives_is_the_rank():
+    """The first found the port taken by the second, and died; the job has not ended with it."""
+    job = FakeJob(2)
+    rank = job.ranks[0]
+    rank.pid = 7777
+    job.say(rank.hello(), rank)
+    job.passes(1)
+    rank.pid = 4800
+    rank.ends(1)
+    job.passes(1)
+
+    found = job.snapshot().rank(0)
+
+    assert (found.pid, found.gone, found.others) == (7777, False, ())
+    assert [one.pid for one in found.others_gone] == [4800]
+
+
+def test_a_wrapper_whose_program_has_crashed_is_not_the_rank():
+    """RANK in the wrapper's environment, the training as its child: what counts is how that ended."""
+    job = FakeJob(1)
+    rank = job.ranks[0]
+    rank.pid, rank.claim = 7777, "init"
+    job.say(rank.hello(), rank)
+    rank.pid, rank.claim = 4800, "env"
+    job.say(rank.hello(), rank)
+    rank.pid = 7777
+    job.passes(1)
+    rank.ends(1)
+    job.passes(1)
+
+    found = job.snapshot().rank(0)
+
+    assert (found.pid, found.gone) == (7777, True)
+
+
+def test_a_candidate_is_measured_from_outside_until_its_relay_names_it_no_more():
+    job = FakeJob(2, absent=[1])
+    for second in range(4):
+        job.candidates = (ProcessState(None, 4999, "S", cpu_ns=second * SECOND),)
+        job.passes(1)
+    (found,) = job.snapshot().candidates
+    assert (found.host, found.process.pid, found.working) == ("node0", 4999, True)
+    assert found.cpu_ratio == pytest.approx(1.0)
+
+    job.candidates = ()
+    job.passes(1)
+    assert job.snapshot().candidates == ()

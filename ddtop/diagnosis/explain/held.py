@@ -44,6 +44,29 @@ PAGES = (
         ),
     ),
     Explanation(
+        kind="loader-stuck",
+        severity="critical; a warning while nobody waits for the rank",
+        brief="the DataLoader worker that owes a batch makes no progress",
+        meaning="The main thread waits for its next batch, and the worker process that owes it is dead, stopped, or stands in a "
+        "lock or a call that does not return. The rank itself can do nothing; its peers wait for it.",
+        found=(
+            "The iterator tells which worker owes the batch. For {still_limit_s} that worker and what it has started used no "
+            "CPU, moved no bytes and did not wake; or it is gone, or stopped for {stopped_limit_s}.",
+            "Nobody waits for the rank yet: a warning after {stall_alone_limit_s}; critical where all workers of all ranks are "
+            "in locks.",
+            "Slow workers, and datasets read by the rank itself, are not-in-collective.",
+        ),
+        steps=(
+            "Where the worker stands (forked workers answer too):\nddtop stacks JOB --rank R",
+            "A lock: fork copied it while another thread of the rank held it (OpenCV, OpenMP, tokenizers, logging). Start the "
+            "workers by spawn, as below, or take threads away before: cv2.setNumThreads(0), TOKENIZERS_PARALLELISM=false.",
+            "Stopped: kill -CONT PID. Dead: the out-of-memory killer?\ndmesg | grep -i 'killed process'",
+            "A server or file that does not answer: give the dataset a timeout.",
+        ),
+        before=("DataLoader(data, num_workers=8)            # fork copies held locks",),
+        after=('DataLoader(data, num_workers=8, multiprocessing_context="spawn")',),
+    ),
+    Explanation(
         kind="input-bound",
         severity="warning",
         brief="the step waits for the DataLoader much of the time",

@@ -144,4 +144,47 @@ PAGES = (
             "The next run with NCCL_DEBUG=INFO says which ring and which interface it took.",
         ),
     ),
+    Explanation(
+        kind="comm-error",
+        severity="critical",
+        brief="the backend failed or timed out, and no rank went first",
+        meaning="Torch's process group failed under some ranks: a connection was closed or reset, a collective timed out. No rank "
+        "has crashed, been killed or stopped, which would explain it. Who reports the error is not its cause.",
+        found=(
+            "An error of gloo, NCCL or the store ended ranks that had communicated before, or NCCL reports one of its "
+            "connections; {comm_error_after_s} later nothing else has come that explains it.",
+            "The ranks named are those that the error names, that had not joined the collective which timed out, that have left "
+            "their group, or are not heard for {report_silent_s}. Where nothing tells, none.",
+        ),
+        steps=(
+            "A timeout with a name: see what that rank did instead. Had it work to do, raise the timeout:\n"
+            "init_process_group(..., timeout=timedelta(hours=2))",
+            "A closed connection with a name: that rank left its group too early; put a barrier before destroy_process_group.",
+            "No name: look at the links between the hosts:\nip -s link; ss -tni; dmesg | tail",
+            "After long pauses only: a firewall that forgets idle connections.",
+        ),
+    ),
+    Explanation(
+        kind="threads-share-group",
+        severity="warning",
+        brief="two threads of a rank communicate on one group at once",
+        meaning="Two threads of one rank have collectives of one group open at the same time. Which comes first is chance, on each "
+        "rank anew: calls that do not belong together meet, give wrong numbers, or never return.",
+        found=(
+            "Torch's flight recorder tells the thread of each open collective; where it does not, a dump of all threads in which "
+            "two are inside collectives and only one group is pending.",
+            "Only threads that Python started count: backward passes communicate from autograd's own.",
+        ),
+        steps=(
+            "Give each thread a group of its own, made on all ranks in the same order, as below.",
+            "Or let one thread do all communication, and hand it work through a queue.",
+            "Logging and asynchronous checkpoints are the usual second thread.",
+        ),
+        before=("Thread(target=lambda: dist.all_reduce(metrics)).start()", "dist.all_reduce(loss)"),
+        after=(
+            "side = dist.new_group()                # once, on all ranks",
+            "Thread(target=lambda: dist.all_reduce(metrics, group=side)).start()",
+            "dist.all_reduce(loss)",
+        ),
+    ),
 )

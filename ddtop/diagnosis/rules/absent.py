@@ -16,6 +16,9 @@ from ddtop.model.align import GONE, STILL, STOPPED, UNKNOWN, WORKING
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State
 from ddtop.model.policy import Policy
 
+PLACES_MAX = 3
+LAST_REPORT_S = 2.0
+
 
 def rule(snapshot: Snapshot, policy: Policy, explained: Collection[int] = ()) -> list[Finding]:
     """One finding for all ranks that are waited for in the same way; of `explained` ranks another rule has spoken."""
@@ -24,19 +27,27 @@ def rule(snapshot: Snapshot, policy: Policy, explained: Collection[int] = ()) ->
         # Gone and stopped ranks have rules of their own; of a rank that was never heard of nothing is known.
         if not blame.due or blame.standing in (GONE, STOPPED) or blame.root in explained:
             continue
-        if snapshot.rank(blame.root).hello is None or _idle(snapshot, blame):
+        if snapshot.rank(blame.root).hello is None or _idle(snapshot, blame) or _just_left(snapshot.rank(blame.root)):
             continue
         kinds.setdefault((_kind(snapshot, blame), _severity(snapshot, blame, policy)), []).append(blame)
     return [_finding(snapshot, kind, severity, blames) for (kind, severity), blames in kinds.items()]
 
 
+def _just_left(rank: RankFacts) -> bool:
+    """It is on its way out, and what it did last is not known yet: its last report comes a moment later."""
+    exiting = rank.process is not None and rank.process.exiting
+    return exiting and rank.phase != "leaving" and (rank.report_age_s or 0.0) < LAST_REPORT_S
+
+
 def _idle(snapshot: Snapshot, blame: Blame) -> bool:
     """Workers that wait for orders, and a master that waits for somebody to give it some: nobody is at fault.
 
-    Only where the master never showed a step of its own, and the wait is one for orders: a recv, or a broadcast.
+    Only where the master never showed a step of its own, and all waits for it are for orders: a recv, or a broadcast. Whoever
+    is in a send to it has work for it.
     """
     root = snapshot.rank(blame.root)
-    orders = blame.peer_wait is not None or (blame.op or "").startswith("broadcast")
+    single = [wait.call == "recv" for wait in snapshot.peer_waits if blame.root in wait.behind]
+    orders = all(single) if single else (blame.op or "").startswith("broadcast")
     return orders and root.iteration is None and classify(root).word in ("stdin", "socket", "queue")
 
 
@@ -96,7 +107,7 @@ def _finding(snapshot: Snapshot, kind: str, severity: str, blames: list[Blame]) 
     what = waited_text(first, snapshot.groups)
     waited = duration((now - first.since_unix_ns) / 1e9)
     lead = snapshot.rank(ranks[0])
-    subject = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where(lead)} for {waited}"
+    subject = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {_places(snapshot, ranks, waited)}"
     if kind == "interpreter-frozen":
         subject = (
             f"{ranks_text(ranks)} {verb(ranks, 'runs', 'run')} but {verb(ranks, 'its', 'their')} interpreter is frozen: "
@@ -116,11 +127,21 @@ def _finding(snapshot: Snapshot, kind: str, severity: str, blames: list[Blame]) 
         since_unix_ns=first.since_unix_ns,
         summary=f"{subject}; {tail}",
         evidence=_evidence(snapshot, blames),
-        advice=_advice(snapshot, kind, severity, lead, first),
+        advice=with_timeout(_next_step(kind, severity, lead, first), snapshot, first),
         group=first.group,
         op=first.op,
         seq=first.seq,
     )
+
+
+def _places(snapshot: Snapshot, ranks: tuple[int, ...], waited: str) -> str:
+    """Where they are; each by itself where that differs."""
+    texts = {where(snapshot.rank(rank)) for rank in ranks}
+    if len(texts) == 1:
+        return f"{texts.pop()} for {waited}"
+    shown = "; ".join(f"rank {rank} {where(snapshot.rank(rank))}" for rank in ranks[:PLACES_MAX])
+    more = f"; {len(ranks) - PLACES_MAX} more" if len(ranks) > PLACES_MAX else ""
+    return f"elsewhere for {waited}: {shown}{more}"
 
 
 def _after(rank: RankFacts) -> str:
@@ -145,13 +166,14 @@ def _evidence(snapshot: Snapshot, blames: list[Blame]) -> tuple[str, ...]:
     return tuple(line for line in lines if line is not None)
 
 
-def _advice(snapshot: Snapshot, kind: str, severity: str, rank: RankFacts, blame: Blame) -> str:
+def with_timeout(advice: str, snapshot: Snapshot, blame: Blame) -> str:
+    """The advice, with the time that is left until torch ends the waiters itself."""
     timeout_s = _timeout_s(snapshot, blame)
     if timeout_s is None:
-        return _next_step(kind, severity, rank, blame)
+        return advice
     remaining = timeout_s - (snapshot.time_unix_ns - blame.since_unix_ns) / 1e9
     left = f"torch gives up in {duration(remaining)}" if remaining > 0 else "torch's timeout has passed"
-    return f"{_next_step(kind, severity, rank, blame)}; {left}"
+    return f"{advice}; {left}"
 
 
 def _next_step(kind: str, severity: str, rank: RankFacts, blame: Blame) -> str:
@@ -175,7 +197,8 @@ def _next_step(kind: str, severity: str, rank: RankFacts, blame: Blame) -> str:
 
 def _rule_of(blame: Blame) -> str:
     if blame.peer_wait is not None:
-        return "each recv needs a send from that rank"
+        barrier = blame.peer_wait.call == "monitored_barrier"
+        return "all ranks must come to the barrier" if barrier else "each recv needs a send from that rank"
     return "every rank must make the same collective calls"
 
 

@@ -11,6 +11,7 @@ from ddtop.diagnosis.finding import CRITICAL, INFO, Finding
 from ddtop.diagnosis.words import collective_text, duration, file_line, names_of_groups, ranks_text, verb
 from ddtop.model.ending import (
     CANCEL_SIGNALS,
+    comm_failure,
     exit_text,
     failed,
     fatal_exception,
@@ -21,6 +22,9 @@ from ddtop.model.ending import (
 )
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.policy import Policy
+
+_WORKER_GONE = re.compile(r"DataLoader worker \(pid.{0,40}(killed by signal|exited unexpectedly)")
+"""Torch raises this in the rank within five seconds after a worker's death."""
 
 
 def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
@@ -33,7 +37,8 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     first, *more = first_to_go(snapshot.ranks)
     if not failed(first):
         return [_left_early(snapshot, [first, *more], [rank.rank for rank in bad])]
-    if _may_be_cancelled(first, snapshot, policy):
+    # Every failure is one that follows from another, which nobody has seen: `comm_error` speaks if no living rank explains it.
+    if comm_failure(first) or _may_be_cancelled(first, snapshot, policy):
         return []
     others = tuple(
         rank.rank
@@ -69,7 +74,7 @@ def _cancelled(snapshot: Snapshot, bad: list[RankFacts]) -> Finding:
         victims=(),
         since_unix_ns=went_unix_ns(first),
         summary=f"the job was cancelled: {ranks_text(ranks)} ended together ({how})",
-        evidence=tuple(_end_line(rank, snapshot) for rank in bad[:8]),
+        evidence=tuple(end_line(rank, snapshot) for rank in bad[:8]),
         advice="nothing to mend if you, the scheduler or a time limit ended it",
     )
 
@@ -119,6 +124,11 @@ def _crashed(snapshot: Snapshot, first: RankFacts, others: tuple[int, ...]) -> F
         if first.exit is None:
             summary += "; its process lingers"
         advice = f"mend that exception on rank {first.rank}; errors of the others came later"
+        if _WORKER_GONE.search(exception.text):
+            advice = (
+                "its DataLoader worker died first: dmesg | grep -i kill (out of memory: fewer workers, smaller batches); "
+                "a bus error: df -h /dev/shm"
+            )
     else:
         code = first.exit.code if first.exit else None
         summary = f"rank {first.rank} left with exit code {code}"
@@ -169,7 +179,7 @@ def _first(
 
 
 def _evidence(snapshot: Snapshot, first: RankFacts) -> tuple[str, ...]:
-    lines = [_end_line(first, snapshot)]
+    lines = [end_line(first, snapshot)]
     if first.place is not None:
         at = f", iteration {first.iteration:,}" if first.iteration is not None else ""
         lines.append(f"last seen at {file_line(first.place)} {first.place.function}{at}")
@@ -179,11 +189,12 @@ def _evidence(snapshot: Snapshot, first: RankFacts) -> tuple[str, ...]:
     )
     for rank in later[:6]:
         gap = (went_unix_ns(rank) - went_unix_ns(first)) / 1e9
-        lines.append(f"{gap:+.2f} s: {_end_line(rank, snapshot)}")
+        lines.append(f"{gap:+.2f} s: {end_line(rank, snapshot)}")
     return tuple(lines)
 
 
-def _end_line(rank: RankFacts, snapshot: Snapshot) -> str:
+def end_line(rank: RankFacts, snapshot: Snapshot) -> str:
+    """`rank 2 (pid 4802): exit code 1, RuntimeError: Connection closed by peer, 12 s ago`."""
     text = f"rank {rank.rank}"
     if rank.exit is not None:
         text += f" (pid {rank.exit.pid}): {exit_text(rank.exit.code, rank.exit.signal, rank.exit.oom)}"
@@ -224,7 +235,7 @@ def _left_early(snapshot: Snapshot, early: list[RankFacts], victims: list[int]) 
         victims=tuple(victims),
         since_unix_ns=went_unix_ns(first),
         summary=summary,
-        evidence=tuple(_end_line(snapshot.rank(rank), snapshot) for rank in (*ranks[:4], *victims[:4])),
+        evidence=tuple(end_line(snapshot.rank(rank), snapshot) for rank in (*ranks[:4], *victims[:4])),
         advice="uneven inputs: use DDP's join(), drop_last=True or shards that divide by the world size; else a barrier before exit",
         group=waiting.group if waiting else None,
         op=waiting.op if waiting else None,

@@ -1,0 +1,72 @@
+"""What a rank brings to init_process_group: its arguments, and the file of a `file://` store as it is before torch opens it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+from ddtop.agent import identity
+from ddtop.wire.rendezvous import StoreFile
+
+METHOD_CHARACTERS = 200
+SCRIPT_BYTES_MAX = 1 << 20
+
+
+@dataclass(frozen=True)
+class Entrance:
+    """The arguments that tell where and how long a rank looks for the others; `method` None: the default, `env://`."""
+
+    method: str | None
+    timeout_ms: int | None
+    unix_ns: int
+    store_file: StoreFile | None
+
+
+def look(given: Mapping[str, Any]) -> Entrance:
+    """The entrance that these arguments of init_process_group make. On the training thread, right before torch does the same."""
+    method, timeout, store = given.get("init_method"), given.get("timeout"), given.get("store")
+    if method is None and type(store).__name__ == "TCPStore":
+        method = f"tcp://{getattr(store, 'host', '')}:{getattr(store, 'port', 0)}"
+    text = str(method)[:METHOD_CHARACTERS] if method else None
+    waits_ms = round(timeout.total_seconds() * 1000) if isinstance(timeout, timedelta) else None
+    return Entrance(text, waits_ms, time.time_ns(), store_file(text) if text else None)
+
+
+def store_file(method: str) -> StoreFile | None:
+    """What stands at the path of `file://`; None for another method."""
+    parts = urlparse(method)
+    if parts.scheme != "file" or not parts.path:
+        return None
+    path = parts.path
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        folder = os.path.dirname(path)
+        wrong = None if os.path.isdir(folder) else f"there is no folder {folder}"
+        return StoreFile(path, writable=os.access(folder, os.W_OK | os.X_OK), wrong=wrong)
+    except OSError as error:
+        return StoreFile(path, wrong=error.strerror)
+    owner = f"uid {found.st_uid}" if found.st_uid != os.getuid() else None
+    return StoreFile(path, found.st_size, found.st_mtime_ns, owner, os.access(path, os.R_OK | os.W_OK))
+
+
+def script_digest(argv: Sequence[str]) -> str | None:
+    """Eight hexadecimal digits of the text of the program's script; None where the command line names none.
+
+    Check: `sha256sum SCRIPT | head -c 8`.
+    """
+    script = identity.script_of(argv)
+    if not script:
+        return None
+    try:
+        with Path(script).open("rb") as file:
+            return hashlib.sha256(file.read(SCRIPT_BYTES_MAX)).hexdigest()[:8]
+    except OSError:
+        return None

@@ -1,0 +1,115 @@
+"""DataLoader workers as their own rank sees them in /proc: alive or not, and while one owes a batch, whether anything of it moves.
+
+Read by the agent's thread. What costs a file a worker is read only after a second of waiting, when the training stands anyway.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_GONE = (None, "Z", "X")
+DESCENDANTS_MAX = 32
+LOCKS = ("futex", "do_wait_intr")
+"""Parts of the wchan of a lock: a semaphore, a mutex of C, a condition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One line of /proc/PID/stat: `letter` None if there is no such process; `cpu_ns` with the children it has waited for."""
+
+    pid: int
+    letter: str | None
+    cpu_ns: int
+
+    @property
+    def alive(self) -> bool:
+        """It is neither gone nor a zombie."""
+        return self.letter not in _GONE
+
+
+@dataclass(frozen=True, slots=True)
+class Movement:
+    """What only grows while the owing worker does anything (`wire.records.Loader` has the fields' meaning)."""
+
+    wchan: str | None
+    cpu_ns: int
+    io_bytes: int | None
+    switches: int | None
+    locked: int | None
+
+
+def worker(pid: int) -> Worker:
+    """The process now. Check: `ps -o stat=,cputimes= -p PID`."""
+    try:
+        # Unbuffered, as bytes: half the CPU of Path.read_text, for each worker twice a second.
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            data = file.read(1024)
+        fields = data[data.rindex(b")") + 2 :].split(None, 16)
+        return Worker(pid, chr(fields[0][0]), sum(int(ticks) for ticks in fields[11:15]) * _TICK_NS)
+    except (OSError, ValueError, IndexError):
+        return Worker(pid, None, 0)
+
+
+def movement(workers: list[Worker], owing: int) -> Movement:
+    """What the owing worker, the processes that it has started, and the other workers have used so far."""
+    family = (owing, *_descendants(owing))
+    cpu_ns = sum(one.cpu_ns for one in workers) + sum(worker(pid).cpu_ns for pid in family[1:])
+    io = [value for pid in family if (value := _io_bytes(pid)) is not None]
+    switches = [value for pid in family if (value := _switches(pid)) is not None]
+    # Only of those that live: a dead one sleeps nowhere.
+    wchans = {one.pid: _wchan(one.pid) for one in workers if one.alive}
+    told = [wchan for wchan in wchans.values() if wchan is not None]
+    return Movement(
+        wchans.get(owing),
+        cpu_ns,
+        sum(io) if io else None,
+        sum(switches) if switches else None,
+        sum(1 for wchan in told if any(part in wchan for part in LOCKS)) if told else None,
+    )
+
+
+def _wchan(pid: int) -> str | None:
+    try:
+        text = Path(f"/proc/{pid}/wchan").read_text()
+    except OSError:
+        return None
+    return text if text not in ("", "0") else None
+
+
+def _io_bytes(pid: int) -> int | None:
+    try:
+        words = Path(f"/proc/{pid}/io").read_text().split()
+        # rchar and wchar, and what came from or went to storage: pages of a mapped file are in neither of the first.
+        return sum(int(words[at]) for at in (1, 3, 9, 11))
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _switches(pid: int) -> int | None:
+    """Voluntary context switches of all its threads. Check: `grep -h ^vol /proc/PID/task/*/status`."""
+    total, seen = 0, False
+    try:
+        for path in Path(f"/proc/{pid}/task").iterdir():
+            text = (path / "status").read_bytes()
+            total += int(text[text.rindex(b"\nvoluntary_ctxt_switches:") + 25 :].split(None, 1)[0])
+            seen = True
+    except (OSError, ValueError, IndexError):
+        pass
+    return total if seen else None
+
+
+def _descendants(pid: int) -> tuple[int, ...]:
+    found: list[int] = []
+    waiting = [pid]
+    while waiting and len(found) < DESCENDANTS_MAX:
+        try:
+            lists = [path.read_text() for path in Path(f"/proc/{waiting.pop()}/task").glob("*/children")]
+        except OSError:
+            continue
+        children = [int(word) for text in lists for word in text.split()]
+        found += children
+        waiting += children
+    return tuple(found[:DESCENDANTS_MAX])

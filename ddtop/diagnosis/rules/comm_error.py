@@ -1,0 +1,186 @@
+"""`comm-error`: the backend has failed under ranks, and none of them is the cause: no rank has crashed, been killed or stopped.
+
+Who reports such an error is never blamed for it. The peer is named where something tells it: the error's own text, the
+collective that timed out and who had not joined it, a rank that has left its process group, one that is not heard any more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from ddtop.diagnosis.doing import where
+from ddtop.diagnosis.finding import CRITICAL, Finding
+from ddtop.diagnosis.rules.departures import end_line
+from ddtop.diagnosis.words import collective_text, duration, file_line, names_of_groups, ranks_text, verb
+from ddtop.model.align import comparable_seq, first_open_seq
+from ddtop.model.ending import comm_failure, first_to_go, went_unix_ns
+from ddtop.model.facts import RankFacts, Snapshot, State
+from ddtop.model.policy import Policy
+from ddtop.wire.records import GroupProgress
+
+_NAMED = re.compile(r"\branks? ((?:\d{1,7}, ?)*\d{1,7}) failed to pass|\bsend/recv from rank (\d{1,7})", re.IGNORECASE)
+_ADDRESS = re.compile(r"\bpeer (?:\[([^\]\s]{1,80})\]:|([\w.-]{1,80})[:<])(\d{1,5})\b")
+_TIMEOUT = re.compile(r"timed out|timeout", re.IGNORECASE)
+_WITH_IT_NS = 500_000_000
+"""Reports are that far apart: a rank that left in this time after the first error may have caused it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Peers:
+    """The ranks that the error is about, and what is known of them: `why` follows their names in the sentence."""
+
+    ranks: tuple[int, ...]
+    why: str
+
+
+def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+    """At most one finding. Asked only where nothing else has been found."""
+    failed = reporters(snapshot)
+    if failed:
+        first = first_to_go(snapshot.ranks)[0]
+        since = went_unix_ns(first)
+        text = first.exception.text if first.exception is not None else ""
+        if not comm_failure(first):
+            return []
+    else:
+        said = [(rank, one) for rank in snapshot.ranks if not rank.gone for one in rank.groups if one.error is not None]
+        if not said:
+            return []
+        first, group = min(said, key=lambda item: item[1].pending_since_unix_ns or 1 << 62)
+        failed = {rank.rank for rank, _ in said}
+        since, text = group.pending_since_unix_ns or snapshot.time_unix_ns, f"its backend says {group.error}"
+    if snapshot.ended is None and snapshot.time_unix_ns - since < policy.comm_error_after_s * 1e9:
+        return []
+    return [_finding(snapshot, first, failed, since, text)]
+
+
+def reporters(snapshot: Snapshot) -> set[int]:
+    """Ranks that failed because of others: where they stand now explains nothing."""
+    return {rank.rank for rank in snapshot.ranks if comm_failure(rank)}
+
+
+def is_reported(snapshot: Snapshot) -> bool:
+    """Some rank reports such an error: then a collective that does not end has a better name than that it is stuck."""
+    return bool(reporters(snapshot)) or any(
+        one.error is not None for rank in snapshot.ranks if not rank.gone for one in rank.groups
+    )
+
+
+def named_in(text: str) -> tuple[int, ...]:
+    """Ranks that an error of torch's blames: "Ranks 1, 2 failed to pass monitoredBarrier"."""
+    found: set[int] = set()
+    for match in _NAMED.finditer(text):
+        found |= {int(number) for number in re.findall(r"\d+", match[1] or match[2])}
+    return tuple(sorted(found))
+
+
+def address_in(text: str) -> str | None:
+    """The peer's address in an error of gloo or NCCL: "Connection closed by peer [10.0.0.2]:41233"."""
+    match = _ADDRESS.search(text)
+    return f"{match[1] or match[2]}:{match[3]}" if match is not None else None
+
+
+def _peers(snapshot: Snapshot, first: RankFacts, failed: Collection[int], since: int, text: str) -> _Peers:
+    texts = [rank.exception.text for rank in snapshot.ranks if rank.rank in failed and rank.exception is not None]
+    named = {rank for one in texts for rank in named_in(one) if 0 <= rank < snapshot.world_size} - set(failed)
+    others = [rank for rank in snapshot.ranks if rank.rank not in failed]
+    if named:
+        return _Peers(tuple(sorted(named)), "did not come" + _at(snapshot, named))
+    wait = _open(first)
+    group = snapshot.group(wait.group) if wait is not None else None
+    if _TIMEOUT.search(text) and wait is not None and group is not None:
+        seq = first_open_seq(wait, first.open_collectives)
+        behind = [rank.rank for rank in others if rank.rank in group.ranks and _is_behind(rank, wait.group, seq)]
+        if behind:
+            return _Peers(tuple(behind), "had not joined it" + _at(snapshot, behind))
+    # The news of its own end may lie between the error and now; what it left before is what closed the connections.
+    left = [
+        rank.rank
+        for rank in others
+        if rank.phase == "leaving" and (rank.phase_since_unix_ns or since) <= since + _WITH_IT_NS
+    ]
+    if left:
+        return _Peers(tuple(left), f"{verb(left, 'has', 'have')} left {verb(left, 'its', 'their')} process group")
+    silent = [rank for rank in others if rank.state is State.SILENT and not rank.gone]
+    if silent:
+        age = duration(max(rank.report_age_s or 0.0 for rank in silent))
+        ranks = tuple(rank.rank for rank in silent)
+        return _Peers(ranks, f"{verb(ranks, 'has', 'have')} not been heard for {age}")
+    return _Peers((), "")
+
+
+def _open(rank: RankFacts) -> GroupProgress | None:
+    """The group in which it waited last."""
+    pending = [one for one in rank.groups if one.pending_since_unix_ns is not None]
+    return min(pending, key=lambda one: one.pending_since_unix_ns or 0, default=None)
+
+
+def _is_behind(rank: RankFacts, group: str, seq: int) -> bool:
+    """By its last numbers, though its process may be gone by now: torch's launcher ends all when one has failed."""
+    progress = next((one for one in rank.groups if one.group == group), None)
+    return progress is not None and comparable_seq(progress) < seq
+
+
+def _at(snapshot: Snapshot, ranks: Collection[int]) -> str:
+    """In brackets, where the first of them is, or was."""
+    rank = snapshot.rank(min(ranks))
+    if rank.place is None:
+        return ""
+    who = f"rank {rank.rank} " if len(ranks) > 1 else ""
+    spot = f"last seen in {rank.place.function}, {file_line(rank.place)}" if rank.gone else where(rank)
+    return f" ({who}{spot})"
+
+
+def _finding(snapshot: Snapshot, first: RankFacts, failed: Collection[int], since: int, text: str) -> Finding:
+    peers = _peers(snapshot, first, failed, since, text)
+    reporting = sorted(failed)
+    wait = _open(first)
+    call = next((one for one in first.open_collectives if wait is not None and one.group == wait.group), None)
+    op = call.op if call is not None else wait.last_op if wait is not None else None
+    seq = first_open_seq(wait, first.open_collectives) if wait is not None else None
+    what = "monitored_barrier" if "monitoredbarrier" in text.lower() else "the process group"
+    if wait is not None:
+        what = collective_text(op, seq, names_of_groups(snapshot.groups).get(wait.group, wait.group))
+    how = "timed out" if _TIMEOUT.search(text) else "failed"
+    summary = f"{what} {how} on {ranks_text(reporting)}"
+    summary += f": {ranks_text(peers.ranks)} {peers.why}" if peers.ranks else f": {_short(text)}"
+    if not peers.ranks:
+        summary += "; no rank has crashed, was killed or stopped: look at the network, not at the rank that reports it"
+    lines = [end_line(rank, snapshot) for rank in snapshot.ranks if rank.rank in failed and rank.exception is not None]
+    address = address_in(text)
+    if address is not None:
+        lines.append(f"the peer's address: {address}")
+    return Finding(
+        kind="comm-error",
+        severity=CRITICAL,
+        ranks=peers.ranks,
+        victims=tuple(reporting),
+        since_unix_ns=since,
+        summary=summary,
+        evidence=(*([f"rank {first.rank}: {_short(text)}"] if first.exception is None else []), *lines[:8]),
+        advice=_advice(snapshot, peers, how, address),
+        group=wait.group if wait is not None else None,
+        op=op,
+        seq=seq,
+    )
+
+
+def _short(text: str) -> str:
+    # gloo puts the path of its own source file before the reason, and good wishes behind it.
+    return re.sub(r"^\[[^\]]*\]:?\s*", "", text).partition(". ")[0][:120]
+
+
+def _advice(snapshot: Snapshot, peers: _Peers, how: str, address: str | None) -> str:
+    if any(snapshot.rank(rank).phase == "leaving" for rank in peers.ranks):
+        return "leave the group together: dist.barrier() before destroy_process_group() or the end of the program"
+    if peers.ranks and how == "timed out":
+        return (
+            f"see why {ranks_text(peers.ranks)} did not come in time; if it had work to do: "
+            "init_process_group(..., timeout=timedelta(hours=2))"
+        )
+    if peers.ranks:
+        return f"see the output of {ranks_text(peers.ranks)}, and whether its host is up"
+    host = address.rpartition(":")[0] if address is not None else "PEER"
+    return f"check the links between the hosts: ip -s link; ss -tni dst {host}; dmesg on both; firewalls that drop idle connections"

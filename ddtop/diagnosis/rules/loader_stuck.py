@@ -1,0 +1,205 @@
+"""`loader-stuck`: the main thread waits for a batch, and the worker that owes it is gone, stopped, or nothing of it moves.
+
+The rank itself cannot do anything about that, so not its own place is the news but the worker. One that works, however slowly,
+is left to `not-in-collective`, which warns of it; so is a loader without workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ddtop.diagnosis.asleep import said_of
+from ddtop.diagnosis.doing import stack_line, where
+from ddtop.diagnosis.evidence import loader_line, place_line, process_line, stack_lines
+from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
+from ddtop.diagnosis.rules.absent import with_timeout
+from ddtop.diagnosis.words import duration, ranks_text, verb, waited_text
+from ddtop.model.align import GONE, STOPPED
+from ddtop.model.facts import Blame, RankFacts, Snapshot, State
+from ddtop.model.loading import helpless
+from ddtop.model.policy import Policy
+from ddtop.wire.records import Loader, ProcessState
+
+DEAD, HALTED, LOCKED, DISK, STANDING = "gone", "stopped", "lock", "disk", "standing"
+"""What keeps the worker: one finding for all ranks of which it is the same."""
+
+
+def rule(snapshot: Snapshot, policy: Policy, explained: Collection[int] = ()) -> list[Finding]:
+    """One finding a cause for the ranks that others wait for, one for those that nobody waits for yet."""
+    blames = {blame.root: blame for blame in snapshot.blames if blame.standing not in (GONE, STOPPED)}
+    found: dict[tuple[str, str], list[RankFacts]] = {}
+    for rank in snapshot.ranks:
+        cause = _cause(rank)
+        if cause is None or rank.rank in explained:
+            continue
+        severity = _severity(snapshot, rank, cause, blames.get(rank.rank), policy)
+        if severity is not None:
+            found.setdefault((severity, cause), []).append(rank)
+    return [_finding(snapshot, severity, cause, ranks, blames) for (severity, cause), ranks in found.items()]
+
+
+def watched(snapshot: Snapshot) -> set[int]:
+    """Ranks of which this rule speaks as soon as its limit has passed, and no other should before."""
+    return {rank.rank for rank in snapshot.ranks if _cause(rank) is not None}
+
+
+def _cause(rank: RankFacts) -> str | None:
+    loader = rank.loader
+    if rank.gone or rank.state in (State.STOPPED, State.SILENT) or rank.owing_still_since_unix_ns is None:
+        return None
+    if loader is None or not _waits_for_it(rank, loader):
+        return None
+    if helpless(loader):
+        return HALTED if loader.owing_state in ("T", "t") else DEAD
+    if rank.working:
+        return None
+    if loader.owing_state == "D":
+        return DISK
+    said = _said(loader)
+    return LOCKED if said is not None and said[0] == "lock" else STANDING
+
+
+def _waits_for_it(rank: RankFacts, loader: Loader) -> bool:
+    """The main thread is in torch's code for loaders, or behind a thread of the program that fetches batches ahead."""
+    waits_on = rank.place.waits_on if rank.place is not None else None
+    # An iterator that is shut down stays so, whether anybody waits for its workers or not.
+    if loader.closing:
+        return waits_on == "DataLoader"
+    return rank.activity == "loader" or waits_on in ("DataLoader", "queue", "lock")
+
+
+def _said(loader: Loader) -> tuple[str, str] | None:
+    return said_of(ProcessState(None, loader.owing_pid or 0, loader.owing_state or "", loader.owing_wchan))
+
+
+def _severity(snapshot: Snapshot, rank: RankFacts, cause: str, blame: Blame | None, policy: Policy) -> str | None:
+    """None: not yet. A dead worker has the same limit: where torch finds it itself, it raises within five seconds."""
+    now = snapshot.time_unix_ns
+    stood_s = (now - (rank.owing_still_since_unix_ns or now)) / 1e9
+    if blame is not None:
+        waited_s = (now - blame.since_unix_ns) / 1e9
+        limit_s = policy.stopped_limit_s if cause == HALTED else policy.still_limit_s
+        return CRITICAL if min(stood_s, waited_s) >= limit_s else None
+    # Its main thread may be in a collective while a thread of the program fetches the next batch.
+    if rank.wait is not None or any(wait.rank == rank.rank for wait in snapshot.peer_waits):
+        return None
+    stood_s = min(stood_s, (now - (rank.progress_unix_ns or 0)) / 1e9)
+    if cause in (DEAD, HALTED) or _all_locked(snapshot):
+        return CRITICAL if stood_s >= policy.still_limit_s else None
+    return WARNING if stood_s >= policy.stall_alone_limit_s else None
+
+
+def _all_locked(snapshot: Snapshot) -> bool:
+    """No rank has anything but workers that wait for locks: there is nobody left in the job to open one."""
+    living = [rank for rank in snapshot.ranks if not rank.gone]
+    return bool(living) and all(
+        _cause(rank) == LOCKED and rank.loader is not None and rank.loader.locked == rank.loader.workers_alive
+        for rank in living
+    )
+
+
+def _finding(
+    snapshot: Snapshot, severity: str, cause: str, stuck: list[RankFacts], blames: dict[int, Blame]
+) -> Finding:
+    now = snapshot.time_unix_ns
+    ranks = tuple(rank.rank for rank in stuck)
+    since = min(rank.owing_still_since_unix_ns or now for rank in stuck)
+    mine = [blames[rank] for rank in ranks if rank in blames]
+    first = min(mine, key=lambda blame: blame.since_unix_ns) if mine else None
+    victims = tuple(sorted({rank for blame in mine for rank in blame.waiters} - set(ranks)))
+    lead = stuck[0]
+    assert lead.loader is not None
+    begun = min(lead.loader.waiting_since_unix_ns or since, since)
+    summary = (
+        f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where(lead)} for {duration((now - begun) / 1e9)}: "
+        f"{_owed(stuck)} {_does(lead, len(stuck))}"
+    )
+    if first is not None:
+        what = waited_text(first, snapshot.groups)
+        summary += f"; {ranks_text(victims)} {verb(victims, 'waits', 'wait')} for {verb(ranks, 'it', 'them')} in {what}"
+    advice = _ADVICE[cause].format(pid=lead.loader.owing_pid, rank=lead.rank)
+    return Finding(
+        kind="loader-stuck",
+        severity=severity,
+        ranks=ranks,
+        victims=victims,
+        since_unix_ns=since,
+        summary=summary,
+        evidence=tuple(line for rank in stuck[:4] for line in _evidence(snapshot, rank)),
+        advice=with_timeout(advice, snapshot, first) if first is not None else advice,
+        group=first.group if first else None,
+        op=first.op if first else None,
+        seq=first.seq if first else None,
+    )
+
+
+def _owed(stuck: list[RankFacts]) -> str:
+    """`worker pid 812, which owes the batch,`; of several ranks all pids."""
+    pids = [str(rank.loader.owing_pid) for rank in stuck if rank.loader is not None]
+    closing = stuck[0].loader is not None and stuck[0].loader.closing
+    owes = "which it waits to end" if closing else "which owes the batch"
+    if len(pids) == 1:
+        return f"its worker pid {pids[0]}, {owes},"
+    more = ", ..." if len(pids) > 4 else ""
+    return f"the workers that {'do not end' if closing else 'owe the batches'} (pids {', '.join(pids[:4])}{more})"
+
+
+def _does(rank: RankFacts, number: int) -> str:
+    loader = rank.loader
+    assert loader is not None
+    be = "is" if number == 1 else "are"
+    if helpless(loader):
+        how = {"T": "stopped (SIGSTOP or Ctrl-Z)", "t": "held by a debugger"}.get(loader.owing_state or "", "dead")
+        return f"{be} {how}"
+    said, nothing = _said(loader), "does nothing" if number == 1 else "do nothing"
+    if said is not None:
+        text = f"{be} {said[1]} and {nothing}"
+    elif loader.owing_state == "D":
+        text = f"{be} in uninterruptible sleep and {nothing}"
+    else:
+        text = nothing
+    stack = _worker_stack(rank)
+    return f"{text} (at {stack.partition(' ‹ ')[0]})" if stack is not None else text
+
+
+def _worker_stack(rank: RankFacts) -> str | None:
+    """Its frames, if they were taken since it owes this batch."""
+    loader = rank.loader
+    assert loader is not None
+    since = min(loader.waiting_since_unix_ns or 1 << 62, rank.owing_still_since_unix_ns or 1 << 62)
+    found = [
+        one
+        for one in rank.worker_stacks
+        if one.pid == loader.owing_pid and one.method and one.taken_unix_ns >= since and not helpless(loader)
+    ]
+    return stack_line(found[0]) if found else None
+
+
+def _evidence(snapshot: Snapshot, rank: RankFacts) -> list[str]:
+    loader = rank.loader
+    assert loader is not None
+    lines = [loader_line(rank)]
+    if not helpless(loader):
+        stood_s = (snapshot.time_unix_ns - (rank.owing_still_since_unix_ns or 0)) / 1e9
+        at = f", wchan {loader.owing_wchan}" if loader.owing_wchan else ""
+        lines.append(f"worker pid {loader.owing_pid}: no CPU, no I/O and no wake-up for {duration(stood_s)}{at}")
+    stack = _worker_stack(rank)
+    own = stack_lines(rank)
+    if stack is not None and not any(line.startswith("worker ") for line in own):
+        own.append(f"worker {loader.owing_pid}'s stack: {stack}")
+    lines += [*own, process_line(rank), place_line(rank)]
+    if loader.locked:
+        lines.append(
+            f"{loader.locked} of its {loader.workers} workers {verb(range(loader.locked), 'waits', 'wait')} for locks"
+        )
+    return [line for line in lines if line is not None]
+
+
+_ADVICE = {
+    DEAD: "see what ended that worker: dmesg | grep -i kill; out of memory: fewer workers or smaller batches",
+    HALTED: "let it go on: kill -CONT {pid} (a debugger: detach it)",
+    LOCKED: "a lock that another thread held at fork is never released in the worker: start workers by spawn "
+    "(multiprocessing_context='spawn'), cv2.setNumThreads(0), TOKENIZERS_PARALLELISM=false; see it: ddtop stacks --rank {rank}",
+    DISK: "mend the file server or disk that the dataset is on (dmesg names it): cat /proc/{pid}/wchan",
+    STANDING: "see where in the dataset it stands: ddtop stacks --rank {rank}; give what it waits for a timeout",
+}

@@ -1,0 +1,361 @@
+"""`duplicate-rank`, `rendezvous-mismatch`, `stale-store`, `master-unreachable`: the ranks are there and do not find each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from ddtop.diagnosis.finding import CRITICAL, Finding
+from ddtop.diagnosis.meeting import (
+    INIT,
+    LOOPBACK,
+    Meeting,
+    could_not_connect,
+    entered_unix_ns,
+    has_entered,
+    port_was_taken,
+    store_of,
+    store_text,
+    way_line,
+)
+from ddtop.diagnosis.words import duration, ranks_text, verb
+from ddtop.model.facts import RankFacts, Snapshot, State
+from ddtop.model.policy import Policy
+from ddtop.wire.records import Hello
+from ddtop.wire.rendezvous import Rendezvous
+
+_BEFORE_NS = 2_000_000_000
+"""File servers' clocks differ; a file that this job made is not older than its first process by more."""
+
+
+def rule(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding]:
+    """At most one finding: what comes first here is the cause of what comes later."""
+    if meeting.waited_s < policy.still_limit_s and not meeting.gave_up and not _ended_twice(snapshot):
+        return []
+    return (
+        _duplicate(snapshot, meeting)
+        or _stale(snapshot, meeting)
+        or _mismatch(snapshot, meeting)
+        or _unreachable(snapshot, meeting)
+    )
+
+
+def _ended_twice(snapshot: Snapshot) -> bool:
+    return any(rank.others_gone for rank in snapshot.ranks)
+
+
+def _finding(
+    kind: str,
+    ranks: tuple[int, ...],
+    meeting: Meeting,
+    summary: str,
+    evidence: list[str],
+    advice: str,
+) -> Finding:
+    return Finding(
+        kind=kind,
+        severity=CRITICAL,
+        ranks=ranks,
+        victims=meeting.without(ranks),
+        since_unix_ns=meeting.since_unix_ns,
+        summary=summary,
+        evidence=tuple(evidence),
+        advice=advice,
+    )
+
+
+# -- two processes, one number
+
+
+def _duplicate(snapshot: Snapshot, meeting: Meeting) -> list[Finding]:
+    twice = [rank for rank in snapshot.ranks if _rivals(rank) or _dead_rivals(rank)]
+    if not twice:
+        return []
+    ranks = tuple(rank.rank for rank in twice)
+    missing = tuple(rank.rank for rank in snapshot.ranks if rank.state is State.MISSING)
+    lead = twice[0]
+    pids = [lead.pid, *_rivals(lead), *_dead_rivals(lead)]
+    gone = len(_dead_rivals(lead)) + lead.gone
+    summary = f"{len(pids)} processes claim rank {lead.rank} (pids {', '.join(str(pid) for pid in pids[:8])}"
+    summary += f", {gone} of them {verb(range(gone), 'has', 'have')} ended)" if gone else ")"
+    if len(ranks) > 1:
+        summary += f", and so it is with {ranks_text(ranks[1:])}"
+    if missing:
+        summary += f", and none claims {ranks_text(missing)}"
+    summary += f"; {meeting.wait_text}, {duration(meeting.waited_s)} so far"
+    lines = [line for rank in twice[:4] for line in _claims(rank)]
+    if all(rank.hello is not None and rank.hello.claim == "init" for rank in twice):
+        advice = "give each process a number of its own in init_process_group(rank=...)"
+    else:
+        advice = "set RANK on each process anew; two launchers inside each other (srun and torchrun) also do this"
+    return [_finding("duplicate-rank", ranks, meeting, summary, lines, advice)]
+
+
+def _rivals(rank: RankFacts) -> list[int]:
+    hello = rank.hello
+    return [one.pid for one in rank.others if hello is not None and _are_two(hello, one)]
+
+
+def _dead_rivals(rank: RankFacts) -> list[int]:
+    return [one.pid for one in rank.others_gone if one.code or one.signal]
+
+
+def _are_two(one: Hello, other: Hello) -> bool:
+    """A program that starts the real one and waits for it is no rank itself."""
+    if one.launcher_pid == other.pid or other.launcher_pid == one.pid:
+        return False
+    return one.claim == other.claim or (one.init_unix_ns is not None and other.init_unix_ns is not None)
+
+
+def _claims(rank: RankFacts) -> list[str]:
+    hellos = [hello for hello in (rank.hello, *rank.others) if hello is not None]
+    lines = [
+        f"pid {hello.pid} on {hello.host}: rank {hello.rank} of {hello.world_size}, "
+        f"{'RANK in its environment' if hello.claim == 'env' else 'argument of init_process_group'}"
+        f", started by pid {hello.launcher_pid}"
+        for hello in hellos[:4]
+    ]
+    lines += [
+        f"pid {one.pid}: ended with {'signal' if one.signal else 'exit code'} {one.signal or one.code}"
+        + (f", {one.exception.type}: {one.exception.text[:100]}" if one.exception is not None else "")
+        for one in rank.others_gone[:2]
+    ]
+    return lines
+
+
+# -- an old file
+
+
+def _stale(snapshot: Snapshot, meeting: Meeting) -> list[Finding]:
+    used = [
+        (rank, rank.hello.store_file) for rank in snapshot.ranks if rank.hello is not None and rank.hello.store_file
+    ]
+    if not used:
+        return []
+    ranks = tuple(rank.rank for rank, _ in used)
+    began = min(rank.hello.started_unix_ns for rank in snapshot.ranks if rank.hello is not None)
+    old = [
+        file for _, file in used if file.bytes and file.modified_unix_ns and file.modified_unix_ns < began - _BEFORE_NS
+    ]
+    if old:
+        file = min(old, key=lambda one: one.modified_unix_ns or 0)
+        age = duration((began - (file.modified_unix_ns or 0)) / 1e9)
+        summary = (
+            f"the file store {file.path} is older than this job: {file.bytes:,} bytes, last written {age} before it began; "
+            f"{ranks_text(ranks)} {verb(ranks, 'looks', 'look')} for processes of an earlier run"
+        )
+        if file.owner:
+            summary += f" of {file.owner}"
+        lines = [f"rank {rank.rank} found {one.bytes or 0:,} bytes there" for rank, one in used[:4]]
+        return [
+            _finding(
+                "stale-store",
+                ranks,
+                meeting,
+                summary,
+                lines + _ends(meeting),
+                f"remove it and start again: rm {file.path}",
+            )
+        ]
+    barred = [(rank, file) for rank, file in used if file.wrong is not None or file.writable is False]
+    if not barred:
+        return []
+    ranks, file = tuple(rank.rank for rank, _ in barred), barred[0][1]
+    why = file.wrong or f"not writable for this user{f', it is of {file.owner}' if file.owner else ''}"
+    summary = f"{ranks_text(ranks)} cannot use the file store {file.path}: {why}"
+    return [
+        _finding(
+            "stale-store",
+            ranks,
+            meeting,
+            summary,
+            _ends(meeting),
+            "use a path that all ranks can write: init_method=file:///PATH",
+        )
+    ]
+
+
+def _ends(meeting: Meeting) -> list[str]:
+    return [
+        f"rank {rank.rank} raised {rank.exception.type}: {rank.exception.text[:120]}"
+        for rank in meeting.gave_up[:4]
+        if rank.exception is not None
+    ]
+
+
+# -- different places, sizes, backends
+
+
+_LABELS = {"WORLD_SIZE": "WORLD_SIZE", "store": "MASTER_ADDR:MASTER_PORT (or init_method)", "backend": "backend"}
+
+
+def _mismatch(snapshot: Snapshot, meeting: Meeting) -> list[Finding]:
+    ranks = [rank for rank in (*meeting.inside, *meeting.gave_up) if rank.hello is not None]
+    seen = [rank for rank in snapshot.ranks if rank.hello is not None]
+    for name, values in (
+        (
+            "WORLD_SIZE",
+            {rank.rank: str(rank.hello.world_size) for rank in seen if rank.hello and rank.hello.world_size},
+        ),
+        ("store", _stores(ranks)),
+        ("backend", {rank.rank: rank.hello.backend for rank in ranks if rank.hello and rank.hello.backend}),
+    ):
+        counts = Counter(values.values())
+        if len(counts) < 2 or (name == "backend" and _share_a_word(list(counts))):
+            continue
+        odd = _minority(values, counts, len(seen) if name == "WORLD_SIZE" else None, name == "store")
+        parts = ", ".join(f"{ranks_text([rank for rank in values if values[rank] == one])}: {one}" for one in counts)
+        summary = (
+            f"{_LABELS[name]} differs between ranks ({parts}); {meeting.wait_text}, {duration(meeting.waited_s)} so far"
+        )
+        lines = [line for rank in ranks[:6] if (line := way_line(rank)) is not None]
+        advice = f"give all ranks the same {_LABELS[name]}"
+        return [_finding("rendezvous-mismatch", odd, meeting, summary, lines + _ends(meeting), advice)]
+    return []
+
+
+def _stores(ranks: list[RankFacts]) -> dict[int, str]:
+    """Where each looks for the store; names of one host count as one, and so do two names that both lead there."""
+    found = {rank.rank: text for rank in ranks if (text := store_text(rank)) is not None}
+    ports = {place[1] for rank in ranks if (place := store_of(rank)) is not None}
+    if len(ports) == 1 and len(found) == sum(store_of(rank) is not None for rank in ranks):
+        port = next(iter(ports))
+        for rank in ranks:
+            way, place = rank.rendezvous, store_of(rank)
+            reached = way is not None and "ESTABLISHED" in (way.sockets or ())
+            if place is not None and (reached or place[0] in LOOPBACK or (way is not None and way.local)):
+                found[rank.rank] = f"this host:{port}"
+        # Without a look from outside names are only names.
+        if any(rank.rendezvous is None for rank in ranks):
+            return {}
+        if set(found.values()) - {f"this host:{port}"} and len(set(found.values())) > 1:
+            return {rank.rank: store_text(rank) or "" for rank in ranks}
+    return found
+
+
+def _share_a_word(values: list[str]) -> bool:
+    words = [{part.rpartition(":")[2] for part in value.lower().split(",")} for value in values]
+    return bool(set.intersection(*words))
+
+
+def _minority(
+    values: Mapping[int, str], counts: Counter[str], processes: int | None, of_rank_0: bool
+) -> tuple[int, ...]:
+    """The odd ones out. Of two equal halves: those that the number of processes refutes, those that are not with rank 0,
+    which makes the store; else all."""
+    (first, most), (_, second) = counts.most_common(2)
+    if most > second:
+        right: str | None = first
+    elif processes is not None and str(processes) in counts:
+        right = str(processes)
+    else:
+        right = values.get(0) if of_rank_0 else None
+    return tuple(sorted(rank for rank, value in values.items() if value != right))
+
+
+# -- nobody there, or a stranger
+
+
+def _unreachable(snapshot: Snapshot, meeting: Meeting) -> list[Finding]:
+    ways = [(rank, rank.rendezvous) for rank in meeting.inside if rank.rendezvous is not None]
+    taken = [rank for rank in meeting.gave_up if port_was_taken(rank)]
+    strange = [(rank, way) for rank, way in ways if _is_stranger(rank, way, bool(taken))]
+    if strange or taken:
+        return [_stranger(meeting, taken, strange)]
+    cut = [(rank, way) for rank, way in ways if _cannot(way) and not _explained(snapshot, way)]
+    thrown = [rank for rank in meeting.gave_up if could_not_connect(rank) and not _explained_for(snapshot, rank)]
+    if not cut and not (thrown and not meeting.inside):
+        return []
+    lead = cut[0][0] if cut else thrown[0]
+    ranks = tuple(sorted(rank.rank for rank in ([rank for rank, _ in cut] or thrown)))
+    store, probe = store_text(lead) or "the store", cut[0][1].probe if cut else None
+    why = _WHY.get(probe or "", probe or "")
+    if cut and _leads_elsewhere(cut[0][1]):
+        why += f"{', and ' if why else ''}rank 0 listens on this host, whose address this is not"
+    waited = duration((snapshot.time_unix_ns - (entered_unix_ns(lead) or meeting.since_unix_ns)) / 1e9)
+    summary = f"{ranks_text(ranks)} cannot reach the store at {store}" + (f" ({why})" if why else "")
+    summary += f", in {INIT} for {waited}" if cut else f" and gave up in {INIT}"
+    lines = [line for rank, _ in cut[:6] if (line := way_line(rank)) is not None]
+    advice = _ADVICE.get(probe or "", "see MASTER_ADDR and MASTER_PORT, and that rank 0 runs").format(store=store)
+    return [_finding("master-unreachable", ranks, meeting, summary, lines + _ends(meeting), advice)]
+
+
+_WHY = {
+    "open": "whoever answers there hangs up",
+    "refused": "connection refused, nobody listens there",
+    "timed out": "no answer: the packets are dropped, or the address is nobody's",
+    "name not found": "no such host name",
+    "unreachable": "no route to that host",
+}
+_ADVICE = {
+    "open": "set MASTER_ADDR to the host of rank 0: what answers there is no store of torch",
+    "refused": "start rank 0 there, or set MASTER_ADDR and MASTER_PORT to where it listens",
+    "timed out": "see MASTER_ADDR, and the firewall between the hosts: nc -zv {store}",
+    "name not found": "set MASTER_ADDR to a name or number of rank 0's host: getent hosts NAME",
+    "unreachable": "see MASTER_ADDR and the routes: ip route get ADDRESS",
+}
+
+
+def _is_stranger(rank: RankFacts, way: Rendezvous, taken: bool) -> bool:
+    held = way.listener_pid is not None or way.listener_user is not None
+    if way.local is False or not held or way.listener_ours or (way.listener_ours is None and not taken):
+        return False
+    # Several launchers of one job on one host: the store belongs to one of the others.
+    nodes = rank.hello.environment.get("GROUP_WORLD_SIZE", "1") if rank.hello is not None else "1"
+    command = way.listener_command or ""
+    return nodes == "1" or not ("torchrun" in command or "torch.distributed" in command)
+
+
+def _stranger(meeting: Meeting, taken: list[RankFacts], strange: list[tuple[RankFacts, Rendezvous]]) -> Finding:
+    # Who looks for the store at a port that rank 0 could not get finds that stranger.
+    there = {store_of(rank) for rank in taken}
+    found = {rank.rank for rank in (*taken, *meeting.inside) if store_of(rank) in there} | {
+        rank.rank for rank, _ in strange
+    }
+    ranks = tuple(sorted(found))
+    way = strange[0][1] if strange else None
+    store = store_text(strange[0][0] if strange else taken[0]) or "the store's port"
+    if way is None:
+        holder = "another process"
+    elif way.listener_pid is None:
+        holder = f"a process of {way.listener_user}"
+    else:
+        started = way.listener_started_unix_ns
+        age = (
+            f", {duration((meeting.since_unix_ns - started) / 1e9)} older"
+            if started and started < meeting.since_unix_ns
+            else ""
+        )
+        holder = f"pid {way.listener_pid} ({way.listener_command or '?'}{age})"
+    summary = f"{store} is held by {holder}, which is not of this job"
+    if taken:
+        summary = f"{ranks_text([rank.rank for rank in taken])} could not listen: {summary}"
+    if strange:
+        talks = [rank.rank for rank, _ in strange]
+        summary += f"; {ranks_text(talks)} {verb(talks, 'talks', 'talk')} to that stranger in {INIT}, {duration(meeting.waited_s)} so far"
+    lines = [line for rank, _ in strange[:6] if (line := way_line(rank)) is not None]
+    end = f"end it (kill {way.listener_pid}) or " if way is not None and way.listener_pid is not None else ""
+    advice = f"{end}choose another MASTER_PORT; torchrun --standalone finds a free one by itself"
+    return _finding("master-unreachable", ranks, meeting, summary, lines + _ends(meeting), advice)
+
+
+def _cannot(way: Rendezvous) -> bool:
+    if way.sockets is None or "ESTABLISHED" in way.sockets or (way.local and way.listener_ours):
+        return False
+    if way.probe == "open":
+        return _leads_elsewhere(way) or "CLOSE_WAIT" in way.sockets
+    return way.probe is not None
+
+
+def _leads_elsewhere(way: Rendezvous) -> bool:
+    """The store is on this host, the address is not."""
+    return way.local is False and way.listener_ours is True
+
+
+def _explained(snapshot: Snapshot, way: Rendezvous) -> bool:
+    """Rank 0 makes the store: while it is not there, or on a host that is not seen, a refusal says only that."""
+    return way.probe == "refused" and not has_entered(snapshot.rank(0))
+
+
+def _explained_for(snapshot: Snapshot, rank: RankFacts) -> bool:
+    return rank.rank != 0 and not has_entered(snapshot.rank(0))

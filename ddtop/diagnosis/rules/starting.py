@@ -1,0 +1,274 @@
+"""`late-to-init`, `rank-missing`, and `left-early` before the start: ranks wait in init_process_group for some that are not there.
+
+What the others bring to the meeting is compared first (`rules.rendezvous`): who looks for it in the wrong place is not late.
+"""
+
+from __future__ import annotations
+
+from ddtop.diagnosis.doing import where
+from ddtop.diagnosis.evidence import place_line, process_line, stack_lines
+from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
+from ddtop.diagnosis.meeting import INIT, LOOPBACK, Meeting, has_entered, meeting_of, store_of, way_line
+from ddtop.diagnosis.rules import rendezvous, unreachable
+from ddtop.diagnosis.words import duration, rank_range, ranks_text, verb
+from ddtop.model.ending import failed
+from ddtop.model.facts import Candidate, RankFacts, Snapshot, State
+from ddtop.model.policy import Policy
+
+_NODES = ("GROUP_WORLD_SIZE", "NNODES", "SLURM_NNODES")
+_LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+_DEFAULT_TIMEOUT_S = {"nccl": 600.0}
+_TIMEOUT_S = 1800.0
+"""Torch's own, where the program gives none."""
+
+
+def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+    """What keeps the ranks from meeting; nothing once anybody has communicated."""
+    meeting = meeting_of(snapshot)
+    if meeting is None:
+        return []
+    found = rendezvous.rule(snapshot, meeting, policy)
+    if found:
+        return found
+    if not meeting.inside:
+        return (
+            _left(snapshot, meeting, policy)
+            or _missing(snapshot, meeting, policy)
+            or unreachable.after_the_end(meeting)
+        )
+    return (
+        _left(snapshot, meeting, policy)
+        or _late(snapshot, meeting, policy)
+        or _missing(snapshot, meeting, policy)
+        or unreachable.rule(snapshot, meeting, policy)
+    )
+
+
+def _left(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding]:
+    """They ended in good order before they ever came."""
+    gone = [rank for rank in snapshot.ranks if rank.gone and not failed(rank)]
+    if not gone or meeting.waited_s < policy.gone_limit_s:
+        return []
+    ranks = tuple(rank.rank for rank in gone)
+    return [
+        Finding(
+            kind="left-early",
+            severity=CRITICAL,
+            ranks=ranks,
+            victims=meeting.victims,
+            since_unix_ns=max(meeting.since_unix_ns, min(rank.exit_unix_ns or 0 for rank in gone)),
+            summary=f"{ranks_text(ranks)} left with exit code 0 before {INIT}; {meeting.wait_text} for {verb(ranks, 'it', 'them')}",
+            evidence=tuple(line for rank in gone[:4] if (line := place_line(rank)) is not None),
+            advice="every rank must enter init_process_group, also one that has nothing to do",
+        )
+    ]
+
+
+# -- alive, and not there
+
+
+def _late(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding]:
+    late = [rank for rank in snapshot.ranks if _is_late(rank)]
+    still = [rank for rank in late if _stands(rank, policy)]
+    if still and meeting.waited_s > policy.still_limit_s:
+        return [_late_finding(snapshot, meeting, still, CRITICAL)]
+    if late and meeting.waited_s > policy.init_late_warning_s:
+        limit_s = min(policy.init_late_critical_s, policy.timeout_critical_ratio * timeout_s(meeting))
+        return [_late_finding(snapshot, meeting, late, CRITICAL if meeting.waited_s > limit_s else WARNING)]
+    missing = _absent(snapshot)
+    return _late_candidates(snapshot, meeting, missing, policy) if missing and not late else []
+
+
+def _is_late(rank: RankFacts) -> bool:
+    if rank.hello is None or rank.gone or has_entered(rank):
+        return False
+    return rank.state is State.STARTING or (rank.state is State.SILENT and rank.phase == "starting")
+
+
+def _stands(rank: RankFacts, policy: Policy) -> bool:
+    """It does nothing, and has been at the same line for a while: a slow import wakes and reads between its pauses."""
+    if rank.working is not False or (rank.process is not None and rank.process.state == "D"):
+        return False
+    if rank.state is State.SILENT:
+        return (rank.report_age_s or 0.0) >= policy.still_limit_s
+    if rank.place is not None and rank.place.waits_on == "import":
+        return False
+    return rank.line_age_s is not None and rank.line_age_s >= policy.still_limit_s - 1.0
+
+
+def _late_finding(snapshot: Snapshot, meeting: Meeting, late: list[RankFacts], severity: str) -> Finding:
+    ranks = tuple(rank.rank for rank in late)
+    lead, now = late[0], snapshot.time_unix_ns
+    since = lead.place.since_unix_ns if lead.place is not None else None
+    it = verb(ranks, "it", "them")
+    if severity == CRITICAL:
+        here = f" for {duration((now - since) / 1e9)}" if since is not None and lead.working is False else ""
+        subject = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where(lead)}{here}, not in {INIT} yet"
+    else:
+        subject = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} not in {INIT} yet, still {_busy(lead)}"
+    lines = [line for rank in late[:4] for line in (process_line(rank), place_line(rank)) if line is not None]
+    for rank in late[:2]:
+        lines += stack_lines(rank)
+    if severity == WARNING:
+        advice = f"let {it} finish; work of minutes belongs before the start or behind a longer timeout="
+    elif lead.working is False:
+        advice = (
+            f"see what {it} {verb(ranks, 'waits', 'wait')} for: ddtop stacks {snapshot.job} --rank {rank_range(ranks)}"
+        )
+    else:
+        advice = "move this work before the start of the job, or give init_process_group a longer timeout="
+    return Finding(
+        kind="late-to-init",
+        severity=severity,
+        ranks=ranks,
+        victims=meeting.without(ranks),
+        since_unix_ns=meeting.since_unix_ns,
+        summary=f"{subject}; {meeting.wait_text} for {it}, {duration(meeting.waited_s)} so far",
+        evidence=tuple(lines),
+        advice=f"{advice}; {_left_to_wait(meeting)}",
+    )
+
+
+def _busy(rank: RankFacts) -> str:
+    if rank.place is not None and rank.place.waits_on == "import":
+        return where(rank)
+    return f"at work {where(rank)}" if rank.working else where(rank)
+
+
+def _late_candidates(snapshot: Snapshot, meeting: Meeting, missing: tuple[int, ...], policy: Policy) -> list[Finding]:
+    """Processes of the same parent that have no number yet, or one that no agent has claimed."""
+    found = _candidates(snapshot, missing)
+    if not found or meeting.waited_s < policy.still_limit_s:
+        return []
+    numbered = {one.process.rank for one in found if one.process.rank is not None}
+    ranks = tuple(rank for rank in missing if rank in numbered) or missing
+    still = all(one.working is False and one.process.state != "D" for one in found)
+    seen_s = min((snapshot.time_unix_ns - one.since_unix_ns) / 1e9 for one in found)
+    severity = CRITICAL if still and seen_s > policy.still_limit_s - 2.0 else WARNING
+    if severity == WARNING and meeting.waited_s < policy.init_late_warning_s:
+        return []
+    pids = [str(one.process.pid) for one in found]
+    subject = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} not entered {INIT}: "
+    what = "process" if len(found) == 1 else "processes"
+    subject += (
+        f"{what} {', '.join(pids[:8])} of the same parent {verb(range(len(pids)), 'is', 'are')} {_candidates_do(found)}"
+    )
+    return [
+        Finding(
+            kind="late-to-init",
+            severity=severity,
+            ranks=ranks,
+            victims=meeting.victims,
+            since_unix_ns=meeting.since_unix_ns,
+            summary=f"{subject}; {meeting.wait_text}, {duration(meeting.waited_s)} so far",
+            evidence=tuple(_candidate_line(one) for one in found[:8]),
+            advice=f"see where: py-spy dump --pid {found[0].process.pid}; {_left_to_wait(meeting)}",
+        )
+    ]
+
+
+def _candidates(snapshot: Snapshot, missing: tuple[int, ...]) -> list[Candidate]:
+    return [one for one in snapshot.candidates if one.process.rank is None or one.process.rank in missing]
+
+
+def _candidates_do(found: list[Candidate]) -> str:
+    if all(one.working is False for one in found):
+        call = found[0].process.syscall
+        return f"standing still (in {call})" if call else "standing still"
+    return "still working" if any(one.working for one in found) else "there"
+
+
+def _candidate_line(one: Candidate) -> str:
+    process = one.process
+    text = f"pid {process.pid} on {one.host}: state {process.state}"
+    text += f", {one.cpu_ratio:.0%} of a core" if one.cpu_ratio is not None else ""
+    text += f", in {process.syscall}" if process.syscall else f", wchan {process.wchan}" if process.wchan else ""
+    return f"{text}; RANK={process.rank} in its environment" if process.rank is not None else text
+
+
+# -- never seen
+
+
+def _absent(snapshot: Snapshot) -> tuple[int, ...]:
+    return tuple(rank.rank for rank in snapshot.ranks if rank.state is State.MISSING)
+
+
+def _missing(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding]:
+    missing = _absent(snapshot)
+    if not missing or meeting.waited_s <= policy.init_missing_limit_s:
+        return []
+    if any(_is_late(one) for one in snapshot.ranks) or _candidates(snapshot, missing):
+        # They come one after the other; who is here has not entered yet either.
+        return []
+    unseen = unseen_hosts(snapshot)
+    comes = f"{ranks_text(missing)} {verb(missing, 'has', 'have')} not come: WORLD_SIZE is {snapshot.world_size}"
+    tail = f"{meeting.wait_text}, {duration(meeting.waited_s)} so far"
+    numbers = f"RANK={missing[0]}" if len(missing) == 1 else f"such a RANK ({rank_range(missing[:64])})"
+    last = f"no process with {numbers} was seen on any host that reports"
+    hosts = sorted({rank.host for rank in snapshot.ranks if rank.host is not None})
+    lines = [f"{ranks_text(tuple(one.rank for one in snapshot.ranks if one.hello))} on {', '.join(hosts[:8])}"]
+    if unseen is not None:
+        last = f"only {', '.join(hosts[:8])} {verb(range(len(hosts)), 'reports', 'report')} here, {unseen}"
+    lines += [line for rank in meeting.inside[:4] if (line := way_line(rank)) is not None]
+    return [
+        Finding(
+            kind="rank-missing",
+            severity=CRITICAL if unseen is None else WARNING,
+            ranks=missing,
+            victims=meeting.victims,
+            since_unix_ns=meeting.since_unix_ns,
+            summary=f"{comes}, {tail}; {last}",
+            evidence=tuple(lines),
+            advice=f"{_missing_advice(snapshot, missing, unseen)}; {_left_to_wait(meeting)}",
+        )
+    ]
+
+
+def _missing_advice(snapshot: Snapshot, missing: tuple[int, ...], unseen: str | None) -> str:
+    seen = [rank.hello for rank in snapshot.ranks if rank.hello is not None]
+    if unseen is not None:
+        return f"see whether the job runs on the other hosts: ddtop status {snapshot.job} there"
+    if any("TORCHELASTIC_RUN_ID" in hello.environment for hello in seen):
+        return "see why the launcher did not start it: --nproc-per-node, --nnodes, and its output"
+    if all(hello.claim == "init" for hello in seen):
+        return f"world_size is {snapshot.world_size}, but {len(seen)} processes came: start as many as world_size says"
+    return f"start it with RANK={missing[0]}, or set WORLD_SIZE={len(seen)} on all ranks"
+
+
+def unseen_hosts(snapshot: Snapshot) -> str | None:
+    """Why ranks may live on hosts that do not report here; None where the job has one host as far as its variables tell."""
+    hellos = [rank.hello for rank in snapshot.ranks if rank.hello is not None]
+    hosts = {hello.host for hello in hellos}
+    for name in _NODES:
+        nodes = max((_number(hello.environment.get(name)) for hello in hellos), default=0)
+        if nodes > 1:
+            return f"{name} is {nodes}" if len(hosts) < nodes else None
+    sizes = [size for hello in hellos for name in _LOCAL_SIZES if (size := _number(hello.environment.get(name)))]
+    local = max(sizes, default=0)
+    if local and len(hosts) * local < snapshot.world_size:
+        return f"{local} of {snapshot.world_size} ranks live on each host"
+    far = [rank for rank in snapshot.ranks if rank.rendezvous is not None and rank.rendezvous.local is False]
+    address = next((found[0] for rank in far if (found := store_of(rank)) and found[0] not in LOOPBACK), None)
+    return f"and the store is on another host ({address})" if address and len(hosts) == 1 else None
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 8 else 0
+
+
+def timeout_s(meeting: Meeting) -> float:
+    """After which init_process_group gives up: its argument, else torch's own."""
+    found = []
+    for rank in meeting.inside:
+        hello = rank.hello
+        if hello is not None:
+            given = hello.init_timeout_ms
+            found.append(given / 1000 if given else _DEFAULT_TIMEOUT_S.get(hello.backend or "", _TIMEOUT_S))
+    return min(found, default=_TIMEOUT_S)
+
+
+def _left_to_wait(meeting: Meeting) -> str:
+    if not meeting.inside:
+        return "torch has given up"
+    left_s = timeout_s(meeting) - meeting.waited_s
+    return f"torch gives up in {duration(left_s)}" if left_s > 0 else "torch's timeout has passed"

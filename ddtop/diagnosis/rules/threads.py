@@ -1,0 +1,132 @@
+"""`threads-share-group`: two threads of one rank are in collectives of one group at the same time.
+
+Their order is then a matter of chance on every rank: calls of different threads meet, main threads look alike and yet nothing
+comes back. Other thread ids in a group alone mean nothing: backward passes communicate from autograd's own threads, in turn
+with the thread that called them. So only threads that Python started count, and only what both have open at one time.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from ddtop.diagnosis.finding import WARNING, Finding
+from ddtop.diagnosis.words import names_of_groups, ranks_text, verb
+from ddtop.model.facts import RankFacts, Snapshot, State
+from ddtop.wire.records import ThreadStack
+
+_NOT_PYTHONS = ("pt_", "native")
+"""How the names of threads begin that Python did not start: autograd's, the backend's own."""
+_COLLECTIVE = re.compile(r"^(?:all_|reduce|broadcast|gather|scatter|barrier$)")
+_SAME_ORDER = "give each thread a group of its own (dist.new_group), or let one thread do all communication"
+
+Calls = tuple[tuple[str, str], ...]
+"""(thread, what it has open), the longest open first."""
+
+
+def rule(snapshot: Snapshot) -> list[Finding]:
+    """One finding a group."""
+    found: dict[str, list[tuple[RankFacts, Calls]]] = {}
+    for rank in snapshot.ranks:
+        if rank.gone or rank.state in (State.STOPPED, State.SILENT):
+            continue
+        for progress in rank.groups:
+            if progress.pending_since_unix_ns is None:
+                continue
+            calls = _recorded(rank, progress.group) or _dumped(rank, progress.group, progress.pending_since_unix_ns)
+            if calls:
+                found.setdefault(progress.group, []).append((rank, calls))
+    return [_finding(snapshot, group, sharing) for group, sharing in sorted(found.items())]
+
+
+def explain(found: list[Finding], shared: list[Finding]) -> list[Finding]:
+    """The findings, each that is about a shared group with the threads as its likely cause."""
+    by_group = {one.group: one for one in shared}
+    explained = []
+    for finding in found:
+        why = by_group.get(finding.group) if finding.group is not None and finding.kind in _FOLLOWS else None
+        if why is not None:
+            summary = finding.summary.partition("; no rank is missing")[0]
+            text = f"two threads of {ranks_text(why.ranks)} {verb(why.ranks, 'use', 'each use')} this group at once"
+            finding = replace(
+                finding, summary=f"{summary}; {text}", evidence=(*why.evidence, *finding.evidence), advice=why.advice
+            )
+        explained.append(finding)
+    return explained
+
+
+_FOLLOWS = frozenset({"collective-mismatch", "collective-stuck", "wait-cycle"})
+"""What it leads to."""
+
+
+def _recorded(rank: RankFacts, group: str) -> Calls:
+    """By the flight recorder: open entries of two threads."""
+    first: dict[int, tuple[str, str]] = {}
+    for call in sorted(rank.open_collectives, key=lambda one: one.seq):
+        if (
+            call.group == group
+            and call.thread_id is not None
+            and not (call.thread or "native").startswith(_NOT_PYTHONS)
+        ):
+            first.setdefault(call.thread_id, (call.thread or "", f"{call.op} #{call.seq}"))
+    return tuple(first.values()) if len(first) > 1 else ()
+
+
+def _dumped(rank: RankFacts, group: str, since_unix_ns: int) -> Calls:
+    """By a dump of its threads, where the recorder does not tell threads: two in calls of torch's that wait for all ranks.
+
+    A frame does not say for which group it waits: there must be only one that is pending.
+    """
+    pending = [one for one in rank.groups if one.pending_since_unix_ns is not None]
+    told = any(call.thread_id is not None for call in rank.open_collectives)
+    stacks = rank.stacks
+    if told or len(pending) != 1 or pending[0].group != group or stacks is None or stacks.taken_unix_ns < since_unix_ns:
+        return ()
+    calls = [(_name(thread), call) for thread in stacks.threads if (call := _call(thread)) is not None]
+    return tuple(calls) if len(calls) > 1 else ()
+
+
+def _name(thread: ThreadStack) -> str:
+    return "MainThread" if thread.main else thread.name or "thread"
+
+
+def _call(thread: ThreadStack) -> str | None:
+    """The outermost collective of torch's in its frames."""
+    if (thread.name or "").startswith(_NOT_PYTHONS):
+        return None
+    names = [
+        name
+        for frame in thread.frames
+        if frame.file.endswith("torch/distributed/distributed_c10d.py")
+        and _COLLECTIVE.match(name := frame.function.rpartition(".")[2])
+    ]
+    return names[-1] if names else None
+
+
+def _finding(snapshot: Snapshot, group: str, sharing: list[tuple[RankFacts, Calls]]) -> Finding:
+    name = names_of_groups(snapshot.groups).get(group, group)
+    ranks = tuple(rank.rank for rank, _ in sharing)
+    lead, calls = sharing[0]
+    doing = " and ".join(f"{thread} in {call}" for thread, call in calls[:2])
+    since = min(
+        one.pending_since_unix_ns
+        for rank, _ in sharing
+        for one in rank.groups
+        if one.group == group and one.pending_since_unix_ns is not None
+    )
+    return Finding(
+        kind="threads-share-group",
+        severity=WARNING,
+        ranks=ranks,
+        victims=(),
+        since_unix_ns=since,
+        summary=f"{len(calls)} threads of {ranks_text(ranks)} communicate on {name} at the same time"
+        + (f" (rank {lead.rank}: {doing})" if len(ranks) > 1 else f" ({doing})")
+        + ": their order may differ from rank to rank",
+        evidence=tuple(
+            f"rank {rank.rank} has open on {name}: " + ", ".join(f"{call} by {thread}" for thread, call in theirs[:8])
+            for rank, theirs in sharing[:8]
+        ),
+        advice=_SAME_ORDER,
+        group=group,
+    )

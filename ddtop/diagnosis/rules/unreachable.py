@@ -1,0 +1,103 @@
+"""`peer-unreachable`: the store is reached, but ranks cannot connect to the address at which another one listens."""
+
+from __future__ import annotations
+
+import re
+
+from ddtop.diagnosis.finding import CRITICAL, Finding
+from ddtop.diagnosis.meeting import INIT, Meeting, entered_unix_ns
+from ddtop.diagnosis.words import duration, ranks_text, verb
+from ddtop.model.facts import RankFacts, Snapshot
+from ddtop.model.policy import Policy
+
+_ADVICE = (
+    "name the interface that the hosts share: GLOO_SOCKET_IFNAME (gloo), NCCL_SOCKET_IFNAME (NCCL); ip -br addr lists them; "
+    "or a firewall drops the packets between these hosts"
+)
+_MESH = re.compile(r"connectfullmesh", re.IGNORECASE)
+_REMOTE = re.compile(r"remote=\[([^\]]{1,60})\]:(\d{1,5})")
+_BRIDGES = ("172.17.", "192.168.122.")
+"""Addresses of docker0 and virbr0, which every host has for itself."""
+
+
+def rule(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding]:
+    """One finding for all that dial in vain."""
+    dialling = [
+        rank for rank in meeting.inside if _dials(rank) and _waited_s(snapshot, rank) > policy.init_missing_limit_s
+    ]
+    if not dialling:
+        return []
+    dialled = sorted({one for rank in dialling for one in _dials(rank)})
+    found = [
+        rank for rank in snapshot.ranks if rank.rendezvous is not None and set(rank.rendezvous.listens) & set(dialled)
+    ]
+    ranks = tuple(rank.rank for rank in found)
+    callers = tuple(rank.rank for rank in dialling)
+    whose = f"{ranks_text(ranks)} at " if ranks else ""
+    waited_s = max(_waited_s(snapshot, rank) for rank in dialling)
+    return [
+        Finding(
+            kind="peer-unreachable",
+            severity=CRITICAL,
+            ranks=ranks,
+            victims=meeting.without(ranks),
+            since_unix_ns=meeting.since_unix_ns,
+            summary=f"{ranks_text(callers)} {verb(callers, 'has', 'have')} reached the store, but not {whose}"
+            f"{', '.join(dialled[:4])}{_kind_of(dialled)}, in {INIT} for {duration(waited_s)}",
+            evidence=tuple(
+                f"rank {rank.rank} on {rank.host} dials {', '.join(_dials(rank))} without an answer"
+                for rank in dialling[:6]
+            )
+            + tuple(line for rank in found[:4] if (line := _interface_line(rank)) is not None),
+            advice=_ADVICE,
+        )
+    ]
+
+
+def after_the_end(meeting: Meeting) -> list[Finding]:
+    """What is left to say of ranks that gave up while they connected to each other, and none went before them."""
+    failed = [rank for rank in meeting.gave_up if rank.exception is not None and _MESH.search(rank.exception.text)]
+    if not failed:
+        return []
+    texts = [rank.exception.text for rank in failed if rank.exception is not None]
+    dialled = sorted({f"{found[1]}:{found[2]}" for text in texts if (found := _REMOTE.search(text))})
+    callers = tuple(rank.rank for rank in failed)
+    at = f" at {', '.join(dialled[:4])}" if dialled else ""
+    return [
+        Finding(
+            kind="peer-unreachable",
+            severity=CRITICAL,
+            ranks=(),
+            victims=meeting.victims,
+            since_unix_ns=meeting.since_unix_ns,
+            summary=f"{ranks_text(callers)} reached the store, but not the others{at}{_kind_of(dialled)}, and gave up in {INIT}",
+            evidence=tuple(f"rank {rank} raised {text[:160]}" for rank, text in zip(callers[:4], texts, strict=False)),
+            advice=_ADVICE,
+        )
+    ]
+
+
+def _dials(rank: RankFacts) -> tuple[str, ...]:
+    way = rank.rendezvous
+    return way.dials if way is not None and "ESTABLISHED" in (way.sockets or ()) else ()
+
+
+def _waited_s(snapshot: Snapshot, rank: RankFacts) -> float:
+    return (snapshot.time_unix_ns - (entered_unix_ns(rank) or snapshot.time_unix_ns)) / 1e9
+
+
+def _kind_of(dialled: list[str]) -> str:
+    if any(one.startswith("127.") for one in dialled):
+        return " (loopback: on each host another address)"
+    return " (a bridge of containers)" if any(one.startswith(_BRIDGES) for one in dialled) else ""
+
+
+def _interface_line(rank: RankFacts) -> str | None:
+    if rank.hello is None:
+        return None
+    names = [
+        f"{name}={rank.hello.environment[name]}"
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+        if name in rank.hello.environment
+    ]
+    return f"rank {rank.rank} on {rank.host}: {', '.join(names) or 'GLOO_SOCKET_IFNAME is not set'}"

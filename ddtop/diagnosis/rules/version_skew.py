@@ -1,0 +1,58 @@
+"""`version-skew`: ranks run another Python, torch or script than the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ddtop.diagnosis.finding import WARNING, Finding
+from ddtop.diagnosis.words import ranks_text, verb
+from ddtop.model.facts import Snapshot
+from ddtop.wire.records import Hello
+
+
+def rule(snapshot: Snapshot) -> list[Finding]:
+    """One finding for all ranks that differ; what a rank has not said yet is not compared."""
+    hellos = {rank.rank: rank.hello for rank in snapshot.ranks if rank.hello is not None}
+    odd: set[int] = set()
+    lines, parts = [], []
+    for name, values in (
+        ("torch", {rank: hello.torch for rank, hello in hellos.items() if hello.torch}),
+        ("Python", {rank: hello.python for rank, hello in hellos.items() if hello.python}),
+        ("script", _scripts(hellos)),
+    ):
+        counts = Counter(values.values())
+        if len(counts) < 2:
+            continue
+        (usual, most), (_, second) = counts.most_common(2)
+        differing = {rank for rank, value in values.items() if value != usual or most == second}
+        odd |= differing
+        told = [f"{ranks_text([rank for rank in values if values[rank] == value])}: {value}" for value in counts]
+        lines.append(f"{name}: " + "; ".join(told[:6]))
+        parts.append(f"{name} ({', '.join(told[:3])})")
+    if not parts:
+        return []
+    ranks = tuple(sorted(odd))
+    same = "different versions" if len(odd) == len(hellos) else "other versions than the rest"
+    return [
+        Finding(
+            kind="version-skew",
+            severity=WARNING,
+            ranks=ranks,
+            victims=(),
+            since_unix_ns=max(hellos[rank].started_unix_ns for rank in ranks),
+            summary=f"{ranks_text(ranks)} {verb(ranks, 'runs', 'run')} {same}: {', '.join(parts)}",
+            evidence=(*lines, *(_where(rank, hellos[rank]) for rank in ranks[:4])),
+            advice="start all ranks from one environment and one copy of the script: the same calls must be made on all of them",
+        )
+    ]
+
+
+def _scripts(hellos: dict[int, Hello]) -> dict[int, str]:
+    """Texts of scripts of one name: programs with other names differ on purpose."""
+    if len({hello.script for hello in hellos.values()}) > 1:
+        return {}
+    return {rank: f"{hello.script} {hello.script_digest}" for rank, hello in hellos.items() if hello.script_digest}
+
+
+def _where(rank: int, hello: Hello) -> str:
+    return f"rank {rank} on {hello.host}: Python {hello.python or '?'}, torch {hello.torch or '?'}, {' '.join(hello.argv[:3])}"

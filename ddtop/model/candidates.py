@@ -1,0 +1,60 @@
+"""Processes that may become ranks and have not said who they are: what the relays see of them from outside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ddtop.model.facts import Candidate
+from ddtop.model.policy import Policy
+from ddtop.model.series import Series
+from ddtop.wire.records import HostState, ProcessState
+
+CANDIDATES_MAX = 256
+
+
+@dataclass
+class CandidateMemory:
+    """What was seen of one candidate; times unix ns of its relay."""
+
+    host: str
+    process: ProcessState
+    first_unix_ns: int
+    cpu: Series = field(default_factory=Series)
+
+
+class Candidates:
+    """The candidates of a job, by relay and pid. One that its relay no longer names is none any more."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, int], CandidateMemory] = {}
+
+    def apply(self, sender: str, unix_ns: int, host: HostState) -> None:
+        """Take in what a relay sees."""
+        here = {process.pid for process in host.candidates}
+        for key in [key for key in self._found if key[0] == sender and key[1] not in here]:
+            del self._found[key]
+        for process in host.candidates:
+            known = self._found.get((sender, process.pid))
+            if known is None:
+                if len(self._found) >= CANDIDATES_MAX:
+                    continue
+                known = self._found[sender, process.pid] = CandidateMemory(host.host, process, unix_ns)
+            known.process = process
+            known.cpu.add(unix_ns, process.cpu_ns or 0, process.io_bytes or 0)
+
+    def clear(self) -> None:
+        """Another attempt begins."""
+        self._found.clear()
+
+    def facts(self, now_unix_ns: int, policy: Policy) -> tuple[Candidate, ...]:
+        """All of them, by host and pid."""
+        found = []
+        for memory in self._found.values():
+            grown = memory.cpu.grown(policy.cpu_window_s, now_unix_ns)
+            cpu_ratio = working = None
+            if grown is not None:
+                seconds, (cpu_ns, io_bytes) = grown
+                cpu_ratio = cpu_ns / (seconds * 1e9)
+                working = cpu_ratio >= policy.cpu_working_ratio or io_bytes / seconds >= policy.io_working_bytes_per_s
+            found.append(Candidate(memory.host, memory.process, memory.first_unix_ns, cpu_ratio, working))
+        return tuple(sorted(found, key=lambda one: (one.host, one.process.pid)))

@@ -1,0 +1,65 @@
+"""How a rank finds the others: parts of records, said of the time before and inside init_process_group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import urlparse
+
+import msgspec
+
+
+class StoreFile(msgspec.Struct, frozen=True, array_like=True):
+    """The file of a `file://` store as its rank found it right before it entered init_process_group.
+
+    `bytes` None: there was none yet. `modified_unix_ns` is the file server's clock; `writable` is asked of its folder where
+    there is no file. `wrong`: why it could not be looked at.
+    """
+
+    path: str
+    bytes: int | None = None
+    modified_unix_ns: int | None = None
+    owner: str | None = None
+    writable: bool | None = None
+    wrong: str | None = None
+
+
+class Rendezvous(msgspec.Struct, frozen=True, array_like=True):
+    """The way of one rank inside init_process_group to its store, seen from outside by the relay of its host.
+
+    `address`, `port`: where its environment or its arguments say that the store is. `sockets`: the states of its TCP sockets
+    to that port ("ESTABLISHED", "SYN_SENT"), None where they cannot be read. `dials`: other addresses that it tries to reach
+    in vain; `listens`: those at which its own peers find it. `probe`: how a connection by the relay went: "open", "refused", "timed out", "unreachable", "name not found", None
+    where it was not tried. `local`: the address is one of this host's. `listener_*`: who listens on that port of this host,
+    whether or not the address leads here; pid None: nobody, or somebody whose descriptors may not be read (then
+    `listener_user` is set); `listener_ours`: it is a rank of this run or its launcher, None where that is not known.
+    """
+
+    rank: int | None
+    pid: int
+    address: str
+    port: int
+    sockets: tuple[str, ...] | None = None
+    dials: tuple[str, ...] = ()
+    probe: str | None = None
+    local: bool | None = None
+    listener_pid: int | None = None
+    listener_command: str | None = None
+    listener_user: str | None = None
+    listener_ours: bool | None = None
+    listener_started_unix_ns: int | None = None
+    listens: tuple[str, ...] = ()
+
+
+def store_address(init_method: str | None, environment: Mapping[str, str]) -> tuple[str, int] | None:
+    """(address, port) of the TCP store that these name; None for another kind of store, and where they name none."""
+    try:
+        parts = urlparse(init_method or "env://")
+        address, port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    if parts.scheme == "env":
+        address, text = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT", "")
+        port = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else None
+    elif parts.scheme != "tcp":
+        return None
+    return (address, port) if address and port and port < 1 << 16 else None

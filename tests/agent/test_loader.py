@@ -1,0 +1,176 @@
+"""Who owes a batch, and whether anything of it moves: read from torch's own iterator and from /proc."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+from weakref import ref
+
+import pytest
+
+from ddtop.agent import loader, workers
+from ddtop.agent.page import StatePage
+from ddtop.wire import page as layout
+
+SECOND = 1_000_000_000
+
+
+def until(question, within_s=20.0):
+    end = time.monotonic() + within_s
+    while not (answer := question()):
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    return answer
+
+
+@pytest.fixture
+def child():
+    """Starts a Python program that says when it is ready; ended by its pid."""
+    started = []
+
+    def start(program):
+        process = subprocess.Popen(
+            [sys.executable, "-c", f"print('ready', flush=True)\n{program}"],
+            stdout=subprocess.PIPE,
+            stdin=subprocess.PIPE,
+        )
+        started.append(process)
+        assert process.stdout.readline() == b"ready\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+class Iterator:
+    """Torch's multiprocessing iterator, as far as the probe looks at it; `owes`: place of the worker that owes the next."""
+
+    def __init__(self, *pids, owes=0, shutdown=False):
+        self._num_workers, self._prefetch_factor, self._pin_memory, self._shutdown = len(pids), 2, False, shutdown
+        self._workers = [SimpleNamespace(pid=pid) for pid in pids]
+        self._rcvd_idx, self._task_info = 5, {5: (owes,), 6: (0, "a batch that came too early")}
+        self._worker_result_queue = self._data_queue = SimpleNamespace(qsize=lambda: 0)
+
+
+@pytest.fixture
+def sampled():
+    """`sampled(iterator, waited_s)`: the record of a rank that has waited for so long, None: that does not wait."""
+    page = StatePage(os.getpid(), 2)
+
+    def take(iterator, waited_s):
+        page.words[layout.BATCHES_AT] = 50
+        page.words[layout.LOADER_WAIT_SINCE_AT] = (
+            0 if waited_s is None else time.monotonic_ns() - round(waited_s * SECOND)
+        )
+        return loader.sample(SimpleNamespace(page=page, loader=ref(iterator)), 0)
+
+    yield take
+    page.remove()
+
+
+def test_the_worker_that_owes_is_looked_at_after_a_second_only(child, sampled):
+    """While batches come, nothing but one line a worker is read."""
+    first, second = child("input()"), child("input()")
+    iterator = Iterator(first.pid, second.pid, owes=1)
+
+    early, late = sampled(iterator, 0.2), sampled(iterator, 1.5)
+
+    assert (early.owing_pid, early.workers_cpu_ns, early.owing_wchan) == (second.pid, None, None)
+    assert (late.owing_pid, late.workers_alive, late.depth, late.capacity) == (second.pid, 2, 1, 4)
+    assert None not in (late.workers_cpu_ns, late.owing_io_bytes, late.owing_switches)
+
+
+def test_a_worker_that_nothing_waits_for_owes_nothing_that_is_read(child, sampled):
+    iterator = Iterator(child("input()").pid)
+
+    assert sampled(iterator, None).workers_cpu_ns is None
+
+
+def test_a_killed_worker_is_not_alive_and_its_end_is_left_for_the_program(child, sampled):
+    """A zombie until the rank itself waits for it: what ended it is the program's to learn."""
+    process = child("input()")
+    os.kill(process.pid, signal.SIGKILL)
+    until(lambda: workers.worker(process.pid).letter == "Z")
+    found = sampled(Iterator(process.pid), 1.5)
+
+    assert (found.owing_state, found.workers_alive) == ("Z", 0)
+    assert process.wait() == -signal.SIGKILL
+    assert sampled(Iterator(process.pid), 1.5).owing_state is None
+
+
+def test_a_stopped_worker_is_told(child, sampled):
+    process = child("input()")
+    os.kill(process.pid, signal.SIGSTOP)
+    until(lambda: workers.worker(process.pid).letter == "T")
+
+    assert sampled(Iterator(process.pid), 1.5).owing_state == "T"
+
+
+def test_what_the_worker_has_started_counts_as_its_work(child):
+    """A dataset that decodes with ffmpeg: the worker itself only waits."""
+    process = child(
+        "import subprocess, sys\n"
+        "subprocess.run([sys.executable, '-c', 'import os; os.getppid()\\nwhile os.getppid() > 1: pass'])"
+    )
+    begun = workers.movement([workers.worker(process.pid)], process.pid)
+    grown = until(
+        lambda: (
+            (now := workers.movement([workers.worker(process.pid)], process.pid)).cpu_ns > begun.cpu_ns + SECOND // 5
+            and now
+        )
+    )
+    (busy,) = workers._descendants(process.pid)
+    os.kill(busy, signal.SIGKILL)
+
+    assert grown.cpu_ns - begun.cpu_ns >= SECOND // 5
+
+
+def test_a_standing_worker_does_not_move(child):
+    process = child("input()")
+    until(lambda: workers.worker(process.pid).letter == "S")
+    seen = [workers.movement([workers.worker(process.pid)], process.pid) for _ in range(3)]
+
+    assert len({(one.cpu_ns, one.io_bytes, one.switches) for one in seen}) == 1
+
+
+def test_a_worker_that_wakes_shows_in_its_switches(child):
+    process = child("import time\nwhile True: time.sleep(0.001)")
+    begun = workers.movement([workers.worker(process.pid)], process.pid)
+
+    assert until(lambda: workers.movement([workers.worker(process.pid)], process.pid).switches > begun.switches + 20)
+
+
+def test_an_iterator_that_is_shut_down_waits_for_the_first_worker_that_is_still_there(child, sampled):
+    gone, here = child("pass"), child("input()")
+    gone.wait()
+    until(lambda: workers.worker(here.pid).letter == "S")
+    found = sampled(Iterator(gone.pid, here.pid, shutdown=True), None)
+
+    assert (found.closing, found.owing_pid, found.owing_state) == (True, here.pid, "S")
+    assert found.workers_cpu_ns is not None
+
+
+def test_the_probe_holds_the_iterator_no_longer_than_it_must(monkeypatch):
+    """Were its reference the last one, torch would end the workers on the agent's thread, five seconds each."""
+    iterator, held = Iterator(os.getpid()), []
+    monkeypatch.setattr(
+        workers, "worker", lambda pid: held.append(sys.getrefcount(iterator)) or workers.Worker(pid, "S", 0)
+    )
+    page = StatePage(os.getpid(), 3)
+    before = sys.getrefcount(iterator)
+    loader.sample(SimpleNamespace(page=page, loader=ref(iterator)), 0)
+    page.remove()
+
+    assert held == [before]
+
+
+@pytest.mark.parametrize("pid", [0, 1 << 30])
+def test_a_process_that_is_not_there_has_no_letter(pid):
+    assert workers.worker(pid).letter is None
+    assert not workers.worker(pid).alive

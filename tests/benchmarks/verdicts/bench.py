@@ -1,0 +1,230 @@
+"""Runs cases one after the other, watches each as a viewer does, and says what was right and what was not."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ddtop.diagnosis.finding import Finding, Verdict
+from tests.benchmarks.stage import Stage, StageError
+from tests.benchmarks.table import Row
+from tests.benchmarks.verdicts.cases import ALONE, CASES, PLAIN, TORCHRUN, Case, Said
+from tests.benchmarks.verdicts.rename import Renamed
+from tests.benchmarks.viewer import follow
+
+PROGRAMS = Path(__file__).parent / "programs"
+BEGIN_S, NAME_S, HEALTHY_S = 40.0, 16.0, 45.0
+"""How long a fault may take to begin and to be named, and a healthy job to end."""
+AFTER_S = 3.0
+"""Watched on after the right verdict, or after a healthy job's end: what comes then may be wrong."""
+SECONDS_BAR_S, RIGHT_BAR_RATIO = 10.0, 0.95
+
+
+@dataclass
+class Outcome:
+    """What a viewer read. `named_s`: from the fault to the right finding; None, if it was never read. `ended_s`: from the
+    first look to a healthy job's end; None, if it went on too long.
+
+    `wrong`: the critical findings that are not right, of a healthy job the warnings too, each with the seconds (from the
+    fault, or from the first look) in which it stood. `last`: what stood at the end.
+    """
+
+    case: Case
+    named_s: float | None = None
+    ended_s: float | None = None
+    wrong: dict[Said, tuple[float, float, Finding]] = field(default_factory=dict)
+    beside: dict[Said, tuple[float, float, Finding]] = field(default_factory=dict)
+    last: tuple[Finding, ...] = ()
+    trouble: str = ""
+
+    @property
+    def right(self) -> bool:
+        """Named (or, of a healthy job, not named), and nothing wrong on the way."""
+        if self.trouble or (self.ended_s is None and not self.case.expected):
+            return False
+        stands = not self.case.expected or any(_said(one) in self.case.expected for one in self.last)
+        return stands and not self.wrong and (self.named_s is not None or not self.case.expected)
+
+
+def _said(finding: Finding) -> Said:
+    return finding.kind, tuple(finding.ranks)
+
+
+def run(case: Case, seed: int | None = None) -> Outcome:
+    """One case from its start to its end."""
+    outcome = Outcome(case)
+    with Stage("verdict") as stage:
+        try:
+            _watch(stage, case, seed, outcome)
+        except StageError as error:
+            outcome.trouble = str(error)
+    return outcome
+
+
+def _start(stage: Stage, case: Case, seed: int | None) -> None:
+    program, words = PROGRAMS / f"{case.program}.py", [case.shape, *case.words]
+    if seed is not None:
+        shapes = {one.shape for one in CASES.values() if one.program == case.program}
+        copy = Renamed(program, shapes, seed, stage.home)
+        program, words = copy.path, [copy.argument(word) for word in words]
+    if case.launch == PLAIN:
+        stage.ranks(program, case.ranks, True, *words)
+        return
+    command = [sys.executable]
+    if case.launch == TORCHRUN:
+        command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(case.ranks)]
+        command += ["--max-restarts", str(case.restarts)]
+    else:
+        assert case.launch == ALONE
+    stage.start([*command, str(program), *words], stage.environment(True), stage.output(0))
+
+
+def _told(stage: Stage, word: str) -> list[int]:
+    """What the ranks have said under that word."""
+    outputs = range(len(stage.processes))
+    return [one[word] for rank in outputs for one in stage.said(rank) if word in one]
+
+
+def _watch(stage: Stage, case: Case, seed: int | None, outcome: Outcome) -> None:
+    _start(stage, case, seed)
+    entry = stage.entry(1)
+    began, fault = time.time_ns(), None
+    seen: list[tuple[int, tuple[Finding, ...]]] = []
+    for _, verdict in follow(entry, BEGIN_S + HEALTHY_S):
+        now = time.time_ns()
+        seen.append((now, verdict.findings))
+        if fault is None and case.expected:
+            fault = _fault_began(stage, case)
+        if fault is not None and case.expected and outcome.named_s is None:
+            outcome.named_s = _named(case, verdict, now, fault)
+        if _over(stage, case, outcome, now - began, fault, now):
+            break
+    if case.expected and fault is None:
+        raise StageError(f"the fault did not begin\n{_tail(stage)}")
+    outcome.last = seen[-1][1] if seen else ()
+    _collect(case, outcome, seen, fault or began)
+    if case.restarts:
+        for finding in outcome.last:
+            outcome.wrong.setdefault(_said(finding), (0.0, 0.0, finding))
+
+
+def _fault_began(stage: Stage, case: Case) -> int | None:
+    if case.act is None:
+        return min(_told(stage, "fault_unix_ns"), default=None)
+    if not _told(stage, "ready"):
+        return None
+    stage.processes[0].send_signal(case.act)
+    return time.time_ns()
+
+
+def _named(case: Case, verdict: Verdict, now: int, fault: int) -> float | None:
+    if any(_said(finding) in case.expected for finding in verdict.findings):
+        return (now - fault) / 1e9
+    return None
+
+
+def _over(stage: Stage, case: Case, outcome: Outcome, looked_ns: int, fault: int | None, now: int) -> bool:
+    if case.expected:
+        if fault is None:
+            return looked_ns > BEGIN_S * 1e9
+        limit_s = NAME_S if outcome.named_s is None else outcome.named_s + AFTER_S
+        return now - fault > limit_s * 1e9
+    if all(process.poll() is not None for process in stage.processes):
+        # Its own end is part of a healthy job.
+        outcome.ended_s = looked_ns / 1e9 if outcome.ended_s is None else outcome.ended_s
+        return looked_ns / 1e9 > outcome.ended_s + AFTER_S
+    return looked_ns > HEALTHY_S * 1e9
+
+
+def _collect(case: Case, outcome: Outcome, seen: list[tuple[int, tuple[Finding, ...]]], zero: int) -> None:
+    for now, findings in seen:
+        at = (now - zero) / 1e9
+        for finding in findings:
+            said = _said(finding)
+            fine = said in case.expected and not (case.warning_only and finding.severity == "critical")
+            if (fine and at > -0.5) or finding.severity == "info":
+                continue
+            if said in case.tolerated and (finding.severity != "critical" or case.restarts):
+                into = outcome.beside
+            elif finding.severity == "critical" or not case.expected:
+                into = outcome.wrong
+            else:
+                into = outcome.beside
+            first = into[said][0] if said in into else at
+            into[said] = (first, at, finding)
+
+
+def _tail(stage: Stage) -> str:
+    return "\n".join(path.read_text(errors="replace")[-600:] for path in sorted(stage.home.glob("rank*.out")))
+
+
+# -- the table
+
+
+def _ranks(said: Said) -> str:
+    return f"{said[0]} {','.join(map(str, said[1])) or '-'}"
+
+
+def line(outcome: Outcome) -> str:
+    """One row; below it what was wrong, and what else was said."""
+    case = outcome.case
+    expected = " | ".join(_ranks(one) for one in case.expected) or "nothing"
+    last = "; ".join(_ranks(_said(one)) for one in outcome.last) or "nothing"
+    seconds = f"{outcome.named_s:5.1f}" if case.expected and outcome.named_s is not None else "    -"
+    verdict = "ok" if outcome.right else "WRONG"
+    first = f"{case.name:<19} {expected[:44]:<44} {last[:36]:<36} {seconds} {len(outcome.wrong):>3}  {verdict}"
+    rows = [first]
+    for mark, found in (("wrong", outcome.wrong), ("beside", outcome.beside)):
+        rows += [
+            f"    {mark} {begin:+.1f}..{end:+.1f} s {one.severity} {one.kind}: {one.summary}"
+            for begin, end, one in found.values()
+        ]
+    if not outcome.right:
+        rows += [f"    at the end {one.severity} {one.kind}: {one.summary}" for one in outcome.last]
+    rows += [f"    {part}" for part in outcome.trouble.splitlines()[:30]]
+    return "\n".join(rows)
+
+
+HEAD = f"{'CASE':<19} {'EXPECTED':<44} {'SAID AT THE END':<36} {'S':>5} {'BAD':>3}"
+
+
+def measure(options: argparse.Namespace) -> Iterator[Row]:
+    """Rows over all cases; the table of the cases goes to stdout as they end."""
+    names = options.case.split(",") if options.case else list(CASES)
+    unknown = [name for name in names if name not in CASES]
+    if unknown:
+        raise StageError(f"no case named {', '.join(unknown)}; there are: {', '.join(CASES)}")
+    print(HEAD, flush=True)
+    outcomes = []
+    for name in names:
+        for _ in range(options.repeat):
+            outcomes.append(run(CASES[name], options.rename))
+            print(line(outcomes[-1]), flush=True)
+    yield from rows(outcomes)
+
+
+def rows(outcomes: list[Outcome]) -> Iterator[Row]:
+    """Right verdicts, p95 of their seconds, wrong critical findings, silence on healthy jobs."""
+    faults = [one for one in outcomes if one.case.expected]
+    healthy = [one for one in outcomes if not one.case.expected]
+    bad = sum(len(one.wrong) for one in faults)
+    if faults:
+        right = sum(one.named_s is not None and not one.trouble for one in faults)
+        ratio = right / len(faults)
+        missed = ", ".join(one.case.name for one in faults if one.named_s is None)
+        yield Row("faults named right", f"{right} of {len(faults)}", ">= 95 %", ratio >= RIGHT_BAR_RATIO, missed)
+        seconds = sorted(NAME_S if one.named_s is None else one.named_s for one in faults)
+        p95 = seconds[min(len(seconds) - 1, int(0.95 * len(seconds)))]
+        detail = (
+            f"median {seconds[len(seconds) // 2]:.1f} s, longest {seconds[-1]:.1f} s; not named counts {NAME_S:.0f} s"
+        )
+        yield Row("seconds to the right verdict, p95", f"{p95:.1f} s", "<= 10 s", p95 <= SECONDS_BAR_S, detail)
+        yield Row("wrong critical findings about faults", str(bad), "0", bad == 0)
+    if healthy:
+        silent = sum(one.right for one in healthy)
+        loud = ", ".join(one.case.name for one in healthy if not one.right)
+        yield Row("healthy jobs left in peace", f"{silent} of {len(healthy)}", "all", silent == len(healthy), loud)

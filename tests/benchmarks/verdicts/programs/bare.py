@@ -1,0 +1,235 @@
+"""Collectives in a loop and nothing else; one shape an argument."""
+
+import json
+import os
+import select
+import sys
+import tempfile
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+
+
+def mark():
+    print(json.dumps({"fault_unix_ns": time.time_ns()}), flush=True)
+
+
+def open_feed(folder):
+    path = os.path.join(folder, "feed")
+    os.mkfifo(path)
+    with open(path) as stream:
+        return stream.read()
+
+
+def linger_in_poll():
+    into, _out = os.pipe()
+    poller = select.poll()
+    poller.register(into, select.POLLIN)
+    poller.poll()
+
+
+def ingest(rank):
+    """A named pipe that nobody writes to."""
+    values = torch.ones(256)
+    for step in range(100_000):
+        dist.all_reduce(values)
+        time.sleep(0.03)
+        if step == 60 and rank == 1:
+            mark()
+            open_feed(tempfile.mkdtemp())
+
+
+def two_sides(rank):
+    """The upper half of the ranks stays outside."""
+    total = torch.zeros(8)
+    for step in range(100_000):
+        if step == 80 and rank >= dist.get_world_size() // 2:
+            mark()
+            linger_in_poll()
+        dist.all_reduce(total)
+        dist.broadcast(total, src=0)
+        time.sleep(0.02)
+
+
+def checkpoints(rank):
+    """A barrier every ten steps, which one rank never reaches."""
+    weights = torch.zeros(1024)
+    done = threading.Event()
+    for step in range(100_000):
+        dist.all_reduce(weights)
+        time.sleep(0.02)
+        if step % 10 == 9:
+            if step == 89 and rank == 1:
+                mark()
+                done.wait()
+            dist.barrier()
+
+
+def passed_over(rank):
+    """One rank passes the barrier over and goes on reducing."""
+    weights = torch.zeros(2048)
+    for step in range(100_000):
+        dist.all_reduce(weights)
+        time.sleep(0.02)
+        if step % 10 == 9:
+            if step == 89 and rank == 1:
+                mark()
+                continue
+            dist.barrier()
+
+
+def metrics_first(rank):
+    """One rank gathers before it reduces."""
+    norm, table = torch.ones(64), [torch.zeros(64) for _ in range(dist.get_world_size())]
+    for step in range(100_000):
+        time.sleep(0.03)
+        if step == 70 and rank == 2:
+            mark()
+            dist.all_gather(table, norm)
+            dist.all_reduce(norm)
+        else:
+            dist.all_reduce(norm)
+            dist.all_gather(table, norm)
+
+
+def logs_more(rank):
+    """One rank reduces once more, for its log."""
+    gradient, lead = torch.zeros(512), torch.zeros(512)
+    for step in range(100_000):
+        time.sleep(0.03)
+        dist.all_reduce(gradient)
+        if step == 70 and rank == 0:
+            mark()
+            dist.all_reduce(torch.ones(512))
+        dist.broadcast(lead, src=1)
+
+
+def larger(rank):
+    """Four million values on one side, eight on the other."""
+    dense = torch.zeros(4_000_000)
+    for step in range(100_000):
+        if step == 12 and rank == 1:
+            mark()
+            dense = torch.zeros(8_000_000)
+        dist.all_reduce(dense)
+        dist.barrier()
+        time.sleep(0.2)
+
+
+def wider(rank):
+    """Doubles on one rank, floats on the others."""
+    dense = torch.zeros(4_000_000)
+    for step in range(100_000):
+        if step == 12 and rank == 0:
+            mark()
+            dense = dense.double()
+        dist.all_reduce(dense)
+        dist.barrier()
+        time.sleep(0.2)
+
+
+def spinner(rank):
+    """An endless computation on one rank."""
+    vote = torch.zeros(4)
+    for step in range(100_000):
+        dist.all_reduce(vote)
+        time.sleep(0.02)
+        if step == 80 and rank == 0:
+            mark()
+            residual = 1.0
+            while residual > 0:
+                residual = residual / 2 + 1e-9
+
+
+def steady(rank):
+    """Ends well."""
+    values = torch.ones(16)
+    for _ in range(250):
+        dist.all_reduce(values)
+        time.sleep(0.03)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def one_pause(rank):
+    """One slow step of four seconds."""
+    values = torch.ones(16)
+    for step in range(400):
+        dist.all_reduce(values)
+        time.sleep(0.03)
+        if step == 100 and rank == 1:
+            until = time.monotonic() + 4
+            while time.monotonic() < until:
+                sorted(range(20_000))
+
+
+def validating(rank):
+    """Rank 0 evaluates for twelve seconds, the others wait in a barrier."""
+    values = torch.ones(16)
+    for _epoch in range(2):
+        for _ in range(60):
+            dist.all_reduce(values)
+            time.sleep(0.03)
+        if rank == 0:
+            until = time.monotonic() + 12
+            while time.monotonic() < until:
+                torch.mm(torch.ones(128, 128), torch.ones(128, 128))
+        dist.barrier()
+
+
+def saving(rank):
+    """Rank 0 writes for ten seconds."""
+    values = torch.ones(16)
+    blob = bytes(1 << 20)
+    for _epoch in range(2):
+        for _ in range(60):
+            dist.all_reduce(values)
+            time.sleep(0.03)
+        if rank == 0:
+            until = time.monotonic() + 10
+            with tempfile.TemporaryFile() as file:
+                while time.monotonic() < until:
+                    file.write(blob)
+                    file.seek(0)
+                    time.sleep(0.05)
+        dist.barrier()
+
+
+def slow_import(rank):
+    """Eight seconds of start-up on one rank before it joins: runs without a group until then."""
+    until = time.monotonic() + (8 if rank == 1 else 2)
+    while time.monotonic() < until:
+        compile("x = 1\n" * 2000, "generated", "exec")
+
+
+def crowd(rank):
+    """Busy neighbours: three threads of a child process that only compute."""
+    import subprocess
+
+    neighbours = []
+    if rank == 0:
+        loop = "import time\nend = time.time() + 10\nwhile time.time() < end: pass"
+        neighbours = [subprocess.Popen([sys.executable, "-c", loop]) for _ in range(3)]
+    values = torch.ones(64)
+    for _ in range(200):
+        dist.all_reduce(values)
+        torch.mm(torch.ones(200, 200), torch.ones(200, 200))
+        time.sleep(0.03)
+    for neighbour in neighbours:
+        neighbour.wait()
+    dist.barrier()
+
+
+def main():
+    shape = sys.argv[1]
+    if shape == "slow_import":
+        slow_import(int(os.environ["RANK"]))
+        shape = "steady"
+    dist.init_process_group("gloo")
+    globals()[shape](dist.get_rank())
+
+
+if __name__ == "__main__":
+    main()

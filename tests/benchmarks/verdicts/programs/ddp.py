@@ -1,0 +1,258 @@
+"""Data-parallel training with a DataLoader; what one rank does differently is the argument."""
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+
+def mark():
+    print(json.dumps({"fault_unix_ns": time.time_ns()}), flush=True)
+
+
+class Rows(Dataset):
+    def __init__(self, count, bad=None):
+        self.count, self.bad = count, bad
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        time.sleep(0.001)
+        row = torch.full((32,), float(index % 5))
+        return row * float("nan") if index == self.bad else row
+
+
+class Trainer:
+    def __init__(self):
+        self.rank = dist.get_rank()
+        net = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+        self.model = DistributedDataParallel(net)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
+
+    def forward_backward(self, batch):
+        loss = self.model(batch).pow(2).mean()
+        loss.backward()
+        return loss
+
+    def step(self, batch):
+        self.optimizer.zero_grad()
+        loss = self.forward_backward(batch)
+        self.optimizer.step()
+        time.sleep(0.03)
+        return loss
+
+    def endless(self):
+        while True:
+            yield from DataLoader(Rows(800), batch_size=8)
+
+
+def skips_bad(trainer):
+    """A batch that is not a number is left out on one rank; then the epoch's results are gathered."""
+    bad = 500 if trainer.rank == 1 else None
+    for batch in DataLoader(Rows(640, bad), batch_size=8):
+        if batch.isnan().any():
+            mark()
+            continue
+        trainer.step(batch)
+    found = [torch.zeros(3) for _ in range(dist.get_world_size())]
+    dist.all_gather(found, torch.ones(3))
+    dist.barrier()
+
+
+def out_of_step(trainer):
+    """One rank believes that it still accumulates."""
+    flag = torch.zeros(1)
+    for number, batch in enumerate(trainer.endless()):
+        last = number % 4 == 3
+        if trainer.rank == 2 and number == 83:
+            mark()
+            last = False
+        with contextlib.nullcontext() if last else trainer.model.no_sync():
+            trainer.forward_backward(batch)
+        time.sleep(0.02)
+        if number % 4 == 3:
+            trainer.optimizer.step()
+            trainer.optimizer.zero_grad()
+            dist.broadcast(flag, src=0)
+
+
+def accumulates(trainer):
+    """Healthy accumulation."""
+    for number, batch in enumerate(trainer.endless()):
+        if number == 240:
+            break
+        with contextlib.nullcontext() if number % 8 == 7 else trainer.model.no_sync():
+            trainer.forward_backward(batch)
+        if number % 8 == 7:
+            trainer.optimizer.step()
+            trainer.optimizer.zero_grad()
+        time.sleep(0.03)
+    dist.barrier()
+
+
+def tries_again(trainer):
+    """An exception is swallowed, and the batch tried again and again."""
+    for number, batch in enumerate(trainer.endless()):
+        while True:
+            try:
+                if trainer.rank == 1 and number >= 60:
+                    if number == 60 and not getattr(trainer, "said", False):
+                        trainer.said = True
+                        mark()
+                    raise ValueError("sample without a label")
+                trainer.step(batch)
+                break
+            except ValueError:
+                time.sleep(0.5)
+
+
+def runs_dry(trainer):
+    """One rank has fewer batches and is done."""
+    count = 480 if trainer.rank == 0 else 4000
+    for batch in DataLoader(Rows(count), batch_size=8):
+        trainer.step(batch)
+    mark()
+
+
+def runs_dry_and_waits(trainer):
+    """One rank has fewer batches, and goes to the barrier at the epoch's end."""
+    count = 480 if trainer.rank == 2 else 4000
+    for batch in DataLoader(Rows(count), batch_size=8):
+        trainer.step(batch)
+    mark()
+    dist.barrier()
+
+
+def leaves(trainer):
+    """One rank calls exit."""
+    for number, batch in enumerate(trainer.endless()):
+        if number == 60 and trainer.rank == 1:
+            mark()
+            sys.exit(0)
+        trainer.step(batch)
+
+
+def good_enough(trainer):
+    """Early stopping decided on one rank, which then writes its report for a while."""
+    best = 0
+    for number, batch in enumerate(trainer.endless()):
+        trainer.step(batch)
+        best += trainer.rank == 2 and number > 50
+        if best >= 10:
+            mark()
+            break
+    time.sleep(3.0)
+
+
+def raises(trainer):
+    """A missing key on one rank."""
+    table = dict.fromkeys(range(60), 1)
+    for number, batch in enumerate(trainer.endless()):
+        if trainer.rank == 1 and number == 60:
+            mark()
+        if trainer.rank == 1:
+            table[number]
+        trainer.step(batch)
+
+
+def raises_and_stays(trainer):
+    """The same, with a thread that keeps the process alive."""
+    inbox = queue.Queue()
+    threading.Thread(target=inbox.get).start()
+    for number, batch in enumerate(trainer.endless()):
+        if trainer.rank == 0 and number == 60:
+            mark()
+            raise RuntimeError("loss is not finite")
+        trainer.step(batch)
+
+
+def rotates(trainer):
+    """Each step another rank is the slow one."""
+    for number, batch in enumerate(trainer.endless()):
+        if number == 120:
+            break
+        if number % dist.get_world_size() == trainer.rank:
+            time.sleep(0.12)
+        trainer.step(batch)
+
+
+def lengths(trainer):
+    """Work differs from step to step, differently on each rank."""
+    generator = torch.Generator().manual_seed(trainer.rank)
+    for number, batch in enumerate(trainer.endless()):
+        if number == 180:
+            break
+        for _ in range(int(torch.randint(0, 30, (), generator=generator))):
+            torch.mm(torch.ones(128, 128), torch.ones(128, 128))
+        trainer.step(batch)
+
+
+def joined(trainer):
+    """Uneven input under Join: the early one shadows the others' collectives."""
+    count = 320 if trainer.rank == 0 else 1600
+    with Join([trainer.model]):
+        for batch in DataLoader(Rows(count), batch_size=8):
+            trainer.step(batch)
+    dist.barrier()
+
+
+def compiled(trainer):
+    """The first step compiles."""
+    trainer.model = torch.compile(trainer.model, backend=os.environ.get("BACKEND", "inductor"))
+    for number, batch in enumerate(trainer.endless()):
+        if number == 60:
+            break
+        trainer.step(batch)
+
+
+def again(trainer):
+    """The first attempt fails on one rank, the second goes on."""
+    attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    if attempt:
+        print(json.dumps({"again_unix_ns": time.time_ns()}), flush=True)
+    for number, batch in enumerate(trainer.endless()):
+        if number == 150:
+            break
+        if attempt == 0 and number == 50 and trainer.rank == 1:
+            mark()
+            raise OSError("node lost")
+        trainer.step(batch)
+
+
+def on_and_on(trainer):
+    """Until somebody ends it."""
+    for number, batch in enumerate(trainer.endless()):
+        if number == 60:
+            print(json.dumps({"ready": True}), flush=True)
+        trainer.step(batch)
+
+
+def struck(trainer):
+    """One rank is killed."""
+    for number, batch in enumerate(trainer.endless()):
+        if number == 60 and trainer.rank == 1:
+            mark()
+            os.kill(os.getpid(), signal.SIGKILL)
+        trainer.step(batch)
+
+
+def main():
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    globals()[sys.argv[1]](Trainer())
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

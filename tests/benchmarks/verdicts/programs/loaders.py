@@ -1,0 +1,64 @@
+"""Training and validation loaders with workers."""
+
+import json
+import os
+import signal
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+
+def mark():
+    print(json.dumps({"fault_unix_ns": time.time_ns()}), flush=True)
+
+
+class Stream(IterableDataset):
+    def __init__(self, shape, count):
+        self.shape, self.count = shape, count
+
+    def __iter__(self):
+        info = get_worker_info()
+        mine = info is not None and os.environ["RANK"] == "1" and info.id == 1
+        for number in range(self.count):
+            if mine and number == 40 and self.shape == "starves":
+                mark()
+                into, _out = os.pipe()
+                os.read(into, 1)
+            if mine and number == 40 and self.shape == "helper_dies":
+                mark()
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(0.02)
+            yield torch.full((16,), float(number))
+
+
+def epochs(shape, count, times, pause):
+    training = DataLoader(Stream(shape, count), batch_size=2, num_workers=2)
+    checking = DataLoader(Stream("", 20), batch_size=4, num_workers=0)
+    weight = torch.zeros(16, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for _ in range(times):
+        for number, rows in enumerate(training):
+            loss = (rows @ weight).sum()
+            loss.backward()
+            dist.all_reduce(weight.grad)
+            optimizer.step()
+            optimizer.zero_grad()
+            time.sleep(pause)
+            if shape == "taken" and number == 60 and dist.get_rank() == 1:
+                mark()
+                os.kill(os.getpid(), signal.SIGKILL)
+        with torch.no_grad():
+            for rows in checking:
+                seen = (rows @ weight).sum()
+                dist.all_reduce(seen)
+
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    if sys.argv[1] == "restarts":
+        epochs("", 60, 4, 0.03)
+    else:
+        epochs(sys.argv[1], 4000, 1, 0.01)

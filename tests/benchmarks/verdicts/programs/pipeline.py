@@ -1,0 +1,181 @@
+"""Stages that hand tensors on, by send and recv and in batches."""
+
+import json
+import os
+import queue
+import socket
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+SIZE = 1024
+
+
+def mark():
+    print(json.dumps({"fault_unix_ns": time.time_ns()}), flush=True)
+
+
+def relay_on(activation, rank, last):
+    """One micro-batch forwards and its gradient back."""
+    if rank > 0:
+        dist.recv(activation, src=rank - 1)
+    if rank < last:
+        dist.send(activation, dst=rank + 1)
+        dist.recv(activation, src=rank + 1)
+    if rank > 0:
+        dist.send(activation, dst=rank - 1)
+
+
+def ring(rank, last):
+    """Everybody receives first."""
+    x = torch.zeros(SIZE)
+    for step in range(100_000):
+        relay_on(x, rank, last)
+        time.sleep(0.03)
+        if step == 60:
+            mark()
+            dist.recv(x, src=(rank - 1) % (last + 1))
+            dist.send(x, dst=(rank + 1) % (last + 1))
+
+
+def push(rank, last):
+    """Neighbours send large tensors to each other first."""
+    x = torch.zeros(SIZE)
+    large, there = torch.zeros(16_000_000), torch.zeros(16_000_000)
+    for step in range(100_000):
+        relay_on(x, rank, last)
+        time.sleep(0.03)
+        if step == 60:
+            mark()
+            dist.send(large, dst=1 - rank)
+            dist.recv(there, src=1 - rank)
+
+
+def label(rank, last):
+    """The tag differs."""
+    x = torch.zeros(SIZE)
+    for step in range(100_000):
+        tag = step + 1 if rank == 1 and step == 60 else step
+        if tag != step:
+            mark()
+        if rank == 0:
+            dist.send(x, dst=1, tag=step)
+            dist.recv(x, src=1, tag=step)
+        elif rank == 1:
+            dist.recv(x, src=0, tag=tag)
+            dist.send(x, dst=0, tag=step)
+        time.sleep(0.03)
+
+
+def neighbour(rank, last):
+    """The last stage listens to the wrong one."""
+    x = torch.zeros(SIZE)
+    for step in range(100_000):
+        if rank == last and step == 60:
+            mark()
+            dist.recv(x, src=0)
+            dist.send(x, dst=rank - 1)
+        else:
+            relay_on(x, rank, last)
+        time.sleep(0.03)
+
+
+def branch(rank, last):
+    """The first stage goes to a reduction that the others do not share."""
+    x = torch.zeros(SIZE)
+    for step in range(100_000):
+        if step == 60 and rank == 0:
+            mark()
+            dist.all_reduce(x)
+        relay_on(x, rank, last)
+        time.sleep(0.03)
+
+
+def dozes(rank, last):
+    """A middle stage does nothing any more."""
+    x = torch.zeros(SIZE)
+    for step in range(100_000):
+        if step == 60 and rank == 1:
+            mark()
+            queue.Queue().get()
+        relay_on(x, rank, last)
+        time.sleep(0.03)
+
+
+def uneven_stages(rank, last):
+    """Healthy: one stage takes long, the others wait by design."""
+    x = torch.zeros(SIZE)
+    for _ in range(60):
+        if rank == 1:
+            until = time.monotonic() + 0.15
+            while time.monotonic() < until:
+                torch.mm(torch.ones(64, 64), torch.ones(64, 64))
+        relay_on(x, rank, last)
+    dist.barrier()
+
+
+def batches(rank, last, steps=150, odd=None):
+    """Healthy: all neighbours at once."""
+    out, back = torch.zeros(SIZE), torch.zeros(SIZE)
+    for step in range(steps):
+        if step == odd and rank == 2:
+            mark()
+            time.sleep(1e6)
+        exchange = [
+            dist.P2POp(dist.isend, out, (rank + 1) % (last + 1)),
+            dist.P2POp(dist.irecv, back, (rank - 1) % (last + 1)),
+        ]
+        for work in dist.batch_isend_irecv(exchange):
+            work.wait()
+        time.sleep(0.04)
+
+
+def batch_stands(rank, last):
+    """A ring of batches in which one rank falls asleep."""
+    batches(rank, last, 100_000, 60)
+
+
+def orders(rank, last):
+    """Healthy: workers wait for work, the master for requests that come over a socket, at first none."""
+    order = torch.zeros(2)
+    if rank:
+        while True:
+            dist.recv(order, src=0)
+            if order[0] < 0:
+                return
+            dist.send(order, dst=0)
+    server = socket.socket()
+    server.bind(("127.0.0.1", 0))
+    server.listen()
+    server.settimeout(14)
+    try:
+        server.accept()
+    except TimeoutError:
+        order[0] = -1
+        for peer in range(1, last + 1):
+            dist.send(order, dst=peer)
+
+
+def desk(rank, last):
+    """Healthy: workers wait in a broadcast, the master at a queue."""
+    order = torch.zeros(1)
+    requests = queue.Queue()
+    while order[0] == 0:
+        if rank == 0:
+            try:
+                requests.get(timeout=14)
+            except queue.Empty:
+                order[0] = 1
+        dist.broadcast(order, src=0)
+
+
+def main():
+    dist.init_process_group("gloo")
+    globals()[sys.argv[1]](dist.get_rank(), dist.get_world_size() - 1)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Collectives with a root, sub-groups in a ring, and models with buffers."""
+
+import json
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+
+def mark():
+    print(json.dumps({"fault_unix_ns": time.time_ns()}), flush=True)
+
+
+def collects(rank, size):
+    """Rank 0 gathers; one rank sleeps instead of sending, those before it have long gone on."""
+    mine = torch.ones(32)
+    for step in range(100_000):
+        if step == 70 and rank == 2:
+            mark()
+            time.sleep(1e6)
+        dist.gather(mine, [torch.zeros(32) for _ in range(size)] if rank == 0 else None, dst=0)
+        dist.broadcast(mine, src=0)
+        time.sleep(0.02)
+
+
+def hands_out(rank, size):
+    """The root of a scatter does not come."""
+    mine = torch.ones(32)
+    for step in range(100_000):
+        if step == 70 and rank == 1:
+            mark()
+            time.sleep(1e6)
+        dist.scatter(mine, [torch.ones(32) for _ in range(size)] if rank == 1 else None, src=1)
+        dist.all_reduce(mine)
+        time.sleep(0.02)
+
+
+def sums_up(rank, size):
+    """A reduction to rank 0 that one rank leaves out, going on with a broadcast."""
+    mine = torch.ones(100_000)
+    for step in range(100_000):
+        if step == 70 and rank == 1:
+            mark()
+        else:
+            dist.reduce(mine, dst=0)
+        dist.broadcast(mine[:16].clone(), src=0)
+        time.sleep(0.02)
+
+
+def triangle(rank, size):
+    """Three groups of two, each rank begins with another."""
+    groups = [dist.new_group([first, (first + 1) % 3]) for first in range(3)]
+    mine = torch.ones(64)
+    for step in range(100_000):
+        order = [rank, (rank - 1) % 3] if step == 50 else sorted([rank, (rank - 1) % 3])
+        if step == 50:
+            mark()
+        for number in order:
+            dist.all_reduce(mine, group=groups[number])
+        time.sleep(0.03)
+
+
+def evaluates_alone(rank, size):
+    """Rank 0 evaluates with the wrapped model, whose buffers are broadcast; the others are at the barrier."""
+    net = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.BatchNorm1d(16))
+    model = torch.nn.parallel.DistributedDataParallel(net)
+    rows = torch.randn(8, 16)
+    for step in range(100_000):
+        model(rows).sum().backward()
+        time.sleep(0.02)
+        if step % 50 == 49:
+            if rank == 0:
+                mark()
+                model(rows)
+            dist.barrier()
+
+
+def inner_mismatch(rank, size):
+    """Two of four ranks reduce another number of values in their own group."""
+    pair = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
+    everyone = torch.ones(8)
+    for step in range(100_000):
+        dist.all_reduce(everyone)
+        if step == 50 and rank == 3:
+            mark()
+            dist.barrier(group=pair)
+        else:
+            dist.all_reduce(everyone, group=pair)
+        time.sleep(0.03)
+
+
+def odd_one_asleep(rank, size):
+    """Work in pairs, one rank stands, and only its partner waits at first."""
+    pair = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
+    values = torch.ones(8)
+    for step in range(100_000):
+        for _ in range(20):
+            if step == 8 and rank == 3:
+                mark()
+                time.sleep(1e6)
+            dist.all_reduce(values, group=pair)
+            time.sleep(0.02)
+        if step % 100 == 99:
+            dist.all_reduce(values)
+
+
+def main():
+    dist.init_process_group("gloo")
+    globals()[sys.argv[1]](dist.get_rank(), dist.get_world_size())
+
+
+if __name__ == "__main__":
+    main()

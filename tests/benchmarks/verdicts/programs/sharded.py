@@ -1,0 +1,81 @@
+"""Fully sharded layers on CPU."""
+
+import json
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+
+def mark():
+    print(json.dumps({"fault_unix_ns": time.time_ns()}), flush=True)
+
+
+class Experts(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.trunk = torch.nn.Linear(64, 64)
+        self.expert = torch.nn.Linear(64, 64)
+        self.head = torch.nn.Linear(64, 1)
+
+    def forward(self, x, routed):
+        x = self.trunk(x)
+        if routed:
+            x = x + self.expert(x)
+        return self.head(x)
+
+
+def build():
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    net = Experts()
+    for layer in (net.trunk, net.expert, net.head):
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(net, mesh=mesh)
+
+
+def slow_disk():
+    into, _out = os.pipe()
+    with os.fdopen(into) as file:
+        file.readline()
+
+
+def train(shape):
+    net = build()
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+    rank = dist.get_rank()
+    for step in range(100 if shape == "plain" else 100_000):
+        if shape == "keeps_alone" and step == 50:
+            if rank == 0:
+                mark()
+                get_model_state_dict(net, options=StateDictOptions(full_state_dict=True))
+            dist.barrier()
+        if shape == "reads" and step == 50 and rank == 1:
+            mark()
+            slow_disk()
+        routed = True
+        if shape == "unrouted" and step == 50 and rank == dist.get_world_size() - 1:
+            mark()
+            routed = False
+        net(torch.ones(4, 64), routed).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        time.sleep(0.03)
+        if shape == "plain" and step == 60:
+            get_model_state_dict(net, options=StateDictOptions(full_state_dict=True))
+            if rank == 0:
+                until = time.monotonic() + 3
+                while time.monotonic() < until:
+                    json.dumps(list(range(1000)))
+            dist.barrier()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    train(sys.argv[1])
+    dist.destroy_process_group()

@@ -1,0 +1,279 @@
+"""The backend fails, and no rank went first: who reports it is not blamed, who is behind it is, if anything tells."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddtop.diagnosis.rules.comm_error import address_in, named_in
+from ddtop.wire.records import GroupProgress
+from tests.jobs import FakeJob
+
+KIND = "comm-error"
+CLOSED = "[/src/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:41233. This is typically caused by a remote worker crashing."
+TIMED_OUT = "[/src/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 8000ms for recv operation to complete"
+BARRIER = "[Rank 0]: Rank 2 failed to pass monitoredBarrier in 3000 ms Original exception: ..."
+
+
+def training(world_size=3):
+    job = FakeJob(world_size)
+    job.trains(10)
+    return job
+
+
+def fails(job, *numbers, text=CLOSED, kind="RuntimeError", leaves=True):
+    for number in numbers:
+        job.ranks[number].raises(kind, text)
+        if leaves:
+            job.ranks[number].ends(1, later_s=0.2)
+
+
+def brief(finding):
+    return finding.severity, finding.kind, finding.ranks, finding.victims
+
+
+def test_a_cut_link_blames_nobody_and_says_what_is_excluded():
+    """A switch was restarted: all ranks said "connection closed by peer", and rank 0's traceback was read for an hour."""
+    job = training()
+    job.others_wait()
+    job.passes(1)
+    fails(job, 0, 1, 2)
+    job.passes(4)
+
+    finding = job.finding()
+
+    assert brief(finding) == ("critical", KIND, (), (0, 1, 2))
+    assert finding.summary == (
+        "all_reduce #101 of default_pg failed on ranks 0-2: Connection closed by peer [10.0.0.2]:41233; no rank has crashed, "
+        "was killed or stopped: look at the network, not at the rank that reports it"
+    )
+    assert "the peer's address: 10.0.0.2:41233" in finding.evidence
+    assert "ss -tni dst 10.0.0.2" in finding.advice
+
+
+def test_it_stands_while_others_still_wait_for_the_rank_that_reports_it():
+    """Its process lingers: by the numbers alone it would be the one that has not joined."""
+    job = training()
+    job.others_wait()
+    job.passes(1)
+    fails(job, 1, leaves=False)
+    job.passes(12)
+
+    assert job.ever() == [("critical", KIND, ())]
+
+
+def test_a_death_that_is_heard_of_a_second_later_is_the_finding_and_nothing_else_ever_was():
+    """The killed rank's host was busy: its relay's news came after the peers' errors."""
+    job = training()
+    fails(job, 0, 1)
+    job.ranks[2].gone = True
+    job.passes(1)
+    job.ranks[2].gone = False
+    job.ranks[2].ends(signal=9)
+    job.passes(5)
+
+    assert job.ever() == [("critical", "rank-killed", (2,))]
+
+
+@pytest.mark.parametrize("kind", ["ValueError", "ConnectionResetError"])
+def test_an_exception_of_the_program_s_own_is_a_crash(kind):
+    """Rank 1's object store reset the connection, its peers' backend said the same words a moment later."""
+    job = training()
+    fails(job, 1, kind=kind, text="Connection reset by peer")
+    job.passes(0.5)
+    fails(job, 0, 2)
+    job.passes(5)
+
+    assert job.ever() == [("critical", "rank-crashed", (1,))]
+
+
+def test_an_error_of_a_dataloader_worker_is_a_crash():
+    job = training()
+    fails(job, 1, text="Caught ConnectionResetError in DataLoader worker process 0. Original: connection reset by peer")
+    job.passes(5)
+
+    assert job.kinds() == [("critical", "rank-crashed", (1,))]
+
+
+def test_an_error_before_the_first_collective_is_no_matter_of_this_rule():
+    """connectFullMesh failed in init_process_group."""
+    job = FakeJob(2)
+    for rank in job.ranks:
+        rank.trains, rank.progress, rank.iteration = False, -1.7e9, None
+        rank.is_in_init()
+    job.passes(2)
+    fails(job, 0, 1, text="Gloo connectFullMesh failed with Connection reset by peer")
+    job.passes(4)
+
+    assert KIND not in {kind for _, kind, _ in job.ever()}
+
+
+# -- who is behind it
+
+
+def test_a_timeout_names_the_rank_that_had_not_joined():
+    """Eight seconds of timeout, a validation of sixty: the launcher has ended all, and the log names rank 0."""
+    job = training()
+    job.ranks[2].stands_at("validate", "/home/ada/eval.py", 31)
+    job.others_wait(2)
+    job.passes(8)
+    fails(job, 0, 1, text=TIMED_OUT)
+    job.passes(0.5)
+    job.ranks[2].ends(signal=15)
+    job.passes(4)
+
+    finding = job.finding()
+
+    assert brief(finding) == ("critical", KIND, (2,), (0, 1))
+    assert finding.summary == (
+        "all_reduce #101 of default_pg timed out on ranks 0,1: rank 2 had not joined it (last seen in validate, eval.py:31)"
+    )
+    assert finding.advice.startswith("see why rank 2 did not come in time")
+
+
+def test_while_that_rank_lives_and_others_wait_its_own_finding_stands():
+    """Only one of the waiters has given up yet."""
+    job = training()
+    job.ranks[2].stands_at("validate", "/home/ada/eval.py", 31)
+    job.others_wait(2)
+    job.passes(8)
+    fails(job, 0, text=TIMED_OUT)
+    job.passes(4)
+
+    assert job.ever() == [("critical", "not-in-collective", (2,))]
+
+
+def test_a_stopped_rank_explains_the_timeouts():
+    job = training()
+    job.ranks[2].is_stopped()
+    job.others_wait(2)
+    job.passes(8)
+    fails(job, 0, 1, text=TIMED_OUT)
+    job.passes(4)
+
+    assert job.ever() == [("critical", "rank-stopped", (2,))]
+
+
+def test_monitored_barrier_names_the_rank_itself():
+    job = training()
+    job.ranks[2].stands_at("load")
+    job.passes(1)
+    fails(job, 0, text=BARRIER)
+    fails(job, 1, text="Rank 1 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank.")  # fmt: skip
+    job.passes(0.5)
+    job.ranks[2].ends(signal=15)
+    job.passes(3)
+
+    finding = job.finding()
+
+    assert brief(finding) == ("critical", KIND, (2,), (0, 1))
+    assert (
+        finding.summary == "monitored_barrier failed on ranks 0,1: rank 2 did not come (last seen in load, train.py:40)"
+    )
+
+
+def test_a_rank_that_left_its_group_is_named():
+    """destroy_process_group on one rank, which then exports the model; the others had one step more."""
+    job = training()
+    job.ranks[1].phase = "leaving"
+    job.ranks[1].works_at("export")
+    job.passes(1)
+    fails(job, 0, 2)
+    job.passes(0.5)
+    job.ranks[1].ends(signal=15)
+    job.passes(3)
+
+    finding = job.finding()
+
+    assert brief(finding) == ("critical", KIND, (1,), (0, 2))
+    assert "rank 1 has left its process group" in finding.summary
+    assert "dist.barrier() before destroy_process_group()" in finding.advice
+
+
+def test_a_rank_that_leaves_after_the_error_did_not_cause_it():
+    """The launcher's SIGTERM, and a handler that cleans up."""
+    job = training()
+    fails(job, 0, 2)
+    job.passes(1.5)
+    job.ranks[1].phase = "leaving"
+    job.passes(1)
+    job.ranks[1].ends(signal=15)
+    job.passes(3)
+
+    assert job.kinds() == [("critical", KIND, ())]
+
+
+def test_a_rank_that_is_not_heard_any_more_is_named():
+    """Its host lost power: nobody is left there to say that it died."""
+    job = training()
+    job.ranks[2].reports = job.ranks[2].trains = False
+    job.passes(2)
+    fails(job, 0, 1)
+    job.passes(4)
+
+    finding = job.finding()
+
+    assert brief(finding) == ("critical", KIND, (2,), (0, 1))
+    assert "rank 2 has not been heard for" in finding.summary
+
+
+# -- NCCL says so before it ends the rank
+
+
+def test_what_nccl_says_of_its_connections_stands_before_it_ends_the_rank(monkeypatch):
+    """The watchdog has seen the error and sleeps a minute before it aborts."""
+    job = training()
+    job.others_wait()
+    rank = job.ranks[0]
+    whole = rank.state
+
+    def state():
+        found = whole()
+        groups = tuple(GroupProgress(*(getattr(one, name) for name in one.__struct_fields__[:6]), "REMOTE_ERROR") for one in found.groups)  # fmt: skip
+        return type(found)(*(groups if name == "groups" else getattr(found, name) for name in found.__struct_fields__))
+
+    monkeypatch.setattr(rank, "state", state)
+    job.passes(12)
+
+    finding = job.finding()
+
+    assert job.ever() == [("critical", KIND, ())]
+    assert brief(finding) == ("critical", KIND, (), (0,))
+    assert "its backend says REMOTE_ERROR" in finding.summary
+
+
+# -- foreign text
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"),
+    [
+        (BARRIER, (2,)),
+        ("Ranks 1, 2 failed to pass monitoredBarrier in 2000 ms", (1, 2)),
+        ("received errors while waiting for send/recv from rank 7. Please check rank 7 logs for faulty rank.", (7,)),
+        ("[Rank 3] Watchdog caught collective operation timeout", ()),
+        (CLOSED, ()),
+    ],
+)
+def test_ranks_in_torch_s_words(text, ranks):
+    assert named_in(text) == ranks
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        (CLOSED, "10.0.0.2:41233"),
+        ("Connection closed by remote peer node1<44444>", "node1:44444"),
+        ("Connection reset by peer [fe80::1%eth0]:19", "fe80::1%eth0:19"),
+        ("Connection reset by peer", None),
+    ],
+)
+def test_addresses_in_the_backend_s_words(text, address):
+    assert address_in(text) == address
+
+
+@given(st.one_of(st.text(max_size=600), st.from_regex(r"ranks? [0-9, ]{0,40} failed to pass", fullmatch=False)))
+def test_whatever_the_text_says_the_numbers_are_ranks(text):
+    assert all(0 <= rank < 10**7 for rank in named_in(text))
+    assert address_in(text) is None or ":" in address_in(text)

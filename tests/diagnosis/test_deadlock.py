@@ -1,0 +1,145 @@
+"""Waits for single ranks: who is named, and when nobody is."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddtop.wire.records import OpenCall
+from tests.jobs import FakeJob, unix_ns
+
+
+def calls(job, rank, name, peer=None, tag=0):
+    """That rank is in a call for single ranks from now on."""
+    one = job.ranks[rank]
+    one.stands_at("exchange", "/home/ada/pipe.py", 30 + rank)
+    one.calls.append(OpenCall(name, unix_ns(job.now), peer, tag, 1))
+
+
+def trained(ranks):
+    job = FakeJob(ranks)
+    job.trains(10)
+    return job
+
+
+def test_a_ring_of_receives_is_named_whole():
+    job = trained(3)
+    for rank in range(3):
+        calls(job, rank, "recv", (rank - 1) % 3)
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks, finding.victims) == ("critical", "wait-cycle", (0, 1, 2), ())
+    assert "rank 1 waits in recv from rank 0 (pipe.py:31 exchange)" in finding.summary
+
+
+def test_two_groups_in_opposite_order_are_a_cycle():
+    """Weights in one group, gradients in the other: rank 1 took them the other way around."""
+    job = trained(2)
+    job.new_group("a", 0, 1)
+    job.new_group("b", 0, 1)
+    job.ranks[0].waits_in("all_reduce", group="a")
+    job.ranks[1].waits_in("all_reduce", group="b")
+    job.passes(8)
+
+    assert (job.finding().kind, job.finding().ranks) == ("wait-cycle", (0, 1))
+
+
+def test_another_tag_names_both_sides_and_who_waits_for_them():
+    job = trained(3)
+    calls(job, 0, "send", 1, 6)
+    calls(job, 1, "recv", 0, 5)
+    job.ranks[2].waits_in()
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert (finding.kind, finding.ranks, finding.victims) == ("unmatched-p2p", (0, 1), (2,))
+    assert "the tags differ" in finding.summary
+
+
+def test_a_recv_whose_peer_is_in_a_collective_is_the_call_that_cannot_match():
+    """Rank 2 receives from rank 1, where it should from rank 0; rank 1 has nothing to send."""
+    job = trained(3)
+    calls(job, 2, "recv", 1)
+    calls(job, 0, "send", 2)
+    job.ranks[1].waits_in()
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert (finding.kind, finding.ranks, finding.victims) == ("unmatched-p2p", (2,), (0, 1))
+    assert "but rank 1 waits in all_reduce #101 of default_pg" in finding.summary
+
+
+def test_a_stage_that_stands_is_named_and_not_those_that_wait_for_it():
+    job = trained(4)
+    job.ranks[0].stands_at("load", "/home/ada/data.py", 12)
+    for rank in (1, 2, 3):
+        calls(job, rank, "recv", rank - 1)
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert (finding.kind, finding.ranks, finding.victims) == ("not-in-collective", (0,), (1, 2, 3))
+    assert finding.summary.startswith("rank 0 has been in load (data.py:12) for")
+
+
+def test_a_matched_pair_is_nobodys_fault():
+    """Four gigabytes on a slow link."""
+    job = trained(2)
+    calls(job, 0, "send", 1, 3)
+    calls(job, 1, "recv", 0, 3)
+    job.passes(30)
+
+    assert job.ever() == []
+
+
+def test_a_cycle_that_comes_apart_in_time_leaves_no_trace():
+    job = trained(2)
+    calls(job, 0, "recv", 1)
+    calls(job, 1, "recv", 0)
+    job.passes(4)
+    for rank in job.ranks:
+        rank.calls.clear()
+    job.trains(10)
+
+    assert job.ever() == []
+
+
+@pytest.mark.parametrize("waits_on", ["queue", "socket", "stdin"])
+def test_workers_that_wait_for_orders_are_idle_and_nobody_is_blamed(waits_on):
+    """An inference server between two requests: rank 0 never had a step of its own."""
+    job = FakeJob(3)
+    job.ranks[0].stands_at("serve", "/home/ada/serve.py", 8, waits_on=waits_on)
+    job.ranks[0].iteration = None
+    for rank in (1, 2):
+        calls(job, rank, "recv", 0)
+    job.passes(30)
+
+    assert job.ever() == []
+    assert "idle" in job.verdict().calm
+    assert "ranks 1,2 wait in recv for rank 0" in job.verdict().calm
+
+
+def test_a_master_that_had_a_step_and_then_waits_is_no_idle_one():
+    """wandb.init in the middle of a run."""
+    job = trained(3)
+    job.ranks[0].stands_at("log", "/home/ada/train.py", 8, waits_on="socket")
+    for rank in (1, 2):
+        calls(job, rank, "recv", 0)
+    job.passes(30)
+
+    assert job.finding().ranks == (0,)
+
+
+def test_a_stage_to_which_others_send_is_no_idle_master():
+    """A pipeline without an optimizer, whose middle stage waits for a queue that nobody fills."""
+    job = FakeJob(3)
+    job.ranks[1].stands_at("stage", "/home/ada/pipe.py", 8, waits_on="queue")
+    job.ranks[1].iteration = None
+    calls(job, 0, "send", 1)
+    calls(job, 2, "recv", 1)
+    job.passes(8)
+
+    assert (job.finding().kind, job.finding().ranks) == ("not-in-collective", (1,))

@@ -1,0 +1,190 @@
+"""Two threads of a rank on one group: what both have open at one time counts, not that there are several threads."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from ddtop.wire.records import StackFrame, Stacks, ThreadStack
+from tests.jobs import FakeJob, unix_ns
+
+KIND = "threads-share-group"
+C10D = "/usr/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+
+
+def by(rank, *threads, group="0"):
+    """What it has open, thread by thread: (id, name) or None."""
+    standing = rank.standings[group]
+    for at, thread in enumerate(threads):
+        found = {"thread_id": thread[0], "thread": thread[1]} if thread is not None else {}
+        standing.open[at] = msgspec.structs.replace(standing.open[at], **found)
+
+
+def both_wait(*threads, world_size=2):
+    """Each rank has two collectives open, which these threads have called."""
+    job = FakeJob(world_size)
+    job.trains(10)
+    for rank in job.ranks:
+        rank.waits_in("all_gather")
+        rank.waits_in("all_reduce")
+        by(rank, *threads)
+    job.passes(3)
+    return job
+
+
+def kinds(job):
+    return {kind for _, kind, _ in job.ever()}
+
+
+def test_two_threads_with_open_collectives_of_one_group_are_named():
+    """A logger's thread gathered metrics on the default group: both main threads sat in the same all_gather."""
+    job = both_wait((7, "MainThread"), (8, "metrics"))
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("warning", KIND, (0, 1))
+    assert finding.summary == (
+        "2 threads of ranks 0,1 communicate on default_pg at the same time (rank 0: MainThread in all_gather #101 and metrics in "
+        "all_reduce #102): their order may differ from rank to rank"
+    )
+    assert (
+        finding.evidence[1]
+        == "rank 1 has open on default_pg: all_gather #101 by MainThread, all_reduce #102 by metrics"
+    )
+    assert "dist.new_group" in finding.advice
+
+
+def test_what_it_leads_to_is_explained_by_it_and_not_by_the_network():
+    job = both_wait((7, "MainThread"), (8, "metrics"))
+    job.passes(9)
+    stuck = next(one for one in job.verdict().findings if one.kind == "collective-stuck")
+
+    assert stuck.summary.endswith("; two threads of ranks 0,1 each use this group at once")
+    assert "network" not in stuck.summary
+    assert "dist.new_group" in stuck.advice
+
+
+def test_a_mismatch_has_it_in_its_evidence():
+    """Rank 0's logger was first, on rank 1 the step was."""
+    job = FakeJob(2)
+    job.trains(10)
+    job.ranks[0].waits_in("all_gather", ((4,),))
+    job.ranks[0].waits_in("all_reduce")
+    by(job.ranks[0], (8, "metrics"), (7, "MainThread"))
+    job.ranks[1].waits_in("all_reduce")
+    by(job.ranks[1], (7, "MainThread"))
+    job.passes(6)
+    first = job.verdict().findings[0]
+
+    assert (first.kind, first.severity) == ("collective-mismatch", "critical")
+    assert first.summary.endswith("; two threads of rank 0 use this group at once")
+    assert ("warning", KIND, (0,)) in job.kinds()
+
+
+# -- near misses
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((7, "MainThread"), (7, "MainThread")),
+        ((7, "MainThread"), (9, "pt_autograd_0")),
+        ((9, "pt_autograd_0"), (10, "pt_autograd_1")),
+        ((7, "MainThread"), (11, "native")),
+        ((7, "MainThread"), (11, None)),
+        (None, None),
+    ],
+    ids=[
+        "one thread",
+        "forward and backward",
+        "two devices",
+        "a hook in C++",
+        "a thread without a name",
+        "an old torch",
+    ],
+)
+def test_other_thread_ids_mean_nothing(first, second):
+    """DDP broadcasts its buffers from the thread that calls forward, and reduces from autograd's."""
+    assert KIND not in kinds(both_wait(first, second))
+
+
+def test_a_group_for_each_thread_is_how_it_should_be():
+    job = FakeJob(2)
+    job.trains(10)
+    job.new_group("1", 0, 1)
+    for rank in job.ranks:
+        rank.waits_in("all_gather")
+        rank.waits_in("all_reduce", group="1")
+        by(rank, (7, "MainThread"))
+        by(rank, (8, "metrics"), group="1")
+    job.passes(10)
+
+    assert KIND not in kinds(job)
+
+
+def test_threads_that_take_turns_are_not_both_open():
+    """The checkpoint's thread gathers while the main thread waits for it."""
+    job = FakeJob(2)
+    job.trains(10)
+    for rank in job.ranks:
+        rank.passes_through("all_gather")
+        rank.waits_in("all_reduce")
+        by(rank, (8, "checkpoint"))
+    job.passes(10)
+
+    assert KIND not in kinds(job)
+
+
+# -- by a dump, where the recorder does not tell threads
+
+
+def thread(function, name="metrics", main=False, file=C10D):
+    frames = (
+        StackFrame("wrapper", C10D.replace("distributed_c10d", "c10d_logger"), 83),
+        StackFrame(function, file, 3000),
+    )
+    return ThreadStack((*frames, StackFrame("work", "/home/ada/train.py", 9, True)), name, 7 if main else 8, main)
+
+
+def dumped(*threads, groups=()):
+    job = FakeJob(2)
+    job.trains(10)
+    for name in groups:
+        job.new_group(name, 0, 1)
+    for rank in job.ranks:
+        rank.waits_in("all_gather")
+        for name in groups:
+            rank.waits_in("all_reduce", group=name)
+    job.passes(2)
+    for rank in job.ranks:
+        job.say(Stacks("a", rank.number, rank.pid, unix_ns(job.now), "agent", threads, automatic=True), rank)
+    job.passes(2)
+    return job
+
+
+def test_two_threads_inside_collectives_in_one_dump_are_named():
+    job = dumped(thread("all_gather", "MainThread", True), thread("all_gather_object"))
+    finding = next(one for one in job.verdict().findings if one.kind == KIND)
+
+    assert finding.ranks == (0, 1)
+    assert "MainThread in all_gather and metrics in all_gather_object" in finding.summary
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        thread("recv"),
+        thread("new_group"),
+        thread("all_reduce", "pt_autograd_0"),
+        thread("all_reduce", file="/home/ada/metrics.py"),
+    ],
+    ids=["point-to-point", "a new group", "autograd", "the program's own function of that name"],
+)
+def test_one_thread_in_a_collective_and_another_elsewhere_is_healthy(other):
+    assert KIND not in kinds(dumped(thread("all_gather", "MainThread", True), other))
+
+
+def test_with_two_groups_pending_a_dump_does_not_tell_whose_is_whose():
+    """The asynchronous checkpoint has a group of its own."""
+    job = dumped(thread("all_gather", "MainThread", True), thread("all_reduce"), groups=("1",))
+
+    assert KIND not in kinds(job)

@@ -1,0 +1,88 @@
+"""Real processes that do not meet: torch itself would be silent for half an hour."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def listener():
+    """Somebody who holds a port and answers nothing."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        one.listen()
+        yield one
+
+
+def port_of(one):
+    return one.getsockname()[1]
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return port_of(one)
+
+
+def shells(world, *ranks, size=2, port=None, words=()):
+    """These ranks, each started from a shell of its own."""
+    shared = {"WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port or free_port()}
+    return [world.start("meeting", *words, RANK=rank, **shared) for rank in ranks]
+
+
+def test_a_rank_that_was_never_started_and_then_comes(world):
+    """WORLD_SIZE=3 and two shells; then somebody looks into the third."""
+    port = free_port()
+    shells(world, 0, 1, size=3, port=port)
+
+    finding = world.finding("rank-missing", 60)
+
+    assert (finding["severity"], finding["ranks"], finding["victims"]) == ("critical", [2], [0, 1])
+    assert f"(store 127.0.0.1:{port})" in finding["summary"]
+    shells(world, 2, size=3, port=port)
+    assert world.moving(ranks=3)["findings"] == []
+
+
+def test_a_rank_that_waits_for_something_else_before_it_comes(world):
+    """mp.spawn: nobody but the relay sees a child that has no number yet."""
+    pipe = world.folder / "licence"
+    os.mkfifo(pipe)
+    world.start("meeting", str(pipe), str(world.folder / "store"))
+
+    finding = world.finding("late-to-init", 60)
+
+    assert (finding["severity"], finding["ranks"], finding["victims"]) == ("critical", [2], [0, 1])
+    assert "of the same parent is standing still" in finding["summary"]
+    pipe.write_bytes(b"\n")
+    assert world.moving(ranks=3)["world_size"] == 3
+
+
+def test_a_stranger_on_the_port_is_named_with_its_pid(world, listener):
+    shells(world, 0, 1, port=port_of(listener))
+
+    def named():
+        fits = (one for one in world.diagnose()["findings"] if one["kind"] == "master-unreachable")
+        return next((one for one in fits if f"held by pid {os.getpid()}" in one["summary"]), None)
+
+    finding = world.until(named, 60, "a stranger with its pid")
+
+    assert (finding["severity"], finding["ranks"]) == ("critical", [0, 1])
+    assert f"kill {os.getpid()}" in finding["advice"]
+
+
+def test_a_port_of_its_own_and_a_number_that_is_taken(world):
+    """Rank 1 with a port of its own is odd; once more rank 1, with the right port, and there are two of them."""
+    port = free_port()
+    shells(world, 0, size=2, port=port)
+    shells(world, 1, size=2)
+
+    finding = world.finding("rendezvous-mismatch", 60)
+
+    assert (finding["severity"], finding["ranks"], finding["victims"]) == ("critical", [1], [0])
+    assert f"rank 0: 127.0.0.1:{port}" in finding["summary"]
