@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ddtop.wire.rendezvous import StoreFile
+from tests.diagnosis.test_rendezvous import all_enter, meets
 from tests.diagnosis.test_starting import enter
 from tests.jobs import BASE, SECOND, FakeJob
-
-PORT = 29500
-from tests.diagnosis.test_rendezvous import all_enter, meets
 
 # -- peer-unreachable
 
