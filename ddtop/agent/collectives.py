@@ -59,6 +59,7 @@ class Collectives:
         self.wait_samples = 0
         self.all_samples = 0
         self.why_blind: str | None = None
+        self._left = False
 
     @property
     def stuck(self) -> tuple[str, int] | None:
@@ -77,6 +78,9 @@ class Collectives:
         # While it is being imported the module stands there without its contents.
         if getattr(getattr(c10d, "_world", None), "default_pg", None) is None:
             return
+        if self._left:
+            # Made anew: the next groups count from nought, also under the names of the last.
+            self._forget_groups()
         self._look_at_groups(c10d, now)
         if self._may_read_status(now):
             self._look_at_status(now)
@@ -260,13 +264,27 @@ class Collectives:
         """The longest of the last waits that ended."""
         return max(self._waits) / 1e6 if self._waits else None
 
-    def forget_groups(self) -> None:
-        """All groups were destroyed."""
+    def leave_groups(self, final: dict[str, int]) -> None:
+        """All groups were destroyed, at these sequence numbers: everything that was put in has come back.
+
+        They are told further on: to those that still wait, this rank is one that has been there.
+        """
+        if self._left:
+            return
+        self._left = True
+        for name, seq in final.items():
+            watch = self._watches.setdefault(name, _Watch())
+            watch.enqueued = max(watch.enqueued, seq)
+            watch.offset = max(watch.offset or 0, wrap_p2p.counts.get(name, 0))
+        for watch in self._watches.values():
+            watch.completed, watch.pending_since, watch.open = watch.enqueued, None, []
+
+    def _forget_groups(self) -> None:
         for name in self._watches:
             wrap_p2p.forget(name)
         self._watches.clear()
         self._names.clear()
-        self.groups = ()
+        self.groups, self._left = (), False
 
 
 def _error_of(world: Any, group: Any) -> str | None:

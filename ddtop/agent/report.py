@@ -67,7 +67,7 @@ class Reporter:
         if now - self._status_at >= STATUS_EVERY_NS - 50_000_000 and not running.collectives_paused:
             self._status_at = now
             if running.destroyed:
-                self._collectives.forget_groups()
+                self._collectives.leave_groups(running.final_seqs)
             else:
                 waiting = (
                     self._seen is not None and self._seen.activity in (COLLECTIVE, BACKWARD) and not self._in_p2p()
@@ -106,8 +106,14 @@ class Reporter:
         self._report_at = 0
 
     def last_words(self) -> None:
-        """The final record of an orderly exit."""
-        self._report(time.time_ns() - time.monotonic_ns())
+        """The final record of an orderly exit, with what was done since the last look."""
+        running, now = self._running, time.monotonic_ns()
+        unix_minus_mono = time.time_ns() - now
+        if running.destroyed:
+            self._collectives.leave_groups(running.final_seqs)
+        elif not running.collectives_paused:
+            guard.run("collectives", self._collectives.sample, now, unix_minus_mono, False)
+        self._report(unix_minus_mono)
 
     # -- samples
 

@@ -75,6 +75,7 @@ class Runtime:
         self.peer_waits: deque[int] = deque(maxlen=PEER_WAITS_KEPT)
         self.joined = False
         self.destroyed = False
+        self.final_seqs: dict[str, int] = {}
         self.exiting = False
         self.started_unix_ns = time.time_ns()
         self.dump_file = DumpFile(*self._dump_name(), os.environ.get("DDTOP_SIGNAL", ""))

@@ -6,6 +6,7 @@ Each writes the state page before it calls in, so a rank that never comes back i
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -83,7 +84,20 @@ def _before_destroy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     # The agent must not hold the last reference to a group: its destructor would run in the agent's thread.
     running.pause_collectives()
     if whole:
+        running.final_seqs = _sequence_numbers()
         running.destroyed = True
+
+
+def _sequence_numbers() -> dict[str, int]:
+    """How far this rank has come in each of its groups; what cannot be read is left out."""
+    found = {}
+    world = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
+    for group, name in list(getattr(world, "pg_names", {}).items()):
+        try:
+            found[str(name)] = int(group._get_sequence_number_for_group())
+        except Exception:  # noqa: BLE001 - a backend that does not count
+            continue
+    return found
 
 
 def _after_destroy() -> None:

@@ -146,7 +146,7 @@ def _certain(facts: RankFacts) -> Doing | None:
     if process.state in ("T", "t"):
         return Doing("stopped", "held by a debugger" if process.state == "t" else "stopped", PROCESS)
     if process.exiting and not (place is not None and place.waits_on == "exit"):
-        return Doing("exit", "on its way out of the interpreter", PROCESS)
+        return Doing("exit", "leaving the interpreter", PROCESS)
     if process.gc_since_unix_ns is not None:
         return Doing("gc", "in a full garbage collection", PROCESS)
     return None

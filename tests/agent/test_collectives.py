@@ -146,3 +146,23 @@ def test_threads_of_entries_have_pythons_names():
     assert collective(_Entry(thread_id=here, thread_name="pt_autograd_0")).thread == "pt_autograd_0"
     assert collective(_Entry(thread_id=1, thread_name="python")).thread == "native"
     assert collective(_Entry()).thread is None
+
+
+def test_a_rank_that_destroyed_its_groups_is_one_that_has_been_there(bench):
+    """It passed the last barrier, destroyed its groups and left: who still waits there does not wait for it."""
+    bench.passes(2, steps=True, completed=0)
+    passed = bench.group.seq + 1
+    bench.probe.leave_groups({"0": passed})
+    (progress,) = bench.probe.progress(0)
+
+    assert (progress.enqueued, progress.completed, progress.pending_since_unix_ns) == (passed, passed, None)
+
+
+def test_groups_that_are_made_anew_count_from_nought(bench):
+    bench.passes(2, steps=True, completed=0)
+    bench.probe.leave_groups({"0": bench.group.seq})
+    bench.group.seq, bench.recorder.says = 0, {}
+    bench.passes(1, steps=True)
+    (progress,) = bench.probe.progress(0)
+
+    assert progress.enqueued == bench.group.seq < 8

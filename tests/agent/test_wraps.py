@@ -22,6 +22,7 @@ class FakeRuntime:
         self.page = StatePage(os.getpid(), 1)
         self.loader, self.loader_id = None, 0
         self.joined = self.destroyed = False
+        self.final_seqs = {}
         self.backend, self.paused = None, []
 
     def greet_again(self):

@@ -65,7 +65,7 @@ def test_a_rank_on_its_way_out_of_the_interpreter_left_early():
     finding = job.finding()
 
     assert (finding.severity, finding.kind, finding.ranks) == ("critical", "left-early", (3,))
-    assert "rank 3 is done after iteration 100 and on its way out of the interpreter (train.py:" in finding.summary
+    assert "rank 3 is done after iteration 100 and leaving the interpreter (train.py:" in finding.summary
 
 
 @pytest.mark.parametrize(

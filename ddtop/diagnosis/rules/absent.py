@@ -117,7 +117,10 @@ def _finding(snapshot: Snapshot, kind: str, severity: str, blames: list[Blame]) 
         subject = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} done{_after(lead)} and {where(lead)}"
     elif severity == WARNING:
         busy = "is still working" if len(ranks) == 1 else "are still working"
-        subject = f"{ranks_text(ranks)} {busy}, {where(lead)}, {waited}"
+        # One that moves by other signs than its CPU may well be asleep at this instant.
+        asleep = lead.working is False and lead.place is not None
+        spot = f"in {lead.place.function} ({file_line(lead.place)})" if asleep and lead.place else where(lead)
+        subject = f"{ranks_text(ranks)} {busy}, {spot}, {waited}"
     tail = f"{ranks_text(victims)} {verb(victims, 'waits', 'wait')} for {verb(ranks, 'it', 'them')} in {what}"
     return Finding(
         kind=kind,

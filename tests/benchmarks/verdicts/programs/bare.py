@@ -38,7 +38,7 @@ def ingest(rank):
         time.sleep(0.03)
         if step == 60 and rank == 1:
             mark()
-            open_feed(tempfile.mkdtemp())
+            open_feed(os.getcwd())
 
 
 def two_sides(rank):

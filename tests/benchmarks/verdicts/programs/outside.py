@@ -8,13 +8,12 @@ import pathlib
 import signal
 import socket
 import sys
-import tempfile
 import time
 
 import torch
 import torch.distributed as dist
 
-LOCK = os.path.join(tempfile.gettempdir(), f"cache-{os.environ.get('MASTER_PORT')}.lock")
+LOCK = "cache.lock"
 
 
 def mark():
