@@ -54,7 +54,7 @@ def test_every_way_of_being_elsewhere_has_its_own_sentence(elsewhere):
     pipe = sentence(world, "in_pipe")
     assert f"rank 1 has been reading the pipe {world.folder}/pipe in in_pipe (elsewhere.py:" in pipe["summary"]
     # Rank 2 saves a checkpoint all the while: that is work, and shorter than three times what the job is used to.
-    assert world.status()[2]["place"]["waits_on"] == "checkpoint-save"
+    world.until(lambda: world.status()[2]["place"]["waits_on"] == "checkpoint-save", 20, "a rank that saves")
     assert [one["ranks"] for one in world.diagnose()["findings"]] == [[1]]
     (world.folder / "saved").touch()
     release("pipe")
