@@ -168,7 +168,17 @@ def run(name: str | None, command: tuple[str, ...]) -> None:
 @click.option("--fault", default="not-in-collective", show_default=True, help="Which fault the training gets.")
 @click.option("--ranks", type=click.IntRange(2, 16), default=4, show_default=True, help="How many processes.")
 def demo(fault: str, ranks: int) -> None:
-    """A real training (DDP, gloo, CPU) with a fault, and the dashboard on it."""
+    """A real training (gloo, CPU) with a fault, and the dashboard on it.
+
+    Without a terminal: status and findings within a minute, with the exit code of diagnose.
+
+    \b
+    Faults: healthy, not-in-collective, left-early, collective-mismatch,
+    wait-cycle, unmatched-p2p, loader-stuck, rank-crashed, rank-killed,
+    rank-stopped, interpreter-frozen, threads-share-group, input-bound;
+    before the ranks have met: rank-missing, late-to-init, duplicate-rank,
+    rendezvous-mismatch, master-unreachable, stale-store.
+    """
     from ddtop.cli.running import run_demo
 
     sys.exit(run_demo(fault, ranks))

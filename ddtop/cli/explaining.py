@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from ddtop.cli.jobs import USAGE, CommandError
+from ddtop.demo.catalogue import DEMOS
 from ddtop.diagnosis.explain import PAGES, nearest
 from ddtop.diagnosis.explain import explain as page_of
 from ddtop.ui.present.explaining import explain_text, kinds_text
@@ -28,3 +29,5 @@ def explain(kind: str | None) -> None:
         shown = kind if kind.isprintable() and len(kind) <= 60 else repr(kind[:60])
         raise CommandError(f"ddtop: there is no finding named {shown}{hint}\nthe kinds are: {', '.join(PAGES)}", USAGE)
     click.echo(explain_text(page, width()), nl=False)
+    if kind in DEMOS:
+        click.echo(f"\nsee it: ddtop demo --fault {kind}")

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +18,9 @@ import click
 from ddtop import registry
 from ddtop.cli import interpreter
 from ddtop.cli.jobs import USAGE, CommandError
+from ddtop.demo import catalogue
+from ddtop.demo.catalogue import DEMOS, NOT_HERE, Demo, Place, Start
+from ddtop.diagnosis.finding import Verdict
 
 PLAIN_S = 60.0
 """Without a terminal the demo ends by itself within this time."""
@@ -25,6 +29,10 @@ APPEAR_S = 35.0
 END_S = 5.0
 HEALTHY_S = 20.0
 """How long a healthy demo is watched without a terminal."""
+MORE_S = 2.0
+"""How long the demo looks on once its fault is named."""
+SCRIPTS = Path(catalogue.__file__).parent
+_OF_A_LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "TORCHELASTIC_")
 
 
 def run_watched(name: str | None, command: list[str]) -> None:
@@ -58,7 +66,7 @@ def run_demo(fault: str, ranks: int) -> int:
         if looking.plain_terminal() is None:
             looking.show(entry, readonly=False)
             return 0
-        return _plain(entry, None if fault == "healthy" else fault, began + PLAIN_S - 2 * END_S)
+        return _plain(entry, None if fault == "healthy" else fault, began + PLAIN_S - 2 * END_S - MORE_S)
 
 
 @contextlib.contextmanager
@@ -66,32 +74,41 @@ def demo_job(fault: str, ranks: int) -> Iterator[registry.JobEntry]:
     """A running demo job; ended on leaving, with its ranks, its relay and its files.
 
     Raises:
-        CommandError: no such fault, no torch, or it did not come up.
+        CommandError: no such fault, too few ranks for it, no torch, or it did not come up.
     """
-    arguments = _demo_command(fault, ranks)
+    demo = _demo_of(fault, ranks)
     name = f"demo-{os.getpid()}"
-    environment = os.environ | {"DDTOP": "1", "DDTOP_JOB": name, "DDTOP_QUIET": "1", "OMP_NUM_THREADS": "1"}
-    log = registry.runtime_dir() / f"{name}.log"
+    folder = registry.runtime_dir()
+    log, store = folder / f"{name}.log", folder / f"{name}.store"
+    started: list[subprocess.Popen[bytes]] = []
     click.echo(f"starting {ranks} ranks of a real training, fault: {fault} ...", err=True)
-    with log.open("wb") as output:
-        training = subprocess.Popen(
-            arguments, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-        )
     # A closed terminal or a plain kill must not leave a training behind.
     previous = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    previous[signal.SIGINT] = signal.getsignal(signal.SIGINT)
     try:
-        yield _wait_for(name, training, log)
+        _start(demo, ranks, name, log, store, started)
+        yield _wait_for(name, started, log)
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-        _end(training, name)
-        log.unlink(missing_ok=True)
+        for number in previous:
+            signal.signal(number, signal.SIG_IGN)
+        try:
+            _end(started, name)
+            log.unlink(missing_ok=True)
+            store.unlink(missing_ok=True)
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
 
-def _demo_command(fault: str, ranks: int) -> list[str]:
-    faults = demo_faults()
-    if fault not in faults:
-        raise CommandError(f"ddtop: no demo for {fault!r}; there are: {', '.join(faults)}", USAGE)
+def _demo_of(fault: str, ranks: int) -> Demo:
+    demo = DEMOS.get(fault)
+    if demo is None and fault in NOT_HERE:
+        reason = f"{fault} cannot be shown by processes of one host on the CPU: {NOT_HERE[fault]}"
+        raise CommandError(f"ddtop: {reason}\nread instead: ddtop explain {fault}", USAGE)
+    if demo is None:
+        raise CommandError(f"ddtop: no demo for {fault!r}; there are: {', '.join(DEMOS)}", USAGE)
+    if ranks < demo.ranks_min:
+        raise CommandError(f"ddtop: {fault} takes {demo.ranks_min} ranks: --ranks {demo.ranks_min}", USAGE)
     found = interpreter.looks(sys.executable)
     if found is None or not found[1]:
         raise CommandError(
@@ -99,37 +116,91 @@ def _demo_command(fault: str, ranks: int) -> list[str]:
         )
     if not found[0]:
         raise CommandError(f"ddtop: {interpreter.advice(sys.executable)}", USAGE)
-    script = Path(__file__).resolve().parents[1] / "demo" / "train.py"
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    return [*launcher, str(script), "--fault", fault]
+    return demo
 
 
-def demo_faults() -> tuple[str, ...]:
-    """Faults that the demo can make, read from its script without importing torch."""
-    import ast
+def _start(demo: Demo, ranks: int, name: str, log: Path, store: Path, started: list[subprocess.Popen[bytes]]) -> None:
+    """Start the demo's processes; each stands in `started` as soon as it is there."""
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_OF_A_LAUNCHER) and name not in ("DDTOP", "DDTOP_TREE", "DDTOP_CLAIM")
+    }
+    environment = inherited | {"DDTOP_JOB": name, "DDTOP_QUIET": "1", "OMP_NUM_THREADS": "1"}
+    with log.open("wb") as output, _listener() as listener, _listener() as other:
+        place = Place(listener.getsockname()[1], other.getsockname()[1], str(store))
+        other.close()
+        starts = demo.plain(ranks, place) if demo.plain else [Start(demo.script, demo.words)]
+        if not any(start.occupies for start in starts):
+            listener.close()
 
-    tree = ast.parse((Path(__file__).resolve().parents[1] / "demo" / "train.py").read_text())
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "FAULTS":
-            return tuple(ast.literal_eval(node.value))
-    raise CommandError("ddtop: the demo script is damaged", USAGE)
+        def spawn(start: Start, watched: bool) -> subprocess.Popen[bytes]:
+            handed = [listener.fileno()] if start.occupies else []
+            command = [*_command(demo, ranks), str(SCRIPTS / start.script), *start.words, *map(str, handed)]
+            variables = environment | dict(start.variables) | ({"DDTOP": "1"} if watched else {})
+            return subprocess.Popen(
+                command,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                pass_fds=handed,
+            )
+
+        if demo.earlier:
+            started.extend(spawn(start, watched=False) for start in demo.earlier(ranks, place))
+            _leave_behind(started, store, log)
+        started.extend(spawn(start, start.watched) for start in starts)
+
+
+def _command(demo: Demo, ranks: int) -> list[str]:
+    if demo.plain:
+        return [sys.executable]
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+
+
+def _listener() -> socket.socket:
+    """A socket that listens on a free port of this host."""
+    found = socket.socket()
+    found.bind(("127.0.0.1", 0))
+    found.listen()
+    return found
+
+
+def _leave_behind(earlier: list[subprocess.Popen[bytes]], store: Path, log: Path) -> None:
+    """Wait until the earlier run has died; what it leaves is an hour old, as that of yesterday's run would be."""
+    until = time.monotonic() + APPEAR_S
+    for process in earlier:
+        try:
+            process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise _not_come("earlier run", log) from None
+    if not store.exists():
+        raise _not_come("earlier run", log)
+    old = time.time() - 3600
+    os.utime(store, (old, old))
 
 
 def _interrupt(_signal: int, _frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _wait_for(name: str, training: subprocess.Popen[bytes], log: Path) -> registry.JobEntry:
+def _wait_for(name: str, started: list[subprocess.Popen[bytes]], log: Path) -> registry.JobEntry:
     until = time.monotonic() + APPEAR_S
     while time.monotonic() < until:
         for entry in registry.read_entries():
             if entry.job == name:
                 return entry
-        if training.poll() is not None:
+        if all(process.poll() is not None for process in started):
             break
         time.sleep(0.1)
+    raise _not_come("training", log)
+
+
+def _not_come(what: str, log: Path) -> CommandError:
     tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-    raise CommandError(f"ddtop: the demo's training did not come up:\n{tail}", 3)
+    return CommandError(f"ddtop: the demo's {what} did not come up:\n{tail}", 3)
 
 
 def _plain(entry: registry.JobEntry, expected: str | None, until: float) -> int:
@@ -140,26 +211,41 @@ def _plain(entry: registry.JobEntry, expected: str | None, until: float) -> int:
     began = time.monotonic()
     while True:
         snapshot, verdict = looking.look(entry, 3.0)
-        stands = any(finding.kind == expected for finding in verdict.findings)
+        stands = _names(verdict, expected)
         settled = expected is None and snapshot.iteration is not None and time.monotonic() - began > HEALTHY_S
         if stands or settled or snapshot.ended is not None or time.monotonic() > until:
             break
+    if stands:
+        # What goes with it comes a moment later: stacks, who holds a port.
+        later = looking.look(entry, MORE_S)
+        snapshot, verdict = later if _names(later[1], expected) else (snapshot, verdict)
     click.echo(status_text(snapshot, verdict, width()))
     click.echo(diagnose_text(snapshot, verdict, width()))
     return 1 if verdict.health == "critical" else 0
 
 
-def _end(training: subprocess.Popen[bytes], name: str) -> None:
+def _names(verdict: Verdict, kind: str | None) -> bool:
+    return any(finding.kind == kind for finding in verdict.findings)
+
+
+def _end(started: list[subprocess.Popen[bytes]], name: str) -> None:
     """End all that the demo started: ranks (also stopped ones), launcher, relay; and its files."""
-    members = _members(name)
-    for number in (signal.SIGCONT, signal.SIGTERM):
-        _signal_all(members, number)
     until = time.monotonic() + END_S
-    while _living(members) and time.monotonic() < until:
-        training.poll()
+    asked: set[tuple[int, int]] = set()
+    # Looked for again and again: a launcher may just be starting a rank.
+    while (members := _members(name)) and time.monotonic() < until + END_S:
+        if time.monotonic() < until:
+            fresh = [member for member in members if member not in asked]
+            asked.update(fresh)
+            for number in (signal.SIGCONT, signal.SIGTERM):
+                _signal_all(fresh, number)
+        else:
+            _signal_all(members, signal.SIGKILL)
+        for process in started:
+            process.poll()
         time.sleep(0.05)
-    _signal_all(members, signal.SIGKILL)
-    training.wait()
+    for process in started:
+        process.wait()
     for relay in [one for one in registry.read_entries() if one.job == name]:
         if registry.start_ticks(relay.relay_pid) == relay.relay_start_ticks:
             os.kill(relay.relay_pid, signal.SIGTERM)
@@ -184,10 +270,6 @@ def _members(name: str) -> list[tuple[int, int]]:
         if inside and ticks is not None:
             found.append((pid, ticks))
     return found
-
-
-def _living(members: list[tuple[int, int]]) -> bool:
-    return any(registry.start_ticks(pid) == ticks for pid, ticks in members)
 
 
 def _signal_all(members: list[tuple[int, int]], number: int) -> None:

@@ -6,6 +6,8 @@ torchrun --nproc-per-node 4 train.py --fault not-in-collective
 from __future__ import annotations
 
 import argparse
+import ctypes
+import math
 import os
 import signal
 import time
@@ -15,7 +17,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-FAULTS = ("healthy", "not-in-collective", "rank-killed", "rank-stopped", "input-bound")
+FAULTS = (
+    "healthy", "not-in-collective", "rank-crashed", "rank-killed", "rank-stopped", "interpreter-frozen", "input-bound",
+)  # fmt: skip
 FEATURES, SAMPLES, BATCH = 64, 4096, 16
 STEP_S = 0.03
 
@@ -50,12 +54,28 @@ def wait_for_licence() -> None:
     os.read(read_end, 1)
 
 
+def decode_in_c() -> None:
+    """A C extension that reads without giving the interpreter's lock back."""
+    read_end, _write_end = os.pipe()
+    ctypes.PyDLL(None).read(read_end, ctypes.create_string_buffer(1), ctypes.c_size_t(1))
+
+
+def check_loss(loss: float) -> None:
+    """Stop at once where training has become pointless."""
+    if math.isnan(loss):
+        raise ValueError("the loss is nan")
+
+
 def misbehave(fault: str, rank: int, culprit: int) -> None:
     """The fault, on the rank that has it."""
     if rank != culprit:
         return
     if fault == "not-in-collective":
         wait_for_licence()
+    elif fault == "rank-crashed":
+        check_loss(float("nan"))
+    elif fault == "interpreter-frozen":
+        decode_in_c()
     elif fault == "rank-killed":
         os.kill(os.getpid(), signal.SIGKILL)
     elif fault == "rank-stopped":

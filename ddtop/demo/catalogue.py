@@ -1,0 +1,122 @@
+"""The faults that `ddtop demo` can make, and the processes that make each. Read by the command: nothing here imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a demo has for itself: two free TCP ports, and the path of a file that nobody else uses."""
+
+    port: int
+    other_port: int
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One process of a demo: a script of this folder, its arguments, what its environment gets.
+
+    `occupies`: it is handed a listening socket of `Place.port` as its last argument. `watched` False: it is no rank of the job.
+    """
+
+    script: str
+    words: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    watched: bool = True
+    occupies: bool = False
+
+
+Plain = Callable[[int, Place], list[Start]]
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """How one fault is made: `script` and `words` under torchrun, or the processes that `plain` names.
+
+    `earlier`: a run without ddtop that comes first and dies; its file is then made an hour old.
+    """
+
+    script: str = ""
+    words: tuple[str, ...] = ()
+    plain: Plain | None = None
+    earlier: Plain | None = None
+    ranks_min: int = 2
+
+
+def _meeting(rank: int, size: int, port: int, *words: str) -> Start:
+    variables = {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return Start("meeting.py", words, variables | {"LOCAL_RANK": str(rank)})
+
+
+def _one_too_few(ranks: int, place: Place) -> list[Start]:
+    return [_meeting(rank, ranks, place.port) for rank in range(ranks - 1)]
+
+
+def _one_too_late(ranks: int, place: Place) -> list[Start]:
+    return [_meeting(rank, ranks, place.port, "--licensed", str(ranks - 1)) for rank in range(ranks)]
+
+
+def _one_twice(ranks: int, place: Place) -> list[Start]:
+    return [_meeting(min(rank, ranks - 2), ranks, place.port) for rank in range(ranks)]
+
+
+def _other_port(ranks: int, place: Place) -> list[Start]:
+    ports = [place.port] * (ranks - 1) + [place.other_port]
+    return [_meeting(rank, ranks, port) for rank, port in enumerate(ports)]
+
+
+def _port_taken(ranks: int, place: Place) -> list[Start]:
+    occupant = Start("occupant.py", watched=False, occupies=True)
+    return [occupant, *(_meeting(rank, ranks, place.port) for rank in range(ranks))]
+
+
+def _by_file(ranks: int, place: Place) -> list[Start]:
+    return [_meeting(rank, ranks, place.port, "--store", place.file) for rank in range(ranks)]
+
+
+def _left_behind(ranks: int, place: Place) -> list[Start]:
+    return [_meeting(rank, ranks, place.port, "--store", place.file, "--dies-after", "3") for rank in range(ranks)]
+
+
+def _train(fault: str) -> Demo:
+    return Demo("train.py", ("--fault", fault))
+
+
+DEMOS: Mapping[str, Demo] = {
+    "healthy": _train("healthy"),
+    # -- the ranks do not meet
+    "rank-missing": Demo(plain=_one_too_few),
+    "late-to-init": Demo(plain=_one_too_late),
+    "duplicate-rank": Demo(plain=_one_twice, ranks_min=3),
+    "rendezvous-mismatch": Demo(plain=_other_port),
+    "master-unreachable": Demo(plain=_port_taken),
+    "stale-store": Demo(plain=_by_file, earlier=_left_behind),
+    # -- the job stands still
+    "not-in-collective": _train("not-in-collective"),
+    "left-early": Demo("uneven.py"),
+    "collective-mismatch": Demo("validating.py"),
+    "wait-cycle": Demo("crossed.py"),
+    "unmatched-p2p": Demo("pipeline.py"),
+    "loader-stuck": Demo("streaming.py"),
+    "rank-crashed": _train("rank-crashed"),
+    "rank-killed": _train("rank-killed"),
+    "rank-stopped": _train("rank-stopped"),
+    "interpreter-frozen": _train("interpreter-frozen"),
+    # -- the job moves
+    "threads-share-group": Demo("heartbeat.py"),
+    "input-bound": _train("input-bound"),
+}
+"""By the kind of finding that is then read; `healthy` for none."""
+
+NOT_HERE: Mapping[str, str] = {
+    "collective-stuck": "it takes a network or a GPU that loses what all ranks have sent",
+    "comm-error": "it takes a network that fails while every process lives on",
+    "peer-unreachable": "it takes two hosts, or interfaces that do not reach each other",
+    "version-skew": "it takes ranks with two installations of torch or Python",
+    "io-stall": "it takes a disk or a file server that does not answer",
+    "cancelled": "it is what Ctrl-C in the terminal of a job of yours is read as",
+}
+"""Kinds of finding that a demo on the CPU of one host cannot make, and why."""

@@ -1,0 +1,46 @@
+"""Demos without a terminal: each names its fault, with the right ranks, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+
+@pytest.mark.parametrize(
+    ("fault", "ranks", "said"),
+    [
+        ("collective-mismatch", 3, "rank 2: all_reduce of 2,048 float"),
+        ("master-unreachable", 2, "occupant.py"),
+    ],
+)
+def test_a_demo_names_its_fault_and_cleans_up(world, fault, ranks, said):
+    """One under torchrun, one of plain processes beside a stranger."""
+    done = world.ddtop("demo", "--fault", fault, "--ranks", str(ranks))
+
+    assert done.returncode == 1, done.stderr
+    assert f"critical: {fault}" in done.stdout
+    assert said in done.stdout
+    assert done.stdout.count("critical: ") == 1
+    assert world.processes() == set()
+    assert list(world.home.runtime.glob("demo-*")) == []
+
+
+def test_a_demo_whose_terminal_is_closed_takes_its_processes_with_it(world):
+    """The ranks, which will never be complete, wait for each other."""
+    demo = world.start_command(
+        [sys.executable, "-m", "ddtop", "demo", "--fault", "rank-missing", "--ranks", "3"], ddtop=False
+    )
+    world.until(lambda: any(world.home.runtime.glob("demo-*.log")) and len(world.processes()) > 2, 40.0, "ranks")
+
+    os.kill(demo.pid, signal.SIGHUP)
+    code = world.done(demo)
+
+    assert code != 0
+    assert world.processes() == set()
+    assert list(world.home.runtime.glob("demo-*")) == []
