@@ -13,6 +13,7 @@ from ddtop.diagnosis.asleep import READS, WRITES, path_of, said_of, short, sleep
 from ddtop.diagnosis.words import file_line
 from ddtop.model.facts import RankFacts, State
 from ddtop.model.frames import Owner, owner_of
+from ddtop.model.policy import POLICY
 from ddtop.wire.meanings import word_of
 from ddtop.wire.records import P2P_CALLS, StackFrame, Stacks, ThreadStack
 
@@ -22,12 +23,6 @@ WORDS = (
     "unknown",
 )  # fmt: skip
 """Every word there is; for JSON and evidence, so they only ever grow."""
-GIL_WAKES_PER_S = 50.0
-"""A thread that waits for the GIL wakes every 5 ms, one that holds it and sleeps in C does not."""
-BUSY_RATIO = 0.5
-"""Cores used by a process without children of which the main thread computes, though it was asleep at this instant."""
-SAME_LINE_S = 3.0
-"""Six reports in which a busy main thread stood at the same line, with the same call below it."""
 
 PROCESS, CALL, FRAMES, STACKS, KERNEL, CPU, NOTHING = "process", "call", "frames", "stacks", "kernel", "cpu", "nothing"
 
@@ -217,7 +212,7 @@ def _of_stacks(facts: RankFacts) -> Doing | None:
 
 def _of_gil(facts: RankFacts) -> Doing | None:
     """Of a silent rank: whether its main thread asks for the GIL again and again."""
-    if facts.process is None or facts.working is not False or (facts.wakes_per_s or 0.0) < GIL_WAKES_PER_S:
+    if facts.process is None or facts.working is not False or (facts.wakes_per_s or 0.0) < POLICY.gil_wakes_per_s:
         return None
     # A look may find it awake, then the kernel says nothing.
     said = said_of(facts.process)
@@ -242,13 +237,13 @@ def _of_cpu(facts: RankFacts) -> Doing | None:
     if not facts.working or facts.cpu_ratio is None or process is None:
         return None
     # What it works may also be its children's work, or bytes: then its main thread is asleep.
-    if process.state != "R" and (process.children or facts.cpu_ratio < BUSY_RATIO):
+    if process.state != "R" and (process.children or facts.cpu_ratio < POLICY.busy_ratio):
         return None
     if _silent(facts):
         return Doing("c", "computing in C", CPU)
     if facts.place is None:
         return None
-    if (facts.line_age_s or 0.0) >= SAME_LINE_S:
+    if (facts.line_age_s or 0.0) >= POLICY.same_line_s:
         return Doing("c", "computing at the same line (a call into C, or a loop of one line)", CPU)
     return Doing("python", f"computing in {facts.place.callee or 'Python'}", CPU)
 

@@ -68,6 +68,18 @@ class Policy:
     input_bound_window_s: float = 8.0
     comm_error_after_s: float = 2.0
     """An error of the backend stands as a finding of its own after this: a death on another host is news by then."""
+    comm_error_with_it_s: float = 0.5
+    """Reports are that far apart: a rank that left in this time after the first error may have caused it."""
+    store_clock_s: float = 2.0
+    """File servers' clocks differ; a store that this job made is not older than its first process by more."""
+    last_report_s: float = 2.0
+    """A rank on its way out is not judged for so long before its last report: what it did last is in that."""
+    gil_wakes_per_s: float = 50.0
+    """A thread that waits for the GIL wakes every 5 ms, one that holds it and sleeps in C does not."""
+    busy_ratio: float = 0.5
+    """Cores used by a process without children of which the main thread computes, though it was asleep at this instant."""
+    same_line_s: float = 3.0
+    """Six reports in which a busy main thread stood at the same line, with the same call below it."""
     together_s: float = 2.0
     """Signals to all ranks within this time are one act: Ctrl-C, scancel, a time limit."""
     cancel_gap_s: float = 0.06

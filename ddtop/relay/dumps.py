@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from ddtop import registry
 from ddtop.relay import dump_signal, faulttext
-from ddtop.relay.processes import Watched
+from ddtop.relay.processes import Watched, stat_fields
 from ddtop.relay.pyspy import PySpy
 from ddtop.wire.records import Hello, Stacks, ThreadStack
 
@@ -345,25 +345,16 @@ def _makes_progress(watched: Watched) -> bool:
 
 
 def _state(pid: int) -> str | None:
-    fields = _stat(pid)
+    fields = stat_fields(pid)
     return fields[0] if fields is not None and fields[0] not in "ZX" else None
 
 
 def _effort(pid: int) -> tuple[int, int] | None:
     """(CPU ticks, minor page faults) of a process all of whose threads sleep; None if one runs."""
-    fields = _stat(pid)
+    fields = stat_fields(pid)
     try:
-        letters = [(_stat(f"{pid}/task/{task}") or "X")[0] for task in os.listdir(f"/proc/{pid}/task")]
+        letters = [(stat_fields(f"{pid}/task/{task}") or "X")[0] for task in os.listdir(f"/proc/{pid}/task")]
     except OSError:
         return None
     asleep = fields is not None and all(letter in "SD" for letter in letters)
     return (int(fields[11]) + int(fields[12]), int(fields[7])) if fields is not None and asleep else None
-
-
-def _stat(pid: int | str) -> list[str] | None:
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            text = file.read()
-        return text[text.rindex(")") + 2 :].split()
-    except (OSError, ValueError):
-        return None

@@ -85,7 +85,7 @@ def watch(hello: Hello, now_mono_ns: int) -> Watched | None:
 def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
     """The process now; None if it cannot be read. Check: `ps -o stat,wchan,rss,nlwp -p PID`."""
     pid = watched.hello.pid
-    fields = _stat(pid)
+    fields = stat_fields(pid)
     if fields is None:
         return None
     if watched.looks % CHILDREN_EVERY == 0:
@@ -105,7 +105,7 @@ def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
     # utime, stime and those of children that were waited for, then the living children's own.
     cpu = sum(int(value) for value in fields[11:15])
     for child in watched.children:
-        theirs = _stat(child)
+        theirs = stat_fields(child)
         cpu += int(theirs[11]) + int(theirs[12]) if theirs else 0
     watched.note_cpu(now_mono_ns, cpu * _TICK_NS)
     return ProcessState(
@@ -223,8 +223,8 @@ def abandoned() -> list[Path]:
     return found
 
 
-def _stat(pid: int) -> list[str] | None:
-    """Fields of /proc/PID/stat from the third on."""
+def stat_fields(pid: int | str) -> list[str] | None:
+    """Fields of /proc/PID/stat from the third on (state, parent, ...); of a thread with "PID/task/TID". None if it is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
         fields = text[text.rindex(")") + 2 :].split()

@@ -17,7 +17,6 @@ from ddtop.model.facts import Blame, RankFacts, Snapshot, State
 from ddtop.model.policy import Policy
 
 PLACES_MAX = 3
-LAST_REPORT_S = 2.0
 
 
 def rule(snapshot: Snapshot, policy: Policy, explained: Collection[int] = ()) -> list[Finding]:
@@ -27,16 +26,20 @@ def rule(snapshot: Snapshot, policy: Policy, explained: Collection[int] = ()) ->
         # Gone and stopped ranks have rules of their own; of a rank that was never heard of nothing is known.
         if not blame.due or blame.standing in (GONE, STOPPED) or blame.root in explained:
             continue
-        if snapshot.rank(blame.root).hello is None or _idle(snapshot, blame) or _just_left(snapshot.rank(blame.root)):
+        if (
+            snapshot.rank(blame.root).hello is None
+            or _idle(snapshot, blame)
+            or _just_left(snapshot.rank(blame.root), policy)
+        ):
             continue
         kinds.setdefault((_kind(snapshot, blame), _severity(snapshot, blame, policy)), []).append(blame)
     return [_finding(snapshot, kind, severity, blames) for (kind, severity), blames in kinds.items()]
 
 
-def _just_left(rank: RankFacts) -> bool:
+def _just_left(rank: RankFacts, policy: Policy) -> bool:
     """It is on its way out, and what it did last is not known yet: its last report comes a moment later."""
     exiting = rank.process is not None and rank.process.exiting
-    return exiting and rank.phase != "leaving" and (rank.report_age_s or 0.0) < LAST_REPORT_S
+    return exiting and rank.phase != "leaving" and (rank.report_age_s or 0.0) < policy.last_report_s
 
 
 def _idle(snapshot: Snapshot, blame: Blame) -> bool:

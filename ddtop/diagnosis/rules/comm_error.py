@@ -23,8 +23,6 @@ from ddtop.wire.records import GroupProgress
 _NAMED = re.compile(r"\branks? ((?:\d{1,7}, ?)*\d{1,7}) failed to pass|\bsend/recv from rank (\d{1,7})", re.IGNORECASE)
 _ADDRESS = re.compile(r"\bpeer (?:\[([^\]\s]{1,80})\]:|([\w.-]{1,80})[:<])(\d{1,5})\b")
 _TIMEOUT = re.compile(r"timed out|timeout", re.IGNORECASE)
-_WITH_IT_NS = 500_000_000
-"""Reports are that far apart: a rank that left in this time after the first error may have caused it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
         since, text = group.pending_since_unix_ns or snapshot.time_unix_ns, f"its backend says {group.error}"
     if snapshot.ended is None and snapshot.time_unix_ns - since < policy.comm_error_after_s * 1e9:
         return []
-    return [_finding(snapshot, first, failed, since, text)]
+    return [_finding(snapshot, first, _peers(snapshot, first, failed, since, policy, text), failed, since, text)]
 
 
 def reporters(snapshot: Snapshot) -> set[int]:
@@ -82,7 +80,9 @@ def address_in(text: str) -> str | None:
     return f"{match[1] or match[2]}:{match[3]}" if match is not None else None
 
 
-def _peers(snapshot: Snapshot, first: RankFacts, failed: Collection[int], since: int, text: str) -> _Peers:
+def _peers(
+    snapshot: Snapshot, first: RankFacts, failed: Collection[int], since: int, policy: Policy, text: str
+) -> _Peers:
     texts = [rank.exception.text for rank in snapshot.ranks if rank.rank in failed and rank.exception is not None]
     named = {rank for one in texts for rank in named_in(one) if 0 <= rank < snapshot.world_size} - set(failed)
     others = [rank for rank in snapshot.ranks if rank.rank not in failed]
@@ -99,7 +99,8 @@ def _peers(snapshot: Snapshot, first: RankFacts, failed: Collection[int], since:
     left = [
         rank.rank
         for rank in others
-        if rank.phase == "leaving" and (rank.phase_since_unix_ns or since) <= since + _WITH_IT_NS
+        if rank.phase == "leaving"
+        and (rank.phase_since_unix_ns or since) <= since + int(policy.comm_error_with_it_s * 1e9)
     ]
     if left:
         return _Peers(tuple(left), f"{verb(left, 'has', 'have')} left {verb(left, 'its', 'their')} process group")
@@ -133,8 +134,9 @@ def _at(snapshot: Snapshot, ranks: Collection[int]) -> str:
     return f" ({who}{spot})"
 
 
-def _finding(snapshot: Snapshot, first: RankFacts, failed: Collection[int], since: int, text: str) -> Finding:
-    peers = _peers(snapshot, first, failed, since, text)
+def _finding(
+    snapshot: Snapshot, first: RankFacts, peers: _Peers, failed: Collection[int], since: int, text: str
+) -> Finding:
     reporting = sorted(failed)
     wait = _open(first)
     call = next((one for one in first.open_collectives if wait is not None and one.group == wait.group), None)

@@ -24,9 +24,6 @@ from ddtop.model.policy import Policy
 from ddtop.wire.records import Hello
 from ddtop.wire.rendezvous import Rendezvous
 
-_BEFORE_NS = 2_000_000_000
-"""File servers' clocks differ; a file that this job made is not older than its first process by more."""
-
 
 def rule(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding]:
     """At most one finding: what comes first here is the cause of what comes later."""
@@ -34,7 +31,7 @@ def rule(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding]:
         return []
     return (
         _duplicate(snapshot, meeting)
-        or _stale(snapshot, meeting)
+        or _stale(snapshot, meeting, policy)
         or _mismatch(snapshot, meeting)
         or _unreachable(snapshot, meeting)
     )
@@ -126,7 +123,7 @@ def _claims(rank: RankFacts) -> list[str]:
 # -- an old file
 
 
-def _stale(snapshot: Snapshot, meeting: Meeting) -> list[Finding]:
+def _stale(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding]:
     used = [
         (rank, rank.hello.store_file) for rank in snapshot.ranks if rank.hello is not None and rank.hello.store_file
     ]
@@ -134,9 +131,8 @@ def _stale(snapshot: Snapshot, meeting: Meeting) -> list[Finding]:
         return []
     ranks = tuple(rank.rank for rank, _ in used)
     began = min(rank.hello.started_unix_ns for rank in snapshot.ranks if rank.hello is not None)
-    old = [
-        file for _, file in used if file.bytes and file.modified_unix_ns and file.modified_unix_ns < began - _BEFORE_NS
-    ]
+    before = began - int(policy.store_clock_s * 1e9)
+    old = [file for _, file in used if file.bytes and file.modified_unix_ns and file.modified_unix_ns < before]
     if old:
         file = min(old, key=lambda one: one.modified_unix_ns or 0)
         age = duration((began - (file.modified_unix_ns or 0)) / 1e9)
