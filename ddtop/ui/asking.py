@@ -91,4 +91,5 @@ class Asking:
 
 def signal_command(rank: int, pid: int, number: int) -> Command:
     """The command that has the relay send a signal to a rank's process, if it still is that process."""
-    return Command("signal", arguments=(str(rank), str(pid), str(number)))
+    # A Signals member is written as its name before Python 3.11.
+    return Command("signal", arguments=(str(rank), str(pid), str(int(number))))

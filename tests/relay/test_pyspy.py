@@ -36,6 +36,14 @@ count()
 NEEDS_PY_SPY = pytest.mark.skipif(pyspy.find() is None, reason="py-spy is not installed: pip install 'ddtop[native]'")
 
 
+@pytest.fixture(autouse=True)
+def reaped() -> Iterator[None]:
+    """A py-spy that was given up is not waited for; here nothing may be left behind."""
+    yield
+    for process in pyspy._unreaped:
+        process.wait(20)
+
+
 @pytest.fixture
 def target() -> Iterator[subprocess.Popen[str]]:
     """A Python that answers each line of its stdin, with a thread that waits."""
