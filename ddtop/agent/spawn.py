@@ -10,6 +10,7 @@ and exec only C calls with arguments made beforehand are made.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -52,6 +53,9 @@ def start_relay(job: str, run: str, socket: Path) -> bool:
             return False
         os.pwrite(descriptor, str(time.time_ns()).encode(), 0)
     finally:
+        # By itself: a child that was forked at this instant has the descriptor too, and would hold the lock for its life.
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
     arguments = [sys.executable, "-m", "ddtop.relay", "--job", job, "--run", run, "--launcher", str(os.getppid())]
     _launch(arguments, _environment())
