@@ -28,6 +28,7 @@ _DROPPED = (
     "PYTHONINSPECT", "PYTHONPROFILEIMPORTTIME", "PYTHONDEVMODE", "PYTHONWARNINGS", "PYTHONFAULTHANDLER",
 )  # fmt: skip
 _DROPPED_PREFIXES = ("OMP_", "KMP_", "GOMP_", "TORCHELASTIC_", "TORCH_", "NCCL_")
+LAUNCH_TRIES, LAUNCH_S = 3, 0.25
 STARTING_S = 5.0
 """A relay that was started less than this ago is still on its way: no second one."""
 
@@ -94,14 +95,31 @@ def _launch(arguments: list[str], environment: dict[str, str]) -> None:
     clone, close_range, three = ctypes.c_long(number), ctypes.c_long(_SYS_CLOSE_RANGE), ctypes.c_long(3)
     syscall, execve, leave, chdir, setsid = libc.syscall, libc.execve, libc._exit, libc.chdir, libc.setsid
     syscall.restype = ctypes.c_long
-    child = syscall(clone, zero, zero, zero, zero, zero)
-    if child == 0:
-        if syscall(clone, one, zero, zero, zero, zero) == 0:
-            setsid()
-            chdir(root)
-            syscall(close_range, three, top, zero)
-            execve(program, argv, envp)
-            leave(127)
-        leave(0)
-    if child > 0:
-        os.waitpid(child, _WCLONE)
+    for _ in range(LAUNCH_TRIES):
+        child = syscall(clone, zero, zero, zero, zero, zero)
+        if child == 0:
+            if syscall(clone, one, zero, zero, zero, zero) == 0:
+                setsid()
+                chdir(root)
+                syscall(close_range, three, top, zero)
+                execve(program, argv, envp)
+                leave(127)
+            leave(0)
+        if child < 0 or _has_left(child):
+            return
+
+
+def _has_left(child: int) -> bool:
+    """Whether the child in between did its work; one that stands is ended.
+
+    Where another thread asked for the GIL while the process was copied, the copy hands it over to a thread that it does not
+    have, right after the first call, before it has a child of its own.
+    """
+    until = time.monotonic() + LAUNCH_S
+    while os.waitpid(child, _WCLONE | os.WNOHANG)[0] == 0:
+        if time.monotonic() > until:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, _WCLONE)
+            return False
+        time.sleep(0.002)
+    return True

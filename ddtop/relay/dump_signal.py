@@ -18,9 +18,12 @@ from pathlib import Path
 
 from ddtop import registry
 from ddtop.relay import processes
+from ddtop.wire.page import PageView
 from ddtop.wire.records import Hello
 
 DUMP_BYTES_MAX = 1 << 20
+STEP_AFTER_NS = 1_000_000_000
+"""A step so long after the agent's last tick: it is not the GIL that the agent waits for."""
 
 
 def dump_path(hello: Hello) -> Path | None:
@@ -43,14 +46,21 @@ def why_not(hello: Hello, pid: int, start_ticks: int) -> str | None:
     page = processes.page(hello)
     if page is None:
         return "its state page cannot be read"
-    if pid == hello.pid and page.exiting_mono_ns:
-        return "in interpreter exit"
-    if pid == hello.pid and not page.heartbeat_mono_ns:
-        return "its agent has ended: Python may run"
+    if pid == hello.pid and (runs := _python_may_run(page)) is not None:
+        return runs
     masks = _masks(pid)
     if masks is None or registry.start_ticks(pid) != start_ticks:
         return "gone"
     return _deaf(masks, number) or _closed(pid, hello.dump_fd, path)
+
+
+def _python_may_run(page: PageView) -> str | None:
+    if page.exiting_mono_ns:
+        return "in interpreter exit"
+    if not page.heartbeat_mono_ns:
+        return "its agent has ended: Python may run"
+    stepped = page.step_mono_ns > page.heartbeat_mono_ns + STEP_AFTER_NS
+    return "its agent is stuck while Python runs" if stepped else None
 
 
 def _deaf(masks: dict[str, int], number: int) -> str | None:

@@ -67,6 +67,7 @@ class PageView(msgspec.Struct, frozen=True):
     loader_wait_since_mono_ns: int
     exception: LastException | None
     gc_since_mono_ns: int = 0
+    step_mono_ns: int = 0
     init_since_mono_ns: int = 0
 
 
@@ -92,6 +93,7 @@ def read_page(page: memoryview | bytes) -> PageView:
         loader_wait_since_mono_ns=words[LOADER_WAIT_SINCE_AT],
         exception=_read_exception(page, words),
         gc_since_mono_ns=words[GC_SINCE_AT],
+        step_mono_ns=words[STEP_AT],
         init_since_mono_ns=_init_since(page),
     )
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from ddtop import registry
 from ddtop.agent.dump_file import DumpFile
 from ddtop.agent.page import StatePage
-from ddtop.wire.page import EXITING_AT, HEARTBEAT_AT
+from ddtop.wire.page import EXITING_AT, HEARTBEAT_AT, STEP_AT
 
 folder = Path("/tmp") / f"ddtop-pages-{os.getuid()}"
 folder.mkdir(mode=0o700, exist_ok=True)
@@ -41,6 +41,10 @@ def agent_ended():
 
 def leaves():
     page.words[EXITING_AT] = 1
+    sleep_in_python()
+
+def steps_on():
+    page.words[STEP_AT] = 3_000_000_000
     sleep_in_python()
 
 def say(**more):
@@ -223,6 +227,7 @@ def test_a_stopped_rank_gets_no_signal(ranks):
         ("close_its_files", "has closed its dump file"),
         ("agent_ended", "its agent has ended"),
         ("leaves", "in interpreter exit"),
+        ("steps_on", "is stuck while Python runs"),
     ],
 )
 def test_a_rank_that_cannot_take_the_signal_is_not_sent_it(ranks, what, why):
