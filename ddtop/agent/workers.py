@@ -9,9 +9,11 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddtop.procfs import descendants, io_bytes
+
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _GONE = (None, "Z", "X")
-DESCENDANTS_MAX = 32
+FAMILY_MAX = 32
 LOCKS = ("futex", "do_wait_intr")
 """Parts of the wchan of a lock: a semaphore, a mutex of C, a condition."""
 
@@ -55,9 +57,9 @@ def worker(pid: int) -> Worker:
 
 def movement(workers: list[Worker], owing: int) -> Movement:
     """What the owing worker, the processes that it has started, and the other workers have used so far."""
-    family = (owing, *_descendants(owing))
+    family = (owing, *descendants(owing, FAMILY_MAX))
     cpu_ns = sum(one.cpu_ns for one in workers) + sum(worker(pid).cpu_ns for pid in family[1:])
-    io = [value for pid in family if (value := _io_bytes(pid)) is not None]
+    io = [value for pid in family if (value := io_bytes(pid)) is not None]
     switches = [value for pid in family if (value := _switches(pid)) is not None]
     # Only of those that live: a dead one sleeps nowhere.
     wchans = {one.pid: _wchan(one.pid) for one in workers if one.alive}
@@ -79,15 +81,6 @@ def _wchan(pid: int) -> str | None:
     return text if text not in ("", "0") else None
 
 
-def _io_bytes(pid: int) -> int | None:
-    try:
-        words = Path(f"/proc/{pid}/io").read_text().split()
-        # rchar and wchar, and what came from or went to storage: pages of a mapped file are in neither of the first.
-        return sum(int(words[at]) for at in (1, 3, 9, 11))
-    except (OSError, ValueError, IndexError):
-        return None
-
-
 def _switches(pid: int) -> int | None:
     """Voluntary context switches of all its threads. Check: `grep -h ^vol /proc/PID/task/*/status`."""
     total, seen = 0, False
@@ -99,17 +92,3 @@ def _switches(pid: int) -> int | None:
     except (OSError, ValueError, IndexError):
         pass
     return total if seen else None
-
-
-def _descendants(pid: int) -> tuple[int, ...]:
-    found: list[int] = []
-    waiting = [pid]
-    while waiting and len(found) < DESCENDANTS_MAX:
-        try:
-            lists = [path.read_text() for path in Path(f"/proc/{waiting.pop()}/task").glob("*/children")]
-        except OSError:
-            continue
-        children = [int(word) for text in lists for word in text.split()]
-        found += children
-        waiting += children
-    return tuple(found[:DESCENDANTS_MAX])

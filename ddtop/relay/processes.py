@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddtop import registry
+from ddtop.procfs import descendants, io_bytes
 from ddtop.relay import cgroup, kernel, oom
 from ddtop.relay.exits import ending
 from ddtop.wire.page import PAGE_BYTES, PageError, PageView, read_page
@@ -23,7 +24,6 @@ _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 CHILDREN_EVERY = 2
 """Children are looked up every second look: a walk over all threads of all ranks is the dearest part."""
-DESCENDANTS_MAX = 256
 GC_NS = 500_000_000
 """A shorter garbage collection is not worth a word: seen once a second it would seem to last that long."""
 OOM_MARK_NS = 30_000_000_000
@@ -89,7 +89,7 @@ def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
     if fields is None:
         return None
     if watched.looks % CHILDREN_EVERY == 0:
-        watched.children = _descendants(pid)
+        watched.children = descendants(pid)
     watched.looks += 1
     watched.note_oom(now_mono_ns)
     wchan = _wchan(pid)
@@ -116,7 +116,7 @@ def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
         cpu_ns=cpu * _TICK_NS,
         rss_bytes=int(fields[21]) * _PAGE_BYTES,
         threads=int(fields[17]),
-        io_bytes=_io_bytes(pid),
+        io_bytes=io_bytes(pid),
         children=len(watched.children),
         agent_age_ms=(now_mono_ns - watched.heard_mono_ns) // 1_000_000,
         switches=_switches(pid),
@@ -248,26 +248,3 @@ def _switches(pid: int) -> int | None:
         return int(text[text.rindex(b"\nvoluntary_ctxt_switches:") + 25 :].split(None, 1)[0])
     except (OSError, ValueError, IndexError):
         return None
-
-
-def _io_bytes(pid: int) -> int | None:
-    try:
-        lines = Path(f"/proc/{pid}/io").read_text().split()
-        # rchar and wchar, and what came from or went to storage: pages of a mapped file are in neither of the first.
-        return sum(int(lines[at]) for at in (1, 3, 9, 11))
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-def _descendants(pid: int) -> tuple[int, ...]:
-    found: list[int] = []
-    open_pids = [pid]
-    while open_pids and len(found) < DESCENDANTS_MAX:
-        try:
-            lists = [path.read_text() for path in Path(f"/proc/{open_pids.pop()}/task").glob("*/children")]
-        except OSError:
-            continue
-        children = [int(word) for text in lists for word in text.split()]
-        found += children
-        open_pids += children
-    return tuple(found[:DESCENDANTS_MAX])

@@ -14,6 +14,7 @@ import pytest
 
 from ddtop.agent import loader, workers
 from ddtop.agent.page import StatePage
+from ddtop.procfs import descendants
 from ddtop.wire import page as layout
 
 SECOND = 1_000_000_000
@@ -125,7 +126,7 @@ def test_what_the_worker_has_started_counts_as_its_work(child):
             and now
         )
     )
-    (busy,) = workers._descendants(process.pid)
+    (busy,) = descendants(process.pid)
     os.kill(busy, signal.SIGKILL)
 
     assert grown.cpu_ns - begun.cpu_ns >= SECOND // 5

@@ -15,6 +15,7 @@ import pytest
 
 from ddtop import registry
 from ddtop.agent.page import StatePage
+from ddtop.procfs import descendants
 from ddtop.relay import kernel, processes
 from ddtop.wire import page as layout
 from ddtop.wire.records import Hello, LastException
@@ -279,8 +280,12 @@ def test_the_sockets_that_orphans_hold_are_counted():
     assert gone.orphan_sockets == 2
 
 
-def test_the_children_of_a_process_with_thousands_are_bounded(monkeypatch):
-    monkeypatch.setattr(processes, "DESCENDANTS_MAX", 0)
-
-    assert processes._descendants(os.getpid()) == ()
-    assert Path("/proc/self").exists()
+def test_the_children_of_a_process_with_thousands_are_bounded():
+    children = [subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(3)]
+    try:
+        assert len(descendants(os.getpid(), 2)) == 2
+        assert {child.pid for child in children} <= set(descendants(os.getpid()))
+    finally:
+        for child in children:
+            child.kill()
+            child.communicate()
