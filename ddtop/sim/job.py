@@ -1,0 +1,325 @@
+"""A simulated job: for any stretch of time, the frames that its agents and relays would send in it.
+
+Everything follows from the seed and the time that is asked for: the same stretch gives the same bytes, in whatever order
+the stretches are asked for. Nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from math import floor
+
+from ddtop.sim import hosts, lateness, script
+from ddtop.sim.course import Course, course_of
+from ddtop.sim.fleet import LOCAL_SIZE, Fleet
+from ddtop.sim.reports import Moment
+from ddtop.sim.script import ABSENT, GONE, STOPPED, Era, Scenario
+from ddtop.sim.stacks import answers_of
+from ddtop.wire import frames
+from ddtop.wire.records import AnyRecord, Exit, Groups, Stacks
+
+SECOND_NS = 1_000_000_000
+SLOT_NS = 100_000_000
+"""The ranks report in turn, a tenth of a second apart, as agents that know nothing of each other do."""
+SLOT_S = SLOT_NS / SECOND_NS
+OFTEN_TO = 1024
+"""Up to so many ranks report twice a second, as agents do; of more each once."""
+DUMPED_AFTER_S = 4.0
+"""Relays ask everyone for stacks by themselves so long after something has come to a stand."""
+OOM_GROWTH_S = 25.0
+"""So long before it is killed the memory of a rank begins to grow, by OOM_BYTES in the end."""
+OOM_BYTES = 700 << 30
+AUTOMATIC = "auto-simulated"
+
+
+class SimulatedJob:
+    """A job of `world_size` ranks to which a scenario happens, from `began_unix_ns` on.
+
+    `reports_per_s`: how often each rank reports, 1 or 2; None: twice a second up to `OFTEN_TO` ranks.
+
+    Raises:
+        ValueError: such a job cannot be; the text says why.
+    """
+
+    def __init__(
+        self,
+        world_size: int,
+        seed: int = 0,
+        scenario: Scenario = script.SCENARIOS[script.TOUR],
+        *,
+        began_unix_ns: int,
+        reports_per_s: int | None = None,
+    ) -> None:
+        if reports_per_s not in (None, 1, 2):
+            raise ValueError(f"{reports_per_s} reports a second: 1 or 2 can be simulated")
+        self.fleet = Fleet(world_size, seed)
+        script.check(scenario.incidents, world_size)
+        self._seed, self._scenario, self.began_unix_ns = seed, scenario, began_unix_ns
+        often = reports_per_s == 2 if reports_per_s else world_size <= OFTEN_TO
+        self._turns = 5 if often else 10
+        self._in_flight = often
+        self._attempts: dict[int, _Attempt] = {}
+        self._in_turn: list[list[int]] = [[] for _ in range(self._turns)]
+        self._hosts_in_turn: list[list[int]] = [[] for _ in range(10)]
+        for host in range(self.fleet.hosts):
+            self._hosts_in_turn[(host + 3) % 10].append(host)
+            for rank in self.fleet.ranks_of(host):
+                self._in_turn[(rank if self.fleet.spread_by_rank else host) % self._turns].append(rank)
+
+    @property
+    def name(self) -> str:
+        """`sim-4096`."""
+        return self.fleet.name
+
+    def frames(self, after_unix_ns: int, until_unix_ns: int) -> Iterator[bytes]:
+        """All frames made after one moment and up to another, in the order of their time (to a tenth of a second)."""
+        first = (after_unix_ns - self.began_unix_ns) // SLOT_NS
+        last = (until_unix_ns - self.began_unix_ns) // SLOT_NS
+        for slot in range(first, last):
+            yield from self._slot(slot)
+
+    def joining(self, at_unix_ns: int, history_s: float = 2.0) -> Iterator[bytes]:
+        """What a viewer gets that joins at this moment: who the ranks are, what those that are silent said last, and so
+        much history."""
+        attempt, at_s = self._when((at_unix_ns - self.began_unix_ns) // SLOT_NS * SLOT_NS)
+        begin_s = max(at_s - history_s, attempt.eras[0].begin_s)
+        era = attempt.era(at_s)
+        for rank in range(self.fleet.world_size):
+            born_s, joined_s = attempt.born_s(rank), attempt.joined_s(rank)
+            if at_s >= born_s:
+                yield self._hello(attempt, rank, max(born_s, begin_s), joined_s if at_s >= joined_s else None)
+        for rank in range(self.fleet.world_size):
+            if (told := self.fleet.told_groups(rank)) and at_s >= attempt.met_s:
+                yield self._seal(Groups(told), attempt, rank, begin_s)
+        if era.rank is not None and era.role(era.rank) in (STOPPED, GONE) and begin_s > era.begin_s:
+            yield from self._left_behind(attempt, era)
+        first_unix_ns = attempt.unix_ns(begin_s)
+        yield from self.frames(first_unix_ns, at_unix_ns)
+
+    def stacks(self, at_unix_ns: int, request: str, ranks: Collection[int] = ()) -> Iterator[bytes]:
+        """The answers of these ranks (empty: all) to a request for stacks; those that are not there do not answer."""
+        attempt, at_s = self._when(at_unix_ns - self.began_unix_ns)
+        for rank in ranks or range(self.fleet.world_size):
+            if 0 <= rank < self.fleet.world_size and self._there(attempt, attempt.era(at_s), rank, at_s):
+                yield from self._answers(attempt, rank, at_s, request, automatic=False)
+
+    # -- one tenth of a second
+
+    def _slot(self, slot: int) -> Iterator[bytes]:
+        attempt, at_s = self._when(slot * SLOT_NS)
+        era = attempt.era(at_s)
+        end_s = at_s + SLOT_S
+        if at_s < attempt.met_s + SLOT_S:
+            yield from self._arrivals(attempt, at_s, end_s)
+        moment = Moment(
+            self.fleet, era, at_s, attempt.began_unix_ns, attempt.number, attempt.base_step, self._in_flight
+        )
+        common = _Courses(attempt, at_s)
+        for rank in self._in_turn[slot % self._turns]:
+            course = common.of(rank)
+            if course.role in (STOPPED, GONE) or at_s < attempt.born_s(rank):
+                continue
+            later_s = self._later_s(rank)
+            phase = attempt.phase(rank, at_s)
+            record = moment.state(rank, course, later_s, phase, attempt.joined_s(rank))
+            key = f"{moment.waits_in(rank)}" if course.role == script.WAITS else None
+            yield self._seal(record, attempt, rank, at_s + later_s, key, script.PACES[course.role].wait_ratio)
+        for host in self._hosts_in_turn[slot % 10]:
+            yield self._host(attempt, host, at_s, common)
+        if era.rank is not None and at_s < era.begin_s + SLOT_S <= end_s and era.role(era.rank) == GONE:
+            yield self._exit(attempt, era.rank, era)
+        if era.kind == script.STRAGGLER and lateness.is_asked(era, at_s, end_s):
+            yield from self._lateness(attempt, era, at_s)
+        if era.kind in script.STANDS and at_s < era.begin_s + DUMPED_AFTER_S <= end_s:
+            yield from self._automatic(attempt, era, at_s)
+
+    def _later_s(self, rank: int) -> float:
+        """So long after the beginning of its slot it reports: one of 16 moments in it."""
+        turn = rank if self.fleet.spread_by_rank else rank // LOCAL_SIZE
+        return turn * 7 % 16 * SLOT_S / 16
+
+    def _when(self, after_ns: int) -> tuple[_Attempt, float]:
+        """The attempt that runs so long after the beginning, and the seconds since its own beginning."""
+        restarts_s, at_s = self._scenario.restarts_s, after_ns / SECOND_NS
+        number = max(floor(at_s / restarts_s), 0) if restarts_s else 0
+        found = self._attempts.get(number)
+        if found is None:
+            found = self._attempts[number] = self._make_attempt(number)
+        # To a microsecond: 0.30000000000000004 s would be another slot than 0.3 s.
+        return found, round(at_s - number * (restarts_s or 0.0), 6)
+
+    def _make_attempt(self, number: int) -> _Attempt:
+        incidents = self._scenario.incidents
+        eras = script.eras_of(
+            incidents, self.fleet.world_size, self._seed + number, self.fleet.step_s, starts=number > 0
+        )
+        base = self.fleet.done_steps
+        if number:
+            before, _ = self._when(floor((number - 1) * (self._scenario.restarts_s or 0.0) * SECOND_NS))
+            # From the last checkpoint.
+            base = (before.base_step + int(before.eras[-1].steps)) // 100 * 100
+        began = self.began_unix_ns + round(number * (self._scenario.restarts_s or 0.0) * SECOND_NS)
+        return _Attempt(number, eras, began, base, self.fleet)
+
+    def _arrivals(self, attempt: _Attempt, at_s: float, end_s: float) -> Iterator[bytes]:
+        """Who says hello in this slot, for the first time or inside init_process_group; and the groups once all have met."""
+        for rank in range(self.fleet.world_size):
+            born_s, joined_s = attempt.born_s(rank), attempt.joined_s(rank)
+            if at_s <= born_s < end_s:
+                yield self._hello(attempt, rank, born_s, None)
+            if at_s <= joined_s < end_s:
+                yield self._hello(attempt, rank, joined_s, joined_s)
+            if at_s <= attempt.met_s < end_s and (told := self.fleet.told_groups(rank)):
+                yield self._seal(Groups(told), attempt, rank, attempt.met_s)
+
+    def _there(self, attempt: _Attempt, era: Era, rank: int, at_s: float) -> bool:
+        return at_s >= attempt.born_s(rank) and era.role(rank) != GONE
+
+    # -- frames
+
+    def _seal(
+        self, record: AnyRecord, attempt: _Attempt, rank: int | None, at_s: float, stuck_key: str | None = None,
+        wait_ratio: float | None = None, host: int | None = None,
+    ) -> bytes:  # fmt: skip
+        unix_ns = attempt.unix_ns(at_s)
+        return frames.seal(
+            record,
+            sender=self.fleet.sender(rank // LOCAL_SIZE if rank is not None else host or 0),
+            unix_ns=unix_ns,
+            mono_ns=unix_ns - self.began_unix_ns + 86_400 * SECOND_NS,
+            attempt=attempt.number,
+            rank=rank,
+            pid=self.fleet.pid(rank, attempt.number) if rank is not None else None,
+            stuck_key=stuck_key,
+            wait_ratio=wait_ratio,
+        )
+
+    def _hello(self, attempt: _Attempt, rank: int, at_s: float, joined_s: float | None) -> bytes:
+        started = attempt.unix_ns(attempt.eras[0].begin_s)
+        init = None if joined_s is None else attempt.unix_ns(joined_s)
+        return self._seal(self.fleet.hello(rank, attempt.number, started, init), attempt, rank, at_s)
+
+    def _host(self, attempt: _Attempt, host: int, at_s: float, common: _Courses) -> bytes:
+        tick, era = int(at_s * 10), attempt.era(at_s)
+        found, cores = [], 0.0
+        for rank in self.fleet.ranks_of(host):
+            if not self._there(attempt, era, rank, at_s):
+                continue
+            course = common.of(rank)
+            joining = attempt.phase(rank, at_s) == "joining"
+            init = attempt.unix_ns(attempt.joined_s(rank)) if joining else None
+            grown = attempt.grown_bytes(rank, at_s)
+            found.append(hosts.process_of(self.fleet, rank, attempt.number, course, tick, grown, init))
+            cores += script.PACES[course.role].cores
+        up_s = (attempt.unix_ns(at_s) - self.began_unix_ns) / SECOND_NS + script.LIVED_S
+        state = hosts.host_state(self.fleet, host, tuple(found), cores, up_s, tick)
+        return self._seal(state, attempt, None, at_s + SLOT_S / 2, host=host)
+
+    def _exit(self, attempt: _Attempt, rank: int, era: Era) -> bytes:
+        pid = self.fleet.pid(rank, attempt.number)
+        line = f"Out of memory: Killed process {pid} (python) total-vm:812345678kB, anon-rss:{OOM_BYTES >> 10}kB"
+        record = Exit(rank, pid, None, 9, True, 0, "pidfd", last_state="R", oom_line=line)
+        return self._seal(record, attempt, rank, era.begin_s + 0.02)
+
+    def _left_behind(self, attempt: _Attempt, era: Era) -> Iterator[bytes]:
+        """The last report of a rank that was stopped or killed, and its end."""
+        assert era.rank is not None
+        rank, at_s = era.rank, max(era.begin_s - SLOT_S, 0.0)
+        before = attempt.era(at_s)
+        if before.role(rank) not in script.TRAINING:
+            return
+        moment = Moment(
+            self.fleet, before, at_s, attempt.began_unix_ns, attempt.number, attempt.base_step, self._in_flight
+        )
+        record = moment.state(rank, _Courses(attempt, at_s).of(rank), 0.0, "running", 0.0)
+        yield self._seal(record, attempt, rank, at_s)
+        if era.role(rank) == GONE:
+            yield self._exit(attempt, rank, era)
+
+    def _automatic(self, attempt: _Attempt, era: Era, at_s: float) -> Iterator[bytes]:
+        """The dump that relays take by themselves; of very many ranks only on the host where somebody is missing."""
+        missing = era.rank or 0
+        few = self.fleet.world_size <= OFTEN_TO
+        for rank in range(self.fleet.world_size) if few else self.fleet.ranks_of(missing // LOCAL_SIZE):
+            if self._there(attempt, era, rank, at_s):
+                yield from self._answers(attempt, rank, at_s, f"{AUTOMATIC}-{attempt.number}", automatic=True)
+
+    def _lateness(self, attempt: _Attempt, era: Era, at_s: float) -> Iterator[bytes]:
+        """The answers to the relay on whose host ranks wait unalike."""
+        request = f"simulated-{attempt.number}-{at_s:.1f}"
+        for rank in self.fleet.ranks_of((era.rank or 0) // LOCAL_SIZE):
+            record = lateness.arrivals(self.fleet, era, rank, at_s, attempt.unix_ns, attempt.base_step, request)
+            yield self._seal(record, attempt, rank, at_s)
+
+    def _answers(self, attempt: _Attempt, rank: int, at_s: float, request: str, automatic: bool) -> Iterator[bytes]:
+        era = attempt.era(at_s)
+        found: list[Stacks] = answers_of(
+            request,
+            rank,
+            self.fleet.pid(rank, attempt.number),
+            era.role(rank),
+            attempt.phase(rank, at_s) == "running",
+            attempt.unix_ns(at_s),
+            automatic,
+        )
+        for one in found:
+            yield self._seal(one, attempt, rank, at_s)
+
+
+class _Attempt:
+    """One life of the job's processes; seconds are since its beginning."""
+
+    def __init__(self, number: int, eras: tuple[Era, ...], began_unix_ns: int, base_step: int, fleet: Fleet) -> None:
+        self.number, self.eras, self.began_unix_ns, self.base_step = number, eras, began_unix_ns, base_step
+        self._fleet = fleet
+        self.starts = eras[0].kind == script.RANK_MISSING
+        self.met_s = eras[0].end_s if self.starts else eras[0].begin_s + script.JOINING_S
+        self.culprits = frozenset(era.rank for era in eras if era.rank is not None)
+
+    def unix_ns(self, at_s: float) -> int:
+        return self.began_unix_ns + round(at_s * SECOND_NS)
+
+    def era(self, at_s: float) -> Era:
+        return next((era for era in reversed(self.eras) if era.begin_s <= at_s), self.eras[0])
+
+    def born_s(self, rank: int) -> float:
+        """When its agent says hello."""
+        first = self.eras[0]
+        late_s = self.met_s - script.JOINING_S if self.starts and first.rank == rank else first.begin_s
+        return late_s + 0.2 + 0.65 * (self._fleet.factors[rank] - 0.97) / 0.06
+
+    def joined_s(self, rank: int) -> float:
+        """When it enters init_process_group."""
+        return self.born_s(rank) + script.STARTING_S
+
+    def phase(self, rank: int, at_s: float) -> str:
+        if at_s >= self.met_s:
+            return "running"
+        return "joining" if at_s >= self.joined_s(rank) else "starting"
+
+    def grown_bytes(self, rank: int, at_s: float) -> int:
+        """Memory that it will be killed for."""
+        ahead = [era.begin_s - at_s for era in self.eras if era.kind == script.RANK_KILLED and era.rank == rank]
+        part = max((1.0 - left_s / OOM_GROWTH_S for left_s in ahead if left_s >= 0.0), default=0.0)
+        return int(OOM_BYTES * max(part, 0.0) ** 2)
+
+
+class _Courses:
+    """The courses of all ranks at one moment: one for nearly all of them, and one for each that was ever at fault."""
+
+    def __init__(self, attempt: _Attempt, at_s: float) -> None:
+        self._attempt, self._at_s = attempt, at_s
+        self._single: dict[int, Course] = {}
+        self._common = course_of(-1, attempt.eras, at_s)
+
+    def of(self, rank: int) -> Course:
+        if rank not in self._attempt.culprits:
+            return self._common
+        found = self._single.get(rank)
+        if found is None:
+            found = course_of(rank, self._attempt.eras, self._at_s)
+            # It starts where others have long been waiting.
+            if found.role == ABSENT and self._at_s >= self._attempt.born_s(rank):
+                found = course_of(-1, self._attempt.eras, self._at_s - self._attempt.born_s(rank))
+            self._single[rank] = found
+        return found

@@ -1,0 +1,302 @@
+"""What the agent of each rank reports at one moment: `RankState`.
+
+Ten thousand of them a second have to be made in less than half a core: all that many ranks have in common (places, groups'
+progress, open collectives) is encoded once a moment and put into the records as bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import floor
+from typing import Any
+
+import msgspec
+
+from ddtop.sim.course import Course
+from ddtop.sim.fleet import BUCKETS, DIGITS, FOLDER, LAYERS, LOCAL_SIZE, PER_STEP, SCRIPT, WORLD, Fleet
+from ddtop.sim.lateness import SPOTS_SAMPLES, spots_of
+from ddtop.sim.script import LOADS, STARVED, STRAYS, TRAINING, WAITS, Era
+from ddtop.wire.loader import Loader
+from ddtop.wire.records import Collective, GroupProgress, OpenCall, Place, RankState
+
+SECOND_NS = 1_000_000_000
+SAMPLES_PER_S = 4.0
+AGENT_RATIO = 0.0013
+"""Of a core: what the agent costs, as measured at 8 ranks."""
+WORKERS, CAPACITY = 4, 8
+STARVED_FILL = 0.6
+OWING_AFTER = 11
+"""The pid of the worker that owes a batch is its rank's and this."""
+TIMEOUT_MS = 600_000
+FORWARD, BACKWARD, MEETS, UPDATES = 0.03, 0.32, 0.84, 0.93
+"""Where in a step these begin."""
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encoded(value: Any) -> Any:
+    """The value as bytes that go into another record as they are. Any, because records are typed by what is read, not by this."""
+    return msgspec.Raw(_encoder.encode(value))
+
+
+def user_place(function: str, line: int, file: str = SCRIPT, **more: Any) -> Place:
+    """A place in the job's own program."""
+    return Place(function, f"{FOLDER}/{file}", line, **more)
+
+
+_PLACES = {
+    "loader": encoded(user_place("train_step", 118, waits_on="DataLoader")),
+    "forward": encoded(user_place("forward", 74, "model.py")),
+    "backward": encoded(user_place("train_step", 126, callee="backward")),
+    "collective": encoded(user_place("train_step", 129, callee="all_reduce", waits_on="collective")),
+    "optimizer": encoded(user_place("train_step", 131, callee="step")),
+}
+
+
+class Moment:
+    """One moment of a job at which some ranks report.
+
+    `in_flight`: collectives that will be over in milliseconds are told as pending, as agents do that report twice a second.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        era: Era,
+        at_s: float,
+        began_unix_ns: int,
+        attempt: int,
+        base_step: int,
+        in_flight: bool,
+    ) -> None:
+        self._fleet, self._era, self._at_s, self._attempt = fleet, era, at_s, attempt
+        self._began_unix_ns, self._base_step, self._in_flight = began_unix_ns, base_step, in_flight
+        # While nothing moves no number does, but for the counters.
+        self._tick = int(at_s * 10) if era.step_s else 0
+        self._cache: dict[object, Any] = {}
+
+    def unix_ns(self, at_s: float) -> int:
+        """A moment of this attempt, as records have it."""
+        return self._began_unix_ns + round(at_s * SECOND_NS)
+
+    def state(self, rank: int, course: Course, later_s: float, phase: str, joined_s: float) -> RankState:
+        """Its report, made so much later than the moment; `phase`, and since when it is joining."""
+        if phase != "running":
+            return self._starting(course, phase, joined_s)
+        if course.role in TRAINING:
+            return self._training(rank, course, later_s)
+        # Who is stopped or gone said last what it did before.
+        return {WAITS: self._waiting, LOADS: self._loading, STRAYS: self._straying}.get(course.role, self._training)(
+            rank, course, later_s
+        )
+
+    def _progress(self, group: str, at_s: float, numbers: tuple[Any, ...]) -> Any:
+        found = self._cache.get((group, at_s))
+        if found is None:
+            found = self._cache[group, at_s] = encoded(GroupProgress(group, *numbers))
+        return found
+
+    def _kept(self, key: object, make: Callable[[], Any]) -> Any:
+        found = self._cache.get(key)
+        if found is None:
+            found = self._cache[key] = make()
+        return found
+
+    # -- what it does
+
+    def _training(self, rank: int, course: Course, later_s: float) -> RankState:
+        at = later_s if self._fleet.spread_by_rank else round(later_s, 4)
+        steps, activity, groups, pending = self._kept(("step", at), lambda: self._step(later_s))
+        names = self._fleet.groups_of(rank)
+        progress = tuple([self._progress(name, at, one) for name, one in zip(names, groups, strict=False)])
+        made_ns = self.unix_ns(self._at_s + later_s)
+        loader = self._loader(rank, course, steps, STARVED_FILL if course.role == STARVED else CAPACITY)
+        return self._state(
+            rank, course, steps, activity, _PLACES[activity], progress, loader, made_ns - 20_000_000 * (1 + pending)
+        )
+
+    def _step(self, later_s: float) -> tuple[int, str, list[tuple[Any, ...]], bool]:
+        """(whole steps, activity, numbers of the groups' progress, whether something is pending) of a rank that trains."""
+        at_s = self._at_s + later_s
+        done = self._era.steps_at(at_s)
+        steps = floor(done)
+        part = done - steps
+        if part < FORWARD:
+            activity = "loader"
+        elif part < BACKWARD:
+            activity = "forward"
+        elif part < MEETS:
+            activity = "backward"
+        else:
+            activity = "collective" if part < UPDATES else "optimizer"
+        grown = min(max((part - BACKWARD) / (MEETS - BACKWARD), 0.0), 0.999)
+        buckets = int(grown * (BUCKETS + 1))
+        layers = int(min(max((part - FORWARD) / (BACKWARD - FORWARD), 0.0), 0.999) * 4) + int(grown * 5)
+        pending = self._in_flight and activity in ("backward", "collective")
+        since = self.unix_ns(at_s) - 30_000_000 if pending else None
+        world = self._base_step + steps
+        lone = not self._fleet.grouped
+        groups = [
+            _progress(world + (lone and part >= BACKWARD), pending and lone, since),
+            _progress(BUCKETS * world + buckets, pending and buckets > 0, since),
+            _progress(LAYERS * world + layers, False, since),
+        ]
+        return steps, activity, groups, pending
+
+    def _waiting(self, rank: int, course: Course, later_s: float) -> RankState:
+        era = self._era
+        steps = int(era.steps)
+        since = self.unix_ns(era.begin_s) + 90_000_000
+        group, seq = self.waits_in(rank)
+        progress = self._kept(
+            ("waits", rank // LOCAL_SIZE, rank % LOCAL_SIZE), lambda: self._stood(rank, group, seq, since)
+        )
+        looked = self._at_s + later_s - era.begin_s > 1.2
+        open_now = self._kept(
+            ("open", group, looked), lambda: encoded((self._collective(group, seq, since),) if looked else ())
+        )
+        loader = self._loader(rank, course, steps + 1, CAPACITY)
+        return self._state(
+            rank, course, steps, "collective", _PLACES["collective"], progress, loader, since, open_now=open_now
+        )
+
+    def waits_in(self, rank: int) -> tuple[str, int]:
+        """(group, sequence number) of the collective in which this rank waits while one of the others is missing.
+
+        The ranks on the missing one's host wait for it in the forward pass, those of other hosts wait in the backward pass
+        for the rank on that host that is in their group.
+        """
+        step = self._base_step + int(self._era.steps)
+        if not self._fleet.grouped:
+            return WORLD, step + 1
+        _, data, tensor = self._fleet.groups_of(rank)
+        if rank // LOCAL_SIZE == (self._era.rank or 0) // LOCAL_SIZE:
+            return tensor, LAYERS * step + 1
+        return data, BUCKETS * step + 1
+
+    def _stood(self, rank: int, group: str, seq: int, since: int) -> tuple[Any, ...]:
+        """Progress in all groups of a rank that waits in one of them; it has passed what comes before in the others."""
+        found = []
+        for name, done in self._done(rank):
+            if name == group:
+                found.append(encoded(GroupProgress(name, seq, seq - 1, 0, since, "all_reduce")))
+            else:
+                found.append(encoded(GroupProgress(name, done, done, 0, None, "all_reduce")))
+        return tuple(found)
+
+    def _done(self, rank: int) -> list[tuple[str, int]]:
+        """Its groups, and how many collectives of each all ranks had completed when the era began."""
+        step = self._base_step + int(self._era.steps)
+        return [(name, per * step) for name, per in zip(self._fleet.groups_of(rank), PER_STEP, strict=False)]
+
+    def _collective(self, group: str, seq: int, since: int) -> Collective:
+        size = ((26_214_400,),) if group <= str(LOCAL_SIZE) else ((4096, 4096),)
+        return Collective(
+            group, "all_reduce", seq, seq, size, ("BFloat16",), "started", since, TIMEOUT_MS, thread="MainThread"
+        )
+
+    def _loading(self, rank: int, course: Course, later_s: float) -> RankState:
+        era = self._era
+        since = self.unix_ns(era.begin_s)
+        waited = self._at_s + later_s - era.begin_s
+        steps = int(era.steps)
+        pid = self._fleet.pid(rank, self._attempt) + OWING_AFTER
+        total_ns = int(course.loader_s * self._fleet.factors[rank] * SECOND_NS)
+        loader = Loader(
+            WORKERS, 0, CAPACITY, WORKERS, pid, "D", since, total_ns, self._base_step + steps, 0, None, True, 2
+        )
+        if waited > 1.0:
+            loader = msgspec.structs.replace(
+                loader, owing_wchan="rpc_wait_bit_killable", workers_cpu_ns=212 * SECOND_NS, owing_io_bytes=96_468_992,
+                owing_switches=70_412, locked=0,
+            )  # fmt: skip
+        place = user_place("train_step", 118, waits_on="DataLoader", since_unix_ns=since)
+        return self._state(rank, course, steps, "loader", place, self._behind(rank), loader, since)
+
+    def _straying(self, rank: int, course: Course, later_s: float) -> RankState:
+        del later_s
+        since = self.unix_ns(self._era.begin_s)
+        steps = int(self._era.steps)
+        place = user_place("upload_samples", 57, "callbacks.py", waits_on="lock", since_unix_ns=since, callee="acquire")
+        loader = self._loader(rank, course, steps, CAPACITY)
+        return self._state(rank, course, steps, "other", place, self._behind(rank), loader, since)
+
+    def _behind(self, rank: int) -> tuple[Any, ...]:
+        return tuple(GroupProgress(name, done, done, 0, None, "all_reduce") for name, done in self._done(rank))
+
+    def _starting(self, course: Course, phase: str, joined_s: float) -> RankState:
+        calls: tuple[OpenCall, ...] = ()
+        place = user_place("<module>", 6, waits_on="import")
+        if phase == "joining":
+            calls = (OpenCall("init_process_group", self.unix_ns(joined_s)),)
+            place = user_place("main", 31, callee="init_process_group")
+        samples = int(course.reported_s * SAMPLES_PER_S)
+        return RankState(
+            phase, "other", open_calls=calls, all_samples=samples, activity_samples=(0, 0, 0, 0, 0, 0, samples),
+            place=place, agent_cpu_ns=int(course.reported_s * AGENT_RATIO * SECOND_NS),
+        )  # fmt: skip
+
+    # -- what all of them tell
+
+    def _loader(self, rank: int, course: Course, batches: int, fill: float) -> Loader:
+        """`fill`: batches that lie ready at most; all of them where they are not asked for."""
+        noise = self._fleet.noise[(rank * 641 + self._tick * 97) % DIGITS]
+        depth = int(fill * (0.55 + 0.45 * noise) + 0.5) if self._era.step_s else CAPACITY
+        waited_ns = int(course.loader_s * self._fleet.factors[rank] * SECOND_NS)
+        return Loader(
+            WORKERS, depth, CAPACITY, WORKERS, None, None, None, waited_ns, self._base_step + batches, 0, None, True, 2
+        )
+
+    def _state(
+        self,
+        rank: int,
+        course: Course,
+        steps: int,
+        activity: str,
+        place: Any,
+        groups: tuple[Any, ...],
+        loader: Loader,
+        progress_unix_ns: int,
+        *,
+        open_now: Any = (),
+    ) -> RankState:
+        fleet = self._fleet
+        factor = fleet.factors[rank]
+        step_s = self._era.step_s or fleet.step_s
+        noise = fleet.noise[(rank * 131 + self._tick * 29) % DIGITS]
+        samples = int(course.reported_s * SAMPLES_PER_S)
+        one = SAMPLES_PER_S * factor
+        loads, ahead, back, update, meets, sync, other = course.shares_s
+        reserved = int(58_000_000_000 * factor)
+        return RankState(
+            "running",
+            activity,
+            self._base_step + steps,
+            "optimizer",
+            round(step_s * (970 + 60 * noise), 1),
+            groups,
+            open_now,
+            (),
+            (),
+            min(int(course.waited_s * one), samples),
+            samples,
+            (
+                int(loads * one), int(ahead * one), int(back * one), int(update * one), int(meets * one),
+                int(sync * one), int(other * one),
+            ),
+            0,
+            place,
+            loader,
+            None,
+            progress_unix_ns,
+            round(90 * factor, 1),
+            int(reserved * 0.93),
+            reserved,
+            int(course.reported_s * AGENT_RATIO * SECOND_NS),
+            spots=self._kept(("spots", course.role), lambda: encoded(spots_of(course.role))),
+            spots_samples=SPOTS_SAMPLES,
+        )  # fmt: skip
+
+
+def _progress(enqueued: int, pending: bool, since: int | None) -> tuple[Any, ...]:
+    return (enqueued, enqueued - pending, 0, since if pending else None, "all_reduce")

@@ -1,0 +1,204 @@
+"""What happens to a simulated job, and when: incidents, scenarios made of them, and the eras that follow.
+
+An era is a stretch of time in which every rank keeps its role. Roles and their paces are all that the numbers of a rank
+depend on, so any moment can be told without having lived through those before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+
+LOADER_STUCK, NOT_IN_COLLECTIVE, RANK_STOPPED, RANK_KILLED = (
+    "loader-stuck",
+    "not-in-collective",
+    "rank-stopped",
+    "rank-killed",
+)
+STRAGGLER, INPUT_BOUND, RANK_MISSING = "straggler", "input-bound", "rank-missing"
+KINDS = (LOADER_STUCK, NOT_IN_COLLECTIVE, RANK_STOPPED, RANK_KILLED, STRAGGLER, INPUT_BOUND, RANK_MISSING)
+"""What can be made to happen; the names are those of the findings that should follow."""
+STANDS = frozenset({LOADER_STUCK, NOT_IN_COLLECTIVE, RANK_STOPPED, RANK_KILLED})
+"""While one of these lasts, no rank makes a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """Something that goes wrong `begin_s` after the script's beginning, and is over at `end_s` (None: never).
+
+    `rank` None: the seed picks one. `rank-missing` begins with the job, `rank-killed` never ends.
+    """
+
+    kind: str
+    begin_s: float
+    end_s: float | None = None
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """`restarts_s`: so long after its beginning the launcher starts all ranks anew, and the script begins again; None: never."""
+
+    incidents: tuple[Incident, ...] = ()
+    restarts_s: float | None = None
+
+
+TOUR = "tour"
+SCENARIOS: Mapping[str, Scenario] = {
+    TOUR: Scenario(
+        (
+            Incident(LOADER_STUCK, 20.0, 50.0),
+            Incident(STRAGGLER, 65.0, 95.0),
+            Incident(INPUT_BOUND, 115.0, 145.0),
+            Incident(RANK_KILLED, 160.0),
+        ),
+        restarts_s=200.0,
+    ),
+    "healthy": Scenario(),
+    RANK_MISSING: Scenario((Incident(RANK_MISSING, 0.0, 45.0),)),
+    RANK_KILLED: Scenario((Incident(RANK_KILLED, 10.0),)),
+    **{
+        kind: Scenario((Incident(kind, 10.0, 130.0),))
+        for kind in (LOADER_STUCK, NOT_IN_COLLECTIVE, RANK_STOPPED, STRAGGLER, INPUT_BOUND)
+    },
+}
+"""By name, as `ddtop --sim N --scenario NAME` knows them; those of one kind last two minutes and the job is well again."""
+
+LIVED_S = 2_400.0
+"""A job that does not start with its script has been training for so long."""
+STARTING_S, JOINING_S = 2.0, 4.0
+"""From the start of the processes: by then all have said who they are, and have met."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast the counters of a rank grow, a second; `shares` of its time follow ACTIVITIES, `cores` includes its children."""
+
+    wait_ratio: float = 0.0
+    shares: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
+    cores: float = 0.003
+    io_bytes_per_s: float = 200.0
+    wakes_per_s: float = 1.0
+    loader_ratio: float = 0.0
+
+
+TRAINS, SLOW, HASTY, STARVED = "trains", "slow", "hasty", "starved"
+LOADS, STRAYS, STOPPED, GONE, WAITS = "loads", "strays", "stopped", "gone", "waits"
+ABSENT, STARTS = "absent", "starts"
+TRAINING = frozenset({TRAINS, SLOW, HASTY, STARVED})
+
+PACES: Mapping[str, Pace] = {
+    TRAINS: Pace(0.22, (0.02, 0.27, 0.46, 0.06, 0.16, 0.0, 0.03), 1.4, 3e6, 160.0, 0.02),
+    SLOW: Pace(0.03, (0.01, 0.36, 0.54, 0.06, 0.02, 0.0, 0.01), 1.4, 3e6, 90.0, 0.01),
+    HASTY: Pace(0.46, (0.01, 0.19, 0.31, 0.04, 0.42, 0.0, 0.03), 1.1, 2e6, 140.0, 0.01),
+    STARVED: Pace(0.10, (0.51, 0.15, 0.22, 0.03, 0.08, 0.0, 0.01), 1.2, 4e6, 120.0, 0.51),
+    LOADS: Pace(0.0, (1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0), loader_ratio=1.0),
+    STRAYS: Pace(),
+    STOPPED: Pace(cores=0.0, io_bytes_per_s=0.0, wakes_per_s=0.0),
+    GONE: Pace(cores=0.0, io_bytes_per_s=0.0, wakes_per_s=0.0),
+    WAITS: Pace(1.0, (0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0)),
+    ABSENT: Pace(cores=0.0, io_bytes_per_s=0.0, wakes_per_s=0.0),
+    STARTS: Pace(cores=0.9, io_bytes_per_s=9e6, wakes_per_s=40.0),
+}
+_ROLES = {
+    # kind: (the rank at fault, all others)
+    LOADER_STUCK: (LOADS, WAITS),
+    NOT_IN_COLLECTIVE: (STRAYS, WAITS),
+    RANK_STOPPED: (STOPPED, WAITS),
+    RANK_KILLED: (GONE, WAITS),
+    STRAGGLER: (SLOW, HASTY),
+    INPUT_BOUND: (STARVED, STARVED),
+    RANK_MISSING: (ABSENT, STARTS),
+}
+_SLOWNESS = {STRAGGLER: 1.6, INPUT_BOUND: 2.0}
+"""So many times longer a step takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Era:
+    """From `begin_s` to `end_s` (infinite for the last) of one attempt, one incident lasts, or none (`kind` None).
+
+    `steps`: how many steps had been made when it began; `step_s` how long one takes, 0 where none is made. `rank`: who is at
+    fault.
+    """
+
+    begin_s: float
+    end_s: float
+    kind: str | None
+    rank: int | None
+    step_s: float
+    steps: float
+
+    def role(self, rank: int) -> str:
+        """What this rank does meanwhile."""
+        if self.kind is None:
+            return TRAINS
+        culprit, others = _ROLES[self.kind]
+        return culprit if rank == self.rank else others
+
+    def steps_at(self, at_s: float) -> float:
+        """How many steps have been made at this moment of the era, with the part of the one that goes on."""
+        return self.steps + ((min(at_s, self.end_s) - self.begin_s) / self.step_s if self.step_s else 0.0)
+
+
+def check(incidents: tuple[Incident, ...], world_size: int) -> None:
+    """Raises ValueError where they cannot happen like this, one after the other."""
+    over: float | None = 0.0
+    for one in incidents:
+        if one.kind not in KINDS:
+            raise ValueError(f"no such incident: {one.kind}; there are {', '.join(KINDS)}")
+        if one.rank is not None and not 0 <= one.rank < world_size:
+            raise ValueError(f"{one.kind} of rank {one.rank}: there are {world_size} ranks")
+        if over is None or one.begin_s < over or (one.end_s is not None and one.end_s <= one.begin_s):
+            raise ValueError(f"{one.kind} at {one.begin_s:g} s begins before the one before is over, or ends too early")
+        if one.kind == RANK_MISSING and (one.begin_s or one.end_s is None):
+            raise ValueError(f"{RANK_MISSING} begins at 0 s, and ends")
+        if one.kind == RANK_KILLED and one.end_s is not None:
+            raise ValueError(f"{RANK_KILLED} has no end: nobody comes back from it")
+        over = one.end_s
+
+
+def eras_of(
+    incidents: tuple[Incident, ...], world_size: int, seed: int, step_s: float, starts: bool
+) -> tuple[Era, ...]:
+    """The eras of one attempt, without gaps; `starts`: its processes start at 0 s, else they have been training by then.
+
+    What stands, stands at the end of a step: its beginning is put off until then.
+    """
+    picks = Random(f"{seed}/{world_size}/ranks")
+    found: list[Era] = []
+    met = JOINING_S + (incidents[0].end_s or 0.0 if incidents and incidents[0].kind == RANK_MISSING else 0.0)
+    starts = starts or met > JOINING_S
+    at, steps = 0.0 if starts else -LIVED_S, 0.0
+
+    def add(end_s: float, kind: str | None, rank: int | None, pace_s: float) -> None:
+        nonlocal at, steps
+        if end_s > at:
+            found.append(Era(at, end_s, kind, rank, pace_s, steps))
+            steps, at = found[-1].steps_at(end_s), end_s
+
+    if starts:
+        absent = _rank_of(incidents[0], world_size, picks) if met > JOINING_S else None
+        add(met, RANK_MISSING, absent, 0.0)
+    for one in incidents:
+        if one.kind == RANK_MISSING:
+            continue
+        rank = _rank_of(one, world_size, picks)
+        begin = max(one.begin_s, at)
+        if one.kind in STANDS:
+            ahead = steps + (begin - at) / step_s
+            begin += (-ahead % 1.0) * step_s
+        add(begin, None, None, step_s)
+        if one.kind in STANDS:
+            steps = float(round(steps))
+        lasts = float("inf") if one.end_s is None else max(one.end_s, begin + 1.0)
+        add(lasts, one.kind, rank, 0.0 if one.kind in STANDS else step_s * _SLOWNESS[one.kind])
+    add(float("inf"), None, None, step_s)
+    return tuple(found)
+
+
+def _rank_of(incident: Incident, world_size: int, picks: Random) -> int:
+    # Drawn also where it is given, so that the others stay who they are. Rank 0 keeps the store: it makes a bad example.
+    picked = picks.randrange(1, world_size) if world_size > 1 else 0
+    return picked if incident.rank is None else incident.rank

@@ -1,0 +1,114 @@
+"""The real rules come to the right verdict about every simulated incident: nothing in the records says which one it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddtop.sim.script import SCENARIOS, Incident
+from tests.sim.watching import Watcher, simulated
+
+CULPRIT = 5
+SIZES = [8, 512]
+
+
+@pytest.mark.parametrize("world", SIZES)
+@pytest.mark.parametrize("kind", ["loader-stuck", "not-in-collective", "rank-stopped", "rank-killed"])
+def test_who_holds_everybody_up_is_named_and_all_others_are_its_victims(kind: str, world: int) -> None:
+    watcher = Watcher(simulated(world, Incident(kind, 3.0, rank=CULPRIT)))
+
+    _, verdict = watcher.until(12.0)
+
+    assert [(one.kind, one.severity, one.ranks) for one in verdict.findings] == [(kind, "critical", (CULPRIT,))]
+    assert verdict.findings[0].victims == tuple(rank for rank in range(world) if rank != CULPRIT)
+
+
+@pytest.mark.parametrize("world", SIZES)
+@pytest.mark.parametrize("kind", ["loader-stuck", "not-in-collective", "rank-stopped"])
+def test_what_is_over_is_healthy_again(kind: str, world: int) -> None:
+    watcher = Watcher(simulated(world, Incident(kind, 3.0, 10.0, rank=CULPRIT)), from_s=8.0)
+
+    snapshot, verdict = watcher.until(15.0)
+
+    assert verdict.findings == ()
+    assert snapshot.moving == world
+
+
+@pytest.mark.parametrize("world", SIZES)
+def test_who_is_slow_is_named_with_what_it_does_more_than_the_others_until_it_is_over(world: int) -> None:
+    watcher = Watcher(simulated(world, Incident("straggler", 1.0, 16.0, rank=CULPRIT)))
+
+    _, verdict = watcher.until(13.0)
+    assert [(one.kind, one.severity, one.ranks) for one in verdict.findings] == [("straggler", "warning", (CULPRIT,))]
+    assert "rotary_cache" in verdict.findings[0].summary
+
+    _, verdict = watcher.until(30.0)
+    assert verdict.findings == ()
+
+
+@pytest.mark.parametrize("world", SIZES)
+def test_loaders_that_cannot_keep_up_are_a_warning(world: int) -> None:
+    watcher = Watcher(simulated(world, Incident("input-bound", 0.5)))
+
+    _, verdict = watcher.until(13.0)
+
+    assert [(one.kind, one.severity) for one in verdict.findings] == [("input-bound", "warning")]
+    assert verdict.findings[0].ranks == tuple(range(world))
+
+
+@pytest.mark.parametrize("world", SIZES)
+def test_a_rank_that_never_came_is_missing_until_it_comes(world: int) -> None:
+    watcher = Watcher(simulated(world, Incident("rank-missing", 0.0, 14.0, rank=CULPRIT)))
+
+    _, verdict = watcher.until(13.0)
+    assert [(one.kind, one.severity, one.ranks) for one in verdict.findings] == [
+        ("rank-missing", "critical", (CULPRIT,))
+    ]
+
+    snapshot, verdict = watcher.until(22.0)
+    assert verdict.findings == ()
+    assert snapshot.moving == world
+
+
+@pytest.mark.parametrize("world", [*SIZES, 1100])
+def test_a_healthy_job_is_never_spoken_of(world: int) -> None:
+    watcher = Watcher(simulated(world))
+
+    seen = [watcher.until(seconds) for seconds in (0.5, 2.0, 4.0)]
+
+    assert [verdict.findings for _, verdict in seen] == [()] * 3
+    assert [snapshot.moving for snapshot, _ in seen] == [world] * 3
+
+
+def test_who_joins_late_reads_the_same_verdict() -> None:
+    job = simulated(64, Incident("rank-killed", 3.0, rank=CULPRIT))
+
+    early, late = Watcher(job).until(34.0)[1], Watcher(job, from_s=30.0).until(34.0)[1]
+
+    assert [one.identity for one in early.findings] == [one.identity for one in late.findings]
+    assert early.findings[0].kind == "rank-killed"
+
+
+def test_the_tour_shows_a_hang_its_end_a_warning_and_a_death_and_begins_again() -> None:
+    tour = SCENARIOS["tour"]
+    watcher = Watcher(simulated(8, *tour.incidents, restarts_s=tour.restarts_s))
+    kinds: list[tuple[str, ...]] = []
+
+    for seconds in range(5, 240, 5):
+        _, verdict = watcher.until(float(seconds))
+        found = tuple(sorted(one.kind for one in verdict.findings))
+        if not kinds or kinds[-1] != found:
+            kinds.append(found)
+
+    calm: tuple[str, ...] = ()
+    assert kinds == [
+        calm,
+        ("loader-stuck",),
+        calm,
+        ("straggler",),
+        calm,
+        ("input-bound",),
+        calm,
+        ("rank-killed",),
+        calm,
+        ("loader-stuck",),
+    ]
