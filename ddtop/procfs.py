@@ -17,6 +17,15 @@ def io_bytes(pid: int) -> int | None:
         return None
 
 
+def parent_of(pid: int) -> int | None:
+    """Field 4 of /proc/PID/stat; None if there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        return int(text[text.rindex(")") + 2 :].split(None, 2)[1])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def descendants(pid: int, at_most: int = DESCENDANTS_MAX) -> tuple[int, ...]:
     """Its children and theirs, at most so many. Check: `pstree -p PID`."""
     found: list[int] = []

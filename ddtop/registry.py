@@ -11,6 +11,7 @@ import hashlib
 import os
 import socket
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -348,7 +349,15 @@ def find_job(name: str | None, now_unix_ns: int) -> JobEntry:
         UnknownJobError: with the jobs there are.
         RegistryError: the state folder cannot be used.
     """
-    entries = read_entries()
+    return choose_job(read_entries(), name, now_unix_ns)
+
+
+def choose_job(entries: Iterable[JobEntry], name: str | None, now_unix_ns: int) -> JobEntry:
+    """The one of these jobs, newest first, that is meant by a name or unique prefix; without a name the one live job.
+
+    Raises:
+        UnknownJobError: with the jobs there are.
+    """
     newest: dict[str, JobEntry] = {}
     for entry in entries:
         kept = newest.setdefault(entry.job, entry)

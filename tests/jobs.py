@@ -56,6 +56,7 @@ class FakeJob:
         self.frames: list[bytes] = []
         self.launcher_alive: bool | None = None
         self.candidates: tuple[ProcessState, ...] = ()
+        self.host_says: dict[str, Any] = {}
         self.groups = {WORLD: Group(WORLD, "default_pg", tuple(range(world_size)), "gloo")}
         self.ranks = [FakeRank(self, number, 4800 + number) for number in range(world_size)]
         for number in absent:
@@ -124,6 +125,7 @@ class FakeJob:
                 launcher_alive=self.launcher_alive,
                 rendezvous=tuple(rank.way for rank in mine if rank.way is not None and rank.calls),
                 candidates=self.candidates,
+                **self.host_says,
             )
             self.say(host, sender=name)
 

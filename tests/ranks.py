@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ddtop.wire import frames
+from ddtop.wire.loader import Loader
+from ddtop.wire.mpi import MpiState
 from ddtop.wire.records import (
     ACTIVITIES,
     AnyRecord,
@@ -16,7 +18,6 @@ from ddtop.wire.records import (
     GroupProgress,
     Hello,
     LastException,
-    Loader,
     OpenCall,
     Place,
     ProcessState,
@@ -82,16 +83,20 @@ class FakeRank:
         self.loader: Loader | None = None
         self.worker: dict[str, float] = {}
         self.loader_share = 0.0
+        self.waits_share = 0.0
+        self.says: dict[str, Any] = {}
         self.exception: LastException | None = None
         self.healthy_wait_ms: float | None = 20.0
         self.progress = job.now
         self.calls: list[OpenCall] = []
+        self.mpi: MpiState | None = None
         self.probes_off: tuple[str, ...] = ()
         self.told: dict[str, Any] = {}
         self.way: Rendezvous | None = None
         self.standings = {WORLD: Standing()}
         self._cpu_ns = self._io = self._agent_ns = self._samples = self._waited = self._switches = 0
         self._activities = [0] * len(ACTIVITIES)
+        self._waited_while_training = 0.0
 
     # -- what it does
 
@@ -243,6 +248,9 @@ class FakeRank:
         return msgspec.structs.replace(hello, **self.told)
 
     def state(self) -> RankState:
+        return msgspec.structs.replace(self._state(), **self.says)
+
+    def _state(self) -> RankState:
         return RankState(
             phase=self.phase,
             activity=self.activity,
@@ -253,7 +261,7 @@ class FakeRank:
             open_collectives=tuple(one for item in self.standings.values() for one in item.open),
             retired_collectives=tuple(one for item in self.standings.values() for one in item.retired),
             open_calls=tuple(self.calls),
-            wait_samples=self._waited,
+            wait_samples=self._waited + round(self._waited_while_training),
             all_samples=self._samples,
             activity_samples=tuple(self._activities),
             place=self.place,
@@ -263,6 +271,7 @@ class FakeRank:
             healthy_wait_max_ms=self.healthy_wait_ms,
             agent_cpu_ns=self._agent_ns,
             probes_off=self.probes_off,
+            mpi=self.mpi,
         )
 
     def process(self) -> ProcessState:
@@ -284,6 +293,7 @@ class FakeRank:
             self._agent_ns += round(0.004 * seconds * SECOND)
             self._samples += 2
             self._waited += 2 * any(item.pending_since is not None for item in self.standings.values())
+            self._waited_while_training += 2 * self.waits_share * self.trains
             self._activities[ACTIVITIES.index(self.activity)] += 5
         self._worker_lives(seconds)
 

@@ -60,6 +60,23 @@ def entering_init(rank: object, world_size: object, backend: str | None) -> None
     become_rank(who, "init", backend)
 
 
+def entering_mpi() -> None:
+    """mpi4py is about to call MPI_Init in a process that is no rank yet: whoever does that under a launcher is one."""
+    rank, size, local_rank = identity.numbers(os.environ, slurm=True)
+    if rank is not None and size is not None and size > 1 and 0 <= rank < size:
+        _become_mpi_rank(rank, size, local_rank, None)
+
+
+def is_mpi_rank(rank: int, size: int, backend: str) -> None:
+    """MPI itself has said which rank this process is, and no launcher had."""
+    _become_mpi_rank(rank, size, identity.numbers(os.environ, slurm=True)[2], backend)
+
+
+def _become_mpi_rank(rank: int, size: int, local_rank: int | None, backend: str | None) -> None:
+    seen = identity.identify({}, sys.orig_argv, os.getpid())
+    become_rank(identity.Identity(identity.RANK, seen.script, rank, local_rank, size), "init", backend)
+
+
 def _number(name: str) -> int | None:
     value = os.environ.get(name, "")
     return int(value) if value.isascii() and value.isdigit() else None

@@ -23,6 +23,8 @@ STILL_NS = 2_000_000_000
 UNSEEN_READ_AFTER_NS, UNSEEN_READ_EVERY_NS = 5_000_000_000, 1_000_000_000
 ENTRIES_EVERY_NS = 5_000_000_000
 HEALTHY_WAITS_KEPT = 100
+RECENT_SAMPLES, RECENT_LEAST = 80, 12
+"""Looks over which `wait_ratio` is: 20 s; below 3 s a share says nothing."""
 
 
 @dataclass
@@ -37,6 +39,7 @@ class _Watch:
     pending_since: int | None = None
     used: bool = False
     error: str | None = None
+    building: bool = False
     open: list[Collective] = field(default_factory=list)
     retired: list[Collective] = field(default_factory=list)
 
@@ -59,6 +62,7 @@ class Collectives:
         self.wait_samples = 0
         self.all_samples = 0
         self.why_blind: str | None = None
+        self._recent: deque[bool] = deque(maxlen=RECENT_SAMPLES)
         self._left = False
 
     @property
@@ -70,6 +74,19 @@ class Collectives:
         since, name, watch = min(pending, key=lambda item: item[0] or 0)
         assert since is not None
         return (name, (watch.completed or 0) + 1 - (watch.offset or 0)) if self._now - since > STUCK_NS else None
+
+    @property
+    def wait_ratio(self) -> float | None:
+        """Share of the last looks that found a collective pending; None while there are too few."""
+        found = self._recent
+        return sum(found) / len(found) if len(found) >= RECENT_LEAST else None
+
+    def entered(self) -> list[tuple[str, int, int, str]]:
+        """(group, sequence number, unix ns, op) of the last collectives; one read of the entries."""
+        if self._recorder is None or not self._recorder_answers():
+            return []
+        times = self._recorder.times(sum(watch.enqueued for watch in self._watches.values()))
+        return [time for time in times if time[0] in self._watches]
 
     def sample(self, now: int, unix_minus_mono: int, waiting_frame: bool) -> None:
         """One look. `waiting_frame`: the main thread is inside torch's collective code, for when the recorder is off."""
@@ -86,8 +103,11 @@ class Collectives:
             self._look_at_status(now)
         if self._status_at != now or not self._recorder_answers():
             self._guess_pending(now, waiting_frame)
+        self._look_at_building(now, waiting_frame)
+        waits = any(watch.pending_since is not None for watch in self._watches.values())
         self.all_samples += 1
-        self.wait_samples += any(watch.pending_since is not None for watch in self._watches.values())
+        self.wait_samples += waits
+        self._recent.append(waits)
         self._maybe_read_entries(now, unix_minus_mono)
         self._look_at_errors(c10d, now)
 
@@ -184,6 +204,19 @@ class Collectives:
             else:
                 watch.pending_since = None
 
+    def _look_at_building(self, now: int, waiting_frame: bool) -> None:
+        # NCCL makes a group's communicator inside its first collective: the number has moved, the recorder has no entry yet.
+        for group in self.groups:
+            watch = self._watches.get(group.name)
+            if watch is None or "nccl" not in group.backend:
+                continue
+            # With a recorder that is off only the very first is sure to be one.
+            first = watch.completed is None and (watch.enqueued > 0 if self.why_blind is None else watch.enqueued == 1)
+            builds = first and waiting_frame and now - watch.moved_at > STUCK_NS
+            if builds or watch.building:
+                watch.pending_since = (watch.pending_since or watch.moved_at) if builds else None
+            watch.building = builds
+
     def _learn_names(self, status: Status, now: int) -> bool:
         if len(status) == 1 and len(self._watches) == 1:
             self._names[next(iter(status))] = next(iter(self._watches))
@@ -247,6 +280,7 @@ class Collectives:
                 watch.pending_since + unix_minus_mono if watch.pending_since is not None else None,
                 watch.last_op,
                 watch.error if watch.pending_since is not None else None,
+                watch.building and watch.pending_since is not None,
             )
             for name, watch in self._watches.items()
         )
@@ -282,6 +316,7 @@ class Collectives:
     def _forget_groups(self) -> None:
         for name in self._watches:
             wrap_p2p.forget(name)
+        self._recent.clear()
         self._watches.clear()
         self._names.clear()
         self.groups, self._left = (), False

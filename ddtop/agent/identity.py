@@ -30,7 +30,15 @@ _NEVER_SCRIPTS = {"ddtop", "pip", "pip3", "py-spy", "uv", "conda", "nvitop", "ip
 _NEVER_MODULES = {"ddtop", "pip", "ensurepip", "venv", "build", "site", "compileall", "json.tool"}
 _LAUNCHER_VARIABLES = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
+    "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_NAMESPACE",
 )  # fmt: skip
+MPI_VARIABLES = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+)
+"""Rank, size and local rank as Open MPI gives them, and as Hydra (MPICH, Intel MPI) does."""
+SLURM_VARIABLES = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
+"""srun's; inside mpirun they are those of mpirun itself, so they count only where no launcher of MPI has set its own."""
 # torchrun's options that stand alone; any other option takes a value, so the script is the first word after those.
 _TORCHRUN_FLAGS = {
     "--standalone", "-m", "--module", "--no-python", "--no_python", "--use-env", "--use_env", "--run-path",
@@ -71,7 +79,7 @@ def identify(environ: Mapping[str, str], argv: Sequence[str], pid: int) -> Ident
         return Identity(IGNORED, name)
     if script_base(script) in _LAUNCHER_SCRIPTS or module in _LAUNCHER_MODULES:
         return Identity(LAUNCHER, launched_script(argv) or name)
-    rank, world_size = _number(environ, "RANK"), _number(environ, "WORLD_SIZE")
+    rank, world_size, local_rank = numbers(environ)
     if rank is None or world_size is None or not 0 <= rank < world_size or inline:
         return Identity(CANDIDATE, name)
     claim = environ.get(CLAIM, "")
@@ -81,11 +89,21 @@ def identify(environ: Mapping[str, str], argv: Sequence[str], pid: int) -> Ident
         RANK,
         name,
         rank,
-        _number(environ, "LOCAL_RANK"),
+        local_rank,
         world_size,
         _number(environ, "TORCHELASTIC_RESTART_COUNT") or 0,
         "TORCHELASTIC_RUN_ID" in environ,
     )
+
+
+def numbers(environ: Mapping[str, str], slurm: bool = False) -> tuple[int | None, int | None, int | None]:
+    """(rank, world size, local rank) as a launcher says, torch's own before MPI's; `slurm`: also those of srun."""
+    tried = [("RANK", "WORLD_SIZE", "LOCAL_RANK"), *MPI_VARIABLES, *([SLURM_VARIABLES] if slurm else [])]
+    for names in tried:
+        rank, size = _number(environ, names[0]), _number(environ, names[1])
+        if rank is not None and size is not None:
+            return rank, size, _number(environ, names[2])
+    return None, None, None
 
 
 def fingerprint(environ: Mapping[str, str]) -> str:

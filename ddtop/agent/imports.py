@@ -1,4 +1,4 @@
-"""Waits for some of torch's modules to be imported and hands each to its wrapper right after it ran.
+"""Waits for some modules of torch, and for mpi4py's, to be imported and hands each to its wrapper right after it ran.
 
 Done at import time, before user code can bind the names; the same object then stands in `torch.distributed` and in
 `torch.distributed.distributed_c10d`, which torch's own pipelines compare.
@@ -38,6 +38,12 @@ def _wrap_optimizer(module: ModuleType) -> None:
     wrap_optimizer.wrap(module)
 
 
+def _wrap_ddp(module: ModuleType) -> None:
+    from ddtop.agent import wrap_ddp
+
+    wrap_ddp.wrap(module)
+
+
 def _wrap_process(module: ModuleType) -> None:
     from ddtop.agent import wrap_spawn
 
@@ -50,13 +56,35 @@ def _wrap_spawn(module: ModuleType) -> None:
     wrap_spawn.wrap_spawn(module)
 
 
+def _before_mpi() -> None:
+    from ddtop.agent.mpi import entry
+
+    entry.before()
+
+
+def _wrap_mpi(module: ModuleType) -> None:
+    from ddtop.agent.mpi import entry
+
+    entry.after(module)
+
+
+def _without_mpi() -> None:
+    from ddtop.agent.mpi import entry
+
+    entry.failed()
+
+
 WRAPPERS: dict[str, Callable[[ModuleType], None]] = {
     "torch.distributed.distributed_c10d": _wrap_distributed,
     "torch.utils.data.dataloader": _wrap_dataloader,
     "torch.optim.optimizer": _wrap_optimizer,
+    "torch.nn.parallel.distributed": _wrap_ddp,
     "multiprocessing.process": _wrap_process,
     "torch.multiprocessing.spawn": _wrap_spawn,
+    "mpi4py.MPI": _wrap_mpi,
 }
+AROUND: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {"mpi4py.MPI": (_before_mpi, _without_mpi)}
+"""What is done right before a module runs, and where it raises."""
 
 
 class Finder:
@@ -88,7 +116,15 @@ def _add_step(spec: ModuleSpec, name: str, wrapper: Callable[[ModuleType], None]
     def exec_module(module: ModuleType) -> None:
         # Gone before the module runs: the loader is left as it was, also when the import fails.
         vars(loader).pop("exec_module", None)
-        execute(module)
+        before, without = AROUND.get(name, (None, None))
+        if before is not None:
+            guard.run(f"before {name}", before)
+        try:
+            execute(module)
+        except BaseException:
+            if without is not None:
+                guard.run(f"before {name}", without)
+            raise
         guard.run(f"wrap {name}", lambda: wrapper(module))
 
     loader.exec_module = exec_module

@@ -6,18 +6,22 @@ Reads torch's private queues by name; where a name is missing the field stays No
 from __future__ import annotations
 
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ddtop.agent import workers
+from ddtop.agent.feeding import Feeding
 from ddtop.wire import page as layout
-from ddtop.wire.records import Loader
+from ddtop.wire.loader import Feed, Loader
 
 if TYPE_CHECKING:
     from ddtop.agent.runtime import Runtime
 
 LONG_WAIT_NS = 1_000_000_000
 """A batch that has not come after so long is worth a look at the worker that owes it."""
+OWED_KEPT, OWED_LEAST = 20, 8
+"""Looks at who owes a batch: at two a second the last ten seconds of waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +38,35 @@ class _Queue:
     prefetch_factor: int | None = None
 
 
-def sample(running: Runtime, unix_minus_mono_ns: int) -> Loader | None:
+class History:
+    """What is remembered of the loaders from one report to the next."""
+
+    def __init__(self) -> None:
+        self.feeding = Feeding()
+        self.feed: Feed | None = None
+        self.owed: deque[int] = deque(maxlen=OWED_KEPT)
+
+    def owed_most(self) -> tuple[int | None, float | None]:
+        """(worker, share) of the looks that found a batch waited for; None while there are few."""
+        if len(self.owed) < OWED_LEAST:
+            return None, None
+        counts = {pid: self.owed.count(pid) for pid in set(self.owed)}
+        most = max(counts, key=lambda pid: (counts[pid], pid))
+        return most, counts[most] / len(self.owed)
+
+
+def sample(running: Runtime, unix_minus_mono_ns: int, history: History) -> Loader | None:
     """The loader's record; None while no DataLoader was used. Called on the agent's thread."""
     words = running.page.words
     iterator = running.loader() if running.loader is not None else None
     if iterator is None and not words[layout.BATCHES_AT] and not words[layout.LOADER_WAIT_SINCE_AT]:
         return None
     queue = _queue(iterator)
+    optimized = words[layout.ITERATION_SOURCE_AT] == layout.SOURCE_OPTIMIZER
+    steps = words[layout.ITERATION_AT] if optimized else 0
+    # Between two epochs there is no iterator, and what fed the last one still stands.
+    if iterator is not None:
+        history.feed = history.feeding.look(iterator, steps, words[layout.BATCHES_AT], running.averages_in)
     # Let go before /proc is read: if this were the last reference, the workers would be shut down here and not in the program.
     del iterator
     since = words[layout.LOADER_WAIT_SINCE_AT]
@@ -52,6 +78,9 @@ def sample(running: Runtime, unix_minus_mono_ns: int) -> Loader | None:
     if queue.closing and owing is None:
         owing = next((one.pid for one in seen if one.alive), None)
         looked = owing is not None
+    if since and owing is not None:
+        history.owed.append(owing)
+    most_pid, most_ratio = history.owed_most() if queue.workers > 1 else (None, None)
     moved = workers.movement(seen, owing) if looked and owing is not None else None
     return Loader(
         workers=queue.workers,
@@ -73,6 +102,9 @@ def sample(running: Runtime, unix_minus_mono_ns: int) -> Loader | None:
         owing_switches=moved.switches if moved else None,
         locked=moved.locked if moved else None,
         closing=queue.closing,
+        feed=history.feed,
+        owed_most_pid=most_pid,
+        owed_most_ratio=most_ratio,
     )
 
 

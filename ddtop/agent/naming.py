@@ -17,6 +17,7 @@ from collections.abc import Mapping
 import msgspec
 
 from ddtop import registry
+from ddtop.agent import launchers
 from ddtop.agent.identity import TREE, Identity, chosen_run_id
 
 JOIN_S = 120.0
@@ -35,7 +36,11 @@ def name_run(who: Identity, environ: Mapping[str, str], parent_pid: int) -> tupl
         RegistryError: the runtime folder cannot be used.
     """
     tree_name, _, tree_run = environ.get(TREE, "").partition("|")
-    if who.elastic:
+    launched = launchers.mpi_run(environ, parent_pid) if not who.elastic else None
+    if launched is not None:
+        run, number = launched
+        default = tree_name or (f"{who.script}-{number}" if not number.startswith("slurm-") else number[6:])
+    elif who.elastic:
         run = tree_run or f"{parent_pid}.{registry.start_ticks(parent_pid) or 0}"
         default = tree_name or f"{who.script}-{parent_pid}"
     else:

@@ -62,6 +62,10 @@ class StatePage:
         self._bytes = memory
         self.words = memory[: layout.EXCEPTION_AT_BYTES].cast("q")
 
+    def mpi_part(self) -> memoryview:
+        """The bytes that MPI's wrappers write, laid out in `wire.mpi`."""
+        return self._bytes[layout.MPI_AT_BYTES : layout.PAGE_BYTES]
+
     def forget(self) -> None:
         """In a forked child: write to memory of our own from now on, the file is the parent's."""
         self.path = None

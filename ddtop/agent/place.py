@@ -38,11 +38,12 @@ _ACTIVITY: tuple[tuple[str, frozenset[str] | None, int], ...] = (
 class Seen:
     """One look at a thread: positions only, no frames. `frame_id` tells whether the user frame is still the same one."""
 
-    __slots__ = ("activity", "callee", "file", "frame_id", "function", "line", "waits_on")
+    __slots__ = ("activity", "callee", "file", "frame_id", "function", "line", "qualname", "waits_on")
 
     def __init__(self) -> None:
         self.activity = UNSEEN
         self.function: str | None = None
+        self.qualname: str | None = None
         self.file = ""
         self.line = 0
         self.frame_id = 0
@@ -78,6 +79,8 @@ class FrameReader:
                 self._pass_library(seen, file, name, frame)
             elif seen.function is None:
                 seen.function, seen.file, seen.line, seen.frame_id = name, file, frame.f_lineno, id(frame)
+                # Python 3.10 has no qualified names.
+                seen.qualname = getattr(frame.f_code, "co_qualname", None)
             frame = frame.f_back
         if seen.activity == UNSEEN:
             seen.activity = OTHER
@@ -107,6 +110,8 @@ class FrameReader:
         return known
 
     def _judge(self, file: str) -> bool:
+        if file.endswith(".pyx"):
+            return False  # mpi4py is made of Cython, and names its sources as they lay where it was built
         if file.startswith("<"):
             # In a spawned child `<string>` is multiprocessing's own line.
             own_line = file == "<string>" and "--multiprocessing-fork" not in sys.orig_argv

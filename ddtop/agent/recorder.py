@@ -51,8 +51,21 @@ class _Full(msgspec.Struct):
     entries: list[_Entry] = []
 
 
+class _Time(msgspec.Struct):
+    process_group: tuple[str, str] = ("", "")
+    collective_seq_id: int = 0
+    profiling_name: str = ""
+    time_created_ns: int = 0
+    is_p2p: bool = False
+
+
+class _Times(msgspec.Struct):
+    entries: list[_Time] = []
+
+
 _brief_decoder = msgspec.json.Decoder(_Brief, strict=False)
 _full_decoder = msgspec.json.Decoder(_Full, strict=False)
+_times_decoder = msgspec.json.Decoder(_Times, strict=False)
 
 Status = dict[tuple[str, str], tuple[int, int]]
 """(recorder, pg_id) -> (last enqueued, last completed). pg_id is a counter of this process: never compared across ranks."""
@@ -80,17 +93,29 @@ class Recorder:
 
     def entries(self, size_guess: int) -> list[tuple[str, _Entry]] | None:
         """All entries, each with its recorder's name; None if they cannot be had without a long stall."""
+        dumps = self._dumps(size_guess)
+        if dumps is None:
+            return None
+        return [(name, entry) for name, data in dumps for entry in _full_decoder.decode(data).entries]
+
+    def times(self, size_guess: int) -> list[tuple[str, int, int, str]]:
+        """(group, sequence number, unix ns, op) of all collectives that it has; none where that would take a long stall."""
+        return [
+            (entry.process_group[0], entry.collective_seq_id, entry.time_created_ns, _op(entry.profiling_name))
+            for _, data in self._dumps(size_guess) or ()
+            for entry in _times_decoder.decode(data).entries
+            if not entry.is_p2p and entry.time_created_ns
+        ]
+
+    def _dumps(self, size_guess: int) -> list[tuple[str, str | bytes]] | None:
         found = []
         for name, dump in self._briefs:
             handler = self._handlers.get(name)
-            if handler is not None:
-                data = handler()
-            elif size_guess <= DIRECT_ENTRIES_MAX:
-                data = dump(True, False)
-            else:
+            if handler is None and size_guess > DIRECT_ENTRIES_MAX:
                 return None
+            data = handler() if handler is not None else dump(True, False)
             if data:
-                found += [(name, entry) for entry in _full_decoder.decode(data).entries]
+                found.append((name, data))
         return found
 
 
@@ -98,7 +123,7 @@ def collective(entry: _Entry) -> Collective:
     """The entry as a record; `gloo:all_reduce` becomes `all_reduce`."""
     return Collective(
         group=entry.process_group[0],
-        op=entry.profiling_name.rpartition(":")[2],
+        op=_op(entry.profiling_name),
         seq=entry.collective_seq_id,
         op_id=entry.op_id,
         sizes=entry.input_sizes[:8],
@@ -109,6 +134,10 @@ def collective(entry: _Entry) -> Collective:
         thread_id=entry.thread_id,
         thread=_thread(entry),
     )
+
+
+def _op(profiling_name: str) -> str:
+    return profiling_name.rpartition(":")[2]
 
 
 def _thread(entry: _Entry) -> str | None:

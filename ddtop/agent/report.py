@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING
 
 import ddtop
 from ddtop import registry
-from ddtop.agent import entering, loader, ptracer, spawn, stacks
+from ddtop.agent import arrivals, entering, loader, ptracer, spawn, stacks
 from ddtop.agent.collectives import STUCK_NS, Collectives
+from ddtop.agent.cuda import Cuda
 from ddtop.agent.guard import guard
 from ddtop.agent.place import BACKWARD, COLLECTIVE, Seen
 from ddtop.agent.runtime import RELAY_SILENT_NS, REPORT_EVERY_NS, STATUS_EVERY_NS
+from ddtop.agent.spots import Spots
 from ddtop.link.rank_side import RankLink
 from ddtop.wire import frames
 from ddtop.wire import page as layout
-from ddtop.wire.records import ACTIVITIES, P2P_CALLS, AnyRecord, Command, Groups, Hello, OpenCall, Place, RankState
+from ddtop.wire.calls import INIT_CALLS, P2P_CALLS
+from ddtop.wire.records import ACTIVITIES, AnyRecord, Command, Groups, Hello, OpenCall, Place, RankState
 
 if TYPE_CHECKING:
     from ddtop.agent.runtime import Runtime
@@ -26,8 +29,8 @@ if TYPE_CHECKING:
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 _ENVIRONMENT = re.compile(
     r"^(MASTER_|RANK$|LOCAL_|WORLD_SIZE$|GROUP_|ROLE_|TORCH|NCCL_|GLOO_|TP_SOCKET|OMP_|MKL_|KMP_|CUDA_|NVIDIA_"
-    r"|SLURM_(JOB_ID|STEP_ID|PROCID|NTASKS|NNODES|NODELIST)|NNODES$|OMPI_COMM|PMI_|PYTHON(HASHSEED|UNBUFFERED|OPTIMIZE)"
-    r"|CONDA_DEFAULT_ENV|VIRTUAL_ENV|TOKENIZERS_PARALLELISM)"
+    r"|SLURM_(JOB_ID|STEP_ID|PROCID|NTASKS|NNODES|NODELIST)|NNODES$|OMPI_COMM|PMI_|PMIX_NAMESPACE$|MPI_LOCAL|PYTHON(HASHSEED|UNBUFFERED|OPTIMIZE)"
+    r"|CONDA_DEFAULT_ENV|VIRTUAL_ENV|TOKENIZERS_PARALLELISM|TMPDIR$)"
 )
 # With dashes, and without them as hydra has it.
 _ARGUMENT_SECRET = re.compile(r"^([+-]*[\w.-]*(?:key|token|secret|pass)[\w.-]*)(=).*$", re.IGNORECASE)
@@ -43,6 +46,9 @@ class Reporter:
         self._collectives = Collectives()
         self._activity = [0] * len(ACTIVITIES)
         self._seen: Seen | None = None
+        self._spots, self._cuda = Spots(), Cuda()
+        self._loaders = loader.History()
+        self._held, self._held_samples, self._held_spots = False, 0, Spots()
         self._place_key: tuple[object, ...] = ()
         self._place_since = 0
         self._gil_held_ns = 0
@@ -62,6 +68,8 @@ class Reporter:
         running = self._running
         unix_minus_mono = time.time_ns() - now
         self._gil_held_ns += late_ns
+        if running.mpi is not None:
+            guard.run("mpi", running.mpi.sample, now)
         guard.run("place", self._look_at_main, now)
         guard.run("iterations", self._look_at_iterations, now)
         if now - self._status_at >= STATUS_EVERY_NS - 50_000_000 and not running.collectives_paused:
@@ -69,9 +77,8 @@ class Reporter:
             if running.destroyed:
                 self._collectives.leave_groups(running.final_seqs)
             else:
-                waiting = (
-                    self._seen is not None and self._seen.activity in (COLLECTIVE, BACKWARD) and not self._in_p2p()
-                )
+                seen = self._seen
+                waiting = seen is not None and seen.activity in (COLLECTIVE, BACKWARD) and not self._in_p2p()
                 guard.run("collectives", self._collectives.sample, now, unix_minus_mono, waiting)
         if greet:
             self._say_hello()
@@ -84,6 +91,11 @@ class Reporter:
             # Sending takes the notice of what has come in meanwhile off the descriptor.
             self.listen(now)
 
+    def note_held(self, held: bool) -> None:
+        """Whether the tick that comes now is late."""
+        self._held = held
+        self._held_samples += held
+
     def listen(self, now: int) -> None:
         """Take in what the relay says; start another where it has been silent for long."""
         while (data := self._link.receive()) is not None:
@@ -94,6 +106,8 @@ class Reporter:
                 continue
             if isinstance(record, Command) and record.name == "dump" and record.arguments:
                 guard.run("stacks", self._on_dump, record)
+            elif isinstance(record, Command) and record.name == "arrivals" and record.arguments:
+                guard.run("arrivals", self._on_arrivals, record)
             elif isinstance(record, Command):
                 self._on_alive(record)
         if now - self._heard_at > RELAY_SILENT_NS and now - self._spawn_at > SPAWN_EVERY_NS:
@@ -113,6 +127,8 @@ class Reporter:
             self._collectives.leave_groups(running.final_seqs)
         elif not running.collectives_paused:
             guard.run("collectives", self._collectives.sample, now, unix_minus_mono, False)
+        if running.mpi is not None:
+            guard.run("mpi", running.mpi.sample, now)
         self._report(unix_minus_mono)
 
     # -- samples
@@ -120,6 +136,13 @@ class Reporter:
     def _look_at_main(self, now: int) -> None:
         seen = self._running.frames.look(self._running.main_id)
         self._seen = seen
+        call = self._running.mpi.main_call(self._running.main_id) if self._running.mpi is not None else None
+        if seen is not None and call is not None:
+            seen.activity, seen.callee = COLLECTIVE, call.name
+            seen.waits_on = "p2p" if call.peer is not None or call.name in P2P_CALLS else "collective"
+        self._spots.add(seen)
+        if self._held:
+            self._held_spots.add(seen)
         if seen is None:
             return
         self._activity[seen.activity] += 1
@@ -130,6 +153,8 @@ class Reporter:
     def _in_p2p(self) -> bool:
         # Its sequence numbers are those of collectives too: they must not be guessed to be one that is open.
         calls = self._running.page.open_calls()
+        if self._running.mpi is not None and self._running.mpi.main_call(self._running.main_id) is not None:
+            return True
         return any(layout.CALLS[call] in P2P_CALLS for call, *_ in calls)
 
     def _look_at_iterations(self, now: int) -> None:
@@ -140,6 +165,12 @@ class Reporter:
             if words[layout.ITERATION_SOURCE_AT] <= layout.SOURCE_BATCH:
                 words[layout.ITERATION_SOURCE_AT] = layout.SOURCE_BATCH
                 words[layout.ITERATION_AT], words[layout.STEP_AT] = batches, now
+        mpi = self._running.mpi
+        # Whoever counts steps knows better than a rhythm.
+        silent = words[layout.ITERATION_SOURCE_AT] in (layout.SOURCE_NONE, layout.SOURCE_COLLECTIVES)
+        if silent and mpi is not None and mpi.rhythm.iteration is not None:
+            words[layout.ITERATION_SOURCE_AT] = layout.SOURCE_COLLECTIVES
+            words[layout.ITERATION_AT], words[layout.STEP_AT] = mpi.rhythm.iteration, mpi.rhythm.at
         iteration, at = words[layout.ITERATION_AT], words[layout.STEP_AT]
         if not at or (self._steps and self._steps[-1][0] == iteration):
             return
@@ -161,7 +192,7 @@ class Reporter:
 
     def _send(self, record: AnyRecord) -> None:
         running = self._running
-        stuck = self._collectives.stuck or self._stuck_call()
+        stuck = self._collectives.stuck or self._stuck_call() or (running.mpi.stuck_key() if running.mpi else None)
         key = "|".join(str(part) for part in (*stuck, running.who.attempt)) if stuck else None
         self._link.send(
             frames.seal(
@@ -173,8 +204,14 @@ class Reporter:
                 rank=running.who.rank,
                 pid=running.pid,
                 stuck_key=key,
+                wait_ratio=self._wait_ratio(),
             )
         )
+
+    def _wait_ratio(self) -> float | None:
+        mpi = self._running.mpi
+        found = (self._collectives.wait_ratio, mpi.wait_ratio if mpi is not None else None)
+        return max((one for one in found if one is not None), default=None)
 
     def _stuck_call(self) -> tuple[object, ...] | None:
         """The call for single ranks that has been open for a second: name, peer, and since when."""
@@ -198,6 +235,15 @@ class Reporter:
         running = self._running
         request, automatic = command.arguments[0][:64], "auto" in command.arguments[1:]
         self._send(stacks.take(request, running.who.rank, running.pid, running.frames, automatic))
+
+    def _on_arrivals(self, command: Command) -> None:
+        running = self._running
+        # A group that is being destroyed must not be met in here.
+        if running.collectives_paused or running.destroyed:
+            return
+        words = running.page.words
+        iteration = words[layout.ITERATION_AT] if words[layout.ITERATION_SOURCE_AT] in layout.STEP_SOURCES else None
+        self._send(arrivals.take(self._collectives, command.arguments[0][:64], iteration, running.mpi))
 
     def _say_hello(self) -> None:
         running, who, entrance = self._running, self._running.who, self._running.entrance
@@ -241,24 +287,30 @@ class Reporter:
         running = self._running
         if running.exiting or running.destroyed or (self._seen and self._seen.waits_on == "exit"):
             return "leaving"
-        if any(call.name == "init_process_group" for call in calls):
+        if any(call.name in INIT_CALLS for call in calls):
             return "joining"
         return "running" if running.joined or self._collectives.groups else "starting"
 
     def _report(self, unix_minus_mono: int) -> None:
         running, collectives = self._running, self._collectives
-        if collectives.groups != self._sent_groups:
-            self._sent_groups = collectives.groups
-            running.backend = running.backend or next((group.backend for group in collectives.groups), None)
+        mpi = running.mpi
+        groups = (*collectives.groups, *mpi.groups) if mpi is not None else collectives.groups
+        if groups != self._sent_groups:
+            if groups and not self._sent_groups:
+                # What it did before it met the others is none of its steps.
+                self._spots = Spots()
+            self._sent_groups = groups
+            running.backend = running.backend or next((group.backend for group in groups), None)
             self._say_hello()
-            self._send(Groups(collectives.groups))
+            self._send(Groups(groups))
         words = running.page.words
         calls = tuple(
             OpenCall(layout.CALLS[call] or "", since + unix_minus_mono, peer if peer >= 0 else None, tag, thread)
             for call, since, peer, tag, thread in running.page.open_calls()
         )
         source = words[layout.ITERATION_SOURCE_AT]
-        moved = max(collectives.moved_at or 0, self._moved_at or 0)
+        guard.run("cuda", self._look_at_cuda)
+        moved = max(collectives.moved_at or 0, self._moved_at or 0, (mpi.moved_at or 0) if mpi is not None else 0)
         self._send(
             RankState(
                 phase=self._phase(calls),
@@ -270,12 +322,12 @@ class Reporter:
                 open_collectives=collectives.open_collectives(),
                 retired_collectives=collectives.retired_collectives(),
                 open_calls=calls,
-                wait_samples=collectives.wait_samples,
-                all_samples=collectives.all_samples,
+                wait_samples=collectives.wait_samples + (mpi.wait_samples if mpi is not None else 0),
+                all_samples=collectives.all_samples + (mpi.all_samples if mpi is not None else 0),
                 activity_samples=tuple(self._activity),
                 gil_held_ns=self._gil_held_ns,
                 place=self._place(unix_minus_mono),
-                loader=loader.sample(running, unix_minus_mono),
+                loader=loader.sample(running, unix_minus_mono, self._loaders),
                 exception=running.exception,
                 progress_unix_ns=moved + unix_minus_mono if moved else None,
                 healthy_wait_max_ms=self._healthy_wait_max_ms(),
@@ -284,12 +336,27 @@ class Reporter:
                 probes_off=tuple(f"{name}: {reason}" for name, reason in guard.off.items()),
                 recorder=collectives.why_blind,
                 recorder_skips=collectives.skips,
+                gc_total_ns=running.gc_total_ns,
+                spots=self._spots.told(),
+                spots_samples=self._spots.total,
+                held_samples=self._held_samples,
+                held_spot=next(iter(self._held_spots.told()), None),
+                mpi=mpi.state if mpi is not None else None,
+                cuda=self._cuda.state,
             )
         )
 
+    def _look_at_cuda(self) -> None:
+        seen, iteration = self._seen, self._running.page.words[layout.ITERATION_AT]
+        mark = (seen.frame_id, seen.line, iteration) if seen is not None else ()
+        stands = self._collectives.stuck is not None
+        self._cuda.sample(time.monotonic_ns(), mark, stands, self._running.who.local_rank)
+
     def _healthy_wait_max_ms(self) -> float | None:
         peers = max(self._running.peer_waits, default=0) / 1e6
-        collectives = self._collectives.healthy_wait_max_ms()
+        mpi = self._running.mpi
+        found = (self._collectives.healthy_wait_max_ms(), mpi.healthy_wait_max_ms() if mpi is not None else None)
+        collectives = max((one for one in found if one is not None), default=None)
         return max(collectives or 0.0, peers) if peers else collectives
 
     def _place(self, unix_minus_mono: int) -> Place | None:

@@ -34,6 +34,7 @@ from ddtop.wire.records import LastException
 
 if TYPE_CHECKING:
     from ddtop.agent.entering import Entrance
+    from ddtop.agent.mpi.probe import MpiProbe
     from ddtop.agent.report import Reporter
     from ddtop.link.rank_side import RankLink
 
@@ -47,6 +48,8 @@ RELAY_SILENT_NS = 6_000_000_000
 BEFORE_FORK_S = 0.005
 AT_EXIT_S = 0.3
 GIL_LATE_NS = 50_000_000
+HELD_NS = 8_000_000
+"""A tick that comes so much later than planned waited for the GIL, or for a CPU: Python gives it up after 5 ms when asked."""
 FULL_COLLECTION = 2
 PEER_WAITS_KEPT = 100
 
@@ -74,7 +77,10 @@ class Runtime:
         self.entrance: Entrance | None = None
         self.peer_waits: deque[int] = deque(maxlen=PEER_WAITS_KEPT)
         self.joined = False
+        self.mpi: MpiProbe | None = None
         self.destroyed = False
+        self.gc_total_ns = 0
+        self.averages_in: str | None = None
         self.final_seqs: dict[str, int] = {}
         self.exiting = False
         self.started_unix_ns = time.time_ns()
@@ -176,6 +182,7 @@ class Runtime:
                         late = now - planned
                         self._fork_warning.end()
                         self.page.words[layout.HEARTBEAT_AT] = now
+                        reporter.note_held(not woken and late > HELD_NS)
                         reporter.tick(now, late if late > GIL_LATE_NS else 0, self._take_greet())
                         # Jittered by the clock's own low digits: a fixed period would beat with the program's.
                         planned = now + TICK_NS * (800 + now // 1000 % 400) // 1000
@@ -189,8 +196,14 @@ class Runtime:
 
     def _on_collection(self, phase: str, info: dict[str, int]) -> None:
         # Full collections only: the young generations are over before anyone could ask.
-        if info["generation"] == FULL_COLLECTION:
-            self.page.words[layout.GC_SINCE_AT] = time.monotonic_ns() if phase == "start" else 0
+        if info["generation"] != FULL_COLLECTION:
+            return
+        now, words = time.monotonic_ns(), self.page.words
+        if phase == "start":
+            words[layout.GC_SINCE_AT] = now
+        else:
+            self.gc_total_ns += now - (words[layout.GC_SINCE_AT] or now)
+            words[layout.GC_SINCE_AT] = 0
 
     def _take_greet(self) -> bool:
         greet, self._greet = self._greet, False

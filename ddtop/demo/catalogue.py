@@ -36,7 +36,7 @@ Plain = Callable[[int, Place], list[Start]]
 class Demo:
     """How one fault is made: `script` and `words` under torchrun, or the processes that `plain` names.
 
-    `earlier`: a run without ddtop that comes first and dies; its file is then made an hour old.
+    `earlier`: a run without ddtop that comes first and dies; its file is then made an hour old. `mpi`: under mpirun.
     """
 
     script: str = ""
@@ -44,6 +44,7 @@ class Demo:
     plain: Plain | None = None
     earlier: Plain | None = None
     ranks_min: int = 2
+    mpi: bool = False
 
 
 def _meeting(rank: int, size: int, port: int, *words: str) -> Start:
@@ -85,6 +86,16 @@ def _train(fault: str) -> Demo:
     return Demo("train.py", ("--fault", fault))
 
 
+MPI_FAULTS = (
+    "healthy", "late-to-init", "not-in-collective", "left-early", "collective-mismatch", "wait-cycle", "unmatched-p2p",
+    "rank-crashed", "rank-killed", "rank-stopped", "straggler",
+)  # fmt: skip
+MPI_DEMOS: Mapping[str, Demo] = {
+    fault: Demo("simulate.py", ("--fault", fault), ranks_min=3 if fault == "straggler" else 2, mpi=True)
+    for fault in MPI_FAULTS
+}
+"""The faults that a simulation on mpi4py makes."""
+
 DEMOS: Mapping[str, Demo] = {
     "healthy": _train("healthy"),
     # -- the ranks do not meet
@@ -108,6 +119,11 @@ DEMOS: Mapping[str, Demo] = {
     # -- the job moves
     "threads-share-group": Demo("heartbeat.py"),
     "input-bound": _train("input-bound"),
+    "straggler": Demo("lagging.py"),
+    "sync-bound": Demo("chatty.py"),
+    "cpu-oversubscribed": Demo("crowded.py"),
+    "sampler-not-distributed": Demo("undivided.py"),
+    "epoch-not-set": Demo("undivided.py", ("--sampler",)),
 }
 """By the kind of finding that is then read; `healthy` for none."""
 
@@ -116,6 +132,9 @@ NOT_HERE: Mapping[str, str] = {
     "comm-error": "it takes a network that fails while every process lives on",
     "peer-unreachable": "it takes two hosts, or interfaces that do not reach each other",
     "version-skew": "it takes ranks with two installations of torch or Python",
+    "memory-pressure": "it takes a host whose memory is nearly used up, and yours should not be",
+    "disk-full": "it takes a disk that is nearly full",
+    "wrong-backend": "its ranks end at once, and `rank-crashed` is what stands then",
     "io-stall": "it takes a disk or a file server that does not answer",
     "cancelled": "it is what Ctrl-C in the terminal of a job of yours is read as",
 }

@@ -14,8 +14,9 @@ from ddtop.diagnosis.words import file_line
 from ddtop.model.facts import RankFacts, State
 from ddtop.model.frames import Owner, owner_of
 from ddtop.model.policy import POLICY
+from ddtop.wire.calls import P2P_CALLS
 from ddtop.wire.meanings import word_of
-from ddtop.wire.records import P2P_CALLS, StackFrame, Stacks, ThreadStack
+from ddtop.wire.records import StackFrame, Stacks, ThreadStack
 
 WORDS = (
     "loader", "lock", "queue", "file", "socket", "pipe", "child", "stdin", "sleep", "python", "c", "compile", "import",

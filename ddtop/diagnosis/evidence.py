@@ -19,6 +19,8 @@ def process_line(rank: RankFacts) -> str | None:
     if process.frozen:
         text += ", its cgroup is frozen"
     text += f", {rank.cpu_ratio:.0%} of a core" if rank.cpu_ratio is not None else ", CPU unknown"
+    if rank.spinning:
+        text += " (waits in MPI, spinning)"
     if process.wchan:
         text += f", wchan {process.wchan}"
     if process.syscall and sleeps(process):

@@ -28,6 +28,14 @@ class Judge:
         self._standing: dict[tuple[str, str | None, tuple[int, ...]], _Standing] = {}
         self._run: tuple[str, int] | None = None
         self._observed_unix_ns: int | None = None
+        self.found: tuple[Finding, ...] = ()
+        """What the last snapshot shows, whether it stands or not."""
+
+    @property
+    def wavers(self) -> bool:
+        """Something is found that does not stand yet, or stands and is found no more: the next snapshot is worth more than most."""
+        needed = self._policy.appear_snapshots
+        return any(one.agreed < needed or one.missed for one in self._standing.values())
 
     @property
     def snapshots_needed(self) -> int:
@@ -40,7 +48,8 @@ class Judge:
             # Rules never mix runs: what stood in the last attempt ended with it.
             self._run, self._observed_unix_ns = (snapshot.run, snapshot.attempt), None
             self._standing.clear()
-        found = {finding.identity: finding for finding in diagnose(snapshot, self._policy)}
+        self.found = diagnose(snapshot, self._policy)
+        found = {finding.identity: finding for finding in self.found}
         fresh = self._observed_unix_ns is None or snapshot.time_unix_ns - self._observed_unix_ns >= STEP_NS
         if fresh:
             self._observed_unix_ns = snapshot.time_unix_ns

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ddtop.diagnosis.words import ranks_text, verb
 from ddtop.model.ending import failed, fatal_exception
 from ddtop.model.facts import RankFacts, Snapshot, State
+from ddtop.wire.calls import INIT_CALLS
 from ddtop.wire.records import Hello
 from ddtop.wire.rendezvous import store_address
 
@@ -47,11 +48,17 @@ class Meeting:
         verbs = ("waits", "wait") if self.inside else ("gave up", "gave up")
         store = next((text for rank in (*self.inside, *self.gave_up) if (text := store_text(rank))), None)
         where = f" (store {store})" if store else ""
-        return f"{ranks_text(inside)} {verb(inside, *verbs)} in {INIT}{where}"
+        return f"{ranks_text(inside)} {verb(inside, *verbs)} in {self.init}{where}"
+
+    @property
+    def init(self) -> str:
+        """The call in which they meet: init_process_group, or MPI_Init."""
+        calls = [call.name for rank in self.inside for call in rank.open_calls if call.name in INIT_CALLS]
+        return calls[0] if calls else INIT
 
     def without(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
         """The victims but these."""
-        return tuple(rank for rank in self.victims if rank not in ranks)
+        return tuple(sorted(set(self.victims) - set(ranks)))
 
 
 def meeting_of(snapshot: Snapshot) -> Meeting | None:
@@ -59,7 +66,8 @@ def meeting_of(snapshot: Snapshot) -> Meeting | None:
     if any(_communicated(rank) for rank in snapshot.ranks):
         return None
     gave_up = tuple(rank for rank in snapshot.ranks if failed(rank) and _was_thrown_out(rank))
-    if any(failed(rank) and rank not in gave_up and not rank.others for rank in snapshot.ranks):
+    thrown_out = {rank.rank for rank in gave_up}
+    if any(rank.rank not in thrown_out and not rank.others and failed(rank) for rank in snapshot.ranks):
         return None
     inside = tuple(rank for rank in snapshot.ranks if _is_inside(rank))
     entered = [since for rank in inside if (since := entered_unix_ns(rank)) is not None]
@@ -102,7 +110,7 @@ def could_not_connect(rank: RankFacts) -> bool:
 def entered_unix_ns(rank: RankFacts) -> int | None:
     """When it entered init_process_group, in which it is."""
     since = rank.process.init_since_unix_ns if rank.process is not None else None
-    return next((call.since_unix_ns for call in rank.open_calls if call.name == INIT), since)
+    return next((call.since_unix_ns for call in rank.open_calls if call.name in INIT_CALLS), since)
 
 
 def has_entered(rank: RankFacts) -> bool:

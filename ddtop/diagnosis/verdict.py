@@ -6,6 +6,7 @@ from ddtop.diagnosis.doing import doing
 from ddtop.diagnosis.finding import CRITICAL, INFO, SEVERITIES, WARNING, Finding, Verdict
 from ddtop.diagnosis.rules import (
     absent,
+    backend,
     comm_error,
     deadlock,
     departures,
@@ -13,10 +14,16 @@ from ddtop.diagnosis.rules import (
     io_stall,
     loader_stuck,
     mismatch,
+    oversubscribed,
+    sampling,
+    shortage,
     starting,
     stopped,
+    straggler,
     stuck,
+    sync_bound,
     threads,
+    truncated,
     version_skew,
 )
 from ddtop.diagnosis.words import duration, rank_range, ranks_text, verb, waited_text
@@ -33,7 +40,7 @@ def diagnose(snapshot: Snapshot, policy: Policy = POLICY) -> tuple[Finding, ...]
     ranks that seem to stand elsewhere because of it; of a rank that a dead disk holds nothing else is said. Only what is left
     over is asked further.
     """
-    found = starting.rule(snapshot, policy) or departures.rule(snapshot, policy)
+    found = starting.rule(snapshot, policy) or truncated.rule(snapshot) or departures.rule(snapshot, policy)
     if snapshot.ended is None and not _explains_all(found, snapshot):
         halted = stopped.rule(snapshot, policy)
         differing = mismatch.rule(snapshot, policy)
@@ -48,10 +55,18 @@ def diagnose(snapshot: Snapshot, policy: Policy = POLICY) -> tuple[Finding, ...]
             if not comm_error.is_reported(snapshot) and not any(finding.victims for finding in found):
                 found += stuck.rule(snapshot, policy)
         if not any(finding.severity == CRITICAL for finding in found):
-            found += input_bound.rule(snapshot, policy)
+            slow = straggler.rule(snapshot, policy)
+            # One rank's own loader is the straggler's cause.
+            found += slow + [one for one in input_bound.rule(snapshot, policy) if not set(one.ranks) <= _ranks(slow)]
+            crowded = oversubscribed.rule(snapshot, policy)
+            # Ranks that get no CPU are slow in everything.
+            found += crowded or sync_bound.rule(snapshot, policy)
+            found += sampling.rule(snapshot, policy)
         shared = threads.rule(snapshot)
         found = threads.explain(found, shared) + shared
-    found += version_skew.rule(snapshot)
+    found += version_skew.rule(snapshot) + backend.rule(snapshot)
+    if snapshot.ended is None:
+        found += shortage.rule(snapshot, policy)
     if not any(finding.severity == CRITICAL for finding in found):
         found += comm_error.rule(snapshot, policy)
     return tuple(sorted(found, key=lambda finding: (SEVERITIES.index(finding.severity), finding.since_unix_ns)))
@@ -88,7 +103,9 @@ def calm(snapshot: Snapshot) -> str:
     early = [rank.rank for rank in snapshot.ranks if rank.state in (State.STARTING, State.JOINING)]
     if early:
         joining = sum(1 for rank in snapshot.ranks if rank.state is State.JOINING)
-        return f"starting: {len(early)}/{total} ranks not in a process group yet, {joining} in init_process_group"
+        mpi = any(call.name == "MPI_Init" for rank in snapshot.ranks for call in rank.open_calls)
+        where = "MPI_Init" if mpi else "init_process_group"
+        return f"starting: {len(early)}/{total} ranks not in {'MPI' if mpi else 'a process group'} yet, {joining} in {where}"
     finished = [rank.rank for rank in snapshot.ranks if rank.gone and not failed(rank)]
     lost = [rank.rank for rank in snapshot.ranks if rank.gone and failed(rank)]
     left = f", {ranks_text(finished)} finished" if finished else ""
@@ -108,13 +125,14 @@ def _quiet(snapshot: Snapshot) -> str:
     dumb = [rank.rank for rank in snapshot.ranks if not rank.gone and tells_nothing(rank)]
     if dumb:
         return f"quiet: no rank has moved{since}; nothing is known of the collectives of {ranks_text(dumb)}, whose probe failed"
+    judged = {wait.rank for wait in snapshot.peer_waits}
     unjudged = [
         rank.rank
         for rank in snapshot.ranks
         if rank.wait is None
         and rank.place is not None
         and rank.place.waits_on in ("p2p", "collective")
-        and not any(wait.rank == rank.rank for wait in snapshot.peer_waits)
+        and rank.rank not in judged
     ]
     if unjudged:
         return (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
 from ddtop.model.facts import Blame, PeerWait
+from ddtop.wire.calls import RECEIVES
 from ddtop.wire.records import Collective, Group, Place
 
 
@@ -29,6 +31,14 @@ def ranks_text(ranks: Sequence[int]) -> str:
         return f"rank {ranks[0]}"
     text = rank_range(ranks)
     return f"ranks {text}" if len(text) <= 40 else f"{len(ranks)} ranks"
+
+
+def told_apart(values: Mapping[int, str]) -> dict[str, list[int]]:
+    """The ranks of each value, in the order in which the values first come."""
+    found: dict[str, list[int]] = {}
+    for rank, value in values.items():
+        found.setdefault(value, []).append(rank)
+    return found
 
 
 def verb(ranks: Sequence[int], one: str, many: str) -> str:
@@ -62,11 +72,20 @@ def collective_text(op: str | None, seq: int | None, group: str | None) -> str:
 
 
 def peer_text(wait: PeerWait) -> str:
-    """`recv from rank 0, tag 7`, `send to rank 2`, `monitored_barrier`; the tag only where it is not the default."""
-    if wait.peer is None:
-        return wait.call
-    tag = f", tag {wait.tag}" if wait.tag else ""
-    return f"{wait.call} {'from' if wait.call == 'recv' else 'to'} rank {wait.peer}{tag}"
+    """`recv from rank 0, tag 7`, `send to rank 2`, `monitored_barrier`, `Wait for Irecv from rank 0, tag 7`.
+
+    The tag only where it is not the default; of MPI's communicators always, where it is not any.
+    """
+    text, receives = wait.call, wait.call in RECEIVES
+    if wait.peer is not None:
+        text += f" {'from' if receives else 'to'} rank {wait.peer}"
+    elif receives and wait.group is not None:
+        text += " from any rank"
+    if wait.tag or (wait.tag == 0 and wait.group is not None):
+        text += f", tag {wait.tag}"
+    if wait.within is None:
+        return text
+    return f"{wait.within} for {text}" if wait.within.lower().startswith("wait") else f"{wait.within}: {text}"
 
 
 def waited_text(blame: Blame, groups: Iterable[Group]) -> str:
@@ -80,19 +99,20 @@ def waited_text(blame: Blame, groups: Iterable[Group]) -> str:
 
 def tensor_text(collective: Collective) -> str:
     """`all_reduce of 4,000,000 float32`; several tensors are added up."""
+    root = f", root {collective.root}" if collective.root is not None else ""
     if not collective.sizes:
-        return collective.op
+        return collective.op + root
     numbers = sum(prod(shape) for shape in collective.sizes)
     dtypes = ",".join(sorted({dtype.lower() for dtype in collective.dtypes})) or "values"
-    return f"{collective.op} of {numbers:,} {dtypes}"
+    return f"{collective.op} of {numbers:,} {dtypes}{root}"
 
 
 def names_of_groups(groups: Iterable[Group]) -> dict[str, str]:
     """Torch's group names as people know them: the description where it is unique, `group 2` where nobody named it."""
     found = list(groups)
-    texts = [group.description for group in found]
+    texts = Counter(group.description for group in found)
     return {
-        group.name: group.description if _names(group) and texts.count(group.description) == 1 else _numbered(group)
+        group.name: group.description if _names(group) and texts[group.description] == 1 else _numbered(group)
         for group in found
     }
 

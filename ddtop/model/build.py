@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ddtop.model import align, loading
+from ddtop.model import align, chains, loading, mpi, slowness
+from ddtop.model.anyof import any_waits_of
 from ddtop.model.ending import ended
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State, Wait
 from ddtop.model.peers import peer_waits_of
 from ddtop.model.policy import Policy
-from ddtop.wire.records import Collective, RankState, Stacks
+from ddtop.model.series import Series
+from ddtop.wire.calls import INIT_CALLS
+from ddtop.wire.records import Collective, GroupProgress, Hello, RankState, Stacks
 
 if TYPE_CHECKING:
     from ddtop.model.job import Job, RankMemory
 
 _SERVED = ("socket", "asyncio", "checkpoint-save", "checkpoint-load")
 """Waits in which a thread that wakes often is being served by a server; checkpoints also go to object stores."""
+Grown = tuple[float, tuple[float, ...]] | None
+"""What `Series.grown` says."""
 QUARTERS = 4
 """A wait of half the window's length leaves one of its quarters untouched, wherever it lies."""
 
@@ -25,25 +29,29 @@ QUARTERS = 4
 def snapshot(job: Job, now_unix_ns: int) -> Snapshot:
     """What is true of the job at this moment."""
     policy = job.policy
-    facts = {rank: _with_start(_facts(rank, memory, now_unix_ns, policy), memory) for rank, memory in job.ranks.items()}
+    facts = {rank: _facts(rank, memory, now_unix_ns, policy) for rank, memory in job.ranks.items()}
     groups = tuple(sorted(job.groups.values(), key=lambda group: group.name))
     waits = align.waits_of(facts, groups)
     peer_waits = peer_waits_of(facts)
-    blames = align.blames_of(facts, waits, peer_waits, now_unix_ns, policy)
-    facts = _with_waits(facts, waits, blames, now_unix_ns, policy)
-    ranks = tuple(facts.get(rank) or RankFacts(rank, State.MISSING) for rank in range(job.world_size))
+    peer_waits += any_waits_of(facts, groups, waits, peer_waits)
+    graph = chains.Graph(waits, peer_waits)
+    blames = chains.blames_of(facts, graph, now_unix_ns, policy)
+    cycles = chains.cycles_of(graph)
+    _settle(facts, waits, blames, now_unix_ns, policy)
+    _settle_cycles(facts, cycles, (*waits, *peer_waits) if cycles else (), now_unix_ns, policy)
+    balances = slowness.settle(job, facts, now_unix_ns, policy)
+    ranks = tuple([facts.get(rank) or RankFacts(rank, State.MISSING) for rank in range(job.world_size)])
     launchers = [host.launcher_alive for _, host in job.hosts.values() if host.launcher_alive is not None]
     end = ended(facts.values(), any(launchers), policy)
+    living = [rank for rank in ranks if rank.exit is None]
     reporting = [
-        rank
-        for rank in ranks
-        if rank.report_age_s is not None and not rank.gone and rank.report_age_s <= policy.report_silent_s
+        rank for rank in living if rank.report_age_s is not None and rank.report_age_s <= policy.report_silent_s
     ]
     steps = [rank.step_ms for rank in ranks if rank.step_ms]
     iterations = [rank.iteration for rank in ranks if rank.iteration is not None]
-    moving = sum(1 for rank in ranks if _moves(rank, now_unix_ns, policy))
+    moving = sum([_moves(rank, now_unix_ns, policy) for rank in living])
     progress = [rank.progress_unix_ns for rank in ranks if rank.progress_unix_ns]
-    still = bool(progress) and moving == 0 and end is None and not all(rank.gone for rank in ranks)
+    still = bool(progress) and moving == 0 and end is None and bool(living)
     return Snapshot(
         job=job.name,
         run=job.run,
@@ -55,10 +63,13 @@ def snapshot(job: Job, now_unix_ns: int) -> Snapshot:
         ranks=ranks,
         groups=groups,
         hosts=tuple(host for _, host in sorted(job.hosts.values(), key=lambda item: item[1].host)),
+        host_ages_s=tuple(
+            max(now_unix_ns - at, 0) / 1e9 for at, _ in sorted(job.hosts.values(), key=lambda item: item[1].host)
+        ),
         waits=waits,
         blames=blames,
         peer_waits=peer_waits,
-        cycles=align.cycles_of(waits, peer_waits),
+        cycles=cycles,
         moving=moving,
         watched_s=max(0.0, (now_unix_ns - (job.first_unix_ns or now_unix_ns)) / 1e9),
         iteration=int(median(iterations)) if iterations else None,
@@ -68,41 +79,38 @@ def snapshot(job: Job, now_unix_ns: int) -> Snapshot:
         first_hello_unix_ns=min((memory.hello_unix_ns for memory in job.ranks.values()), default=None),
         candidates=job.candidates.facts(now_unix_ns, policy),
         garbled=job.garbled,
+        balances=balances,
+        devices=tuple([one for found in job.devices.values() for one in found]) if job.devices else (),
+        ras=job.ras[1] if job.ras is not None else None,
+        ras_age_s=max(now_unix_ns - job.ras[0], 0) / 1e9 if job.ras is not None else None,
         notes=tuple(job.notes),
     )
 
 
 def _facts(rank: int, memory: RankMemory, now: int, policy: Policy) -> RankFacts:
-    state = memory.state or RankState(phase="starting")
+    inside = mpi.newest(memory.state or _NOTHING_SAID, memory.process, memory.exit)
+    state = mpi.told(memory.state or _NOTHING_SAID, inside)
+    alive = memory.exit is None
     heard = max(memory.state_unix_ns, memory.hello_unix_ns)
     age_s = max(0.0, (now - heard) / 1e9)
     waits = memory.waits.grown(policy.window_s, now)
     activities = memory.activities.grown(policy.window_s, now)
+    cpu_ratio, working, wakes_per_s = _cpu(memory, now, policy)
+    if inside is not None and (mpi.is_inside(inside) or (memory.process is not None and memory.process.exiting)):
+        # MPI waits by spinning, also in the MPI_Finalize of an interpreter that exits.
+        working = False if working is not None else None
+    owing = memory.owing if alive else None
     loader = memory.loader.grown(policy.window_s, now)
-    cpu_ratio, working = _cpu(memory, now, policy)
-    owing = memory.owing if memory.exit is None else None
-    loader_ratio, loader_low = _loader_ratios(memory, now, policy)
-    longest = longest_open(state.open_collectives)
-    pending = [item.pending_since_unix_ns for item in state.groups if item.pending_since_unix_ns is not None]
-    age = (now - min(pending)) / 1e9 if pending and memory.exit is None else None
+    loader_ratio, loader_low = _loader_ratios(memory.loader, loader, now, policy)
+    first = _first_pending(state)
+    pending_s = (now - (first.pending_since_unix_ns or 0)) / 1e9 if first is not None else None
     return RankFacts(
         rank=rank,
-        state=_state(memory, state, age_s, now, policy),
+        state=_state(memory, state, age_s, max(pending_s or 0.0, _in_single_s(state, now)), policy),
         hello=memory.hello,
-        phase=state.phase,
-        activity=state.activity,
-        place=state.place,
-        iteration=state.iteration,
-        iteration_source=state.iteration_source,
-        step_ms=state.step_ms,
-        collective=longest or _guess_collective(state),
-        collective_age_s=max(0.0, age) if age is not None else None,
-        groups=state.groups,
-        open_collectives=state.open_collectives,
-        retired_collectives=state.retired_collectives,
-        open_calls=state.open_calls,
+        collective=longest_open(state.open_collectives) or _guess_collective(first),
+        collective_age_s=max(0.0, pending_s) if pending_s is not None and alive else None,
         wait_ratio=_ratio(waits, policy),
-        loader=state.loader,
         loader_wait_ratio=loader_ratio,
         loader_wait_low_ratio=loader_low,
         loader_window_steps=int(max(loader[1][1:])) if loader else None,
@@ -111,98 +119,153 @@ def _facts(rank: int, memory: RankMemory, now: int, policy: Policy) -> RankFacts
         process=memory.process,
         process_since_unix_ns=memory.letter_since_unix_ns or None,
         cpu_ratio=cpu_ratio,
-        rss_bytes=memory.process.rss_bytes if memory.process and memory.exit is None else None,
-        working=True if loading.moves(owing, now, policy) else working,
+        rss_bytes=memory.process.rss_bytes if memory.process and alive else None,
+        working=True if owing is not None and loading.moves(owing, now, policy) else working,
         report_age_s=age_s,
-        progress_unix_ns=state.progress_unix_ns,
-        healthy_wait_max_ms=state.healthy_wait_max_ms,
         exception=(memory.exit.exception if memory.exit else None) or state.exception,
         exit=memory.exit,
         exit_unix_ns=memory.exit_unix_ns or None,
         agent_cpu_ratio=_agent_ratio(memory, now, policy),
-        drops=state.drops,
-        probes_off=state.probes_off,
-        recorder=state.recorder,
         stacks=memory.stacks,
         worker_stacks=_worker_stacks(memory),
         heard_unix_ns=heard or None,
-        wakes_per_s=_wakes_per_s(memory, now, policy),
+        wakes_per_s=wakes_per_s,
         line_age_s=max(0.0, (memory.state_unix_ns - memory.line_since_unix_ns) / 1e9) if state.place else None,
-        stalled_since_unix_ns=memory.stalled_since_unix_ns if memory.exit is None else None,
+        stalled_since_unix_ns=memory.stalled_since_unix_ns if alive else None,
         phase_since_unix_ns=memory.phase_since_unix_ns or None,
         owing_still_since_unix_ns=owing.still_since_unix_ns if owing is not None else None,
+        other_pids=tuple(memory.other_pids) if memory.other_pids else (),
+        others=_others(memory),
+        others_gone=tuple(memory.others_gone.values()) if memory.others_gone else (),
+        rendezvous=memory.rendezvous if alive else None,
+        pressure=slowness.pressure(memory, now, policy) if memory.load is not None and alive else None,
+        step_best_ms=memory.step_best_ms,
+        mpi=inside,
+        **_as_said(state),
     )
 
 
-def _with_start(facts: RankFacts, memory: RankMemory) -> RankFacts:
-    """How it meets the others, and who else claims its number."""
-    return replace(
-        facts,
-        other_pids=tuple(memory.other_pids),
-        others=tuple(memory.others[pid] for pid in memory.other_pids if pid in memory.others),
-        others_gone=tuple(memory.others_gone.values()),
-        rendezvous=memory.rendezvous if memory.exit is None else None,
-    )
+def _as_said(state: RankState) -> dict[str, Any]:
+    """What the snapshot has in the very words of the rank."""
+    return {
+        "phase": state.phase,
+        "activity": state.activity,
+        "place": state.place,
+        "iteration": state.iteration,
+        "iteration_source": state.iteration_source,
+        "step_ms": state.step_ms,
+        "groups": state.groups,
+        "open_collectives": state.open_collectives,
+        "retired_collectives": state.retired_collectives,
+        "open_calls": state.open_calls,
+        "loader": state.loader,
+        "progress_unix_ns": state.progress_unix_ns,
+        "healthy_wait_max_ms": state.healthy_wait_max_ms,
+        "drops": state.drops,
+        "probes_off": state.probes_off,
+        "recorder": state.recorder,
+        "spots": state.spots,
+        "spots_samples": state.spots_samples,
+    }
 
 
-def _state(memory: RankMemory, state: RankState, age_s: float, now: int, policy: Policy) -> State:
+_NOTHING_SAID = RankState(phase="starting")
+
+
+def _others(memory: RankMemory) -> tuple[Hello, ...]:
+    """Who else claims its number."""
+    if not memory.other_pids:
+        return ()
+    return tuple(memory.others[pid] for pid in memory.other_pids if pid in memory.others)
+
+
+def _first_pending(state: RankState) -> GroupProgress | None:
+    """The group in which something has stood longest."""
+    first: GroupProgress | None = None
+    for item in state.groups:
+        since = item.pending_since_unix_ns
+        if since is not None and (first is None or since < (first.pending_since_unix_ns or 0)):
+            first = item
+    return first
+
+
+def _in_single_s(state: RankState, now: int) -> float:
+    """For how long it has been in a call of MPI for single ranks."""
+    if not state.open_calls:
+        return 0.0
+    since = [call.since_unix_ns for call in state.open_calls if call.group is not None]
+    return (now - min(since)) / 1e9 if since else 0.0
+
+
+def _state(memory: RankMemory, state: RankState, age_s: float, waited_s: float, policy: Policy) -> State:
     if memory.exit is not None:
         return State.KILLED if memory.exit.signal is not None else State.EXITED
     process = memory.process
     if process is not None and (process.state in "Tt" or process.frozen):
         return State.STOPPED
-    if age_s > policy.report_silent_s:
-        return State.SILENT
-    if any(call.name == "init_process_group" for call in state.open_calls):
+    silent = age_s > policy.report_silent_s
+    if silent and not (memory.process is not None and mpi.is_inside(memory.process.mpi)):
+        # MPI_Init holds the GIL for as long as it takes the others to come.
+        in_mpi_init = any(call.name == "MPI_Init" for call in state.open_calls)
+        return State.JOINING if in_mpi_init and process is not None and process.init_since_unix_ns else State.SILENT
+    if state.open_calls and any(call.name in INIT_CALLS for call in state.open_calls):
         return State.JOINING
     if state.phase == "starting":
         return State.STARTING
     # Four samples a second: an open collective younger than that is the training's own rhythm.
-    return State.WAITING if _waited_s(state, now) > 1.0 else State.RUNNING
+    return State.WAITING if waited_s > 1.0 else State.RUNNING
 
 
-def _waited_s(state: RankState, now: int) -> float:
-    since = [item.pending_since_unix_ns for item in state.groups if item.pending_since_unix_ns is not None]
-    return (now - min(since)) / 1e9 if since else 0.0
-
-
-def _with_waits(
+def _settle(
     facts: dict[int, RankFacts], waits: tuple[Wait, ...], blames: tuple[Blame, ...], now: int, policy: Policy
-) -> dict[int, RankFacts]:
-    """Blocked and culprit are not seen on a rank, they follow from all ranks together."""
+) -> None:
+    """Blocked and culprit are not seen on a rank, they follow from all ranks together.
+
+    Changes the facts in place: nobody has seen them yet, and 10,000 copies would take longer than all that was asked before.
+    """
     longest: dict[int, Wait] = {}
     for wait in waits:
         known = longest.get(wait.rank)
         if known is None or wait.since_unix_ns < known.since_unix_ns:
             longest[wait.rank] = wait
-    blocked = {rank for blame in blames if blame.due for rank in blame.waiters}
-    blocked |= {
-        rank
-        for rank, wait in longest.items()
-        if not wait.behind and now - wait.since_unix_ns > policy.still_limit_s * 1e9
-    }
+    blocked = chains.waiters_of(blame for blame in blames if blame.due)
     culprits = {blame.root for blame in blames if blame.due}
-    found = {}
-    for rank, one in facts.items():
-        state = one.state
-        if state in (State.RUNNING, State.WAITING, State.SILENT):
-            if rank in culprits:
-                state = State.CULPRIT if state is not State.SILENT else State.SILENT
-            elif rank in blocked and state is not State.SILENT:
-                state = State.BLOCKED
-        found[rank] = replace(one, state=state, wait=longest.get(rank))
-    return found
+    for rank, wait in longest.items():
+        object.__setattr__(facts[rank], "wait", wait)
+        if not wait.behind and now - wait.since_unix_ns > policy.still_limit_s * 1e9:
+            blocked.add(rank)
+    for rank in blocked | culprits:
+        one = facts.get(rank)
+        if one is not None and one.state in (State.RUNNING, State.WAITING):
+            object.__setattr__(one, "state", State.CULPRIT if rank in culprits else State.BLOCKED)
 
 
-def _loader_ratios(memory: RankMemory, now: int, policy: Policy) -> tuple[float | None, float | None]:
+def _settle_cycles(
+    facts: dict[int, RankFacts],
+    cycles: tuple[tuple[int, ...], ...],
+    waits: tuple[chains.AnyWait, ...],
+    now: int,
+    policy: Policy,
+) -> None:
+    """Ranks that wait for each other are blocked, too, though there is no rank at the end of a chain to blame."""
+    on_cycle = {rank for cycle in cycles for rank in cycle}
+    for wait in waits:
+        stands = wait.rank in on_cycle and now - wait.since_unix_ns > policy.still_limit_s * 1e9
+        if stands and facts[wait.rank].state in (State.RUNNING, State.WAITING):
+            object.__setattr__(facts[wait.rank], "state", State.BLOCKED)
+
+
+def _loader_ratios(series: Series, whole: Grown, now: int, policy: Policy) -> tuple[float | None, float | None]:
     """Share of the window spent waiting for data, and the lowest share of its quarters."""
-    grown = [memory.loader.grown(policy.window_s * part / QUARTERS, now) for part in range(1, QUARTERS + 1)]
-    whole = grown[-1]
     if whole is None or whole[0] < policy.window_min_s:
         return None, None
     ratio = min(1.0, whole[1][0] / (whole[0] * 1e9))
+    if ratio < policy.input_bound_ratio * policy.input_bound_others:
+        # Nobody asks, and this is a fifth of the work on a healthy rank.
+        return ratio, None
     lowest, seconds, waited_ns = ratio, 0.0, 0.0
-    for part in grown:
+    for quarter in range(1, QUARTERS + 1):
+        part = whole if quarter == QUARTERS else series.grown(policy.window_s * quarter / QUARTERS, now)
         if part is None or part[0] - seconds < policy.window_s / QUARTERS / 2:
             return ratio, None
         lowest = min(lowest, (part[1][0] - waited_ns) / ((part[0] - seconds) * 1e9))
@@ -210,30 +273,26 @@ def _loader_ratios(memory: RankMemory, now: int, policy: Policy) -> tuple[float 
     return ratio, max(0.0, lowest)
 
 
-def _cpu(memory: RankMemory, now: int, policy: Policy) -> tuple[float | None, bool | None]:
-    """(cores used without the agent's share, whether that counts as working)."""
+def _cpu(memory: RankMemory, now: int, policy: Policy) -> tuple[float | None, bool | None, float | None]:
+    """(cores used without the agent's share, whether that counts as working, how often its main thread wakes a second)."""
     if memory.exit is not None:
-        return None, None
+        return None, None, None
     grown = memory.cpu.grown(policy.cpu_window_s, now)
     if grown is None:
-        return None, None
+        return None, None, None
     seconds, (cpu_ns, io_bytes, switches) = grown
+    wakes_per_s = switches / seconds
     own = memory.agent.grown(policy.cpu_window_s, now)
     own_ratio = own[1][0] / (own[0] * 1e9) if own else 0.0
     ratio = max(0.0, cpu_ns / (seconds * 1e9) - own_ratio)
     if ratio >= policy.cpu_working_ratio or io_bytes / seconds >= policy.io_working_bytes_per_s:
-        return ratio, True
+        return ratio, True, wakes_per_s
     # A download through sockets costs little CPU and is in no I/O counter, but each chunk wakes the thread.
     place = memory.state.place if memory.state else None
     served = place is not None and place.waits_on in _SERVED
     # A pipe that is read from has no library frame: only the kernel tells.
     served = served or (memory.process is not None and "pipe_read" in (memory.process.wchan or ""))
-    return ratio, served and switches / seconds >= policy.socket_working_switches_per_s
-
-
-def _wakes_per_s(memory: RankMemory, now: int, policy: Policy) -> float | None:
-    grown = memory.cpu.grown(policy.cpu_window_s, now) if memory.exit is None else None
-    return grown[1][2] / grown[0] if grown else None
+    return ratio, served and wakes_per_s >= policy.socket_working_switches_per_s, wakes_per_s
 
 
 def _agent_ratio(memory: RankMemory, now: int, policy: Policy) -> float | None:
@@ -243,41 +302,42 @@ def _agent_ratio(memory: RankMemory, now: int, policy: Policy) -> float | None:
 
 def _worker_stacks(memory: RankMemory) -> tuple[Stacks, ...]:
     """Those of the rank's own last dump: older ones say nothing of now."""
-    if memory.stacks is None:
+    if memory.stacks is None or not memory.worker_stacks:
         return ()
     found = (one for one in memory.worker_stacks.values() if one.request == memory.stacks.request)
     return tuple(sorted(found, key=lambda one: one.pid))
 
 
-def _ratio(grown: tuple[float, tuple[float, ...]] | None, policy: Policy) -> float | None:
+def _ratio(grown: Grown, policy: Policy) -> float | None:
     if grown is None or grown[0] < policy.window_min_s or not grown[1][1]:
         return None
     return min(1.0, grown[1][0] / grown[1][1])
 
 
-def _shares(grown: tuple[float, tuple[float, ...]] | None) -> tuple[float, ...]:
+def _shares(grown: Grown) -> tuple[float, ...]:
     total = sum(grown[1]) if grown else 0
-    return tuple(value / total for value in grown[1]) if grown and total else ()
+    return tuple([value / total for value in grown[1]]) if grown and total else ()
 
 
 def longest_open(open_collectives: tuple[Collective, ...]) -> Collective | None:
     """The collective that has been open longest."""
+    if not open_collectives:
+        return None
     return min(open_collectives, key=lambda item: item.created_unix_ns or 1 << 62, default=None)
 
 
-def _guess_collective(state: RankState) -> Collective | None:
+def _guess_collective(first: GroupProgress | None) -> Collective | None:
     """What stands open by the counters, before the entries have been read: the op is the last one known."""
-    pending = [item for item in state.groups if item.pending_since_unix_ns is not None]
-    if not pending:
+    if first is None:
         return None
-    first = min(pending, key=lambda item: item.pending_since_unix_ns or 0)
     op = first.last_op or "collective"
     seq = align.first_open_seq(first)
     return Collective(first.group, op, seq, seq, created_unix_ns=first.pending_since_unix_ns)
 
 
 def _moves(rank: RankFacts, now: int, policy: Policy) -> bool:
-    if rank.gone or rank.progress_unix_ns is None:
+    progress = rank.progress_unix_ns
+    if progress is None:
         return False
-    rhythm_s = max(policy.moving_s, 3 * (rank.step_ms or 0.0) / 1000)
-    return (now - rank.progress_unix_ns) / 1e9 <= rhythm_s
+    age_s = (now - progress) / 1e9
+    return age_s <= policy.moving_s or age_s <= 3 * (rank.step_ms or 0.0) / 1000

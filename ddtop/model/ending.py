@@ -92,11 +92,23 @@ def first_to_go(ranks: Collection[RankFacts]) -> tuple[RankFacts, ...]:
     if not bad:
         return ()
     first = min(bad, key=lambda rank: (is_consequence(rank), went_unix_ns(rank)))
-    if is_consequence(first):
+    if is_consequence(first) or _by_mpi_launcher(first):
         early = [rank for rank in ranks if rank.gone and not failed(rank) and went_unix_ns(rank) <= went_unix_ns(first)]
+        if not is_consequence(first):
+            # Who left in good order has passed MPI_Finalize: nobody is ended because of it.
+            early = [rank for rank in early if rank.exit is not None and not rank.exit.exiting]
         if early:
             return tuple(sorted(early, key=went_unix_ns))
     return (first,)
+
+
+def _by_mpi_launcher(rank: RankFacts) -> bool:
+    """MPI's launchers end the others with SIGTERM or SIGKILL within milliseconds when a rank leaves without MPI_Finalize."""
+    return (
+        rank.mpi is not None
+        and rank.exit is not None
+        and rank.exit.signal in (int(signal.SIGTERM), int(signal.SIGKILL))
+    )
 
 
 def was_cancelled(gone: Collection[RankFacts], policy: Policy) -> bool:

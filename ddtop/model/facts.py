@@ -8,6 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from ddtop.model.devices import Device, Own
+from ddtop.model.lateness import Balance, Late
+from ddtop.wire.gpu import CudaState, RasAnswer
+from ddtop.wire.loader import Loader
+from ddtop.wire.mpi import MpiState
 from ddtop.wire.records import (
     Collective,
     Exit,
@@ -16,20 +21,20 @@ from ddtop.wire.records import (
     Hello,
     HostState,
     LastException,
-    Loader,
     OpenCall,
     Place,
     ProcessState,
     Stacks,
 )
 from ddtop.wire.rendezvous import Rendezvous
+from ddtop.wire.samples import Spot
 
 
 class State(str, Enum):
     """What a rank is, in one word; the same word on the screen, in JSON and in prose."""
 
     STARTING = "starting"  # agent up, no process group
-    JOINING = "joining"  # in init_process_group
+    JOINING = "joining"  # in init_process_group or MPI_Init
     RUNNING = "running"
     WAITING = "waiting"  # in a collective, not long
     BLOCKED = "blocked"  # waits longer than the limit: a victim
@@ -63,6 +68,7 @@ class PeerWait:
     """One rank waits in a call for single ranks: send, recv or monitored_barrier.
 
     `behind`: those that are not in a call that would let it end; empty: the other side is there. `peer` None: anybody.
+    `within`: the Wait or Sendrecv of MPI that waits for this one, `group` its communicator.
     """
 
     rank: int
@@ -71,6 +77,36 @@ class PeerWait:
     tag: int | None
     since_unix_ns: int
     behind: tuple[int, ...]
+    within: str | None = None
+    group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """What the host does to one rank's process, over `seconds`; None is not measured.
+
+    `delay_ratio`: share of the time in which its main thread was ready to run and had no CPU. `throttled_ratio`: in which its
+    cgroup's quota held it. `faults_per_s`: pages that had to be read from a disk.
+    """
+
+    seconds: float
+    delay_ratio: float | None = None
+    throttled_ratio: float | None = None
+    faults_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What kept the interpreter of one rank, over the last `seconds`.
+
+    `held_ratio`: share of the agent's looks that came late, because C code held the GIL or there was no CPU; `spot`: where
+    such looks found it. `gc_ratio`: share of the time in full garbage collections.
+    """
+
+    seconds: float
+    held_ratio: float = 0.0
+    gc_ratio: float = 0.0
+    spot: Spot | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +115,7 @@ class RankFacts:
 
     `report_age_s`: since its agent was last heard, None if never. `cpu_ratio`: cores used over the last two seconds, its
     children included, the agent's own work taken off. `wait_ratio`, `loader_wait_ratio` and `activity_ratios` are over
-    the last `window_s` seconds; `loader_wait_low_ratio` is the lowest ratio of the window's quarters. `working`: it visibly works, None where nobody looks from outside.
+    the last `window_s` seconds; `loader_wait_low_ratio` is the lowest ratio of the window's quarters, looked for only where that much waiting is worth a word. `working`: it visibly works, None where nobody looks from outside.
     `stacks`: the last dump of its threads, or why there was none; `worker_stacks`: of its DataLoader workers, same dump.
     `heard_unix_ns`: when its agent was last heard. `wakes_per_s`: how often its main thread went to sleep and woke, over two
     seconds. `line_age_s`: for how long every report has named the same line and the same call below it.
@@ -87,6 +123,9 @@ class RankFacts:
     `rendezvous`: its way to the store, while it is inside init_process_group. `others`, `others_gone`: what further processes said
     that claim the same number and live, and how such processes ended.
     `phase_since_unix_ns`: when its phase was first reported.
+    `late`: the others wait for it in most steps; with it comes `hold`, also of those that wait. `spots`: the functions in which its last
+    `spots_samples` looks found it. `step_best_ms`: the shortest step that it has reported. `pressure`: where the relay measures it.
+    `own`: its card and how that is known, `cuda`: what torch says of it.
     `owing_still_since_unix_ns`: since when nothing moves of the DataLoader worker that owes it a batch; None while none owes.
     """
 
@@ -140,6 +179,15 @@ class RankFacts:
     rendezvous: Rendezvous | None = None
     others: tuple[Hello, ...] = ()
     others_gone: tuple[Exit, ...] = ()
+    late: Late | None = None
+    hold: Hold | None = None
+    pressure: Pressure | None = None
+    spots: tuple[Spot, ...] = ()
+    spots_samples: int = 0
+    step_best_ms: float | None = None
+    mpi: MpiState | None = None
+    cuda: CudaState | None = None
+    own: Own | None = None
 
     @property
     def host(self) -> str | None:
@@ -152,14 +200,30 @@ class RankFacts:
         return self.hello.pid if self.hello else None
 
     @property
+    def spinning(self) -> bool:
+        """It waits in MPI and uses a core for that, as MPI libraries do."""
+        waits = self.mpi is not None and bool(self.mpi.calls)
+        return waits and not self.gone and (self.cpu_ratio or 0.0) > 0.5
+
+    @property
     def gone(self) -> bool:
         """Its process has ended."""
         return self.exit is not None
 
     @property
     def nccl(self) -> str | None:
-        """NCCL in one word; nothing measures it yet."""
-        return None
+        """NCCL in one word, None where it is not used: err, init, wait or ok."""
+        if self.own is None and self.cuda is None:
+            return None
+        if self.hello is None or "nccl" not in (self.hello.backend or "") or not self.groups:
+            return None
+        if any(one.error is not None for one in self.groups):
+            return "err"
+        if any(one.building for one in self.groups):
+            return "init"
+        if any(one.pending_since_unix_ns is not None for one in self.groups):
+            return "wait"
+        return "ok"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +278,8 @@ class Snapshot:
     other and for nobody else.
     `moving`: how many ranks made progress in the last seconds; `watched_s`: since the first record of this run.
     `iterations_per_s`: median over the ranks, None while nothing counts iterations. `candidates`: only while ranks wait in
-    init_process_group.
+    init_process_group. `host_ages_s`: how old the report of each of `hosts` is. `balances`: of the groups whose
+    arrivals were read lately. `devices`: the cards of all hosts that have any. `ras`: what NCCL itself said last, `ras_age_s` ago.
     """
 
     job: str
@@ -240,13 +305,27 @@ class Snapshot:
     first_hello_unix_ns: int | None = None
     candidates: tuple[Candidate, ...] = ()
     garbled: int = 0
+    host_ages_s: tuple[float, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    balances: tuple[Balance, ...] = ()
+    devices: tuple[Device, ...] = ()
+    ras: RasAnswer | None = None
+    ras_age_s: float | None = None
 
     def rank(self, number: int) -> RankFacts:
         """The facts of one rank; a rank outside the world is `missing`."""
         if 0 <= number < len(self.ranks) and self.ranks[number].rank == number:
             return self.ranks[number]
         return RankFacts(number, State.MISSING)
+
+    def by_host(self) -> dict[str, list[RankFacts]]:
+        """The ranks of each host's name, ascending; those never seen have none. For who asks of every host: 1,250 hosts that
+        each look through 10,000 ranks take seconds."""
+        found: dict[str, list[RankFacts]] = {}
+        for rank in self.ranks:
+            if rank.hello is not None:
+                found.setdefault(rank.hello.host, []).append(rank)
+        return found
 
     def group(self, name: str) -> Group | None:
         """The process group of that name."""

@@ -18,7 +18,7 @@ class Owner(str, Enum):
     OWN = "own"
 
 
-_OWN = re.compile(r"/ddtop/(?:(?:agent|wire|link)/\w+|registry)\.py$")
+_OWN = re.compile(r"/ddtop/(?:(?:agent|wire|link)/(?:mpi/)?\w+|registry)\.py$")
 """What of ddtop runs inside a rank. `ddtop/demo` is a training like any other."""
 _TYPED = ("<stdin", "<ipython", "<python-input")
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3(?:\.\d+)?t?/|/python3\d*\.zip/")

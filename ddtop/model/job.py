@@ -7,11 +7,28 @@ from dataclasses import dataclass, field
 
 from ddtop.model import build, loading
 from ddtop.model.candidates import Candidates
+from ddtop.model.devices import Device, Own, again, devices_of, own_card
 from ddtop.model.facts import Snapshot
+from ddtop.model.lateness import Answer, Rounds
 from ddtop.model.policy import POLICY, Policy
 from ddtop.model.series import Series
 from ddtop.wire.frames import Envelope
-from ddtop.wire.records import AnyRecord, Exit, Group, Groups, Hello, HostState, Place, ProcessState, RankState, Stacks
+from ddtop.wire.gpu import RasAnswer
+from ddtop.wire.records import (
+    ACTIVITIES,
+    AnyRecord,
+    Arrivals,
+    CommStatus,
+    Exit,
+    Group,
+    Groups,
+    Hello,
+    HostState,
+    Place,
+    ProcessState,
+    RankState,
+    Stacks,
+)
 from ddtop.wire.rendezvous import Rendezvous
 
 WORLD_MAX = 1 << 17
@@ -21,6 +38,7 @@ OTHERS_MAX = 64
 """Further processes kept that claim the number of one rank."""
 WORKERS_MAX = 256
 """Stacks of DataLoader workers kept a rank."""
+_BACKWARD, _COLLECTIVE = ACTIVITIES.index("backward"), ACTIVITIES.index("collective")
 
 
 @dataclass
@@ -52,6 +70,10 @@ class RankMemory:
     stacks: Stacks | None = None
     worker_stacks: dict[int, Stacks] = field(default_factory=dict)
     owing: loading.Owing | None = None
+    load: Series | None = None
+    own: Own | None = None
+    wait_long_ratio: float | None = None
+    step_best_ms: float | None = None
 
 
 class Job:
@@ -66,6 +88,9 @@ class Job:
         self.groups: dict[str, Group] = {}
         self.hosts: dict[str, tuple[int, HostState]] = {}
         self.candidates = Candidates()
+        self.devices: dict[str, tuple[Device, ...]] = {}
+        self.ras: tuple[int, RasAnswer] | None = None
+        self.rounds = Rounds()
         self.world_size = 0
         self.first_unix_ns: int | None = None
         self.last_unix_ns = 0
@@ -77,7 +102,11 @@ class Job:
         if isinstance(record, HostState):
             self._on_host(envelope, record)
             return
-        if not isinstance(record, (Hello, RankState, Groups, Exit, Stacks)):
+        if isinstance(record, CommStatus):
+            if self.ras is None or envelope.unix_ns >= self.ras[0]:
+                self.ras = (envelope.unix_ns, record.answer)
+            return
+        if not isinstance(record, (Hello, RankState, Groups, Exit, Stacks, Arrivals)):
             return
         if envelope.attempt < self.attempt:
             return
@@ -89,6 +118,7 @@ class Job:
             self.ranks.clear()
             self.groups.clear()
             self.candidates.clear()
+            self.rounds.clear()
             self.world_size = 0
         self._note_time(envelope.unix_ns)
         if isinstance(record, Hello):
@@ -96,7 +126,7 @@ class Job:
         else:
             self._on_rank(envelope, record)
 
-    def _on_rank(self, envelope: Envelope, record: RankState | Groups | Exit | Stacks) -> None:
+    def _on_rank(self, envelope: Envelope, record: RankState | Groups | Exit | Stacks | Arrivals) -> None:
         memory = self.ranks.get(envelope.rank) if envelope.rank is not None else None
         if memory is None:
             return
@@ -110,6 +140,8 @@ class Job:
             self._on_groups(record)
         elif isinstance(record, Stacks):
             _on_stacks(memory, record)
+        elif isinstance(record, Arrivals):
+            self._on_arrivals(memory, envelope, record)
         elif memory.exit is None:
             memory.exit, memory.exit_unix_ns = record, envelope.unix_ns
             self._give_way(memory, record, envelope)
@@ -159,7 +191,7 @@ class Job:
         at = envelope.unix_ns
         memory.waits.add(at, state.wait_samples, state.all_samples)
         memory.activities.add(at, *state.activity_samples)
-        memory.agent.add(at, state.agent_cpu_ns)
+        memory.agent.add(at, state.agent_cpu_ns, state.held_samples, state.gc_total_ns)
         if state.loader is not None:
             memory.loader.add(at, state.loader.wait_total_ns, state.loader.batches, state.iteration or 0)
         if at >= memory.state_unix_ns:
@@ -171,6 +203,16 @@ class Job:
             seconds = (at - memory.state_unix_ns) / 1e9
             memory.owing = loading.follow(memory.owing, before, state.loader, at, seconds, self.policy)
             memory.state, memory.state_unix_ns = state, at
+            memory.wait_long_ratio = envelope.wait_ratio
+            if state.step_ms is not None and (memory.step_best_ms is None or state.step_ms < memory.step_best_ms):
+                memory.step_best_ms = state.step_ms
+
+    def _on_arrivals(self, memory: RankMemory, envelope: Envelope, record: Arrivals) -> None:
+        if envelope.rank is None:
+            return
+        grown = memory.activities.grown(self.policy.window_s, envelope.unix_ns)
+        overlaps = grown is not None and grown[1][_BACKWARD] > grown[1][_COLLECTIVE]
+        self.rounds.add(Answer(envelope.rank, envelope.sender, envelope.unix_ns, record, overlaps))
 
     def _on_groups(self, record: Groups) -> None:
         for group in record.groups:
@@ -193,6 +235,20 @@ class Job:
                 continue
             self._on_process(memory, process, envelope.unix_ns)
             memory.rendezvous = ways.get(process.pid)
+        if host.gpus or envelope.sender in self.devices:
+            self._on_gpus(envelope.sender, host)
+
+    def _on_gpus(self, sender: str, host: HostState) -> None:
+        owns: dict[int, Own] = {}
+        for process in host.processes:
+            memory = self.ranks.get(process.rank) if process.rank is not None else None
+            if memory is None or memory.hello.pid != process.pid:
+                continue
+            cuda = memory.state.cuda if memory.state is not None else None
+            memory.own = own_card(memory.hello, cuda, host.gpus) or again(memory.own, host.gpus)
+            if memory.own is not None and process.rank is not None:
+                owns[process.rank] = memory.own
+        self.devices[sender] = devices_of(host, owns)
 
     def _on_process(self, memory: RankMemory, process: ProcessState, at: int) -> None:
         before, seconds = memory.process, (at - memory.process_unix_ns) / 1e9
@@ -204,6 +260,10 @@ class Job:
             memory.stalled_since_unix_ns = at
         memory.process, memory.process_unix_ns = process, at
         memory.cpu.add(at, process.cpu_ns or 0, process.io_bytes or 0, process.switches or 0)
+        if (load := process.load) is not None:
+            if memory.load is None:
+                memory.load = Series(self.policy.oversubscribed_window_s)
+            memory.load.add(at, load.run_delay_ns or 0, load.major_faults or 0, load.throttled_ns or 0)
 
 
 def _same_line(before: Place | None, now: Place | None) -> bool:

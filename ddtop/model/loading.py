@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddtop.model.policy import Policy
-from ddtop.wire.records import Loader
+from ddtop.wire.loader import Loader
 
 _HELPLESS = (None, "Z", "X", "T", "t")
 _ASLEEP = "nanosleep"

@@ -66,6 +66,63 @@ class Policy:
     input_bound_steps: int = 5
     """Iterations in the window: an epoch's first batch with its worker start is no evidence."""
     input_bound_window_s: float = 8.0
+
+    straggler_ratio: float = 0.1
+    """Of each step the others wait at least so long for the slow ranks: below it ranks differ by their data and their cores."""
+    straggler_least_ms: float = 1.0
+    """... and at least this long: a thread that wakes up later than others is late by tenths of it."""
+    straggler_strong_ratio: float = 0.3
+    """From here on one read of the arrivals is enough, and few steps; below it two are asked for."""
+    straggler_critical_ratio: float = 0.5
+    """Most of the step is waiting for one rank."""
+    straggler_steps: int = 16
+    """The last one by chance in most of so many steps: with two ranks once in 40 reads, before `straggler_errors` is asked."""
+    straggler_few_steps: int = 8
+    """... of jobs with hundreds of collectives a step the recorder holds no more; then a second read has to agree."""
+    straggler_weak_steps: int = 64
+    """... where the others wait less than `straggler_strong_ratio` of the step."""
+    straggler_late_ratio: float = 0.6
+    """In so many of the steps the same ranks are late: what happens every few steps (validation, saving, logging) is a cost by
+    choice, and of lengths that vary another rank is the last each time."""
+    straggler_errors: float = 6.0
+    """How many standard errors the mean wait is above nought. With 16 steps chance does that once in 10^5, with 64 once in 10^7."""
+    straggler_span_s: float = 5.0
+    """Steps over so long are persistent by themselves; of fewer a second read has to say the same."""
+    straggler_rounds_apart_s: float = 1.8
+    """Two reads of the arrivals are two opinions if so much time lies between them."""
+    straggler_stale_s: float = 150.0
+    """The relay asks at least once a minute while ranks wait unalike: after two and a half nobody has answered any more."""
+    straggler_gone_ratio: float = 0.25
+    """If the sampled waits differ by less than this share of what the arrivals said, it is over."""
+
+    sync_bound_ratio: float = 0.4
+    """Of its time a rank is in collectives for which all have arrived: communication, not waiting for each other."""
+    sync_bound_calls: int = 12
+    """... and so many of them a step: few large ones are the price of the model's size, many small ones are not."""
+    sync_bound_reduce_ratio: float = 0.75
+    """... of which so many are all_reduce: sharded models gather and scatter each layer, that is what they are."""
+    oversubscribed_ratio: float = 0.4
+    """Of the time half of a host's ranks are ready to run and have no CPU; four ranks that compute half
+    of the time on two cores show 0.3, four that are pinned to one 0.7."""
+    oversubscribed_window_s: float = 20.0
+    """... over so long, in a rank that has been running since before: imports and worker starts are crowded, and pass."""
+    throttled_ratio: float = 0.2
+    """Of the time their cgroup's CPU quota holds a host's ranks."""
+    memory_low_ratio: float = 0.04
+    """Of the memory (host, cgroup limit, /dev/shm) that is left: the OOM killer is one allocation away."""
+    memory_low_bytes: float = 4 * 2.0**30
+    """... and no more than this: 4 % of a large host are room enough."""
+    memory_stall_ratio: float = 0.2
+    """Of the time some thread of the host waits for memory (reclaim, swap): it thrashes."""
+    files_full_ratio: float = 0.9
+    """Of the descriptors that a rank may open: DataLoader workers hand tensors over as descriptors, dozens at a time."""
+    disk_full_ratio: float = 0.02
+    """Of a disk that is free, or of its inodes: what root keeps for itself is not counted."""
+    disk_full_bytes: float = 2 * 2.0**30
+    """... and no more than this: the next checkpoint may not fit."""
+    feed_steps: int = 8
+    """Optimizer steps between batches of one loader: then it feeds the training."""
+
     comm_error_after_s: float = 2.0
     """An error of the backend stands as a finding of its own after this: a death on another host is news by then."""
     comm_error_with_it_s: float = 0.5

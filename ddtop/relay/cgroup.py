@@ -1,4 +1,4 @@
-"""The control group of a process: how often its OOM killer has killed, and whether it is frozen. Versions 1 and 2.
+"""The control group of a process: its OOM killer's kills, whether it is frozen, its limits of CPU and memory. Versions 1 and 2.
 
 In a container the path in /proc/PID/cgroup may be that of the host, while the container's own group is what is mounted:
 then the file at the root of the mount is read.
@@ -9,6 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
+UNLIMITED_BYTES = 1 << 60
+"""Version 1 writes a number near 2^63 for "no limit"."""
 
 
 def memory_events(pid: int, root: Path = ROOT, proc: Path = Path("/proc")) -> Path | None:
@@ -70,4 +72,58 @@ def _number(path: Path | None, word: str) -> int | None:
         words = path.read_text().split()
         return int(words[words.index(word) + 1])
     except (OSError, ValueError, IndexError):
+        return None
+
+
+def cpu_stat(pid: int, root: Path = ROOT, proc: Path = Path("/proc")) -> Path | None:
+    """The file that counts how long its CPU quota has held the group."""
+    return _file(pid, "cpu", "cpu.stat", "cpu.stat", root, proc)
+
+
+def throttled_ns(stat: Path | None) -> int | None:
+    """How long the quota has held threads of the group; only grows. Check: `grep throttled FILE`."""
+    ns = _number(stat, "throttled_time")
+    us = _number(stat, "throttled_usec") if ns is None else None
+    return us * 1000 if us is not None else ns
+
+
+def quota_cores(stat: Path | None) -> float | None:
+    """How many cores' time the group may use; None without a limit."""
+    if stat is None:
+        return None
+    try:
+        if (most := stat.with_name("cpu.max")).exists():
+            quota, period = most.read_text().split()[:2]
+        else:
+            quota = stat.with_name("cpu.cfs_quota_us").read_text().strip()
+            period = stat.with_name("cpu.cfs_period_us").read_text().strip()
+        return int(quota) / int(period) if quota != "max" and int(quota) > 0 else None
+    except (OSError, ValueError, ZeroDivisionError):
+        return None
+
+
+def memory_folder(pid: int, root: Path = ROOT, proc: Path = Path("/proc")) -> Path | None:
+    """Where the memory limit of the group is."""
+    found = _file(pid, "memory", "memory.limit_in_bytes", "memory.max", root, proc)
+    return found.parent if found is not None else None
+
+
+def memory(folder: Path | None) -> tuple[int | None, int | None]:
+    """(limit, used without what the kernel could drop at once) in bytes; None where there is no limit."""
+    if folder is None:
+        return None, None
+    new = (folder / "memory.max").exists()
+    limit = _whole(folder / ("memory.max" if new else "memory.limit_in_bytes"))
+    used = _whole(folder / ("memory.current" if new else "memory.usage_in_bytes"))
+    if limit is None or limit > UNLIMITED_BYTES or used is None:
+        return None, None
+    # Files that are read once fill any limit and are no sign of want.
+    cached = _number(folder / "memory.stat", "inactive_file" if new else "total_inactive_file") or 0
+    return limit, max(0, used - cached)
+
+
+def _whole(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
         return None

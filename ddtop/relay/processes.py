@@ -10,13 +10,15 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddtop import registry
 from ddtop.procfs import descendants, io_bytes
-from ddtop.relay import cgroup, kernel, oom
+from ddtop.relay import cgroup, kernel, load, oom
 from ddtop.relay.exits import ending
+from ddtop.wire.mpi import MpiState, read_mpi
 from ddtop.wire.page import PAGE_BYTES, PageError, PageView, read_page
 from ddtop.wire.records import Exit, Hello, ProcessState
 
@@ -50,6 +52,7 @@ class Watched:
     memory_events: Path | None = None
     freezer: Path | None = None
     page: PageView | None = field(default=None)
+    load: load.ProcessWatch = field(default_factory=load.ProcessWatch)
     cpu_seen: tuple[int, int] | None = None
     cpu_ratio: float | None = None
 
@@ -126,7 +129,14 @@ def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
         gc_since_unix_ns=gc_since_unix_ns,
         exiting=exiting,
         init_since_unix_ns=_inside_since(watched),
+        load=load.look_at_process(watched.load, pid, fields),
+        mpi=_mpi(watched),
     )
+
+
+def owners(watched: Iterable[Watched]) -> dict[int, int | None]:
+    """The rank of each process that belongs to one, children included."""
+    return {pid: one.hello.rank for one in watched for pid in (*one.children, one.hello.pid)}
 
 
 def _from_page(watched: Watched, now_mono_ns: int) -> tuple[int | None, bool]:
@@ -143,6 +153,12 @@ def _inside_since(watched: Watched) -> int | None:
     """Since when it is inside init_process_group, from the state page that was read last."""
     since = watched.page.init_since_mono_ns if watched.page is not None else 0
     return since + time.time_ns() - time.monotonic_ns() if since else None
+
+
+def _mpi(watched: Watched) -> MpiState | None:
+    """Its calls of MPI, from the state page that was read last."""
+    view, now = watched.page, time.time_ns()
+    return read_mpi(view.mpi, now, now - time.monotonic_ns()) if view is not None and view.mpi else None
 
 
 def last_words(watched: Watched, order: int, unix_ns: int) -> Exit:
@@ -169,6 +185,7 @@ def last_words(watched: Watched, order: int, unix_ns: int) -> Exit:
         exiting_unix_ns=exiting_mono_ns + unix_ns - time.monotonic_ns() if exiting_mono_ns else None,
         oom_line=line,
         orphan_sockets=kernel.sockets_of(orphans) if orphans else None,
+        mpi=read_mpi(view.mpi, unix_ns, unix_ns - time.monotonic_ns()) if view is not None and view.mpi else None,
     )
 
 

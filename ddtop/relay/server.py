@@ -18,11 +18,14 @@ from ddtop.relay import processes
 from ddtop.relay.automatic import Automatic
 from ddtop.relay.blackbox import BlackBox, budget
 from ddtop.relay.dumps import Dumps
+from ddtop.relay.gpus import Gpus
 from ddtop.relay.hostprobe import HostProbe
 from ddtop.relay.keeper import Keeper
+from ddtop.relay.load import HostWatch
 from ddtop.relay.orders import OrderError, ranks_of, send_signal
 from ddtop.relay.papers import Papers
 from ddtop.relay.rendezvous import Meeting
+from ddtop.relay.uneven import Uneven
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Command, Exit, Hello, Reply, Stacks
 
@@ -37,6 +40,8 @@ NOBODY_CAME_S = 120.0
 RESTART_S = 60.0
 """With its launcher alive a job whose ranks are all gone may restart; after this long it is over anyway."""
 RANKS_MAX, VIEWERS_MAX = 4096, 64
+FROM_RANKS = ("Hello", "RankState", "Groups", "Stacks", "Arrivals")
+"""What an agent may say."""
 
 
 class Server:
@@ -65,6 +70,7 @@ class Server:
         self._box = BlackBox(registry.journal_path(job, run), size, self._keeper.facts)
         self._dumps = Dumps(self._publish_stacks, self._ask_agent)
         self._automatic = Automatic(os.environ.get("DDTOP_AUTODUMP", "1") != "0")
+        self._uneven, self._load, self._gpus = Uneven(), HostWatch(), Gpus()
         self._abandoned: list[Path] = []
         self._due = {
             "host": 0.0,
@@ -128,7 +134,7 @@ class Server:
     def _on_rank(self, peer: bytes, envelope: frames.Envelope, data: bytes) -> None:
         now = time.monotonic()
         pid = envelope.pid
-        if pid is None or envelope.kind not in ("Hello", "RankState", "Groups", "Stacks"):
+        if pid is None or envelope.kind not in FROM_RANKS:
             self._garbled += 1
             return
         if peer not in self._ranks:
@@ -145,6 +151,7 @@ class Server:
         watched = self._watched.get(pid)
         if watched is not None:
             watched.heard_mono_ns = time.monotonic_ns()
+        self._uneven.saw(pid, envelope.wait_ratio, now)
         if envelope.stuck_key:
             self._automatic.saw(envelope.stuck_key[:200], now)
         self._forward(envelope, data)
@@ -217,6 +224,11 @@ class Server:
         peers = [peer for peer, owner in self._ranks.items() if owner == pid]
         return any(self._link.send(RANK, peer, self._seal(order)) for peer in peers)
 
+    def _ask_arrivals(self) -> None:
+        order = Command("arrivals", instance=self.instance, arguments=(uuid.uuid4().hex[:12],))
+        for peer in list(self._ranks):
+            self._say(RANK, peer, order)
+
     def _publish_stacks(self, stacks: Stacks, of: Hello, latest: bool) -> None:
         data = self._seal(stacks, of)
         self._forward(frames.open_envelope(data), data, latest)
@@ -284,6 +296,8 @@ class Server:
             self._dumps.ask(f"auto-{uuid.uuid4().hex[:12]}", list(self._watched.values()), automatic=True)
         if now >= self._due["host"]:
             self._due["host"] = now + HOST_EVERY_S
+            if self._uneven.due(now):
+                self._ask_arrivals()
             self._look_at_host()
         if now >= self._due["alive"]:
             self._due["alive"] = now + ALIVE_EVERY_S
@@ -310,6 +324,7 @@ class Server:
         now = time.monotonic_ns()
         looked = [processes.look(watched, now) for watched in list(self._watched.values())]
         ways, candidates = self._meeting.look(self._watched.values(), self.launcher, now)
+        gpus, gpu_watch = self._gpus.look(processes.owners(self._watched.values()))
         self._publish(
             self._probe.look(
                 tuple(state for state in looked if state is not None),
@@ -320,6 +335,9 @@ class Server:
                 refused=self._link.refused,
                 garbled=self._garbled,
                 viewers=len(self._viewers),
+                load=self._load.look(watched.hello for watched in self._watched.values()),
+                gpus=gpus,
+                gpu_watch=gpu_watch,
             )
         )
 
@@ -356,6 +374,7 @@ class Server:
                 self._papers.write_last_state()
             self._write_entry()
         self._dumps.close()
+        self._gpus.close()
         self._box.close()
         self._link.close()
         registry.socket_path(self.job, self.run).unlink(missing_ok=True)

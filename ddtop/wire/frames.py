@@ -30,7 +30,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
 
     `sender` is the host's identity (`registry.host_identity`), `rank` and `pid` are None for the relay's own
     records, `kind` repeats the record's name so that it can be told without decoding it. `stuck_key` names what an
-    agent sees standing still.
+    agent sees standing still, `wait_ratio` is how much of the last 20 s a collective of its rank was pending.
     """
 
     major: int
@@ -44,6 +44,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     mono_ns: int
     stuck_key: str | None
     record: msgspec.Raw
+    wait_ratio: float | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -62,6 +63,7 @@ def seal(
     rank: int | None = None,
     pid: int | None = None,
     stuck_key: str | None = None,
+    wait_ratio: float | None = None,
 ) -> bytes:
     """The record in its envelope, as bytes."""
     return _encoder.encode(
@@ -77,6 +79,7 @@ def seal(
             mono_ns,
             stuck_key,
             msgspec.Raw(_encoder.encode(record)),
+            wait_ratio,
         )
     )
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import msgspec
 
+from ddtop.wire.calls import INIT_CALLS
+from ddtop.wire.mpi import WORLD_SIZE_AT
 from ddtop.wire.records import LastException
 
 MAGIC = 0x31504F5444  # "DDTOP1" read as a little-endian word, without the trailing zero bytes
-VERSION = 1
-PAGE_BYTES = 8192
+VERSION = 2
+PAGE_BYTES = 16384
 
 # Words of the head.
 MAGIC_AT, VERSION_AT, PID_AT, START_TICKS_AT = 0, 1, 2, 3
@@ -26,8 +28,10 @@ EXITING_AT = 13  # monotonic ns at which the interpreter began to exit, 0 before
 EXCEPTION_SEQUENCE_AT, EXCEPTION_BYTES_AT = 14, 15
 GC_SINCE_AT = 16  # monotonic ns at which a full garbage collection began, 0 outside of one
 
-SOURCE_NONE, SOURCE_BATCH, SOURCE_OPTIMIZER, SOURCE_USER = 0, 1, 2, 3
-SOURCES = (None, "batch", "optimizer", "ddtop.step")
+SOURCE_NONE, SOURCE_BATCH, SOURCE_OPTIMIZER, SOURCE_USER, SOURCE_COLLECTIVES = 0, 1, 2, 3, 4
+SOURCES = (None, "batch", "optimizer", "ddtop.step", "collectives")
+STEP_SOURCES = (SOURCE_BATCH, SOURCE_OPTIMIZER, SOURCE_USER)
+"""Counts of the program's own steps, not of its calls."""
 
 # Call slots: one a thread, for calls that no recorder sees.
 SLOTS_AT, SLOTS, SLOT_WORDS = 32, 16, 8
@@ -43,12 +47,14 @@ CALLS = (
     "batch_isend_irecv",
     "isend",
     "irecv",
+    "MPI_Init",
 )
 NO_PEER = -1
-_INIT = CALLS.index("init_process_group")
+_INITS = tuple(CALLS.index(name) for name in INIT_CALLS)
 
 EXCEPTION_AT_BYTES = 4096
-EXCEPTION_BYTES_MAX = PAGE_BYTES - EXCEPTION_AT_BYTES
+MPI_AT_BYTES = 8192  # laid out in wire.mpi
+EXCEPTION_BYTES_MAX = MPI_AT_BYTES - EXCEPTION_AT_BYTES
 _READS_MAX = 8  # a writer that died inside leaves the sequence odd for ever; then the text is not to be had
 
 
@@ -57,7 +63,7 @@ class PageError(ValueError):
 
 
 class PageView(msgspec.Struct, frozen=True):
-    """What a state page says, all clocks monotonic ns of that host; 0 stands for "never"."""
+    """What a state page says, all clocks monotonic ns of that host; 0 stands for "never". `mpi`: read by `wire.mpi`."""
 
     pid: int
     start_ticks: int
@@ -69,6 +75,7 @@ class PageView(msgspec.Struct, frozen=True):
     gc_since_mono_ns: int = 0
     step_mono_ns: int = 0
     init_since_mono_ns: int = 0
+    mpi: bytes = b""
 
 
 def read_page(page: memoryview | bytes) -> PageView:
@@ -95,14 +102,21 @@ def read_page(page: memoryview | bytes) -> PageView:
         gc_since_mono_ns=words[GC_SINCE_AT],
         step_mono_ns=words[STEP_AT],
         init_since_mono_ns=_init_since(page),
+        mpi=_mpi(page),
     )
 
 
+def _mpi(page: memoryview | bytes) -> bytes:
+    """The part that `wire.mpi` reads; empty where MPI is not in use."""
+    part = bytes(page[MPI_AT_BYTES:PAGE_BYTES])
+    return part if any(part[8 * WORLD_SIZE_AT : 8 * WORLD_SIZE_AT + 8]) else b""
+
+
 def _init_since(page: memoryview | bytes) -> int:
-    """Since when a thread is inside init_process_group."""
+    """Since when a thread is inside init_process_group or MPI_Init."""
     words = memoryview(page)[: (SLOTS_AT + SLOTS * SLOT_WORDS) * 8].cast("q")
     starts = range(SLOTS_AT, SLOTS_AT + SLOTS * SLOT_WORDS, SLOT_WORDS)
-    return min((words[at + SLOT_SINCE] for at in starts if words[at + SLOT_CALL] == _INIT), default=0)
+    return min((words[at + SLOT_SINCE] for at in starts if words[at + SLOT_CALL] in _INITS), default=0)
 
 
 def _read_exception(page: memoryview | bytes, words: memoryview) -> LastException | None:

@@ -12,12 +12,15 @@ from typing import Union
 
 import msgspec
 
+from ddtop.wire.gpu import CudaState, Gpu, GpuWatch, RasAnswer
+from ddtop.wire.load import HostLoad, ProcessLoad
+from ddtop.wire.loader import Loader
+from ddtop.wire.mpi import MpiState
 from ddtop.wire.rendezvous import Rendezvous, StoreFile
+from ddtop.wire.samples import GroupArrivals, Spot
 
 ACTIVITIES = ("loader", "forward", "backward", "optimizer", "collective", "cuda_sync", "other")
 """Where a main thread is seen; the order of `RankState.activity_samples`."""
-P2P_CALLS = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv", "monitored_barrier"})
-"""Names of `OpenCall`s that wait for single ranks; gloo makes monitored_barrier out of sends and receives."""
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -45,7 +48,7 @@ class Collective(msgspec.Struct, frozen=True, array_like=True):
     `seq` is `collective_seq_id` (comparable across ranks), `op_id` also counts p2p (not comparable).
     `sizes` are the input tensors' shapes; `state` is scheduled, started, completed or retired. `thread_id` is Python's ident
     of the thread that called it (as in `ThreadStack`), `thread` its name, that of autograd's ("pt_autograd_0"), or "native";
-    None where torch does not tell.
+    None where torch does not tell. `root`: a world rank, of MPI's rooted ones.
     """
 
     group: str
@@ -59,6 +62,7 @@ class Collective(msgspec.Struct, frozen=True, array_like=True):
     timeout_ms: int | None = None
     thread_id: int | None = None
     thread: str | None = None
+    root: int | None = None
 
 
 class GroupProgress(msgspec.Struct, frozen=True, array_like=True):
@@ -67,7 +71,7 @@ class GroupProgress(msgspec.Struct, frozen=True, array_like=True):
     `enqueued` counts what was put in (on gloo also p2p), `completed` what came back; None where only the sequence
     number could be read. `p2p_offset` = op_id - collective_seq_id of the newest entry read: subtract it to compare
     ranks. `pending_since_unix_ns`: something is open and `completed` has not moved since then. `error`: what the backend
-    itself says of its connections while it is pending ("TIMEOUT", "REMOTE_ERROR"), None where it says nothing (gloo).
+    itself says of its connections while it is pending ("TIMEOUT", "REMOTE_ERROR"), None where it says nothing (gloo). `building`: NCCL's communicator.
     """
 
     group: str
@@ -77,49 +81,23 @@ class GroupProgress(msgspec.Struct, frozen=True, array_like=True):
     pending_since_unix_ns: int | None = None
     last_op: str | None = None
     error: str | None = None
-
-
-class Loader(msgspec.Struct, frozen=True, array_like=True):
-    """The DataLoader iterator that this rank used last.
-
-    `depth`: batches ready (in the queue, or held back out of order); None with `workers` 0, where there is no queue.
-    `wait_total_ns`, `batches`, `exhausted` only grow. `owing_pid`: the worker that owes the next batch, or that does not end
-    while the iterator is `closing`; `owing_state` is its letter, None if there is no such process any more.
-
-    Only while a batch has been waited for longer than a second, or the iterator closes: `owing_wchan`, where that worker sleeps;
-    `workers_cpu_ns`, of all workers and of what that one has started; `owing_io_bytes` and `owing_switches` (voluntary context
-    switches of its threads), of that worker and what it has started; `locked`: how many workers sleep in a lock (futex).
-    """
-
-    workers: int
-    depth: int | None = None
-    capacity: int | None = None
-    workers_alive: int | None = None
-    owing_pid: int | None = None
-    owing_state: str | None = None
-    waiting_since_unix_ns: int | None = None
-    wait_total_ns: int = 0
-    batches: int = 0
-    exhausted: int = 0
-    exhausted_unix_ns: int | None = None
-    pin_memory: bool | None = None
-    prefetch_factor: int | None = None
-    owing_wchan: str | None = None
-    workers_cpu_ns: int | None = None
-    owing_io_bytes: int | None = None
-    owing_switches: int | None = None
-    locked: int | None = None
-    closing: bool = False
+    building: bool = False
 
 
 class OpenCall(msgspec.Struct, frozen=True, array_like=True):
-    """A call that the flight recorder does not see and that has not returned: init_process_group, recv, ..."""
+    """A call that the flight recorder does not see and that has not returned: init_process_group, recv, ...
+
+    Of MPI: `group` is its communicator; `within` the Wait or Sendrecv of which it is one part, `any_of`: one such part is enough.
+    """
 
     name: str
     since_unix_ns: int
     peer: int | None = None
     tag: int | None = None
     thread_id: int = 0
+    group: str | None = None
+    within: str | None = None
+    any_of: bool = False
 
 
 class LastException(msgspec.Struct, frozen=True, array_like=True):
@@ -183,7 +161,10 @@ class RankState(Record, frozen=True, array_like=True):
     the lateness of samples that C code caused by holding the GIL. All of them only grow, so any two records give a
     window. `progress_unix_ns`: when a sequence number, an iteration or a batch last moved.
     `healthy_wait_max_ms`: the longest wait that ended, in the last 100 steps. `recorder`: why the flight recorder tells
-    nothing; `recorder_skips`: reads left out while a group was about to get its first entry.
+    nothing; `recorder_skips`: reads left out while a group was about to get its first entry. `gc_total_ns`: spent
+    in full garbage collections. `spots`: where the last
+    `spots_samples` (half a minute) found the main thread in its own code most often. `held_samples` came late because
+    something held the GIL (or the CPU), `held_spot` is where the last of them found it most often. The numbers of torch's CUDA are in `cuda`.
     """
 
     phase: str
@@ -211,6 +192,24 @@ class RankState(Record, frozen=True, array_like=True):
     probes_off: tuple[str, ...] = ()
     recorder: str | None = None
     recorder_skips: int = 0
+    gc_total_ns: int = 0
+    spots: tuple[Spot, ...] = ()
+    spots_samples: int = 0
+    mpi: MpiState | None = None
+    held_samples: int = 0
+    held_spot: Spot | None = None
+    cuda: CudaState | None = None
+
+
+class Arrivals(Record, frozen=True, array_like=True):
+    """When a rank put in its last collectives: the exact answer to a relay that has seen waits that differ.
+
+    `request` is the same for all ranks that were asked together, `iteration` how many the rank has finished.
+    """
+
+    request: str
+    groups: tuple[GroupArrivals, ...]
+    iteration: int | None = None
 
 
 class Group(msgspec.Struct, frozen=True, array_like=True):
@@ -256,16 +255,8 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True):
     gc_since_unix_ns: int | None = None
     exiting: bool = False
     init_since_unix_ns: int | None = None
-
-
-class Gpu(msgspec.Struct, frozen=True, array_like=True):
-    """One GPU as NVML has it; nothing fills it yet."""
-
-    index: int
-    uuid: str
-    util_ratio: float | None = None
-    used_bytes: int | None = None
-    total_bytes: int | None = None
+    load: ProcessLoad | None = None
+    mpi: MpiState | None = None
 
 
 class HostState(Record, frozen=True, array_like=True):
@@ -294,6 +285,8 @@ class HostState(Record, frozen=True, array_like=True):
     viewers: int = 0
     rendezvous: tuple[Rendezvous, ...] = ()
     candidates: tuple[ProcessState, ...] = ()
+    load: HostLoad | None = None
+    gpu_watch: GpuWatch | None = None
 
 
 class Exit(Record, frozen=True, array_like=True):
@@ -320,6 +313,7 @@ class Exit(Record, frozen=True, array_like=True):
     exiting_unix_ns: int | None = None
     oom_line: str | None = None
     orphan_sockets: int | None = None
+    mpi: MpiState | None = None
 
 
 class StackFrame(msgspec.Struct, frozen=True, array_like=True):
@@ -368,12 +362,18 @@ class Stacks(Record, frozen=True, array_like=True):
     omitted_threads: int = 0
 
 
+class CommStatus(Record, frozen=True, array_like=True):
+    """What NCCL's own status service (RAS) says; asked for by the relay while something is stuck."""
+
+    answer: RasAnswer = RasAnswer()
+
+
 class Command(Record, frozen=True, array_like=True):
     """A request: a viewer's `join`, `ping`, `stacks`, `signal` to the relay, a relay's `alive` and `dump` to its agents.
 
     `history_s`: how many seconds of history a joining viewer wants. `arguments`: of `stacks` the request's name, the ranks
     ("0,3-5", empty for all) and "native" where py-spy is wanted; of `signal` the rank, the pid and the signal's number; of `dump`
-    the request's name and "auto" where nobody asked; of `alive` what the relay cannot do. `pid`: the relay's own.
+    the request's name and "auto" where nobody asked; of `arrivals` the request's name; of `alive` what the relay cannot do. `pid`: the relay's own.
     """
 
     name: str
@@ -396,5 +396,5 @@ class Reply(Record, frozen=True, array_like=True):
     instance: str = ""
 
 
-AnyRecord = Union[Hello, RankState, Groups, HostState, Exit, Stacks, Command, Reply]
+AnyRecord = Union[Hello, RankState, Groups, HostState, Exit, Stacks, Command, Reply, Arrivals, CommStatus]
 """Every record that may come in from outside."""

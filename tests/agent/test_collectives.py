@@ -24,6 +24,9 @@ class FakeGroup:
     def _get_sequence_number_for_group(self):
         return self.seq
 
+    def _get_backend(self, _device):
+        return SimpleNamespace()
+
 
 class FakeRecorder:
     """Torch's recorder: `completed` 0 groups it knows, or none where it is off."""
@@ -47,6 +50,7 @@ class Bench:
             default_pg=self.group, pg_names={self.group: "0"}, pg_group_ranks={self.group: {0: 0, 1: 1}}, pg_map={}
         )
         monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", SimpleNamespace(_world=self.world))
+        monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(device=str))
         self.probe, self.recorder = Collectives(), FakeRecorder()
         self.probe._recorder = self.recorder
 
@@ -166,3 +170,54 @@ def test_groups_that_are_made_anew_count_from_nought(bench):
     (progress,) = bench.probe.progress(0)
 
     assert progress.enqueued == bench.group.seq < 8
+
+
+def nccl(bench, *more):
+    """The groups of the world are NCCL's; `more`: further groups, with their names."""
+    for name, group in more:
+        bench.world.pg_names[group] = name
+        bench.world.pg_group_ranks[group] = {0: 0, 1: 1}
+    bench.world.pg_map = dict.fromkeys(bench.world.pg_names, ("nccl", None))
+
+
+def test_a_first_collective_without_an_entry_is_a_communicator_being_built(bench):
+    """NCCL makes the communicator inside the first collective: the number has moved, and a peer never came."""
+    nccl(bench)
+    bench.group.seq = 1
+    bench.passes(4, waiting=True)
+    (progress,) = bench.probe.progress(0)
+
+    assert progress.building
+    assert bench.now - progress.pending_since_unix_ns >= 3 * SECOND
+
+    bench.recorder.says = {("nccl", "0"): (1, 0)}
+    bench.passes(2, waiting=True)
+    assert not bench.probe.progress(0)[0].building
+
+
+def test_a_second_group_is_being_built_while_the_first_one_answers(bench):
+    """Tensor-parallel groups get their communicators long after the world's."""
+    late = FakeGroup()
+    nccl(bench, ("1", late))
+    bench.probe._names = {("fr", "0"): "0"}
+    bench.passes(3, steps=True, completed=0)
+    late.seq = 1
+    bench.passes(8, waiting=True, completed=0)
+    world, tensor = bench.probe.progress(0)
+
+    assert (world.building, world.pending_since_unix_ns) == (False, None)
+    assert tensor.building
+    assert tensor.pending_since_unix_ns is not None
+
+    bench.passes(2, completed=0)
+    assert bench.probe.progress(0)[1].pending_since_unix_ns is None
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_a_collective_of_a_recorder_that_is_off_is_not_taken_for_a_start(bench, backend):
+    bench.world.pg_map = {bench.group: (backend, None)}
+    bench.passes(3, steps=True)
+    bench.passes(3, waiting=True)
+
+    assert bench.pending is not None
+    assert not bench.probe.progress(0)[0].building

@@ -62,14 +62,14 @@ class Iterator:
 @pytest.fixture
 def sampled():
     """`sampled(iterator, waited_s)`: the record of a rank that has waited for so long, None: that does not wait."""
-    page = StatePage(os.getpid(), 2)
+    page, history = StatePage(os.getpid(), 2), loader.History()
 
     def take(iterator, waited_s):
         page.words[layout.BATCHES_AT] = 50
         page.words[layout.LOADER_WAIT_SINCE_AT] = (
             0 if waited_s is None else time.monotonic_ns() - round(waited_s * SECOND)
         )
-        return loader.sample(SimpleNamespace(page=page, loader=ref(iterator)), 0)
+        return loader.sample(SimpleNamespace(page=page, loader=ref(iterator), averages_in=None), 0, history)
 
     yield take
     page.remove()
@@ -165,7 +165,7 @@ def test_the_probe_holds_the_iterator_no_longer_than_it_must(monkeypatch):
     )
     page = StatePage(os.getpid(), 3)
     before = sys.getrefcount(iterator)
-    loader.sample(SimpleNamespace(page=page, loader=ref(iterator)), 0)
+    loader.sample(SimpleNamespace(page=page, loader=ref(iterator), averages_in=None), 0, loader.History())
     page.remove()
 
     assert held == [before]
@@ -175,3 +175,23 @@ def test_the_probe_holds_the_iterator_no_longer_than_it_must(monkeypatch):
 def test_a_process_that_is_not_there_has_no_letter(pid):
     assert workers.worker(pid).letter is None
     assert not workers.worker(pid).alive
+
+
+def test_one_slow_worker_is_told_from_all_slow_ones(child, sampled):
+    """Batches come in turn: with one slow worker of three every wait is for that one."""
+    pids = [child("input()").pid for _ in range(3)]
+    for _ in range(12):
+        one = sampled(Iterator(*pids, owes=1), 0.1)
+    for turn in range(30):
+        all_slow = sampled(Iterator(*pids, owes=turn % 3), 0.1)
+
+    assert (one.owed_most_pid, one.owed_most_ratio) == (pids[1], 1.0)
+    assert all_slow.owed_most_ratio == pytest.approx(0.35)
+
+
+def test_who_owes_is_not_said_of_few_waits_or_of_one_worker(child, sampled):
+    alone = child("input()").pid
+    few = [sampled(Iterator(alone, os.getpid()), 0.1) for _ in range(loader.OWED_LEAST - 1)]
+    single = [sampled(Iterator(alone), 0.1) for _ in range(20)]
+
+    assert {one.owed_most_ratio for one in (*few, *single)} == {None}

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from ddtop.diagnosis.doing import WORDS, classify, doing, fresh_stacks, stack_line, where
 from ddtop.diagnosis.evidence import process_line, stack_lines
 from ddtop.model.facts import RankFacts, State
+from ddtop.wire.loader import Loader
 from ddtop.wire.records import (
     Exit,
-    Loader,
     OpenCall,
     Place,
     ProcessState,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.wire.records import Loader
+from ddtop.wire.loader import Loader
 from tests.jobs import FakeJob, replace_loader
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.wire.records import GroupProgress, Loader, ProcessState, RankState
+from ddtop.wire.loader import Loader
+from ddtop.wire.records import GroupProgress, ProcessState, RankState
 from tests.jobs import SECOND, FakeJob, unix_ns
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from ddtop.model.loading import Owing, follow, moves
 from ddtop.model.policy import POLICY
-from ddtop.wire.records import Loader
+from ddtop.wire.loader import Loader
 from tests.jobs import replace_loader
 
 SECOND = 1_000_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.model.align import blames_of, cycles_of
+from ddtop.model.chains import Graph, blames_of, cycles_of
 from ddtop.model.facts import PeerWait, RankFacts, State, Wait
 from ddtop.model.peers import peer_waits_of
 from ddtop.model.policy import POLICY
@@ -38,7 +38,7 @@ def behind(found):
 
 def blamed(facts, waits=()):
     peers = peer_waits_of(facts)
-    return {one.root: one.waiters for one in blames_of(facts, tuple(waits), peers, NOW, POLICY)}
+    return {one.root: one.waiters for one in blames_of(facts, Graph(waits, peers), NOW, POLICY)}
 
 
 def test_a_pair_that_is_in_matching_calls_waits_for_nobody():
@@ -67,13 +67,13 @@ def test_another_tag_is_no_match():
     facts = ranks(call("send", 1, 5), call("recv", 0, 7))
 
     assert behind(peer_waits_of(facts)) == {0: (1,), 1: (0,)}
-    assert cycles_of((), peer_waits_of(facts)) == ((0, 1),)
+    assert cycles_of(Graph((), peer_waits_of(facts))) == ((0, 1),)
 
 
 def test_a_ring_of_receives_is_a_cycle():
     facts = ranks(call("recv", 2), call("recv", 0), call("recv", 1), call("recv", 0))
 
-    assert cycles_of((), peer_waits_of(facts)) == ((0, 1, 2),)
+    assert cycles_of(Graph((), peer_waits_of(facts))) == ((0, 1, 2),)
     assert blamed(facts) == {}, "rank 3 waits for the cycle and is not on it"
 
 
@@ -81,14 +81,14 @@ def test_a_cycle_may_go_through_a_collective():
     facts = ranks(None, call("recv", 0))
     waits = (Wait(0, "0", 7, NOW - 10, (1,), "all_reduce"),)
 
-    assert cycles_of(waits, peer_waits_of(facts)) == ((0, 1),)
+    assert cycles_of(Graph(waits, peer_waits_of(facts))) == ((0, 1),)
 
 
 def test_a_cycle_with_a_way_out_is_none():
     """One of them also waits for a rank that is elsewhere: that one is to blame."""
     facts = ranks(call("recv", 1), [call("recv", 0, thread=1), call("recv", 2, thread=2)], None)
 
-    assert cycles_of((), peer_waits_of(facts)) == ()
+    assert cycles_of(Graph((), peer_waits_of(facts))) == ()
     assert blamed(facts) == {2: (0, 1)}
 
 
@@ -121,8 +121,8 @@ def test_every_waiter_has_an_end_or_leads_into_a_cycle(pairs):
     facts = ranks(*[None] * 8)
     waiting = {wait.rank for wait in peers}
 
-    found = blames_of(facts, (), peers, NOW, POLICY)
-    cycles = cycles_of((), peers)
+    found = blames_of(facts, Graph((), peers), NOW, POLICY)
+    cycles = cycles_of(Graph((), peers))
 
     assert all(blame.root not in waiting for blame in found)
     explained = {rank for blame in found for rank in blame.waiters}

@@ -68,5 +68,49 @@ def test_growth_is_never_negative_and_memory_is_bounded(points, window_s):
     found = series(*((at / S, value) for at, value in points))
     grown = found.grown(window_s, max((at for at, _ in points), default=0))
 
-    assert len(found._points) <= POINTS
+    assert len(found) <= POINTS
     assert grown is None or (grown[0] > 0 and grown[1][0] >= 0)
+
+
+def grown_of_all_points(points, window_s, now):
+    """The same from everything that was ever added."""
+    if len(points) < 2 or now - points[-1][0] > window_s * 1e9:
+        return None
+    end, *_ = points[-1]
+    old = [point for point in points if end - point[0] >= window_s * 1e9]
+    begin = old[-1] if old else points[0]
+    if begin[0] == end:
+        return None
+    return (end - begin[0]) / 1e9, tuple(b - a for a, b in zip(begin[1:], points[-1][1:], strict=True))
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 3 * S), st.integers(0, 9), st.integers(0, 9)), max_size=60),
+    st.sampled_from((0.5, 1.0, 2.0, 5.0, 10.0)),
+    st.integers(0, 12 * S),
+)
+def test_what_is_forgotten_changes_no_window_that_is_asked_for(steps, window_s, later_ns):
+    found, points, at, first, second = Series(), [], 0, 0, 0
+    for step, one, two in steps:
+        at, first, second = at + step, first + one, second + two
+        found.add(at, first, second)
+        points.append((at, first, second))
+
+    assert found.grown(window_s, at + later_ns) == grown_of_all_points(points, window_s, at + later_ns)
+    assert len(found) <= POINTS
+
+
+def test_a_counter_beyond_what_a_machine_counts_is_not_believed():
+    """Foreign bytes may say 2**64 - 1; what comes after is counted anew."""
+    found = series((0, 1), (1, 2), (2, 1 << 64), (3, 3), (4, 5))
+
+    assert found.grown(10.0, 4 * S) == (1.0, (2,))
+
+
+def test_who_asks_for_a_longer_memory_gets_it():
+    found = Series(keep_s=60.0)
+    for second in range(100):
+        found.add(second * S, second)
+
+    assert found.grown(60.0, 99 * S) == (60.0, (60,))
+    assert Series().grown(60.0, 0) is None

@@ -267,4 +267,7 @@ def test_the_frames_of_a_host_carry_the_ways(home):
     words = msgspec.msgpack.decode(msgspec.msgpack.encode(host))
 
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(host), type=HostState) == host
-    assert words[-2] == [[1, 2, "a", 3, None, [], None, None, None, None, None, None, None, []]]
+    # The record's name stands before its fields.
+    assert words[1 + HostState.__struct_fields__.index("rendezvous")] == [
+        [1, 2, "a", 3, None, [], None, None, None, None, None, None, None, []]
+    ]

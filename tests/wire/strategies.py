@@ -28,6 +28,8 @@ def values_of(kind: types.Type) -> st.SearchStrategy[Any]:
         return st.floats(allow_nan=False)
     if isinstance(kind, types.StrType):
         return TEXTS
+    if isinstance(kind, types.BytesType):
+        return st.binary(max_size=12)
     if isinstance(kind, types.UnionType):
         return st.one_of([values_of(one) for one in kind.types])
     if isinstance(kind, types.VarTupleType):
@@ -48,7 +50,14 @@ def struct_of(cls: type[Any]) -> st.SearchStrategy[Any]:
 
 def simplest(cls: type[Any]) -> Any:
     """The record with every optional field left out."""
-    empty = {types.StrType: "", types.IntType: 0, types.FloatType: 0.0, types.BoolType: False, types.VarTupleType: ()}
+    empty = {
+        types.StrType: "",
+        types.IntType: 0,
+        types.FloatType: 0.0,
+        types.BoolType: False,
+        types.VarTupleType: (),
+        types.BytesType: b"",
+    }
     required = {}
     for field in msgspec.structs.fields(cls):
         if field.required:

@@ -13,6 +13,7 @@ from ddtop.wire.records import Command, Hello, RankState, Reply
 from .strategies import INTEGERS, RECORDS, TEXTS, simplest, struct_of
 
 SMALL = st.integers(-(2**31), 2**31)
+RECORD_AT = frames.Envelope.__struct_fields__.index("record")
 
 
 def sealed(record=None, **more):
@@ -57,7 +58,7 @@ def test_every_record_in_its_envelope_comes_back_as_it_went(record, sender, unix
 def test_a_relay_reads_the_envelope_without_knowing_the_record():
     """A relay of 0.1 forwards what an agent of 0.2 says: only the viewer has to understand it."""
     words = taken_apart(sealed())
-    words[2], words[-1] = "Weather", msgspec.Raw(msgspec.msgpack.encode(["Weather", "rain"]))
+    words[2], words[RECORD_AT] = "Weather", msgspec.Raw(msgspec.msgpack.encode(["Weather", "rain"]))
     envelope = frames.open_envelope(msgspec.msgpack.encode(words))
 
     assert envelope.kind == "Weather"
@@ -68,7 +69,7 @@ def test_a_relay_reads_the_envelope_without_knowing_the_record():
 def test_a_longer_envelope_of_a_newer_minor_version_is_read():
     words = taken_apart(sealed(Reply("live")))
     words[1] += 7
-    words[-1] = msgspec.Raw(msgspec.msgpack.encode(words[-1]))
+    words[RECORD_AT] = msgspec.Raw(msgspec.msgpack.encode(words[RECORD_AT]))
 
     assert opened(msgspec.msgpack.encode([*words, "tail", 3])) == Reply("live")
 
@@ -90,7 +91,7 @@ def test_another_major_version_with_another_envelope_is_still_told_by_its_first_
 
 def test_an_envelope_that_announces_another_record_is_refused():
     words = taken_apart(sealed(Reply("live")))
-    words[2], words[-1] = "Command", msgspec.Raw(msgspec.msgpack.encode(words[-1]))
+    words[2], words[RECORD_AT] = "Command", msgspec.Raw(msgspec.msgpack.encode(words[RECORD_AT]))
 
     with pytest.raises(frames.WireError, match="says Command, the record is a Reply"):
         frames.open_record(frames.open_envelope(msgspec.msgpack.encode(words)))
@@ -104,7 +105,7 @@ def test_a_frame_over_the_limit_is_refused_unread():
 def test_a_deeply_nested_frame_is_refused_and_does_not_end_the_process():
     words = taken_apart(sealed())
     nested = b"\x91" * 100_000 + b"\x01"
-    words[-1] = msgspec.Raw(nested)
+    words[RECORD_AT] = msgspec.Raw(nested)
 
     for data in (nested, msgspec.msgpack.encode(words)):
         assert opened(data) is None
@@ -149,7 +150,7 @@ def test_flipped_bits_give_a_record_or_a_wire_error_and_nothing_else(data):
 )
 def test_a_record_of_wrong_types_is_refused(record):
     words = taken_apart(sealed())
-    words[2], words[-1] = "RankState", msgspec.Raw(msgspec.msgpack.encode(record))
+    words[2], words[RECORD_AT] = "RankState", msgspec.Raw(msgspec.msgpack.encode(record))
 
     with pytest.raises(frames.WireError):
         frames.open_record(frames.open_envelope(msgspec.msgpack.encode(words)))

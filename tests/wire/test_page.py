@@ -68,7 +68,7 @@ def test_a_damaged_exception_is_not_shown():
     ("data", "why"),
     [
         (b"", "0 bytes"),
-        (written()[:-1], "8191 bytes"),
+        (written()[:-1], f"{layout.PAGE_BYTES - 1} bytes"),
         (bytes(layout.PAGE_BYTES), "not a state page"),
         (written(VERSION_AT=layout.VERSION + 1), f"version {layout.VERSION + 1}, this ddtop reads {layout.VERSION}"),
     ],

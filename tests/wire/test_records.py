@@ -74,4 +74,6 @@ def test_only_additions_at_the_end_keep_the_schema():
         "Stacks": ["request", "of_rank", "pid", "taken_unix_ns"],
         "Command": ["name", "history_s", "instance", "arguments"],
         "Reply": ["name", "ok", "text", "count"],
+        "Arrivals": ["request", "groups", "iteration"],
+        "CommStatus": ["answer"],
     }

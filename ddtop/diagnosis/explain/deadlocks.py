@@ -16,11 +16,14 @@ PAGES = (
             "Waits in collectives (by number and group) and in send and recv (by peer and tag) are drawn as one graph. A set of "
             "ranks that wait for each other and for nobody outside is a cycle.",
             "The last wait that closed it has stood for {still_limit_s}.",
+            "MPI: of a Waitall every request that the other side has not begun counts, and a receive from anybody once all that could "
+            "send wait themselves.",
             "Calls in it that can never match make it unmatched-p2p instead.",
         ),
         steps=(
             "The evidence has one line a rank: what it waits in, for whom, at which line of code.",
-            "Neighbours that all send first: let every second one receive first, or hand all calls over at once, as below.",
+            "Neighbours that all send first: let every second one receive first, or hand all calls over at once, as below; with "
+            "MPI that is Sendrecv. Small messages hide this: they are sent though nobody receives.",
             "Two groups: use them in the same order on all ranks, also where one of them is used in backward or by a thread.",
         ),
         before=(
@@ -37,7 +40,7 @@ PAGES = (
     Explanation(
         kind="unmatched-p2p",
         severity="critical",
-        brief="a send or recv whose peer does something that cannot match",
+        brief="a send or recv whose peer does what cannot match",
         meaning="A rank is in send or recv, and what its peer does cannot answer that: the peer sits in a collective for which "
         "this rank is needed, or both are in send and recv with each other and the tags differ. Neither can go on.",
         found=(
@@ -45,6 +48,7 @@ PAGES = (
             "and its collectives.",
             "The ranks wait for each other and for nobody outside, for {still_limit_s}. A peer that is merely elsewhere is "
             "not-in-collective: it may still come.",
+            "MPI: the evidence counts what either has begun to send to the other and to receive, by tag.",
         ),
         steps=(
             "The sentence has both calls with peer, tag and line: make them fit.",

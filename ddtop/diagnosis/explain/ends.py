@@ -30,7 +30,7 @@ PAGES = (
     Explanation(
         kind="rank-killed",
         severity="critical",
-        brief="a signal ended a rank: out of memory, a crash in C, a kill",
+        brief="a signal ended a rank: out of memory, a crash, a kill",
         meaning="A signal ended the rank, or it is gone and nobody could tell how. It was the first to go; what happened to the "
         "others followed from that. Children that outlive it can hold its sockets, and then its peers see no disconnect.",
         found=(

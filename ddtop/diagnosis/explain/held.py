@@ -46,7 +46,7 @@ PAGES = (
     Explanation(
         kind="loader-stuck",
         severity="critical; a warning while nobody waits for the rank",
-        brief="the DataLoader worker that owes a batch makes no progress",
+        brief="the worker that owes a batch makes no progress",
         meaning="The main thread waits for its next batch, and the worker process that owes it is dead, stopped, or stands in a "
         "lock or a call that does not return. The rank itself can do nothing; its peers wait for it.",
         found=(

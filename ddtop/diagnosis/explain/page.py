@@ -43,8 +43,12 @@ def limits(policy: Policy) -> dict[str, str]:
 def _value(name: str, value: float) -> str:
     if name.endswith("_bytes_per_s"):
         return f"{value / 1024:g} KiB/s"
+    if name.endswith("_bytes"):
+        return f"{value / 2**30:g} GiB"
     if name.endswith("_per_s"):
         return f"{value:g} a second"
+    if name.endswith("_ms"):
+        return f"{value:g} ms"
     if name.endswith("_s"):
         return f"{value:g} s" if value >= 1 else f"{value * 1000:g} ms"
     return f"{value * 100:g} %" if name.endswith("_ratio") else f"{value:g}"

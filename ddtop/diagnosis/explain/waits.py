@@ -14,6 +14,8 @@ PAGES = (
         found=(
             "torch's flight recorder numbers the collectives of each group. Side by side the numbers of all ranks show who "
             "has not put in which. Chains of waits, through send and recv too, end at a rank that waits for nobody.",
+            "MPI's calls are numbered by ddtop for each communicator, and stand on the rank's page before they begin. Who waits in one "
+            "uses a whole core for that: it is waiting all the same.",
             "Borne for {still_limit_s} if that rank stands still. If it works ({cpu_working_ratio} of a core, or I/O): "
             "{working_limit_s} or {healthy_wait_factor} times the longest wait that ended well, and then a warning up to "
             "{working_critical_s}, or {working_critical_factor} times that wait, at most {timeout_critical_ratio} of the timeout.",
@@ -41,7 +43,7 @@ PAGES = (
     Explanation(
         kind="left-early",
         severity="critical",
-        brief="ranks are done while others still need them: uneven inputs",
+        brief="ranks are done while others need them: uneven inputs",
         meaning="A rank has left its loop, or ended with exit code 0, and others still wait for it in a collective. Most often the "
         "ranks have different numbers of batches, and one ran dry first.",
         found=(
@@ -71,7 +73,7 @@ PAGES = (
     Explanation(
         kind="interpreter-frozen",
         severity="critical; a warning while the call computes",
-        brief="a call into C holds the GIL: no Python runs in the rank",
+        brief="a call into C holds the GIL: no Python runs in it",
         meaning="The process lives, but a call into C keeps the interpreter's lock (GIL): neither the training nor any other "
         "thread gets a turn, and others wait for the rank. A call that computes will return; one that sleeps or waits may not.",
         found=(
@@ -147,7 +149,7 @@ PAGES = (
     Explanation(
         kind="comm-error",
         severity="critical",
-        brief="the backend failed or timed out, and no rank went first",
+        brief="the backend failed or timed out, no rank went first",
         meaning="Torch's process group failed under some ranks: a connection was closed or reset, a collective timed out. No rank "
         "has crashed, been killed or stopped, which would explain it. Who reports the error is not its cause.",
         found=(

@@ -12,9 +12,10 @@ from ddtop.diagnosis.doing import classify, where
 from ddtop.diagnosis.evidence import collecting_line, loader_line, place_line, process_line, stack_lines
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.words import duration, file_line, ranks_text, verb, waited_text
-from ddtop.model.align import GONE, STILL, STOPPED, UNKNOWN, WORKING
+from ddtop.model.chains import GONE, STILL, STOPPED, UNKNOWN, WORKING, waiters_of
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State
 from ddtop.model.policy import Policy
+from ddtop.wire.calls import RECEIVES
 
 PLACES_MAX = 3
 
@@ -22,36 +23,61 @@ PLACES_MAX = 3
 def rule(snapshot: Snapshot, policy: Policy, explained: Collection[int] = ()) -> list[Finding]:
     """One finding for all ranks that are waited for in the same way; of `explained` ranks another rule has spoken."""
     kinds: dict[tuple[str, str], list[Blame]] = {}
+    about = _About(snapshot, policy)
     for blame in snapshot.blames:
         # Gone and stopped ranks have rules of their own; of a rank that was never heard of nothing is known.
         if not blame.due or blame.standing in (GONE, STOPPED) or blame.root in explained:
             continue
         if (
             snapshot.rank(blame.root).hello is None
-            or _idle(snapshot, blame)
+            or about.idle(blame)
             or _just_left(snapshot.rank(blame.root), policy)
         ):
             continue
-        kinds.setdefault((_kind(snapshot, blame), _severity(snapshot, blame, policy)), []).append(blame)
+        kinds.setdefault((_kind(snapshot, blame), about.severity(blame)), []).append(blame)
     return [_finding(snapshot, kind, severity, blames) for (kind, severity), blames in kinds.items()]
+
+
+class _About:
+    """What is asked of each blame, where thousands are blamed by the same thousands: what is theirs together is looked up once."""
+
+    def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
+        self._snapshot, self._policy = snapshot, policy
+        self._single: dict[int, list[bool]] = {}
+        for wait in snapshot.peer_waits:
+            for rank in wait.behind:
+                self._single.setdefault(rank, []).append(wait.call in RECEIVES)
+        self._limits: dict[tuple[int, str | None], float] = {}
+
+    def idle(self, blame: Blame) -> bool:
+        """Workers that wait for orders, and a master that waits for somebody to give it some: nobody is at fault.
+
+        Only where the master never showed a step of its own, and all waits for it are for orders: a recv, or a broadcast. Whoever
+        is in a send to it has work for it.
+        """
+        root = self._snapshot.rank(blame.root)
+        if root.iteration is not None:
+            return False
+        single = self._single.get(blame.root)
+        orders = all(single) if single else (blame.op or "").lower().startswith(("broadcast", "bcast"))
+        return orders and classify(root).word in ("stdin", "socket", "queue")
+
+    def severity(self, blame: Blame) -> str:
+        """A rank that works is a warning until that takes longer than its waiters are used to."""
+        if blame.standing not in (WORKING, UNKNOWN):
+            return CRITICAL
+        waited_s = (self._snapshot.time_unix_ns - blame.since_unix_ns) / 1e9
+        key = (id(blame.waiters), blame.group)
+        limit_s = self._limits.get(key)
+        if limit_s is None:
+            limit_s = self._limits[key] = _limit_s(self._snapshot, blame, self._policy)
+        return CRITICAL if waited_s > limit_s else WARNING
 
 
 def _just_left(rank: RankFacts, policy: Policy) -> bool:
     """It is on its way out, and what it did last is not known yet: its last report comes a moment later."""
     exiting = rank.process is not None and rank.process.exiting
     return exiting and rank.phase != "leaving" and (rank.report_age_s or 0.0) < policy.last_report_s
-
-
-def _idle(snapshot: Snapshot, blame: Blame) -> bool:
-    """Workers that wait for orders, and a master that waits for somebody to give it some: nobody is at fault.
-
-    Only where the master never showed a step of its own, and all waits for it are for orders: a recv, or a broadcast. Whoever
-    is in a send to it has work for it.
-    """
-    root = snapshot.rank(blame.root)
-    single = [wait.call == "recv" for wait in snapshot.peer_waits if blame.root in wait.behind]
-    orders = all(single) if single else (blame.op or "").startswith("broadcast")
-    return orders and root.iteration is None and classify(root).word in ("stdin", "socket", "queue")
 
 
 def _kind(snapshot: Snapshot, blame: Blame) -> str:
@@ -73,23 +99,20 @@ def _ran_dry(snapshot: Snapshot, rank: RankFacts, blame: Blame) -> bool:
     if rank.progress_unix_ns is not None and loader.exhausted_unix_ns < rank.progress_unix_ns - 2_000_000_000:
         return False
     others = [snapshot.rank(waiter) for waiter in blame.waiters]
-    ahead = [one for one in others if (one.loader is not None and one.loader.exhausted < loader.exhausted)]
+    ahead = [one for one in others if one.loader is not None and one.loader.exhausted < loader.exhausted]
     return bool(ahead) and all(
         one.loader is not None and rank.loader is not None and one.loader.batches > rank.loader.batches for one in ahead
     )
 
 
-def _severity(snapshot: Snapshot, blame: Blame, policy: Policy) -> str:
-    if blame.standing not in (WORKING, UNKNOWN):
-        return CRITICAL
-    waited_s = (snapshot.time_unix_ns - blame.since_unix_ns) / 1e9
+def _limit_s(snapshot: Snapshot, blame: Blame, policy: Policy) -> float:
     waiters = [snapshot.rank(rank) for rank in blame.waiters]
     healthy_s = max((rank.healthy_wait_max_ms or 0.0 for rank in waiters), default=0.0) / 1000
     limit_s = max(policy.working_critical_s, policy.working_critical_factor * healthy_s)
     timeout_s = _timeout_s(snapshot, blame)
     if timeout_s is not None:
         limit_s = min(limit_s, max(policy.still_limit_s, policy.timeout_critical_ratio * timeout_s))
-    return CRITICAL if waited_s > limit_s else WARNING
+    return limit_s
 
 
 def _timeout_s(snapshot: Snapshot, blame: Blame) -> float | None:
@@ -106,7 +129,7 @@ def _finding(snapshot: Snapshot, kind: str, severity: str, blames: list[Blame]) 
     now = snapshot.time_unix_ns
     first = min(blames, key=lambda blame: blame.since_unix_ns)
     ranks = tuple(sorted(blame.root for blame in blames))
-    victims = tuple(sorted({rank for blame in blames for rank in blame.waiters} - set(ranks)))
+    victims = tuple(sorted(waiters_of(blames) - set(ranks)))
     what = waited_text(first, snapshot.groups)
     waited = duration((now - first.since_unix_ns) / 1e9)
     lead = snapshot.rank(ranks[0])
@@ -185,7 +208,7 @@ def with_timeout(advice: str, snapshot: Snapshot, blame: Blame) -> str:
 def _next_step(kind: str, severity: str, rank: RankFacts, blame: Blame) -> str:
     by_word = _BY_WORD.get(classify(rank).word)
     if kind == "left-early":
-        text = "uneven inputs: use DDP's join(), drop_last=True or shards that divide by the world size"
+        text = uneven_advice(rank)
     elif by_word is not None and severity == CRITICAL:
         text = by_word.format(pid=rank.pid)
     elif kind == "interpreter-frozen":
@@ -199,6 +222,15 @@ def _next_step(kind: str, severity: str, rank: RankFacts, blame: Blame) -> str:
     else:
         text = f"{_rule_of(blame)}" + ("" if blame.peer_wait else " in the same order")
     return text
+
+
+def uneven_advice(rank: RankFacts) -> str:
+    """What helps where one rank has less to do than the others."""
+    if rank.mpi is not None:
+        return (
+            "uneven loops: let all ranks make the same number of collective calls, also one that has nothing left to do"
+        )
+    return "uneven inputs: use DDP's join(), drop_last=True or shards that divide by the world size"
 
 
 def _rule_of(blame: Blame) -> str:

@@ -92,7 +92,8 @@ def _peers(
     group = snapshot.group(wait.group) if wait is not None else None
     if _TIMEOUT.search(text) and wait is not None and group is not None:
         seq = first_open_seq(wait, first.open_collectives)
-        behind = [rank.rank for rank in others if rank.rank in group.ranks and _is_behind(rank, wait.group, seq)]
+        members = set(group.ranks)
+        behind = [rank.rank for rank in others if rank.rank in members and _is_behind(rank, wait.group, seq)]
         if behind:
             return _Peers(tuple(behind), "had not joined it" + _at(snapshot, behind))
     # The news of its own end may lie between the error and now; what it left before is what closed the connections.

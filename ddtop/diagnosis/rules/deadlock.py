@@ -8,31 +8,59 @@ of the cycle are named.
 from __future__ import annotations
 
 from ddtop.diagnosis.finding import CRITICAL, Finding
+from ddtop.diagnosis.traffic import traffic_lines
 from ddtop.diagnosis.words import collective_text, duration, file_line, names_of_groups, peer_text, ranks_text, verb
-from ddtop.model.align import edges_of
+from ddtop.model.chains import AnyWait, Graph
 from ddtop.model.facts import PeerWait, Snapshot, Wait
 from ddtop.model.policy import Policy
-
-_PAIRS = ({"send", "recv"},)
+from ddtop.wire.calls import RECEIVES, SENDS
 
 
 def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     """One finding a cycle whose waits have all stood for long enough."""
     found = []
+    alone = any(wait.behind == (wait.rank,) for wait in snapshot.peer_waits)
+    about = _About(snapshot) if snapshot.cycles or alone else None
     for cycle in snapshot.cycles:
+        assert about is not None
         inside = set(cycle)
-        collective = [wait for wait in snapshot.waits if wait.rank in inside and inside & set(wait.behind)]
-        single = [wait for wait in snapshot.peer_waits if wait.rank in inside and inside & set(wait.behind)]
+        theirs = [wait for rank in cycle for wait in about.by_rank[rank] if not inside.isdisjoint(wait.behind)]
+        collective = sorted((wait for wait in theirs if isinstance(wait, Wait)), key=about.order)
+        single = sorted((wait for wait in theirs if isinstance(wait, PeerWait)), key=about.order)
         # The cycle is as old as the wait that closed it.
         since = max([wait.since_unix_ns for wait in collective] + [wait.since_unix_ns for wait in single])
         if snapshot.time_unix_ns - since <= policy.still_limit_s * 1e9:
             continue
         odd = _cannot_match(single, {wait.rank for wait in single})
         if odd:
-            found.append(_unmatched(snapshot, cycle, since, odd))
+            found.append(_unmatched(about, cycle, since, odd))
         else:
-            found.append(_cycle(snapshot, cycle, since, collective, single))
-    return found
+            found.append(_cycle(about, cycle, since, collective, single))
+    return found + (_from_itself(about, policy) if alone and about is not None else [])
+
+
+class _About:
+    """The waits of a snapshot, by rank: there may be thousands of cycles in it, and a cycle of thousands."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.names = names_of_groups(snapshot.groups)
+        self.by_rank: dict[int, list[AnyWait]] = {}
+        self._order: dict[int, int] = {}
+        every: tuple[AnyWait, ...] = (*snapshot.waits, *snapshot.peer_waits)
+        for place, wait in enumerate(every):
+            self._order[id(wait)] = place
+            self.by_rank.setdefault(wait.rank, []).append(wait)
+        self._graph = Graph(snapshot.waits, snapshot.peer_waits)
+
+    def order(self, wait: AnyWait) -> int:
+        """Where it stands among all waits."""
+        return self._order[id(wait)]
+
+    def held_up(self, cycle: tuple[int, ...]) -> list[int]:
+        """The cycle, and all whose waits lead into it."""
+        into = self._graph.leading_to([number for rank in cycle for number in self._graph.of.get(rank, ())])
+        return sorted(self._graph.ranks_of(into).union(cycle))
 
 
 def _cannot_match(single: list[PeerWait], in_single: set[int]) -> list[PeerWait]:
@@ -40,51 +68,79 @@ def _cannot_match(single: list[PeerWait], in_single: set[int]) -> list[PeerWait]
     to_collective = [wait for wait in single if not any(peer in in_single for peer in wait.behind)]
     if to_collective:
         return to_collective
-    by_rank = {wait.rank: wait for wait in single}
-    other_tag = []
-    for wait in single:
-        peer = by_rank.get(wait.peer) if wait.peer is not None else None
-        if peer is not None and peer.peer == wait.rank and {wait.call, peer.call} in _PAIRS and wait.tag != peer.tag:
-            other_tag.append(wait)
-    return other_tag
+    return [wait for wait in single if _misses(wait, single) is not None]
 
 
-def _unmatched(snapshot: Snapshot, cycle: tuple[int, ...], since: int, odd: list[PeerWait]) -> Finding:
+def _misses(wait: PeerWait, others: list[PeerWait]) -> PeerWait | None:
+    """The opposite call of the peer that is meant for this rank, and has another tag or communicator."""
+    for other in others:
+        meant = other.rank == wait.peer and other.peer == wait.rank
+        opposite = (wait.call in SENDS and other.call in RECEIVES) or (wait.call in RECEIVES and other.call in SENDS)
+        if meant and opposite and (_other_tag(wait, other) or wait.group != other.group):
+            return other
+    return None
+
+
+def _other_tag(one: PeerWait, other: PeerWait) -> bool:
+    return None not in (one.tag, other.tag) and one.tag != other.tag
+
+
+def _from_itself(about: _About, policy: Policy) -> list[Finding]:
+    """A receive from the own rank with nothing on its way: nobody but the waiter could send, and it waits."""
+    found = []
+    for wait in about.snapshot.peer_waits:
+        stands = about.snapshot.time_unix_ns - wait.since_unix_ns > policy.still_limit_s * 1e9
+        if wait.behind == (wait.rank,) and stands:
+            found.append(_unmatched(about, (wait.rank,), wait.since_unix_ns, [wait]))
+    return found
+
+
+def _unmatched(about: _About, cycle: tuple[int, ...], since: int, odd: list[PeerWait]) -> Finding:
+    snapshot, first = about.snapshot, odd[0]
     ranks = tuple(sorted({wait.rank for wait in odd}))
-    first = odd[0]
-    lines = [_says(snapshot, rank) for rank in cycle[:8]]
-    instead = _instead(snapshot, first, {wait.rank: wait for wait in odd})
+    lines = [_says(about, rank) for rank in cycle[:8]]
+    instead = _instead(about, first, odd)
     return Finding(
         kind="unmatched-p2p",
         severity=CRITICAL,
         ranks=ranks,
-        victims=tuple(rank for rank in _held_up(snapshot, cycle) if rank not in ranks),
+        victims=tuple(sorted(set(about.held_up(cycle)) - set(ranks))),
         since_unix_ns=since,
         summary=f"rank {first.rank} waits in {peer_text(first)}{_spot(snapshot, first.rank)}, but {instead}; "
         f"nothing moves for {duration((snapshot.time_unix_ns - since) / 1e9)}",
-        evidence=tuple(lines),
+        evidence=(*_sent(snapshot, odd), *lines),
         advice="make peer and tag of the send and the recv equal, and let both ranks take the same branch",
         op=first.call,
     )
 
 
-def _instead(snapshot: Snapshot, wait: PeerWait, odd: dict[int, PeerWait]) -> str:
+def _sent(snapshot: Snapshot, odd: list[PeerWait]) -> list[str]:
+    """What has been sent; told of the receives, where there are such, for the sends are the other side of the same."""
+    receives = [wait for wait in odd if wait.call in RECEIVES] or odd
+    return list(dict.fromkeys(line for wait in receives[:4] for line in traffic_lines(snapshot, wait)))
+
+
+def _instead(about: _About, wait: PeerWait, odd: list[PeerWait]) -> str:
     peer = wait.behind[0]
-    theirs = odd.get(peer)
+    if peer == wait.rank:
+        return "that is itself, and it has sent itself nothing"
+    theirs = _misses(wait, odd)
     if theirs is not None:
-        return f"rank {peer} is in {peer_text(theirs)}{_spot(snapshot, peer)}: the tags differ"
-    return f"{_says(snapshot, peer)}, where it waits for {ranks_text([wait.rank])}"
+        differ = "tags" if _other_tag(wait, theirs) else "communicators"
+        return f"rank {peer} is in {peer_text(theirs)}{_spot(about.snapshot, peer)}: the {differ} differ"
+    return f"{_says(about, peer)}, where it waits for {ranks_text([wait.rank])}"
 
 
 def _cycle(
-    snapshot: Snapshot, cycle: tuple[int, ...], since: int, collective: list[Wait], single: list[PeerWait]
+    about: _About, cycle: tuple[int, ...], since: int, collective: list[Wait], single: list[PeerWait]
 ) -> Finding:
-    lines = [_says(snapshot, rank) for rank in cycle]
+    snapshot = about.snapshot
+    lines = [_says(about, rank) for rank in cycle[:16]]
     shown = "; ".join(lines[:3]) + ("; ..." if len(lines) > 3 else "")
     groups = sorted({wait.group for wait in collective})
     if single:
-        advice = (
-            "let neighbours go in opposite order (one sends first, one receives first), or use one batch_isend_irecv"
+        advice = "let neighbours go in opposite order (one sends first, one receives first), or use one " + (
+            "Sendrecv" if any(wait.group is not None for wait in single) else "batch_isend_irecv"
         )
     else:
         advice = "use the groups in the same order on all ranks"
@@ -92,35 +148,26 @@ def _cycle(
         kind="wait-cycle",
         severity=CRITICAL,
         ranks=cycle,
-        victims=tuple(rank for rank in _held_up(snapshot, cycle) if rank not in cycle),
+        victims=tuple(sorted(set(about.held_up(cycle)) - set(cycle))),
         since_unix_ns=since,
         summary=f"{ranks_text(cycle)} {verb(cycle, 'waits', 'wait')} for each other for "
         f"{duration((snapshot.time_unix_ns - since) / 1e9)}: {shown}",
-        evidence=tuple(lines[:16]),
+        evidence=tuple(lines),
         advice=advice,
         group=groups[0] if len(groups) == 1 else None,
     )
 
 
-def _held_up(snapshot: Snapshot, cycle: tuple[int, ...]) -> list[int]:
-    """The cycle, and all whose waits lead into it."""
-    edges = edges_of(snapshot.waits, snapshot.peer_waits)
-    found = set(cycle)
-    while more := {rank for rank, others in edges.items() if others & found} - found:
-        found |= more
-    return sorted(found)
-
-
-def _says(snapshot: Snapshot, rank: int) -> str:
+def _says(about: _About, rank: int) -> str:
     """`rank 1 waits in recv from rank 0 (pipe.py:31)`."""
-    names = names_of_groups(snapshot.groups)
-    parts = [peer_text(wait) for wait in snapshot.peer_waits if wait.rank == rank and wait.behind]
+    theirs = [wait for wait in about.by_rank.get(rank, ()) if wait.behind]
+    parts = [peer_text(wait) for wait in theirs if isinstance(wait, PeerWait)]
     parts += [
-        collective_text(wait.op, wait.seq, names.get(wait.group, wait.group))
-        for wait in snapshot.waits
-        if wait.rank == rank and wait.behind
+        collective_text(wait.op, wait.seq, about.names.get(wait.group, wait.group))
+        for wait in theirs
+        if isinstance(wait, Wait)
     ]
-    return f"rank {rank} waits in {' and '.join(parts[:2]) or 'a call'}{_spot(snapshot, rank)}"
+    return f"rank {rank} waits in {' and '.join(parts[:2]) or 'a call'}{_spot(about.snapshot, rank)}"
 
 
 def _spot(snapshot: Snapshot, rank: int) -> str:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 
 from ddtop.diagnosis.finding import CRITICAL, INFO, Finding
+from ddtop.diagnosis.rules.absent import uneven_advice
 from ddtop.diagnosis.words import collective_text, duration, file_line, names_of_groups, ranks_text, verb
+from ddtop.model.chains import waiters_of
 from ddtop.model.ending import (
     CANCEL_SIGNALS,
     comm_failure,
@@ -22,6 +24,7 @@ from ddtop.model.ending import (
 )
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.policy import Policy
+from ddtop.wire.mpi import MpiCall
 
 _WORKER_GONE = re.compile(r"DataLoader worker \(pid.{0,40}(killed by signal|exited unexpectedly)")
 """Torch raises this in the rank within five seconds after a worker's death."""
@@ -40,10 +43,11 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     # Every failure is one that follows from another, which nobody has seen: `comm_error` speaks if no living rank explains it.
     if comm_failure(first) or _may_be_cancelled(first, snapshot, policy):
         return []
+    failures = {rank.rank for rank in bad}
     others = tuple(
         rank.rank
         for rank in snapshot.ranks
-        if rank.rank != first.rank and rank.hello is not None and (rank in bad or not rank.gone)
+        if rank.rank != first.rank and rank.hello is not None and (rank.rank in failures or not rank.gone)
     )
     return [_killed(snapshot, first, others) if _was_killed(first) else _crashed(snapshot, first, others)]
 
@@ -145,7 +149,8 @@ def _first(
     evidence: tuple[str, ...],
     advice: str,
 ) -> Finding:
-    waiting = [rank for rank in snapshot.ranks if rank.rank in others and not rank.gone and rank.wait is not None]
+    theirs = set(others)
+    waiting = [rank for rank in snapshot.ranks if rank.rank in theirs and not rank.gone and rank.wait is not None]
     wait = waiting[0].wait if waiting else None
     if wait is not None:
         group = names_of_groups(snapshot.groups).get(wait.group, wait.group)
@@ -183,6 +188,7 @@ def _evidence(snapshot: Snapshot, first: RankFacts) -> tuple[str, ...]:
     if first.place is not None:
         at = f", iteration {first.iteration:,}" if first.iteration is not None else ""
         lines.append(f"last seen at {file_line(first.place)} {first.place.function}{at}")
+    lines += [f"its last call of MPI: {_call_text(call)}" for call in (first.mpi.calls[:1] if first.mpi else ())]
     later = sorted(
         (rank for rank in snapshot.ranks if rank.rank != first.rank and (failed(rank) or rank.gone)),
         key=went_unix_ns,
@@ -191,6 +197,11 @@ def _evidence(snapshot: Snapshot, first: RankFacts) -> tuple[str, ...]:
         gap = (went_unix_ns(rank) - went_unix_ns(first)) / 1e9
         lines.append(f"{gap:+.2f} s: {end_line(rank, snapshot)}")
     return tuple(lines)
+
+
+def _call_text(call: MpiCall) -> str:
+    text = f"{call.name} #{call.seq}" if call.seq is not None else call.name
+    return text if call.peer is None else f"{text}, {'root' if call.seq is not None else 'rank'} {call.peer}"
 
 
 def end_line(rank: RankFacts, snapshot: Snapshot) -> str:
@@ -215,7 +226,7 @@ def _left_behind(snapshot: Snapshot, finished: list[RankFacts]) -> list[Finding]
     if not blames:
         return []
     roots = [snapshot.rank(blame.root) for blame in blames]
-    return [_left_early(snapshot, roots, sorted({rank for blame in blames for rank in blame.waiters}))]
+    return [_left_early(snapshot, roots, sorted(waiters_of(blames)))]
 
 
 def _left_early(snapshot: Snapshot, early: list[RankFacts], victims: list[int]) -> Finding:
@@ -236,7 +247,7 @@ def _left_early(snapshot: Snapshot, early: list[RankFacts], victims: list[int]) 
         since_unix_ns=went_unix_ns(first),
         summary=summary,
         evidence=tuple(end_line(snapshot.rank(rank), snapshot) for rank in (*ranks[:4], *victims[:4])),
-        advice="uneven inputs: use DDP's join(), drop_last=True or shards that divide by the world size; else a barrier before exit",
+        advice=f"{uneven_advice(first)}; else a barrier before exit",
         group=waiting.group if waiting else None,
         op=waiting.op if waiting else None,
         seq=waiting.seq if waiting else None,

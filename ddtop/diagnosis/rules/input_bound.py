@@ -9,6 +9,9 @@ from ddtop.diagnosis.words import ranks_text, verb
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.policy import Policy
 
+ONE_WORKER_RATIO = 0.75
+"""Of three workers that are all slow one is waited for in a third of the looks."""
+
 
 def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     """One finding for all ranks whose loader is the bottleneck; silent while anything stands still."""
@@ -27,7 +30,10 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     loader = lead.loader
     if loader.workers:
         setting = f"num_workers={loader.workers}, prefetch_factor={loader.prefetch_factor or 2}, pin_memory={bool(loader.pin_memory)}"
+        slow = [rank for rank in concerned if _one_is_slow(rank)]
         advice = "raise num_workers, or make the dataset cheaper: its queue is empty when the step wants a batch"
+        if slow and slow[0].loader is not None:
+            advice = f"one worker is slower than the others: look at its shard and its file, py-spy dump --pid {slow[0].loader.owed_most_pid}"
     else:
         setting = "num_workers=0: the rank loads its data itself"
         advice = "set num_workers to 2 or more, so that loading overlaps with the step"
@@ -60,9 +66,17 @@ def _concerned(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
     return loader.depth is None or loader.capacity is None or loader.depth <= loader.capacity // 2
 
 
+def _one_is_slow(rank: RankFacts) -> bool:
+    """Batches come from the workers in turn: if one is waited for nearly always, more of them would not help."""
+    loader = rank.loader
+    return loader is not None and loader.workers > 1 and (loader.owed_most_ratio or 0.0) >= ONE_WORKER_RATIO
+
+
 def _line(rank: RankFacts) -> str:
     loader = rank.loader
     assert loader is not None
     queue = f"queue {loader.depth}/{loader.capacity}, " if loader.capacity else ""
     alive = f"{loader.workers_alive}/{loader.workers} workers alive" if loader.workers else "no workers"
+    if _one_is_slow(rank):
+        alive += f"; {loader.owed_most_ratio or 0:.0%} of the batches waited for are owed by one worker, pid {loader.owed_most_pid}"
     return f"rank {rank.rank}: {rank.loader_wait_ratio or 0:.0%} of the last seconds in the DataLoader, {queue}{alive}"

@@ -11,7 +11,7 @@ from ddtop.diagnosis.doing import classify, where
 from ddtop.diagnosis.evidence import place_line, process_line, stack_lines
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.words import collective_text, duration, names_of_groups, ranks_text, verb
-from ddtop.model.align import GONE, STOPPED
+from ddtop.model.chains import GONE, STOPPED, waiters_of
 from ddtop.model.facts import Blame, RankFacts, Snapshot
 from ddtop.model.policy import Policy
 
@@ -49,7 +49,7 @@ def _finding(snapshot: Snapshot, severity: str, stalled: list[RankFacts], blames
     )
     mine = [blames[rank] for rank in ranks if rank in blames]
     first = min(mine, key=lambda blame: blame.since_unix_ns) if mine else None
-    victims = tuple(sorted({rank for blame in mine for rank in blame.waiters} - set(ranks)))
+    victims = tuple(sorted(waiters_of(mine) - set(ranks)))
     if first is not None:
         group = names_of_groups(snapshot.groups).get(first.group or "", first.group)
         summary += (

@@ -14,11 +14,12 @@ from ddtop.diagnosis.evidence import loader_line, place_line, process_line, stac
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.rules.absent import with_timeout
 from ddtop.diagnosis.words import duration, ranks_text, verb, waited_text
-from ddtop.model.align import GONE, STOPPED
+from ddtop.model.chains import GONE, STOPPED, waiters_of
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State
 from ddtop.model.loading import helpless
 from ddtop.model.policy import Policy
-from ddtop.wire.records import Loader, ProcessState
+from ddtop.wire.loader import Loader
+from ddtop.wire.records import ProcessState
 
 DEAD, HALTED, LOCKED, DISK, STANDING = "gone", "stopped", "lock", "disk", "standing"
 """What keeps the worker: one finding for all ranks of which it is the same."""
@@ -28,11 +29,13 @@ def rule(snapshot: Snapshot, policy: Policy, explained: Collection[int] = ()) ->
     """One finding a cause for the ranks that others wait for, one for those that nobody waits for yet."""
     blames = {blame.root: blame for blame in snapshot.blames if blame.standing not in (GONE, STOPPED)}
     found: dict[tuple[str, str], list[RankFacts]] = {}
+    about: _About | None = None
     for rank in snapshot.ranks:
         cause = _cause(rank)
         if cause is None or rank.rank in explained:
             continue
-        severity = _severity(snapshot, rank, cause, blames.get(rank.rank), policy)
+        about = about or _About(snapshot)
+        severity = _severity(about, rank, cause, blames.get(rank.rank), policy)
         if severity is not None:
             found.setdefault((severity, cause), []).append(rank)
     return [_finding(snapshot, severity, cause, ranks, blames) for (severity, cause), ranks in found.items()]
@@ -72,19 +75,28 @@ def _said(loader: Loader) -> tuple[str, str] | None:
     return said_of(ProcessState(None, loader.owing_pid or 0, loader.owing_state or "", loader.owing_wchan))
 
 
-def _severity(snapshot: Snapshot, rank: RankFacts, cause: str, blame: Blame | None, policy: Policy) -> str | None:
+class _About:
+    """What is asked of the whole job for each rank whose worker stands: looked up once."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.now_unix_ns = snapshot.time_unix_ns
+        self.in_peer_waits = {wait.rank for wait in snapshot.peer_waits}
+        self.all_locked = _all_locked(snapshot)
+
+
+def _severity(about: _About, rank: RankFacts, cause: str, blame: Blame | None, policy: Policy) -> str | None:
     """None: not yet. A dead worker has the same limit: where torch finds it itself, it raises within five seconds."""
-    now = snapshot.time_unix_ns
+    now = about.now_unix_ns
     stood_s = (now - (rank.owing_still_since_unix_ns or now)) / 1e9
     if blame is not None:
         waited_s = (now - blame.since_unix_ns) / 1e9
         limit_s = policy.stopped_limit_s if cause == HALTED else policy.still_limit_s
         return CRITICAL if min(stood_s, waited_s) >= limit_s else None
     # Its main thread may be in a collective while a thread of the program fetches the next batch.
-    if rank.wait is not None or any(wait.rank == rank.rank for wait in snapshot.peer_waits):
+    if rank.wait is not None or rank.rank in about.in_peer_waits:
         return None
     stood_s = min(stood_s, (now - (rank.progress_unix_ns or 0)) / 1e9)
-    if cause in (DEAD, HALTED) or _all_locked(snapshot):
+    if cause in (DEAD, HALTED) or about.all_locked:
         return CRITICAL if stood_s >= policy.still_limit_s else None
     return WARNING if stood_s >= policy.stall_alone_limit_s else None
 
@@ -106,7 +118,7 @@ def _finding(
     since = min(rank.owing_still_since_unix_ns or now for rank in stuck)
     mine = [blames[rank] for rank in ranks if rank in blames]
     first = min(mine, key=lambda blame: blame.since_unix_ns) if mine else None
-    victims = tuple(sorted({rank for blame in mine for rank in blame.waiters} - set(ranks)))
+    victims = tuple(sorted(waiters_of(mine) - set(ranks)))
     lead = stuck[0]
     assert lead.loader is not None
     begun = min(lead.loader.waiting_since_unix_ns or since, since)

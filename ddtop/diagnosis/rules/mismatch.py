@@ -7,12 +7,14 @@ gloo the smaller side of a size mismatch passes and is seen one collective later
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from math import prod
 
 from ddtop.diagnosis.finding import CRITICAL, Finding
 from ddtop.diagnosis.words import duration, file_line, names_of_groups, ranks_text, tensor_text
 from ddtop.model.facts import Snapshot
 from ddtop.model.policy import Policy
+from ddtop.wire.calls import EQUAL_BYTES, ROOTED, same_call
 from ddtop.wire.records import Collective
 
 _SAME_SIZES = {
@@ -38,9 +40,12 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
             continue
         for call in (*rank.retired_collectives, *rank.open_collectives):
             calls.setdefault((call.group, call.seq), {})[rank.rank] = call
+    last: dict[str, int] = {}
+    for wait in snapshot.waits:
+        last[wait.group] = max(wait.seq, last.get(wait.group, wait.seq))
     for (group, seq), by_rank in sorted(calls.items(), key=lambda item: item[0][1]):
-        stuck = [wait for wait in snapshot.waits if wait.group == group and wait.seq >= seq]
-        if len(by_rank) > 1 and stuck and len({_signature(call) for call in by_rank.values()}) > 1:
+        stuck = group in last and last[group] >= seq
+        if len(by_rank) > 1 and stuck and _differ(by_rank.values()):
             return [_finding(snapshot, group, seq, by_rank)]
     return []
 
@@ -49,7 +54,20 @@ def _stands(since_unix_ns: int, snapshot: Snapshot, policy: Policy) -> bool:
     return snapshot.time_unix_ns - since_unix_ns > policy.stopped_limit_s * 1e9
 
 
+def _differ(calls: Collection[Collective]) -> bool:
+    """They cannot be one collective. Where one side's length is not known, that says nothing."""
+    signatures = {_signature(call) for call in calls}
+    if len(signatures) < 2:
+        return False
+    known = {_signature(call) for call in calls if call.sizes or call.op not in EQUAL_BYTES}
+    return len(known) > 1 or len({one[:2] for one in signatures}) > 1
+
+
 def _signature(call: Collective) -> tuple[object, ...]:
+    if call.group.startswith("mpi:"):
+        root = call.root if call.op in ROOTED else None
+        sizes = call.sizes if call.op in EQUAL_BYTES and call.sizes else ()
+        return (same_call(call.op), root, sizes)
     if call.op not in _SAME_SIZES or not call.sizes:
         return (call.op,)
     return (call.op, sum(prod(shape) for shape in call.sizes), tuple(sorted(set(call.dtypes))))
@@ -85,10 +103,16 @@ def _finding(snapshot: Snapshot, group: str, seq: int, by_rank: dict[int, Collec
         summary=f"collective #{seq} of {name} differs between the ranks: {', '.join(texts)}; "
         f"nothing moves for {duration((snapshot.time_unix_ns - since) / 1e9)}",
         evidence=(*(f"{text} (#{seq})" for text in texts), *places),
-        advice="make the tensors equal on all ranks (pad, or gather the sizes first)"
+        advice=_equal_advice(by_rank)
         if same_op
         else "make all ranks call the same collectives in the same order; look for a branch that only some ranks take",
         group=group,
         op=first.op if same_op else None,
         seq=seq,
     )
+
+
+def _equal_advice(by_rank: dict[int, Collective]) -> str:
+    if len({call.root for call in by_rank.values()}) > 1:
+        return "give the same root on all ranks"
+    return "make the tensors equal on all ranks (pad, or gather the sizes first)"

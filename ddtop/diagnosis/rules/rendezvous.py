@@ -18,7 +18,7 @@ from ddtop.diagnosis.meeting import (
     store_text,
     way_line,
 )
-from ddtop.diagnosis.words import duration, ranks_text, verb
+from ddtop.diagnosis.words import duration, ranks_text, told_apart, verb
 from ddtop.model.facts import RankFacts, Snapshot, State
 from ddtop.model.policy import Policy
 from ddtop.wire.records import Hello
@@ -200,7 +200,7 @@ def _mismatch(snapshot: Snapshot, meeting: Meeting) -> list[Finding]:
         if len(counts) < 2 or (name == "backend" and _share_a_word(list(counts))):
             continue
         odd = _minority(values, counts, len(seen) if name == "WORLD_SIZE" else None, name == "store")
-        parts = ", ".join(f"{ranks_text([rank for rank in values if values[rank] == one])}: {one}" for one in counts)
+        parts = ", ".join(f"{ranks_text(theirs)}: {one}" for one, theirs in told_apart(values).items())
         summary = (
             f"{_LABELS[name]} differs between ranks ({parts}); {meeting.wait_text}, {duration(meeting.waited_s)} so far"
         )

@@ -57,9 +57,9 @@ def _left(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding]
             ranks=ranks,
             victims=meeting.victims,
             since_unix_ns=max(meeting.since_unix_ns, min(rank.exit_unix_ns or 0 for rank in gone)),
-            summary=f"{ranks_text(ranks)} left with exit code 0 before {INIT}; {meeting.wait_text} for {verb(ranks, 'it', 'them')}",
+            summary=f"{ranks_text(ranks)} left with exit code 0 before {meeting.init}; {meeting.wait_text} for {verb(ranks, 'it', 'them')}",
             evidence=tuple(line for rank in gone[:4] if (line := place_line(rank)) is not None),
-            advice="every rank must enter init_process_group, also one that has nothing to do",
+            advice=f"every rank must enter {meeting.init}, also one that has nothing to do",
         )
     ]
 
@@ -103,20 +103,26 @@ def _late_finding(snapshot: Snapshot, meeting: Meeting, late: list[RankFacts], s
     it = verb(ranks, "it", "them")
     if severity == CRITICAL:
         here = f" for {duration((now - since) / 1e9)}" if since is not None and lead.working is False else ""
-        subject = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where(lead)}{here}, not in {INIT} yet"
+        subject = (
+            f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where(lead)}{here}, not in {meeting.init} yet"
+        )
     else:
-        subject = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} not in {INIT} yet, still {_busy(lead)}"
+        subject = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} not in {meeting.init} yet, still {_busy(lead)}"
     lines = [line for rank in late[:4] for line in (process_line(rank), place_line(rank)) if line is not None]
     for rank in late[:2]:
         lines += stack_lines(rank)
     if severity == WARNING:
         advice = f"let {it} finish; work of minutes belongs before the start or behind a longer timeout="
+        if meeting.init == "MPI_Init":
+            advice = f"let {it} finish"
     elif lead.working is False:
         advice = (
             f"see what {it} {verb(ranks, 'waits', 'wait')} for: ddtop stacks {snapshot.job} --rank {rank_range(ranks)}"
         )
     else:
-        advice = "move this work before the start of the job, or give init_process_group a longer timeout="
+        advice = f"move this work before the start of the job, or behind {meeting.init}"
+        if meeting.init == INIT:
+            advice = "move this work before the start of the job, or give init_process_group a longer timeout="
     return Finding(
         kind="late-to-init",
         severity=severity,
@@ -148,7 +154,7 @@ def _late_candidates(snapshot: Snapshot, meeting: Meeting, missing: tuple[int, .
     if severity == WARNING and meeting.waited_s < policy.init_late_warning_s:
         return []
     pids = [str(one.process.pid) for one in found]
-    subject = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} not entered {INIT}: "
+    subject = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} not entered {meeting.init}: "
     what = "process" if len(found) == 1 else "processes"
     subject += (
         f"{what} {', '.join(pids[:8])} of the same parent {verb(range(len(pids)), 'is', 'are')} {_candidates_do(found)}"
@@ -268,6 +274,8 @@ def timeout_s(meeting: Meeting) -> float:
 
 
 def _left_to_wait(meeting: Meeting) -> str:
+    if meeting.init == "MPI_Init":
+        return "MPI waits for it without end"
     if not meeting.inside:
         return "torch has given up"
     left_s = timeout_s(meeting) - meeting.waited_s

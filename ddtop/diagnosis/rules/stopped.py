@@ -23,7 +23,8 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
         return []
     ranks = tuple(rank.rank for rank in stopped)
     since = min(rank.process_since_unix_ns or now for rank in stopped)
-    waiting = [rank for rank in snapshot.ranks if rank.wait is not None and rank.rank not in ranks and not rank.gone]
+    theirs = set(ranks)
+    waiting = [rank for rank in snapshot.ranks if rank.wait is not None and rank.rank not in theirs and not rank.gone]
     how, advice = _how(stopped)
     summary = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {how} for {duration((now - since) / 1e9)}"
     wait = waiting[0].wait if waiting else None

@@ -11,8 +11,11 @@ from ddtop.model.policy import Policy
 def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     """One finding a group whose members all wait in the same collective."""
     found = []
+    by_group: dict[str, list[Wait]] = {}
+    for wait in snapshot.waits:
+        by_group.setdefault(wait.group, []).append(wait)
     for group in snapshot.groups:
-        waits = [wait for wait in snapshot.waits if wait.group == group.name]
+        waits = by_group.get(group.name, [])
         if not waits or len(waits) != len(group.ranks) or len({wait.seq for wait in waits}) != 1:
             continue
         if all(not wait.behind for wait in waits) and _stands(snapshot, waits, policy):

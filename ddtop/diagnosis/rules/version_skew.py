@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ddtop.diagnosis.finding import WARNING, Finding
-from ddtop.diagnosis.words import ranks_text, verb
+from ddtop.diagnosis.words import ranks_text, told_apart, verb
 from ddtop.model.facts import Snapshot
 from ddtop.wire.records import Hello
 
@@ -26,7 +26,7 @@ def rule(snapshot: Snapshot) -> list[Finding]:
         (usual, most), (_, second) = counts.most_common(2)
         differing = {rank for rank, value in values.items() if value != usual or most == second}
         odd |= differing
-        told = [f"{ranks_text([rank for rank in values if values[rank] == value])}: {value}" for value in counts]
+        told = [f"{ranks_text(ranks)}: {value}" for value, ranks in told_apart(values).items()]
         lines.append(f"{name}: " + "; ".join(told[:6]))
         parts.append(f"{name} ({', '.join(told[:3])})")
     if not parts:

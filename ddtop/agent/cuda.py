@@ -1,0 +1,99 @@
+"""What torch says of the rank's own GPU, only after the program has initialised CUDA: nothing here may do that for it.
+
+The allocator's numbers are behind a lock that torch holds while it asks the driver for memory, and torch reads them with the GIL
+held (2.13, `THCPModule_memoryStats`). An allocation that stands would freeze the interpreter at that read, so they are read only
+while the main thread moves: it is at another line, or in another step, than at the last look, and no collective stands.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import msgspec
+
+from ddtop.wire.gpu import CudaState
+
+EVERY_NS = 2_000_000_000
+
+
+class Cuda:
+    """The probe; the agent's thread only. `state` is what was read last."""
+
+    def __init__(self) -> None:
+        self.state: CudaState | None = None
+        self._read_at = -EVERY_NS
+        self._mark: tuple[object, ...] = ()
+
+    def sample(self, now: int, mark: tuple[object, ...], standing: bool, local_rank: int | None) -> None:
+        """Read the device and its memory. `mark`: where the main thread is; `standing`: a collective does not come back."""
+        moves, self._mark = bool(mark) and mark != self._mark, mark
+        if not moves or standing or now - self._read_at < EVERY_NS:
+            return
+        torch, cuda = sys.modules.get("torch"), sys.modules.get("torch.cuda")
+        if torch is None or not getattr(cuda, "_initialized", False) or not cuda.is_initialized():  # type: ignore[union-attr]
+            return
+        self._read_at = now
+        stats = {index: _stats(torch, index) for index in range(int(torch._C._cuda_getDeviceCount()))}
+        index = _own(stats, local_rank)
+        if index is None:
+            return
+        if self.state is None or self.state.index != index:
+            self.state = _described(torch, index)
+        found = stats[index]
+        self.state = msgspec.structs.replace(
+            self.state,
+            allocated_bytes=_number(found, "allocated_bytes", "all", "current"),
+            reserved_bytes=_number(found, "reserved_bytes", "all", "current"),
+            allocated_peak_bytes=_number(found, "allocated_bytes", "all", "peak"),
+            retries=_number(found, "num_alloc_retries"),
+            ooms=_number(found, "num_ooms"),
+        )
+
+
+def _stats(torch: Any, index: int) -> dict[str, Any]:
+    # Not through torch.cuda: without an index that would initialise, and the agent's thread has device 0.
+    found = torch._C._cuda_memoryStats(index)
+    return found if isinstance(found, dict) else {}
+
+
+def _own(stats: dict[int, dict[str, Any]], local_rank: int | None) -> int | None:
+    """The device on which this process has most memory; none yet: that of its local rank."""
+    held = {index: _number(found, "reserved_bytes", "all", "current") or 0 for index, found in stats.items()}
+    if any(held.values()):
+        return max(held, key=lambda index: held[index])
+    return local_rank if local_rank in stats else None
+
+
+def _number(found: dict[str, Any], *keys: str) -> int | None:
+    value: Any = found
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, int) and 0 <= value < 1 << 63 else None
+
+
+def _described(torch: Any, index: int) -> CudaState:
+    properties = torch.cuda.get_device_properties(index)
+    uuid = getattr(properties, "uuid", None)
+    bus, device = getattr(properties, "pci_bus_id", None), getattr(properties, "pci_device_id", None)
+    pci = None
+    if isinstance(bus, int) and isinstance(device, int):
+        pci = f"{getattr(properties, 'pci_domain_id', 0):08x}:{bus:02x}:{device:02x}"
+    total = getattr(properties, "total_memory", None)
+    return CudaState(
+        index,
+        str(uuid).lower() if uuid is not None else None,
+        pci,
+        total if isinstance(total, int) else None,
+        nccl=_nccl(torch),
+    )
+
+
+def _nccl(torch: Any) -> str | None:
+    """NCCL's version as torch was built with or has loaded it, `2.27.5`."""
+    ask = getattr(torch._C, "_nccl_version", None)
+    number = ask() if ask is not None else None
+    if isinstance(number, int) and number > 0:
+        # Packed as torch.cuda.nccl.version() unpacks it.
+        return f"{number >> 32}.{number >> 16 & 0xFFFF}.{number & 0xFFFF}"
+    return None

@@ -1,0 +1,141 @@
+"""One name for a communicator on all its members, without a message.
+
+Handles are local and are used again. But all members made the communicator by the same collective call of the same parent: the
+parent's name, the number of that call and the world rank of the new one's first member are the same everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any
+
+from ddtop.wire import mpi as layout
+from ddtop.wire.records import Group
+
+SCRATCH_AT = 7
+"""A word that nobody reads: what has no place in the table is counted there."""
+TRAFFIC_KEYS_MAX = 256
+MEMBERS_TOLD_BY_ALL = 512
+TOLD_AT_ONCE = 8
+"""The first communicators are told to the others before the program goes on, because the next call may hold the GIL; a loop that
+makes thousands is not slowed down for it."""
+
+
+class Comm:
+    """A communicator as this rank has it. `peers[r]`: the world rank of its rank r (of the other side, between two groups)."""
+
+    __slots__ = ("done_at", "enqueued_at", "group", "index", "last_at", "peers", "seq", "traffic", "uid", "wild")
+
+    def __init__(self, uid: int, index: int, peers: tuple[int, ...], group: Group | None) -> None:
+        self.uid, self.index, self.peers, self.group = uid, index, peers, group
+        self.seq = 0
+        self.traffic: dict[tuple[int, int], list[int]] = {}
+        # After a receive from anybody the counts say nothing of one peer any more.
+        self.wild = False
+        base = layout.COMMS_AT + index * layout.COMM_WORDS
+        known = index >= 0
+        self.enqueued_at = base + layout.COMM_ENQUEUED if known else SCRATCH_AT
+        self.done_at = base + layout.COMM_DONE if known else SCRATCH_AT
+        self.last_at = base + layout.COMM_LAST if known else SCRATCH_AT
+
+    def count(self, peer: int, tag: int, which: int) -> None:
+        """One more send (`which` 0) or receive (1) has begun."""
+        found = self.traffic.get((peer, tag))
+        if found is None:
+            if len(self.traffic) >= TRAFFIC_KEYS_MAX:
+                return
+            found = self.traffic[peer, tag] = [0, 0]
+        found[which] += 1
+
+
+class Communicators:
+    """All of them by handle. On the thread that makes the communicator."""
+
+    def __init__(self, mpi: Any, words: memoryview, backend: str) -> None:
+        self._mpi, self._words, self._backend = mpi, words, backend
+        self.by_handle: dict[int, Comm] = {}
+        self._free = list(range(layout.COMMS - 1, -1, -1))
+        self.untold = 0
+        """Communicators for which the page has no place: their calls are shown without a name."""
+        self.handle_of = _handle_reader(mpi)
+        self._world_group: Any = None
+        self._rank = mpi.COMM_WORLD.Get_rank()
+        self.tell: Callable[[], None] | None = None
+        self._told = 0
+
+    def groups(self) -> tuple[Group, ...]:
+        """What the others are told of them."""
+        return tuple(comm.group for comm in list(self.by_handle.values()) if comm.group is not None)
+
+    def add_world(self) -> None:
+        """COMM_WORLD and COMM_SELF."""
+        world = self._mpi.COMM_WORLD
+        self._world_group = world.Get_group()
+        self._add(world, layout.WORLD_UID, "MPI_COMM_WORLD", tuple(range(world.Get_size())))
+        own = Comm(0, -1, (world.Get_rank(),), None)
+        self.by_handle[self.handle_of(self._mpi.COMM_SELF)] = own
+
+    def adopt(self, made: Any, how: str, parent: Comm, seq: int) -> None:
+        """A communicator has come out of a collective call of its parent."""
+        if not isinstance(made, self._mpi.Comm) or made == self._mpi.COMM_NULL or not parent.uid:
+            return
+        handle = self.handle_of(made)
+        between = made.Is_inter()
+        members = self._members(made.Get_remote_group() if between else made.Get_group())
+        if between or not members or -1 in members or len(members) == 1:
+            self.by_handle[handle] = Comm(0, -1, members, None)
+            return
+        uid = uid_of(parent.uid, how, seq, members[0])
+        name = parent.group.description if parent.group is not None else "a communicator"
+        if how in ("Dup", "Dup_with_info", "Clone"):
+            text = f"{how} #{seq} of {name}"
+        else:
+            text = f"{how} #{seq} of {name} from rank {members[0]}"
+        self._add(made, uid, text[:80], members)
+        if self.tell is not None and self._told < TOLD_AT_ONCE:
+            self._told += 1
+            self.tell()
+
+    def drop(self, handle: int) -> None:
+        """It was freed: the next one may have its handle."""
+        comm = self.by_handle.pop(handle, None)
+        if comm is not None and comm.index >= 0:
+            at = layout.COMMS_AT + comm.index * layout.COMM_WORDS
+            for word in range(layout.COMM_WORDS):
+                self._words[at + word] = 0
+            self._free.append(comm.index)
+
+    def _add(self, made: Any, uid: int, text: str, members: tuple[int, ...]) -> None:
+        handle = self.handle_of(made)
+        self.drop(handle)
+        if not self._free:
+            self.untold += 1
+            self.by_handle[handle] = Comm(0, -1, members, None)
+            return
+        index = self._free.pop()
+        # Thousands of ranks would each tell the same thousands.
+        tells = len(members) <= MEMBERS_TOLD_BY_ALL or self._rank in members[:2]
+        group = Group(layout.group_name(uid), text, members if tells else (), self._backend)
+        self.by_handle[handle] = Comm(uid, index, members, group)
+        self._words[layout.COMMS_AT + index * layout.COMM_WORDS + layout.COMM_UID] = uid
+
+    def _members(self, group: Any) -> tuple[int, ...]:
+        """World ranks of the group's members, -1 for one of another world."""
+        try:
+            found = self._mpi.Group.Translate_ranks(group, list(range(group.Get_size())), self._world_group)
+            return tuple(rank if rank >= 0 else -1 for rank in found)
+        finally:
+            group.Free()
+
+
+def uid_of(parent: int, how: str, seq: int, first: int) -> int:
+    """A number for what the parent's collective `seq` made with this first member; never that of the world."""
+    digest = blake2b(f"{parent}|{how}|{seq}|{first}".encode(), digest_size=8).digest()
+    return (int.from_bytes(digest, "big") >> 2) | 2
+
+
+def _handle_reader(mpi: Any) -> Any:
+    """mpi4py's function for the handle of a communicator or a request, which before 4.0 has another name."""
+    found = getattr(mpi, "_handleof", None)
+    return found if found is not None else lambda thing: thing.py2f()

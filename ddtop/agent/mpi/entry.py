@@ -1,0 +1,128 @@
+"""Before and after `mpi4py.MPI` is imported: that import alone runs MPI_Init, with the GIL held."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from types import ModuleType
+from typing import Any
+
+from ddtop.agent import runtime
+from ddtop.agent.guard import guard
+from ddtop.wire import mpi as layout
+from ddtop.wire import page
+from ddtop.wire.calls import MPI_CODES
+
+FIRST_GREET_S = 3.0
+"""MPI_Init may stand for ever with the GIL held, and a rank whose agent has not said Hello before is not seen at all: 0.1 s on
+an idle machine, some seconds on one that is full of starting ranks."""
+GREET_S = 0.2
+_WRAPPED = "__ddtop_wrapped__"
+_INIT = page.CALLS.index("MPI_Init")
+_BACKENDS = {"Open MPI": "openmpi", "MPICH": "mpich", "Intel MPI": "intelmpi", "MVAPICH": "mvapich"}
+
+_slot = -1
+
+
+def before() -> None:
+    """The module is about to run, and with it MPI_Init, unless the program asked mpi4py not to."""
+    global _slot
+    from ddtop.agent import claim
+
+    rc = getattr(sys.modules.get("mpi4py"), "rc", None)
+    if runtime.current() is None:
+        claim.entering_mpi()
+    if getattr(rc, "initialize", True):
+        _slot = runtime.enter_call(_INIT)
+        _greet(FIRST_GREET_S)
+
+
+def _greet(within_s: float = GREET_S) -> None:
+    running = runtime.current()
+    if running is not None:
+        running.greet_now(within_s)
+
+
+def failed() -> None:
+    """The import did not come about."""
+    global _slot
+    runtime.leave_call(_slot)
+    _slot = -1
+
+
+def after(module: ModuleType) -> None:
+    """The module is there; MPI is up, or comes up with the program's own call of Init."""
+    global _slot
+    runtime.leave_call(_slot)
+    _slot = -1
+    mpi: Any = module
+    if mpi.Is_initialized():
+        _begin(mpi)
+        return
+    for name in ("Init", "Init_thread"):
+        original = getattr(mpi, name)
+
+        @functools.wraps(original)
+        def init(*args: Any, _original: Any = original, **kwargs: Any) -> Any:
+            slot = runtime.enter_call(_INIT)
+            guard.run("greeting", _greet, FIRST_GREET_S)
+            try:
+                return _original(*args, **kwargs)
+            finally:
+                runtime.leave_call(slot)
+                guard.run("mpi", _begin, mpi)
+
+        setattr(mpi, name, init)
+
+
+def _begin(mpi: Any) -> None:
+    """MPI is up: the communicators are named, the methods wrapped, and the rank is one that has joined."""
+    world = mpi.COMM_WORLD
+    size, rank = world.Get_size(), world.Get_rank()
+    if size < 2 or hasattr(mpi, _WRAPPED):
+        return
+    from ddtop.agent import claim
+    from ddtop.agent.mpi.lines import Lines
+    from ddtop.agent.mpi.patch import install
+    from ddtop.agent.mpi.probe import MpiProbe
+
+    running = runtime.current()
+    backend = _BACKENDS.get(mpi.get_vendor()[0], str(mpi.get_vendor()[0]).lower().replace(" ", ""))
+    if running is None:
+        claim.is_mpi_rank(rank, size, backend)
+        running = runtime.current()
+    if running is None or running.who.rank != rank:
+        guard.off["mpi"] = f"MPI says rank {rank}, the launcher said {running.who.rank if running else None}"
+        return
+    part = running.page.mpi_part()
+    lines = Lines(mpi, part, backend)
+    lines.words[layout.WORLD_RANK_AT], lines.words[layout.WORLD_SIZE_AT] = rank, size
+    lines.communicators.add_world()
+    less = install(mpi, lines)
+    if less is not None:
+        guard.off["mpi patch"] = less
+    setattr(mpi, _WRAPPED, True)
+    _wrap_finalize(mpi, lines)
+    running.backend = running.backend or backend
+    running.who.world_size = size
+    running.joined = True
+    running.mpi = MpiProbe(lines, part)
+    running.greet_now(GREET_S)
+    lines.communicators.tell = lambda: running.greet_now(GREET_S / 4)
+
+
+def _wrap_finalize(mpi: Any, lines: Any) -> None:
+    original = mpi.Finalize
+    code = MPI_CODES["Finalize"]
+
+    @functools.wraps(original)
+    def finalize(*args: Any, **kwargs: Any) -> Any:
+        from ddtop.agent.mpi.wrappers import named
+
+        lines.words[layout.FINALIZE_AT] = time.monotonic_ns()
+        guard.run("greeting", _greet, GREET_S / 4)
+        return named(lines, "Finalize", lambda _, *a, **k: original(*a, **k))(None, *args, **kwargs)
+
+    if code:
+        mpi.Finalize = finalize

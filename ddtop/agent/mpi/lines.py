@@ -1,0 +1,96 @@
+"""The writing side of the MPI part of the state page: one line a thread, and what is needed to fill it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from struct import Struct
+from threading import get_ident
+from typing import Any
+
+from ddtop.agent.mpi.communicators import Comm, Communicators
+from ddtop.wire import mpi as layout
+
+RING = 1024
+"""Collectives remembered: their times for the search for stragglers, the last few for the ranks that have passed one that others
+stand in, and for the rhythm of the program."""
+MARKS_MAX = 1 << 16
+
+Mark = tuple[int, int, int, int, bool]
+"""Of a request: CALL, COMM, and PEER and TAG, or SEQ and SEQ_MARK; whether it is a persistent one."""
+NO_MARK: Mark = (0, -1, layout.NONE, layout.NONE, False)
+Past = tuple[Comm, int, int, int, int, int]
+"""A collective that was put in: communicator, code, root, number, bytes, and when (monotonic ns)."""
+
+
+class Line:
+    """One thread's place on the page. `inside`: a call of this thread is on it, or it has no place at all."""
+
+    __slots__ = ("at_bytes", "call_at", "given", "inside", "serial", "thread")
+
+    def __init__(self, index: int) -> None:
+        self.call_at = layout.LINES_AT + index * layout.LINE_WORDS + layout.CALL
+        self.at_bytes = (layout.LINES_AT + index * layout.LINE_WORDS) * 8
+        self.inside = index < 0
+        self.serial = 0
+        self.thread = ctypes.c_int64(get_ident()).value
+        self.given: tuple[Any, ...] | None = None
+
+
+class Lines:
+    """All lines of this process, its communicators and its requests. Written by the threads that call MPI."""
+
+    def __init__(self, mpi: Any, part: memoryview, backend: str) -> None:
+        self.part = part
+        self.words = part[: layout.WORDS * 8].cast("q")
+        self.communicators = Communicators(mpi, self.words, backend)
+        self.comms = self.communicators.by_handle
+        self.marks: dict[int, Mark] = {}
+        self.by_thread: dict[int, Line] = {}
+        self.ring: list[Past | None] = [None] * RING
+        self.total = 0
+        self.failed: tuple[str, int, Comm, int, int, int, int] | None = None
+        self.nowhere = Comm(0, -1, (), None)
+        self._overflow = Line(-1)
+        self._given_out = 0
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        # The page belongs to the parent: nothing is written in a child, whatever it calls.
+        self.by_thread.clear()
+        self._given_out = layout.LINES
+
+    def new_line(self) -> Line:
+        """A line for the calling thread; one that is always taken where the page is full."""
+        if self._given_out >= layout.LINES:
+            return self._overflow
+        line = self.by_thread[get_ident()] = Line(self._given_out)
+        self.words[line.call_at - layout.CALL + layout.THREAD] = line.thread
+        self._given_out += 1
+        return line
+
+    def last(self, number: int) -> list[Past]:
+        """So many of the last collectives, the oldest first. Also on the agent's thread."""
+        total, ring = self.total, self.ring
+        found = [ring[place % RING] for place in range(max(0, total - min(number, RING)), total)]
+        return [past for past in found if past is not None]
+
+    def mark(self, handle: int, mark: Mark) -> None:
+        """Remember what a request stands for; the next one with this handle takes its place."""
+        if len(self.marks) < MARKS_MAX:
+            self.marks[handle] = mark
+
+    def write_parts(self, line: Line, parts: list[Mark]) -> None:
+        """What the call that is about to be written waits for."""
+        base = line.call_at - layout.CALL
+        self.words[base + layout.PARTS] = len(parts)
+        at = base + layout.PARTS_AT
+        for number, (code, comm, what, tag, _) in enumerate(parts[: layout.PARTS_MAX]):
+            place = at + number * layout.PART_WORDS
+            words = self.words
+            words[place], words[place + 1], words[place + 2], words[place + 3] = code, comm, what, tag
+
+
+PACK = Struct(f"={layout.HEAD_WORDS}q").pack_into
+NOW = time.monotonic_ns

@@ -1,0 +1,158 @@
+"""What the agent's tick reads of MPI: the own page, and what only the process itself knows."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections import deque
+from typing import Any
+
+import msgspec
+
+from ddtop.agent.collectives import RECENT_LEAST, RECENT_SAMPLES
+from ddtop.agent.mpi.lines import RING, Lines, Past
+from ddtop.agent.mpi.rhythm import Rhythm
+from ddtop.wire import mpi as layout
+from ddtop.wire.calls import MPI_CALLS
+from ddtop.wire.mpi import MpiCall, MpiPart, MpiState, MpiTraffic
+from ddtop.wire.records import Group
+
+LONG_NS = 500_000_000
+"""Shorter waits are below what any rule asks about."""
+STANDS_NS = 1_000_000_000
+WAITS_KEPT = 100
+DONE_KEPT, TRAFFIC_KEPT, LOOKED_AT = 8, 64, 64
+
+
+class MpiProbe:
+    """One rank's MPI as its agent sees it. On the agent's thread, but for `finalizing`."""
+
+    def __init__(self, lines: Lines, part: memoryview) -> None:
+        self._lines, self._part = lines, part
+        self.rhythm = Rhythm(lines)
+        self.state: MpiState | None = None
+        self.moved_at: int | None = None
+        self.wait_samples = 0
+        self.all_samples = 0
+        self._serials: tuple[tuple[int, int], ...] = ()
+        self._total = 0
+        self._open: tuple[int, int] | None = None
+        self._waits: deque[int] = deque(maxlen=WAITS_KEPT)
+        self._recent: deque[bool] = deque(maxlen=RECENT_SAMPLES)
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """All communicators of more than one rank."""
+        return self._lines.communicators.groups()
+
+    @property
+    def untold(self) -> int:
+        """Communicators that had no place on the page any more."""
+        return self._lines.communicators.untold
+
+    def sample(self, now: int) -> None:
+        """One look; `now` monotonic ns."""
+        unix_ns = time.time_ns()
+        state = layout.read_mpi(self._part, unix_ns, unix_ns - now)
+        serials = tuple((line.thread, line.serial) for line in list(self._lines.by_thread.values()))
+        if (serials, self._lines.total) != (self._serials, self._total):
+            self._serials, self._total, self.moved_at = serials, self._lines.total, now
+        self.all_samples += 1
+        waits = state is not None and bool(state.calls)
+        self.wait_samples += waits
+        self._recent.append(waits)
+        self._note_wait(state, unix_ns)
+        self.rhythm.look(now)
+        stands = self.moved_at is not None and now - self.moved_at > STANDS_NS
+        if state is not None and (stands or self._lines.failed is not None):
+            state = self._with_details(state, unix_ns)
+        self.state = state
+
+    @property
+    def wait_ratio(self) -> float | None:
+        """Share of the last looks that found a call open; None while there are too few."""
+        return sum(self._recent) / len(self._recent) if len(self._recent) >= RECENT_LEAST else None
+
+    def entered(self, unix_minus_mono: int) -> list[tuple[str, int, int, str]]:
+        """(communicator, number, unix ns, name) of the last collectives."""
+        return [
+            (comm.group.name, seq, at + unix_minus_mono, MPI_CALLS[code])
+            for comm, code, _, seq, _, at in self._lines.last(RING)
+            if comm.group is not None
+        ]
+
+    def main_call(self, thread_id: int) -> MpiCall | None:
+        """The call that this thread is in."""
+        calls = self.state.calls if self.state is not None else ()
+        signed = ctypes.c_int64(thread_id).value
+        return next((call for call in calls if call.thread_id == signed), None)
+
+    def healthy_wait_max_ms(self) -> float | None:
+        """The longest of the last waits that ended."""
+        return max(self._waits) / 1e6 if self._waits else None
+
+    def stuck_key(self) -> tuple[object, ...] | None:
+        """What has stood for a second, so that the relay may ask all ranks for their stacks."""
+        state = self.state
+        for call in state.calls if state is not None else ():
+            if state is not None and state.unix_ns - call.since_unix_ns > STANDS_NS:
+                return (call.group, call.seq) if call.seq is not None else (call.name, call.peer, call.tag, call.serial)
+        return None
+
+    def _note_wait(self, state: MpiState | None, unix_ns: int) -> None:
+        call = state.calls[0] if state is not None and state.calls else None
+        now_open = (call.serial, call.since_unix_ns) if call is not None else None
+        if self._open is not None and (now_open is None or now_open[0] != self._open[0]):
+            waited = unix_ns - self._open[1]
+            if waited > LONG_NS:
+                self._waits.append(waited)
+        self._open = now_open
+
+    def _with_details(self, state: MpiState, unix_ns: int) -> MpiState:
+        open_now = {(call.group, call.seq) for call in state.calls if call.seq is not None}
+        done = [_past(one) for one in self._lines.last(LOOKED_AT)]
+        done = [one for one in done if (one.group, one.seq) not in open_now][-DONE_KEPT:]
+        calls = tuple(self._described(call) for call in state.calls)
+        return msgspec.structs.replace(
+            state, calls=calls, done=tuple(done), traffic=self._traffic(), failed=self._failed(unix_ns)
+        )
+
+    def _described(self, call: MpiCall) -> MpiCall:
+        """The call with the type and length of its buffer, read from the arguments that its thread still holds."""
+        line = next((one for one in list(self._lines.by_thread.values()) if one.thread == call.thread_id), None)
+        given = line.given if line is not None and line.serial == call.serial else None
+        for one in given or ():
+            dtype = getattr(one, "dtype", None)
+            if dtype is not None:
+                nbytes = call.nbytes if call.nbytes is not None else _int(getattr(one, "nbytes", None))
+                return msgspec.structs.replace(call, dtype=str(dtype)[:20], nbytes=nbytes)
+        return call
+
+    def _traffic(self) -> tuple[MpiTraffic, ...]:
+        found = [
+            MpiTraffic(comm.group.name, peer, tag, sent, received)
+            for comm in list(self._lines.comms.values())
+            if comm.group is not None and not comm.wild
+            for (peer, tag), (sent, received) in list(comm.traffic.items())
+        ]
+        return tuple(found[-TRAFFIC_KEPT:])
+
+    def _failed(self, unix_ns: int) -> MpiCall | None:
+        failed = self._lines.failed
+        if failed is None:
+            return None
+        _, code, comm, seq, peer, tag, nbytes = failed
+        return MpiCall(
+            MPI_CALLS[code], unix_ns, 0, comm.group.name if comm.group is not None else None, seq or None,
+            peer if peer >= 0 else None, tag if tag >= 0 else None, nbytes if nbytes >= 0 else None,
+        )  # fmt: skip
+
+
+def _past(one: Past) -> MpiPart:
+    comm, code, root, seq, nbytes, _ = one
+    group = comm.group.name if comm.group is not None else None
+    return MpiPart(MPI_CALLS[code], group, seq, root if root >= 0 else None, None, nbytes if nbytes >= 0 else None)
+
+
+def _int(value: Any) -> int | None:
+    return value if isinstance(value, int) else None

@@ -1,0 +1,66 @@
+"""Iterations of a program that says nothing of its steps: how often its pattern of collectives has come round.
+
+The last collectives are looked at once a tick, nothing is counted per call. A pattern of p calls that has been the same through
+three rounds and over four looks counts; from then on every p calls are an iteration. Loops of varying length have no such
+pattern: then nothing is claimed.
+"""
+
+from __future__ import annotations
+
+from ddtop.agent.mpi.lines import Lines, Past
+
+ROUNDS = 3
+AGREEING_LOOKS = 4
+LOOKED_AT = 64
+RECENT_NS, RECENT_LEAST = 10_000_000_000, 12
+
+
+class Rhythm:
+    """On the agent's thread. `iteration` None: no pattern; `at`: monotonic ns at which it last grew."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+        self.iteration: int | None = None
+        self.at = 0
+        self._period = self._agreeing = 0
+        self._seen = self._counted = 0
+
+    def look(self, now: int) -> None:
+        """One look at the last collectives."""
+        total = self._lines.total
+        if total == self._seen:
+            return
+        self._seen = total
+        period = self._find(now)
+        if period == 0 or period != self._period:
+            # What was counted so far stays: a program goes from one loop into the next.
+            self._period, self._agreeing, self._counted = period, 1, total
+            return
+        self._agreeing += 1
+        if self._agreeing < AGREEING_LOOKS:
+            return
+        if self.iteration is None:
+            self.iteration, self._counted = total // period, total - total % period
+            self.at = now
+            return
+        rounds = (total - self._counted) // period
+        if rounds:
+            self.iteration += rounds
+            self._counted += rounds * period
+            self.at = now
+
+    def _find(self, now: int) -> int:
+        """The shortest pattern in the last collectives, 0 where there is none."""
+        last = self._lines.last(LOOKED_AT)
+        # After a loop of another kind, in which the program may have been long ago.
+        recent = [past for past in last if now - past[5] < RECENT_NS]
+        return _period(last) or (_period(recent) if len(recent) >= RECENT_LEAST else 0)
+
+
+def _period(collectives: list[Past]) -> int:
+    keys = [(comm.uid, code) for comm, code, *_ in collectives]
+    for period in range(1, len(keys) // ROUNDS + 1):
+        # Short patterns must hold through all that is looked at: an inner loop is not the program's.
+        if all(keys[at] == keys[at - period] for at in range(period, len(keys))):
+            return period
+    return 0

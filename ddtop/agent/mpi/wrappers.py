@@ -1,0 +1,336 @@
+"""What stands before each of mpi4py's methods: the call goes to the page, then the method runs, then the call leaves the page.
+
+Written for speed: about a microsecond a call, of which the packing and the clock are half. Only the outermost call of a thread
+is noted. Nothing here can raise on its own: an argument that cannot be understood is for mpi4py to refuse.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any
+
+from ddtop.agent.guard import guard
+from ddtop.agent.mpi.communicators import Comm
+from ddtop.agent.mpi.lines import NO_MARK, NOW, PACK, RING, Line, Lines, Mark
+from ddtop.wire.calls import MPI_CODES
+from ddtop.wire.mpi import ANY, NONE, SEQ_MARK
+
+Method = Callable[..., Any]
+_MASK = RING - 1
+
+
+def collective(lines: Lines, name: str, original: Method, root_at: int | None, buffer_at: int | None) -> Method:
+    """A blocking collective."""
+    code, comms, by_thread, handle_of = MPI_CODES[name], lines.comms, lines.by_thread, lines.communicators.handle_of
+    part, words, ring, nowhere = lines.part, lines.words, lines.ring, lines.nowhere
+
+    @functools.wraps(original)
+    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        line = by_thread.get(get_ident()) or lines.new_line()
+        if line.inside:
+            return original(self, *args, **kwargs)
+        comm = comms.get(handle_of(self), nowhere)
+        seq = comm.seq = comm.seq + 1
+        root = nbytes = NONE
+        if root_at is not None:
+            root = args[root_at] if len(args) > root_at else kwargs.get("root", 0)
+            try:
+                root = comm.peers[root] if root >= 0 else NONE
+            except (IndexError, TypeError):
+                root = NONE
+        if buffer_at is not None:
+            nbytes = _nbytes(args, buffer_at)
+        serial = line.serial = line.serial + 1
+        line.inside, line.given, now = True, args, NOW()
+        ring[lines.total & _MASK] = (comm, code, root, seq, nbytes, now)
+        lines.total += 1
+        PACK(part, line.at_bytes, serial, code, comm.index, seq, root, ANY, nbytes, now, serial)
+        try:
+            return original(self, *args, **kwargs)
+        except Exception as error:
+            lines.failed = (type(error).__name__, code, comm, seq, root, ANY, nbytes)
+            raise
+        finally:
+            words[line.call_at] = 0
+            words[comm.done_at] = seq
+            words[comm.last_at] = code
+            line.inside, line.given = False, None
+
+    return call
+
+
+def creation(lines: Lines, name: str, original: Method) -> Method:
+    """A collective that makes a communicator."""
+    inner = collective(lines, name, original, None, None)
+    comms, handle_of, adopt = lines.comms, lines.communicators.handle_of, lines.communicators.adopt
+
+    @functools.wraps(original)
+    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        parent = comms.get(handle_of(self), lines.nowhere)
+        made = inner(self, *args, **kwargs)
+        guard.run("mpi communicators", adopt, made, name, parent, parent.seq)
+        return made
+
+    return call
+
+
+def ending(lines: Lines, original: Method) -> Method:
+    """Free and Disconnect: the handle may come again."""
+    handle_of, drop = lines.communicators.handle_of, lines.communicators.drop
+
+    @functools.wraps(original)
+    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        handle = handle_of(self)
+        done = original(self, *args, **kwargs)
+        drop(handle)
+        return done
+
+    return call
+
+
+def started_collective(lines: Lines, name: str, original: Method, root_at: int | None, buffer_at: int | None) -> Method:
+    """A nonblocking collective: it takes its number when it starts, and is waited for by its request."""
+    code, comms, handle_of, words = MPI_CODES[name], lines.comms, lines.communicators.handle_of, lines.words
+
+    @functools.wraps(original)
+    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        comm = comms.get(handle_of(self), lines.nowhere)
+        seq = comm.seq = comm.seq + 1
+        root = _root(comm, args, kwargs, root_at) if root_at is not None else NONE
+        nbytes = _nbytes(args, buffer_at) if buffer_at is not None else NONE
+        lines.ring[lines.total & _MASK] = (comm, code, root, seq, nbytes, NOW())
+        lines.total += 1
+        request = original(self, *args, **kwargs)
+        words[comm.enqueued_at] = seq
+        lines.mark(handle_of(request), (code, comm.index, seq, SEQ_MARK, False))
+        return request
+
+    return call
+
+
+def _root(comm: Comm, args: tuple[Any, ...], kwargs: dict[str, Any], at: int) -> int:
+    root = args[at] if len(args) > at else kwargs.get("root", 0)
+    try:
+        return comm.peers[root] if root >= 0 else NONE
+    except (IndexError, TypeError):
+        return NONE
+
+
+def _nbytes(args: tuple[Any, ...], at: int) -> int:
+    try:
+        nbytes = getattr(args[at], "nbytes", NONE)
+    except Exception:  # noqa: BLE001 - whatever a buffer may be
+        return NONE
+    return nbytes if type(nbytes) is int else NONE
+
+
+class Point:
+    """Where the peer and the tag of a call stand, and what leaves them open there."""
+
+    __slots__ = ("any_source", "any_tag", "peer_at", "peer_name", "tag_at", "tag_name", "which")
+
+    def __init__(self, mpi: Any, peer_at: int, tag_at: int, receives: bool, names: tuple[str, str]) -> None:
+        self.peer_at, self.tag_at, self.which = peer_at, tag_at, int(receives)
+        self.peer_name, self.tag_name = names
+        self.any_source, self.any_tag = int(mpi.ANY_SOURCE), int(mpi.ANY_TAG)
+
+    def read(self, comm: Comm, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
+        """(world rank, tag), ANY where they are left open, NONE for MPI.PROC_NULL and what cannot be read."""
+        receives = self.which
+        peer = args[self.peer_at] if len(args) > self.peer_at else kwargs.get(self.peer_name, self.any_source)
+        tag = args[self.tag_at] if len(args) > self.tag_at else kwargs.get(self.tag_name, self.any_tag * receives)
+        try:
+            if receives and tag == self.any_tag:
+                tag = ANY
+            if receives and peer == self.any_source:
+                return ANY, int(tag)
+            return (comm.peers[peer] if peer >= 0 else NONE), int(tag)
+        except (IndexError, TypeError, ValueError):
+            return NONE, NONE
+
+    def count(self, comm: Comm, peer: int, tag: int) -> None:
+        """One more has begun."""
+        if peer >= 0 and tag >= 0:
+            comm.count(peer, tag, self.which)
+        elif ANY in (peer, tag):
+            comm.wild = True
+
+
+def single(lines: Lines, name: str, original: Method, point: Point, counts: bool = True) -> Method:
+    """A blocking send, receive or probe."""
+    code, comms, by_thread, handle_of = MPI_CODES[name], lines.comms, lines.by_thread, lines.communicators.handle_of
+    part, words, nowhere = lines.part, lines.words, lines.nowhere
+
+    @functools.wraps(original)
+    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        line = by_thread.get(get_ident()) or lines.new_line()
+        if line.inside:
+            return original(self, *args, **kwargs)
+        comm = comms.get(handle_of(self), nowhere)
+        peer, tag = point.read(comm, args, kwargs)
+        if peer == NONE:
+            return original(self, *args, **kwargs)
+        if counts:
+            point.count(comm, peer, tag)
+        serial = line.serial = line.serial + 1
+        line.inside = True
+        PACK(part, line.at_bytes, serial, code, comm.index, 0, peer, tag, NONE, NOW(), serial)
+        try:
+            return original(self, *args, **kwargs)
+        except Exception as error:
+            lines.failed = (type(error).__name__, code, comm, 0, peer, tag, NONE)
+            raise
+        finally:
+            words[line.call_at] = 0
+            line.inside = False
+
+    return call
+
+
+def started_single(lines: Lines, name: str, original: Method, point: Point, persistent: bool = False) -> Method:
+    """A nonblocking send or receive: its request remembers whom it waits for."""
+    code, comms, handle_of = MPI_CODES[name], lines.comms, lines.communicators.handle_of
+
+    @functools.wraps(original)
+    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        comm = comms.get(handle_of(self), lines.nowhere)
+        peer, tag = point.read(comm, args, kwargs)
+        if not persistent:
+            point.count(comm, peer, tag)
+        else:
+            comm.wild = True
+        request = original(self, *args, **kwargs)
+        if peer != NONE:
+            lines.mark(handle_of(request), (code, comm.index, peer, tag, persistent))
+        return request
+
+    return call
+
+
+def exchange(lines: Lines, name: str, original: Method, out: Point, back: Point) -> Method:
+    """Sendrecv: both halves have to come about."""
+    code, comms, by_thread, handle_of = MPI_CODES[name], lines.comms, lines.by_thread, lines.communicators.handle_of
+    send, receive = MPI_CODES["Send"], MPI_CODES["Recv"]
+
+    @functools.wraps(original)
+    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        line = by_thread.get(get_ident()) or lines.new_line()
+        if line.inside:
+            return original(self, *args, **kwargs)
+        comm = comms.get(handle_of(self), lines.nowhere)
+        parts: list[Mark] = []
+        for point, kind in ((out, send), (back, receive)):
+            peer, tag = point.read(comm, args, kwargs)
+            point.count(comm, peer, tag)
+            if peer != NONE:
+                parts.append((kind, comm.index, peer, tag, False))
+        return _waiting(lines, line, code, comm.index, parts, len(parts), lambda: original(self, *args, **kwargs))
+
+    return call
+
+
+def wait_one(lines: Lines, name: str, original: Method) -> Method:
+    """The wait of a request."""
+    part, words = lines.part, lines.words
+    code, by_thread, handle_of, marks = MPI_CODES[name], lines.by_thread, lines.communicators.handle_of, lines.marks
+
+    @functools.wraps(original)
+    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        line = by_thread.get(get_ident()) or lines.new_line()
+        if line.inside:
+            return original(self, *args, **kwargs)
+        handle = handle_of(self)
+        mark = marks.pop(handle, NO_MARK)
+        kind, comm, what, tag, persistent = mark
+        if persistent:
+            marks[handle] = mark
+        serial = line.serial = line.serial + 1
+        line.inside = True
+        PACK(part, line.at_bytes, serial, code, comm, 0, what, tag, kind, NOW(), serial)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            words[line.call_at] = 0
+            line.inside = False
+
+    return call
+
+
+def wait_many(lines: Lines, name: str, original: Method) -> Method:
+    """A class method that waits for several requests; of those that go on the marks stay."""
+    code, by_thread, handle_of, marks = MPI_CODES[name], lines.by_thread, lines.communicators.handle_of, lines.marks
+    all_of_them = name.lower() == "waitall"
+
+    @functools.wraps(original)
+    def call(cls: Any, /, *args: Any, **kwargs: Any) -> Any:
+        line = by_thread.get(get_ident()) or lines.new_line()
+        if line.inside:
+            return original(cls, *args, **kwargs)
+        requests = args[0] if args else kwargs.get("requests")
+        parts: list[Mark] = []
+        if isinstance(requests, (list, tuple)):
+            parts = _take(marks if all_of_them else _Peek(marks), requests, handle_of)
+        total = len(parts)
+        return _waiting(lines, line, code, NONE, parts, total, lambda: original(cls, *args, **kwargs))
+
+    return call
+
+
+class _Peek:
+    """Marks that are looked at and stay."""
+
+    def __init__(self, marks: dict[int, Mark]) -> None:
+        self._marks = marks
+
+    def pop(self, handle: int, default: Mark | None = None) -> Mark | None:
+        return self._marks.get(handle, default)
+
+    def __setitem__(self, handle: int, mark: Mark) -> None:
+        pass
+
+
+def _take(marks: Any, requests: Any, handle_of: Any) -> list[Mark]:
+    parts = []
+    for request in requests:
+        try:
+            handle = handle_of(request)
+        except Exception:  # noqa: BLE001 - no request: mpi4py will say so
+            return []
+        mark = marks.pop(handle, None)
+        if mark is not None:
+            parts.append(mark)
+            if mark[4]:
+                marks[handle] = mark
+    return parts
+
+
+def _waiting(
+    lines: Lines, line: Line, code: int, comm: int, parts: list[Mark], total: int, run: Callable[[], Any]
+) -> Any:
+    if not total:
+        return run()
+    lines.write_parts(line, parts)
+    serial = line.serial = line.serial + 1
+    line.inside = True
+    PACK(lines.part, line.at_bytes, serial, code, comm, 0, NONE, NONE, NONE, NOW(), serial)
+    try:
+        return run()
+    finally:
+        lines.words[line.call_at] = 0
+        line.inside = False
+
+
+def named(lines: Lines, name: str, original: Method) -> Method:
+    """A call of which only the name is known."""
+    code, by_thread = MPI_CODES[name], lines.by_thread
+
+    @functools.wraps(original)
+    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        line = by_thread.get(get_ident()) or lines.new_line()
+        if line.inside:
+            return original(self, *args, **kwargs)
+        return _waiting(lines, line, code, NONE, [], 1, lambda: original(self, *args, **kwargs))
+
+    return call

@@ -1,0 +1,154 @@
+"""Pages of the findings about jobs that move, and not as they should."""
+
+from __future__ import annotations
+
+from ddtop.diagnosis.explain.page import Explanation
+
+PAGES = (
+    Explanation(
+        kind="straggler",
+        severity="warning; critical where it costs more than half of the step",
+        brief="at most steps all ranks wait for the same one",
+        meaning="All ranks leave a collective together, so the slowest sets the pace and every step timer shows the same: who is slow "
+        "shows only in who waits for whom. This rank hardly waits; the others wait for it, step after step.",
+        found=(
+            "Where sampled waits differ the agents read torch's flight recorder once: the exact time of each collective, rank by rank.",
+            "Late in {straggler_late_ratio} of {straggler_steps} steps or more, for {straggler_ratio} of the step and {straggler_least_ms} at least, "
+            "far beyond chance. Below {straggler_strong_ratio} a second read has to agree. A last rank that changes, or one long step, is none.",
+            "The cause is what this rank does more than the others: loader, CPU, memory, garbage collection, GIL, a line of Python.",
+        ),
+        steps=(
+            "The sentence has the function: what does this rank do there that the others do not? The share of the step is what you gain.",
+            "Loader: see input-bound. CPU: what else runs on its cores?\ntop -H; taskset -cp PID",
+            "Garbage: gc.freeze() after start-up; gc.collect() on all ranks at the same step.",
+            "Nothing in the code: compare its host with another (clocks, other jobs, memory).",
+        ),
+        before=("if rank == 0:", "    write_metrics(step)        # all others wait, at every step"),
+        after=("if rank == 0 and step % 100 == 0:", "    queue.put(step)            # a thread writes them"),
+    ),
+    Explanation(
+        kind="sync-bound",
+        severity="warning",
+        brief="much of each step is communication, and no rank is late",
+        meaning="The ranks arrive together and wait for the collectives themselves. Each has a price of its own, whatever its size: many "
+        "small ones a step cost more than the numbers in them.",
+        found=(
+            "Of its time a rank is in collectives for {sync_bound_ratio} or more, beyond what it waits for the last one to arrive (read from "
+            "torch's flight recorder), with {sync_bound_calls} or more in a step, all_reduce nearly all of them.",
+        ),
+        steps=(
+            "Reduce metrics as one tensor, and every few steps only.",
+            "Gradients by hand: flatten them into one tensor, or let DDP do it (bucket_cap_mb).",
+            "Accumulate: model.no_sync() on all but the last micro-batch.",
+            "Leave out barrier() where a collective follows anyway.",
+        ),
+        before=("for p in model.parameters():", "    dist.all_reduce(p.grad)"),
+        after=("model = DistributedDataParallel(model)   # a few buckets, in backward",),
+    ),
+    Explanation(
+        kind="cpu-oversubscribed",
+        severity="warning",
+        brief="a host's ranks are ready to run and have no CPU",
+        meaning="More threads want to run than there are cores for, or the ranks are pinned to the same few. Everything becomes slow at "
+        "once, and differently at each step. Threads that spin while they wait (OpenMP, MPI) make it worse.",
+        found=(
+            "The main threads of half the host's ranks waited for a CPU {oversubscribed_ratio} of {oversubscribed_window_s} (run delay in "
+            "/proc/PID/schedstat), or a CPU quota held them {throttled_ratio} of it.",
+        ),
+        steps=(
+            "Threads: cores divided by ranks, in the environment of all ranks:\nexport OMP_NUM_THREADS=4",
+            "Fewer DataLoader workers: ranks x (1 + workers) should fit the cores.",
+            "Pinned: which CPUs may they use?\ntaskset -cp PID; srun --cpu-bind=cores --cpus-per-task=8",
+            "A container's quota:\ncat /sys/fs/cgroup/cpu.max /sys/fs/cgroup/cpu.stat",
+            "MPI with more ranks than cores: mpirun --mca mpi_yield_when_idle 1",
+        ),
+    ),
+    Explanation(
+        kind="memory-pressure",
+        severity="warning",
+        brief="memory, /dev/shm or descriptors are nearly used up",
+        meaning="The host, the cgroup of a rank, its /dev/shm or its table of open files is nearly full. What comes next is the "
+        'out-of-memory killer, a worker that dies of SIGBUS, or "too many open files".',
+        found=(
+            "{memory_low_ratio} or less is left, and no more than {memory_low_bytes} (what the kernel can drop at once counts as free); or threads of "
+            "the host waited for memory {memory_stall_ratio} of the time.",
+            "{files_full_ratio} of the descriptors that a rank may have are open.",
+        ),
+        steps=(
+            "Who has it?\nps -eo pid,rss,args --sort=-rss | head",
+            "Fewer DataLoader workers or a smaller prefetch_factor; workers copy what their dataset holds in Python lists.",
+            "/dev/shm: docker run --shm-size=8g; remove what dead jobs left:\nls -lS /dev/shm",
+            "Descriptors: ulimit -n 65536, or\ntorch.multiprocessing.set_sharing_strategy('file_system')",
+        ),
+    ),
+    Explanation(
+        kind="disk-full",
+        severity="warning",
+        brief="the disk of the working folder or TMPDIR is full",
+        meaning="The next checkpoint, log or cache file may fail, or be left half written. One rank usually meets it first, and the others "
+        "wait for it.",
+        found=(
+            "{disk_full_ratio} or less is free and no more than {disk_full_bytes}, or as few inodes, on the file system of a rank's working folder "
+            "or TMPDIR.",
+        ),
+        steps=(
+            "What fills it?\ndf -h .; df -i .; du -xsh * | sort -h | tail",
+            "Keep the last few checkpoints only, and write them to another file system.",
+            "TMPDIR=/path/with/room moves caches and temporary files.",
+        ),
+    ),
+    Explanation(
+        kind="sampler-not-distributed",
+        severity="warning",
+        brief="all data-parallel ranks read the same data",
+        meaning="Each rank's DataLoader goes through the whole dataset by itself. Nothing fails and the loss falls, but an epoch takes as many "
+        "times too long as there are ranks, and without a shuffle all of them compute the same gradient.",
+        found=(
+            "The loader that fed {feed_steps} optimizer steps has torch's own sequential or random sampler, and class, length and attributes of "
+            "its dataset are equal on every rank of the group in which DistributedDataParallel averages gradients.",
+            "Datasets that differ (shards), iterable ones and samplers of other libraries are not judged.",
+        ),
+        steps=(
+            "Give the loader a DistributedSampler, as below, and leave shuffle to that.",
+            "The learning rate may have to follow: the epoch becomes shorter.",
+        ),
+        before=("DataLoader(data, batch_size=32, shuffle=True)",),
+        after=(
+            "sampler = DistributedSampler(data, shuffle=True)",
+            "DataLoader(data, batch_size=32, sampler=sampler)",
+        ),
+    ),
+    Explanation(
+        kind="epoch-not-set",
+        severity="warning",
+        brief="a DistributedSampler shuffles alike in every epoch",
+        meaning="DistributedSampler shuffles by its epoch number, which only set_epoch changes. Without it every epoch has the same order and "
+        "the same part for each rank.",
+        found=(
+            "A second pass of the loader began with the same epoch number as the one before, on every rank of the group, and {feed_steps} "
+            "optimizer steps were made in it.",
+        ),
+        steps=("Call set_epoch before the loop over the loader, as below.",),
+        before=("for epoch in range(10):", "    for batch in loader:", "        step(batch)"),
+        after=(
+            "for epoch in range(10):",
+            "    sampler.set_epoch(epoch)",
+            "    for batch in loader:",
+            "        step(batch)",
+        ),
+    ),
+    Explanation(
+        kind="wrong-backend",
+        severity="warning",
+        brief="the backend does not fit the devices",
+        meaning="NCCL was asked for where torch finds no GPU, or was built without it. init_process_group or the first collective raises, and "
+        "the ranks end.",
+        found=("A rank's exception says so.",),
+        steps=(
+            'On CPUs: init_process_group("gloo").',
+            "With GPUs: are they visible in the job, and is this torch built for them?\n"
+            'nvidia-smi; python -c "import torch; print(torch.version.cuda)"',
+            "One program for both: init_process_group() without a backend.",
+        ),
+    ),
+)

@@ -1,0 +1,97 @@
+"""`cpu-oversubscribed`: half of a host's ranks are ready to run much of the time and have no CPU."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from ddtop.diagnosis.finding import WARNING, Finding
+from ddtop.diagnosis.words import ranks_text
+from ddtop.model.facts import RankFacts, Snapshot
+from ddtop.model.policy import Policy
+from ddtop.wire.records import HostState
+
+
+def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+    """One finding a host."""
+    found = []
+    by_host = snapshot.by_host()
+    for host in snapshot.hosts:
+        ranks = [rank for rank in by_host.get(host.host, ()) if rank.pressure and not rank.gone]
+        if len(ranks) < 2 or not all(_settled(rank, snapshot, policy) for rank in ranks):
+            continue
+        throttled = median([_throttled(rank) for rank in ranks])
+        delayed = median([_delayed(rank) for rank in ranks])
+        if throttled >= policy.throttled_ratio:
+            found.append(_finding(host, ranks, f"are held by a CPU quota {throttled:.0%} of the time", snapshot))
+        elif delayed >= policy.oversubscribed_ratio:
+            found.append(_finding(host, ranks, f"wait {delayed:.0%} of the time for a CPU", snapshot))
+    return found
+
+
+def _settled(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
+    """It has been through a whole window of its training."""
+    window_s = 0.9 * policy.oversubscribed_window_s
+    if rank.pressure is None or rank.pressure.seconds < window_s or rank.phase != "running":
+        return False
+    return snapshot.time_unix_ns - (rank.phase_since_unix_ns or snapshot.time_unix_ns) >= window_s * 1e9
+
+
+def _delayed(rank: RankFacts) -> float:
+    return (rank.pressure.delay_ratio or 0.0) if rank.pressure is not None else 0.0
+
+
+def _throttled(rank: RankFacts) -> float:
+    return (rank.pressure.throttled_ratio or 0.0) if rank.pressure is not None else 0.0
+
+
+def _pinned(host: HostState, ranks: list[RankFacts]) -> tuple[str, int] | None:
+    """(CPUs, how many) where all ranks may use the same ones only, and those are not all of the host."""
+    lists = {(load.cpus, load.cpus_count) for rank in ranks if rank.process and (load := rank.process.load)}
+    if len(lists) != 1:
+        return None
+    cpus, count = lists.pop()
+    return (cpus, count) if cpus and count and count < host.cores else None
+
+
+def _finding(host: HostState, ranks: list[RankFacts], what: str, snapshot: Snapshot) -> Finding:
+    numbers = tuple(rank.rank for rank in ranks)
+    pinned = _pinned(host, ranks)
+    runnable = host.load.runnable if host.load is not None else None
+    threads = sum(rank.process.threads or 0 for rank in ranks if rank.process)
+    summary = f"{ranks_text(numbers)} of {host.host} {what}"
+    evidence = [
+        f"rank {rank.rank}: {_delayed(rank):.0%} of the last {rank.pressure.seconds:.0f} s ready without a CPU, "
+        f"{rank.cpu_ratio or 0.0:.2f} cores used"
+        for rank in ranks[:8]
+        if rank.pressure is not None
+    ]
+    omp = {rank.hello.environment.get("OMP_NUM_THREADS") for rank in ranks if rank.hello is not None}
+    if pinned is not None:
+        cpus = f"CPU {pinned[0]}" if pinned[1] == 1 else f"CPUs {pinned[0]}"
+        summary += f": all of them may only use {cpus}, of {host.cores} cores"
+        advice = (
+            "give each rank CPUs of its own (srun --cpu-bind=cores, numactl, taskset -cp), or none that are forbidden"
+        )
+    elif any(_throttled(rank) >= 0.05 for rank in ranks):
+        summary += ": more threads run than its cgroup's quota pays for"
+        advice = "raise the container's CPU limit, or start fewer threads: OMP_NUM_THREADS, num_workers"
+    else:
+        # What one look finds runnable differs from the next: the number would never stand still in a sentence.
+        summary += f": {host.cores} cores for {len(ranks)} ranks with {threads} threads"
+        advice = f"set OMP_NUM_THREADS to cores / ranks ({max(1, host.cores // len(ranks))}), take fewer DataLoader workers or fewer ranks on this host"
+    if runnable is not None:
+        evidence.append(f"{host.host}: {runnable} threads ran or wanted to at the last look, on {host.cores} cores")
+    if host.load is not None and (host.load.steal_ratio or 0.0) >= 0.05:
+        evidence.append(f"{host.host}: the hypervisor gives {host.load.steal_ratio:.0%} of its CPUs' time to others")
+    values = ", ".join(sorted(value if value else "not set" for value in omp))
+    evidence.append(f"OMP_NUM_THREADS: {values}; {len(ranks)} ranks with {threads} threads")
+    return Finding(
+        kind="cpu-oversubscribed",
+        severity=WARNING,
+        ranks=numbers,
+        victims=(),
+        since_unix_ns=snapshot.time_unix_ns - int((ranks[0].pressure.seconds if ranks[0].pressure else 0.0) * 1e9),
+        summary=summary,
+        evidence=tuple(evidence),
+        advice=advice,
+    )

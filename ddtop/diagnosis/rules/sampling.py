@@ -1,0 +1,77 @@
+"""`sampler-not-distributed` and `epoch-not-set`: data-parallel ranks that read the same data, or the same order each epoch."""
+
+from __future__ import annotations
+
+from ddtop.diagnosis.finding import WARNING, Finding
+from ddtop.diagnosis.words import ranks_text, verb
+from ddtop.model.facts import RankFacts, Snapshot
+from ddtop.model.policy import Policy
+from ddtop.wire.loader import Feed
+
+
+def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+    """At most one finding of each kind for the group in which gradients are averaged."""
+    by_group: dict[str, list[RankFacts]] = {}
+    for rank in snapshot.ranks:
+        feed = _feed(rank)
+        if feed is not None and feed.group is not None and feed.steps >= policy.feed_steps and not rank.gone:
+            by_group.setdefault(feed.group, []).append(rank)
+    found = []
+    for name, ranks in by_group.items():
+        group = snapshot.group(name)
+        # Evidence of all its members, or none.
+        if group is not None and len(group.ranks) > 1 and len(ranks) == len(group.ranks):
+            found += _undivided(ranks, name, snapshot) + _unmoved(ranks, name, snapshot)
+    return found
+
+
+def _feed(rank: RankFacts) -> Feed | None:
+    return rank.loader.feed if rank.loader is not None else None
+
+
+def _undivided(ranks: list[RankFacts], group: str, snapshot: Snapshot) -> list[Finding]:
+    feeds = [feed for rank in ranks if (feed := _feed(rank)) is not None]
+    first = feeds[0]
+    same = {(feed.plain, feed.sampler, feed.dataset, feed.length, feed.first) for feed in feeds}
+    if not first.plain or first.length is None or len(same) != 1:
+        return []
+    numbers = tuple(rank.rank for rank in ranks)
+    return [
+        Finding(
+            kind="sampler-not-distributed",
+            severity=WARNING,
+            ranks=numbers,
+            victims=(),
+            since_unix_ns=snapshot.time_unix_ns,
+            summary=f"{ranks_text(numbers)} all read the whole of the same {first.dataset} ({first.length:,} samples) by a "
+            f"{first.sampler}: each epoch takes {len(ranks)} times as long as it should",
+            evidence=(
+                f"the DataLoader that feeds the optimizer has torch's own {first.sampler} in a {first.batch_sampler} on every rank",
+                f"class, length and attributes of the dataset ({first.dataset}) are the same on all of them; gradients are averaged by "
+                "DistributedDataParallel",
+            ),
+            advice="sampler=DistributedSampler(dataset) in the DataLoader, shuffle=False there, and sampler.set_epoch(epoch) in each epoch",
+            group=group,
+        )
+    ]
+
+
+def _unmoved(ranks: list[RankFacts], group: str, snapshot: Snapshot) -> list[Finding]:
+    feeds = [feed for rank in ranks if (feed := _feed(rank)) is not None]
+    if not all(feed.same_epoch and feed.epochs > 1 for feed in feeds):
+        return []
+    numbers, first = tuple(rank.rank for rank in ranks), feeds[0]
+    return [
+        Finding(
+            kind="epoch-not-set",
+            severity=WARNING,
+            ranks=numbers,
+            victims=(),
+            since_unix_ns=snapshot.time_unix_ns,
+            summary=f"{ranks_text(numbers)} {verb(numbers, 'is', 'are')} in pass {first.epochs} over the data, and the {first.sampler} still has "
+            f"epoch {first.epoch}: it shuffles in the same order every time",
+            evidence=(f"two passes of the loader have begun with epoch {first.epoch} on every rank",),
+            advice="call sampler.set_epoch(epoch) before each epoch's loop",
+            group=group,
+        )
+    ]

@@ -1,0 +1,54 @@
+"""`sync-bound`: no rank is late, and much of each step is communication all the same."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from ddtop.diagnosis.finding import WARNING, Finding
+from ddtop.diagnosis.words import names_of_groups, ranks_text
+from ddtop.model.facts import RankFacts, Snapshot
+from ddtop.model.lateness import Balance
+from ddtop.model.policy import Policy
+
+
+def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+    """One finding for the largest group whose steps are mostly collectives; silent where ranks wait for each other."""
+    for balance in sorted(snapshot.balances, key=lambda one: -len(one.ranks)):
+        members = [snapshot.rank(number) for number in balance.ranks]
+        share = _communicating(members, balance)
+        if balance.per_step < policy.sync_bound_calls or balance.reduce_ratio < policy.sync_bound_reduce_ratio:
+            continue
+        if share is not None and share >= policy.sync_bound_ratio:
+            return [_finding(balance, members, share, snapshot)]
+    return []
+
+
+def _communicating(members: list[RankFacts], balance: Balance) -> float | None:
+    """Share of the time in collectives that is not waiting for the last one to come; None where they make no steps."""
+    if any(rank.gone or rank.late is not None or not rank.step_ms or rank.wait_ratio is None for rank in members):
+        return None
+    ratios = [rank.wait_ratio or 0.0 for rank in members]
+    # Ranks of which one hardly waits are not held up by the network.
+    return min(median(ratios), 1.25 * min(ratios)) - balance.waiting_ratio
+
+
+def _finding(balance: Balance, members: list[RankFacts], share: float, snapshot: Snapshot) -> Finding:
+    group = names_of_groups(snapshot.groups).get(balance.group, balance.group)
+    lead = members[0]
+    op = next((one.last_op for one in lead.groups if one.group == balance.group), None) or "collectives"
+    return Finding(
+        kind="sync-bound",
+        severity=WARNING,
+        ranks=balance.ranks,
+        victims=(),
+        since_unix_ns=balance.unix_ns - int((lead.window_s or 0.0) * 1e9),
+        summary=f"{ranks_text(balance.ranks)} spend {share:.0%} of the time in communication: {balance.per_step} collectives "
+        f"of {group} in each step of {balance.step_ms:.0f} ms",
+        evidence=(
+            f"a collective was pending in {median([one.wait_ratio or 0.0 for one in members]):.0%} of the looks, waiting for the last rank to "
+            f"arrive explains {balance.waiting_ratio:.0%}",
+            f"the last one was {op}; {balance.per_step * 1000 / balance.step_ms:.0f} collectives a second",
+        ),
+        advice="put small tensors into one (flatten them, DDP does), reduce metrics every few steps, accumulate gradients with no_sync()",
+        group=balance.group,
+    )

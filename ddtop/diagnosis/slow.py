@@ -1,0 +1,202 @@
+"""Why a rank is slow: the cause that its numbers show beside those of the ranks that wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from ddtop.model.facts import RankFacts, Snapshot
+from ddtop.model.lateness import Late
+from ddtop.wire.records import ACTIVITIES, HostState
+from ddtop.wire.samples import Spot, by_function
+
+LOADER, GIL, GC, CPU, THROTTLED, MEMORY, PYTHON, UNKNOWN = (
+    "loader", "gil_held", "gc", "cpu", "throttled", "memory", "python", "unknown",
+)  # fmt: skip
+_PART = 0.5
+"""A cause explains at least this part of what the others wait."""
+_HELD_PART = 0.35
+"""... of a held GIL less: a look that comes in its last milliseconds is not late enough to tell."""
+_FAULTS_PER_S = 50.0
+"""Pages from a disk: a process in memory has next to none, one that swaps hundreds."""
+_SPOT_LEAST_RATIO = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """`word`: one of the above, `text`: after "it", a sentence's end, `advice`: what to do about it."""
+
+    word: str
+    text: str
+    advice: str
+
+
+def cause_of(rank: RankFacts, late: Late, snapshot: Snapshot) -> Cause:
+    """The first of the known causes that explains half of what the others wait."""
+    others = [snapshot.rank(number) for number in late.waiters]
+    share = late.share_ratio
+    host = host_of(rank, snapshot)
+    for found in (
+        _of_loader(rank, others, share),
+        _of_gc(rank, share),
+        _of_gil(rank, others, share),
+        _of_throttling(rank, share),
+        _of_cpu(rank, others, share, host),
+        _of_memory(rank, others, host),
+        _of_python(rank, others),
+    ):
+        if found is not None:
+            return found
+    advice = (
+        "look where it is, a few times: `ddtop stacks`, or py-spy top on its pid; compare its host with the others'"
+    )
+    return Cause(UNKNOWN, "is slow for a reason that is not measured", advice)
+
+
+def host_of(rank: RankFacts, snapshot: Snapshot) -> HostState | None:
+    """The host of that rank."""
+    return next((host for host in snapshot.hosts if host.host == rank.host), None)
+
+
+def flame(rank: RankFacts, most: int = 3) -> list[str]:
+    """`62% in Augment.rotate (aug.py:88)`: where its looks of the last half minute found it, most first."""
+    return [
+        f"{_share(spot, rank):.0%} in {_spot(spot)}"
+        for spot in by_function(rank.spots)[:most]
+        if _share(spot, rank) >= _SPOT_LEAST_RATIO
+    ]
+
+
+def _share(spot: Spot, rank: RankFacts) -> float:
+    return spot.samples / rank.spots_samples if rank.spots_samples else 0.0
+
+
+def _spot(spot: Spot) -> str:
+    # Of <locals> the innermost name is the one that is in the file.
+    return f"{spot.function.rpartition('<locals>.')[2]} ({spot.file.rpartition('/')[2]}:{spot.line})"
+
+
+def _of_loader(rank: RankFacts, others: Sequence[RankFacts], share: float) -> Cause | None:
+    own = _loading(rank)
+    if own - median(_loading(other) for other in others) < _PART * share:
+        return None
+    loader = rank.loader
+    setting = f" with num_workers={loader.workers}" if loader is not None else ""
+    text = f"waits {own:.0%} of the time for its DataLoader{setting}, the others less"
+    return Cause(LOADER, text, "give its loader more workers, or look at its data: `ddtop explain input-bound`")
+
+
+def _loading(rank: RankFacts) -> float:
+    if rank.loader_wait_ratio is not None:
+        return rank.loader_wait_ratio
+    return rank.activity_ratios[ACTIVITIES.index("loader")] if rank.activity_ratios else 0.0
+
+
+def _of_gc(rank: RankFacts, share: float) -> Cause | None:
+    ratio = rank.hold.gc_ratio if rank.hold is not None else 0.0
+    if ratio < _PART * share:
+        return None
+    text = f"spends {ratio:.0%} of the time in full garbage collections"
+    return Cause(
+        GC, text, "call gc.freeze() after start-up, gc.disable(), and gc.collect() at the same step on all ranks"
+    )
+
+
+def _of_gil(rank: RankFacts, others: Sequence[RankFacts], share: float) -> Cause | None:
+    own = _held(rank)
+    # A busy machine makes looks late on all ranks of a host, and a rank without a CPU.
+    if own - max(median(_held(other) for other in others), _delay(rank)) < _HELD_PART * share:
+        return None
+    spot = rank.hold.spot if rank.hold is not None else None
+    where = f", seen at {_spot(spot)}" if spot is not None else ""
+    text = f"runs C code that holds the GIL at {own:.0%} of the looks{where}"
+    advice = (
+        "that call computes outside Python: make it cheaper, move it into a DataLoader worker, or release the GIL in it"
+    )
+    return Cause(GIL, text, advice)
+
+
+def _held(rank: RankFacts) -> float:
+    return rank.hold.held_ratio if rank.hold is not None else 0.0
+
+
+def _of_throttling(rank: RankFacts, share: float) -> Cause | None:
+    ratio = rank.pressure.throttled_ratio if rank.pressure is not None else None
+    if ratio is None or ratio < _PART * share:
+        return None
+    load = rank.process.load if rank.process is not None else None
+    quota = f" of {load.quota_cores:g} cores" if load is not None and load.quota_cores else ""
+    text = f"is held by the CPU quota{quota} of its cgroup {ratio:.0%} of the time"
+    return Cause(THROTTLED, text, "raise the CPU limit of its container, or start fewer threads and workers in it")
+
+
+def _of_cpu(rank: RankFacts, others: Sequence[RankFacts], share: float, host: HostState | None) -> Cause | None:
+    delay = _delay(rank)
+    if delay - median(_delay(other) for other in others) < _PART * share:
+        return None
+    load = rank.process.load if rank.process is not None else None
+    parts = [f"waits {delay:.0%} of the time for a CPU"]
+    if load is not None and load.cpus_count and host is not None and load.cpus_count < host.cores:
+        parts.append(f"it may only use {'CPU' if load.cpus_count == 1 else 'CPUs'} {load.cpus}")
+    if host is not None and host.load is not None and host.load.runnable is not None:
+        parts.append(f"{host.load.runnable} threads want to run on {host.cores} cores of {host.host}")
+    if host is not None and host.load is not None and (host.load.steal_ratio or 0.0) > 0.05:
+        parts.append(f"the hypervisor takes {host.load.steal_ratio:.0%}")
+    return Cause(
+        CPU,
+        "; ".join(parts),
+        "see what else runs there (top -H), and give the rank cores of its own: OMP_NUM_THREADS, taskset, --cpus-per-task",
+    )
+
+
+def _delay(rank: RankFacts) -> float:
+    return (rank.pressure.delay_ratio or 0.0) if rank.pressure is not None else 0.0
+
+
+def _of_memory(rank: RankFacts, others: Sequence[RankFacts], host: HostState | None) -> Cause | None:
+    faults = _faults(rank)
+    if faults < _FAULTS_PER_S or faults < 4 * median(_faults(other) for other in others):
+        return None
+    text = f"reads {faults:.0f} pages a second back from disk: memory is short"
+    if host is not None and host.load is not None and host.load.memory_stall_ratio:
+        text += f" ({host.host} stalls {host.load.memory_stall_ratio:.0%} of the time for it)"
+    return Cause(
+        MEMORY, text, "free memory on that host, or take fewer workers and smaller caches there: `free -h`, `vmstat 1`"
+    )
+
+
+def _faults(rank: RankFacts) -> float:
+    return (rank.pressure.faults_per_s or 0.0) if rank.pressure is not None else 0.0
+
+
+def _of_python(rank: RankFacts, others: Sequence[RankFacts]) -> Cause | None:
+    """The function, or the line, at which it is more than the others are."""
+    found = [_more(spot, rank, others, whole=True) for spot in by_function(rank.spots)]
+    found += [_more(spot, rank, others, whole=False) for spot in rank.spots]
+    # A whole function says more than one of its lines, unless both kinds of ranks are in it.
+    more, own, theirs, spot = max(found, key=lambda one: one[0], default=(0.0, 0.0, 0.0, None))
+    if spot is None or more < _SPOT_LEAST_RATIO:
+        return None
+    beside = f", the others {theirs:.0%}" if any(other.spots_samples for other in others) else ""
+    text = f"is {own:.0%} of the time in {_spot(spot)}{beside}"
+    return Cause(PYTHON, text, f"look at {_spot(spot)}: what does this rank do there more, or longer, than the others?")
+
+
+def _more(
+    spot: Spot, rank: RankFacts, others: Sequence[RankFacts], whole: bool
+) -> tuple[float, float, float, Spot | None]:
+    """(by how much it is there more, its share, that of the others)."""
+    if spot.waits_on in ("collective", "p2p", "import"):
+        return 0.0, 0.0, 0.0, None
+    shares = [_same(spot, other, whole) for other in others if other.spots_samples]
+    own, theirs = _share(spot, rank), median(shares) if shares else 0.0
+    return own - theirs, own, theirs, spot
+
+
+def _same(spot: Spot, other: RankFacts, whole: bool) -> float:
+    return sum(
+        _share(one, other)
+        for one in other.spots
+        if (one.function, one.file) == (spot.function, spot.file) and (whole or one.line == spot.line)
+    )

@@ -1,0 +1,239 @@
+"""The end of a bridge that sits at the person: a program (ssh) whose stdin and stdout carry `wire.bridge` messages.
+
+Nothing here belongs to an event loop: a pipe that was opened before the screen is drawn is used by the screen's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from ddtop.wire import bridge
+from ddtop.wire.bridge import BridgeError, Frame, Incoming, Message
+
+READ_BYTES = 1 << 18
+FRAMES_KEPT = 100_000
+"""As many as a link over TCP keeps."""
+UNSENT_BYTES_MAX = 1 << 20
+WORDS_KEPT = 20
+"""Last lines of the program's stderr."""
+WORD_CHARACTERS_MAX = 300
+END_S, TERM_S = 0.5, 1.0
+
+
+class PipeError(ConnectionError):
+    """The program has ended, or what comes from it is no bridge. `code`: its exit status, None if it did not end."""
+
+    def __init__(self, text: str, code: int | None = None) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Pipe:
+    """A running program and the messages from and to it. One thread at a time.
+
+    `words`: the last lines that it said on stderr; `on_words` is told each of them until the bridge has greeted.
+
+    Raises (from the constructor):
+        OSError: there is no such program.
+    """
+
+    def __init__(self, command: Sequence[str], *, asks: bool, on_words: Callable[[str], None] = lambda _: None) -> None:
+        """`asks`: it may ask the person at the terminal for a password; else it gets a session without terminal."""
+        self._process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=not asks,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self._in = self._process.stdin.fileno()
+        self._out, self._err = self._process.stdout.fileno(), self._process.stderr.fileno()
+        for descriptor in (self._in, self._out, self._err):
+            os.set_blocking(descriptor, False)
+        self._open = {self._out, self._err}
+        self._incoming = Incoming(greeted=False)
+        self._frames: deque[bytes] = deque(maxlen=FRAMES_KEPT)
+        self._answers: deque[Message] = deque(maxlen=1000)
+        self._unsent = bytearray()
+        self._half_word = b""
+        self._on_words = on_words
+        self._failed: PipeError | None = None
+        self.words: deque[str] = deque(maxlen=WORDS_KEPT)
+
+    @property
+    def pid(self) -> int:
+        """Of the program that was started."""
+        return self._process.pid
+
+    async def greeted(self, seconds: float | None) -> bridge.Greeting:
+        """The bridge's greeting; None: wait for it as long as the program runs, a person may be typing a password.
+
+        Raises:
+            PipeError: it did not come.
+        """
+        until = None if seconds is None else time.monotonic() + seconds
+        while (greeting := self._incoming.greeting) is None:
+            await self._more(until)
+        return greeting
+
+    async def ask(self, message: Message, seconds: float) -> Message:
+        """Send a message, give the answer to it.
+
+        Raises:
+            PipeError: there is none.
+        """
+        self._answers.clear()
+        self.send(message)
+        return await self.answer(seconds)
+
+    async def answer(self, seconds: float) -> Message:
+        """The next message that is no frame.
+
+        Raises:
+            PipeError: there is none.
+        """
+        until = time.monotonic() + seconds
+        while not self._answers:
+            await self._more(until)
+        return self._answers.popleft()
+
+    async def frames(self, seconds: float) -> AsyncIterator[bytes]:
+        """The frames that come in during the next `seconds`.
+
+        Raises:
+            PipeError: no more will come.
+        """
+        until = time.monotonic() + seconds
+        while True:
+            while self._frames:
+                yield self._frames.popleft()
+            if time.monotonic() >= until:
+                return
+            with contextlib.suppress(asyncio.TimeoutError):
+                await self._wait(until)
+
+    def forget_frames(self) -> None:
+        """What came from a relay that is not asked any more."""
+        self._frames.clear()
+
+    def send(self, message: Message) -> None:
+        """Queue a message; dropped where the program does not take any."""
+        if len(self._unsent) < UNSENT_BYTES_MAX:
+            self._unsent += bridge.pack(message)
+        self._write()
+
+    def close(self) -> None:
+        """End the program: its stdin ends first, then it is told, then it is killed."""
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        self._open.clear()
+        self._failed = self._failed or PipeError("closed")
+        for seconds, end in ((END_S, self._process.terminate), (TERM_S, self._process.kill)):
+            try:
+                self._process.wait(seconds)
+                return
+            except subprocess.TimeoutExpired:
+                end()
+        self._process.wait()
+
+    async def _more(self, until: float | None) -> None:
+        try:
+            await self._wait(until)
+        except asyncio.TimeoutError:
+            raise PipeError("no answer came") from None
+
+    async def _wait(self, until: float | None) -> None:
+        """Until something has come.
+
+        Raises:
+            PipeError: nothing more will come.
+            asyncio.TimeoutError: nothing has.
+        """
+        if self._failed is not None:
+            raise self._failed
+        loop, came = asyncio.get_running_loop(), asyncio.Event()
+        for descriptor in self._open:
+            loop.add_reader(descriptor, came.set)
+        if self._unsent:
+            loop.add_writer(self._in, came.set)
+        try:
+            await asyncio.wait_for(came.wait(), None if until is None else max(until - time.monotonic(), 0))
+        finally:
+            for descriptor in self._open:
+                loop.remove_reader(descriptor)
+            loop.remove_writer(self._in)
+        self._write()
+        self._read()
+
+    def _write(self) -> None:
+        # A program that has ended is noticed by what can be read from it.
+        with contextlib.suppress(BlockingIOError, BrokenPipeError, ValueError):
+            while self._unsent and self._failed is None:
+                del self._unsent[: os.write(self._in, self._unsent)]
+
+    def _read(self) -> None:
+        if self._err in self._open:
+            self._take_words()
+        if self._out not in self._open:
+            return
+        try:
+            data = os.read(self._out, READ_BYTES)
+        except BlockingIOError:
+            return
+        if not data:
+            self._open.discard(self._out)
+            self._failed = self._ended()
+            return
+        try:
+            messages = self._incoming.feed(data)
+        except BridgeError as error:
+            self._failed = PipeError(f"it answers with {error}")
+            return
+        for message in messages:
+            if isinstance(message, Frame):
+                self._frames.append(message.data)
+            else:
+                self._answers.append(message)
+
+    def _take_words(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._err, READ_BYTES):
+                *lines, self._half_word = (self._half_word + data).split(b"\n")
+                self._half_word = self._half_word[:WORD_CHARACTERS_MAX]
+                for line in lines:
+                    self._take_line(line)
+            self._open.discard(self._err)
+            if self._half_word:
+                self._take_line(self._half_word)
+                self._half_word = b""
+
+    def _take_line(self, line: bytes) -> None:
+        text = line.rstrip().decode(errors="replace")[:WORD_CHARACTERS_MAX].replace("\t", " ")
+        # Another host's bytes on this terminal: no escape sequences.
+        text = "".join(character if character.isprintable() else "?" for character in text)
+        if text.strip():
+            self.words.append(text)
+            if self._incoming.greeting is None:
+                self._on_words(text)
+
+    def _ended(self) -> PipeError:
+        """Its stdout has ended, so it will; what it says last on stderr is waited for."""
+        try:
+            code = self._process.wait(TERM_S)
+        except subprocess.TimeoutExpired:
+            return PipeError("it has closed its output")
+        if self._err in self._open:
+            self._take_words()
+        return PipeError(f"it ended with exit code {code}", code)

@@ -1,0 +1,271 @@
+"""What NVIDIA's driver says of the cards, through NVML. Every call may fail by itself: what a card does not tell is None.
+
+The library is handed in, so that a double can stand for it. What changes by the second is asked at every sample, processes every
+few, states of links and memory rarely: a call costs 10 to 100 us, that for processes milliseconds.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ddtop.wire.gpu import Gpu, GpuProcess
+
+PROCESSES_EVERY_S, SLOWLY_EVERY_S = 5.0, 30.0
+PROCESSES_MAX = 32
+"""Processes told of a card; an MPS server can have more clients."""
+_BITS = {
+    0x8: "hw_slowdown",
+    0x40: "hw_thermal",
+    0x80: "hw_power_brake",
+    0x20: "sw_thermal",
+    0x4: "sw_power_cap",
+    0x10: "sync_boost",
+    0x2: "app_clocks",
+}
+_DEVICES = (Path("/dev/nvidiactl"), Path("/proc/driver/nvidia/version"), Path("/dev/dxg"))
+NO_DRIVER = "no NVIDIA driver"
+
+
+class NvmlError(Exception):
+    """The driver cannot be asked; the text says why."""
+
+
+class _LostError(Exception):
+    """The card answers no more."""
+
+
+def driver_is_there() -> bool:
+    """Whether this host (or container) has an NVIDIA driver at all: three looks at files, nothing is loaded."""
+    return any(path.exists() for path in _DEVICES)
+
+
+def library() -> Any:
+    """The pynvml module; only where there is a driver: it is eight thousand lines.
+
+    Raises:
+        NvmlError: it is not installed.
+    """
+    try:
+        import pynvml
+    except ImportError as error:
+        raise NvmlError(f"nvidia-ml-py is not installed ({error})") from None
+    return pynvml
+
+
+class Nvml:
+    """A session with the driver. One thread; each call may stand for as long as the driver does.
+
+    Raises:
+        NvmlError: there is no driver, or it does not fit the library.
+    """
+
+    def __init__(self, nv: Any) -> None:
+        self._nv = nv
+        try:
+            nv.nvmlInit()
+        except nv.NVMLError as error:
+            raise NvmlError(f"{NO_DRIVER} ({error})") from None
+        self._unsupported: set[tuple[str, str]] = set()
+        self._seen: dict[int, Gpu] = {}
+        self._rare: dict[str, Gpu] = {}
+        self._held: dict[str, tuple[GpuProcess, ...] | None] = {}
+        self._processes_at = self._slowly_at = float("-inf")
+        driver = self._ask("", "nvmlSystemGetDriverVersion")
+        self.driver = _text(driver) if driver is not None else None
+
+    def handles(self) -> list[Any]:
+        """The cards' handles, those that are lost left out."""
+        found = []
+        for index in range(self._count()):
+            try:
+                found.append(self._nv.nvmlDeviceGetHandleByIndex(index))
+            except self._nv.NVMLError:
+                continue
+        return found
+
+    def sample(self, now_s: float | None = None) -> tuple[Gpu, ...]:
+        """All cards and their MIG instances now. `now_s`: monotonic.
+
+        Raises:
+            NvmlError: the session is gone (the driver was unloaded).
+        """
+        now_s = time.monotonic() if now_s is None else now_s
+        processes = now_s - self._processes_at >= PROCESSES_EVERY_S
+        slowly = now_s - self._slowly_at >= SLOWLY_EVERY_S
+        if processes:
+            self._processes_at = now_s
+        if slowly:
+            self._slowly_at = now_s
+        found: list[Gpu] = []
+        for index in range(self._count()):
+            try:
+                cards = self._card(index, processes, slowly)
+            except _LostError:
+                known = self._seen.get(index, Gpu(index, f"lost-{index}"))
+                lost = Gpu(index, known.uuid, name=known.name, pci=known.pci, total_bytes=known.total_bytes, lost=True)
+                cards = [lost]
+            if cards:
+                self._seen[index] = cards[0]
+            found += cards
+        return tuple(found)
+
+    def _count(self) -> int:
+        try:
+            return int(self._nv.nvmlDeviceGetCount())
+        except self._nv.NVMLError as error:
+            raise NvmlError(f"the driver does not answer ({error})") from None
+
+    def _ask(self, uuid: str, name: str, *arguments: Any) -> Any:
+        """The answer of a call; None where card, driver or library do not have it."""
+        if (uuid, name) in self._unsupported:
+            return None
+        call = getattr(self._nv, name, None)
+        if call is None:
+            return None
+        try:
+            return call(*arguments)
+        except self._nv.NVMLError as error:
+            code = getattr(error, "value", None)
+            if code in (self._nv.NVML_ERROR_GPU_IS_LOST, self._nv.NVML_ERROR_RESET_REQUIRED):
+                raise _LostError from None
+            if code in (self._nv.NVML_ERROR_NOT_SUPPORTED, self._nv.NVML_ERROR_FUNCTION_NOT_FOUND):
+                self._unsupported.add((uuid, name))
+            return None
+
+    def _card(self, index: int, processes: bool, slowly: bool) -> list[Gpu]:
+        handle = self._ask("", "nvmlDeviceGetHandleByIndex", index)
+        if handle is None:
+            # Not this container's, or not this job's by its cgroup.
+            return []
+        uuid = _text(self._ask("", "nvmlDeviceGetUUID", handle) or f"unknown-{index}")
+        if slowly or uuid not in self._rare:
+            self._rare[uuid] = self._slowly(index, uuid, handle)
+        if processes or uuid not in self._held:
+            self._held[uuid] = self._processes(uuid, handle)
+        nv, rare = self._nv, self._rare[uuid]
+        util = self._ask(uuid, "nvmlDeviceGetUtilizationRates", handle)
+        used, total = self._memory(uuid, handle)
+        power = self._ask(uuid, "nvmlDeviceGetPowerUsage", handle)
+        card = msgspec.structs.replace(
+            rare,
+            util_ratio=util.gpu / 100 if util is not None else None,
+            memory_util_ratio=util.memory / 100 if util is not None else None,
+            used_bytes=used,
+            total_bytes=total,
+            processes=self._held[uuid],
+            sm_mhz=self._ask(uuid, "nvmlDeviceGetClockInfo", handle, nv.NVML_CLOCK_SM),
+            memory_mhz=self._ask(uuid, "nvmlDeviceGetClockInfo", handle, nv.NVML_CLOCK_MEM),
+            power_watts=power / 1000 if power is not None else None,
+            celsius=self._ask(uuid, "nvmlDeviceGetTemperature", handle, nv.NVML_TEMPERATURE_GPU),
+            throttle=self._throttle(uuid, handle),
+        )
+        return [card, *(self._instances(card, handle, processes) if rare.mig else ())]
+
+    def _instances(self, card: Gpu, handle: Any, processes: bool) -> list[Gpu]:
+        """The MIG instances of a card: they have memory of their own, clocks and power are the card's."""
+        found = []
+        for number in range(self._ask(card.uuid, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
+            part = self._ask("", "nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
+            if part is None:
+                continue
+            uuid = _text(self._ask("", "nvmlDeviceGetUUID", part) or f"{card.uuid}/{number}")
+            used, total = self._memory(uuid, part)
+            if processes or uuid not in self._held:
+                self._held[uuid] = self._processes(uuid, part)
+            name = _text(self._ask("", "nvmlDeviceGetName", part) or card.name)
+            found.append(
+                Gpu(
+                    card.index,
+                    uuid,
+                    None,
+                    used,
+                    total,
+                    name,
+                    processes=self._held[uuid],
+                    parent=card.uuid,
+                    exclusive=False,
+                )
+            )
+        return found
+
+    def _memory(self, uuid: str, handle: Any) -> tuple[int | None, int | None]:
+        """(used, total) as nvidia-smi has them: what the driver keeps for itself is not used."""
+        version = getattr(self._nv, "nvmlMemory_v2", None)
+        memory = self._ask(uuid, "nvmlDeviceGetMemoryInfo", handle, version) if version is not None else None
+        if memory is None:
+            # The call is marked as unsupported by then: an older driver has the older struct only.
+            self._unsupported.discard((uuid, "nvmlDeviceGetMemoryInfo"))
+            memory = self._ask(uuid, "nvmlDeviceGetMemoryInfo", handle)
+        return (int(memory.used), int(memory.total)) if memory is not None else (None, None)
+
+    def _throttle(self, uuid: str, handle: Any) -> tuple[str, ...] | None:
+        bits = self._ask(uuid, "nvmlDeviceGetCurrentClocksEventReasons", handle)
+        if bits is None:
+            bits = self._ask(uuid, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+        return tuple(word for bit, word in _BITS.items() if bits & bit) if bits is not None else None
+
+    def _processes(self, uuid: str, handle: Any) -> tuple[GpuProcess, ...] | None:
+        computing = self._ask(uuid, "nvmlDeviceGetComputeRunningProcesses", handle)
+        if computing is None:
+            return None
+        found: dict[int, int | None] = {}
+        for one in (*computing, *(self._ask(uuid, "nvmlDeviceGetGraphicsRunningProcesses", handle) or ())):
+            used = one.usedGpuMemory
+            used = int(used) if isinstance(used, int) and 0 <= used < 1 << 62 else None
+            known = found.get(int(one.pid))
+            found[int(one.pid)] = max(known, used) if known is not None and used is not None else used or known
+        most = sorted(found.items(), key=lambda item: (-(item[1] or 0), item[0]))[:PROCESSES_MAX]
+        return tuple(GpuProcess(pid, used) for pid, used in most)
+
+    def _slowly(self, index: int, uuid: str, handle: Any) -> Gpu:
+        nv = self._nv
+        rows = self._ask(uuid, "nvmlDeviceGetRemappedRows", handle)
+        power = self._ask(uuid, "nvmlDeviceGetEnforcedPowerLimit", handle)
+        mig = self._ask(uuid, "nvmlDeviceGetMigMode", handle)
+        mode = self._ask(uuid, "nvmlDeviceGetComputeMode", handle)
+        pci = self._ask(uuid, "nvmlDeviceGetPciInfo", handle)
+        links, links_total = self._links(uuid, handle)
+        return Gpu(
+            index,
+            uuid,
+            name=_text(self._ask(uuid, "nvmlDeviceGetName", handle) or ""),
+            pci=_text(pci.busId).lower().partition(".")[0] if pci is not None else None,
+            sm_max_mhz=self._ask(uuid, "nvmlDeviceGetMaxClockInfo", handle, nv.NVML_CLOCK_SM),
+            memory_max_mhz=self._ask(uuid, "nvmlDeviceGetMaxClockInfo", handle, nv.NVML_CLOCK_MEM),
+            power_cap_watts=power / 1000 if power is not None else None,
+            ecc_uncorrected=self._ask(
+                uuid,
+                "nvmlDeviceGetTotalEccErrors",
+                handle,
+                nv.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+                nv.NVML_VOLATILE_ECC,
+            ),
+            remapped_rows=int(rows[1]) if rows is not None else None,
+            remap_pending=bool(rows[2]) if rows is not None else None,
+            remap_failed=bool(rows[3]) if rows is not None else None,
+            pcie_generation=self._ask(uuid, "nvmlDeviceGetCurrPcieLinkGeneration", handle),
+            pcie_generation_max=self._ask(uuid, "nvmlDeviceGetMaxPcieLinkGeneration", handle),
+            pcie_width=self._ask(uuid, "nvmlDeviceGetCurrPcieLinkWidth", handle),
+            pcie_width_max=self._ask(uuid, "nvmlDeviceGetMaxPcieLinkWidth", handle),
+            nvlinks=links,
+            nvlinks_total=links_total,
+            mig=bool(mig[0]) if mig is not None else None,
+            exclusive=mode == nv.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS if mode is not None else None,
+        )
+
+    def _links(self, uuid: str, handle: Any) -> tuple[int | None, int | None]:
+        states = []
+        for link in range(getattr(self._nv, "NVML_NVLINK_MAX_LINKS", 18)):
+            state = self._ask(uuid, "nvmlDeviceGetNvLinkState", handle, link)
+            if state is None:
+                break
+            states.append(bool(state))
+        return (sum(states), len(states)) if states else (None, None)
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

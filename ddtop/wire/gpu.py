@@ -1,0 +1,138 @@
+"""What travels of GPUs: a card as NVML has it, what torch says of it from inside a rank, what NCCL says of its ranks."""
+
+from __future__ import annotations
+
+import msgspec
+
+THROTTLES = ("hw_slowdown", "hw_thermal", "hw_power_brake", "sw_thermal", "sw_power_cap", "sync_boost", "app_clocks")
+"""Why a card's clocks are held down; `Gpu.throttle` has some of these. Idle is none."""
+
+
+class GpuProcess(msgspec.Struct, frozen=True, array_like=True):
+    """A process that has memory or a context on a card.
+
+    `rank`: it is that rank of the job, or a child of it. `local`: a process with this pid is there for the relay; False: NVML
+    counts in another pid namespace (a container), and nothing can be said of whose it is. `orphan`: its parent has ended.
+    """
+
+    pid: int
+    used_bytes: int | None = None
+    rank: int | None = None
+    local: bool = True
+    user: str | None = None
+    command: str | None = None
+    orphan: bool = False
+
+
+class Xid(msgspec.Struct, frozen=True, array_like=True):
+    """An error that the driver reported while the relay listened. Check: `dmesg | grep -i xid`."""
+
+    code: int
+    unix_ns: int
+
+
+class Gpu(msgspec.Struct, frozen=True, array_like=True):
+    """One card, or one MIG instance (`parent` is the card's uuid then), as NVML has it; None: it does not tell.
+
+    `index` is NVML's, in the order of PCI addresses. `util_ratio`: share of the last sample period in which some kernel ran, a
+    kernel of NCCL that waits included. `throttle`: of THROTTLES. `ecc_uncorrected`: since the driver was loaded.
+    `remapped_rows`: of memory, for uncorrectable errors; `remap_failed`, `remap_pending` (a reset is wanted).
+    `nvlinks`: active ones, of `nvlinks_total`. `exclusive`: only one process may have a context. `lost`: it answers no more.
+    """
+
+    index: int
+    uuid: str
+    util_ratio: float | None = None
+    used_bytes: int | None = None
+    total_bytes: int | None = None
+    name: str = ""
+    pci: str | None = None
+    processes: tuple[GpuProcess, ...] | None = None
+    memory_util_ratio: float | None = None
+    sm_mhz: int | None = None
+    sm_max_mhz: int | None = None
+    memory_mhz: int | None = None
+    memory_max_mhz: int | None = None
+    power_watts: float | None = None
+    power_cap_watts: float | None = None
+    celsius: int | None = None
+    throttle: tuple[str, ...] | None = None
+    ecc_uncorrected: int | None = None
+    remapped_rows: int | None = None
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    pcie_generation: int | None = None
+    pcie_generation_max: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    nvlinks: int | None = None
+    nvlinks_total: int | None = None
+    xids: tuple[Xid, ...] = ()
+    mig: bool | None = None
+    parent: str | None = None
+    exclusive: bool | None = None
+    lost: bool = False
+
+
+class GpuWatch(msgspec.Struct, frozen=True, array_like=True):
+    """How the relay fares with the driver. `age_ms`: of the numbers in `HostState.gpus`; it grows while the driver does not
+    answer. `why`: there is a driver, and it cannot be asked."""
+
+    age_ms: int | None = None
+    driver: str | None = None
+    why: str | None = None
+    cost_ns: int | None = None
+
+
+class CudaState(msgspec.Struct, frozen=True, array_like=True):
+    """What torch says of its own device in a rank, once the program has initialised CUDA.
+
+    `uuid` as NVML has it but without the "GPU-" or "MIG-" before it, `pci` as `Gpu.pci`; `index` is torch's, among the visible
+    ones. `retries`: how often memory had to be given back and asked for again (fragmentation), `ooms`: how often that failed.
+    """
+
+    index: int
+    uuid: str | None = None
+    pci: str | None = None
+    total_bytes: int | None = None
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    allocated_peak_bytes: int | None = None
+    retries: int | None = None
+    ooms: int | None = None
+    nccl: str | None = None
+
+
+class RasRank(msgspec.Struct, frozen=True, array_like=True):
+    """One rank of a communicator as NCCL's status service has it. `number` is its number in the communicator.
+
+    `state`: ok, init, error, abort, finalize, missing, unresponsive or dead. `counts`: launches of each kind of collective.
+    """
+
+    number: int
+    host: str
+    pid: int
+    state: str = "ok"
+    gpu: int | None = None
+    counts: dict[str, int] = {}
+
+
+class Communicator(msgspec.Struct, frozen=True, array_like=True):
+    """One communicator of NCCL. `ranks`: all of its ranks where the answer was JSON; of the older text only those that stand out."""
+
+    name: str
+    size: int
+    ranks: tuple[RasRank, ...] = ()
+    missing: int | None = None
+    state: str = "ok"
+    problems: tuple[str, ...] = ()
+
+
+class RasAnswer(msgspec.Struct, frozen=True, array_like=True):
+    """The answer of NCCL's status service, or why there is none (`why`). `took_ms`: how long it took."""
+
+    communicators: tuple[Communicator, ...] = ()
+    nccl: str | None = None
+    why: str | None = None
+    took_ms: int | None = None
+    text: bool = False

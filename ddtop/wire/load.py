@@ -1,0 +1,58 @@
+"""How loaded a host is, and what its load does to one process: parts of records, said by the relay. All from /proc."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Disk(msgspec.Struct, frozen=True, array_like=True):
+    """A file system that the job uses; `path` is where it uses it, `uses` for what ("cwd", "TMPDIR", "shm").
+
+    `free_bytes` is what a process that is not root may still write. `read_only` ones are not looked at.
+    """
+
+    path: str
+    uses: str
+    total_bytes: int
+    free_bytes: int
+    inodes: int = 0
+    inodes_free: int = 0
+
+
+class HostLoad(msgspec.Struct, frozen=True, array_like=True):
+    """One host. `runnable`: threads that run or want to (procs_running of /proc/stat), the relay's own left out.
+
+    `steal_ratio`: share of the CPUs' time that the hypervisor gave to others, since the last look. `*_stall_ratio`: share
+    of the last ten seconds in which some thread waited for it (/proc/pressure/*: some avg10), None on kernels without.
+    `swapped_pages` only grows: pages in and out.
+    """
+
+    runnable: int | None = None
+    steal_ratio: float | None = None
+    cpu_stall_ratio: float | None = None
+    memory_stall_ratio: float | None = None
+    io_stall_ratio: float | None = None
+    swapped_pages: int | None = None
+    disks: tuple[Disk, ...] = ()
+
+
+class ProcessLoad(msgspec.Struct, frozen=True, array_like=True):
+    """One rank's process. `run_delay_ns` and `ran_ns` of the main thread only grow: ready but without a CPU, and running
+    (/proc/PID/task/PID/schedstat). `major_faults` only grows: pages that had to come from a disk.
+
+    `cpus`: those that it may use, as the kernel writes them ("0-3"), `cpus_count` how many. `quota_cores`: its cgroup's
+    limit, None without one; `throttled_ns` only grows. `memory_limit_bytes`, `memory_used_bytes` are of its cgroup, what the
+    kernel could drop at once left out. `files`, `files_limit`: open descriptors, and how many it may have.
+    """
+
+    run_delay_ns: int | None = None
+    ran_ns: int | None = None
+    major_faults: int | None = None
+    cpus: str | None = None
+    cpus_count: int | None = None
+    quota_cores: float | None = None
+    throttled_ns: int | None = None
+    memory_limit_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    files: int | None = None
+    files_limit: int | None = None

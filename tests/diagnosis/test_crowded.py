@@ -1,0 +1,188 @@
+"""Hosts and ranks that run out of something: CPUs, memory, descriptors, disk."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddtop.wire.load import Disk, HostLoad, ProcessLoad
+from tests.jobs import SECOND, FakeJob
+
+GIB = 1 << 30
+
+
+def loaded(job, seconds, **per_s):
+    """Time passes; counters of `ProcessLoad` grow so fast on all ranks, other fields stand."""
+    grow = {name: value for name, value in per_s.items() if name.endswith("_ns")}
+    rest = {name: value for name, value in per_s.items() if name not in grow}
+    for _ in range(round(seconds)):
+        job.told_s = getattr(job, "told_s", 0) + 1
+        counters = {name: round(value * job.told_s * SECOND) for name, value in grow.items()}
+        for rank in job.ranks:
+            rank.seen_outside = {"load": ProcessLoad(**counters, **rest)}
+        job.trains(1)
+
+
+def said(job):
+    return [(kind, ranks) for _, kind, ranks in job.kinds()]
+
+
+# -- cpu-oversubscribed
+
+
+def test_ranks_that_have_no_cpu_half_of_the_time_share_too_few_of_them():
+    job = FakeJob(4)
+    job.host_says = {"load": HostLoad(runnable=9)}
+    loaded(job, 40, run_delay_ns=0.55)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "cpu-oversubscribed", (0, 1, 2, 3))
+    assert finding.summary == "ranks 0-3 of node0 wait 55% of the time for a CPU: 4 cores for 4 ranks with 32 threads"
+    assert "node0: 9 threads ran or wanted to at the last look, on 4 cores" in finding.evidence
+
+
+def test_ranks_that_are_pinned_to_the_same_cpus_are_told_so():
+    job = FakeJob(4)
+    loaded(job, 40, run_delay_ns=0.7, cpus="2", cpus_count=1)
+
+    assert job.finding().summary.endswith("all of them may only use CPU 2, of 4 cores")
+
+
+def test_a_quota_that_holds_the_ranks_is_named():
+    job = FakeJob(4)
+    loaded(job, 40, throttled_ns=0.4, quota_cores=2.0)
+
+    assert job.finding().summary == (
+        "ranks 0-3 of node0 are held by a CPU quota 40% of the time: more threads run than its cgroup's quota pays for"
+    )
+
+
+def test_a_host_that_is_busy_now_and_then_is_not_crowded():
+    job = FakeJob(4)
+    loaded(job, 60, run_delay_ns=0.2, throttled_ns=0.02)
+
+    assert job.ever() == []
+
+
+def test_start_up_may_be_crowded():
+    job = FakeJob(4)
+    for rank in job.ranks:
+        rank.phase = "starting"
+    loaded(job, 60, run_delay_ns=0.8)
+
+    assert [kind for _, kind, _ in job.ever()] == []
+
+
+def test_one_rank_without_a_cpu_is_not_a_crowded_host():
+    job = FakeJob(4)
+    for second in range(40):
+        job.ranks[1].seen_outside = {"load": ProcessLoad(run_delay_ns=round(0.9 * second * SECOND))}
+        for rank in (0, 2, 3):
+            job.ranks[rank].seen_outside = {"load": ProcessLoad(run_delay_ns=0)}
+        job.trains(1)
+
+    assert job.ever() == []
+
+
+# -- memory-pressure
+
+
+def test_a_host_without_memory_names_its_ranks_and_the_largest():
+    job = FakeJob(2)
+    job.host_says = {"memory_total_bytes": 64 * GIB, "memory_available_bytes": GIB}
+    job.trains(10)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "memory-pressure", (0, 1))
+    assert finding.summary == "node0 has 1.0 GiB of 64.0 GiB of its memory left"
+    assert finding.evidence[0] == "rank 0 (pid 4800): 1.0 GiB resident"
+
+
+@pytest.mark.parametrize(
+    ("says", "words"),
+    [
+        ({"shm_total_bytes": 64 << 20, "shm_free_bytes": 1 << 20}, "/dev/shm of node0 has 1.0 MiB of 64.0 MiB left"),
+        ({"load": HostLoad(memory_stall_ratio=0.4)}, "node0 waits 40% of the time for memory (reclaim or swap)"),
+    ],
+)
+def test_what_else_of_a_host_is_short(says, words):
+    job = FakeJob(2)
+    job.host_says = says
+    job.trains(10)
+
+    assert job.finding().summary == words
+
+
+def test_a_rank_near_the_limit_of_its_own_cgroup_is_named_alone():
+    job = FakeJob(3)
+    job.ranks[2].seen_outside = {
+        "load": ProcessLoad(memory_limit_bytes=8 * GIB, memory_used_bytes=8 * GIB - (100 << 20))
+    }
+    job.trains(10)
+
+    assert job.finding().ranks == (2,)
+    assert "the cgroup of rank 2 uses 7.9 GiB of 8.0 GiB" in job.finding().summary
+
+
+def test_a_rank_that_has_nearly_all_its_descriptors_open_is_named():
+    job = FakeJob(3)
+    job.ranks[0].seen_outside = {"load": ProcessLoad(files=1001, files_limit=1024)}
+    job.trains(10)
+
+    assert job.finding().summary == "rank 0 has 1,001 of at most 1,024 descriptors open"
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        {"memory_total_bytes": 1024 * GIB, "memory_available_bytes": 30 * GIB},
+        {"memory_total_bytes": 16 * GIB, "memory_available_bytes": 2 * GIB},
+        {"shm_total_bytes": 64 << 20, "shm_free_bytes": 40 << 20},
+        {"shm_total_bytes": 0, "shm_free_bytes": 0},
+        {"load": HostLoad(memory_stall_ratio=0.05)},
+        {"load": HostLoad(disks=(Disk("/", "cwd", 1000 * GIB, 10 * GIB),))},
+        {"load": HostLoad(disks=(Disk("/tmp", "TMPDIR", GIB, GIB // 2, 0, 0),))},
+        {"load": HostLoad(disks=(Disk("/dev/shm", "shm", GIB, 0),))},
+    ],
+)
+def test_what_is_low_and_yet_enough_is_no_news(says):
+    job = FakeJob(2)
+    job.host_says = says
+    job.trains(10)
+
+    assert job.ever() == []
+
+
+# -- disk-full
+
+
+def test_a_full_disk_is_named_with_what_it_is_used_for():
+    job = FakeJob(2)
+    job.host_says = {"load": HostLoad(disks=(Disk("/scratch", "cwd", 1000 * GIB, GIB),))}
+    job.trains(10)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "disk-full", (0, 1))
+    assert (
+        finding.summary
+        == "the disk of /scratch on node0 has 1.0 GiB of 1000.0 GiB left (the working folder of ranks 0,1)"
+    )
+
+
+def test_a_disk_without_inodes_is_full_too():
+    job = FakeJob(2)
+    job.host_says = {"load": HostLoad(disks=(Disk("/tmp", "TMPDIR", 100 * GIB, 50 * GIB, 1_000_000, 12),))}
+    job.trains(10)
+
+    assert "has room for 12 more files (its TMPDIR of ranks 0,1)" in job.finding().summary
+
+
+def test_two_full_disks_are_two_findings():
+    job = FakeJob(2)
+    disks = (Disk("/a", "cwd", 1000 * GIB, 0), Disk("/b", "TMPDIR", 1000 * GIB, 0))
+    job.host_says = {"load": HostLoad(disks=disks)}
+    job.trains(10)
+
+    assert said(job) == [("disk-full", (0, 1)), ("disk-full", (0, 1))]

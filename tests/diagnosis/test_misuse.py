@@ -1,0 +1,146 @@
+"""Wrong use seen in passing: samplers, epochs, backends, many small collectives."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddtop.wire.loader import Feed, Loader
+from ddtop.wire.records import Arrivals
+from ddtop.wire.samples import REDUCING, SYMMETRIC, arrivals_of
+from tests.arriving import entered
+from tests.jobs import WORLD, FakeJob
+
+PLAIN = {"sampler": "RandomSampler", "batch_sampler": "BatchSampler", "dataset": "Rows", "plain": True, "length": 4096}
+SHUFFLED = {
+    "sampler": "DistributedSampler",
+    "batch_sampler": "BatchSampler",
+    "dataset": "Rows",
+    "plain": False,
+    "epoch": 0,
+}
+
+
+def fed(ranks=4, **feed):
+    """A job whose ranks train from such a loader; values in a list are one a rank."""
+    job = FakeJob(ranks)
+    for rank in job.ranks:
+        own = {name: value[rank.number] if isinstance(value, list) else value for name, value in feed.items()}
+        rank.loader = Loader(2, 4, 4, 2, feed=Feed(**({"steps": 100, "group": WORLD, "first": "ab"} | own)))
+    return job
+
+
+def test_ranks_that_all_read_the_whole_dataset_are_told():
+    job = fed(**PLAIN)
+    job.trains(10)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "sampler-not-distributed", (0, 1, 2, 3))
+    assert finding.summary == (
+        "ranks 0-3 all read the whole of the same Rows (4,096 samples) by a RandomSampler: each epoch takes 4 times as long "
+        "as it should"
+    )
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"first": ["a", "b", "c", "d"]},
+        {"length": [1024, 1024, 1024, 1000]},
+        {"dataset": ["A", "B", "A", "A"]},
+        {"plain": False},
+        {"length": None},
+        {"steps": 3},
+        {"steps": [100, 100, 100, 0]},
+        {"group": None},
+        {"group": "tp"},
+    ],
+    ids=str,
+)
+def test_shards_other_samplers_validation_and_other_groups_are_left_in_peace(other):
+    job = fed(**(PLAIN | other))
+    job.trains(10)
+
+    assert job.ever() == []
+
+
+def test_tensor_parallel_ranks_read_the_same_data_by_design():
+    """Gradients are averaged among ranks 0 and 2, and among 1 and 3: each pair has a part of its own."""
+    job = fed(**PLAIN, group=["a", "b", "a", "b"], first=["x", "x", "y", "y"])
+    job.new_group("a", 0, 2)
+    job.new_group("b", 1, 3)
+    job.trains(10)
+
+    assert job.ever() == []
+
+
+def test_a_second_epoch_in_the_same_order_is_told():
+    job = fed(**SHUFFLED, epochs=2, same_epoch=True)
+    job.trains(10)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "epoch-not-set", (0, 1, 2, 3))
+    assert "in pass 2 over the data, and the DistributedSampler still has epoch 0" in finding.summary
+
+
+@pytest.mark.parametrize(
+    "other", [{"epochs": 1}, {"epochs": 5, "epoch": 4}, {"epochs": 2, "same_epoch": True, "steps": 2}]
+)
+def test_a_first_epoch_or_one_that_was_set_is_left_in_peace(other):
+    job = fed(**(SHUFFLED | other))
+    job.trains(10)
+
+    assert job.ever() == []
+
+
+def test_nccl_without_a_gpu_is_the_wrong_backend_and_the_crash_stands_first():
+    job = FakeJob(2)
+    job.trains(2)
+    for rank in job.ranks:
+        rank.raises("RuntimeError", "Distributed package doesn't have NCCL built in")
+        rank.ends(1)
+    job.passes(3)
+
+    assert [kind for _, kind, _ in job.kinds()] == ["rank-crashed", "wrong-backend"]
+
+
+# -- sync-bound
+
+
+def communicating(waits, per_step=20, step_ms=50.0, lateness_ms=0.0, says=None, kind=REDUCING):
+    """A job whose ranks are in collectives so much of their time, and say once when they put them in."""
+    job = FakeJob(4)
+    for rank in job.ranks:
+        rank.waits_share, rank.says = waits, says or {}
+    job.trains(12)
+    each = step_ms / per_step
+    times = entered(4, 40 * per_step, lambda rank, number: (rank * 7 + number * 3) % 4 * lateness_ms, each)
+    for rank, one in zip(job.ranks, times, strict=True):
+        record = arrivals_of(WORLD, {seq: (at, kind) for seq, (at, _) in one.items()})
+        job.say(Arrivals("r1", (record,), 40), rank)
+    job.trains(2)
+    return job
+
+
+def test_many_small_collectives_a_step_are_sync_bound():
+    finding = communicating(0.8).finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "sync-bound", (0, 1, 2, 3))
+    assert finding.summary == (
+        "ranks 0-3 spend 80% of the time in communication: 20 collectives of default_pg in each step of 50 ms"
+    )
+
+
+def test_waiting_for_each_other_is_not_communication():
+    """Lengths that vary: another rank is the last each time."""
+    assert communicating(0.8, lateness_ms=4.0).ever() == []
+
+
+@pytest.mark.parametrize("more", [{"per_step": 2}, {"waits": 0.3}, {"kind": SYMMETRIC}])
+def test_few_collectives_little_time_in_them_and_sharded_layers_are_what_training_costs(more):
+    assert communicating(**({"waits": 0.8} | more)).ever() == []
+
+
+def test_a_loop_that_makes_no_steps_is_not_judged():
+    assert communicating(0.8, says={"step_ms": None}).ever() == []
