@@ -16,28 +16,71 @@ from ddtop.cli.jobs import USAGE, CommandError
 JOB = click.argument("job", required=False)
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Machine-readable output, stable and versioned.")
 WAIT = click.option("--wait", is_flag=True, help="Wait for a job that has not shown up yet.")
+READONLY = click.option("--readonly", is_flag=True, help="No key may act on the job.")
 WAIT_S = 3600.0
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(ddtop.__version__, prog_name="ddtop")
+@click.option(
+    "--sim", "ranks", metavar="N", help="The dashboard on N simulated ranks, 1 to 65536, that get into trouble."
+)
+@click.option("--scenario", metavar="NAME", help="With --sim: tour (the default), healthy, or the kind of one finding.")
+@click.option("--seed", type=int, help="With --sim: another job of the same kind.")
+@READONLY
 @click.pass_context
-def cli(context: click.Context) -> None:
+def cli(context: click.Context, ranks: str | None, scenario: str | None, seed: int | None, readonly: bool) -> None:
     """top for distributed training: which rank is at fault, where it is instead, who waits for it.
 
     Start a job with DDTOP=1 in its environment, then type ddtop.
     """
+    if ranks is None and (scenario is not None or seed is not None):
+        raise CommandError("ddtop: --scenario and --seed say what becomes of a simulated job: give --sim N too", USAGE)
+    if ranks is not None:
+        if context.invoked_subcommand is not None:
+            raise CommandError("ddtop: --sim N stands alone: there is no such job for a command to look at", USAGE)
+        from ddtop.cli import simulating
+
+        simulating.simulate(ranks, scenario, seed or 0, readonly)
+        return
     if context.invoked_subcommand is None:
-        context.invoke(attach, job=None, wait=False, readonly=False, pids=None)
+        context.invoke(attach, job=None, wait=False, readonly=readonly, pids=None)
+    elif readonly:
+        raise CommandError("ddtop: --readonly goes behind the command: ddtop attach --readonly", USAGE)
 
 
 @cli.command()
 @JOB
 @WAIT
-@click.option("--readonly", is_flag=True, help="No key may act on the job.")
+@READONLY
 @click.option("--pid", "pids", help="Processes that were started without DDTOP, from outside: 4711,4712")
-def attach(job: str | None, wait: bool, readonly: bool, pids: str | None) -> None:
+@click.option(
+    "--ssh", "host", metavar="HOST", help="A job on that host, through ssh; nothing but ddtop is needed there."
+)
+@click.option("--remote", metavar="CMD", envvar="DDTOP_REMOTE", help="How ddtop is called there, if it is not found.")
+@click.option("--hub", metavar="HOST:PORT", help="The relay that listens there, with your key.")
+def attach(
+    job: str | None,
+    wait: bool,
+    readonly: bool,
+    pids: str | None,
+    host: str | None = None,
+    remote: str | None = None,
+    hub: str | None = None,
+) -> None:
     """The dashboard on a live or ended job."""
+    if (pids, host, hub).count(None) < 2:
+        raise CommandError("ddtop: --pid, --ssh and --hub are three ways: give one of them", USAGE)
+    if hub is not None and job is not None:
+        raise CommandError("ddtop: --hub stands alone: the relay there says which job it is", USAGE)
+    if host is not None or hub is not None:
+        from ddtop.cli import attaching
+
+        if host is not None:
+            attaching.over_ssh(host, remote, job, WAIT_S if wait else 0.0, readonly)
+        elif hub is not None:
+            attaching.to_hub(hub, readonly)
+        return
     if pids is not None:
         if job is not None:
             raise CommandError("ddtop: --pid stands alone: it watches processes, not a job", USAGE)
@@ -47,6 +90,15 @@ def attach(job: str | None, wait: bool, readonly: bool, pids: str | None) -> Non
     from ddtop.cli import looking
 
     looking.attach(job, WAIT_S if wait else 0.0, readonly)
+
+
+@cli.command(hidden=True)
+@click.option("--readonly", is_flag=True, help="Whatever the other side asks for.")
+def bridge(readonly: bool) -> None:
+    """The other end of attach --ssh: ssh starts it."""
+    from ddtop.cli.bridge import serve
+
+    sys.exit(serve(readonly))
 
 
 @cli.command()
@@ -166,8 +218,10 @@ def run(name: str | None, command: tuple[str, ...]) -> None:
 
 @cli.command()
 @click.option("--fault", default="not-in-collective", show_default=True, help="Which fault the training gets.")
-@click.option("--ranks", type=click.IntRange(2, 16), default=4, show_default=True, help="How many processes.")
-def demo(fault: str, ranks: int) -> None:
+@click.option("--ranks", type=click.IntRange(2, 16), help="How many processes; 4, with --mpi 3.")
+@click.option("--mpi", is_flag=True, help="A simulation on mpi4py under mpirun instead.")
+@READONLY
+def demo(fault: str, ranks: int | None, mpi: bool, readonly: bool) -> None:
     """A real training (gloo, CPU) with a fault, and the dashboard on it.
 
     Without a terminal: status and findings within a minute, with the exit code of diagnose.
@@ -175,13 +229,20 @@ def demo(fault: str, ranks: int) -> None:
     \b
     Faults: healthy, not-in-collective, left-early, collective-mismatch,
     wait-cycle, unmatched-p2p, loader-stuck, rank-crashed, rank-killed,
-    rank-stopped, interpreter-frozen, threads-share-group, input-bound;
+    rank-stopped, interpreter-frozen, threads-share-group, input-bound,
+    straggler, sync-bound, cpu-oversubscribed, sampler-not-distributed,
+    epoch-not-set;
     before the ranks have met: rank-missing, late-to-init, duplicate-rank,
     rendezvous-mismatch, master-unreachable, stale-store.
+
+    \b
+    With --mpi: healthy, late-to-init, not-in-collective, left-early,
+    collective-mismatch, wait-cycle, unmatched-p2p, rank-crashed,
+    rank-killed, rank-stopped, straggler.
     """
     from ddtop.cli.running import run_demo
 
-    sys.exit(run_demo(fault, ranks))
+    sys.exit(run_demo(fault, ranks or (3 if mpi else 4), mpi, readonly))
 
 
 @cli.command()
@@ -194,6 +255,15 @@ def watch(job: str | None, wait: bool, as_json: bool, on_critical: str | None) -
     from ddtop.cli import watching
 
     sys.exit(watching.watch(job, WAIT_S if wait else 0.0, as_json, on_critical))
+
+
+@cli.command()
+@AS_JSON
+def gpus(as_json: bool) -> None:
+    """Free and busy GPUs of this host, and who holds them. Exit code 1: none is free, 3: no driver."""
+    from ddtop.cli.gpus import gpus as show
+
+    sys.exit(show(as_json, width()))
 
 
 @cli.command()

@@ -177,15 +177,19 @@ def _journal() -> Line:
 
 
 def _gpu() -> Line:
-    try:
-        import pynvml
+    from ddtop.cli.gpus import read
+    from ddtop.cli.jobs import CommandError
 
-        pynvml.nvmlInit()
-        count = pynvml.nvmlDeviceGetCount()
-        pynvml.nvmlShutdown()
-    except Exception as error:  # noqa: BLE001 - pynvml raises classes of its own making, the text is the answer
-        return NOTE, "NVML", f"no NVIDIA driver ({error})"
-    return GOOD, "NVML", f"{count} GPUs; not read yet by this version"
+    try:
+        cards, driver = read()
+    except CommandError as error:
+        return NOTE, "NVML", str(error).removeprefix("ddtop: ")
+    count = len([card for card in cards if card.parent is None])
+    return (
+        GOOD,
+        "NVML",
+        f"{count} {'GPU' if count == 1 else 'GPUs'}, driver {driver or 'unknown'}; who holds them: ddtop gpus",
+    )
 
 
 def _relays() -> Line:

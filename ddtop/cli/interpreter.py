@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 _ASK = (
@@ -57,3 +58,17 @@ def advice(python: str) -> str | None:
     if found is None or found[0]:
         return None
     return f"the start-up hook is not in {python}: {python} -m pip install ddtop"
+
+
+_MPI_LAUNCHERS = ("mpirun", "mpiexec", "prterun", "orterun")
+_HOST_OPTIONS = ("--host", "-host", "-H", "--hostfile", "-hostfile", "--machinefile", "-machinefile")
+
+
+def stays_here(command: list[str], environ: Mapping[str, str]) -> str | None:
+    """What to add to a launcher that starts ranks on other hosts and does not take the environment along, as Open MPI's."""
+    if Path(command[0]).name not in _MPI_LAUNCHERS or "-x" in command:
+        return None
+    if not any(word in _HOST_OPTIONS for word in command):
+        return None
+    names = [name for name in ("DDTOP", "DDTOP_JOB", "DDTOP_HUB", "DDTOP_KEY") if name in environ]
+    return f"with Open MPI, ranks on other hosts are seen only with: {' '.join(f'-x {name}' for name in names)}"

@@ -37,11 +37,12 @@ def find(name: str | None, wait_s: float = 0.0) -> registry.JobEntry:
             raise CommandError(str(error), UNREACHABLE) from None
         except registry.UnknownJobError as error:
             if error.ambiguous or time.monotonic() >= until:
-                raise _unknown(name, error) from None
+                raise unknown(name, error) from None
         time.sleep(0.25)
 
 
-def _unknown(name: str | None, error: registry.UnknownJobError) -> CommandError:
+def unknown(name: str | None, error: registry.UnknownJobError, there: str = "") -> CommandError:
+    """What is said where no job, or more than one, could be meant. `there`: the options that lead to another host."""
     lines = [f"ddtop: {error}"]
     if error.entries:
         lines.append("jobs:" if not error.ambiguous else "they are:")
@@ -50,11 +51,11 @@ def _unknown(name: str | None, error: registry.UnknownJobError) -> CommandError:
             lines.append(f"  and {len(error.entries) - LISTED} more: ddtop jobs")
     if not error.ambiguous:
         if name is None and error.entries:
-            lines.append(f"an ended one can be opened by its name: ddtop attach {error.entries[0].job}")
+            lines.append(f"an ended one can be opened by its name: ddtop attach {there}{error.entries[0].job}")
         lines.append("start one with: DDTOP=1 torchrun --nproc-per-node 4 train.py")
         from ddtop.cli.interpreter import advice
 
-        hint = advice(sys.executable)
+        hint = advice(sys.executable) if not there else None
         if hint:
             lines.append(hint)
     return CommandError("\n".join(lines), USAGE if error.ambiguous else UNREACHABLE)

@@ -60,32 +60,48 @@ def plain_terminal() -> str | None:
     """Why the dashboard cannot be drawn here; None if it can."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return "no terminal"
+    if not sys.stderr.isatty():
+        return "standard error leads elsewhere, and there the dashboard would be drawn"
     if os.environ.get("TERM", "dumb") in ("", "dumb"):
         return "TERM=dumb"
     return None
 
 
 def attach(name: str | None, wait_s: float, readonly: bool) -> None:
-    """The dashboard; the status table where there is no terminal for it."""
-    entry = find(name, wait_s)
+    """The dashboard, first the list of jobs where several could be meant; the status table where there is no terminal."""
     why = plain_terminal()
+    if name is None and why is None:
+        from ddtop.cli import picking
+
+        if picking.several_live():
+            picking.attach_to_picked(readonly)
+            return
+    entry = find(name, wait_s)
     if why is not None:
         click.echo(f"ddtop: {why}, so here is the status table instead of the dashboard", err=True)
         status(entry.job, 0.0, False)
         return
+    show_any(entry, readonly)
+
+
+def show_any(entry: registry.JobEntry, readonly: bool, from_list: bool = False) -> bool:
+    """The dashboard on a live job, or on the journal of one that is over; True where the list of jobs is wanted after it."""
     if entry.over(time.time_ns()):
         from ddtop.cli import replaying
 
         found = replaying.journal_of(entry)
         if found is not None:
-            replaying.show(found)
-            return
-    show(entry, readonly)
+            return replaying.show(found, from_list)
+    return show(entry, readonly, from_list)
 
 
-def show(entry: registry.JobEntry, readonly: bool) -> None:
-    """Run the dashboard until it is quit."""
+def show(entry: registry.JobEntry, readonly: bool, from_list: bool = False) -> bool:
+    """Run the dashboard until it is quit; True where the list of jobs is wanted after it."""
     from ddtop.ui.app import DdtopApp
     from ddtop.ui.live import LiveSource
+    from ddtop.ui.setup import kept
 
-    DdtopApp(LiveSource(entry, controller=not readonly), entry.job, readonly=readonly).run()
+    source = LiveSource(entry, controller=not readonly)
+    app = DdtopApp(source, entry.job, readonly=readonly, from_list=from_list, kept=kept())
+    app.run()
+    return app.to_list

@@ -74,6 +74,7 @@ def attach_to(pids: str, readonly: bool) -> int:
     from ddtop.cli.looking import plain_terminal
     from ddtop.ui.app import DdtopApp
     from ddtop.ui.present.plain import status_text
+    from ddtop.ui.setup import kept
 
     found = targets.find(pids)
     notes = [*found.notes, *(why for _, why in found.missing)]
@@ -81,7 +82,7 @@ def attach_to(pids: str, readonly: bool) -> int:
     source = OutsideSource(found.found, name, notes)
     why = plain_terminal()
     if why is None:
-        DdtopApp(source, name, readonly=readonly).run()
+        DdtopApp(source, name, readonly=readonly, kept=kept()).run()
         return 0
     click.echo(f"ddtop: {why}, so here is the status table instead of the dashboard", err=True)
     look = asyncio.run(_watch(source, STATUS_S))

@@ -71,25 +71,37 @@ def _entry_of(path: Path) -> registry.JobEntry | None:
 
 def replay(what: str) -> None:
     """The dashboard on a journal; the status table at its last moment where there is no terminal for it."""
-    found = recorded(what)
+    open_journal(recorded(what))
+
+
+def open_journal(found: Recorded, from_list: bool = False) -> bool:
+    """The same, of a journal that was found; True where the list of jobs is wanted after it.
+
+    Raises:
+        CommandError: it is none (3).
+    """
     why = plain_terminal()
     if why is not None:
         _print_last(found, why)
-        return
+        return False
     try:
         # Before the screen is taken: what is no journal is said on the command line.
         journal.Reader(found.path).close()
     except journal.JournalError as error:
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
-    show(found)
+    return show(found, from_list)
 
 
-def show(found: Recorded) -> None:
-    """Run the dashboard until it is quit."""
+def show(found: Recorded, from_list: bool = False) -> bool:
+    """Run the dashboard until it is quit; True where the list of jobs is wanted after it."""
     from ddtop.ui.app import DdtopApp
     from ddtop.ui.replay import ReplaySource
+    from ddtop.ui.setup import kept
 
-    DdtopApp(ReplaySource(found.path, found.name, found.growing), found.name, readonly=True).run()
+    source = ReplaySource(found.path, found.name, found.growing)
+    app = DdtopApp(source, found.name, readonly=True, from_list=from_list, kept=kept())
+    app.run()
+    return app.to_list
 
 
 def _print_last(found: Recorded, why: str) -> None:

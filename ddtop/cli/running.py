@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import shutil
 import signal
@@ -19,7 +20,7 @@ from ddtop import registry
 from ddtop.cli import interpreter
 from ddtop.cli.jobs import USAGE, CommandError
 from ddtop.demo import catalogue
-from ddtop.demo.catalogue import DEMOS, NOT_HERE, Demo, Place, Start
+from ddtop.demo.catalogue import DEMOS, MPI_DEMOS, NOT_HERE, Demo, Place, Start
 from ddtop.diagnosis.finding import Verdict
 
 PLAIN_S = 60.0
@@ -32,7 +33,12 @@ HEALTHY_S = 20.0
 MORE_S = 2.0
 """How long the demo looks on once its fault is named."""
 SCRIPTS = Path(catalogue.__file__).parent
-_OF_A_LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "TORCHELASTIC_")
+_OF_A_LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "TORCHELASTIC_", "OMPI_COMM_", "PMI", "SLURM_")
+# Open MPI refuses to run as root, as in containers, and to start more ranks than there are cores; MPICH does not ask.
+_ANY_HOST = {
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+} | {f"{name}_ALLOW_RUN_AS_ROOT{end}": "1" for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM")}
 
 
 def run_watched(name: str | None, command: list[str]) -> None:
@@ -53,35 +59,39 @@ def run_watched(name: str | None, command: list[str]) -> None:
     os.environ["DDTOP"] = "1"
     if name:
         os.environ["DDTOP_JOB"] = name
+    left_behind = interpreter.stays_here(command, os.environ)
+    if left_behind:
+        click.echo(f"ddtop: {left_behind}", err=True)
     sys.stdout.flush()
     os.execv(program, command)
 
 
-def run_demo(fault: str, ranks: int) -> int:
+def run_demo(fault: str, ranks: int, mpi: bool = False, readonly: bool = False) -> int:
     """Start the demo's training, show it, end it and its relay. The exit code of `attach`, or of `diagnose`."""
     from ddtop.cli import looking
 
     began = time.monotonic()
-    with demo_job(fault, ranks) as entry:
+    with demo_job(fault, ranks, mpi) as entry:
         if looking.plain_terminal() is None:
-            looking.show(entry, readonly=False)
+            looking.show(entry, readonly)
             return 0
         return _plain(entry, None if fault == "healthy" else fault, began + PLAIN_S - 2 * END_S - MORE_S)
 
 
 @contextlib.contextmanager
-def demo_job(fault: str, ranks: int) -> Iterator[registry.JobEntry]:
+def demo_job(fault: str, ranks: int, mpi: bool = False) -> Iterator[registry.JobEntry]:
     """A running demo job; ended on leaving, with its ranks, its relay and its files.
 
     Raises:
         CommandError: no such fault, too few ranks for it, no torch, or it did not come up.
     """
-    demo = _demo_of(fault, ranks)
+    demo = _mpi_demo_of(fault, ranks) if mpi else _demo_of(fault, ranks)
     name = f"demo-{os.getpid()}"
     folder = registry.runtime_dir()
     log, store = folder / f"{name}.log", folder / f"{name}.store"
     started: list[subprocess.Popen[bytes]] = []
-    click.echo(f"starting {ranks} ranks of a real training, fault: {fault} ...", err=True)
+    what = "simulation on MPI" if mpi else "training"
+    click.echo(f"starting {ranks} ranks of a real {what}, fault: {fault} ...", err=True)
     # A closed terminal or a plain kill must not leave a training behind.
     previous = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     previous[signal.SIGINT] = signal.getsignal(signal.SIGINT)
@@ -119,6 +129,26 @@ def _demo_of(fault: str, ranks: int) -> Demo:
     return demo
 
 
+def _mpi_demo_of(fault: str, ranks: int) -> Demo:
+    demo = MPI_DEMOS.get(fault)
+    if demo is None:
+        raise CommandError(f"ddtop: no demo for {fault!r} on MPI; there are: {', '.join(MPI_DEMOS)}", USAGE)
+    if ranks < demo.ranks_min:
+        raise CommandError(f"ddtop: {fault} takes {demo.ranks_min} ranks: --ranks {demo.ranks_min}", USAGE)
+    if importlib.util.find_spec("mpi4py") is None or _mpirun() is None:
+        lacks = "mpi4py is not in " + sys.executable if _mpirun() else "mpirun is not here"
+        raise CommandError(f"ddtop: the demo runs under MPI, and {lacks}: pip install 'ddtop[mpi]'", USAGE)
+    if (hint := interpreter.advice(sys.executable)) is not None:
+        raise CommandError(f"ddtop: {hint}", USAGE)
+    return demo
+
+
+def _mpirun() -> str | None:
+    """The launcher beside this Python, as the wheels of Open MPI and MPICH install it, else that of the PATH."""
+    beside = Path(sys.executable).parent / "mpirun"
+    return str(beside) if beside.is_file() else shutil.which("mpirun")
+
+
 def _start(demo: Demo, ranks: int, name: str, log: Path, store: Path, started: list[subprocess.Popen[bytes]]) -> None:
     """Start the demo's processes; each stands in `started` as soon as it is there."""
     inherited = {
@@ -127,6 +157,8 @@ def _start(demo: Demo, ranks: int, name: str, log: Path, store: Path, started: l
         if not name.startswith(_OF_A_LAUNCHER) and name not in ("DDTOP", "DDTOP_TREE", "DDTOP_CLAIM")
     }
     environment = inherited | {"DDTOP_JOB": name, "DDTOP_QUIET": "1", "OMP_NUM_THREADS": "1"}
+    if demo.mpi:
+        environment |= _ANY_HOST
     with log.open("wb") as output, _listener() as listener, _listener() as other:
         place = Place(listener.getsockname()[1], other.getsockname()[1], str(store))
         other.close()
@@ -157,6 +189,8 @@ def _start(demo: Demo, ranks: int, name: str, log: Path, store: Path, started: l
 def _command(demo: Demo, ranks: int) -> list[str]:
     if demo.plain:
         return [sys.executable]
+    if demo.mpi:
+        return [_mpirun() or "mpirun", "-n", str(ranks), sys.executable]
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
 
 

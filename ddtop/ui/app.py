@@ -5,29 +5,34 @@ from __future__ import annotations
 import locale
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import ClassVar
 
-from textual.app import App
 from textual.binding import Binding, BindingType
-from textual.filter import LineFilter, Monochrome
-from textual.theme import Theme
+from textual.filter import LineFilter
 from textual.timer import Timer
 
+from ddtop.ui import themes
+from ddtop.ui.commands import Command
 from ddtop.ui.present.glyphs import Glyphs, glyphs_for
-from ddtop.ui.render.palette import ANSI, DARK, LIGHT, MONO, PALETTES, Palette
+from ddtop.ui.screens.commands import CommandsScreen
 from ddtop.ui.screens.facts import FactsScreen
 from ddtop.ui.screens.help import HelpScreen
 from ddtop.ui.screens.main import MainScreen
 from ddtop.ui.session import Session
-from ddtop.ui.source import Source
+from ddtop.ui.setup import Kept
+from ddtop.ui.source import Eager, Source
+from ddtop.ui.terminal import TerminalApp
 
 ARRIVE_S = 0.02
 
 
-class DdtopApp(App[None]):
+class DdtopApp(TerminalApp):
     """A live view of one job.
 
     `clock` gives unix ns and is only used until the first records are there; from then on time is the job's own.
+    `kept`: the setup of the person, and where it is kept. `from_list`: there is a list of jobs to go back to; `to_list` after
+    its end: somebody wants to.
     """
 
     TITLE = "ddtop"
@@ -48,6 +53,8 @@ class DdtopApp(App[None]):
         Binding("left_curly_bracket", "travel(-60)", "a minute back"),
         Binding("right_curly_bracket", "travel(60)", "a minute on"),
         Binding("backslash", "travel_back", "to the end"),
+        Binding("J", "to_list", "jobs"),
+        Binding("ctrl+p", "palette", "commands", priority=True),
     ]
 
     def __init__(
@@ -58,32 +65,27 @@ class DdtopApp(App[None]):
         readonly: bool = False,
         clock: Callable[[], int] | None = None,
         glyphs: Glyphs | None = None,
+        from_list: bool = False,
+        kept: Kept | None = None,
     ) -> None:
         super().__init__()
         self.animation_level = "none"
-        glyphs = glyphs or glyphs_for(locale.getpreferredencoding(False))
-        self.session = Session(source, job, theme=self._first_theme(), glyphs=glyphs, clock=clock, readonly=readonly)
+        self.to_list = False
+        self._from_list = from_list
+        glyphs = glyphs or glyphs_for(locale.getpreferredencoding(False), os.environ.get("TERM", ""))
+        self._kept = kept or Kept(None)
+        setup = self._kept.setup
+        theme = themes.first_theme(self, setup.theme)
+        self.session = Session(source, job, theme=theme, glyphs=glyphs, clock=clock, readonly=readonly, setup=setup)
+        if self._kept.problem:
+            self.session.say(self._kept.problem)
         self._ticker: Timer | None = None
         self._arrival: Timer | None = None
-        for palette in (PALETTES[DARK], PALETTES[LIGHT]):
-            self.register_theme(_theme(palette))
-        self._use_palette()
-
-    def _first_theme(self) -> str:
-        """Colours where they are wanted; with sixteen of them the terminal's own are the legible ones."""
-        if os.environ.get("NO_COLOR"):
-            return MONO
-        return ANSI if self.console.color_system == "standard" else DARK
+        themes.use(self, self.session.paint.palette)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Textual's filters, without its greyscale for NO_COLOR where we bring no colours of our own.
-
-        That filter makes black out of the terminal's default colour: on a black terminal nothing would be seen.
-        """
-        filters = super().get_line_filters()
-        if self.session.paint.palette.background is not None:
-            return filters
-        return [one for one in filters if not isinstance(one, Monochrome)]
+        """Textual's filters, as our palettes need them."""
+        return themes.filters(super().get_line_filters(), self.session.paint.palette)
 
     def get_default_screen(self) -> MainScreen:
         """The ranks."""
@@ -92,13 +94,22 @@ class DdtopApp(App[None]):
     def on_mount(self) -> None:
         """Paint first, connect then: the worker starts after the first picture."""
         self._ticker = self.set_interval(self.session.interval_s, self.tick)
+        if isinstance(self.session.source, Eager):
+            self.session.source.on_news = self._arrive_soon
         self.run_worker(self.session.source.run(), name="feed")
 
     def tick(self) -> None:
         """One refresh; the picture is skipped while the terminal has not taken the last one."""
         self.session.refresh()
-        if not _behind(self):
+        if self.waiting_writes == 0:
             self._show()
+        if self.session.setup != self._kept.setup:
+            # In a thread: the home may be on a file server.
+            self.run_worker(partial(self._kept.save, self.session.setup), name="setup", thread=True)
+
+    def on_unmount(self) -> None:
+        """Keep what was changed last."""
+        self._kept.save(self.session.setup)
 
     def _show(self) -> None:
         # A tick may still come while the app takes its screens down.
@@ -106,9 +117,32 @@ class DdtopApp(App[None]):
         if isinstance(screen, FactsScreen):
             screen.show_facts()
 
+    def action_to_list(self) -> None:
+        """Leave this job for the list of jobs, where ddtop began with it."""
+        if self._from_list:
+            self.to_list = True
+            self.exit()
+        else:
+            self.session.say("no list of jobs came before this one; ddtop shows it where several are live")
+            self._show()
+
     def action_help(self) -> None:
         """Open the help."""
         self.push_screen(HelpScreen(self.session))
+
+    def action_palette(self) -> None:
+        """Offer all that can be done, to be found by its words."""
+        if not isinstance(self.screen, CommandsScreen):
+            self.push_screen(CommandsScreen(self.session), self._run_command)
+
+    async def _run_command(self, command: Command | None) -> None:
+        if command is None:
+            return
+        if not command.run.startswith("app."):
+            # What is done there is done on the main screen, and seen there.
+            while len(self.screen_stack) > 1:
+                self.pop_screen()
+        await self.run_action(command.run, self.screen)
 
     def action_freeze(self) -> None:
         """Hold the picture, or go on."""
@@ -146,40 +180,16 @@ class DdtopApp(App[None]):
     def action_next_theme(self) -> None:
         """The next theme, on every screen."""
         self.session.next_theme()
-        self._use_palette()
+        self._use_theme()
+
+    def action_theme_to(self, name: str) -> None:
+        """That theme, on every screen."""
+        self.session.use_theme(name)
+        self._use_theme()
+
+    def _use_theme(self) -> None:
+        themes.use(self, self.session.paint.palette)
         for screen in self.screen_stack:
             if isinstance(screen, FactsScreen):
                 screen.repaint()
         self._show()
-
-    def _use_palette(self) -> None:
-        name = _theme_name(self.session.paint.palette)
-        # Older releases of Textual call it otherwise; the text is legible on any of them.
-        self.theme = next(one for one in (name, "textual-ansi", "textual-dark") if one in self.available_themes)
-
-
-def _theme_name(palette: Palette) -> str:
-    return "ansi-dark" if palette.background is None else f"ddtop-{palette.name}"
-
-
-def _theme(palette: Palette) -> Theme:
-    return Theme(
-        name=_theme_name(palette),
-        primary=palette["spark"].color.name if palette["spark"].color else "#5fafd7",
-        foreground=palette.foreground,
-        background=palette.background,
-        surface=palette.background,
-        panel=palette.background,
-        dark=palette.name == DARK,
-    )
-
-
-def _behind(app: App[None]) -> bool:
-    """The terminal has not yet taken what was written before.
-
-    On a slow line the frames would queue up, and after 30 of them the event loop would block. Textual does not tell, so
-    this looks into its driver; a driver without that queue is never behind.
-    """
-    writer = getattr(getattr(app, "_driver", None), "_writer_thread", None)
-    queue = getattr(writer, "_queue", None)
-    return queue is not None and bool(queue.qsize() > 0)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from ddtop import registry
 from ddtop.diagnosis.finding import Verdict
-from ddtop.link.viewer_side import PING_S, AsyncViewerLink
+from ddtop.link.viewer_side import PING_S
 from ddtop.model.facts import Snapshot
 from ddtop.ui.asking import REPLY_S, Asking, signal_command
-from ddtop.ui.feed import HISTORY_S, LOOK_S, SILENT_S, Follower, UnreachableError, last_state, request
-from ddtop.ui.past import Past
+from ddtop.ui.engine import Engine
+from ddtop.ui.feed import HISTORY_S, LOOK_S, SILENT_S, UnreachableError, request
 from ddtop.ui.source import Look
-from ddtop.ui.tape import Tape
+from ddtop.ui.ways import GoneError, Link, LocalWay, NoContactError, Way
 from ddtop.wire.records import Command, Reply
 
 PAST = "this is the past, \\ goes back to now"
@@ -23,45 +26,57 @@ PAST = "this is the past, \\ goes back to now"
 class LiveSource:
     """The source of the dashboard: joins the relay, joins again when it comes back, shows the last state at the end."""
 
-    def __init__(self, entry: registry.JobEntry, controller: bool = False) -> None:
-        """`controller`: with the right to send signals."""
-        self._entry = entry
+    def __init__(
+        self, job: registry.JobEntry | Way, controller: bool = False, clock: Callable[[], int] = time.time_ns
+    ) -> None:
+        """`job`: its entry in this host's state folder, or another way to it. `controller`: with the right to send signals.
+        `clock`: unix ns, where the facts are not of this host's time; asked on the engine's thread too."""
+        self._way: Way = LocalWay(job) if isinstance(job, registry.JobEntry) else job
         self._controller = controller
         self._asking = Asking()
         self._answered = asyncio.Event()
         self._one_signal = asyncio.Lock()
-        self._link: AsyncViewerLink | None = None
-        self._follower = Follower(entry.job)
+        self._link: Link | None = None
+        self.on_news: Callable[[], None] = lambda: None
+        self._engine = Engine(self._way.job, self._tell, clock)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._context = contextvars.copy_context()
+        self._follower = self._engine.follower()
+        self._joined = self._follower
         self._contact: str | None = None
         self._shown: tuple[Snapshot, Verdict] | None = None
         self._silent_since = time.monotonic()
-        self._looked = 0.0
-        self._left: registry.JobEntry | None = None
-        self._tape = Tape()
         self._at: int | None = None
-        self._past: tuple[int, Look] | None = None
+        self._past: Look | None = None
 
     def look(self) -> Look:
         """What is true now; the last look, with its age, while the relay is not heard. Or what was, after `travel`."""
-        # Asked also while another moment is shown: what stands now has to stand when the viewer comes back.
-        found, span = self._look(), self._tape.span
-        if self._at is not None and span is not None:
-            found = self._look_back(max(self._at, span[0]))
-        return replace(found, dump=self._asking.dump(time.monotonic()), span=span, marks=self._tape.marks)
+        self._engine.check()
+        self._collect()
+        found, seen = self._look(), self._engine.seen
+        if self._at is not None:
+            found = self._look_back(found)
+        dump = self._asking.dump(time.monotonic())
+        if seen is None:
+            return replace(found, dump=dump)
+        recall = seen.recall if seen.span is not None else None
+        return replace(found, dump=dump, span=seen.span, marks=seen.marks, recall=recall, untaped=seen.untaped)
 
-    def _look_back(self, at_unix_ns: int) -> Look:
-        if self._past is None or self._past[0] != at_unix_ns:
-            past = Past(self._tape, at_unix_ns)
-            self._past = (at_unix_ns, Look(*self._tape.at(at_unix_ns), travelled=True, past=past))
-        return self._past[1]
+    def _look_back(self, now: Look) -> Look:
+        """The moment that was asked for, as soon as the engine has it; until then what was shown before."""
+        moment = self._engine.moment
+        if moment is not None and moment.asked_unix_ns == self._at:
+            self._past = Look(moment.snapshot, moment.verdict, travelled=True, past=moment.past)
+        return self._past or now
 
     def _look(self) -> Look:
         silent_s = time.monotonic() - self._silent_since
         if self._contact is None and silent_s <= SILENT_S and self._follower.live:
-            if self._shown is None or time.monotonic() - self._looked >= LOOK_S / 2:
-                self._shown, self._looked = self._follower.look(), time.monotonic()
-                self._tape.notice(self._shown[0])
-            return Look(*self._shown)
+            seen = self._engine.seen
+            if seen is not None and seen.follower is self._follower:
+                self._shown = (seen.snapshot, seen.verdict)
+            if self._shown is not None:
+                return Look(*self._shown)
         if self._shown is None:
             return Look(None, Verdict("ok", (), ""), self._contact, silent_s if self._contact else None)
         snapshot, verdict = self._shown
@@ -70,12 +85,33 @@ class LiveSource:
         contact = self._contact or "the relay is not heard, trying again"
         return Look(snapshot, verdict, contact, silent_s)
 
+    def _collect(self) -> None:
+        """That the relay has told all of the past; and what was answered, to the one who knows what was asked."""
+        if self._joined.live and self._follower is not self._joined:
+            self._follower, self._contact = self._joined, None
+        now = time.monotonic()
+        while self._engine.answers:
+            answer = self._engine.answers.popleft()
+            if isinstance(answer, Reply):
+                self._asking.take_reply(answer, now)
+            else:
+                self._asking.take_stacks(answer, now)
+
+    def _on_news(self) -> None:
+        self._collect()
+        self._answered.set()
+        self.on_news()
+
     def set_interval(self, seconds: float) -> None:
         """The relay sends at its own pace; looks are cheap, so nothing has to change."""
 
     def travel(self, at_unix_ns: int | None) -> None:
-        """Show that moment, as far as what was received is still kept; None: what is true now."""
-        self._at = at_unix_ns
+        """Show that moment, as far as what was received is still kept; None: what is true now.
+
+        The engine makes it, which takes a second of 1,000 ranks: `on_news` tells when `look` has it.
+        """
+        self._at, self._past = at_unix_ns, self._past if at_unix_ns is not None else None
+        self._engine.travel(at_unix_ns)
 
     async def ask_stacks(self, ranks: tuple[int, ...]) -> str | None:
         """Ask the relay for the stacks of these ranks (empty: all)."""
@@ -123,47 +159,59 @@ class LiveSource:
         return None if self._link is not None and self._follower.live else "the relay is not heard"
 
     async def run(self) -> None:
-        """Follow the job until cancelled."""
+        """Follow the job until cancelled.
+
+        Raises:
+            EngineError: what comes in cannot be made sense of, which is a defect of this program.
+        """
+        self._loop, self._context = asyncio.get_running_loop(), contextvars.copy_context()
+        self._engine.start()
+        try:
+            await self._keep_in_contact()
+        finally:
+            self._loop = None
+            self._engine.close()
+
+    def _tell(self) -> None:
+        """Called on the engine's thread."""
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed just now
+                # In the context of whoever runs this source: the app's timers look for their app in it.
+                loop.call_soon_threadsafe(self._on_news, context=self._context)
+
+    async def _keep_in_contact(self) -> None:
         while True:
-            self._refresh_entry()
-            if not self._entry.reachable(time.time_ns()):
+            try:
+                link = await self._way.connect(self._controller)
+            except GoneError:
                 await self._show_last_state()
                 await asyncio.sleep(1.0)
                 continue
-            try:
-                link = self._connect()
-            except registry.RegistryError as error:
+            except NoContactError as error:
                 self._contact = str(error)
-                await asyncio.sleep(2.0)
+                await asyncio.sleep(error.again_s)
                 continue
             try:
                 self._link = link
                 await self._follow(link)
+            except NoContactError as error:
+                self._contact = str(error)
             finally:
                 self._link = None
                 link.close()
 
-    def _connect(self) -> AsyncViewerLink:
-        return AsyncViewerLink(self._entry.address, self._entry.port, registry.secret(), self._controller)
-
-    async def _follow(self, link: AsyncViewerLink) -> None:
-        follower = Follower(self._entry.job, asking=self._asking)
+    async def _follow(self, link: Link) -> None:
+        follower = self._joined = self._engine.follower()
         await link.send(request(Command("join", history_s=HISTORY_S)))
         pinged = began = time.monotonic()
         while True:
             async for data in link.receive(LOOK_S):
-                answers = follower.answers
-                follower.take(data)
-                self._tape.take(data, follower.job)
-                if follower.answers != answers:
-                    # Who has asked wants to see it now, not at the next look.
-                    self._looked = 0.0
-                    self._answered.set()
-                self._silent_since = time.monotonic()
-                if follower.live and self._follower is not follower:
-                    self._follower, self._contact = follower, None
-                if time.monotonic() - pinged > PING_S:
+                self._engine.put(follower, data)
+                self._silent_since = now = time.monotonic()
+                if now - pinged > PING_S:
                     break
+            self._engine.check()
             now = time.monotonic()
             if follower.refusal:
                 self._contact = follower.refusal
@@ -173,25 +221,14 @@ class LiveSource:
                 pinged = now
                 await link.send(request(Command("ping")))
 
-    def _refresh_entry(self) -> None:
-        try:
-            entries = registry.read_entries()
-        except registry.RegistryError as error:
-            self._contact = str(error)
-            return
-        same = [entry for entry in entries if (entry.job, entry.run) == (self._entry.job, self._entry.run)]
-        self._entry = next(iter(same), self._entry)
-
     async def _show_last_state(self) -> None:
-        """Read what the relay left, once: its journal may be large, and lie on a file server."""
-        if self._left == self._entry:
-            return
-        self._left = self._entry
         try:
-            self._shown = await asyncio.to_thread(last_state, self._entry)
-            self._contact = "the relay is gone; this is the last state it left"
+            left = await self._way.left()
         except UnreachableError as error:
             self._contact = str(error)
+            return
+        if left is not None:
+            self._shown, self._contact = left, "the relay is gone; this is the last state it left"
 
 
 def _sentence(reply: Reply) -> str:

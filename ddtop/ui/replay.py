@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ddtop.diagnosis.finding import Verdict
+from ddtop.diagnosis.verdict import diagnose
 from ddtop.journal import JournalError, Reader
 from ddtop.model.facts import Snapshot
 from ddtop.model.job import Job
@@ -66,7 +67,7 @@ def read_recording(
                 tape.add(envelope, data, job)
             if int(reader.read_ratio * NOTICES) > noticed:
                 noticed = int(reader.read_ratio * NOTICES)
-                tape.notice(job.snapshot(job.last_unix_ns))
+                tape.notice(diagnose(job.snapshot(job.last_unix_ns)))
                 progress(reader.read_ratio)
     damage = []
     if reader.damage and not (growing and reader.damage.startswith(f"{path.name}: cut off")):
@@ -152,6 +153,7 @@ class ReplaySource:
             recording=True,
             marks=tape.marks,
             past=Past(tape, snapshot.time_unix_ns),
+            recall=tape.looks,
         )
 
     def set_interval(self, seconds: float) -> None:

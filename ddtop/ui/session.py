@@ -8,13 +8,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
+import msgspec
+
+from ddtop.model.facts import Snapshot
 from ddtop.ui.excerpts import Excerpts
 from ddtop.ui.history import History
 from ddtop.ui.present import units
 from ddtop.ui.present.banner import Contact
 from ddtop.ui.present.glyphs import UNICODE, Glyphs
+from ddtop.ui.present.timeline import Timeline
 from ddtop.ui.render.palette import DARK, PALETTES, THEMES, Palette
+from ddtop.ui.setup import Setup
 from ddtop.ui.source import Look, Source
 
 NOTICE_S = 10
@@ -46,19 +52,22 @@ class Session:
         glyphs: Glyphs = UNICODE,
         clock: Callable[[], int] | None = None,
         readonly: bool = False,
+        setup: Setup | None = None,
     ) -> None:
-        """`readonly`: nothing may be done to the job from here."""
+        """`readonly`: nothing may be done to the job from here. `setup`: how the person had it last."""
+        self.setup = setup or Setup()
         self.readonly = readonly
         self.excerpts = Excerpts()
         self._notice = ("", 0)
         self.source = source
         self.job = job
         self._history, self._no_history = History(), History()
+        self.timeline, self.recalled = Timeline(), False
         self._at_unix_ns: int | None = None
         self.paint = Paint(PALETTES[theme], glyphs)
         self.shown: Look = source.look()
         self.frozen = False
-        self.interval_s = INTERVALS_S[0]
+        self.interval_s = self.setup.interval_s if self.setup.interval_s in INTERVALS_S else INTERVALS_S[0]
         self._clock = clock or time.time_ns
         self._started_ns = self._clock()
         self._newest = self.shown
@@ -69,8 +78,15 @@ class Session:
         self._newest = self.source.look()
         if self._newest.snapshot is not None and not self._newest.travelled:
             self._history.record(self._newest.snapshot)
+            self._note_events(self._newest.snapshot)
         if not self.frozen:
             self.shown = self._newest
+
+    def _note_events(self, snapshot: Snapshot) -> None:
+        look = self._newest
+        self.timeline.take(snapshot, look.verdict)
+        at = snapshot.time_unix_ns + int((look.contact_age_s or 0.0) * units.SECOND_NS)
+        self.timeline.contact(look.contact if snapshot.live else None, at)
 
     def freeze(self) -> None:
         """Hold what is shown, or let go of it."""
@@ -87,7 +103,7 @@ class Session:
         """Go so far forth (or back: negative) in time; the next look is of that moment. Behind the end is now."""
         span = self._newest.span
         if span is None:
-            self.say("nothing has been recorded yet that one could go back to")
+            self.say(self._newest.untaped or "nothing has been recorded yet that one could go back to")
             return
         at = (span[1] if self._at_unix_ns is None else self._at_unix_ns) + int(seconds * units.SECOND_NS)
         self._go(max(at, span[0]) if at < span[1] else None)
@@ -140,8 +156,17 @@ class Session:
         index = INTERVALS_S.index(self.interval_s) + steps
         self.interval_s = INTERVALS_S[min(max(index, 0), len(INTERVALS_S) - 1)]
         self.source.set_interval(self.interval_s)
+        self.prefer(interval_s=self.interval_s)
 
     def next_theme(self) -> None:
         """The next of dark, light, ansi and mono."""
-        index = THEMES.index(self.paint.palette.name)
-        self.paint.palette = PALETTES[THEMES[(index + 1) % len(THEMES)]]
+        self.use_theme(THEMES[(THEMES.index(self.paint.palette.name) + 1) % len(THEMES)])
+
+    def use_theme(self, name: str) -> None:
+        """One of dark, light, ansi and mono."""
+        self.paint.palette = PALETTES[name]
+        self.prefer(theme=name)
+
+    def prefer(self, **changed: Any) -> None:
+        """Fields of the setup that the person has changed."""
+        self.setup = msgspec.structs.replace(self.setup, **changed)

@@ -6,8 +6,9 @@ business.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ddtop.diagnosis.finding import Verdict
 from ddtop.model.facts import Snapshot
@@ -43,7 +44,9 @@ class Look:
     stacks. `span`: the first and the last moment (unix ns) that `Source.travel` can go to; `travelled`: this look is of a
     moment that was travelled to, or of a `recording`, where there is no now. `marks`: when (unix ns) something happened on
     the way, and what: the severity of a finding that began, or `gone` for a rank that ended. `past`: the ranks' numbers
-    before a moment that was travelled to.
+    before a moment that was travelled to. `recall`: what was seen at steps of so many ns over all that is kept; takes
+    seconds, for another thread; None where nothing is kept. `untaped`: why there is no `span`, one sentence, where that is not
+    only because nothing has come yet.
     """
 
     snapshot: Snapshot | None
@@ -56,6 +59,8 @@ class Look:
     recording: bool = False
     marks: tuple[tuple[int, str], ...] = ()
     past: History | None = None
+    recall: Callable[[int], Iterator[tuple[Snapshot, Verdict]]] | None = None
+    untaped: str | None = None
 
 
 class Source(Protocol):
@@ -78,3 +83,11 @@ class Source(Protocol):
 
     async def send_signal(self, rank: int, number: int) -> str:
         """Send a signal to a rank; a sentence that says what became of it."""
+
+
+@runtime_checkable
+class Eager(Protocol):
+    """A source that looks by itself: it can tell when there is something new that somebody waits for."""
+
+    on_news: Callable[[], None]
+    """Called on the event loop."""

@@ -11,32 +11,33 @@ from __future__ import annotations
 import copy
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddtop.diagnosis.finding import INFO, Verdict
+from ddtop.diagnosis.finding import INFO, Finding, Verdict
 from ddtop.diagnosis.judge import STEP_NS, Judge
-from ddtop.diagnosis.verdict import diagnose
 from ddtop.model.facts import Snapshot
 from ddtop.model.job import Job, RankMemory
+from ddtop.model.lateness import Rounds
 from ddtop.model.series import Series
 from ddtop.wire import frames
 from ddtop.wire.records import HostState
 
-LIVE_BYTES = 16 << 20
-"""About twenty minutes of 8 ranks."""
+LIVE_BYTES = 64 << 20
+"""About an hour of 8 ranks, a minute and a half of 1,024."""
 FRAME_COST_BYTES = 128
 """What Python adds to each frame."""
-RANK_COST_BYTES = 6144
-"""What the copy of one rank's memory takes: the numbers in it are shared with the next copy."""
+RANK_COST_BYTES = 4096
+"""What the copy of one rank's memory takes: the records in it are shared with the next copy, the series are not."""
 SEGMENT_NS = 20_000_000_000
 """A moment is at most this far from the copy before it. A copy takes about a quarter of what the frames up to the next
 one do."""
 SEGMENT_PART = 8
 """No segment is larger than this part of the budget: segments are forgotten whole."""
 COPIES_MIN = 4
-"""A world of which not even so many copies have room is not taped: 680 ranks live, 8,000 in a replay."""
+"""A world of which not even so many copies have room is not taped: 4,096 ranks live, 12,000 in a replay. The seconds between two
+copies would cost more than what they tell is worth."""
 LOOKS, MANY, LOOKS_OF_MANY = 5, 64, 3
 """Looks of the judge up to a moment: a finding appears after two and clears after three. From MANY ranks on a look costs
 20 ms and more: then as many as are needed."""
@@ -62,6 +63,8 @@ class Tape:
 
     def __init__(self, bytes_max: int = LIVE_BYTES) -> None:
         self.forgotten = 0
+        self.too_many: str | None = None
+        """Why nothing is kept, one sentence; None while it is."""
         self._bytes_max = bytes_max
         self._segments: deque[_Segment] = deque()
         self._job: Job | None = None
@@ -91,7 +94,12 @@ class Tape:
             return
         if COPIES_MIN * RANK_COST_BYTES * len(job.ranks) > self._bytes_max:
             self._segments.clear()
+            self.too_many = (
+                f"{len(job.ranks):,} ranks are too many to keep what was: {self._bytes_max >> 20} MiB hold "
+                f"{self._bytes_max // COPIES_MIN // RANK_COST_BYTES:,}; ddtop replay shows the journal"
+            )
             return
+        self.too_many = None
         self._last_unix_ns = max(self._last_unix_ns, at)
         self._firsts.setdefault(envelope.kind, at)
         if envelope.kind == "Exit":
@@ -104,7 +112,9 @@ class Tape:
         segment.times.append(at)
         segment.data.append(data)
         segment.cost += len(data) + FRAME_COST_BYTES
-        if at - segment.begin_unix_ns >= SEGMENT_NS or segment.cost >= self._bytes_max // SEGMENT_PART:
+        # Of a large world the copy alone is more than that part: then as much in frames again.
+        most = max(self._bytes_max // SEGMENT_PART, 2 * RANK_COST_BYTES * len(segment.job.ranks))
+        if at - segment.begin_unix_ns >= SEGMENT_NS or segment.cost >= most:
             self._begin(job)
 
     def _tells_something(self, sender: str, job: Job) -> bool:
@@ -144,9 +154,9 @@ class Tape:
         """When findings began and ranks ended, as far as that was noticed."""
         return tuple(self._marks)
 
-    def notice(self, snapshot: Snapshot) -> None:
-        """Mark what is wrong in this look and was not in the last one. Cheap, but not to be done for each frame."""
-        found = [finding for finding in diagnose(snapshot) if finding.severity != INFO]
+    def notice(self, findings: Iterable[Finding]) -> None:
+        """Mark what is found in this look and was not in the last one."""
+        found = [finding for finding in findings if finding.severity != INFO]
         for finding in found:
             if finding.identity not in self._found:
                 self._mark(finding.since_unix_ns, finding.severity)
@@ -158,11 +168,13 @@ class Tape:
 
     def between(self, first_unix_ns: int, last_unix_ns: int) -> Iterator[tuple[int, bytes]]:
         """The frames of that time with when they were made (unix ns), in order of arrival."""
-        for number, segment in enumerate(self._segments):
-            following = self._segments[number + 1].begin_unix_ns if number + 1 < len(self._segments) else last_unix_ns
+        # Another thread may go on to record.
+        segments = list(self._segments)
+        for number, segment in enumerate(segments):
+            following = segments[number + 1].begin_unix_ns if number + 1 < len(segments) else last_unix_ns
             if segment.begin_unix_ns > last_unix_ns or following < first_unix_ns:
                 continue
-            for at, data in zip(segment.times, segment.data, strict=True):
+            for at, data in zip(segment.times, segment.data, strict=False):
                 if first_unix_ns <= at <= last_unix_ns:
                     yield at, data
 
@@ -193,6 +205,23 @@ class Tape:
             verdict = judge.observe(snapshot)
         return snapshot, verdict
 
+    def looks(self, step_ns: int) -> Iterator[tuple[Snapshot, Verdict]]:
+        """What a viewer saw that looked every `step_ns` over all that is kept, in one pass; for another thread.
+
+        Segments that are forgotten meanwhile are left out; a finding stands after as many looks as always.
+        """
+        segments = list(self._segments)
+        if not segments:
+            return
+        job, judge, due = _copied(segments[0].job), Judge(), segments[0].begin_unix_ns
+        for segment in segments:
+            for at, data in list(zip(segment.times, segment.data, strict=False)):
+                _apply(job, data)
+                if at >= due:
+                    due = at + step_ns
+                    snapshot = job.snapshot(at)
+                    yield snapshot, judge.observe(snapshot)
+
 
 def _apply(job: Job, data: bytes) -> None:
     envelope = frames.open_envelope(data)
@@ -205,13 +234,18 @@ def _apply(job: Job, data: bytes) -> None:
 
 def _copied(value: Any) -> Any:
     """A copy of the model that shares what does not change: records, numbers, text."""
-    if isinstance(value, dict):
-        return {key: _copied(one) for key, one in value.items()}
-    if isinstance(value, (deque, list, set)):
+    kind = type(value)
+    if kind is dict:
+        return {key: _copied(one) for key, one in value.items()} if value else {}
+    if kind in (deque, list, set, Series, Rounds):
         return copy.copy(value)
-    if not isinstance(value, (Job, RankMemory, Series)):
+    if not isinstance(value, (Job, RankMemory)):
         return value
-    made = copy.copy(value)
-    for name in value.__slots__ if isinstance(value, Series) else vars(value):
-        setattr(made, name, _copied(getattr(value, name)))
+    made = object.__new__(kind)
+    own = vars(made)
+    for name, one in vars(value).items():
+        own[name] = _copied(one) if type(one) in _CHANGES else one
     return made
+
+
+_CHANGES = (dict, deque, list, set, Series, Rounds)

@@ -60,6 +60,13 @@ def _views(options: argparse.Namespace) -> Iterator[Row]:
     yield from views.measure(2 if options.quick else 5)
 
 
+def _dashboard(options: argparse.Namespace) -> Iterator[Row]:
+    from tests.benchmarks import dashboard
+
+    seconds = 60 * options.minutes if options.minutes else 6.0 if options.quick else 20.0
+    yield from dashboard.measure(seconds, 20 if options.quick else 60)
+
+
 def _latency(options: argparse.Namespace) -> Iterator[Row]:
     from tests.benchmarks import latency
 
@@ -70,6 +77,18 @@ def _dumps(options: argparse.Namespace) -> Iterator[Row]:
     from tests.benchmarks import dumps
 
     yield from dumps.measure(3 if options.quick else 20)
+
+
+def _bytes(options: argparse.Namespace) -> Iterator[Row]:
+    from tests.benchmarks import bytes as sizes
+
+    yield from sizes.measure(5 if options.quick else 20)
+
+
+def _mpi(options: argparse.Namespace) -> Iterator[Row]:
+    from tests.benchmarks import mpi
+
+    yield from mpi.rows(10 if options.quick else mpi.ROUNDS)
 
 
 def _verdicts(options: argparse.Namespace) -> Iterator[Row]:
@@ -86,8 +105,11 @@ PARTS: dict[str, tuple[str, bool, Part]] = {
     "relay": ("the relay's CPU and memory", False, _relay),
     "journal": ("the journal's CPU in the relay", False, _journal),
     "views": ("attach, status, jobs", False, _views),
+    "dashboard": ("the dashboard at 8, 1,024 and 10,000 ranks", False, _dashboard),
     "dumps": ("stacks of all ranks", False, _dumps),
     "latency": ("from a fault to its name", True, _latency),
+    "bytes": ("what a refresh sends to the terminal", False, _bytes),
+    "mpi": ("the cost of a call of MPI", False, _mpi),
     "verdicts": ("faults and healthy jobs: is the verdict right", True, _verdicts),
 }
 """Name -> (what it measures, whether it needs torch, the measurement)."""
@@ -122,6 +144,9 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(DEFAULT), help=f"some of: {', '.join(PARTS)}")
     parser.add_argument("--pairs", type=int, default=None, help="pairs of runs for the agent's cost (default 9)")
     parser.add_argument("--seconds", type=float, default=None, help="length of each of these runs (default 12)")
+    parser.add_argument(
+        "--minutes", type=float, default=None, help="dashboard: how long each is left alone (default 20 s)"
+    )
     parser.add_argument("--in-turn", action="store_true", help="run them one after the other, not side by side")
     parser.add_argument("--case", default="", help="verdicts: only these cases")
     parser.add_argument("--repeat", type=int, default=1, help="verdicts: so many times each")

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from ddtop.cli import running
+from ddtop.cli.jobs import CommandError
 from ddtop.demo import catalogue
-from ddtop.demo.catalogue import DEMOS, NOT_HERE, Place
+from ddtop.demo.catalogue import DEMOS, MPI_DEMOS, NOT_HERE, Place
 from ddtop.diagnosis.explain import PAGES
 
 PLACE = Place(4000, 4001, "/tmp/store")
@@ -96,3 +98,25 @@ def test_a_page_says_how_to_see_its_kind_if_a_demo_can_make_it(home):
 
     assert last_line("left-early") == "see it: ddtop demo --fault left-early"
     assert "ddtop demo" not in last_line("io-stall")
+
+
+def test_the_faults_on_mpi_are_those_that_the_simulation_knows():
+    text = (Path(catalogue.__file__).parent / "simulate.py").read_text()
+
+    assert set(MPI_DEMOS) <= set(PAGES) | {"healthy"}
+    assert all(f'"{fault}"' in text for fault in MPI_DEMOS)
+    assert all(one.mpi and one.script == "simulate.py" for one in MPI_DEMOS.values())
+
+
+def test_a_fault_that_is_none_of_mpis_lists_those_that_are(home):
+    done = demo("--mpi", "--fault", "loader-stuck")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no demo for 'loader-stuck' on MPI; there are: healthy, late-to-init," in done.stderr
+
+
+def test_without_mpi_the_demo_says_what_to_install(home, monkeypatch):
+    monkeypatch.setattr(running.importlib.util, "find_spec", lambda _name: None)
+
+    with pytest.raises(CommandError, match=r"pip install 'ddtop\[mpi\]'"):
+        running._mpi_demo_of("healthy", 2)

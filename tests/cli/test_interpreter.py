@@ -66,3 +66,18 @@ def test_a_python_that_cannot_be_asked_is_not_advised_about(tmp_path, text):
 
     assert interpreter.looks(str(fake)) is None
     assert interpreter.advice(str(fake)) is None
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["mpirun", "-n", "4", "python", "sim.py"], None),
+        (["mpirun", "-x", "DDTOP", "--hostfile", "nodes", "python", "sim.py"], None),
+        (["srun", "--host", "a", "python", "sim.py"], None),
+        (["/opt/bin/mpirun", "--hostfile", "nodes", "python", "sim.py"], "-x DDTOP -x DDTOP_JOB"),
+    ],
+)
+def test_open_mpi_is_told_what_to_take_to_other_hosts(command, said):
+    hint = interpreter.stays_here(command, {"DDTOP": "1", "DDTOP_JOB": "sim", "PATH": "/bin"})
+
+    assert hint == (said and f"with Open MPI, ranks on other hosts are seen only with: {said}")

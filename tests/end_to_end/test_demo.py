@@ -17,10 +17,11 @@ pytestmark = pytest.mark.torch
     [
         ("collective-mismatch", 3, "rank 2: all_reduce of 2,048 float"),
         ("master-unreachable", 2, "occupant.py"),
+        ("straggler", 3, "compare_with_neighbours (lagging.py:"),
     ],
 )
 def test_a_demo_names_its_fault_and_cleans_up(world, fault, ranks, said):
-    """One under torchrun, one of plain processes beside a stranger."""
+    """Two under torchrun, of which one goes on, one of plain processes beside a stranger."""
     done = world.ddtop("demo", "--fault", fault, "--ranks", str(ranks))
 
     assert done.returncode == 1, done.stderr

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field, replace
 
-from ddtop.diagnosis.finding import CRITICAL, Finding, Verdict
+from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding, Verdict
 from ddtop.model.facts import Ended, RankFacts, Snapshot, State, Wait
 from ddtop.ui.source import Dump, Look
+from ddtop.wire.loader import Loader
 from ddtop.wire.records import (
     Collective,
     Exit,
@@ -15,7 +16,6 @@ from ddtop.wire.records import (
     GroupProgress,
     Hello,
     HostState,
-    Loader,
     OpenCall,
     Place,
     ProcessState,
@@ -157,6 +157,32 @@ def hang(world_size: int = 8, culprit: int = 5) -> tuple[Snapshot, Verdict]:
         still_since_unix_ns=since,
     )
     return stuck, Verdict(CRITICAL, (hang_finding(culprit, others, since),), "")
+
+
+def straggling(world_size: int = 8, slow: int = 3) -> tuple[Snapshot, Verdict]:
+    """Rank `slow` is always last: the others wait for it in every step."""
+    snapshot = healthy(world_size)
+    late = replace(
+        snapshot.ranks[slow],
+        state=State.STRAGGLER,
+        activity="backward",
+        step_ms=241.0,
+        wait_ratio=0.02,
+        activity_ratios=(0.02, 0.36, 0.52, 0.06, 0.02, 0.0, 0.02),
+    )
+    ranks = (*snapshot.ranks[:slow], late, *snapshot.ranks[slow + 1 :])
+    others = tuple(rank.rank for rank in ranks if rank.rank != slow)
+    finding = Finding(
+        kind="straggler",
+        severity=WARNING,
+        ranks=(slow,),
+        victims=others,
+        since_unix_ns=NOW - 95 * SECOND,
+        summary=f"rank {slow} is slow: it waits 2% of the time, the others 32%; they wait 70 ms a step for it",
+        evidence=(f"backward: 125 ms on rank {slow}, 70 ms on the others",),
+        advice="compare its host with the others: CPU, clocks, other programs",
+    )
+    return replace(snapshot, ranks=ranks), Verdict(WARNING, (finding,), "")
 
 
 def _victim(rank: RankFacts, wait: Wait, since: int) -> RankFacts:

@@ -8,7 +8,7 @@ from ddtop.diagnosis.explain import PAGES, explain
 from ddtop.diagnosis.explain.page import Explanation
 from ddtop.ui.present.explaining import explain_text
 from ddtop.ui.present.text import plain
-from ddtop.ui.render.pages import finding_lines
+from ddtop.ui.render.findings import finding_lines
 
 from . import builders
 
@@ -26,12 +26,18 @@ def test_the_page_of_a_finding_says_what_it_means_under_the_advice():
     at = lines.index(MEANING)
 
     assert lines.index("what to do") < at
-    assert " ".join(" ".join(lines[at + 1 : -1]).split()) == explain("rank-stopped").meaning
+    found = lines.index("how it is found")
+    assert " ".join(" ".join(lines[at + 1 : found]).split()) == explain("rank-stopped").meaning
+    assert lines.index("steps") > found
     assert lines[-1] == "  → ddtop explain rank-stopped"
 
 
-def test_a_meaning_stands_once_a_kind():
-    assert page_of("rank-stopped", "rank-stopped", "io-stall").count(MEANING) == 2
+def test_of_several_findings_one_is_opened_and_the_others_are_a_line_each():
+    lines = page_of("rank-stopped", "io-stall")
+
+    assert lines[0].startswith("› 1  ✖ rank 5 has been")
+    assert lines[1].startswith("  2  ✖ rank 5 has been")
+    assert lines.count(MEANING) == 1
 
 
 def test_a_kind_of_a_newer_version_has_a_page_without_a_meaning():

@@ -94,7 +94,7 @@ async def test_what_was_received_can_be_gone_back_to(stage):
         stage.says(link, RankState("running", iteration=8))
         now = await seen(source, lambda look: look.snapshot.ranks[0].iteration == 8)
         source.travel(then.snapshot.time_unix_ns)
-        back = source.look()
+        back = await seen(source, lambda look: look.travelled)
         sentences = await source.ask_stacks(()), await source.send_signal(0, 9)
         source.travel(None)
         again = source.look()
@@ -120,7 +120,7 @@ async def test_what_was_received_before_its_relay_was_replaced_is_not_lost(stage
             await seen(source, lambda look: look.contact is None and look.snapshot.ranks[0].iteration == 9)
             span = source.look().span
             source.travel(before.snapshot.time_unix_ns)
-            back = source.look()
+            back = await seen(source, lambda look: look.travelled)
         finally:
             await asyncio.to_thread(second.close)
 

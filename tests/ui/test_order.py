@@ -8,7 +8,7 @@ import pytest
 
 from ddtop.diagnosis.finding import Verdict
 from ddtop.model.facts import State
-from ddtop.ui.present.order import by_column, by_verdict, culprits, describe_filter, parse_filter
+from ddtop.ui.present.order import BY_VERDICT, Rows, by_column, by_verdict, culprits, describe_filter, parse_filter
 
 from . import builders
 
@@ -97,3 +97,22 @@ def test_a_warning_that_names_most_ranks_moves_nobody_and_paints_no_row():
 
     assert by_verdict(snapshot, found) == list(range(8))
     assert culprits(found) == ()
+
+
+def test_rows_are_those_that_pass_in_the_order_that_was_asked_for():
+    snapshot, verdict = builders.hang()
+    rows, everyone, some = Rows(), parse_filter(""), parse_filter("rank:3-7")
+
+    assert rows.of(snapshot, verdict, BY_VERDICT, False, everyone) == by_verdict(snapshot, verdict)
+    assert rows.of(snapshot, verdict, BY_VERDICT, False, some) == [5, 3, 4, 6, 7]
+    assert rows.of(snapshot, verdict, "rank", True, some) == [7, 6, 5, 4, 3]
+
+
+def test_rows_are_worked_out_anew_only_for_something_new():
+    """A screen is refreshed twice a second, ten thousand ranks are looked at every two seconds."""
+    snapshot, verdict = builders.hang()
+    rows, some = Rows(), parse_filter("rank:3-7")
+    first = rows.of(snapshot, verdict, "now", False, some)
+
+    assert rows.of(snapshot, verdict, "now", False, some) is first
+    assert rows.of(replace(snapshot), verdict, "now", False, some) is not first

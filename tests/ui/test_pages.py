@@ -12,12 +12,15 @@ from hypothesis import strategies as st
 from ddtop.metrics import METRICS, metric
 from ddtop.model.facts import RankFacts, State
 from ddtop.ui.history import ALL_UP_TO, DEPTH, History, Memory
+from ddtop.ui.present.collectives import input_bytes, what_moves
 from ddtop.ui.present.columns import COLUMNS, CellContext, layout
 from ddtop.ui.present.glyphs import UNICODE
 from ddtop.ui.present.text import line_width, plain
-from ddtop.ui.render.detail import detail_lines, input_bytes, what_moves
+from ddtop.ui.render.detail import detail_lines
+from ddtop.ui.render.findings import finding_lines
+from ddtop.ui.render.groups import group_lines
+from ddtop.ui.render.helping import help_lines
 from ddtop.ui.render.page import Page
-from ddtop.ui.render.pages import finding_lines, group_lines, help_lines
 from ddtop.ui.render.palette import PALETTES
 from ddtop.ui.render.rows import row_line, row_strip, title_line
 from ddtop.ui.render.strips import rule_line
@@ -56,7 +59,8 @@ def test_the_page_of_a_victim_says_for_whom_it_waits_and_what_moves():
 
     assert "  waits for     rank 5, 31 s, in default_pg" in found
     assert "  open          all_reduce #74893 of default_pg, started [1024, 1024] float32, 4.0 MiB" in found
-    assert "  step                  -  ▇ ▇" in found
+    assert "  step                  -  ▇ ▇  196.0 to 197.0" in found
+    assert "                           one value a second, 3 s" in found
 
 
 def test_the_page_of_a_rank_that_is_gone_says_how_it_went():
@@ -88,7 +92,7 @@ def test_no_page_is_wider_than_it_may_be(width, rank, brief):
     pages = (
         detail_lines(snapshot, rank, memory(*range(300)), width, UNICODE, brief),
         finding_lines(snapshot, verdict, width),
-        group_lines(snapshot, width),
+        group_lines(snapshot, "0", width),
         help_lines(KEYS, width),
     )
 
@@ -105,7 +109,10 @@ def test_bytes_of_a_collective_need_sizes_and_a_known_type():
 
 
 def test_why_has_the_whole_sentence_the_evidence_and_the_next_step():
-    assert texts(finding_lines(*builders.hang(), 100)) == [
+    found = texts(finding_lines(*builders.hang(), 100))
+
+    assert found[-1] == "  → ddtop explain loader-stuck"
+    assert found[: found.index("how it is found")] == [
         "✖ rank 5 has been in the DataLoader (data.py:40 load_image) for 31 s;",
         "  ranks 0-4,6,7 wait for it in all_reduce #74893 of default_pg",
         "",
@@ -127,22 +134,8 @@ def test_why_has_the_whole_sentence_the_evidence_and_the_next_step():
         "  The main thread waits for its next batch, and the worker process that owes it is dead, stopped, or",
         "  stands in a lock or a call that does not return. The rank itself can do nothing; its peers wait",
         "  for it.",
-        "  → ddtop explain loader-stuck",
+        "",
     ]
-
-
-def test_groups_show_their_front_and_who_is_behind():
-    assert texts(group_lines(builders.hang()[0], 80)) == [
-        "  GROUP       BACKEND  RANKS   FRONT  OP          BEHIND",
-        "  default_pg  gloo     0-7    74,893  all_reduce  rank 5, 31 s",
-    ]
-
-
-def test_a_group_that_nobody_is_behind_in_and_that_stands_still_says_that():
-    snapshot, _ = builders.hang()
-    waits = tuple(replace(wait, behind=()) for wait in snapshot.waits)
-
-    assert texts(group_lines(replace(snapshot, waits=waits), 90))[1].endswith("nobody; nothing comes back, 31 s")
 
 
 def test_help_explains_every_column_from_the_dictionary_of_metrics():

@@ -9,10 +9,12 @@ import pytest
 from ddtop.ui.app import DdtopApp
 from ddtop.ui.present.glyphs import UNICODE
 from ddtop.ui.source import Look
+from ddtop.wire.records import Group, HostState
 
 from . import builders
 from .builders import JOB, NOW, FakeSource, live
 
+GIB = 1 << 30
 SIZES = [(80, 24), (120, 40), (200, 50)]
 
 
@@ -31,9 +33,38 @@ def wide():
     return live(replace(snapshot, ranks=ranks), builders.calm(snapshot))
 
 
+def with_hosts():
+    snapshot, verdict = builders.hang(64, 13)
+    hosts = tuple(
+        HostState(
+            host=host.host,
+            cores=64,
+            cpu_ratio=0.4 + number % 5 * 0.1,
+            memory_total_bytes=512 * GIB,
+            memory_available_bytes=(300 - number * 20) * GIB,
+            shm_total_bytes=256 * GIB,
+            shm_free_bytes=200 * GIB,
+            relay_pid=100 + number,
+            relay_cpu_ns=1_000_000_000,
+            relay_rss_bytes=30 << 20,
+            dropped=number // 7,
+        )
+        for number, host in enumerate(snapshot.hosts)
+    )
+    ages = tuple(0.3 + number * 0.1 for number in range(len(hosts)))
+    return live(replace(snapshot, hosts=hosts, host_ages_s=ages), verdict)
+
+
+def with_groups():
+    snapshot, verdict = builders.hang(64, 13)
+    parts = [Group(str(at + 1), f"tp_{at}", tuple(range(at * 4, at * 4 + 4)), "nccl") for at in range(16)]
+    return live(replace(snapshot, groups=(*snapshot.groups, *parts)), verdict)
+
+
 SOURCES = {
     "healthy": lambda: live(builders.healthy()),
     "hang": lambda: live(*builders.hang()),
+    "straggler": lambda: live(*builders.straggling()),
     "empty": lambda: FakeSource(builders.EMPTY),
     "512-ranks": lambda: live(*builders.hang(512, 300)),
     "lost-contact": lost,
@@ -51,22 +82,27 @@ def test_main_screen(snap_compare, name, size):
 
 
 @pytest.mark.parametrize(
-    ("name", "source", "keys"),
+    ("name", "source", "size", "keys"),
     [
-        ("start-up", lambda: live(*builders.starting_up()), []),
-        ("ended", lambda: live(*builders.ended()), []),
-        ("rank", SOURCES["hang"], ["enter"]),
-        ("why", SOURCES["hang"], ["e"]),
-        ("help", SOURCES["healthy"], ["question_mark"]),
-        ("groups", SOURCES["hang"], ["3"]),
-        ("light", SOURCES["hang"], ["t"]),
-        ("ansi", SOURCES["hang"], ["t", "t"]),
-        ("mono", SOURCES["hang"], ["t", "t", "t"]),
+        ("map-512-ranks", SOURCES["512-ranks"], (80, 24), ["2"]),
+        ("map-512-ranks", SOURCES["512-ranks"], (120, 40), ["2"]),
+        ("map-4096-ranks", lambda: live(*builders.hang(4096, 2731)), (200, 50), ["2"]),
+        ("map-without-colours", SOURCES["512-ranks"], (80, 24), ["2", "t", "t", "t"]),
+        ("groups", with_groups, (80, 24), ["3"]),
+        ("group", with_groups, (80, 24), ["3", "enter"]),
+        ("hosts", with_hosts, (120, 24), ["5"]),
+        ("events", SOURCES["hang"], (80, 24), ["6"]),
+        ("rank", SOURCES["hang"], (80, 24), ["enter"]),
+        ("why", SOURCES["hang"], (80, 24), ["e"]),
+        ("start-up", lambda: live(*builders.starting_up()), (80, 24), []),
+        ("light", SOURCES["hang"], (80, 24), ["t"]),
+        ("without-colours", SOURCES["hang"], (80, 24), ["t", "t", "t"]),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
+    ids=lambda value: value if isinstance(value, str) else f"{value[0]}x{value[1]}" if isinstance(value, tuple) else "",
 )
-def test_other_screens(snap_compare, name, source, keys):
-    assert snap_compare(app_of(source()), terminal_size=(80, 24), press=keys)
+def test_other_screens(snap_compare, name, source, size, keys):
+    del name
+    assert snap_compare(app_of(source()), terminal_size=size, press=keys)
 
 
 def test_wide_characters_keep_the_columns_in_line(snap_compare):

@@ -69,7 +69,7 @@ async def test_d_asks_for_the_tagged_ranks_or_for_the_one_under_the_cursor():
         await pilot.pause()
 
         assert source.asked == [(5,), (0, 5)]
-        assert app.screen.ranks == (0, 5)
+        assert app.screen.asked.ranks == (0, 5)
 
 
 async def test_where_nobody_can_be_asked_the_reason_and_the_last_stacks_are_shown():
@@ -91,8 +91,9 @@ async def test_the_last_dump_is_shown_without_asking():
     source = live(dumps.with_stacks(HANG, None, "auto-1", NOW - 60 * SECOND), VERDICT)
     async with watching(source) as (app, pilot):
         await pilot.press("4")
+        await pilot.pause()
 
-        assert screen_text(app)[2] == "8 ranks asked, 8 answered (8 by agent) 22:12:20, 1 min ago"
+        assert screen_text(app)[6] == "8 ranks asked, 8 answered (8 by agent) 22:12:20, 1 min ago"
         assert source.asked == []
         await pilot.press("D")
         assert source.asked == [()]
@@ -113,8 +114,9 @@ async def test_ranks_of_a_job_that_has_ended_are_not_asked():
 async def test_without_a_dump_it_says_which_key_takes_one():
     async with watching(live(HANG, VERDICT)) as (app, pilot):
         await pilot.press("4")
+        await pilot.pause()
 
-        assert screen_text(app)[2] == "no stacks have been taken of this job yet; D asks all ranks"
+        assert screen_text(app)[6] == "no stacks have been taken of this job yet; D asks all ranks"
 
 
 async def test_asking_again_waits_for_the_new_answers():

@@ -2,79 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
-import pty
 import select
-import struct
-import subprocess
-import sys
-import termios
 import time
+from dataclasses import replace
 
-import pyte
 import pytest
 
-PROGRAM = """
-from tests.ui import builders
-from ddtop.ui.app import DdtopApp
-DdtopApp(builders.live(*builders.hang()), builders.JOB).run()
-"""
-WITHOUT = ("NO_COLOR", "COLORTERM", "TEXTUAL_COLOR_SYSTEM", "TEXTUAL", "TEXTUAL_DRIVER")
-
-
-class Terminal:
-    """A program on a terminal of 80 by 24, and what it has drawn there."""
-
-    def __init__(self, **environment: str) -> None:
-        self._master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        self.screen = pyte.Screen(80, 24)
-        self._stream = pyte.ByteStream(self.screen)
-        inherited = {name: value for name, value in os.environ.items() if name not in WITHOUT}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            env={**inherited, **environment},
-            start_new_session=True,
-        )
-        os.close(slave)
-
-    def until(self, text: str, limit_s: float = 20.0) -> list[str]:
-        """The lines of the screen as soon as the text is on it."""
-        end = time.monotonic() + limit_s
-        while time.monotonic() < end:
-            if select.select([self._master], [], [], 0.1)[0]:
-                try:
-                    # pyte takes the keyboard protocol's `CSI < u` for text; it is none.
-                    self._stream.feed(os.read(self._master, 65536).replace(b"\x1b[<u", b""))
-                except OSError:
-                    break
-            if any(text in line for line in self.screen.display):
-                return list(self.screen.display)
-        pytest.fail(f"{text!r} did not come:\n" + "\n".join(self.screen.display))
-
-    def press(self, keys: str) -> None:
-        os.write(self._master, keys.encode())
-
-    def ended(self, limit_s: float = 10.0) -> int | None:
-        """The exit status of a program that ends by itself, None where it does not."""
-        end = time.monotonic() + limit_s
-        while self.process.poll() is None and time.monotonic() < end:
-            # The last words must be taken, or the program waits for room.
-            if select.select([self._master], [], [], 0.1)[0]:
-                with contextlib.suppress(OSError):
-                    os.read(self._master, 65536)
-        return self.process.poll()
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        os.close(self._master)
+from . import builders
+from .terminals import CLEAN, Terminal, picture
 
 
 def colours(screen):
@@ -95,7 +31,7 @@ def colours(screen):
 def test_it_starts_shows_the_verdict_and_leaves_the_terminal(environment, coloured):
     terminal = Terminal(**environment)
     try:
-        lines = terminal.until("? help")
+        lines = terminal.ready()
         assert lines[1].startswith("✖ rank 5 has been in the DataLoader")
         assert lines[7].split()[:3] == ["5", "✖", "culprit"]
         # Without colours everything is in the terminal's own, else text could be black on black.
@@ -106,3 +42,139 @@ def test_it_starts_shows_the_verdict_and_leaves_the_terminal(environment, colour
         assert terminal.ended() == 0
     finally:
         terminal.close()
+
+
+@pytest.mark.parametrize(
+    ("term", "culprit"),
+    [("linux", "X culprit"), ("vt100", "X culprit"), ("xterm-mono", "✖ culprit"), ("tmux-256color", "✖ culprit")],
+)
+def test_other_terminals_get_signs_that_their_fonts_have(term, culprit):
+    terminal = Terminal(TERM=term)
+    try:
+        lines = terminal.ready()
+        assert any(culprit in line for line in lines)
+        assert (colours(terminal.screen) == {"default"}) is (term == "xterm-mono")
+    finally:
+        terminal.close()
+
+
+@pytest.mark.parametrize("size", [(1, 1), (20, 5), (39, 24), (80, 9)], ids=str)
+def test_a_terminal_that_is_too_small_is_told_so_and_comes_back(size):
+    terminal = Terminal(size=size, TERM="xterm-256color")
+    try:
+        # On one cell there is room for the first letter.
+        terminal.until("too small"[: size[0]])
+        terminal.resize((80, 24))
+        assert terminal.ready()[1].startswith("✖ rank 5 has been in the DataLoader")
+        terminal.resize(size)
+        terminal.until("too small"[: size[0]])
+        terminal.press("q")
+        assert terminal.ended() == 0
+    finally:
+        terminal.close()
+
+
+@pytest.mark.parametrize("size", [(40, 10), (120, 40), (200, 50), (250, 70)], ids=str)
+def test_a_storm_of_resizes_leaves_the_picture_of_the_last_size(size):
+    terminal = Terminal(TERM="xterm-256color", COLORTERM="truecolor")
+    try:
+        terminal.ready()
+        for step in range(12):
+            terminal.resize((60 + step * 7, 12 + step * 3))
+            terminal.read(0)
+        terminal.resize(size)
+        terminal.shows(picture(size))
+    finally:
+        terminal.close()
+
+
+def test_what_others_write_onto_the_terminal_is_gone_after_ctrl_l():
+    terminal = Terminal(TERM="xterm-256color")
+    try:
+        terminal.ready()
+        terminal.scribble("\x1b[5;3HBroadcast message from root: \x1b[3;12r\x1b(0\x1b[7m")
+        terminal.press("\x0c")
+        terminal.when(lambda: CLEAN in terminal.sent, "a new picture")
+        lines = terminal.ready()
+        assert not any("Broadcast" in line for line in lines)
+        assert lines[1].startswith("✖ rank 5 has been in the DataLoader")
+        terminal.scribble("Broadcast")
+        terminal.press("?")
+        assert not any("Broadcast" in line for line in terminal.until("what ranks shows"))
+    finally:
+        terminal.close()
+
+
+FAST = """
+import os
+from tests.ui.builders import JOB
+from tests.ui.test_terminal import INTERVAL_S, Moving
+from ddtop.ui.app import DdtopApp
+app = DdtopApp(Moving(open(os.environ["TOLD"], "w")), JOB)
+app.session.interval_s = INTERVAL_S
+app.run()
+"""
+LAST = 150
+INTERVAL_S = 0.005
+
+
+class Moving(builders.FakeSource):
+    """Every look is other facts, until the last; says how often it was looked at."""
+
+    def __init__(self, told=None, looks=0):
+        super().__init__(builders.live(*builders.hang(64)).shown)
+        self.told, self.looks = told, looks
+
+    def look(self):
+        self.looks += 1
+        if self.told and self.looks <= LAST + 20:
+            print(self.looks, file=self.told, flush=True)
+        number = min(self.looks, LAST)
+        snapshot = self.shown.snapshot
+        ranks = tuple(
+            replace(
+                rank,
+                iteration=(number * 7919 + rank.rank * 31) % 99_999,
+                cpu_ratio=(number * 7 + rank.rank) % 100 / 100,
+            )
+            for rank in snapshot.ranks
+        )
+        return replace(self.shown, snapshot=replace(snapshot, ranks=ranks, iteration=number))
+
+
+@pytest.mark.parametrize("differ", ["1", "0"], ids=["differ", "plain"])
+def test_a_terminal_that_takes_nothing_stops_nobody(tmp_path, differ):
+    """An ssh line that hangs: the loop goes on, few pictures wait, every key counts once, and the last picture is right."""
+    told = tmp_path / "told"
+    os.mkfifo(told)
+    looks = open(os.open(told, os.O_RDWR), encoding="ascii")  # noqa: SIM115 - closed below, after its writer
+    size = (120, 40)
+    terminal = Terminal(FAST, size, TERM="xterm-256color", COLORTERM="truecolor", TOLD=str(told), DDTOP_DIFFER=differ)
+    try:
+        terminal.ready()
+        begun = len(terminal.sent)
+        for _ in range(3):
+            terminal.press("j")
+        # Nothing is read from the terminal until the app has looked so often. With the differ the pictures are so small
+        # that the kernel keeps them all, but for some that are sent whole.
+        for number in range(10, LAST, 5):
+            assert waited_for(looks, number)
+            terminal.press("\x0c")
+        assert waited_for(looks, LAST)
+        terminal.press("j")
+        assert waited_for(looks, LAST + 20)
+        terminal.shows(picture(size, Moving(looks=LAST), "jjjj", INTERVAL_S))
+        # The kernel keeps 64 KB, Textual's queue a few pictures of up to 20 KB; plain Textual draws 2 MB in all.
+        assert len(terminal.sent) - begun < 300_000
+    finally:
+        terminal.close()
+        looks.close()
+
+
+def waited_for(looks, number):
+    """The app has looked so many times; False where it did not within a minute."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        if select.select([looks], [], [], 1.0)[0] and int(looks.readline() or 0) >= number:
+            return True
+    return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from ddtop.model.facts import RankFacts, Snapshot, State
@@ -52,7 +52,7 @@ COLUMNS = (
 )
 """In the order of the screen."""
 
-_ALWAYS = ("rank", "state", "now")
+ALWAYS = ("rank", "state", "now")
 _FIRST = ("age", "wait")
 _THEN = ("iteration", "seen", "step", "cpu", "loader")
 _WIDE = ("host", "phases", "rss", "gpu", "nccl", "pid")
@@ -81,23 +81,23 @@ class Layout:
         return None
 
 
-def layout(width: int, world_size: int = 0, host_width: int = 0) -> Layout:
-    """The columns for a table of that width; wider ones first lose what is told elsewhere too.
+def layout(width: int, world_size: int = 0, host_width: int = 0, hidden: Collection[str] = ()) -> Layout:
+    """The columns for a table of that width; wider ones first lose what is told elsewhere too. `hidden` are not wanted.
 
     Widths depend on the size of the job and on nothing that changes from tick to tick.
     """
     widths = {column.key: column.width for column in COLUMNS}
     widths["rank"] = max(4, len(str(max(world_size - 1, 0))))
     widths["host"] = min(max(host_width, 4), HOST_MOST)
-    chosen = set(_ALWAYS)
-    room = width - sum(widths[key] for key in _ALWAYS) - len(_ALWAYS) + 1
+    chosen = set(ALWAYS)
+    room = width - sum(widths[key] for key in ALWAYS) - len(ALWAYS) + 1
     # What a rank does is worth more than a further number: NOW grows before the next columns come.
     for now, keys in ((NOW_LEAST, _FIRST), (NOW_USEFUL, _THEN), (NOW_WANTED, _WIDE)):
         grown = max(min(room, now - widths["now"]), 0)
         widths["now"] += grown
         room -= grown
         for key in keys:
-            if room >= widths[key] + 1:
+            if key not in hidden and room >= widths[key] + 1:
                 chosen.add(key)
                 room -= widths[key] + 1
     for key, most in _GROWTH:

@@ -34,6 +34,7 @@ class Glyphs:
     fork: str = "├"
     corner: str = "└"
     then: str = "›"
+    finished: str = "✓"
 
 
 UNICODE = Glyphs(
@@ -93,6 +94,7 @@ ASCII = Glyphs(
     fork="|",
     corner="`",
     then=">",
+    finished="=",
 )
 
 STATE_STYLES: dict[State, str] = {
@@ -112,7 +114,7 @@ STATE_STYLES: dict[State, str] = {
 
 STATE_MEANINGS: dict[State, str] = {
     State.STARTING: "its agent is up, it has no process group yet",
-    State.JOINING: "in init_process_group",
+    State.JOINING: "in init_process_group or MPI_Init",
     State.RUNNING: "makes progress",
     State.WAITING: "in a collective, not for long",
     State.BLOCKED: "waits longer than the limit: a victim, not the cause",
@@ -133,6 +135,11 @@ def state_style(rank: RankFacts) -> str:
     return STATE_STYLES[rank.state]
 
 
-def glyphs_for(encoding: str | None) -> Glyphs:
-    """The set that a terminal or pipe of that encoding can show."""
+def glyphs_for(encoding: str | None, terminal: str = "") -> Glyphs:
+    """The set that a terminal or pipe of that encoding can show. `terminal`: its TERM.
+
+    The console of Linux and hardware terminals read UTF-8, but their fonts have few of our signs: all others look alike.
+    """
+    if terminal == "linux" or terminal.startswith("vt"):
+        return ASCII
     return UNICODE if encoding and "utf" in encoding.lower().replace("-", "") else ASCII

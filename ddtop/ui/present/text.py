@@ -6,6 +6,7 @@ decided by the palette of the screen, and a pipe ignores it.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Collection, Iterable
 
@@ -23,15 +24,27 @@ def clean(text: str) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(_printable(character) for character in text)
+    return "".join(_printable(character) for character in unicodedata.normalize("NFC", text))
+
+
+_WIDTHLESS = re.compile("[\u1160-\u11ff\u3164\ud7b0-\ud7fb\uffa0\U0001f3fb-\U0001f3ff]")
+"""Second parts of Hangul syllables, a filler and skin tones: letters and signs by their category, without a cell of their own."""
+
+_DISPUTED = re.compile("[\u2630-\u2637\u268a-\u268f\u4dc0-\u4dff\U0001d300-\U0001d376]")
+"""One cell before Unicode 16 and two from then on: what a terminal takes them for cannot be known."""
+
+_FLAG_A = 0x1F1E6
+"""Flags are pairs of letters of their own, one or two cells wide as the terminal likes."""
 
 
 def _printable(character: str) -> str:
     if character.isspace():
         return " "
-    if unicodedata.category(character) in ("Mn", "Me", "Cf"):
+    if unicodedata.category(character) in ("Mn", "Me", "Mc", "Cf") or _WIDTHLESS.match(character):
         return ""
-    return character if character.isprintable() else "?"
+    if 0 <= ord(character) - _FLAG_A < 26:
+        return chr(ord("A") + ord(character) - _FLAG_A)
+    return character if character.isprintable() and not _DISPUTED.match(character) else "?"
 
 
 def cell_width(text: str) -> int:
@@ -138,7 +151,10 @@ def ranks_text(ranks: Iterable[int], most: int = 0) -> str:
     `most` > 0 limits the number of ranges; the rest is said as a count.
     """
     ranges: list[list[int]] = []
-    for rank in sorted(set(ranks)):
+    numbers = sorted(set(ranks))
+    if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
+        return f"{numbers[0]}-{numbers[-1]}"
+    for rank in numbers:
         if ranges and rank == ranges[-1][1] + 1:
             ranges[-1][1] = rank
         else:

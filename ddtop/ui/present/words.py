@@ -56,11 +56,12 @@ def collective_text(collective: Collective) -> str:
 def call_text(call: OpenCall) -> str:
     """`recv from 0`, `send to 1`, `init_process_group`."""
     name = clean(call.name)
+    whole = name if call.within is None else f"{clean(call.within)}: {name}"
     if call.peer is None:
-        return name
-    if "recv" in name.lower():
-        return f"{name} from {call.peer}"
-    return f"{name} to {call.peer}" if "send" in name.lower() else f"{name} {call.peer}"
+        return whole
+    if "recv" in name.lower() or "probe" in name.lower():
+        return f"{whole} from {call.peer}"
+    return f"{whole} to {call.peer}" if "send" in name.lower() else f"{whole} {call.peer}"
 
 
 def signal_name(number: int) -> str:

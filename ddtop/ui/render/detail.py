@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import prod
+from collections.abc import Callable, Sequence
 
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.merge import merge
 from ddtop.ui.history import Memory
 from ddtop.ui.present import units
 from ddtop.ui.present.bars import sparkline
+from ddtop.ui.present.collectives import what_moves
 from ddtop.ui.present.columns import state_text
 from ddtop.ui.present.glyphs import STATE_MEANINGS, UNICODE, Glyphs, state_style
 from ddtop.ui.present.stacks import Around, Shape, stacks_lines
@@ -27,14 +27,10 @@ from ddtop.ui.present.words import (
 from ddtop.wire.records import Collective
 
 from .page import LABEL, Page
+from .spent import time_lines
 
-_BYTES = {
-    "float64": 8, "double": 8, "int64": 8, "long": 8, "complex64": 8,
-    "float32": 4, "float": 4, "int32": 4, "int": 4,
-    "float16": 2, "half": 2, "bfloat16": 2, "int16": 2,
-    "int8": 1, "uint8": 1, "bool": 1, "char": 1, "byte": 1,
-}  # fmt: skip
-
+RANGE = 18
+"""Columns for the least and the largest value of a line: `1196.0 to 12020.0`."""
 PROCESS_STATES = {
     "R": "runs",
     "S": "sleeps",
@@ -55,6 +51,7 @@ def detail_lines(
     _title(page, snapshot, rank)
     _series(page, rank, memory)
     _place(page, snapshot, rank)
+    time_lines(page, rank)
     _collectives(page, snapshot, rank)
     _groups(page, snapshot, rank)
     _loader(page, snapshot, rank)
@@ -94,18 +91,29 @@ def _title(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
 def _series(page: Page, rank: RankFacts, memory: Memory) -> None:
     loader = rank.loader
     ready = "-" if loader is None or loader.depth is None else f"{loader.depth}/{loader.capacity or '?'}"
-    shown: Sequence[tuple[str, Sequence[float | None], str]] = (
-        ("step", memory.step_ms, "-" if rank.step_ms is None else f"{units.milliseconds(rank.step_ms)} ms"),
-        ("waiting", memory.wait_ratio, units.percent(rank.wait_ratio)),
-        ("loader", memory.loader_depth, ready),
-        ("memory", memory.rss_bytes, units.long_size(rank.rss_bytes)),
+    step = "-" if rank.step_ms is None else f"{units.milliseconds(rank.step_ms)} ms"
+    shown: Sequence[tuple[str, Sequence[float | None], str, Callable[[float], str]]] = (
+        ("step", memory.step_ms, step, units.milliseconds),
+        ("waiting", memory.wait_ratio, units.percent(rank.wait_ratio), units.percent),
+        ("loader", memory.loader_depth, ready, lambda value: f"{value:.0f}"),
+        ("memory", memory.rss_bytes, units.long_size(rank.rss_bytes), lambda value: units.size(int(value))),
     )
     page.blank()
-    # Values stand before the line, in a column of their own: they keep their place whatever the width is.
-    room = page.width - 2 - LABEL - 11
-    for label, series, value in shown:
-        line = sparkline(list(series), max(min(room, len(series)), 0), page.glyphs)
-        page.add((f"  {label:<{LABEL}}", "dim"), (f"{value:>9}  ", ""), (line, "spark"))
+    # What is as long as the others keeps its place: values before the line, the range behind it.
+    room = page.width - 2 - LABEL - 11 - 2 - RANGE
+    cells = max(min(room, max(len(series) for _, series, _, _ in shown)), 0)
+    for label, series, value, text in shown:
+        drawn = list(series)[-cells:] if cells else []
+        line = (sparkline(drawn, cells, page.glyphs), "spark")
+        page.add((f"  {label:<{LABEL}}", "dim"), (f"{value:>9}  ", ""), line, (_range(drawn, text), "dim"))
+    if cells > 1:
+        page.add((f"  {'':<{LABEL}}{'':>9}  one value a second, {units.duration(cells)}", "dim"))
+
+
+def _range(series: Sequence[float | None], text: Callable[[float], str]) -> str:
+    """The least and the largest value; empty while there are not two."""
+    known = [value for value in series if value is not None]
+    return f"  {text(min(known))} to {text(max(known))}" if len(known) > 1 else ""
 
 
 def _place(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
@@ -145,34 +153,6 @@ def _collectives(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
 
 def _collective(snapshot: Snapshot, one: Collective) -> str:
     return f"{collective_text(one)} of {group_label(snapshot, one.group)}, {clean(one.state)} {what_moves(one)}".strip()
-
-
-def what_moves(one: Collective) -> str:
-    """Sizes, data types and bytes of a collective's input: `[1024, 1024] float32, 4.0 MiB`."""
-    shapes = " ".join(f"[{', '.join(map(str, sizes))}]" for sizes in one.sizes[:3])
-    if len(one.sizes) > 3:
-        shapes += f" and {len(one.sizes) - 3} more"
-    types = ", ".join(dict.fromkeys(clean(name.lower()) for name in one.dtypes))
-    words = " ".join(part for part in (shapes, types) if part)
-    number = input_bytes(one)
-    return words if number is None else f"{words}, {units.long_size(number)}"
-
-
-def input_bytes(one: Collective) -> int | None:
-    """Bytes of all input tensors, None where a type or a size is not known."""
-    if not one.sizes or not one.dtypes:
-        return None
-    widths = [_BYTES.get(name.lower()) for name in one.dtypes]
-    if len(widths) == 1:
-        widths *= len(one.sizes)
-    if len(widths) != len(one.sizes):
-        return None
-    total = 0
-    for sizes, width in zip(one.sizes, widths, strict=True):
-        if width is None:
-            return None
-        total += prod(sizes) * width
-    return total
 
 
 def _deadline(snapshot: Snapshot, one: Collective) -> str:
@@ -250,7 +230,9 @@ def _process(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         page.item("threads", "" if process.threads is None else str(process.threads))
         page.item("children", "" if process.children is None else str(process.children))
     if rank.cpu_ratio is not None:
-        page.item("cpu", f"{rank.cpu_ratio * 100:.0f}% of one core")
+        # MPI waits by looking again and again: that is no work.
+        spins = ", waits, spinning" if rank.spinning else ""
+        page.item("cpu", f"{rank.cpu_ratio * 100:.0f}% of one core{spins}")
     page.item("other pids", ", ".join(map(str, rank.other_pids)))
 
 

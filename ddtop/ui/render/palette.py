@@ -31,6 +31,11 @@ class Palette:
     alarm: Style
     alarm_cursor: Style
 
+    def half(self, upper: str, lower: str) -> Style:
+        """An upper half block of one style over the other's colour; only where the palette brings its own colours."""
+        above, below = self[upper], self[lower]
+        return Style(color=above.color, bgcolor=below.color)
+
     def __getitem__(self, name: str) -> Style:
         """The style of that name; a name without an entry is plain text."""
         return self.styles.get(name, self.styles[""])
@@ -42,6 +47,8 @@ def _coloured(name: str, background: str, foreground: str, dim: str, colours: di
 
     styles = {
         "": style(),
+        "alarm": Style(color="#ffffff", bgcolor=colours["alarm"], bold=True),
+        "picked": Style(color=background, bgcolor=foreground, bold=True),
         "dim": style(dim),
         "old": style(dim),
         "rule": style("rule"),
@@ -49,6 +56,7 @@ def _coloured(name: str, background: str, foreground: str, dim: str, colours: di
         "title": style(bold=True),
         "heading": style(dim),
         "sorted": style(bold=True, underline=True),
+        "tab": style(bold=True, underline=True),
         "calm": style(),
         "still": style("yellow", bold=True),
         "critical": style("red", bold=True),
@@ -62,6 +70,7 @@ def _coloured(name: str, background: str, foreground: str, dim: str, colours: di
         "key": style(bold=True),
         "spark": style("cyan"),
         "bar": style("bar"),
+        "slab": style("slab"),
     }
     return Palette(
         name,
@@ -83,6 +92,8 @@ def _attributes(name: str, colours: dict[str, str]) -> Palette:
 
     styles = {
         "": style(),
+        "alarm": Style(color=colours.get("red", "default"), bold=True, reverse=True),
+        "picked": Style(color="default", bold=True, underline=True, reverse=True),
         "dim": style(dim=True),
         "old": style(dim=True),
         "rule": style(dim=True),
@@ -90,6 +101,7 @@ def _attributes(name: str, colours: dict[str, str]) -> Palette:
         "title": style(bold=True),
         "heading": style(dim=True),
         "sorted": style(bold=True, underline=True),
+        "tab": style(bold=True, underline=True),
         "calm": style(),
         "still": style("yellow", bold=True),
         "critical": style("red", bold=True),
@@ -104,7 +116,10 @@ def _attributes(name: str, colours: dict[str, str]) -> Palette:
         "spark": style("cyan"),
         "bar": style(dim=True),
     }
-    alarm = Style(color=colours.get("red", "default"), bold=True, reverse=True, dim=False)
+    # Without colours only the cursor is reversed: two such rows would not tell which is which.
+    alarm = Style(
+        color=colours.get("red", "default"), bold=True, reverse=bool(colours), underline=not colours, dim=False
+    )
     return Palette(
         name,
         None,
@@ -112,7 +127,7 @@ def _attributes(name: str, colours: dict[str, str]) -> Palette:
         styles,
         cursor=Style(reverse=True, dim=False),
         alarm=alarm,
-        alarm_cursor=alarm + Style(underline=True),
+        alarm_cursor=alarm + Style(underline=True, reverse=True),
     )
 
 
@@ -130,6 +145,7 @@ PALETTES: dict[str, Palette] = {
             "cyan": "#5fafd7",
             "magenta": "#d787d7",
             "bar": "#585858",
+            "slab": "#875f00",
             "cursor": "#303030",
             "alarm": "#870000",
             "alarm_cursor": "#af0000",
@@ -148,6 +164,7 @@ PALETTES: dict[str, Palette] = {
             "cyan": "#005f87",
             "magenta": "#870087",
             "bar": "#b2b2b2",
+            "slab": "#d7af5f",
             "cursor": "#dadada",
             "alarm": "#af0000",
             "alarm_cursor": "#d70000",

@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-from textual.dom import DOMNode
-from textual.screen import Screen
+from typing import ClassVar
 
+from textual.dom import DOMNode
+
+from ddtop.ui.actions import RANKS, key_table
 from ddtop.ui.present.scrubber import scrubber_line
 from ddtop.ui.present.text import Line, clean, clip
 from ddtop.ui.render.strips import rule_line
 from ddtop.ui.session import Session
 from ddtop.ui.widgets.key_bar import KeyBar
 from ddtop.ui.widgets.lines import LinesView
+from ddtop.ui.widgets.map_grid import MapGrid
+from ddtop.ui.widgets.pick_list import PickList
 from ddtop.ui.widgets.rank_table import RankTable, TitleRow
 
-KEYS = (
-    ("up down j k", "move; PgUp PgDn Home End too, and the mouse wheel"),
-    ("Enter", "everything about the rank under the cursor; a double click too"),
-    ("e", "why: the findings with evidence and advice; a click on the verdict too"),
-    ("/", "filter the rows: words, or state:blocked host:node3 rank:0-7; Esc takes it away"),
-    ("< > F6", "sort by the column to the left, to the right; culprits come first by default"),
-    ("Space", "tag the rank"),
-    ("d D", "stacks of the ranks tagged or under the cursor; of all, merged"),
-    ("1 3 4", "ranks, process groups, the stacks that were taken last"),
-    ("v T", "on the stacks: as classes or as a tree, other threads in full"),
-    ("F9 s", "send a signal to these ranks; asks before it does"),
-    ("[ ] { }", "back and forth in time, by 5 s, by a minute; \\ to now, or to a recording's end"),
-    ("p", "freeze the picture; the job is watched all the same"),
-    ("+ -", "look less often, more often"),
-    ("t", "theme: dark, light, the terminal's own colours, no colours"),
-    ("Tab", "to the verdict and back"),
-    ("?", "this help"),
-    ("q", "quit; on a page: back, as Esc"),
-)
+from .sized import SizedScreen
+
+KEYS = key_table()
 """All keys that work, for the help."""
 
 
@@ -52,10 +40,11 @@ def under_banner(session: Session, width: int) -> Line:
     return scrubber_line(at, look.span, width, recording=look.recording, marks=look.marks, glyphs=glyphs)
 
 
-class FactsScreen(Screen[None]):
-    """A screen that shows the facts of the session."""
+class FactsScreen(SizedScreen[None]):
+    """A screen that shows the facts of the session. `topic`: what the help explains first when it is opened here."""
 
     AUTO_FOCUS = "#body"
+    topic: ClassVar[str] = RANKS
 
     def __init__(self, session: Session) -> None:
         super().__init__()
@@ -84,5 +73,5 @@ class FactsScreen(Screen[None]):
 
 
 def _repaint(node: DOMNode) -> None:
-    if isinstance(node, (LinesView, KeyBar, RankTable, TitleRow)):
+    if isinstance(node, (LinesView, KeyBar, RankTable, TitleRow, MapGrid, PickList)):
         node.repaint()

@@ -1,19 +1,91 @@
-"""Why: the findings with all that speaks for them."""
+"""Why: the findings with all that speaks for them, one opened at a time."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from typing import ClassVar
+
+from textual.binding import BindingType
+
 from ddtop.ui.present.text import Line
-from ddtop.ui.render.pages import finding_lines
+from ddtop.ui.present.timeline import Entry
+from ddtop.ui.recalling import recall
+from ddtop.ui.render.events import story_lines
+from ddtop.ui.render.findings import finding_lines
+from ddtop.ui.render.helping import FINDING_PAGE
+from ddtop.ui.session import Session
+from ddtop.ui.widgets.key_bar import Key
 
 from .page import PageScreen
 
 
 class FindingScreen(PageScreen):
-    """All findings, worst first."""
+    """All findings, worst first; left and right open another one. The opened one stays open while it stands."""
+
+    topic = FINDING_PAGE
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("left,h", "another(-1)", "the finding before"),
+        ("right,l,tab", "another(1)", "the next finding"),
+        ("e", "back", "back"),
+    ]
+
+    def __init__(self, session: Session, number: int = 0) -> None:
+        """`number`: of the finding that is opened first."""
+        super().__init__(session)
+        findings = session.shown.verdict.findings
+        self._opened: object = findings[number].identity if number < len(findings) else None
+
+    def on_mount(self) -> None:
+        """How it went before this viewer looked is part of it."""
+        super().on_mount()
+        self.run_worker(self._recall(), name="recall")
+
+    async def _recall(self) -> None:
+        if await recall(self.session):
+            self.show_facts()
+
+    def _number(self) -> int:
+        identities = [finding.identity for finding in self.session.shown.verdict.findings]
+        return identities.index(self._opened) if self._opened in identities else 0
 
     def page_lines(self, width: int) -> list[Line]:
         """The findings that stand now."""
         look = self.session.shown
         if look.snapshot is None:
             return []
-        return finding_lines(look.snapshot, look.verdict, width, self.session.paint.glyphs)
+        glyphs, timeline = self.session.paint.glyphs, self.session.timeline
+        return finding_lines(look.snapshot, look.verdict, width, glyphs, self._number(), timeline)
+
+    def extra_keys(self) -> tuple[Key, ...]:
+        """Several can be gone through."""
+        if len(self.session.shown.verdict.findings) < 2:
+            return ()
+        return (("left", "←", "finding before"), ("right", "→", "next finding"))
+
+    def action_another(self, steps: int) -> None:
+        """Open the next one."""
+        findings = self.session.shown.verdict.findings
+        if len(findings) > 1:
+            self._opened = findings[(self._number() + steps) % len(findings)].identity
+            self.body.scroll_home(animate=False)
+            self.show_facts()
+
+
+class StoryScreen(PageScreen):
+    """The story of one entry of the time line."""
+
+    topic = FINDING_PAGE
+
+    def __init__(self, session: Session, entry: Entry) -> None:
+        super().__init__(session)
+        self._key: Hashable = entry.key
+        self._entry = entry
+
+    def page_lines(self, width: int) -> list[Line]:
+        """How it went, so far."""
+        snapshot = self.session.shown.snapshot
+        if snapshot is None:
+            return []
+        # One that has been forgotten meanwhile is still on the screen.
+        self._entry = self.session.timeline.find(self._key) or self._entry
+        return story_lines(snapshot, self._entry, width, self.session.paint.glyphs)

@@ -1,4 +1,4 @@
-"""Keys, states and columns."""
+"""What the screen below shows, and the keys."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import ClassVar
 
 from textual.binding import BindingType
 
-from ddtop.ui.present.text import Line
-from ddtop.ui.render.pages import help_lines
+from ddtop.ui.actions import RANKS
+from ddtop.ui.present.text import Line, clean, wrap
+from ddtop.ui.render.helping import help_lines
 
-from .facts import KEYS
+from .facts import KEYS, FactsScreen
 from .page import PageScreen
 
 
@@ -19,5 +20,13 @@ class HelpScreen(PageScreen):
     BINDINGS: ClassVar[list[BindingType]] = [("question_mark", "back", "back")]
 
     def page_lines(self, width: int) -> list[Line]:
-        """The same at all times."""
-        return help_lines(KEYS, width, self.session.paint.glyphs)
+        """First about what it was opened over."""
+        stack = self.app.screen_stack
+        below = stack[stack.index(self) - 1] if self in stack else None
+        topic = below.topic if isinstance(below, FactsScreen) and below is not self else RANKS
+        lines = help_lines(KEYS, width, self.session.paint.glyphs, topic)
+        failure = getattr(self.app, "differ_failure", None)
+        if failure is None:
+            return lines
+        text = f"drawing: whole lines are sent instead of the cells that changed ({clean(failure)})"
+        return [*lines, (), *(((part, "dim"),) for part in wrap(text, width))]

@@ -1,104 +1,98 @@
-"""The main screen: the verdict, and the ranks (or the process groups) as its evidence."""
+"""The main screen: the verdict, and under it one of the views as its evidence."""
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.binding import Binding
 from textual.widgets import Input
 
 from ddtop.diagnosis.finding import Verdict
 from ddtop.model.facts import Snapshot
+from ddtop.ui.actions import ACTIONS, RANKS, VIEWS
 from ddtop.ui.present import units
 from ddtop.ui.present.banner import banner_lines
-from ddtop.ui.present.columns import COLUMNS, Column
-from ddtop.ui.present.order import (
-    BY_VERDICT,
-    by_column,
-    by_verdict,
-    culprits,
-    describe_filter,
-    parse_filter,
-)
-from ddtop.ui.present.text import Line, clean, wrap
-from ddtop.ui.render.detail import detail_lines
-from ddtop.ui.render.pages import group_lines
+from ddtop.ui.present.columns import COLUMNS
+from ddtop.ui.present.grid import Host
+from ddtop.ui.present.text import Line, clean, ranks_text, wrap
+from ddtop.ui.present.timeline import Entry
 from ddtop.ui.session import INTERVALS_S, Session
+from ddtop.ui.views.events import EventsView
+from ddtop.ui.views.groups import GroupsView
+from ddtop.ui.views.hosts import HostsView
+from ddtop.ui.views.map import MapView
+from ddtop.ui.views.ranks import RanksView
+from ddtop.ui.views.stacks import StacksView
+from ddtop.ui.views.view import Coded, View
 from ddtop.ui.widgets.banner import Banner
 from ddtop.ui.widgets.key_bar import Key, KeyBar
 from ddtop.ui.widgets.lines import LinesView
-from ddtop.ui.widgets.rank_table import RankTable, TitleRow
+from ddtop.ui.widgets.rank_table import RankTable
+from ddtop.ui.widgets.view_bar import ViewBar
 
+from .columns import ColumnsScreen
+from .explain import ExplainScreen
 from .facts import FactsScreen, foot_line, under_banner
-from .finding import FindingScreen
+from .finding import FindingScreen, StoryScreen
+from .group import GroupScreen
 from .rank import RankScreen
 from .signals import SignalsScreen
 from .stacks import StacksScreen
 
-RANKS, GROUPS = "ranks", "groups"
-SIDE_FROM = 190
-"""From this width on the selected rank's page stands beside the table: 133 columns for the table, 66 for the page."""
-SIDE_WIDTH = 66
-
 
 class MainScreen(FactsScreen):
-    """Banner, table, keys."""
+    """Banner, view, keys. The actions are those of `actions.ACTIONS`."""
 
     DEFAULT_CSS = """
     MainScreen #rule, MainScreen #foot { height: 1; }
-    MainScreen #side { width: 66; display: none; }
-    MainScreen #groups { display: none; height: 1fr; }
     MainScreen Input, MainScreen Input:focus { display: none; height: 1; border: none; padding: 0; }
     MainScreen.filtering Input { display: block; }
     MainScreen.filtering KeyBar { display: none; }
-    MainScreen.wide #side { display: block; }
-    MainScreen.in-groups #groups { display: block; }
-    MainScreen.in-groups #ranks { display: none; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        # First of all keys, so that what was typed ahead on a slow line goes to the filter and is not obeyed.
-        Binding("slash", "filter", "filter", priority=True),
-        ("escape", "clear_filter", "clear the filter"),
-        ("less_than_sign", "sort(-1)", "sort by the column before"),
-        ("greater_than_sign,f6", "sort(1)", "sort by the next column"),
-        ("e", "why", "why"),
-        ("1", "view('ranks')", "ranks"),
-        ("3", "view('groups')", "groups"),
-        ("4", "stacks('last')", "last stacks"),
-        ("d", "stacks('these')", "stacks"),
-        ("D", "stacks('all')", "all stacks"),
-        ("f9,s", "signals", "signal"),
+    BINDINGS = [  # noqa: RUF012
+        # Keys that Textual itself takes are first of all; so is that of the filter: what was typed ahead on a slow line goes
+        # there and is not obeyed.
+        Binding(one.keys, one.run, one.label, priority=one.name in ("filter", "next-view", "view-before"))
+        for one in ACTIONS
+        if not one.run.startswith("app.")
     ]
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
-        self.sort_key = BY_VERDICT
-        self.descending = False
-        self.view = RANKS
-        self.filter = parse_filter("")
-        paint = session.paint
+        paint, coded = session.paint, Coded()
         self.banner = Banner(paint, "banner")
-        self.rule = LinesView(paint, "rule")
-        self.table = RankTable(paint, "body")
-        self.titles = TitleRow(paint, self.table)
-        self.side = LinesView(paint, "side", margin=True)
-        self.groups = LinesView(paint, "groups", focusable=True)
+        self.rule = ViewBar(paint, "rule")
+        self.ranks = RanksView(session)
+        made = (
+            self.ranks,
+            MapView(session, coded),
+            GroupsView(session),
+            StacksView(session),
+            HostsView(session, coded),
+            EventsView(session),
+        )
+        self.views: dict[str, View] = {view.topic: view for view in made}
+        self.view: View = self.ranks
         self.foot = LinesView(paint, "foot")
         self.keys = KeyBar(paint)
         self.input = Input(placeholder="state:blocked host:node3 rank:0-7 word", id="filter")
 
+    @property
+    def table(self) -> RankTable:
+        """The ranks table."""
+        return self.ranks.table
+
+    @property
+    def topic(self) -> str:  # type: ignore[override]
+        """The view in front."""
+        return self.view.topic
+
     def compose(self) -> ComposeResult:
-        """From top to bottom; the side pane shows itself on wide terminals."""
+        """From top to bottom; of the views one is seen."""
         yield self.banner
         yield self.rule
-        with Horizontal(id="ranks"):
-            with Vertical():
-                yield self.titles
-                yield self.table
-            yield self.side
-        yield self.groups
+        for view in self.views.values():
+            view.display = view is self.view
+            yield view
         yield self.foot
         yield self.keys
         yield self.input
@@ -107,22 +101,14 @@ class MainScreen(FactsScreen):
         """Draw what the session shows now."""
         if not self.is_mounted:
             return
-        self.set_class(self.size.width >= SIDE_FROM, "wide")
         look = self.session.shown
-        glyphs = self.session.paint.glyphs
-        self.rule.show([under_banner(self.session, self.size.width)])
-        self.keys.show(self._keys())
+        self._show_rule()
         if look.snapshot is None:
             self.banner.show_for(None, self._waiting_lines())
-            self.titles.show(self.sort_key)
-            self._show_foot()
-            return
-        self._show_banner(look.snapshot, look.verdict)
-        if self.view == GROUPS:
-            self.groups.show(group_lines(look.snapshot, self.groups.room, glyphs))
+            self.ranks.show_titles()
         else:
-            self._show_table(look.snapshot, look.verdict)
-            self._show_side()
+            self._show_banner(look.snapshot, look.verdict)
+            self.view.show(look, look.snapshot)
         self._show_foot()
 
     def _waiting_lines(self) -> list[Line]:
@@ -132,6 +118,13 @@ class MainScreen(FactsScreen):
         lines: list[Line] = [((text, "bold"),)]
         texts = wrap(clean(contact), self.size.width) if contact else [""]
         return [*lines, *(((part, "warning"),) for part in texts)]
+
+    def _show_rule(self) -> None:
+        """The views; but while another moment is shown, where in time that is."""
+        if self.session.shown.snapshot is not None and self.session.shown.travelled:
+            self.rule.show([under_banner(self.session, self.size.width)])
+        else:
+            self.rule.show_tabs(self.view.topic)
 
     def _show_banner(self, snapshot: Snapshot, verdict: Verdict) -> None:
         most = max(self.size.height // 3, 3)
@@ -147,111 +140,121 @@ class MainScreen(FactsScreen):
         worst = verdict.findings[0].identity if verdict.findings else None
         self.banner.show_for((worst, self.size, self.session.shown.contact is None), lines)
 
-    def _show_table(self, snapshot: Snapshot, verdict: Verdict) -> None:
-        if self.sort_key == BY_VERDICT:
-            order = by_verdict(snapshot, verdict)
-        else:
-            order = by_column(snapshot, self.sort_key, self.descending)
-        if not self.filter.empty:
-            order = [number for number in order if self.filter.passes(snapshot.rank(number))]
-        self.table.show(snapshot, order, frozenset(culprits(verdict)), self.session.old)
-        self.titles.show(self.sort_key)
-
-    def _show_side(self) -> None:
-        snapshot, rank = self.session.shown.snapshot, self.table.cursor_rank
-        if snapshot is None or rank is None or not self.has_class("wide"):
-            return
-        self.session.history.watch(rank)
-        memory = self.session.history.of(rank)
-        glyphs = self.session.paint.glyphs
-        self.side.show(detail_lines(snapshot, rank, memory, SIDE_WIDTH - 2, glyphs, brief=True))
-
     def _show_foot(self) -> None:
-        """What differs from the plain picture: filter, sort, tags, interval, and which rows are visible."""
-        snapshot = self.session.shown.snapshot
-        notes: list[str] = []
-        if self.view == RANKS and snapshot is not None:
-            first, last, rows = self.table.visible_range
-            if not self.filter.empty or self.filter.problem:
-                notes.append(describe_filter(self.filter, rows, len(snapshot.ranks)))
-            if self.sort_key != BY_VERDICT:
-                notes.append(f"sorted by {self._sort_title()}")
-            if self.table.tagged:
-                notes.append(f"{len(self.table.tagged)} tagged")
-            if rows > self.table.size.height > 0:
-                notes.append(f"rows {first:,}-{last:,} of {rows:,}")
+        """What differs from the plain picture, and the keys that do something now."""
+        look = self.session.shown
+        notes = [*self.view.notes(look.snapshot)] if look.snapshot is not None else []
+        if look.travelled and self.view is not self.ranks:
+            notes.insert(0, self.view.topic)
         if self.session.interval_s != INTERVALS_S[0]:
             notes.append(f"every {self.session.interval_s:g} s")
         self.foot.show([foot_line(self.session, self.size.width, *notes)])
-
-    def _sort_title(self) -> str:
-        titles = [column.title for column in COLUMNS if column.key == self.sort_key]
-        return titles[0] + (", largest first" if self.descending else "")
+        self.keys.show(self._keys())
 
     def _keys(self) -> list[Key]:
-        """The keys that do something now, the most wanted first: a narrow terminal shows only those."""
-        freeze: Key = ("p", "p", "go on" if self.session.frozen else "freeze")
-        more: list[Key] = [("t", "t", "theme")]
-        keys: list[Key] = [("question_mark", "?", "help"), ("q", "q", "quit")]
+        """The most wanted first: a narrow terminal shows only those."""
         look = self.session.shown
+        keys: list[Key] = [("question_mark", "?", "help"), ("q", "q", "quit")]
+        more: list[Key] = [("ctrl+p", "^P", "commands"), ("t", "t", "theme")]
         if look.snapshot is None:
             return keys + more
         if look.verdict.findings:
             keys.append(("e", "e", "why"))
         if look.span is not None:
             more.append(("left_square_bracket", "[ ]", "in time"))
-        if self.view == GROUPS:
-            return [*keys, ("1", "1", "ranks"), ("D", "D", "stacks of all"), freeze, *more]
-        keys += [("enter", "Enter", "rank"), ("d", "d", "stacks"), ("slash", "/", "filter"), ("3", "3", "groups")]
-        keys += [freeze, ("f9", "F9", "signal"), ("greater_than_sign", "< >", "sort"), ("space", "Space", "tag")]
-        return [*keys, *more]
+        freeze: Key = ("p", "p", "go on" if self.session.frozen else "freeze")
+        return [*keys, *self.view.keys(), ("tab", "Tab", "views"), freeze, *more]
 
-    def action_view(self, view: str) -> None:
-        """Show the ranks or the groups."""
-        self.view = view
-        self.set_class(view == GROUPS, "in-groups")
-        self.set_focus(self.groups if view == GROUPS else self.table)
+    def action_view(self, name: str) -> None:
+        """Show that view."""
+        before, self.view = self.view, self.views[name]
+        before.display, self.view.display = False, True
+        self.set_focus(self.view.target)
         self.call_after_refresh(self.show_facts)
 
-    def _picked(self) -> tuple[int, ...]:
-        """The tagged ranks, else the one under the cursor; all where no cursor is seen."""
-        if self.view != RANKS:
-            return ()
-        if self.table.tagged:
-            return tuple(sorted(self.table.tagged))
-        return () if self.table.cursor_rank is None else (self.table.cursor_rank,)
+    def action_next_view(self, steps: int) -> None:
+        """The next view, or the one before."""
+        names = [view.name for view in VIEWS]
+        self.action_view(names[(names.index(self.view.topic) + steps) % len(names)])
+
+    def on_view_bar_picked(self, message: ViewBar.Picked) -> None:
+        """The name of a view was clicked."""
+        self.action_view(message.view)
+
+    def on_view_opened(self, message: View.Opened) -> None:
+        """A view wants a page, or the ranks of a host."""
+        if message.rank is not None:
+            self.app.push_screen(RankScreen(self.session, message.rank))
+        elif message.group is not None:
+            self.app.push_screen(GroupScreen(self.session, message.group))
+        elif isinstance(message.entry, Entry):
+            self.app.push_screen(StoryScreen(self.session, message.entry))
+        elif message.host is not None:
+            self.input.value = self._filter_of(message.host)
+            self.action_view(RANKS)
+
+    def _filter_of(self, host: Host) -> str:
+        """By its name; by its ranks where the name is part of another one's, or is no word."""
+        snapshot = self.session.shown.snapshot
+        names = {host.name} if snapshot is None else {clean(rank.host or "") for rank in snapshot.ranks}
+        like = [name for name in names if host.name.lower() in name.lower()]
+        if like == [host.name] and not set(host.name) & set(" ,"):
+            return f"host:{host.name}"
+        return f"rank:{ranks_text(host.ranks)}"
+
+    def on_view_changed(self) -> None:
+        """Foot and keys follow the cursor."""
+        self._show_foot()
 
     def action_stacks(self, whose: str) -> None:
-        """Ask for stacks and show them as they come; `last` shows those that there are."""
+        """Ask for stacks and show them as they come."""
         if self.session.shown.snapshot is not None:
-            ranks = {"last": None, "these": self._picked(), "all": ()}[whose]
-            self.app.push_screen(StacksScreen(self.session, ranks))
+            self.app.push_screen(StacksScreen(self.session, self.view.picked() if whose == "these" else ()))
 
     def action_signals(self) -> None:
         """Offer signals to the tagged ranks or the one under the cursor."""
-        if self.session.shown.snapshot is not None and self._picked():
-            self.app.push_screen(SignalsScreen(self.session, self._picked()))
+        if self.session.shown.snapshot is not None and self.view.picked():
+            self.app.push_screen(SignalsScreen(self.session, self.view.picked()))
 
     def action_sort(self, steps: int) -> None:
-        """Sort by the next column that is shown; before the first one lies the order of the verdict."""
-        shown = [None, *self.table.shape.columns]
-        keys = [column.key if column else BY_VERDICT for column in shown]
-        at = keys.index(self.sort_key) if self.sort_key in keys else 0
-        picked = shown[(at + steps) % len(shown)]
-        self._sort_by(picked)
+        """Sort by the next column."""
+        self.ranks.sort(steps)
 
-    def _sort_by(self, column: Column | None) -> None:
-        self.sort_key = column.key if column else BY_VERDICT
-        self.descending = column.descending if column else False
-        self.show_facts()
+    def action_sort_to(self, key: str) -> None:
+        """Sort by that column, or by the verdict."""
+        self.action_view(RANKS)
+        self.ranks.sort_by(next((column for column in COLUMNS if column.key == key), None))
 
-    def on_title_row_picked(self, message: TitleRow.Picked) -> None:
-        """A title was clicked: sort by it, a second click turns the order around."""
-        if message.column.key == self.sort_key:
-            self.descending = not self.descending
-            self.show_facts()
-        else:
-            self._sort_by(message.column)
+    def action_filter_to(self, text: str) -> None:
+        """Show the rows that have this."""
+        self.action_view(RANKS)
+        self.input.value = text
+
+    def action_go_to(self, rank: int) -> None:
+        """Put the cursor on that rank."""
+        self.action_view(RANKS)
+        if not self.table.go_to(rank):
+            self.session.say(f"rank {rank} is not among the rows that pass the filter")
+
+    def action_open_rank(self, rank: int) -> None:
+        """The page of that rank."""
+        self.app.push_screen(RankScreen(self.session, rank))
+
+    def action_finding(self, number: int) -> None:
+        """The finding of that number, the worst is 0."""
+        self.app.push_screen(FindingScreen(self.session, number))
+
+    def action_explain(self, kind: str) -> None:
+        """What a kind of finding means."""
+        self.app.push_screen(ExplainScreen(self.session, kind))
+
+    def action_columns(self) -> None:
+        """Choose the columns."""
+        self.app.push_screen(ColumnsScreen(self.session, self.ranks.hide, self.ranks.columns))
+
+    def action_follow(self) -> None:
+        """Follow the rank at fault, or let go of it."""
+        self.ranks.follow()
 
     def action_why(self) -> None:
         """Open the findings."""
@@ -262,44 +265,32 @@ class MainScreen(FactsScreen):
         """The verdict was clicked."""
         self.action_why()
 
-    def on_rank_table_opened(self, message: RankTable.Opened) -> None:
-        """Open the page of a rank."""
-        self.app.push_screen(RankScreen(self.session, message.rank))
-
-    def on_rank_table_resized(self) -> None:
-        """Titles, side pane and foot depend on the table's size."""
-        self.show_facts()
-
-    def on_rank_table_moved(self) -> None:
-        """The side pane and the foot follow the cursor."""
-        self._show_side()
-        self._show_foot()
-
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """A slash in the filter is a slash."""
-        if action == "filter" and (self.view != RANKS or self.has_class("filtering")):
+        """What does nothing in this view; and in the filter a key is what it writes."""
+        if self.has_class("filtering") and action in ("filter", "next_view"):
+            return False
+        found = [one for one in ACTIONS if one.run.split("(")[0] == action]
+        if found and not any(not one.views or self.view.topic in one.views for one in found):
             return False
         return super().check_action(action, parameters)
 
     def action_filter(self) -> None:
         """Ask for a filter."""
-        if self.view == RANKS:
-            self.add_class("filtering")
-            # At once: keys that were typed ahead would otherwise be taken as commands.
-            self.set_focus(self.input)
+        self.add_class("filtering")
+        # At once: keys that were typed ahead would otherwise be taken as commands.
+        self.set_focus(self.input)
 
     def action_clear_filter(self) -> None:
         """Show all rows again."""
         self.remove_class("filtering")
         self.input.value = ""
-        self.set_focus(self.table)
+        self.set_focus(self.view.target)
 
     def on_input_changed(self, message: Input.Changed) -> None:
         """Filter while it is typed."""
-        self.filter = parse_filter(message.value)
-        self.show_facts()
+        self.ranks.filter_by(message.value)
 
     def on_input_submitted(self) -> None:
         """Keep the filter and go back to the table."""
         self.remove_class("filtering")
-        self.set_focus(self.table)
+        self.set_focus(self.view.target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
@@ -73,6 +74,12 @@ class PageScreen(FactsScreen):
     def extra_keys(self) -> tuple[Key, ...]:
         """Keys of this page that do something now."""
         return self.EXTRA_KEYS
+
+    def clicked_line(self, event: events.Click) -> int | None:
+        """The line of the page under the pointer; None beside it."""
+        if not self.body.region.contains(event.screen_x, event.screen_y):
+            return None
+        return int(event.screen_y - self.body.region.y + self.body.scroll_offset.y)
 
     def action_back(self) -> None:
         """To the screen below."""

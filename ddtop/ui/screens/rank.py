@@ -8,6 +8,7 @@ from textual.binding import BindingType
 
 from ddtop.ui.present.text import Line
 from ddtop.ui.render.detail import detail_lines
+from ddtop.ui.render.helping import RANK_PAGE
 from ddtop.ui.session import Session
 from ddtop.ui.widgets.key_bar import Key
 
@@ -19,6 +20,7 @@ from .stacks import StacksScreen
 class RankScreen(PageScreen):
     """The page of one rank; left and right go to its neighbours."""
 
+    topic = RANK_PAGE
     BINDINGS: ClassVar[list[BindingType]] = [
         ("left,h", "neighbour(-1)", "rank before"),
         ("right,l", "neighbour(1)", "next rank"),

@@ -63,6 +63,8 @@ class SignalsScreen(PageScreen):
             return "nothing is known of the job yet"
         named = [look.snapshot.rank(number) for number in self.numbers]
         live = look.snapshot.live and look.snapshot.ended is None
+        if look.recording:
+            return "this is a recording: nobody is there to get a signal"
         why = why_no_signals(self.session.readonly, named, live)
         return why or ("this is the past: a signal can only be sent now" if look.travelled else None)
 
@@ -76,6 +78,17 @@ class SignalsScreen(PageScreen):
         if self._why_not() is None:
             self.chosen = (SIGNALS[self.cursor][0], self._ranks())
             self.show_facts()
+
+    def on_click(self, event: events.Click) -> None:
+        """A click on a signal picks it, a double click asks; nothing is sent by a click on the page."""
+        line = self.clicked_line(event)
+        if line is None or self.chosen is not None or self._why_not() is not None:
+            return
+        at = line - len(self.page_lines(self.body.room)) + len(SIGNALS)
+        if 0 <= at < len(SIGNALS):
+            self.action_move(at - self.cursor)
+            if event.chain == 2:
+                self.choose()
 
     def on_key(self, event: events.Key) -> None:
         """Only `y` sends; with a question open every other key is a no.

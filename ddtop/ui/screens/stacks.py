@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import ClassVar
 
 from textual.binding import BindingType
 
-from ddtop.model.facts import Snapshot
-from ddtop.model.merge import Merged
-from ddtop.ui.dumped import answers, around, at_fault, last_request, merged_of
-from ddtop.ui.present import units
-from ddtop.ui.present.stacks import Shape, head_line, stacks_lines
-from ddtop.ui.present.text import Line, clean, rank_words, wrap
+from ddtop.ui import actions
+from ddtop.ui.asked import AskedStacks
+from ddtop.ui.present.text import Line
 from ddtop.ui.session import Session
-from ddtop.ui.source import Dump, Look
 from ddtop.ui.widgets.key_bar import Key
-from ddtop.wire.records import Stacks
 
 from .page import PageScreen
 
 POLL_S = 0.1
 """Answers are shown this soon; between two looks of the app five times as long could pass."""
-OLD_S = 5.0
-"""A dump of this age says how old it is."""
 
 
 class StacksScreen(PageScreen):
-    """Classes or a tree of stacks. With `ranks` (empty: all) it asks for them; with None it shows the last that were taken."""
+    """Asks for the stacks of `ranks` (empty: all) and shows them; with None the last that were taken."""
 
+    topic = actions.STACKS
     BINDINGS: ClassVar[list[BindingType]] = [
         ("v", "change_view", "classes or tree"),
         ("T", "threads", "other threads"),
@@ -39,125 +32,43 @@ class StacksScreen(PageScreen):
 
     def __init__(self, session: Session, ranks: tuple[int, ...] | None) -> None:
         super().__init__(session)
-        self.ranks = ranks
-        self.shape = Shape()
-        self._refusal: str | None = None
-        self._before: Dump | None = None
-        self._not_before = 0.0
-        self._merged: tuple[tuple[Stacks, ...], tuple[int, ...], Merged] | None = None
+        self.asked = AskedStacks(session, ranks)
 
     def on_mount(self) -> None:
         """Ask, and look for the answers more often than the app does."""
         super().on_mount()
         self.set_interval(POLL_S, self._poll)
-        if self.ranks is not None:
-            self._ask(self.ranks)
+        if self.asked.ranks is not None:
+            self._ask(self.asked.ranks)
 
     def page_lines(self, width: int) -> list[Line]:
         """What came so far, and what is missing."""
-        look = self.session.newest
-        snapshot = look.snapshot
-        if snapshot is None:
-            return []
-        if self.ranks is None:
-            return self._last(look, snapshot, width)
-        dump = self._own_dump(look)
-        if dump is None:
-            if self._refusal is None:
-                return [((f"asking {self._whom(snapshot)} ...", "title"),)]
-            lines: list[Line] = [((text, "warning"),) for text in wrap(clean(self._refusal), width)]
-            return [*lines, (), *self._last(look, snapshot, width)]
-        found = answers(snapshot, dump.request, dump.asked_unix_ns, self.ranks)
-        merged = self._merge(found, look)
-        return [*self._head(dump, merged, snapshot, width), *self._body(merged, look, width)]
-
-    def _own_dump(self, look: Look) -> Dump | None:
-        """The request of this screen, once the source has made it."""
-        before = self._before.request if self._before is not None else None
-        return look.dump if look.dump is not None and look.dump.request != before else None
-
-    def _whom(self, snapshot: Snapshot) -> str:
-        return rank_words(self.ranks, 6) if self.ranks else units.plural(snapshot.world_size, "rank")
-
-    def _head(self, dump: Dump, merged: Merged, snapshot: Snapshot, width: int) -> list[Line]:
-        if dump.refused is not None:
-            warned: list[Line] = [((text, "warning"),) for text in wrap(clean(dump.refused), width)]
-            return [*warned, head_line(merged)] if merged.asked else warned
-        if not dump.done:
-            return [((f"asking {self._whom(snapshot)}, {dump.answered} answered so far ...", "title"),)]
-        return [head_line(merged, self._age(merged, snapshot))]
-
-    def _last(self, look: Look, snapshot: Snapshot, width: int) -> list[Line]:
-        request = last_request(snapshot)
-        if request is None:
-            text = "no stacks have been taken of this job yet" + (
-                "; D asks all ranks" if snapshot.live and snapshot.ended is None else ""
-            )
-            return [((text, "dim"),)]
-        merged = self._merge(answers(snapshot, request), look)
-        return [head_line(merged, self._age(merged, snapshot)), *self._body(merged, look, width)]
-
-    def _age(self, merged: Merged, snapshot: Snapshot) -> str:
-        if merged.last_unix_ns is None:
-            return ""
-        age_s = (snapshot.time_unix_ns - merged.last_unix_ns) / units.SECOND_NS
-        return f", {units.duration(age_s)} ago" if age_s >= OLD_S else ""
-
-    def _merge(self, found: list[Stacks], look: Look) -> Merged:
-        """Merged once: the same answers are shown many times."""
-        blamed, known = at_fault(look.verdict, look.snapshot), self._merged
-        if (
-            known is None
-            or known[1] != blamed
-            or len(known[0]) != len(found)
-            or any(one is not other for one, other in zip(known[0], found, strict=True))
-        ):
-            known = self._merged = (tuple(found), blamed, merged_of(found, look.verdict, look.snapshot))
-        return known[2]
-
-    def _body(self, merged: Merged, look: Look, width: int) -> list[Line]:
-        if look.snapshot is None or not merged.asked:
-            return []
-        setting = around(look.snapshot, look.verdict, merged, self.session.excerpts.get)
-        return stacks_lines(merged, width, self.session.paint.glyphs, setting, self.shape)
+        return self.asked.lines(width)
 
     def extra_keys(self) -> tuple[Key, ...]:
         """What can be done here now."""
-        view, threads = ("classes" if self.shape.tree else "tree"), ("fewer" if self.shape.threads else "all")
-        return (("v", "v", view), ("T", "T", f"{threads} threads"), ("d", "d", "ask again"), ("D", "D", "ask all"))
-
-    # -- what is done
+        return self.asked.keys()
 
     def _poll(self) -> None:
-        look = self.session.newest
-        dump = self._own_dump(look) if self.ranks is not None and self._refusal is None else None
-        waiting = self.ranks is not None and self._refusal is None and (dump is None or not dump.done)
-        began = time.monotonic()
-        if began >= self._not_before and (waiting or self.session.excerpts.pending):
+        if self.asked.due():
+            began = time.monotonic()
             self.session.refresh()
             self.show_facts()
-            # Thousands of ranks cost a tenth of a second: at most a quarter of the time goes into this.
-            self._not_before = time.monotonic() + 3 * (time.monotonic() - began)
+            self.asked.looked(time.monotonic() - began)
 
     def _ask(self, ranks: tuple[int, ...]) -> None:
-        self.ranks, self._refusal, self._before = ranks, None, self.session.newest.dump
+        self.asked.asking(ranks)
         self.body.scroll_home(animate=False)
-        self.run_worker(self._asked(ranks), name="ask", exclusive=True)
+        self.run_worker(self._answered(), name="ask", exclusive=True)
         self.show_facts()
 
-    async def _asked(self, ranks: tuple[int, ...]) -> None:
-        look = self.session.newest
-        if look.snapshot is not None and (look.snapshot.ended is not None or not look.snapshot.live):
-            self._refusal = "the job has ended: these are the last stacks that were taken of it"
-        elif look.travelled:
-            self._refusal = "this is the past: stacks can only be asked for now"
-        else:
-            self._refusal = await self.session.source.ask_stacks(ranks)
+    async def _answered(self) -> None:
+        await self.asked.ask()
         self.show_facts()
 
     def action_ask_again(self) -> None:
         """Ask the same ranks once more; all, if nobody had been asked here."""
-        self._ask(self.ranks or ())
+        self._ask(self.asked.ranks or ())
 
     def action_ask_all(self) -> None:
         """Ask all ranks."""
@@ -165,11 +76,11 @@ class StacksScreen(PageScreen):
 
     def action_change_view(self) -> None:
         """From classes to the tree and back."""
-        self.shape = replace(self.shape, tree=not self.shape.tree)
+        self.asked.change_view()
         self.body.scroll_home(animate=False)
         self.show_facts()
 
     def action_threads(self) -> None:
         """Show the other threads in full, or in a line a class."""
-        self.shape = replace(self.shape, threads=not self.shape.threads)
+        self.asked.change_threads()
         self.show_facts()

@@ -73,6 +73,7 @@ class RankTable(ScrollView, can_focus=True):
         super().__init__(id=name)
         self.cursor_rank: int | None = None
         self.tagged: set[int] = set()
+        self.hidden: frozenset[str] = frozenset()
         self._paint = paint
         self._snapshot: Snapshot | None = None
         self._order: Sequence[int] = ()
@@ -87,7 +88,7 @@ class RankTable(ScrollView, can_focus=True):
     def shape(self) -> Layout:
         """The columns that there is room for."""
         world = self._snapshot.world_size if self._snapshot else 0
-        return layout(self.size.width, world, self._hosts[1])
+        return layout(self.size.width, world, self._hosts[1], self.hidden)
 
     @property
     def visible_range(self) -> tuple[int, int, int]:
@@ -97,7 +98,7 @@ class RankTable(ScrollView, can_focus=True):
 
     def show(self, snapshot: Snapshot, order: Sequence[int], culprits: frozenset[int], old: bool) -> None:
         """Draw these ranks in this order."""
-        moved = list(order) != list(self._order)
+        moved = order is not self._order and list(order) != list(self._order)
         self._snapshot, self._order, self._culprits, self._old = snapshot, order, culprits, old
         self._measure_hosts(snapshot)
         self._place_cursor(moved)
@@ -191,6 +192,13 @@ class RankTable(ScrollView, can_focus=True):
         self._keep_visible()
         self._redraw()
         self.post_message(self.Moved())
+
+    def go_to(self, rank: int) -> bool:
+        """Put the cursor on that rank; False where it is not among the rows."""
+        if rank not in self._order:
+            return False
+        self._move_to(self._order.index(rank))
+        return True
 
     def action_move(self, lines: int) -> None:
         """Move the cursor by lines."""

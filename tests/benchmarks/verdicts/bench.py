@@ -94,7 +94,7 @@ def _watch(stage: Stage, case: Case, seed: int | None, outcome: Outcome) -> None
     entry = stage.entry(1)
     began, fault = time.time_ns(), None
     seen: list[tuple[int, tuple[Finding, ...]]] = []
-    for _, verdict in follow(entry, BEGIN_S + HEALTHY_S):
+    for _, verdict in follow(entry, BEGIN_S + max(HEALTHY_S, case.within_s or 0.0)):
         now = time.time_ns()
         seen.append((now, verdict.findings))
         if fault is None and case.expected:
@@ -131,7 +131,8 @@ def _over(stage: Stage, case: Case, outcome: Outcome, looked_ns: int, fault: int
     if case.expected:
         if fault is None:
             return looked_ns > BEGIN_S * 1e9
-        limit_s = NAME_S if outcome.named_s is None else outcome.named_s + AFTER_S
+        within_s = case.within_s or NAME_S
+        limit_s = within_s if outcome.named_s is None else outcome.named_s + AFTER_S
         return now - fault > limit_s * 1e9
     if all(process.poll() is not None for process in stage.processes):
         # Its own end is part of a healthy job.
@@ -217,13 +218,27 @@ def rows(outcomes: list[Outcome]) -> Iterator[Row]:
         ratio = right / len(faults)
         missed = ", ".join(one.case.name for one in faults if one.named_s is None)
         yield Row("faults named right", f"{right} of {len(faults)}", ">= 95 %", ratio >= RIGHT_BAR_RATIO, missed)
-        seconds = sorted(NAME_S if one.named_s is None else one.named_s for one in faults)
+    halting = [one for one in faults if one.case.within_s is None]
+    if halting:
+        seconds = sorted(NAME_S if one.named_s is None else one.named_s for one in halting)
         p95 = seconds[min(len(seconds) - 1, int(0.95 * len(seconds)))]
         detail = (
             f"median {seconds[len(seconds) // 2]:.1f} s, longest {seconds[-1]:.1f} s; not named counts {NAME_S:.0f} s"
         )
         yield Row("seconds to the right verdict, p95", f"{p95:.1f} s", "<= 10 s", p95 <= SECONDS_BAR_S, detail)
+    if faults:
         yield Row("wrong critical findings about faults", str(bad), "0", bad == 0)
+    if slow := [one for one in faults if one.case.within_s is not None]:
+        late = [one.case.name for one in slow if one.named_s is None or one.named_s > (one.case.within_s or 0.0)]
+        named = sorted(one.named_s for one in slow if one.named_s is not None)
+        detail = f"longest {named[-1]:.1f} s" if named else ""
+        yield Row(
+            "slow jobs named in their time",
+            f"{len(slow) - len(late)} of {len(slow)}",
+            "all",
+            not late,
+            ", ".join(late) or detail,
+        )
     if healthy:
         silent = sum(one.right for one in healthy)
         loud = ", ".join(one.case.name for one in healthy if not one.right)

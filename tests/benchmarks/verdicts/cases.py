@@ -33,6 +33,7 @@ class Case:
     act: signal.Signals | None = None
     restarts: int = 0
     words: tuple[str, ...] = ()
+    within_s: float | None = None
 
 
 def _fault(
@@ -47,6 +48,7 @@ def _fault(
     warning_only: bool = False,
     act: signal.Signals | None = None,
     words: tuple[str, ...] = (),
+    within_s: float | None = None,
 ) -> Case:
     """A case whose shape has its name, unless told otherwise; `others` would be right too."""
     return Case(
@@ -59,7 +61,13 @@ def _fault(
         warning_only=warning_only,
         act=act,
         words=words,
+        within_s=within_s,
     )
+
+
+def _slow(name: str, kind: str, culprits: tuple[int, ...], ranks: int = 3, within_s: float = 40.0) -> Case:
+    """A job that goes on, slower than it should."""
+    return _fault(name, "slow", kind, culprits, ranks=ranks, within_s=within_s)
 
 
 def _end(name: str, kind: str, culprit: int, *others: Said, ranks: int = 3) -> Case:
@@ -136,6 +144,20 @@ FAULTS = (
     _fault("unanswered", "forked", NOT_IN, (1,), launch=ALONE),
     _fault("breaks", "forked", CRASHED, (2,), launch=ALONE),
     _fault("helper-holds", "forked", NOT_IN, (0,), launch=ALONE),
+    _slow("in-backward", "straggler", (1,), ranks=4),
+    _slow("a-fifth", "straggler", (0,), ranks=2, within_s=75.0),
+    _slow("busy-forward", "straggler", (2,)),
+    _slow("in-between", "straggler", (1,), ranks=2),
+    _slow("holds-the-lock", "straggler", (1,)),
+    _slow("cleans-up", "straggler", (0,), ranks=2),
+    _slow("two-of-four", "straggler", (0, 3), ranks=4),
+    _slow("takes-turns", "straggler", (2,), within_s=60.0),
+    _slow("own-data", "straggler", (1,)),
+    _slow("before-barrier", "straggler", (0,)),
+    _slow("one-by-one", "sync-bound", (0, 1, 2), within_s=60.0),
+    _slow("on-one-core", "cpu-oversubscribed", (0, 1, 2), within_s=60.0),
+    _slow("all-read-all", "sampler-not-distributed", (0, 1), ranks=2),
+    _slow("same-order", "epoch-not-set", (0, 1), ranks=2),
 )
 
 _WORKS = ((NOT_IN, (0,)),)
@@ -169,6 +191,13 @@ HEALTHY = (
     Case("trickle", "phases", "trickle", tolerated=_WORKS),
     Case("periodic-check", "phases", "periodic_check"),
     Case("family", "forked", "family", ALONE),
+    Case("even", "slow", "even"),
+    Case("lengths-differ", "slow", "lengths_differ"),
+    Case("checks-often", "slow", "checks_often", tolerated=_WORKS),
+    Case("stumbles", "slow", "stumbles", PLAIN),
+    Case("writes-now-and-then", "slow", "writes_now_and_then"),
+    Case("own-part", "slow", "own_part", ranks=2),
+    Case("new-order", "slow", "new_order", PLAIN, ranks=2),
 )
 
 CASES = {case.name: case for case in (*FAULTS, *HEALTHY)}

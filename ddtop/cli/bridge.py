@@ -1,0 +1,183 @@
+"""`ddtop bridge`: the other end of `attach --ssh`, on the host where the job is. Started by ssh, ends with it.
+
+It joins the relay there as a viewer of this user and copies frames between it and its own stdin and stdout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+import ddtop
+from ddtop import journal, registry
+from ddtop.cli.jobs import USAGE, CommandError
+from ddtop.link.viewer_side import AsyncViewerLink
+from ddtop.wire import bridge
+from ddtop.wire.bridge import LAST, NEWER, OLDER, AskFiles, AskJobs, Frame, Listed, Message, Open, Refused
+
+IDLE_S = 600.0
+"""Whoever says nothing for so long is gone, though TCP does not know it; a dashboard that is suspended is given that long."""
+FILES_BYTES_MAX = 64 << 20
+JOBS_MAX = 500
+READ_BYTES = 1 << 16
+
+
+def serve(readonly: bool) -> int:
+    """Until stdin ends.
+
+    Raises:
+        CommandError: 2, stdin and stdout are no pipes.
+    """
+    if not all(_is_pipe(descriptor) for descriptor in (0, 1)):
+        raise CommandError("ddtop: the bridge talks to a program: ddtop attach --ssh HOST starts it there", USAGE)
+    # What is printed by mistake must not come between the messages.
+    out = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        asyncio.run(_serve(out, readonly))
+    except (ConnectionError, bridge.BridgeError):
+        return 1
+    return 0
+
+
+def _is_pipe(descriptor: int) -> bool:
+    """A pipe, or a socket as some sshds give."""
+    try:
+        mode = os.fstat(descriptor).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+
+
+async def _serve(out: int, readonly: bool) -> None:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(os.dup(0), "rb", buffering=0))
+    ends = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, os.fdopen(out, "wb", buffering=0))
+    one = _Bridge(asyncio.StreamWriter(*ends, reader=None, loop=loop), readonly)
+    try:
+        await one.serve(reader)
+    finally:
+        one.close()
+        ends[0].abort()
+
+
+class _Bridge:
+    """One person's view. A person who does not read holds up the reading from the relay, and nothing else."""
+
+    def __init__(self, writer: asyncio.StreamWriter, readonly: bool) -> None:
+        self._writer, self._readonly = writer, readonly
+        self._one_at_a_time = asyncio.Lock()
+        self._link: AsyncViewerLink | None = None
+        self._copying: asyncio.Task[None] | None = None
+
+    async def serve(self, reader: asyncio.StreamReader) -> None:
+        """Until that end is closed, or silent for too long."""
+        await self._write(bridge.greet(ddtop.__version__, socket.gethostname()))
+        incoming = bridge.Incoming(greeted=True)
+        with contextlib.suppress(asyncio.TimeoutError):
+            while data := await asyncio.wait_for(reader.read(READ_BYTES), IDLE_S):
+                for message in incoming.feed(data):
+                    try:
+                        await self._take(message)
+                    except registry.RegistryError as error:
+                        await self._say(Refused(str(error)))
+
+    async def _take(self, message: Message) -> None:
+        if isinstance(message, Frame):
+            if self._link is not None:
+                await self._link.send(message.data)
+        elif isinstance(message, AskJobs):
+            await self._say(_jobs())
+        elif isinstance(message, Open):
+            await self._open(message)
+        elif isinstance(message, AskFiles):
+            await self._send_files(message)
+        else:
+            await self._say(Refused("that is not for a bridge to say"))
+
+    async def _open(self, message: Open) -> None:
+        self.close()
+        entry = _entry(message.job, message.run)
+        if entry is None or not entry.reachable(time.time_ns()):
+            await self._say(bridge.Gone())
+            return
+        controller = message.controller and not self._readonly
+        self._link = AsyncViewerLink(entry.address, entry.port, registry.secret(), controller)
+        await self._say(bridge.Opened())
+        self._copying = asyncio.create_task(self._copy(self._link))
+
+    async def _copy(self, link: AsyncViewerLink) -> None:
+        while True:
+            async for data in link.receive(1.0):
+                await self._say(Frame(data))
+
+    async def _send_files(self, message: AskFiles) -> None:
+        entry = _entry(message.job, message.run)
+        for kind, path, size in _files(entry, message.last) if entry is not None else ():
+            with contextlib.suppress(OSError), path.open("rb") as file:
+                left = size
+                while left > 0 and (data := file.read(min(left, bridge.PART_BYTES))):
+                    left -= len(data)
+                    await self._say(bridge.part(kind, size, data))
+        await self._say(bridge.Done())
+
+    async def _say(self, message: Message) -> None:
+        await self._write(bridge.pack(message))
+
+    async def _write(self, data: bytes) -> None:
+        async with self._one_at_a_time:
+            self._writer.write(data)
+            await self._writer.drain()
+
+    def close(self) -> None:
+        """Leave the relay."""
+        if self._copying is not None:
+            self._copying.cancel()
+        if self._link is not None:
+            self._link.close()
+        self._copying = self._link = None
+
+
+def _jobs() -> bridge.Jobs:
+    now = time.time_ns()
+    entries = registry.read_entries()[:JOBS_MAX]
+    listed = (Listed(msgspec.json.encode(one), one.reachable(now), one.over(now)) for one in entries)
+    return bridge.Jobs(now, tuple(listed))
+
+
+def _entry(job: str, run: str) -> registry.JobEntry | None:
+    return next((one for one in registry.read_entries() if (one.job, one.run) == (job, run)), None)
+
+
+def _files(entry: registry.JobEntry, last: bool) -> Iterator[tuple[str, Path, int]]:
+    """(kind, path, bytes) of what is to be sent: the newer half of the journal before the older, or the last state."""
+    state = Path(entry.last_state or registry.last_state_path(entry.job, entry.run, entry.sender))
+    path = registry.journal_path(entry.job, entry.run, entry.sender)
+    room, sent = FILES_BYTES_MAX, False
+    for kind, one in () if last and state.exists() else ((NEWER, path), (OLDER, journal.older_half(path))):
+        size = _size(one)
+        if size is None:
+            continue
+        if size > room:
+            break
+        room, sent = room - size, True
+        yield kind, one, size
+    size = _size(state)
+    if not sent and size is not None:
+        yield LAST, state, min(size, FILES_BYTES_MAX)
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None

@@ -1,0 +1,96 @@
+"""What the command palette offers: every action, and what has no key of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ddtop.diagnosis.explain import PAGES
+from ddtop.diagnosis.finding import Finding
+from ddtop.metrics import METRICS
+from ddtop.model.facts import Snapshot
+from ddtop.ui.actions import ACTIONS
+from ddtop.ui.present.columns import COLUMNS
+from ddtop.ui.present.order import BY_VERDICT
+from ddtop.ui.present.text import clean
+from ddtop.ui.render.palette import THEMES
+
+_PRESETS = (
+    ("only blocked ranks", "those that wait for others", "state:blocked"),
+    ("only culprits and stragglers", "those that others wait for", "state:culprit,straggler"),
+    ("only silent or stopped ranks", "their agent does not report, or they are stopped", "state:silent,stopped"),
+    ("only ranks that are gone", "exited, killed, or never seen", "state:exited,killed,missing"),
+)
+_RANK = re.compile(r"(go to |open )?(?:rank )?(\d{1,7})")
+_THEME_WORDS = {
+    "dark": "light text on dark",
+    "light": "dark text on light",
+    "ansi": "the terminal's own colours",
+    "mono": "no colours",
+}
+_HIDDEN = ("clear-filter", "palette")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One entry: `run` is the action, as in `actions.Action`; `shown`: its key, if it has one."""
+
+    name: str
+    meaning: str
+    run: str
+    shown: str = ""
+
+
+def commands(snapshot: Snapshot | None, findings: Sequence[Finding]) -> tuple[Command, ...]:
+    """All that can be done now, the most wanted first."""
+    found = [Command(f"why: {one.kind}", clean(one.summary), f"finding({at})") for at, one in enumerate(findings)]
+    found += [
+        Command(f"view {one.label}" if one.name.startswith("view-") else one.label, one.meaning, one.run, one.shown)
+        for one in ACTIONS
+        if one.listed and one.name not in _HIDDEN and not one.name.startswith("sort")
+    ]
+    meanings = {metric.name: metric.meaning for metric in METRICS}
+    found.append(
+        Command("sort by verdict", "culprits first, then those that wait, then by number", f"sort_to('{BY_VERDICT}')")
+    )
+    found += [
+        Command(f"sort by {column.title}", meanings[column.metric], f"sort_to('{column.key}')") for column in COLUMNS
+    ]
+    found += [Command(name, f"{meaning}: {text}", f"filter_to('{text}')") for name, meaning, text in _PRESETS]
+    found.append(Command("all ranks", "take the filter away", "filter_to('')"))
+    found += [Command(f"theme {name}", _THEME_WORDS[name], f"app.theme_to('{name}')") for name in THEMES]
+    if snapshot is not None and snapshot.ranks:
+        found.append(Command("go to rank N", "type its number", f"go_to({snapshot.ranks[0].rank})"))
+    found += [Command(f"explain {page.kind}", page.brief, f"explain('{page.kind}')") for page in PAGES.values()]
+    return tuple(found)
+
+
+def matching(found: Iterable[Command], text: str, snapshot: Snapshot | None) -> tuple[Command, ...]:
+    """Those in which every word is found; first where the name begins with what was typed, then in the name, then elsewhere.
+
+    A number is a rank's.
+    """
+    text = text.casefold().strip()
+    words = text.split()
+    order: tuple[list[Command], list[Command], list[Command]] = ([], [], [])
+    for one in found:
+        name = one.name.casefold()
+        if name.startswith(text):
+            order[0].append(one)
+        elif all(word in name for word in words):
+            order[1].append(one)
+        elif all(word in f"{name} {one.meaning.casefold()}" for word in words):
+            order[2].append(one)
+    return (*_ranks(text, snapshot), *order[0], *order[1], *order[2])
+
+
+def _ranks(text: str, snapshot: Snapshot | None) -> Iterator[Command]:
+    match = _RANK.fullmatch(text)
+    if match is None or snapshot is None:
+        return
+    verb, number = match[1], int(match[2])
+    if any(rank.rank == number for rank in snapshot.ranks):
+        if verb != "open ":
+            yield Command(f"go to rank {number}", "put the cursor on it", f"go_to({number})")
+        yield Command(f"open rank {number}", "its page", f"open_rank({number})")

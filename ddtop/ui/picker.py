@@ -1,0 +1,329 @@
+"""The list of jobs to choose one from: what is there is read again every two seconds, how each is doing is asked behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import locale
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from typing import ClassVar, TypeVar, cast
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.filter import LineFilter
+from textual.widgets import Input
+
+from ddtop import registry
+from ddtop.ui import themes
+from ddtop.ui.present import jobs, units
+from ddtop.ui.present.glyphs import Glyphs, glyphs_for
+from ddtop.ui.present.jobs import Health, Listed
+from ddtop.ui.present.text import Line, clean, clip
+from ddtop.ui.render.palette import PALETTES, THEMES
+from ddtop.ui.render.strips import rule_line
+from ddtop.ui.screens.sized import SizedScreen
+from ddtop.ui.session import Paint
+from ddtop.ui.terminal import TerminalApp
+from ddtop.ui.widgets.key_bar import Key, KeyBar
+from ddtop.ui.widgets.lines import LinesView
+from ddtop.ui.widgets.pick_list import PickList
+
+READ_S = 2.0
+ASK_AGAIN_S = 15.0
+"""A look at a job costs its relay and us as much as an attach; the dashboard is for those who want it fresher."""
+ASKERS = 4
+
+_T = TypeVar("_T")
+JobKey = tuple[str, str]
+Read = Callable[[], Sequence[registry.JobEntry]]
+Ask = Callable[[registry.JobEntry], Health]
+
+
+class Found:
+    """What is known of the jobs. `read` raises RegistryError; `ask` is called in threads of its own and may take seconds."""
+
+    def __init__(self, read: Read, ask: Ask, clock: Callable[[], int] = time.time_ns) -> None:
+        self.jobs: list[Listed] = []
+        self.problem: str | None = None
+        self.health: dict[JobKey, Health] = {}
+        self.clock = clock
+        self._read, self._ask = read, ask
+        self._asked_mono_s: dict[JobKey, float] = {}
+        self._asking: set[JobKey] = set()
+        self._wanted: deque[JobKey] = deque()
+
+    async def refresh(self) -> None:
+        """Read which jobs there are; what was known stays where that fails. Off the loop: a home may be slow."""
+        try:
+            entries = await _in_thread(lambda: list(self._read()))
+        except registry.RegistryError as error:
+            self.problem = str(error)
+            return
+        self.problem = None
+        self.jobs = jobs.listed(entries, self.clock())
+
+    def want(self, visible: Sequence[Listed]) -> None:
+        """How these are doing is wanted first."""
+        self._wanted = deque(one.key for one in visible if one.live)
+
+    def _next(self) -> Listed | None:
+        """Whom to ask now: of the visible ones who has waited longest, then of the others."""
+        now = time.monotonic()
+        live = {one.key: one for one in self.jobs if one.live and one.key not in self._asking}
+        due = [key for key in live if now - self._asked_mono_s.get(key, -ASK_AGAIN_S) >= ASK_AGAIN_S]
+        first = [key for key in self._wanted if key in due] or due
+        if not first:
+            return None
+        return live[min(first, key=lambda key: self._asked_mono_s.get(key, 0.0))]
+
+    async def ask_on(self, news: Callable[[], None]) -> None:
+        """Ask one after the other until cancelled; `news` is called after each answer."""
+        while True:
+            job = self._next()
+            if job is None:
+                await asyncio.sleep(READ_S / 4)
+                continue
+            self._asking.add(job.key)
+            self._asked_mono_s[job.key] = time.monotonic()
+            entry = job.entry
+            try:
+                self.health[job.key] = await _in_thread(lambda: self._ask(entry))  # noqa: B023 - awaited in this round
+            finally:
+                self._asking.discard(job.key)
+            news()
+
+
+class PickScreen(SizedScreen[None]):
+    """One row a job."""
+
+    AUTO_FOCUS = "#body"
+    DEFAULT_CSS = """
+    PickScreen #head { height: 1; }
+    PickScreen #rule, PickScreen #titles, PickScreen #foot { height: 1; }
+    PickScreen Input, PickScreen Input:focus { display: none; height: 1; border: none; padding: 0; }
+    PickScreen.filtering Input { display: block; }
+    PickScreen.filtering KeyBar { display: none; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "filter", "filter", priority=True),
+        ("escape", "clear_filter", "clear the filter"),
+    ]
+
+    def __init__(self, found: Found, paint: Paint) -> None:
+        super().__init__()
+        self._found, self._paint = found, paint
+        self._shown: dict[Hashable, Listed] = {}
+        self._filter = ""
+        self.head = LinesView(paint, "head")
+        self.rule = LinesView(paint, "rule")
+        self.titles = LinesView(paint, "titles")
+        self.table = PickList(paint, "body")
+        self.foot = LinesView(paint, "foot")
+        self.keys = KeyBar(paint)
+        self.input = Input(placeholder="words of the name, the script or the host", id="filter")
+
+    def compose(self) -> ComposeResult:
+        """From top to bottom."""
+        yield self.head
+        yield self.rule
+        yield self.titles
+        yield self.table
+        yield self.foot
+        yield self.keys
+        yield self.input
+
+    def show(self) -> None:
+        """Draw what is known now."""
+        if not self.is_mounted:
+            return
+        found, width, glyphs = self._found, self.size.width, self._paint.glyphs
+        rows = jobs.passing(found.jobs, self._filter)
+        self._shown = {one.key: one for one in rows}
+        table = jobs.columns(found.jobs, width)
+        now = found.clock()
+        self.head.show([self._head_line(width, now)])
+        self.rule.show([rule_line(width, glyphs.rule)])
+        self.titles.show([table.titles()])
+        health = found.health
+        self.table.show(
+            [one.key for one in rows],
+            lambda index: jobs.row(rows[index], table, health.get(rows[index].key), now, glyphs),
+        )
+        self._show_foot()
+        self.keys.show(self._keys())
+        first, last, _ = self.table.visible_range
+        found.want(rows[max(first - 1, 0) : last])
+
+    def _head_line(self, width: int, now_unix_ns: int) -> Line:
+        clock = units.clock(now_unix_ns)
+        text = clip(jobs.heading(self._found.jobs), max(width - len(clock) - 9, 0), self._paint.glyphs.ellipsis)
+        space = max(width - 7 - len(text) - len(clock), 1)
+        return (("ddtop", "title"), ("  ", ""), (text, ""), (" " * space, ""), (clock, "dim"))
+
+    def _show_foot(self) -> None:
+        glyphs, width = self._paint.glyphs, self.size.width
+        if self._found.problem is not None:
+            self.foot.show([((clip(clean(self._found.problem), width, glyphs.ellipsis), "warning"),)])
+            return
+        if not self._shown:
+            text = f"no job has {self._filter!r} in its name, script or host" if self._filter else jobs.HOW_TO_START
+            self.foot.show([((clip(clean(text), width, glyphs.ellipsis), "bold"),)])
+            return
+        notes = [self.table.range_note]
+        if self._filter:
+            notes.insert(0, f"{len(self._shown)} of {len(self._found.jobs)} with {clean(self._filter)}")
+        self.foot.show([rule_line(width, glyphs.rule, *notes)])
+
+    def _keys(self) -> list[Key]:
+        keys: list[Key] = [("enter", "Enter", "attach; J there comes back here")] if self._shown else []
+        keys += [("q", "q", "quit"), ("slash", "/", "filter")]
+        return [*keys, ("escape", "Esc", "all jobs")] if self._filter else [*keys, ("t", "t", "theme")]
+
+    def repaint(self) -> None:
+        """Draw everything again, after a change of the palette."""
+        for one in (self.head, self.rule, self.titles, self.table, self.foot, self.keys):
+            one.repaint()
+
+    def on_mount(self) -> None:
+        """First picture."""
+        self.call_after_refresh(self.show)
+
+    def on_resize(self) -> None:
+        """Another width has other columns."""
+        self.call_after_refresh(self.show)
+
+    def on_pick_list_moved(self) -> None:
+        """Other rows are visible: those are asked about first."""
+        first, last, _ = self.table.visible_range
+        self._found.want(list(self._shown.values())[max(first - 1, 0) : last])
+        self._show_foot()
+
+    def on_pick_list_opened(self, message: PickList.Opened) -> None:
+        """This one."""
+        job = self._shown.get(message.key)
+        if job is not None and isinstance(self.app, PickerApp):
+            self.app.pick(job.entry)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """A slash in the filter is a slash."""
+        if action == "filter" and self.has_class("filtering"):
+            return False
+        return super().check_action(action, parameters)
+
+    def action_filter(self) -> None:
+        """Ask for a filter."""
+        self.add_class("filtering")
+        self.set_focus(self.input)
+
+    def action_clear_filter(self) -> None:
+        """Show all jobs again."""
+        self.remove_class("filtering")
+        self.input.value = ""
+        self.set_focus(self.table)
+
+    def on_input_changed(self, message: Input.Changed) -> None:
+        """Filter while it is typed."""
+        self._filter = message.value
+        self.show()
+
+    def on_input_submitted(self) -> None:
+        """Keep the filter and go back to the list."""
+        self.remove_class("filtering")
+        self.set_focus(self.table)
+
+
+class PickerApp(TerminalApp):
+    """Shows the jobs until one is picked; `picked` is that one, None where it was quit."""
+
+    TITLE = "ddtop"
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    Screen { layers: base; background: $background; overflow: hidden; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "quit", "quit", priority=True, show=False),
+        Binding("t", "next_theme", "theme"),
+    ]
+
+    def __init__(self, found: Found, *, glyphs: Glyphs | None = None, theme: str | None = None) -> None:
+        """`theme`: what the person has chosen before."""
+        super().__init__()
+        self.animation_level = "none"
+        self.picked: registry.JobEntry | None = None
+        self._found = found
+        glyphs = glyphs or glyphs_for(locale.getpreferredencoding(False), os.environ.get("TERM", ""))
+        self._paint = Paint(PALETTES[themes.first_theme(self, theme)], glyphs)
+        themes.use(self, self._paint.palette)
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Textual's filters, as our palettes need them."""
+        return themes.filters(super().get_line_filters(), self._paint.palette)
+
+    def get_default_screen(self) -> PickScreen:
+        """The list."""
+        return PickScreen(self._found, self._paint)
+
+    def on_mount(self) -> None:
+        """Read and ask as long as it is shown."""
+        self.run_worker(self._refresh(), name="jobs")
+        for number in range(ASKERS):
+            self.run_worker(self._found.ask_on(self.show), name=f"health {number}")
+
+    async def _refresh(self) -> None:
+        while True:
+            await self._found.refresh()
+            self.show()
+            await asyncio.sleep(READ_S)
+
+    def show(self) -> None:
+        """Draw what is known now."""
+        screen = self.screen_stack[0] if self.screen_stack else None
+        if isinstance(screen, PickScreen):
+            screen.show()
+
+    def pick(self, entry: registry.JobEntry) -> None:
+        """End with this one."""
+        self.picked = entry
+        self.exit()
+
+    def action_next_theme(self) -> None:
+        """The next theme."""
+        index = THEMES.index(self._paint.palette.name)
+        self._paint.palette = PALETTES[THEMES[(index + 1) % len(THEMES)]]
+        themes.use(self, self._paint.palette)
+        screen = self.screen_stack[0]
+        if isinstance(screen, PickScreen):
+            screen.repaint()
+
+
+async def _in_thread(work: Callable[[], _T]) -> _T:
+    """What the work gives, or raises. Its thread is left to itself where nobody waits any more: who quits must not have to
+    wait for a relay that does not answer, as the end of the loop's own threads would make them."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[_T] = loop.create_future()
+
+    def give(result: _T | None, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(cast(_T, result))
+
+    def run() -> None:
+        result: _T | None = None
+        error: BaseException | None = None
+        try:
+            result = work()
+        except Exception as found:  # noqa: BLE001 - it is raised where it is awaited
+            error = found
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(give, result, error)
+
+    threading.Thread(target=run, name="jobs", daemon=True).start()
+    return await done

@@ -1,0 +1,114 @@
+"""What happened, as rows; and the story of one of them as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddtop.model.facts import Snapshot
+from ddtop.ui.present import units
+from ddtop.ui.present.banner import severity_mark
+from ddtop.ui.present.glyphs import UNICODE, Glyphs
+from ddtop.ui.present.table import Field, Table, table_for
+from ddtop.ui.present.text import Line, Span, clean, rank_words
+from ddtop.ui.present.timeline import CAME, CONTACT, ENDED, FINDING, JOB, RAISED, RESTARTED, STACKS, Entry
+
+from .findings import add_finding, add_meaning
+from .page import Page
+
+FIELDS = (
+    Field("time", "TIME", 8),
+    Field("what", "WHAT", 18, grows=1, most=24),
+    Field("stood", "STOOD", 5, right=True),
+    Field("text", "", 16, grows=20),
+)
+_NAMES = {
+    CAME: "came",
+    ENDED: "ended",
+    RAISED: "exception",
+    RESTARTED: "restart",
+    STACKS: "stacks",
+    CONTACT: "contact",
+    JOB: "job",
+}
+_STYLES = {ENDED: "gone", RAISED: "critical", RESTARTED: "warning", CONTACT: "warning", JOB: "bold"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the events: an entry when it began, or when it was over."""
+
+    entry: Entry
+    over: bool = False
+
+    @property
+    def unix_ns(self) -> int:
+        """When that was."""
+        return (self.entry.over_unix_ns or 0) if self.over else self.entry.unix_ns
+
+
+def rows_of(entries: Sequence[Entry]) -> list[Row]:
+    """All that began and all that was over, in the order of time."""
+    rows = [Row(entry) for entry in entries]
+    rows += [Row(entry, True) for entry in entries if entry.over_unix_ns is not None and not entry.closed]
+    rows.sort(key=lambda row: row.unix_ns)
+    return rows
+
+
+def events_table(width: int) -> Table:
+    """The columns of the events for that width."""
+    return table_for(FIELDS, width)
+
+
+def event_row(row: Row, now_unix_ns: int, table: Table, glyphs: Glyphs = UNICODE) -> Line:
+    """One row; what lies after the moment that is shown is dim."""
+    cells = {
+        "time": (units.clock(row.unix_ns), "dim"),
+        "what": _what(row, glyphs),
+        "stood": _stood(row, now_unix_ns),
+        "text": _text(row),
+    }
+    if row.unix_ns > now_unix_ns:
+        cells = {key: (text, "dim") for key, (text, _) in cells.items()}
+    return table.line(cells, glyphs.ellipsis)
+
+
+def _what(row: Row, glyphs: Glyphs) -> Span:
+    entry = row.entry
+    if entry.finding is None:
+        return f"  {_NAMES.get(entry.what, entry.what)}", _STYLES.get(entry.what, "")
+    if row.over:
+        return f"  {clean(entry.finding.kind)}", "dim"
+    mark, style = severity_mark(entry.finding.severity, glyphs)
+    return f"{mark} {clean(entry.finding.kind)}", "dim" if entry.over_unix_ns is not None else style
+
+
+def _stood(row: Row, now_unix_ns: int) -> Span:
+    entry = row.entry
+    if entry.what != FINDING:
+        return "", "dim"
+    until = entry.over_unix_ns if entry.over_unix_ns is not None else max(now_unix_ns, entry.unix_ns)
+    return units.age((until - entry.unix_ns) / units.SECOND_NS), "" if entry.over_unix_ns is None else "dim"
+
+
+def _text(row: Row) -> Span:
+    entry = row.entry
+    if row.over:
+        of = f" of {rank_words(entry.ranks, 6)}" if entry.ranks else ""
+        return f"over{of}", ""
+    return entry.text, "dim" if entry.over_unix_ns is not None else ""
+
+
+def story_lines(snapshot: Snapshot, entry: Entry, width: int, glyphs: Glyphs = UNICODE) -> list[Line]:
+    """How one entry went: for a finding when it began, how its sentence changed, when it was over, with all its evidence."""
+    page = Page(width, glyphs)
+    if entry.finding is not None:
+        add_finding(page, snapshot, entry.finding, entry)
+        add_meaning(page, entry.finding.kind)
+        return page.lines
+    page.text(entry.text, "title")
+    page.blank()
+    ago = units.duration((snapshot.time_unix_ns - entry.unix_ns) / units.SECOND_NS)
+    page.item("at", f"{units.clock(entry.unix_ns)}, {ago} ago")
+    page.item("ranks", rank_words(entry.ranks, 16))
+    return page.lines

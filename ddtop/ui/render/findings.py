@@ -1,0 +1,116 @@
+"""Why: the findings, one of them opened with all that speaks for it."""
+
+from __future__ import annotations
+
+from ddtop.diagnosis.explain import explain
+from ddtop.diagnosis.finding import Finding, Verdict
+from ddtop.model.facts import Snapshot
+from ddtop.ui.present import units
+from ddtop.ui.present.banner import severity_mark
+from ddtop.ui.present.glyphs import UNICODE, Glyphs
+from ddtop.ui.present.text import Line, clean, clip, rank_words, wrap_clauses
+from ddtop.ui.present.timeline import Entry, Timeline
+from ddtop.ui.present.words import group_label, op_text
+
+from .page import Page
+
+
+def finding_lines(
+    snapshot: Snapshot,
+    verdict: Verdict,
+    width: int,
+    glyphs: Glyphs = UNICODE,
+    opened: int = 0,
+    timeline: Timeline | None = None,
+) -> list[Line]:
+    """The findings, worst first: each with its sentence, the opened one with ranks, evidence, advice and what it means.
+
+    Where nothing is found: what was seen.
+    """
+    page = Page(width, glyphs)
+    if not verdict.findings:
+        page.text(clean(verdict.calm))
+    opened = min(max(opened, 0), max(len(verdict.findings) - 1, 0))
+    if len(verdict.findings) > 1:
+        for number, finding in enumerate(verdict.findings):
+            _choice(page, finding, number, number == opened)
+        page.blank()
+        page.add((glyphs.rule * page.width, "rule"))
+    for finding in verdict.findings[opened : opened + 1]:
+        add_finding(page, snapshot, finding, timeline.of(finding) if timeline is not None else None)
+        add_meaning(page, finding.kind)
+    if snapshot.notes:
+        page.heading("notes")
+        for note in snapshot.notes:
+            page.text(clean(note), "dim", f"  {glyphs.bullet} ")
+    return page.lines
+
+
+def _choice(page: Page, finding: Finding, number: int, opened: bool) -> None:
+    """One line of the list; which one is open is said by a sign, not by colour alone."""
+    mark, style = severity_mark(finding.severity, page.glyphs)
+    lead = f"{page.glyphs.then if opened else ' '} {number + 1}  "
+    room = page.width - len(lead) - 2
+    text = clip(clean(finding.summary), room, page.glyphs.ellipsis)
+    page.add((lead, "bold" if opened else "dim"), (f"{mark} ", style), (text, "bold" if opened else ""))
+
+
+def add_finding(page: Page, snapshot: Snapshot, finding: Finding, entry: Entry | None = None) -> None:
+    """Sentence, who, since when, evidence, advice, and how it went so far."""
+    mark, style = severity_mark(finding.severity, page.glyphs)
+    since = units.duration((snapshot.time_unix_ns - finding.since_unix_ns) / units.SECOND_NS)
+    for number, text in enumerate(wrap_clauses(clean(finding.summary), page.width - 2)):
+        page.add((f"{' ' if number else mark} {text}", style))
+    page.blank()
+    page.item("kind", f"{clean(finding.kind)} ({finding.severity})")
+    page.item("since", f"{units.clock(finding.since_unix_ns)}, {since} ago")
+    if entry is not None and entry.over_unix_ns is not None:
+        stood = units.duration((entry.over_unix_ns - entry.unix_ns) / units.SECOND_NS)
+        page.item("over", f"{units.clock(entry.over_unix_ns)}, it stood for {stood}")
+    page.item("at fault", rank_words(finding.ranks) or "no rank is blamed")
+    page.item("waiting", rank_words(finding.victims))
+    if finding.group is not None:
+        page.item("in", _where(snapshot, finding))
+    if finding.evidence:
+        page.heading("evidence")
+        for line in finding.evidence:
+            page.text(clean(line), "", f"  {page.glyphs.bullet} ")
+    if finding.advice:
+        page.heading("what to do")
+        page.text(clean(finding.advice), "bold", f"  {page.glyphs.arrow} ")
+    if entry is not None and (len(entry.words) > 1 or entry.over_unix_ns is not None):
+        _story(page, entry)
+
+
+def _story(page: Page, entry: Entry) -> None:
+    page.heading("how it went")
+    for at, words in entry.words:
+        page.text(words, "", f"  {units.clock(at)}  ")
+    if entry.over_unix_ns is not None:
+        ended = "the job ended" if entry.closed else "over"
+        page.text(ended, "bold", f"  {units.clock(entry.over_unix_ns)}  ")
+
+
+def add_meaning(page: Page, kind: str) -> None:
+    """What a kind of finding means, how it is found and what to do: what `ddtop explain` says."""
+    explanation = explain(kind)
+    if explanation is None:
+        return
+    page.heading("what it means")
+    page.text(explanation.meaning, "", "  ")
+    page.heading("how it is found")
+    for text in explanation.found:
+        page.text(text, "", f"  {page.glyphs.bullet} ")
+    page.heading("steps")
+    for number, step in enumerate(explanation.steps, 1):
+        text, *commands = step.split("\n")
+        page.text(text, "", f"  {number}. ")
+        for command in commands:
+            page.text(command, "bold", "     ")
+    page.text(f"ddtop explain {kind}", "dim", f"  {page.glyphs.arrow} ")
+
+
+def _where(snapshot: Snapshot, finding: Finding) -> str:
+    named = op_text(finding.op) if finding.op else "collective"
+    seq = "" if finding.seq is None else f" #{finding.seq}"
+    return f"{named}{seq} of {group_label(snapshot, finding.group or '')}"

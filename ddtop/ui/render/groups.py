@@ -1,0 +1,114 @@
+"""Process groups as rows, and one group as a page."""
+
+from __future__ import annotations
+
+from ddtop.model.facts import Snapshot
+from ddtop.ui.present import units
+from ddtop.ui.present.columns import state_text
+from ddtop.ui.present.glyphs import STATE_STYLES, UNICODE, Glyphs
+from ddtop.ui.present.groups import GroupFacts, group_facts, label_of, member_classes, standings
+from ddtop.ui.present.table import Field, Table, table_for
+from ddtop.ui.present.text import Line, Span, clean, rank_words, ranks_text
+
+from .page import Page
+
+RANGES_MOST = 4
+FIELDS = (
+    Field("group", "GROUP", 10, grows=1, most=24),
+    Field("backend", "BACKEND", 7, rank=3),
+    Field("ranks", "RANKS", 9, grows=1, most=28),
+    Field("front", "FRONT", 7, right=True),
+    Field("behind", "BEHIND", 20, grows=3, most=44),
+    Field("op", "OP", 10, grows=6, rank=2),
+)
+
+
+def groups_table(width: int) -> Table:
+    """The columns of the groups for that width."""
+    return table_for(FIELDS, width)
+
+
+def group_row(snapshot: Snapshot, found: GroupFacts, table: Table, glyphs: Glyphs = UNICODE) -> Line:
+    """One group; a culprit's word and a mismatch are marked by a glyph too."""
+    cells: dict[str, Span] = {
+        "group": (label_of(found.group), "bold" if found.standing else ""),
+        "backend": (clean(found.group.backend), "dim"),
+        "ranks": (ranks_text(found.group.ranks, RANGES_MOST), "dim"),
+        "front": (units.count(found.front), ""),
+        "behind": _behind(snapshot, found),
+        "op": _op(found, glyphs),
+    }
+    return table.line(cells, glyphs.ellipsis)
+
+
+def _behind(snapshot: Snapshot, found: GroupFacts) -> Span:
+    if found.standing is None:
+        return "-", "dim"
+    for_s = units.duration((snapshot.time_unix_ns - found.standing.since_unix_ns) / units.SECOND_NS)
+    if found.lag:
+        parts = []
+        for seq, ranks in found.lag[:2]:
+            at = "nothing put in" if seq is None else f"at {seq:,}"
+            parts.append(f"{ranks_text(ranks, 2)} {at}")
+        more = f", {len(found.lag) - 2} more" if len(found.lag) > 2 else ""
+        return f"{'; '.join(parts)}{more} ({for_s})", "warning"
+    if found.standing.late:
+        return f"{rank_words(found.standing.late, 2)} ({for_s})", "warning"
+    return f"nobody; nothing comes back ({for_s})", "warning"
+
+
+def _op(found: GroupFacts, glyphs: Glyphs) -> Span:
+    if found.mismatch:
+        parts = [f"{op} [{ranks_text(ranks, 2)}]" for op, ranks in found.ops]
+        return f"{glyphs.critical} {' against '.join(parts)}", "critical"
+    if found.ops:
+        return found.ops[0][0], ""
+    return found.last_op or "idle", "dim"
+
+
+def group_lines(snapshot: Snapshot, name: str, width: int, glyphs: Glyphs = UNICODE) -> list[Line]:
+    """The page of one group: what it is, who is behind, and its members by what they do, the last of them first."""
+    page = Page(width, glyphs)
+    group = snapshot.group(name)
+    if group is None:
+        page.text(f"the group {clean(name)} is not there any more", "dim")
+        return page.lines
+    found = group_facts(snapshot, group, standings(snapshot).get(name))
+    page.add((label_of(group), "title"), (f"  {clean(group.backend)}  {units.plural(len(group.ranks), 'member')}", ""))
+    page.item("ranks", ranks_text(group.ranks, 16))
+    page.item("torch's name", clean(group.name))
+    page.item("front", "-" if found.front is None else f"collective #{found.front:,} is the last that was put in")
+    page.item("behind", "nobody" if found.standing is None else _behind(snapshot, found)[0])
+    if found.mismatch:
+        page.text("members are in different calls at the same number:", "critical", f"  {glyphs.critical} ")
+        for op, ranks in found.ops:
+            page.text(f"{op}: {rank_words(ranks, 8)}", "", f"    {glyphs.bullet} ")
+    page.heading("members")
+    _members(page, snapshot, found, glyphs)
+    return page.lines
+
+
+_MEMBER_FIELDS = (
+    Field("ranks", "RANKS", 12, grows=3, most=32),
+    Field("state", "STATE", 11),
+    Field("in", "PUT IN", 8, right=True),
+    Field("back", "CAME BACK", 9, right=True, rank=1),
+    Field("since", "OPEN", 5, right=True),
+    Field("op", "OP", 14, grows=4),
+)
+
+
+def _members(page: Page, snapshot: Snapshot, found: GroupFacts, glyphs: Glyphs) -> None:
+    table = table_for(_MEMBER_FIELDS, page.width - 2)
+    page.add(("  ", ""), *table.titles())
+    for one in member_classes(snapshot, found.group):
+        age = None if one.since_unix_ns is None else (snapshot.time_unix_ns - one.since_unix_ns) / units.SECOND_NS
+        cells: dict[str, Span] = {
+            "ranks": (ranks_text(one.ranks, 5), ""),
+            "state": (state_text(one.state, glyphs), STATE_STYLES[one.state]),
+            "in": (units.count(one.put_in), ""),
+            "back": (units.count(one.came_back), ""),
+            "since": (units.age(age), ""),
+            "op": (one.op or "-", "" if one.open else "dim"),
+        }
+        page.add(("  ", ""), *table.line(cells, glyphs.ellipsis))

@@ -1,0 +1,83 @@
+"""Hosts as rows."""
+
+from __future__ import annotations
+
+from ddtop.ui.present import units
+from ddtop.ui.present.bars import bar
+from ddtop.ui.present.classes import AT_FAULT, WELL, class_of, glyph_of
+from ddtop.ui.present.glyphs import UNICODE, Glyphs
+from ddtop.ui.present.hosts import HostFacts, worst_ranks
+from ddtop.ui.present.table import Field, Table, table_for
+from ddtop.ui.present.text import Line, Span, cell_width, ranks_text
+from ddtop.wire.records import HostState
+
+OLD_S = 5.0
+"""A relay reports once a second."""
+FIELDS = (
+    Field("host", "HOST", 7, grows=1, most=20),
+    Field("ranks", "RANKS", 6, grows=1, most=18),
+    Field("state", "WORST RANK", 14, grows=2, most=28),
+    Field("cpu", "CPU", 4, right=True),
+    Field("load", "RANKS' CORES", 12, right=True, rank=3),
+    Field("memory", "MEMORY", 11, grows=2, most=30),
+    Field("shm", "/dev/shm", 11, grows=1, most=22, rank=1),
+    Field("relay", "RELAY", 11, right=True, rank=2),
+    Field("lost", "LOST", 4, right=True, rank=4),
+    Field("seen", "SEEN", 4, right=True),
+)
+
+
+def hosts_table(width: int, name_width: int = 0) -> Table:
+    """The columns of the hosts for that width; `name_width`: of the longest name."""
+    first = Field("host", "HOST", min(max(name_width, 4), 16))
+    return table_for((first, *FIELDS[1:]), width)
+
+
+def host_row(
+    host: HostFacts, codes: bytes, relay_cpu_ratio: float | None, table: Table, glyphs: Glyphs = UNICODE
+) -> Line:
+    """One host. `relay_cpu_ratio`: share of a core that its relay used lately, None if not known yet."""
+    late = host.age_s is not None and host.age_s > OLD_S
+    cells: dict[str, Span] = {
+        "host": (host.name, "bold" if host.worst > WELL else ""),
+        "ranks": (ranks_text(host.ranks, 2) or "-", ""),
+        "state": _worst(host, codes, glyphs),
+        "load": ("-" if host.rank_cores is None else f"{host.rank_cores:.1f}", ""),
+        "seen": (units.age(host.age_s), "warning" if late else "dim"),
+        **_reported(host.state, relay_cpu_ratio, table, glyphs),
+    }
+    return table.line(cells, glyphs.ellipsis)
+
+
+def _reported(state: HostState | None, relay_cpu_ratio: float | None, table: Table, glyphs: Glyphs) -> dict[str, Span]:
+    if state is None:
+        return dict.fromkeys(("cpu", "memory", "shm", "relay", "lost"), (units.NOT_MEASURED, "dim"))
+    share = "-" if relay_cpu_ratio is None else f"{relay_cpu_ratio * 100:.1f}%"
+    lost = state.dropped + state.garbled
+    return {
+        "cpu": (units.percent(state.cpu_ratio), ""),
+        "memory": _bar(state.memory_available_bytes, state.memory_total_bytes, table.width("memory"), glyphs),
+        "shm": _bar(state.shm_free_bytes, state.shm_total_bytes, table.width("shm"), glyphs),
+        "relay": (f"{share} {units.size(state.relay_rss_bytes or None)}", "dim"),
+        "lost": (units.narrow_count(lost, 4), "warning" if lost else "dim"),
+    }
+
+
+def _worst(host: HostFacts, codes: bytes, glyphs: Glyphs) -> Span:
+    if not host.ranks:
+        return "no rank", "dim"
+    found = class_of(host.worst)
+    bad = worst_ranks(host, codes)
+    which = f" {ranks_text(bad, 2)}" if bad and len(bad) < len(host.ranks) else ""
+    return f"{glyph_of(host.worst, glyphs)} {found.word}{which}", "critical" if host.worst >= AT_FAULT else found.style
+
+
+def _bar(free: int | None, total: int | None, width: int, glyphs: Glyphs) -> Span:
+    if free is None or not total:
+        return units.NOT_MEASURED, "dim"
+    used = max(total - free, 0)
+    text = f"{units.size(used)}/{units.size(total)}"
+    room = width - cell_width(text) - 1
+    style = "warning" if used / total >= 0.9 else ""
+    # A bar of less than four cells tells less than the numbers beside it.
+    return (f"{bar(used / total, room, glyphs)} {text}", style) if room >= 4 else (text, style)

@@ -1,0 +1,145 @@
+"""The map: cells of ranks as runs of one look, the legend above them, and the line about the rank under the cursor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from rich.segment import Segment
+from textual.strip import Strip
+
+from ddtop.model.facts import Snapshot
+from ddtop.ui.present import units
+from ddtop.ui.present.classes import AT_FAULT, BLOCKED, WELL, class_of, codes_at, counts, glyph_of, ranks_in
+from ddtop.ui.present.columns import state_text
+from ddtop.ui.present.glyphs import UNICODE, Glyphs, state_style
+from ddtop.ui.present.grid import Grid, Piece
+from ddtop.ui.present.text import Line, Span, clean, clip_line, fit, line_width, ranks_text
+from ddtop.ui.present.words import now_age_s, now_text
+
+from .palette import Palette
+
+UPPER_HALF = "▀"
+NAMED_MOST = 4
+"""So many ranks of a class are named in the legend."""
+_HALF = "half:"
+_CALM_HALF, _BLOCKED_HALF = "bar", "slab"
+
+
+def map_line(grid: Grid, codes: bytes, y: int, picked: int | None = None, glyphs: Glyphs = UNICODE) -> Line:
+    """One line of the map. A style `half:A/B` is for half blocks: the upper rank looks like A, the lower like B.
+
+    The cell of a rank at fault has that rank's glyph also among half blocks: it is found without colours.
+    """
+    spans: list[Span] = []
+    column = 0
+    for piece in grid.pieces(y):
+        if piece.x > column:
+            spans.append((" " * (piece.x - column), ""))
+        label = fit(piece.label, piece.label_width, piece.label[:1].isdigit(), glyphs.ellipsis)
+        spans.append((label + " ", "dim"))
+        cells = _cells(piece, codes, glyphs)
+        at = _cell_of(piece, picked)
+        if at is not None and at < len(cells):
+            text, style = cells[at]
+            cells[at] = (text, "picked")
+        for style, run in groupby(cells, key=lambda cell: cell[1]):
+            spans.append(("".join(text for text, _ in run), style))
+        column = piece.x + piece.label_width + 1 + len(cells)
+    return tuple(spans)
+
+
+def _cell_of(piece: Piece, rank: int | None) -> int | None:
+    for ranks in (piece.ranks, piece.below):
+        if rank is not None and rank in ranks:
+            return ranks.index(rank) // piece.per_cell
+    return None
+
+
+def _cells(piece: Piece, codes: bytes, glyphs: Glyphs) -> list[Span]:
+    upper = codes_at(codes, piece.ranks)
+    if piece.per_cell > 1:
+        upper = bytes(max(upper[at : at + piece.per_cell]) for at in range(0, len(upper), piece.per_cell))
+    if not piece.halves:
+        looks = {code: _look(code, glyphs) for code in set(upper)}
+        return [looks[code] for code in upper]
+    lower = codes_at(codes, piece.below)
+    lower += bytes([255]) * (len(upper) - len(lower))
+    pairs = list(zip(upper, lower, strict=True))
+    halves = {pair: _half(*pair, glyphs) for pair in set(pairs)}
+    return [halves[pair] for pair in pairs]
+
+
+def _look(code: int, glyphs: Glyphs) -> Span:
+    found = class_of(code)
+    return glyph_of(code, glyphs), "alarm" if code >= AT_FAULT else found.style
+
+
+def _half(upper: int, lower: int, glyphs: Glyphs) -> Span:
+    for code in (upper, lower):
+        if AT_FAULT <= code < 255:
+            return _look(code, glyphs)
+    below = "" if lower == 255 else _half_style(lower)
+    return UPPER_HALF, f"{_HALF}{_half_style(upper)}/{below}"
+
+
+def _half_style(code: int) -> str:
+    # A hang makes thousands of blocked ranks: a field of the colour that a line of text has would outshine the culprit.
+    return _CALM_HALF if code <= WELL else _BLOCKED_HALF if code == BLOCKED else class_of(code).style
+
+
+def map_strip(line: Line, width: int, palette: Palette) -> Strip:
+    """The line in exactly `width` columns; every segment has a style."""
+    segments = []
+    for text, style in line:
+        if style.startswith(_HALF):
+            upper, _, lower = style[len(_HALF) :].partition("/")
+            look = palette.half(upper, lower) if lower else palette[upper]
+            segments.append(Segment(text, look))
+        else:
+            segments.append(Segment(text, palette[style]))
+    return Strip(segments).adjust_cell_length(width, palette[""])
+
+
+def legend_line(snapshot: Snapshot, codes: bytes, width: int, glyphs: Glyphs = UNICODE) -> Line:
+    """Every class with its count, the worst first; few ranks are named, one with its host. What has no room is left out
+    from the calm end, but not the last: `✝ 1 killed: rank 2,731 on node341  ■ 4,095 blocked`."""
+    parts: list[list[Span]] = []
+    for code, number in counts(codes):
+        found = class_of(code)
+        text = f" {number:,} {found.word}"
+        if code > BLOCKED and number <= NAMED_MOST:
+            text += f": {_named(snapshot, ranks_in(codes, code, NAMED_MOST))}"
+        parts.append([(glyph_of(code, glyphs), found.style), (text, found.style if code > WELL else "")])
+    spans: list[Span] = []
+    for number, part in enumerate(parts):
+        gap: list[Span] = [("  ", "")] if number else []
+        if number and line_width([*spans, *gap, *part]) > width:
+            break
+        spans += [*gap, *part]
+    return clip_line(tuple(spans), width, glyphs.ellipsis)
+
+
+def _named(snapshot: Snapshot, ranks: list[int]) -> str:
+    if len(ranks) > 1:
+        return f"ranks {ranks_text(ranks)}"
+    host = snapshot.rank(ranks[0]).host
+    return f"rank {ranks[0]:,}" + (f" on {clean(host)}" if host else "")
+
+
+def cursor_line(
+    snapshot: Snapshot, codes: bytes, picked: int, cell: Sequence[int], width: int, glyphs: Glyphs = UNICODE
+) -> Line:
+    """The rank under the cursor in one line; where the cell stands for several, which."""
+    rank = snapshot.rank(picked)
+    spans: list[Span] = []
+    if len(cell) > 2:
+        inside = ", ".join(f"{number:,} {class_of(code).word}" for code, number in counts(codes_at(codes, cell)))
+        spans += [(f"ranks {cell[0]:,}-{cell[-1]:,}: {inside}", ""), ("  ", "")]
+    spans += [(f"rank {picked:,}", "title"), ("  ", ""), (state_text(rank.state, glyphs), state_style(rank))]
+    if rank.host:
+        spans.append((f"  {clean(rank.host)}", ""))
+    age = now_age_s(rank, snapshot.time_unix_ns)
+    doing = now_text(rank) + (f", {units.duration(age)}" if age is not None and age >= 1 else "")
+    spans.append((f"  {doing}", "dim"))
+    return clip_line(tuple(spans), width, glyphs.ellipsis)

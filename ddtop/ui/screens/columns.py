@@ -1,0 +1,83 @@
+"""Which columns the ranks table shows, where there is room for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import ClassVar
+
+from textual import events
+from textual.binding import BindingType
+
+from ddtop.metrics import METRICS
+from ddtop.ui.present.columns import ALWAYS, COLUMNS
+from ddtop.ui.present.text import Line, clip_line, fit
+from ddtop.ui.session import Session
+from ddtop.ui.widgets.key_bar import Key
+
+from .page import PageScreen
+
+CHOICES = tuple(column for column in COLUMNS if column.key not in ALWAYS)
+NO_ROOM = "no room"
+_TEXT = "RANK, STATE and NOW are always there. What a width has no room for goes first where it is told elsewhere too."
+
+
+class ColumnsScreen(PageScreen):
+    """One line a column; Space shows or hides it at once."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("up,k", "move(-1)", "up"),
+        ("down,j", "move(1)", "down"),
+        ("space,enter", "flip", "show or hide"),
+        ("a", "all", "all"),
+        ("c", "back", "back"),
+    ]
+    EXTRA_KEYS: ClassVar[tuple[Key, ...]] = (("space", "Space", "show or hide"), ("a", "a", "all"))
+
+    def __init__(
+        self, session: Session, hide: Callable[[tuple[str, ...]], None], shown: Callable[[], Collection[str]]
+    ) -> None:
+        """`hide` these columns; `shown`: those that the table has room for now."""
+        super().__init__(session)
+        self.cursor = 0
+        self._hide, self._shown = hide, shown
+        # The keys are the screen's own.
+        self.body.can_focus = False
+
+    def page_lines(self, width: int) -> list[Line]:
+        """The columns with what they mean."""
+        glyphs = self.session.paint.glyphs
+        meanings = {metric.name: metric.meaning for metric in METRICS}
+        shown = self._shown()
+        lines: list[Line] = []
+        for at, column in enumerate(CHOICES):
+            on = column.key not in self.session.setup.hidden
+            name = f"[{'x' if on else ' '}] {fit(column.title, 9)}"
+            room = NO_ROOM if on and column.key not in shown else " " * len(NO_ROOM)
+            line = ((name, "picked" if at == self.cursor else ""), (f" {room} ", ""), (meanings[column.metric], "dim"))
+            lines.append(clip_line(line, width, glyphs.ellipsis))
+        return [*lines, (), clip_line(((_TEXT, "dim"),), width, glyphs.ellipsis)]
+
+    def action_move(self, steps: int) -> None:
+        """Another column."""
+        self.cursor = (self.cursor + steps) % len(CHOICES)
+        self.show_facts()
+        self.body.scroll_to(y=max(self.cursor - self.body.size.height + 1, 0), animate=False)
+
+    def on_click(self, event: events.Click) -> None:
+        """A click on a column shows or hides it."""
+        line = self.clicked_line(event)
+        if line is not None and line < len(CHOICES):
+            self.action_move(line - self.cursor)
+            self.action_flip()
+
+    def action_flip(self) -> None:
+        """Show the column under the cursor, or hide it."""
+        key = CHOICES[self.cursor].key
+        hidden = self.session.setup.hidden
+        self._hide(tuple(one for one in hidden if one != key) if key in hidden else (*hidden, key))
+        self.show_facts()
+
+    def action_all(self) -> None:
+        """Show all of them."""
+        self._hide(())
+        self.show_facts()

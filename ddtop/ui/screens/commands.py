@@ -1,0 +1,118 @@
+"""The command palette: type some letters of what is wanted, Enter does it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import Input
+
+from ddtop.ui.commands import Command, commands, matching
+from ddtop.ui.present.text import Line, clip_line, fit, line_width
+from ddtop.ui.render.strips import rule_line
+from ddtop.ui.session import Session
+from ddtop.ui.widgets.key_bar import KeyBar
+from ddtop.ui.widgets.lines import LinesView
+from ddtop.ui.widgets.pick_list import PickList
+
+from .sized import SizedScreen
+
+NAME_MOST = 30
+
+
+class CommandsScreen(SizedScreen[Command | None]):
+    """What is typed goes to the input, the arrows to the list. Ends with the command that was picked, or None."""
+
+    AUTO_FOCUS = "#wanted"
+    DEFAULT_CSS = """
+    CommandsScreen #wanted, CommandsScreen #wanted:focus { height: 1; border: none; padding: 0; }
+    CommandsScreen #rule, CommandsScreen #foot { height: 1; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,ctrl+p", "leave", "back", priority=True),
+        Binding("up", "move(-1)", "up", priority=True),
+        Binding("down", "move(1)", "down", priority=True),
+        Binding("pageup", "page(-1)", "page up", priority=True),
+        Binding("pagedown", "page(1)", "page down", priority=True),
+    ]
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        look = session.shown
+        self.session = session
+        self._snapshot = look.snapshot
+        # As it was when it was opened: a list that changes under the finger picks another command.
+        self._all = commands(look.snapshot, look.verdict.findings)
+        self._found: tuple[Command, ...] = ()
+        paint = session.paint
+        self.input = Input(placeholder="sort by wait, only blocked ranks, rank 12, explain ...", id="wanted")
+        self.rule = LinesView(paint, "rule")
+        self.list = PickList(paint, "body")
+        self.list.can_focus = False
+        self.foot = LinesView(paint, "foot")
+        self.keys = KeyBar(paint)
+
+    def compose(self) -> ComposeResult:
+        """From top to bottom."""
+        yield self.input
+        yield self.rule
+        yield self.list
+        yield self.foot
+        yield self.keys
+
+    def on_mount(self) -> None:
+        """First picture."""
+        self.call_after_refresh(self._show)
+
+    def on_resize(self) -> None:
+        """Another width has other lines."""
+        self.call_after_refresh(self._show)
+
+    def on_input_changed(self) -> None:
+        """Find while it is typed; the best one is on top."""
+        self._show()
+        self.list.action_move_to_end(0)
+
+    def on_input_submitted(self) -> None:
+        """Enter: the one under the cursor."""
+        self.list.action_open()
+
+    def on_pick_list_opened(self, message: PickList.Opened) -> None:
+        """That one."""
+        picked = next((one for one in self._found if one.run == message.key), None)
+        if picked is not None:
+            self.dismiss(picked)
+
+    def _show(self) -> None:
+        found = {one.run: one for one in reversed(matching(self._all, self.input.value, self._snapshot))}
+        self._found = tuple(reversed(found.values()))
+        glyphs, width = self.session.paint.glyphs, self.size.width
+        self.rule.show([rule_line(width, glyphs.rule)])
+        names = min(max((len(one.name) for one in self._all), default=0), NAME_MOST, width // 2)
+        self.list.show([one.run for one in self._found], lambda at: self._row(self._found[at], names, width))
+        note = self.list.range_note if self._found else "nothing has these words"
+        self.foot.show([rule_line(width, glyphs.rule, note)])
+        self.keys.show((("enter", "Enter", "do it"), ("down", "↑↓", "choose"), ("escape", "Esc", "back")))
+
+    def _row(self, one: Command, names: int, width: int) -> Line:
+        ellipsis = self.session.paint.glyphs.ellipsis
+        shown = f"  {one.shown}" if one.shown else ""
+        left = clip_line(
+            ((fit(one.name, names, False, ellipsis), "bold"), ("  ", ""), (one.meaning, "dim")),
+            width - len(shown),
+            ellipsis,
+        )
+        return (*left, (" " * max(width - line_width(left) - len(shown), 0), ""), (shown, "key"))
+
+    def action_leave(self) -> None:
+        """Nothing."""
+        self.dismiss(None)
+
+    def action_move(self, lines: int) -> None:
+        """The list's cursor."""
+        self.list.action_move(lines)
+
+    def action_page(self, pages: int) -> None:
+        """The list's cursor, by a screen."""
+        self.list.action_move_page(pages)

@@ -1,0 +1,25 @@
+"""What a kind of finding means: the page of `ddtop explain KIND` on the screen."""
+
+from __future__ import annotations
+
+from ddtop.diagnosis.explain import explain
+from ddtop.ui.present.explaining import explain_text
+from ddtop.ui.present.text import Line
+from ddtop.ui.session import Session
+
+from .page import PageScreen
+
+
+class ExplainScreen(PageScreen):
+    """One page; nothing in it changes."""
+
+    def __init__(self, session: Session, kind: str) -> None:
+        super().__init__(session)
+        self._page = explain(kind)
+
+    def page_lines(self, width: int) -> list[Line]:
+        """Its lines, the first in bold."""
+        if self._page is None:
+            return []
+        first, *rest = explain_text(self._page, width).splitlines()
+        return [((first, "title"),), *(((line, ""),) for line in rest)]

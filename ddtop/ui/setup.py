@@ -1,0 +1,97 @@
+"""How a person likes the dashboard, kept between sessions in a small file of the config folder.
+
+It is a convenience: nothing that is wrong with the file is an error. One that cannot be read is left as it is, and the
+screen says so once; one that cannot be written is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import tempfile
+import threading
+from pathlib import Path
+
+import msgspec
+
+SCHEMA = "ddtop.setup/1"
+FILE_BYTES_MAX = 1 << 16
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is kept. `theme` None: what suits the terminal. `sort`: a column's key, or `verdict`; `hidden`: keys of columns."""
+
+    schema: str = SCHEMA
+    theme: str | None = None
+    sort: str = "verdict"
+    descending: bool = False
+    hidden: tuple[str, ...] = ()
+    interval_s: float = 0.5
+    follow: bool = False
+
+
+class Kept:
+    """The file, and what was last read from or written to it. `problem`: why it is not used, for the screen, once."""
+
+    def __init__(self, path: Path | None) -> None:
+        """`path` None: nothing is kept."""
+        self._path = path
+        self.setup, self.problem = (Setup(), None) if path is None else _read(path)
+        self._one_at_a_time = threading.Lock()
+
+    def save(self, setup: Setup) -> None:
+        """Write it, whole or not at all, if it is another one. A file that could not be read is not written over."""
+        with self._one_at_a_time, contextlib.suppress(OSError):
+            if setup == self.setup:
+                return
+            self.setup = setup
+            if self._path is None or self.problem is not None:
+                return
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _write(self._path, msgspec.json.format(msgspec.json.encode(setup), indent=1) + b"\n")
+
+
+def kept() -> Kept:
+    """What this user has kept: `$XDG_CONFIG_HOME/ddtop/setup.json`, else in `~/.config`."""
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    try:
+        # A relative one is to be ignored, says the XDG specification.
+        folder = Path(base) if os.path.isabs(base) else Path.home() / ".config"
+    except RuntimeError:
+        return Kept(None)
+    return Kept(folder / "ddtop" / "setup.json")
+
+
+def _read(path: Path) -> tuple[Setup, str | None]:
+    left = f"your setup is not used, and left as it is: {path}"
+    try:
+        # A pipe would block here until somebody writes into it.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return Setup(), None
+    except OSError as error:
+        return Setup(), f"{left}: {error.strerror}"
+    try:
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return Setup(), f"{left} is no file"
+            setup = msgspec.json.decode(file.read(FILE_BYTES_MAX), type=Setup)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return Setup(), f"{left}: {error}"
+    if setup.schema != SCHEMA:
+        return Setup(), f"{left} is {setup.schema[:40]!r}, this ddtop reads {SCHEMA!r}"
+    return setup, None
+
+
+def _write(path: Path, data: bytes) -> None:
+    # A dotfile is often a link into a repository: what it points to is written, the link stays.
+    path = Path(os.path.realpath(path))
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".setup-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        os.rename(temporary, path)
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
+        raise

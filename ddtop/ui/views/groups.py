@@ -1,0 +1,104 @@
+"""One row a process group."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ddtop.model.facts import Snapshot
+from ddtop.ui import actions
+from ddtop.ui.present.groups import GroupFacts, Standing, group_facts, label_of, natural, order_of, standings
+from ddtop.ui.present.order import culprits
+from ddtop.ui.present.text import Line
+from ddtop.ui.render.groups import group_row, groups_table
+from ddtop.ui.session import Session
+from ddtop.ui.source import Look
+from ddtop.ui.widgets.key_bar import Key
+from ddtop.ui.widgets.pick_list import PickList
+from ddtop.wire.records import Group
+
+from .listing import ListingView
+
+PICKED_MOST = 256
+LARGE, LARGE_NS = 1024, 2_000_000_000
+"""Groups of so many members are looked at once in so long."""
+
+
+class GroupsView(ListingView):
+    """Those that stand still first. Members are looked at for visible rows only, once a look."""
+
+    topic: ClassVar[str] = actions.GROUPS
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._groups: dict[str, Group] = {}
+        self._by_name: list[str] = []
+        self._named_for: tuple[Group, ...] = ()
+        self._standing: dict[str, Standing] = {}
+        self._facts: dict[str, GroupFacts] = {}
+        self._snapshot: Snapshot | None = None
+        self._looked_unix_ns = 0
+
+    def show(self, look: Look, snapshot: Snapshot) -> None:
+        """All groups; nothing is looked at twice for one look."""
+        if snapshot is not self._snapshot:
+            self._snapshot = snapshot
+            self._forget(snapshot)
+            self._standing = standings(snapshot)
+            self._take_names(snapshot.groups)
+        table, glyphs = groups_table(self.list.size.width), self.session.paint.glyphs
+        order = order_of(snapshot, self._standing, self._by_name, culprits(look.verdict))
+        if not order:
+            self.titles.show([(("no process group is known yet", "dim"),)])
+            self.list.show((), _no_row)
+            return
+        self.titles.show([table.titles()])
+
+        def row(index: int) -> Line:
+            return group_row(snapshot, self._of(snapshot, order[index]), table, glyphs)
+
+        self.list.show(order, row)
+
+    def _forget(self, snapshot: Snapshot) -> None:
+        """What was found of a large group holds a little longer: to look at each member takes as long as all else."""
+        now, before = snapshot.time_unix_ns, self._looked_unix_ns
+        if not before <= now < before + LARGE_NS:
+            self._looked_unix_ns = now
+            self._facts.clear()
+        self._facts = {name: facts for name, facts in self._facts.items() if len(facts.group.ranks) >= LARGE}
+
+    def _take_names(self, groups: tuple[Group, ...]) -> None:
+        if groups != self._named_for:
+            self._named_for = groups
+            self._groups = {group.name: group for group in groups}
+            self._by_name = [one.name for one in sorted(groups, key=lambda group: natural(label_of(group)))]
+
+    def _of(self, snapshot: Snapshot, name: str) -> GroupFacts:
+        found = self._facts.get(name)
+        if found is None:
+            found = self._facts[name] = group_facts(snapshot, self._groups[name], self._standing.get(name))
+        return found
+
+    def notes(self, snapshot: Snapshot) -> list[str]:
+        """How many stand still, and which rows are visible."""
+        del snapshot
+        still = f"{len(self._standing):,} of {len(self._by_name):,} wait" if self._standing else ""
+        return [still, self.list.range_note]
+
+    def keys(self) -> list[Key]:
+        """What can be done with a group."""
+        return [("enter", "Enter", "members"), ("d", "d", "its stacks"), ("D", "D", "all stacks")]
+
+    def picked(self) -> tuple[int, ...]:
+        """The members of the group under the cursor."""
+        group = self._groups.get(str(self.list.cursor_key))
+        return group.ranks if group is not None and len(group.ranks) <= PICKED_MOST else ()
+
+    def on_pick_list_opened(self, message: PickList.Opened) -> None:
+        """The page of a group is wanted."""
+        message.stop()
+        self.post_message(self.Opened(group=str(message.key)))
+
+
+def _no_row(index: int) -> Line:
+    del index
+    return ()

@@ -1,0 +1,97 @@
+"""One row a host."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ddtop.model.facts import Snapshot
+from ddtop.ui import actions
+from ddtop.ui.present.hosts import HostFacts, hosts_facts
+from ddtop.ui.present.text import Line, cell_width
+from ddtop.ui.render.hosts import host_row, hosts_table
+from ddtop.ui.session import Session
+from ddtop.ui.source import Look
+from ddtop.ui.widgets.key_bar import Key
+from ddtop.ui.widgets.pick_list import PickList
+
+from .listing import ListingView
+from .view import Coded
+
+SECOND_NS = 1_000_000_000
+SPAN_NS = 10 * SECOND_NS
+"""Over so long the share of a relay's CPU is taken."""
+
+
+class HostsView(ListingView):
+    """The hosts in the order of their ranks."""
+
+    topic: ClassVar[str] = actions.HOSTS
+
+    def __init__(self, session: Session, coded: Coded) -> None:
+        super().__init__(session)
+        self.coded = coded
+        self._found: tuple[HostFacts, ...] = ()
+        self._snapshot: Snapshot | None = None
+        self._relays: dict[tuple[str, int], list[tuple[int, int]]] = {}
+
+    def show(self, look: Look, snapshot: Snapshot) -> None:
+        """All hosts."""
+        self.coded.take(look, snapshot)
+        if self._due(snapshot):
+            self._snapshot = snapshot
+            self._found = hosts_facts(snapshot, self.coded.hosts, self.coded.codes)
+            self._note_relays(snapshot)
+        found, codes, glyphs = self._found, self.coded.codes, self.session.paint.glyphs
+        table = hosts_table(self.list.size.width, max((cell_width(host.name) for host in found), default=0))
+        self.titles.show([table.titles()])
+
+        def row(index: int) -> Line:
+            return host_row(found[index], codes, self._relay_cpu(found[index]), table, glyphs)
+
+        self.list.show([host.name for host in found], row)
+
+    def _due(self, snapshot: Snapshot) -> bool:
+        """Relays report once a second: more often there is nothing new to find."""
+        before = self._snapshot
+        if before is None or before.run != snapshot.run:
+            return True
+        return not before.time_unix_ns <= snapshot.time_unix_ns < before.time_unix_ns + SECOND_NS
+
+    def _note_relays(self, snapshot: Snapshot) -> None:
+        """A relay tells the CPU that it has used since its start; a share needs two reports."""
+        for host, age_s in zip(snapshot.hosts, snapshot.host_ages_s, strict=False):
+            at = snapshot.time_unix_ns - int(age_s * SECOND_NS)
+            known = self._relays.setdefault((host.host, host.relay_pid), [])
+            if known and at < known[-1][0]:
+                known.clear()
+            if not known or at > known[-1][0]:
+                known.append((at, host.relay_cpu_ns))
+            while len(known) > 2 and known[1][0] <= at - SPAN_NS:
+                known.pop(0)
+
+    def _relay_cpu(self, host: HostFacts) -> float | None:
+        state = host.state
+        known = self._relays.get((state.host, state.relay_pid), []) if state is not None else []
+        if len(known) < 2 or known[-1][0] - known[0][0] < SECOND_NS:
+            return None
+        return max(known[-1][1] - known[0][1], 0) / (known[-1][0] - known[0][0])
+
+    def notes(self, snapshot: Snapshot) -> list[str]:
+        """Which rows are visible."""
+        del snapshot
+        return [self.list.range_note]
+
+    def keys(self) -> list[Key]:
+        """What can be done with a host."""
+        return [("enter", "Enter", "its ranks"), ("d", "d", "its stacks"), ("D", "D", "all stacks")]
+
+    def picked(self) -> tuple[int, ...]:
+        """The ranks of the host under the cursor."""
+        return next((host.ranks for host in self.coded.hosts if host.name == self.list.cursor_key), ())
+
+    def on_pick_list_opened(self, message: PickList.Opened) -> None:
+        """The ranks of a host are wanted."""
+        message.stop()
+        host = next((host for host in self.coded.hosts if host.name == message.key), None)
+        if host is not None:
+            self.post_message(self.Opened(host=host))

@@ -1,0 +1,85 @@
+"""One cell a rank."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.widget import Widget
+
+from ddtop.model.facts import Snapshot
+from ddtop.ui import actions
+from ddtop.ui.render.map import cursor_line, legend_line
+from ddtop.ui.session import Session
+from ddtop.ui.source import Look
+from ddtop.ui.widgets.key_bar import Key
+from ddtop.ui.widgets.lines import LinesView
+from ddtop.ui.widgets.map_grid import MapGrid
+
+from .view import Coded, View
+
+
+class MapView(View):
+    """How many are in which state, the cells, and the rank under the cursor."""
+
+    DEFAULT_CSS = """
+    MapView #legend, MapView #cursor { height: 1; }
+    """
+    topic: ClassVar[str] = actions.MAP
+
+    def __init__(self, session: Session, coded: Coded) -> None:
+        super().__init__(session)
+        self.coded = coded
+        self.legend = LinesView(session.paint, "legend")
+        self.grid = MapGrid(session.paint, "cells")
+        self.cursor = LinesView(session.paint, "cursor")
+
+    def compose(self) -> ComposeResult:
+        """From top to bottom."""
+        yield self.legend
+        yield self.grid
+        yield self.cursor
+
+    @property
+    def target(self) -> Widget:
+        """The cells."""
+        return self.grid
+
+    def show(self, look: Look, snapshot: Snapshot) -> None:
+        """Every rank."""
+        self.coded.take(look, snapshot)
+        codes, glyphs = self.coded.codes, self.session.paint.glyphs
+        self.legend.show([legend_line(snapshot, codes, self.size.width, glyphs)])
+        self.grid.show(self.coded.hosts, codes)
+        self._show_cursor(snapshot)
+
+    def _show_cursor(self, snapshot: Snapshot) -> None:
+        if self.grid.cursor_rank is not None:
+            glyphs = self.session.paint.glyphs
+            codes, cell = self.coded.codes, self.grid.cell
+            self.cursor.show([cursor_line(snapshot, codes, self.grid.cursor_rank, cell, self.size.width, glyphs)])
+
+    def notes(self, snapshot: Snapshot) -> list[str]:
+        """For how many ranks a cell stands, where that is not one."""
+        del snapshot
+        return [self.grid.grid.note()] if self.grid.grid is not None else []
+
+    def keys(self) -> list[Key]:
+        """What can be done with the rank under the cursor."""
+        return [("enter", "Enter", "rank"), ("n", "n", "next not well"), ("d", "d", "stacks"), ("f9", "F9", "signal")]
+
+    def picked(self) -> tuple[int, ...]:
+        """The rank under the cursor."""
+        return () if self.grid.cursor_rank is None else (self.grid.cursor_rank,)
+
+    def on_map_grid_opened(self, message: MapGrid.Opened) -> None:
+        """The page of a rank is wanted."""
+        message.stop()
+        self.post_message(self.Opened(rank=message.rank))
+
+    def on_map_grid_moved(self, message: MapGrid.Moved) -> None:
+        """The line below follows the cursor."""
+        message.stop()
+        if self.session.shown.snapshot is not None:
+            self._show_cursor(self.session.shown.snapshot)
+        self.post_message(self.Changed())

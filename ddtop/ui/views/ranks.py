@@ -1,0 +1,200 @@
+"""One row a rank, with the page of the selected one beside it on wide terminals."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.widget import Widget
+
+from ddtop.model.facts import Snapshot
+from ddtop.ui import actions
+from ddtop.ui.present.columns import COLUMNS, Column
+from ddtop.ui.present.order import BY_VERDICT, Rows, culprits, describe_filter, parse_filter
+from ddtop.ui.render.detail import detail_lines
+from ddtop.ui.session import Session
+from ddtop.ui.source import Look
+from ddtop.ui.widgets.key_bar import Key
+from ddtop.ui.widgets.lines import LinesView
+from ddtop.ui.widgets.rank_table import RankTable, TitleRow
+
+from .view import View
+
+SIDE_FROM = 190
+"""From this width on the selected rank's page stands beside the table: 133 columns for the table, 66 for the page."""
+SIDE_WIDTH = 66
+
+
+class RanksView(View):
+    """The table, its order and its filter."""
+
+    DEFAULT_CSS = """
+    RanksView #side { width: 66; display: none; }
+    RanksView.wide #side { display: block; }
+    """
+    topic: ClassVar[str] = actions.RANKS
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        known = session.setup.sort in {column.key for column in COLUMNS}
+        self.sort_key = session.setup.sort if known else BY_VERDICT
+        self.descending = known and session.setup.descending
+        self._followed: int | None = None
+        self.filter = parse_filter("")
+        self._rows = Rows()
+        paint = session.paint
+        self.table = RankTable(paint, "body")
+        self.table.hidden = frozenset(session.setup.hidden)
+        self.titles = TitleRow(paint, self.table)
+        self.side = LinesView(paint, "side", margin=True)
+
+    def compose(self) -> ComposeResult:
+        """Titles over the table, the side pane to the right."""
+        with Horizontal():
+            with Vertical():
+                yield self.titles
+                yield self.table
+            yield self.side
+
+    @property
+    def target(self) -> Widget:
+        """The table."""
+        return self.table
+
+    def show(self, look: Look, snapshot: Snapshot) -> None:
+        """The rows that pass the filter, in their order."""
+        self.set_class(self.size.width >= SIDE_FROM, "wide")
+        order = self._rows.of(snapshot, look.verdict, self.sort_key, self.descending, self.filter)
+        self.table.show(snapshot, order, frozenset(culprits(look.verdict)), self.session.old)
+        self._follow(look)
+        self.show_titles()
+        self._show_side()
+
+    def _follow(self, look: Look) -> None:
+        """The cursor goes to the worst rank when that is another one; between, it is the person's."""
+        worst = next((rank for finding in look.verdict.findings for rank in finding.ranks), None)
+        if not self.session.setup.follow or worst is None:
+            self._followed = None
+        elif worst != self._followed and self.table.go_to(worst):
+            self._followed = worst
+
+    def follow(self) -> None:
+        """Follow the rank at fault, or let go of it."""
+        self.session.prefer(follow=not self.session.setup.follow)
+        self._followed = None
+        self._show_again()
+
+    def hide(self, hidden: tuple[str, ...]) -> None:
+        """Show all columns but these, where there is room."""
+        self.session.prefer(hidden=hidden)
+        self.table.hidden = frozenset(hidden)
+        self.table.repaint()
+        self._show_again()
+
+    def columns(self) -> frozenset[str]:
+        """Those that there is room for."""
+        return frozenset(column.key for column in self.table.shape.columns)
+
+    def show_titles(self) -> None:
+        """The titles alone: also before the first record."""
+        self.titles.show(self.sort_key)
+
+    def _show_side(self) -> None:
+        snapshot, rank = self.session.shown.snapshot, self.table.cursor_rank
+        if snapshot is None or rank is None or not self.has_class("wide"):
+            return
+        self.session.history.watch(rank)
+        memory = self.session.history.of(rank)
+        glyphs = self.session.paint.glyphs
+        self.side.show(detail_lines(snapshot, rank, memory, SIDE_WIDTH - 2, glyphs, brief=True))
+
+    def notes(self, snapshot: Snapshot) -> list[str]:
+        """Filter, sort, tags, and which rows are visible."""
+        first, last, rows = self.table.visible_range
+        notes: list[str] = []
+        if not self.filter.empty or self.filter.problem:
+            notes.append(describe_filter(self.filter, rows, len(snapshot.ranks)))
+        if self.sort_key != BY_VERDICT:
+            notes.append(f"sorted by {self._sort_title()}")
+        if self.session.setup.follow:
+            notes.append("following")
+        if self.table.tagged:
+            notes.append(f"{len(self.table.tagged)} tagged")
+        if rows > self.table.size.height > 0:
+            notes.append(f"rows {first:,}-{last:,} of {rows:,}")
+        return notes
+
+    def _sort_title(self) -> str:
+        titles = [column.title for column in COLUMNS if column.key == self.sort_key]
+        return titles[0] + (", largest first" if self.descending else "")
+
+    def keys(self) -> list[Key]:
+        """What can be done with rows."""
+        return [
+            ("enter", "Enter", "rank"),
+            ("d", "d", "stacks"),
+            ("slash", "/", "filter"),
+            ("f9", "F9", "signal"),
+            ("greater_than_sign", "< >", "sort"),
+            ("space", "Space", "tag"),
+        ]
+
+    def picked(self) -> tuple[int, ...]:
+        """The tagged ranks, else the one under the cursor."""
+        if self.table.tagged:
+            return tuple(sorted(self.table.tagged))
+        return () if self.table.cursor_rank is None else (self.table.cursor_rank,)
+
+    def sort(self, steps: int) -> None:
+        """Sort by the next column that is shown; before the first one lies the order of the verdict."""
+        shown = [None, *self.table.shape.columns]
+        keys = [column.key if column else BY_VERDICT for column in shown]
+        at = keys.index(self.sort_key) if self.sort_key in keys else 0
+        self.sort_by(shown[(at + steps) % len(shown)])
+
+    def sort_by(self, column: Column | None) -> None:
+        """Sort by a column; None: by the verdict."""
+        self.sort_key = column.key if column else BY_VERDICT
+        self.descending = column.descending if column else False
+        self._sorted()
+
+    def _sorted(self) -> None:
+        self.session.prefer(sort=self.sort_key, descending=self.descending)
+        self._show_again()
+
+    def filter_by(self, text: str) -> None:
+        """Show the rows that have this."""
+        self.filter = parse_filter(text)
+        self._show_again()
+
+    def _show_again(self) -> None:
+        look = self.session.shown
+        if look.snapshot is not None and self.is_mounted:
+            self.show(look, look.snapshot)
+        self.post_message(self.Changed())
+
+    def on_title_row_picked(self, message: TitleRow.Picked) -> None:
+        """A title was clicked: sort by it, a second click turns the order around."""
+        message.stop()
+        if message.column.key == self.sort_key:
+            self.descending = not self.descending
+            self._sorted()
+        else:
+            self.sort_by(message.column)
+
+    def on_rank_table_opened(self, message: RankTable.Opened) -> None:
+        """The page of a rank is wanted."""
+        message.stop()
+        self.post_message(self.Opened(rank=message.rank))
+
+    def on_rank_table_resized(self, message: RankTable.Resized) -> None:
+        """Titles and side pane depend on the table's size."""
+        message.stop()
+        self._show_again()
+
+    def on_rank_table_moved(self, message: RankTable.Moved) -> None:
+        """The side pane follows the cursor."""
+        message.stop()
+        self._show_side()
+        self.post_message(self.Changed())

@@ -1,0 +1,92 @@
+"""The stacks that were taken last."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.widget import Widget
+
+from ddtop.model.facts import Snapshot
+from ddtop.ui import actions
+from ddtop.ui.asked import AskedStacks
+from ddtop.ui.session import Session
+from ddtop.ui.source import Look
+from ddtop.ui.widgets.key_bar import Key
+from ddtop.ui.widgets.lines import LinesView
+
+from .view import View
+
+WIDEST = 120
+"""Text wider than this is hard to read."""
+POLL_S = 0.25
+"""Source lines are read on a thread of their own and come a moment later."""
+
+
+class StacksView(View):
+    """Merged: classes, or a tree. New ones are asked for on a page of their own."""
+
+    topic: ClassVar[str] = actions.STACKS
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("v", "change_view", "classes or tree"),
+        ("T", "threads", "other threads"),
+    ]
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self.asked = AskedStacks(session, None)
+        self.body = LinesView(session.paint, "stacks-lines", focusable=True)
+        self._count = 0
+
+    def compose(self) -> ComposeResult:
+        """Lines to scroll."""
+        yield self.body
+
+    @property
+    def target(self) -> Widget:
+        """The lines."""
+        return self.body
+
+    def on_mount(self) -> None:
+        """Look for what is read meanwhile."""
+        self.set_interval(POLL_S, self._poll)
+
+    def _poll(self) -> None:
+        if self.display and self.session.excerpts.pending:
+            self._show_again()
+
+    def show(self, look: Look, snapshot: Snapshot) -> None:
+        """The last dump, whoever asked for it."""
+        del look, snapshot
+        lines = self.asked.lines(min(self.body.room, WIDEST))
+        self._count = len(lines)
+        self.body.show(lines)
+
+    def _show_again(self) -> None:
+        look = self.session.shown
+        if look.snapshot is not None:
+            self.show(look, look.snapshot)
+        self.post_message(self.Changed())
+
+    def notes(self, snapshot: Snapshot) -> list[str]:
+        """How much there is to scroll."""
+        del snapshot
+        return [f"{self._count} lines"] if self._count > self.body.size.height > 0 else []
+
+    def keys(self) -> list[Key]:
+        """How to see more of them, and newer ones."""
+        shape = self.asked.shape
+        threads = "fewer threads" if shape.threads else "all threads"
+        return [("D", "D", "ask all"), ("v", "v", "classes" if shape.tree else "tree"), ("T", "T", threads)]
+
+    def action_change_view(self) -> None:
+        """From classes to the tree and back."""
+        self.asked.change_view()
+        self.body.scroll_home(animate=False)
+        self._show_again()
+
+    def action_threads(self) -> None:
+        """Show the other threads in full, or in a line a class."""
+        self.asked.change_threads()
+        self._show_again()

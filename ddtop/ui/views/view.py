@@ -1,0 +1,97 @@
+"""What the main screen knows of a view.
+
+To add one: a subclass with its `topic`, an entry in `actions.VIEWS`, a text in `render.helping`, and a line in `MainScreen`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.containers import Vertical
+from textual.message import Message
+from textual.widget import Widget
+
+from ddtop.model.facts import Snapshot
+from ddtop.ui.present.classes import Settled, codes_of
+from ddtop.ui.present.grid import Host, hosts_of_ranks
+from ddtop.ui.present.hosts import names_of
+from ddtop.ui.present.order import culprits
+from ddtop.ui.session import Session
+from ddtop.ui.source import Look
+from ddtop.ui.widgets.key_bar import Key
+
+
+class View(Vertical):
+    """Draws the facts that the session shows, while it is in front. `topic` names it everywhere."""
+
+    DEFAULT_CSS = """
+    View { height: 1fr; }
+    """
+    topic: ClassVar[str]
+
+    class Opened(Message):
+        """A page is wanted: of a `rank`, of a process `group`, of an `entry` of the time line; or a `host`'s ranks."""
+
+        def __init__(
+            self,
+            *,
+            rank: int | None = None,
+            group: str | None = None,
+            entry: object = None,
+            host: Host | None = None,
+        ) -> None:
+            super().__init__()
+            self.rank, self.group, self.entry, self.host = rank, group, entry, host
+
+    class Changed(Message):
+        """The cursor, the visible part or the size is another: the foot and the keys may have to be."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(id=self.topic)
+        self.session = session
+
+    @property
+    def target(self) -> Widget:
+        """What gets the keys."""
+        raise NotImplementedError
+
+    def show(self, look: Look, snapshot: Snapshot) -> None:
+        """Draw this look; its snapshot is there. At most ten milliseconds for 10,000 ranks."""
+        raise NotImplementedError
+
+    def notes(self, snapshot: Snapshot) -> list[str]:
+        """What the foot should say: what differs from the plain picture."""
+        del snapshot
+        return []
+
+    def keys(self) -> list[Key]:
+        """Keys that do something here now, the most wanted first."""
+        return []
+
+    def picked(self) -> tuple[int, ...]:
+        """The ranks that a dump or a signal is for; empty: all."""
+        return ()
+
+
+class Coded:
+    """The class of each rank and the ranks of each host, made once a look; views of one screen share it."""
+
+    def __init__(self) -> None:
+        self.codes = b""
+        self.hosts: tuple[Host, ...] = ()
+        self._settled = Settled()
+        self._snapshot: Snapshot | None = None
+        self._hosts_for: tuple[object, ...] = ()
+
+    def take(self, look: Look, snapshot: Snapshot) -> None:
+        """Take in a look; nothing for one that was taken before."""
+        if snapshot is self._snapshot:
+            return
+        self._snapshot = snapshot
+        self.codes = self._settled.take(snapshot, codes_of(snapshot, culprits(look.verdict)))
+        subject = (snapshot.run, snapshot.attempt, snapshot.reporting, len(snapshot.ranks), len(snapshot.hosts))
+        if subject != self._hosts_for:
+            self._hosts_for = subject
+            hosts = hosts_of_ranks(names_of(snapshot.ranks))
+            # The same hosts stay the same object: by that the map knows that nothing has to be laid out anew.
+            self.hosts = self.hosts if hosts == self.hosts else hosts

@@ -1,0 +1,280 @@
+"""Training that moves: with a rank that is late at most steps, with other things that cost time, and with none."""
+
+import ctypes
+import gc
+import json
+import os
+import random
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+STEPS_BEFORE = 80
+
+
+def mark():
+    print(json.dumps({"fault_unix_ns": time.time_ns()}), flush=True)
+
+
+def occupied(seconds):
+    """Computes in Python."""
+    until, number = time.perf_counter() + seconds, 0
+    while time.perf_counter() < until:
+        number += 1
+    return number
+
+
+class Identity(torch.autograd.Function):
+    hook = None
+
+    @staticmethod
+    def forward(context, values):
+        return values.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        if Identity.hook is not None:
+            Identity.hook()
+        return gradient
+
+
+class Rows(Dataset):
+    def __init__(self, rank, size, late=None):
+        self.rank, self.size, self.late = rank, size, late
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        if self.late is not None:
+            self.late()
+        return torch.full((24,), float(index % 7))
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = torch.nn.Linear(24, 48), torch.nn.Linear(48, 3)
+
+    def forward(self, rows):
+        return self.outer(Identity.apply(torch.relu(self.inner(rows))))
+
+
+class Loop:
+    """Steps of about `pace` seconds; `extra` is called at the places that a shape names."""
+
+    def __init__(self, pace=0.03):
+        self.rank, self.size, self.pace, self.number = dist.get_rank(), dist.get_world_size(), pace, 0
+        self.model = DistributedDataParallel(Model())
+        self.optimizer = torch.optim.Adam(self.model.parameters())
+        self.extra = {}
+
+    def at(self, place):
+        if place in self.extra:
+            self.extra[place]()
+
+    def step(self, rows):
+        self.at("before")
+        loss = self.model(rows).square().mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.at("between")
+        self.optimizer.step()
+        time.sleep(self.pace)
+        self.at("after")
+        self.number += 1
+
+    def runs(self, steps):
+        rows = torch.randn(8, 24)
+        for _ in range(steps):
+            self.step(rows)
+
+
+def late_from(loop, rank, place, action):
+    """From a step on one rank does more at that place."""
+    loop.runs(STEPS_BEFORE)
+    if loop.rank == rank:
+        mark()
+        if place == "backward":
+            Identity.hook = action
+        else:
+            loop.extra[place] = action
+    loop.runs(100_000)
+
+
+def in_backward():
+    late_from(Loop(0.015), 1, "backward", lambda: time.sleep(0.2))
+
+
+def a_fifth():
+    late_from(Loop(0.047), 0, "after", lambda: time.sleep(0.01))
+
+
+def busy_forward():
+    late_from(Loop(), 2, "before", lambda: occupied(0.04))
+
+
+def in_between():
+    late_from(Loop(), 1, "between", lambda: time.sleep(0.05))
+
+
+def holds_the_lock():
+    pause = ctypes.PyDLL(None).usleep
+    late_from(Loop(), 1, "after", lambda: pause(40_000))
+
+
+def cleans_up():
+    kept = [[number] for number in range(800_000)]
+    late_from(Loop(), 0, "after", lambda: gc.collect() and kept)
+
+
+def two_of_four():
+    loop = Loop()
+    loop.runs(STEPS_BEFORE)
+    if loop.rank in (0, 3):
+        if loop.rank == 0:
+            mark()
+        loop.extra["before"] = lambda: time.sleep(0.06)
+    loop.runs(100_000)
+
+
+def takes_turns():
+    """Late first, then another."""
+    loop = Loop()
+    for number in range(100_000):
+        if number == STEPS_BEFORE and loop.rank == 2:
+            mark()
+        slow = (0 if number < STEPS_BEFORE else 2) == loop.rank
+        loop.extra["after"] = (lambda: time.sleep(0.025)) if slow else (lambda: None)
+        loop.runs(1)
+
+
+def own_data():
+    loop = Loop()
+    late = (lambda: time.sleep(0.01)) if loop.rank == 1 else None
+    if loop.rank == 1:
+        mark()
+    while True:
+        for rows in DataLoader(Rows(loop.rank, 800, late), batch_size=8):
+            loop.step(rows)
+
+
+def before_barrier():
+    """No optimizer, no steps: rank 0 comes late to a barrier."""
+    for number in range(100_000):
+        if number == STEPS_BEFORE and dist.get_rank() == 0:
+            mark()
+        time.sleep(0.02)
+        if dist.get_rank() == 0 and number >= STEPS_BEFORE:
+            time.sleep(0.05)
+        dist.barrier()
+
+
+def one_by_one():
+    """Every parameter on its own, and a number for each."""
+    net = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(16)])
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    mark()
+    while True:
+        net(torch.randn(4, 16)).mean().backward()
+        for parameter in net.parameters():
+            dist.all_reduce(parameter.grad)
+        optimizer.step()
+
+
+def on_one_core():
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    loop = Loop(0.0)
+    loop.extra["before"] = lambda: occupied(0.03)
+    mark()
+    loop.runs(100_000)
+
+
+def all_read_all():
+    loop = Loop(0.02)
+    mark()
+    while True:
+        for rows in DataLoader(Rows(0, 400), batch_size=8, shuffle=True):
+            loop.step(rows)
+
+
+def same_order(sets_epoch=False):
+    loop = Loop(0.02)
+    data = Rows(0, 400)
+    sampler = DistributedSampler(data)
+    if not sets_epoch:
+        mark()
+    for epoch in range(6 if sets_epoch else 100_000):
+        if sets_epoch:
+            sampler.set_epoch(epoch)
+        for rows in DataLoader(data, batch_size=8, sampler=sampler):
+            loop.step(rows)
+
+
+def new_order():
+    same_order(sets_epoch=True)
+
+
+# -- healthy
+
+
+def even():
+    Loop().runs(600)
+
+
+def lengths_differ():
+    loop, chance = Loop(0.01), random.Random(dist.get_rank())
+    loop.extra["before"] = lambda: time.sleep(chance.expovariate(1 / 0.03))
+    loop.runs(250)
+
+
+def checks_often():
+    """Rank 0 validates every 40 steps, the others wait."""
+    loop = Loop()
+    for _ in range(9):
+        loop.runs(40)
+        if loop.rank == 0:
+            time.sleep(1.0)
+        dist.barrier()
+
+
+def stumbles():
+    """One step of four seconds."""
+    loop = Loop()
+    loop.runs(200)
+    if loop.rank == 1:
+        time.sleep(3.0)
+    loop.runs(300)
+
+
+def writes_now_and_then():
+    loop = Loop()
+    for number in range(450):
+        loop.runs(1)
+        if loop.rank == 0 and number % 10 == 0:
+            print("step", number, flush=True)
+            time.sleep(0.02)
+
+
+def own_part():
+    """Each rank has files of its own, and an ordinary loader."""
+    loop = Loop(0.02)
+    for _ in range(8):
+        for rows in DataLoader(Rows(loop.rank, 400), batch_size=8, shuffle=True):
+            loop.step(rows)
+
+
+def main():
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    globals()[sys.argv[1]]()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,388 @@
+"""`attach --ssh` from one end to the other: a relay there, a dashboard here, an ssh between them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import msgspec
+import psutil
+import pytest
+
+from ddtop import registry
+from ddtop.link.pipe import Pipe
+from ddtop.ui import ways
+from ddtop.ui.feed import UnreachableError, request
+from ddtop.wire import bridge, frames
+from ddtop.wire.records import Command, Reply
+from tests import hosts
+from tests.cli.test_commands import finished, killed, write_ended
+from tests.relay.test_server import DEADLINE_S, Stage, sees_ranks
+from tests.ui.terminals import Terminal
+
+STOPPED = "rank 0 has been stopped"
+THERE = "stopped"
+"""What is on the screen before two seconds of standing are a verdict."""
+
+
+@pytest.fixture(params=[hosts.FAKE, hosts.REAL])
+def there(request, tmp_path, home):
+    found = hosts.host(request.param, tmp_path / "there", home.state, home.runtime)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def stand_in(tmp_path, home):
+    """For what does not depend on what carries the bytes."""
+    return hosts.host(hosts.FAKE, tmp_path / "there", home.state, home.runtime)
+
+
+@pytest.fixture
+def stage(home):
+    """A job there, whose rank 0 is stopped."""
+    found = Stage(home)
+    found.rank()
+    found.heard(found.viewer(), sees_ranks)
+    found.children[-1].send_signal(signal.SIGSTOP)
+    end = time.monotonic() + DEADLINE_S
+    while not registry.read_entries():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    yield found
+    found.close()
+
+
+def over(job, name="train-47"):
+    """A job there that has ended, with its last state where its relay left it."""
+    entry = write_ended(job, name)
+    there = registry.last_state_path(name, "r1", entry.sender)
+    registry.last_state_path(name, "r1").rename(there)
+    return entry, there
+
+
+def attach(there, *words, **variables):
+    """What the command prints without a terminal."""
+    return subprocess.run(
+        [sys.executable, "-m", "ddtop", "attach", *words],
+        env={**os.environ, **there.environment, **variables},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.fixture
+def dashboard(there):
+    """Starts it on a terminal; ends it."""
+    started = []
+
+    def start(*words):
+        program = f"import sys; sys.argv = {['ddtop', 'attach', *words]!r}\nfrom ddtop.cli import main\nmain()"
+        started.append(Terminal(program, size=(100, 24), TERM="xterm-256color", **there.environment))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+
+
+def its_ssh(terminal):
+    """The ssh of a dashboard."""
+    (found,) = psutil.Process(terminal.process.pid).children()
+    return found
+
+
+def gone(pids):
+    """All of them end."""
+    end = time.monotonic() + DEADLINE_S
+    while any(registry.start_ticks(pid) is not None for pid in pids):
+        assert time.monotonic() < end, pids
+        time.sleep(0.02)
+    return True
+
+
+def test_a_dashboard_over_ssh_loses_its_ssh_says_so_comes_back_and_ends_both(there, stage, dashboard):
+    terminal = dashboard("--ssh", "there")
+    terminal.until(STOPPED)
+    there.down()
+    there.cut(its_ssh(terminal))
+    terminal.until("Connection refused; trying again")
+    lines = terminal.until(STOPPED)
+    there.up()
+    terminal.when(
+        lambda: (
+            not any("trying again" in line for line in terminal.screen.display)
+            and any(STOPPED in line for line in terminal.screen.display)
+        ),
+        "the verdict, live again",
+    )
+    second = its_ssh(terminal).pid
+    terminal.press("\x03")
+
+    assert " ago" in lines[0]
+    assert terminal.ended() == 0
+    assert len(there.bridges) == 2
+    assert gone([second, *there.bridges])
+
+
+def test_a_dashboard_that_is_killed_leaves_nothing_behind_on_either_side(there, stage, dashboard):
+    terminal = dashboard("--ssh", "there", "train")
+    terminal.until(STOPPED)
+    ssh = its_ssh(terminal).pid
+    terminal.signal(signal.SIGKILL)
+
+    assert terminal.ended() == -signal.SIGKILL
+    assert gone([ssh, *there.bridges])
+
+
+@pytest.mark.parametrize("there", [hosts.FAKE], indirect=True)
+def test_where_several_jobs_are_live_there_one_is_picked_from_their_list_and_the_list_comes_back(
+    there, stage, dashboard
+):
+    entry = registry.read_entries()[0]
+    registry.write_entry(msgspec.structs.replace(entry, job="another", run="r2", started_unix_ns=0))
+    terminal = dashboard("--ssh", "there")
+    terminal.until("2 live jobs")
+
+    def asked():
+        shown = "\n".join(terminal.screen.display)
+        return "another" in shown and "asking" not in shown
+
+    lines = terminal.when(asked, "how they are doing")
+    terminal.press("\r")
+    terminal.until(STOPPED)
+    terminal.press("J")
+    terminal.until("2 live jobs")
+    terminal.press("q")
+
+    assert [line.split()[0] for line in lines[3:5]] == ["train", "another"]
+    assert not any("no answer" in line for line in lines)
+    assert terminal.ended() == 0
+    assert len(there.bridges) == 1
+    assert gone(there.bridges)
+
+
+def test_without_a_terminal_the_status_table_comes_over_ssh(there, stage):
+    found = attach(there, "--ssh", "there")
+
+    assert found.returncode == 0
+    assert THERE in found.stdout
+    assert gone(there.bridges)
+
+
+def test_what_a_login_prints_before_is_passed_over(there, stage):
+    noise = "echo 'Welcome to ddtop-bridge {'; printf 'No end of line'; echo 'a warning' >&2"
+    found = attach(there, "--ssh", "there", "--remote", there.says(noise))
+
+    assert (found.returncode, THERE in found.stdout) == (0, True), found.stdout
+    assert "Welcome" not in found.stdout
+
+
+def test_a_second_host_behind_the_first_is_reached(there, stage):
+    """ProxyJump is the system's ssh's business; that it still is, is ours."""
+    if not isinstance(there, hosts.Sshd):
+        pytest.skip("a stand-in does not jump")
+    found = attach(there, "--ssh", "far")
+
+    assert (found.returncode, THERE in found.stdout) == (0, True), found.stdout
+
+
+def test_a_job_that_is_over_is_shown_from_its_journal_there(there, home):
+    entry, last = over(killed())
+    last.rename(registry.journal_path(entry.job, entry.run, entry.sender))
+    found = attach(there, "--ssh", "there", "train")
+
+    assert found.returncode == 0, found.stderr
+    assert "was killed by SIGKILL" in found.stdout
+    assert gone(there.bridges)
+
+
+@pytest.mark.parametrize("there", [hosts.FAKE], indirect=True)
+def test_the_journal_of_a_job_that_is_over_can_be_gone_back_in(there, home, dashboard):
+    entry, last = over(killed())
+    last.rename(registry.journal_path(entry.job, entry.run, entry.sender))
+    terminal = dashboard("--ssh", "there", "train-47")
+    terminal.until("was killed by SIGKILL")
+    ended = there.bridges
+    assert gone(ended)
+    terminal.press("[")
+    terminal.until("running")
+    terminal.press("q")
+
+    assert terminal.ended() == 0
+
+
+def test_a_job_that_left_only_its_last_state_is_shown_too(stand_in, home):
+    over(finished())
+    found = attach(stand_in, "--ssh", "there", "train-47")
+
+    assert (found.returncode, "all ranks finished" in found.stdout) == (0, True)
+
+
+def test_a_job_that_left_nothing_is_no_contact(stand_in, home):
+    _, last = over(finished())
+    last.unlink()
+    found = attach(stand_in, "--ssh", "there", "train-47")
+
+    assert (found.returncode, found.stdout) == (3, "")
+    assert found.stderr == "ddtop: the relay of train-47 is gone and left nothing on there\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["nosuch"], 3, ["no job named nosuch", "train-47", "train-48"]),
+        (["train"], 2, ["train may mean 2 jobs", "train-47", "train-48"]),
+        ([], 3, ["no live job found", "ddtop attach --ssh there train-4"]),
+        (["$(touch x); 'y\n"], 3, ["no job named"]),
+    ],
+    ids=["unknown", "ambiguous", "none-live", "shell"],
+)
+def test_a_job_that_cannot_be_meant_is_said_as_for_a_local_one(stand_in, home, words, code, said):
+    over(finished())
+    over(finished(), "train-48")
+    found = attach(stand_in, "--ssh", "there", "--", *words)
+
+    assert (found.returncode, found.stdout) == (code, "")
+    assert all(text in found.stderr for text in said), found.stderr
+
+
+def test_a_host_that_cannot_be_reached_is_said_in_the_words_of_ssh(there):
+    there.down()
+    found = attach(there, "--ssh", "there")
+
+    assert (found.returncode, found.stdout) == (3, "")
+    assert found.stderr.startswith("ddtop: no contact with there: ssh: connect to host ")
+    assert found.stderr.endswith(": Connection refused\n")
+
+
+@pytest.mark.parametrize(
+    ("remote", "said"),
+    [
+        ("/no/such/ddtop", "/no/such/ddtop is not found on there"),
+        ("yes noise | head -c 100000; true", "it answers with 64 KiB of other text"),
+        ("echo hello; true", "it ended with exit code 0"),
+        ("exit 9 #", "it ended with exit code 9"),
+        ("echo \"Error: No such command 'bridge'.\" >&2; exit 2 #", "the ddtop on there is too old"),
+        (
+            'echo \'ddtop-bridge {"protocol":9,"version":"7.5","host":"x"}\'; sleep 30 #',
+            "ddtop '7.5', which speaks 9, this one speaks 1: install the same version on both",
+        ),
+        (
+            'echo \'ddtop-bridge {"protocol":1,"version":"7","host":"x"}\'; echo AAAAAAAAAAAA; sleep 30 #',
+            "a message of",
+        ),
+        ("printf '\\033[31mred' >&2; exit 1 #", "(?[31mred)"),
+    ],
+    ids=["not-found", "noise", "other", "exit", "old", "skew", "garbage", "escape"],
+)
+def test_whatever_answers_instead_of_a_bridge_is_said_in_one_sentence(stand_in, remote, said):
+    found = attach(stand_in, "--ssh", "there", "--remote", remote)
+
+    assert (found.returncode, found.stdout) == (3, "")
+    assert said in found.stderr
+    assert found.stderr.count("\n") == 1, found.stderr
+
+
+def test_where_ddtop_is_not_on_the_path_a_login_shell_is_asked(stand_in, stage, tmp_path):
+    """A command over ssh does not read the login files."""
+    folder = tmp_path / "venv"
+    folder.mkdir()
+    os.symlink(stand_in.environment["DDTOP_REMOTE"], folder / "ddtop")
+    (tmp_path / ".profile").write_text(f"echo 'loading modules'\nPATH={shlex.quote(str(folder))}:$PATH\n")
+    path = os.pathsep.join(one for one in os.environ["PATH"].split(os.pathsep) if not os.path.exists(f"{one}/ddtop"))
+    found = attach(
+        stand_in, "--ssh", "there", DDTOP_REMOTE="", HOME=str(tmp_path), PATH=path, SHELL="/bin/sh", PYTHONSAFEPATH=""
+    )
+
+    assert (found.returncode, THERE in found.stdout) == (0, True), found.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--ssh", "-oProxyCommand=false"], "is not the name of a host"),
+        (["--ssh", ""], "is not the name of a host"),
+        (["--ssh", "a\x1b[31m"], "is not the name of a host"),
+        (["--ssh", "there", "--pid", "1"], "three ways"),
+        (["--ssh", "there", "--hub", "there:1"], "three ways"),
+        (["--hub", "there:1", "train"], "--hub stands alone"),
+        (["--hub", "there"], "--hub takes HOST:PORT"),
+        (["--hub", "there:99999"], "--hub takes HOST:PORT"),
+    ],
+)
+def test_what_makes_no_sense_is_a_usage_error_and_starts_nothing(stand_in, words, said):
+    found = attach(stand_in, *words)
+
+    assert (found.returncode, found.stdout) == (2, "")
+    assert said in found.stderr
+    assert stand_in.bridges == []
+
+
+def test_without_an_ssh_it_says_so(stand_in):
+    found = attach(stand_in, "--ssh", "there", DDTOP_SSH="/no/such/ssh -v")
+
+    assert (found.returncode, found.stdout) == (3, "")
+    assert "cannot start /no/such/ssh: No such file or directory" in found.stderr
+
+
+def test_a_relay_is_joined_straight_at_its_port_with_the_users_key(stage, home):
+    here = hosts.There.__new__(hosts.There)
+    here.environment = {}
+    found = attach(here, "--hub", f"localhost:{registry.read_entries()[0].port}")
+
+    assert (found.returncode, THERE in found.stdout) == (0, True), found.stderr
+
+
+def test_a_relay_of_another_key_does_not_answer(stage, monkeypatch):
+    monkeypatch.setenv("DDTOP_KEY", "another-key-than-that-of-the-relay")
+    monkeypatch.setattr(ways, "JOIN_S", 0.5)
+
+    with pytest.raises(UnreachableError, match="or another key"):
+        ways.job_at("127.0.0.1", registry.read_entries()[0].port)
+
+
+def test_a_bridge_is_no_command_for_a_person(home):
+    found = subprocess.run(
+        [sys.executable, "-m", "ddtop", "bridge"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert found.returncode == 2
+    assert "starts it there" in found.stderr
+
+
+@pytest.mark.parametrize(("words", "sent"), [([], True), (["--readonly"], False)])
+async def test_a_bridge_that_may_only_look_lets_nobody_send_a_signal(stage, words, sent):
+    """`command="ddtop bridge --readonly"` in authorized_keys: the role is the relay's to check, not the dashboard's."""
+    pid = stage.children[-1].pid
+    pipe = Pipe([sys.executable, "-m", "ddtop", "bridge", *words], asks=False)
+    try:
+        await pipe.greeted(DEADLINE_S)
+        assert await pipe.ask(bridge.Open("train", "r1", True), DEADLINE_S) == bridge.Opened()
+        for command in (Command("join", history_s=0.0), Command("signal", arguments=("0", str(pid), "0"))):
+            pipe.send(bridge.Frame(request(command)))
+        reply = await signal_reply(pipe)
+    finally:
+        pipe.close()
+
+    assert ("may not" not in reply.text and "only" not in reply.text) is sent, reply
+
+
+async def signal_reply(pipe):
+    async for data in pipe.frames(DEADLINE_S):
+        record = frames.open_record(frames.open_envelope(data))
+        if isinstance(record, Reply) and record.name == "signal":
+            return record
+    raise AssertionError("no reply")

@@ -1,0 +1,141 @@
+"""`ddtop gpus`: which card can be had, who holds the others, and a plain sentence where there is no driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ddtop.cli.gpus import gpus, read
+from ddtop.cli.jobs import CommandError
+from ddtop.relay.nvml import driver_is_there
+from ddtop.ui.present.gpus import gpus_lines, headline, is_free
+from ddtop.ui.present.text import cell_width
+from ddtop.wire.gpu import Gpu, GpuProcess
+from tests.nvml import GIB, IS_LOST, FakeCard, FakeNvml
+
+
+def host(*more):
+    """A busy card of ours, a free one, and more."""
+    return FakeNvml(
+        FakeCard(uuid="GPU-a", processes={os.getpid(): 40 * GIB}),
+        FakeCard(uuid="GPU-b", used=300 << 20, util=0),
+        *more,
+    )
+
+
+def test_free_and_busy_cards_and_who_holds_them(capsys):
+    status = gpus(False, 120, host)
+
+    out = capsys.readouterr().out.splitlines()
+    assert status == 0
+    assert out[0] == "1 of 2 GPUs is free (driver 580.65.06)"
+    assert f"{os.getpid()} " in out[3]
+    assert "41.0G/80.0G" in out[3]
+    assert out[4].endswith("free")
+    assert out[-1] == "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=1"
+
+
+def test_none_free_is_exit_code_1(capsys):
+    assert gpus(True, 120, lambda: FakeNvml(FakeCard())) == 1
+    assert json.loads(capsys.readouterr().out)["gpus"][0]["free"] is False
+
+
+def test_json_is_versioned_and_has_every_key(capsys):
+    gpus(True, 80, host)
+    said = json.loads(capsys.readouterr().out)
+
+    assert (said["schema"], said["driver"]) == ("ddtop.gpus/1", "580.65.06")
+    busy, free = said["gpus"]
+    assert set(busy) == {
+        "index", "uuid", "name", "free", "free_bytes", "total_bytes", "util_ratio", "power_watts", "celsius",
+        "exclusive", "mig_parent", "lost", "processes",
+    }  # fmt: skip
+    assert (busy["free_bytes"], busy["total_bytes"]) == (39 * GIB, 80 * GIB)
+    (holder,) = busy["processes"]
+    assert (holder["pid"], holder["used_bytes"], bool(holder["user"])) == (os.getpid(), 40 * GIB, True)
+    assert free["processes"] == []
+
+
+def test_a_driver_that_does_not_load_is_exit_code_3_and_a_sentence():
+    with pytest.raises(CommandError, match="ddtop: no NVIDIA driver") as raised:
+        read(lambda: FakeNvml(driver=False))
+    assert raised.value.code == 3
+
+
+@pytest.mark.skipif(driver_is_there(), reason="a host without a driver")
+def test_a_host_without_gpu_gets_one_line_and_no_traceback():
+    done = subprocess.run(
+        [sys.executable, "-m", "ddtop", "gpus"], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == "ddtop: no NVIDIA driver on this host: there is no GPU that could be free\n"
+
+
+def test_a_driver_that_hangs_is_not_waited_for():
+    """nvidia-smi in state D, and with it everybody who asks."""
+    nv = host()
+    nv.answers.clear()
+    try:
+        with pytest.raises(CommandError, match=r"has not answered for 0\.01 s"):
+            read(lambda: nv, 0.01)
+    finally:
+        nv.answers.set()
+
+
+@pytest.mark.parametrize(
+    ("change", "free"),
+    [
+        ({}, True),
+        ({"used_bytes": 5 * GIB}, False),
+        ({"util_ratio": 0.5}, False),
+        ({"lost": True}, False),
+        ({"mig": True}, False),
+        ({"exclusive": True}, True),
+        ({"exclusive": True, "processes": (GpuProcess(1, 0),)}, False),
+        ({"processes": (GpuProcess(1, 100 << 20),)}, True),
+        ({"used_bytes": None}, False),
+        ({"util_ratio": None}, True),
+    ],
+)
+def test_what_counts_as_free(change, free):
+    """A display server does not make a card busy; in exclusive mode any process does."""
+    card = {"index": 0, "uuid": "GPU-a", "used_bytes": GIB, "total_bytes": 80 * GIB, "util_ratio": 0.0} | change
+
+    assert is_free(Gpu(**card)) is free
+
+
+def test_parts_of_a_divided_card_are_named_by_their_uuid():
+    cards = (
+        Gpu(0, "GPU-a", used_bytes=GIB, total_bytes=80 * GIB, mig=True),
+        Gpu(0, "MIG-b", used_bytes=0, total_bytes=40 * GIB, parent="GPU-a"),
+    )
+    lines = gpus_lines(cards, None, 100)
+
+    assert headline(cards, None) == "1 of 1 GPU is free"
+    assert lines[-1].endswith("CUDA_VISIBLE_DEVICES=MIG-b")
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_nothing_is_wider_than_the_terminal(width):
+    long = GpuProcess(4711, 40 * GIB, user="ada\x1b[31m", command="python " + "train" * 40)
+    card = Gpu(
+        0, "GPU-a", 0.9, 40 * GIB, 80 * GIB, "NVIDIA H100 80GB HBM3 with a very long name", processes=(long, long)
+    )
+    lines = gpus_lines((card, Gpu(1, "GPU-b", lost=True)), "580", width)
+
+    assert max(cell_width(line) for line in lines) <= width
+    assert "\x1b" not in "".join(lines)
+
+
+def test_a_lost_card_and_one_in_another_container_are_said():
+    nv = FakeNvml(FakeCard(uuid="GPU-a", raises={"*": IS_LOST}))
+    cards, _ = read(lambda: nv)
+
+    assert "lost: it does not answer any more" in "\n".join(gpus_lines(cards, None, 100))
+    hidden = Gpu(0, "GPU-a", 0.9, GIB, 2 * GIB, processes=(GpuProcess(4711, GIB, local=False),))
+    assert "pid 4711 outside of this container" in "\n".join(gpus_lines((hidden,), None, 120))

@@ -1,0 +1,74 @@
+"""Real ranks under mpirun, a program that knows nothing of ddtop: what it waits in, and whose fault that is.
+
+Whoever waits in MPI uses a core for that: two ranks at a time, and the program ends by itself.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mpi4py")
+BESIDE = Path(sys.executable).parent / "mpirun"
+MPIRUN = str(BESIDE) if BESIDE.is_file() else shutil.which("mpirun")
+pytestmark = [pytest.mark.mpi, pytest.mark.skipif(MPIRUN is None, reason="mpirun is not here")]
+
+PROGRAM = Path(__file__).parent / "programs" / "simulating.py"
+# Open MPI refuses root and more ranks than cores unless it is told to; MPICH does not ask.
+ANY_HOST = {f"{name}_ALLOW_RUN_AS_ROOT{end}": 1 for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM")} | {
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "OMPI_MCA_rmaps_base_oversubscribe": 1,
+    "TMPDIR": "/tmp",  # sockets of the launcher's own, whose paths have a limit
+}
+
+
+def start(world, what):
+    """The program under mpirun, as a person starts it."""
+    return world.start_command([MPIRUN, "-n", "2", sys.executable, str(PROGRAM), what], **ANY_HOST)
+
+
+def criticals(diagnosis):
+    return [(one["kind"], one["ranks"]) for one in diagnosis["findings"] if one["severity"] == "critical"]
+
+
+def test_a_healthy_simulation_counts_its_iterations_and_nothing_is_wrong(world):
+    start(world, "goes_on")
+
+    moving = world.moving(iterations=60)
+    ranks = world.status()
+
+    assert criticals(moving) == []
+    assert [rank["rank"] for rank in ranks] == [0, 1]
+    assert criticals(world.diagnose(3.0)) == []
+
+
+def test_a_receive_with_a_tag_that_nobody_sends_is_named_with_the_counts(world):
+    start(world, "take_wrong_tag")
+
+    finding = world.finding("unmatched-p2p")
+
+    assert (finding["severity"], finding["ranks"], finding["victims"]) == ("critical", [1], [0])
+    assert "recv from rank 0, tag 99" in finding["summary"]
+    assert "rank 0 has sent to rank 1: 1 with tag 7 (receives begun: 0), none with tag 99" in finding["evidence"]
+
+
+def test_a_call_that_silences_the_agent_is_read_from_its_page(world):
+    start(world, "reduce_on_new")
+
+    finding = world.finding("not-in-collective")
+
+    assert (finding["ranks"], finding["victims"], finding["op"], finding["seq"]) == ([1], [0], "allreduce", 1)
+    assert "Dup #81 of MPI_COMM_WORLD" in finding["summary"]
+
+
+def test_the_rank_that_raised_is_named_while_its_process_hangs_in_finalize(world):
+    start(world, "raise_alone")
+
+    finding = world.finding("rank-crashed")
+
+    assert finding["ranks"] == [1]
+    assert "ValueError: the mesh has a hole" in finding["summary"]
+    assert "its process lingers" in finding["summary"]

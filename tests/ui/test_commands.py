@@ -1,0 +1,198 @@
+"""The command palette, the columns page, following, and the mouse on them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ddtop.ui.commands import commands, matching
+from ddtop.ui.screens.columns import ColumnsScreen
+from ddtop.ui.screens.commands import CommandsScreen
+from ddtop.ui.screens.explain import ExplainScreen
+from ddtop.ui.screens.finding import FindingScreen
+from ddtop.ui.screens.main import MainScreen
+from ddtop.ui.screens.rank import RankScreen
+from ddtop.ui.screens.signals import SignalsScreen
+from ddtop.ui.source import Look
+
+from . import builders
+from .builders import live
+from .test_app import screen_text, show, shown_ranks, watching
+
+SNAPSHOT, VERDICT = builders.hang()
+ALL = commands(SNAPSHOT, VERDICT.findings)
+
+
+def names(text):
+    return [one.name for one in matching(ALL, text, SNAPSHOT)]
+
+
+def test_every_command_has_a_name_a_meaning_and_an_action_of_its_own():
+    assert all(one.name and one.meaning for one in ALL)
+    assert len({one.run for one in ALL}) == len(ALL)
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("sort wait", "sort by WAIT"),
+        ("freeze", "freeze"),
+        ("rank 3", "go to rank 3"),
+        ("3", "go to rank 3"),
+        ("Theme L", "theme light"),
+        ("stacks all", "all stacks"),
+        ("why", "why: loader-stuck"),
+        ("explain rank-stopped", "explain rank-stopped"),
+    ],
+)
+def test_what_is_meant_is_on_top(text, first):
+    assert names(text)[0] == first
+
+
+@pytest.mark.parametrize("text", ["rank 8", "rank 9999999", "no such thing", "[", "\x00"])
+def test_what_is_not_there_is_not_offered(text):
+    assert not any(name.startswith(("go to rank 8", "go to rank 9")) for name in names(text))
+
+
+async def chosen(pilot, text):
+    """Typed into the palette, and Enter."""
+    await pilot.press("ctrl+p", *text.replace(" ", "_").replace("_", " "), "enter")
+    await pilot.pause()
+    await pilot.pause()
+
+
+async def test_only_blocked_ranks_are_one_command_away():
+    async with watching(live(SNAPSHOT, VERDICT)) as (app, pilot):
+        await pilot.press("5")
+        await chosen(pilot, "only bl")
+
+        assert isinstance(app.screen, MainScreen)
+        assert shown_ranks(app) == [0, 1, 2, 3, 4, 6, 7]
+        await chosen(pilot, "all ranks")
+        assert len(shown_ranks(app)) == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "screen"),
+    [("open rank 2", RankScreen), ("why: load", FindingScreen), ("explain wait-c", ExplainScreen), ("columns", ColumnsScreen)],
+)  # fmt: skip
+async def test_a_command_opens_what_it_says_from_any_page(text, screen):
+    async with watching(live(SNAPSHOT, VERDICT)) as (app, pilot):
+        await pilot.press("enter")
+        assert isinstance(app.screen, RankScreen)
+        await chosen(pilot, text)
+
+        assert isinstance(app.screen, screen)
+        assert len(app.screen_stack) <= 2
+
+
+async def test_sorting_themes_and_ranks_by_command():
+    async with watching(live(SNAPSHOT, VERDICT)) as (app, pilot):
+        await chosen(pilot, "sort by wait")
+        await chosen(pilot, "theme mono")
+        await chosen(pilot, "rank 6")
+
+        assert app.screen.ranks.sort_key == "wait"
+        assert app.session.paint.palette.name == "mono"
+        assert app.screen.table.cursor_rank == 6
+
+
+async def test_what_was_found_when_the_palette_was_opened_stays_under_the_finger():
+    async with watching(live(SNAPSHOT, VERDICT)) as (app, pilot):
+        await pilot.press("ctrl+p")
+        before = screen_text(app)
+        healthy = builders.healthy()
+        await show(app, pilot, Look(healthy, builders.calm(healthy)))
+        after = screen_text(app)
+        await pilot.press("escape")
+
+        assert before == after
+        assert before[2].startswith("why: loader-stuck")
+        assert isinstance(app.screen, MainScreen)
+
+
+@pytest.mark.parametrize("size", [(40, 10), (80, 24), (200, 50)])
+@pytest.mark.parametrize("key", ["ctrl+p", "c"])
+async def test_nothing_is_wider_than_its_terminal(size, key):
+    async with watching(live(SNAPSHOT, VERDICT), size) as (app, pilot):
+        await pilot.press(key)
+        await pilot.pause()
+
+        assert isinstance(app.screen, CommandsScreen | ColumnsScreen)
+        assert all(len(line) <= size[0] for line in screen_text(app))
+
+
+async def test_a_double_click_does_a_command():
+    async with watching(live(SNAPSHOT, VERDICT)) as (app, pilot):
+        await pilot.press("ctrl+p", *"theme light")
+        await pilot.pause()
+        await pilot.click("PickList#body", offset=(2, 0), times=2)
+        await pilot.pause()
+
+        assert app.session.paint.palette.name == "light"
+
+
+async def test_columns_are_hidden_and_shown_and_others_get_their_room():
+    async with watching(live(SNAPSHOT, VERDICT)) as (app, pilot):
+        before = app.screen.ranks.columns()
+        await pilot.press("c")
+        rss = next(line for line in screen_text(app) if "RSS" in line)
+        await pilot.press("down", "down", "space")
+        await pilot.click("ColumnsScreen #body", offset=(1, 1))
+        hidden = app.session.setup.hidden
+        await pilot.press("escape")
+        after = app.screen.ranks.columns()
+        await pilot.press("c", "a", "escape")
+
+        assert "no room" in rss
+        assert hidden == ("step", "iteration")
+        assert {"step", "iteration"} & before == {"step", "iteration"}
+        assert not {"step", "iteration"} & after
+        assert after - before
+        assert app.screen.ranks.columns() == before
+
+
+async def test_following_the_cursor_goes_where_the_verdict_goes_and_is_free_between():
+    async with watching(live(builders.healthy())) as (app, pilot):
+        await pilot.press("F", "down", "down")
+        places = [app.screen.table.cursor_rank]
+        await show(app, pilot, Look(SNAPSHOT, VERDICT))
+        places.append(app.screen.table.cursor_rank)
+        await pilot.press("down")
+        await show(app, pilot, Look(replace(SNAPSHOT, time_unix_ns=SNAPSHOT.time_unix_ns + 1), VERDICT))
+        places.append(app.screen.table.cursor_rank)
+        await show(app, pilot, Look(*builders.hang(culprit=2)))
+        places.append(app.screen.table.cursor_rank)
+        await pilot.press("F")
+        await show(app, pilot, Look(*builders.hang(culprit=7)))
+        places.append(app.screen.table.cursor_rank)
+
+        assert places == [2, 5, 0, 2, 2]
+
+
+async def test_a_signal_is_picked_with_the_mouse_and_sent_by_its_key_only():
+    source = live(SNAPSHOT, VERDICT)
+    async with watching(source) as (app, pilot):
+        await pilot.press("f9")
+        await pilot.click("SignalsScreen #body", offset=(6, 4))
+        assert app.screen.cursor == 2
+        await pilot.click("SignalsScreen #body", offset=(6, 4), times=2)
+        asked = screen_text(app)[2]
+        await pilot.click("SignalsScreen #body", offset=(6, 4), times=2)
+        assert isinstance(app.screen, SignalsScreen)
+        assert source.signals == []
+        await pilot.click("KeyBar", offset=(12, 0))
+        await pilot.pause()
+
+        assert asked == "send SIGHUP to rank 5?"
+        assert len(source.signals) == 1
+
+
+async def test_a_recording_says_that_it_is_one_where_signals_would_be():
+    source = live(SNAPSHOT, VERDICT)
+    source.shown = replace(source.shown, recording=True, travelled=True)
+    async with watching(source) as (app, pilot):
+        await pilot.press("f9")
+
+        assert "this is a recording: nobody is there to get a signal" in screen_text(app)

@@ -1,0 +1,193 @@
+"""The list of jobs on the screen: it comes up at once, keeps itself new, and gives back what was picked."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import pytest
+from textual.pilot import Pilot
+
+from ddtop import registry
+from ddtop.ui.picker import Found, PickerApp
+from ddtop.ui.present.jobs import Health
+from tests.ui.test_jobs_list import NOW, ended, entry
+
+
+def app(
+    jobs: Callable[[], Sequence[registry.JobEntry]], ask: Callable[[registry.JobEntry], Health] = lambda _: Health("ok")
+) -> PickerApp:
+    return PickerApp(Found(jobs, ask, clock=lambda: NOW))
+
+
+def lines(running: PickerApp) -> list[str]:
+    """What the screen shows, a text a line."""
+    width, height = running.size
+    rendered = [strip.text for strip in running.screen._compositor.render_strips()]
+    assert len(rendered) == height
+    assert {len(text) for text in rendered if text.isascii()} <= {width}
+    return [text.rstrip() for text in rendered]
+
+
+async def until(pilot: Pilot[None], true: Callable[[], bool]) -> None:
+    """Let the app go on until that is so; the test's own timeout ends it otherwise."""
+    for _ in range(1500):
+        if true():
+            return
+        await pilot.pause(0.02)
+    raise AssertionError("it never became so")
+
+
+async def shows(pilot: Pilot[None], text: str) -> None:
+    running = pilot.app
+    assert isinstance(running, PickerApp)
+    await until(pilot, lambda: any(text in line for line in lines(running)))
+
+
+async def test_the_jobs_are_shown_with_how_they_are_doing_and_enter_picks_one() -> None:
+    first, second = entry("first", 30.0), entry("second", 90.0)
+    asked = {"first": Health("ok"), "second": Health("critical", "loader-stuck")}
+    running = app(lambda: [first, second, ended("third")], lambda job: asked[job.job])
+
+    async with running.run_test(size=(80, 24)) as pilot:
+        await shows(pilot, "✖ loader-stuck")
+        found = lines(running)
+        assert "2 live jobs, 1 ended" in found[0]
+        assert [line.split()[0] for line in found[3:6]] == ["first", "second", "third"]
+        await pilot.press("j", "enter")
+        await until(pilot, lambda: running.picked is not None)
+
+    assert running.picked == second
+
+
+async def test_it_is_there_before_anybody_has_answered_and_can_be_left_meanwhile() -> None:
+    """A relay that does not answer keeps its thread for seconds: neither the keys nor the end wait for it."""
+    answers = threading.Event()
+
+    def never(job: registry.JobEntry) -> Health:
+        answers.wait(60.0)
+        return Health(None)
+
+    running = app(lambda: [entry("first")], never)
+    async with running.run_test(size=(80, 24)) as pilot:
+        await shows(pilot, "asking ...")
+        await pilot.press("q")
+
+    assert running.picked is None
+    assert not answers.is_set()
+    answers.set()
+
+
+async def test_a_job_that_comes_later_appears_and_the_cursor_stays_with_its_job() -> None:
+    jobs = [entry("first", 60.0), entry("second", 90.0)]
+    running = app(lambda: list(jobs))
+
+    async with running.run_test(size=(80, 24)) as pilot:
+        await shows(pilot, "second")
+        await pilot.press("down")
+        jobs.insert(0, entry("newest", 5.0))
+        await shows(pilot, "newest")
+        await pilot.press("enter")
+        await until(pilot, lambda: running.picked is not None)
+
+    assert running.picked is not None
+    assert running.picked.job == "second"
+
+
+async def test_a_folder_that_cannot_be_read_is_said_and_what_was_known_stays() -> None:
+    fails = False
+
+    def read() -> list[registry.JobEntry]:
+        if fails:
+            raise registry.RegistryError("cannot make the folder /x: no such device; set DDTOP_STATE to another one")
+        return [entry("first"), entry("second")]
+
+    running = app(read)
+    async with running.run_test(size=(80, 24)) as pilot:
+        await shows(pilot, "second")
+        fails = True
+        await shows(pilot, "set DDTOP_STATE")
+        assert any("second" in line for line in lines(running))
+
+
+async def test_the_filter_leaves_what_has_all_its_words_and_escape_brings_all_back() -> None:
+    running = app(lambda: [entry("train-a"), entry("train-q", run="2"), entry("eval", run="3")])
+
+    async with running.run_test(size=(80, 24)) as pilot:
+        await shows(pilot, "eval")
+        # The q is a letter of the filter here, and the slash too.
+        await pilot.press("slash", *"train-q/")
+        await shows(pilot, "no job has 'train-q/'")
+        await pilot.press("backspace", "enter")
+        await shows(pilot, "1 of 3 with train-q")
+        await pilot.press("escape")
+        await shows(pilot, "eval")
+        assert not any(" of 3 with" in line for line in lines(running))
+
+
+async def test_nothing_at_all_says_how_to_start_a_job() -> None:
+    running = app(list)
+
+    async with running.run_test(size=(80, 24)) as pilot:
+        await shows(pilot, "DDTOP=1 torchrun")
+        await pilot.press("enter", "q")
+
+    assert running.picked is None
+
+
+async def test_of_200_jobs_those_that_are_seen_are_asked_first() -> None:
+    jobs = [entry(f"job-{number}", float(number), run=str(number)) for number in range(200)]
+    asked: list[str] = []
+    release = threading.Semaphore(0)
+
+    def ask(job: registry.JobEntry) -> Health:
+        asked.append(job.job)
+        release.acquire(timeout=60.0)
+        return Health("ok")
+
+    running = app(lambda: jobs, ask)
+    async with running.run_test(size=(80, 24)) as pilot:
+        await shows(pilot, "rows 1-19 of 200")
+        await until(pilot, lambda: len(asked) == 4)
+        await pilot.press("end")
+        await shows(pilot, "rows 182-200 of 200")
+        release.release(4)
+        await until(pilot, lambda: len(asked) == 8)
+        release.release(200)
+
+    seen = {f"job-{number}" for number in range(181, 200)}
+    assert set(asked[4:8]) <= seen
+
+
+@pytest.mark.parametrize("size", [(80, 24), (40, 10), (120, 40)])
+async def test_wide_names_fit_any_terminal(size: tuple[int, int]) -> None:
+    long = "ファインチューニング-日本語-とても長い名前のジョブ"
+    running = app(lambda: [entry(long, host="gpu-ホスト-東京-0001"), entry("b" * 64, run="2", world_size=65_536)])
+
+    async with running.run_test(size=size) as pilot:
+        await shows(pilot, "ファ")
+        strips = running.screen._compositor.render_strips()
+
+    assert {strip.cell_length for strip in strips} == {size[0]}
+
+
+async def test_a_double_click_picks_and_a_click_on_a_key_presses_it() -> None:
+    first, second = entry("first", 30.0), entry("second", 90.0)
+    running = app(lambda: [first, second])
+
+    async with running.run_test(size=(80, 24)) as pilot:
+        await shows(pilot, "second")
+        await pilot.click("#body", offset=(2, 1), times=2)
+        await until(pilot, lambda: running.picked is not None)
+
+    assert running.picked == second
+
+
+async def test_without_colours_the_list_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    running = app(lambda: [entry("first")], lambda _: Health("warning", "straggler"))
+
+    async with running.run_test(size=(80, 24)) as pilot:
+        await shows(pilot, "▲ straggler")
+        await pilot.press("t")
+        await shows(pilot, "▲ straggler")
