@@ -160,6 +160,9 @@ def _program(argv: Sequence[str]) -> tuple[str, str, bool]:
     words = list(argv[1:])
     while words:
         word = words.pop(0)
+        if word == "-m" and words[:1] == ["mpi4py"] and len(words) > 1:
+            # It runs another program, and aborts the job where that raises.
+            return _program(words)
         if word == "-m":
             return (words[0] if words else "", "", False)
         if word in {"-c", "-"}:

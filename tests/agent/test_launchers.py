@@ -38,6 +38,12 @@ def test_a_process_of_mpirun_is_a_rank_before_it_imports_anything():
     assert who(HYDRA) == (identity.RANK, 1, 2, 1)
 
 
+@pytest.mark.parametrize("words", [["sim.py", "4"], ["-m", "pkg.sim"]])
+def test_the_program_that_mpi4py_runs_gives_the_name(words):
+    found = identity.identify(OPEN_MPI, ["python", "-m", "mpi4py", *words], 1)
+    assert (found.role, found.script) == (identity.RANK, "sim")
+
+
 def test_torchrun_inside_mpirun_gives_the_rank():
     """One torchrun a node under mpirun: its ranks inherit the variables of mpirun, which count nodes."""
     torchrun = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
