@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from ddtop.diagnosis.words import about
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.lateness import Late
 from ddtop.wire.records import ACTIVITIES, HostState
@@ -18,6 +19,10 @@ _PART = 0.5
 """A cause explains at least this part of what the others wait."""
 _HELD_PART = 0.35
 """... of a held GIL less: a look that comes in its last milliseconds is not late enough to tell."""
+_CPU_PART = 0.75
+"""Missing CPU time is no cause if it is less than this part of what the rank is more in one function."""
+_CODE_PART = 0.25
+"""... of a function less still: its looks are those of half a minute, of which it may have been slow for the end only."""
 _FAULTS_PER_S = 50.0
 """Pages from a disk: a process in memory has next to none, one that swaps hundreds."""
 _SPOT_LEAST_RATIO = 0.05
@@ -44,7 +49,7 @@ def cause_of(rank: RankFacts, late: Late, snapshot: Snapshot) -> Cause:
         _of_throttling(rank, share),
         _of_cpu(rank, others, share, host),
         _of_memory(rank, others, host),
-        _of_python(rank, others),
+        _of_python(rank, others, share),
     ):
         if found is not None:
             return found
@@ -83,7 +88,7 @@ def _of_loader(rank: RankFacts, others: Sequence[RankFacts], share: float) -> Ca
         return None
     loader = rank.loader
     setting = f" with num_workers={loader.workers}" if loader is not None else ""
-    text = f"waits {own:.0%} of the time for its DataLoader{setting}, the others less"
+    text = f"waits {about(own)} of the time for its DataLoader{setting}, the others less"
     return Cause(LOADER, text, "give its loader more workers, or look at its data: `ddtop explain input-bound`")
 
 
@@ -97,7 +102,7 @@ def _of_gc(rank: RankFacts, share: float) -> Cause | None:
     ratio = rank.hold.gc_ratio if rank.hold is not None else 0.0
     if ratio < _PART * share:
         return None
-    text = f"spends {ratio:.0%} of the time in full garbage collections"
+    text = f"spends {about(ratio)} of the time in full garbage collections"
     return Cause(
         GC, text, "call gc.freeze() after start-up, gc.disable(), and gc.collect() at the same step on all ranks"
     )
@@ -110,7 +115,7 @@ def _of_gil(rank: RankFacts, others: Sequence[RankFacts], share: float) -> Cause
         return None
     spot = rank.hold.spot if rank.hold is not None else None
     where = f", seen at {_spot(spot)}" if spot is not None else ""
-    text = f"runs C code that holds the GIL at {own:.0%} of the looks{where}"
+    text = f"runs C code that holds the GIL at {about(own)} of the looks{where}"
     advice = (
         "that call computes outside Python: make it cheaper, move it into a DataLoader worker, or release the GIL in it"
     )
@@ -127,22 +132,25 @@ def _of_throttling(rank: RankFacts, share: float) -> Cause | None:
         return None
     load = rank.process.load if rank.process is not None else None
     quota = f" of {load.quota_cores:g} cores" if load is not None and load.quota_cores else ""
-    text = f"is held by the CPU quota{quota} of its cgroup {ratio:.0%} of the time"
+    text = f"is held by the CPU quota{quota} of its cgroup {about(ratio)} of the time"
     return Cause(THROTTLED, text, "raise the CPU limit of its container, or start fewer threads and workers in it")
 
 
 def _of_cpu(rank: RankFacts, others: Sequence[RankFacts], share: float, host: HostState | None) -> Cause | None:
     delay = _delay(rank)
-    if delay - median(_delay(other) for other in others) < _PART * share:
+    more = delay - median(_delay(other) for other in others)
+    # On a busy machine who sleeps longer waits longer for a CPU afterwards: the code explains more of it then.
+    if more < max(_PART * share, _CPU_PART * _most(rank, others)[0]):
         return None
     load = rank.process.load if rank.process is not None else None
-    parts = [f"waits {delay:.0%} of the time for a CPU"]
+    parts = [f"waits {about(delay)} of the time for a CPU"]
     if load is not None and load.cpus_count and host is not None and load.cpus_count < host.cores:
         parts.append(f"it may only use {'CPU' if load.cpus_count == 1 else 'CPUs'} {load.cpus}")
-    if host is not None and host.load is not None and host.load.runnable is not None:
-        parts.append(f"{host.load.runnable} threads want to run on {host.cores} cores of {host.host}")
+    if host is not None and host.load is not None and (host.load.runnable or 0) > host.cores:
+        # How many differs from look to look, and stands in the evidence.
+        parts.append(f"more threads want to run than {host.host} has cores ({host.cores})")
     if host is not None and host.load is not None and (host.load.steal_ratio or 0.0) > 0.05:
-        parts.append(f"the hypervisor takes {host.load.steal_ratio:.0%}")
+        parts.append(f"the hypervisor takes {about(host.load.steal_ratio or 0.0)}")
     return Cause(
         CPU,
         "; ".join(parts),
@@ -158,9 +166,9 @@ def _of_memory(rank: RankFacts, others: Sequence[RankFacts], host: HostState | N
     faults = _faults(rank)
     if faults < _FAULTS_PER_S or faults < 4 * median(_faults(other) for other in others):
         return None
-    text = f"reads {faults:.0f} pages a second back from disk: memory is short"
+    text = f"reads {round(faults, -1):.0f} pages a second back from disk: memory is short"
     if host is not None and host.load is not None and host.load.memory_stall_ratio:
-        text += f" ({host.host} stalls {host.load.memory_stall_ratio:.0%} of the time for it)"
+        text += f" ({host.host} stalls {about(host.load.memory_stall_ratio)} of the time for it)"
     return Cause(
         MEMORY, text, "free memory on that host, or take fewer workers and smaller caches there: `free -h`, `vmstat 1`"
     )
@@ -170,25 +178,34 @@ def _faults(rank: RankFacts) -> float:
     return (rank.pressure.faults_per_s or 0.0) if rank.pressure is not None else 0.0
 
 
-def _of_python(rank: RankFacts, others: Sequence[RankFacts]) -> Cause | None:
+def _of_python(rank: RankFacts, others: Sequence[RankFacts], share: float) -> Cause | None:
     """The function, or the line, at which it is more than the others are."""
-    found = [_more(spot, rank, others, whole=True) for spot in by_function(rank.spots)]
-    found += [_more(spot, rank, others, whole=False) for spot in rank.spots]
-    # A whole function says more than one of its lines, unless both kinds of ranks are in it.
-    more, own, theirs, spot = max(found, key=lambda one: one[0], default=(0.0, 0.0, 0.0, None))
-    if spot is None or more < _SPOT_LEAST_RATIO:
+    more, own, theirs, spot = _most(rank, others)
+    if spot is None or more < max(_SPOT_LEAST_RATIO, _CODE_PART * share):
         return None
-    beside = f", the others {theirs:.0%}" if any(other.spots_samples for other in others) else ""
-    text = f"is {own:.0%} of the time in {_spot(spot)}{beside}"
+    beside = f", the others {about(theirs)}" if any(other.spots_samples for other in others) else ""
+    text = f"is {about(own)} of the time in {_spot(spot)}{beside}"
     return Cause(PYTHON, text, f"look at {_spot(spot)}: what does this rank do there more, or longer, than the others?")
+
+
+def _most(rank: RankFacts, others: Sequence[RankFacts]) -> tuple[float, float, float, Spot | None]:
+    """What `_more` says of the function or line at which it is most more; none, without looks."""
+    mine = _working(rank)
+    found = [_more(spot, rank, others, whole=True) for spot in by_function(mine)]
+    found += [_more(spot, rank, others, whole=False) for spot in mine]
+    # A whole function says more than one of its lines, unless both kinds of ranks are in it.
+    return max(found, key=lambda one: one[0], default=(0.0, 0.0, 0.0, None))
+
+
+def _working(rank: RankFacts) -> list[Spot]:
+    """Without the looks that found it waiting for others, perhaps at the very line of the work."""
+    return [spot for spot in rank.spots if spot.waits_on not in ("collective", "p2p", "import")]
 
 
 def _more(
     spot: Spot, rank: RankFacts, others: Sequence[RankFacts], whole: bool
 ) -> tuple[float, float, float, Spot | None]:
     """(by how much it is there more, its share, that of the others)."""
-    if spot.waits_on in ("collective", "p2p", "import"):
-        return 0.0, 0.0, 0.0, None
     shares = [_same(spot, other, whole) for other in others if other.spots_samples]
     own, theirs = _share(spot, rank), median(shares) if shares else 0.0
     return own - theirs, own, theirs, spot
@@ -197,6 +214,6 @@ def _more(
 def _same(spot: Spot, other: RankFacts, whole: bool) -> float:
     return sum(
         _share(one, other)
-        for one in other.spots
+        for one in _working(other)
         if (one.function, one.file) == (spot.function, spot.file) and (whole or one.line == spot.line)
     )

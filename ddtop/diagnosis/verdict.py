@@ -10,6 +10,9 @@ from ddtop.diagnosis.rules import (
     comm_error,
     deadlock,
     departures,
+    gpu_error,
+    gpu_unavailable,
+    gpu_use,
     input_bound,
     io_stall,
     loader_stuck,
@@ -21,6 +24,7 @@ from ddtop.diagnosis.rules import (
     stopped,
     straggler,
     stuck,
+    swallowed,
     sync_bound,
     threads,
     truncated,
@@ -43,7 +47,8 @@ def diagnose(snapshot: Snapshot, policy: Policy = POLICY) -> tuple[Finding, ...]
     found = starting.rule(snapshot, policy) or truncated.rule(snapshot) or departures.rule(snapshot, policy)
     if snapshot.ended is None and not _explains_all(found, snapshot):
         halted = stopped.rule(snapshot, policy)
-        differing = mismatch.rule(snapshot, policy)
+        told = any(finding.kind == "collective-mismatch" for finding in found)
+        differing = [] if told else mismatch.rule(snapshot, policy)
         found += halted or differing
         if not found:
             found += deadlock.rule(snapshot, policy)
@@ -64,8 +69,13 @@ def diagnose(snapshot: Snapshot, policy: Policy = POLICY) -> tuple[Finding, ...]
             found += sampling.rule(snapshot, policy)
         shared = threads.rule(snapshot)
         found = threads.explain(found, shared) + shared
+        found = swallowed.explain(found, swallowed.rule(snapshot, policy), snapshot)
     found += version_skew.rule(snapshot) + backend.rule(snapshot)
+    found = gpu_use.told(gpu_unavailable.rule(found, snapshot, policy), snapshot)
+    if snapshot.devices:
+        found = gpu_error.fold(found, gpu_error.rule(snapshot))
     if snapshot.ended is None:
+        found += gpu_use.rule(snapshot, policy)
         found += shortage.rule(snapshot, policy)
     if not any(finding.severity == CRITICAL for finding in found):
         found += comm_error.rule(snapshot, policy)

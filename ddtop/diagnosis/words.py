@@ -25,6 +25,11 @@ def rank_range(ranks: Iterable[int]) -> str:
     return ",".join(parts)
 
 
+def about(ratio: float) -> str:
+    """`85%`, in steps of five: a sampled share that a sentence repeats must not change with every sample."""
+    return f"{round(ratio * 20) * 5}%" if ratio >= 0.05 else f"{ratio:.0%}"
+
+
 def ranks_text(ranks: Sequence[int]) -> str:
     """`rank 2`, `ranks 0,1,3`; of very many only how many."""
     if len(ranks) == 1:

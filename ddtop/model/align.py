@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 
 from ddtop.model.facts import RankFacts, State, Wait
-from ddtop.wire.calls import ROOT_GIVES
+from ddtop.wire.calls import MPI_STARTED, ROOT_GIVES
 from ddtop.wire.records import Collective, Group, GroupProgress
 
 
@@ -59,6 +59,8 @@ def waits_of(ranks: Mapping[int, RankFacts], groups: Iterable[Group]) -> tuple[W
             behind = front.behind(facts.rank, seq)
             if root is not None and op in ROOT_GIVES and root != facts.rank and root in behind:
                 behind = front.only(root)
+            if not behind and op in MPI_STARTED:
+                behind = front.outside_mpi(facts.rank)
             found.append(Wait(facts.rank, name, seq, since, behind, op or progress.last_op))
     return tuple(found)
 
@@ -67,7 +69,8 @@ class _Front:
     """How far the members of one group are: looked at once, asked by each of them that waits."""
 
     def __init__(self, ranks: Mapping[int, RankFacts], group: str, members: tuple[int, ...]) -> None:
-        self._members = members
+        self._ranks, self._members = ranks, members
+        self._outside: tuple[int, ...] | None = None
         reached = [(_reached(ranks.get(member), group), place) for place, member in enumerate(members)]
         reached.sort()
         self._reached = [seq for seq, _ in reached]
@@ -79,6 +82,12 @@ class _Front:
         """Just the root, of a collective in which it gives and the others take."""
         return self._roots.setdefault(root, (root,))
 
+    def outside_mpi(self, rank: int) -> tuple[int, ...]:
+        """The other members that are in no call of MPI: a collective that all have started moves on only while they are in one."""
+        if self._outside is None:
+            self._outside = tuple([one for one in self._members if _is_outside_mpi(self._ranks.get(one))])
+        return tuple([other for other in self._outside if other != rank])
+
     def behind(self, rank: int, seq: int) -> tuple[int, ...]:
         """The other members that have not put in `seq`, in the order of the group."""
         first = bisect_left(self._reached, seq)
@@ -88,6 +97,11 @@ class _Front:
             known = self._known[first] = (found, frozenset(found))
         behind, members = known
         return tuple([other for other in behind if other != rank]) if rank in members else behind
+
+
+def _is_outside_mpi(member: RankFacts | None) -> bool:
+    mpi = member.mpi if member is not None and not member.gone else None
+    return mpi is not None and not mpi.calls and mpi.finalize_since_unix_ns is None
 
 
 def _reached(member: RankFacts | None, group: str) -> float:

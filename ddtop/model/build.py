@@ -9,6 +9,7 @@ from ddtop.model import align, chains, loading, mpi, slowness
 from ddtop.model.anyof import any_waits_of
 from ddtop.model.ending import ended
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State, Wait
+from ddtop.model.finishing import unnumbered_waits_of
 from ddtop.model.peers import peer_waits_of
 from ddtop.model.policy import Policy
 from ddtop.model.series import Series
@@ -33,7 +34,8 @@ def snapshot(job: Job, now_unix_ns: int) -> Snapshot:
     groups = tuple(sorted(job.groups.values(), key=lambda group: group.name))
     waits = align.waits_of(facts, groups)
     peer_waits = peer_waits_of(facts)
-    peer_waits += any_waits_of(facts, groups, waits, peer_waits)
+    peer_waits += any_waits_of(facts, groups, waits, peer_waits, now_unix_ns, policy)
+    peer_waits += unnumbered_waits_of(facts, waits, peer_waits, now_unix_ns, policy)
     graph = chains.Graph(waits, peer_waits)
     blames = chains.blames_of(facts, graph, now_unix_ns, policy)
     cycles = chains.cycles_of(graph)
@@ -80,11 +82,18 @@ def snapshot(job: Job, now_unix_ns: int) -> Snapshot:
         candidates=job.candidates.facts(now_unix_ns, policy),
         garbled=job.garbled,
         balances=balances,
-        devices=tuple([one for found in job.devices.values() for one in found]) if job.devices else (),
-        ras=job.ras[1] if job.ras is not None else None,
-        ras_age_s=max(now_unix_ns - job.ras[0], 0) / 1e9 if job.ras is not None else None,
+        **_of_gpus(job, now_unix_ns),
         notes=tuple(job.notes),
     )
+
+
+def _of_gpus(job: Job, now_unix_ns: int) -> dict[str, Any]:
+    """The cards of all hosts, and what NCCL's service said last."""
+    if not job.devices and job.ras is None:
+        return {}
+    at, answer = job.ras if job.ras is not None else (now_unix_ns, None)
+    devices = tuple([one for found in job.devices.values() for one in found])
+    return {"devices": devices, "ras": answer, "ras_age_s": None if answer is None else max(now_unix_ns - at, 0) / 1e9}
 
 
 def _facts(rank: int, memory: RankMemory, now: int, policy: Policy) -> RankFacts:
@@ -141,6 +150,7 @@ def _facts(rank: int, memory: RankMemory, now: int, policy: Policy) -> RankFacts
         pressure=slowness.pressure(memory, now, policy) if memory.load is not None and alive else None,
         step_best_ms=memory.step_best_ms,
         mpi=inside,
+        own=memory.own,
         **_as_said(state),
     )
 
@@ -166,6 +176,8 @@ def _as_said(state: RankState) -> dict[str, Any]:
         "recorder": state.recorder,
         "spots": state.spots,
         "spots_samples": state.spots_samples,
+        "catching": state.catching,
+        "cuda": state.cuda,
     }
 
 

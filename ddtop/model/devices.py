@@ -16,7 +16,8 @@ TORCH, PROCESS, ENVIRONMENT = "torch", "process", "environment"
 class Device:
     """One card, or MIG instance, of one host. `ranks`: those that are known to be on it, by torch or by the driver's list.
 
-    `foreign`: processes that are no rank's. `ours_bytes`, `foreign_bytes`: their memory, None where the driver does not tell it of
+    `foreign`: processes that are no rank's. `ecc_new`: uncorrectable errors since the job's first report of the card.
+    `throttled_since_unix_ns`: since when each report has found its clocks held down by heat, power or the hardware. `ours_bytes`, `foreign_bytes`: their memory, None where the driver does not tell it of
     some, or counts in another pid namespace.
     """
 
@@ -26,6 +27,8 @@ class Device:
     foreign: tuple[GpuProcess, ...] = ()
     ours_bytes: int | None = None
     foreign_bytes: int | None = None
+    ecc_new: int = 0
+    throttled_since_unix_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,13 @@ def own_card(hello: Hello, cuda: CudaState | None, gpus: Sequence[Gpu]) -> Own |
         return None
     guess = by_environment(hello, gpus)
     return Own(guess, ENVIRONMENT) if guess is not None else None
+
+
+def unheard(gpu: Gpu) -> Gpu:
+    """The card without its numbers: the driver has not answered for long, and what it said last is not what is."""
+    return Gpu(
+        gpu.index, gpu.uuid, name=gpu.name, pci=gpu.pci, total_bytes=gpu.total_bytes, parent=gpu.parent, xids=gpu.xids
+    )
 
 
 def again(own: Own | None, gpus: Sequence[Gpu]) -> Own | None:
@@ -124,21 +134,45 @@ def bare(uuid: str) -> str:
     return uuid.lower().removeprefix("gpu-").removeprefix("mig-")
 
 
+_HELD_DOWN = frozenset({"hw_slowdown", "hw_thermal", "hw_power_brake", "sw_thermal", "sw_power_cap"})
+
+
+class Cards:
+    """What is remembered of cards from report to report."""
+
+    def __init__(self) -> None:
+        self._ecc: dict[str, int] = {}
+        self._throttled: dict[str, int] = {}
+
+    def of(self, host: HostState, owns: Mapping[int, Own], at_unix_ns: int) -> tuple[Device, ...]:
+        """The cards of one host with the ranks on them; `owns`: what is known of each rank there."""
+        found = []
+        for gpu in host.gpus:
+            if gpu.ecc_uncorrected is not None:
+                self._ecc.setdefault(gpu.uuid, gpu.ecc_uncorrected)
+            if _HELD_DOWN.isdisjoint(gpu.throttle or ()):
+                self._throttled.pop(gpu.uuid, None)
+            else:
+                self._throttled.setdefault(gpu.uuid, at_unix_ns)
+            more = max(0, (gpu.ecc_uncorrected or 0) - self._ecc.get(gpu.uuid, 0))
+            found.append(_device(host.host, gpu, owns, more, self._throttled.get(gpu.uuid)))
+        return tuple(found)
+
+
 def devices_of(host: HostState, owns: Mapping[int, Own]) -> tuple[Device, ...]:
-    """The cards of one host with the ranks on them; `owns`: what is known of each rank there."""
-    return tuple(_device(host.host, gpu, owns) for gpu in host.gpus)
+    """The cards of one host as its first report has them."""
+    return Cards().of(host, owns, 0)
 
 
-def _device(host: str, gpu: Gpu, owns: Mapping[int, Own]) -> Device:
+def _device(host: str, gpu: Gpu, owns: Mapping[int, Own], ecc_new: int, throttled_since: int | None) -> Device:
     processes = gpu.processes or ()
     ranks = {one.rank for one in processes if one.rank is not None}
     ranks |= {rank for rank, own in owns.items() if own.certain and own.gpu.uuid == gpu.uuid}
     foreign = tuple(one for one in processes if one.rank is None and one.local)
     told = gpu.processes is not None and all(one.local for one in processes)
     ours = _sum(one.used_bytes for one in processes if one.rank is not None) if told else None
-    return Device(
-        host, gpu, tuple(sorted(ranks)), foreign, ours, _sum(one.used_bytes for one in foreign) if told else None
-    )
+    theirs = _sum(one.used_bytes for one in foreign) if told else None
+    return Device(host, gpu, tuple(sorted(ranks)), foreign, ours, theirs, ecc_new, throttled_since)
 
 
 def _sum(values: Iterable[int | None]) -> int | None:

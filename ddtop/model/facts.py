@@ -27,7 +27,7 @@ from ddtop.wire.records import (
     Stacks,
 )
 from ddtop.wire.rendezvous import Rendezvous
-from ddtop.wire.samples import Spot
+from ddtop.wire.samples import Catching, Spot
 
 
 class State(str, Enum):
@@ -125,7 +125,7 @@ class RankFacts:
     `phase_since_unix_ns`: when its phase was first reported.
     `late`: the others wait for it in most steps; with it comes `hold`, also of those that wait. `spots`: the functions in which its last
     `spots_samples` looks found it. `step_best_ms`: the shortest step that it has reported. `pressure`: where the relay measures it.
-    `own`: its card and how that is known, `cuda`: what torch says of it.
+    `own`: its card and how that is known, `cuda`: what torch says of it. `catching`: where somebody asked for it.
     `owing_still_since_unix_ns`: since when nothing moves of the DataLoader worker that owes it a batch; None while none owes.
     """
 
@@ -188,6 +188,7 @@ class RankFacts:
     mpi: MpiState | None = None
     cuda: CudaState | None = None
     own: Own | None = None
+    catching: Catching | None = None
 
     @property
     def host(self) -> str | None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from msgspec import structs
+
 from ddtop.model import build, loading
 from ddtop.model.candidates import Candidates
-from ddtop.model.devices import Device, Own, again, devices_of, own_card
+from ddtop.model.devices import Cards, Device, Own, again, own_card, unheard
 from ddtop.model.facts import Snapshot
 from ddtop.model.lateness import Answer, Rounds
 from ddtop.model.policy import POLICY, Policy
@@ -89,6 +91,7 @@ class Job:
         self.hosts: dict[str, tuple[int, HostState]] = {}
         self.candidates = Candidates()
         self.devices: dict[str, tuple[Device, ...]] = {}
+        self.cards = Cards()
         self.ras: tuple[int, RasAnswer] | None = None
         self.rounds = Rounds()
         self.world_size = 0
@@ -236,10 +239,13 @@ class Job:
             self._on_process(memory, process, envelope.unix_ns)
             memory.rendezvous = ways.get(process.pid)
         if host.gpus or envelope.sender in self.devices:
-            self._on_gpus(envelope.sender, host)
+            self._on_gpus(envelope.sender, host, envelope.unix_ns)
 
-    def _on_gpus(self, sender: str, host: HostState) -> None:
+    def _on_gpus(self, sender: str, host: HostState, at: int) -> None:
         owns: dict[int, Own] = {}
+        watch = host.gpu_watch
+        if watch is not None and (watch.age_ms or 0) > self.policy.gpu_silent_s * 1000:
+            host = structs.replace(host, gpus=tuple(unheard(gpu) for gpu in host.gpus))
         for process in host.processes:
             memory = self.ranks.get(process.rank) if process.rank is not None else None
             if memory is None or memory.hello.pid != process.pid:
@@ -248,7 +254,7 @@ class Job:
             memory.own = own_card(memory.hello, cuda, host.gpus) or again(memory.own, host.gpus)
             if memory.own is not None and process.rank is not None:
                 owns[process.rank] = memory.own
-        self.devices[sender] = devices_of(host, owns)
+        self.devices[sender] = self.cards.of(host, owns, at)
 
     def _on_process(self, memory: RankMemory, process: ProcessState, at: int) -> None:
         before, seconds = memory.process, (at - memory.process_unix_ns) / 1e9

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ddtop.wire.calls import MPI_ANY_WAITS, MPI_COLLECTIVES
+from ddtop.wire.calls import MPI_ANY_WAITS, MPI_COLLECTIVES, MPI_RECEIVES
 from ddtop.wire.mpi import MpiCall, MpiComm, MpiPart, MpiState
 from ddtop.wire.records import Collective, Exit, GroupProgress, OpenCall, ProcessState, RankState
 
@@ -68,7 +68,8 @@ def is_inside(mpi: MpiState | None) -> bool:
 
 def _parts(call: MpiCall) -> tuple[MpiPart, ...]:
     if call.parts:
-        return call.parts
+        # A send may have been buffered long ago: what has not come is what holds it.
+        return tuple(sorted(call.parts, key=lambda part: part.name not in MPI_RECEIVES))
     seq = call.seq if call.name in MPI_COLLECTIVES else None
     return (MpiPart(call.name, call.group, seq, call.peer, call.tag, call.nbytes),)
 

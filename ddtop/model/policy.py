@@ -90,6 +90,8 @@ class Policy:
     """Steps over so long are persistent by themselves; of fewer a second read has to say the same."""
     straggler_rounds_apart_s: float = 1.8
     """Two reads of the arrivals are two opinions if so much time lies between them."""
+    straggler_crowded_apart_s: float = 8.0
+    """... of a rank that lacks CPU time for longer than the others wait for it: neighbours come and go."""
     straggler_stale_s: float = 150.0
     """The relay asks at least once a minute while ranks wait unalike: after two and a half nobody has answered any more."""
     straggler_gone_ratio: float = 0.25
@@ -104,6 +106,8 @@ class Policy:
     oversubscribed_ratio: float = 0.4
     """Of the time half of a host's ranks are ready to run and have no CPU; four ranks that compute half
     of the time on two cores show 0.3, four that are pinned to one 0.7."""
+    oversubscribed_own_ratio: float = 0.5
+    """... and of the CPUs that they may use it is they who use so much: a neighbour's load is not theirs to mend."""
     oversubscribed_window_s: float = 20.0
     """... over so long, in a rank that has been running since before: imports and worker starts are crowded, and pass."""
     throttled_ratio: float = 0.2
@@ -122,7 +126,26 @@ class Policy:
     """... and no more than this: the next checkpoint may not fit."""
     feed_steps: int = 8
     """Optimizer steps between batches of one loader: then it feeds the training."""
+    feed_passed_over: float = 0.9
+    """Batches taken a step and rank: from here on each rank may use its share of them only."""
+    caught_windows: int = 6
+    """Looks of a quarter of a second, one in five seconds, each of which found a rank catching the same exception: one that
+    comes by chance in half of the looks is in all of one rank's and in none of another's once in 2,000 half minutes."""
 
+    gpu_silent_s: float = 10.0
+    """The relay asks the driver once a second: after ten missed answers what it said last is not shown as what is."""
+    gpu_foreign_ratio: float = 0.05
+    """Of a card's memory that another's process holds: a display server's or an idle notebook's context is below."""
+    gpu_memory_low_ratio: float = 0.03
+    """Of a card's memory that is left, where allocations failed or others hold a part: a full card alone is how torch works."""
+    gpu_retries: int = 3
+    """Allocations that came only after cached memory had been given back: one or two are a first large batch."""
+    gpu_spare_ratio: float = 0.2
+    """Of what torch has reserved that is not in use: so much is fragmentation."""
+    gpu_throttled_s: float = 5.0
+    """Clocks held down for so long: peaks of load touch the power cap for a moment."""
+    gpu_slow_ratio: float = 0.85
+    """Of the clock of the job's other cards of that kind: alike cards under one load differ by a few percent."""
     comm_error_after_s: float = 2.0
     """An error of the backend stands as a finding of its own after this: a death on another host is news by then."""
     comm_error_with_it_s: float = 0.5

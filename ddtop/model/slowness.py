@@ -106,7 +106,7 @@ def _stands(
     strong = late.share_ratio >= policy.straggler_strong_ratio
     # A neighbour that is busy for some seconds makes a rank late, too.
     long = late.late_ratio * late.steps * late.step_ms / 1000 >= policy.straggler_span_s
-    if (late.few or not long or not strong) and not _seen_before(late, earlier, policy):
+    if (late.few or not long or not strong) and not _seen_before(late, earlier, _apart_s(late, facts, policy)):
         return False
     waiters = [ratio for rank in late.waiters if (ratio := _sampled(job, facts, rank, strong)) is not None]
     own = [ratio for rank in late.ranks if (ratio := _sampled(job, facts, rank, strong)) is not None]
@@ -115,10 +115,17 @@ def _stands(
     return median(waiters) - max(own) >= policy.straggler_gone_ratio * late.share_ratio
 
 
-def _seen_before(late: Late, earlier: list[Round], policy: Policy) -> bool:
+def _apart_s(late: Late, facts: Mapping[int, RankFacts], policy: Policy) -> float:
+    """How far apart two reads have to be to be two opinions: a crowd on the host's cores is one for some seconds."""
+    delays = [one.delay_ratio or 0.0 for rank in late.ranks if (one := facts[rank].pressure) is not None]
+    crowded = late.share_ratio < policy.straggler_strong_ratio and any(delay >= late.share_ratio for delay in delays)
+    return policy.straggler_crowded_apart_s if crowded else policy.straggler_rounds_apart_s
+
+
+def _seen_before(late: Late, earlier: list[Round], apart_s: float) -> bool:
     """An earlier read has named the same ranks."""
     return any(
-        set(late.ranks) <= set(one.ranks) and late.unix_ns - one.unix_ns >= policy.straggler_rounds_apart_s * 1e9
+        set(late.ranks) <= set(one.ranks) and late.unix_ns - one.unix_ns >= apart_s * 1e9
         for found in earlier
         for one in found.late
         if one.group == late.group

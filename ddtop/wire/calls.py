@@ -36,11 +36,15 @@ MPI_CALLS: tuple[str, ...] = (
     "Finalize",
 )  # fmt: skip
 """Names by their code on the state page; 0 is no call."""
+FINALIZE = "MPI_Finalize"
+"""As the model says it of a rank that is in MPI.Finalize, or in the exit of an interpreter that ends with it."""
 MPI_CODES = {name: code for code, name in enumerate(MPI_CALLS) if name}
 
 _FIRST = {name: MPI_CODES[name] for name in ("Barrier", "Ibarrier", "Send", "Recv", "Wait", "Neighbor_allgather")}
 MPI_COLLECTIVES = frozenset(MPI_CALLS[_FIRST["Barrier"] : _FIRST["Send"]]) - {"Create_group"}
 """All members of the communicator make them in the same order: they are numbered."""
+MPI_STARTED = frozenset(MPI_CALLS[MPI_CODES["Ibarrier"] : MPI_CODES["Dup"]])
+"""Nonblocking collectives."""
 MPI_SENDS = frozenset(MPI_CALLS[_FIRST["Send"] : _FIRST["Recv"]])
 MPI_RECEIVES = frozenset(MPI_CALLS[_FIRST["Recv"] : MPI_CODES["Sendrecv"]])
 MPI_EXCHANGES = frozenset({"Sendrecv", "sendrecv", "Sendrecv_replace"})
@@ -48,6 +52,9 @@ MPI_WAITS = frozenset(MPI_CALLS[_FIRST["Wait"] : _FIRST["Neighbor_allgather"]])
 MPI_ONE_WAITS = frozenset({"Wait", "wait"})
 MPI_ANY_WAITS = frozenset({"Waitany", "waitany", "Waitsome", "waitsome"})
 """One of their requests is enough."""
+
+NAME_ONLY = frozenset(MPI_CALLS[MPI_CODES["Neighbor_allgather"] : MPI_CODES["Finalize"]]) | {"Create_group"}
+"""For whom they wait is not known."""
 
 _ROOT_GIVES = ("Bcast", "Scatter", "Scatterv", "bcast", "scatter", "Ibcast", "Iscatter", "Iscatterv")
 ROOT_GIVES = frozenset(_ROOT_GIVES)

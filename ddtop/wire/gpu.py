@@ -106,7 +106,7 @@ class CudaState(msgspec.Struct, frozen=True, array_like=True):
 class RasRank(msgspec.Struct, frozen=True, array_like=True):
     """One rank of a communicator as NCCL's status service has it. `number` is its number in the communicator.
 
-    `state`: ok, init, error, abort, finalize, missing, unresponsive or dead. `counts`: launches of each kind of collective.
+    `state`: ok, init, error, abort, finalize, behind, missing, unresponsive or dead. `counts`: launches of each kind of collective.
     """
 
     number: int

@@ -13,7 +13,9 @@ class Feed(msgspec.Struct, frozen=True, array_like=True):
     is how many samples it takes and `first` a digest of the dataset's attributes. `epoch`: of a DistributedSampler that
     shuffles, what set_epoch last said. `epochs`: passes that have begun with this sampler, `same_epoch`: the last two with the
     same epoch. `steps`: optimizer steps made between its batches. `group`: in which DistributedDataParallel averages
-    gradients, None where it is not used.
+    gradients, None where it is not used. `holds`: the dataset holds what samples are made of (values, a path), and its code
+    does not ask for the rank. `batch`: a digest of the first batch of this pass, None where it has no numbers. `taken`: batches
+    taken while `steps` were counted.
     """
 
     sampler: str
@@ -27,6 +29,9 @@ class Feed(msgspec.Struct, frozen=True, array_like=True):
     first: str | None = None
     same_epoch: bool = False
     group: str | None = None
+    holds: bool = False
+    batch: int | None = None
+    taken: int = 0
 
 
 class Loader(msgspec.Struct, frozen=True, array_like=True):

@@ -17,7 +17,7 @@ from ddtop.wire.load import HostLoad, ProcessLoad
 from ddtop.wire.loader import Loader
 from ddtop.wire.mpi import MpiState
 from ddtop.wire.rendezvous import Rendezvous, StoreFile
-from ddtop.wire.samples import GroupArrivals, Spot
+from ddtop.wire.samples import Catching, GroupArrivals, Spot
 
 ACTIVITIES = ("loader", "forward", "backward", "optimizer", "collective", "cuda_sync", "other")
 """Where a main thread is seen; the order of `RankState.activity_samples`."""
@@ -161,9 +161,8 @@ class RankState(Record, frozen=True, array_like=True):
     the lateness of samples that C code caused by holding the GIL. All of them only grow, so any two records give a
     window. `progress_unix_ns`: when a sequence number, an iteration or a batch last moved.
     `healthy_wait_max_ms`: the longest wait that ended, in the last 100 steps. `recorder`: why the flight recorder tells
-    nothing; `recorder_skips`: reads left out while a group was about to get its first entry. `gc_total_ns`: spent
-    in full garbage collections. `spots`: where the last
-    `spots_samples` (half a minute) found the main thread in its own code most often. `held_samples` came late because
+    nothing; `recorder_skips`: reads left out while a group was about to get its first entry. `gc_total_ns`: spent in full
+    garbage collections. `spots`: where the last `spots_samples` (half a minute) found the main thread most often. `held_samples` came late because
     something held the GIL (or the CPU), `held_spot` is where the last of them found it most often. The numbers of torch's CUDA are in `cuda`.
     """
 
@@ -199,6 +198,7 @@ class RankState(Record, frozen=True, array_like=True):
     held_samples: int = 0
     held_spot: Spot | None = None
     cuda: CudaState | None = None
+    catching: Catching | None = None
 
 
 class Arrivals(Record, frozen=True, array_like=True):

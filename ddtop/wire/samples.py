@@ -39,6 +39,38 @@ def by_function(spots: Iterable[Spot]) -> list[Spot]:
     return [msgspec.structs.replace(spot, samples=samples) for samples, spot in ranked]
 
 
+CATCHES_TOLD = 8
+"""Places that a rank tells of; each is a line of text twice a second."""
+
+
+class Caught(msgspec.Struct, frozen=True, array_like=True):
+    """An exception of one type that the program's own code caught at one line, again and again.
+
+    `line` is that of the handler ("except ..."). `count` of them in `windows` of the windows of `Catching`; `ago`: how many
+    windows have closed since the last in which it was seen.
+    """
+
+    type: str
+    file: str
+    function: str
+    line: int
+    count: int
+    windows: int
+    ago: int = 0
+
+
+class Catching(msgspec.Struct, frozen=True, array_like=True):
+    """What the last `windows` short looks saw being caught on the main thread, in `watched_ns` altogether; the most frequent first.
+
+    `omitted`: further places that are not told, so that what is not in `caught` may still be there.
+    """
+
+    windows: int = 0
+    watched_ns: int = 0
+    caught: tuple[Caught, ...] = ()
+    omitted: int = 0
+
+
 class GroupArrivals(msgspec.Struct, frozen=True, array_like=True):
     """When one rank put in the last collectives of one group, by torch's flight recorder.
 

@@ -73,6 +73,15 @@ def test_start_up_may_be_crowded():
     assert [kind for _, kind, _ in job.ever()] == []
 
 
+def test_a_host_that_others_fill_is_not_the_jobs_own_crowd():
+    job = FakeJob(4)
+    for rank in job.ranks:
+        rank.cores = 0.1
+    loaded(job, 40, run_delay_ns=0.6)
+
+    assert job.ever() == []
+
+
 def test_one_rank_without_a_cpu_is_not_a_crowded_host():
     job = FakeJob(4)
     for second in range(40):

@@ -77,7 +77,14 @@ def test_another_policy_changes_every_limit_of_the_page(kind):
 def test_every_finding_that_waits_for_a_limit_names_one():
     without = {kind for kind in PAGES if "{" not in "".join(PAGES[kind].found)}
 
-    assert without == {"rank-crashed", "threads-share-group", "version-skew", "wrong-backend"}
+    assert without == {
+        "gpu-error",
+        "gpu-shared",
+        "rank-crashed",
+        "threads-share-group",
+        "version-skew",
+        "wrong-backend",
+    }
 
 
 def test_thresholds_read_in_the_unit_of_their_name():

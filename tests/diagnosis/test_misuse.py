@@ -10,7 +10,14 @@ from ddtop.wire.samples import REDUCING, SYMMETRIC, arrivals_of
 from tests.arriving import entered
 from tests.jobs import WORLD, FakeJob
 
-PLAIN = {"sampler": "RandomSampler", "batch_sampler": "BatchSampler", "dataset": "Rows", "plain": True, "length": 4096}
+PLAIN = {
+    "sampler": "RandomSampler",
+    "batch_sampler": "BatchSampler",
+    "dataset": "Rows",
+    "plain": True,
+    "length": 4096,
+    "holds": True,
+}
 SHUFFLED = {
     "sampler": "DistributedSampler",
     "batch_sampler": "BatchSampler",
@@ -42,6 +49,13 @@ def test_ranks_that_all_read_the_whole_dataset_are_told():
     )
 
 
+def test_in_the_same_order_the_first_batches_are_the_evidence():
+    job = fed(**(PLAIN | {"sampler": "SequentialSampler", "batch": 77, "holds": False}))
+    job.trains(10)
+
+    assert job.finding().kind == "sampler-not-distributed"
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -54,6 +68,10 @@ def test_ranks_that_all_read_the_whole_dataset_are_told():
         {"steps": [100, 100, 100, 0]},
         {"group": None},
         {"group": "tp"},
+        {"holds": False},
+        {"taken": 400},
+        {"sampler": "SequentialSampler"},
+        {"sampler": "SequentialSampler", "batch": [1, 2, 3, 4]},
     ],
     ids=str,
 )

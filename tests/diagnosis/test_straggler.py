@@ -71,6 +71,20 @@ def test_a_fifth_of_the_step_is_a_warning_and_needs_a_second_read():
     assert (once, job.kinds()) == ([], [("warning", "straggler", (1,))])
 
 
+@pytest.mark.parametrize(("seconds", "named"), [(3, False), (10, True)])
+def test_on_crowded_cores_the_second_read_has_to_come_later(seconds, named):
+    job = job_with(share=0.2)
+    for passed in range(24 + seconds):
+        job.ranks[1].seen_outside = {"load": ProcessLoad(run_delay_ns=round(passed * 0.4 * SECOND))}
+        job.trains(1)
+        if passed == 23:
+            answers(job, cost_ms=20.0)
+    answers(job, cost_ms=20.0, request="r2")
+    job.trains(2)
+
+    assert (job.kinds() != []) is named
+
+
 def test_of_two_reads_that_name_different_ranks_neither_is_believed_below_the_strong_share():
     """A busy neighbour for ten seconds."""
     job = job_with(share=0.18)
@@ -130,9 +144,22 @@ def test_the_function_in_which_only_the_slow_rank_is_found_is_the_cause():
 
     finding = job.finding()
 
-    assert finding.summary.endswith("it is 62% of the time in Augment.rotate (aug.py:88), the others 0%")
+    assert finding.summary.endswith("it is 60% of the time in Augment.rotate (aug.py:88), the others 0%")
     assert "rank 1, last 30 s: 62% in Augment.rotate (aug.py:88), 30% in step (t.py:9)" in finding.evidence
     assert flame(job.snapshot().rank(0)) == ["97% in step (t.py:9)"]
+
+
+def test_work_and_wait_at_one_line_are_told_apart():
+    job = job_with()
+    job.ranks[1].says = {"spots": (Spot("main", "/home/ada/t.py", 9, 90),), "spots_samples": 100}
+    for rank in (0, 2, 3):
+        waits = Spot("main", "/home/ada/t.py", 9, 60, "collective")
+        job.ranks[rank].says = {"spots": (waits, Spot("main", "/home/ada/t.py", 9, 35)), "spots_samples": 100}
+    job.trains(12)
+    answers(job)
+    job.trains(2)
+
+    assert job.finding().summary.endswith("it is 90% of the time in main (t.py:9), the others 35%")
 
 
 def test_its_own_loader_is_the_cause_and_input_bound_is_not_said_too():
@@ -202,9 +229,46 @@ def test_a_rank_without_a_cpu_is_told_with_the_cpus_that_it_may_use():
     passes(2)
 
     assert (
-        "it waits 70% of the time for a CPU; it may only use CPU 0; 7 threads want to run on 4 cores of node0"
+        "it waits 70% of the time for a CPU; it may only use CPU 0; more threads want to run than node0 has cores (4)"
         in job.finding().summary
     )
+
+
+def test_who_sleeps_longer_on_a_busy_host_waits_for_a_cpu_too_and_the_code_is_the_cause():
+    job = job_with()
+    job.ranks[1].says = {"spots": (Spot("Slow.step", AUG, 88, 55),), "spots_samples": 100}
+    for passed in range(24):
+        for rank in job.ranks:
+            delay = passed * (0.38 if rank.number == 1 else 0.05) * SECOND
+            rank.seen_outside = {"load": ProcessLoad(run_delay_ns=round(delay))}
+        job.trains(1)
+    answers(job)
+    job.trains(2)
+
+    assert job.finding().summary.endswith("it is 55% of the time in Slow.step (aug.py:88)")
+
+
+def test_the_sentence_does_not_change_with_every_sample():
+    job = job_with()
+    job.trains(12)
+    answers(job)
+    said = set()
+    for samples in (61, 60, 62, 59, 58):
+        job.ranks[1].says = {"spots": (Spot("Slow.step", AUG, 88, samples),), "spots_samples": 100}
+        job.trains(1)
+        said.add(job.finding().summary)
+
+    assert len(said) == 1
+
+
+def test_a_function_that_explains_little_of_the_wait_is_not_the_cause():
+    job = job_with()
+    job.ranks[1].says = {"spots": (Spot("save", AUG, 88, 10),), "spots_samples": 100}
+    job.trains(12)
+    answers(job)
+    job.trains(2)
+
+    assert job.finding().summary.endswith("it is slow for a reason that is not measured")
 
 
 def test_without_any_known_cause_it_says_so():

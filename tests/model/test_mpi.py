@@ -5,6 +5,7 @@ from __future__ import annotations
 from ddtop.model.anyof import any_waits_of
 from ddtop.model.facts import PeerWait, RankFacts, State
 from ddtop.model.mpi import is_inside, newest, told
+from ddtop.model.policy import POLICY
 from ddtop.wire.mpi import MpiCall, MpiComm, MpiPart, MpiState, MpiTraffic
 from ddtop.wire.records import Group, OpenCall, ProcessState, RankState
 
@@ -75,7 +76,7 @@ def any_recv(number):
 def waits(ranks, *edges):
     groups = (Group(WORLD, "MPI_COMM_WORLD", tuple(range(len(ranks))), "mpich"),)
     peer_waits = [PeerWait(one, "recv", other, 0, 1, (other,)) for one, other in edges]
-    found = any_waits_of({one.rank: one for one in ranks}, groups, (), peer_waits)
+    found = any_waits_of({one.rank: one for one in ranks}, groups, (), peer_waits, 2, POLICY)
     return {wait.rank: wait.behind for wait in found}
 
 

@@ -87,11 +87,12 @@ class Communicators:
             self.by_handle[handle] = Comm(0, -1, members, None)
             return
         uid = uid_of(parent.uid, how, seq, members[0])
-        name = parent.group.description if parent.group is not None else "a communicator"
-        if how in ("Dup", "Dup_with_info", "Clone"):
-            text = f"{how} #{seq} of {name}"
-        else:
-            text = f"{how} #{seq} of {name} from rank {members[0]}"
+        text = f"{how} #{seq}"
+        if len(members) != len(parent.peers):
+            # The same call has made others beside it.
+            text += f" from rank {members[0]}"
+        if parent.uid != layout.WORLD_UID:
+            text += f" of {parent.group.description if parent.group is not None else 'a communicator'}"
         self._add(made, uid, text[:80], members)
         if self.tell is not None and self._told < TOLD_AT_ONCE:
             self._told += 1

@@ -53,7 +53,7 @@ PAGES = (
         "once, and differently at each step. Threads that spin while they wait (OpenMP, MPI) make it worse.",
         found=(
             "The main threads of half the host's ranks waited for a CPU {oversubscribed_ratio} of {oversubscribed_window_s} (run delay in "
-            "/proc/PID/schedstat), or a CPU quota held them {throttled_ratio} of it.",
+            "/proc/PID/schedstat), and they used {oversubscribed_own_ratio} of the CPUs; or a CPU quota held them {throttled_ratio} of it.",
         ),
         steps=(
             "Threads: cores divided by ranks, in the environment of all ranks:\nexport OMP_NUM_THREADS=4",
@@ -106,7 +106,8 @@ PAGES = (
         found=(
             "The loader that fed {feed_steps} optimizer steps has torch's own sequential or random sampler, and class, length and attributes of "
             "its dataset are equal on every rank of the group in which DistributedDataParallel averages gradients.",
-            "Datasets that differ (shards), iterable ones and samplers of other libraries are not judged.",
+            "In order, their first batches must be equal; shuffled, the dataset must hold values or a path, and its code not ask for the rank. "
+            "As many batches a step as there are ranks, draws with replacement, iterable datasets and other samplers are not judged.",
         ),
         steps=(
             "Give the loader a DistributedSampler, as below, and leave shuffle to that.",
@@ -135,6 +136,34 @@ PAGES = (
             "    sampler.set_epoch(epoch)",
             "    for batch in loader:",
             "        step(batch)",
+        ),
+    ),
+    Explanation(
+        kind="exception-swallowed",
+        severity="info; where a critical finding blames the rank, a line of its evidence",
+        brief="some ranks catch an exception that the others never see",
+        meaning="The same line of the program's own code catches the same exception again and again, on these ranks only. A batch that one rank "
+        "skips is a collective that the others wait for, and whatever the handler hides is worth reading.",
+        found=(
+            "Asked for by DDTOP_EXCEPTIONS=1 (Python 3.12 and later): short looks at what the main thread catches, by sys.monitoring.",
+            "In each of {caught_windows} looks, on at most half of the ranks, and never on the others.",
+            "Not counted: what libraries catch, StopIteration, timeouts and empty queues, what is raised again.",
+        ),
+        steps=(
+            "Log it in the handler, with its traceback: logging.exception(...)",
+            "Decide together what is skipped: all_reduce a flag, then all ranks skip the step or none does.",
+        ),
+        before=(
+            "try:",
+            "    loss = model(batch)",
+            "except ValueError:",
+            "    continue                   # the others are in backward",
+        ),
+        after=(
+            "ok = torch.tensor(int(usable(batch)))",
+            "dist.all_reduce(ok, op=dist.ReduceOp.MIN)",
+            "if not ok:",
+            "    continue",
         ),
     ),
     Explanation(

@@ -11,11 +11,12 @@ from collections.abc import Collection
 from ddtop.diagnosis.doing import classify, where
 from ddtop.diagnosis.evidence import collecting_line, loader_line, place_line, process_line, stack_lines
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
+from ddtop.diagnosis.nccl import ras_lines
 from ddtop.diagnosis.words import duration, file_line, ranks_text, verb, waited_text
 from ddtop.model.chains import GONE, STILL, STOPPED, UNKNOWN, WORKING, waiters_of
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State
 from ddtop.model.policy import Policy
-from ddtop.wire.calls import RECEIVES
+from ddtop.wire.calls import FINALIZE, MPI_STARTED, NAME_ONLY, RECEIVES
 
 PLACES_MAX = 3
 
@@ -62,9 +63,14 @@ class _About:
         orders = all(single) if single else (blame.op or "").lower().startswith(("broadcast", "bcast"))
         return orders and classify(root).word in ("stdin", "socket", "queue")
 
+    def _finishes(self, blame: Blame) -> bool:
+        """The others are done and only it has something left, for which it may well wait: a child that packs the results, a pause."""
+        last = blame.peer_wait is not None and blame.peer_wait.call == FINALIZE
+        return last and classify(self._snapshot.rank(blame.root)).word in ("child", "sleep")
+
     def severity(self, blame: Blame) -> str:
         """A rank that works is a warning until that takes longer than its waiters are used to."""
-        if blame.standing not in (WORKING, UNKNOWN):
+        if blame.standing not in (WORKING, UNKNOWN) and not self._finishes(blame):
             return CRITICAL
         waited_s = (self._snapshot.time_unix_ns - blame.since_unix_ns) / 1e9
         key = (id(blame.waiters), blame.group)
@@ -190,6 +196,8 @@ def _evidence(snapshot: Snapshot, blames: list[Blame]) -> tuple[str, ...]:
         if rank.state is not State.SILENT and blame.seq is not None:
             lines.append(f"rank {rank.rank} has put in #{put_in}, {ranks_text(blame.waiters)} {waits} in #{blame.seq}")
     waiter = snapshot.rank(blames[0].waiters[0])
+    # From a thread of NCCL's own: it answers where Python stands, and where torch's recorder is off.
+    lines += ras_lines(snapshot)[:3]
     if waiter.place is not None:
         lines.append(f"rank {waiter.rank} waits at {file_line(waiter.place)} {waiter.place.function}")
     return tuple(line for line in lines if line is not None)
@@ -234,9 +242,15 @@ def uneven_advice(rank: RankFacts) -> str:
 
 
 def _rule_of(blame: Blame) -> str:
+    if blame.peer_wait is not None and blame.peer_wait.call == FINALIZE:
+        return "MPI_Finalize waits for all ranks"
+    if blame.peer_wait is not None and blame.peer_wait.call in NAME_ONLY:
+        return "every rank must make the same calls"
     if blame.peer_wait is not None:
         barrier = blame.peer_wait.call == "monitored_barrier"
         return "all ranks must come to the barrier" if barrier else "each recv needs a send from that rank"
+    if blame.op in MPI_STARTED:
+        return "a collective that was started moves on only in calls of MPI: come to its Wait, or call Test meanwhile"
     return "every rank must make the same collective calls"
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ddtop.diagnosis.doing import where
 from ddtop.diagnosis.finding import CRITICAL, Finding
+from ddtop.diagnosis.nccl import gone_ranks, ras_lines
 from ddtop.diagnosis.rules.departures import end_line
 from ddtop.diagnosis.words import collective_text, duration, file_line, names_of_groups, ranks_text, verb
 from ddtop.model.align import comparable_seq, first_open_seq
@@ -105,6 +106,9 @@ def _peers(
     ]
     if left:
         return _Peers(tuple(left), f"{verb(left, 'has', 'have')} left {verb(left, 'its', 'their')} process group")
+    dead = [rank for rank in gone_ranks(snapshot) if rank not in failed]
+    if dead:
+        return _Peers(tuple(dead), f"{verb(dead, 'is', 'are')} gone for NCCL")
     silent = [rank for rank in others if rank.state is State.SILENT and not rank.gone]
     if silent:
         age = duration(max(rank.report_age_s or 0.0 for rank in silent))
@@ -162,7 +166,11 @@ def _finding(
         victims=tuple(reporting),
         since_unix_ns=since,
         summary=summary,
-        evidence=(*([f"rank {first.rank}: {_short(text)}"] if first.exception is None else []), *lines[:8]),
+        evidence=(
+            *([f"rank {first.rank}: {_short(text)}"] if first.exception is None else []),
+            *lines[:8],
+            *ras_lines(snapshot)[:3],
+        ),
         advice=_advice(snapshot, peers, how, address),
         group=wait.group if wait is not None else None,
         op=op,

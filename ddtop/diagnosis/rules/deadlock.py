@@ -96,7 +96,8 @@ def _from_itself(about: _About, policy: Policy) -> list[Finding]:
 
 
 def _unmatched(about: _About, cycle: tuple[int, ...], since: int, odd: list[PeerWait]) -> Finding:
-    snapshot, first = about.snapshot, odd[0]
+    # A send may have been buffered, a receive that stands has certainly got nothing.
+    snapshot, first = about.snapshot, next((wait for wait in odd if wait.call in RECEIVES), odd[0])
     ranks = tuple(sorted({wait.rank for wait in odd}))
     lines = [_says(about, rank) for rank in cycle[:8]]
     instead = _instead(about, first, odd)
@@ -138,7 +139,9 @@ def _cycle(
     lines = [_says(about, rank) for rank in cycle[:16]]
     shown = "; ".join(lines[:3]) + ("; ..." if len(lines) > 3 else "")
     groups = sorted({wait.group for wait in collective})
-    if single:
+    if single and not collective and all(wait.call in RECEIVES for wait in single):
+        advice = "nobody sends: look at the source of each receive, and let one of them send first"
+    elif single:
         advice = "let neighbours go in opposite order (one sends first, one receives first), or use one " + (
             "Sendrecv" if any(wait.group is not None for wait in single) else "batch_isend_irecv"
         )

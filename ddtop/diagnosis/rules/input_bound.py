@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from ddtop.diagnosis.finding import WARNING, Finding
-from ddtop.diagnosis.words import ranks_text, verb
+from ddtop.diagnosis.words import about, ranks_text, verb
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.policy import Policy
 
@@ -44,7 +44,7 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
             ranks=ranks,
             victims=(),
             since_unix_ns=snapshot.time_unix_ns - int((lead.window_s or policy.window_s) * 1e9),
-            summary=f"{ranks_text(ranks)} {verb(ranks, 'spends', 'spend')} {share:.0%} of the time waiting for data ({setting})",
+            summary=f"{ranks_text(ranks)} {verb(ranks, 'spends', 'spend')} {about(share)} of the time waiting for data ({setting})",
             evidence=tuple(_line(rank) for rank in concerned[:8]),
             advice=advice,
         )
@@ -76,7 +76,8 @@ def _line(rank: RankFacts) -> str:
     loader = rank.loader
     assert loader is not None
     queue = f"queue {loader.depth}/{loader.capacity}, " if loader.capacity else ""
-    alive = f"{loader.workers_alive}/{loader.workers} workers alive" if loader.workers else "no workers"
+    known = f"{loader.workers_alive}/" if loader.workers_alive is not None else ""
+    alive = f"{known}{loader.workers} workers{' alive' if known else ''}" if loader.workers else "no workers"
     if _one_is_slow(rank):
         alive += f"; {loader.owed_most_ratio or 0:.0%} of the batches waited for are owed by one worker, pid {loader.owed_most_pid}"
     return f"rank {rank.rank}: {rank.loader_wait_ratio or 0:.0%} of the last seconds in the DataLoader, {queue}{alive}"

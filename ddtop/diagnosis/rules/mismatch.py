@@ -7,8 +7,10 @@ gloo the smaller side of a size mismatch passes and is seen one collective later
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from math import prod
+
+from msgspec.structs import replace
 
 from ddtop.diagnosis.finding import CRITICAL, Finding
 from ddtop.diagnosis.words import duration, file_line, names_of_groups, ranks_text, tensor_text
@@ -56,36 +58,49 @@ def _stands(since_unix_ns: int, snapshot: Snapshot, policy: Policy) -> bool:
 
 def _differ(calls: Collection[Collective]) -> bool:
     """They cannot be one collective. Where one side's length is not known, that says nothing."""
-    signatures = {_signature(call) for call in calls}
-    if len(signatures) < 2:
-        return False
-    known = {_signature(call) for call in calls if call.sizes or call.op not in EQUAL_BYTES}
-    return len(known) > 1 or len({one[:2] for one in signatures}) > 1
+    return len(set(_signatures(dict(enumerate(calls))).values())) > 1
+
+
+def _signatures(by_rank: Mapping[int, Collective]) -> dict[int, tuple[object, ...]]:
+    """What must be equal. In MPI root and length are not known of a call that is only waited for: then it is as the others are."""
+    roots = Counter(call.root for call in by_rank.values() if call.op in ROOTED and call.root is not None)
+    lengths = Counter(call.sizes for call in by_rank.values() if call.op in EQUAL_BYTES and call.sizes)
+    root, sizes = (found.most_common(1)[0][0] if found else None for found in (roots, lengths))
+    found: dict[int, tuple[object, ...]] = {}
+    for rank, call in by_rank.items():
+        if not call.group.startswith("mpi:"):
+            found[rank] = _signature(call)
+            continue
+        own_root = root if call.root is None else call.root
+        own_sizes = call.sizes or sizes
+        found[rank] = (
+            same_call(call.op),
+            own_root if call.op in ROOTED else None,
+            own_sizes if call.op in EQUAL_BYTES else None,
+        )
+    return found
 
 
 def _signature(call: Collective) -> tuple[object, ...]:
-    if call.group.startswith("mpi:"):
-        root = call.root if call.op in ROOTED else None
-        sizes = call.sizes if call.op in EQUAL_BYTES and call.sizes else ()
-        return (same_call(call.op), root, sizes)
     if call.op not in _SAME_SIZES or not call.sizes:
         return (call.op,)
     return (call.op, sum(prod(shape) for shape in call.sizes), tuple(sorted(set(call.dtypes))))
 
 
 def _finding(snapshot: Snapshot, group: str, seq: int, by_rank: dict[int, Collective]) -> Finding:
-    counts = Counter(_signature(call) for call in by_rank.values())
+    signatures = _signatures(by_rank)
+    counts = Counter(signatures.values())
     (_, most), *rest = counts.most_common()
     # Without a clear majority nobody can be called the odd one.
     majority = most > sum(number for _, number in rest)
     usual = counts.most_common(1)[0][0]
-    odd = tuple(sorted(rank for rank, call in by_rank.items() if not majority or _signature(call) != usual))
+    odd = tuple(sorted(rank for rank in by_rank if not majority or signatures[rank] != usual))
     waits = [wait for wait in snapshot.waits if wait.group == group and wait.seq >= seq]
     since = min(wait.since_unix_ns for wait in waits)
     sides: dict[tuple[object, ...], list[int]] = {}
-    for rank, call in sorted(by_rank.items()):
-        sides.setdefault(_signature(call), []).append(rank)
-    texts = [f"{ranks_text(ranks)}: {tensor_text(by_rank[ranks[0]])}" for ranks in sides.values()]
+    for rank in sorted(by_rank):
+        sides.setdefault(signatures[rank], []).append(rank)
+    texts = [f"{ranks_text(ranks)}: {_side(by_rank[ranks[0]])}" for ranks in sides.values()]
     name = names_of_groups(snapshot.groups).get(group, group)
     first = by_rank[min(by_rank)]
     places = tuple(
@@ -112,7 +127,15 @@ def _finding(snapshot: Snapshot, group: str, seq: int, by_rank: dict[int, Collec
     )
 
 
+def _side(call: Collective) -> str:
+    """Where lengths may differ they are not told: one side has its buffer still before it, of the other only the call is kept."""
+    compares = not call.group.startswith("mpi:") or call.op in EQUAL_BYTES
+    return tensor_text(call if compares else replace(call, sizes=()))
+
+
 def _equal_advice(by_rank: dict[int, Collective]) -> str:
     if len({call.root for call in by_rank.values()}) > 1:
         return "give the same root on all ranks"
+    if any(call.group.startswith("mpi:") for call in by_rank.values()):
+        return "make the buffers equally long on all ranks (pad, or gather the lengths first)"
     return "make the tensors equal on all ranks (pad, or gather the sizes first)"

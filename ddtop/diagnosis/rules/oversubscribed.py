@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from ddtop.diagnosis.finding import WARNING, Finding
-from ddtop.diagnosis.words import ranks_text
+from ddtop.diagnosis.words import about, ranks_text
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.policy import Policy
 from ddtop.wire.records import HostState
@@ -22,9 +22,9 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
         throttled = median([_throttled(rank) for rank in ranks])
         delayed = median([_delayed(rank) for rank in ranks])
         if throttled >= policy.throttled_ratio:
-            found.append(_finding(host, ranks, f"are held by a CPU quota {throttled:.0%} of the time", snapshot))
-        elif delayed >= policy.oversubscribed_ratio:
-            found.append(_finding(host, ranks, f"wait {delayed:.0%} of the time for a CPU", snapshot))
+            found.append(_finding(host, ranks, f"are held by a CPU quota {about(throttled)} of the time", snapshot))
+        elif delayed >= policy.oversubscribed_ratio and _own_use(host, ranks) >= policy.oversubscribed_own_ratio:
+            found.append(_finding(host, ranks, f"wait {about(delayed)} of the time for a CPU", snapshot))
     return found
 
 
@@ -42,6 +42,12 @@ def _delayed(rank: RankFacts) -> float:
 
 def _throttled(rank: RankFacts) -> float:
     return (rank.pressure.throttled_ratio or 0.0) if rank.pressure is not None else 0.0
+
+
+def _own_use(host: HostState, ranks: list[RankFacts]) -> float:
+    """How much of the CPUs that these ranks may use they and their children use."""
+    pinned = _pinned(host, ranks)
+    return sum(rank.cpu_ratio or 0.0 for rank in ranks) / (pinned[1] if pinned is not None else host.cores)
 
 
 def _pinned(host: HostState, ranks: list[RankFacts]) -> tuple[str, int] | None:

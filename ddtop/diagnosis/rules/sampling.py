@@ -21,7 +21,7 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
         group = snapshot.group(name)
         # Evidence of all its members, or none.
         if group is not None and len(group.ranks) > 1 and len(ranks) == len(group.ranks):
-            found += _undivided(ranks, name, snapshot) + _unmoved(ranks, name, snapshot)
+            found += _undivided(ranks, name, snapshot, policy) + _unmoved(ranks, name, snapshot)
     return found
 
 
@@ -29,11 +29,19 @@ def _feed(rank: RankFacts) -> Feed | None:
     return rank.loader.feed if rank.loader is not None else None
 
 
-def _undivided(ranks: list[RankFacts], group: str, snapshot: Snapshot) -> list[Finding]:
+def _undivided(ranks: list[RankFacts], group: str, snapshot: Snapshot, policy: Policy) -> list[Finding]:
     feeds = [feed for rank in ranks if (feed := _feed(rank)) is not None]
     first = feeds[0]
     same = {(feed.plain, feed.sampler, feed.dataset, feed.length, feed.first) for feed in feeds}
     if not first.plain or first.length is None or len(same) != 1:
+        return []
+    # As many batches a step as there are ranks: those of the others may be passed over. (Or gradients are accumulated.)
+    if any(feed.taken >= policy.feed_passed_over * len(ranks) * feed.steps for feed in feeds):
+        return []
+    # In the same order the batches must be the same; shuffled, the dataset must hold something that can be compared: one
+    # that makes up its samples (a benchmark's), or asks for the rank, gives each its own.
+    ordered = first.sampler == "SequentialSampler"
+    if not (first.batch is not None and len({feed.batch for feed in feeds}) == 1 if ordered else first.holds):
         return []
     numbers = tuple(rank.rank for rank in ranks)
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddtop.diagnosis.finding import WARNING, Finding
-from ddtop.diagnosis.words import ranks_text, verb
+from ddtop.diagnosis.words import about, ranks_text, verb
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.policy import Policy
 from ddtop.wire.load import Disk
@@ -33,7 +33,9 @@ def _of_memory(host: HostState, ranks: list[RankFacts], snapshot: Snapshot, poli
         )
         yield _memory(everyone, f"{host.host} has {left}", _largest(ranks), advice, snapshot)
     elif host.load is not None and (host.load.memory_stall_ratio or 0.0) >= policy.memory_stall_ratio:
-        stall = f"{host.host} waits {host.load.memory_stall_ratio:.0%} of the time for memory (reclaim or swap)"
+        stall = (
+            f"{host.host} waits {about(host.load.memory_stall_ratio or 0.0)} of the time for memory (reclaim or swap)"
+        )
         yield _memory(
             everyone,
             stall,

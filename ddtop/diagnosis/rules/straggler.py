@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
-from ddtop.diagnosis.slow import cause_of, flame
+from ddtop.diagnosis.slow import cause_of, flame, host_of
 from ddtop.diagnosis.words import names_of_groups, ranks_text, verb
 from ddtop.model.facts import Snapshot
 from ddtop.model.lateness import Late
@@ -60,6 +60,11 @@ def _lines(late: Late, snapshot: Snapshot) -> list[str]:
         lines.append(f"rank {number}: {cause_of(rank, late, snapshot).text}; {scores}")
         if seen := flame(rank):
             lines.append(f"rank {number}, last 30 s: " + ", ".join(seen))
+    host = host_of(snapshot.rank(late.ranks[0]), snapshot)
+    if host is not None and host.load is not None and (host.load.runnable or 0) > host.cores:
+        lines.append(
+            f"{host.host}: {host.load.runnable} threads ran or wanted to at the last look, on {host.cores} cores"
+        )
     if (first := next(iter(late.waiters), None)) is not None and (seen := flame(snapshot.rank(first))):
         lines.append(f"rank {first}, which waits: " + ", ".join(seen))
     return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ddtop.diagnosis.finding import CRITICAL, Finding
+from ddtop.diagnosis.nccl import building_line, ras_lines, watchdog_line
 from ddtop.diagnosis.words import collective_text, duration, names_of_groups, ranks_text
 from ddtop.model.facts import Snapshot, State, Wait
 from ddtop.model.policy import Policy
@@ -37,6 +38,10 @@ def _finding(snapshot: Snapshot, group: str, waits: list[Wait]) -> Finding:
     victims = tuple(wait.rank for wait in waits)
     name = names_of_groups(snapshot.groups).get(group, group)
     what = collective_text(waits[0].op, waits[0].seq, name)
+    members = [snapshot.rank(rank) for rank in victims]
+    evidence = [f"all {len(victims)} members have put in #{waits[0].seq}; none is elsewhere, stopped or gone"]
+    more = (building_line(members), watchdog_line(members, since, snapshot.time_unix_ns))
+    evidence += [line for line in more if line is not None] + ras_lines(snapshot)
     return Finding(
         kind="collective-stuck",
         severity=CRITICAL,
@@ -45,7 +50,7 @@ def _finding(snapshot: Snapshot, group: str, waits: list[Wait]) -> Finding:
         since_unix_ns=since,
         summary=f"all of {ranks_text(victims)} are in {what} and nothing comes back for "
         f"{duration((snapshot.time_unix_ns - since) / 1e9)}; no rank is missing: look at the network, not at the code",
-        evidence=(f"all {len(victims)} members have put in #{waits[0].seq}; none is elsewhere, stopped or gone",),
+        evidence=tuple(evidence),
         advice="check the links between the hosts: ip -s link, ss -ti (send queues, retransmits)",
         group=group,
         op=waits[0].op,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from ddtop.diagnosis.finding import WARNING, Finding
-from ddtop.diagnosis.words import names_of_groups, ranks_text
+from ddtop.diagnosis.words import about, names_of_groups, ranks_text
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.lateness import Balance
 from ddtop.model.policy import Policy
@@ -42,7 +42,7 @@ def _finding(balance: Balance, members: list[RankFacts], share: float, snapshot:
         ranks=balance.ranks,
         victims=(),
         since_unix_ns=balance.unix_ns - int((lead.window_s or 0.0) * 1e9),
-        summary=f"{ranks_text(balance.ranks)} spend {share:.0%} of the time in communication: {balance.per_step} collectives "
+        summary=f"{ranks_text(balance.ranks)} spend {about(share)} of the time in communication: {balance.per_step} collectives "
         f"of {group} in each step of {balance.step_ms:.0f} ms",
         evidence=(
             f"a collective was pending in {median([one.wait_ratio or 0.0 for one in members]):.0%} of the looks, waiting for the last rank to "

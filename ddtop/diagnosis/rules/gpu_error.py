@@ -1,0 +1,85 @@
+"""`gpu-error`: a card of the job has failed: lost, an uncorrectable memory error, an error that the driver reports (Xid)."""
+
+from __future__ import annotations
+
+from ddtop.diagnosis.cards import card_text, ranks_on
+from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
+from ddtop.diagnosis.words import ranks_text, verb
+from ddtop.model.devices import Device
+from ddtop.model.facts import Snapshot
+
+HARDWARE = {
+    46: "the GPU stopped processing", 48: "double bit memory error", 61: "internal fault", 62: "internal fault",
+    64: "a memory row could not be replaced", 74: "NVLink error", 79: "the GPU has fallen off the bus",
+    94: "contained memory error", 95: "uncontained memory error", 110: "security fault", 119: "its GSP does not answer",
+    120: "its GSP failed", 140: "unrecovered memory error", 143: "it could not be initialised",
+}  # fmt: skip
+"""Xids after which nothing goes on; NVIDIA's list, in its words shortened."""
+PROGRAM = frozenset({13, 31, 43, 45, 68, 69})
+"""Xids of a program's own faults (a bad address, an assert): the rank's exception says more."""
+_EXPLAINED = frozenset({"not-in-collective", "collective-stuck", "rank-crashed", "comm-error", "interpreter-frozen"})
+
+
+def rule(snapshot: Snapshot) -> list[Finding]:
+    """One finding a card; at once nothing where no host has any."""
+    return [finding for device in snapshot.devices if (finding := _of(device, snapshot)) is not None]
+
+
+def fold(found: list[Finding], errors: list[Finding]) -> list[Finding]:
+    """What follows from a card that failed goes under it: its rank stands elsewhere, crashes, or all wait for each other."""
+    critical = [error for error in errors if error.severity == CRITICAL]
+    if not critical:
+        return found + errors
+    failed = {rank for error in critical for rank in error.ranks}
+    kept, victims = [], set[int]()
+    for finding in found:
+        if finding.kind in _EXPLAINED and set(finding.ranks) <= failed:
+            victims |= set(finding.victims)
+        else:
+            kept.append(finding)
+    first, *others = critical
+    told = tuple(sorted(victims - failed))
+    waits = f"; {ranks_text(told)} {verb(told, 'waits', 'wait')} for {verb(first.ranks, 'it', 'them')}" if told else ""
+    first = Finding(
+        first.kind,
+        CRITICAL,
+        first.ranks,
+        told,
+        first.since_unix_ns,
+        first.summary + waits,
+        first.evidence,
+        first.advice,
+    )
+    return [*kept, first, *others, *(error for error in errors if error.severity != CRITICAL)]
+
+
+def _of(device: Device, snapshot: Snapshot) -> Finding | None:
+    gpu = device.gpu
+    xids = [one for one in gpu.xids if one.code not in PROGRAM]
+    if not (gpu.lost or xids or device.ecc_new or gpu.remap_failed):
+        return None
+    ranks = ranks_on(device, snapshot)
+    if not ranks:
+        return None
+    hard = [one for one in xids if one.code in HARDWARE]
+    if gpu.lost:
+        what = "does not answer any more"
+    elif hard:
+        what = f"has failed: Xid {hard[-1].code}, {HARDWARE[hard[-1].code]}"
+    elif device.ecc_new:
+        what = f"has {device.ecc_new} uncorrectable memory {verb(range(device.ecc_new), 'error', 'errors')} since this job began"
+    elif xids:
+        what = f"reports Xid {xids[-1].code}"
+    else:
+        what = "has a memory row that could not be replaced"
+    critical = gpu.lost or bool(hard) or bool(device.ecc_new)
+    return Finding(
+        kind="gpu-error",
+        severity=CRITICAL if critical else WARNING,
+        ranks=ranks,
+        victims=(),
+        since_unix_ns=xids[0].unix_ns if xids else snapshot.time_unix_ns,
+        summary=f"{card_text(device)}, on which {ranks_text(ranks)} {verb(ranks, 'runs', 'run')}, {what}",
+        evidence=tuple(f"Xid {one.code}: {HARDWARE.get(one.code, 'see NVIDIA list of Xids')}" for one in xids[-4:]),
+        advice=f"take {device.host} out, look at dmesg | grep -i xid, and reset or drain it: nvidia-smi -q -i {gpu.index}",
+    )

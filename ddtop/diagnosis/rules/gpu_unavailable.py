@@ -1,0 +1,132 @@
+"""`gpu-unavailable`: a rank could not begin on its GPU; who holds it, and which are free.
+
+Torch says it in an exception, which ends the rank: what `departures` has found about that end is told with its cause here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from ddtop.diagnosis.cards import card_text, device_of, free_cards, free_text, holders_text, size, strangers
+from ddtop.diagnosis.finding import CRITICAL, Finding
+from ddtop.model.devices import Device
+from ddtop.model.facts import RankFacts, Snapshot
+from ddtop.model.policy import Policy
+
+_BUSY = re.compile(r"devices?(\(s\))? (are|is|is/are) busy or unavailable", re.IGNORECASE)
+_NONE = re.compile(
+    r"no CUDA GPUs are available|found no NVIDIA driver|CUDA driver initialization failed|no CUDA-capable device|"
+    r"system not yet initialized|CUDA unknown error",
+    re.IGNORECASE,
+)
+_ORDINAL = re.compile(r"invalid device ordinal", re.IGNORECASE)
+_MEMORY = re.compile(r"CUDA out of memory|CUDA error: out of memory|_STATUS_ALLOC_FAILED", re.IGNORECASE)
+
+
+def rule(found: list[Finding], snapshot: Snapshot, policy: Policy) -> list[Finding]:
+    """The findings, those about a rank that crashed for want of a GPU told as that."""
+    return [_told(one, snapshot, policy) if one.kind == "rank-crashed" and one.ranks else one for one in found]
+
+
+def _told(crash: Finding, snapshot: Snapshot, policy: Policy) -> Finding:
+    rank = snapshot.rank(crash.ranks[0])
+    text = rank.exception.text if rank.exception is not None else ""
+    if not text:
+        return crash
+    device = device_of(rank, snapshot)
+    if _MEMORY.search(text):
+        return _of_memory(crash, rank, device, snapshot, policy)
+    if _ORDINAL.search(text):
+        why = f"rank {rank.rank} asked for a GPU that it does not have"
+        seen = _visible(rank)
+        if seen:
+            why += f": {seen}"
+        return _finding(crash, rank, device, snapshot, policy, why, "give each host as many ranks as it has visible GPUs, and use LOCAL_RANK, not RANK, in set_device")  # fmt: skip
+    if _BUSY.search(text):
+        why = f"rank {rank.rank} could not get its GPU: it is taken"
+        if device is not None and device.gpu.exclusive:
+            why += " (exclusive mode: one process only)"
+        return _finding(crash, rank, device, snapshot, policy, why, "")
+    if _NONE.search(text):
+        why = f"rank {rank.rank} finds no GPU: {text[:80]}"
+        advice = "nvidia-smi on its host; CUDA_VISIBLE_DEVICES, --gpus of the container, --gres of the job; a torch built with CUDA"
+        return _finding(crash, rank, device, snapshot, policy, why, advice)
+    return crash
+
+
+def _of_memory(crash: Finding, rank: RankFacts, device: Device | None, snapshot: Snapshot, policy: Policy) -> Finding:
+    others = strangers(device, policy) if device is not None else ()
+    sharing = [number for number in device.ranks if number != rank.rank] if device is not None else []
+    if others or (sharing and not rank.iteration):
+        why = f"rank {rank.rank} found too little free memory on its GPU"
+        return _finding(crash, rank, device, snapshot, policy, why, "")
+    # Nobody else has it: the program's own need, told with its numbers.
+    line = memory_line(rank, device)
+    advice = (
+        "it is the rank's own memory: a smaller batch, activation checkpointing, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
+        "where much more is reserved than allocated"
+    )
+    return replace(crash, evidence=(*crash.evidence, *([line] if line else [])), advice=advice)
+
+
+def memory_line(rank: RankFacts, device: Device | None) -> str | None:
+    """`GPU 3 of node0: 79.1 GiB of 80.0 GiB used; rank 3 has 70.2 GiB allocated, 76.0 GiB reserved, 12 allocations retried`."""
+    parts = []
+    if device is not None and device.gpu.used_bytes is not None:
+        parts.append(f"{card_text(device)}: {size(device.gpu.used_bytes)} of {size(device.gpu.total_bytes)} used")
+    cuda = rank.cuda
+    if cuda is not None and cuda.reserved_bytes is not None:
+        text = f"rank {rank.rank} has {size(cuda.allocated_bytes)} allocated, {size(cuda.reserved_bytes)} reserved"
+        parts.append(text + (f", {cuda.retries:,} allocations retried" if cuda.retries else ""))
+    return "; ".join(parts) or None
+
+
+def _finding(
+    crash: Finding, rank: RankFacts, device: Device | None, snapshot: Snapshot, policy: Policy, why: str, advice: str
+) -> Finding:
+    evidence = list(crash.evidence)
+    free = free_cards(rank.host, snapshot, policy)
+    if device is not None:
+        others = device.foreign
+        ours = [number for number in device.ranks if number != rank.rank]
+        held = [f"by {holders_text(others)}"] if others else []
+        held += [f"by rank {number} of this job" for number in ours[:2]]
+        if held:
+            why += f"; {card_text(device)} is held {' and '.join(held)}"
+        line = memory_line(rank, device)
+        evidence += [line] if line else []
+        why += f"; {free_text(free)}"
+        pids = " ".join(str(one.pid) for one in others[:4])
+        numbers = ",".join(str(gpu.index) for gpu in free)
+        steps = [f"start it on a free one: CUDA_VISIBLE_DEVICES={numbers}"] if free else []
+        steps += [f"or end what holds it, if it is yours: kill {pids}"] if pids else []
+        steps += ["give each rank its own: torch.cuda.set_device(LOCAL_RANK)"] if ours else []
+        advice = advice or "; ".join(steps).removeprefix("or ")
+    else:
+        evidence.append("the driver was not asked there: who holds the GPU is not known")
+    return replace(
+        crash,
+        kind="gpu-unavailable",
+        severity=CRITICAL,
+        summary=why + _others(crash),
+        evidence=tuple(evidence),
+        advice=advice
+        or "ddtop gpus on its host says who holds its GPUs; nvidia-smi -q -d COMPUTE says in which mode they are",
+    )
+
+
+def _others(crash: Finding) -> str:
+    """What the crash did to the others."""
+    _, found, rest = crash.summary.partition("; ")
+    return f"; {rest}" if found and crash.victims else ""
+
+
+def _visible(rank: RankFacts) -> str:
+    hello = rank.hello
+    if hello is None:
+        return ""
+    parts = [f"local rank {hello.local_rank}"] if hello.local_rank is not None else []
+    seen = hello.environment.get("CUDA_VISIBLE_DEVICES")
+    parts += [f"CUDA_VISIBLE_DEVICES={seen}"] if seen is not None else []
+    return ", ".join(parts)

@@ -1,0 +1,188 @@
+"""`gpu-shared`, `gpu-busy`, `gpu-memory-low` and `gpu-throttled`: cards that do less for the job than they could."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from statistics import median
+
+from ddtop.diagnosis.cards import card_text, free_cards, free_text, holders_text, ranks_on, size, strangers
+from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
+from ddtop.diagnosis.rules.gpu_unavailable import memory_line
+from ddtop.diagnosis.words import duration, ranks_text, verb
+from ddtop.model.devices import Device
+from ddtop.model.facts import Snapshot
+from ddtop.model.policy import Policy
+
+_DUPLICATE = re.compile(r"duplicate GPU detected ?: ?rank (\d{1,7}) and rank (\d{1,7})", re.IGNORECASE)
+_WHY = {
+    "hw_thermal": "heat", "sw_thermal": "heat", "hw_power_brake": "the power brake", "hw_slowdown": "the hardware",
+    "sw_power_cap": "its power cap",
+}  # fmt: skip
+
+
+def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+    """Findings a card; at once nothing where no host has any."""
+    if not snapshot.devices:
+        return []
+    found: list[Finding] = []
+    clocks: dict[str, float] | None = None
+    for device in snapshot.devices:
+        if not _stands_out(device, policy):
+            continue
+        if clocks is None:
+            clocks = _clocks(snapshot)
+        ranks = ranks_on(device, snapshot)
+        if not ranks or device.gpu.lost or all(snapshot.rank(rank).gone for rank in ranks):
+            continue
+        found += _shared(device, ranks, snapshot, policy)
+        found += _busy(device, ranks, snapshot, policy)
+        found += _memory_low(device, ranks, snapshot, policy)
+        found += _throttled(device, ranks, snapshot, policy, clocks)
+    return found
+
+
+def _stands_out(device: Device, policy: Policy) -> bool:
+    """Worth a closer look: of ten thousand cards nearly none is."""
+    gpu = device.gpu
+    if len(device.ranks) > 1 or device.foreign or device.throttled_since_unix_ns is not None:
+        return bool(device.ranks)
+    if gpu.used_bytes is None or not gpu.total_bytes:
+        return False
+    return gpu.total_bytes - gpu.used_bytes <= policy.gpu_memory_low_ratio * gpu.total_bytes
+
+
+def told(found: list[Finding], snapshot: Snapshot) -> list[Finding]:
+    """The findings; a crash because NCCL refuses two ranks on one card is told as that."""
+    texts = [
+        (one, rank.exception.text) for one in found if one.ranks and (rank := snapshot.rank(one.ranks[0])).exception
+    ]
+    for crash, text in texts:
+        match = _DUPLICATE.search(text)
+        if crash.kind != "rank-crashed" or match is None:
+            continue
+        ranks = tuple(sorted({int(match[1]), int(match[2])}))
+        changed = replace(
+            crash, kind="gpu-shared", severity=CRITICAL, ranks=ranks,
+            victims=tuple(rank for rank in crash.victims if rank not in ranks),
+            summary=f"{ranks_text(ranks)} are on the same GPU, and NCCL refuses that", advice=_OWN,
+        )  # fmt: skip
+        return [changed if one is crash else one for one in found]
+    return found
+
+
+_OWN = (
+    'give each its own: torch.cuda.set_device(int(os.environ["LOCAL_RANK"])), and no more ranks a host than it has GPUs'
+)
+
+
+def _shared(device: Device, ranks: tuple[int, ...], snapshot: Snapshot, policy: Policy) -> Iterator[Finding]:
+    living = tuple(rank for rank in ranks if not snapshot.rank(rank).gone)
+    if len(living) < 2:
+        return
+    free = free_cards(device.host, snapshot, policy)
+    text = f"{ranks_text(living)} share {card_text(device)}; {free_text(free)}"
+    advice = _OWN
+    if not free:
+        advice = "more ranks than GPUs: start fewer (--nproc-per-node), or limit each: torch.cuda.set_per_process_memory_fraction(0.4)"
+    yield _warning("gpu-shared", living, snapshot, text, _lines(device, living, snapshot), advice)
+
+
+def _busy(device: Device, ranks: tuple[int, ...], snapshot: Snapshot, policy: Policy) -> Iterator[Finding]:
+    others = strangers(device, policy)
+    if not others:
+        return
+    text = f"{card_text(device)} of {ranks_text(ranks)} is used by others too: {holders_text(others)}"
+    advice = f"end them if they are yours: kill {' '.join(str(one.pid) for one in others[:4])}; else take another GPU: "
+    advice += free_text(free_cards(device.host, snapshot, policy))
+    yield _warning("gpu-busy", ranks, snapshot, text, _lines(device, ranks, snapshot), advice)
+
+
+def _memory_low(device: Device, ranks: tuple[int, ...], snapshot: Snapshot, policy: Policy) -> Iterator[Finding]:
+    gpu = device.gpu
+    if gpu.used_bytes is None or not gpu.total_bytes:
+        return
+    left = gpu.total_bytes - gpu.used_bytes
+    if left > policy.gpu_memory_low_ratio * gpu.total_bytes:
+        return
+    cudas = [cuda for rank in ranks if (cuda := snapshot.rank(rank).cuda) is not None]
+    retries, ooms = sum(cuda.retries or 0 for cuda in cudas), sum(cuda.ooms or 0 for cuda in cudas)
+    others = strangers(device, policy)
+    # A full card alone is how torch's allocator works: it keeps what it once had.
+    if retries < policy.gpu_retries and not ooms and not others:
+        return
+    reserved = sum(cuda.reserved_bytes or 0 for cuda in cudas)
+    spare = reserved - sum(cuda.allocated_bytes or 0 for cuda in cudas)
+    if others:
+        advice = f"others have {size(sum(one.used_bytes or 0 for one in others))} of it: {holders_text(others)}"
+    elif len(ranks) > 1:
+        advice = (
+            f"limit each of {ranks_text(ranks)}: torch.cuda.set_per_process_memory_fraction({0.9 / len(ranks):.2f})"
+        )
+    elif reserved and spare > policy.gpu_spare_ratio * reserved:
+        advice = f"{size(spare)} is reserved and not in use: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    else:
+        advice = (
+            "a smaller batch, activation checkpointing or a sharded model: the next larger batch runs out of memory"
+        )
+    text = f"{card_text(device)} of {ranks_text(ranks)} is nearly full: {size(left)} of {size(gpu.total_bytes)} left"
+    if ooms or retries:
+        text += f", {retries + ooms:,} allocations of torch did not fit at once"
+    yield _warning("gpu-memory-low", ranks, snapshot, text, _lines(device, ranks, snapshot), advice)
+
+
+def _throttled(
+    device: Device, ranks: tuple[int, ...], snapshot: Snapshot, policy: Policy, clocks: dict[str, float]
+) -> Iterator[Finding]:
+    gpu, since = device.gpu, device.throttled_since_unix_ns
+    if since is None or gpu.sm_mhz is None or snapshot.time_unix_ns - since < policy.gpu_throttled_s * 1e9:
+        return
+    usual = clocks.get(gpu.name)
+    against = "the job's others of its kind run"
+    if usual is None:
+        # The only one of its kind: a power cap alone is how many cards are run.
+        usual, against = float(gpu.sm_max_mhz or 0), "it could run"
+        if all(word == "sw_power_cap" for word in gpu.throttle or ()):
+            return
+    if gpu.sm_mhz >= policy.gpu_slow_ratio * usual:
+        return
+    why = " and ".join(dict.fromkeys(_WHY[word] for word in gpu.throttle or () if word in _WHY))
+    text = f"{card_text(device)} of {ranks_text(ranks)} is held at {gpu.sm_mhz} MHz by {why or 'its driver'}; {against} at {usual:.0f}"
+    heat = f"{gpu.celsius} C, " if gpu.celsius is not None else ""
+    watts = f"{gpu.power_watts:.0f} of {gpu.power_cap_watts or 0:.0f} W, " if gpu.power_watts is not None else ""
+    stands = duration((snapshot.time_unix_ns - since) / 1e9)
+    advice = f"look at its cooling and power (nvidia-smi -q -d PERFORMANCE,TEMPERATURE -i {gpu.index}); start without that host"
+    yield _warning("gpu-throttled", ranks, snapshot, text, (f"{heat}{watts}for {stands}",), advice, since)
+
+
+def _clocks(snapshot: Snapshot) -> dict[str, float]:
+    """The usual SM clock of each kind of card that works for the job; none of a kind with a single card."""
+    found: dict[str, list[int]] = {}
+    for device in snapshot.devices:
+        if device.ranks and device.gpu.sm_mhz is not None and not device.gpu.parent:
+            found.setdefault(device.gpu.name, []).append(device.gpu.sm_mhz)
+    return {name: float(median(values)) for name, values in found.items() if len(values) > 2}
+
+
+def _lines(device: Device, ranks: tuple[int, ...], snapshot: Snapshot) -> tuple[str, ...]:
+    lines = [line for rank in ranks[:4] if (line := memory_line(snapshot.rank(rank), device)) is not None]
+    extra = [number for number in device.ranks if number not in ranks]
+    if extra:
+        has = verb(extra, "has", "have")
+        lines.append(
+            f"{ranks_text(extra)} {has} a context there too, and {verb(extra, 'its', 'their')} own card elsewhere"
+        )
+    return tuple(lines)
+
+
+def _warning(
+    kind: str,
+    ranks: tuple[int, ...],
+    snapshot: Snapshot,
+    text: str,
+    evidence: tuple[str, ...],
+    advice: str,
+    since: int | None = None,
+) -> Finding:
+    return Finding(kind, WARNING, ranks, (), since or snapshot.time_unix_ns, text, evidence, advice)
