@@ -45,6 +45,15 @@ class History:
         self.feeding = Feeding()
         self.feed: Feed | None = None
         self.owed: deque[int] = deque(maxlen=OWED_KEPT)
+        self._last = _Queue()
+
+    def queue_of(self, iterator: Any) -> _Queue:
+        """The iterator's numbers; between two epochs there is none, and how the last one was set up still stands."""
+        if iterator is not None:
+            self._last = _queue(iterator)
+            return self._last
+        last = self._last
+        return _Queue(last.workers, pin_memory=last.pin_memory, prefetch_factor=last.prefetch_factor)
 
     def owed_most(self) -> tuple[int | None, float | None]:
         """(worker, share) of the looks that found a batch waited for; None while there are few."""
@@ -61,12 +70,14 @@ def sample(running: Runtime, unix_minus_mono_ns: int, history: History) -> Loade
     iterator = running.loader() if running.loader is not None else None
     if iterator is None and not words[layout.BATCHES_AT] and not words[layout.LOADER_WAIT_SINCE_AT]:
         return None
-    queue = _queue(iterator)
+    queue = history.queue_of(iterator)
     optimized = words[layout.ITERATION_SOURCE_AT] == layout.SOURCE_OPTIMIZER
     steps = words[layout.ITERATION_AT] if optimized else 0
     # Between two epochs there is no iterator, and what fed the last one still stands.
     if iterator is not None:
-        history.feed = history.feeding.look(iterator, steps, words[layout.BATCHES_AT], running.averages_in)
+        history.feed = history.feeding.look(
+            iterator, steps, words[layout.BATCHES_AT], running.averages_in, running.first_batch
+        )
     # Let go before /proc is read: if this were the last reference, the workers would be shut down here and not in the program.
     del iterator
     since = words[layout.LOADER_WAIT_SINCE_AT]

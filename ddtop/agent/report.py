@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import ddtop
 from ddtop import registry
-from ddtop.agent import arrivals, entering, loader, ptracer, spawn, stacks
+from ddtop.agent import arrivals, catching, entering, loader, ptracer, spawn, stacks
 from ddtop.agent.collectives import STUCK_NS, Collectives
 from ddtop.agent.cuda import Cuda
 from ddtop.agent.guard import guard
@@ -48,6 +48,7 @@ class Reporter:
         self._seen: Seen | None = None
         self._spots, self._cuda = Spots(), Cuda()
         self._loaders = loader.History()
+        self._catches = catching.watch(running.main_id, running.frames)
         self._held, self._held_samples, self._held_spots = False, 0, Spots()
         self._place_key: tuple[object, ...] = ()
         self._place_since = 0
@@ -80,6 +81,8 @@ class Reporter:
                 seen = self._seen
                 waiting = seen is not None and seen.activity in (COLLECTIVE, BACKWARD) and not self._in_p2p()
                 guard.run("collectives", self._collectives.sample, now, unix_minus_mono, waiting)
+        if self._catches is not None:
+            guard.run(catching.PROBE, self._catches.tick, now)
         if greet:
             self._say_hello()
         # Two ticks, jittered by a fifth each, are never a third one short of a report.
@@ -123,6 +126,8 @@ class Reporter:
         """The final record of an orderly exit, with what was done since the last look."""
         running, now = self._running, time.monotonic_ns()
         unix_minus_mono = time.time_ns() - now
+        if self._catches is not None:
+            guard.run(catching.PROBE, self._catches.close)
         if running.destroyed:
             self._collectives.leave_groups(running.final_seqs)
         elif not running.collectives_paused:
@@ -343,6 +348,7 @@ class Reporter:
                 held_spot=next(iter(self._held_spots.told()), None),
                 mpi=mpi.state if mpi is not None else None,
                 cuda=self._cuda.state,
+                catching=self._catches.state if self._catches is not None else None,
             )
         )
 

@@ -72,7 +72,7 @@ class Runtime:
         self.frames = FrameReader()
         self.main_id = threading.main_thread().ident or 0
         self.loader: ref[Any] | None = None
-        self.loader_id = 0
+        self.first_batch: int | None = None
         self.exception: LastException | None = None
         self.entrance: Entrance | None = None
         self.peer_waits: deque[int] = deque(maxlen=PEER_WAITS_KEPT)

@@ -35,8 +35,9 @@ def wrap(module: ModuleType) -> None:
         words = running.page.words
         outer, before = words[LOADER_WAIT_SINCE_AT], monotonic_ns()
         words[LOADER_WAIT_SINCE_AT] = before
-        if running.loader_id != id(self):
-            running.loader_id, running.loader = id(self), ref(self)
+        # Not by its id: the next epoch's iterator often has that of the last.
+        if running.loader is None or running.loader() is not self:
+            running.loader, running.first_batch = ref(self), None
         try:
             batch = original(self)
         except StopIteration:
@@ -48,7 +49,16 @@ def wrap(module: ModuleType) -> None:
             if not outer:
                 words[LOADER_WAIT_TOTAL_AT] += monotonic_ns() - before
         words[BATCHES_AT] += 1
+        if running.first_batch is None:
+            running.first_batch = 0
+            runtime.guarded("first batch", lambda: _note_first(running, batch))
         return batch
 
     setattr(__next__, _WRAPPED, True)
     iterator.__next__ = __next__
+
+
+def _note_first(running: runtime.Runtime, batch: Any) -> None:
+    from ddtop.agent.feeding import digest_of_batch
+
+    running.first_batch = digest_of_batch(batch)

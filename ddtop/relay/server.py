@@ -24,10 +24,11 @@ from ddtop.relay.keeper import Keeper
 from ddtop.relay.load import HostWatch
 from ddtop.relay.orders import OrderError, ranks_of, send_signal
 from ddtop.relay.papers import Papers
+from ddtop.relay.ras import Ras
 from ddtop.relay.rendezvous import Meeting
 from ddtop.relay.uneven import Uneven
 from ddtop.wire import frames
-from ddtop.wire.records import AnyRecord, Command, Exit, Hello, Reply, Stacks
+from ddtop.wire.records import AnyRecord, Command, CommStatus, Exit, Hello, Reply, Stacks
 
 HOST_EVERY_S, ALIVE_EVERY_S = 1.0, 2.0
 VIEWER_SILENT_S = 10.0
@@ -70,7 +71,7 @@ class Server:
         self._box = BlackBox(registry.journal_path(job, run), size, self._keeper.facts)
         self._dumps = Dumps(self._publish_stacks, self._ask_agent)
         self._automatic = Automatic(os.environ.get("DDTOP_AUTODUMP", "1") != "0")
-        self._uneven, self._load, self._gpus = Uneven(), HostWatch(), Gpus()
+        self._uneven, self._load, self._gpus, self._ras = Uneven(), HostWatch(), Gpus(), Ras()
         self._abandoned: list[Path] = []
         self._due = {
             "host": 0.0,
@@ -154,6 +155,7 @@ class Server:
         self._uneven.saw(pid, envelope.wait_ratio, now)
         if envelope.stuck_key:
             self._automatic.saw(envelope.stuck_key[:200], now)
+            self._ras.saw(now)
         self._forward(envelope, data)
         if envelope.kind == "Stacks":
             answer = frames.open_record(envelope)
@@ -322,6 +324,9 @@ class Server:
 
     def _look_at_host(self) -> None:
         now = time.monotonic_ns()
+        answer = self._ras.look(now / 1e9, (watched.hello for watched in self._watched.values()))
+        if answer is not None:
+            self._publish(CommStatus(answer))
         looked = [processes.look(watched, now) for watched in list(self._watched.values())]
         ways, candidates = self._meeting.look(self._watched.values(), self.launcher, now)
         gpus, gpu_watch = self._gpus.look(processes.owners(self._watched.values()))

@@ -69,7 +69,9 @@ def sampled():
         page.words[layout.LOADER_WAIT_SINCE_AT] = (
             0 if waited_s is None else time.monotonic_ns() - round(waited_s * SECOND)
         )
-        return loader.sample(SimpleNamespace(page=page, loader=ref(iterator), averages_in=None), 0, history)
+        return loader.sample(
+            SimpleNamespace(page=page, loader=ref(iterator), averages_in=None, first_batch=None), 0, history
+        )
 
     yield take
     page.remove()
@@ -165,7 +167,9 @@ def test_the_probe_holds_the_iterator_no_longer_than_it_must(monkeypatch):
     )
     page = StatePage(os.getpid(), 3)
     before = sys.getrefcount(iterator)
-    loader.sample(SimpleNamespace(page=page, loader=ref(iterator), averages_in=None), 0, loader.History())
+    loader.sample(
+        SimpleNamespace(page=page, loader=ref(iterator), averages_in=None, first_batch=None), 0, loader.History()
+    )
     page.remove()
 
     assert held == [before]
@@ -195,3 +199,13 @@ def test_who_owes_is_not_said_of_few_waits_or_of_one_worker(child, sampled):
     single = [sampled(Iterator(alone), 0.1) for _ in range(20)]
 
     assert {one.owed_most_ratio for one in (*few, *single)} == {None}
+
+
+def test_between_two_epochs_the_number_of_workers_still_stands():
+    history = loader.History()
+    set_up = SimpleNamespace(_num_workers=3, _workers=[], _pin_memory=False, _prefetch_factor=4)
+    history.queue_of(set_up)
+
+    between = history.queue_of(None)
+
+    assert (between.workers, between.prefetch_factor, between.depth, between.owing) == (3, 4, None, None)

@@ -149,7 +149,7 @@ def test_a_communicator_has_one_name_on_all_its_members_and_another_than_its_sib
     names = [group.name for group in rank.lines.communicators.groups()]
 
     assert names == [WORLD, *(layout.group_name(uid_of(1, "Split", seq, 1)) for seq in (2, 3))]
-    assert rank.lines.communicators.groups()[1].description == "Split #2 of MPI_COMM_WORLD from rank 1"
+    assert rank.lines.communicators.groups()[1].description == "Split #2 from rank 1"
     first.Barrier()
     assert rank.call.group == names[1]
     second.Split((1, 2)).Barrier()

@@ -20,7 +20,7 @@ class FakeRuntime:
 
     def __init__(self):
         self.page = StatePage(os.getpid(), 1)
-        self.loader, self.loader_id = None, 0
+        self.loader = self.first_batch = None
         self.joined = self.destroyed = False
         self.final_seqs = {}
         self.backend, self.paused = None, []
@@ -94,6 +94,16 @@ def test_batches_and_the_time_waited_for_them_are_counted(rank, loaders, workers
     assert rank.word(layout.EXHAUSTED_AT) == 1
     assert rank.word(layout.LOADER_WAIT_SINCE_AT) == 0
     assert rank.word(layout.LOADER_WAIT_TOTAL_AT) > 0
+
+
+def test_the_iterator_of_each_epoch_is_known_though_it_has_the_id_of_the_last(rank, loaders):
+    loader = loaders.DataLoader(range(8))
+    for _ in range(20):
+        iterator = iter(loader)
+        next(iterator)
+
+        assert rank.loader() is iterator
+        del iterator
 
 
 def test_while_a_batch_is_waited_for_the_page_says_since_when(rank, loaders, torch):

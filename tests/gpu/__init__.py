@@ -1,0 +1,1 @@
+"""What only a machine with an NVIDIA GPU can tell: `python -m tests.gpu.check` there."""
