@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -101,7 +102,8 @@ class StandIn(There):
     def cut(self, ssh: psutil.Process) -> None:
         # Its shell is not between the two: the bridge has the same pipes.
         psutil.Process(self.bridges[-1]).kill()
-        super().cut(ssh)
+        with contextlib.suppress(psutil.NoSuchProcess):  # It may have seen that by itself.
+            super().cut(ssh)
 
 
 class Sshd(There):

@@ -16,6 +16,7 @@ import click
 
 import ddtop
 from ddtop import registry
+from ddtop.agent import catching
 from ddtop.cli import interpreter
 
 GOOD, BAD, NOTE = "ok", "bad", "note"
@@ -25,9 +26,10 @@ Line = tuple[str, str, str]
 def examine() -> int:
     """Print every check; 1 if one that matters fails."""
     checks: list[Callable[[], Line]] = [
-        _python, _hook, _torch, _state, _runtime, _key, _page, _loopback, _processes, _dump_signal,
+        _python, _hook, _torch, _mpi, _state, _runtime, _key, _page, _loopback, _processes, _dump_signal,
         _ptrace, _py_spy, _journal, _gpu, _relays,
     ]  # fmt: skip
+    checks += [_exceptions] if catching.asked_for() else []
     lines = [check() for check in checks]
     for mark, what, text in lines:
         click.echo(f"{mark:<5}{what:<14}{text}")
@@ -50,6 +52,36 @@ def _torch() -> Line:
         return GOOD, "torch", version("torch")
     except PackageNotFoundError:
         return NOTE, "torch", "not in this Python; jobs of another Python need ddtop installed there"
+
+
+_ASKS_MPI = """
+import mpi4py
+mpi4py.rc.initialize = mpi4py.rc.finalize = False
+from mpi4py import MPI
+from ddtop.agent.mpi.patch import table_of
+table_of(MPI.Comm)["Barrier"]
+print(mpi4py.__version__, MPI.get_vendor()[0], ".".join(map(str, MPI.get_vendor()[1])), sep="|")
+"""
+"""Loads the MPI library without MPI_Init; in a process of its own, for a library that does not fit may end it."""
+
+
+def _mpi() -> Line:
+    from importlib.util import find_spec
+
+    if find_spec("mpi4py") is None:
+        return NOTE, "MPI", "mpi4py is not in this Python: pip install 'ddtop[mpi]', for jobs under MPI only"
+    environ = {name: value for name, value in os.environ.items() if name != "DDTOP"}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _ASKS_MPI], capture_output=True, text=True, timeout=20, env=environ, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return NOTE, "MPI", f"mpi4py could not be tried: {error}"
+    said = done.stdout.strip().split("|")
+    if done.returncode or len(said) != 3:
+        why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        return NOTE, "MPI", f"mpi4py finds no MPI library that it can use: {why[:120]}"
+    return GOOD, "MPI", f"mpi4py {said[0]} on {said[1]} {said[2]}: its calls can be watched"
 
 
 def _state() -> Line:
@@ -190,6 +222,13 @@ def _gpu() -> Line:
         "NVML",
         f"{count} {'GPU' if count == 1 else 'GPUs'}, driver {driver or 'unknown'}; who holds them: ddtop gpus",
     )
+
+
+def _exceptions() -> Line:
+    reason = catching.why_not()
+    if reason is not None:
+        return NOTE, "exceptions", f"{catching.VARIABLE} {reason}: what is caught is not seen"
+    return GOOD, "exceptions", f"{catching.VARIABLE}: what ranks catch again and again is looked at"
 
 
 def _relays() -> Line:

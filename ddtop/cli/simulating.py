@@ -30,7 +30,7 @@ from ddtop.wire.records import AnyRecord, Command, Reply
 if TYPE_CHECKING:
     from ddtop.ui.ways import Link
 
-NOTE = "simulated{slowly}: there are no such ranks; ddtop --sim made them up ({scenario}, seed {seed})"
+NOTE = "simulated{slowly}: ddtop --sim makes these ranks up ({scenario}, seed {seed})"
 NO_SIGNALS = "these ranks are simulated: there is no process to send a signal to"
 LARGEST = 12_000
 """Ranks of which every one can be made up and taken in once a second by one process; the time of larger jobs goes more slowly."""

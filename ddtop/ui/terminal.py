@@ -74,6 +74,7 @@ class TerminalApp(App[None]):
         Raises:
             SystemExit: 128 and the number of the signal that ended it, after the terminal has been given back.
         """
+        _two_keys()
         result: Any = super().run(*args, **kwargs)  # A picture comes this way.
         if self.ended_by is not None:
             raise SystemExit(128 + self.ended_by)
@@ -199,6 +200,14 @@ def _differ() -> tuple[Differ | None, str | None]:
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         return None, f"{type(error).__name__}: {error}"
     return (differ.Differ(), None) if reason is None else (None, reason)
+
+
+def _two_keys() -> None:
+    """Esc and a key at once are two keys, where that can be had."""
+    with contextlib.suppress(ImportError, AttributeError, TypeError, ValueError):
+        from ddtop.ui import escapes
+
+        escapes.install()
 
 
 def _queue(app: App[None]) -> queue.Queue[str | None] | None:

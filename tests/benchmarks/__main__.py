@@ -24,6 +24,18 @@ def _cost(options: argparse.Namespace) -> Iterator[Row]:
         yield from cost.measure((options.pairs + 1) // 2, options.seconds, (0, 2), options.in_turn)
 
 
+def _stall(options: argparse.Namespace) -> Iterator[Row]:
+    from tests.benchmarks import stall
+
+    yield from stall.measure(4 if options.quick else 20)
+
+
+def _others(options: argparse.Namespace) -> Iterator[Row]:
+    from tests.benchmarks import others
+
+    yield from others.measure(options.pairs, options.seconds)
+
+
 def _unset(options: argparse.Namespace) -> Iterator[Row]:
     from tests.benchmarks import startup
 
@@ -99,6 +111,7 @@ def _verdicts(options: argparse.Namespace) -> Iterator[Row]:
 
 PARTS: dict[str, tuple[str, bool, Part]] = {
     "cost": ("the agent's CPU a step", True, _cost),
+    "stall": ("how long the agent holds up a busy main thread", True, _stall),
     "unset": ("start-up with DDTOP unset", False, _unset),
     "start": ("the agent's start", False, _start),
     "memory": ("the agent's memory", True, _memory),
@@ -110,12 +123,13 @@ PARTS: dict[str, tuple[str, bool, Part]] = {
     "latency": ("from a fault to its name", True, _latency),
     "bytes": ("what a refresh sends to the terminal", False, _bytes),
     "mpi": ("the cost of a call of MPI", False, _mpi),
+    "others": ("what other tools cost on the same workload", True, _others),
     "verdicts": ("faults and healthy jobs: is the verdict right", True, _verdicts),
 }
 """Name -> (what it measures, whether it needs torch, the measurement)."""
 
-DEFAULT = [name for name in PARTS if name != "verdicts"]
-"""The verdicts take half an hour, so they run only when asked for."""
+DEFAULT = [name for name in PARTS if name not in ("others", "verdicts")]
+"""The verdicts take half an hour, and other tools have to be installed first: these run only when asked for."""
 
 
 def _has_torch() -> bool:

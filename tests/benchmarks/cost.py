@@ -30,6 +30,7 @@ class Run:
     core_percent: float
     late_p99_ms: float
     own_ms: float
+    agent_ms: float
     reported_ms: float
 
 
@@ -45,9 +46,10 @@ def _rows(kind: str, found: list[tuple[Run, Run]]) -> Iterator[Row]:
     cores = [on.core_percent - off.core_percent for off, on in found]
     offs, ons = [off for off, _ in found], [on for _, on in found]
     own, reported = _median(on.own_ms for on in ons), _median(on.reported_ms for on in ons)
+    alone = _median(on.agent_ms for on in ons)
     detail = (
         f"pairs {_list(steps)} ms; a step off {_list(one.cpu_ms for one in offs)}, on {_list(one.cpu_ms for one in ons)} ms\n"
-        f"of it ddtop's own threads by the kernel's account {own:.3f} ms; the agent says of its thread {reported:.3f} ms"
+        f"of it ddtop's own threads by the kernel's account {own:.3f} ms"
     )
     yield limited(f"agent, CPU a step{kind}", statistics.median(steps), STEP_BAR_MS, "ms", detail)
     yield limited(
@@ -56,6 +58,12 @@ def _rows(kind: str, found: list[tuple[Run, Run]]) -> Iterator[Row]:
         CORE_BAR_PERCENT,
         "%",
         f"pairs {_list(cores)} %",
+    )
+    said = f"pairs: says {_list(on.reported_ms for on in ons)}, used {_list(on.agent_ms for on in ons)} ms"
+    yield Row(
+        f"agent thread, CPU a step: what it says, what the kernel counts{kind}",
+        f"{reported:.3f}, {alone:.3f} ms",
+        detail=said,
     )
     late_off, late_on = _median(one.late_p99_ms for one in offs), _median(one.late_p99_ms for one in ons)
     yield Row(f"sleep, p99 lateness on - off{kind}", f"{late_on - late_off:+.3f} ms", detail=_late(offs, ons))
@@ -94,6 +102,7 @@ def _run(stage: Stage, watched: bool, seconds: float) -> Run:
         core_percent=statistics.mean(one["cpu_ms"] / one["wall_s"] / 10 for one in said),
         late_p99_ms=statistics.mean(one["late_p99_ms"] for one in said),
         own_ms=statistics.mean(one["own_ms"] / one["steps"] for one in said),
+        agent_ms=statistics.mean(one["agent_ms"] / one["steps"] for one in said),
         reported_ms=reported * a_step,
     )
 

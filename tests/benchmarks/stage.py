@@ -97,7 +97,7 @@ class Stage:
 
     def ranks(self, script: Path, world_size: int, watched: bool, *arguments: str) -> list[subprocess.Popen[bytes]]:
         """Start all ranks of the job, as a person would from plain shells."""
-        port = str(_free_port())
+        port = str(free_port())
         started = []
         for rank in range(world_size):
             environment = self.environment(
@@ -139,9 +139,9 @@ class Stage:
             try:
                 code = process.wait(max(0.1, until - time.monotonic()))
             except subprocess.TimeoutExpired:
-                raise StageError(f"not over after {seconds:.0f} s\n{self._tails()}") from None
+                raise StageError(f"not over after {seconds:.0f} s\n{self.tails()}") from None
             if code:
-                raise StageError(f"exit code {code}\n{self._tails()}")
+                raise StageError(f"exit code {code}\n{self.tails()}")
 
     def wait_for(self, what: str, ready: Any, seconds: float = APPEAR_S) -> Any:
         """Poll `ready` until it returns something true.
@@ -152,7 +152,7 @@ class Stage:
         until = time.monotonic() + seconds
         while not (found := ready()):
             if time.monotonic() > until or any(process.poll() for process in self.processes):
-                raise StageError(f"no {what}\n{self._tails()}")
+                raise StageError(f"no {what}\n{self.tails()}")
             time.sleep(0.05)
         return found
 
@@ -169,8 +169,9 @@ class Stage:
 
         return self.wait_for(f"job with {reporting} ranks: is ddtop installed in {sys.executable}?", ready)
 
-    def _tails(self) -> str:
-        texts = (path.read_text(errors="replace")[-400:] for path in sorted(self.home.glob("rank*.out")))
+    def tails(self) -> str:
+        """The last words of all that was started."""
+        texts = (path.read_text(errors="replace")[-400:] for path in sorted(self.home.glob("*.out")))
         return "\n".join(text for text in texts if text)
 
     # -- ending
@@ -230,7 +231,8 @@ def history(entry: registry.JobEntry, seconds: float) -> Iterator[tuple[frames.E
         link.close()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port on which nobody listens at this moment."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])

@@ -5,8 +5,10 @@ warm-up to the last step. Beside it stands what ddtop's own threads used, by the
 """
 
 import argparse
+import contextlib
 import json
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -29,13 +31,16 @@ class Numbers(Dataset):
 
 
 def own_threads_ns():
-    """CPU of ddtop's threads in this process: the agent's, and ZeroMQ's, which nobody else uses here."""
+    """CPU of ddtop's threads in this process: the agent's, and with ZeroMQ's, which nobody else uses here."""
     agent = {thread.native_id for thread in threading.enumerate() if thread.name == "ddtop"}
-    total = 0
+    alone, all_of_it = 0, 0
     for task in Path("/proc/self/task").iterdir():
-        if int(task.name) in agent or (task / "comm").read_text().startswith("ZMQ"):
-            total += int((task / "schedstat").read_text().split()[0])
-    return total
+        is_agent = int(task.name) in agent
+        if is_agent or (task / "comm").read_text().startswith("ZMQ"):
+            used = int((task / "schedstat").read_text().split()[0])
+            all_of_it += used
+            alone += used if is_agent else 0
+    return alone, all_of_it
 
 
 def memory():
@@ -53,9 +58,22 @@ def main():
     parser.add_argument("--warmup", type=int, default=50)
     parser.add_argument("--workers", type=int, default=None, help="take batches from a DataLoader")
     parser.add_argument("--sleeper", type=int, default=None, help="this rank falls asleep instead of a collective")
+    parser.add_argument(
+        "--traceml", action="store_true", help="with traceml-ai's instrumentation, as its documents say"
+    )
+    parser.add_argument("--gate", default=None, help="after the warm-up, wait until this file is there")
+    parser.add_argument("--said", default=None, help="a folder for the JSON lines, instead of stdout")
     options = parser.parse_args()
+    traced = contextlib.nullcontext
+    if options.traceml:
+        import traceml_ai
+
+        traceml_ai.init(mode="auto")
+        traced = traceml_ai.trace_step
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
+    if options.said:
+        sys.stdout = (Path(options.said) / f"rank{dist.get_rank()}.out").open("w")
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 16))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     flag, still = torch.zeros(4), torch.zeros(8, 16)
@@ -66,33 +84,41 @@ def main():
     for step in range(options.warmup + options.steps):
         if step == options.warmup:
             print(json.dumps({"ready": True}), flush=True)
-            began, cpu, own = time.monotonic(), time.process_time_ns(), own_threads_ns()
+            while options.gate and not Path(options.gate).exists():
+                time.sleep(0.05)
+            dist.barrier()
+            began, cpu, (agent, own) = time.monotonic(), time.process_time_ns(), own_threads_ns()
             late.clear()
         due = time.monotonic() + SLEEP_S
         time.sleep(SLEEP_S)
         late.append(time.monotonic() - due)
         batch = next(batches) if batches is not None else still
-        optimizer.zero_grad()
-        model(batch).sum().backward()
-        optimizer.step()
+        with traced(model):
+            optimizer.zero_grad()
+            model(batch).sum().backward()
+            optimizer.step()
         if options.sleeper == dist.get_rank() and step == 2 * options.warmup:
             print(json.dumps({"fault_unix_ns": time.time_ns()}), flush=True)
             time.sleep(1e6)
         dist.broadcast(flag, src=0)
         if options.steps > 1 << 20:
             late.clear()
-    cpu, own, wall = time.process_time_ns() - cpu, own_threads_ns() - own, time.monotonic() - began
+    cpu, wall = time.process_time_ns() - cpu, time.monotonic() - began
+    agent, own = (now - before for now, before in zip(own_threads_ns(), (agent, own), strict=True))
     late.sort()
     found = {
         "steps": options.steps,
         "wall_s": wall,
         "cpu_ms": cpu / 1e6,
         "own_ms": own / 1e6,
+        "agent_ms": agent / 1e6,
         "late_p99_ms": late[int(0.99 * len(late))] * 1e3,
         "began_unix_ns": time.time_ns() - int(wall * 1e9),
     }
     print(json.dumps(found | memory()), flush=True)
     dist.barrier()
+    if options.traceml:
+        return  # It waits for what it has not been told yet.
     # The interpreter's end and the destruction of groups belong to no step.
     os._exit(0)
 

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from ddtop import registry
+from ddtop.cli import main
 from ddtop.link.pipe import Pipe
 from ddtop.ui import ways
 from ddtop.ui.feed import UnreachableError, request
@@ -76,6 +77,21 @@ def attach(there, *words, **variables):
         timeout=60,
         check=False,
     )
+
+
+@pytest.fixture
+def attached(stand_in, monkeypatch, capfd):
+    """The same command, in this process: a start costs more than most of what is looked at."""
+
+    def attached(*words, **variables):
+        for name, value in {**stand_in.environment, **variables}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "argv", ["ddtop", "attach", *words])
+        with pytest.raises(SystemExit) as left:
+            main()
+        return subprocess.CompletedProcess(words, left.value.code, *capfd.readouterr())
+
+    return attached
 
 
 @pytest.fixture
@@ -219,17 +235,17 @@ def test_the_journal_of_a_job_that_is_over_can_be_gone_back_in(there, home, dash
     assert terminal.ended() == 0
 
 
-def test_a_job_that_left_only_its_last_state_is_shown_too(stand_in, home):
+def test_a_job_that_left_only_its_last_state_is_shown_too(attached, home):
     over(finished())
-    found = attach(stand_in, "--ssh", "there", "train-47")
+    found = attached("--ssh", "there", "train-47")
 
     assert (found.returncode, "all ranks finished" in found.stdout) == (0, True)
 
 
-def test_a_job_that_left_nothing_is_no_contact(stand_in, home):
+def test_a_job_that_left_nothing_is_no_contact(attached, home):
     _, last = over(finished())
     last.unlink()
-    found = attach(stand_in, "--ssh", "there", "train-47")
+    found = attached("--ssh", "there", "train-47")
 
     assert (found.returncode, found.stdout) == (3, "")
     assert found.stderr == "ddtop: the relay of train-47 is gone and left nothing on there\n"
@@ -245,10 +261,10 @@ def test_a_job_that_left_nothing_is_no_contact(stand_in, home):
     ],
     ids=["unknown", "ambiguous", "none-live", "shell"],
 )
-def test_a_job_that_cannot_be_meant_is_said_as_for_a_local_one(stand_in, home, words, code, said):
+def test_a_job_that_cannot_be_meant_is_said_as_for_a_local_one(attached, home, words, code, said):
     over(finished())
     over(finished(), "train-48")
-    found = attach(stand_in, "--ssh", "there", "--", *words)
+    found = attached("--ssh", "there", "--", *words)
 
     assert (found.returncode, found.stdout) == (code, "")
     assert all(text in found.stderr for text in said), found.stderr
@@ -283,8 +299,8 @@ def test_a_host_that_cannot_be_reached_is_said_in_the_words_of_ssh(there):
     ],
     ids=["not-found", "noise", "other", "exit", "old", "skew", "garbage", "escape"],
 )
-def test_whatever_answers_instead_of_a_bridge_is_said_in_one_sentence(stand_in, remote, said):
-    found = attach(stand_in, "--ssh", "there", "--remote", remote)
+def test_whatever_answers_instead_of_a_bridge_is_said_in_one_sentence(attached, remote, said):
+    found = attached("--ssh", "there", "--remote", remote)
 
     assert (found.returncode, found.stdout) == (3, "")
     assert said in found.stderr
@@ -318,16 +334,16 @@ def test_where_ddtop_is_not_on_the_path_a_login_shell_is_asked(stand_in, stage, 
         (["--hub", "there:99999"], "--hub takes HOST:PORT"),
     ],
 )
-def test_what_makes_no_sense_is_a_usage_error_and_starts_nothing(stand_in, words, said):
-    found = attach(stand_in, *words)
+def test_what_makes_no_sense_is_a_usage_error_and_starts_nothing(stand_in, attached, words, said):
+    found = attached(*words)
 
     assert (found.returncode, found.stdout) == (2, "")
     assert said in found.stderr
     assert stand_in.bridges == []
 
 
-def test_without_an_ssh_it_says_so(stand_in):
-    found = attach(stand_in, "--ssh", "there", DDTOP_SSH="/no/such/ssh -v")
+def test_without_an_ssh_it_says_so(attached):
+    found = attached("--ssh", "there", DDTOP_SSH="/no/such/ssh -v")
 
     assert (found.returncode, found.stdout) == (3, "")
     assert "cannot start /no/such/ssh: No such file or directory" in found.stderr

@@ -268,7 +268,7 @@ def test_doctor_says_a_line_for_every_check(home):
     done = ddtop("doctor")
 
     marks = {line.split()[1]: line.split()[0] for line in done.stdout.splitlines()}
-    assert {"ddtop", "torch", "key", "ports", "exits"} <= set(marks)
+    assert {"ddtop", "torch", "MPI", "key", "ports", "exits"} <= set(marks)
     assert marks["key"] == "ok"
     assert (done.returncode == 1) == ("bad" in marks.values())
 

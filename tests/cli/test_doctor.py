@@ -106,3 +106,31 @@ def test_a_journal_without_a_folder_is_bad(home, tmp_path, monkeypatch):
     monkeypatch.setenv("DDTOP_STATE", str(tmp_path / "file" / "state"))
 
     assert doctor._journal()[0] == "bad"
+
+
+@pytest.mark.parametrize(
+    ("script", "mark", "said"),
+    [
+        ("print('4.1.2|Open MPI|5.0.11')", "ok", "mpi4py 4.1.2 on Open MPI 5.0.11"),
+        ("raise SystemExit('cannot load MPI library')", "note", "cannot load MPI library"),
+        ("import os; os._exit(7)", "note", "exit code 7"),
+    ],
+)
+def test_the_mpi_library_is_loaded_by_a_process_of_its_own(monkeypatch, script, mark, said):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    monkeypatch.setattr(doctor, "_ASKS_MPI", script)
+
+    found = doctor._mpi()
+
+    assert found[:2] == (mark, "MPI")
+    assert said in found[2]
+
+
+def test_a_python_without_mpi4py_is_told_what_brings_it(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+    assert doctor._mpi() == (
+        "note",
+        "MPI",
+        "mpi4py is not in this Python: pip install 'ddtop[mpi]', for jobs under MPI only",
+    )

@@ -95,7 +95,7 @@ def test_without_a_terminal_it_prints_a_moment_with_its_verdict_and_ends() -> No
     first = done.stdout.splitlines()
     assert first[0].startswith("sim-64  63/64 ranks  8 hosts")
     assert "was killed by SIGKILL (out of memory)" in first[1]
-    assert "note: simulated: there are no such ranks" in done.stdout
+    assert "note: simulated: ddtop --sim makes these ranks up" in done.stdout
     assert "rank-killed, seed 3" in done.stdout
 
 
@@ -218,7 +218,7 @@ def test_on_a_terminal_it_is_the_dashboard_with_stacks_and_time_travel() -> None
     terminal = Terminal(PROGRAM.format(words=words), TERM="xterm-256color")
     try:
         terminal.until("8/8 moving")
-        lines = terminal.until("note: simulated: there are no such ranks")
+        lines = terminal.until("note: simulated: ddtop --sim makes these ranks up")
         assert lines[0].startswith("sim-8  8/8 ranks")
         terminal.press("D")
         terminal.until("8 ranks asked, 8 answered")

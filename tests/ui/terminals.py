@@ -202,8 +202,10 @@ def picture(
 
     async def draw() -> str:
         app = DdtopApp(source or live(*hang()), JOB)
-        app.session.interval_s = interval_s
         async with app.run_test(size=size) as pilot:
+            # Only said at the foot: an app that looks all the time is never at rest.
+            app.session.interval_s = interval_s
+            app.tick()
             await pilot.pause()
             for key in keys:
                 await pilot.press(key)

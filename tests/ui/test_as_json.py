@@ -12,8 +12,8 @@ from . import builders
 from .builders import NOW, SECOND
 
 RANK_KEYS = [
-    "rank", "host", "pid", "state", "phase", "place", "iteration", "step_ms", "collective", "wait_ratio",
-    "loader", "gpu", "nccl", "cpu_ratio", "rss_bytes", "report_age_s",
+    "rank", "host", "pid", "state", "phase", "place", "iteration", "step_ms", "collective", "calls",
+    "wait_ratio", "loader", "gpu", "nccl", "cpu_ratio", "rss_bytes", "report_age_s",
 ]  # fmt: skip
 
 
@@ -42,6 +42,7 @@ def test_a_blocked_rank_in_json():
             "age_s": 31.0,
             "state": "started",
         },
+        "calls": [],
         "wait_ratio": 0.94,
         "loader": {"depth": 8, "capacity": 8, "workers": 4, "wait_ratio": 0.01},
         "gpu": None,
@@ -57,7 +58,7 @@ def test_a_rank_that_was_never_seen_has_all_keys_too():
     rank = status_json(bare)["ranks"][0]
 
     assert list(rank) == RANK_KEYS
-    assert {key for key, value in rank.items() if value is not None} == {"rank", "state", "phase"}
+    assert {key for key, value in rank.items() if value is not None} == {"rank", "state", "phase", "calls"}
 
 
 def test_a_diagnosis_in_json():

@@ -88,7 +88,7 @@ steps = st.lists(
         st.tuples(st.just("resize"), st.booleans()),
     ),
     min_size=4,
-    max_size=14,
+    max_size=10,
 )
 
 
@@ -127,13 +127,13 @@ def settled(examples):
     return settings(max_examples=examples, deadline=None, phases=phases, suppress_health_check=list(HealthCheck))
 
 
-@settled(6)
+@settled(4)
 @given(script=steps)
 async def test_both_show_the_same_on_every_page(script):
     await play(script, (80, 24))
 
 
-@settled(3)
+@settled(2)
 @given(script=steps)
 async def test_both_show_the_same_on_a_large_terminal(script):
     await play(script, (200, 50))

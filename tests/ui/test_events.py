@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
+
 from ddtop.diagnosis.finding import Verdict
 from ddtop.model.facts import State
 from ddtop.ui.present.text import line_width, plain
 from ddtop.ui.present.timeline import CAME, CONTACT, ENDED, FINDING, STACKS, Timeline
 from ddtop.ui.recalling import recall
 from ddtop.ui.render.events import event_row, events_table, rows_of, story_lines
+from ddtop.ui.render.findings import finding_lines
 from ddtop.ui.session import Session
 from ddtop.ui.source import Look
 from ddtop.wire.records import Exit
@@ -64,6 +67,15 @@ def test_a_sentence_in_which_only_a_duration_grew_is_the_same_one():
     assert [words for _, words in entry.words] == ["rank 5 sleeps for 40 s", "rank 5 is gone"]
 
 
+def test_what_was_out_of_sight_while_the_relay_was_replaced_is_one_finding():
+    snapshot, verdict = stuck(20)
+    finding = verdict.findings[0]
+    again = replace(finding, since_unix_ns=finding.since_unix_ns + 300_000_000)
+    timeline = watched(stuck(0), well(10), (snapshot, Verdict("critical", (again,), "")))
+
+    assert [entry.over_unix_ns for entry in timeline.entries if entry.what == FINDING] == [None]
+
+
 def test_the_story_of_a_finding_tells_how_it_went_and_what_it_means():
     timeline = watched(stuck(0), stuck(5, "rank 5 is gone"), well(20))
     snapshot, _ = well(30)
@@ -77,6 +89,56 @@ def test_the_story_of_a_finding_tells_how_it_went_and_what_it_means():
     assert "  22:13:25  rank 5 is gone" in text
     assert "  22:13:40  over" in text
     assert "what it means" in text
+
+
+def coming(seconds, ranks, started_s=0.0):
+    """A look at which these ranks are there; their processes began `started_s` after the first look."""
+    snapshot = at(builders.healthy(), seconds)
+    began = NOW + int(started_s * SECOND)
+    there = [
+        replace(r, hello=msgspec.structs.replace(r.hello, started_unix_ns=began) if r.rank in ranks else None)
+        for r in snapshot.ranks
+    ]
+    snapshot = replace(snapshot, ranks=tuple(there), reporting=len(ranks))
+    return snapshot, builders.calm(snapshot)
+
+
+def came(timeline):
+    return [(entry.unix_ns - NOW, entry.text) for entry in timeline.entries if entry.what == CAME]
+
+
+def test_ranks_whose_first_words_come_one_after_the_other_came_together():
+    assert came(watched(coming(0, {0, 3}), coming(2, {0, 1, 3}, 1), coming(4, range(8), 1))) == [
+        (0, "ranks 0-7 of 8 came")
+    ]
+
+
+def test_a_rank_that_comes_much_later_has_its_own_entry():
+    looks = coming(0, range(7)), coming(60, range(8), 50)
+
+    assert came(watched(*looks)) == [(0, "ranks 0-6 of 8 came"), (50 * SECOND, "rank 7 of 8 came")]
+
+
+def test_that_a_rank_is_heard_late_does_not_mean_that_it_came_late():
+    assert came(watched(coming(0, {0, 1}, -900), coming(60, range(8), -900))) == [
+        (-900 * SECOND, "ranks 0-7 of 8 came")
+    ]
+
+
+def test_who_came_is_told_once_when_the_time_before_is_read():
+    timeline = watched(coming(100, range(8)))
+    timeline.absorb(watched(coming(0, {0, 1}), coming(50, range(8), 50)))
+
+    assert came(timeline) == [(0, "ranks 0,1 of 8 came"), (50 * SECOND, "ranks 2-7 of 8 came")]
+
+
+def test_who_asks_why_when_all_is_well_again_reads_what_was():
+    snapshot, verdict = well(20)
+    timeline = watched(stuck(0), (snapshot, verdict))
+    text = [plain(line) for line in finding_lines(snapshot, verdict, 90, timeline=timeline)]
+
+    assert text[text.index("what was wrong before") + 1].startswith("  22:12:49  rank 5 has been in the DataLoader")
+    assert "what was wrong before" not in [plain(line) for line in finding_lines(snapshot, verdict, 90)]
 
 
 def test_thousands_of_ranks_that_end_alike_are_one_entry():

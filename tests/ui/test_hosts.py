@@ -47,7 +47,7 @@ def rows(snapshot, width=130, relay=0.012, glyphs=UNICODE, at_fault=(13,)):
 
 
 def test_a_row_has_the_load_the_memory_and_what_ddtop_itself_costs():
-    assert rows(reported())[1].split() == (
+    assert rows(reported())[0].split() == (
         [
             "node001",
             "8-15",
@@ -69,7 +69,12 @@ def test_a_row_has_the_load_the_memory_and_what_ddtop_itself_costs():
 
 
 def test_a_host_of_which_no_relay_reports_still_has_its_ranks():
-    assert rows(reported())[0].split() == ["node000", "0-7", "■", "blocked", "-", "0.1", "-", "-", "-", "-", "-"]
+    assert rows(reported())[1].split() == ["node000", "0-7", "■", "blocked", "-", "0.1", "-", "-", "-", "-", "-"]
+
+
+def test_a_host_with_a_rank_at_fault_stands_first():
+    assert [host.name for host in facts(reported(24), (13,))[0]] == ["node001", "node000", "node002"]
+    assert [host.name for host in facts(reported(24))[0]] == ["node000", "node001", "node002"]
 
 
 def test_a_host_without_ranks_stands_last():
@@ -81,7 +86,7 @@ def test_a_host_without_ranks_stands_last():
 def test_a_report_that_is_old_says_so():
     found, codes = facts(replace(reported(), host_ages_s=(12.0,)), (13,))
 
-    assert (" 12s", "warning") in host_row(found[1], codes, None, hosts_table(100, 7))
+    assert (" 12s", "warning") in host_row(found[0], codes, None, hosts_table(100, 7))
 
 
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])

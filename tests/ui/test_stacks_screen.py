@@ -83,7 +83,7 @@ async def test_where_nobody_can_be_asked_the_reason_and_the_last_stacks_are_show
         assert screen_text(app)[2:5] == [
             "no stacks can be asked for: the job has ended",
             "",
-            "2 ranks asked, 2 answered (2 by agent) 22:12:20, 1 min ago",
+            "2 ranks asked, 2 answered (2 by agent) 22:12:20, 60 s ago",
         ]
 
 
@@ -93,7 +93,7 @@ async def test_the_last_dump_is_shown_without_asking():
         await pilot.press("4")
         await pilot.pause()
 
-        assert screen_text(app)[6] == "8 ranks asked, 8 answered (8 by agent) 22:12:20, 1 min ago"
+        assert screen_text(app)[6] == "8 ranks asked, 8 answered (8 by agent) 22:12:20, 60 s ago"
         assert source.asked == []
         await pilot.press("D")
         assert source.asked == [()]

@@ -282,5 +282,5 @@ def test_a_dump_that_nobody_asked_for_says_so():
     stacks = msgspec.structs.replace(dumps.stacks_of(0), automatic=True)
 
     assert plain(head_line(merge([stacks]), ", 2 min ago")) == (
-        "1 rank asked, 1 answered (1 by agent) 22:13:20, 2 min ago, by itself: something stood still"
+        "1 rank asked, 1 answered (1 by agent) 22:13:20, 2 min ago, by itself"
     )

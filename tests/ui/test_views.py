@@ -96,7 +96,7 @@ async def test_what_a_view_offers_to_ask_is_what_is_under_its_cursor():
             assert isinstance(app.screen, StacksScreen)
             await press(pilot, "escape")
 
-        assert source.asked == [(13,), tuple(range(64)), tuple(range(8))]
+        assert source.asked == [(13,), tuple(range(64)), tuple(range(8, 16))]
 
 
 async def test_the_maps_cursor_starts_on_the_culprit_and_moves_by_cells():

@@ -57,6 +57,14 @@ def test_a_rank_at_fault_says_where_it_is_and_what_it_waits_on():
     assert now_age_s(snapshot.rank(5), snapshot.time_unix_ns) == 31.0
 
 
+def test_a_line_of_a_function_that_is_never_left_is_as_old_as_the_last_progress():
+    rank = replace(HEALTHY, activity="other", place=EVAL, progress_unix_ns=NOW - 3 * SECOND)
+
+    assert now_text(rank).endswith("eval.py:31")
+    assert now_age_s(rank, NOW) == 3.0
+    assert now_age_s(replace(rank, progress_unix_ns=None), NOW) == 40.0
+
+
 def test_a_wait_of_which_only_the_number_is_known_is_a_collective():
     """Where the flight recorder is off the sequence numbers of the group are all there is."""
     rank = replace(IN_COLLECTIVE, collective=None, wait=Wait(1, "0", 99, NOW - 5 * SECOND, (0,)))

@@ -9,6 +9,7 @@ from typing import Any
 
 from ddtop.diagnosis.finding import Finding, Verdict
 from ddtop.model.facts import RankFacts, Snapshot
+from ddtop.wire.records import OpenCall
 
 STATUS_SCHEMA = "ddtop.status/1"
 DIAGNOSE_SCHEMA = "ddtop.diagnose/1"
@@ -79,9 +80,10 @@ def _rank(rank: RankFacts) -> Json:
         "iteration": rank.iteration,
         "step_ms": rank.step_ms,
         "collective": _collective(rank),
+        "calls": [_call(call) for call in rank.open_calls],
         "wait_ratio": rank.wait_ratio,
         "loader": _loader(rank),
-        "gpu": None,
+        "gpu": _gpu(rank),
         "nccl": rank.nccl,
         "cpu_ratio": rank.cpu_ratio,
         "rss_bytes": rank.rss_bytes,
@@ -111,6 +113,41 @@ def _collective(rank: RankFacts) -> Json | None:
         "seq": held.seq,
         "age_s": rank.collective_age_s,
         "state": held.state,
+    }
+
+
+def _call(call: OpenCall) -> Json:
+    """A send, receive or other call that has not returned. `within`: the Wait or Sendrecv of MPI that it is a part of."""
+    return {
+        "name": call.name,
+        "within": call.within,
+        "peer": call.peer,
+        "tag": call.tag,
+        "group": call.group,
+        "since_unix_ns": call.since_unix_ns,
+    }
+
+
+def _gpu(rank: RankFacts) -> Json | None:
+    own, cuda = rank.own, rank.cuda
+    if own is None:
+        return None
+    gpu = own.gpu
+    return {
+        "index": gpu.index,
+        "uuid": gpu.uuid,
+        "name": gpu.name,
+        "known_by": own.by,
+        "util_ratio": gpu.util_ratio,
+        "used_bytes": gpu.used_bytes,
+        "total_bytes": gpu.total_bytes,
+        "allocated_bytes": cuda.allocated_bytes if cuda is not None else None,
+        "reserved_bytes": cuda.reserved_bytes if cuda is not None else None,
+        "power_watts": gpu.power_watts,
+        "celsius": gpu.celsius,
+        "sm_mhz": gpu.sm_mhz,
+        "throttle": None if gpu.throttle is None else list(gpu.throttle),
+        "lost": gpu.lost,
     }
 
 

@@ -5,6 +5,7 @@ The sentence comes first and whole; evidence and notes fill what is left. Nothin
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from .text import Line, Span, clean, clip, clip_line, line_width, wrap, wrap_cla
 from .words import backend_of, hosts_of, starting
 
 MOST_LINES = 10
+_DURATION = re.compile(r"\d+ (?:s|min|h)\b(?: \d+ (?:s|min)\b)?")
 _SUMMARY_LINES, _EVIDENCE_LINES, _ADVICE_LINES = 5, 2, 3
 
 
@@ -222,11 +224,17 @@ def _with_hint(body: list[Line], hint: str, width: int, most: int) -> list[Line]
     if not body:
         return body
     gap = width - line_width(body[-1]) - len(hint)
-    if gap >= 2:
+    if gap >= 2 + _growth(body[-1]):
         return [*body[:-1], (*body[-1], (" " * gap, ""), (hint, "dim"))]
     if len(body) < most:
         return [*body, ((" " * max(width - len(hint), 0), ""), (hint, "dim"))]
     return body
+
+
+def _growth(line: Line) -> int:
+    """Columns by which its durations may still grow: the hint is not to move with them."""
+    found = _DURATION.findall("".join(text for text, _ in line))
+    return sum(max(len("59 min 59 s") - len(duration), 0) for duration in found)
 
 
 def _note_lines(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Line]:

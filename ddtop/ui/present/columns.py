@@ -45,7 +45,8 @@ COLUMNS = (
     Column("loader", "LOADER", 6, "loader", right=False, descending=False),
     Column("cpu", "CPU", 3, "cpu_ratio"),
     Column("rss", "RSS", 5, "rss_bytes"),
-    Column("gpu", "GPU", 3, "gpu"),
+    Column("gpu", "GPU", 4, "gpu"),
+    Column("vram", "VRAM", 5, "gpu_memory"),
     Column("nccl", "NCCL", 4, "nccl", right=False),
     Column("pid", "PID", 7, "pid", descending=False),
     Column("seen", "SEEN", 4, "report_age_s"),
@@ -54,9 +55,10 @@ COLUMNS = (
 
 ALWAYS = ("rank", "state", "now")
 _FIRST = ("age", "wait")
-_THEN = ("iteration", "seen", "step", "cpu", "loader")
-_WIDE = ("host", "phases", "rss", "gpu", "nccl", "pid")
-_GROWTH = (("now", 28), ("phases", 14), ("loader", 12), ("now", NOW_MOST))
+_THEN = ("iteration", "seen", "step", "gpu", "vram", "cpu", "loader")
+_WIDE = ("host", "phases", "rss", "nccl", "pid")
+_GROWTH = (("now", 28), ("phases", 14), ("gpu", 10), ("vram", 11), ("loader", 12), ("now", NOW_MOST))
+OF_GPUS = frozenset({"gpu", "vram", "nccl"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,11 @@ def layout(width: int, world_size: int = 0, host_width: int = 0, hidden: Collect
     return Layout(columns, tuple(widths[column.key] for column in columns))
 
 
+def absent(snapshot: Snapshot | None) -> frozenset[str]:
+    """The columns about which this job has nothing to say: those of GPUs where no host has any."""
+    return frozenset() if snapshot is not None and snapshot.devices else OF_GPUS
+
+
 def host_width(snapshot: Snapshot) -> int:
     """Columns of the longest host name."""
     return max((cell_width(clean(host)) for host in {rank.host for rank in snapshot.ranks} if host), default=0)
@@ -139,7 +146,7 @@ def cell_text(key: str, rank: RankFacts, context: CellContext, width: int) -> st
         return units.age(now_age_s(rank, context.time_unix_ns))
     if key == "phases":
         return phases(rank.activity_ratios, width) or units.NOT_MEASURED
-    return _loader(rank, context, width) if key == "loader" else units.NOT_MEASURED
+    return _DRAWN[key](rank, context, width) if key in _DRAWN else units.NOT_MEASURED
 
 
 _PLAIN: dict[str, Callable[[RankFacts], str]] = {
@@ -156,6 +163,28 @@ _PLAIN: dict[str, Callable[[RankFacts], str]] = {
 }
 
 
+def _gpu(rank: RankFacts, context: CellContext, width: int) -> str:
+    gpu = rank.own.gpu if rank.own is not None else None
+    if gpu is not None and gpu.lost:
+        return "lost"
+    if gpu is None or gpu.util_ratio is None or rank.gone:
+        return units.NOT_MEASURED
+    return _barred(units.percent(gpu.util_ratio), gpu.util_ratio, context, width)
+
+
+def _vram(rank: RankFacts, context: CellContext, width: int) -> str:
+    gpu = rank.own.gpu if rank.own is not None else None
+    if gpu is None or gpu.used_bytes is None or not gpu.total_bytes or rank.gone:
+        return units.NOT_MEASURED
+    return _barred(units.size(gpu.used_bytes), gpu.used_bytes / gpu.total_bytes, context, width)
+
+
+def _barred(text: str, ratio: float, context: CellContext, width: int) -> str:
+    """The number at the right, and before it a bar where one of four cells fits."""
+    room = width - 6
+    return f"{bar(ratio, room, context.glyphs)} {text:>5}" if room >= 4 else text
+
+
 def _loader(rank: RankFacts, context: CellContext, width: int) -> str:
     loader = rank.loader
     if loader is None or loader.depth is None:
@@ -169,3 +198,6 @@ def _loader(rank: RankFacts, context: CellContext, width: int) -> str:
     room = width - len(text) - 1
     ratio = loader.depth / loader.capacity
     return f"{bar(ratio, room, context.glyphs)} {text}" if room >= 5 else bar(ratio, width, context.glyphs)
+
+
+_DRAWN: dict[str, Callable[[RankFacts, CellContext, int], str]] = {"loader": _loader, "gpu": _gpu, "vram": _vram}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ddtop.model.devices import Device
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.wire.records import HostState
 
-from .classes import FINISHED, WELL, codes_at
+from .classes import AT_FAULT, FINISHED, WELL, codes_at
 from .grid import Host
 from .text import clean
 
@@ -17,7 +18,7 @@ from .text import clean
 class HostFacts:
     """One host. `state`: what its relay last reported, None for a host that only its ranks tell of; `age_s`: how old that is.
 
-    `worst`: the code (`present.classes`) of its worst rank. `rank_cores`: cores that its ranks use, None if not measured.
+    `devices`: its cards. `worst`: the code (`present.classes`) of its worst rank. `rank_cores`: cores that its ranks use, None if not measured.
     """
 
     name: str
@@ -26,6 +27,7 @@ class HostFacts:
     rank_cores: float | None
     state: HostState | None
     age_s: float | None
+    devices: tuple[Device, ...] = ()
 
     @property
     def calm(self) -> bool:
@@ -34,18 +36,27 @@ class HostFacts:
 
 
 def hosts_facts(snapshot: Snapshot, hosts: Sequence[Host], codes: bytes) -> tuple[HostFacts, ...]:
-    """All hosts in the order of their first rank; those without ranks last."""
+    """All hosts in the order of their first rank; those with a rank at fault stand first, those without ranks last."""
     ages = snapshot.host_ages_s
-    reports: dict[str, tuple[HostState, float | None]] = {}
+    reports: dict[str, tuple[HostState | None, float | None]] = {}
     for number, state in enumerate(snapshot.hosts):
         reports[clean(state.host)] = (state, ages[number] if number < len(ages) else None)
+    cards: dict[str, list[Device]] = {}
+    for device in snapshot.devices:
+        cards.setdefault(clean(device.host), []).append(device)
     found = []
+    nothing: tuple[HostState | None, float | None] = (None, None)
     for host in hosts:
-        report = reports.pop(host.name, (None, None))
+        seen, age_s = reports.pop(host.name, nothing)
         if host.ranks:
             worst = max(codes_at(codes, host.ranks), default=FINISHED)
-            found.append(HostFacts(host.name, host.ranks, worst, _cores(snapshot, host.ranks), *report))
-    found += [HostFacts(name, (), FINISHED, None, *report) for name, report in reports.items()]
+            own = tuple(cards.get(host.name, ()))
+            found.append(HostFacts(host.name, host.ranks, worst, _cores(snapshot, host.ranks), seen, age_s, own))
+    found.sort(key=lambda host: host.worst < AT_FAULT)
+    found += [
+        HostFacts(name, (), FINISHED, None, seen, age_s, tuple(cards.get(name, ())))
+        for name, (seen, age_s) in reports.items()
+    ]
     return tuple(found)
 
 

@@ -48,6 +48,8 @@ _KEYS: dict[str, SortKey] = {
     "loader": lambda rank: rank.loader.depth if rank.loader else None,
     "cpu": lambda rank: rank.cpu_ratio,
     "rss": lambda rank: rank.rss_bytes,
+    "gpu": lambda rank: rank.own.gpu.util_ratio if rank.own is not None else None,
+    "vram": lambda rank: rank.own.gpu.used_bytes if rank.own is not None else None,
     "nccl": lambda rank: rank.nccl,
     "pid": lambda rank: rank.pid,
     "seen": lambda rank: rank.report_age_s,

@@ -7,7 +7,7 @@ from ddtop.model.facts import RankFacts, Snapshot
 
 from . import units
 from .banner import banner_lines, severity_mark
-from .columns import CellContext, Layout, cell_text, host_width, layout
+from .columns import CellContext, Layout, absent, cell_text, host_width, layout
 from .glyphs import UNICODE, Glyphs
 from .order import by_verdict
 from .text import clean, fit, plain, ranks_text, wrap, wrap_clauses
@@ -15,7 +15,7 @@ from .text import clean, fit, plain, ranks_text, wrap, wrap_clauses
 
 def status_text(snapshot: Snapshot, verdict: Verdict, width: int, glyphs: Glyphs = UNICODE) -> str:
     """The main screen once, as plain lines of at most `width` columns; every rank, culprits first."""
-    shape = layout(width, snapshot.world_size, host_width(snapshot))
+    shape = layout(width, snapshot.world_size, host_width(snapshot), absent(snapshot))
     context = CellContext(snapshot.time_unix_ns, glyphs)
     lines = [plain(line) for line in banner_lines(snapshot, verdict, width, glyphs=glyphs)]
     lines.append(glyphs.rule * min(shape.total, width))

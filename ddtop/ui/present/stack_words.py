@@ -47,7 +47,9 @@ def who_text(one: StackClass, ranks: Sequence[int] | None = None) -> str:
 
 def threads_each(one: StackClass) -> str:
     """How many threads these are, where it is more than one a process."""
-    return f", {len(one.members)} threads" if len(one.members) > len(one.pids) else ""
+    # Of ranks on several hosts two may have the same pid.
+    processes = {(member.rank, member.pid) for member in one.members}
+    return f", {len(one.members)} threads" if len(one.members) > len(processes) else ""
 
 
 def path_steps(one: StackClass) -> list[Span]:

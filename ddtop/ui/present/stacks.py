@@ -67,7 +67,7 @@ def head_line(merged: Merged, age: str = "") -> Line:
     ways = ", ".join(f"{number} by {clean(method)}" for method, number in merged.methods)
     text = f"{asked}, {merged.answered} answered" + (f" ({ways})" if ways else "")
     when = "" if merged.last_unix_ns is None else f" {units.clock(merged.last_unix_ns)}"
-    asked_by = ", by itself: something stood still" if merged.automatic else ""
+    asked_by = ", by itself" if merged.automatic else ""
     return ((text, "title"), (f"{when}{age}{asked_by}", "dim"))
 
 

@@ -18,6 +18,10 @@ FINDING, CAME, ENDED, RAISED, RESTARTED, STACKS, CONTACT, JOB = (
 )
 WORDS_MOST = 24
 """Sentences kept of one finding: the first, and the newest."""
+SAME_NS = 2_000_000_000
+"""A relay that takes over says to a second when something began."""
+TOGETHER_NS = 10_000_000_000
+"""Ranks that come so soon one after the other have come together."""
 FOLD_FROM = 4
 """From more ranks on that end in the same way at the same look, one entry tells of all."""
 _DURATION = re.compile(r"\d+ (?:s|min|h|d)(?: \d+ (?:s|min|h))?\b")
@@ -58,9 +62,11 @@ class Timeline:
         self._most, self._fold = most, fold
         self._entries: dict[Hashable, Entry] = {}
         self._standing: dict[Hashable, Hashable] = {}
+        self._latest: dict[Hashable, Hashable] = {}
         self._seen: set[Hashable] = set()
         self._attempt: tuple[str, int] | None = None
         self._came_for: tuple[object, ...] = ()
+        self._last_came: tuple[str, int, tuple[int, ...]] = (CAME, 0, ())
         self._lost_unix_ns: int | None = None
         self._last: Snapshot | None = None
         self._sorted: tuple[Entry, ...] | None = None
@@ -111,6 +117,7 @@ class Timeline:
             self.__dict__.update(earlier.__dict__)
             return
         begin = self.began_unix_ns
+        self._absorb_came(earlier, begin)
         for key, entry in earlier._entries.items():
             known = self._entries.get(key)
             if known is None and (identity := entry.finding and entry.finding.identity) is not None:
@@ -123,6 +130,14 @@ class Timeline:
                 for at, text in known.words:
                     words = _with_words(words, max(at, begin), text)
                 self._put(replace(known, unix_ns=entry.unix_ns, words=words))
+
+    def _absorb_came(self, earlier: Timeline, begin: int) -> None:
+        """Of the ranks that were there at the first look it is known now when they came."""
+        told = {rank for entry in earlier._entries.values() if entry.what == CAME for rank in entry.ranks}
+        for key, entry in list(self._entries.items()):
+            if entry.what == CAME and entry.unix_ns <= begin and told.issuperset(entry.ranks):
+                del self._entries[key]
+                self._sorted = None
 
     def _add(self, entry: Entry) -> None:
         if entry.key in self._entries:
@@ -150,14 +165,14 @@ class Timeline:
         for identity, finding in shown.items():
             known = self._entries.get(self._standing.get(identity))
             if known is None:
-                key = (FINDING, identity, finding.since_unix_ns)
-                self._standing[identity] = key
-                words = ((finding.since_unix_ns, clean(finding.summary)),)
-                again = self._entries.get(key)
+                again = self._again(identity, finding.since_unix_ns)
+                key = again.key if again is not None else (FINDING, identity, finding.since_unix_ns)
+                self._standing[identity] = self._latest[identity] = key
                 if again is not None:
                     # The same fact, which was out of sight for a while.
                     self._put(replace(again, finding=finding, over_unix_ns=None, closed=False))
                     continue
+                words = ((finding.since_unix_ns, clean(finding.summary)),)
                 self._add(Entry(key, finding.since_unix_ns, FINDING, words, finding.ranks, finding))
             elif known.finding != finding:
                 self._put(replace(known, finding=finding, words=_with_words(known.words, now, finding.summary)))
@@ -166,6 +181,11 @@ class Timeline:
             if entry is not None:
                 # The end of the job is the end of all that stood.
                 self._put(replace(entry, over_unix_ns=now, closed=snapshot.ended is not None))
+
+    def _again(self, identity: Hashable, since_unix_ns: int) -> Entry | None:
+        """The entry that a finding had before, if it is of the same fact."""
+        entry = self._entries.get(self._latest.get(identity))
+        return entry if entry is not None and abs(entry.unix_ns - since_unix_ns) <= SAME_NS else None
 
     def _ranks(self, snapshot: Snapshot) -> None:
         self._came(snapshot)
@@ -206,11 +226,25 @@ class Timeline:
         ]
         if came:
             ranks = tuple(rank for rank, _ in came)
-            # Of the first look the start of the process counts; later nobody came before the look that did not have him.
             started = max(started for _, started in came) or snapshot.time_unix_ns
-            at = started if self._last is None else max(started, self._last.time_unix_ns)
-            text = f"{rank_words(ranks, 6)} of {snapshot.world_size:,} came"
-            self._add(Entry((CAME, snapshot.attempt, ranks), at, CAME, ((at, text),), ranks))
+            # Who was there before anybody looked came with his process; later nobody came before the look without him.
+            last = self._last
+            there = last is None or (last.attempt == snapshot.attempt and started <= (self.began_unix_ns or 0))
+            at = started if last is None or there else max(started, last.time_unix_ns)
+            self._put_came(snapshot, at, ranks)
+
+    def _put_came(self, snapshot: Snapshot, at: int, ranks: tuple[int, ...]) -> None:
+        key = self._last_came
+        before = self._entries.get(key)
+        joins = before is not None and at - before.unix_ns <= TOGETHER_NS and not set(before.ranks) & set(ranks)
+        if before is not None and joins and key[1] == snapshot.attempt:
+            at, ranks = before.unix_ns, tuple(sorted((*before.ranks, *ranks)))
+            del self._entries[key]
+        else:
+            key = (CAME, snapshot.attempt, ranks)
+        self._last_came = key
+        text = f"{rank_words(ranks, 6)} of {snapshot.world_size:,} came"
+        self._add(Entry(key, at, CAME, ((at, text),), ranks))
 
     def _ended(self, how: str, ranks: list[RankFacts]) -> None:
         if self._fold and len(ranks) > FOLD_FROM:

@@ -27,9 +27,10 @@ def age(seconds: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """For sentences, two units at most: `31 s`, `2 min`, `29 min 29 s`, `3 h 5 min`."""
+    """For sentences, two units at most: `31 s`, `118 s`, `2 min`, `29 min 29 s`, `3 h 5 min`."""
     whole = max(int(seconds), 0)
-    if whole < 60:
+    # As in the sentences of findings: one stand, one number.
+    if whole < 120:
         return f"{whole} s"
     if whole < 3600:
         return f"{whole // 60} min" + (f" {whole % 60} s" if whole % 60 else "")

@@ -139,7 +139,9 @@ def _working(rank: RankFacts) -> Doing:
     if rank.activity in _BUSY and not _told_by_place(rank):
         return Doing(rank.activity or "", rank.progress_unix_ns)
     if rank.place is not None:
-        return Doing(place_now(rank.place), rank.place.since_unix_ns)
+        # A loop at the top of a script never leaves its function: what has ended since counts.
+        known = [at for at in (rank.place.since_unix_ns, rank.progress_unix_ns) if at is not None]
+        return Doing(place_now(rank.place), max(known, default=None))
     if rank.activity is not None and rank.activity != "other":
         return Doing(_ACTIVITIES.get(rank.activity, clean(rank.activity)), rank.progress_unix_ns)
     return Doing(clean(rank.phase))

@@ -26,6 +26,7 @@ from ddtop.ui.present.words import (
 )
 from ddtop.wire.records import Collective
 
+from .card import gpu_lines
 from .page import LABEL, Page
 from .spent import time_lines
 
@@ -55,6 +56,7 @@ def detail_lines(
     _collectives(page, snapshot, rank)
     _groups(page, snapshot, rank)
     _loader(page, snapshot, rank)
+    gpu_lines(page, snapshot, rank)
     _process(page, snapshot, rank)
     _exception(page, snapshot, rank)
     _stacks(page, snapshot, rank)

@@ -14,6 +14,8 @@ from ddtop.ui.present.words import group_label, op_text
 
 from .page import Page
 
+BEFORE_MOST = 5
+
 
 def finding_lines(
     snapshot: Snapshot,
@@ -25,11 +27,12 @@ def finding_lines(
 ) -> list[Line]:
     """The findings, worst first: each with its sentence, the opened one with ranks, evidence, advice and what it means.
 
-    Where nothing is found: what was seen.
+    Where nothing is found: what was seen, and what was wrong before.
     """
     page = Page(width, glyphs)
     if not verdict.findings:
         page.text(clean(verdict.calm))
+        _before(page, snapshot, timeline)
     opened = min(max(opened, 0), max(len(verdict.findings) - 1, 0))
     if len(verdict.findings) > 1:
         for number, finding in enumerate(verdict.findings):
@@ -44,6 +47,18 @@ def finding_lines(
         for note in snapshot.notes:
             page.text(clean(note), "dim", f"  {glyphs.bullet} ")
     return page.lines
+
+
+def _before(page: Page, snapshot: Snapshot, timeline: Timeline | None) -> None:
+    """Who comes after the fact finds it here."""
+    entries = timeline.entries if timeline is not None else ()
+    found = [entry for entry in entries if entry.finding is not None and entry.unix_ns <= snapshot.time_unix_ns]
+    if not found:
+        return
+    page.heading("what was wrong before")
+    for entry in reversed(found[-BEFORE_MOST:]):
+        page.text(entry.text, "", f"  {units.clock(entry.unix_ns)}  ")
+    page.text("the story of each: view 6, events, and Enter", "dim", "  ")
 
 
 def _choice(page: Page, finding: Finding, number: int, opened: bool) -> None:

@@ -52,7 +52,7 @@ _TOPICS: dict[str, tuple[str, Items]] = {
         (),
     ),
     actions.HOSTS: (
-        "One row a host, as its relay reports it once a second. Enter shows its ranks only.",
+        "One row a host, as its relay reports it once a second; hosts with a rank at fault come first. Enter shows its ranks only.",
         (
             ("WORST RANK", "the state of its rank that most wants attention, and which that is"),
             ("CPU", "use of all its cores, by anybody (check: top)"),

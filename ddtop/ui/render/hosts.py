@@ -11,6 +11,8 @@ from ddtop.ui.present.table import Field, Table, table_for
 from ddtop.ui.present.text import Line, Span, cell_width, ranks_text
 from ddtop.wire.records import HostState
 
+SILENT_MS = 10_000
+"""The relay asks the driver once a second."""
 OLD_S = 5.0
 """A relay reports once a second."""
 FIELDS = (
@@ -27,10 +29,13 @@ FIELDS = (
 )
 
 
-def hosts_table(width: int, name_width: int = 0) -> Table:
-    """The columns of the hosts for that width; `name_width`: of the longest name."""
+GPUS = Field("gpus", "GPUS", 17, grows=1, most=20, rank=1)
+
+
+def hosts_table(width: int, name_width: int = 0, gpus: bool = False) -> Table:
+    """The columns of the hosts for that width; `name_width`: of the longest name, `gpus`: some host has any."""
     first = Field("host", "HOST", min(max(name_width, 4), 16))
-    return table_for((first, *FIELDS[1:]), width)
+    return table_for((first, *FIELDS[1:5], *([GPUS] if gpus else []), *FIELDS[5:]), width)
 
 
 def host_row(
@@ -42,6 +47,7 @@ def host_row(
         "host": (host.name, "bold" if host.worst > WELL else ""),
         "ranks": (ranks_text(host.ranks, 2) or "-", ""),
         "state": _worst(host, codes, glyphs),
+        "gpus": _gpus(host),
         "load": ("-" if host.rank_cores is None else f"{host.rank_cores:.1f}", ""),
         "seen": (units.age(host.age_s), "warning" if late else "dim"),
         **_reported(host.state, relay_cpu_ratio, table, glyphs),
@@ -49,16 +55,35 @@ def host_row(
     return table.line(cells, glyphs.ellipsis)
 
 
+def _gpus(host: HostFacts) -> Span:
+    """`8  97%  312G/640G`: how many, how busy on average, their memory; how long the driver has been silent."""
+    watch = host.state.gpu_watch if host.state is not None else None
+    if watch is not None and watch.why is not None:
+        return "driver fails", "warning"
+    if watch is not None and (watch.age_ms or 0) > SILENT_MS:
+        return f"driver silent {units.age((watch.age_ms or 0) / 1000)}", "critical"
+    cards = [one.gpu for one in host.devices if one.gpu.parent is None]
+    if not cards:
+        return units.NOT_MEASURED, "dim"
+    busy = [gpu.util_ratio for gpu in cards if gpu.util_ratio is not None]
+    used = [gpu.used_bytes for gpu in cards if gpu.used_bytes is not None]
+    share = units.percent(sum(busy) / len(busy)) if busy else units.NOT_MEASURED
+    memory = f"{units.size(sum(used))}/{units.size(sum(gpu.total_bytes or 0 for gpu in cards))}" if used else ""
+    lost = any(gpu.lost for gpu in cards)
+    return f"{len(cards)} {share:>4} {memory}" if not lost else f"{len(cards)}, one is lost", "critical" if lost else ""
+
+
 def _reported(state: HostState | None, relay_cpu_ratio: float | None, table: Table, glyphs: Glyphs) -> dict[str, Span]:
     if state is None:
         return dict.fromkeys(("cpu", "memory", "shm", "relay", "lost"), (units.NOT_MEASURED, "dim"))
     share = "-" if relay_cpu_ratio is None else f"{relay_cpu_ratio * 100:.1f}%"
+    relay = f"{share} {units.size(state.relay_rss_bytes)}" if state.relay_rss_bytes else share
     lost = state.dropped + state.garbled
     return {
         "cpu": (units.percent(state.cpu_ratio), ""),
         "memory": _bar(state.memory_available_bytes, state.memory_total_bytes, table.width("memory"), glyphs),
         "shm": _bar(state.shm_free_bytes, state.shm_total_bytes, table.width("shm"), glyphs),
-        "relay": (f"{share} {units.size(state.relay_rss_bytes or None)}", "dim"),
+        "relay": (relay, "dim"),
         "lost": (units.narrow_count(lost, 4), "warning" if lost else "dim"),
     }
 

@@ -18,7 +18,8 @@ OLD_S = 3.0
 """A report older than this is six missed ones at the agent's 2 Hz; what it said is shown as old."""
 
 _TOLD_BY_STATE = frozenset({"state", "now", "age"})
-_QUIET = frozenset({"host", "phases", "pid", "seen", "gpu", "nccl"})
+_QUIET = frozenset({"host", "phases", "pid", "seen", "nccl"})
+_BARS = frozenset({"loader", "gpu", "vram"})
 _NEVER_OLD = frozenset({"rank", "state"})
 
 
@@ -40,8 +41,8 @@ def row_line(rank: RankFacts, shape: Layout, context: CellContext, tagged: bool,
 def _style(key: str, text: str, state: str, old: bool, late: bool) -> str:
     if text == NOT_MEASURED:
         return "dim"
-    if key == "loader":
-        return "bar"
+    if key in _BARS:
+        return "critical" if text == "lost" else "bar"
     if key in _TOLD_BY_STATE and (key == "state" or state != "dim"):
         return state
     if old and key not in _NEVER_OLD:

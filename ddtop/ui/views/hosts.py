@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from ddtop.model.facts import Snapshot
 from ddtop.ui import actions
+from ddtop.ui.present.cards import card_line
 from ddtop.ui.present.hosts import HostFacts, hosts_facts
 from ddtop.ui.present.text import Line, cell_width
 from ddtop.ui.render.hosts import host_row, hosts_table
@@ -20,10 +21,12 @@ from .view import Coded
 SECOND_NS = 1_000_000_000
 SPAN_NS = 10 * SECOND_NS
 """Over so long the share of a relay's CPU is taken."""
+HOSTS_WITH_CARDS = 16
+"""Of more hosts the list would be one of cards."""
 
 
 class HostsView(ListingView):
-    """The hosts in the order of their ranks."""
+    """The hosts in the order of their ranks, those with a rank at fault first."""
 
     topic: ClassVar[str] = actions.HOSTS
 
@@ -42,13 +45,23 @@ class HostsView(ListingView):
             self._found = hosts_facts(snapshot, self.coded.hosts, self.coded.codes)
             self._note_relays(snapshot)
         found, codes, glyphs = self._found, self.coded.codes, self.session.paint.glyphs
-        table = hosts_table(self.list.size.width, max((cell_width(host.name) for host in found), default=0))
+        width, gpus = self.list.size.width, bool(snapshot.devices)
+        table = hosts_table(width, max((cell_width(host.name) for host in found), default=0), gpus)
         self.titles.show([table.titles()])
+        rows = self._rows()
 
         def row(index: int) -> Line:
-            return host_row(found[index], codes, self._relay_cpu(found[index]), table, glyphs)
+            host, card = rows[index]
+            if card is not None:
+                return card_line(host.devices[card], width, glyphs)
+            return host_row(host, codes, self._relay_cpu(host), table, glyphs)
 
-        self.list.show([host.name for host in found], row)
+        self.list.show([host.name if card is None else (host.name, card) for host, card in rows], row)
+
+    def _rows(self) -> list[tuple[HostFacts, int | None]]:
+        """Hosts, and below each its cards; of many hosts the hosts alone."""
+        cards = len(self._found) <= HOSTS_WITH_CARDS
+        return [(host, card) for host in self._found for card in (None, *(range(len(host.devices)) if cards else ()))]
 
     def _due(self, snapshot: Snapshot) -> bool:
         """Relays report once a second: more often there is nothing new to find."""
@@ -87,11 +100,16 @@ class HostsView(ListingView):
 
     def picked(self) -> tuple[int, ...]:
         """The ranks of the host under the cursor."""
-        return next((host.ranks for host in self.coded.hosts if host.name == self.list.cursor_key), ())
+        key = self.list.cursor_key
+        if isinstance(key, tuple):
+            host = next((host for host in self._found if host.name == key[0]), None)
+            return host.devices[key[1]].ranks if host is not None and key[1] < len(host.devices) else ()
+        return next((host.ranks for host in self.coded.hosts if host.name == key), ())
 
     def on_pick_list_opened(self, message: PickList.Opened) -> None:
         """The ranks of a host are wanted."""
         message.stop()
-        host = next((host for host in self.coded.hosts if host.name == message.key), None)
+        name = message.key[0] if isinstance(message.key, tuple) else message.key
+        host = next((host for host in self.coded.hosts if host.name == name), None)
         if host is not None:
             self.post_message(self.Opened(host=host))

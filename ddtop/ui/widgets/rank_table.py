@@ -19,7 +19,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from ddtop.model.facts import Snapshot
-from ddtop.ui.present.columns import CellContext, Column, Layout, host_width, layout
+from ddtop.ui.present.columns import CellContext, Column, Layout, absent, host_width, layout
 from ddtop.ui.present.text import Line
 from ddtop.ui.render.rows import alarming, row_line, row_strip, title_line
 from ddtop.ui.render.strips import strip_of
@@ -88,7 +88,7 @@ class RankTable(ScrollView, can_focus=True):
     def shape(self) -> Layout:
         """The columns that there is room for."""
         world = self._snapshot.world_size if self._snapshot else 0
-        return layout(self.size.width, world, self._hosts[1], self.hidden)
+        return layout(self.size.width, world, self._hosts[1], self.hidden | absent(self._snapshot))
 
     @property
     def visible_range(self) -> tuple[int, int, int]:

@@ -44,7 +44,7 @@ class Identity(torch.autograd.Function):
 
 class Rows(Dataset):
     def __init__(self, rank, size, late=None):
-        self.rank, self.size, self.late = rank, size, late
+        self.rank, self.size, self.late, self.files = rank, size, late, [f"{rank}/{number}" for number in range(size)]
 
     def __len__(self):
         return self.size
@@ -245,10 +245,10 @@ def checks_often():
 def stumbles():
     """One step of four seconds."""
     loop = Loop()
-    loop.runs(200)
+    loop.runs(150)
     if loop.rank == 1:
-        time.sleep(3.0)
-    loop.runs(300)
+        time.sleep(4.0)
+    loop.runs(200)
 
 
 def writes_now_and_then():

@@ -1,0 +1,62 @@
+"""A rank whose main thread computes all the time, with the agent at work and held in turn, block by block. Prints JSON lines.
+
+The agent is held by the lock that each of its ticks takes: its thread then sleeps, as if it were not there.
+"""
+
+import argparse
+import json
+import time
+
+import torch
+import torch.distributed as dist
+
+from ddtop.agent import runtime
+
+BLOCK, SETTLE = 50, 5
+"""Steps in a block, and after each turn those that are not counted."""
+LOOPS = 500_000
+
+
+def step(model, optimizer, batch):
+    """Some twenty milliseconds of Python, and a training step."""
+    total = 0
+    for number in range(LOOPS):
+        total += number
+    optimizer.zero_grad()
+    model(batch).sum().backward()
+    optimizer.step()
+
+
+def main():
+    """Blocks of steps; of each its step times in ms and whether the agent was held."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--blocks", type=int, default=20)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    batch = torch.zeros(32, 64)
+    for _ in range(BLOCK):
+        step(model, optimizer, batch)
+    agent = runtime.current()
+    print(json.dumps({"agent": agent is not None}), flush=True)
+    for number in range(options.blocks):
+        # On and off change places from pair to pair: what drifts meets both alike.
+        held = number % 4 in (1, 2)
+        if held and agent is not None:
+            agent._tick.acquire()
+        try:
+            times = []
+            for _ in range(SETTLE + BLOCK):
+                began = time.perf_counter_ns()
+                step(model, optimizer, batch)
+                times.append((time.perf_counter_ns() - began) / 1e6)
+        finally:
+            if held and agent is not None:
+                agent._tick.release()
+        print(json.dumps({"held": held, "ms": times[SETTLE:]}), flush=True)
+    dist.destroy_process_group()
+
+
+main()

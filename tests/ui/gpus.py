@@ -1,0 +1,65 @@
+"""Jobs on GPUs to look at."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ddtop.model.devices import TORCH, Own, devices_of
+from ddtop.model.facts import Snapshot
+from ddtop.wire.gpu import CudaState, Gpu, GpuProcess, GpuWatch, Xid
+from ddtop.wire.records import GroupProgress, HostState
+
+from . import builders
+from .builders import NOW, SECOND
+
+GIB = 1 << 30
+STRANGER = GpuProcess(3310, 31 * GIB, user="bob", command="python sample.py")
+
+
+def card(index: int, rank: int, **more: object) -> Gpu:
+    """One card at work with a rank on it."""
+    given: dict[str, object] = {
+        "util_ratio": 0.97 - index % 3 * 0.01, "used_bytes": (41 + index) * GIB, "total_bytes": 80 * GIB,
+        "name": "NVIDIA H100 80GB HBM3", "processes": (GpuProcess(4800 + rank, (41 + index) * GIB, rank=rank),),
+        "sm_mhz": 1755, "sm_max_mhz": 1980, "power_watts": 612.0, "power_cap_watts": 700.0, "celsius": 61 + index,
+        "throttle": (), "pcie_generation": 5, "pcie_generation_max": 5, "pcie_width": 16, "pcie_width_max": 16,
+        "nvlinks": 18, "nvlinks_total": 18, "ecc_uncorrected": 0,
+    }  # fmt: skip
+    return Gpu(index, f"GPU-{rank:08x}", **(given | more))  # type: ignore[arg-type]
+
+
+def on_gpus(world_size: int = 8, changes: dict[int, dict[str, object]] | None = None) -> Snapshot:
+    """A job that is well, a card a rank, eight a host; `changes`: of the cards, by rank."""
+    snapshot = builders.healthy(world_size)
+    hosts, devices, ranks = [], [], []
+    for number, known in enumerate(snapshot.hosts):
+        mine = [rank for rank in snapshot.ranks if rank.rank // 8 == number]
+        gpus = tuple(card(rank.rank % 8, rank.rank, **(changes or {}).get(rank.rank, {})) for rank in mine)
+        watch = GpuWatch(400, "580.65.06", cost_ns=3_000_000)
+        host = HostState(
+            known.host, 64, 0.4, 512 * GIB, 300 * GIB, 256 * GIB, 200 * GIB, gpus=gpus, gpu_watch=watch,
+            relay_rss_bytes=30 << 20,
+        )  # fmt: skip
+        owns = {rank.rank: Own(gpu, TORCH) for rank, gpu in zip(mine, gpus, strict=True)}
+        hosts.append(host)
+        devices += devices_of(host, owns)
+        for rank in mine:
+            assert rank.hello is not None
+            cuda = CudaState(rank.rank % 8, None, None, 80 * GIB, 36 * GIB, 39 * GIB, 38 * GIB, 0, 0, "2.27.5")
+            hello = builders.hello(rank.rank, world_size)
+            hello = type(hello)(
+                **{name: getattr(hello, name) for name in hello.__struct_fields__} | {"backend": "nccl"}
+            )
+            groups = (GroupProgress("0", 74_892, 74_891, last_op="all_reduce"),)
+            ranks.append(replace(rank, own=owns[rank.rank], cuda=cuda, hello=hello, groups=groups))
+    return replace(
+        snapshot, ranks=tuple(ranks), hosts=tuple(hosts), devices=tuple(devices), host_ages_s=(0.4,) * len(hosts)
+    )
+
+
+TROUBLE: dict[int, dict[str, object]] = {
+    1: {"throttle": ("hw_thermal",), "sm_mhz": 1005, "celsius": 91},
+    3: {"processes": (GpuProcess(4803, 41 * GIB, rank=3), STRANGER), "used_bytes": 76 * GIB},
+    5: {"lost": True, "xids": (Xid(79, NOW - 8 * SECOND),), "util_ratio": None},
+    6: {"xids": (Xid(94, NOW - 9 * SECOND),), "ecc_uncorrected": 2, "nvlinks": 17, "pcie_width": 8},
+}
