@@ -136,6 +136,13 @@ NOT_HERE: Mapping[str, str] = {
     "disk-full": "it takes a disk that is nearly full",
     "wrong-backend": "its ranks end at once, and `rank-crashed` is what stands then",
     "io-stall": "it takes a disk or a file server that does not answer",
+    "gpu-unavailable": "it takes a GPU that somebody else holds",
+    "gpu-busy": "it takes a GPU that somebody else uses",
+    "gpu-shared": "it takes a GPU",
+    "gpu-memory-low": "it takes a GPU",
+    "gpu-throttled": "it takes a GPU that is too hot, or out of power",
+    "gpu-error": "it takes a GPU that fails",
+    "exception-swallowed": "it is looked for only where DDTOP_EXCEPTIONS=1 asks for it, on Python 3.12 and later",
     "cancelled": "it is what Ctrl-C in the terminal of a job of yours is read as",
 }
 """Kinds of finding that a demo on the CPU of one host cannot make, and why."""

@@ -35,6 +35,8 @@ WAVERS_S = STEP_NS / 1e9
 """Something has been found that does not stand yet: the second opinion is wanted as soon as it counts."""
 BEHIND_S = 1.0
 """A look waits so long for the frames that have come in: of half of them it would say that ranks are silent."""
+LATE_S = 2.0
+"""Facts that are older than the longest pause between two looks are said to be."""
 MANY_PER_S, NAP_S = 400.0, 0.03
 """From so many frames a second on they are taken in in heaps: to wake up for each of them would cost more than it does."""
 SWITCH_S = 0.0005
@@ -88,7 +90,8 @@ class Engine:
         self.failure: BaseException | None = None
         self._on_news = on_news
         self._tape = Tape()
-        self._queue: deque[tuple[Follower, bytes]] = deque()
+        self._queue: deque[tuple[Follower, bytes, float]] = deque()
+        self._late_s = 0.0
         self._put_bytes = self._taken_bytes = 0
         self._wake = threading.Event()
         self._stop = False
@@ -131,7 +134,7 @@ class Engine:
             self.dropped += 1
             return
         self._put_bytes += len(data)
-        self._queue.append((follower, data))
+        self._queue.append((follower, data, time.monotonic()))
         if not self._wake.is_set():
             self._wake.set()
 
@@ -172,7 +175,7 @@ class Engine:
         until = self._heard + LOOK_LEAST_S
         taken = 0
         while self._queue and not self._stop:
-            follower, data = self._queue.popleft()
+            follower, data, came = self._queue.popleft()
             self._taken_bytes += len(data)
             envelope = follower.take(data)
             if envelope is not None:
@@ -182,6 +185,7 @@ class Engine:
                 self._wake.set()
                 break
         self._taken += taken
+        self._late_s = time.monotonic() - came if self._queue else 0.0
         if follower.live and follower is not self._current:
             self._current, self._due = follower, 0.0
             self._on_news()
@@ -204,11 +208,10 @@ class Engine:
         follower = self._current
         assert follower is not None
         began, worked = time.monotonic(), time.thread_time()
-        snapshot, verdict = follower.look()
+        # What still waits would make its ranks look silent: the look is of the moment that has been taken in.
+        snapshot, verdict = follower.look(follower.now_unix_ns() - int(self._late_s * 1e9))
         self._tape.notice(follower.judge.found)
-        if self.dropped:
-            note = f"{self.dropped:,} records came faster than they could be taken in and were dropped"
-            snapshot = replace(snapshot, notes=(note, *snapshot.notes))
+        snapshot = replace(snapshot, notes=(*self._notes(), *snapshot.notes))
         tape = self._tape
         self.seen = Seen(follower, snapshot, verdict, tape.span, tape.marks, tape.too_many, tape.looks)
         if self._held.stacks_taken:
@@ -223,6 +226,12 @@ class Engine:
         if began > self._counted_from:
             self._per_s = self._taken / (began - self._counted_from)
             self._taken, self._counted_from = 0, began
+
+    def _notes(self) -> Iterator[str]:
+        if self.dropped:
+            yield f"{self.dropped:,} records came faster than they could be taken in and were dropped"
+        if self._late_s > LATE_S:
+            yield f"this viewer is {self._late_s:.0f} s behind: its host leaves it too little CPU"
 
     def _hand_over(self, answers: Sequence[Reply | Stacks]) -> None:
         self.answers.extend(answers)

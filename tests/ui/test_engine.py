@@ -142,7 +142,7 @@ def test_a_failure_is_loud(waiting, monkeypatch):
     """Not a picture that stands still for ever: who asks next gets the error's text."""
     job = FakeJob(2)
     job.trains(3)
-    monkeypatch.setattr(waiting.follower, "look", lambda: 1 // 0)
+    monkeypatch.setattr(waiting.follower, "look", lambda _: 1 // 0)
     for data in as_of_now(job):
         waiting.engine.put(waiting.follower, data)
     waiting.says(Reply("live"))
@@ -166,3 +166,26 @@ def test_it_ends_at_once_and_leaves_the_interpreter_as_it_was():
 
 def test_an_engine_that_was_never_started_can_be_closed():
     Waiting().engine.close()
+
+
+def test_a_viewer_that_is_behind_says_so_and_calls_nobody_silent(monkeypatch):
+    found = Waiting()
+    job = FakeJob(4)
+    job.trains(5)
+    for data in as_of_now(job):
+        found.engine.put(found.follower, data)
+    found.says(Reply("live"))
+    found.engine._take_in()
+    came = time.monotonic() - 30
+    pile = [(found.follower, data, came) for data in as_of_now(job)]
+    found.engine._queue.extend((pile * 300)[:300])
+    # One heap is taken in, the rest of the pile waits on.
+    monkeypatch.setattr(engines, "LOOK_LEAST_S", -1.0)
+
+    found.engine._take_in()
+    found.engine._look()
+
+    assert found.engine.seen is not None
+    snapshot = found.engine.seen.snapshot
+    assert "this viewer is 30 s behind: its host leaves it too little CPU" in snapshot.notes
+    assert snapshot.reporting == 4
