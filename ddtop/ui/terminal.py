@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import queue
+import shutil
 import signal
 import sys
 import termios
@@ -13,8 +14,10 @@ import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import RenderableType
+from textual import events
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.geometry import Size
 from textual.screen import Screen
 from textual.timer import Timer
 
@@ -126,6 +129,7 @@ class TerminalApp(App[None]):
         self.call_later(self._judge_size)
 
     def _judge_size(self) -> None:
+        self._catch_last_size()
         self._refresh_top()
         if not self.screen_stack:
             return
@@ -134,6 +138,14 @@ class TerminalApp(App[None]):
             self.push_screen(SmallScreen())
         elif shown and not SmallScreen.wanted(self.size):
             self.pop_screen()
+
+    def _catch_last_size(self) -> None:
+        """Textual asks for the size in its signal handler: one that another interrupts tells the older size last."""
+        if self.is_headless or self._driver is None:
+            return
+        now = Size(*shutil.get_terminal_size((self.size.width, self.size.height)))
+        if now and now != self.size:
+            self.post_message(events.Resize(now, now))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Where nothing can be seen only few keys do something."""
