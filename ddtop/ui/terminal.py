@@ -118,7 +118,7 @@ class TerminalApp(App[None]):
 
     def action_redraw(self) -> None:
         """Draw everything again: something else wrote onto the terminal."""
-        if self._driver is not None and not self.is_headless and self.waiting_writes == 0:
+        if self._driver is not None and not self.is_headless and self.waiting_writes <= MOST_WAITING:
             self._driver.write(CLEAN)
         self._draw_all()
 
