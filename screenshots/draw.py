@@ -37,7 +37,6 @@ PICTURES = {
     "stopped-120x40": ("rank-stopped", 120, 40, ()),
     "input-bound-120x40": ("input-bound", 120, 40, ()),
     "straggler-120x40": ("straggler", 120, 40, ()),
-    "why-120x40": ("loader-stuck", 120, 40, ("e",)),
 }
 SIMULATED = {
     # name: (ranks, scenario, seconds that it has lasted, columns, rows, keys pressed before)
