@@ -28,14 +28,14 @@ from ddtop.wire.records import Reply, Stacks
 
 QUEUE_BYTES_MAX = 48 << 20
 """What may wait to be taken in: three times what a relay tells a viewer that joins, ten seconds of 10,000 ranks."""
-LOOK_LEAST_S, LOOK_MOST_S = 0.25, 2.0
+LOOK_LEAST_S, LOOK_MOST_S = 0.25, 3.0
 LOOK_SHARE = 0.15
-"""Of a core, for looks: 8 ranks are looked at four times a second, 10,000 every two seconds."""
+"""Of a core, for looks: 8 ranks are looked at four times a second, 10,000 every three seconds."""
 WAVERS_S = STEP_NS / 1e9
 """Something has been found that does not stand yet: the second opinion is wanted as soon as it counts."""
 BEHIND_S = 1.0
 """A look waits so long for the frames that have come in: of half of them it would say that ranks are silent."""
-LATE_S = 2.0
+LATE_S = 3.0
 """Facts that are older than the longest pause between two looks are said to be."""
 MANY_PER_S, NAP_S = 400.0, 0.03
 """From so many frames a second on they are taken in in heaps: to wake up for each of them would cost more than it does."""
