@@ -7,7 +7,8 @@ import time
 
 from ddtop.link.rank_side import RankLink
 from ddtop.wire import frames
-from ddtop.wire.records import Command, StackFrame, Stacks, ThreadStack
+from ddtop.wire.records import Command, Stacks
+from ddtop.wire.stacks import StackFrame, ThreadStack
 
 STEP = StackFrame("train_step", "/home/ada/train.py", 88, True)
 LOAD = StackFrame("load_image", "/home/ada/data.py", 40, True)

@@ -13,7 +13,8 @@ from types import FrameType
 
 from ddtop.agent.place import FrameReader
 from ddtop.wire.fitting import fitting
-from ddtop.wire.records import StackFrame, Stacks, ThreadStack
+from ddtop.wire.records import Stacks
+from ddtop.wire.stacks import StackFrame, ThreadStack
 
 THREADS_MAX, FRAMES_MAX = 128, 64
 TEXT_CHARACTERS = 300

@@ -31,7 +31,8 @@ from ddtop.ui.present.text import ranks_text
 from ddtop.ui.source import Dump, Look
 from ddtop.wire.frames import SCHEMA_MAJOR, SCHEMA_MINOR, Envelope
 from ddtop.wire.meanings import word_of
-from ddtop.wire.records import AnyRecord, Hello, Place, RankState, StackFrame, Stacks, ThreadStack
+from ddtop.wire.records import AnyRecord, Hello, Place, RankState, Stacks
+from ddtop.wire.stacks import StackFrame, ThreadStack
 
 LOOK_S, PLACE_S, POLL_S = 1.0, 2.0, 0.05
 PLACE_SHARE = 5

@@ -16,7 +16,8 @@ from ddtop.model.frames import Owner, owner_of
 from ddtop.model.policy import POLICY
 from ddtop.wire.calls import P2P_CALLS
 from ddtop.wire.meanings import word_of
-from ddtop.wire.records import StackFrame, Stacks, ThreadStack
+from ddtop.wire.records import Stacks
+from ddtop.wire.stacks import StackFrame, ThreadStack
 
 WORDS = (
     "loader", "lock", "queue", "file", "socket", "pipe", "child", "stdin", "sleep", "python", "c", "compile", "import",

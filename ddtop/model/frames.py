@@ -6,7 +6,7 @@ import re
 from enum import Enum
 from functools import lru_cache
 
-from ddtop.wire.records import StackFrame
+from ddtop.wire.stacks import StackFrame
 
 
 class Owner(str, Enum):

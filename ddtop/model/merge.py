@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ddtop.model.frames import Owner, owner_of
-from ddtop.wire.records import Stacks, ThreadStack
+from ddtop.wire.records import Stacks
+from ddtop.wire.stacks import ThreadStack
 
 MAIN, UNNAMED, OWN_THREAD = "main", "thread", "ddtop"
 

@@ -19,7 +19,8 @@ from ddtop import registry
 from ddtop.relay import dump_signal, faulttext
 from ddtop.relay.processes import Watched, stat_fields
 from ddtop.relay.pyspy import PySpy
-from ddtop.wire.records import Hello, Stacks, ThreadStack
+from ddtop.wire.records import Hello, Stacks
+from ddtop.wire.stacks import ThreadStack
 
 AGENT_SILENT_S = 1.5
 """Three missed reports: it waits for the GIL, which somebody holds in C. Then, and only then, the signal is safe."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 
 from ddtop.wire.fitting import fitting
-from ddtop.wire.records import StackFrame, ThreadStack
+from ddtop.wire.stacks import StackFrame, ThreadStack
 
 THREADS_MAX = 256
 """faulthandler stops at 100; a file may hold something else."""

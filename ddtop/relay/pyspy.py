@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from ddtop.wire.fitting import fitting
-from ddtop.wire.records import StackFrame, ThreadStack
+from ddtop.wire.stacks import StackFrame, ThreadStack
 
 OUTPUT_MAX_BYTES = 4 << 20
 """A hundred threads of a hundred frames are 2 MiB of its JSON."""

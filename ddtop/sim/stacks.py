@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from ddtop.sim.fleet import FOLDER, SCRIPT
 from ddtop.sim.reports import OWING_AFTER
 from ddtop.sim.script import LOADS, STOPPED, STRAYS, WAITS
-from ddtop.wire.records import StackFrame, Stacks, ThreadStack
+from ddtop.wire.records import Stacks
+from ddtop.wire.stacks import StackFrame, ThreadStack
 
 _TORCH = "/opt/conda/lib/python3.11/site-packages/torch"
 _STDLIB = "/opt/conda/lib/python3.11"

@@ -13,11 +13,13 @@ from typing import Union
 import msgspec
 
 from ddtop.wire.gpu import CudaState, Gpu, GpuWatch, RasAnswer
+from ddtop.wire.hosts import HostClock, HubLink
 from ddtop.wire.load import HostLoad, ProcessLoad
 from ddtop.wire.loader import Loader
 from ddtop.wire.mpi import MpiState
 from ddtop.wire.rendezvous import Rendezvous, StoreFile
 from ddtop.wire.samples import Catching, GroupArrivals, Spot
+from ddtop.wire.stacks import ThreadStack
 
 ACTIVITIES = ("loader", "forward", "backward", "optimizer", "collective", "cuda_sync", "other")
 """Where a main thread is seen; the order of `RankState.activity_samples`."""
@@ -264,6 +266,7 @@ class HostState(Record, frozen=True, array_like=True):
 
     `rendezvous`: of the ranks inside init_process_group. `candidates`: processes of the same launcher or parent that have not
     said who they are, looked for only while somebody is inside; their `rank` is what their environment says.
+    `clock`: None on the hub itself, and where it has not been measured.
     """
 
     host: str
@@ -287,6 +290,8 @@ class HostState(Record, frozen=True, array_like=True):
     candidates: tuple[ProcessState, ...] = ()
     load: HostLoad | None = None
     gpu_watch: GpuWatch | None = None
+    clock: HostClock | None = None
+    hub: HubLink | None = None
 
 
 class Exit(Record, frozen=True, array_like=True):
@@ -314,30 +319,6 @@ class Exit(Record, frozen=True, array_like=True):
     oom_line: str | None = None
     orphan_sockets: int | None = None
     mpi: MpiState | None = None
-
-
-class StackFrame(msgspec.Struct, frozen=True, array_like=True):
-    """One frame; `file` is empty for native frames without a source. `user`: the program's own code, as the agent judges
-    it (not standard library, not site-packages); None where nobody has judged."""
-
-    function: str
-    file: str
-    line: int
-    user: bool | None = None
-
-
-class ThreadStack(msgspec.Struct, frozen=True, array_like=True):
-    """One thread, innermost frame first. `name` is None where the source does not tell (faulthandler before 3.14).
-
-    `omitted`: outer frames that were left out because the stack is deep. `gil`: it holds the GIL, where the source tells.
-    """
-
-    frames: tuple[StackFrame, ...]
-    name: str | None = None
-    thread_id: int | None = None
-    main: bool = False
-    omitted: int = 0
-    gil: bool | None = None
 
 
 class Stacks(Record, frozen=True, array_like=True):

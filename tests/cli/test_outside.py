@@ -16,7 +16,8 @@ import pytest
 from ddtop.cli import outside, targets
 from ddtop.cli.outside_source import OutsideSource, _place_of
 from ddtop.relay import pyspy
-from ddtop.wire.records import Place, StackFrame, Stacks, ThreadStack
+from ddtop.wire.records import Place, Stacks
+from ddtop.wire.stacks import StackFrame, ThreadStack
 
 NEEDS_PY_SPY = pytest.mark.skipif(pyspy.find() is None, reason="py-spy is not installed: pip install 'ddtop[native]'")
 TRAIN = """

@@ -10,15 +10,8 @@ from ddtop.diagnosis.doing import WORDS, classify, doing, fresh_stacks, stack_li
 from ddtop.diagnosis.evidence import process_line, stack_lines
 from ddtop.model.facts import RankFacts, State
 from ddtop.wire.loader import Loader
-from ddtop.wire.records import (
-    Exit,
-    OpenCall,
-    Place,
-    ProcessState,
-    StackFrame,
-    Stacks,
-    ThreadStack,
-)
+from ddtop.wire.records import Exit, OpenCall, Place, ProcessState, Stacks
+from ddtop.wire.stacks import StackFrame, ThreadStack
 
 LIB = "/usr/lib/python3.11/"
 TORCH = "/usr/lib/python3.11/site-packages/torch/"

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from ddtop.diagnosis.asleep import said_of
-from ddtop.wire.records import ProcessState, StackFrame, Stacks, ThreadStack
+from ddtop.wire.records import ProcessState, Stacks
+from ddtop.wire.stacks import StackFrame, ThreadStack
 from tests.jobs import FakeJob, replace_loader, unix_ns
 
 STUCK, ABSENT = "loader-stuck", "not-in-collective"

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from ddtop.model.frames import Owner, owner_of, package_of
 from ddtop.model.merge import MAIN, merge, role_of, tree
-from ddtop.wire.records import StackFrame, Stacks, ThreadStack
+from ddtop.wire.records import Stacks
+from ddtop.wire.stacks import StackFrame, ThreadStack
 
 TORCH = "/venv/lib/python3.11/site-packages/torch"
 LOOP = StackFrame("main", "/home/ada/main.py", 12)

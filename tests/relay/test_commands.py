@@ -9,7 +9,8 @@ import pytest
 
 from ddtop.relay import automatic
 from ddtop.wire import frames
-from ddtop.wire.records import Command, HostState, RankState, Reply, StackFrame, Stacks, ThreadStack
+from ddtop.wire.records import Command, HostState, RankState, Reply, Stacks
+from ddtop.wire.stacks import StackFrame, ThreadStack
 
 from .test_server import DEADLINE_S, Stage, is_reply, sees_ranks
 

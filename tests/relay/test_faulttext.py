@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddtop.relay.faulttext import COLLECTING, FRAMES_MAX, THREADS_MAX, is_complete, parse
-from ddtop.wire.records import StackFrame
+from ddtop.wire.stacks import StackFrame
 
 TWO = b"""\
 Thread 0x00007f10 (most recent call first):

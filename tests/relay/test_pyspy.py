@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from ddtop.relay import pyspy
 from ddtop.relay.pyspy import FRAMES_MAX, THREADS_MAX, PySpy, explain, no_right, threads
-from ddtop.wire.records import StackFrame, ThreadStack
+from ddtop.wire.stacks import StackFrame, ThreadStack
 
 PROGRAM = """
 import select, sys, threading

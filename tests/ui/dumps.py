@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ddtop.model.facts import Snapshot
-from ddtop.wire.records import StackFrame, Stacks, ThreadStack
+from ddtop.wire.records import Stacks
+from ddtop.wire.stacks import StackFrame, ThreadStack
 
 from .builders import NOW
 

@@ -18,7 +18,8 @@ from ddtop.ui.replay import ReplaySource, read_recording
 from ddtop.ui.session import Session
 from ddtop.ui.source import Look
 from ddtop.wire import frames
-from ddtop.wire.records import Stacks, ThreadStack
+from ddtop.wire.records import Stacks
+from ddtop.wire.stacks import ThreadStack
 from tests.jobs import unix_ns
 
 from . import builders

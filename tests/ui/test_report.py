@@ -8,7 +8,8 @@ from ddtop.diagnosis.finding import CRITICAL, Finding, Verdict
 from ddtop.model.merge import merge
 from ddtop.ui.present.report import BYTES_MAX, Material, file_name, report_text
 from ddtop.ui.present.timeline import Event
-from ddtop.wire.records import HostState, StackFrame, Stacks, ThreadStack
+from ddtop.wire.records import HostState, Stacks
+from ddtop.wire.stacks import StackFrame, ThreadStack
 from tests.jobs import FakeJob
 from tests.ui.builders import NOW, SECOND, hello
 

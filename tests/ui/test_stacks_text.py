@@ -17,7 +17,8 @@ from ddtop.ui.present.glyphs import ASCII, UNICODE
 from ddtop.ui.present.stacks import Around, Shape, head_line, stacks_lines, stacks_text
 from ddtop.ui.present.stacks_json import stacks_json
 from ddtop.ui.present.text import line_width, plain
-from ddtop.wire.records import Exit, StackFrame, Stacks, ThreadStack
+from ddtop.wire.records import Exit, Stacks
+from ddtop.wire.stacks import StackFrame, ThreadStack
 
 from . import builders, dumps
 from .builders import NOW, SECOND

@@ -13,7 +13,8 @@ from ddtop.ui.history import SERIES, History
 from ddtop.ui.past import Past
 from ddtop.ui.tape import Tape
 from ddtop.wire import frames
-from ddtop.wire.records import RankState, Stacks, ThreadStack
+from ddtop.wire.records import RankState, Stacks
+from ddtop.wire.stacks import ThreadStack
 from tests.jobs import FakeJob, unix_ns
 
 

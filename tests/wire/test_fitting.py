@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 
 from ddtop.wire import frames
 from ddtop.wire.fitting import fitting
-from ddtop.wire.records import StackFrame, Stacks, ThreadStack
+from ddtop.wire.records import Stacks
+from ddtop.wire.stacks import StackFrame, ThreadStack
 
 
 def threads(count: int, depth: int, length: int, letter: str = "f") -> tuple[ThreadStack, ...]:

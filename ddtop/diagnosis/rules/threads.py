@@ -13,7 +13,7 @@ from dataclasses import replace
 from ddtop.diagnosis.finding import WARNING, Finding
 from ddtop.diagnosis.words import names_of_groups, ranks_text, verb
 from ddtop.model.facts import RankFacts, Snapshot, State
-from ddtop.wire.records import ThreadStack
+from ddtop.wire.stacks import ThreadStack
 
 _NOT_PYTHONS = ("pt_", "native")
 """How the names of threads begin that Python did not start: autograd's, the backend's own."""
