@@ -14,6 +14,7 @@ from typing import Any
 
 from ddtop.agent import wrap_p2p
 from ddtop.agent.recorder import RETIRED_KEPT, Recorder, Status, collective
+from ddtop.wire.members import packed
 from ddtop.wire.records import Collective, Group, GroupProgress
 
 STUCK_NS = 1_000_000_000
@@ -343,4 +344,4 @@ def _describe(world: Any, name: str, group: Any) -> Group:
     description = str(getattr(group, "group_desc", "") or "")
     if description in ("", "undefined"):
         description = "default_pg" if group is world.default_pg else name
-    return Group(name, description, ranks, backend)
+    return packed(Group(name, description, ranks, backend))

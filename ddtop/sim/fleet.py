@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+from ddtop.wire.members import packed
 from ddtop.wire.records import Group, Hello
 
 WORLD_MAX = 65_536
@@ -70,11 +71,11 @@ class Fleet:
         _, data, tensor = self.groups_of(rank) if self.grouped else (WORLD, "", "")
         found = []
         if every or rank == 0:
-            found.append(Group(WORLD, "default_pg", tuple(range(self.world_size)), BACKEND))
+            found.append(packed(Group(WORLD, "default_pg", tuple(range(self.world_size)), BACKEND)))
         if self.grouped and (every or host == 0):
-            found.append(Group(data, f"dp_{local}", tuple(range(local, self.world_size, LOCAL_SIZE)), BACKEND))
+            found.append(packed(Group(data, f"dp_{local}", tuple(range(local, self.world_size, LOCAL_SIZE)), BACKEND)))
         if self.grouped and (every or local == 0):
-            found.append(Group(tensor, f"tp_{host}", tuple(self.ranks_of(host)), BACKEND))
+            found.append(packed(Group(tensor, f"tp_{host}", tuple(self.ranks_of(host)), BACKEND)))
         return tuple(found)
 
     def hello(self, rank: int, attempt: int, started_unix_ns: int, init_unix_ns: int | None) -> Hello:

@@ -215,12 +215,16 @@ class Arrivals(Record, frozen=True, array_like=True):
 
 
 class Group(msgspec.Struct, frozen=True, array_like=True):
-    """A process group; `name` is torch's group_name, the only key that is the same on all ranks."""
+    """A process group; `name` is torch's group_name, the only key that is the same on all ranks.
+
+    `runs`: on the wire in place of the `ranks` of a large one, each first, count and step (`wire.members`).
+    """
 
     name: str
     description: str
     ranks: tuple[int, ...]
     backend: str
+    runs: tuple[tuple[int, int, int], ...] = ()
 
 
 class Groups(Record, frozen=True, array_like=True):

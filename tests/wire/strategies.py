@@ -34,6 +34,8 @@ def values_of(kind: types.Type) -> st.SearchStrategy[Any]:
         return st.one_of([values_of(one) for one in kind.types])
     if isinstance(kind, types.VarTupleType):
         return st.lists(values_of(kind.item_type), max_size=LONGEST).map(tuple)
+    if isinstance(kind, types.TupleType):
+        return st.tuples(*[values_of(one) for one in kind.item_types])
     if isinstance(kind, types.DictType):
         return st.dictionaries(values_of(kind.key_type), values_of(kind.value_type), max_size=LONGEST)
     if isinstance(kind, types.StructType):

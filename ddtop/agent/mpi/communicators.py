@@ -11,6 +11,7 @@ from hashlib import blake2b
 from typing import Any
 
 from ddtop.wire import mpi as layout
+from ddtop.wire.members import packed
 from ddtop.wire.records import Group
 
 SCRATCH_AT = 7
@@ -117,7 +118,7 @@ class Communicators:
         index = self._free.pop()
         # Thousands of ranks would each tell the same thousands.
         tells = len(members) <= MEMBERS_TOLD_BY_ALL or self._rank in members[:2]
-        group = Group(layout.group_name(uid), text, members if tells else (), self._backend)
+        group = packed(Group(layout.group_name(uid), text, members if tells else (), self._backend))
         self.by_handle[handle] = Comm(uid, index, members, group)
         self._words[layout.COMMS_AT + index * layout.COMM_WORDS + layout.COMM_UID] = uid
 
