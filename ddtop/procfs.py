@@ -17,13 +17,47 @@ def io_bytes(pid: int) -> int | None:
         return None
 
 
-def parent_of(pid: int) -> int | None:
-    """Field 4 of /proc/PID/stat; None if there is no such process."""
+def stat_fields(pid: int | str) -> list[str] | None:
+    """Fields of /proc/PID/stat from the third on (state, parent, ...); of a thread with "PID/task/TID". None if it is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-        return int(text[text.rindex(")") + 2 :].split(None, 2)[1])
+        fields = text[text.rindex(")") + 2 :].split()
+    except (OSError, ValueError):
+        return None
+    return fields if len(fields) > 21 else None
+
+
+def parent_of(pid: int) -> int | None:
+    """Field 4 of /proc/PID/stat; None if there is no such process."""
+    fields = stat_fields(pid)
+    return int(fields[1]) if fields is not None else None
+
+
+def wchan(pid: int) -> str | None:
+    """In which function of the kernel its main thread sleeps; None if it runs, or where that is not told. Check: /proc/PID/wchan."""
+    try:
+        text = Path(f"/proc/{pid}/wchan").read_text()
+    except OSError:
+        return None
+    return text if text not in ("", "0") else None
+
+
+def switches(status: Path) -> int | None:
+    """Voluntary context switches of the thread with this status file; only grows. Check: `grep ^vol /proc/PID/task/TID/status`."""
+    try:
+        text = status.read_bytes()
+        return int(text[text.rindex(b"\nvoluntary_ctxt_switches:") + 25 :].split(None, 1)[0])
     except (OSError, ValueError, IndexError):
         return None
+
+
+def children(pid: int) -> tuple[int, ...]:
+    """Its children, of whichever of its threads; none if it is gone. Check: `cat /proc/PID/task/*/children`."""
+    try:
+        lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    except OSError:
+        return ()
+    return tuple(int(word) for text in lists for word in text.split())
 
 
 def descendants(pid: int, at_most: int = DESCENDANTS_MAX) -> tuple[int, ...]:
@@ -31,11 +65,7 @@ def descendants(pid: int, at_most: int = DESCENDANTS_MAX) -> tuple[int, ...]:
     found: list[int] = []
     open_pids = [pid]
     while open_pids and len(found) < at_most:
-        try:
-            lists = [path.read_text() for path in Path(f"/proc/{open_pids.pop()}/task").glob("*/children")]
-        except OSError:
-            continue
-        children = [int(word) for text in lists for word in text.split()]
-        found += children
-        open_pids += children
+        theirs = children(open_pids.pop())
+        found += theirs
+        open_pids += theirs
     return tuple(found[:at_most])

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+from urllib.parse import urlparse
 
 from ddtop import registry
 from ddtop.agent import identity, naming, runtime, spawn
 from ddtop.agent.guard import guard
 
 
-def become_rank(who: identity.Identity, source: str, backend: str | None = None) -> None:
+def become_rank(who: identity.Identity, source: str, backend: str | None = None, endpoint: str | None = None) -> None:
     """Start watching this process as rank `who.rank`; says so once on stderr, from rank 0 only."""
     try:
-        job, run, complaint = naming.name_run(who, os.environ, os.getppid())
+        job, run, complaint = naming.name_run(who, os.environ, os.getppid(), endpoint)
         path = registry.socket_path(job, run)
         registry.state_dir()
     except (registry.RegistryError, OSError) as error:
@@ -29,7 +30,7 @@ def become_rank(who: identity.Identity, source: str, backend: str | None = None)
     runtime.say(who, f"ddtop: watching {job}; to look: ddtop attach {job}")
 
 
-def entering_init(rank: object, world_size: object, backend: str | None) -> None:
+def entering_init(rank: object, world_size: object, backend: str | None, method: str | None = None) -> None:
     """init_process_group is about to be called with these arguments (-1: taken from the environment)."""
     running = runtime.current()
     if running is not None:
@@ -57,7 +58,7 @@ def entering_init(rank: object, world_size: object, backend: str | None) -> None
     elastic = "TORCHELASTIC_RUN_ID" in os.environ
     attempt = _number("TORCHELASTIC_RESTART_COUNT") or 0
     who = identity.Identity(identity.RANK, script or seen.script, number, _number("LOCAL_RANK"), size, attempt, elastic)
-    become_rank(who, "init", backend)
+    become_rank(who, "init", backend, _endpoint(method))
 
 
 def entering_mpi() -> None:
@@ -75,6 +76,11 @@ def is_mpi_rank(rank: int, size: int, backend: str) -> None:
 def _become_mpi_rank(rank: int, size: int, local_rank: int | None, backend: str | None) -> None:
     seen = identity.identify({}, sys.orig_argv, os.getpid())
     become_rank(identity.Identity(identity.RANK, seen.script, rank, local_rank, size), "init", backend)
+
+
+def _endpoint(method: str | None) -> str | None:
+    """HOST:PORT of `tcp://HOST:PORT?rank=0`."""
+    return urlparse(method).netloc or None if method and method.startswith("tcp://") else None
 
 
 def _number(name: str) -> int | None:

@@ -14,6 +14,8 @@ import signal
 import sys
 from pathlib import Path
 
+from ddtop import private
+
 _registered: int | None = None
 """The signal that this process, or the one it was forked from, has given to faulthandler."""
 OFFSET = 5
@@ -40,9 +42,8 @@ class DumpFile:
             self.off = taken
             return
         path = folder / name
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            self.descriptor = os.open(path, flags, 0o600)
+            self.descriptor = private.opened(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             # chain would drop SA_RESTART: the program's own system calls would see EINTR.
             faulthandler.register(number, file=self.descriptor, all_threads=True, chain=False)
         except (OSError, RuntimeError, ValueError) as error:

@@ -36,9 +36,13 @@ MPI_VARIABLES = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
 )
-"""Rank, size and local rank as Open MPI gives them, and as Hydra (MPICH, Intel MPI) does."""
+"""Rank, size and local rank as Open MPI gives them, and as Hydra (MPICH, Intel MPI) does; others set PMI_RANK and PMI_SIZE too."""
 SLURM_VARIABLES = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
 """srun's; inside mpirun they are those of mpirun itself, so they count only where no launcher of MPI has set its own."""
+JSRUN_VARIABLES = ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK")
+"""Those of LSF's jsrun, for programs of any kind: they count like srun's."""
+_OTHER_LOCAL_RANKS = ("MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID", "SLURM_LOCALID")
+"""Cray's PALS, and srun with PMI-2, give PMI_RANK and another name to the rest."""
 # torchrun's options that stand alone; any other option takes a value, so the script is the first word after those.
 _TORCHRUN_FLAGS = {
     "--standalone", "-m", "--module", "--no-python", "--no_python", "--use-env", "--use_env", "--run-path",
@@ -91,18 +95,22 @@ def identify(environ: Mapping[str, str], argv: Sequence[str], pid: int) -> Ident
         rank,
         local_rank,
         world_size,
-        _number(environ, "TORCHELASTIC_RESTART_COUNT") or 0,
+        number(environ, "TORCHELASTIC_RESTART_COUNT") or 0,
         "TORCHELASTIC_RUN_ID" in environ,
     )
 
 
 def numbers(environ: Mapping[str, str], slurm: bool = False) -> tuple[int | None, int | None, int | None]:
-    """(rank, world size, local rank) as a launcher says, torch's own before MPI's; `slurm`: also those of srun."""
-    tried = [("RANK", "WORLD_SIZE", "LOCAL_RANK"), *MPI_VARIABLES, *([SLURM_VARIABLES] if slurm else [])]
+    """(rank, world size, local rank) as a launcher says, torch's own before MPI's; `slurm`: also those of srun and jsrun."""
+    tried = [("RANK", "WORLD_SIZE", "LOCAL_RANK"), *MPI_VARIABLES]
+    tried += [SLURM_VARIABLES, JSRUN_VARIABLES] if slurm else []
     for names in tried:
-        rank, size = _number(environ, names[0]), _number(environ, names[1])
-        if rank is not None and size is not None:
-            return rank, size, _number(environ, names[2])
+        rank, size, local = (number(environ, name) for name in names)
+        if rank is None or size is None:
+            continue
+        if local is None and names[0] == "PMI_RANK":
+            local = next((one for name in _OTHER_LOCAL_RANKS if (one := number(environ, name)) is not None), None)
+        return rank, size, local
     return None, None, None
 
 
@@ -119,12 +127,7 @@ def script_base(path: str) -> str:
 
 def launched_script(argv: Sequence[str]) -> str | None:
     """Name of the script that a torchrun-like command line starts, None if there is none to see."""
-    module, script, _ = _program(argv)
-    words = list(argv)
-    start = words.index(script) + 1 if script in words else words.index(module) + 1 if module in words else 1
-    words = words[start:]
-    if words and script_base(script) in ("accelerate", "lightning", "fabric"):
-        words = words[1:]
+    words = _launcher_words(argv)
     while words:
         word = words.pop(0)
         if not word.startswith("-"):
@@ -134,6 +137,27 @@ def launched_script(argv: Sequence[str]) -> str | None:
         if words and not words[0].endswith(".py"):
             words.pop(0)
     return None
+
+
+def launcher_options(argv: Sequence[str]) -> dict[str, str]:
+    """The options before the script of a torchrun-like command line, by torchrun's own names (`rdzv_endpoint`); a flag is empty."""
+    words, found = _launcher_words(argv), {}
+    while words and words[0].startswith("-") and words[0] != "--":
+        word = words.pop(0)
+        name, equals, value = word.lstrip("-").partition("=")
+        if not equals and word not in _TORCHRUN_FLAGS and words:
+            value = words.pop(0)
+        found[name.replace("-", "_")] = value
+    return found
+
+
+def _launcher_words(argv: Sequence[str]) -> list[str]:
+    """What stands behind the launcher's own name."""
+    module, script, _ = _program(argv)
+    words = list(argv)
+    start = words.index(script) + 1 if script in words else words.index(module) + 1 if module in words else 1
+    words = words[start:]
+    return words[1:] if words and script_base(script) in ("accelerate", "lightning", "fabric") else words
 
 
 def script_of(argv: Sequence[str]) -> str:
@@ -150,7 +174,8 @@ def chosen_run_id(environ: Mapping[str, str]) -> str | None:
     return None if shape == [8, 4, 4, 4, 12] else value
 
 
-def _number(environ: Mapping[str, str], name: str) -> int | None:
+def number(environ: Mapping[str, str], name: str) -> int | None:
+    """The variable as a number that is not negative; None where it is none."""
     value = environ.get(name, "")
     return int(value) if value.isascii() and value.isdigit() and len(value) < 8 else None
 

@@ -1,8 +1,9 @@
-"""Which run a rank belongs to, and what that run is called.
+"""Which run a rank belongs to, and what its job is called.
 
 A launcher's children share its pid and start time. Ranks started one by one from plain shells have nothing in common
 but user, script and folder: they join through a small locked file, whatever MASTER_PORT or WORLD_SIZE says, because a
-wrong one must not split the very job that has to be diagnosed.
+wrong one must not split the very job that has to be diagnosed. A run is a host's own; a job has one name on all its hosts
+(`spanning`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Mapping
 import msgspec
 
 from ddtop import registry
-from ddtop.agent import launchers
+from ddtop.agent import launchers, spanning
 from ddtop.agent.identity import TREE, Identity, chosen_run_id
 
 JOIN_S = 120.0
@@ -29,23 +30,31 @@ def launcher_tree(script: str, pid: int) -> str:
     return f"{script}-{pid}|{pid}.{registry.start_ticks(pid) or 0}"
 
 
-def name_run(who: Identity, environ: Mapping[str, str], parent_pid: int) -> tuple[str, str, str | None]:
+def name_run(
+    who: Identity, environ: Mapping[str, str], parent_pid: int, endpoint: str | None = None
+) -> tuple[str, str, str | None]:
     """(job, run, complaint): the complaint is a sentence for the user if the wanted name could not be used.
+
+    `endpoint`: HOST:PORT where this rank was told to meet the others, if not by its environment.
 
     Raises:
         RegistryError: the runtime folder cannot be used.
     """
     tree_name, _, tree_run = environ.get(TREE, "").partition("|")
-    launched = launchers.mpi_run(environ, parent_pid) if not who.elastic else None
-    if launched is not None:
-        run, number = launched
-        default = tree_name or (f"{who.script}-{number}" if not number.startswith("slurm-") else number[6:])
+    start = launchers.mpi_start(environ, parent_pid) if not who.elastic else None
+    if start is not None:
+        run = start.run
+        default = start.label if start.whole else f"{who.script}-{start.label}"
+        default = tree_name or default
     elif who.elastic:
         run = tree_run or f"{parent_pid}.{registry.start_ticks(parent_pid) or 0}"
         default = tree_name or f"{who.script}-{parent_pid}"
     else:
-        first, run = join_plain(who, environ)
-        default = tree_name or f"{who.script}-{first}"
+        first, run = join_plain(who, environ, endpoint)
+        default = tree_name or f"{who.script}-{first.pid}"
+        # Of the first one: a rank with a wrong MASTER_PORT is to be seen beside those that it does not meet.
+        endpoint = first.master
+    default = spanning.name_across_hosts(who, environ, parent_pid, endpoint, start) or default
     wanted = environ.get("DDTOP_JOB") or chosen_run_id(environ)
     if not wanted:
         return registry.clean_job_name(default), run, None
@@ -77,8 +86,8 @@ class _PlainRun(msgspec.Struct):
     members: list[_Member]
 
 
-def join_plain(who: Identity, environ: Mapping[str, str]) -> tuple[int, str]:
-    """(pid of the first member, run) of the plain run that this rank belongs to; makes one if there is none.
+def join_plain(who: Identity, environ: Mapping[str, str], endpoint: str | None = None) -> tuple[_Member, str]:
+    """(first member, run) of the plain run that this rank belongs to; makes one if there is none.
 
     A rank whose number is taken by a living process with the same MASTER_ADDR:MASTER_PORT belongs to that run (two
     processes claim one rank); with another master it is a second job beside the first. Of several runs that it could belong
@@ -87,7 +96,7 @@ def join_plain(who: Identity, environ: Mapping[str, str]) -> tuple[int, str]:
     rank = who.rank if who.rank is not None else -1
     key = f"{os.getcwd()}|{script_path()}|{environ.get(TREE, '')}"
     path = registry.runtime_dir() / f"plain-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
-    master = f"{environ.get('MASTER_ADDR', '')}:{environ.get('MASTER_PORT', '')}"
+    master = spanning.endpoint_in(environ, endpoint) or f":{environ.get('MASTER_PORT', '')}"
     me = _Member(rank, os.getpid(), registry.start_ticks(os.getpid()) or 0, master, who.world_size or 0)
     now_s = time.time()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -107,7 +116,7 @@ def join_plain(who: Identity, environ: Mapping[str, str]) -> tuple[int, str]:
         file.seek(0)
         file.truncate()
         file.write(msgspec.json.encode(runs[-20:]))
-    return mine.first_pid, mine.run
+    return mine.members[0], mine.run
 
 
 def _agreement(run: _PlainRun, me: _Member) -> int:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import stat
 import time
 from pathlib import Path
 from threading import get_ident
 
+from ddtop import private, registry
 from ddtop.wire import page as layout
 
 
@@ -40,13 +40,12 @@ class StatePage:
         words[layout.MAGIC_AT] = layout.MAGIC
 
     def _make(self, folder: Path, pid: int, start_ticks: int) -> mmap.mmap:
-        home = folder / f"ddtop-pages-{os.getuid()}"
-        home.mkdir(mode=0o700, exist_ok=True)
-        found = home.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-            raise PermissionError(1, f"{home} is not a folder of ours")
+        home = folder / registry.pages_folder()
+        private.folder(home)
         path = home / f"{pid}-{start_ticks}.page"
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        # What is there already is not ours: a pid and a start time are given once. Whoever has it open could make it shorter.
+        path.unlink(missing_ok=True)
+        descriptor = private.opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             os.posix_fallocate(descriptor, 0, layout.PAGE_BYTES)
             mapped = mmap.mmap(descriptor, layout.PAGE_BYTES)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from ddtop import registry
 from ddtop.agent import arrivals, catching, entering, loader, ptracer, spawn, stacks
 from ddtop.agent.collectives import STUCK_NS, Collectives
 from ddtop.agent.cuda import Cuda
+from ddtop.agent.environment import redacted_argv, redacted_environment
 from ddtop.agent.guard import guard
 from ddtop.agent.place import BACKWARD, COLLECTIVE, Seen
 from ddtop.agent.runtime import RELAY_SILENT_NS, REPORT_EVERY_NS, STATUS_EVERY_NS
@@ -26,15 +26,6 @@ from ddtop.wire.records import ACTIVITIES, AnyRecord, Command, Groups, Hello, Op
 if TYPE_CHECKING:
     from ddtop.agent.runtime import Runtime
 
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
-_ENVIRONMENT = re.compile(
-    r"^(MASTER_|RANK$|LOCAL_|WORLD_SIZE$|GROUP_|ROLE_|TORCH|NCCL_|GLOO_|TP_SOCKET|OMP_|MKL_|KMP_|CUDA_|NVIDIA_"
-    r"|SLURM_(JOB_ID|STEP_ID|PROCID|NTASKS|NNODES|NODELIST)|NNODES$|OMPI_COMM|PMI_|PMIX_NAMESPACE$|MPI_LOCAL|PYTHON(HASHSEED|UNBUFFERED|OPTIMIZE)"
-    r"|CONDA_DEFAULT_ENV|VIRTUAL_ENV|TOKENIZERS_PARALLELISM|TMPDIR$)"
-)
-# With dashes, and without them as hydra has it.
-_ARGUMENT_SECRET = re.compile(r"^([+-]*[\w.-]*(?:key|token|secret|pass)[\w.-]*)(=).*$", re.IGNORECASE)
-VALUE_CHARACTERS, ARGUMENTS = 200, 40
 SPAWN_EVERY_NS = 6_000_000_000
 
 
@@ -371,24 +362,3 @@ class Reporter:
             return None
         since = self._place_since + unix_minus_mono
         return Place(seen.function, seen.file, seen.line, seen.waits_on, since, seen.callee)
-
-
-def redacted_environment(environ: os._Environ[str] | dict[str, str]) -> dict[str, str]:
-    """The variables that matter to a distributed job; values of names that sound secret are replaced."""
-    return {
-        name: "(redacted)" if _SECRET.search(name) else value[:VALUE_CHARACTERS]
-        for name, value in environ.items()
-        if _ENVIRONMENT.match(name)
-    }
-
-
-def redacted_argv(argv: list[str]) -> tuple[str, ...]:
-    """The command line; what follows `--token=` and its like is replaced, as is the word after `--token`."""
-    shown, hide = [], False
-    for word in argv[:ARGUMENTS]:
-        if hide and not word.startswith("-"):
-            shown.append("(redacted)")
-        else:
-            shown.append(_ARGUMENT_SECRET.sub(r"\1\2(redacted)", word)[:VALUE_CHARACTERS])
-        hide = word.startswith("-") and "=" not in word and bool(_SECRET.search(word))
-    return tuple(shown)

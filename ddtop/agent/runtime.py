@@ -263,10 +263,10 @@ def say(who: Identity, text: str) -> None:
             sys.stderr.flush()
 
 
-def enter_call(call: int) -> int:
+def enter_call(call: int, tag: int = 0) -> int:
     """Note an open call on the state page; the slot to leave, -1 where nothing is watched."""
     running = _current
-    return running.page.enter_call(call) if running is not None else -1
+    return running.page.enter_call(call, tag=tag) if running is not None else -1
 
 
 def leave_call(slot: int) -> None:

@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddtop.procfs import descendants, io_bytes
+from ddtop.procfs import descendants, io_bytes, switches, wchan
 
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _GONE = (None, "Z", "X")
@@ -60,35 +60,24 @@ def movement(workers: list[Worker], owing: int) -> Movement:
     family = (owing, *descendants(owing, FAMILY_MAX))
     cpu_ns = sum(one.cpu_ns for one in workers) + sum(worker(pid).cpu_ns for pid in family[1:])
     io = [value for pid in family if (value := io_bytes(pid)) is not None]
-    switches = [value for pid in family if (value := _switches(pid)) is not None]
+    woken = [value for pid in family if (value := _switches(pid)) is not None]
     # Only of those that live: a dead one sleeps nowhere.
-    wchans = {one.pid: _wchan(one.pid) for one in workers if one.alive}
-    told = [wchan for wchan in wchans.values() if wchan is not None]
+    wchans = {one.pid: wchan(one.pid) for one in workers if one.alive}
+    told = [name for name in wchans.values() if name is not None]
     return Movement(
         wchans.get(owing),
         cpu_ns,
         sum(io) if io else None,
-        sum(switches) if switches else None,
-        sum(1 for wchan in told if any(part in wchan for part in LOCKS)) if told else None,
+        sum(woken) if woken else None,
+        sum(1 for name in told if any(part in name for part in LOCKS)) if told else None,
     )
-
-
-def _wchan(pid: int) -> str | None:
-    try:
-        text = Path(f"/proc/{pid}/wchan").read_text()
-    except OSError:
-        return None
-    return text if text not in ("", "0") else None
 
 
 def _switches(pid: int) -> int | None:
     """Voluntary context switches of all its threads. Check: `grep -h ^vol /proc/PID/task/*/status`."""
-    total, seen = 0, False
     try:
-        for path in Path(f"/proc/{pid}/task").iterdir():
-            text = (path / "status").read_bytes()
-            total += int(text[text.rindex(b"\nvoluntary_ctxt_switches:") + 25 :].split(None, 1)[0])
-            seen = True
-    except (OSError, ValueError, IndexError):
-        pass
-    return total if seen else None
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return None
+    found = [value for thread in threads if (value := switches(thread / "status")) is not None]
+    return sum(found) if found else None

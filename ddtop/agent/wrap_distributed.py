@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from ddtop.agent import runtime
+from ddtop.wire.calls import OF_MEMBERS_ONLY
 from ddtop.wire.page import CALLS
 
 GREET_S = 0.2
@@ -41,7 +42,7 @@ def _replace(
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if before is not None:
             runtime.guarded(f"before {name}", lambda: before(args, kwargs))
-        slot = runtime.enter_call(call)
+        slot = runtime.enter_call(call, OF_MEMBERS_ONLY if _is_local(args, kwargs) else 0)
         try:
             return original(*args, **kwargs)
         finally:
@@ -53,16 +54,24 @@ def _replace(
     setattr(module, name, wrapper)
 
 
+def _is_local(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """A new_group for which only its members have to come."""
+    return bool(kwargs.get("use_local_synchronization") or args[4:5] == (True,))
+
+
 def _before_init(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     names = ("backend", "init_method", "timeout", "world_size", "rank", "store")
     given = dict(zip(names, args, strict=False)) | kwargs
     from ddtop.agent import claim, entering
 
     backend = given.get("backend")
-    claim.entering_init(given.get("rank", -1), given.get("world_size", -1), str(backend) if backend else None)
+    entrance = entering.look(given)
+    claim.entering_init(
+        given.get("rank", -1), given.get("world_size", -1), str(backend) if backend else None, entrance.method
+    )
     running = runtime.current()
     if running is not None:
-        running.entrance = entering.look(given)
+        running.entrance = entrance
         if running.entrance.store_file is not None:
             # Torch tries to open the file for ever with the GIL held, where its folder is not there.
             running.greet_now(GREET_S)

@@ -73,15 +73,15 @@ def test_numbers_that_make_no_sense_make_no_rank(environ):
 
 
 def test_open_mpi_names_the_run_and_its_launchers_pid():
-    assert launchers.mpi_run(OPEN_MPI, 1) == ("pmix-prterun-node0-4711@1", "4711")
+    assert launchers.mpi_start(OPEN_MPI, 1) == ("pmix-prterun-node0-4711@1", "4711", False)
 
 
 def test_srun_names_job_and_step():
-    assert launchers.mpi_run(SLURM, 1) == ("slurm-77.0", "slurm-77.0")
+    assert launchers.mpi_start(SLURM, 1) == ("slurm-77.0", "77.0", True)
 
 
 def test_torchrun_below_srun_has_a_run_of_its_own():
-    assert launchers.mpi_run(SLURM | {"RANK": "0"}, 1) is None
+    assert launchers.mpi_start(SLURM | {"RANK": "0"}, 1) is None
 
 
 def test_hydras_ranks_find_the_control_port_above_a_shell():
@@ -94,7 +94,7 @@ def test_hydras_ranks_find_the_control_port_above_a_shell():
     )
     try:
         assert proxy.stdout.readline().strip() == str(proxy.pid).encode()
-        assert launchers.mpi_run(HYDRA, proxy.pid) == ("hydra-node0:4711", "4711")
+        assert launchers.mpi_start(HYDRA, proxy.pid) == ("hydra-node0:4711", "4711", False)
     finally:
         proxy.stdin.close()
         proxy.wait(10)
@@ -102,8 +102,8 @@ def test_hydras_ranks_find_the_control_port_above_a_shell():
 
 
 def test_without_a_launcher_in_sight_there_is_no_run():
-    assert launchers.mpi_run(HYDRA, 1) is None
-    assert launchers.mpi_run({}, os.getppid()) is None
+    assert launchers.mpi_start(HYDRA, 1) is None
+    assert launchers.mpi_start({}, os.getppid()) is None
 
 
 def test_the_parent_of_a_process_is_read_from_proc():

@@ -135,6 +135,6 @@ def test_where_no_file_can_be_had_the_page_is_memory(monkeypatch):
 
     assert (page.path, page.fallback) == (None, "/tmp: No space left on device")
     assert page.words[layout.ITERATION_AT] == 4
-    assert not list(Path("/dev/shm").glob(f"ddtop-pages-{os.getuid()}/{os.getpid()}-1.page"))
+    assert not list(Path("/dev/shm").glob(f"{registry.pages_folder()}/{os.getpid()}-1.page"))
     with contextlib.suppress(OSError):
-        Path(f"/tmp/ddtop-pages-{os.getuid()}").rmdir()
+        Path(f"/tmp/{registry.pages_folder()}").rmdir()

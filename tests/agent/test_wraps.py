@@ -201,6 +201,23 @@ def test_init_is_on_the_page_while_it_lasts_and_gone_after(rank, torch, monkeypa
     assert (rank.joined, rank.backend) == (True, "gloo")
 
 
+@pytest.mark.parametrize(("given", "tag"), [({}, 0), ({"use_local_synchronization": True}, 1)])
+def test_a_new_group_says_on_the_page_whether_all_ranks_have_to_come(rank, torch, given, tag):
+    seen = []
+    module = Unwatched(
+        torch.distributed.distributed_c10d,
+        new_group=lambda *args, **kwargs: seen.extend(
+            (layout.CALLS[call], tag) for call, _, _, tag, _ in rank.page.open_calls()
+        ),
+    )
+    wrap_distributed.wrap(module)
+
+    module.new_group([0, 1], **given)
+
+    assert seen == [("new_group", tag)]
+    assert rank.page.open_calls() == []
+
+
 def test_an_init_that_fails_is_gone_from_the_page_too(rank, torch):
     from torch.distributed import distributed_c10d
 

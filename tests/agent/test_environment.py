@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.agent.report import ARGUMENTS, VALUE_CHARACTERS, redacted_argv, redacted_environment
+from ddtop.agent.environment import ARGUMENTS, VALUE_CHARACTERS, redacted_argv, redacted_environment
 
 
 @pytest.mark.parametrize(
