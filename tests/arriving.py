@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ddtop.model.lateness import Answer, Late, Round, Rounds
 from ddtop.model.policy import POLICY
@@ -27,6 +27,25 @@ def entered(ranks: int, collectives: int, takes: Takes, transfer_ms: float = 0.5
     return found
 
 
+def in_bursts(
+    ranks: int, steps: int, takes: Takes, burst: int = 8, transfer_ms: float = 0.5
+) -> list[dict[int, tuple[int, int]]]:
+    """... of steps that put in so many collectives without waiting in between, then wait for all of them, then for one more."""
+    found: list[dict[int, tuple[int, int]]] = [{} for _ in range(ranks)]
+    left, seq = float(BASE), 0
+    for number in range(1, steps + 1):
+        arrived = [left + takes(rank, number) * MS for rank in range(ranks)]
+        for place in range(burst):
+            for rank, at in enumerate(arrived):
+                found[rank][seq + place + 1] = (round(at + place * 0.05 * MS), REDUCING)
+        seq += burst + 1
+        left = max(arrived) + (0.05 * burst + transfer_ms) * MS
+        for rank in range(ranks):
+            found[rank][seq] = (round(left + rank * 0.01 * MS), REDUCING)
+        left += 2 * transfer_ms * MS
+    return found
+
+
 def answers(
     times: Sequence[dict[int, tuple[int, int]]],
     request: str = "r1",
@@ -37,8 +56,10 @@ def answers(
     members: Sequence[int] | None = None,
     hosts: Sequence[str] | None = None,
     overlaps: bool = False,
+    errors_ms: Mapping[str, float] | None = None,
 ) -> list[Answer]:
-    """What the ranks say of these times; `counts`: they count iterations of `per_step` collectives."""
+    """What the ranks say of these times; `counts`: they count iterations of `per_step` collectives. `errors_ms`: of the clocks of
+    these hosts."""
     found = []
     for place, one in enumerate(times):
         record = arrivals_of(group, one)
@@ -46,7 +67,10 @@ def answers(
         rank = members[place] if members else place
         iteration = max(one) // per_step if counts else None
         said = Arrivals(request, (record,), iteration)
-        found.append(Answer(rank, hosts[place] if hosts else "node0", unix_ns, said, overlaps))
+        host = hosts[place] if hosts else "node0"
+        error_ms = (errors_ms or {}).get(host)
+        error_ns = None if error_ms is None else round(error_ms * MS)
+        found.append(Answer(rank, host, unix_ns, said, overlaps, error_ns=error_ns))
     return found
 
 

@@ -50,6 +50,7 @@ _OF_FRAMES: dict[str, tuple[str, str]] = {
     "pipe": ("pipe", "waiting on a pipe"),
     "socket": ("socket", "waiting on a socket"),
     "asyncio": ("socket", "waiting in its event loop"),
+    "join": ("collective", "in Join, out of data"),
     "stdin": ("stdin", "waiting for input from the terminal"),
     "file": ("file", "reading or writing a file"),
     "checkpoint-save": ("checkpoint-save", "saving a checkpoint"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from ddtop.diagnosis.finding import Finding, Verdict
 from ddtop.diagnosis.verdict import conclude, diagnose
-from ddtop.model.facts import Snapshot
+from ddtop.model.facts import Snapshot, State
 from ddtop.model.policy import POLICY, Policy
 
 STEP_NS = 500_000_000
@@ -62,8 +62,12 @@ class Judge:
             since = min(finding.since_unix_ns, known.finding.since_unix_ns)
             known.finding, known.missed = replace(finding, since_unix_ns=since), 0
             known.agreed += fresh
+        unheard = {rank.rank for rank in snapshot.ranks if rank.unheard and rank.state is not State.LOST}
         for identity in [identity for identity in self._standing if identity not in found]:
             known = self._standing[identity]
+            if unheard and not unheard.isdisjoint(known.finding.ranks or known.finding.victims):
+                # Nothing new is known of them: what stood goes on until they are heard, or lost.
+                continue
             known.missed += fresh
             if known.missed >= self._policy.clear_snapshots or known.agreed < self._policy.appear_snapshots:
                 del self._standing[identity]

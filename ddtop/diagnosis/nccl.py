@@ -6,10 +6,9 @@ from collections.abc import Collection, Sequence
 
 from ddtop.diagnosis.words import duration, rank_range, ranks_text, verb
 from ddtop.model.facts import RankFacts, Snapshot
+from ddtop.model.policy import POLICY
 from ddtop.wire.gpu import Communicator, RasRank
 
-FRESH_S = 60.0
-"""An answer of NCCL's service that is older says nothing of now; while something stands it is asked every ten seconds."""
 GONE = ("dead", "unresponsive", "missing")
 _OFF = ("0", "")
 
@@ -44,7 +43,7 @@ class _Known:
 def ras_lines(snapshot: Snapshot) -> list[str]:
     """What the service said: who is gone for NCCL, who has launched less than the others; empty where it said nothing lately."""
     answer = snapshot.ras
-    if answer is None or (snapshot.ras_age_s or 0.0) > FRESH_S:
+    if answer is None or (snapshot.ras_age_s or 0.0) > POLICY.ras_fresh_s:
         return []
     if answer.why is not None:
         return [f"NCCL's status service did not answer: {answer.why}"]
@@ -65,7 +64,7 @@ def ras_lines(snapshot: Snapshot) -> list[str]:
 def gone_ranks(snapshot: Snapshot) -> tuple[int, ...]:
     """Ranks of the job that NCCL calls dead or unresponsive, or that it misses."""
     answer = snapshot.ras
-    if answer is None or (snapshot.ras_age_s or 0.0) > FRESH_S:
+    if answer is None or (snapshot.ras_age_s or 0.0) > POLICY.ras_fresh_s:
         return ()
     known = _Known(snapshot)
     gone = [rank for one in answer.communicators for rank in one.ranks if rank.state in GONE]

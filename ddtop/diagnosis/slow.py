@@ -9,23 +9,13 @@ from statistics import median
 from ddtop.diagnosis.words import about
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.lateness import Late
+from ddtop.model.policy import POLICY
 from ddtop.wire.records import ACTIVITIES, HostState
 from ddtop.wire.samples import Spot, by_function
 
 LOADER, GIL, GC, CPU, THROTTLED, MEMORY, PYTHON, UNKNOWN = (
     "loader", "gil_held", "gc", "cpu", "throttled", "memory", "python", "unknown",
 )  # fmt: skip
-_PART = 0.5
-"""A cause explains at least this part of what the others wait."""
-_HELD_PART = 0.35
-"""... of a held GIL less: a look that comes in its last milliseconds is not late enough to tell."""
-_CPU_PART = 0.75
-"""Missing CPU time is no cause if it is less than this part of what the rank is more in one function."""
-_CODE_PART = 0.25
-"""... of a function less still: its looks are those of half a minute, of which it may have been slow for the end only."""
-_FAULTS_PER_S = 50.0
-"""Pages from a disk: a process in memory has next to none, one that swaps hundreds."""
-_SPOT_LEAST_RATIO = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +51,7 @@ def cause_of(rank: RankFacts, late: Late, snapshot: Snapshot) -> Cause:
 
 def host_of(rank: RankFacts, snapshot: Snapshot) -> HostState | None:
     """The host of that rank."""
-    return next((host for host in snapshot.hosts if host.host == rank.host), None)
+    return snapshot.host_of(rank)
 
 
 def flame(rank: RankFacts, most: int = 3) -> list[str]:
@@ -69,7 +59,7 @@ def flame(rank: RankFacts, most: int = 3) -> list[str]:
     return [
         f"{_share(spot, rank):.0%} in {_spot(spot)}"
         for spot in by_function(rank.spots)[:most]
-        if _share(spot, rank) >= _SPOT_LEAST_RATIO
+        if _share(spot, rank) >= POLICY.spot_least_ratio
     ]
 
 
@@ -84,7 +74,7 @@ def _spot(spot: Spot) -> str:
 
 def _of_loader(rank: RankFacts, others: Sequence[RankFacts], share: float) -> Cause | None:
     own = _loading(rank)
-    if own - median(_loading(other) for other in others) < _PART * share:
+    if own - median(_loading(other) for other in others) < POLICY.cause_part * share:
         return None
     loader = rank.loader
     setting = f" with num_workers={loader.workers}" if loader is not None else ""
@@ -100,7 +90,7 @@ def _loading(rank: RankFacts) -> float:
 
 def _of_gc(rank: RankFacts, share: float) -> Cause | None:
     ratio = rank.hold.gc_ratio if rank.hold is not None else 0.0
-    if ratio < _PART * share:
+    if ratio < POLICY.cause_part * share:
         return None
     text = f"spends {about(ratio)} of the time in full garbage collections"
     return Cause(
@@ -111,7 +101,7 @@ def _of_gc(rank: RankFacts, share: float) -> Cause | None:
 def _of_gil(rank: RankFacts, others: Sequence[RankFacts], share: float) -> Cause | None:
     own = _held(rank)
     # A busy machine makes looks late on all ranks of a host, and a rank without a CPU.
-    if own - max(median(_held(other) for other in others), _delay(rank)) < _HELD_PART * share:
+    if own - max(median(_held(other) for other in others), _delay(rank)) < POLICY.cause_held_part * share:
         return None
     spot = rank.hold.spot if rank.hold is not None else None
     where = f", seen at {_spot(spot)}" if spot is not None else ""
@@ -128,7 +118,7 @@ def _held(rank: RankFacts) -> float:
 
 def _of_throttling(rank: RankFacts, share: float) -> Cause | None:
     ratio = rank.pressure.throttled_ratio if rank.pressure is not None else None
-    if ratio is None or ratio < _PART * share:
+    if ratio is None or ratio < POLICY.cause_part * share:
         return None
     load = rank.process.load if rank.process is not None else None
     quota = f" of {load.quota_cores:g} cores" if load is not None and load.quota_cores else ""
@@ -140,7 +130,7 @@ def _of_cpu(rank: RankFacts, others: Sequence[RankFacts], share: float, host: Ho
     delay = _delay(rank)
     more = delay - median(_delay(other) for other in others)
     # On a busy machine who sleeps longer waits longer for a CPU afterwards: the code explains more of it then.
-    if more < max(_PART * share, _CPU_PART * _most(rank, others)[0]):
+    if more < max(POLICY.cause_part * share, POLICY.cause_cpu_part * _most(rank, others)[0]):
         return None
     load = rank.process.load if rank.process is not None else None
     parts = [f"waits {about(delay)} of the time for a CPU"]
@@ -149,7 +139,7 @@ def _of_cpu(rank: RankFacts, others: Sequence[RankFacts], share: float, host: Ho
     if host is not None and host.load is not None and (host.load.runnable or 0) > host.cores:
         # How many differs from look to look, and stands in the evidence.
         parts.append(f"more threads want to run than {host.host} has cores ({host.cores})")
-    if host is not None and host.load is not None and (host.load.steal_ratio or 0.0) > 0.05:
+    if host is not None and host.load is not None and (host.load.steal_ratio or 0.0) >= POLICY.throttled_told_ratio:
         parts.append(f"the hypervisor takes {about(host.load.steal_ratio or 0.0)}")
     return Cause(
         CPU,
@@ -164,7 +154,9 @@ def _delay(rank: RankFacts) -> float:
 
 def _of_memory(rank: RankFacts, others: Sequence[RankFacts], host: HostState | None) -> Cause | None:
     faults = _faults(rank)
-    if faults < _FAULTS_PER_S or faults < 4 * median(_faults(other) for other in others):
+    if faults < POLICY.cause_faults_per_s or faults < POLICY.cause_faults_factor * median(
+        _faults(other) for other in others
+    ):
         return None
     text = f"reads {round(faults, -1):.0f} pages a second back from disk: memory is short"
     if host is not None and host.load is not None and host.load.memory_stall_ratio:
@@ -181,7 +173,7 @@ def _faults(rank: RankFacts) -> float:
 def _of_python(rank: RankFacts, others: Sequence[RankFacts], share: float) -> Cause | None:
     """The function, or the line, at which it is more than the others are."""
     more, own, theirs, spot = _most(rank, others)
-    if spot is None or more < max(_SPOT_LEAST_RATIO, _CODE_PART * share):
+    if spot is None or more < max(POLICY.spot_least_ratio, POLICY.cause_code_part * share):
         return None
     beside = f", the others {about(theirs)}" if any(other.spots_samples for other in others) else ""
     text = f"is {about(own)} of the time in {_spot(spot)}{beside}"
@@ -199,7 +191,7 @@ def _most(rank: RankFacts, others: Sequence[RankFacts]) -> tuple[float, float, f
 
 def _working(rank: RankFacts) -> list[Spot]:
     """Without the looks that found it waiting for others, perhaps at the very line of the work."""
-    return [spot for spot in rank.spots if spot.waits_on not in ("collective", "p2p", "import")]
+    return [spot for spot in rank.spots if spot.waits_on not in ("collective", "p2p", "join", "import")]
 
 
 def _more(

@@ -13,6 +13,7 @@ from ddtop.diagnosis.rules import (
     gpu_error,
     gpu_unavailable,
     gpu_use,
+    host_lost,
     input_bound,
     io_stall,
     loader_stuck,
@@ -42,8 +43,14 @@ def diagnose(snapshot: Snapshot, policy: Policy = POLICY) -> tuple[Finding, ...]
 
     What keeps the ranks from meeting explains why they gave up. A departure explains every wait that follows it; a stopped rank explains the waits for it; a mismatch explains the
     ranks that seem to stand elsewhere because of it; of a rank that a dead disk holds nothing else is said. Only what is left
-    over is asked further.
+    over is asked further. Of ranks whose host is not heard nothing is said but that.
     """
+    lost = host_lost.rule(snapshot, policy)
+    found = _of_heard(host_lost.heard_only(snapshot), lost, policy)
+    return tuple(sorted(found, key=lambda finding: (SEVERITIES.index(finding.severity), finding.since_unix_ns)))
+
+
+def _of_heard(snapshot: Snapshot, lost: list[Finding], policy: Policy) -> list[Finding]:
     found = starting.rule(snapshot, policy) or truncated.rule(snapshot) or departures.rule(snapshot, policy)
     if snapshot.ended is None and not _explains_all(found, snapshot):
         halted = stopped.rule(snapshot, policy)
@@ -59,7 +66,7 @@ def diagnose(snapshot: Snapshot, policy: Policy = POLICY) -> tuple[Finding, ...]
             found += absent.rule(snapshot, policy, spoken_of)
             if not comm_error.is_reported(snapshot) and not any(finding.victims for finding in found):
                 found += stuck.rule(snapshot, policy)
-        if not any(finding.severity == CRITICAL for finding in found):
+        if not any(finding.severity == CRITICAL for finding in (*found, *lost)):
             slow = straggler.rule(snapshot, policy)
             # One rank's own loader is the straggler's cause.
             found += slow + [one for one in input_bound.rule(snapshot, policy) if not set(one.ranks) <= _ranks(slow)]
@@ -69,7 +76,8 @@ def diagnose(snapshot: Snapshot, policy: Policy = POLICY) -> tuple[Finding, ...]
             found += sampling.rule(snapshot, policy)
         shared = threads.rule(snapshot)
         found = threads.explain(found, shared) + shared
-        found = swallowed.explain(found, swallowed.rule(snapshot, policy), snapshot)
+        found = swallowed.explain(found, swallowed.rule(snapshot, policy), snapshot, policy)
+    found += lost
     found += version_skew.rule(snapshot) + backend.rule(snapshot)
     found = gpu_use.told(gpu_unavailable.rule(found, snapshot, policy), snapshot)
     if snapshot.devices:
@@ -79,7 +87,7 @@ def diagnose(snapshot: Snapshot, policy: Policy = POLICY) -> tuple[Finding, ...]
         found += shortage.rule(snapshot, policy)
     if not any(finding.severity == CRITICAL for finding in found):
         found += comm_error.rule(snapshot, policy)
-    return tuple(sorted(found, key=lambda finding: (SEVERITIES.index(finding.severity), finding.since_unix_ns)))
+    return found
 
 
 def _ranks(found: list[Finding]) -> set[int]:
@@ -121,13 +129,29 @@ def calm(snapshot: Snapshot) -> str:
     left = f", {ranks_text(finished)} finished" if finished else ""
     left += f", {ranks_text(lost)} gone" if lost else ""
     if snapshot.moving == 0:
-        return _quiet(snapshot) + left
+        return (_unheard(snapshot) or _quiet(snapshot)) + left
     return f"ok: {snapshot.moving}/{total} moving{left}, watched {duration(snapshot.watched_s)}"
 
 
-def _quiet(snapshot: Snapshot) -> str:
+def _unheard(snapshot: Snapshot) -> str | None:
+    """Where nothing of a host comes through, which may be why."""
+    hosts = {rank.sender: rank.host or "?" for rank in snapshot.ranks if rank.unheard}
+    if not hosts:
+        return None
+    names = ", ".join(sorted(hosts.values())[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
+    are = verb(range(len(hosts)), "has", "have")
+    return f"quiet: no rank has moved{_since(snapshot)}; {names} {are} not been heard lately"
+
+
+def _since(snapshot: Snapshot) -> str:
     still = snapshot.still_since_unix_ns
-    since = f" for {duration((snapshot.time_unix_ns - still) / 1e9)}" if still is not None else ""
+    return f" for {duration((snapshot.time_unix_ns - still) / 1e9)}" if still is not None else ""
+
+
+def _quiet(snapshot: Snapshot) -> str:
+    still, since = snapshot.still_since_unix_ns, _since(snapshot)
+    if all(rank.gone for rank in snapshot.ranks):
+        return "quiet: no rank is left, and the launcher has not ended yet"
     idle = next((blame for blame in snapshot.blames if blame.due and blame.peer_wait is not None), None)
     if idle is not None and (what := doing(snapshot.rank(idle.root))) is not None:
         who = f"{ranks_text(idle.waiters)} {verb(idle.waiters, 'waits', 'wait')}"
@@ -140,13 +164,18 @@ def _quiet(snapshot: Snapshot) -> str:
         rank.rank
         for rank in snapshot.ranks
         if rank.wait is None
+        and not rank.gone
         and rank.place is not None
-        and rank.place.waits_on in ("p2p", "collective")
+        and rank.place.waits_on in ("p2p", "collective", "join")
         and rank.rank not in judged
     ]
     if unjudged:
         return (
-            f"quiet: no rank has moved{since}; {ranks_text(unjudged)} in a call that is not judged yet "
-            "(send, recv, monitored_barrier)"
+            f"quiet: no rank has moved{since}; {ranks_text(unjudged)} in a call of torch.distributed, "
+            "and for whom it waits is not known"
         )
-    return f"quiet: no rank has moved{since}, and none waits for another in a collective"
+    if still is None:
+        return f"starting: {snapshot.reporting}/{snapshot.world_size} ranks there, none has made a step yet"
+    waiting = sorted({wait.rank for wait in snapshot.waits})
+    told = f"; {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')}" if waiting else ", and none waits for another"
+    return f"quiet: no rank has moved{since}{told} in a collective"

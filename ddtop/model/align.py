@@ -44,7 +44,7 @@ def waits_of(ranks: Mapping[int, RankFacts], groups: Iterable[Group]) -> tuple[W
     for rank in sorted(ranks):
         facts = ranks[rank]
         # What a stopped or silent rank said last is old: by now it may have been let go, or be the one to look at.
-        if facts.exit is not None or facts.state in (State.STOPPED, State.SILENT):
+        if facts.exit is not None or facts.unheard or facts.state in (State.STOPPED, State.SILENT):
             continue
         for progress in facts.groups:
             if progress.pending_since_unix_ns is None or not _really_waits(facts):

@@ -61,7 +61,7 @@ def is_choice(call: OpenCall) -> bool:
 
 def _choices(ranks: Mapping[int, RankFacts], members: Mapping[str, tuple[int, ...]]) -> Iterable[_Choice]:
     for rank, facts in ranks.items():
-        if facts.gone or not facts.open_calls:
+        if facts.gone or facts.unheard or not facts.open_calls:
             continue
         found: dict[int, set[int]] = {}
         calls: dict[int, OpenCall] = {}

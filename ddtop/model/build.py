@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from ddtop.model import align, chains, loading, mpi, slowness
+from ddtop.model import align, chains, hosts, loading, mpi, shares, slowness
 from ddtop.model.anyof import any_waits_of
 from ddtop.model.ending import ended
-from ddtop.model.facts import Blame, RankFacts, Snapshot, State, Wait
+from ddtop.model.facts import Blame, Ended, RankFacts, Snapshot, State, Wait
 from ddtop.model.finishing import unnumbered_waits_of
+from ddtop.model.hosts import HostSeen, Outside
 from ddtop.model.peers import peer_waits_of
 from ddtop.model.policy import Policy
-from ddtop.model.series import Series
 from ddtop.wire.calls import INIT_CALLS
 from ddtop.wire.records import Collective, GroupProgress, Hello, RankState, Stacks
 
 if TYPE_CHECKING:
     from ddtop.model.job import Job, RankMemory
 
-_SERVED = ("socket", "asyncio", "checkpoint-save", "checkpoint-load")
-"""Waits in which a thread that wakes often is being served by a server; checkpoints also go to object stores."""
-Grown = tuple[float, tuple[float, ...]] | None
-"""What `Series.grown` says."""
-QUARTERS = 4
-"""A wait of half the window's length leaves one of its quarters untouched, wherever it lies."""
-
 
 def snapshot(job: Job, now_unix_ns: int) -> Snapshot:
     """What is true of the job at this moment."""
     policy = job.policy
-    facts = {rank: _facts(rank, memory, now_unix_ns, policy) for rank, memory in job.ranks.items()}
+    seen = hosts.hosts_seen(job, now_unix_ns)
+    outside = hosts.outside_of(job, seen, now_unix_ns)
+    facts = {
+        rank: _facts(rank, memory, outside[memory.sender], now_unix_ns, policy)
+        for rank, memory in job.ranks.items()
+        if rank < job.world_size
+    }
+    world_size = _left_without(facts, job.world_size)
     groups = tuple(sorted(job.groups.values(), key=lambda group: group.name))
     waits = align.waits_of(facts, groups)
     peer_waits = peer_waits_of(facts)
@@ -42,13 +43,10 @@ def snapshot(job: Job, now_unix_ns: int) -> Snapshot:
     _settle(facts, waits, blames, now_unix_ns, policy)
     _settle_cycles(facts, cycles, (*waits, *peer_waits) if cycles else (), now_unix_ns, policy)
     balances = slowness.settle(job, facts, now_unix_ns, policy)
-    ranks = tuple([facts.get(rank) or RankFacts(rank, State.MISSING) for rank in range(job.world_size)])
-    launchers = [host.launcher_alive for _, host in job.hosts.values() if host.launcher_alive is not None]
-    end = ended(facts.values(), any(launchers), policy)
+    ranks = tuple([facts.get(rank) or RankFacts(rank, State.MISSING) for rank in range(world_size)])
+    end = _ended(job, facts.values(), seen)
     living = [rank for rank in ranks if rank.exit is None]
-    reporting = [
-        rank for rank in living if rank.report_age_s is not None and rank.report_age_s <= policy.report_silent_s
-    ]
+    heard_s = [rank.report_age_s for rank in living if rank.report_age_s is not None]
     steps = [rank.step_ms for rank in ranks if rank.step_ms]
     iterations = [rank.iteration for rank in ranks if rank.iteration is not None]
     moving = sum([_moves(rank, now_unix_ns, policy) for rank in living])
@@ -60,14 +58,10 @@ def snapshot(job: Job, now_unix_ns: int) -> Snapshot:
         attempt=job.attempt,
         time_unix_ns=now_unix_ns,
         live=end is None,
-        world_size=job.world_size,
-        reporting=len(reporting),
+        world_size=world_size,
+        reporting=sum([age_s <= policy.report_silent_s for age_s in heard_s]),
         ranks=ranks,
         groups=groups,
-        hosts=tuple(host for _, host in sorted(job.hosts.values(), key=lambda item: item[1].host)),
-        host_ages_s=tuple(
-            max(now_unix_ns - at, 0) / 1e9 for at, _ in sorted(job.hosts.values(), key=lambda item: item[1].host)
-        ),
         waits=waits,
         blames=blames,
         peer_waits=peer_waits,
@@ -82,9 +76,23 @@ def snapshot(job: Job, now_unix_ns: int) -> Snapshot:
         candidates=job.candidates.facts(now_unix_ns, policy),
         garbled=job.garbled,
         balances=balances,
+        **_of_hosts(job, seen, now_unix_ns),
         **_of_gpus(job, now_unix_ns),
         notes=tuple(job.notes),
     )
+
+
+def _ended(job: Job, facts: Iterable[RankFacts], seen: dict[str, HostSeen]) -> Ended | None:
+    """Whether it is over. Who is not heard when all others have gone has ended with them."""
+    launchers = [job.hosts[sender][1].launcher_alive for sender, one in seen.items() if not one.lost]
+    return ended([one for one in facts if one.state is not State.LOST], any(launchers), job.policy)
+
+
+def _of_hosts(job: Job, seen: dict[str, HostSeen], now_unix_ns: int) -> dict[str, Any]:
+    """What the relays reported last, and how they are heard."""
+    reports = tuple([job.hosts[sender][1] for sender in seen])
+    ages_s = tuple([max(now_unix_ns - job.stated.get(sender, now_unix_ns), 0) / 1e9 for sender in seen])
+    return {"hosts": reports, "host_ages_s": ages_s, "seen": tuple(seen.values()), "apart": hosts.apart(reports)}
 
 
 def _of_gpus(job: Job, now_unix_ns: int) -> dict[str, Any]:
@@ -96,7 +104,21 @@ def _of_gpus(job: Job, now_unix_ns: int) -> dict[str, Any]:
     return {"devices": devices, "ras": answer, "ras_age_s": None if answer is None else max(now_unix_ns - at, 0) / 1e9}
 
 
-def _facts(rank: int, memory: RankMemory, now: int, policy: Policy) -> RankFacts:
+def _left_without(facts: dict[int, RankFacts], world_size: int) -> int:
+    """The size of the world, after those on lost hosts have been left out who stand outside of that of all others: the job has
+    been restarted without them."""
+    lost = {rank for rank, one in facts.items() if one.state is State.LOST}
+    if not lost:
+        return world_size
+    heard = [max(one.hello.world_size or 0, rank + 1) for rank, one in facts.items() if rank not in lost and one.hello]
+    smaller = max(heard, default=world_size)
+    for rank in lost:
+        if rank >= smaller:
+            del facts[rank]
+    return smaller
+
+
+def _facts(rank: int, memory: RankMemory, outside: Outside, now: int, policy: Policy) -> RankFacts:
     inside = mpi.newest(memory.state or _NOTHING_SAID, memory.process, memory.exit)
     state = mpi.told(memory.state or _NOTHING_SAID, inside)
     alive = memory.exit is None
@@ -104,37 +126,39 @@ def _facts(rank: int, memory: RankMemory, now: int, policy: Policy) -> RankFacts
     age_s = max(0.0, (now - heard) / 1e9)
     waits = memory.waits.grown(policy.window_s, now)
     activities = memory.activities.grown(policy.window_s, now)
-    cpu_ratio, working, wakes_per_s = _cpu(memory, now, policy)
+    cpu_ratio, working, wakes_per_s = shares.cpu(memory, now, policy)
     if inside is not None and (mpi.is_inside(inside) or (memory.process is not None and memory.process.exiting)):
         # MPI waits by spinning, also in the MPI_Finalize of an interpreter that exits.
         working = False if working is not None else None
     owing = memory.owing if alive else None
-    loader = memory.loader.grown(policy.window_s, now)
-    loader_ratio, loader_low = _loader_ratios(memory.loader, loader, now, policy)
+    working = True if owing is not None and loading.moves(owing, now, policy) else working
     first = _first_pending(state)
     pending_s = (now - (first.pending_since_unix_ns or 0)) / 1e9 if first is not None else None
+    unheard = outside.hides(memory, now, policy)
+    said_s, waited_s = 0.0 if unheard else age_s, max(pending_s or 0.0, _in_single_s(state, now))
     return RankFacts(
         rank=rank,
-        state=_state(memory, state, age_s, max(pending_s or 0.0, _in_single_s(state, now)), policy),
+        # While nothing of its host comes through it is what it was, until the host is lost.
+        state=State.LOST if unheard and outside.lost else _state(memory, state, said_s, waited_s, policy),
+        sender=memory.sender,
+        unheard=unheard,
+        unlooked=working is None and alive and (unheard or outside.looks_s < policy.first_look_s),
         hello=memory.hello,
         collective=longest_open(state.open_collectives) or _guess_collective(first),
         collective_age_s=max(0.0, pending_s) if pending_s is not None and alive else None,
-        wait_ratio=_ratio(waits, policy),
-        loader_wait_ratio=loader_ratio,
-        loader_wait_low_ratio=loader_low,
-        loader_window_steps=int(max(loader[1][1:])) if loader else None,
-        activity_ratios=_shares(activities),
+        wait_ratio=shares.of_samples(waits, policy),
+        activity_ratios=shares.of_each(activities),
         window_s=waits[0] if waits else None,
         process=memory.process,
         process_since_unix_ns=memory.letter_since_unix_ns or None,
         cpu_ratio=cpu_ratio,
         rss_bytes=memory.process.rss_bytes if memory.process and alive else None,
-        working=True if owing is not None and loading.moves(owing, now, policy) else working,
+        working=working,
         report_age_s=age_s,
         exception=(memory.exit.exception if memory.exit else None) or state.exception,
         exit=memory.exit,
         exit_unix_ns=memory.exit_unix_ns or None,
-        agent_cpu_ratio=_agent_ratio(memory, now, policy),
+        agent_cpu_ratio=shares.agent_ratio(memory, now, policy),
         stacks=memory.stacks,
         worker_stacks=_worker_stacks(memory),
         heard_unix_ns=heard or None,
@@ -151,8 +175,16 @@ def _facts(rank: int, memory: RankMemory, now: int, policy: Policy) -> RankFacts
         step_best_ms=memory.step_best_ms,
         mpi=inside,
         own=memory.own,
+        **_of_loader(memory, now, policy),
         **_as_said(state),
     )
+
+
+def _of_loader(memory: RankMemory, now: int, policy: Policy) -> dict[str, Any]:
+    grown = memory.loader.grown(policy.window_s, now)
+    ratio, low = shares.loader_ratios(memory.loader, grown, now, policy)
+    steps = int(max(grown[1][1:])) if grown else None
+    return {"loader_wait_ratio": ratio, "loader_wait_low_ratio": low, "loader_window_steps": steps}
 
 
 def _as_said(state: RankState) -> dict[str, Any]:
@@ -267,68 +299,12 @@ def _settle_cycles(
             object.__setattr__(facts[wait.rank], "state", State.BLOCKED)
 
 
-def _loader_ratios(series: Series, whole: Grown, now: int, policy: Policy) -> tuple[float | None, float | None]:
-    """Share of the window spent waiting for data, and the lowest share of its quarters."""
-    if whole is None or whole[0] < policy.window_min_s:
-        return None, None
-    ratio = min(1.0, whole[1][0] / (whole[0] * 1e9))
-    if ratio < policy.input_bound_ratio * policy.input_bound_others:
-        # Nobody asks, and this is a fifth of the work on a healthy rank.
-        return ratio, None
-    lowest, seconds, waited_ns = ratio, 0.0, 0.0
-    for quarter in range(1, QUARTERS + 1):
-        part = whole if quarter == QUARTERS else series.grown(policy.window_s * quarter / QUARTERS, now)
-        if part is None or part[0] - seconds < policy.window_s / QUARTERS / 2:
-            return ratio, None
-        lowest = min(lowest, (part[1][0] - waited_ns) / ((part[0] - seconds) * 1e9))
-        seconds, waited_ns = part[0], part[1][0]
-    return ratio, max(0.0, lowest)
-
-
-def _cpu(memory: RankMemory, now: int, policy: Policy) -> tuple[float | None, bool | None, float | None]:
-    """(cores used without the agent's share, whether that counts as working, how often its main thread wakes a second)."""
-    if memory.exit is not None:
-        return None, None, None
-    grown = memory.cpu.grown(policy.cpu_window_s, now)
-    if grown is None:
-        return None, None, None
-    seconds, (cpu_ns, io_bytes, switches) = grown
-    wakes_per_s = switches / seconds
-    own = memory.agent.grown(policy.cpu_window_s, now)
-    own_ratio = own[1][0] / (own[0] * 1e9) if own else 0.0
-    ratio = max(0.0, cpu_ns / (seconds * 1e9) - own_ratio)
-    if ratio >= policy.cpu_working_ratio or io_bytes / seconds >= policy.io_working_bytes_per_s:
-        return ratio, True, wakes_per_s
-    # A download through sockets costs little CPU and is in no I/O counter, but each chunk wakes the thread.
-    place = memory.state.place if memory.state else None
-    served = place is not None and place.waits_on in _SERVED
-    # A pipe that is read from has no library frame: only the kernel tells.
-    served = served or (memory.process is not None and "pipe_read" in (memory.process.wchan or ""))
-    return ratio, served and wakes_per_s >= policy.socket_working_switches_per_s, wakes_per_s
-
-
-def _agent_ratio(memory: RankMemory, now: int, policy: Policy) -> float | None:
-    grown = memory.agent.grown(policy.window_s, now)
-    return grown[1][0] / (grown[0] * 1e9) if grown else None
-
-
 def _worker_stacks(memory: RankMemory) -> tuple[Stacks, ...]:
     """Those of the rank's own last dump: older ones say nothing of now."""
     if memory.stacks is None or not memory.worker_stacks:
         return ()
     found = (one for one in memory.worker_stacks.values() if one.request == memory.stacks.request)
     return tuple(sorted(found, key=lambda one: one.pid))
-
-
-def _ratio(grown: Grown, policy: Policy) -> float | None:
-    if grown is None or grown[0] < policy.window_min_s or not grown[1][1]:
-        return None
-    return min(1.0, grown[1][0] / grown[1][1])
-
-
-def _shares(grown: Grown) -> tuple[float, ...]:
-    total = sum(grown[1]) if grown else 0
-    return tuple([value / total for value in grown[1]]) if grown and total else ()
 
 
 def longest_open(open_collectives: tuple[Collective, ...]) -> Collective | None:

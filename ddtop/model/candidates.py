@@ -8,6 +8,7 @@ from ddtop.model.facts import Candidate
 from ddtop.model.policy import Policy
 from ddtop.model.series import Series
 from ddtop.wire.records import HostState, ProcessState
+from ddtop.wire.times import moved
 
 CANDIDATES_MAX = 256
 
@@ -41,6 +42,14 @@ class Candidates:
                 known = self._found[sender, process.pid] = CandidateMemory(host.host, process, unix_ns)
             known.process = process
             known.cpu.add(unix_ns, process.cpu_ns or 0, process.io_bytes or 0)
+
+    def move(self, sender: str, by_ns: int) -> None:
+        """What that relay has seen was that much later, by the hub's clock."""
+        for key, memory in self._found.items():
+            if key[0] == sender:
+                memory.first_unix_ns += by_ns
+                memory.process = moved(memory.process, by_ns)
+                memory.cpu.move(by_ns)
 
     def clear(self) -> None:
         """Another attempt begins."""

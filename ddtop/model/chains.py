@@ -16,6 +16,7 @@ from ddtop.model.policy import Policy
 from ddtop.wire.calls import WAITING_CALLS
 
 GONE, STOPPED, STILL, WORKING, UNKNOWN = "gone", "stopped", "still", "working", "unknown"
+LOST = "lost"
 AnyWait = Union[Wait, PeerWait]
 
 
@@ -126,7 +127,7 @@ class _Kind:
     def blame(self, root: int, facts: RankFacts | None, now_unix_ns: int, policy: Policy) -> Blame:
         standing = standing_of(facts, now_unix_ns, policy)
         limit_s = limit_of(standing, self.healthy_ms, policy)
-        due = now_unix_ns - self.since_unix_ns > limit_s * 1e9
+        due = now_unix_ns - self.since_unix_ns > limit_s * 1e9 and not _too_soon(facts, standing)
         if self.direct is not None:
             group, seq, op = self.direct.group, self.direct.seq, self.direct.op
             return Blame(root, self.waiters, group, seq, op, self.since_unix_ns, standing, limit_s, due)
@@ -214,14 +215,21 @@ def _waits_elsewhere(facts: RankFacts | None) -> bool:
     return in_p2p or any(call.name in WAITING_CALLS for call in facts.open_calls)
 
 
+def _too_soon(facts: RankFacts | None, standing: str) -> bool:
+    """Nobody has looked at it long enough, or nothing of its host comes through: that is no reason to blame it, nor to wait longer."""
+    if facts is None:
+        return False
+    return facts.unlooked if standing == UNKNOWN else standing == LOST and facts.state is not State.LOST
+
+
 def standing_of(facts: RankFacts | None, now_unix_ns: int, policy: Policy) -> str:
     """What is known of a rank that others wait for."""
     if facts is None or facts.hello is None:
         return UNKNOWN
     if facts.gone:
         return GONE
-    if facts.state is State.STOPPED:
-        return STOPPED
+    if facts.unheard or facts.state is State.STOPPED:
+        return STOPPED if facts.state is State.STOPPED else LOST
     if facts.progress_unix_ns is not None and now_unix_ns - facts.progress_unix_ns < policy.cpu_window_s * 1e9:
         # It goes on in another group, in batches or in steps, whatever CPU that takes.
         return WORKING
@@ -236,6 +244,6 @@ def limit_of(standing: str, healthy_ms: float, policy: Policy) -> float:
         return policy.gone_limit_s
     if standing == STOPPED:
         return policy.stopped_limit_s
-    if standing == STILL:
+    if standing in (STILL, LOST):
         return policy.still_limit_s
     return max(policy.working_limit_s, policy.healthy_wait_factor * healthy_ms / 1000)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ddtop.model.devices import Device, Own
+from ddtop.model.hosts import HostSeen
 from ddtop.model.lateness import Balance, Late
 from ddtop.wire.gpu import CudaState, RasAnswer
 from ddtop.wire.loader import Loader
@@ -45,6 +46,7 @@ class State(str, Enum):
     EXITED = "exited"
     KILLED = "killed"
     MISSING = "missing"  # never seen
+    LOST = "lost"  # nothing of its whole host is heard any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,8 @@ class RankFacts:
     `late`: the others wait for it in most steps; with it comes `hold`, also of those that wait. `spots`: the functions in which its last
     `spots_samples` looks found it. `step_best_ms`: the shortest step that it has reported. `pressure`: where the relay measures it.
     `own`: its card and how that is known, `cuda`: what torch says of it. `catching`: where somebody asked for it.
+    `sender`: its host's identity. `unheard`: nothing of its host has come through lately, so what stands here is old. `unlooked`: its
+    relay has not been heard long enough to tell whether it works.
     `owing_still_since_unix_ns`: since when nothing moves of the DataLoader worker that owes it a batch; None while none owes.
     """
 
@@ -189,6 +193,9 @@ class RankFacts:
     cuda: CudaState | None = None
     own: Own | None = None
     catching: Catching | None = None
+    sender: str | None = None
+    unheard: bool = False
+    unlooked: bool = False
 
     @property
     def host(self) -> str | None:
@@ -281,6 +288,7 @@ class Snapshot:
     `iterations_per_s`: median over the ranks, None while nothing counts iterations. `candidates`: only while ranks wait in
     init_process_group. `host_ages_s`: how old the report of each of `hosts` is. `balances`: of the groups whose
     arrivals were read lately. `devices`: the cards of all hosts that have any. `ras`: what NCCL itself said last, `ras_age_s` ago.
+    `seen`: how each of `hosts` is heard. `apart`: why only one host of several is seen here, one sentence.
     """
 
     job: str
@@ -312,6 +320,8 @@ class Snapshot:
     devices: tuple[Device, ...] = ()
     ras: RasAnswer | None = None
     ras_age_s: float | None = None
+    seen: tuple[HostSeen, ...] = ()
+    apart: str | None = None
 
     def rank(self, number: int) -> RankFacts:
         """The facts of one rank; a rank outside the world is `missing`."""
@@ -319,14 +329,21 @@ class Snapshot:
             return self.ranks[number]
         return RankFacts(number, State.MISSING)
 
-    def by_host(self) -> dict[str, list[RankFacts]]:
-        """The ranks of each host's name, ascending; those never seen have none. For who asks of every host: 1,250 hosts that
-        each look through 10,000 ranks take seconds."""
-        found: dict[str, list[RankFacts]] = {}
+    def by_host(self) -> list[tuple[HostState, list[RankFacts]]]:
+        """Each host with its ranks, ascending. For who asks of every host: 1,250 hosts that each look through 10,000 ranks
+        take seconds."""
+        found: dict[str | None, list[RankFacts]] = {}
         for rank in self.ranks:
             if rank.hello is not None:
-                found.setdefault(rank.hello.host, []).append(rank)
-        return found
+                found.setdefault(rank.sender or rank.hello.host, []).append(rank)
+        keys = [one.sender for one in self.seen] or [host.host for host in self.hosts]
+        return [(host, found.get(key, [])) for host, key in zip(self.hosts, keys, strict=True)]
+
+    def host_of(self, rank: RankFacts) -> HostState | None:
+        """What its host's relay reported last."""
+        keys = [one.sender for one in self.seen] or [host.host for host in self.hosts]
+        own = rank.sender if self.seen else rank.host
+        return next((host for host, key in zip(self.hosts, keys, strict=True) if key == own), None)
 
     def group(self, name: str) -> Group | None:
         """The process group of that name."""

@@ -38,7 +38,9 @@ def _in_finalize(
     now_unix_ns: int,
     policy: Policy,
 ) -> tuple[PeerWait, ...]:
-    since = {rank: at for rank, facts in ranks.items() if (at := _finalizing_since(facts)) is not None}
+    since = {
+        rank: at for rank, facts in ranks.items() if not facts.unheard and (at := _finalizing_since(facts)) is not None
+    }
     # Whoever raised and lingers there has a rule of its own.
     if not since or any(failed(ranks[rank]) for rank in since):
         return ()
@@ -69,7 +71,7 @@ def _in_named(ranks: Mapping[int, RankFacts], now_unix_ns: int, policy: Policy) 
     inside: dict[int, MpiCall] = {}
     still = set()
     for rank, facts in ranks.items():
-        if facts.gone or facts.mpi is None:
+        if facts.gone or facts.unheard or facts.mpi is None:
             return ()
         call = next((call for call in facts.mpi.calls if call.name in NAME_ONLY), None)
         if call is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from ddtop.model import build, loading
+from ddtop.model import attempts, build, clocks, hosts, loading
 from ddtop.model.candidates import Candidates
 from ddtop.model.devices import Cards, Device, Own, again, own_card, unheard
 from ddtop.model.facts import Snapshot
@@ -16,6 +16,7 @@ from ddtop.model.policy import POLICY, Policy
 from ddtop.model.series import Series
 from ddtop.wire.frames import Envelope
 from ddtop.wire.gpu import RasAnswer
+from ddtop.wire.members import unpacked
 from ddtop.wire.records import (
     ACTIVITIES,
     AnyRecord,
@@ -50,6 +51,7 @@ class RankMemory:
     hello: Hello
     hello_unix_ns: int
     sender: str
+    generation: int = 0
     state: RankState | None = None
     state_unix_ns: int = 0
     process: ProcessState | None = None
@@ -67,6 +69,7 @@ class RankMemory:
     agent: Series = field(default_factory=Series)
     other_pids: dict[int, int] = field(default_factory=dict)
     others: dict[int, Hello] = field(default_factory=dict)
+    others_from: dict[int, str] = field(default_factory=dict)
     others_gone: dict[int, Exit] = field(default_factory=dict)
     rendezvous: Rendezvous | None = None
     stacks: Stacks | None = None
@@ -77,17 +80,39 @@ class RankMemory:
     wait_long_ratio: float | None = None
     step_best_ms: float | None = None
 
+    def said_by(self, envelope: Envelope) -> bool:
+        """It is this process that says it: in containers pids repeat, on other hosts anyway."""
+        return self.hello.pid == envelope.pid and self.sender == envelope.sender
+
+    def heir(self, pid: int) -> RankMemory:
+        """What is known of another process that claims this number, as of the rank."""
+        found = RankMemory(self.others[pid], self.other_pids[pid], self.others_from[pid], self.generation)
+        found.other_pids = {one: at for one, at in self.other_pids.items() if one != pid}
+        found.others = {one: hello for one, hello in self.others.items() if one != pid}
+        found.others_from = {one: sender for one, sender in self.others_from.items() if one != pid}
+        return found
+
 
 class Job:
-    """One run of one job. Attempts (elastic restarts) follow each other: the newest is the one that counts."""
+    """One run of one job. Attempts (elastic restarts) follow each other: the newest is the one that counts.
+
+    Times are on the hub's clock as far as the others' are known (`model.clocks`). By host: `clocks`, `stated` (its relay's last report),
+    `heard` (its last record), `returned` (its first report after it had not been heard), `attempts` (its own attempt, and the life of the job
+    that its ranks belong to).
+    """
 
     def __init__(self, name: str, policy: Policy = POLICY) -> None:
         self.name = name
         self.run = ""
         self.attempt = 0
+        self.generation = 0
+        self.generation_unix_ns = 0
+        self.attempts: dict[str, tuple[int, int]] = {}
         self.policy = policy
         self.ranks: dict[int, RankMemory] = {}
+        self.ranks_of: dict[str, set[int]] = {}
         self.groups: dict[str, Group] = {}
+        self.groups_of: dict[str, int] = {}
         self.hosts: dict[str, tuple[int, HostState]] = {}
         self.candidates = Candidates()
         self.devices: dict[str, tuple[Device, ...]] = {}
@@ -95,13 +120,24 @@ class Job:
         self.ras: tuple[int, RasAnswer] | None = None
         self.rounds = Rounds()
         self.world_size = 0
-        self.first_unix_ns: int | None = None
-        self.last_unix_ns = 0
+        self.leader: str | None = None
+        self.clocks: dict[str, clocks.Clock] = {}
+        self.unmeasured: set[str] = set()
+        self.firsts: dict[str, int] = {}
+        self.heard: dict[str, int] = {}
+        self.stated: dict[str, int] = {}
+        self.stated_first: dict[str, int] = {}
+        self.returned: dict[str, int] = {}
+        self.completed: dict[str, int] = {}
+        self.some_quiet = False
         self.garbled = 0
         self.notes: deque[str] = deque(maxlen=32)
 
     def apply(self, envelope: Envelope, record: AnyRecord) -> None:
         """Take one record in. A record that is older than what is known of its rank changes nothing."""
+        if isinstance(record, HostState) and len(self.clocks) < HOSTS_MAX:
+            clocks.learn(self, envelope.sender, record.clock)
+        envelope, record = clocks.on_hub_clock(envelope, record, self.clocks.get(envelope.sender), self.policy)
         if isinstance(record, HostState):
             self._on_host(envelope, record)
             return
@@ -111,87 +147,144 @@ class Job:
             return
         if not isinstance(record, (Hello, RankState, Groups, Exit, Stacks, Arrivals)):
             return
-        if envelope.attempt < self.attempt:
-            return
-        if envelope.attempt > self.attempt:
-            if not isinstance(record, Hello):
-                return
-            self.notes.append(f"restarted: attempt {envelope.attempt}")
-            self.attempt = envelope.attempt
-            self.ranks.clear()
-            self.groups.clear()
-            self.candidates.clear()
-            self.rounds.clear()
-            self.world_size = 0
-        self._note_time(envelope.unix_ns)
         if isinstance(record, Hello):
             self._on_hello(envelope, record)
-        else:
+        elif attempts.is_current(self, envelope):
+            self._note_time(envelope)
             self._on_rank(envelope, record)
 
     def _on_rank(self, envelope: Envelope, record: RankState | Groups | Exit | Stacks | Arrivals) -> None:
         memory = self.ranks.get(envelope.rank) if envelope.rank is not None else None
         if memory is None:
             return
-        if memory.hello.pid != envelope.pid:
-            if isinstance(record, Exit) and memory.other_pids.pop(record.pid, None) is not None:
-                memory.others_gone[record.pid] = record
-            return
+        if not memory.said_by(envelope):
+            known = self._other(memory, envelope, record)
+            if known is None:
+                return
+            memory = known
         if isinstance(record, RankState):
             self._on_state(memory, envelope, record)
         elif isinstance(record, Groups):
-            self._on_groups(record)
+            self._on_groups(memory, record)
         elif isinstance(record, Stacks):
             _on_stacks(memory, record)
         elif isinstance(record, Arrivals):
             self._on_arrivals(memory, envelope, record)
         elif memory.exit is None:
             memory.exit, memory.exit_unix_ns = record, envelope.unix_ns
-            self._give_way(memory, record, envelope)
+            if memory.generation < self.generation and memory.hello.rank is not None:
+                self.remove(memory.hello.rank)
+            else:
+                self._give_way(memory, record)
 
-    def _give_way(self, memory: RankMemory, ended: Exit, envelope: Envelope) -> None:
+    def _other(self, memory: RankMemory, envelope: Envelope, record: AnyRecord) -> RankMemory | None:
+        """Another process that claims the number has said this; what is known of it if it is the rank from now on."""
+        pid = envelope.pid
+        if pid is None or memory.others_from.get(pid) != envelope.sender or envelope.rank is None:
+            return None
+        if isinstance(record, Exit):
+            if memory.other_pids.pop(record.pid, None) is not None:
+                memory.others_gone[record.pid] = record
+            return None
+        if pid not in memory.other_pids or memory.sender == envelope.sender or not hosts.is_quiet(self, memory.sender):
+            return None
+        # It has moved: the host that it was on is not heard any more.
+        return self.place(envelope.rank, memory.heir(pid))
+
+    def _give_way(self, memory: RankMemory, ended: Exit) -> None:
         """Of two processes that claim one number one has ended: the other is the rank from now on."""
         living = [memory.others[pid] for pid in memory.other_pids if pid in memory.others]
         # Not where it is the parent that waits for the real one.
         heir = next((hello for hello in living if hello.claim == memory.hello.claim), None)
         if heir is None or heir.rank is None:
             return
-        new = RankMemory(heir, envelope.unix_ns, envelope.sender)
-        new.other_pids = {pid: at for pid, at in memory.other_pids.items() if pid != heir.pid}
-        new.others = {pid: hello for pid, hello in memory.others.items() if pid != heir.pid}
+        new = memory.heir(heir.pid)
         new.others_gone = memory.others_gone | {ended.pid: ended}
-        self.ranks[heir.rank] = new
+        self.place(heir.rank, new)
+
+    def place(self, rank: int, memory: RankMemory) -> RankMemory:
+        """This process is the rank from now on."""
+        self.remove(rank)
+        self.ranks[rank] = memory
+        self.ranks_of.setdefault(memory.sender, set()).add(rank)
+        return memory
+
+    def remove(self, rank: int) -> None:
+        """Nobody is that rank any more, as far as is known."""
+        before = self.ranks.pop(rank, None)
+        if before is not None:
+            self.ranks_of[before.sender].discard(rank)
+
+    def widen(self, hello: Hello) -> None:
+        """The world is as large as its largest process says."""
+        self.world_size = max(self.world_size, hello.world_size or 0, (hello.rank or 0) + 1)
 
     def snapshot(self, now_unix_ns: int) -> Snapshot:
         """What is true at this moment (the clock of the hub's host)."""
         return build.snapshot(self, now_unix_ns)
 
-    def _note_time(self, unix_ns: int) -> None:
-        self.last_unix_ns = max(self.last_unix_ns, unix_ns)
-        if self.first_unix_ns is None or unix_ns < self.first_unix_ns:
-            self.first_unix_ns = unix_ns
+    @property
+    def first_unix_ns(self) -> int | None:
+        """When the first record was made."""
+        return min(self.firsts.values(), default=None)
+
+    @property
+    def last_unix_ns(self) -> int:
+        """When the newest record was made; of hosts whose clock is known, if there are any."""
+        known = [at for sender, at in self.heard.items() if sender not in self.unmeasured]
+        return max(known or self.heard.values(), default=0)
+
+    def on_hub_clock(self, envelope: Envelope) -> int:
+        """When this record, which has just been taken in, was made, as far as its host's clock is known."""
+        clock = self.clocks.get(envelope.sender)
+        return envelope.unix_ns + (clock.offset_ns if clock is not None else 0)
+
+    def _note_time(self, envelope: Envelope) -> None:
+        sender, at = envelope.sender, envelope.unix_ns
+        if sender not in self.firsts and len(self.firsts) >= HOSTS_MAX:
+            return
+        self.firsts[sender] = min(self.firsts.get(sender, at), at)
+        at = hosts.arrived(self, sender, at) if self.unmeasured else at
+        self.heard[sender] = max(self.heard.get(sender, at), at)
 
     def _on_hello(self, envelope: Envelope, hello: Hello) -> None:
         if hello.rank is None or not 0 <= hello.rank < WORLD_MAX or (hello.world_size or 0) > WORLD_MAX:
             self.garbled += 1
             return
-        self.name, self.run = hello.job, hello.run
-        self.world_size = max(self.world_size, hello.world_size or 0, hello.rank + 1)
+        if len(self.attempts) >= HOSTS_MAX or not attempts.admit(self, envelope, hello):
+            return
+        self._note_time(envelope)
+        generation = self.attempts[envelope.sender][1]
         memory = self.ranks.get(hello.rank)
-        if memory is not None and memory.hello.pid == hello.pid:
+        if memory is not None and generation < memory.generation:
+            return
+        self.name, self.run = hello.job, hello.run
+        if generation == self.generation:
+            self.widen(hello)
+        if memory is not None and memory.hello.pid == hello.pid and memory.sender == envelope.sender:
             memory.hello = hello
             return
-        if memory is not None and memory.exit is None and not (hello.claim == "init" and memory.hello.claim == "env"):
+        same = memory is not None and memory.generation == generation
+        if memory is not None and same and memory.exit is None and not self._yields(memory, envelope, hello):
             if hello.pid in memory.others or len(memory.others) < OTHERS_MAX:
                 memory.other_pids[hello.pid] = envelope.unix_ns
                 memory.others[hello.pid] = hello
+                memory.others_from[hello.pid] = envelope.sender
             return
-        new = self.ranks[hello.rank] = RankMemory(hello, envelope.unix_ns, envelope.sender)
-        if memory is not None and memory.exit is not None:
+        new = self.place(hello.rank, RankMemory(hello, envelope.unix_ns, envelope.sender, generation))
+        if memory is not None and same and memory.exit is not None:
             new.others_gone = memory.others_gone | {memory.hello.pid: memory.exit}
+
+    def _yields(self, memory: RankMemory, envelope: Envelope, hello: Hello) -> bool:
+        """The process that has this number gives way to the new one."""
+        if memory.sender != envelope.sender:
+            return hosts.is_quiet(self, memory.sender)
+        return hello.claim == "init" and memory.hello.claim == "env"
 
     def _on_state(self, memory: RankMemory, envelope: Envelope, state: RankState) -> None:
         at = envelope.unix_ns
+        if self.some_quiet:
+            hosts.note_progress(self, memory.state, state, at)
         memory.waits.add(at, state.wait_samples, state.all_samples)
         memory.activities.add(at, *state.activity_samples)
         memory.agent.add(at, state.agent_cpu_ns, state.held_samples, state.gc_total_ns)
@@ -215,26 +308,32 @@ class Job:
             return
         grown = memory.activities.grown(self.policy.window_s, envelope.unix_ns)
         overlaps = grown is not None and grown[1][_BACKWARD] > grown[1][_COLLECTIVE]
-        self.rounds.add(Answer(envelope.rank, envelope.sender, envelope.unix_ns, record, overlaps))
+        clock, sender = self.clocks.get(envelope.sender), envelope.sender
+        error_ns = clock.error_ns if clock is not None else 0 if sender == self.leader else None
+        self.rounds.add(Answer(envelope.rank, sender, envelope.unix_ns, record, overlaps, error_ns=error_ns))
 
-    def _on_groups(self, record: Groups) -> None:
-        for group in record.groups:
-            known = self.groups.get(group.name)
+    def _on_groups(self, memory: RankMemory, record: Groups) -> None:
+        for group in map(unpacked, record.groups):
+            known, told = self.groups.get(group.name), self.groups_of.get(group.name, 0)
+            if known is not None and memory.generation < told:
+                continue
             # A rank that cannot tell the members must not hide them from those who can.
-            if known is None or len(group.ranks) >= len(known.ranks):
-                self.groups[group.name] = group
+            if known is None or memory.generation > told or len(group.ranks) >= len(known.ranks):
+                self.groups[group.name], self.groups_of[group.name] = group, memory.generation
 
     def _on_host(self, envelope: Envelope, host: HostState) -> None:
-        self._note_time(envelope.unix_ns)
         known = self.hosts.get(envelope.sender)
         if (known is not None and envelope.unix_ns < known[0]) or (known is None and len(self.hosts) >= HOSTS_MAX):
             return
+        hosts.lead(self, envelope.sender, host)
+        self._note_time(envelope)
+        hosts.note_report(self, envelope.sender, envelope.unix_ns, host)
         self.hosts[envelope.sender] = (envelope.unix_ns, host)
         self.candidates.apply(envelope.sender, envelope.unix_ns, host)
         ways = {way.pid: way for way in host.rendezvous}
         for process in host.processes:
             memory = self.ranks.get(process.rank) if process.rank is not None else None
-            if memory is None or memory.hello.pid != process.pid:
+            if memory is None or memory.hello.pid != process.pid or memory.sender != envelope.sender:
                 continue
             self._on_process(memory, process, envelope.unix_ns)
             memory.rendezvous = ways.get(process.pid)
@@ -248,7 +347,7 @@ class Job:
             host = structs.replace(host, gpus=tuple(unheard(gpu) for gpu in host.gpus))
         for process in host.processes:
             memory = self.ranks.get(process.rank) if process.rank is not None else None
-            if memory is None or memory.hello.pid != process.pid:
+            if memory is None or memory.hello.pid != process.pid or memory.sender != sender:
                 continue
             cuda = memory.state.cuda if memory.state is not None else None
             memory.own = own_card(memory.hello, cuda, host.gpus) or again(memory.own, host.gpus)

@@ -4,8 +4,8 @@ All members of a group leave a collective together, so each rank's wait in it is
 last one. A slow rank hardly waits, and the others wait for it; step times are equal on all of them. What does not work:
 shares of sampled waits alone (40 samples in ten seconds: 20 % of one rank's step are a minute of guessing, and one long step looks like
 many), sums of lateness (a rank that validates every hundred steps is the last for much of the time, and no straggler). So
-a rank counts as late only if it is in most steps, by an amount that is far beyond its own variation. What remains uncertain:
-collectives that overlap with backward are waited for only at its end; of those of one step the longest wait is taken.
+a rank counts as late only if it is in most steps, by an amount that is far beyond its own variation. Ranks of several hosts are
+laid beside each other where their clocks are known well enough for what is claimed. What remains uncertain: collectives that overlap with backward are waited for only at its end; of those of one step the longest wait is taken.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from statistics import fmean, median
 from ddtop.model.policy import Policy
 from ddtop.wire.records import Arrivals, Group
 from ddtop.wire.samples import REDUCING, ROOTED
+from ddtop.wire.times import moved
 
 ROUNDS_KEPT = 6
 WIDTHS = (1, 2, 4)
@@ -29,6 +30,10 @@ MEMBERS_MAX = 256
 """Members of one group that are compared: beyond it a part says as much."""
 STEPS_COUNTED = 8
 """Iterations between two rounds that tell how many collectives one has."""
+ERROR_MOST_RATIO = 0.25
+"""Of what the others are said to wait: so far both clocks together may be wrong. A clock that is off makes a whole host late."""
+ERROR_EVEN_RATIO = 0.02
+"""... of a step, where it is how even the ranks are that is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,7 @@ class Answer:
     """What one rank has said in a round, and on which host.
 
     `overlaps`: its main thread was more in backward than in collectives lately, as that of a rank is which waits for
-    gradients. `before`: what it said a round earlier.
+    gradients. `before`: what it said a round earlier. `error_ns`: how far its host's clock may be off the hub's, None: nobody knows.
     """
 
     rank: int
@@ -45,6 +50,7 @@ class Answer:
     arrivals: Arrivals
     overlaps: bool = False
     before: Arrivals | None = None
+    error_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +59,8 @@ class Late:
 
     `cost_ms`: how long the others wait for them in a step, `share_ratio`: of the step; the median over `steps`.
     `late_ratio`: in how many of these steps. `unix_ns`: when the arrivals were read. `counted`: steps are the program's
-    iterations; else nothing counts those, and each collective is one. `few`: there were no more steps to look at.
+    iterations; else nothing counts those, and each collective is one. `few`: there were no more steps to look at. `hosts`: of so many hosts
+    ranks were compared, their clocks may be off each other by `error_ms`; `hosts_apart`: ranks of so many others were not, because of their clocks.
     """
 
     group: str
@@ -66,6 +73,9 @@ class Late:
     unix_ns: int
     counted: bool = True
     few: bool = False
+    hosts: int = 1
+    error_ms: float = 0.0
+    hosts_apart: int = 0
 
     @property
     def share_ratio(self) -> float:
@@ -124,6 +134,17 @@ class Rounds:
         made._found = dict(self._found)
         return made
 
+    def move(self, host: str, by_ns: int) -> None:
+        """What the ranks of that host have answered was that much later, by the hub's clock."""
+        for answers in self._answers.values():
+            for rank, one in answers.items():
+                if one.host == host:
+                    before = moved(one.before, by_ns) if one.before is not None else None
+                    answers[rank] = replace(
+                        one, unix_ns=one.unix_ns + by_ns, arrivals=moved(one.arrivals, by_ns), before=before
+                    )
+        self._found.clear()
+
     def clear(self) -> None:
         """Forget all: another attempt."""
         self._answers.clear()
@@ -155,20 +176,49 @@ def _round_of(answers: Mapping[int, Answer], groups: Sequence[Group], names: Seq
         by_host: dict[str, list[Answer]] = {}
         for rank in group.ranks[:MEMBERS_MAX]:
             if rank in answers:
-                # Clocks of two hosts differ by more than a step takes.
                 by_host.setdefault(answers[rank].host, []).append(answers[rank])
-        for members in by_host.values():
+        even = False
+        for members in _crowds(list(by_host.values())):
             steps = _steps_of(group.name, members)
             if steps is None or len(steps.ends) < policy.straggler_few_steps:
                 continue
-            balances.append(_balance(group.name, steps))
+            hosts, error_ms = len({one.host for one in members}), _error_ms(members)
+            if not even and error_ms <= ERROR_EVEN_RATIO * _step_ms(steps.ends):
+                balances.append(_balance(group.name, steps))
+                even = hosts > 1
             late = _late_in(group.name, steps, policy)
-            if late is not None and late.ranks not in seen:
-                seen.add(late.ranks)
-                found.append(late)
+            if late is None or late.ranks in seen or ERROR_MOST_RATIO * late.cost_ms < error_ms:
+                continue
+            seen.add(late.ranks)
+            found.append(replace(late, hosts=hosts, error_ms=error_ms, hosts_apart=_apart(late, members, by_host)))
     # Who is late in one group because it waits in another is not the one to look at.
     waits = {rank for late in found for rank in late.waiters}
     return Round(tuple(late for late in found if not waits & set(late.ranks)), tuple(balances))
+
+
+def _crowds(by_host: list[list[Answer]]) -> list[list[Answer]]:
+    """Those that may be compared: all ranks of the hosts whose clocks are known, then each host's by themselves."""
+    known = [members for members in by_host if members[0].error_ns is not None]
+    if len(known) < 2:
+        return by_host
+    return [[one for members in known for one in members], *by_host]
+
+
+def _apart(late: Late, members: Sequence[Answer], by_host: Mapping[str, list[Answer]]) -> int:
+    """Of how many further hosts the clocks are not known well enough to compare their ranks."""
+    others = [theirs for host, theirs in by_host.items() if all(one.host != host for one in members)]
+    return sum(
+        theirs[0].error_ns is None
+        or members[0].error_ns is None
+        or _error_ms([*members, *theirs]) > ERROR_MOST_RATIO * late.cost_ms
+        for theirs in others
+    )
+
+
+def _error_ms(members: Sequence[Answer]) -> float:
+    """How far the clocks of two of these ranks' hosts may be off each other."""
+    errors = sorted({one.host: one.error_ns or 0 for one in members}.values())
+    return sum(errors[-2:]) / 1e6 if len(errors) > 1 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,17 +243,30 @@ def _steps_of(group: str, members: Sequence[Answer]) -> _Steps | None:
     if not any(counts):
         # Without steps a rank that sends its word to all looks like a late one.
         common = [seq for seq in common if times[0][seq][1] != ROOTED]
-    per_step = _per_step(members, group)
-    steps = [range(end - per_step, end) for end in range(len(common), per_step - 1, -per_step)][::-1]
-    if len(steps) < 2:
-        return None
     arrived = [[one[seq][0] for seq in common] for one in times]
     last = [max(at) for at in zip(*arrived, strict=True)]
+    per_step = _per_step(members, group)
+    steps = [range(end - per_step, end) for end in range(len(common), per_step - 1, -per_step)][::-1]
+    if not any(counts):
+        steps = _bursts(arrived, last)
+    if len(steps) < 2:
+        return None
     overlaps = 2 * sum(answer.overlaps for answer in members) >= len(members)
     waited = _longest if overlaps else _joined
     waits = [[waited(own, last, step) for step in steps] for own in arrived]
     reducing = sum(times[0][seq][1] == REDUCING for seq in common) / len(common)
     return _Steps(members, per_step, waits, [last[step[-1]] for step in steps], reducing)
+
+
+def _bursts(arrived: Sequence[Sequence[int]], last: Sequence[int]) -> list[range]:
+    """Where nothing counts steps: collectives of which one was put in before all had come to the last. Whoever is late is late in
+    all of these at once, and nine all_reduces of gradients are one piece of evidence, not nine."""
+    found, begin = [], 0
+    for at in range(1, len(last)):
+        if min(own[at] for own in arrived) >= last[at - 1]:
+            found.append(range(begin, at))
+            begin = at
+    return [*found, range(begin, len(last))] if last else []
 
 
 def _step_ms(ends: Sequence[int]) -> float:

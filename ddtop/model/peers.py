@@ -1,4 +1,4 @@
-"""Waits for single ranks: send, recv, and monitored_barrier, which gloo makes out of them.
+"""Waits for single ranks: send, recv, and monitored_barrier, which gloo makes out of them; and new_group, for which all have to come.
 
 A call is on the state page before it starts, with its peer and tag, so an open one is certain. Whether it can ever end is seen
 on the peer's side: it can if the peer is in the opposite call with this rank and this tag. If the peer is anywhere else, the
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ddtop.model.facts import PeerWait, RankFacts, State
-from ddtop.wire.calls import P2P_CALLS, RECEIVES, SENDS
+from ddtop.wire.calls import NEW_GROUP, OF_MEMBERS_ONLY, P2P_CALLS, RECEIVES, SENDS
 from ddtop.wire.mpi import MpiTraffic
 from ddtop.wire.records import OpenCall
 
@@ -24,9 +24,10 @@ def peer_waits_of(ranks: Mapping[int, RankFacts]) -> tuple[PeerWait, ...]:
     found = []
     calling = sorted(rank for rank, facts in ranks.items() if facts.open_calls)
     outside = [other for other in sorted(ranks) if not _in_barrier(ranks[other])] if calling else []
+    elsewhere = tuple([other for other in sorted(ranks) if _new_group(ranks[other]) is None]) if calling else ()
     for rank in calling:
         facts = ranks[rank]
-        if facts.gone or facts.state in (State.STOPPED, State.SILENT):
+        if facts.gone or facts.unheard or facts.state in (State.STOPPED, State.SILENT):
             continue
         for call in _innermost(facts):
             behind = _barrier_behind(outside, rank) if call.name == BARRIER else _peer_behind(ranks, rank, call)
@@ -35,6 +36,9 @@ def peer_waits_of(ranks: Mapping[int, RankFacts]) -> tuple[PeerWait, ...]:
                 name = call.name.removeprefix("i") if call.name in _OF_TORCH else call.name
                 since = call.since_unix_ns
                 found.append(PeerWait(rank, name, call.peer, call.tag, since, behind, call.within, call.group))
+        makes = _new_group(facts)
+        if makes is not None and makes.tag != OF_MEMBERS_ONLY:
+            found.append(PeerWait(rank, NEW_GROUP, None, None, makes.since_unix_ns, elsewhere))
     return tuple(found)
 
 
@@ -96,6 +100,11 @@ def _barrier_behind(outside: list[int], rank: int) -> tuple[int, ...]:
     if rank == 0:
         return tuple(other for other in outside if other != rank)
     return (0,) if outside else ()
+
+
+def _new_group(facts: RankFacts) -> OpenCall | None:
+    """The call in which it makes a group."""
+    return next((call for call in facts.open_calls if call.name == NEW_GROUP), None) if not facts.gone else None
 
 
 def _in_barrier(facts: RankFacts) -> bool:

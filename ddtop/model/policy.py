@@ -25,11 +25,16 @@ class Policy:
     """A rank that works while others wait is a warning up to here: an endless loop is a hang too."""
     working_critical_factor: float = 5.0
     """... or this many times the longest healthy wait, whichever is later."""
+    still_habit_factor: float = 1.5
+    """A rank that stands still is a warning up to this many times the longest healthy wait: where each round waits for rollouts
+    or for a server, the next wait is not the end."""
     timeout_critical_ratio: float = 0.5
     """... but no later than at this share of the group's own timeout."""
 
     cpu_working_ratio: float = 0.05
     """Cores used, over `cpu_window_s`: a sleeping rank shows below 0.01, one decoding images above 0.3."""
+    cpu_waning_ratio: float = 0.025
+    """From here up to that the mean over `window_s` decides: a rank near the limit must not stand at every other look."""
     cpu_window_s: float = 2.0
     io_working_bytes_per_s: float = 65536.0
     """A file being read or written; heartbeats and polls of a sleeping process stay below 1 KB/s."""
@@ -40,6 +45,21 @@ class Policy:
 
     report_silent_s: float = 3.0
     """Six missed reports: only C code that holds the GIL, or a stopped process, does that."""
+    host_quiet_s: float = 3.0
+    """A relay reports once a second, and hubs pass reports on a few times a second: after three missed ones its ranks are not judged
+    by what they said before."""
+    host_lost_s: float = 8.0
+    """Nothing of a whole host for so long, while the hub is heard: a relay that died is replaced within about 6 s."""
+    relay_away_s: float = 15.0
+    """For so long what a relay saw last of a process is what is known of it: unknown is neither work nor standing still."""
+    first_look_s: float = 3.0
+    """A relay that was just heard for the first time needs two looks a second apart to tell who works."""
+    clock_matters_s: float = 0.05
+    """Reports of a host whose clock is off by less are taken as they are: no rule compares reports of two hosts to less."""
+    clock_shown_s: float = 1.0
+    """A clock that is off by more is worth a word: log files of that host do not fit to the others'."""
+    restart_apart_s: float = 10.0
+    """Processes of one life of a job start together: the launchers have met before. Whose started so much earlier is of the one before."""
     init_missing_limit_s: float = 8.0
     """Waiting in init_process_group for a rank of which no process was ever seen: the shells of a loop, or a spawning parent,
     start all within this."""
@@ -66,6 +86,8 @@ class Policy:
     input_bound_steps: int = 5
     """Iterations in the window: an epoch's first batch with its worker start is no evidence."""
     input_bound_window_s: float = 8.0
+    input_bound_one_ratio: float = 0.75
+    """Of the looks one worker owes the batch: of three workers that are all slow one is waited for in a third of them."""
 
     straggler_ratio: float = 0.1
     """Of each step the others wait at least so long for the slow ranks: below it ranks differ by their data and their cores."""
@@ -97,6 +119,23 @@ class Policy:
     straggler_gone_ratio: float = 0.25
     """If the sampled waits differ by less than this share of what the arrivals said, it is over."""
 
+    stages_ratio: float = 0.1
+    """Of a group's calls are send and recv: from here on its members are stages of a pipeline, which wait for each other by design."""
+    cause_part: float = 0.5
+    """A cause explains at least this part of what the others wait."""
+    cause_held_part: float = 0.35
+    """... a held GIL less: a look that comes in its last milliseconds is not late enough to tell."""
+    cause_cpu_part: float = 0.75
+    """Missing CPU time is no cause if it is less than this part of what the rank is more in one function."""
+    cause_code_part: float = 0.25
+    """... of a function less still: its looks are those of half a minute, of which it may have been slow for the end only."""
+    cause_faults_per_s: float = 50.0
+    """Pages from a disk: a process in memory has next to none, one that swaps hundreds."""
+    cause_faults_factor: float = 4.0
+    """... and as many times those of the ranks that wait: a host that reads its files anew does so for all."""
+    spot_least_ratio: float = 0.05
+    """Of a rank's looks at one place: below it is one look or two."""
+
     sync_bound_ratio: float = 0.4
     """Of its time a rank is in collectives for which all have arrived: communication, not waiting for each other."""
     sync_bound_calls: int = 12
@@ -112,6 +151,8 @@ class Policy:
     """... over so long, in a rank that has been running since before: imports and worker starts are crowded, and pass."""
     throttled_ratio: float = 0.2
     """Of the time their cgroup's CPU quota holds a host's ranks."""
+    throttled_told_ratio: float = 0.05
+    """... from here on it is told beside another finding, and so is what the hypervisor gives to others: below, it changes nothing."""
     memory_low_ratio: float = 0.04
     """Of the memory (host, cgroup limit, /dev/shm) that is left: the OOM killer is one allocation away."""
     memory_low_bytes: float = 4 * 2.0**30
@@ -124,6 +165,8 @@ class Policy:
     """Of a disk that is free, or of its inodes: what root keeps for itself is not counted."""
     disk_full_bytes: float = 2 * 2.0**30
     """... and no more than this: the next checkpoint may not fit."""
+    disk_full_inodes: int = 100_000
+    """... of its inodes no more than this: caches of small files take so many an hour."""
     feed_steps: int = 8
     """Optimizer steps between batches of one loader: then it feeds the training."""
     feed_passed_over: float = 0.9
@@ -132,6 +175,11 @@ class Policy:
     """Looks of a quarter of a second, one in five seconds, each of which found a rank catching the same exception: one that
     comes by chance in half of the looks is in all of one rank's and in none of another's once in 2,000 half minutes."""
 
+    caught_recent_windows: int = 3
+    """Of these looks the last: what is caught still. Ranks that wait have not yet forgotten what they caught before."""
+
+    ras_fresh_s: float = 60.0
+    """An older answer of NCCL's service says nothing of now; while something stands it is asked every ten seconds."""
     gpu_silent_s: float = 10.0
     """The relay asks the driver once a second: after ten missed answers what it said last is not shown as what is."""
     gpu_foreign_ratio: float = 0.05
@@ -152,6 +200,8 @@ class Policy:
     """Reports are that far apart: a rank that left in this time after the first error may have caused it."""
     store_clock_s: float = 2.0
     """File servers' clocks differ; a store that this job made is not older than its first process by more."""
+    dry_before_progress_s: float = 2.0
+    """A loader that was exhausted longer than this before the rank's last progress is not what the rank has stopped at."""
     last_report_s: float = 2.0
     """A rank on its way out is not judged for so long before its last report: what it did last is in that."""
     gil_wakes_per_s: float = 50.0

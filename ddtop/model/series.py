@@ -60,6 +60,12 @@ class Series:
         if old or len(points) > POINTS * stride:
             del points[: max(old, len(points) - POINTS * stride)]
 
+    def move(self, by_ns: int) -> None:
+        """All points that much later: their clock was another than was thought."""
+        points = self._points
+        for at in range(0, len(points), self._stride):
+            points[at] += by_ns
+
     def __len__(self) -> int:
         return len(self._points) // self._stride
 

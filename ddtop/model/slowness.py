@@ -14,15 +14,12 @@ from ddtop.wire.records import Group
 if TYPE_CHECKING:
     from ddtop.model.job import Job, RankMemory
 
-STAGES_RATIO = 0.1
-"""Share of send and recv in a group's count above which its members are stages of a pipeline."""
-
 
 def settle(job: Job, facts: dict[int, RankFacts], now_unix_ns: int, policy: Policy) -> tuple[Balance, ...]:
     """Marks the ranks that are late now in place, as `build` does with what follows from all ranks; how even they all are."""
     if not job.rounds:
         return ()
-    rounds = job.rounds.looked_at(job.groups.values(), _staged(job, facts), policy)
+    rounds = job.rounds.looked_at(job.groups.values(), _staged(job, facts, policy), policy)
     found: list[Late] = []
     # A last read in which nobody stands out may have met a noisy moment, or half of the ranks have answered so far: what the
     # one before said stands, as long as the samples agree.
@@ -75,19 +72,19 @@ def _hold(memory: RankMemory, now_unix_ns: int, policy: Policy) -> Hold | None:
     return Hold(seconds, min(1.0, held / sum(looks[1])), min(1.0, gc_ns / (seconds * 1e9)), spot)
 
 
-def _staged(job: Job, facts: Mapping[int, RankFacts]) -> Callable[[Group], bool]:
+def _staged(job: Job, facts: Mapping[int, RankFacts], policy: Policy) -> Callable[[Group], bool]:
     """Whether two members of a group hand each other their work by send and recv: then they wait for each other by design."""
     stages = [
         frozenset(group.ranks)
         for group in job.groups.values()
-        if any(rank in facts and _sends(facts[rank], group.name) for rank in group.ranks)
+        if any(rank in facts and _sends(facts[rank], group.name, policy) for rank in group.ranks)
     ]
     return lambda group: any(len(stage.intersection(group.ranks)) > 1 for stage in stages)
 
 
-def _sends(rank: RankFacts, group: str) -> bool:
+def _sends(rank: RankFacts, group: str, policy: Policy) -> bool:
     return any(
-        progress.group == group and (progress.p2p_offset or 0) > STAGES_RATIO * progress.enqueued
+        progress.group == group and (progress.p2p_offset or 0) > policy.stages_ratio * progress.enqueued
         for progress in rank.groups
     )
 
@@ -101,12 +98,18 @@ def _stands(
     policy: Policy,
 ) -> bool:
     age_s = (now_unix_ns - late.unix_ns) / 1e9
-    if age_s > policy.straggler_stale_s or any(rank not in facts or facts[rank].gone for rank in late.ranks):
+    if age_s > policy.straggler_stale_s or any(
+        rank not in facts or facts[rank].gone or facts[rank].unheard for rank in late.ranks
+    ):
+        return False
+    if all(_has_joined(facts.get(rank)) for rank in late.waiters):
         return False
     strong = late.share_ratio >= policy.straggler_strong_ratio
     # A neighbour that is busy for some seconds makes a rank late, too.
     long = late.late_ratio * late.steps * late.step_ms / 1000 >= policy.straggler_span_s
-    if (late.few or not long or not strong) and not _seen_before(late, earlier, _apart_s(late, facts, policy)):
+    turns = _takes_turns(late, earlier, policy)
+    apart_s = policy.straggler_crowded_apart_s if turns else _apart_s(late, facts, policy)
+    if (late.few or not long or not strong or turns) and not _seen_before(late, earlier, apart_s):
         return False
     waiters = [ratio for rank in late.waiters if (ratio := _sampled(job, facts, rank, strong)) is not None]
     own = [ratio for rank in late.ranks if (ratio := _sampled(job, facts, rank, strong)) is not None]
@@ -115,11 +118,28 @@ def _stands(
     return median(waiters) - max(own) >= policy.straggler_gone_ratio * late.share_ratio
 
 
+def _has_joined(rank: RankFacts | None) -> bool:
+    """In the last half minute it was out of data, and took part only so that the others could go on: it waited for nobody's slowness."""
+    return rank is not None and any(spot.waits_on == "join" for spot in rank.spots)
+
+
 def _apart_s(late: Late, facts: Mapping[int, RankFacts], policy: Policy) -> float:
     """How far apart two reads have to be to be two opinions: a crowd on the host's cores is one for some seconds."""
     delays = [one.delay_ratio or 0.0 for rank in late.ranks if (one := facts[rank].pressure) is not None]
     crowded = late.share_ratio < policy.straggler_strong_ratio and any(delay >= late.share_ratio for delay in delays)
     return policy.straggler_crowded_apart_s if crowded else policy.straggler_rounds_apart_s
+
+
+def _takes_turns(late: Late, earlier: list[Round], policy: Policy) -> bool:
+    """An earlier read was as sure of other ranks: loaders that run dry in turn make one rank late for some seconds, then another."""
+    return any(
+        one.group == late.group
+        and one.share_ratio >= policy.straggler_strong_ratio
+        and not one.few
+        and not set(one.ranks) & set(late.ranks)
+        for found in earlier
+        for one in found.late
+    )
 
 
 def _seen_before(late: Late, earlier: list[Round], apart_s: float) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ddtop.sim.course import Course
 from ddtop.sim.fleet import DIGITS, Fleet
 from ddtop.sim.script import LOADS, STARTS, STOPPED, STRAYS, TRAINING
+from ddtop.wire.hosts import HUB, LEAF, HostClock, HubLink
 from ddtop.wire.records import HostState, ProcessState
 
 SECOND_NS = 1_000_000_000
@@ -14,6 +15,8 @@ MEMORY_BYTES, SHM_BYTES = 1024 * GIB, 512 * GIB
 RSS_BYTES, STARTING_RSS_BYTES = 21 * GIB, 2 * GIB
 RELAY_RATIO, RELAY_RSS_BYTES = 0.011, 41 << 20
 WORKERS_AND_LOADER = 4
+ERROR_NS = 200_000
+"""As within one data centre."""
 
 _ASLEEP = {
     # role: (wchan, system call)
@@ -52,9 +55,17 @@ def process_of(
 
 
 def host_state(
-    fleet: Fleet, host: int, processes: tuple[ProcessState, ...], busy_cores: float, up_s: float, tick: int
+    fleet: Fleet,
+    host: int,
+    processes: tuple[ProcessState, ...],
+    busy_cores: float,
+    up_s: float,
+    tick: int,
+    offset_ns: int,
+    lost: int,
 ) -> HostState:
-    """The host with these processes, whose ranks use so many cores; `up_s`: how long its relay has been there."""
+    """The host with these processes, whose ranks use so many cores; `up_s`: how long its relay has been there. `offset_ns`: of its clock
+    against the hub's, `lost`: relays that the hub does not hear."""
     noise = fleet.noise[(host * 71 + tick * 37) % DIGITS]
     used = sum(process.rss_bytes or 0 for process in processes) + int((38 + 3 * noise) * GIB)
     return HostState(
@@ -70,4 +81,15 @@ def host_state(
         relay_pid=4_000 + host % 1000,
         relay_cpu_ns=int(up_s * RELAY_RATIO * SECOND_NS),
         relay_rss_bytes=RELAY_RSS_BYTES,
+        clock=HostClock(offset_ns, int(ERROR_NS * (0.5 + noise))) if host else None,
+        hub=_link(fleet, host, lost),
     )
+
+
+def _link(fleet: Fleet, host: int, lost: int) -> HubLink | None:
+    if fleet.hosts == 1:
+        return None
+    address = f"{fleet.host_name(0)}:29600"
+    if host:
+        return HubLink(LEAF, address, True)
+    return HubLink(HUB, address, leaves=fleet.hosts - 1 - lost)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from math import floor
+from random import Random
 
 from ddtop.sim import hosts, lateness, script
 from ddtop.sim.course import Course, course_of
@@ -17,6 +18,7 @@ from ddtop.sim.script import ABSENT, GONE, STOPPED, Era, Scenario
 from ddtop.sim.stacks import answers_of
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Exit, Groups, Stacks
+from ddtop.wire.times import moved
 
 SECOND_NS = 1_000_000_000
 SLOT_NS = 100_000_000
@@ -58,6 +60,7 @@ class SimulatedJob:
         often = reports_per_s == 2 if reports_per_s else world_size <= OFTEN_TO
         self._turns = 5 if often else 10
         self._in_flight = often
+        self._offsets_ns = _offsets_ns(self.fleet, scenario.skew_s, seed)
         self._attempts: dict[int, _Attempt] = {}
         self._in_turn: list[list[int]] = [[] for _ in range(self._turns)]
         self._hosts_in_turn: list[list[int]] = [[] for _ in range(10)]
@@ -76,11 +79,17 @@ class SimulatedJob:
         first = (after_unix_ns - self.began_unix_ns) // SLOT_NS
         last = (until_unix_ns - self.began_unix_ns) // SLOT_NS
         for slot in range(first, last):
-            yield from self._slot(slot)
+            yield from self._as_told(self._slot(slot))
 
     def joining(self, at_unix_ns: int, history_s: float = 2.0) -> Iterator[bytes]:
         """What a viewer gets that joins at this moment: who the ranks are, what those that are silent said last, and so
         much history."""
+        yield from self._as_told(self._before(at_unix_ns, history_s))
+        attempt, at_s = self._when((at_unix_ns - self.began_unix_ns) // SLOT_NS * SLOT_NS)
+        begin_s = max(at_s - history_s, attempt.eras[0].begin_s)
+        yield from self.frames(attempt.unix_ns(begin_s), at_unix_ns)
+
+    def _before(self, at_unix_ns: int, history_s: float) -> Iterator[bytes]:
         attempt, at_s = self._when((at_unix_ns - self.began_unix_ns) // SLOT_NS * SLOT_NS)
         begin_s = max(at_s - history_s, attempt.eras[0].begin_s)
         era = attempt.era(at_s)
@@ -93,15 +102,15 @@ class SimulatedJob:
                 yield self._seal(Groups(told), attempt, rank, begin_s)
         if era.rank is not None and era.role(era.rank) in (STOPPED, GONE) and begin_s > era.begin_s:
             yield from self._left_behind(attempt, era)
-        first_unix_ns = attempt.unix_ns(begin_s)
-        yield from self.frames(first_unix_ns, at_unix_ns)
+        if era.silent_host is not None and begin_s > era.begin_s:
+            yield from self._last_of_host(attempt, era)
 
     def stacks(self, at_unix_ns: int, request: str, ranks: Collection[int] = ()) -> Iterator[bytes]:
         """The answers of these ranks (empty: all) to a request for stacks; those that are not there do not answer."""
         attempt, at_s = self._when(at_unix_ns - self.began_unix_ns)
         for rank in ranks or range(self.fleet.world_size):
             if 0 <= rank < self.fleet.world_size and self._there(attempt, attempt.era(at_s), rank, at_s):
-                yield from self._answers(attempt, rank, at_s, request, automatic=False)
+                yield from self._as_told(self._answers(attempt, rank, at_s, request, automatic=False))
 
     # -- one tenth of a second
 
@@ -117,7 +126,8 @@ class SimulatedJob:
         common = _Courses(attempt, at_s)
         for rank in self._in_turn[slot % self._turns]:
             course = common.of(rank)
-            if course.role in (STOPPED, GONE) or at_s < attempt.born_s(rank):
+            unheard = course.role in (STOPPED, GONE) or rank // LOCAL_SIZE == era.silent_host
+            if unheard or at_s < attempt.born_s(rank):
                 continue
             later_s = self._later_s(rank)
             phase = attempt.phase(rank, at_s)
@@ -125,7 +135,8 @@ class SimulatedJob:
             key = f"{moment.waits_in(rank)}" if course.role == script.WAITS else None
             yield self._seal(record, attempt, rank, at_s + later_s, key, script.PACES[course.role].wait_ratio)
         for host in self._hosts_in_turn[slot % 10]:
-            yield self._host(attempt, host, at_s, common)
+            if host != era.silent_host:
+                yield self._host(attempt, host, at_s, common)
         if era.rank is not None and at_s < era.begin_s + SLOT_S <= end_s and era.role(era.rank) == GONE:
             yield self._exit(attempt, era.rank, era)
         if era.kind == script.STRAGGLER and lateness.is_asked(era, at_s, end_s):
@@ -173,7 +184,7 @@ class SimulatedJob:
                 yield self._seal(Groups(told), attempt, rank, attempt.met_s)
 
     def _there(self, attempt: _Attempt, era: Era, rank: int, at_s: float) -> bool:
-        return at_s >= attempt.born_s(rank) and era.role(rank) != GONE
+        return at_s >= attempt.born_s(rank) and era.role(rank) != GONE and rank // LOCAL_SIZE != era.silent_host
 
     # -- frames
 
@@ -212,7 +223,10 @@ class SimulatedJob:
             found.append(hosts.process_of(self.fleet, rank, attempt.number, course, tick, grown, init))
             cores += script.PACES[course.role].cores
         up_s = (attempt.unix_ns(at_s) - self.began_unix_ns) / SECOND_NS + script.LIVED_S
-        state = hosts.host_state(self.fleet, host, tuple(found), cores, up_s, tick)
+        lost = int(era.silent_host is not None)
+        state = hosts.host_state(
+            self.fleet, host, tuple(found), cores, up_s, tick, self._offsets_ns.get(self.fleet.sender(host), 0), lost
+        )
         return self._seal(state, attempt, None, at_s + SLOT_S / 2, host=host)
 
     def _exit(self, attempt: _Attempt, rank: int, era: Era) -> bytes:
@@ -235,6 +249,39 @@ class SimulatedJob:
         yield self._seal(record, attempt, rank, at_s)
         if era.role(rank) == GONE:
             yield self._exit(attempt, rank, era)
+
+    def _last_of_host(self, attempt: _Attempt, era: Era) -> Iterator[bytes]:
+        """The last reports of a host that is not heard any more, and of its ranks."""
+        assert era.silent_host is not None
+        at_s = era.begin_s - SLOT_S
+        before, common = attempt.era(at_s), _Courses(attempt, at_s)
+        moment = Moment(
+            self.fleet, before, at_s, attempt.began_unix_ns, attempt.number, attempt.base_step, self._in_flight
+        )
+        for rank in self.fleet.ranks_of(era.silent_host):
+            yield self._seal(moment.state(rank, common.of(rank), 0.0, "running", 0.0), attempt, rank, at_s)
+        yield self._host(attempt, era.silent_host, at_s, common)
+
+    def _as_told(self, found: Iterator[bytes]) -> Iterator[bytes]:
+        """The frames as their hosts tell them, each on its own clock."""
+        if not self._offsets_ns:
+            yield from found
+            return
+        for data in found:
+            envelope = frames.open_envelope(data)
+            by_ns = -self._offsets_ns.get(envelope.sender, 0)
+            record = moved(frames.open_record(envelope), by_ns)
+            yield frames.seal(
+                record,
+                sender=envelope.sender,
+                unix_ns=envelope.unix_ns + by_ns,
+                mono_ns=envelope.mono_ns,
+                attempt=envelope.attempt,
+                rank=envelope.rank,
+                pid=envelope.pid,
+                stuck_key=envelope.stuck_key,
+                wait_ratio=envelope.wait_ratio,
+            )
 
     def _automatic(self, attempt: _Attempt, era: Era, at_s: float) -> Iterator[bytes]:
         """The dump that relays take by themselves; of very many ranks only on the host where somebody is missing."""
@@ -264,6 +311,13 @@ class SimulatedJob:
         )
         for one in found:
             yield self._seal(one, attempt, rank, at_s)
+
+
+def _offsets_ns(fleet: Fleet, skew_s: float, seed: int) -> dict[str, int]:
+    """By sender, how far the hub's clock is ahead of the host's; empty where all are right."""
+    random = Random(f"{seed}/clocks")
+    most = round(skew_s * SECOND_NS)
+    return {fleet.sender(host): random.randint(-most, most) for host in range(1, fleet.hosts)} if most else {}
 
 
 class _Attempt:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
+from ddtop.sim.fleet import LOCAL_SIZE
+
 LOADER_STUCK, NOT_IN_COLLECTIVE, RANK_STOPPED, RANK_KILLED = (
     "loader-stuck",
     "not-in-collective",
@@ -17,10 +19,16 @@ LOADER_STUCK, NOT_IN_COLLECTIVE, RANK_STOPPED, RANK_KILLED = (
     "rank-killed",
 )
 STRAGGLER, INPUT_BOUND, RANK_MISSING = "straggler", "input-bound", "rank-missing"
-KINDS = (LOADER_STUCK, NOT_IN_COLLECTIVE, RANK_STOPPED, RANK_KILLED, STRAGGLER, INPUT_BOUND, RANK_MISSING)
-"""What can be made to happen; the names are those of the findings that should follow."""
-STANDS = frozenset({LOADER_STUCK, NOT_IN_COLLECTIVE, RANK_STOPPED, RANK_KILLED})
+HOST_LOST, LINK_CUT = "host-lost", "link-cut"
+KINDS = (
+    LOADER_STUCK, NOT_IN_COLLECTIVE, RANK_STOPPED, RANK_KILLED, STRAGGLER, INPUT_BOUND, RANK_MISSING, HOST_LOST, LINK_CUT,
+)  # fmt: skip
+"""What can be made to happen; the names are those of the findings that should follow. Of `link-cut` that is host-lost too: the host of a
+rank is not heard, though all goes on there. Neither happens to a job on one host."""
+STANDS = frozenset({LOADER_STUCK, NOT_IN_COLLECTIVE, RANK_STOPPED, RANK_KILLED, HOST_LOST})
 """While one of these lasts, no rank makes a step."""
+OF_HOSTS = frozenset({HOST_LOST, LINK_CUT})
+"""While one of these lasts, nothing of the rank's host is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +46,12 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`restarts_s`: so long after its beginning the launcher starts all ranks anew, and the script begins again; None: never."""
+    """`restarts_s`: so long after its beginning the launcher starts all ranks anew, and the script begins again; None: never.
+    `skew_s`: so far the clocks of hosts are off that of the first, at most."""
 
     incidents: tuple[Incident, ...] = ()
     restarts_s: float | None = None
+    skew_s: float = 0.0
 
 
 TOUR = "tour"
@@ -60,8 +70,9 @@ SCENARIOS: Mapping[str, Scenario] = {
     RANK_KILLED: Scenario((Incident(RANK_KILLED, 10.0),)),
     **{
         kind: Scenario((Incident(kind, 10.0, 130.0),))
-        for kind in (LOADER_STUCK, NOT_IN_COLLECTIVE, RANK_STOPPED, STRAGGLER, INPUT_BOUND)
+        for kind in (LOADER_STUCK, NOT_IN_COLLECTIVE, RANK_STOPPED, STRAGGLER, INPUT_BOUND, HOST_LOST, LINK_CUT)
     },
+    "clock-skew": Scenario(skew_s=90.0),
 }
 """By name, as `ddtop --sim N --scenario NAME` knows them; those of one kind last two minutes and the job is well again."""
 
@@ -110,8 +121,10 @@ _ROLES = {
     STRAGGLER: (SLOW, HASTY),
     INPUT_BOUND: (STARVED, STARVED),
     RANK_MISSING: (ABSENT, STARTS),
+    HOST_LOST: (WAITS, WAITS),
+    LINK_CUT: (TRAINS, TRAINS),
 }
-_SLOWNESS = {STRAGGLER: 1.6, INPUT_BOUND: 2.0}
+_SLOWNESS = {STRAGGLER: 1.6, INPUT_BOUND: 2.0, LINK_CUT: 1.0}
 """So many times longer a step takes."""
 
 
@@ -136,6 +149,11 @@ class Era:
             return TRAINS
         culprit, others = _ROLES[self.kind]
         return culprit if rank == self.rank else others
+
+    @property
+    def silent_host(self) -> int | None:
+        """The host of which nothing is told meanwhile."""
+        return self.rank // LOCAL_SIZE if self.kind in OF_HOSTS and self.rank is not None else None
 
     def steps_at(self, at_s: float) -> float:
         """How many steps have been made at this moment of the era, with the part of the one that goes on."""
@@ -182,9 +200,9 @@ def eras_of(
         absent = _rank_of(incidents[0], world_size, picks) if met > JOINING_S else None
         add(met, RANK_MISSING, absent, 0.0)
     for one in incidents:
-        if one.kind == RANK_MISSING:
+        rank = _rank_of(one, world_size, picks) if one.kind != RANK_MISSING else None
+        if rank is None or (one.kind in OF_HOSTS and world_size <= LOCAL_SIZE):
             continue
-        rank = _rank_of(one, world_size, picks)
         begin = max(one.begin_s, at)
         if one.kind in STANDS:
             ahead = steps + (begin - at) / step_s
@@ -201,4 +219,7 @@ def eras_of(
 def _rank_of(incident: Incident, world_size: int, picks: Random) -> int:
     # Drawn also where it is given, so that the others stay who they are. Rank 0 keeps the store: it makes a bad example.
     picked = picks.randrange(1, world_size) if world_size > 1 else 0
+    if incident.kind in OF_HOSTS and picked < LOCAL_SIZE < world_size:
+        # The first host has the hub: without it nobody sees anything.
+        picked = LOCAL_SIZE + picked % (world_size - LOCAL_SIZE)
     return picked if incident.rank is None else incident.rank

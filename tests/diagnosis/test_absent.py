@@ -87,19 +87,6 @@ def test_a_rank_that_works_without_end_becomes_critical():
     assert job.ever() == [("warning", "not-in-collective", (1,)), ("critical", "not-in-collective", (1,))]
 
 
-def test_a_job_that_is_used_to_long_waits_is_not_warned_about_them():
-    """It saves 20 s every epoch: three times the longest wait that ended well is its own measure."""
-    job = FakeJob(4)
-    for rank in job.ranks:
-        rank.healthy_wait_ms = 20_000.0
-    job.trains(10)
-    job.ranks[0].works_at("save_checkpoint")
-    job.others_wait(0)
-    job.passes(55)
-
-    assert job.ever() == []
-
-
 def test_half_of_the_group_timeout_is_the_latest_moment_for_critical():
     job = FakeJob(4)
     job.trains(10)

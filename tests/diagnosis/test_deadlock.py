@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddtop.wire.records import OpenCall
-from tests.jobs import FakeJob, unix_ns
+from tests.jobs import FakeJob, brief, unix_ns
 
 
 def calls(job, rank, name, peer=None, tag=0):
@@ -143,3 +143,53 @@ def test_a_stage_to_which_others_send_is_no_idle_master():
     job.passes(8)
 
     assert (job.finding().kind, job.finding().ranks) == ("not-in-collective", (1,))
+
+
+def making_a_group(job, *numbers, tag=0):
+    for number in numbers:
+        rank = job.ranks[number]
+        rank.stands_at("make_groups", line=70, activity="collective", waits_on="collective")
+        rank.calls = [OpenCall("new_group", unix_ns(job.now), None, tag)]
+
+
+def test_who_does_not_come_to_a_new_group_is_named():
+    """`if rank in members: group = dist.new_group(members)`: the other ranks have to call it, too."""
+    job = FakeJob(4)
+    job.trains(10)
+    making_a_group(job, 0, 1, 3)
+    job.ranks[2].stands_at("prepare", line=12)
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert brief(finding) == ("critical", "not-in-collective", (2,))
+    assert finding.victims == (0, 1, 3)
+    assert finding.summary.endswith("ranks 0,1,3 wait for it in new_group")
+    assert "also those that are not in the group" in finding.advice
+
+
+def test_a_new_group_against_a_collective_is_a_cycle():
+    job = FakeJob(2)
+    job.trains(10)
+    making_a_group(job, 0)
+    job.ranks[1].waits_in(op="barrier", sizes=())
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert brief(finding) == ("critical", "wait-cycle", (0, 1))
+    assert "also those that are not in the group" in finding.advice
+
+
+@pytest.mark.parametrize("others", ["all are in it", "only its members have to come"])
+def test_a_new_group_to_which_all_have_come_blames_nobody(others):
+    job = FakeJob(3)
+    job.trains(10)
+    if others == "all are in it":
+        making_a_group(job, 0, 1, 2)
+    else:
+        making_a_group(job, 0, 1, tag=1)
+        job.ranks[2].stands_at("prepare", line=12)
+    job.passes(20)
+
+    assert job.ever() == []

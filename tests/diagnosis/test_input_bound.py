@@ -69,6 +69,24 @@ def test_an_epochs_first_batch_with_its_worker_start_is_no_evidence():
     assert job.ever() == []
 
 
+@pytest.mark.parametrize("start_s", [6, 8, 9, 12])
+def test_a_long_wait_for_the_first_batch_is_no_rhythm_in_the_steps_after_it(start_s):
+    """Workers that need 9 s to start, each epoch: all quarters of the window have a part of that one wait."""
+    job = loading(share=0.0)
+    for _ in range(2):
+        job.trains(6)
+        for _ in range(2 * start_s):
+            for rank in job.ranks:
+                rank.trains = False
+                rank.loader = replace_loader(rank.loader, wait_total_ns=rank.loader.wait_total_ns + 500_000_000)
+            job.passes(0.5)
+        for rank in job.ranks:
+            rank.comes_back()
+    job.trains(12)
+
+    assert job.ever() == []
+
+
 def test_with_less_than_eight_seconds_seen_it_is_silent():
     job = loading()
     job.trains(7)

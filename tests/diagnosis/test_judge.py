@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddtop.diagnosis.judge import Judge
-from tests.jobs import BASE, FakeJob, brief, unix_ns, without_times
+from tests.jobs import BASE, FakeJob, brief, place, unix_ns, without_times
 
 
 def judged(job, moments, judge=None):
@@ -127,3 +127,15 @@ def test_a_judge_of_an_empty_job_says_that_nobody_has_reported():
     verdict = Judge().observe(job.model().snapshot(BASE))
 
     assert (verdict.health, verdict.headline) == ("ok", "no rank has reported yet")
+
+
+def test_between_the_last_rank_and_its_launcher_nobody_is_said_to_stand_or_to_start():
+    job = FakeJob(2)
+    job.launcher_alive = True
+    job.trains(10)
+    for rank in job.ranks:
+        rank.place = place("train", waits_on="collective")
+        rank.ends(0)
+    job.passes(1)
+
+    assert job.verdict().calm == "quiet: no rank is left, and the launcher has not ended yet, ranks 0,1 finished"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from ddtop.diagnosis.verdict import calm
 from ddtop.model.policy import POLICY
 from ddtop.wire.records import ProcessState
 from ddtop.wire.rendezvous import Rendezvous
@@ -338,3 +341,26 @@ def test_the_way_to_the_store_is_in_the_evidence():
         "rank 0 (pid 4800) → node0:29500: ESTABLISHED; there listens pid 4800 (python train.py)"
         in job.finding().evidence
     )
+
+
+# -- not wrong yet
+
+
+def test_ranks_that_have_met_and_made_no_step_yet_are_starting():
+    """The first step takes its time: torch imports half of itself when the optimizer is made."""
+    job = FakeJob(4)
+    job.trains(1)
+    new = replace(job.snapshot(), moving=0, still_since_unix_ns=None)
+
+    assert calm(new) == "starting: 4/4 ranks there, none has made a step yet"
+
+
+def test_who_waits_is_told_while_the_verdict_is_not_there_yet():
+    """Between the first look that finds a wait and the second that agrees, nobody shall read that none waits."""
+    job = FakeJob(4)
+    job.trains(10)
+    job.others_wait(2)
+    job.ranks[2].stands_at("wait_for_licence")
+    job.passes(6)
+
+    assert calm(job.snapshot()).startswith("quiet: no rank has moved for 6 s; ranks 0,1,3 wait in a collective")

@@ -10,7 +10,7 @@ import pytest
 from ddtop.model.lateness import Rounds
 from ddtop.model.policy import POLICY
 from ddtop.wire.records import Group
-from tests.arriving import BASE, answers, entered, late, looked_at
+from tests.arriving import BASE, answers, entered, in_bursts, late, looked_at
 
 
 def noisy(seed, base=40.0, spread=2.0):
@@ -191,3 +191,66 @@ def test_stages_of_a_pipeline_wait_for_each_other_by_design():
         rounds.add(answer)
 
     assert rounds.looked_at([Group("0", "default_pg", (0, 1), "gloo")], lambda _: True, POLICY)[-1].late == ()
+
+
+def of_two_hosts(times, errors_ms):
+    """What follows where the ranks are on two hosts whose clocks are known so well; None: not at all."""
+    return looked_at(answers(times, hosts=("a", "a", "b", "b"), errors_ms=errors_ms))[-1]
+
+
+def test_ranks_of_hosts_whose_clocks_are_known_well_are_compared():
+    times = entered(4, 60, but(but(noisy(9), 2, 60.0), 3, 60.0))
+
+    (found,) = of_two_hosts(times, {"a": 0.0, "b": 0.4}).late
+
+    assert (found.ranks, found.waiters) == ((2, 3), (0, 1))
+    assert (found.hosts, found.hosts_apart) == (2, 0)
+    assert found.error_ms == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("errors_ms", [{"a": 0.0, "b": 20.0}, {"a": 10.0, "b": 10.0}, {"a": 0.0}, {}])
+def test_they_are_not_where_the_clocks_may_be_off_by_a_good_part_of_what_is_claimed(errors_ms):
+    times = entered(4, 60, but(but(noisy(9), 2, 60.0), 3, 60.0))
+
+    assert of_two_hosts(times, errors_ms).late == ()
+
+
+def test_a_clock_that_is_off_by_what_it_may_be_accuses_nobody():
+    """All are equally fast; the clock of host b is as far off as its error allows: its ranks look late in every step."""
+    times = entered(4, 80, noisy(10))
+    for one in times[2:]:
+        one.update({seq: (at + 12_000_000, kind) for seq, (at, kind) in one.items()})
+
+    assert [late.ranks for late in of_two_hosts(times, {"a": 0.0, "b": 1.0}).late] == [(2, 3)]
+    assert of_two_hosts(times, {"a": 0.0, "b": 12.0}).late == ()
+
+
+def test_who_is_late_on_its_own_host_is_named_with_the_hosts_that_were_left_out():
+    times = entered(4, 60, but(noisy(9), 2, 60.0))
+
+    (found,) = of_two_hosts(times, {"a": 0.0, "b": 40.0}).late
+
+    assert (found.ranks, found.waiters, found.hosts, found.hosts_apart) == ((2,), (3,), 1, 1)
+
+
+def test_how_even_ranks_are_is_told_of_several_hosts_only_by_clocks_that_agree():
+    times = entered(4, 60, noisy(10))
+
+    assert [one.ranks for one in of_two_hosts(times, {"a": 0.0, "b": 0.1}).balances] == [(0, 1, 2, 3)]
+    assert [one.ranks for one in of_two_hosts(times, {"a": 0.0, "b": 9.0}).balances] == [(0, 1), (2, 3)]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_gradients_that_are_put_in_together_are_one_piece_of_evidence(seed):
+    """A loop without optimizer class or DDP: all_reduce of each gradient, async; data from a generator takes 0 to 250 ms."""
+    rng = random.Random(seed)
+    times = in_bursts(3, 60, lambda rank, number: rng.uniform(0, 250))
+
+    assert looked_at(answers(times, counts=False))[-1].late == ()
+
+
+def test_a_late_rank_among_gradients_that_are_put_in_together_is_named():
+    times = in_bursts(3, 60, lambda rank, number: 140.0 if rank == 1 else 40.0 + number % 5)
+    (found,) = looked_at(answers(times, counts=False))[-1].late
+
+    assert found.ranks == (1,)

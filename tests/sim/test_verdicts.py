@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ddtop.model.facts import State
 from ddtop.sim.script import SCENARIOS, Incident
 from tests.sim.watching import Watcher, simulated
 
@@ -111,4 +112,54 @@ def test_the_tour_shows_a_hang_its_end_a_warning_and_a_death_and_begins_again() 
         ("rank-killed",),
         calm,
         ("loader-stuck",),
+    ]
+
+
+@pytest.mark.parametrize("skew_s", [0.0, 90.0])
+def test_a_host_that_is_down_is_named_whatever_the_clocks_and_is_well_when_it_is_back(skew_s: float) -> None:
+    watcher = Watcher(simulated(64, Incident("host-lost", 3.0, 22.0, rank=21), skew_s=skew_s))
+
+    snapshot, verdict = watcher.until(16.0)
+    assert [(one.kind, one.severity, one.ranks) for one in verdict.findings] == [
+        ("host-lost", "critical", tuple(range(16, 24)))
+    ]
+    assert set(verdict.findings[0].victims) == set(range(64)) - set(range(16, 24))
+    assert {snapshot.ranks[rank].state for rank in range(16, 24)} == {State.LOST}
+
+    snapshot, verdict = watcher.until(28.0)
+    assert verdict.findings == ()
+    assert snapshot.moving == 64
+
+
+def test_a_host_whose_link_is_cut_goes_on_and_is_no_alarm() -> None:
+    watcher = Watcher(simulated(64, Incident("link-cut", 3.0, 22.0, rank=21)))
+
+    _, verdict = watcher.until(16.0)
+    assert [(one.kind, one.severity) for one in verdict.findings] == [("host-lost", "info")]
+    assert verdict.health == "ok"
+
+    _, verdict = watcher.until(28.0)
+    assert verdict.findings == ()
+
+
+@pytest.mark.parametrize("kind", ["host-lost", "link-cut"])
+def test_who_joins_after_a_host_was_lost_reads_the_same(kind: str) -> None:
+    job = simulated(64, Incident(kind, 3.0, rank=21))
+
+    early, late = Watcher(job).until(34.0)[1], Watcher(job, from_s=20.0).until(34.0)[1]
+
+    assert [(one.severity, one.identity) for one in early.findings] == [
+        (one.severity, one.identity) for one in late.findings
+    ]
+
+
+@pytest.mark.parametrize("kind", ["straggler", "rank-killed", "loader-stuck"])
+def test_clocks_that_differ_change_no_verdict(kind: str) -> None:
+    incident = Incident(kind, 3.0, rank=21)
+
+    right, skewed = (Watcher(simulated(64, incident, skew_s=skew_s)).until(18.0)[1] for skew_s in (0.0, 90.0))
+
+    assert right.findings
+    assert [(one.summary, one.victims) for one in right.findings] == [
+        (one.summary, one.victims) for one in skewed.findings
     ]

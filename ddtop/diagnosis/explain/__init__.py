@@ -7,13 +7,22 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
-from ddtop.diagnosis.explain import deadlocks, ends, gpus, held, slow, starting, waits
+from ddtop.diagnosis.explain import deadlocks, ends, gpus, held, hosts, slow, starting, waits
 from ddtop.diagnosis.explain.page import Explanation, filled
 from ddtop.model.policy import POLICY, Policy
 
 PAGES = {
     page.kind: page
-    for page in (*waits.PAGES, *deadlocks.PAGES, *ends.PAGES, *held.PAGES, *slow.PAGES, *gpus.PAGES, *starting.PAGES)
+    for page in (
+        *waits.PAGES,
+        *deadlocks.PAGES,
+        *ends.PAGES,
+        *held.PAGES,
+        *hosts.PAGES,
+        *slow.PAGES,
+        *gpus.PAGES,
+        *starting.PAGES,
+    )
 }
 """By kind, in the order in which they are listed; the values of the policy are not in them yet."""
 

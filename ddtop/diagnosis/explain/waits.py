@@ -7,7 +7,7 @@ from ddtop.diagnosis.explain.page import Explanation
 PAGES = (
     Explanation(
         kind="not-in-collective",
-        severity="critical; a warning while the rank visibly works",
+        severity="critical; a warning while the rank works, or stands no longer than before",
         brief="others wait in a collective that these have not joined",
         meaning="A collective ends when every rank of its group has joined it. Some are inside and wait; the ranks at fault are "
         "elsewhere and wait for nobody. At the end torch's timeout blames those that waited.",
@@ -16,14 +16,15 @@ PAGES = (
             "has not put in which. Chains of waits, through send and recv too, end at a rank that waits for nobody.",
             "MPI's calls are numbered by ddtop for each communicator, and stand on the rank's page before they begin. Who waits in one "
             "uses a whole core for that: it is waiting all the same.",
-            "Borne for {still_limit_s} if that rank stands still. If it works ({cpu_working_ratio} of a core, or I/O): "
+            "Borne for {still_limit_s} if that rank stands still; up to {still_habit_factor} times the longest wait that ended well it "
+            "is a warning. If it works ({cpu_working_ratio} of a core, or I/O): "
             "{working_limit_s} or {healthy_wait_factor} times the longest wait that ended well, and then a warning up to "
             "{working_critical_s}, or {working_critical_factor} times that wait, at most {timeout_critical_ratio} of the timeout.",
         ),
         steps=(
             "Read where it is instead, and look at all ranks at once:\nddtop stacks JOB",
             "A file, lock, child or service that it waits for: mend that.",
-            "A collective in a branch that only some ranks take: move it out.",
+            "A collective, or a new_group, in a branch that only some ranks take: move it out.",
             "Long work of one rank: do it before the group exists, or raise the timeout:\n"
             "init_process_group(..., timeout=timedelta(hours=2))",
         ),

@@ -13,12 +13,13 @@ from ddtop.diagnosis.evidence import collecting_line, loader_line, place_line, p
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.nccl import ras_lines
 from ddtop.diagnosis.words import duration, file_line, ranks_text, verb, waited_text
-from ddtop.model.chains import GONE, STILL, STOPPED, UNKNOWN, WORKING, waiters_of
+from ddtop.model.chains import GONE, LOST, STILL, STOPPED, UNKNOWN, WORKING, waiters_of
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State
 from ddtop.model.policy import Policy
-from ddtop.wire.calls import FINALIZE, MPI_STARTED, NAME_ONLY, RECEIVES
+from ddtop.wire.calls import FINALIZE, MPI_STARTED, NAME_ONLY, NEW_GROUP, RECEIVES
 
 PLACES_MAX = 3
+NEW_GROUP_RULE = "all ranks must call new_group, also those that are not in the group, and in the same order"
 
 
 def rule(snapshot: Snapshot, policy: Policy, explained: Collection[int] = ()) -> list[Finding]:
@@ -26,8 +27,8 @@ def rule(snapshot: Snapshot, policy: Policy, explained: Collection[int] = ()) ->
     kinds: dict[tuple[str, str], list[Blame]] = {}
     about = _About(snapshot, policy)
     for blame in snapshot.blames:
-        # Gone and stopped ranks have rules of their own; of a rank that was never heard of nothing is known.
-        if not blame.due or blame.standing in (GONE, STOPPED) or blame.root in explained:
+        # Gone and stopped ranks and those of lost hosts have rules of their own; of a rank that was never heard of nothing is known.
+        if not blame.due or blame.standing in (GONE, STOPPED, LOST) or blame.root in explained:
             continue
         if (
             snapshot.rank(blame.root).hello is None
@@ -35,7 +36,8 @@ def rule(snapshot: Snapshot, policy: Policy, explained: Collection[int] = ()) ->
             or _just_left(snapshot.rank(blame.root), policy)
         ):
             continue
-        kinds.setdefault((_kind(snapshot, blame), about.severity(blame)), []).append(blame)
+        kind = _kind(snapshot, blame, policy)
+        kinds.setdefault((kind, about.severity(blame, kind)), []).append(blame)
     return [_finding(snapshot, kind, severity, blames) for (kind, severity), blames in kinds.items()]
 
 
@@ -48,7 +50,7 @@ class _About:
         for wait in snapshot.peer_waits:
             for rank in wait.behind:
                 self._single.setdefault(rank, []).append(wait.call in RECEIVES)
-        self._limits: dict[tuple[int, str | None], float] = {}
+        self._limits: dict[tuple[int, str | None, bool], float] = {}
 
     def idle(self, blame: Blame) -> bool:
         """Workers that wait for orders, and a master that waits for somebody to give it some: nobody is at fault.
@@ -68,15 +70,17 @@ class _About:
         last = blame.peer_wait is not None and blame.peer_wait.call == FINALIZE
         return last and classify(self._snapshot.rank(blame.root)).word in ("child", "sleep")
 
-    def severity(self, blame: Blame) -> str:
-        """A rank that works is a warning until that takes longer than its waiters are used to."""
-        if blame.standing not in (WORKING, UNKNOWN) and not self._finishes(blame):
+    def severity(self, blame: Blame, kind: str) -> str:
+        """A rank that works is a warning until that takes longer than its waiters are used to, and so is, for less long, one
+        that stands still. Who has left its loop does not come back to it."""
+        works = blame.standing in (WORKING, UNKNOWN) or self._finishes(blame)
+        if not works and kind == "left-early":
             return CRITICAL
         waited_s = (self._snapshot.time_unix_ns - blame.since_unix_ns) / 1e9
-        key = (id(blame.waiters), blame.group)
+        key = (id(blame.waiters), blame.group, works)
         limit_s = self._limits.get(key)
         if limit_s is None:
-            limit_s = self._limits[key] = _limit_s(self._snapshot, blame, self._policy)
+            limit_s = self._limits[key] = _limit_s(self._snapshot, blame, self._policy, works)
         return CRITICAL if waited_s > limit_s else WARNING
 
 
@@ -86,23 +90,24 @@ def _just_left(rank: RankFacts, policy: Policy) -> bool:
     return exiting and rank.phase != "leaving" and (rank.report_age_s or 0.0) < policy.last_report_s
 
 
-def _kind(snapshot: Snapshot, blame: Blame) -> str:
+def _kind(snapshot: Snapshot, blame: Blame, policy: Policy) -> str:
     rank = snapshot.rank(blame.root)
     if rank.process is not None and rank.process.exiting:
         return "left-early"
     if rank.state is State.SILENT:
         return "interpreter-frozen"
-    if rank.phase == "leaving" or _ran_dry(snapshot, rank, blame):
+    if rank.phase == "leaving" or _ran_dry(snapshot, rank, blame, policy):
         return "left-early"
     return "not-in-collective"
 
 
-def _ran_dry(snapshot: Snapshot, rank: RankFacts, blame: Blame) -> bool:
+def _ran_dry(snapshot: Snapshot, rank: RankFacts, blame: Blame, policy: Policy) -> bool:
     """Its DataLoader is exhausted, it is behind in iterations, and a waiter's loader is not."""
     loader = rank.loader
     if loader is None or loader.exhausted_unix_ns is None or not loader.exhausted:
         return False
-    if rank.progress_unix_ns is not None and loader.exhausted_unix_ns < rank.progress_unix_ns - 2_000_000_000:
+    before_ns = int(policy.dry_before_progress_s * 1e9)
+    if rank.progress_unix_ns is not None and loader.exhausted_unix_ns < rank.progress_unix_ns - before_ns:
         return False
     others = [snapshot.rank(waiter) for waiter in blame.waiters]
     ahead = [one for one in others if one.loader is not None and one.loader.exhausted < loader.exhausted]
@@ -111,10 +116,13 @@ def _ran_dry(snapshot: Snapshot, rank: RankFacts, blame: Blame) -> bool:
     )
 
 
-def _limit_s(snapshot: Snapshot, blame: Blame, policy: Policy) -> float:
+def _limit_s(snapshot: Snapshot, blame: Blame, policy: Policy, works: bool) -> float:
+    """After which waiting for a rank that works, or that stands still, is critical."""
     waiters = [snapshot.rank(rank) for rank in blame.waiters]
     healthy_s = max((rank.healthy_wait_max_ms or 0.0 for rank in waiters), default=0.0) / 1000
-    limit_s = max(policy.working_critical_s, policy.working_critical_factor * healthy_s)
+    limit_s = policy.still_habit_factor * healthy_s
+    if works:
+        limit_s = max(policy.working_critical_s, policy.working_critical_factor * healthy_s)
     timeout_s = _timeout_s(snapshot, blame)
     if timeout_s is not None:
         limit_s = min(limit_s, max(policy.still_limit_s, policy.timeout_critical_ratio * timeout_s))
@@ -147,7 +155,7 @@ def _finding(snapshot: Snapshot, kind: str, severity: str, blames: list[Blame]) 
         )
     elif kind == "left-early":
         subject = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} done{_after(lead)} and {where(lead)}"
-    elif severity == WARNING:
+    elif severity == WARNING and first.standing != STILL:
         busy = "is still working" if len(ranks) == 1 else "are still working"
         # One that moves by other signs than its CPU may well be asleep at this instant.
         asleep = lead.working is False and lead.place is not None
@@ -244,6 +252,8 @@ def uneven_advice(rank: RankFacts) -> str:
 def _rule_of(blame: Blame) -> str:
     if blame.peer_wait is not None and blame.peer_wait.call == FINALIZE:
         return "MPI_Finalize waits for all ranks"
+    if blame.peer_wait is not None and blame.peer_wait.call == NEW_GROUP:
+        return NEW_GROUP_RULE
     if blame.peer_wait is not None and blame.peer_wait.call in NAME_ONLY:
         return "every rank must make the same calls"
     if blame.peer_wait is not None:

@@ -8,12 +8,13 @@ of the cycle are named.
 from __future__ import annotations
 
 from ddtop.diagnosis.finding import CRITICAL, Finding
+from ddtop.diagnosis.rules.absent import NEW_GROUP_RULE
 from ddtop.diagnosis.traffic import traffic_lines
 from ddtop.diagnosis.words import collective_text, duration, file_line, names_of_groups, peer_text, ranks_text, verb
 from ddtop.model.chains import AnyWait, Graph
 from ddtop.model.facts import PeerWait, Snapshot, Wait
 from ddtop.model.policy import Policy
-from ddtop.wire.calls import RECEIVES, SENDS
+from ddtop.wire.calls import NEW_GROUP, RECEIVES, SENDS
 
 
 def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
@@ -65,6 +66,7 @@ class _About:
 
 def _cannot_match(single: list[PeerWait], in_single: set[int]) -> list[PeerWait]:
     """The calls that no move of their peer's present call can answer."""
+    single = [wait for wait in single if wait.call != NEW_GROUP]
     to_collective = [wait for wait in single if not any(peer in in_single for peer in wait.behind)]
     if to_collective:
         return to_collective
@@ -141,6 +143,8 @@ def _cycle(
     groups = sorted({wait.group for wait in collective})
     if single and not collective and all(wait.call in RECEIVES for wait in single):
         advice = "nobody sends: look at the source of each receive, and let one of them send first"
+    elif any(wait.call == NEW_GROUP for wait in single):
+        advice = NEW_GROUP_RULE
     elif single:
         advice = "let neighbours go in opposite order (one sends first, one receives first), or use one " + (
             "Sendrecv" if any(wait.group is not None for wait in single) else "batch_isend_irecv"

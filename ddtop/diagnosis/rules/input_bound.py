@@ -9,9 +9,6 @@ from ddtop.diagnosis.words import about, ranks_text, verb
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.policy import Policy
 
-ONE_WORKER_RATIO = 0.75
-"""Of three workers that are all slow one is waited for in a third of the looks."""
-
 
 def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     """One finding for all ranks whose loader is the bottleneck; silent while anything stands still."""
@@ -30,7 +27,7 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     loader = lead.loader
     if loader.workers:
         setting = f"num_workers={loader.workers}, prefetch_factor={loader.prefetch_factor or 2}, pin_memory={bool(loader.pin_memory)}"
-        slow = [rank for rank in concerned if _one_is_slow(rank)]
+        slow = [rank for rank in concerned if _one_is_slow(rank, policy)]
         advice = "raise num_workers, or make the dataset cheaper: its queue is empty when the step wants a batch"
         if slow and slow[0].loader is not None:
             advice = f"one worker is slower than the others: look at its shard and its file, py-spy dump --pid {slow[0].loader.owed_most_pid}"
@@ -45,7 +42,7 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
             victims=(),
             since_unix_ns=snapshot.time_unix_ns - int((lead.window_s or policy.window_s) * 1e9),
             summary=f"{ranks_text(ranks)} {verb(ranks, 'spends', 'spend')} {about(share)} of the time waiting for data ({setting})",
-            evidence=tuple(_line(rank) for rank in concerned[:8]),
+            evidence=tuple(_line(rank, policy) for rank in concerned[:8]),
             advice=advice,
         )
     ]
@@ -66,18 +63,18 @@ def _concerned(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
     return loader.depth is None or loader.capacity is None or loader.depth <= loader.capacity // 2
 
 
-def _one_is_slow(rank: RankFacts) -> bool:
+def _one_is_slow(rank: RankFacts, policy: Policy) -> bool:
     """Batches come from the workers in turn: if one is waited for nearly always, more of them would not help."""
     loader = rank.loader
-    return loader is not None and loader.workers > 1 and (loader.owed_most_ratio or 0.0) >= ONE_WORKER_RATIO
+    return loader is not None and loader.workers > 1 and (loader.owed_most_ratio or 0.0) >= policy.input_bound_one_ratio
 
 
-def _line(rank: RankFacts) -> str:
+def _line(rank: RankFacts, policy: Policy) -> str:
     loader = rank.loader
     assert loader is not None
     queue = f"queue {loader.depth}/{loader.capacity}, " if loader.capacity else ""
     known = f"{loader.workers_alive}/" if loader.workers_alive is not None else ""
     alive = f"{known}{loader.workers} workers{' alive' if known else ''}" if loader.workers else "no workers"
-    if _one_is_slow(rank):
+    if _one_is_slow(rank, policy):
         alive += f"; {loader.owed_most_ratio or 0:.0%} of the batches waited for are owed by one worker, pid {loader.owed_most_pid}"
     return f"rank {rank.rank}: {rank.loader_wait_ratio or 0:.0%} of the last seconds in the DataLoader, {queue}{alive}"

@@ -11,7 +11,7 @@ from ddtop.diagnosis.doing import classify, where
 from ddtop.diagnosis.evidence import place_line, process_line, stack_lines
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.words import collective_text, duration, names_of_groups, ranks_text, verb
-from ddtop.model.chains import GONE, STOPPED, waiters_of
+from ddtop.model.chains import GONE, LOST, STOPPED, waiters_of
 from ddtop.model.facts import Blame, RankFacts, Snapshot
 from ddtop.model.policy import Policy
 
@@ -22,7 +22,7 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     blames = {
         blame.root: blame
         for blame in snapshot.blames
-        if blame.standing not in (GONE, STOPPED) and now - blame.since_unix_ns >= policy.still_limit_s * 1e9
+        if blame.standing not in (GONE, STOPPED, LOST) and now - blame.since_unix_ns >= policy.still_limit_s * 1e9
     }
     awaited, alone = [], []
     for rank in snapshot.ranks:

@@ -7,16 +7,15 @@ from statistics import median
 from ddtop.diagnosis.finding import WARNING, Finding
 from ddtop.diagnosis.words import about, ranks_text
 from ddtop.model.facts import RankFacts, Snapshot
-from ddtop.model.policy import Policy
+from ddtop.model.policy import POLICY, Policy
 from ddtop.wire.records import HostState
 
 
 def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     """One finding a host."""
     found = []
-    by_host = snapshot.by_host()
-    for host in snapshot.hosts:
-        ranks = [rank for rank in by_host.get(host.host, ()) if rank.pressure and not rank.gone]
+    for host, every in snapshot.by_host():
+        ranks = [rank for rank in every if rank.pressure and not rank.gone]
         if len(ranks) < 2 or not all(_settled(rank, snapshot, policy) for rank in ranks):
             continue
         throttled = median([_throttled(rank) for rank in ranks])
@@ -78,7 +77,7 @@ def _finding(host: HostState, ranks: list[RankFacts], what: str, snapshot: Snaps
         advice = (
             "give each rank CPUs of its own (srun --cpu-bind=cores, numactl, taskset -cp), or none that are forbidden"
         )
-    elif any(_throttled(rank) >= 0.05 for rank in ranks):
+    elif any(_throttled(rank) >= POLICY.throttled_told_ratio for rank in ranks):
         summary += ": more threads run than its cgroup's quota pays for"
         advice = "raise the container's CPU limit, or start fewer threads: OMP_NUM_THREADS, num_workers"
     else:
@@ -87,7 +86,7 @@ def _finding(host: HostState, ranks: list[RankFacts], what: str, snapshot: Snaps
         advice = f"set OMP_NUM_THREADS to cores / ranks ({max(1, host.cores // len(ranks))}), take fewer DataLoader workers or fewer ranks on this host"
     if runnable is not None:
         evidence.append(f"{host.host}: {runnable} threads ran or wanted to at the last look, on {host.cores} cores")
-    if host.load is not None and (host.load.steal_ratio or 0.0) >= 0.05:
+    if host.load is not None and (host.load.steal_ratio or 0.0) >= POLICY.throttled_told_ratio:
         evidence.append(f"{host.host}: the hypervisor gives {host.load.steal_ratio:.0%} of its CPUs' time to others")
     values = ", ".join(sorted(value if value else "not set" for value in omp))
     evidence.append(f"OMP_NUM_THREADS: {values}; {len(ranks)} ranks with {threads} threads")

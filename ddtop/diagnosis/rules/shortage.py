@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ddtop.diagnosis.finding import WARNING, Finding
 from ddtop.diagnosis.words import about, ranks_text, verb
-from ddtop.model.facts import RankFacts, Snapshot
+from ddtop.model.facts import RankFacts, Snapshot, State
 from ddtop.model.policy import Policy
 from ddtop.wire.load import Disk
 from ddtop.wire.records import HostState
@@ -15,9 +15,8 @@ from ddtop.wire.records import HostState
 def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     """Findings a host, those of single ranks where it is their own limit."""
     found: list[Finding] = []
-    by_host = snapshot.by_host()
-    for host in snapshot.hosts:
-        ranks = [rank for rank in by_host.get(host.host, ()) if not rank.gone]
+    for host, every in snapshot.by_host():
+        ranks = [rank for rank in every if not rank.gone and rank.state is not State.LOST]
         if ranks:
             found += _of_memory(host, ranks, snapshot, policy)
             found += _of_disks(host, ranks, snapshot, policy)
@@ -121,7 +120,11 @@ def _of_disks(host: HostState, ranks: list[RankFacts], snapshot: Snapshot, polic
 def _full(disk: Disk, policy: Policy) -> str | None:
     if disk.free_bytes <= policy.disk_full_ratio * disk.total_bytes and disk.free_bytes <= policy.disk_full_bytes:
         return f"{_size(disk.free_bytes)} of {_size(disk.total_bytes)} left"
-    if disk.inodes and disk.inodes_free <= policy.disk_full_ratio * disk.inodes and disk.inodes_free < 100_000:
+    if (
+        disk.inodes
+        and disk.inodes_free <= policy.disk_full_ratio * disk.inodes
+        and disk.inodes_free < policy.disk_full_inodes
+    ):
         return f"room for {disk.inodes_free:,} more files"
     return None
 

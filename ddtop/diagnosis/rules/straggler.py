@@ -43,10 +43,16 @@ def _finding(late: Late, snapshot: Snapshot, policy: Policy) -> Finding:
 def _measured(late: Late, snapshot: Snapshot) -> str:
     group = names_of_groups(snapshot.groups).get(late.group, late.group)
     what = "steps" if late.counted else "collectives"
-    return (
+    text = (
         f"late in {late.late_ratio:.0%} of the last {late.steps} {what}, by the times at which each rank put in its collectives "
         f"of {group}; median cost {_ms(late.cost_ms)} of {_ms(late.step_ms)}"
     )
+    if late.hosts > 1:
+        text += f"; {late.hosts} hosts compared, their clocks agree to {_ms(late.error_ms)}"
+    if late.hosts_apart:
+        others = "another host" if late.hosts_apart == 1 else f"{late.hosts_apart} other hosts"
+        text += f"; ranks of {others} are not compared: their clocks are not known well enough for this"
+    return text
 
 
 def _lines(late: Late, snapshot: Snapshot) -> list[str]:

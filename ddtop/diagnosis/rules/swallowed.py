@@ -15,8 +15,6 @@ from ddtop.model.policy import Policy
 from ddtop.wire.samples import Caught
 
 PLACES_MAX = 4
-RECENT_WINDOWS = 3
-"""Still going on; those that wait have not yet forgotten what they caught themselves before."""
 
 _Place = tuple[str, str, str, int]
 
@@ -38,13 +36,14 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     return [_finding(snapshot, ranks, places) for ranks, places in by_ranks.items()]
 
 
-def explain(found: list[Finding], swallowed: list[Finding], snapshot: Snapshot) -> list[Finding]:
+def explain(found: list[Finding], swallowed: list[Finding], snapshot: Snapshot, policy: Policy) -> list[Finding]:
     """All findings; what a critical one's ranks catch is its evidence, and then no finding of its own."""
     explained: list[Finding] = []
     told: set[int] = set()
     for finding in found:
         if finding.severity == CRITICAL:
-            lines = [line for rank in finding.ranks[:PLACES_MAX] for line in _lines(snapshot, rank, finding.victims)]
+            ranks = finding.ranks[:PLACES_MAX]
+            lines = [line for rank in ranks for line in _lines(snapshot, rank, finding.victims, policy)]
             if lines:
                 finding = replace(finding, evidence=(*finding.evidence, *lines))
                 told.update(finding.ranks)
@@ -100,13 +99,13 @@ def _finding(snapshot: Snapshot, ranks: tuple[int, ...], places: list[tuple[Rank
     )
 
 
-def _lines(snapshot: Snapshot, number: int, victims: tuple[int, ...]) -> list[str]:
+def _lines(snapshot: Snapshot, number: int, victims: tuple[int, ...], policy: Policy) -> list[str]:
     """What this rank caught more than once in the last looks, and those that wait for it did not."""
     rank = snapshot.rank(number)
     if rank.catching is None or rank.gone or not rank.catching.caught:
         return []
     others = [snapshot.rank(one).catching for one in victims]
     alike = {_place(one) for other in others if other is not None for one in other.caught}
-    recent = [one for one in rank.catching.caught if one.count > 1 and one.ago <= RECENT_WINDOWS]
+    recent = [one for one in rank.catching.caught if one.count > 1 and one.ago <= policy.caught_recent_windows]
     found = [one for one in recent if _place(one) not in alike]
     return [f"rank {number} catches {one.type} again and again at {_text(rank, one)}" for one in found[:1]]

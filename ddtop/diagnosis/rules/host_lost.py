@@ -1,0 +1,178 @@
+"""`host-lost`: nothing of a whole host is heard any more, its relay and all of its ranks, while the hub and others are.
+
+Whether the host is gone or only ddtop's own connection to it follows from the collectives: its ranks have to take part in them, so
+while they are still over, its ranks are alive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Finding
+from ddtop.diagnosis.words import duration, file_line, ranks_text, tensor_text, verb, waited_text
+from ddtop.model.chains import LOST, waiters_of
+from ddtop.model.ending import comm_failure, failed, first_to_go
+from ddtop.model.facts import Blame, RankFacts, Snapshot, State
+from ddtop.model.hosts import HostSeen
+from ddtop.model.policy import Policy
+
+HOSTS_NAMED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    host: HostSeen
+    ranks: tuple[RankFacts, ...]
+
+
+def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+    """One finding for all lost hosts whose ranks still take part in collectives, one for those of which that is not known."""
+    ranks = [rank for rank in snapshot.ranks if rank.state is State.LOST]
+    if not ranks or _is_over(snapshot):
+        return []
+    by_sender: dict[str | None, list[RankFacts]] = {}
+    for rank in ranks:
+        by_sender.setdefault(rank.sender, []).append(rank)
+    lost = [_Lost(host, tuple(by_sender[host.sender])) for host in snapshot.seen if host.sender in by_sender]
+    cut = [one for one in lost if _takes_part(one, snapshot, policy)]
+    rest = [one for one in lost if one not in cut]
+    found = [_of_gone(rest, snapshot)] if rest else []
+    return [*found, _of_cut(cut, snapshot)] if cut else found
+
+
+def heard_only(snapshot: Snapshot) -> Snapshot:
+    """The snapshot for all other rules: of ranks whose host is not heard only what cannot have changed."""
+    if not any(rank.unheard for rank in snapshot.ranks):
+        return snapshot
+    ranks = tuple([_without_news(rank) if _is_dumb(rank) else rank for rank in snapshot.ranks])
+    return replace(snapshot, ranks=ranks)
+
+
+def _is_dumb(rank: RankFacts) -> bool:
+    # One that had been stopped before goes on to be until the host is lost.
+    return rank.unheard and rank.state is not State.STOPPED
+
+
+def _without_news(rank: RankFacts) -> RankFacts:
+    return RankFacts(
+        rank.rank,
+        rank.state,
+        rank.hello,
+        rank.phase,
+        iteration=rank.iteration,
+        exception=rank.exception,
+        report_age_s=rank.report_age_s,
+        heard_unix_ns=rank.heard_unix_ns,
+        phase_since_unix_ns=rank.phase_since_unix_ns,
+        sender=rank.sender,
+        unheard=True,
+    )
+
+
+def _is_over(snapshot: Snapshot) -> bool:
+    """All others have gone: then the lost one has ended with them, unless it is what they ended of."""
+    others = [rank for rank in snapshot.ranks if rank.hello is not None and rank.state is not State.LOST]
+    if not all(rank.gone for rank in others):
+        return False
+    bad = [rank for rank in others if failed(rank)]
+    return not bad or not comm_failure(first_to_go(others)[0])
+
+
+def _takes_part(lost: _Lost, snapshot: Snapshot, policy: Policy) -> bool:
+    at = lost.host.completing_unix_ns
+    if at is None:
+        return False
+    step_s = max((rank.step_ms or 0.0 for rank in snapshot.ranks), default=0.0) / 1000
+    return snapshot.time_unix_ns - at <= max(policy.moving_s, policy.host_lost_s, 3 * step_s) * 1e9
+
+
+def _of_gone(lost: list[_Lost], snapshot: Snapshot) -> Finding:
+    now, ranks, since = snapshot.time_unix_ns, _ranks(lost), _since(lost)
+    blames = [blame for blame in snapshot.blames if blame.standing == LOST and blame.due and blame.root in set(ranks)]
+    first = min(blames, key=lambda blame: blame.since_unix_ns, default=None)
+    victims = tuple(sorted(waiters_of(blames) - set(ranks)))
+    it = "it" if len(lost) == 1 else "them"
+    silent = duration((now - since) / 1e9)
+    summary = (
+        f"{_names(lost)} ({ranks_text(ranks)}) {verb(range(len(lost)), 'has', 'have')} not been heard for {silent}"
+    )
+    harmless = first is None and snapshot.moving > 0
+    if first is not None:
+        what = waited_text(first, snapshot.groups)
+        summary += f"; {ranks_text(victims)} {verb(victims, 'waits', 'wait')} for {it} in {what}"
+    elif harmless:
+        summary += f"; nobody waits for {it} yet"
+    else:
+        summary += "; no other rank moves"
+    names = " ".join(one.host.host for one in lost[:HOSTS_NAMED])
+    return Finding(
+        kind="host-lost",
+        severity=WARNING if harmless else CRITICAL,
+        ranks=ranks,
+        victims=victims,
+        since_unix_ns=since,
+        summary=summary,
+        evidence=_evidence(lost, snapshot, first),
+        advice=f"see whether {it} {verb(range(len(lost)), 'is', 'are')} up and can be reached: ping {names}; "
+        "then its power, its link, and what the scheduler says of it",
+    )
+
+
+def _of_cut(lost: list[_Lost], snapshot: Snapshot) -> Finding:
+    now, ranks, since = snapshot.time_unix_ns, _ranks(lost), _since(lost)
+    summary = (
+        f"only ddtop's connection to {_names(lost)} ({ranks_text(ranks)}) is cut, for {duration((now - since) / 1e9)} now: "
+        f"collectives with {'its' if len(lost) == 1 else 'their'} ranks are still completed, the job goes on"
+    )
+    return Finding(
+        kind="host-lost",
+        severity=INFO,
+        ranks=ranks,
+        victims=(),
+        since_unix_ns=since,
+        summary=summary,
+        evidence=_evidence(lost, snapshot, None),
+        advice="nothing to mend in the job; until the connection is back these ranks are not seen: look at the network and firewalls "
+        "between that host and the hub",
+    )
+
+
+def _ranks(lost: list[_Lost]) -> tuple[int, ...]:
+    return tuple(sorted(rank.rank for one in lost for rank in one.ranks))
+
+
+def _since(lost: list[_Lost]) -> int:
+    return min(one.host.heard_unix_ns for one in lost)
+
+
+def _names(lost: list[_Lost]) -> str:
+    names = [one.host.host for one in lost[:HOSTS_NAMED]]
+    more = f" and {len(lost) - HOSTS_NAMED} more" if len(lost) > HOSTS_NAMED else ""
+    return f"{'host' if len(lost) == 1 else 'hosts'} {', '.join(names)}{more}"
+
+
+def _evidence(lost: list[_Lost], snapshot: Snapshot, first: Blame | None) -> tuple[str, ...]:
+    now = snapshot.time_unix_ns
+    lines = []
+    for one in lost[:HOSTS_NAMED]:
+        lines += [line for rank in one.ranks[:2] if (line := _last(rank, one.host, now)) is not None]
+    answering = sum(not one.quiet for one in snapshot.seen)
+    lines.append(f"{answering} of {len(snapshot.seen)} hosts answer, the hub among them")
+    if first is not None and (waiter := snapshot.rank(first.waiters[0])).place is not None:
+        lines.append(f"rank {waiter.rank} waits at {file_line(waiter.place)} {waiter.place.function}")
+    return tuple(lines)
+
+
+def _last(rank: RankFacts, host: HostSeen, now_unix_ns: int) -> str | None:
+    """What it was in when it was last heard."""
+    parts = []
+    if rank.iteration is not None:
+        parts.append(f"iteration {rank.iteration:,}")
+    if rank.collective is not None:
+        parts.append(f"{tensor_text(rank.collective)} #{rank.collective.seq}")
+    elif (done := next((one for one in rank.groups if one.last_op), None)) is not None:
+        parts.append(f"after {done.last_op} #{done.enqueued - (done.p2p_offset or 0)}")
+    if rank.place is not None:
+        parts.append(f"{file_line(rank.place)} {rank.place.function}")
+    ago = duration((now_unix_ns - (rank.heard_unix_ns or host.heard_unix_ns)) / 1e9)
+    return f"rank {rank.rank} on {host.host}, last heard {ago} ago: {', '.join(parts)}" if parts else None

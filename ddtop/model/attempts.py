@@ -1,0 +1,111 @@
+"""Restarts of a job on several hosts.
+
+Each host's launcher counts its own restarts, and counts only those that it has caused: after one failed worker on host A that of A
+says 1 and that of B, which has only joined again, still 0. So an attempt is compared with the host's own attempt, and who belongs to the same
+life of the job follows from who has started again since.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ddtop.wire.frames import Envelope
+from ddtop.wire.records import Hello
+
+if TYPE_CHECKING:
+    from ddtop.model.job import Job, RankMemory
+
+
+def is_current(job: Job, envelope: Envelope) -> bool:
+    """It is of the attempt that its host is in."""
+    known = job.attempts.get(envelope.sender)
+    return known is not None and known[0] == envelope.attempt
+
+
+def admit(job: Job, envelope: Envelope, hello: Hello) -> bool:
+    """Take in whose life of the job this process belongs to; False: to one that is over."""
+    sender, attempt = envelope.sender, envelope.attempt
+    known = job.attempts.get(sender)
+    if known is None:
+        if job.generation and _is_before(job, hello):
+            return False
+        if attempt > job.attempt:
+            _note(job, attempt)
+        job.attempts[sender] = (attempt, job.generation)
+        return True
+    again = attempt > known[0]
+    if attempt == known[0] and not _is_known(job, envelope, hello):
+        again = _has_left(job, sender) if known[1] == job.generation else not _is_before(job, hello)
+        if not again and known[1] < job.generation:
+            return False
+    if not again:
+        return attempt == known[0]
+    if known[1] == job.generation:
+        _begin(job, sender, attempt, hello)
+    job.attempts[sender] = (attempt, job.generation)
+    for rank in list(job.ranks_of.get(sender, ())):
+        if job.ranks[rank].generation < job.generation:
+            job.remove(rank)
+    return True
+
+
+def _note(job: Job, attempt: int) -> None:
+    job.attempt = attempt
+    job.notes.append(f"restarted: attempt {attempt}")
+
+
+def _is_known(job: Job, envelope: Envelope, hello: Hello) -> bool:
+    memory = job.ranks.get(hello.rank) if hello.rank is not None else None
+    return memory is not None and memory.said_by(envelope)
+
+
+def _is_before(job: Job, hello: Hello) -> bool:
+    """Its process started well before those of this life of the job."""
+    begun = job.generation_unix_ns
+    return 0 < hello.started_unix_ns < begun - job.policy.restart_apart_s * 1e9
+
+
+def _has_left(job: Job, sender: str) -> bool:
+    """All processes of that host have ended: who says hello there now was started again. On a job's only host its launcher counts that."""
+    mine = job.ranks_of.get(sender)
+    return len(job.attempts) > 1 and bool(mine) and all(job.ranks[rank].exit is not None for rank in mine or ())
+
+
+def _begin(job: Job, sender: str, attempt: int, hello: Hello) -> None:
+    """Another life of the job begins with this process. Of the other hosts' those stay that started with it, and those whose
+    end is not known yet, until it is or until another takes their number."""
+    job.generation += 1
+    job.generation_unix_ns = hello.started_unix_ns
+    _note(job, max(job.attempt + 1, attempt))
+    job.candidates.clear()
+    job.rounds.clear()
+    job.completed.clear()
+    job.world_size = 0
+    stays = False
+    for rank, memory in list(job.ranks.items()):
+        if memory.sender == sender:
+            continue
+        heir = _started_with(job, memory)
+        if heir is not None:
+            stays = True
+            job.place(rank, heir)
+            job.widen(heir.hello)
+            job.attempts[heir.sender] = (job.attempts[heir.sender][0], job.generation)
+        elif memory.exit is not None:
+            job.remove(rank)
+    if not stays:
+        # Else a host that was faster may have told them already.
+        job.groups.clear()
+
+
+def _started_with(job: Job, memory: RankMemory) -> RankMemory | None:
+    """The process of that number that belongs to the life of the job that has just begun."""
+    if memory.exit is None and memory.hello.started_unix_ns and not _is_before(job, memory.hello):
+        memory.generation = job.generation
+        return memory
+    for pid, hello in memory.others.items():
+        if pid in memory.other_pids and hello.started_unix_ns and not _is_before(job, hello):
+            heir = memory.heir(pid)
+            heir.generation, heir.other_pids, heir.others = job.generation, {}, {}
+            return heir
+    return None

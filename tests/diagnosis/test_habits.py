@@ -1,0 +1,65 @@
+"""Jobs in which long waits are usual: what they are used to is no hang, and what takes much longer is."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.jobs import FakeJob
+
+
+def used_to(wait_s):
+    """A job that trains, and whose ranks have waited so long for each other before."""
+    job = FakeJob(2)
+    for rank in job.ranks:
+        rank.healthy_wait_ms = 1000 * wait_s
+    job.trains(10)
+    return job
+
+
+def test_a_job_that_is_used_to_long_waits_is_not_warned_about_them():
+    """It saves 20 s every epoch: three times the longest wait that ended well is its own measure."""
+    job = used_to(20.0)
+    job.ranks[0].works_at("save_checkpoint")
+    job.others_wait(0)
+    job.passes(55)
+
+    assert job.ever() == []
+
+
+@pytest.mark.parametrize(
+    ("stands_s", "kinds"),
+    [(12, [("warning", "not-in-collective", (0,))]), (16, [("critical", "not-in-collective", (0,))])],
+)
+def test_a_rank_that_stands_no_longer_than_before_is_a_warning_only(stands_s, kinds):
+    """Rank 0 waits 9 s for rollouts of an engine in another process, in each round: each round was told as a hang."""
+    job = used_to(9.0)
+    job.ranks[0].stands_at("next_rollouts", waits_on="pipe")
+    job.others_wait(0, op="broadcast")
+    job.passes(stands_s)
+
+    assert job.kinds() == kinds
+    assert job.finding().summary.startswith(
+        f"rank 0 has been waiting on a pipe (train.py:40 next_rollouts) for {stands_s} s"
+    )
+
+
+def test_who_is_done_with_its_data_does_not_come_however_long_they_have_waited_before():
+    job = used_to(9.0)
+    job.ranks[0].stands_at("main", line=99, waits_on="exit")
+    job.ranks[0].phase = "leaving"
+    job.others_wait(0)
+    job.passes(8)
+
+    assert job.kinds() == [("critical", "left-early", (0,))]
+
+
+def test_a_rank_whose_work_is_near_the_limit_is_not_told_to_stand_at_every_other_moment():
+    """Rank 0 evaluates small batches and pauses in between: 4 to 8 % of a core."""
+    job = used_to(0.02)
+    job.ranks[0].works_at("evaluate")
+    job.others_wait(0, op="barrier", sizes=())
+    for passed in range(10):
+        job.ranks[0].cores = 0.04 if passed % 2 else 0.08
+        job.passes(3)
+
+    assert job.ever() == [("warning", "not-in-collective", (0,))]

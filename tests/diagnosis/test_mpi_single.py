@@ -1,0 +1,143 @@
+"""Verdicts on MPI ranks that send to single ranks and receive from them, or from anybody."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.jobs import brief
+from tests.mpi_jobs import MpiJob, sent
+
+
+def test_a_wrong_tag_is_named_with_what_was_sent():
+    job = MpiJob(2)
+    job.passes(10)
+    job.in_collective("Barrier", 0)
+    job.inside(0, job.ranks[0].mpi.calls[0], traffic=(sent(1, 7),))
+    job.in_single(1, "recv", 0, 99, traffic=(sent(0, 99, 0, 1),))
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert brief(finding) == ("critical", "unmatched-p2p", (1,))
+    assert "recv from rank 0, tag 99" in finding.summary
+    assert "rank 0 has sent to rank 1: 1 with tag 7 (receives begun: 0), none with tag 99" in finding.evidence
+
+
+def test_a_ring_of_large_sends_is_a_cycle():
+    job = MpiJob(3)
+    job.passes(10)
+    for rank in range(3):
+        job.in_single(rank, "Send", (rank + 1) % 3, 3)
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert brief(finding) == ("critical", "wait-cycle", (0, 1, 2))
+    assert "one Sendrecv" in finding.advice
+
+
+def test_the_halves_of_two_sendrecvs_that_miss_each_other_are_named():
+    job = MpiJob(2)
+    job.passes(10)
+    for rank in range(2):
+        job.waits_for(rank, "sendrecv", ("Send", 1 - rank, 1), ("Recv", 1 - rank, 2))
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert brief(finding) == ("critical", "unmatched-p2p", (0, 1))
+    assert "sendrecv: Recv from rank 1, tag 2" in finding.summary
+    assert "rank 1 is in sendrecv: Send to rank 0, tag 1" in finding.summary
+
+
+def test_of_several_requests_only_those_that_are_owed_are_waited_for():
+    """Rank 1 has sent its part and computes on; rank 2 sleeps."""
+    job = MpiJob(3)
+    job.passes(10)
+    job.waits_for(0, "Waitall", ("Irecv", 1, 5), ("Irecv", 2, 5), traffic=(sent(1, 5, 0, 1), sent(2, 5, 0, 1)))
+    job.ranks[1].works_at("compute")
+    job.outside(1, traffic=(sent(0, 5),))
+    job.ranks[2].stands_at("load")
+    job.outside(2)
+    job.passes(8)
+
+    assert job.kinds() == [("critical", "not-in-collective", (2,))]
+
+
+def test_a_master_that_takes_from_anybody_waits_for_nobody_while_one_may_still_send():
+    job = MpiJob(3)
+    job.passes(10)
+    job.in_single(0, "recv", None, None)
+    job.in_single(1, "recv", 0, 4)
+    job.ranks[2].works_at("compute")
+    job.passes(40)
+
+    assert job.kinds() == []
+
+
+def test_a_receive_from_anybody_that_nobody_can_send_to_is_named():
+    job = MpiJob(3)
+    job.passes(10)
+    job.in_single(0, "recv", None, 4)
+    job.in_collective("Barrier", 1, 2)
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert brief(finding) == ("critical", "unmatched-p2p", (0,))
+    assert "recv from any rank, tag 4" in finding.summary
+
+
+def test_a_receive_from_itself_without_a_send_is_named():
+    job = MpiJob(2)
+    job.passes(10)
+    job.in_collective("Barrier", 0)
+    job.in_single(1, "recv", 1, 7)
+    job.passes(8)
+
+    assert job.kinds() == [("critical", "unmatched-p2p", (1,))]
+
+
+def test_two_that_receive_from_each_other_are_told_that_nobody_sends():
+    job = MpiJob(2)
+    job.passes(10)
+    job.in_single(0, "recv", 1, 4)
+    job.in_single(1, "recv", 0, 4)
+    job.passes(8)
+
+    assert brief(job.finding()) == ("critical", "wait-cycle", (0, 1))
+    assert job.finding().advice.startswith("nobody sends")
+
+
+def test_the_receive_is_told_where_a_request_to_send_is_open_too():
+    job = MpiJob(2)
+    job.passes(10)
+    job.waits_for(0, "Waitall", ("Isend", 1, 12), ("Irecv", 1, 11))
+    job.in_collective("Barrier", 1)
+    job.passes(8)
+
+    assert "Waitall for Irecv from rank 1, tag 11" in job.finding().summary
+
+
+@pytest.mark.parametrize(
+    ("waits_on", "wchan", "kinds"),
+    [
+        ("lock", "futex_wait_queue", [("critical", "not-in-collective", (1,))]),
+        (None, "wait_for_partner", [("critical", "not-in-collective", (1,))]),
+        ("child", "do_wait", []),
+        (None, "hrtimer_nanosleep", []),
+        (None, None, []),
+    ],
+)
+def test_a_master_waits_for_its_last_worker_where_that_cannot_be_at_work(waits_on, wchan, kinds):
+    """Workers that run another program or talk to a server need no CPU, and that is their work."""
+    job = MpiJob(3)
+    job.passes(10)
+    job.in_single(0, "recv", None, None)
+    job.in_single(2, "recv", 0, 4)
+    job.ranks[1].stands_at("fetch", waits_on=waits_on)
+    job.ranks[1].wchan = wchan
+    job.outside(1)
+    job.passes(20)
+
+    assert job.kinds() == kinds

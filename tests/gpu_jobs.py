@@ -1,0 +1,49 @@
+"""A made-up job on GPUs: its cards, who else is on them, and how they change."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ddtop.wire.gpu import Gpu, GpuProcess, GpuWatch
+from tests.jobs import FakeJob
+
+GIB = 1 << 30
+
+
+def card(index, *ranks, **more):
+    """One card with these ranks on it."""
+    given = {
+        "util_ratio": 0.9, "used_bytes": 40 * GIB, "total_bytes": 80 * GIB, "name": "H100",
+        "processes": tuple(GpuProcess(4800 + rank, 20 * GIB, rank=rank) for rank in ranks),
+        "sm_mhz": 1755, "sm_max_mhz": 1980, "celsius": 60, "power_watts": 600.0, "power_cap_watts": 700.0, "throttle": (),
+    }  # fmt: skip
+    return Gpu(index, f"GPU-{index}", **(given | more))
+
+
+def free(index):
+    return card(index, used_bytes=GIB // 4, util_ratio=0.0)
+
+
+def stranger(pid=3310, used=31 * GIB, **more):
+    return GpuProcess(pid, used, user="bob", command="python sample.py", **more)
+
+
+def holding(one, *processes, **more):
+    """The card with these processes besides its ranks'."""
+    return msgspec.structs.replace(one, processes=(*one.processes, *processes), **more)
+
+
+class GpuJob(FakeJob):
+    """A job on one host with GPUs, one a rank where nothing else is said."""
+
+    def __init__(self, *cards, world_size=4):
+        super().__init__(world_size)
+        self.has(*(cards or [card(number, number) for number in range(world_size)]))
+
+    def has(self, *cards):
+        self.host_says = {"gpus": cards, "gpu_watch": GpuWatch(300, "580")}
+
+    def change(self, index, **more):
+        cards = list(self.host_says["gpus"])
+        cards[index] = msgspec.structs.replace(cards[index], **more)
+        self.has(*cards)
