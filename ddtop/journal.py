@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from ddtop import private
 from ddtop.wire.frames import FRAME_BYTES_MAX
 
 HEAD = b"ddtop journal 1\n"
@@ -130,7 +131,8 @@ class Journal:
 
     def _open(self) -> None:
         try:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+            # Somebody else's is not written into, nor put aside: whoever could leave it here has to be told of.
+            descriptor = private.opened(self.path, os.O_RDWR)
         except FileNotFoundError:
             self._begin()
             return
@@ -197,8 +199,6 @@ def _write_all(descriptor: int, data: bytes, at: int) -> None:
 
 def _whole_bytes(descriptor: int) -> int | None:
     """Up to where a journal that is there can be continued; None if it cannot."""
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return None
     with os.fdopen(os.dup(descriptor), "rb") as file:
         if file.read(len(HEAD)) != HEAD:
             return None
@@ -230,15 +230,15 @@ def _frames(file: BinaryIO, at: int) -> Generator[bytes, None, str | None]:
     return None
 
 
-def _opened(path: Path) -> BinaryIO:
-    """The file, behind its head line.
+def _opened(path: Path, ours: bool = False) -> BinaryIO:
+    """The file, behind its head line. `ours`: only if it is this user's.
 
     Raises:
         JournalError: no such file, not ours, or of another version.
     """
     try:
         # A pipe would block here until somebody writes into it.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = private.opened(path) if ours else os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise JournalError(f"cannot read {path}: {why}") from None
@@ -261,13 +261,13 @@ def _opened(path: Path) -> BinaryIO:
     raise JournalError(f"{path} is {version!r}, this ddtop reads 1" if known else f"{path} is not a ddtop journal")
 
 
-def read(path: Path) -> Reading:
-    """All whole frames of one file, up to its first FILE_BYTES_MAX.
+def read(path: Path, ours: bool = False) -> Reading:
+    """All whole frames of one file, up to its first FILE_BYTES_MAX. `ours`: only if it is this user's, and no symlink.
 
     Raises:
         JournalError: no such file, not ours, or of another version.
     """
-    with _opened(path) as file:
+    with _opened(path, ours) as file:
         try:
             return parse(file.read(FILE_BYTES_MAX - len(HEAD)), len(HEAD))
         except OSError as error:

@@ -1,20 +1,23 @@
-"""Which jobs exist: the state folder with one JSON file a job and host, the runtime folder with the sockets, the key.
-
-The state folder may be on a shared home; it is private (0700) and so is every file in it (0600). The runtime folder is
-local and its owner is checked, because a socket in somebody else's folder is somebody else's relay.
-"""
+"""Which jobs exist: one JSON file a job and host in the state folder, the names of all that belongs to a run, and which job is
+meant."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import os
+import re
 import socket
 import stat
 from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
+
+from ddtop import private
+from ddtop.folders import RegistryError, replace, runtime_dir, secret, state_dir
+
+__all__ = ("RegistryError", "runtime_dir", "secret", "state_dir")  # those of `folders` that others find here
 
 HEARTBEAT_S = 15.0
 """How often a relay renews `heartbeat_unix_ns`."""
@@ -33,12 +36,13 @@ ABANDONED_S = 3600.0
 """A file that was never renamed into its place is nobody's after this long."""
 
 
-class RegistryError(Exception):
-    """The state or runtime folder cannot be used; the text names it and the next step."""
-
-
 class JobEntry(msgspec.Struct, frozen=True):
-    """One job on one host, as its relay wrote it down."""
+    """One job on one host, as its relay wrote it down.
+
+    `role`: alone, hub or leaf (`wire.hosts`). `address`, `port`: where the relay listens for its own host; `public_address`, `public_port`: for
+    other hosts, of a hub. `part_of`: of a leaf that has found its hub, the hub's run; `hub`: HOST:PORT where it is. `hosts`: of a hub, the names
+    of the other hosts, the first 64.
+    """
 
     schema: str
     job: str
@@ -59,6 +63,18 @@ class JobEntry(msgspec.Struct, frozen=True):
     ended_reason: str | None = None
     last_state: str | None = None
     refused: str | None = None
+    role: str = "alone"
+    public_address: str | None = None
+    public_port: int | None = None
+    part_of: str | None = None
+    hub: str | None = None
+    hosts: tuple[str, ...] = ()
+
+    def endpoint(self) -> tuple[str, int]:
+        """(address, port) of the relay as it is reached from this host; the address may be a name."""
+        if self.public_address and self.public_port and self.sender != host_identity():
+            return self.public_address, self.public_port
+        return self.address, self.port
 
     def live(self, now_unix_ns: int) -> bool:
         """Its relay renews the heartbeat, and the job has not ended."""
@@ -80,48 +96,9 @@ class JobEntry(msgspec.Struct, frozen=True):
 
 
 SCHEMA = "ddtop.job/1"
-
-
-def state_dir() -> Path:
-    """The folder of job files, made if need be; private.
-
-    Raises:
-        RegistryError: it cannot be made or written.
-    """
-    if os.environ.get("DDTOP_STATE"):
-        path = Path(os.environ["DDTOP_STATE"]).expanduser()
-    elif os.environ.get("XDG_STATE_HOME"):
-        path = Path(os.environ["XDG_STATE_HOME"]) / "ddtop"
-    else:
-        path = Path.home() / ".local" / "state" / "ddtop"
-    return _private_dir(path, "DDTOP_STATE")
-
-
-def runtime_dir() -> Path:
-    """The local folder of sockets and locks, made if need be; private and ours.
-
-    Raises:
-        RegistryError: it cannot be made, or belongs to somebody else.
-    """
-    path = Path(os.environ.get("DDTOP_RUNTIME") or f"/tmp/ddtop-{os.getuid()}")
-    return _private_dir(path, "DDTOP_RUNTIME")
-
-
-def _private_dir(path: Path, variable: str) -> Path:
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = path.lstat()
-    except OSError as error:
-        raise RegistryError(f"cannot make the folder {path}: {error.strerror}; set {variable} to another one") from None
-    if not stat.S_ISDIR(found.st_mode):
-        raise RegistryError(f"{path} is not a folder; set {variable} to one")
-    if found.st_uid != os.getuid():
-        raise RegistryError(f"{path} belongs to uid {found.st_uid}, not to you; set {variable} to a folder of yours")
-    if not os.access(path, os.W_OK | os.X_OK):
-        raise RegistryError(f"cannot write to {path}; set {variable} to another folder")
-    if stat.S_IMODE(found.st_mode) & 0o077:
-        path.chmod(0o700)
-    return path
+_FIRST_PID_NAMESPACE = str(0xEFFFFFFC)  # PROC_PID_INIT_INO of the kernel
+ENTRY_BYTES_MAX = 1 << 16
+_ADDRESS = re.compile(r"[A-Za-z0-9.:%_\[\]-]{0,260}")
 
 
 def clean_job_name(name: str) -> str:
@@ -156,6 +133,18 @@ def host_identity() -> str:
     return hashlib.sha256("|".join(parts).encode()).hexdigest()[:12]
 
 
+def pages_folder() -> str:
+    """Name of the folder of state pages in /dev/shm or /tmp, which containers may share (docker run --ipc=host).
+
+    A page is named after its process, and in another pid namespace that is another one, or none: its page would be swept away.
+    """
+    try:
+        namespace = os.readlink("/proc/self/ns/pid").strip("pid:[]")
+    except OSError:
+        namespace = _FIRST_PID_NAMESPACE
+    return f"ddtop-pages-{os.getuid()}" + (f"-{namespace}" if namespace != _FIRST_PID_NAMESPACE else "")
+
+
 def run_hash(job: str, run: str, sender: str | None = None) -> str:
     """The short name of one run's socket, lock and files; `sender`: the host's identity, where it is not this one."""
     return hashlib.sha256(f"{job}|{run}|{sender or host_identity()}".encode()).hexdigest()[:16]
@@ -173,64 +162,6 @@ def socket_path(job: str, run: str) -> Path:
             f"the socket path {path} is longer than {SOCKET_PATH_BYTES_MAX} bytes; set DDTOP_RUNTIME to a shorter folder"
         )
     return path
-
-
-def secret() -> bytes:
-    """The user's secret, from which all keys are derived: $DDTOP_KEY, else the state folder's `key`, made once.
-
-    Raises:
-        RegistryError: the key file cannot be read or made, or others may read it.
-    """
-    if os.environ.get("DDTOP_KEY"):
-        return os.environ["DDTOP_KEY"].encode()
-    path = state_dir() / "key"
-    for _ in range(2):
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
-            _make_key(path)
-            continue
-        except OSError as error:
-            raise RegistryError(f"cannot read the key {path}: {error.strerror}") from None
-        with os.fdopen(descriptor, "rb") as file:
-            found = os.fstat(file.fileno())
-            if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
-                raise RegistryError(f"the key {path} must be yours and mode 0600; fix it or remove it")
-            data = file.read(4096).strip()
-        if len(data) >= 16:
-            return data
-        raise RegistryError(f"the key {path} is damaged; remove it, a new one is made")
-    raise RegistryError(f"cannot make the key {path}")
-
-
-def _make_key(path: Path) -> None:
-    # Written whole, then linked: a second process either finds no key or a whole one.
-    import secrets
-
-    _replace(path, secrets.token_hex(32).encode() + b"\n", only_if_absent=True)
-
-
-def _replace(path: Path, data: bytes, only_if_absent: bool = False) -> None:
-    import tempfile
-
-    temporary = None
-    try:
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        if only_if_absent:
-            try:
-                os.link(temporary, path)
-            except FileExistsError:
-                return
-        else:
-            os.rename(temporary, path)
-            temporary = None
-    except OSError as error:
-        raise RegistryError(f"cannot write {path}: {error.strerror}") from None
-    finally:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
 
 
 def entry_path(entry: JobEntry) -> Path:
@@ -259,7 +190,27 @@ def write_entry(entry: JobEntry) -> None:
     Raises:
         RegistryError: the state folder cannot be written.
     """
-    _replace(entry_path(entry), msgspec.json.format(msgspec.json.encode(entry), indent=1) + b"\n")
+    replace(entry_path(entry), msgspec.json.format(msgspec.json.encode(entry), indent=1) + b"\n")
+
+
+def entry_of(data: bytes) -> JobEntry:
+    """The job file with these bytes, on this host or from another: its name is one that can stand in a file's name.
+
+    Raises:
+        ValueError: it is none of ours. RecursionError: it is nested without end.
+    """
+    entry = msgspec.json.decode(data, type=JobEntry)
+    numbers = (entry.started_unix_ns, entry.heartbeat_unix_ns, entry.ended_unix_ns or 0)
+    fits = (
+        entry.schema == SCHEMA
+        and entry.job == clean_job_name(entry.job)
+        and all(0 <= port <= 0xFFFF for port in (entry.port, entry.public_port or 0))
+        and all(_ADDRESS.fullmatch(text or "") for text in (entry.address, entry.public_address, entry.hub))
+        and all(0 <= number < 1 << 63 for number in (*numbers, entry.world_size, entry.reporting))
+    )
+    if not fits:
+        raise ValueError("not a job file of ours")
+    return entry
 
 
 def read_entries() -> list[JobEntry]:
@@ -270,14 +221,8 @@ def read_entries() -> list[JobEntry]:
     """
     entries = []
     for path in state_dir().glob("*.json"):
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            with os.fdopen(descriptor, "rb") as file:
-                entry = msgspec.json.decode(file.read(1 << 16), type=JobEntry)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            continue
-        if entry.schema == SCHEMA:
-            entries.append(entry)
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            entries.append(entry_of(private.read(path, ENTRY_BYTES_MAX)))
     return sorted(entries, key=lambda entry: entry.started_unix_ns, reverse=True)
 
 
@@ -352,6 +297,21 @@ def find_job(name: str | None, now_unix_ns: int) -> JobEntry:
     return choose_job(read_entries(), name, now_unix_ns)
 
 
+def without_parts(entries: list[JobEntry], now_unix_ns: int) -> list[JobEntry]:
+    """The jobs without those that are a part of another one here: a leaf stays only while it lives and its hub cannot be asked."""
+    hubs: dict[tuple[str, str], bool] = {}
+    for entry in entries:
+        if entry.role == "hub":
+            key = (entry.job, entry.run)
+            hubs[key] = hubs.get(key, False) or entry.reachable(now_unix_ns)
+    kept = []
+    for entry in entries:
+        can_ask = hubs.get((entry.job, entry.part_of)) if entry.part_of and entry.role != "hub" else None
+        if can_ask is None or (not can_ask and entry.live(now_unix_ns)):
+            kept.append(entry)
+    return kept
+
+
 def choose_job(entries: Iterable[JobEntry], name: str | None, now_unix_ns: int) -> JobEntry:
     """The one of these jobs, newest first, that is meant by a name or unique prefix; without a name the one live job.
 
@@ -359,7 +319,7 @@ def choose_job(entries: Iterable[JobEntry], name: str | None, now_unix_ns: int) 
         UnknownJobError: with the jobs there are.
     """
     newest: dict[str, JobEntry] = {}
-    for entry in entries:
+    for entry in without_parts(list(entries), now_unix_ns):
         kept = newest.setdefault(entry.job, entry)
         if not kept.live(now_unix_ns) and entry.live(now_unix_ns):
             newest[entry.job] = entry

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
+from ddtop import registry
 from ddtop.link.rank_side import RankLink
 from ddtop.wire import frames
 from ddtop.wire.records import Command, Stacks
@@ -44,6 +45,11 @@ class Answering:
         stacks = Stacks(request, self._rank, self._pid, time.time_ns(), "agent", (main,))
         self._link.send(
             frames.seal(
-                stacks, sender="h", unix_ns=time.time_ns(), mono_ns=time.monotonic_ns(), rank=self._rank, pid=self._pid
+                stacks,
+                sender=registry.host_identity(),
+                unix_ns=time.time_ns(),
+                mono_ns=time.monotonic_ns(),
+                rank=self._rank,
+                pid=self._pid,
             )
         )

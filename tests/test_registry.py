@@ -89,7 +89,7 @@ def test_a_folder_of_somebody_else_is_refused(home, monkeypatch):
 def test_a_file_in_the_folders_place_is_refused_with_the_next_step(home):
     home.state.write_text("")
 
-    with pytest.raises(RegistryError, match="set DDTOP_STATE to another one"):
+    with pytest.raises(RegistryError, match="is not a folder; set DDTOP_STATE to a folder of your own"):
         registry.state_dir()
 
 

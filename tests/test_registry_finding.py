@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
+import msgspec
 import pytest
 
 from ddtop import registry
@@ -63,3 +66,54 @@ def test_a_live_run_beats_a_newer_one_that_ended(home):
     registry.write_entry(entry(run="r2", started_unix_ns=3, ended_unix_ns=4))
 
     assert registry.find_job("train", NOW).run == "r1"
+
+
+def test_a_hub_stands_for_all_hosts_of_its_job(home):
+    """Each host's relay writes a job file into the shared folder."""
+    registry.write_entry(entry(run="r-leaf", sender="1" * 12, started_unix_ns=9, role="leaf", part_of="r-hub"))
+    registry.write_entry(entry(run="r-hub", sender="2" * 12, started_unix_ns=1, role="hub"))
+
+    assert registry.find_job("train", NOW).run == "r-hub"
+    assert registry.find_job(None, NOW).run == "r-hub"
+
+
+def test_a_leaf_whose_hub_cannot_be_asked_stands_for_itself(home):
+    registry.write_entry(entry(run="r-leaf", sender="1" * 12, role="leaf", part_of="r-hub"))
+    registry.write_entry(entry(run="r-hub", sender="2" * 12, role="hub", heartbeat_unix_ns=1))
+
+    assert registry.find_job("train", NOW).run == "r-leaf"
+
+
+def test_an_ended_job_of_several_hosts_is_one(home):
+    registry.write_entry(
+        entry(run="r-leaf", sender="1" * 12, started_unix_ns=9, role="leaf", part_of="r-hub", ended_unix_ns=9)
+    )
+    registry.write_entry(entry(run="r-hub", sender="2" * 12, role="hub", ended_unix_ns=9, heartbeat_unix_ns=1))
+
+    assert registry.find_job("train", NOW).run == "r-hub"
+
+
+def test_where_the_launcher_names_the_run_alike_on_all_hosts_the_hub_is_meant(home):
+    registry.write_entry(entry(run="same", sender="1" * 12, started_unix_ns=9, role="leaf", part_of="same"))
+    registry.write_entry(entry(run="same", sender="2" * 12, role="hub"))
+
+    assert registry.find_job("train", NOW).role == "hub"
+
+
+def test_a_relay_of_another_host_is_reached_at_its_public_address(home):
+    there = entry(sender="2" * 12, role="hub", address="127.0.0.1", port=5, public_address="node0", public_port=7000)
+    here = entry(sender=registry.host_identity(), role="hub", port=5, public_address="node0", public_port=7000)
+
+    assert there.endpoint() == ("node0", 7000)
+    assert here.endpoint() == ("127.0.0.1", 5)
+    assert entry(sender="2" * 12, port=5).endpoint() == ("127.0.0.1", 5)
+
+
+def test_a_job_file_from_before_there_were_hubs_is_read(home):
+    old = json.loads(msgspec.json.encode(entry()))
+    for name in ("role", "public_address", "public_port", "part_of", "hub", "hosts"):
+        del old[name]
+    path = registry.state_dir() / "train-old.json"
+    path.write_text(json.dumps(old))
+
+    assert [one.role for one in registry.read_entries()] == ["alone"]

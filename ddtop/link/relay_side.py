@@ -1,4 +1,4 @@
-"""The relay's ends: a ROUTER on a unix socket for ranks, a ROUTER on TCP behind CURVE and ZAP for viewers.
+"""The relay's ends: a ROUTER on a unix socket for ranks, a ROUTER on TCP behind CURVE and ZAP for viewers and other relays.
 
 ZAP is answered in the relay's own loop, and the handler is bound before the TCP socket is: a CURVE server without one
 lets any client key in.
@@ -6,12 +6,15 @@ lets any client key in.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import zmq
 
+from ddtop.link.doors import Doors
 from ddtop.link.keys import CONTROLLER, SERVER, VIEWER, derive
+from ddtop.link.leaf_side import LeafLink
 from ddtop.wire.frames import FRAME_BYTES_MAX
 
 VIEWER_QUEUE_FRAMES = 40_000
@@ -21,7 +24,13 @@ RANK_QUEUE_FRAMES = 1000
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2000, 10_000
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 
-RANK, VIEW, ZAP, PROCESS = "rank", "view", "zap", "process"
+STRANGERS_MAX, VIEWER_BYTES_MAX = 2048, 1 << 16
+"""In their handshake at once, and the largest order of a viewer: strangers can make this hold 128 MiB."""
+RELAYS_MAX = 256
+"""The same where other relays come in, whose frames are larger: 256 MiB. A thousand that come in the same second wait for a moment."""
+BATCH_FRAMES_MAX = 4096
+"""Parts of a message that are looked at; a leaf sends 128."""
+RANK, VIEW, HUB, ZAP, PROCESS, DOORS = "rank", "view", "hub", "zap", "process", "doors"
 
 
 class RelayLink:
@@ -34,8 +43,8 @@ class RelayLink:
     def __init__(self, path: Path, secret: bytes, address: str) -> None:
         self._context = zmq.Context(io_threads=1)
         self._context.setsockopt(zmq.MAX_SOCKETS, 64)
-        self._roles = {derive(secret, role).public: role for role in (VIEWER, CONTROLLER)}
-        self.refused = 0
+        self._secret = secret
+        self._roles = {derive(secret, role).public: role for role in (VIEWER, CONTROLLER, SERVER)}
         try:
             self._ranks = self._router(RANK_QUEUE_FRAMES)
             self._ranks.bind(f"ipc://{path}")
@@ -50,13 +59,19 @@ class RelayLink:
             self._viewers.setsockopt(zmq.ZAP_DOMAIN, b"ddtop")
             self._viewers.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
             self._viewers.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
-            self.port = self._viewers.bind_to_random_port(f"tcp://{address}")
-        except zmq.ZMQError as error:
+            self._doors = Doors(self._viewers)
+            self.port = self._doors.open(address, 0, STRANGERS_MAX, VIEWER_BYTES_MAX)
+        except (OSError, zmq.ZMQError) as error:
             self._context.destroy(linger=0)
             raise OSError(error.errno, f"cannot bind: {error}") from None
         self._poller = zmq.Poller()
-        self._kinds: dict[object, str] = {self._ranks: RANK, self._viewers: VIEW, self._zap: ZAP}
-        for socket in (self._ranks, self._viewers, self._zap):
+        self._kinds: dict[object, str] = {
+            self._ranks: RANK,
+            self._viewers: VIEW,
+            self._zap: ZAP,
+            self._doors.monitor: DOORS,
+        }
+        for socket in (self._ranks, self._viewers, self._zap, self._doors.monitor):
             self._poller.register(socket, zmq.POLLIN)
 
     def _router(self, queue: int) -> zmq.Socket[bytes]:
@@ -69,6 +84,32 @@ class RelayLink:
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         return socket
 
+    def bind_public(self, ports: Iterable[int]) -> tuple[int | None, str]:
+        """Listen on all interfaces too, on the first of these ports that is free: (that port, "") or (None, why not)."""
+        why = "no port to listen on"
+        for port in ports:
+            # With IPv6 one socket is for both; a host without it has only the other.
+            for address in ("::", "0.0.0.0"):
+                try:
+                    return self._doors.open(address, port, RELAYS_MAX, FRAME_BYTES_MAX), ""
+                except OSError as error:
+                    why = f"cannot listen on port {port}: {error.strerror or error}"
+                    if error.errno == errno.EADDRINUSE:
+                        break
+        return None, why
+
+    def leaf(self) -> LeafLink:
+        """The ends towards a hub; what comes in there is told by `wait` as HUB."""
+        return LeafLink(self._context, self._secret, self._register_hub, self._unregister_hub)
+
+    def _register_hub(self, socket: zmq.Socket[bytes]) -> None:
+        self._kinds[socket] = HUB
+        self._poller.register(socket, zmq.POLLIN)
+
+    def _unregister_hub(self, socket: zmq.Socket[bytes]) -> None:
+        del self._kinds[socket]
+        self._poller.unregister(socket)
+
     def watch(self, descriptor: int) -> None:
         """Let `wait` tell when this descriptor (a pidfd) becomes readable."""
         self._poller.register(descriptor, zmq.POLLIN)
@@ -78,40 +119,49 @@ class RelayLink:
         self._poller.unregister(descriptor)
 
     def wait(self, timeout_s: float) -> Iterator[tuple[str, object]]:
-        """What is ready: (RANK|VIEW, None) or (PROCESS, descriptor); ZAP requests are answered here."""
+        """What is ready: (RANK|VIEW, None), (HUB, socket) or (PROCESS, descriptor); ZAP requests are answered here."""
         for socket, _ in self._poller.poll(max(0, int(timeout_s * 1000))):
             kind = self._kinds.get(socket, PROCESS)
             if kind == ZAP:
                 self._answer_zap()
-            else:
-                yield kind, socket if kind == PROCESS else None
+            elif kind != DOORS:
+                yield kind, socket if kind in (PROCESS, HUB) else None
+        self._doors.look()
 
     def receive(self, kind: str, at_most: int = 500) -> Iterator[tuple[bytes, bytes, str]]:
         """(peer, frame, role) of what has come in, bounded so that one flooding peer cannot hold the loop.
 
-        The role is what the peer's key stands for (VIEWER or CONTROLLER); ranks have none.
+        The role is what the peer's key stands for (VIEWER, CONTROLLER, or SERVER: another relay of this user); ranks have none. Only
+        another relay may send several frames in one message: such a one of anybody else is one empty frame.
         """
         socket = self._ranks if kind == RANK else self._viewers
-        for _ in range(at_most):
+        while at_most > 0:
             try:
-                parts = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                # The key's role is told with the first part; the others are not worth an object each.
+                head = socket.recv(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
-            data = parts[1].bytes if len(parts) == 2 else b""
-            yield parts[0].bytes, data, "" if kind == RANK else _role(parts[-1])
+            role = "" if kind == RANK else _role(head)
+            parts = socket.recv_multipart(zmq.NOBLOCK) if head.more else [b""]
+            if (role != SERVER and len(parts) != 1) or len(parts) > BATCH_FRAMES_MAX:
+                parts = [b""]
+            at_most -= len(parts)
+            peer = head.bytes
+            for part in parts:
+                yield peer, part, role
 
-    def send(self, kind: str, peer: bytes, frame: bytes) -> bool:
-        """Queue a frame for a peer; False if its queue is full or it has gone."""
+    def send(self, kind: str, peer: bytes, *frames: bytes) -> bool:
+        """Queue frames for a peer, as one message; False if its queue is full or it has gone."""
         socket = self._ranks if kind == RANK else self._viewers
         try:
-            socket.send_multipart((peer, frame), zmq.NOBLOCK)
+            socket.send_multipart((peer, *frames), zmq.NOBLOCK)
         except zmq.ZMQError:
             return False
         return True
 
-    def broadcast(self, peers: Iterable[bytes], frame: bytes) -> list[bytes]:
-        """Queue a frame for viewers; the peers that did not take it."""
-        return [peer for peer in peers if not self.send(VIEW, peer, frame)]
+    def broadcast(self, peers: Iterable[bytes], *frames: bytes) -> list[bytes]:
+        """Queue frames for viewers, as one message; the peers that did not take it."""
+        return [peer for peer in peers if not self.send(VIEW, peer, *frames)]
 
     def _answer_zap(self) -> None:
         while True:
@@ -129,13 +179,18 @@ class RelayLink:
             if mechanism == b"CURVE" and credentials and len(credentials[0]) == 32:
                 role = self._roles.get(z85.encode(credentials[0]))
             if role is None:
-                self.refused += 1
                 self._zap.send_multipart([version, identifier, b"400", b"not a key of this user", b"", b""])
             else:
                 self._zap.send_multipart([version, identifier, b"200", b"OK", role.encode(), b""])
 
+    @property
+    def refused(self) -> int:
+        """Connections over TCP that nobody of this user made: another key, none, or another protocol."""
+        return self._doors.refused
+
     def close(self) -> None:
         """Close everything; nothing lingers."""
+        self._doors.close()
         self._context.destroy(linger=0)
 
 

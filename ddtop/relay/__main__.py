@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import fcntl
 import os
+import resource
 import signal
 import sys
 import time
@@ -15,6 +16,8 @@ LINGER_S, LINGER_SCHEDULED_S = 300.0, 10.0
 LOCK_TRIES, LOCK_BETWEEN_S = 20, 0.05
 """An agent that looks whether a relay lives holds the lock for an instant."""
 NICE = 5
+DESCRIPTORS = 1 << 15
+"""A connection is one each: strangers may not take what the ranks and the files need."""
 _SCHEDULERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "KUBERNETES_SERVICE_HOST")
 
 
@@ -27,6 +30,10 @@ def detach() -> None:
     for standard in (0, 1, 2):
         os.dup2(null, standard)
     os.closerange(3, 1 << 16)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, DESCRIPTORS)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
     with contextlib.suppress(OSError):
         os.nice(NICE)
     with contextlib.suppress(OSError):
@@ -62,7 +69,7 @@ def main() -> None:
     parser.add_argument("--run", required=True)
     parser.add_argument("--launcher", type=int, default=0)
     arguments = parser.parse_args()
-    from ddtop import registry
+    from ddtop import private, registry
 
     path = registry.socket_path(arguments.job, arguments.run)
     lock = path.with_suffix(".lock")
@@ -88,7 +95,8 @@ def main() -> None:
         lock.unlink(missing_ok=True)
     except Exception:  # noqa: BLE001 - the process's own edge: the reason is kept, then it ends
         # Nobody reads our stderr: the reason lies beside the socket, where `ddtop doctor` finds it.
-        path.with_suffix(".log").write_text(traceback.format_exc())
+        log = private.opened(path.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.write(log, traceback.format_exc().encode(errors="replace"))
         sys.exit(1)
 
 

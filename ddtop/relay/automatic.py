@@ -22,11 +22,13 @@ class Automatic:
         """An agent says that this stands still."""
         if key in self._done or not self._enabled:
             return
-        first, last = self._seen.get(key, (now, now))
+        known = self._seen.get(key)
+        if known is None and len(self._seen) >= KEYS_KEPT:
+            # Those that are there are about to be a reason; each of thousands of ranks may wait in a call of its own.
+            return
+        first, last = known or (now, now)
         # A key that came back after a pause is a new standstill of something that had moved.
         self._seen[key] = (first if now - last <= FRESH_S else now, now)
-        while len(self._seen) > KEYS_KEPT:
-            del self._seen[next(iter(self._seen))]
 
     def due(self, now: float) -> str | None:
         """The key for which everyone should be asked now."""

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import os
 import signal
-import stat
 from pathlib import Path
 
-from ddtop import registry
+from ddtop import private, registry
 from ddtop.relay import processes
 from ddtop.wire.page import PageView
 from ddtop.wire.records import Hello
@@ -31,7 +30,7 @@ def dump_path(hello: Hello) -> Path | None:
     if not hello.dump_path:
         return None
     path = Path(hello.dump_path)
-    fits = path.name == f"{hello.pid}-{hello.start_ticks}.stacks" and path.parent.name == f"ddtop-pages-{os.getuid()}"
+    fits = path.name == f"{hello.pid}-{hello.start_ticks}.stacks" and path.parent.name == registry.pages_folder()
     return path if fits and str(path.parent.parent) in ("/dev/shm", "/tmp") else None
 
 
@@ -98,7 +97,7 @@ def send(hello: Hello, pidfd: int) -> str | None:
     assert path is not None
     assert hello.dump_signal is not None
     try:
-        descriptor = _open(path, os.O_WRONLY)
+        descriptor = private.opened(path, os.O_WRONLY)
         try:
             os.ftruncate(descriptor, 0)
         finally:
@@ -115,17 +114,6 @@ def written(hello: Hello) -> bytes:
     if path is None:
         return b""
     try:
-        descriptor = _open(path, os.O_RDONLY)
-        with os.fdopen(descriptor, "rb") as file:
-            return file.read(DUMP_BYTES_MAX)
+        return private.read(path, DUMP_BYTES_MAX)
     except OSError:
         return b""
-
-
-def _open(path: Path, flags: int) -> int:
-    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
-        os.close(descriptor)
-        raise PermissionError(1, "not a file of ours")
-    return descriptor

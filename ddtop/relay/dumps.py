@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from ddtop import registry
+from ddtop.procfs import stat_fields
 from ddtop.relay import dump_signal, faulttext
-from ddtop.relay.processes import Watched, stat_fields
+from ddtop.relay.processes import Watched
 from ddtop.relay.pyspy import PySpy
 from ddtop.wire.records import Hello, Stacks
 from ddtop.wire.stacks import ThreadStack

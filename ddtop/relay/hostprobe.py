@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import psutil
 
 from ddtop.wire.records import HostState, ProcessState
+
+_T = TypeVar("_T")
+SHORTAGE_S = 0.1
+"""What is due stays due, and would be tried again at once."""
 
 
 class HostProbe:
@@ -21,28 +30,41 @@ class HostProbe:
 
     def look(self, processes: tuple[ProcessState, ...], **counters: object) -> HostState:
         """The host now. `counters` are further fields of the record. Check: `top`, `free -b`, `df /dev/shm`."""
-        memory = psutil.virtual_memory()
-        cpu = psutil.cpu_percent(interval=None) / 100
-        shm_total: int | None
-        shm_free: int | None
-        try:
-            shm = os.statvfs("/dev/shm")
-            shm_total, shm_free = shm.f_blocks * shm.f_frsize, shm.f_bavail * shm.f_frsize
-        except OSError:
-            shm_total = shm_free = None
-        times = self._me.cpu_times()
+        memory = _asked(psutil.virtual_memory)
+        cpu_percent = _asked(psutil.cpu_percent)
+        shm = _asked(lambda: os.statvfs("/dev/shm"))
+        times, own = _asked(self._me.cpu_times), _asked(self._me.memory_info)
         first, self._looked = not self._looked, True
         return HostState(
             host=self.host,
             cores=len(os.sched_getaffinity(0)),
-            cpu_ratio=None if first else cpu,
-            memory_total_bytes=memory.total,
-            memory_available_bytes=memory.available,
-            shm_total_bytes=shm_total,
-            shm_free_bytes=shm_free,
+            cpu_ratio=None if first or cpu_percent is None else cpu_percent / 100,
+            memory_total_bytes=memory and memory.total,
+            memory_available_bytes=memory and memory.available,
+            shm_total_bytes=shm and shm.f_blocks * shm.f_frsize,
+            shm_free_bytes=shm and shm.f_bavail * shm.f_frsize,
             processes=processes,
             relay_pid=os.getpid(),
-            relay_cpu_ns=int((times.user + times.system) * 1e9),
-            relay_rss_bytes=self._me.memory_info().rss,
+            relay_cpu_ns=int((times.user + times.system) * 1e9) if times else 0,
+            relay_rss_bytes=own.rss if own else 0,
             **counters,  # type: ignore[arg-type]  # names and types are the record's
         )
+
+
+def _asked(what: Callable[[], _T]) -> _T | None:
+    """None where the kernel cannot be asked: no descriptor may be left, because strangers have taken them all."""
+    try:
+        return what()
+    except (OSError, psutil.Error):
+        return None
+
+
+@contextlib.contextmanager
+def bearing_shortage() -> Iterator[None]:
+    """Where no descriptor is left, what could not be looked at is left out; whatever else goes wrong is raised."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        time.sleep(SHORTAGE_S)

@@ -7,48 +7,64 @@ from collections import deque
 from ddtop.wire.frames import Envelope
 
 HISTORY_BYTES = 12 << 20
-"""About 25 minutes of 8 ranks; with Python's own share it keeps the relay below 60 MiB."""
-LATEST_MAX = 4096
-"""Latest frames kept: a flood of invented ranks must not grow the relay."""
+"""About 25 minutes of 8 ranks, and two seconds of 10,000: of so many a late viewer gets the latest of each and little more. With
+Python's own share it keeps the relay below 60 MiB."""
+LATEST_MAX, LATEST_HUB_MAX = 4096, 5 * 16_384
+"""Latest frames kept: a flood of invented ranks must not grow the relay. A hub has those of 16,384 ranks."""
 FACTS = ("Hello", "Groups", "Exit", "Stacks")
+LATEST_BYTES = 256 << 20
+"""... and none grows it by large ones. The honest frames of 16,384 ranks are about 100 MiB."""
 
-_Key = tuple[str, str, int | None, int | None]
+_Key = tuple[str, str, "int | None", "int | None"]
 
 
 class Keeper:
-    """Frames in order of arrival. Exits and Hellos are kept besides the history: they are facts for the whole run."""
+    """Frames in order of arrival. Exits and Hellos are kept besides the history: they are facts for the whole run.
+
+    `latest_max`: latest frames that are kept.
+    """
 
     def __init__(self, history_bytes: int = HISTORY_BYTES) -> None:
-        self._latest: dict[_Key, tuple[int, bytes]] = {}
-        self._history: deque[tuple[int, int, bytes, _Key]] = deque()
-        self._bytes = 0
+        self._latest: dict[_Key, tuple[int, bytes, bool]] = {}
+        self._history: deque[tuple[int, int, bytes, bool]] = deque()
+        self._bytes = self._latest_bytes = 0
         self._budget = history_bytes
         self._order = 0
+        self.latest_max = LATEST_MAX
         self.forgotten = 0
 
-    def keep(self, envelope: Envelope, frame: bytes, latest: bool = True) -> None:
-        """Remember a frame; one that is not `latest` replaces none and is only kept as history."""
-        key = (envelope.kind, envelope.sender, envelope.rank, envelope.pid)
+    def keep(self, envelope: Envelope, frame: bytes, latest: bool = True, own: bool = True) -> None:
+        """Remember a frame; one that is not `latest` replaces none and is only kept as history. `own`: of this host."""
         self._order += 1
-        if not latest:
-            pass
-        elif key in self._latest or len(self._latest) < LATEST_MAX:
-            self._latest[key] = (self._order, frame)
-        else:
-            self.forgotten += 1
-        self._history.append((self._order, envelope.unix_ns, frame, key))
+        if latest:
+            key = (envelope.kind, envelope.sender, envelope.rank, envelope.pid)
+            before = self._latest.get(key)
+            room = len(self._latest) < self.latest_max and self._latest_bytes < LATEST_BYTES
+            if before is not None or room:
+                self._latest[key] = (self._order, frame, own)
+                self._latest_bytes += len(frame) - (len(before[1]) if before is not None else 0)
+            else:
+                self.forgotten += 1
+        self._history.append((self._order, envelope.unix_ns, frame, own))
         self._bytes += len(frame)
         while self._bytes > self._budget:
             self._bytes -= len(self._history.popleft()[2])
 
+    def has(self, envelope: Envelope, frame: bytes) -> bool:
+        """Whether this very frame is the latest of its kind and rank."""
+        found = self._latest.get((envelope.kind, envelope.sender, envelope.rank, envelope.pid))
+        return found is not None and found[1] == frame
+
     def facts(self) -> list[bytes]:
         """The latest frames that give all others their meaning, in order of arrival; may be called by another thread."""
         latest = [item for key, item in self._latest.copy().items() if key[0] in FACTS]
-        return [frame for _, frame in sorted(latest, key=lambda item: item[0])]
+        return [frame for _, frame, _ in sorted(latest, key=lambda item: item[0])]
 
-    def since(self, unix_ns: int) -> list[bytes]:
-        """History from that time on, behind the latest frames that are older, all in order of arrival."""
-        recent = [(order, frame) for order, at, frame, _ in self._history if at >= unix_ns]
+    def since(self, unix_ns: int, own: bool = False) -> list[bytes]:
+        """History from that time on, behind the latest frames that are older, all in order of arrival. `own`: only of this host."""
+        recent = [(order, frame) for order, at, frame, ours in self._history if at >= unix_ns and (ours or not own)]
         inside = {order for order, _ in recent}
-        older = [(order, frame) for order, frame in self._latest.values() if order not in inside]
+        older = [
+            (order, frame) for order, frame, ours in self._latest.values() if order not in inside and (ours or not own)
+        ]
         return [frame for _, frame in sorted(older + recent, key=lambda item: item[0])]

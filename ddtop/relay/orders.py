@@ -38,6 +38,23 @@ def ranks_of(text: str) -> frozenset[int] | None:
     return frozenset(found)
 
 
+def pids_of(text: str) -> frozenset[int]:
+    """`17,18` as numbers.
+
+    Raises:
+        OrderError: not such a list.
+    """
+    found = [number(part) for part in text.split(",")] if text else []
+    if len(found) > RANKS_MAX or any(one is None for one in found):
+        raise OrderError(f"{text[:40]!r} is no list of pids")
+    return frozenset(one for one in found if one is not None)
+
+
+def number(text: str) -> int | None:
+    """A pid, a rank or the like; None for other text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
 def send_signal(watched: Watched | None, arguments: tuple[str, ...]) -> str:
     """Send the signal of these arguments (rank, pid, number); a sentence that says so.
 
@@ -47,25 +64,26 @@ def send_signal(watched: Watched | None, arguments: tuple[str, ...]) -> str:
     Raises:
         OrderError: it is not, or the kernel refuses.
     """
-    if len(arguments) != 3 or not all(text.isascii() and text.isdigit() and len(text) < 10 for text in arguments):
+    numbers = [one for text in arguments if (one := number(text)) is not None]
+    if len(arguments) != 3 or len(numbers) != 3:
         raise OrderError("signal needs a rank, a pid and a number")
-    rank, pid, number = (int(text) for text in arguments)
-    if number not in {int(one) for one in signal.valid_signals()}:
-        raise OrderError(f"there is no signal {number}")
+    rank, pid, which = numbers
+    if which not in {int(one) for one in signal.valid_signals()}:
+        raise OrderError(f"there is no signal {which}")
     if watched is None or watched.hello.rank != rank or watched.hello.pid != pid:
         raise OrderError(f"rank {rank} with pid {pid} is not running here (any more)")
     try:
         owner = Path(f"/proc/{pid}").stat().st_uid
         if owner != os.getuid() or registry.start_ticks(pid) != watched.hello.start_ticks:
             raise OrderError(f"pid {pid} is not the process it was")
-        signal.pidfd_send_signal(watched.pidfd, number)
+        signal.pidfd_send_signal(watched.pidfd, which)
     except OSError as error:
         raise OrderError(f"rank {rank} (pid {pid}): {error.strerror}") from None
-    return f"sent {_name(number)} to rank {rank} (pid {pid})"
+    return f"sent {_name(which)} to rank {rank} (pid {pid})"
 
 
-def _name(number: int) -> str:
+def _name(which: int) -> str:
     try:
-        return signal.Signals(number).name
+        return signal.Signals(which).name
     except ValueError:
-        return f"signal {number}"
+        return f"signal {which}"

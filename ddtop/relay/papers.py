@@ -5,14 +5,28 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from ddtop import journal, registry
 from ddtop.relay.keeper import Keeper
+from ddtop.wire.hosts import ALONE
 from ddtop.wire.records import Exit, Hello
 
 LAST_STATE_S = 180.0
 """How much history goes into the last-state file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the job file says that this relay stands; the fields are those of `registry.JobEntry`."""
+
+    role: str = ALONE
+    public_address: str | None = None
+    public_port: int | None = None
+    part_of: str | None = None
+    hub: str | None = None
+    hosts: tuple[str, ...] = ()
 
 
 class Papers:
@@ -21,10 +35,15 @@ class Papers:
     def __init__(self, job: str, run: str, sender: str, host: str, port: int, keeper: Keeper) -> None:
         self._job, self._run, self._sender, self._host, self._port = job, run, sender, host, port
         self._keeper = keeper
+        # Once: the folders are looked at then, and may be anything later.
+        self.socket, self.roster = registry.socket_path(job, run), registry.roster_path(job, run)
+        self._last_state = registry.last_state_path(job, run, sender)
         self._started_unix_ns = time.time_ns()
         self.why: str | None = None
 
-    def write_entry(self, hello: Hello, reporting: int, ended_unix_ns: int | None, exits: Iterable[Exit]) -> None:
+    def write_entry(
+        self, hello: Hello, reporting: int, ended_unix_ns: int | None, exits: Iterable[Exit], place: Place
+    ) -> None:
         """Renew the job file."""
         entry = registry.JobEntry(
             schema=registry.SCHEMA,
@@ -36,7 +55,7 @@ class Papers:
             relay_start_ticks=registry.start_ticks(os.getpid()) or 0,
             address="127.0.0.1",
             port=self._port,
-            socket=str(registry.socket_path(self._job, self._run)),
+            socket=str(self.socket),
             script=hello.script,
             world_size=hello.world_size or 0,
             reporting=reporting,
@@ -44,26 +63,32 @@ class Papers:
             heartbeat_unix_ns=time.time_ns(),
             ended_unix_ns=ended_unix_ns,
             ended_reason=_ended_reason(exits) if ended_unix_ns is not None else None,
-            last_state=str(registry.last_state_path(self._job, self._run)) if ended_unix_ns else None,
+            last_state=str(self._last_state) if ended_unix_ns else None,
+            role=place.role,
+            public_address=place.public_address,
+            public_port=place.public_port,
+            part_of=place.part_of,
+            hub=place.hub,
+            hosts=place.hosts,
         )
         try:
             registry.write_entry(entry)
             registry.prune_ended(time.time_ns())
             self.why = None
-        except registry.RegistryError as error:
+        except (registry.RegistryError, OSError) as error:
             self.why = str(error)
 
     def write_last_state(self) -> None:
         """What the views show when this relay is gone."""
-        self._write(registry.last_state_path(self._job, self._run), LAST_STATE_S)
+        self._write(self._last_state, self._keeper.since(time.time_ns() - int(LAST_STATE_S * 1e9)))
 
     def write_roster(self) -> None:
-        """Whom we watch, for a relay that takes over."""
-        self._write(registry.roster_path(self._job, self._run), 0.0)
+        """Whom we watch, for a relay that takes over; of other hosts it hears from them."""
+        self._write(self.roster, self._keeper.since(time.time_ns(), own=True))
 
-    def _write(self, path: Path, seconds: float) -> None:
+    def _write(self, path: Path, frames: list[bytes]) -> None:
         try:
-            journal.write(path, self._keeper.since(time.time_ns() - int(seconds * 1e9)))
+            journal.write(path, frames)
         except OSError as error:
             self.why = f"cannot write {path}: {error.strerror}"
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ddtop import registry
-from ddtop.procfs import descendants, io_bytes
+from ddtop import private, registry
+from ddtop.procfs import descendants, io_bytes, stat_fields, switches, wchan
 from ddtop.relay import cgroup, kernel, load, oom
 from ddtop.relay.exits import ending
 from ddtop.wire.mpi import MpiState, read_mpi
@@ -74,7 +74,7 @@ def watch(hello: Hello, now_mono_ns: int) -> Watched | None:
     """Begin to watch the process that said Hello; None if it is not (any more) the one that said it."""
     try:
         pidfd = os.pidfd_open(hello.pid)
-    except (OSError, AttributeError):
+    except (OSError, AttributeError, OverflowError):
         return None
     if registry.start_ticks(hello.pid) != hello.start_ticks:
         os.close(pidfd)
@@ -95,15 +95,15 @@ def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
         watched.children = descendants(pid)
     watched.looks += 1
     watched.note_oom(now_mono_ns)
-    wchan = _wchan(pid)
+    sleeps_in = wchan(pid)
     # One look finds every process asleep somewhere; two in the same sleep are worth asking where.
-    stands = fields[0] in "SD" and (fields[0], wchan) == (watched.last_state, watched.last_wchan)
+    stands = fields[0] in "SD" and (fields[0], sleeps_in) == (watched.last_state, watched.last_wchan)
     call, file = kernel.sleeping_in(pid) if stands else (None, None)
     if stands and not watched.stood:
         # Who freezes a process may have moved it into another group for that.
         watched.freezer = cgroup.freezer(pid)
     watched.stood = stands
-    watched.last_state, watched.last_wchan = fields[0], wchan
+    watched.last_state, watched.last_wchan = fields[0], sleeps_in
     gc_since_unix_ns, exiting = _from_page(watched, now_mono_ns)
     # utime, stime and those of children that were waited for, then the living children's own.
     cpu = sum(int(value) for value in fields[11:15])
@@ -115,14 +115,14 @@ def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
         rank=watched.hello.rank,
         pid=pid,
         state=fields[0],
-        wchan=wchan,
+        wchan=sleeps_in,
         cpu_ns=cpu * _TICK_NS,
         rss_bytes=int(fields[21]) * _PAGE_BYTES,
         threads=int(fields[17]),
         io_bytes=io_bytes(pid),
         children=len(watched.children),
         agent_age_ms=(now_mono_ns - watched.heard_mono_ns) // 1_000_000,
-        switches=_switches(pid),
+        switches=switches(Path(f"/proc/{pid}/task/{pid}/status")),
         syscall=call,
         file=file,
         frozen=cgroup.is_frozen(watched.freezer) if stands else None,
@@ -204,7 +204,7 @@ def page_path(hello: Hello) -> Path | None:
         return None
     path = Path(hello.page_path)
     expected = f"{hello.pid}-{hello.start_ticks}.page"
-    folder = f"ddtop-pages-{os.getuid()}"
+    folder = registry.pages_folder()
     fits = path.name == expected and path.parent.name == folder and str(path.parent.parent) in ("/dev/shm", "/tmp")
     return path if fits else None
 
@@ -215,9 +215,8 @@ def page(hello: Hello) -> PageView | None:
     if path is None:
         return None
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            return read_page(file.read(PAGE_BYTES))
+        # Read, not mapped: a file that its owner makes shorter would end the relay by SIGBUS.
+        return read_page(private.read(path, PAGE_BYTES))
     except (OSError, PageError):
         return None
 
@@ -233,35 +232,8 @@ def abandoned() -> list[Path]:
             if time.time() - path.stat().st_mtime > JOIN_FILE_S:
                 found.append(path)
     for folder in (Path("/dev/shm"), Path("/tmp")):
-        for path in (folder / f"ddtop-pages-{os.getuid()}").glob("*-*.[ps]*"):
+        for path in (folder / registry.pages_folder()).glob("*-*.[ps]*"):
             pid, _, ticks = path.stem.partition("-")
             if pid.isdigit() and ticks.isdigit() and registry.start_ticks(int(pid)) != int(ticks):
                 found.append(path)
     return found
-
-
-def stat_fields(pid: int | str) -> list[str] | None:
-    """Fields of /proc/PID/stat from the third on (state, parent, ...); of a thread with "PID/task/TID". None if it is gone."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-        fields = text[text.rindex(")") + 2 :].split()
-    except (OSError, ValueError):
-        return None
-    return fields if len(fields) > 21 else None
-
-
-def _wchan(pid: int) -> str | None:
-    try:
-        text = Path(f"/proc/{pid}/wchan").read_text()
-    except OSError:
-        return None
-    return text if text not in ("", "0") else None
-
-
-def _switches(pid: int) -> int | None:
-    """Voluntary context switches of the main thread. Check: `grep ^vol /proc/PID/task/PID/status`."""
-    try:
-        text = Path(f"/proc/{pid}/task/{pid}/status").read_bytes()
-        return int(text[text.rindex(b"\nvoluntary_ctxt_switches:") + 25 :].split(None, 1)[0])
-    except (OSError, ValueError, IndexError):
-        return None

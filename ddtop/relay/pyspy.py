@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from ddtop.procfs import stat_fields
 from ddtop.wire.fitting import fitting
 from ddtop.wire.stacks import StackFrame, ThreadStack
 
@@ -217,11 +218,8 @@ def _ways(pid: int, native: bool, nonblocking: bool) -> list[tuple[str, ...]]:
 
 
 def _state(pid: int) -> str:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-        return text[text.rindex(")") + 2]
-    except (OSError, ValueError, IndexError):
-        return ""
+    fields = stat_fields(pid)
+    return fields[0] if fields is not None else ""
 
 
 def _readable(pid: int) -> bool:

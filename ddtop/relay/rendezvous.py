@@ -15,6 +15,7 @@ import msgspec
 import psutil
 
 from ddtop import registry
+from ddtop.procfs import children
 from ddtop.relay import processes, sockets
 from ddtop.wire.records import Hello, ProcessState
 from ddtop.wire.rendezvous import Rendezvous, store_address
@@ -176,20 +177,13 @@ def _unheard(inside: Iterable[processes.Watched], known: set[int]) -> list[tuple
     elastic = {one.hello.launcher_pid for one in inside if "TORCHELASTIC_RUN_ID" in one.hello.environment}
     spawned = {one.hello.launcher_pid for one in inside if one.hello.claim == "init"}
     for parent in sorted({pid for pid in elastic | spawned if pid is not None and pid > 1}):
-        for pid in _children(parent):
+        for pid in children(parent):
             if pid in known or not _is_python(pid):
                 continue
             rank = _rank_of(pid) if parent in elastic else None
             if rank is not None or parent not in elastic:
                 found.append((pid, rank))
     return found[:CANDIDATES_MAX]
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        return [int(word) for path in Path(f"/proc/{pid}/task").glob("*/children") for word in path.read_text().split()]
-    except (OSError, ValueError):
-        return []
 
 
 def _is_python(pid: int) -> bool:

@@ -1,37 +1,40 @@
 """The relay's loop: frames in from ranks, out to viewers; a look at the processes once a second; who went first.
 
 One thread, one poll. Nothing here waits for a peer: a viewer that does not read is dropped and counted, a rank that
-floods is read at most 500 frames at a time, and what cannot be decoded is counted and dropped.
+floods is read at most 500 frames at a time, and what cannot be decoded is counted and dropped. How it stands with the relays of
+other hosts is `standing`'s business: a hub takes their frames as it takes its own ranks', a leaf sends its own there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import uuid
+from collections.abc import Hashable
+from itertools import groupby
 from pathlib import Path
 
 from ddtop import journal, registry
-from ddtop.link.keys import CONTROLLER
-from ddtop.link.relay_side import PROCESS, RANK, VIEW, RelayLink
+from ddtop.link.keys import SERVER
+from ddtop.link.relay_side import HUB, PROCESS, RANK, VIEW, RelayLink
 from ddtop.relay import processes
-from ddtop.relay.automatic import Automatic
+from ddtop.relay.asking import Asking
 from ddtop.relay.blackbox import BlackBox, budget
-from ddtop.relay.dumps import Dumps
 from ddtop.relay.gpus import Gpus
-from ddtop.relay.hostprobe import HostProbe
+from ddtop.relay.hostprobe import HostProbe, bearing_shortage
 from ddtop.relay.keeper import Keeper
 from ddtop.relay.load import HostWatch
-from ddtop.relay.orders import OrderError, ranks_of, send_signal
-from ddtop.relay.papers import Papers
+from ddtop.relay.papers import Papers, Place
+from ddtop.relay.ranks import Ranks
 from ddtop.relay.ras import Ras
 from ddtop.relay.rendezvous import Meeting
-from ddtop.relay.uneven import Uneven
+from ddtop.relay.standing import Standing
+from ddtop.relay.viewers import Viewers
 from ddtop.wire import frames
-from ddtop.wire.records import AnyRecord, Command, CommStatus, Exit, Hello, Reply, Stacks
+from ddtop.wire.records import AnyRecord, Command, CommStatus, Exit, Hello, Stacks
 
 HOST_EVERY_S, ALIVE_EVERY_S = 1.0, 2.0
-VIEWER_SILENT_S = 10.0
 ROSTER_AFTER_S = 0.5
 """How soon a new rank or an exit is written to the roster; several that come together make one write."""
 SWEEP_AFTER_S = 30.0
@@ -40,38 +43,39 @@ NOBODY_CAME_S = 120.0
 """A relay to which no rank ever spoke ends after this."""
 RESTART_S = 60.0
 """With its launcher alive a job whose ranks are all gone may restart; after this long it is over anyway."""
-RANKS_MAX, VIEWERS_MAX = 4096, 64
+EXITS_MAX = 20_000
 FROM_RANKS = ("Hello", "RankState", "Groups", "Stacks", "Arrivals")
 """What an agent may say."""
 
 
 class Server:
-    """One relay."""
+    """One relay. `sender`: the identity of its host."""
 
-    def __init__(self, job: str, run: str, launcher: int, linger_s: float) -> None:
+    def __init__(self, job: str, run: str, launcher: int, linger_s: float, sender: str | None = None) -> None:
         self.job, self.run, self.launcher, self.linger_s = job, run, launcher, linger_s
         self.instance = uuid.uuid4().hex[:12]
-        self.sender = registry.host_identity()
+        self.sender = sender or registry.host_identity()
         self._link = RelayLink(registry.socket_path(job, run), registry.secret(), "127.0.0.1")
         self._keeper = Keeper()
         self._probe = HostProbe()
+        self.host = self._probe.host
         self._meeting = Meeting()
-        self._watched: dict[int, processes.Watched] = {}
-        self._pids_of: dict[int, int] = {}
-        self._ranks: dict[bytes, int] = {}
-        self._viewers: dict[bytes, float] = {}
+        self._ranks = Ranks(self._link, self.seal)
+        self._asking = Asking(self, self._ranks, automatic=os.environ.get("DDTOP_AUTODUMP", "1") != "0")
+        self._viewers = Viewers(self._link, self._keeper, self.instance, self.seal, self._asking.follow)
+        self._standing = Standing(self, self._link, self._keeper, self._asking)
         self._exits: list[Exit] = []
+        self._own_exits = 0
         self._hello: Hello | None = None
         self._started = self._active = time.monotonic()
         self._all_gone_at: float | None = None
         self._ended_unix_ns: int | None = None
-        self._garbled = self._dropped = 0
+        self._garbled = 0
         self._papers = Papers(job, run, self.sender, self._probe.host, self._link.port, self._keeper)
+        self._place = Place()
         size, self._budget_wrong = budget()
-        self._box = BlackBox(registry.journal_path(job, run), size, self._keeper.facts)
-        self._dumps = Dumps(self._publish_stacks, self._ask_agent)
-        self._automatic = Automatic(os.environ.get("DDTOP_AUTODUMP", "1") != "0")
-        self._uneven, self._load, self._gpus, self._ras = Uneven(), HostWatch(), Gpus(), Ras()
+        self._box = BlackBox(registry.journal_path(job, run, self.sender), size, self._keeper.facts)
+        self._load, self._gpus, self._ras = HostWatch(), Gpus(), Ras()
         self._abandoned: list[Path] = []
         self._due = {
             "host": 0.0,
@@ -89,19 +93,25 @@ class Server:
         try:
             while not self.stopping and not self._may_end():
                 now = time.monotonic()
-                for kind, what in self._link.wait(min(*self._due.values(), self._dumps.due()) - now):
-                    if kind == PROCESS and isinstance(what, int):
-                        self._on_exit(what)
-                    else:
-                        self._on_frames(kind)
-                self._on_time()
+                due = min(*self._due.values(), self._asking.dumps.due(), self._standing.due())
+                with bearing_shortage():
+                    for kind, what in self._link.wait(due - now):
+                        if kind == PROCESS and isinstance(what, int):
+                            self._on_exit(what)
+                        elif kind == HUB:
+                            self._garbled += self._standing.on_hub(what, time.monotonic())
+                        elif kind == RANK:
+                            self._on_ranks()
+                        else:
+                            self._on_views()
+                    self._on_time()
         finally:
             self._close()
 
     def _take_over(self) -> None:
         """Know again what a relay that was killed knew: a rank that is stopped cannot say Hello to a new one."""
         try:
-            reading = journal.read(registry.roster_path(self.job, self.run))
+            reading = journal.read(registry.roster_path(self.job, self.run), ours=True)
         except journal.JournalError:
             return
         for data in reading.frames:
@@ -115,21 +125,17 @@ class Server:
             if isinstance(record, Hello):
                 self._on_hello(record)
             elif isinstance(record, Exit):
-                self._exits.append(record)
-        if self._exits and not self._watched:
+                self._note_exit(record, own=True)
+        if self._exits and not self._ranks:
             self._all_gone_at = time.monotonic()
 
     # -- what comes in
 
-    def _on_frames(self, kind: str) -> None:
-        for peer, data, role in self._link.receive(kind):
+    def _on_ranks(self) -> None:
+        for peer, data, _ in self._link.receive(RANK):
             try:
-                envelope = frames.open_envelope(data)
-                if kind == VIEW:
-                    self._on_viewer(peer, envelope, role)
-                else:
-                    self._on_rank(peer, envelope, data)
-            except frames.WireError:
+                self._on_rank(peer, frames.open_envelope(data), data)
+            except (frames.WireError, OverflowError):
                 self._garbled += 1
 
     def _on_rank(self, peer: bytes, envelope: frames.Envelope, data: bytes) -> None:
@@ -138,179 +144,154 @@ class Server:
         if pid is None or envelope.kind not in FROM_RANKS:
             self._garbled += 1
             return
-        if peer not in self._ranks:
-            if len(self._ranks) >= RANKS_MAX:
-                self._dropped += 1
-                return
-            self._say(RANK, peer, self._alive())
-        self._ranks[peer] = pid
+        first = self._ranks.heard(peer, pid)
+        if first is None:
+            return
+        if first:
+            self._ranks.say(peer, self._alive())
         self._active = now
         if envelope.kind == "Hello":
             record = frames.open_record(envelope)
             if isinstance(record, Hello):
                 self._on_hello(record)
-        watched = self._watched.get(pid)
-        if watched is not None:
-            watched.heard_mono_ns = time.monotonic_ns()
-        self._uneven.saw(pid, envelope.wait_ratio, now)
-        if envelope.stuck_key:
-            self._automatic.saw(envelope.stuck_key[:200], now)
-            self._ras.saw(now)
+        if not self._standing.obeys:
+            self._consider(envelope, pid, now)
         self._forward(envelope, data)
         if envelope.kind == "Stacks":
             answer = frames.open_record(envelope)
             if isinstance(answer, Stacks):
-                self._dumps.on_agent_answer(pid, answer.request)
+                self._asking.dumps.on_agent_answer(pid, answer.request)
+
+    def _consider(self, envelope: frames.Envelope, who: Hashable, now: float) -> None:
+        self._asking.consider(envelope, who, now)
+        if envelope.stuck_key:
+            self._ras.saw(now)
 
     def _on_hello(self, hello: Hello) -> None:
         self._hello = hello if self._hello is None or hello.rank == 0 else self._hello
-        known = self._watched.get(hello.pid)
-        if known is not None:
-            known.hello = hello
+        if self._ranks.greet(hello):
+            self._all_gone_at = self._ended_unix_ns = None
+            self._due["entry"] = 0.0
+            self._due["roster"] = time.monotonic() + ROSTER_AFTER_S
+        self._standing.look(self._ranks.hellos(), time.monotonic())
+
+    def _on_views(self) -> None:
+        """Viewers' orders, and what the relays of other hosts say: theirs goes on as it came, many frames at a time."""
+        incoming = self._link.receive(VIEW)
+        for (peer, role), group in groupby(incoming, key=lambda one: (one[0], one[2])):
+            if role == SERVER:
+                self._on_leaf(peer, [data for _, data, _ in group])
+                continue
+            for _, data, _ in group:
+                try:
+                    self._viewers.on_frame(peer, frames.open_envelope(data), role)
+                except (frames.WireError, OverflowError):
+                    self._garbled += 1
+
+    def _on_leaf(self, peer: bytes, parts: list[bytes]) -> None:
+        hub, now = self._standing.hub, time.monotonic()
+        if hub is None:
+            self._garbled += len(parts)
             return
-        watched = processes.watch(hello, time.monotonic_ns())
-        if watched is None:
-            return
-        self._watched[hello.pid] = watched
-        self._pids_of[watched.pidfd] = hello.pid
-        self._link.watch(watched.pidfd)
-        self._all_gone_at = self._ended_unix_ns = None
-        self._due["entry"] = 0.0
-        self._due["roster"] = time.monotonic() + ROSTER_AFTER_S
-
-    def _on_viewer(self, peer: bytes, envelope: frames.Envelope, role: str) -> None:
-        record = frames.open_record(envelope)
-        if not isinstance(record, Command):
-            self._garbled += 1
-            return
-        if record.name == "join":
-            if len(self._viewers) >= VIEWERS_MAX:
-                self._say(VIEW, peer, Reply("joined", ok=False, text=f"{VIEWERS_MAX} viewers are attached already"))
-                return
-            history = self._keeper.since(time.time_ns() - int(max(0.0, record.history_s) * 1e9))
-            self._say(VIEW, peer, Reply("joined", count=len(history), instance=self.instance))
-            for frame in history:
-                self._dropped += not self._link.send(VIEW, peer, frame)
-            self._say(VIEW, peer, Reply("live", instance=self.instance))
-        elif record.name in ("stacks", "signal"):
-            self._say(VIEW, peer, self._follow(record, role))
-        elif record.name != "ping":
-            self._say(VIEW, peer, Reply(record.name, ok=False, text=f"unknown command {record.name[:40]}"))
-            return
-        if record.name == "join" or peer in self._viewers:
-            self._viewers[peer] = time.monotonic()
-        else:
-            # It pings without having joined: this relay is another one than it joined.
-            self._say(VIEW, peer, Reply("rejoin", instance=self.instance))
-
-    def _follow(self, order: Command, role: str) -> Reply:
-        try:
-            if order.name == "stacks":
-                request, text, *how = (*order.arguments, "", "")[: max(2, len(order.arguments))]
-                if not request:
-                    raise OrderError("a request for stacks needs a name")
-                ranks = ranks_of(text)
-                asked = [one for one in self._watched.values() if ranks is None or one.hello.rank in ranks]
-                count = self._dumps.ask(request[:64], asked, native="native" in how)
-                return Reply("stacks", count=count, text=request)
-            if role != CONTROLLER:
-                raise OrderError("this viewer is read-only")
-            pid = order.arguments[1] if len(order.arguments) > 1 else ""
-            watched = self._watched.get(int(pid)) if pid.isascii() and pid.isdigit() else None
-            return Reply("signal", text=send_signal(watched, order.arguments))
-        except OrderError as error:
-            return Reply(order.name, ok=False, text=str(error))
-
-    def _ask_agent(self, pid: int, request: str, automatic: bool) -> bool:
-        order = Command("dump", instance=self.instance, arguments=(request, "auto" if automatic else ""))
-        peers = [peer for peer, owner in self._ranks.items() if owner == pid]
-        return any(self._link.send(RANK, peer, self._seal(order)) for peer in peers)
-
-    def _ask_arrivals(self) -> None:
-        order = Command("arrivals", instance=self.instance, arguments=(uuid.uuid4().hex[:12],))
-        for peer in list(self._ranks):
-            self._say(RANK, peer, order)
-
-    def _publish_stacks(self, stacks: Stacks, of: Hello, latest: bool) -> None:
-        data = self._seal(stacks, of)
-        self._forward(frames.open_envelope(data), data, latest)
+        kept = hub.take(peer, parts, now)
+        for envelope, data in kept:
+            self._keeper.keep(envelope, data, own=False)
+            self._box.put(data)
+            if envelope.kind == "RankState":
+                self._consider(envelope, (envelope.sender, envelope.pid), now)
+            elif envelope.kind == "Exit":
+                record = frames.open_record(envelope)
+                if isinstance(record, Exit):
+                    self._note_exit(record, own=False)
+        if kept:
+            self._viewers.tell(*(data for _, data in kept))
 
     def _on_exit(self, pidfd: int) -> None:
-        pid = self._pids_of.pop(pidfd)
-        watched = self._watched.pop(pid)
-        unix_ns = time.time_ns()
-        self._link.unwatch(pidfd)
+        watched = self._ranks.ended(pidfd)
+        pid, unix_ns = watched.hello.pid, time.time_ns()
         # What the rank still said on its way out came in before its end did.
-        self._on_frames(RANK)
-        record = processes.last_words(watched, len(self._exits), unix_ns)
-        self._exits.append(record)
-        self._dumps.on_gone(pid)
-        processes.forget(watched)
-        self._ranks = {peer: owner for peer, owner in self._ranks.items() if owner != pid}
-        self._publish(record, watched.hello, unix_ns)
-        if not self._watched:
+        self._on_ranks()
+        record = processes.last_words(watched, self._own_exits, unix_ns)
+        self._note_exit(record, own=True)
+        self._asking.dumps.on_gone(pid)
+        self._ranks.forget(watched)
+        self.publish(record, watched.hello, unix_ns)
+        if not self._ranks:
             self._all_gone_at = time.monotonic()
         self._due["roster"] = time.monotonic()
         # The next look tells at once who is left.
         self._due["host"] = min(self._due["host"], time.monotonic() + 0.1)
+
+    def _note_exit(self, record: Exit, own: bool) -> None:
+        self._own_exits += own
+        if len(self._exits) < EXITS_MAX:
+            self._exits.append(record)
 
     # -- what goes out
 
     def _forward(self, envelope: frames.Envelope, data: bytes, latest: bool = True) -> None:
         self._keeper.keep(envelope, data, latest)
         self._box.put(data)
-        for peer in self._link.broadcast(self._viewers, data):
-            self._dropped += 1
-            if time.monotonic() - self._viewers[peer] > VIEWER_SILENT_S:
-                del self._viewers[peer]
+        self._viewers.tell(data)
+        self._standing.put(envelope, data)
 
-    def _publish(self, record: AnyRecord, of: Hello | None = None, unix_ns: int | None = None) -> None:
-        data = self._seal(record, of, unix_ns)
+    def publish(
+        self, record: AnyRecord, of: Hello | None = None, unix_ns: int | None = None, *, latest: bool = True
+    ) -> None:
+        """Keep a record of ours, about the rank that said this Hello or about none, and tell it to everyone."""
+        data = self.seal(record, of, unix_ns)
+        self._forward(frames.open_envelope(data), data, latest)
+
+    def publish_about(self, record: AnyRecord, rank: int | None, pid: int) -> None:
+        """The same about a process that is not ours, or gone."""
+        attempt = self._hello.attempt if self._hello is not None else 0
+        data = self._sealed(record, time.time_ns(), attempt, rank, pid)
         self._forward(frames.open_envelope(data), data)
 
-    def _seal(self, record: AnyRecord, of: Hello | None = None, unix_ns: int | None = None) -> bytes:
-        """A record of ours, about the rank that said this Hello or about none."""
-        return frames.seal(
-            record,
-            sender=self.sender,
-            unix_ns=time.time_ns() if unix_ns is None else unix_ns,
-            mono_ns=time.monotonic_ns(),
-            attempt=of.attempt if of else 0,
-            rank=of.rank if of else None,
-            pid=of.pid if of else None,
-        )
+    def seal(self, record: AnyRecord, of: Hello | None = None, unix_ns: int | None = None) -> bytes:
+        """A record of ours in its envelope."""
+        at = time.time_ns() if unix_ns is None else unix_ns
+        return self._sealed(record, at, of.attempt, of.rank, of.pid) if of else self._sealed(record, at, 0, None, None)
 
-    def _say(self, kind: str, peer: bytes, record: AnyRecord) -> None:
-        self._dropped += not self._link.send(kind, peer, self._seal(record))
+    def _sealed(self, record: AnyRecord, unix_ns: int, attempt: int, rank: int | None, pid: int | None) -> bytes:
+        mono_ns = time.monotonic_ns()
+        return frames.seal(
+            record, sender=self.sender, unix_ns=unix_ns, mono_ns=mono_ns, attempt=attempt, rank=rank, pid=pid
+        )
 
     def _alive(self) -> Command:
         return Command("alive", instance=self.instance, arguments=self._complaints(), pid=os.getpid())
 
     def _complaints(self) -> tuple[str, ...]:
-        return tuple(why for why in (self._papers.why, self._box.problem, self._budget_wrong) if why)
+        found = (self._papers.why, self._box.problem, self._budget_wrong, *self._standing.complaints())
+        return tuple(why for why in found if why)
 
     # -- what is due
 
     def _on_time(self) -> None:
         now = time.monotonic()
-        self._dumps.on_time()
-        if self._automatic.due(now) is not None:
-            self._dumps.ask(f"auto-{uuid.uuid4().hex[:12]}", list(self._watched.values()), automatic=True)
+        self._asking.dumps.on_time()
+        if not self._standing.obeys:
+            self._asking.ask_for_stacks_if_due(now)
+        self._standing.on_time(now, len(self._ranks), self._is_over_here(now))
         if now >= self._due["host"]:
             self._due["host"] = now + HOST_EVERY_S
-            if self._uneven.due(now):
-                self._ask_arrivals()
+            if not self._standing.obeys:
+                self._asking.ask_for_arrivals_if_due(now)
+            self._look_around(now)
             self._look_at_host()
         if now >= self._due["alive"]:
             self._due["alive"] = now + ALIVE_EVERY_S
-            for peer in list(self._ranks):
-                self._say(RANK, peer, self._alive())
-            self._viewers = {peer: at for peer, at in self._viewers.items() if now - at <= VIEWER_SILENT_S}
+            self._ranks.say_all(self._alive())
+            self._viewers.forget_silent(now)
         if self._all_gone_at is not None and self._ended_unix_ns is None and self._is_over(now):
             self._ended_unix_ns = time.time_ns()
             self._look_at_host()
             self._papers.write_last_state()
             self._due["entry"] = 0.0
+        self._write_what_is_due(now)
+
+    def _write_what_is_due(self, now: float) -> None:
         if now >= self._due["roster"]:
             self._due["roster"] = now + registry.HEARTBEAT_S
             self._papers.write_roster()
@@ -322,27 +303,49 @@ class Server:
             self._due["entry"] = now + registry.HEARTBEAT_S
             self._write_entry()
 
+    def _look_around(self, now: float) -> None:
+        """How the other hosts are, once a second."""
+        standing, hub = self._standing, self._standing.hub
+        if not standing.decided:
+            standing.look(self._ranks.hellos(), now)
+        if hub is not None:
+            hub.on_time(now)
+            if hub.living:
+                self._active = now
+            if self._ended_unix_ns is not None and not hub.over(now):
+                # A host came back, or its launcher started its ranks again.
+                self._ended_unix_ns = None
+            hub.ended = self._ended_unix_ns is not None
+        place = standing.place()
+        if place != self._place:
+            self._place, self._due["entry"] = place, now
+
     def _look_at_host(self) -> None:
         now = time.monotonic_ns()
-        answer = self._ras.look(now / 1e9, (watched.hello for watched in self._watched.values()))
+        answer = self._ras.look(now / 1e9, self._ranks.hellos())
         if answer is not None:
-            self._publish(CommStatus(answer))
-        looked = [processes.look(watched, now) for watched in list(self._watched.values())]
-        ways, candidates = self._meeting.look(self._watched.values(), self.launcher, now)
-        gpus, gpu_watch = self._gpus.look(processes.owners(self._watched.values()))
-        self._publish(
+            self.publish(CommStatus(answer))
+        here = list(self._ranks.watched.values())
+        looked = [processes.look(watched, now) for watched in here]
+        ways, candidates = self._meeting.look(here, self.launcher, now)
+        gpus, gpu_watch = self._gpus.look(processes.owners(here))
+        hub = self._standing.hub
+        lost = self._ranks.dropped + self._viewers.dropped + self._keeper.forgotten + self._box.dropped
+        self.publish(
             self._probe.look(
                 tuple(state for state in looked if state is not None),
                 rendezvous=ways,
                 candidates=candidates,
                 launcher_alive=self._launcher_alive(),
-                dropped=self._dropped + self._keeper.forgotten + self._box.dropped,
+                dropped=lost + (hub.dropped if hub is not None else 0),
                 refused=self._link.refused,
-                garbled=self._garbled,
+                garbled=self._garbled + (hub.garbled if hub is not None else 0),
                 viewers=len(self._viewers),
-                load=self._load.look(watched.hello for watched in self._watched.values()),
+                load=self._load.look(self._ranks.hellos()),
                 gpus=gpus,
                 gpu_watch=gpu_watch,
+                clock=self._standing.clock(),
+                hub=self._standing.told(now / 1e9),
             )
         )
 
@@ -353,9 +356,15 @@ class Server:
         elastic = self._hello is not None and "TORCHELASTIC_RUN_ID" in self._hello.environment
         return registry.start_ticks(self.launcher) is not None if elastic and self.launcher > 1 else None
 
-    def _is_over(self, now: float) -> bool:
-        assert self._all_gone_at is not None
+    def _is_over_here(self, now: float) -> bool:
+        """No rank lives on this host, and none will come."""
+        if self._all_gone_at is None:
+            return False
         return not self._launcher_alive() or now - self._all_gone_at > RESTART_S
+
+    def _is_over(self, now: float) -> bool:
+        hub = self._standing.hub
+        return self._is_over_here(now) and (hub is None or hub.over(now))
 
     def _may_end(self) -> bool:
         now = time.monotonic()
@@ -370,7 +379,9 @@ class Server:
 
     def _write_entry(self) -> None:
         if self._hello is not None:
-            self._papers.write_entry(self._hello, len(self._watched), self._ended_unix_ns, self._exits)
+            hub = self._standing.hub
+            reporting = len(self._ranks) + (hub.living if hub is not None else 0)
+            self._papers.write_entry(self._hello, reporting, self._ended_unix_ns, self._exits, self._place)
 
     def _close(self) -> None:
         if self._hello is not None:
@@ -378,9 +389,11 @@ class Server:
                 self._ended_unix_ns = time.time_ns()
                 self._papers.write_last_state()
             self._write_entry()
-        self._dumps.close()
+        self._standing.close(len(self._ranks))
+        self._asking.dumps.close()
         self._gpus.close()
         self._box.close()
         self._link.close()
-        registry.socket_path(self.job, self.run).unlink(missing_ok=True)
-        registry.roster_path(self.job, self.run).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._papers.socket.unlink(missing_ok=True)
+            self._papers.roster.unlink(missing_ok=True)

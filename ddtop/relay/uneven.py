@@ -6,6 +6,7 @@ the entries a minute and is no finding. What the answers mean is not decided her
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from math import sqrt
 from statistics import median
 
@@ -28,18 +29,18 @@ CALM_S = 60.0
 
 
 class Uneven:
-    """Shares by pid, and what follows from them. Times are monotonic s."""
+    """Shares by process, and what follows from them. Times are monotonic s."""
 
     def __init__(self) -> None:
-        self._ratios: dict[int, tuple[float, float]] = {}
-        self._looks: dict[int, int] = {}
+        self._ratios: dict[Hashable, tuple[float, float]] = {}
+        self._looks: dict[Hashable, int] = {}
         self._since: float | None = None
         self._alike_since: float | None = None
         self._asked = float("-inf")
         self._times = 0
-        self._least: int | None = None
+        self._least: Hashable | None = None
 
-    def saw(self, pid: int, wait_ratio: float | None, now: float) -> None:
+    def saw(self, pid: Hashable, wait_ratio: float | None, now: float) -> None:
         """An agent says how much of the last 20 s it has waited."""
         if wait_ratio is not None and 0.0 <= wait_ratio <= 1.0:
             self._ratios[pid] = (now, wait_ratio)
@@ -74,7 +75,7 @@ class Uneven:
         chance = ERRORS * sqrt(2 * mean * (1 - mean) / looks)
         return upper - least >= max(APART_RATIO, chance) or upper >= MUCH_RATIO
 
-    def _far_below(self) -> int | None:
+    def _far_below(self) -> Hashable | None:
         """The process that waits least, if that is beyond chance."""
-        shares = sorted((ratio, pid) for pid, (_, ratio) in self._ratios.items())
+        shares = sorted(((ratio, pid) for pid, (_, ratio) in self._ratios.items()), key=lambda one: one[0])
         return shares[0][1] if shares[1][0] - shares[0][0] >= FAR_RATIO else None

@@ -28,7 +28,7 @@ from ddtop.agent.dump_file import DumpFile
 from ddtop.agent.page import StatePage
 from ddtop.wire.page import EXITING_AT, HEARTBEAT_AT, STEP_AT
 
-folder = Path("/tmp") / f"ddtop-pages-{os.getuid()}"
+folder = Path("/tmp") / registry.pages_folder()
 folder.mkdir(mode=0o700, exist_ok=True)
 pid = os.getpid()
 made = DumpFile(folder, f"{pid}-{registry.start_ticks(pid)}.stacks", "")

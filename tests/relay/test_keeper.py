@@ -93,3 +93,31 @@ def test_invented_ranks_do_not_grow_it_and_are_counted(monkeypatch):
 
     assert len(kept._latest) == 50
     assert kept.forgotten == 450
+
+
+def test_of_other_hosts_nothing_is_in_what_a_successor_gets():
+    """A relay that takes over hears of their ranks from their own relays."""
+    kept = Keeper()
+    kept.keep(*state(1, rank=0))
+    kept.keep(*state(2, rank=1), own=False)
+
+    assert iterations(kept.since(10, own=True)) == [1]
+    assert iterations(kept.since(10)) == [1, 2]
+
+
+def test_another_frame_of_the_same_rank_is_not_known():
+    kept = Keeper()
+    kept.keep(*state(1))
+
+    assert kept.has(*state(1))
+    assert not kept.has(*state(2))
+
+
+def test_large_frames_of_invented_ranks_do_not_grow_it(monkeypatch):
+    monkeypatch.setattr(keeper, "LATEST_BYTES", 10_000)
+    kept = Keeper(history_bytes=0)
+    for rank in range(100):
+        kept.keep(*frame(Hello("j" * 5000, "r", 0, rank, 0, 4, "h", rank, 1), rank))
+
+    assert len(kept._latest) < 5
+    assert kept.forgotten > 95

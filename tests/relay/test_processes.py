@@ -105,6 +105,22 @@ def test_a_process_that_is_gone_is_not_watched(child):
     assert processes.watch(said, 0) is None
 
 
+def killed(program):
+    """A rank that runs this program, killed when it has said that it is up; its children read a line each and end."""
+    parent = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        parent.stdout.readline()
+        rank = watched(parent.pid)
+        processes.look(rank, 0)
+        os.kill(parent.pid, signal.SIGKILL)
+        assert select.select([rank.pidfd], [], [], 10)[0]
+        gone = processes.last_words(rank, 3, 5_000)
+        processes.forget(rank)
+    finally:
+        parent.communicate("\n" * 4)
+    return rank, gone
+
+
 def test_the_last_words_tell_how_it_ended_and_who_outlived_it():
     program = (
         "import os, sys\n"
@@ -113,20 +129,10 @@ def test_the_last_words_tell_how_it_ended_and_who_outlived_it():
         "print('up', flush=True)\n"
         "import signal; signal.pause()\n"
     )
-    parent = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        parent.stdout.readline()
-        rank = watched(parent.pid)
-        processes.look(rank, 0)
-        (orphan,) = rank.children
-        os.kill(parent.pid, signal.SIGKILL)
-        assert select.select([rank.pidfd], [], [], 10)[0]
-        gone = processes.last_words(rank, 3, 5_000)
-        processes.forget(rank)
-    finally:
-        parent.communicate("\n")
+    rank, gone = killed(program)
+    (orphan,) = rank.children
 
-    assert (gone.rank, gone.pid, gone.order) == (2, parent.pid, 3)
+    assert (gone.rank, gone.pid, gone.order) == (2, rank.hello.pid, 3)
     assert (gone.code, gone.signal) == (None, 9)
     assert gone.oom in (None, False)
     assert (gone.exiting, gone.exception, gone.exiting_unix_ns) == (False, None, None)
@@ -154,7 +160,7 @@ def victim(tmp_path):
 
 def foreign_paths(victim):
     pid, ticks = os.getpid(), registry.start_ticks(os.getpid())
-    folder = f"ddtop-pages-{os.getuid()}"
+    folder = registry.pages_folder()
     name = f"{pid}-{ticks}.page"
     return [
         str(victim), "/etc/passwd", "", "relative.page", f"/dev/shm/{name}", f"/tmp/{folder}/../../{victim}",
@@ -264,17 +270,7 @@ def test_the_sockets_that_orphans_hold_are_counted():
         "print('up', flush=True)\n"
         "import signal; signal.pause()\n"
     )
-    parent = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        parent.stdout.readline()
-        rank = watched(parent.pid)
-        processes.look(rank, 0)
-        os.kill(parent.pid, signal.SIGKILL)
-        assert select.select([rank.pidfd], [], [], 10)[0]
-        gone = processes.last_words(rank, 0, 5_000)
-        processes.forget(rank)
-    finally:
-        parent.communicate("\n\n")
+    _, gone = killed(program)
 
     assert len(gone.orphans) == 2
     assert gone.orphan_sockets == 2

@@ -16,6 +16,7 @@ from ddtop import registry
 from ddtop.link.rank_side import RankLink
 from ddtop.link.viewer_side import ViewerLink
 from ddtop.relay import server as server_module
+from ddtop.relay import viewers as viewers_module
 from ddtop.relay.server import Server
 from ddtop.ui.feed import last_state
 from ddtop.wire import frames
@@ -50,7 +51,14 @@ class Stage:
     def says(self, link, record, rank=0, pid=None):
         pid = pid or getattr(record, "pid", None) or self.children[-1].pid
         link.send(
-            frames.seal(record, sender="h", unix_ns=time.time_ns(), mono_ns=time.monotonic_ns(), rank=rank, pid=pid)
+            frames.seal(
+                record,
+                sender=self.server.sender,
+                unix_ns=time.time_ns(),
+                mono_ns=time.monotonic_ns(),
+                rank=rank,
+                pid=pid,
+            )
         )
 
     def viewer(self, *commands, controller=False):
@@ -214,7 +222,7 @@ def test_an_unknown_command_is_answered_and_not_obeyed(stage):
 
 
 def test_more_viewers_than_allowed_are_told_so(stage, monkeypatch):
-    monkeypatch.setattr(server_module, "VIEWERS_MAX", 1)
+    monkeypatch.setattr(viewers_module, "VIEWERS_MAX", 1)
     stage.heard(stage.viewer(), is_reply("live"))
 
     reply = stage.heard(stage.viewer(), is_reply("joined"))[-1]
@@ -249,7 +257,7 @@ def test_after_sigterm_it_leaves_a_last_state_and_no_socket(home):
 
 def test_the_last_state_of_a_relay_that_has_ended_is_not_live(home, monkeypatch):
     """torchrun takes a second to end after its ranks have; a relay with a shorter linger time is gone by then."""
-    monkeypatch.setattr(server_module, "VIEWER_SILENT_S", 0.5)
+    monkeypatch.setattr(viewers_module, "VIEWER_SILENT_S", 0.5)
     monkeypatch.setattr(server_module, "RESTART_S", 0.5)
     stage = Stage(home, launcher=os.getpid(), linger_s=0.1)
     link, pid = stage.rank()

@@ -1,0 +1,221 @@
+"""The TCP doors of a ROUTER: who is refused there is counted, and a door is shut while too many strangers stand in it.
+
+Problem: libzmq accepts whoever connects, gives each half a minute and a buffer as large as the largest message before it knows
+who it is, and where descriptors run out its thread spins on the one more that it cannot accept (measured: a whole core).
+What does not work: to unbind and bind again, because libzmq ends all connections that came through that socket. What we do: a
+short time for the handshake, and an upper limit for those who are in it. Over that the kernel drops what asks to connect, by a
+filter on the listening socket: who belongs here asks again by himself, a second later, and nobody else gets the port. The socket
+is therefore made here and lent to libzmq as a copy. Those whom the kernel has let in already still come, up to BACKLOG.
+What remains uncertain: libzmq does not say which connection has shaken hands. Who left is taken for a refused one if nobody has
+shaken hands since he came, or if libzmq said so; so while viewers come the count may be too low, never too high.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import socket
+import struct
+import time
+from collections import deque
+from dataclasses import dataclass
+
+import zmq
+
+HANDSHAKE_S = 5.0
+"""Three round trips; at 200 ms and with a packet lost once that is 2 s."""
+FULL_AGAIN_S = 1.0
+"""Where descriptors run out."""
+BACKLOG = 512
+"""In the kernel's queue; a thousand relays that start in the same second come within a few."""
+_DROP_ALL = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
+"""One instruction of a packet filter: keep nothing."""
+_ATTACH_FILTER, _DETACH_FILTER = 26, 27
+EVENTS_KEPT = 1 << 17
+"""Waiting to be counted. libzmq's thread would wait for room, so it is more than can come in between two looks."""
+EVENTS_AT_ONCE = 5000
+"""What is left makes `monitor` readable again: ranks have their turn in between."""
+_EVENT = struct.Struct("<HI")
+_FAILED = (
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH,
+)
+_WATCHED = (
+    zmq.EVENT_ACCEPTED | zmq.EVENT_ACCEPT_FAILED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | sum(_FAILED)
+)
+
+
+@dataclass
+class _Door:
+    """One listening socket. `shut_until_s`: None while it is open."""
+
+    socket: socket.socket
+    strangers_max: int
+    shut_until_s: float | None = None
+
+
+class Doors:
+    """All doors of one ROUTER. Made, used and closed by the thread that uses the ROUTER.
+
+    `monitor`: becomes readable when `look` has something to do. `refused`: connections that ended without a handshake.
+    """
+
+    def __init__(self, router: zmq.Socket[bytes]) -> None:
+        self._router = router
+        self._doors: dict[str, _Door] = {}
+        self._came: dict[int, tuple[float, int, str]] = {}
+        self._shook: deque[tuple[float, str]] = deque()
+        self._handshakes = 0
+        self._failed = 0
+        self._full_until_s = 0.0
+        self._spare: int | None = None
+        self.refused = 0
+        router.setsockopt(zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1000))
+        endpoint = f"inproc://doors-{id(self)}"
+        router.monitor(endpoint, _WATCHED)
+        self.monitor = router.context.socket(zmq.PAIR)
+        self.monitor.setsockopt(zmq.LINGER, 0)
+        self.monitor.setsockopt(zmq.RCVHWM, EVENTS_KEPT)
+        self.monitor.connect(endpoint)
+
+    def open(self, address: str, port: int, strangers_max: int, bytes_max: int) -> int:
+        """Listen at this address (in digits); the port. 0: one that is free.
+
+        `strangers_max` may be in their handshake at once, and each may make us hold `bytes_max`, which is also the largest
+        message from there.
+
+        Raises:
+            OSError: it is taken, or not ours.
+        """
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        listening = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            listening.bind((address, port))
+            listening.listen(BACKLOG)
+            soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            # The rest is for who belongs here, for the ranks and for files.
+            door = _Door(listening, min(strangers_max, soft // 4))
+            endpoint = self._bind(listening, bytes_max)
+        except zmq.ZMQError as error:
+            listening.close()
+            raise OSError(error.errno, str(error)) from None
+        except OSError:
+            listening.close()
+            raise
+        self._doors[endpoint] = door
+        return int(listening.getsockname()[1])
+
+    def _bind(self, listening: socket.socket, bytes_max: int) -> str:
+        descriptor = os.dup(listening.fileno())
+        try:
+            # Both are the door's: they are copied when it is bound.
+            self._router.setsockopt(zmq.MAXMSGSIZE, bytes_max)
+            self._router.setsockopt(zmq.USE_FD, descriptor)
+            self._router.bind("tcp://127.0.0.1:0")
+        except zmq.ZMQError:
+            os.close(descriptor)
+            raise
+        finally:
+            self._router.setsockopt(zmq.USE_FD, -1)
+        return self._router.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
+
+    def is_open(self, port: int) -> bool:
+        """Whether who connects there is let in now."""
+        return all(door.shut_until_s is None for door in self._doors.values() if door.socket.getsockname()[1] == port)
+
+    def look(self) -> None:
+        """Take in what has happened at the doors; shut and open them."""
+        now = time.monotonic()
+        for _ in range(EVENTS_AT_ONCE):
+            try:
+                event, endpoint = self.monitor.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            kind, value = _EVENT.unpack(event)
+            self._take(kind, value, endpoint.decode("ascii", "replace"), now)
+        self._tend(now)
+
+    def _take(self, kind: int, value: int, endpoint: str, now: float) -> None:
+        if kind == zmq.EVENT_ACCEPTED:
+            self._came.pop(value, None)  # So that the newest stand last.
+            self._came[value] = (now, self._handshakes, endpoint)
+        elif kind == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self._handshakes += 1
+            self._shook.append((now, endpoint))
+        elif kind in _FAILED:
+            self._failed += 1
+        elif kind == zmq.EVENT_DISCONNECTED:
+            came, handshakes, _ = self._came.pop(value, (0.0, -1, ""))
+            # libzmq says so right before it tells of the end; of some ends (HTTP, ZMTP 1) it does not.
+            young = now - came < HANDSHAKE_S and handshakes == self._handshakes
+            self.refused += bool(self._failed) or young
+            self._failed = 0
+        elif kind == zmq.EVENT_ACCEPT_FAILED and now >= self._full_until_s:
+            self._full_until_s = now + FULL_AGAIN_S / 10
+            for door in self._doors.values():
+                _shut(door, now + FULL_AGAIN_S)
+                self._turn_away(door)
+
+    def _turn_away(self, door: _Door) -> None:
+        """Close those who wait in the kernel's queue, with the one descriptor that is kept for that."""
+        for _ in range(BACKLOG):
+            if self._spare is not None:
+                os.close(self._spare)
+                self._spare = None
+            try:
+                door.socket.accept()[0].close()
+                self.refused += 1
+            except OSError:
+                break
+        self._keep_spare()
+
+    def _keep_spare(self) -> None:
+        if self._spare is None:
+            with contextlib.suppress(OSError):
+                self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _tend(self, now: float) -> None:
+        self._keep_spare()
+        while self._shook and now - self._shook[0][0] > HANDSHAKE_S:
+            self._shook.popleft()
+        for endpoint, door in self._doors.items():
+            strangers = self.strangers(endpoint, now)
+            if door.shut_until_s is None and strangers >= door.strangers_max:
+                _shut(door, now)
+            elif door.shut_until_s is not None and strangers <= door.strangers_max // 2 and now >= door.shut_until_s:
+                door.shut_until_s = None
+                with contextlib.suppress(OSError):
+                    door.socket.setsockopt(socket.SOL_SOCKET, _DETACH_FILTER, 0)
+
+    def strangers(self, endpoint: str, now: float) -> int:
+        """Who came lately through this door, is still here, and has not shaken hands."""
+        found = 0
+        for came, _, through in reversed(self._came.values()):
+            if now - came > HANDSHAKE_S:
+                break
+            found += through == endpoint
+        return found - sum(through == endpoint for _, through in self._shook)
+
+    def close(self) -> None:
+        """Stop watching; before the ROUTER and its context are closed."""
+        self._router.disable_monitor()
+        self.monitor.close(0)
+        for door in self._doors.values():
+            door.socket.close()
+        if self._spare is not None:
+            os.close(self._spare)
+            self._spare = None
+
+
+def _shut(door: _Door, until_s: float) -> None:
+    door.shut_until_s = until_s
+    # Where it is not allowed all come in, and the number of descriptors is the limit.
+    with contextlib.suppress(OSError):
+        program = struct.pack("HxxxxxxP", 1, ctypes.addressof(_DROP_ALL))
+        door.socket.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, program)

@@ -1,0 +1,115 @@
+"""A leaf's ends: DEALERs over TCP with CURVE to the places where the hub may be.
+
+Only numeric addresses are taken: libzmq would look names up in its one I/O thread, which also serves the ranks. Nothing is queued
+for a place where nobody with our key answers (ZMQ_IMMEDIATE), so a hub that comes late is not greeted with old questions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import zmq
+
+from ddtop.link.keys import SERVER, derive
+from ddtop.wire.frames import FRAME_BYTES_MAX
+
+QUEUE_MESSAGES = 16
+"""Batches on their way: what else waits is where newer states replace older ones."""
+HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2000, 6000
+RECONNECT_MS, RECONNECT_MAX_MS = 200, 2000
+CONNECT_MS = 3000
+"""Where packets get lost TCP would try for two minutes with longer and longer pauses."""
+PLACES_MAX = 24
+
+
+class LeafLink:
+    """The DEALERs of one relay, in the context and poller of its `RelayLink`. Used by the relay's thread only.
+
+    `register(socket)` and `unregister(socket)` are told what to poll for.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        secret: bytes,
+        register: Callable[[zmq.Socket[bytes]], None],
+        unregister: Callable[[zmq.Socket[bytes]], None],
+    ) -> None:
+        self._context, self._keys = context, derive(secret, SERVER)
+        self._register, self._unregister = register, unregister
+        self._sockets: dict[str, zmq.Socket[bytes]] = {}
+        self._places: dict[object, str] = {}
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where we are connected to, or try to be: `tcp://ADDRESS:PORT`."""
+        return tuple(self._sockets)
+
+    def keep_only(self, places: Iterable[str]) -> None:
+        """Be connected to these places and no others; those that cannot be are left out."""
+        wanted = list(dict.fromkeys(places))[:PLACES_MAX]
+        for place in [place for place in self._sockets if place not in wanted]:
+            self._close(place)
+        for place in wanted:
+            if place not in self._sockets:
+                self._open(place)
+
+    def _open(self, place: str) -> None:
+        socket = self._context.socket(zmq.DEALER)
+        try:
+            socket.setsockopt(zmq.LINGER, 0)
+            socket.setsockopt(zmq.IMMEDIATE, 1)
+            socket.setsockopt(zmq.IPV6, 1)
+            socket.setsockopt(zmq.SNDHWM, QUEUE_MESSAGES)
+            socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES_MAX)
+            socket.setsockopt(zmq.CURVE_SERVERKEY, self._keys.public)
+            socket.setsockopt(zmq.CURVE_PUBLICKEY, self._keys.public)
+            socket.setsockopt(zmq.CURVE_SECRETKEY, self._keys.secret)
+            socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+            socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
+            socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+            socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+            socket.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_MS)
+            socket.connect(place)
+        except zmq.ZMQError:
+            socket.close(0)
+            return
+        self._sockets[place], self._places[socket] = socket, place
+        self._register(socket)
+
+    def _close(self, place: str, linger_ms: int = 0) -> None:
+        socket = self._sockets.pop(place)
+        del self._places[socket]
+        self._unregister(socket)
+        socket.close(linger_ms)
+
+    def send(self, place: str, parts: list[bytes]) -> bool:
+        """Queue frames as one message; False if nobody with our key is connected there, or takes none."""
+        socket = self._sockets.get(place)
+        if socket is None:
+            return False
+        try:
+            socket.send_multipart(parts, zmq.NOBLOCK)
+        except zmq.ZMQError:
+            return False
+        return True
+
+    def receive(self, socket: object, at_most: int = 100) -> Iterator[tuple[str, bytes]]:
+        """(place, frame) of what has come in on a socket that `wait` has named."""
+        place = self._places.get(socket)
+        found = self._sockets.get(place) if place is not None else None
+        if place is None or found is None:
+            return
+        for _ in range(at_most):
+            if found.closed:
+                return
+            try:
+                data = found.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            yield place, data
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close them; what is queued gets so long to leave."""
+        for place in list(self._sockets):
+            self._close(place, linger_ms)

@@ -1,0 +1,103 @@
+"""What a leaf has to tell its hub: facts first, then what is new, the newest state of a rank in place of the one before.
+
+Bounded: when the hub takes nothing, states replace each other and what does not fit is dropped, oldest first, and counted. A fact
+that was lost that way is told again later, because the hub knows it from nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from ddtop.wire.frames import Envelope
+
+BYTES_MAX = 8 << 20
+BATCH_FRAMES, BATCH_BYTES = 128, 256 << 10
+"""One message: an eighth of a second of work for nobody."""
+STATES = ("RankState", "HostState")
+URGENT = ("Exit", "Hello", "Stacks", "Reply")
+"""What is not kept for the next batch."""
+
+
+class Outbox:
+    """Frames that wait to be sent. `facts` gives the frames that a hub needs to understand the others."""
+
+    def __init__(self, facts: Callable[[], Iterable[bytes]], bytes_max: int = BYTES_MAX) -> None:
+        self._facts, self._bytes_max = facts, bytes_max
+        self._first: deque[bytes] = deque()
+        self._waiting: dict[object, bytes] = {}
+        self._bytes = self._order = 0
+        self._refused = self._lost_fact = False
+        self.dropped = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._first or self._waiting or self._lost_fact)
+
+    def begin(self, frames: Iterable[bytes]) -> None:
+        """A hub that knows nothing of us: all this first."""
+        self._first = deque(frames)
+        self._waiting.clear()
+        self._bytes = 0
+        self._refused = self._lost_fact = False
+
+    def clear(self) -> None:
+        """Nobody is there to be told: what waits is lost."""
+        self.dropped += len(self._waiting)
+        self.begin(())
+
+    def put(self, envelope: Envelope, frame: bytes) -> None:
+        """Have a frame sent."""
+        key: object
+        if envelope.kind in STATES:
+            key = (envelope.kind, envelope.rank, envelope.pid)
+            before = self._waiting.pop(key, None)
+            if before is not None:
+                self._bytes -= len(before)
+                # Within one interval the newer one says it all; behind a hub that takes nothing it is a gap.
+                self.dropped += self._refused
+        else:
+            self._order += 1
+            key = self._order
+        self._waiting[key] = frame
+        self._bytes += len(frame)
+        while self._bytes > self._bytes_max and len(self._waiting) > 1:
+            oldest = next(iter(self._waiting))
+            self._bytes -= len(self._waiting.pop(oldest))
+            self._lost_fact = self._lost_fact or not isinstance(oldest, tuple)
+            self.dropped += 1
+
+    def send(self, send: Callable[[list[bytes]], bool], messages: int) -> None:
+        """Give away what waits, in at most so many messages, until one is refused."""
+        for _ in range(messages):
+            batch, taken = self._next()
+            if not batch:
+                break
+            if not send(batch):
+                self._refused = True
+                return
+            for key in taken:
+                self._bytes -= len(self._waiting.pop(key))
+            for _ in range(len(batch) - len(taken)):
+                self._first.popleft()
+            self._refused = False
+
+    def _next(self) -> tuple[list[bytes], list[object]]:
+        """The frames of the next message, and the keys of those that are new."""
+        if not self._first and not self._waiting and self._lost_fact:
+            self._lost_fact = False
+            self._first.extend(self._facts())
+        batch: list[bytes] = []
+        taken: list[object] = []
+        room = BATCH_BYTES
+        for frame in self._first:
+            room -= len(frame)
+            if len(batch) >= BATCH_FRAMES or (room < 0 and batch):
+                return batch, taken
+            batch.append(frame)
+        for key, frame in self._waiting.items():
+            room -= len(frame)
+            if len(batch) >= BATCH_FRAMES or (room < 0 and batch):
+                break
+            batch.append(frame)
+            taken.append(key)
+        return batch, taken

@@ -1,0 +1,95 @@
+"""Who looks at this relay: they join, get what it remembers, then what comes in, and are forgotten when they are silent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from ddtop.link.relay_side import VIEW, RelayLink
+from ddtop.relay.keeper import Keeper
+from ddtop.wire import frames
+from ddtop.wire.records import AnyRecord, Command, Reply
+
+VIEWER_SILENT_S = 10.0
+VIEWERS_MAX = 64
+PINGLESS_S = 3.0
+"""A viewer says every two seconds that it is there."""
+HISTORY_S_MAX = 1e9
+"""Any number may be asked for, infinity too."""
+HISTORY_SINGLY = 2000
+"""More frames than these go out as few messages."""
+HISTORY_BATCH = 100
+
+
+class Viewers:
+    """Used by the relay's loop only. `follow(order, role, peer)` gives the answer to an order, None where it comes later."""
+
+    def __init__(
+        self,
+        link: RelayLink,
+        keeper: Keeper,
+        instance: str,
+        seal: Callable[[AnyRecord], bytes],
+        follow: Callable[[Command, str, bytes], Reply | None],
+    ) -> None:
+        self._link, self._keeper, self._instance, self._seal, self._follow = link, keeper, instance, seal, follow
+        self._peers: dict[bytes, float] = {}
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    def on_frame(self, peer: bytes, envelope: frames.Envelope, role: str) -> None:
+        """Take in what a viewer says.
+
+        Raises:
+            WireError: that is no command.
+        """
+        record = frames.open_record(envelope)
+        if not isinstance(record, Command):
+            raise frames.WireError("a viewer says commands only")
+        if record.name == "join":
+            if len(self._peers) >= VIEWERS_MAX:
+                # Those that left without a word: a look every tenth of a second must not keep others out.
+                self.forget_silent(time.monotonic(), PINGLESS_S)
+            if len(self._peers) >= VIEWERS_MAX:
+                self.say(peer, Reply("joined", ok=False, text=f"{VIEWERS_MAX} viewers are attached already"))
+                return
+            self._tell_history(peer, record.history_s)
+        elif record.name in ("stacks", "signal"):
+            answer = self._follow(record, role, peer)
+            if answer is not None:
+                self.say(peer, answer)
+        elif record.name != "ping":
+            self.say(peer, Reply(record.name, ok=False, text=f"unknown command {record.name[:40]}"))
+            return
+        if record.name == "join" or peer in self._peers:
+            self._peers[peer] = time.monotonic()
+        else:
+            # It pings without having joined: this relay is another one than it joined.
+            self.say(peer, Reply("rejoin", instance=self._instance))
+
+    def _tell_history(self, peer: bytes, seconds: float) -> None:
+        history = self._keeper.since(time.time_ns() - int(min(max(0.0, seconds), HISTORY_S_MAX) * 1e9))
+        self.say(peer, Reply("joined", count=len(history), instance=self._instance))
+        size = 1 if len(history) <= HISTORY_SINGLY else HISTORY_BATCH
+        for at in range(0, len(history), size):
+            batch = history[at : at + size]
+            if not self._link.send(VIEW, peer, *batch):
+                self.dropped += len(batch)
+        self.say(peer, Reply("live", instance=self._instance))
+
+    def say(self, peer: bytes, record: AnyRecord) -> None:
+        """Answer one viewer."""
+        self.dropped += not self._link.send(VIEW, peer, self._seal(record))
+
+    def tell(self, *data: bytes) -> None:
+        """Send frames to all, as one message."""
+        for peer in self._link.broadcast(self._peers, *data):
+            self.dropped += len(data)
+            if time.monotonic() - self._peers[peer] > VIEWER_SILENT_S:
+                del self._peers[peer]
+
+    def forget_silent(self, now: float, seconds: float = VIEWER_SILENT_S) -> None:
+        """Those that have not said for so long that they are there."""
+        self._peers = {peer: at for peer, at in self._peers.items() if now - at <= seconds}

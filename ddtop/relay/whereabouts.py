@@ -1,0 +1,177 @@
+"""Whether a job spans hosts, which of its relays is the hub, and where the others may find that one.
+
+Told from what the launchers have put into the ranks' environments, nothing is asked of the network here. The hub is the relay
+of rank 0's host. Where nobody says where it listens, it takes the first free of eight ports that follow from the job's name, on
+the host that the ranks themselves meet at; the others ask all eight.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from ddtop.wire.records import Hello
+from ddtop.wire.rendezvous import store_address
+
+PORTS = 8
+PORT_FIRST, PORT_SPAN = 20480, 8192
+"""Below what Linux gives to outgoing connections (32768 on), Kubernetes to services (30000 on), and torch's own 29400 and 29500."""
+GRACE_S = 3.0
+"""Ranks that somebody starts one by one from shells say nothing of hosts: where not all have come to this one after so long,
+there are others."""
+HOSTS_MAX = 6
+NAME_MAX = 255
+_LOOPBACK = re.compile(r"^(localhost(\.localdomain)?|127\.[0-9.]+|::1|\[::1\])$")
+_HUB = re.compile(r"^(?:\[([0-9A-Fa-f:.%\w]+)\]|([^:\s\[\]]+)):([0-9]{1,5})$")
+_HOST_IN_URI = re.compile(r"tcp[46]?://\[?([^,;\]]+?)\]?(?::[0-9,]+)?(?:[,;]|$)")
+_LOCAL_SIZES = (
+    "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE",
+    "JSM_NAMESPACE_LOCAL_SIZE",
+)  # fmt: skip
+"""torchrun and who imitates it, Open MPI, Hydra (MPICH, Intel MPI), Cray's PALS, LSF's jsrun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whereabouts:
+    """What the ranks of one host know of the others.
+
+    `spans`: there are other hosts; None: not known yet. `is_hub`: rank 0 is here. `world_size`, `master` (HOST:PORT where the ranks meet)
+    are None and empty where nobody says. `wanted`: host and port of DDTOP_HUB. `hosts`: where the hub may be, likeliest first.
+    `ports`: where it may listen. `complaint`: what is wrong with DDTOP_HUB.
+    """
+
+    spans: bool | None = None
+    is_hub: bool = False
+    world_size: int | None = None
+    master: str = ""
+    wanted: tuple[str, int] | None = None
+    hosts: tuple[str, ...] = ()
+    ports: tuple[int, ...] = ()
+    complaint: str | None = None
+
+    @property
+    def public_host(self) -> str | None:
+        """The name under which other hosts reach the hub's; None where the ranks do not know one."""
+        named = self.wanted[0] if self.wanted is not None else next(iter(self.hosts), None)
+        return None if named is None or is_loopback(named) else named
+
+
+def whereabouts(
+    job: str, hellos: Iterable[Hello], environment: Mapping[str, str], here: Collection[str], waited_s: float
+) -> Whereabouts:
+    """What follows from the ranks of this host.
+
+    `environment`: the relay's own, which holds what a Hello leaves out. `here`: names and addresses of this host. `waited_s`: since the first rank
+    was seen.
+    """
+    found = sorted(hellos, key=lambda hello: (-hello.attempt, hello.rank if hello.rank is not None else 1 << 30))
+    if not found:
+        return Whereabouts()
+    first = found[0]
+    merged = {**environment, **first.environment}
+    world = max((hello.world_size for hello in found if hello.world_size), default=None)
+    wanted, complaint = hub_wanted(merged.get("DDTOP_HUB", ""))
+    place = store_address(first.init_method, merged)
+    pod = merged.get("HOSTNAME", "")
+    if place and is_loopback(place[0]) and "KUBERNETES_SERVICE_HOST" in merged and pod.endswith("-master-0"):
+        # Kubeflow's older operator tells the first pod `localhost`, and the others that pod's name.
+        place = (pod, place[1])
+    is_hub = any(hello.rank == 0 for hello in found)
+    ranks = len({hello.rank for hello in found if hello.rank is not None and hello.attempt == first.attempt})
+    return Whereabouts(
+        spans=True if wanted else _spans(first, merged, ranks, is_hub, here, waited_s, place and place[0]),
+        is_hub=is_hub,
+        world_size=world,
+        master=f"{place[0]}:{place[1]}" if place else "",
+        wanted=wanted,
+        hosts=_hosts(merged, place[0] if place else None),
+        ports=derived_ports(job, place[1] if place else 0),
+        complaint=complaint,
+    )
+
+
+def _spans(
+    hello: Hello,
+    environment: Mapping[str, str],
+    ranks: int,
+    is_hub: bool,
+    here: Collection[str],
+    waited_s: float,
+    master: str | None,
+) -> bool | None:
+    world = hello.world_size
+    if not world:
+        return None
+    local = next((size for name in _LOCAL_SIZES if (size := _number(environment.get(name, ""))) is not None), None)
+    if local is not None:
+        return local < world
+    if ranks >= world:
+        return False
+    nodes = _number(environment.get("SLURM_STEP_NUM_NODES") or environment.get("SLURM_NNODES") or "")
+    if nodes is not None and environment.get("SLURM_PROCID") == str(hello.rank):
+        return nodes > 1
+    if master is None or is_loopback(master):
+        return None if master is None else False
+    # Rank 0 is where the others come to: only their absence says that they are elsewhere.
+    elsewhere = not is_hub and not is_here(master, here)
+    return True if elsewhere or waited_s >= GRACE_S else None
+
+
+def is_here(name: str, here: Collection[str]) -> bool:
+    """Whether this name or address is this host's own."""
+    return is_loopback(name) or name in here or (not _numeric(name) and name.split(".", maxsplit=1)[0] in here)
+
+
+def is_loopback(name: str) -> bool:
+    """A name that means something else on each host."""
+    return _LOOPBACK.match(name) is not None
+
+
+def hub_wanted(text: str) -> tuple[tuple[str, int] | None, str | None]:
+    """($DDTOP_HUB as host and port, what is wrong with it); nothing of both where it is not set."""
+    if not text:
+        return None, None
+    match = _HUB.match(text.strip())
+    if match is None or not 0 < int(match[3]) < 65536 or len(text) > NAME_MAX:
+        return None, f"DDTOP_HUB={text[:60]!r} is not HOST:PORT: the hub is looked for without it"
+    return (match[1] or match[2], int(match[3])), None
+
+
+def derived_ports(job: str, taken: int = 0) -> tuple[int, ...]:
+    """The ports that the hub of this job may take, in the order in which it tries them; never the one where the ranks meet."""
+    found: dict[int, None] = {}
+    for turn in range(4):
+        digest = hashlib.sha256(f"ddtop/1/hub/{job}/{turn}".encode()).digest()
+        for at in range(0, len(digest), 2):
+            found[PORT_FIRST + int.from_bytes(digest[at : at + 2], "big") % PORT_SPAN] = None
+    return tuple(port for port in list(found)[:PORTS] if port != taken)
+
+
+def _hosts(environment: Mapping[str, str], master: str | None) -> tuple[str, ...]:
+    """Where rank 0 may be. Where its launcher was started is only a hint: it often runs on the first host."""
+    found = [
+        master,
+        _first_of_list(environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_NODELIST") or ""),
+        (environment.get("LSB_HOSTS") or environment.get("LSB_MCPU_HOSTS") or "").partition(" ")[0],
+        environment.get("PMI_PORT", "").rpartition(":")[0],
+        *_HOST_IN_URI.findall(environment.get("OMPI_MCA_orte_hnp_uri", "")),
+        environment.get("SLURM_LAUNCH_NODE_IPADDR"),
+    ]
+    names = dict.fromkeys(name for name in found if name and len(name) <= NAME_MAX and name.isprintable())
+    return tuple(names)[:HOSTS_MAX]
+
+
+def _first_of_list(nodes: str) -> str:
+    """`node[003-010,12],other` as node003."""
+    match = re.match(r"^([\w.-]+)(?:\[([0-9]+)[^\]]*\]([\w.-]*))?(?:,|$)", nodes)
+    return f"{match[1]}{match[2] or ''}{match[3] or ''}" if match else ""
+
+
+def _numeric(name: str) -> bool:
+    return ":" in name or name.replace(".", "").isdigit()
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 8 else None

@@ -1,0 +1,111 @@
+"""The doors of a relay: shut while too many strangers stand in them, and the port stays ours meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+
+import pytest
+import zmq
+
+from ddtop.link import doors
+from ddtop.link.doors import Doors
+
+DEADLINE_S = 10.0
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Doors of a ROUTER, with an eighth of a second for a handshake."""
+    monkeypatch.setattr(doors, "HANDSHAKE_S", 0.125)
+    context = zmq.Context()
+    router = context.socket(zmq.ROUTER)
+    found = Doors(router)
+    yield found
+    found.close()
+    context.destroy(linger=0)
+
+
+def until(made, holds):
+    """Look until it holds."""
+    end = time.monotonic() + DEADLINE_S
+    while time.monotonic() < end:
+        made.look()
+        if holds():
+            return True
+        made.monitor.poll(20)
+    return False
+
+
+def connecting(port):
+    """Somebody who asks to connect, and waits for nothing."""
+    found = socket.socket()
+    found.setblocking(False)
+    found.connect_ex(("127.0.0.1", port))
+    return found
+
+
+def test_a_door_is_shut_while_too_many_strangers_stand_in_it(made):
+    """Who asks meanwhile is not answered; TCP asks again by itself."""
+    port = made.open("127.0.0.1", 0, strangers_max=4, bytes_max=1000)
+    held = [connecting(port) for _ in range(4)]
+    try:
+        assert until(made, lambda: not made.is_open(port))
+        held.append(connecting(port))
+        assert until(made, lambda: made.refused == 4)
+        assert until(made, lambda: made.is_open(port))
+        assert until(made, lambda: made.refused == 5)
+    finally:
+        for one in held:
+            one.close()
+
+
+def test_who_has_been_let_in_stays_while_the_door_is_shut(made):
+    port = made.open("127.0.0.1", 0, strangers_max=4, bytes_max=1000)
+    router, friend = made._router, made._router.context.socket(zmq.DEALER)
+    friend.connect(f"tcp://127.0.0.1:{port}")
+    friend.send(b"before")
+    assert until(made, lambda: router.poll(0))
+    router.recv_multipart()
+    held = [connecting(port) for _ in range(4)]
+    try:
+        assert until(made, lambda: not made.is_open(port))
+        friend.send(b"while it is shut")
+        assert until(made, lambda: router.poll(0))
+        peer, said = router.recv_multipart()
+        router.send_multipart((peer, b"welcome"))
+        answer = friend.recv() if friend.poll(DEADLINE_S * 1000) else None
+    finally:
+        friend.close(0)
+        for one in held:
+            one.close()
+
+    assert (said, answer) == (b"while it is shut", b"welcome")
+
+
+def test_nobody_else_gets_the_port_while_the_door_is_shut(made):
+    """Else another user of the host could put a relay of his own in its place."""
+    port = made.open("127.0.0.1", 0, strangers_max=1, bytes_max=1000)
+    with connecting(port):
+        assert until(made, lambda: not made.is_open(port))
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+
+
+def test_a_crowd_at_one_door_does_not_shut_the_other(made):
+    """Viewers on the hub's own host come in while its public port is attacked."""
+    public = made.open("127.0.0.1", 0, strangers_max=2, bytes_max=1000)
+    own = made.open("127.0.0.1", 0, strangers_max=2, bytes_max=1000)
+    with contextlib.ExitStack() as held:
+        for _ in range(8):
+            held.enter_context(connecting(public))
+        assert until(made, lambda: not made.is_open(public))
+        assert made.is_open(own)
+
+
+def test_a_port_that_is_taken_is_an_os_error(made):
+    port = made.open("127.0.0.1", 0, strangers_max=2, bytes_max=1000)
+
+    with pytest.raises(OSError, match="in use"):
+        made.open("127.0.0.1", port, strangers_max=2, bytes_max=1000)
