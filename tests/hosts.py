@@ -45,6 +45,9 @@ Host there far
   StrictHostKeyChecking accept-new
 """
 
+_ENDS_WITH_US = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
+"""PR_SET_PDEATHSIG: a test run that is killed closes nothing."""
+
 
 class There:
     """That host. `environment`: for a ddtop on this one, which finds its own state folder empty."""
@@ -125,7 +128,8 @@ class Sshd(There):
     def up(self) -> None:
         assert SSHD is not None
         with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen([SSHD, "-D", "-e", "-f", self.folder / "sshd_config"], stderr=log)
+            command = [sys.executable, "-c", _ENDS_WITH_US, SSHD, "-D", "-e", "-f", self.folder / "sshd_config"]
+            self._process = subprocess.Popen(command, stderr=log)
         end = time.monotonic() + DEADLINE_S
         while time.monotonic() < end and self._process.poll() is None:
             with socket.socket() as probe:

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import ddtop
-from ddtop.cli.jobs import USAGE, CommandError
+from ddtop.cli.jobs import USAGE, CommandError, shown
+
+if TYPE_CHECKING:
+    from ddtop.ui.present.glyphs import Glyphs
 
 JOB = click.argument("job", required=False)
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Machine-readable output, stable and versioned.")
 WAIT = click.option("--wait", is_flag=True, help="Wait for a job that has not shown up yet.")
+SSH = click.option(
+    "--ssh", "host", metavar="HOST", help="On that host, through ssh; nothing but ddtop is needed there."
+)
+REMOTE = click.option(
+    "--remote", metavar="CMD", envvar="DDTOP_REMOTE", help="How ddtop is called there, if it is not found."
+)
+HUB = click.option("--hub", metavar="HOST:PORT", help="The relay that listens there, with your key.")
 READONLY = click.option("--readonly", is_flag=True, help="No key may act on the job.")
 WAIT_S = 3600.0
 
@@ -54,11 +65,9 @@ def cli(context: click.Context, ranks: str | None, scenario: str | None, seed: i
 @WAIT
 @READONLY
 @click.option("--pid", "pids", help="Processes that were started without DDTOP, from outside: 4711,4712")
-@click.option(
-    "--ssh", "host", metavar="HOST", help="A job on that host, through ssh; nothing but ddtop is needed there."
-)
-@click.option("--remote", metavar="CMD", envvar="DDTOP_REMOTE", help="How ddtop is called there, if it is not found.")
-@click.option("--hub", metavar="HOST:PORT", help="The relay that listens there, with your key.")
+@SSH
+@REMOTE
+@HUB
 def attach(
     job: str | None,
     wait: bool,
@@ -114,11 +123,15 @@ def replay(what: str) -> None:
 @JOB
 @WAIT
 @AS_JSON
-def status(job: str | None, wait: bool, as_json: bool) -> None:
+@SSH
+@REMOTE
+@HUB
+def status(job: str | None, wait: bool, as_json: bool, host: str | None, remote: str | None, hub: str | None) -> None:
     """One snapshot as a table."""
     from ddtop.cli import looking
 
-    looking.status(job, WAIT_S if wait else 0.0, as_json)
+    _there(host, remote, hub, job, "status", *_flags(wait=wait, json=as_json))
+    looking.status(job, WAIT_S if wait else 0.0, as_json, hub)
 
 
 @cli.command()
@@ -126,11 +139,23 @@ def status(job: str | None, wait: bool, as_json: bool) -> None:
 @WAIT
 @AS_JSON
 @click.option("--for", "seconds", type=click.FloatRange(0, 3600), default=2.0, show_default=True, help="Look so long.")
-def diagnose(job: str | None, wait: bool, as_json: bool, seconds: float) -> None:
+@SSH
+@REMOTE
+@HUB
+def diagnose(
+    job: str | None,
+    wait: bool,
+    as_json: bool,
+    seconds: float,
+    host: str | None,
+    remote: str | None,
+    hub: str | None,
+) -> None:
     """The findings. Exit code 0: nothing critical, 1: critical, 3: no contact."""
     from ddtop.cli import looking
 
-    sys.exit(looking.diagnose(job, WAIT_S if wait else 0.0, as_json, seconds))
+    _there(host, remote, hub, job, "diagnose", f"--for={seconds}", *_flags(wait=wait, json=as_json))
+    sys.exit(looking.diagnose(job, WAIT_S if wait else 0.0, as_json, seconds, hub))
 
 
 @cli.command()
@@ -143,6 +168,9 @@ def diagnose(job: str | None, wait: bool, as_json: bool, seconds: float) -> None
 @click.option("--threads", is_flag=True, help="All frames of the other threads too.")
 @click.option("--last", is_flag=True, help="The stacks that were taken last; nobody is asked.")
 @click.option("--pid", "pids", help="Processes that were started without DDTOP, through py-spy: 4711,4712")
+@SSH
+@REMOTE
+@HUB
 def stacks(
     job: str | None,
     wait: bool,
@@ -153,8 +181,13 @@ def stacks(
     threads: bool,
     last: bool,
     pids: str | None,
+    host: str | None,
+    remote: str | None,
+    hub: str | None,
 ) -> None:
     """The stacks of all ranks, those alike together. Exit code 1: a rank did not answer, 3: no contact."""
+    if (pids, host, hub).count(None) < 2:
+        raise CommandError("ddtop: --pid, --ssh and --hub are three ways: give one of them", USAGE)
     if pids is not None:
         if job is not None or ranks is not None:
             raise CommandError("ddtop: --pid stands alone: it asks processes, not a job's ranks", USAGE)
@@ -164,8 +197,10 @@ def stacks(
     from ddtop.cli.stacks import Wanted
     from ddtop.cli.stacks import stacks as ask
 
+    flags = _flags(wait=wait, json=as_json, native=native, tree=tree, threads=threads, last=last)
+    _there(host, remote, hub, job, "stacks", *([f"--rank={ranks}"] if ranks is not None else []), *flags)
     wanted = Wanted((), native, as_json, tree, threads, last)
-    sys.exit(ask(job, WAIT_S if wait else 0.0, ranks, wanted))
+    sys.exit(ask(job, WAIT_S if wait else 0.0, ranks, wanted, hub))
 
 
 @cli.command()
@@ -193,17 +228,18 @@ def send_signal(job: str, ranks: str, signal: str, yes: bool) -> None:
 
 @cli.command()
 @AS_JSON
-def jobs(as_json: bool) -> None:
+@click.option("--all", "parts", is_flag=True, help="A line for each host of a job that has several.")
+def jobs(as_json: bool, parts: bool) -> None:
     """Live and ended jobs of this user."""
     from ddtop import registry
     from ddtop.cli.jobs import as_json as jobs_json
     from ddtop.cli.jobs import table
 
     if as_json:
-        click.echo(json.dumps(jobs_json()))
+        click.echo(json.dumps(jobs_json(parts)))
         return
     entries = registry.read_entries()
-    click.echo("\n".join(table(entries)) if entries else "no jobs; start one with: DDTOP=1 torchrun ...")
+    click.echo("\n".join(table(entries, parts)) if entries else "no jobs; start one with: DDTOP=1 torchrun ...")
 
 
 @cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -283,9 +319,32 @@ def doctor() -> None:
     sys.exit(examine())
 
 
+def _flags(**given: bool) -> list[str]:
+    return [f"--{name}" for name, on in given.items() if on]
+
+
+def _there(host: str | None, remote: str | None, hub: str | None, job: str | None, *words: str) -> None:
+    """End with what the same command says on that host, where one is named."""
+    if host is not None and hub is not None:
+        raise CommandError("ddtop: --ssh and --hub are two ways: give one of them", USAGE)
+    if hub is not None and job is not None:
+        raise CommandError("ddtop: --hub stands alone: the relay there says which job it is", USAGE)
+    if host is not None:
+        from ddtop.cli.reaching import over_ssh
+
+        sys.exit(over_ssh(host, remote, [*words, *(["--", job] if job is not None else [])]))
+
+
 def width() -> int:
     """Columns of the output; 120 where it is no terminal."""
     return shutil.get_terminal_size((120, 24)).columns
+
+
+def glyphs() -> Glyphs:
+    """The characters that the output can hold."""
+    from ddtop.ui.present.glyphs import glyphs_for
+
+    return glyphs_for(sys.stdout.encoding)
 
 
 def main() -> None:
@@ -294,6 +353,10 @@ def main() -> None:
 
     # The views are watched by nobody: without this a `ddtop` typed in a DDTOP=1 shell would look at itself.
     os.environ.pop("DDTOP", None)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A name that this encoding does not have is no reason to say nothing.
+            stream.reconfigure(errors="replace")
     try:
         result: Any = cli.main(standalone_mode=False)
         sys.exit(result if isinstance(result, int) else 0)
@@ -303,10 +366,10 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
     except CommandError as error:
-        click.echo(str(error), err=True)
+        click.echo(shown(str(error)), err=True)
         sys.exit(error.code)
     except RegistryError as error:
-        click.echo(f"ddtop: {error}", err=True)
+        click.echo(shown(f"ddtop: {error}"), err=True)
         sys.exit(3)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

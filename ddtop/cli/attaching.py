@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import sys
-import tempfile
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ddtop import registry
+from ddtop.cli import reaching
 from ddtop.cli.jobs import HEALTH_LOOK_S, UNREACHABLE, USAGE, CommandError, unknown
 from ddtop.cli.looking import STATUS_S, plain_terminal
-from ddtop.ui.ways import NoContactError, PortWay, Way, job_at
+from ddtop.ui.ways import NoContactError, PortWay, Way
 
 if TYPE_CHECKING:
     from ddtop.link.pipe import Pipe
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
     from ddtop.ui.present.jobs import Health
     from ddtop.ui.remote import Found, Host
 
-_HUB = re.compile(r"(?P<host>[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
 ASK_AGAIN_S = 1.0
 LOOK_S = 0.5
 
@@ -38,7 +35,7 @@ def over_ssh(host_name: str, ddtop: str | None, name: str | None, wait_s: float,
     from ddtop.link.pipe import PipeError
     from ddtop.ui.remote import Host
 
-    host = Host(_host(host_name), ddtop)
+    host = Host(host_called(host_name), ddtop)
     try:
         there = _There(host, host.start(asks=True, on_words=_echo))
     except NoContactError as error:
@@ -105,7 +102,7 @@ def _pick(there: _There) -> Found | None:
     from ddtop.ui import picker
     from ddtop.ui.setup import kept
 
-    app = picker.PickerApp(picker.Found(there.read, there.ask), theme=kept().setup.theme)
+    app = picker.PickerApp(picker.Found(there.read, there.ask), kept=kept())
     app.run()
     # Who was being asked when the list was left may still answer.
     with there.one_at_a_time:
@@ -121,12 +118,17 @@ def _show_job(there: _There, found: Found, readonly: bool, from_list: bool = Fal
         return _show_left(there, found, from_list)
     way = SshWay(there.host, found.entry, there.pipe)
     try:
-        return _show(way, readonly, from_list)
+        return show(way, readonly, from_list)
     finally:
         there.pipe = way.pipe
 
 
-def _host(name: str) -> str:
+def host_called(name: str) -> str:
+    """The name, if ssh will take it for one.
+
+    Raises:
+        CommandError: 2, it will not.
+    """
     # ssh would take it for an option, and an option can run a command.
     if not name.strip() or name.startswith("-") or not name.isprintable():
         raise CommandError(f"ddtop: --ssh {name!r} is not the name of a host", USAGE)
@@ -159,11 +161,12 @@ async def _choose(pipe: Pipe, host: str, name: str | None, wait_s: float) -> Fou
 def _show_left(there: _There, found: Found, from_list: bool) -> bool:
     """A job that is over: its journal, copied for as long as it is looked at."""
     from ddtop.cli import replaying
+    from ddtop.ui import copies
     from ddtop.ui.remote import fetch
 
-    with tempfile.TemporaryDirectory(prefix="ddtop-") as folder:
+    with copies.folder() as folder:
         try:
-            path = asyncio.run(fetch(there.pipe, found.entry, Path(folder), last=False, progress=_progress))
+            path = asyncio.run(fetch(there.pipe, found.entry, folder, last=False, progress=_progress))
         except OSError as error:
             if isinstance(error, ConnectionError):
                 raise
@@ -181,26 +184,19 @@ def _progress(ratio: float) -> None:
         click.echo(f"\rcopying its journal, {ratio:.0%} ", nl=ratio >= 1, err=True)
 
 
-def to_hub(where: str, readonly: bool) -> None:
-    """The dashboard on whatever job's relay listens there, with the user's key.
+def to_hub(where: str, readonly: bool, said: str = "--hub") -> None:
+    """The dashboard on whatever job's relay listens there, with the user's key. `said`: who named the place.
 
     Raises:
         CommandError: 2, no HOST:PORT; 3, no answer.
     """
-    from ddtop.ui.feed import UnreachableError
-
-    found = _HUB.fullmatch(where)
-    if found is None or not 0 < int(found["port"]) < 65536:
-        raise CommandError(f"ddtop: --hub takes HOST:PORT, not {where!r}", USAGE)
-    address, port = found["host"], int(found["port"])
-    try:
-        job = job_at(address, port)
-    except UnreachableError as error:
-        raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
-    _show(PortWay(job, address, port), readonly)
+    entry = reaching.asked_at(where, said)
+    show(PortWay(entry.job, entry.address, entry.port), readonly)
 
 
-def _show(way: Way, readonly: bool, from_list: bool = False) -> bool:
+def show(way: Way, readonly: bool, from_list: bool = False) -> bool:
+    """The dashboard on the job at the end of this way, the status table where there is no terminal; True where the list of jobs is
+    wanted after it."""
     from ddtop.ui.app import DdtopApp
     from ddtop.ui.live import LiveSource
     from ddtop.ui.setup import kept
@@ -222,7 +218,7 @@ async def _print(source: LiveSource) -> None:
     Raises:
         CommandError: 3, nothing was heard.
     """
-    from ddtop.cli import width
+    from ddtop.cli import glyphs, width
     from ddtop.ui.feed import JOIN_S
     from ddtop.ui.present.plain import status_text
 
@@ -242,4 +238,4 @@ async def _print(source: LiveSource) -> None:
         await asyncio.gather(feeding, return_exceptions=True)
     if look.snapshot is None:
         raise CommandError(f"ddtop: {look.contact or 'the relay does not answer'}", UNREACHABLE)
-    click.echo(status_text(look.snapshot, look.verdict, width()), nl=False)
+    click.echo(status_text(look.snapshot, look.verdict, width(), glyphs()), nl=False)

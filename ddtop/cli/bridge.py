@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 import ddtop
-from ddtop import journal, registry
+from ddtop import journal, private, registry
 from ddtop.cli.jobs import USAGE, CommandError
 from ddtop.link.viewer_side import AsyncViewerLink
 from ddtop.wire import bridge
@@ -111,7 +111,7 @@ class _Bridge:
             await self._say(bridge.Gone())
             return
         controller = message.controller and not self._readonly
-        self._link = AsyncViewerLink(entry.address, entry.port, registry.secret(), controller)
+        self._link = AsyncViewerLink(*entry.endpoint(), registry.secret(), controller)
         await self._say(bridge.Opened())
         self._copying = asyncio.create_task(self._copy(self._link))
 
@@ -123,7 +123,7 @@ class _Bridge:
     async def _send_files(self, message: AskFiles) -> None:
         entry = _entry(message.job, message.run)
         for kind, path, size in _files(entry, message.last) if entry is not None else ():
-            with contextlib.suppress(OSError), path.open("rb") as file:
+            with contextlib.suppress(OSError), os.fdopen(private.opened(path), "rb") as file:
                 left = size
                 while left > 0 and (data := file.read(min(left, bridge.PART_BYTES))):
                     left -= len(data)
@@ -178,6 +178,7 @@ def _files(entry: registry.JobEntry, last: bool) -> Iterator[tuple[str, Path, in
 
 def _size(path: Path) -> int | None:
     try:
-        return path.stat().st_size
+        found = path.lstat()
     except OSError:
         return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None

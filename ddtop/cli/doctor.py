@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import hashlib
 import os
 import socket
 import subprocess
@@ -17,7 +18,7 @@ import click
 import ddtop
 from ddtop import registry
 from ddtop.agent import catching
-from ddtop.cli import interpreter
+from ddtop.cli import across, interpreter
 
 GOOD, BAD, NOTE = "ok", "bad", "note"
 Line = tuple[str, str, str]
@@ -26,7 +27,7 @@ Line = tuple[str, str, str]
 def examine() -> int:
     """Print every check; 1 if one that matters fails."""
     checks: list[Callable[[], Line]] = [
-        _python, _hook, _torch, _mpi, _state, _runtime, _key, _page, _loopback, _processes, _dump_signal,
+        _python, _hook, _torch, _mpi, _state, _runtime, _key, _page, _loopback, *across.CHECKS, _processes, _dump_signal,
         _ptrace, _py_spy, _journal, _gpu, _relays,
     ]  # fmt: skip
     checks += [_exceptions] if catching.asked_for() else []
@@ -99,11 +100,15 @@ def _runtime() -> Line:
 
 
 def _key() -> Line:
+    from ddtop.link.keys import SERVER, derive
+
     try:
-        registry.secret()
+        public = derive(registry.secret(), SERVER).public
     except registry.RegistryError as error:
         return BAD, "key", str(error)
-    return GOOD, "key", "DDTOP_KEY" if os.environ.get("DDTOP_KEY") else "in the state folder, private"
+    place = "DDTOP_KEY" if os.environ.get("DDTOP_KEY") else "in the state folder, private"
+    # Of the public half, which a relay shows to everybody.
+    return GOOD, "key", f"{place}; {hashlib.sha256(public).hexdigest()[:8]} here: the same on all hosts of a job"
 
 
 def _page() -> Line:

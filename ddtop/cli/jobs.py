@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from ddtop import registry
+from ddtop.wire.hosts import ALONE
+
+if TYPE_CHECKING:
+    from ddtop.ui.present.jobs import Listed
 
 UNREACHABLE, USAGE = 3, 2
+HUB = "DDTOP_HUB"
 LISTED = 10
 HEALTH_LOOK_S = 0.6
 """Two snapshots half a second apart: what stands, stands."""
@@ -23,8 +31,23 @@ class CommandError(Exception):
         self.code = code
 
 
-def find(name: str | None, wait_s: float = 0.0) -> registry.JobEntry:
-    """The job's entry; waits up to `wait_s` for it to show up.
+def find(name: str | None, wait_s: float = 0.0, *, asked_by: str, hub: str | None = None) -> registry.JobEntry:
+    """The job's entry, as it can be asked from here; waits up to `wait_s` for it to show up.
+
+    `asked_by`: the command; `hub`: --hub. Where no job is named and none is known here, $DDTOP_HUB is asked.
+
+    Raises:
+        CommandError: no such job, or none that can be asked from here (3), several (2).
+    """
+    from ddtop.cli import reaching
+
+    if hub is not None:
+        return reaching.asked_at(hub)
+    return reaching.from_here(known(name, wait_s), asked_by)
+
+
+def known(name: str | None, wait_s: float = 0.0) -> registry.JobEntry:
+    """The job's entry as its file has it, or as $DDTOP_HUB says where there is none.
 
     Raises:
         CommandError: no such job (3), several (2).
@@ -37,6 +60,10 @@ def find(name: str | None, wait_s: float = 0.0) -> registry.JobEntry:
             raise CommandError(str(error), UNREACHABLE) from None
         except registry.UnknownJobError as error:
             if error.ambiguous or time.monotonic() >= until:
+                if name is None and not error.ambiguous and (hub := os.environ.get(HUB)):
+                    from ddtop.cli import reaching
+
+                    return reaching.asked_at(hub, HUB)
                 raise unknown(name, error) from None
         time.sleep(0.25)
 
@@ -61,36 +88,57 @@ def unknown(name: str | None, error: registry.UnknownJobError, there: str = "") 
     return CommandError("\n".join(lines), USAGE if error.ambiguous else UNREACHABLE)
 
 
-def table(entries: list[registry.JobEntry]) -> list[str]:
-    """One line a job: name, live or how it ended, ranks, host, script, age."""
+def table(entries: list[registry.JobEntry], parts: bool = False) -> list[str]:
+    """One line a job: name, live or how it ended, ranks, host or how many, script, age. `parts`: a line for each host of a job."""
+    from ddtop.ui.present.jobs import hosts_text
+    from ddtop.ui.present.text import cell_width, clean, fit
+
     now = time.time_ns()
     rows = [("JOB", "STATE", "RANKS", "HOST", "SCRIPT", "STARTED")]
-    for entry in entries:
-        live = entry.live(now)
-        state = "live" if live else entry.ended_reason or ("ended" if entry.ended_unix_ns else "lost")
-        ranks = f"{entry.reporting}/{entry.world_size}" if live else str(entry.world_size)
-        rows.append((entry.job[:NAME_SHOWN], state, ranks, entry.host, entry.script, _ago(now - entry.started_unix_ns)))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    for one in _listed(entries, parts, now):
+        entry = one.entry
+        state = "live" if one.live else entry.ended_reason or ("ended" if entry.ended_unix_ns else "lost")
+        ranks = f"{one.reporting}/{entry.world_size}" if one.live else str(entry.world_size)
+        where = f"{entry.host} ({entry.role})" if parts and entry.role != ALONE else hosts_text(one)
+        rows.append((entry.job[:NAME_SHOWN], state, ranks, where, entry.script, _ago(now - entry.started_unix_ns)))
+    cleaned = [tuple(clean(cell) for cell in row) for row in rows]
+    widths = [max(cell_width(row[column]) for row in cleaned) for column in range(len(rows[0]))]
+    return ["  ".join(fit(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cleaned]
 
 
-def as_json() -> dict[str, object]:
-    """`ddtop.jobs/1`."""
+def shown(text: str) -> str:
+    """A text of several lines as it may go to a terminal: names and reasons in it come from elsewhere."""
+    from ddtop.ui.present.text import clean
+
+    return "\n".join(clean(line) for line in text.split("\n"))
+
+
+def _listed(entries: Iterable[registry.JobEntry], parts: bool, now_unix_ns: int) -> list[Listed]:
+    from ddtop.ui.present.jobs import Listed, listed
+
+    if not parts:
+        return listed(entries, now_unix_ns)
+    return [Listed(one, one.live(now_unix_ns), one.reporting, (one.host,)) for one in entries]
+
+
+def as_json(parts: bool = False) -> dict[str, object]:
+    """`ddtop.jobs/1`, one object a job; `parts`: one a host."""
     now = time.time_ns()
     return {
         "schema": "ddtop.jobs/1",
         "jobs": [
             {
-                "job": entry.job,
-                "live": entry.live(now),
-                "world_size": entry.world_size,
-                "reporting": entry.reporting if entry.live(now) else 0,
-                "hosts": [entry.host],
-                "script": entry.script,
-                "health": health(entry, now),
-                "started_unix_ns": entry.started_unix_ns,
+                "job": one.entry.job,
+                "live": one.live,
+                "world_size": one.entry.world_size,
+                "reporting": one.reporting if one.live else 0,
+                "hosts": list(one.hosts),
+                "script": one.entry.script,
+                "health": health(one.entry, now),
+                "started_unix_ns": one.entry.started_unix_ns,
+                "role": one.entry.role,
             }
-            for entry in registry.read_entries()
+            for one in _listed(registry.read_entries(), parts, now)
         ],
     }
 

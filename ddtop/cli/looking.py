@@ -10,7 +10,7 @@ import time
 import click
 
 from ddtop import registry
-from ddtop.cli.jobs import UNREACHABLE, CommandError, find
+from ddtop.cli.jobs import UNREACHABLE, CommandError, find, known, shown
 from ddtop.diagnosis.finding import Verdict
 from ddtop.model.facts import Snapshot
 
@@ -18,27 +18,29 @@ STATUS_S = 1.2
 """Two snapshots half a second apart, so that what stands is shown, and a first CPU figure."""
 
 
-def status(name: str | None, wait_s: float, as_json: bool) -> None:
+def status(name: str | None, wait_s: float, as_json: bool, hub: str | None = None) -> None:
     """Print one snapshot."""
-    from ddtop.cli import width
+    from ddtop.cli import glyphs, width
     from ddtop.ui.present import as_json as shapes
     from ddtop.ui.present.plain import status_text
 
-    snapshot, verdict = look(find(name, wait_s), STATUS_S)
-    click.echo(json.dumps(shapes.status_json(snapshot)) if as_json else status_text(snapshot, verdict, width()))
+    snapshot, verdict = look(find(name, wait_s, asked_by="status", hub=hub), STATUS_S)
+    click.echo(
+        json.dumps(shapes.status_json(snapshot)) if as_json else status_text(snapshot, verdict, width(), glyphs())
+    )
 
 
-def diagnose(name: str | None, wait_s: float, as_json: bool, seconds: float) -> int:
+def diagnose(name: str | None, wait_s: float, as_json: bool, seconds: float, hub: str | None = None) -> int:
     """Print the findings; 1 if one is critical."""
-    from ddtop.cli import width
+    from ddtop.cli import glyphs, width
     from ddtop.ui.present import as_json as shapes
     from ddtop.ui.present.plain import diagnose_text
 
-    snapshot, verdict = look(find(name, wait_s), seconds)
+    snapshot, verdict = look(find(name, wait_s, asked_by="diagnose", hub=hub), seconds)
     if as_json:
         click.echo(json.dumps(shapes.diagnose_json(snapshot, verdict)))
     else:
-        click.echo(diagnose_text(snapshot, verdict, width()))
+        click.echo(diagnose_text(snapshot, verdict, width(), glyphs()))
     return 1 if verdict.health == "critical" else 0
 
 
@@ -76,23 +78,36 @@ def attach(name: str | None, wait_s: float, readonly: bool) -> None:
         if picking.several_live():
             picking.attach_to_picked(readonly)
             return
-    entry = find(name, wait_s)
+    entry = known(name, wait_s)
     if why is not None:
         click.echo(f"ddtop: {why}, so here is the status table instead of the dashboard", err=True)
-        status(entry.job, 0.0, False)
+        status(name, 0.0, False)
         return
     show_any(entry, readonly)
 
 
 def show_any(entry: registry.JobEntry, readonly: bool, from_list: bool = False) -> bool:
-    """The dashboard on a live job, or on the journal of one that is over; True where the list of jobs is wanted after it."""
-    if entry.over(time.time_ns()):
+    """The dashboard on a live job, or on the journal of one that is over; True where the list of jobs is wanted after it.
+
+    On another host: straight at its hub's port, else by ssh.
+    """
+    from ddtop.cli import attaching, reaching
+    from ddtop.ui.ways import PortWay
+
+    found = reaching.route(entry)
+    if found.ssh is not None:
+        click.echo(shown(f"ddtop: {entry.job} is on {found.ssh}: {found.why}; going there by ssh"), err=True)
+        attaching.over_ssh(found.ssh, os.environ.get("DDTOP_REMOTE"), entry.job, 0.0, readonly)
+        return from_list
+    if found.port is not None:
+        return attaching.show(PortWay(entry.job, *found.port), readonly, from_list)
+    if found.entry.over(time.time_ns()):
         from ddtop.cli import replaying
 
-        found = replaying.journal_of(entry)
-        if found is not None:
-            return replaying.show(found, from_list)
-    return show(entry, readonly, from_list)
+        left = replaying.journal_of(found.entry)
+        if left is not None:
+            return replaying.show(left, from_list)
+    return show(found.entry, readonly, from_list)
 
 
 def show(entry: registry.JobEntry, readonly: bool, from_list: bool = False) -> bool:

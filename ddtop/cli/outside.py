@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -20,15 +19,14 @@ from ddtop.ui.source import Look
 from ddtop.wire.records import Stacks
 
 if TYPE_CHECKING:
-    from ddtop.model.merge import Merged
-    from ddtop.ui.present.stacks import Shape
+    pass
 
 AT_ONCE = max(2, min(8, os.cpu_count() or 2))
 """py-spy is a process that computes: more of them at once than cores would only wait for each other."""
 NATIVE_DEADLINE_S = 60.0
 """A CUDA build has gigabytes of symbols to be read for frames of C code."""
 POLL_S = 0.005
-STATUS_S, LOOK_S, SOURCE_S = 2.5, 0.5, 1.0
+STATUS_S, LOOK_S = 2.5, 0.5
 """Long enough for a place of each of a few processes, and for what stands to stand."""
 REQUEST = "outside"
 
@@ -39,6 +37,7 @@ def stacks_of(pids: str, native: bool, as_json: bool, tree: bool, threads: bool 
     Raises:
         CommandError: 2, no process ids; 3, none of them is there and ours.
     """
+    from ddtop.cli.stacks import text_of
     from ddtop.model.merge import merge
     from ddtop.ui.present.stacks import Shape
     from ddtop.ui.present.stacks_json import stacks_json
@@ -58,7 +57,8 @@ def stacks_of(pids: str, native: bool, as_json: bool, tree: bool, threads: bool 
         return 1 if merged.unanswered else 0
     for note in found.notes:
         click.echo(f"note: {note}")
-    click.echo(_text(merged, look, Shape(tree=tree, threads=threads)), nl=False)
+    assert look.snapshot is not None
+    click.echo(text_of(merged, look.snapshot, look.verdict, Shape(tree=tree, threads=threads)), nl=False)
     for line in afterwards(answers):
         click.echo(line)
     return 1 if merged.unanswered else 0
@@ -70,7 +70,7 @@ def attach_to(pids: str, readonly: bool) -> int:
     Raises:
         CommandError: 2, no process ids; 3, none of them is there and ours.
     """
-    from ddtop.cli import width
+    from ddtop.cli import glyphs, width
     from ddtop.cli.looking import plain_terminal
     from ddtop.ui.app import DdtopApp
     from ddtop.ui.present.plain import status_text
@@ -87,7 +87,7 @@ def attach_to(pids: str, readonly: bool) -> int:
     click.echo(f"ddtop: {why}, so here is the status table instead of the dashboard", err=True)
     look = asyncio.run(_watch(source, STATUS_S))
     if look.snapshot is not None:
-        click.echo(status_text(look.snapshot, look.verdict, width()))
+        click.echo(status_text(look.snapshot, look.verdict, width(), glyphs()))
     return 0
 
 
@@ -102,22 +102,6 @@ async def _watch(source: OutsideSource, seconds: float) -> Look:
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     return look
-
-
-def _text(merged: Merged, look: Look, shape: Shape) -> str:
-    from ddtop.cli import width
-    from ddtop.ui.dumped import around
-    from ddtop.ui.excerpts import Excerpts
-    from ddtop.ui.present.glyphs import glyphs_for
-    from ddtop.ui.present.stacks import stacks_text
-
-    assert look.snapshot is not None
-    excerpts, glyphs = Excerpts(), glyphs_for(sys.stdout.encoding)
-    setting = around(look.snapshot, look.verdict, merged, excerpts.get)
-    # Once to learn which lines are wanted, once to show them.
-    stacks_text(merged, width(), glyphs, setting, shape)
-    excerpts.wait(SOURCE_S)
-    return stacks_text(merged, width(), glyphs, setting, shape)
 
 
 def unfound(found: Targets) -> list[Stacks]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from ddtop import registry
-from ddtop.agent.report import redacted_argv, redacted_environment
+from ddtop.agent.environment import redacted_argv, redacted_environment
 from ddtop.cli.targets import Target
 from ddtop.diagnosis.finding import Verdict
 from ddtop.diagnosis.judge import Judge

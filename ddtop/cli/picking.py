@@ -28,7 +28,7 @@ def attach_to_picked(readonly: bool) -> None:
 
     found = Found(registry.read_entries, ask)
     while True:
-        picker = PickerApp(found, theme=kept().setup.theme)
+        picker = PickerApp(found, kept=kept())
         picker.run()
         if picker.picked is None or not show_any(picker.picked, readonly, from_list=True):
             return

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from ddtop import journal, registry
-from ddtop.cli.jobs import UNREACHABLE, CommandError, find
+from ddtop.cli.jobs import UNREACHABLE, CommandError, known
 from ddtop.cli.looking import plain_terminal
 
 
@@ -36,7 +36,7 @@ def recorded(what: str) -> Recorded:
     path = Path(what)
     if os.sep in what or os.path.lexists(path) or path.suffix in (".journal", ".last"):
         return Recorded(path, registry.clean_job_name(path.name.partition(".")[0]), _entry_of(path))
-    entry = find(what)
+    entry = known(what)
     found = journal_of(entry)
     if found is None:
         path = registry.journal_path(entry.job, entry.run, entry.sender)
@@ -105,7 +105,7 @@ def show(found: Recorded, from_list: bool = False) -> bool:
 
 
 def _print_last(found: Recorded, why: str) -> None:
-    from ddtop.cli import width
+    from ddtop.cli import glyphs, width
     from ddtop.ui.present.plain import status_text
     from ddtop.ui.replay import at_end, read_recording
 
@@ -116,6 +116,6 @@ def _print_last(found: Recorded, why: str) -> None:
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
     click.echo(f"ddtop: {why}, so here is the last moment instead of the dashboard", err=True)
     snapshot, verdict, said = at_end(recording, growing)
-    click.echo(status_text(snapshot, verdict, width()), nl=False)
+    click.echo(status_text(snapshot, verdict, width(), glyphs()), nl=False)
     if said is not None:
         click.echo(f"note: {said}")

@@ -56,7 +56,7 @@ def report(name: str | None, wait_s: float, output: str | None) -> int:
     Raises:
         CommandError: 2, several such jobs; 3, no contact, or it cannot be written.
     """
-    entry = find(name, wait_s)
+    entry = find(name, wait_s, asked_by="report")
     now = time.time_ns()
     target = Path(output) if output is not None else Path(file_name(entry.job, now))
     if output is None and target.exists():

@@ -239,7 +239,7 @@ def _not_come(what: str, log: Path) -> CommandError:
 
 def _plain(entry: registry.JobEntry, expected: str | None, until: float) -> int:
     """Without a terminal: watch until the fault stands (a healthy one: for a while), print, and say how it ended."""
-    from ddtop.cli import looking, width
+    from ddtop.cli import glyphs, looking, width
     from ddtop.ui.present.plain import diagnose_text, status_text
 
     began = time.monotonic()
@@ -253,8 +253,8 @@ def _plain(entry: registry.JobEntry, expected: str | None, until: float) -> int:
         # What goes with it comes a moment later: stacks, who holds a port.
         later = looking.look(entry, MORE_S)
         snapshot, verdict = later if _names(later[1], expected) else (snapshot, verdict)
-    click.echo(status_text(snapshot, verdict, width()))
-    click.echo(diagnose_text(snapshot, verdict, width()))
+    click.echo(status_text(snapshot, verdict, width(), glyphs()))
+    click.echo(diagnose_text(snapshot, verdict, width(), glyphs()))
     return 1 if verdict.health == "critical" else 0
 
 

@@ -9,7 +9,7 @@ import time
 import click
 
 from ddtop import registry
-from ddtop.cli.jobs import UNREACHABLE, USAGE, CommandError, find
+from ddtop.cli.jobs import UNREACHABLE, USAGE, CommandError, find, shown
 from ddtop.cli.ranks import check_ranks, parse_ranks, parse_signal
 from ddtop.link.viewer_side import ViewerLink
 from ddtop.model.facts import RankFacts
@@ -24,7 +24,7 @@ def send(name: str, ranks: str, signal_text: str, sure: bool) -> int:
         CommandError: 2, no such ranks or signal, or nobody to ask; 3, no contact.
     """
     numbers, what = parse_ranks(ranks), parse_signal(signal_text)
-    entry = find(name)
+    entry = find(name, asked_by="signal")
     if not entry.reachable(time.time_ns()):
         raise CommandError(f"ddtop: {entry.job} has ended or its relay is gone: no signal was sent", UNREACHABLE)
     try:
@@ -63,7 +63,7 @@ def _agreed(entry: registry.JobEntry, ranks: list[RankFacts], what: signal.Signa
     click.echo(f"{what.name} to {len(ranks)} of {entry.world_size} ranks of {entry.job}:")
     for rank in ranks:
         script = rank.hello.script if rank.hello else ""
-        click.echo(f"  rank {rank.rank}  pid {rank.pid}  {rank.host}  {script}")
+        click.echo(shown(f"  rank {rank.rank}  pid {rank.pid}  {rank.host}  {script}"))
     return click.confirm("send it?")
 
 
@@ -76,7 +76,7 @@ def _send(follower: Follower, link: ViewerLink, rank: RankFacts, what: signal.Si
             follower.take(data)
             reply = follower.asking.signal_reply()
             if reply is not None:
-                click.echo(reply.text if reply.ok else f"rank {rank.rank}: no signal was sent, {reply.text}")
+                click.echo(shown(reply.text if reply.ok else f"rank {rank.rank}: no signal was sent, {reply.text}"))
                 return reply.ok
     click.echo(f"rank {rank.rank}: the relay did not answer within {REPLY_S:.0f} s, whether it was sent is not known")
     return False

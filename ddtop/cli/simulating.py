@@ -227,7 +227,7 @@ def ranks_of(text: str) -> int:
 
 def print_moment(world_size: int, name: str, seed: int, why: str) -> None:
     """Status table and verdict at the moment at which the first incident of the scenario stands; nobody waits for it."""
-    from ddtop.cli import width
+    from ddtop.cli import glyphs, width
     from ddtop.ui.present.plain import status_text
 
     incidents = SCENARIOS[name].incidents
@@ -235,7 +235,7 @@ def print_moment(world_size: int, name: str, seed: int, why: str) -> None:
     snapshot, verdict = moment(SimulatedJob(world_size, seed, SCENARIOS[name], began_unix_ns=time.time_ns()), at_s)
     click.echo(f"ddtop: {why}, so here is the status table {at_s:.0f} s after its beginning", err=True)
     shown = _marked(snapshot, NOTE.format(slowly="", scenario=name, seed=seed))
-    click.echo(status_text(shown, verdict, width()), nl=False)
+    click.echo(status_text(shown, verdict, width(), glyphs()), nl=False)
 
 
 def moment(job: SimulatedJob, at_s: float) -> tuple[Snapshot, Verdict]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import click
 
 from ddtop import registry
-from ddtop.cli.jobs import UNREACHABLE, CommandError, find
+from ddtop.cli.jobs import UNREACHABLE, CommandError, find, shown
 from ddtop.cli.ranks import check_ranks, parse_ranks
 from ddtop.diagnosis.finding import Verdict
 from ddtop.link.viewer_side import PING_S, ViewerLink
@@ -19,7 +19,6 @@ from ddtop.model.merge import Merged
 from ddtop.ui.dumped import answers, around, last_request, merged_of
 from ddtop.ui.excerpts import Excerpts
 from ddtop.ui.feed import Follower, UnreachableError, join, last_state, request
-from ddtop.ui.present.glyphs import glyphs_for
 from ddtop.ui.present.stacks import Shape, stacks_text
 from ddtop.ui.present.stacks_json import stacks_json
 from ddtop.wire.records import Command, Stacks
@@ -46,14 +45,14 @@ class Wanted:
     last: bool = False
 
 
-def stacks(name: str | None, wait_s: float, ranks: str | None, wanted: Wanted) -> int:
+def stacks(name: str | None, wait_s: float, ranks: str | None, wanted: Wanted, hub: str | None = None) -> int:
     """Print the merged stacks; 1 if some rank did not answer.
 
     Raises:
         CommandError: 2, no such ranks; 3, no contact, or no stacks of a job that has ended.
     """
     wanted = replace(wanted, ranks=parse_ranks(ranks) if ranks is not None else ())
-    entry = find(name, wait_s)
+    entry = find(name, wait_s, asked_by="stacks", hub=hub)
     try:
         found = _ask(entry, wanted) if entry.reachable(time.time_ns()) else _left_behind(entry, wanted)
     except UnreachableError as error:
@@ -147,19 +146,19 @@ def _print(found: list[Stacks], snapshot: Snapshot, verdict: Verdict, missing: s
     if wanted.as_json:
         click.echo(json.dumps(stacks_json(merged, snapshot.job, live, snapshot.time_unix_ns)))
     else:
-        click.echo(_text(merged, snapshot, verdict, wanted), nl=False)
+        click.echo(text_of(merged, snapshot, verdict, Shape(wanted.tree, wanted.threads)), nl=False)
     if missing is not None:
-        click.echo(f"ddtop: {missing}", err=True)
+        click.echo(shown(f"ddtop: {missing}"), err=True)
     return 1 if merged.unanswered or missing is not None else 0
 
 
-def _text(merged: Merged, snapshot: Snapshot, verdict: Verdict, wanted: Wanted) -> str:
-    from ddtop.cli import width
+def text_of(merged: Merged, snapshot: Snapshot, verdict: Verdict, shape: Shape) -> str:
+    """The stacks for this output, with the lines of source that can be read within a second."""
+    from ddtop.cli import glyphs, width
 
-    excerpts, shape = Excerpts(), Shape(wanted.tree, wanted.threads)
+    excerpts = Excerpts()
     setting = around(snapshot, verdict, merged, excerpts.get)
-    glyphs = glyphs_for(sys.stdout.encoding)
     # Once to learn which lines are wanted, once to show them: the files are read on a thread of their own.
-    stacks_text(merged, width(), glyphs, setting, shape)
+    stacks_text(merged, width(), glyphs(), setting, shape)
     excerpts.wait(SOURCE_S)
-    return stacks_text(merged, width(), glyphs, setting, shape)
+    return stacks_text(merged, width(), glyphs(), setting, shape)

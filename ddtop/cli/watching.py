@@ -11,7 +11,7 @@ import time
 import click
 
 from ddtop import registry
-from ddtop.cli.jobs import UNREACHABLE, CommandError, find
+from ddtop.cli.jobs import UNREACHABLE, CommandError, find, shown
 from ddtop.cli.on_critical import OnCritical
 from ddtop.diagnosis.finding import CRITICAL
 from ddtop.ui.changes import APPEARED, Change, Changes
@@ -36,7 +36,7 @@ def watch(name: str | None, wait_s: float, as_json: bool, on_critical: str | Non
         CommandError: 2, a command that cannot be run; 3, no contact, or lost for good.
     """
     action = OnCritical(on_critical, _complain) if on_critical is not None else None
-    entry = find(name, wait_s)
+    entry = find(name, wait_s, asked_by="watch")
     code = asyncio.run(_Watch(entry, as_json, action).until_the_end())
     if action is not None:
         action.leave()
@@ -144,4 +144,4 @@ def _reader_gone() -> bool:
 
 
 def _complain(text: str) -> None:
-    click.echo(f"ddtop: {text}", err=True)
+    click.echo(shown(f"ddtop: {text}"), err=True)

@@ -131,6 +131,7 @@ NOT_HERE: Mapping[str, str] = {
     "collective-stuck": "it takes a network or a GPU that loses what all ranks have sent",
     "comm-error": "it takes a network that fails while every process lives on",
     "peer-unreachable": "it takes two hosts, or interfaces that do not reach each other",
+    "host-lost": "it takes two hosts, and a network that is cut between them",
     "version-skew": "it takes ranks with two installations of torch or Python",
     "memory-pressure": "it takes a host whose memory is nearly used up, and yours should not be",
     "disk-full": "it takes a disk that is nearly full",

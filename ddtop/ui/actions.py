@@ -125,18 +125,6 @@ MOVES = (
 """Keys of the lists themselves."""
 
 
-def action(name: str) -> Action:
-    """The action of that name.
-
-    Raises:
-        KeyError: there is none.
-    """
-    for one in ACTIONS:
-        if one.name == name:
-            return one
-    raise KeyError(name)
-
-
 def key_table() -> tuple[tuple[str, str], ...]:
     """All keys that work, for the help: the key as people write it, and what it does."""
     return (*MOVES, *((one.shown, one.meaning) for one in ACTIONS if one.listed))

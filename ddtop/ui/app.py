@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import locale
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar
@@ -14,7 +12,7 @@ from textual.timer import Timer
 
 from ddtop.ui import themes
 from ddtop.ui.commands import Command
-from ddtop.ui.present.glyphs import Glyphs, glyphs_for
+from ddtop.ui.present.glyphs import Glyphs
 from ddtop.ui.screens.commands import CommandsScreen
 from ddtop.ui.screens.facts import FactsScreen
 from ddtop.ui.screens.help import HelpScreen
@@ -22,7 +20,7 @@ from ddtop.ui.screens.main import MainScreen
 from ddtop.ui.session import Session
 from ddtop.ui.setup import Kept
 from ddtop.ui.source import Eager, Source
-from ddtop.ui.terminal import TerminalApp
+from ddtop.ui.terminal import TerminalApp, glyphs_here
 
 ARRIVE_S = 0.02
 
@@ -35,14 +33,7 @@ class DdtopApp(TerminalApp):
     its end: somebody wants to.
     """
 
-    TITLE = "ddtop"
-    ENABLE_COMMAND_PALETTE = False
-    CSS = """
-    Screen { layers: base; background: $background; overflow: hidden; }
-    """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q", "quit", "quit"),
-        Binding("ctrl+c", "quit", "quit", priority=True, show=False),
         Binding("question_mark", "help", "help"),
         Binding("p", "freeze", "freeze"),
         Binding("plus,equals_sign", "interval(1)", "look less often"),
@@ -69,14 +60,14 @@ class DdtopApp(TerminalApp):
         kept: Kept | None = None,
     ) -> None:
         super().__init__()
-        self.animation_level = "none"
         self.to_list = False
         self._from_list = from_list
-        glyphs = glyphs or glyphs_for(locale.getpreferredencoding(False), os.environ.get("TERM", ""))
         self._kept = kept or Kept(None)
         setup = self._kept.setup
         theme = themes.first_theme(self, setup.theme)
-        self.session = Session(source, job, theme=theme, glyphs=glyphs, clock=clock, readonly=readonly, setup=setup)
+        self.session = Session(
+            source, job, theme=theme, glyphs=glyphs or glyphs_here(), clock=clock, readonly=readonly, setup=setup
+        )
         if self._kept.problem:
             self.session.say(self._kept.problem)
         self._ticker: Timer | None = None

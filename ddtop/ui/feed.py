@@ -54,7 +54,6 @@ class Follower:
         self.rejoin = False
         self._clock = clock
         self._offset_ns = 0
-        self._heard_unix_ns: int | None = None
         self._groups: tuple[bytes, AnyRecord | None] = (b"", None)
 
     def take(self, data: bytes) -> frames.Envelope | None:
@@ -75,10 +74,10 @@ class Follower:
         if isinstance(record, Stacks):
             self.asking.take_stacks(record, time.monotonic())
             self.answers += 1
-        if self.live and envelope.kind == "HostState":
-            offset = envelope.unix_ns - self._clock()
+        if self.live and envelope.kind == "HostState" and envelope.sender == self.job.leader:
+            # Of several hosts the hub's clock is the job's.
+            offset = self.job.hosts[envelope.sender][0] - self._clock()
             self._offset_ns = offset if abs(offset) > CLOCK_NS else 0
-        self._heard_unix_ns = max(self._heard_unix_ns or 0, envelope.unix_ns)
         return envelope
 
     def _opened(self, envelope: frames.Envelope) -> AnyRecord:
@@ -103,13 +102,13 @@ class Follower:
             self.refusal = reply.text
 
     def now_unix_ns(self) -> int:
-        """Now, on the relay's clock."""
+        """Now, on the clock of the relay, or of the hub of a job on several hosts."""
         return self._clock() + self._offset_ns
 
     @property
     def heard_unix_ns(self) -> int | None:
         """When the newest frame was made."""
-        return self._heard_unix_ns
+        return self.job.last_unix_ns or None
 
     def look(self, at_unix_ns: int | None = None) -> tuple[Snapshot, Verdict]:
         """Snapshot and verdict now, or at another moment."""
@@ -130,7 +129,7 @@ def join(entry: registry.JobEntry, *, history_s: float = 30.0, controller: bool 
         RegistryError: the key cannot be read.
     """
     follower = Follower(entry.job)
-    link = ViewerLink(entry.address, entry.port, registry.secret(), controller)
+    link = ViewerLink(*entry.endpoint(), registry.secret(), controller)
     link.send(request(Command("join", history_s=history_s)))
     for data in link.receive(JOIN_S):
         follower.take(data)

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import locale
-import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import ClassVar, TypeVar, cast
 
+import msgspec
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.filter import LineFilter
+from textual.widget import Widget
 from textual.widgets import Input
 
 from ddtop import registry
 from ddtop.ui import themes
 from ddtop.ui.present import jobs, units
-from ddtop.ui.present.glyphs import Glyphs, glyphs_for
+from ddtop.ui.present.glyphs import Glyphs
 from ddtop.ui.present.jobs import Health, Listed
 from ddtop.ui.present.text import Line, clean, clip
-from ddtop.ui.render.palette import PALETTES, THEMES
+from ddtop.ui.render.palette import PALETTES, theme_after
 from ddtop.ui.render.strips import rule_line
-from ddtop.ui.screens.sized import SizedScreen
+from ddtop.ui.screens.filtering import FilteringScreen
 from ddtop.ui.session import Paint
-from ddtop.ui.terminal import TerminalApp
+from ddtop.ui.setup import Kept
+from ddtop.ui.terminal import TerminalApp, glyphs_here
 from ddtop.ui.widgets.key_bar import Key, KeyBar
 from ddtop.ui.widgets.lines import LinesView
 from ddtop.ui.widgets.pick_list import PickList
@@ -97,16 +99,13 @@ class Found:
             news()
 
 
-class PickScreen(SizedScreen[None]):
+class PickScreen(FilteringScreen):
     """One row a job."""
 
     AUTO_FOCUS = "#body"
     DEFAULT_CSS = """
     PickScreen #head { height: 1; }
     PickScreen #rule, PickScreen #titles, PickScreen #foot { height: 1; }
-    PickScreen Input, PickScreen Input:focus { display: none; height: 1; border: none; padding: 0; }
-    PickScreen.filtering Input { display: block; }
-    PickScreen.filtering KeyBar { display: none; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "filter", priority=True),
@@ -155,8 +154,7 @@ class PickScreen(SizedScreen[None]):
         )
         self._show_foot()
         self.keys.show(self._keys())
-        first, last, _ = self.table.visible_range
-        found.want(rows[max(first - 1, 0) : last])
+        self._want_visible()
 
     def _head_line(self, width: int, now_unix_ns: int) -> Line:
         clock = units.clock(now_unix_ns)
@@ -196,68 +194,46 @@ class PickScreen(SizedScreen[None]):
         """Another width has other columns."""
         self.call_after_refresh(self.show)
 
-    def on_pick_list_moved(self) -> None:
+    def on_cursor_list_moved(self) -> None:
         """Other rows are visible: those are asked about first."""
-        first, last, _ = self.table.visible_range
-        self._found.want(list(self._shown.values())[max(first - 1, 0) : last])
+        self._want_visible()
         self._show_foot()
 
-    def on_pick_list_opened(self, message: PickList.Opened) -> None:
+    def _want_visible(self) -> None:
+        first, last, _ = self.table.visible_range
+        self._found.want(list(self._shown.values())[max(first - 1, 0) : last])
+
+    def on_cursor_list_opened(self, message: PickList.Opened) -> None:
         """This one."""
         job = self._shown.get(message.key)
         if job is not None and isinstance(self.app, PickerApp):
             self.app.pick(job.entry)
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """A slash in the filter is a slash."""
-        if action == "filter" and self.has_class("filtering"):
-            return False
-        return super().check_action(action, parameters)
+    @property
+    def filtered(self) -> Widget:
+        """The list."""
+        return self.table
 
-    def action_filter(self) -> None:
-        """Ask for a filter."""
-        self.add_class("filtering")
-        self.set_focus(self.input)
-
-    def action_clear_filter(self) -> None:
-        """Show all jobs again."""
-        self.remove_class("filtering")
-        self.input.value = ""
-        self.set_focus(self.table)
-
-    def on_input_changed(self, message: Input.Changed) -> None:
-        """Filter while it is typed."""
-        self._filter = message.value
+    def filter_by(self, text: str) -> None:
+        """Show the jobs that have this."""
+        self._filter = text
         self.show()
-
-    def on_input_submitted(self) -> None:
-        """Keep the filter and go back to the list."""
-        self.remove_class("filtering")
-        self.set_focus(self.table)
 
 
 class PickerApp(TerminalApp):
     """Shows the jobs until one is picked; `picked` is that one, None where it was quit."""
 
-    TITLE = "ddtop"
-    ENABLE_COMMAND_PALETTE = False
-    CSS = """
-    Screen { layers: base; background: $background; overflow: hidden; }
-    """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q", "quit", "quit"),
-        Binding("ctrl+c", "quit", "quit", priority=True, show=False),
         Binding("t", "next_theme", "theme"),
     ]
 
-    def __init__(self, found: Found, *, glyphs: Glyphs | None = None, theme: str | None = None) -> None:
-        """`theme`: what the person has chosen before."""
+    def __init__(self, found: Found, *, glyphs: Glyphs | None = None, kept: Kept | None = None) -> None:
+        """`kept`: the setup of the person, and where it is kept: the dashboard that follows has the same theme."""
         super().__init__()
-        self.animation_level = "none"
         self.picked: registry.JobEntry | None = None
         self._found = found
-        glyphs = glyphs or glyphs_for(locale.getpreferredencoding(False), os.environ.get("TERM", ""))
-        self._paint = Paint(PALETTES[themes.first_theme(self, theme)], glyphs)
+        self._kept = kept or Kept(None)
+        self._paint = Paint(PALETTES[themes.first_theme(self, self._kept.setup.theme)], glyphs or glyphs_here())
         themes.use(self, self._paint.palette)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
@@ -293,8 +269,10 @@ class PickerApp(TerminalApp):
 
     def action_next_theme(self) -> None:
         """The next theme."""
-        index = THEMES.index(self._paint.palette.name)
-        self._paint.palette = PALETTES[THEMES[(index + 1) % len(THEMES)]]
+        name = theme_after(self._paint.palette.name)
+        self._paint.palette = PALETTES[name]
+        # In a thread: the home may be on a file server.
+        self.run_worker(partial(self._kept.save, msgspec.structs.replace(self._kept.setup, theme=name)), thread=True)
         themes.use(self, self._paint.palette)
         screen = self.screen_stack[0]
         if isinstance(screen, PickScreen):

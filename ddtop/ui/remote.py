@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import os
 import shlex
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from ddtop.diagnosis.finding import Verdict
 from ddtop.journal import JournalError
 from ddtop.link.pipe import Pipe, PipeError
 from ddtop.model.facts import Snapshot
+from ddtop.ui import copies
 from ddtop.ui.feed import Follower, UnreachableError, last_state, request
 from ddtop.ui.replay import at_end, read_recording
 from ddtop.ui.ways import GoneError, Link, NoContactError
@@ -35,6 +35,8 @@ AGAIN_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Between tries. A laptop that wakes up is back within a second; a host that is down is not worth a login a second."""
 FETCH_BYTES_MAX = 130 << 20
 """Two halves of a journal of the default size, and what they are over it."""
+FETCHED = "fetched"
+"""What copied files are called here, whatever the other host calls its jobs."""
 WORDS_SHOWN = 3
 JUDGED_S = 30.0
 """History for a short look, as `feed.join` asks for."""
@@ -51,8 +53,10 @@ class Host:
     name: str
     ddtop: str | None = None
 
-    def command(self, *, asks: bool) -> list[str]:
+    def command(self, *, asks: bool, words: str = "bridge", columns: int | None = None) -> list[str]:
         """The ssh command. $DDTOP_SSH is used instead of `ssh`, with the options in it.
+
+        `words`: what ddtop is to do there, none that a shell reads in its own way; `columns`: the width of its output.
 
         Raises:
             NoContactError: DDTOP_SSH cannot be read.
@@ -65,7 +69,13 @@ class Host:
         options = ["-T", "-a", "-x", "-o", "ControlMaster=no", "-o", "ClearAllForwardings=yes"]
         if not asks:
             options += ["-o", "BatchMode=yes", "-o", "ConnectTimeout=15"]
-        return [*ssh, *options, "--", self.name, f"{self.ddtop} bridge" if self.ddtop else _FIND_IT]
+        before = f"env COLUMNS={columns} " if columns is not None else ""
+        there = (
+            f"{before}{self.ddtop} {words}"
+            if self.ddtop
+            else _FIND_IT.replace("ddtop bridge", f"{before}ddtop {words}")
+        )
+        return [*ssh, *options, "--", self.name, there]
 
     def start(self, *, asks: bool, on_words: Callable[[str], None] = lambda _: None) -> Pipe:
         """Start it.
@@ -118,8 +128,8 @@ async def jobs_there(pipe: Pipe) -> list[Found]:
         raise PipeError("another answer than was asked for")
     found, now = [], time.time_ns()
     for one in answer.jobs:
-        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            entry = msgspec.json.decode(one.entry, type=registry.JobEntry)
+        with contextlib.suppress(ValueError, RecursionError):
+            entry = registry.entry_of(one.entry)
             found.append(Found(_here(entry, one.reachable, now, answer.now_unix_ns), one.over))
     return found
 
@@ -189,13 +199,13 @@ async def fetch(
         if got > FETCH_BYTES_MAX:
             raise PipeError(f"more than {FETCH_BYTES_MAX >> 20} MiB of journal")
         sizes[answer.kind] = answer.size_bytes
-        with (folder / f"{entry.job}.{answer.kind}").open("ab") as file:
+        with (folder / f"{FETCHED}.{answer.kind}").open("ab") as file:
             file.write(data)
         progress(min(got / max(sum(sizes.values()), 1), 1.0))
     if not sizes:
         return None
     # A journal's older half is found by the name of the newer one.
-    return folder / f"{entry.job}.{LAST if LAST in sizes else NEWER}"
+    return folder / f"{FETCHED}.{LAST if LAST in sizes else NEWER}"
 
 
 class SshWay:
@@ -259,9 +269,9 @@ class SshWay:
         if self._given:
             return None
         self._given = True
-        with tempfile.TemporaryDirectory(prefix="ddtop-") as folder:
+        with copies.folder() as folder:
             try:
-                path = await fetch(self._pipe, self._entry, Path(folder), last=True)
+                path = await fetch(self._pipe, self._entry, folder, last=True)
                 if path is None:
                     raise UnreachableError(f"the relay of {self.job} is gone and left nothing on {self._host.name}")
                 return await asyncio.to_thread(_state_in, path, self._entry)

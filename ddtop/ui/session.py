@@ -19,7 +19,7 @@ from ddtop.ui.present import units
 from ddtop.ui.present.banner import Contact
 from ddtop.ui.present.glyphs import UNICODE, Glyphs
 from ddtop.ui.present.timeline import Timeline
-from ddtop.ui.render.palette import DARK, PALETTES, THEMES, Palette
+from ddtop.ui.render.palette import DARK, PALETTES, Palette, theme_after
 from ddtop.ui.setup import Setup
 from ddtop.ui.source import Look, Source
 
@@ -160,7 +160,7 @@ class Session:
 
     def next_theme(self) -> None:
         """The next of dark, light, ansi and mono."""
-        self.use_theme(THEMES[(THEMES.index(self.paint.palette.name) + 1) % len(THEMES)])
+        self.use_theme(theme_after(self.paint.palette.name))
 
     def use_theme(self, name: str) -> None:
         """One of dark, light, ansi and mono."""

@@ -20,12 +20,13 @@ FILE_BYTES_MAX = 1 << 16
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is kept. `theme` None: what suits the terminal. `sort`: a column's key, or `verdict`; `hidden`: keys of columns."""
+    """What is kept. `theme` None: what suits the terminal. `hidden`: keys of columns.
+
+    Not the sort: it was for one job, and in the next one the rank at fault would not stand on top.
+    """
 
     schema: str = SCHEMA
     theme: str | None = None
-    sort: str = "verdict"
-    descending: bool = False
     hidden: tuple[str, ...] = ()
     interval_s: float = 0.5
     follow: bool = False

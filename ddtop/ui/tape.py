@@ -74,20 +74,13 @@ class Tape:
         self._marks: deque[Mark] = deque(maxlen=MARKS_MAX)
         self._found: frozenset[object] = frozenset()
 
-    def take(self, data: bytes, job: Job) -> None:
-        """Keep a frame that `job` has just taken in; what is no frame is passed over.
+    def add(self, envelope: frames.Envelope, data: bytes, job: Job) -> None:
+        """Keep a frame that `job` has just taken in.
 
         Another job than the last time is that of a follower who joined again: what it is told of the time that is on the
         tape already is not kept twice.
         """
-        try:
-            self.add(frames.open_envelope(data), data, job)
-        except frames.WireError:
-            return
-
-    def add(self, envelope: frames.Envelope, data: bytes, job: Job) -> None:
-        """`take`, for a frame whose envelope is open."""
-        at = envelope.unix_ns
+        at = job.on_hub_clock(envelope)
         if envelope.kind in ("Command", "Reply") or (job is not self._job and at <= self._last_unix_ns):
             return
         if envelope.kind == "HostState" and not self._tells_something(envelope.sender, job):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import locale
 import os
 import queue
 import shutil
@@ -21,6 +22,7 @@ from textual.geometry import Size
 from textual.screen import Screen
 from textual.timer import Timer
 
+from ddtop.ui.present.glyphs import Glyphs, glyphs_for
 from ddtop.ui.screens.small import SmallScreen
 
 if TYPE_CHECKING:
@@ -45,13 +47,21 @@ SMALL_ACTIONS = frozenset({"quit", "redraw", "suspend_process"})
 class TerminalApp(App[None]):
     """An app that is polite to its terminal and to the shell that it runs in."""
 
+    TITLE = "ddtop"
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    Screen { layers: base; background: $background; overflow: hidden; }
+    """
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "quit", "quit", priority=True, show=False),
         Binding("ctrl+l", "redraw", "draw everything again", show=False),
         Binding("ctrl+z", "suspend_process", "stop; fg goes on", show=False, priority=True),
     ]
 
     def __init__(self) -> None:
         super().__init__()
+        self.animation_level = "none"
         self.ended_by: signal.Signals | None = None
         self._differ, self._without_differ = _differ()
         self._drawn_screen: Screen[Any] | None = None
@@ -198,6 +208,11 @@ class TerminalApp(App[None]):
                 self._driver.suspend_application_mode()
             self._driver.resume_application_mode()
         self._draw_all()
+
+
+def glyphs_here() -> Glyphs:
+    """The characters that this terminal can show."""
+    return glyphs_for(locale.getpreferredencoding(False), os.environ.get("TERM", ""))
 
 
 def _differ() -> tuple[Differ | None, str | None]:

@@ -84,11 +84,13 @@ class LocalWay:
         """Straight to the relay's port, with the user's key."""
         try:
             entries = registry.read_entries()
-            same = (entry for entry in entries if (entry.job, entry.run) == (self._entry.job, self._entry.run))
-            self._entry = next(same, self._entry)
+            same = [entry for entry in entries if (entry.job, entry.run) == (self._entry.job, self._entry.run)]
+            # Launchers of MPI give one name to the run on all hosts.
+            ours = (entry for entry in same if entry.sender == self._entry.sender)
+            self._entry = next(ours, next(iter(same), self._entry))
             if not self._entry.reachable(time.time_ns()):
                 raise GoneError
-            return AsyncViewerLink(self._entry.address, self._entry.port, registry.secret(), controller)
+            return AsyncViewerLink(*self._entry.endpoint(), registry.secret(), controller)
         except registry.RegistryError as error:
             raise NoContactError(str(error)) from None
 

@@ -14,33 +14,20 @@ import psutil
 import pytest
 
 from ddtop import registry
-from ddtop.cli import main
 from ddtop.link.pipe import Pipe
 from ddtop.ui import ways
 from ddtop.ui.feed import UnreachableError, request
 from ddtop.wire import bridge, frames
 from ddtop.wire.records import Command, Reply
 from tests import hosts
-from tests.cli.test_commands import finished, killed, write_ended
+from tests.cli.elsewhere import attach, over
+from tests.cli.test_commands import finished, killed
 from tests.relay.test_server import DEADLINE_S, Stage, sees_ranks
 from tests.ui.terminals import Terminal
 
 STOPPED = "rank 0 has been stopped"
 THERE = "stopped"
 """What is on the screen before two seconds of standing are a verdict."""
-
-
-@pytest.fixture(params=[hosts.FAKE, hosts.REAL])
-def there(request, tmp_path, home):
-    found = hosts.host(request.param, tmp_path / "there", home.state, home.runtime)
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def stand_in(tmp_path, home):
-    """For what does not depend on what carries the bytes."""
-    return hosts.host(hosts.FAKE, tmp_path / "there", home.state, home.runtime)
 
 
 @pytest.fixture
@@ -56,42 +43,6 @@ def stage(home):
         time.sleep(0.02)
     yield found
     found.close()
-
-
-def over(job, name="train-47"):
-    """A job there that has ended, with its last state where its relay left it."""
-    entry = write_ended(job, name)
-    there = registry.last_state_path(name, "r1", entry.sender)
-    registry.last_state_path(name, "r1").rename(there)
-    return entry, there
-
-
-def attach(there, *words, **variables):
-    """What the command prints without a terminal."""
-    return subprocess.run(
-        [sys.executable, "-m", "ddtop", "attach", *words],
-        env={**os.environ, **there.environment, **variables},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-@pytest.fixture
-def attached(stand_in, monkeypatch, capfd):
-    """The same command, in this process: a start costs more than most of what is looked at."""
-
-    def attached(*words, **variables):
-        for name, value in {**stand_in.environment, **variables}.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setattr(sys, "argv", ["ddtop", "attach", *words])
-        with pytest.raises(SystemExit) as left:
-            main()
-        return subprocess.CompletedProcess(words, left.value.code, *capfd.readouterr())
-
-    return attached
 
 
 @pytest.fixture
@@ -242,71 +193,6 @@ def test_a_job_that_left_only_its_last_state_is_shown_too(attached, home):
     assert (found.returncode, "all ranks finished" in found.stdout) == (0, True)
 
 
-def test_a_job_that_left_nothing_is_no_contact(attached, home):
-    _, last = over(finished())
-    last.unlink()
-    found = attached("--ssh", "there", "train-47")
-
-    assert (found.returncode, found.stdout) == (3, "")
-    assert found.stderr == "ddtop: the relay of train-47 is gone and left nothing on there\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (["nosuch"], 3, ["no job named nosuch", "train-47", "train-48"]),
-        (["train"], 2, ["train may mean 2 jobs", "train-47", "train-48"]),
-        ([], 3, ["no live job found", "ddtop attach --ssh there train-4"]),
-        (["$(touch x); 'y\n"], 3, ["no job named"]),
-    ],
-    ids=["unknown", "ambiguous", "none-live", "shell"],
-)
-def test_a_job_that_cannot_be_meant_is_said_as_for_a_local_one(attached, home, words, code, said):
-    over(finished())
-    over(finished(), "train-48")
-    found = attached("--ssh", "there", "--", *words)
-
-    assert (found.returncode, found.stdout) == (code, "")
-    assert all(text in found.stderr for text in said), found.stderr
-
-
-def test_a_host_that_cannot_be_reached_is_said_in_the_words_of_ssh(there):
-    there.down()
-    found = attach(there, "--ssh", "there")
-
-    assert (found.returncode, found.stdout) == (3, "")
-    assert found.stderr.startswith("ddtop: no contact with there: ssh: connect to host ")
-    assert found.stderr.endswith(": Connection refused\n")
-
-
-@pytest.mark.parametrize(
-    ("remote", "said"),
-    [
-        ("/no/such/ddtop", "/no/such/ddtop is not found on there"),
-        ("yes noise | head -c 100000; true", "it answers with 64 KiB of other text"),
-        ("echo hello; true", "it ended with exit code 0"),
-        ("exit 9 #", "it ended with exit code 9"),
-        ("echo \"Error: No such command 'bridge'.\" >&2; exit 2 #", "the ddtop on there is too old"),
-        (
-            'echo \'ddtop-bridge {"protocol":9,"version":"7.5","host":"x"}\'; sleep 30 #',
-            "ddtop '7.5', which speaks 9, this one speaks 1: install the same version on both",
-        ),
-        (
-            'echo \'ddtop-bridge {"protocol":1,"version":"7","host":"x"}\'; echo AAAAAAAAAAAA; sleep 30 #',
-            "a message of",
-        ),
-        ("printf '\\033[31mred' >&2; exit 1 #", "(?[31mred)"),
-    ],
-    ids=["not-found", "noise", "other", "exit", "old", "skew", "garbage", "escape"],
-)
-def test_whatever_answers_instead_of_a_bridge_is_said_in_one_sentence(attached, remote, said):
-    found = attached("--ssh", "there", "--remote", remote)
-
-    assert (found.returncode, found.stdout) == (3, "")
-    assert said in found.stderr
-    assert found.stderr.count("\n") == 1, found.stderr
-
-
 def test_where_ddtop_is_not_on_the_path_a_login_shell_is_asked(stand_in, stage, tmp_path):
     """A command over ssh does not read the login files."""
     folder = tmp_path / "venv"
@@ -319,34 +205,6 @@ def test_where_ddtop_is_not_on_the_path_a_login_shell_is_asked(stand_in, stage, 
     )
 
     assert (found.returncode, THERE in found.stdout) == (0, True), found.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--ssh", "-oProxyCommand=false"], "is not the name of a host"),
-        (["--ssh", ""], "is not the name of a host"),
-        (["--ssh", "a\x1b[31m"], "is not the name of a host"),
-        (["--ssh", "there", "--pid", "1"], "three ways"),
-        (["--ssh", "there", "--hub", "there:1"], "three ways"),
-        (["--hub", "there:1", "train"], "--hub stands alone"),
-        (["--hub", "there"], "--hub takes HOST:PORT"),
-        (["--hub", "there:99999"], "--hub takes HOST:PORT"),
-    ],
-)
-def test_what_makes_no_sense_is_a_usage_error_and_starts_nothing(stand_in, attached, words, said):
-    found = attached(*words)
-
-    assert (found.returncode, found.stdout) == (2, "")
-    assert said in found.stderr
-    assert stand_in.bridges == []
-
-
-def test_without_an_ssh_it_says_so(attached):
-    found = attached("--ssh", "there", DDTOP_SSH="/no/such/ssh -v")
-
-    assert (found.returncode, found.stdout) == (3, "")
-    assert "cannot start /no/such/ssh: No such file or directory" in found.stderr
 
 
 def test_a_relay_is_joined_straight_at_its_port_with_the_users_key(stage, home):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
@@ -16,10 +17,11 @@ PROGRAM = "import sys; sys.argv = ['ddtop', *{words!r}]; from ddtop.cli import m
 
 
 def write(name: str, live: bool = True, age_s: float = 60.0) -> registry.JobEntry:
-    """A job file as of a relay on another host of a shared home."""
+    """A job file as of a relay on this host that lives and says nothing."""
     now = time.time_ns()
     entry = registry.JobEntry(
-        registry.SCHEMA, name, "r1", "node7", "feedfeedfeed", 1, 1, "127.0.0.1", 9, "", "train.py", 8, 8,
+        registry.SCHEMA, name, "r1", "node7", registry.host_identity(), os.getpid(), registry.start_ticks(os.getpid()) or 0,
+        "127.0.0.1", 9, "", "train.py", 8, 8,
         now - round(age_s * 1e9), now, None if live else now, None if live else "all ranks finished",
     )  # fmt: skip
     registry.write_entry(entry)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from ddtop.cli.looking import plain_terminal
@@ -36,3 +40,19 @@ def test_who_redirects_errors_does_not_look_at_an_empty_screen(monkeypatch, on_a
     monkeypatch.setattr("sys.stderr.isatty", lambda: False)
 
     assert plain_terminal() == "standard error leads elsewhere, and there the dashboard would be drawn"
+
+
+@pytest.mark.parametrize(("encoding", "sign"), [("latin-1", "X"), ("ascii", "X"), ("utf-8", "\u2716")])
+def test_an_output_that_has_no_signs_gets_letters_and_no_traceback(encoding, sign, home):
+    """cron on a host whose language is set to ISO-8859-1."""
+    found = subprocess.run(
+        [sys.executable, "-m", "ddtop", "--sim", "4", "--scenario", "rank-killed"],
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    lines = found.stdout.decode(encoding).splitlines()
+
+    assert (found.returncode, lines[1].split()[:2]) == (0, [sign, "rank"]), found.stderr.decode()

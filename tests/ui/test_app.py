@@ -33,7 +33,7 @@ def screen_text(app):
 
 
 def shown_ranks(app):
-    return list(app.screen.table._order)
+    return list(app.screen.table._keys)
 
 
 async def show(app, pilot, look):
@@ -96,6 +96,16 @@ async def test_the_cursor_goes_by_pages_and_to_the_ends():
         assert app.screen.table.cursor_rank == 494
         await pilot.press("home", "up")
         assert app.screen.table.cursor_rank == 0
+
+
+async def test_the_cursor_stays_in_sight_when_the_terminal_gets_lower():
+    async with watching(live(builders.healthy(64)), (80, 70)) as (app, pilot):
+        await pilot.press("end")
+        await pilot.resize_terminal(80, 24)
+        await pilot.pause()
+
+        assert app.screen.table.cursor_rank == 63
+        assert any(line.startswith("  63 ") for line in screen_text(app))
 
 
 async def test_only_lines_that_differ_are_drawn_again():

@@ -100,7 +100,7 @@ def test_the_row_of_a_host_sums_its_cards_up():
     snapshot = on_gpus()
     codes = codes_of(snapshot, ())
     (host,) = hosts_facts(snapshot, hosts_of_ranks(names_of(snapshot.ranks)), codes)
-    table = hosts_table(140, 7, gpus=True)
+    table = hosts_table(140, (host,), gpus=True)
 
     assert "8  96% 356G/640G" in plain(host_row(host, codes, None, table))
     assert line_width(host_row(host, codes, None, table)) <= 140

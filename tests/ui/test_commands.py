@@ -133,6 +133,20 @@ async def test_a_double_click_does_a_command():
         assert app.session.paint.palette.name == "light"
 
 
+async def test_the_palette_says_which_of_its_rows_are_seen_as_the_cursor_goes_down():
+    async with watching(live(SNAPSHOT, VERDICT)) as (app, pilot):
+        await pilot.press("ctrl+p")
+        await pilot.pause()
+        before = screen_text(app)[-2]
+        await pilot.press("pagedown", "pagedown")
+        await pilot.pause()
+        first, _, count = app.screen.list.visible_range
+
+        assert f"rows 1-20 of {count}" in before
+        assert f"rows {first}-{first + 19} of {count}" in screen_text(app)[-2]
+        assert first > 1
+
+
 async def test_columns_are_hidden_and_shown_and_others_get_their_room():
     async with watching(live(SNAPSHOT, VERDICT)) as (app, pilot):
         before = app.screen.ranks.columns()
@@ -151,6 +165,16 @@ async def test_columns_are_hidden_and_shown_and_others_get_their_room():
         assert not {"step", "iteration"} & after
         assert after - before
         assert app.screen.ranks.columns() == before
+
+
+async def test_a_column_of_gpus_is_missing_for_want_of_them_and_not_of_room():
+    async with watching(live(SNAPSHOT, VERDICT), (200, 30)) as (app, pilot):
+        await pilot.press("c")
+        await pilot.pause()
+        lines = {line.split()[1]: line for line in screen_text(app) if line.startswith("[x]")}
+
+        assert all(" no GPU " in lines[title] for title in ("GPU", "VRAM", "NCCL"))
+        assert not any("no room" in line for line in lines.values())
 
 
 async def test_following_the_cursor_goes_where_the_verdict_goes_and_is_free_between():

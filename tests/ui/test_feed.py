@@ -9,7 +9,8 @@ import pytest
 from ddtop import journal, registry
 from ddtop.ui import feed, live
 from ddtop.wire import frames
-from ddtop.wire.records import Reply
+from ddtop.wire.hosts import HostClock, HubLink
+from ddtop.wire.records import HostState, Reply
 from tests.jobs import FakeJob, unix_ns
 
 
@@ -89,3 +90,52 @@ def test_a_look_before_the_first_record_knows_nothing_and_says_nothing():
     look = source.look()
 
     assert (look.snapshot, look.contact, look.verdict.findings) == (None, None, ())
+
+
+# -- the clock
+
+
+def host_frame(name, at_s, role=None, clock=None):
+    hub = HubLink(role) if role is not None else None
+    return frames.seal(HostState(name, 4, hub=hub, clock=clock), sender=name, unix_ns=unix_ns(at_s), mono_ns=0)
+
+
+def live_follower():
+    follower = feed.Follower("train", clock=lambda: unix_ns(1000))
+    follower.take(frames.seal(Reply("live"), sender="h", unix_ns=unix_ns(0), mono_ns=0))
+    return follower
+
+
+def test_now_is_the_relays_now_where_its_clock_is_another():
+    follower = live_follower()
+    follower.take(host_frame("a", 1060))
+
+    assert follower.now_unix_ns() == unix_ns(1060)
+
+
+def test_of_several_hosts_now_is_the_hubs_whoever_reports():
+    """Each report of another host moved the viewer's clock: its looks were of the past and of the future in turn."""
+    follower = live_follower()
+    follower.take(host_frame("b", 1300, "leaf", HostClock(-240_000_000_000, 1000)))
+    assert follower.now_unix_ns() == unix_ns(1060)
+
+    follower.take(host_frame("a", 1060, "hub"))
+    follower.take(host_frame("c", 700, "leaf"))
+    follower.take(host_frame("b", 1301, "leaf", HostClock(-240_000_000_000, 1000)))
+
+    assert follower.now_unix_ns() == unix_ns(1060)
+
+
+def test_before_the_hub_is_known_now_is_that_of_the_first_host():
+    follower = live_follower()
+    follower.take(host_frame("b", 1030, "leaf"))
+    follower.take(host_frame("c", 1500, "leaf"))
+
+    assert follower.now_unix_ns() == unix_ns(1030)
+
+
+def test_clocks_that_hardly_differ_are_one():
+    follower = live_follower()
+    follower.take(host_frame("a", 1001.5, "hub"))
+
+    assert follower.now_unix_ns() == unix_ns(1000)

@@ -52,6 +52,30 @@ def test_a_run_on_several_hosts_is_one_row_with_all_its_ranks() -> None:
     assert "3 hosts" in shown(jobs)[0]
 
 
+def test_a_hub_and_its_leaves_are_one_row_with_the_hubs_count() -> None:
+    """The hub counts the ranks of all hosts; on a host whose file is not here there may be more of them."""
+    parts = [
+        entry("big", run="x1", role="leaf", part_of="r1", host="node1", sender="1", reporting=8),
+        entry("big", role="hub", host="node0", hosts=("node1", "node2"), world_size=24, reporting=23),
+    ]
+
+    (found,) = listed(parts, NOW)
+
+    assert (found.entry.host, found.reporting, set(found.hosts)) == ("node0", 23, {"node0", "node1", "node2"})
+    assert found.key == ("big", "r1")
+
+
+def test_a_hub_that_is_lost_leaves_the_row_to_a_leaf_that_lives() -> None:
+    parts = [
+        entry("big", role="hub", host="node0", heartbeat_unix_ns=0, world_size=24, reporting=24),
+        entry("big", run="x1", role="leaf", part_of="r1", host="node1", sender="1", world_size=24, reporting=8),
+    ]
+
+    (found,) = listed(parts, NOW)
+
+    assert (found.entry.host, found.live, found.reporting) == ("node1", True, 8)
+
+
 def test_two_runs_of_one_name_are_two_rows() -> None:
     assert len(listed([entry("a"), ended("a", run="r0")], NOW)) == 2
 

@@ -53,6 +53,15 @@ def test_the_page_of_a_culprit_says_where_it_is_and_who_owes_the_batch():
     assert "  MASTER_ADDR=node000" in found
 
 
+def test_a_wait_in_the_rhythm_of_the_training_is_not_told():
+    snapshot, _ = builders.hang()
+    rank = snapshot.ranks[0]
+    short = replace(rank, wait=replace(rank.wait, since_unix_ns=snapshot.time_unix_ns - SECOND))
+    moving = replace(snapshot, ranks=(short, *snapshot.ranks[1:]))
+
+    assert not any("waits for" in line for line in texts(detail_lines(moving, 0, memory(), 100)))
+
+
 def test_the_page_of_a_victim_says_for_whom_it_waits_and_what_moves():
     snapshot, _ = builders.hang()
     found = texts(detail_lines(snapshot, 0, memory(196.0, None, 197.0), 120))

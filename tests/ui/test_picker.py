@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
@@ -11,6 +12,7 @@ from textual.pilot import Pilot
 from ddtop import registry
 from ddtop.ui.picker import Found, PickerApp
 from ddtop.ui.present.jobs import Health
+from ddtop.ui.setup import Kept
 from tests.ui.test_jobs_list import NOW, ended, entry
 
 
@@ -191,3 +193,14 @@ async def test_without_colours_the_list_says_the_same(monkeypatch: pytest.Monkey
         await shows(pilot, "▲ straggler")
         await pilot.press("t")
         await shows(pilot, "▲ straggler")
+
+
+async def test_the_theme_that_was_chosen_in_the_list_is_that_of_the_dashboard_after_it(tmp_path: Path) -> None:
+    running = PickerApp(
+        Found(lambda: [entry("first", 30.0)], lambda _: Health("ok")), kept=Kept(tmp_path / "setup.json")
+    )
+
+    async with running.run_test(size=(80, 24)) as pilot:
+        await shows(pilot, "first")
+        await pilot.press("t")
+        await until(pilot, lambda: Kept(tmp_path / "setup.json").setup.theme == "light")

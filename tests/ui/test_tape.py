@@ -23,7 +23,7 @@ def taped(job, tape=None, model=None, **more):
     model = model or Job(job.name)
     for envelope, data in in_order(job):
         model.apply(envelope, frames.open_record(envelope))
-        tape.take(data, model)
+        tape.add(envelope, data, model)
     return tape
 
 
@@ -115,7 +115,7 @@ def test_every_rank_has_the_facts_that_a_live_viewer_saw(scene):
     for second, snapshot, _ in seen_live(job)[6::7]:
         then, _ = tape.at(unix_ns(second))
         # What a relay says after the end is not on the tape.
-        assert replace(then, host_ages_s=snapshot.host_ages_s) == snapshot, second
+        assert replace(then, host_ages_s=snapshot.host_ages_s, seen=snapshot.seen) == snapshot, second
 
 
 def test_a_tape_of_a_small_budget_keeps_to_it_and_knows_the_last_minutes():
@@ -139,7 +139,7 @@ def test_a_look_back_changes_nothing_of_what_comes():
     tape, model = Tape(), Job(job.name)
     for number, (envelope, data) in enumerate(in_order(job)):
         model.apply(envelope, frames.open_record(envelope))
-        tape.take(data, model)
+        tape.add(envelope, data, model)
         if number % 50 == 49:
             tape.at(tape.span[0])
             tape.at(tape.span[1])
@@ -200,7 +200,7 @@ def test_ends_and_findings_are_marked_when_they_began():
     tape, model = Tape(), Job(job.name)
     for envelope, data in in_order(job):
         model.apply(envelope, frames.open_record(envelope))
-        tape.take(data, model)
+        tape.add(envelope, data, model)
         if envelope.kind == "HostState":
             tape.notice(diagnose(model.snapshot(envelope.unix_ns)))
 
@@ -211,13 +211,13 @@ def test_ends_and_findings_are_marked_when_they_began():
     assert len(marks) < 10
 
 
-def test_bytes_that_are_no_frame_or_no_record_are_passed_over():
+def test_a_frame_with_no_record_in_it_is_passed_over():
     job = hangs()
     tape, model = Tape(), Job(job.name)
     taped(job, tape, model)
     broken = frames.seal(RankState("running"), sender="node0", unix_ns=unix_ns(101), mono_ns=0, rank=0, pid=4800)
-    for data in (b"GET / HTTP/1.1", b"\x9b\x02" + b"\x00" * 10, broken.replace(b"running", b"\xff" * 7)):
-        tape.take(data, model)
+    data = broken.replace(b"running", b"\xff" * 7)
+    tape.add(frames.open_envelope(data), data, model)
 
     assert tape.at(tape.span[1])[0].reporting == 4
 

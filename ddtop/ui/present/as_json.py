@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ddtop.diagnosis.finding import Finding, Verdict
-from ddtop.model.facts import RankFacts, Snapshot
+from ddtop.model.facts import Ended, RankFacts, Snapshot
 from ddtop.wire.records import OpenCall
 
 STATUS_SCHEMA = "ddtop.status/1"
@@ -31,18 +31,11 @@ def status_json(snapshot: Snapshot) -> Json:
 
 def diagnose_json(snapshot: Snapshot, verdict: Verdict) -> Json:
     """The findings, worst first."""
-    ended = snapshot.ended
     return {
         "schema": DIAGNOSE_SCHEMA,
         "job": snapshot.job,
         "live": snapshot.live,
-        "ended": None
-        if ended is None
-        else {
-            "reason": ended.reason,
-            "first_rank": ended.first_rank,
-            "time_unix_ns": ended.time_unix_ns,
-        },
+        "ended": ended_json(snapshot.ended),
         "time_unix_ns": snapshot.time_unix_ns,
         "world_size": snapshot.world_size,
         "reporting": snapshot.reporting,
@@ -50,6 +43,13 @@ def diagnose_json(snapshot: Snapshot, verdict: Verdict) -> Json:
         "health": verdict.health,
         "findings": [finding_json(finding) for finding in verdict.findings],
     }
+
+
+def ended_json(ended: Ended | None) -> Json | None:
+    """How the job ended; null while it lives."""
+    if ended is None:
+        return None
+    return {"reason": ended.reason, "first_rank": ended.first_rank, "time_unix_ns": ended.time_unix_ns}
 
 
 def finding_json(finding: Finding) -> Json:

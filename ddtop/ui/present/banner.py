@@ -15,7 +15,7 @@ from ddtop.model.facts import Snapshot
 from . import units
 from .glyphs import UNICODE, Glyphs
 from .text import Line, Span, clean, clip, clip_line, line_width, wrap, wrap_clauses
-from .words import backend_of, hosts_of, starting
+from .words import backend_of, hosts_answering, hosts_of, starting
 
 MOST_LINES = 10
 _DURATION = re.compile(r"\d+ (?:s|min|h)\b(?: \d+ (?:s|min)\b)?")
@@ -69,9 +69,8 @@ def header_line(snapshot: Snapshot, width: int, contact: Contact = LIVE, glyphs:
     job = clip(clean(snapshot.job), max(width // 3, 12), glyphs.ellipsis)
     ranks = f"{snapshot.reporting:,}/{snapshot.world_size:,} ranks"
     left: list[tuple[int, Span]] = [(0, (job, "title")), (1, (ranks, "" if everyone else "warning"))]
-    hosts = hosts_of(snapshot)
-    if hosts:
-        left.append((5, (units.plural(hosts, "host"), "")))
+    if (hosts := _hosts(snapshot)) is not None:
+        left.append(hosts)
     backend = backend_of(snapshot)
     if backend:
         left.append((6, (backend, "")))
@@ -83,6 +82,18 @@ def header_line(snapshot: Snapshot, width: int, contact: Contact = LIVE, glyphs:
         worst = max([*left, *right], key=lambda part: part[0])
         (left if worst in left else right).remove(worst)
     return _two_sided([span for _, span in left], [span for _, span in right], width)
+
+
+def _hosts(snapshot: Snapshot) -> tuple[int, Span] | None:
+    """`8/8 hosts` of a job on several, which are heard one by one."""
+    answering, total = hosts_answering(snapshot)
+    if total > 1 and snapshot.live:
+        return 5 if answering == total else 2, (
+            f"{answering:,}/{total:,} hosts",
+            "" if answering == total else "warning",
+        )
+    hosts = hosts_of(snapshot)
+    return (5, (units.plural(hosts, "host"), "")) if hosts else None
 
 
 def _progress(snapshot: Snapshot) -> list[tuple[int, Span]]:
@@ -143,6 +154,8 @@ def _contact_lines(snapshot: Snapshot, contact: Contact, width: int, glyphs: Gly
     if contact.text:
         style = "warning" if snapshot.live else "bold"
         lines += [((text, style),) for text in wrap(clean(contact.text), width)[:2]]
+    if snapshot.apart is not None and snapshot.live:
+        lines += [((text, "warning"),) for text in wrap(clean(snapshot.apart), width)[:2]]
     if snapshot.ended is not None:
         reason = f"ended {units.clock(snapshot.ended.time_unix_ns)}: {clean(snapshot.ended.reason)}"
         lines.append(((clip(reason, width, glyphs.ellipsis), "bold"),))

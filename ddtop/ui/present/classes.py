@@ -36,13 +36,16 @@ CLASSES = (
     StateClass(State.STRAGGLER, "straggler", "straggler"),
     StateClass(State.SILENT, "silent", "silent"),
     StateClass(State.STOPPED, "stopped", "silent"),
+    StateClass(State.LOST, "lost", "silent"),
     StateClass(State.MISSING, "missing", "gone"),
     StateClass(State.EXITED, "exited", "gone"),
     StateClass(State.KILLED, "killed", "gone"),
     StateClass(State.CULPRIT, "culprit", "culprit"),
 )
 """By code, from the calmest to the worst."""
-FINISHED, WELL, STARTING, BLOCKED, STRAGGLER, SILENT, STOPPED, MISSING, EXITED, KILLED, CULPRIT = range(len(CLASSES))
+FINISHED, WELL, STARTING, BLOCKED, STRAGGLER, SILENT, STOPPED, LOST, MISSING, EXITED, KILLED, CULPRIT = range(
+    len(CLASSES)
+)
 
 _CODES = {
     State.RUNNING: WELL,
@@ -53,12 +56,13 @@ _CODES = {
     State.STRAGGLER: STRAGGLER,
     State.SILENT: SILENT,
     State.STOPPED: STOPPED,
+    State.LOST: LOST,
     State.MISSING: MISSING,
     State.EXITED: EXITED,
     State.KILLED: KILLED,
     State.CULPRIT: CULPRIT,
 }
-_OWN_WORD = frozenset({STRAGGLER, SILENT, STOPPED, MISSING, EXITED, KILLED, CULPRIT})
+_OWN_WORD = frozenset({STRAGGLER, SILENT, STOPPED, LOST, MISSING, EXITED, KILLED, CULPRIT})
 
 
 def class_of(code: int) -> StateClass:

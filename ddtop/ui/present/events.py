@@ -7,7 +7,7 @@ from typing import Any
 from ddtop.ui.changes import APPEARED, CLEARED, ENDED, JOINED, Change
 
 from . import units
-from .as_json import finding_json
+from .as_json import ended_json, finding_json
 from .text import clean, rank_words
 
 EVENT_SCHEMA = "ddtop.event/1"
@@ -41,7 +41,6 @@ def event_json(change: Change, job: str) -> dict[str, Any]:
 
     `ranks` of `joined` are those that came; none where contact was lost and is there again.
     """
-    ended = change.ended
     return {
         "schema": EVENT_SCHEMA,
         "time_unix_ns": change.unix_ns,
@@ -51,7 +50,5 @@ def event_json(change: Change, job: str) -> dict[str, Any]:
         "text": event_text(change),
         "finding": finding_json(change.finding) if change.finding is not None else None,
         "ranks": list(change.ranks),
-        "ended": None
-        if ended is None
-        else {"reason": ended.reason, "first_rank": ended.first_rank, "time_unix_ns": ended.time_unix_ns},
+        "ended": ended_json(change.ended),
     }

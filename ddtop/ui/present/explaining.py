@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ddtop.diagnosis.explain.page import Explanation
 from ddtop.model.policy import POLICY, Policy
 
-from .text import fit, wrap
+from .text import fit, hang
 
 WIDEST = 100
 """Text wider than this is hard to read."""
@@ -17,15 +17,15 @@ _CODE = "      "
 def explain_text(page: Explanation, width: int) -> str:
     """The page as plain lines; commands and code are never broken, so that they can be copied."""
     width = min(width, WIDEST)
-    lines = [*_hang(f"{page.kind} ({page.severity})", width, "", "  "), *_hang(page.brief, width, "")]
-    lines += ["", "what it means", *_hang(page.meaning, width, "  ")]
+    lines = [*hang(f"{page.kind} ({page.severity})", width, "", "  "), *hang(page.brief, width, "")]
+    lines += ["", "what it means", *hang(page.meaning, width, "  ")]
     lines += ["", "how it is found"]
     for text in page.found:
-        lines += _hang(text, width, "  - ")
+        lines += hang(text, width, "  - ")
     lines += ["", "what to do"]
     for number, step in enumerate(page.steps, 1):
         text, *commands = step.split("\n")
-        lines += [*_hang(text, width, f"  {number}. "), *(f"{_CODE}{command}" for command in commands)]
+        lines += [*hang(text, width, f"  {number}. "), *(f"{_CODE}{command}" for command in commands)]
     if page.before:
         lines += ["", "code that does it", *(f"{_CODE}{line}" for line in page.before)]
         lines += ["code that does not", *(f"{_CODE}{line}" for line in page.after)]
@@ -38,17 +38,10 @@ def kinds_text(pages: Iterable[Explanation], width: int, policy: Policy = POLICY
     column = max(len(page.kind) for page in pages) + 2
     lines: list[str] = []
     for page in pages:
-        lines += _hang(page.brief, width, fit(page.kind, column))
+        lines += hang(page.brief, width, fit(page.kind, column))
     lines += ["", "ddtop explain KIND says what it means, how it is found and what to do."]
     note = (
         f"A finding is shown after {policy.appear_snapshots} looks half a second apart that agree, "
         f"and dropped after {policy.clear_snapshots} without it."
     )
-    return "\n".join([*lines, *_hang(note, width, "")]) + "\n"
-
-
-def _hang(text: str, width: int, lead: str, under: str | None = None) -> list[str]:
-    """The text wrapped, `lead` before its first line, as much space (or `under`) before the others."""
-    under = " " * len(lead) if under is None else under
-    texts = wrap(text, width - max(len(lead), len(under)))
-    return [(lead if number == 0 else under) + line for number, line in enumerate(texts)]
+    return "\n".join([*lines, *hang(note, width, "")]) + "\n"

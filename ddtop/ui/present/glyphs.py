@@ -51,6 +51,7 @@ UNICODE = Glyphs(
         State.EXITED: "✝",
         State.KILLED: "✝",
         State.MISSING: "∅",
+        State.LOST: "⊘",
     },
     full="█",
     eighths="▏▎▍▌▋▊▉",
@@ -79,6 +80,7 @@ ASCII = Glyphs(
         State.EXITED: "+",
         State.KILLED: "+",
         State.MISSING: "-",
+        State.LOST: "%",
     },
     full="#",
     eighths="",
@@ -110,6 +112,7 @@ STATE_STYLES: dict[State, str] = {
     State.EXITED: "gone",
     State.KILLED: "gone",
     State.MISSING: "gone",
+    State.LOST: "silent",
 }
 
 STATE_MEANINGS: dict[State, str] = {
@@ -125,6 +128,7 @@ STATE_MEANINGS: dict[State, str] = {
     State.EXITED: "its process ended",
     State.KILLED: "a signal ended it",
     State.MISSING: "never seen",
+    State.LOST: "nothing of its whole host is heard any more",
 }
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddtop.model.devices import Device
 from ddtop.model.facts import RankFacts, Snapshot
+from ddtop.model.hosts import HostSeen
+from ddtop.model.policy import POLICY
+from ddtop.wire.hosts import LEAF
 from ddtop.wire.records import HostState
 
+from . import units
 from .classes import AT_FAULT, FINISHED, WELL, codes_at
 from .grid import Host
 from .text import clean
@@ -18,7 +23,7 @@ from .text import clean
 class HostFacts:
     """One host. `state`: what its relay last reported, None for a host that only its ranks tell of; `age_s`: how old that is.
 
-    `devices`: its cards. `worst`: the code (`present.classes`) of its worst rank. `rank_cores`: cores that its ranks use, None if not measured.
+    `name`: with a part of its identity, where another has the same. `seen`: how it is heard, None where nobody tells. `devices`: its cards. `worst`: the code (`present.classes`) of its worst rank. `rank_cores`: cores that its ranks use, None if not measured.
     """
 
     name: str
@@ -28,6 +33,12 @@ class HostFacts:
     state: HostState | None
     age_s: float | None
     devices: tuple[Device, ...] = ()
+    seen: HostSeen | None = None
+
+    @property
+    def lost(self) -> bool:
+        """It has ranks, and nothing of it is heard any more."""
+        return self.seen is not None and self.seen.lost and bool(self.ranks) and self.worst > FINISHED
 
     @property
     def calm(self) -> bool:
@@ -37,27 +48,84 @@ class HostFacts:
 
 def hosts_facts(snapshot: Snapshot, hosts: Sequence[Host], codes: bytes) -> tuple[HostFacts, ...]:
     """All hosts in the order of their first rank; those with a rank at fault stand first, those without ranks last."""
-    ages = snapshot.host_ages_s
-    reports: dict[str, tuple[HostState | None, float | None]] = {}
-    for number, state in enumerate(snapshot.hosts):
-        reports[clean(state.host)] = (state, ages[number] if number < len(ages) else None)
+    reports: dict[str, _Report] = {}
+    labels = _labels(snapshot.ranks)
+    for number, report in enumerate(snapshot.hosts):
+        reports[_label(snapshot, number, labels)] = _report(snapshot, number, report)
     cards: dict[str, list[Device]] = {}
     for device in snapshot.devices:
         cards.setdefault(clean(device.host), []).append(device)
     found = []
-    nothing: tuple[HostState | None, float | None] = (None, None)
     for host in hosts:
-        seen, age_s = reports.pop(host.name, nothing)
+        state, age_s, seen = reports.pop(host.name, _UNTOLD)
         if host.ranks:
             worst = max(codes_at(codes, host.ranks), default=FINISHED)
-            own = tuple(cards.get(host.name, ()))
-            found.append(HostFacts(host.name, host.ranks, worst, _cores(snapshot, host.ranks), seen, age_s, own))
+            own = tuple(cards.get(clean(state.host) if state is not None else host.name, ()))
+            cores = _cores(snapshot, host.ranks)
+            found.append(HostFacts(host.name, host.ranks, worst, cores, state, age_s, own, seen))
     found.sort(key=lambda host: host.worst < AT_FAULT)
     found += [
-        HostFacts(name, (), FINISHED, None, seen, age_s, tuple(cards.get(name, ())))
-        for name, (seen, age_s) in reports.items()
+        HostFacts(name, (), FINISHED, None, state, age_s, tuple(cards.get(name, ())), seen)
+        for name, (state, age_s, seen) in reports.items()
     ]
     return tuple(found)
+
+
+_Report = tuple[HostState | None, float | None, HostSeen | None]
+_UNTOLD: _Report = (None, None, None)
+
+
+def _report(snapshot: Snapshot, number: int, state: HostState) -> _Report:
+    ages, seen = snapshot.host_ages_s, snapshot.seen
+    return state, ages[number] if number < len(ages) else None, seen[number] if number < len(seen) else None
+
+
+def _labels(ranks: Sequence[RankFacts]) -> dict[str, str]:
+    """By identity, the name of each host with ranks: containers repeat names, but stay apart."""
+    names: dict[str, str] = {}
+    for rank in ranks:
+        if rank.sender is not None and rank.sender not in names and rank.hello is not None:
+            names[rank.sender] = clean(rank.hello.host)
+    often = Counter(names.values())
+    return {sender: name if often[name] == 1 else _apart(name, sender) for sender, name in names.items()}
+
+
+def _label(snapshot: Snapshot, number: int, labels: Mapping[str, str]) -> str:
+    name = clean(snapshot.hosts[number].host)
+    if number >= len(snapshot.seen):
+        return name
+    sender = snapshot.seen[number].sender
+    return labels.get(sender) or (name if name not in labels.values() else _apart(name, sender))
+
+
+def _apart(name: str, sender: str) -> str:
+    return f"{name} {clean(sender[-4:])}"
+
+
+def clock_text(seen: HostSeen | None) -> str:
+    """What is worth saying of a host's clock: `+12.3 s`, `±80 ms`, `unknown`; empty while all is well."""
+    if seen is None:
+        return ""
+    if seen.offset_ns is None or seen.error_ns is None:
+        return "unknown"
+    parts = []
+    if abs(seen.offset_ns) > POLICY.clock_shown_s * units.SECOND_NS:
+        # What the host's clock shows beyond the hub's.
+        parts.append(f"{-seen.offset_ns / units.SECOND_NS:+.1f} s")
+    if seen.error_ns > POLICY.clock_matters_s * units.SECOND_NS:
+        parts.append(f"±{seen.error_ns / 1e6:.0f} ms")
+    return " ".join(parts)
+
+
+def clock_words(seen: HostSeen | None) -> str:
+    """The same for a page that has room: `0.3 ms behind the hub's, ±0.2 ms`; empty on the hub and where there is none."""
+    if seen is None or seen.role != LEAF:
+        return ""
+    if seen.offset_ns is None or seen.error_ns is None:
+        return "not measured against the hub's: its times are used as they are"
+    off = abs(seen.offset_ns) / 1e6
+    text = f"{off:,.1f} ms" if off < 1000 else f"{off / 1000:,.1f} s"
+    return f"{text} {'behind' if seen.offset_ns > 0 else 'ahead of'} the hub's, ±{seen.error_ns / 1e6:.1f} ms"
 
 
 def _cores(snapshot: Snapshot, ranks: Sequence[int]) -> float | None:
@@ -73,4 +141,8 @@ def worst_ranks(host: HostFacts, codes: bytes) -> tuple[int, ...]:
 
 def names_of(ranks: Sequence[RankFacts]) -> list[str | None]:
     """The host of each rank, None where it has not been seen."""
-    return [rank.hello.host if rank.hello is not None else None for rank in ranks]
+    labels = _labels(ranks)
+    return [
+        None if rank.hello is None else labels.get(rank.sender, rank.hello.host) if rank.sender else rank.hello.host
+        for rank in ranks
+    ]

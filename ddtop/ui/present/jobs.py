@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ddtop import registry
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Verdict
+from ddtop.wire.hosts import HUB
 
 from . import units
 from .glyphs import Glyphs
@@ -48,17 +49,26 @@ def health_of(verdict: Verdict) -> Health:
 
 
 def listed(entries: Iterable[registry.JobEntry], now_unix_ns: int) -> list[Listed]:
-    """The runs: live ones first, each half with the newest start first."""
+    """The runs: live ones first, each half with the newest start first. A leaf is a part of its hub's run."""
     runs: dict[tuple[str, str], list[registry.JobEntry]] = {}
     for entry in entries:
-        runs.setdefault((entry.job, entry.run), []).append(entry)
-    found = []
-    for hosts in runs.values():
-        living = [entry for entry in hosts if entry.live(now_unix_ns)]
-        reporting = sum(entry.reporting for entry in living)
-        names = tuple(dict.fromkeys(entry.host for entry in hosts))
-        found.append(Listed((living or hosts)[0], bool(living), reporting, names))
+        runs.setdefault((entry.job, entry.part_of or entry.run), []).append(entry)
+    found = [_one_run(parts, now_unix_ns) for parts in runs.values()]
     return sorted(found, key=lambda one: (not one.live, -one.entry.started_unix_ns, one.key))
+
+
+def _one_run(parts: list[registry.JobEntry], now_unix_ns: int) -> Listed:
+    # The hub first: it knows of all hosts, and it says when the job has ended.
+    parts = sorted(parts, key=lambda entry: entry.role != HUB)
+    first = parts[0]
+    living = [entry for entry in parts if entry.live(now_unix_ns)]
+    if first.role == HUB and first.ended_unix_ns is not None:
+        living = []
+    # A hub counts the ranks of all hosts, each other relay its own.
+    counting = living[:1] if living and living[0].role == HUB else living
+    reporting = sum(entry.reporting for entry in counting)
+    names = dict.fromkeys(name for entry in parts for name in (entry.host, *entry.hosts))
+    return Listed((living or parts)[0], bool(living), reporting, tuple(names))
 
 
 def passing(jobs: Iterable[Listed], text: str) -> list[Listed]:
@@ -84,7 +94,7 @@ def columns(jobs: Sequence[Listed], width: int) -> Table:
     ranks = max([len("RANKS"), *(len(_ranks(one)) for one in jobs)])
     name = min(max([10, *(cell_width(clean(one.entry.job)) for one in jobs)]), MOST_JOB)
     script = min(max([6, *(cell_width(_script(one)) for one in jobs)]), 40)
-    host = min(max([4, *(cell_width(_hosts(one)) for one in jobs)]), 24)
+    host = min(max([4, *(cell_width(hosts_text(one)) for one in jobs)]), 24)
     fields = (
         Field("job", "JOB", 10, grows=6, most=name),
         Field("health", "HEALTH", 11, grows=3, most=44),
@@ -107,7 +117,7 @@ def row(job: Listed, table: Table, health: Health | None, now_unix_ns: int, glyp
         text = {
             "job": clean(job.entry.job),
             "ranks": _ranks(job),
-            "host": _hosts(job),
+            "host": hosts_text(job),
             "script": _script(job),
             "started": _started(job, now_unix_ns),
         }[field.key]
@@ -121,7 +131,8 @@ def _ranks(job: Listed) -> str:
     return f"{job.reporting:,}/{world}" if job.live else world
 
 
-def _hosts(job: Listed) -> str:
+def hosts_text(job: Listed) -> str:
+    """Its host, or how many it has."""
     return clean(job.hosts[0]) if len(job.hosts) == 1 else f"{len(job.hosts)} hosts"
 
 

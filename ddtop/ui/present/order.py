@@ -24,6 +24,7 @@ _STATE_ORDER = {
             State.KILLED,
             State.EXITED,
             State.MISSING,
+            State.LOST,
             State.STOPPED,
             State.SILENT,
             State.STRAGGLER,

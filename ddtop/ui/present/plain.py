@@ -10,7 +10,7 @@ from .banner import banner_lines, severity_mark
 from .columns import CellContext, Layout, absent, cell_text, host_width, layout
 from .glyphs import UNICODE, Glyphs
 from .order import by_verdict
-from .text import clean, fit, plain, ranks_text, wrap, wrap_clauses
+from .text import clean, fit, hang, plain, ranks_text, wrap, wrap_clauses
 
 
 def status_text(snapshot: Snapshot, verdict: Verdict, width: int, glyphs: Glyphs = UNICODE) -> str:
@@ -48,7 +48,7 @@ def diagnose_text(snapshot: Snapshot, verdict: Verdict, width: int, glyphs: Glyp
     for finding in verdict.findings:
         lines += ["", *_finding(snapshot, finding, width, glyphs)]
     if snapshot.notes:
-        lines += ["", *(line for note in snapshot.notes for line in _hang("note: ", clean(note), width))]
+        lines += ["", *(line for note in snapshot.notes for line in hang(clean(note), width, "note: "))]
     return "\n".join(lines) + "\n"
 
 
@@ -58,16 +58,11 @@ def _finding(snapshot: Snapshot, finding: Finding, width: int, glyphs: Glyphs) -
     lines = [f"{mark} {finding.severity}: {clean(finding.kind)}, for {units.duration(since)}"]
     lines += [f"  {text}" for text in wrap_clauses(clean(finding.summary), width - 2)]
     if finding.ranks:
-        lines += _hang("  ranks: ", ranks_text(finding.ranks), width)
+        lines += hang(ranks_text(finding.ranks), width, "  ranks: ")
     if finding.victims:
-        lines += _hang("  waiting: ", ranks_text(finding.victims), width)
+        lines += hang(ranks_text(finding.victims), width, "  waiting: ")
     for evidence in finding.evidence:
-        lines += _hang(f"  {glyphs.bullet} ", clean(evidence), width)
+        lines += hang(clean(evidence), width, f"  {glyphs.bullet} ")
     if finding.advice:
-        lines += _hang(f"  {glyphs.arrow} ", clean(finding.advice), width)
+        lines += hang(clean(finding.advice), width, f"  {glyphs.arrow} ")
     return lines
-
-
-def _hang(lead: str, text: str, width: int) -> list[str]:
-    texts = wrap(text, width - len(lead))
-    return [(lead if number == 0 else " " * len(lead)) + line for number, line in enumerate(texts)]

@@ -105,6 +105,13 @@ def _chop(word: str, width: int) -> list[str]:
     return [*pieces, piece]
 
 
+def hang(text: str, width: int, lead: str, under: str | None = None) -> list[str]:
+    """The text wrapped, `lead` before its first line, as much space (or `under`) before the others."""
+    under = " " * len(lead) if under is None else under
+    texts = wrap(text, width - max(len(lead), len(under)))
+    return [(lead if number == 0 else under) + line for number, line in enumerate(texts)]
+
+
 def wrap_clauses(text: str, width: int) -> list[str]:
     """Wrapped like `wrap`, but a clause after a semicolon starts a line where that costs at most one line more."""
     flat = wrap(text, width)

@@ -10,11 +10,12 @@ from ddtop.diagnosis.finding import Finding, Verdict
 from ddtop.model.facts import RankFacts, Snapshot
 
 from . import units
+from .losses import Losses
 from .text import clean, rank_words
 from .words import exit_text
 
-FINDING, CAME, ENDED, RAISED, RESTARTED, STACKS, CONTACT, JOB = (
-    *("finding", "came", "ended", "exception", "restart", "stacks", "contact", "job"),
+FINDING, CAME, ENDED, RAISED, RESTARTED, STACKS, CONTACT, JOB, LOSS = (
+    *("finding", "came", "ended", "exception", "restart", "stacks", "contact", "job", "loss"),
 )
 WORDS_MOST = 24
 """Sentences kept of one finding: the first, and the newest."""
@@ -69,6 +70,7 @@ class Timeline:
         self._last_came: tuple[str, int, tuple[int, ...]] = (CAME, 0, ())
         self._lost_unix_ns: int | None = None
         self._last: Snapshot | None = None
+        self._losses = Losses()
         self._sorted: tuple[Entry, ...] | None = None
 
     @property
@@ -95,6 +97,10 @@ class Timeline:
         self._restart(snapshot)
         self._findings(snapshot, verdict)
         self._ranks(snapshot)
+        for loss in self._losses.take(snapshot):
+            key = (LOSS, loss.of, loss.unix_ns)
+            entry = Entry(key, loss.unix_ns, LOSS, ((loss.unix_ns, loss.text),))
+            self._put(entry) if key in self._entries else self._add(entry)
         if snapshot.ended is not None:
             at = snapshot.ended.time_unix_ns
             self._add(Entry(("job", at), at, JOB, ((at, f"the job ended: {clean(snapshot.ended.reason)}"),)))

@@ -117,6 +117,13 @@ def doing(rank: RankFacts) -> Doing:
         return Doing("stopped, state T", rank.process_since_unix_ns)
     if rank.state is State.SILENT:
         return _silent(rank)
+    if rank.state is State.LOST:
+        return Doing(f"was in {_calling(rank).text}", None, rank.report_age_s)
+    return _calling(rank)
+
+
+def _calling(rank: RankFacts) -> Doing:
+    """By its own last report."""
     call = oldest_call(rank)
     if call is not None:
         return Doing(call_text(call), call.since_unix_ns)
@@ -166,6 +173,13 @@ def group_label(snapshot: Snapshot, name: str) -> str:
     """A group as torch's users call it: its description, else its name."""
     group = snapshot.group(name)
     return clean((group.description if group else "") or name)
+
+
+def hosts_answering(snapshot: Snapshot) -> tuple[int, int]:
+    """How many of its hosts are heard, and how many it is on; one that has ended with its ranks is none of these."""
+    quiet = {one.sender for one in snapshot.seen if one.quiet}
+    missed = {rank.sender for rank in snapshot.ranks if rank.exit is None} & quiet if quiet else quiet
+    return len(snapshot.seen) - len(quiet), len(snapshot.seen) - len(quiet) + len(missed)
 
 
 def hosts_of(snapshot: Snapshot) -> int:

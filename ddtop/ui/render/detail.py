@@ -12,6 +12,8 @@ from ddtop.ui.present.bars import sparkline
 from ddtop.ui.present.collectives import what_moves
 from ddtop.ui.present.columns import state_text
 from ddtop.ui.present.glyphs import STATE_MEANINGS, UNICODE, Glyphs, state_style
+from ddtop.ui.present.groups import BEHIND_S
+from ddtop.ui.present.hosts import clock_words
 from ddtop.ui.present.stacks import Around, Shape, stacks_lines
 from ddtop.ui.present.text import Line, clean, rank_words
 from ddtop.ui.present.words import (
@@ -61,7 +63,7 @@ def detail_lines(
     _exception(page, snapshot, rank)
     _stacks(page, snapshot, rank)
     if not brief:
-        _agent(page, rank)
+        _agent(page, snapshot, rank)
         _environment(page, rank)
     return page.lines
 
@@ -137,13 +139,17 @@ def _place(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
 
 def _collectives(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     newest = sorted(rank.retired_collectives, key=lambda one: (one.group, one.seq))[-4:]
-    if not rank.open_collectives and not newest and rank.wait is None:
+    wait = rank.wait
+    if wait is not None and snapshot.time_unix_ns - wait.since_unix_ns < BEHIND_S * units.SECOND_NS:
+        # The rhythm of a training: a line that comes and goes with every look says nothing.
+        wait = None
+    if not rank.open_collectives and not newest and wait is None:
         return
     page.heading("collectives")
-    if rank.wait is not None:
-        whom = rank_words(rank.wait.behind, 8) if rank.wait.behind else "nobody: all have joined"
-        since = _ago(snapshot, rank.wait.since_unix_ns)
-        page.item("waits for", f"{whom}, {since}, in {group_label(snapshot, rank.wait.group)}", "blocked")
+    if wait is not None:
+        whom = rank_words(wait.behind, 8) if wait.behind else "nobody: all have joined"
+        since = _ago(snapshot, wait.since_unix_ns)
+        page.item("waits for", f"{whom}, {since}, in {group_label(snapshot, wait.group)}", "blocked")
     for one in rank.open_collectives:
         page.item("open", _collective(snapshot, one))
         page.item("", _deadline(snapshot, one), "dim")
@@ -265,7 +271,7 @@ def _stacks(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         page.add(("  ", ""), *line)
 
 
-def _agent(page: Page, rank: RankFacts) -> None:
+def _agent(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     page.heading("what ddtop itself does there")
     if rank.report_age_s is not None:
         page.item("last report", f"{units.age(rank.report_age_s)} ago")
@@ -276,6 +282,7 @@ def _agent(page: Page, rank: RankFacts) -> None:
     page.item("dropped", f"{rank.drops:,} records")
     page.item("probes off", clean(", ".join(rank.probes_off)))
     page.item("recorder", clean(rank.recorder or ""))
+    page.item("host's clock", clock_words(next((one for one in snapshot.seen if one.sender == rank.sender), None)))
 
 
 def _environment(page: Page, rank: RankFacts) -> None:

@@ -11,7 +11,7 @@ from ddtop.ui.present.banner import severity_mark
 from ddtop.ui.present.glyphs import UNICODE, Glyphs
 from ddtop.ui.present.table import Field, Table, table_for
 from ddtop.ui.present.text import Line, Span, clean, rank_words
-from ddtop.ui.present.timeline import CAME, CONTACT, ENDED, FINDING, JOB, RAISED, RESTARTED, STACKS, Entry
+from ddtop.ui.present.timeline import CAME, CONTACT, ENDED, FINDING, JOB, LOSS, RAISED, RESTARTED, STACKS, Entry
 
 from .findings import add_finding, add_meaning
 from .page import Page
@@ -30,8 +30,9 @@ _NAMES = {
     STACKS: "stacks",
     CONTACT: "contact",
     JOB: "job",
+    LOSS: "lost",
 }
-_STYLES = {ENDED: "gone", RAISED: "critical", RESTARTED: "warning", CONTACT: "warning", JOB: "bold"}
+_STYLES = {ENDED: "gone", RAISED: "critical", RESTARTED: "warning", CONTACT: "warning", JOB: "bold", LOSS: "warning"}
 
 
 @dataclass(frozen=True, slots=True)

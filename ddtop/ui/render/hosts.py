@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ddtop.ui.present import units
 from ddtop.ui.present.bars import bar
 from ddtop.ui.present.classes import AT_FAULT, WELL, class_of, glyph_of
 from ddtop.ui.present.glyphs import UNICODE, Glyphs
-from ddtop.ui.present.hosts import HostFacts, worst_ranks
+from ddtop.ui.present.hosts import HostFacts, clock_text, worst_ranks
 from ddtop.ui.present.table import Field, Table, table_for
 from ddtop.ui.present.text import Line, Span, cell_width, ranks_text
+from ddtop.wire.hosts import ALONE, HUB
 from ddtop.wire.records import HostState
 
 SILENT_MS = 10_000
@@ -30,12 +33,21 @@ FIELDS = (
 
 
 GPUS = Field("gpus", "GPUS", 17, grows=1, most=20, rank=1)
+LINK = Field("link", "LINK", 5)
+REFUSED = Field("refused", "REFUSED", 7, right=True)
 
 
-def hosts_table(width: int, name_width: int = 0, gpus: bool = False) -> Table:
-    """The columns of the hosts for that width; `name_width`: of the longest name, `gpus`: some host has any."""
-    first = Field("host", "HOST", min(max(name_width, 4), 16))
-    return table_for((first, *FIELDS[1:5], *([GPUS] if gpus else []), *FIELDS[5:]), width)
+def hosts_table(width: int, hosts: Sequence[HostFacts] = (), gpus: bool = False) -> Table:
+    """The columns of these hosts for that width; `gpus`: some host has any."""
+    names = max((cell_width(host.name) for host in hosts), default=0)
+    clocks = max((cell_width(clock_text(host.seen)) for host in hosts), default=0)
+    link = [LINK] if any(host.seen is not None and host.seen.role != ALONE for host in hosts) else []
+    clock = [Field("clock", "CLOCK", max(clocks, 7), right=True)] if clocks else []
+    refused = [REFUSED] if any(host.state is not None and host.state.refused for host in hosts) else []
+    first = Field("host", "HOST", min(max(names, 4), 16))
+    return table_for(
+        (first, *FIELDS[1:3], *link, *FIELDS[3:5], *([GPUS] if gpus else []), *FIELDS[5:-1], *refused, *clock, FIELDS[-1]), width
+    )
 
 
 def host_row(
@@ -48,11 +60,27 @@ def host_row(
         "ranks": (ranks_text(host.ranks, 2) or "-", ""),
         "state": _worst(host, codes, glyphs),
         "gpus": _gpus(host),
+        "link": _link(host),
+        "clock": (clock_text(host.seen), "warning"),
         "load": ("-" if host.rank_cores is None else f"{host.rank_cores:.1f}", ""),
-        "seen": (units.age(host.age_s), "warning" if late else "dim"),
+        "seen": (units.age(host.age_s), "critical" if host.lost else "warning" if late else "dim"),
         **_reported(host.state, relay_cpu_ratio, table, glyphs),
     }
     return table.line(cells, glyphs.ellipsis)
+
+
+def _link(host: HostFacts) -> Span:
+    """Its part in the job, or that its link does not hold."""
+    if host.seen is None:
+        return units.NOT_MEASURED, "dim"
+    if host.lost:
+        return "lost", "critical"
+    if host.seen.quiet and host.ranks:
+        return "quiet", "warning"
+    link = host.state.hub if host.state is not None else None
+    if link is not None and link.role != HUB and link.connected is False:
+        return "cut", "warning"
+    return host.seen.role, "dim"
 
 
 def _gpus(host: HostFacts) -> Span:
@@ -75,16 +103,17 @@ def _gpus(host: HostFacts) -> Span:
 
 def _reported(state: HostState | None, relay_cpu_ratio: float | None, table: Table, glyphs: Glyphs) -> dict[str, Span]:
     if state is None:
-        return dict.fromkeys(("cpu", "memory", "shm", "relay", "lost"), (units.NOT_MEASURED, "dim"))
+        return dict.fromkeys(("cpu", "memory", "shm", "relay", "lost", "refused"), (units.NOT_MEASURED, "dim"))
     share = "-" if relay_cpu_ratio is None else f"{relay_cpu_ratio * 100:.1f}%"
     relay = f"{share} {units.size(state.relay_rss_bytes)}" if state.relay_rss_bytes else share
-    lost = state.dropped + state.garbled
+    lost = state.dropped + state.garbled + (state.hub.dropped if state.hub is not None else 0)
     return {
         "cpu": (units.percent(state.cpu_ratio), ""),
         "memory": _bar(state.memory_available_bytes, state.memory_total_bytes, table.width("memory"), glyphs),
         "shm": _bar(state.shm_free_bytes, state.shm_total_bytes, table.width("shm"), glyphs),
         "relay": (relay, "dim"),
         "lost": (units.narrow_count(lost, 4), "warning" if lost else "dim"),
+        "refused": (units.narrow_count(state.refused, 7), "warning" if state.refused else "dim"),
     }
 
 

@@ -15,6 +15,11 @@ THEMES = (DARK, LIGHT, ANSI, MONO)
 """In the order in which `t` goes through them."""
 
 
+def theme_after(name: str) -> str:
+    """The next one, around the end."""
+    return THEMES[(THEMES.index(name) + 1) % len(THEMES)]
+
+
 @dataclass(frozen=True, slots=True)
 class Palette:
     """The style of every name that lines use.

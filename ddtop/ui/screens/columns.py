@@ -9,7 +9,7 @@ from textual import events
 from textual.binding import BindingType
 
 from ddtop.metrics import METRICS
-from ddtop.ui.present.columns import ALWAYS, COLUMNS
+from ddtop.ui.present.columns import ALWAYS, COLUMNS, absent
 from ddtop.ui.present.text import Line, clip_line, fit
 from ddtop.ui.session import Session
 from ddtop.ui.widgets.key_bar import Key
@@ -17,7 +17,7 @@ from ddtop.ui.widgets.key_bar import Key
 from .page import PageScreen
 
 CHOICES = tuple(column for column in COLUMNS if column.key not in ALWAYS)
-NO_ROOM = "no room"
+NO_ROOM, NO_GPU = "no room", "no GPU"
 _TEXT = "RANK, STATE and NOW are always there. What a width has no room for goes first where it is told elsewhere too."
 
 
@@ -47,13 +47,17 @@ class ColumnsScreen(PageScreen):
         """The columns with what they mean."""
         glyphs = self.session.paint.glyphs
         meanings = {metric.name: metric.meaning for metric in METRICS}
-        shown = self._shown()
+        shown, missing = self._shown(), absent(self.session.shown.snapshot)
         lines: list[Line] = []
         for at, column in enumerate(CHOICES):
             on = column.key not in self.session.setup.hidden
             name = f"[{'x' if on else ' '}] {fit(column.title, 9)}"
-            room = NO_ROOM if on and column.key not in shown else " " * len(NO_ROOM)
-            line = ((name, "picked" if at == self.cursor else ""), (f" {room} ", ""), (meanings[column.metric], "dim"))
+            why = "" if not on or column.key in shown else NO_GPU if column.key in missing else NO_ROOM
+            line = (
+                (name, "picked" if at == self.cursor else ""),
+                (f" {why:<{len(NO_ROOM)}} ", ""),
+                (meanings[column.metric], "dim"),
+            )
             lines.append(clip_line(line, width, glyphs.ellipsis))
         return [*lines, (), clip_line(((_TEXT, "dim"),), width, glyphs.ellipsis)]
 

@@ -78,11 +78,15 @@ class CommandsScreen(SizedScreen[Command | None]):
         """Enter: the one under the cursor."""
         self.list.action_open()
 
-    def on_pick_list_opened(self, message: PickList.Opened) -> None:
+    def on_cursor_list_opened(self, message: PickList.Opened) -> None:
         """That one."""
         picked = next((one for one in self._found if one.run == message.key), None)
         if picked is not None:
             self.dismiss(picked)
+
+    def on_cursor_list_moved(self) -> None:
+        """Other rows are visible."""
+        self._show_foot()
 
     def _show(self) -> None:
         found = {one.run: one for one in reversed(matching(self._all, self.input.value, self._snapshot))}
@@ -91,9 +95,12 @@ class CommandsScreen(SizedScreen[Command | None]):
         self.rule.show([rule_line(width, glyphs.rule)])
         names = min(max((len(one.name) for one in self._all), default=0), NAME_MOST, width // 2)
         self.list.show([one.run for one in self._found], lambda at: self._row(self._found[at], names, width))
-        note = self.list.range_note if self._found else "nothing has these words"
-        self.foot.show([rule_line(width, glyphs.rule, note)])
+        self._show_foot()
         self.keys.show((("enter", "Enter", "do it"), ("down", "↑↓", "choose"), ("escape", "Esc", "back")))
+
+    def _show_foot(self) -> None:
+        note = self.list.range_note if self._found else "nothing has these words"
+        self.foot.show([rule_line(self.size.width, self.session.paint.glyphs.rule, note)])
 
     def _row(self, one: Command, names: int, width: int) -> Line:
         ellipsis = self.session.paint.glyphs.ellipsis

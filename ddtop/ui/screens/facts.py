@@ -11,11 +11,11 @@ from ddtop.ui.present.scrubber import scrubber_line
 from ddtop.ui.present.text import Line, clean, clip
 from ddtop.ui.render.strips import rule_line
 from ddtop.ui.session import Session
+from ddtop.ui.widgets.cursor_list import CursorList
 from ddtop.ui.widgets.key_bar import KeyBar
 from ddtop.ui.widgets.lines import LinesView
 from ddtop.ui.widgets.map_grid import MapGrid
-from ddtop.ui.widgets.pick_list import PickList
-from ddtop.ui.widgets.rank_table import RankTable, TitleRow
+from ddtop.ui.widgets.rank_table import TitleRow
 
 from .sized import SizedScreen
 
@@ -73,5 +73,5 @@ class FactsScreen(SizedScreen[None]):
 
 
 def _repaint(node: DOMNode) -> None:
-    if isinstance(node, (LinesView, KeyBar, RankTable, TitleRow, MapGrid, PickList)):
+    if isinstance(node, (LinesView, KeyBar, CursorList, TitleRow, MapGrid)):
         node.repaint()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from textual.app import ComposeResult
 from textual.binding import Binding
+from textual.widget import Widget
 from textual.widgets import Input
 
 from ddtop.diagnosis.finding import Verdict
@@ -32,6 +33,7 @@ from ddtop.ui.widgets.view_bar import ViewBar
 from .columns import ColumnsScreen
 from .explain import ExplainScreen
 from .facts import FactsScreen, foot_line, under_banner
+from .filtering import FilteringScreen
 from .finding import FindingScreen, StoryScreen
 from .group import GroupScreen
 from .rank import RankScreen
@@ -39,14 +41,11 @@ from .signals import SignalsScreen
 from .stacks import StacksScreen
 
 
-class MainScreen(FactsScreen):
+class MainScreen(FilteringScreen, FactsScreen):
     """Banner, view, keys. The actions are those of `actions.ACTIONS`."""
 
     DEFAULT_CSS = """
     MainScreen #rule, MainScreen #foot { height: 1; }
-    MainScreen Input, MainScreen Input:focus { display: none; height: 1; border: none; padding: 0; }
-    MainScreen.filtering Input { display: block; }
-    MainScreen.filtering KeyBar { display: none; }
     """
     BINDINGS = [  # noqa: RUF012
         # Keys that Textual itself takes are first of all; so is that of the filter: what was typed ahead on a slow line goes
@@ -80,6 +79,11 @@ class MainScreen(FactsScreen):
     def table(self) -> RankTable:
         """The ranks table."""
         return self.ranks.table
+
+    @property
+    def filtered(self) -> Widget:
+        """What the view in front gives the keys to."""
+        return self.view.target
 
     @property
     def topic(self) -> str:  # type: ignore[override]
@@ -266,31 +270,12 @@ class MainScreen(FactsScreen):
         self.action_why()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """What does nothing in this view; and in the filter a key is what it writes."""
-        if self.has_class("filtering") and action in ("filter", "next_view"):
-            return False
+        """What does nothing in this view."""
         found = [one for one in ACTIONS if one.run.split("(")[0] == action]
         if found and not any(not one.views or self.view.topic in one.views for one in found):
             return False
         return super().check_action(action, parameters)
 
-    def action_filter(self) -> None:
-        """Ask for a filter."""
-        self.add_class("filtering")
-        # At once: keys that were typed ahead would otherwise be taken as commands.
-        self.set_focus(self.input)
-
-    def action_clear_filter(self) -> None:
-        """Show all rows again."""
-        self.remove_class("filtering")
-        self.input.value = ""
-        self.set_focus(self.view.target)
-
-    def on_input_changed(self, message: Input.Changed) -> None:
-        """Filter while it is typed."""
-        self.ranks.filter_by(message.value)
-
-    def on_input_submitted(self) -> None:
-        """Keep the filter and go back to the table."""
-        self.remove_class("filtering")
-        self.set_focus(self.view.target)
+    def filter_by(self, text: str) -> None:
+        """Show the ranks that have this."""
+        self.ranks.filter_by(text)

@@ -16,9 +16,6 @@ from ddtop.ui.widgets.lines import LinesView
 
 from .facts import FactsScreen, foot_line, under_banner
 
-WIDEST = 120
-"""Text wider than this is hard to read."""
-
 
 class PageScreen(FactsScreen):
     """Shows the lines that a subclass makes."""
@@ -63,7 +60,7 @@ class PageScreen(FactsScreen):
             head = header_line(snapshot, width, self.session.contact(), glyphs)
         self.head.show([head])
         self.rule.show([under_banner(self.session, width)])
-        lines = self.page_lines(min(self.body.room, WIDEST))
+        lines = self.page_lines(self.body.reading_room)
         self.body.show(lines)
         hidden = len(lines) - self.body.size.height
         more = f"{len(lines)} lines" if hidden > 0 else ""

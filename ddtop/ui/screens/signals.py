@@ -84,7 +84,7 @@ class SignalsScreen(PageScreen):
         line = self.clicked_line(event)
         if line is None or self.chosen is not None or self._why_not() is not None:
             return
-        at = line - len(self.page_lines(self.body.room)) + len(SIGNALS)
+        at = line - len(self.page_lines(self.body.reading_room)) + len(SIGNALS)
         if 0 <= at < len(SIGNALS):
             self.action_move(at - self.cursor)
             if event.chain == 2:

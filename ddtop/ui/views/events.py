@@ -70,7 +70,7 @@ class EventsView(ListingView):
         """What can be done with an event."""
         return [("enter", "Enter", "its story"), ("end", "End", "the newest")]
 
-    def on_pick_list_opened(self, message: PickList.Opened) -> None:
+    def on_cursor_list_opened(self, message: PickList.Opened) -> None:
         """The story of an entry is wanted."""
         message.stop()
         row = next((row for row in self._rows if (row.entry.key, row.over) == message.key), None)

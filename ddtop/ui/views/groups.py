@@ -49,7 +49,7 @@ class GroupsView(ListingView):
         order = order_of(snapshot, self._standing, self._by_name, culprits(look.verdict))
         if not order:
             self.titles.show([(("no process group is known yet", "dim"),)])
-            self.list.show((), _no_row)
+            self.list.show((), lambda _: ())
             return
         self.titles.show([table.titles()])
 
@@ -93,12 +93,7 @@ class GroupsView(ListingView):
         group = self._groups.get(str(self.list.cursor_key))
         return group.ranks if group is not None and len(group.ranks) <= PICKED_MOST else ()
 
-    def on_pick_list_opened(self, message: PickList.Opened) -> None:
+    def on_cursor_list_opened(self, message: PickList.Opened) -> None:
         """The page of a group is wanted."""
         message.stop()
         self.post_message(self.Opened(group=str(message.key)))
-
-
-def _no_row(index: int) -> Line:
-    del index
-    return ()

@@ -8,7 +8,7 @@ from ddtop.model.facts import Snapshot
 from ddtop.ui import actions
 from ddtop.ui.present.cards import card_line
 from ddtop.ui.present.hosts import HostFacts, hosts_facts
-from ddtop.ui.present.text import Line, cell_width
+from ddtop.ui.present.text import Line
 from ddtop.ui.render.hosts import host_row, hosts_table
 from ddtop.ui.session import Session
 from ddtop.ui.source import Look
@@ -43,10 +43,10 @@ class HostsView(ListingView):
         if self._due(snapshot):
             self._snapshot = snapshot
             self._found = hosts_facts(snapshot, self.coded.hosts, self.coded.codes)
-            self._note_relays(snapshot)
+            self._note_relays(snapshot.time_unix_ns)
         found, codes, glyphs = self._found, self.coded.codes, self.session.paint.glyphs
         width, gpus = self.list.size.width, bool(snapshot.devices)
-        table = hosts_table(width, max((cell_width(host.name) for host in found), default=0), gpus)
+        table = hosts_table(width, found, gpus)
         self.titles.show([table.titles()])
         rows = self._rows()
 
@@ -70,11 +70,14 @@ class HostsView(ListingView):
             return True
         return not before.time_unix_ns <= snapshot.time_unix_ns < before.time_unix_ns + SECOND_NS
 
-    def _note_relays(self, snapshot: Snapshot) -> None:
+    def _note_relays(self, now_unix_ns: int) -> None:
         """A relay tells the CPU that it has used since its start; a share needs two reports."""
-        for host, age_s in zip(snapshot.hosts, snapshot.host_ages_s, strict=False):
-            at = snapshot.time_unix_ns - int(age_s * SECOND_NS)
-            known = self._relays.setdefault((host.host, host.relay_pid), [])
+        for facts in self._found:
+            host, age_s = facts.state, facts.age_s
+            if host is None or age_s is None:
+                continue
+            at = now_unix_ns - int(age_s * SECOND_NS)
+            known = self._relays.setdefault((facts.name, host.relay_pid), [])
             if known and at < known[-1][0]:
                 known.clear()
             if not known or at > known[-1][0]:
@@ -84,7 +87,7 @@ class HostsView(ListingView):
 
     def _relay_cpu(self, host: HostFacts) -> float | None:
         state = host.state
-        known = self._relays.get((state.host, state.relay_pid), []) if state is not None else []
+        known = self._relays.get((host.name, state.relay_pid), []) if state is not None else []
         if len(known) < 2 or known[-1][0] - known[0][0] < SECOND_NS:
             return None
         return max(known[-1][1] - known[0][1], 0) / (known[-1][0] - known[0][0])
@@ -106,7 +109,7 @@ class HostsView(ListingView):
             return host.devices[key[1]].ranks if host is not None and key[1] < len(host.devices) else ()
         return next((host.ranks for host in self.coded.hosts if host.name == key), ())
 
-    def on_pick_list_opened(self, message: PickList.Opened) -> None:
+    def on_cursor_list_opened(self, message: PickList.Opened) -> None:
         """The ranks of a host are wanted."""
         message.stop()
         name = message.key[0] if isinstance(message.key, tuple) else message.key

@@ -35,10 +35,15 @@ class ListingView(View):
         """The rows."""
         return self.list
 
-    def on_pick_list_moved(self, message: PickList.Moved) -> None:
+    def on_cursor_list_resized(self, message: PickList.Resized) -> None:
         """Another size has other columns."""
         message.stop()
         look = self.session.shown
-        if look.snapshot is not None and self.display and self.list.size.width != self.titles.virtual_size.width:
+        if look.snapshot is not None and self.display:
             self.show(look, look.snapshot)
+        self.post_message(self.Changed())
+
+    def on_cursor_list_moved(self, message: PickList.Moved) -> None:
+        """The foot says which rows are visible."""
+        message.stop()
         self.post_message(self.Changed())

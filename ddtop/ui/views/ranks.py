@@ -37,9 +37,7 @@ class RanksView(View):
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
-        known = session.setup.sort in {column.key for column in COLUMNS}
-        self.sort_key = session.setup.sort if known else BY_VERDICT
-        self.descending = known and session.setup.descending
+        self.sort_key, self.descending = BY_VERDICT, False
         self._followed: int | None = None
         self.filter = parse_filter("")
         self._rows = Rows()
@@ -111,19 +109,16 @@ class RanksView(View):
 
     def notes(self, snapshot: Snapshot) -> list[str]:
         """Filter, sort, tags, and which rows are visible."""
-        first, last, rows = self.table.visible_range
         notes: list[str] = []
         if not self.filter.empty or self.filter.problem:
-            notes.append(describe_filter(self.filter, rows, len(snapshot.ranks)))
+            notes.append(describe_filter(self.filter, self.table.visible_range[2], len(snapshot.ranks)))
         if self.sort_key != BY_VERDICT:
             notes.append(f"sorted by {self._sort_title()}")
         if self.session.setup.follow:
             notes.append("following")
         if self.table.tagged:
             notes.append(f"{len(self.table.tagged)} tagged")
-        if rows > self.table.size.height > 0:
-            notes.append(f"rows {first:,}-{last:,} of {rows:,}")
-        return notes
+        return [*notes, self.table.range_note]
 
     def _sort_title(self) -> str:
         titles = [column.title for column in COLUMNS if column.key == self.sort_key]
@@ -157,10 +152,6 @@ class RanksView(View):
         """Sort by a column; None: by the verdict."""
         self.sort_key = column.key if column else BY_VERDICT
         self.descending = column.descending if column else False
-        self._sorted()
-
-    def _sorted(self) -> None:
-        self.session.prefer(sort=self.sort_key, descending=self.descending)
         self._show_again()
 
     def filter_by(self, text: str) -> None:
@@ -179,21 +170,22 @@ class RanksView(View):
         message.stop()
         if message.column.key == self.sort_key:
             self.descending = not self.descending
-            self._sorted()
+            self._show_again()
         else:
             self.sort_by(message.column)
 
-    def on_rank_table_opened(self, message: RankTable.Opened) -> None:
+    def on_cursor_list_opened(self, message: RankTable.Opened) -> None:
         """The page of a rank is wanted."""
         message.stop()
-        self.post_message(self.Opened(rank=message.rank))
+        if isinstance(message.key, int):
+            self.post_message(self.Opened(rank=message.key))
 
-    def on_rank_table_resized(self, message: RankTable.Resized) -> None:
+    def on_cursor_list_resized(self, message: RankTable.Resized) -> None:
         """Titles and side pane depend on the table's size."""
         message.stop()
         self._show_again()
 
-    def on_rank_table_moved(self, message: RankTable.Moved) -> None:
+    def on_cursor_list_moved(self, message: RankTable.Moved) -> None:
         """The side pane follows the cursor."""
         message.stop()
         self._show_side()

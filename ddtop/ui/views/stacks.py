@@ -18,8 +18,6 @@ from ddtop.ui.widgets.lines import LinesView
 
 from .view import View
 
-WIDEST = 120
-"""Text wider than this is hard to read."""
 POLL_S = 0.25
 """Source lines are read on a thread of their own and come a moment later."""
 
@@ -59,7 +57,7 @@ class StacksView(View):
     def show(self, look: Look, snapshot: Snapshot) -> None:
         """The last dump, whoever asked for it."""
         del look, snapshot
-        lines = self.asked.lines(min(self.body.room, WIDEST))
+        lines = self.asked.lines(self.body.reading_room)
         self._count = len(lines)
         self.body.show(lines)
 

@@ -14,6 +14,8 @@ from ddtop.ui.present.text import Line
 from ddtop.ui.render.strips import strip_of
 from ddtop.ui.session import Paint
 
+WIDEST = 120
+
 
 class LinesView(ScrollView):
     """Shows lines; when they change only the lines that differ are drawn again.
@@ -45,6 +47,11 @@ class LinesView(ScrollView):
     def room(self) -> int:
         """Columns that a line may take."""
         return self.size.width - (2 if self._margin else 0)
+
+    @property
+    def reading_room(self) -> int:
+        """The same for text, which is hard to read where it is wider than `WIDEST`."""
+        return min(self.room, WIDEST)
 
     def show(self, lines: Sequence[Line]) -> None:
         """Draw these lines."""

@@ -1,0 +1,68 @@
+"""A folder for copies of what lies on another host, for as long as they are looked at.
+
+Who is killed cannot take his folder away: whoever needs one next does it for him. That somebody still looks at a folder is said
+by a lock on it, which ends with its process; a process id in its name would mean another process in another container.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+_PREFIX = "ddtop-copy-"
+_NAME = re.compile(rf"{_PREFIX}\w{{8}}")
+YOUNG_S = 60.0
+"""Between the making of a folder and its lock nobody shall take it for an old one."""
+
+
+@contextlib.contextmanager
+def folder() -> Iterator[Path]:
+    """A new one, closed to others; gone at the end.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    sweep()
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as name, contextlib.ExitStack() as stack:
+        descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        stack.callback(os.close, descriptor)
+        with contextlib.suppress(OSError):  # Where there are no locks nobody gets one: nothing is swept.
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield Path(name)
+
+
+def sweep() -> None:
+    """Remove those of this user whose process is gone."""
+    with contextlib.suppress(OSError):
+        for path in Path(tempfile.gettempdir()).iterdir():
+            if _NAME.fullmatch(path.name):
+                _remove_if_left(path)
+
+
+def _remove_if_left(path: Path) -> None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        found = os.fstat(descriptor)
+        if (
+            found.st_uid != os.getuid()
+            or stat.S_IMODE(found.st_mode) != 0o700
+            or time.time() - found.st_mtime < YOUNG_S
+        ):
+            return
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(path, ignore_errors=True)
+    except OSError:
+        return
+    finally:
+        os.close(descriptor)

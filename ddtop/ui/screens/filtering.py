@@ -1,0 +1,55 @@
+"""A screen whose last line becomes an input while a filter is typed."""
+
+from __future__ import annotations
+
+from textual.widget import Widget
+from textual.widgets import Input
+
+from .sized import SizedScreen
+
+
+class FilteringScreen(SizedScreen[None]):
+    """Filters while it is typed; Enter keeps the filter, Esc takes it away. Yields its `input` last, behind a key bar."""
+
+    DEFAULT_CSS = """
+    FilteringScreen Input, FilteringScreen Input:focus { display: none; height: 1; border: none; padding: 0; }
+    FilteringScreen.filtering Input { display: block; }
+    FilteringScreen.filtering KeyBar { display: none; }
+    """
+    input: Input
+
+    @property
+    def filtered(self) -> Widget:
+        """What gets the keys back."""
+        raise NotImplementedError
+
+    def filter_by(self, text: str) -> None:
+        """Show the rows that have this."""
+        raise NotImplementedError
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """In the filter a key is what it writes."""
+        if self.has_class("filtering") and action in ("filter", "next_view"):
+            return False
+        return super().check_action(action, parameters)
+
+    def action_filter(self) -> None:
+        """Ask for a filter."""
+        self.add_class("filtering")
+        # At once: keys that were typed ahead would otherwise be taken as commands.
+        self.set_focus(self.input)
+
+    def action_clear_filter(self) -> None:
+        """Show all rows again."""
+        self.remove_class("filtering")
+        self.input.value = ""
+        self.set_focus(self.filtered)
+
+    def on_input_changed(self, message: Input.Changed) -> None:
+        """Filter while it is typed."""
+        self.filter_by(message.value)
+
+    def on_input_submitted(self) -> None:
+        """Keep the filter and go back to the rows."""
+        self.remove_class("filtering")
+        self.set_focus(self.filtered)

@@ -1,0 +1,196 @@
+"""Rows with a cursor on one of them: only the visible ones are made, and only those that differ are drawn again."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual import events
+from textual.binding import BindingType
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from ddtop.ui.present.text import Line
+from ddtop.ui.render.rows import row_strip
+from ddtop.ui.session import Paint
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """All that decides what one line of the list looks like."""
+
+    line: Line
+    at_fault: bool = False
+    selected: bool = False
+
+
+class CursorList(ScrollView, can_focus=True):
+    """The cursor is on a key, not on a line: it goes where its key goes.
+
+    Until it has been moved it stays on the first row; with `at_end` on the last, which is the newest.
+    """
+
+    DEFAULT_CSS = """
+    CursorList { height: 1fr; scrollbar-size: 0 0; overflow-x: hidden; }
+    """
+    ALLOW_SELECT = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("up,k", "move(-1)", "up"),
+        ("down,j", "move(1)", "down"),
+        ("pageup", "move_page(-1)", "page up"),
+        ("pagedown", "move_page(1)", "page down"),
+        ("home,g", "move_to_end(0)", "first"),
+        ("end,G", "move_to_end(1)", "last"),
+        ("enter", "open", "open"),
+    ]
+
+    class Opened(Message):
+        """What the row stands for is wanted."""
+
+        def __init__(self, key: Hashable) -> None:
+            super().__init__()
+            self.key = key
+
+    class Moved(Message):
+        """The cursor or the visible part is another."""
+
+    class Resized(Message):
+        """The list has another size: columns and titles may be others now."""
+
+    def __init__(self, paint: Paint, name: str | None = None, *, at_end: bool = False) -> None:
+        super().__init__(id=name)
+        self.cursor_key: Hashable | None = None
+        self._paint = paint
+        self._at_end = at_end
+        self._keys: Sequence[Hashable] = ()
+        self._touched = False
+        self._cursor = 0
+        self._drawn: dict[int, Row] = {}
+
+    def made(self, index: int) -> Row:
+        """The row of that index, which is there; called for visible ones only."""
+        raise NotImplementedError
+
+    @property
+    def visible_range(self) -> tuple[int, int, int]:
+        """First and last visible row, counted from 1, and how many rows there are."""
+        top, rows = self.scroll_offset.y, len(self._keys)
+        return min(top + 1, rows), min(top + self.size.height, rows), rows
+
+    @property
+    def range_note(self) -> str:
+        """`rows 1-17 of 512`, empty where all are seen."""
+        first, last, rows = self.visible_range
+        return f"rows {first:,}-{last:,} of {rows:,}" if rows > self.size.height > 0 else ""
+
+    def show_keys(self, keys: Sequence[Hashable]) -> None:
+        """Draw one row a key."""
+        before, self._keys = self._keys, keys
+        moved = keys is not before and list(keys) != list(before)
+        if moved:
+            self._find_cursor()
+        size = Size(self.size.width, len(keys))
+        if size != self.virtual_size:
+            self.virtual_size = size
+        if moved:
+            self._keep_visible()
+        self._redraw()
+
+    def repaint(self) -> None:
+        """Draw everything again, after a change of the palette."""
+        self._drawn.clear()
+        self.refresh()
+
+    def _find_cursor(self) -> None:
+        if not self._keys:
+            self.cursor_key = None
+            return
+        last = len(self._keys) - 1
+        if not self._touched or self.cursor_key is None:
+            self._cursor = last if self._at_end else 0
+        elif not (self._cursor <= last and self._keys[self._cursor] == self.cursor_key):
+            # One that is gone leaves the cursor on the line where it was.
+            found = next((at for at, key in enumerate(self._keys) if key == self.cursor_key), self._cursor)
+            self._cursor = min(found, last)
+        self.cursor_key = self._keys[self._cursor]
+
+    def _keep_visible(self) -> None:
+        """Scroll to the cursor; not in a list that nobody has touched, where the mouse wheel may have been."""
+        top, height = self.scroll_offset.y, self.size.height
+        if height <= 0 or not (self._touched or self._at_end):
+            return
+        if self._cursor < top:
+            self.scroll_to(y=self._cursor, animate=False)
+        elif self._cursor >= top + height:
+            self.scroll_to(y=self._cursor - height + 1, animate=False)
+
+    def _row_at(self, index: int) -> Row:
+        return self.made(index) if 0 <= index < len(self._keys) else Row(())
+
+    def _redraw(self) -> None:
+        """Find the visible lines that differ from what was drawn, and ask for those."""
+        top, width = self.scroll_offset.y, self.size.width
+        fresh = {y: self._row_at(top + y) for y in range(self.size.height)}
+        for y, row in fresh.items():
+            if row != self._drawn.get(y):
+                self.refresh(Region(0, y, width, 1))
+        self._drawn = fresh
+
+    def render_line(self, y: int) -> Strip:
+        """One line of the visible part."""
+        row = self._drawn.get(y) or self._row_at(self.scroll_offset.y + y)
+        return row_strip(row.line, self.size.width, self._paint.palette, at_fault=row.at_fault, selected=row.selected)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Other rows are visible now."""
+        self._redraw()
+        super().watch_scroll_y(old_value, new_value)
+        self.post_message(self.Moved())
+
+    def on_resize(self) -> None:
+        """Rows may be cut elsewhere now, and the cursor's may be one that has no room any more."""
+        self._drawn.clear()
+        self._keep_visible()
+        self._redraw()
+        self.post_message(self.Resized())
+
+    def move_to(self, index: int) -> None:
+        """Put the cursor on that row, or on the nearest that there is."""
+        if not self._keys:
+            return
+        last = len(self._keys) - 1
+        self._cursor = min(max(index, 0), last)
+        # Who goes back to the newest row wants to see the next one too.
+        self._touched = not (self._at_end and self._cursor == last)
+        self.cursor_key = self._keys[self._cursor]
+        self._keep_visible()
+        self._redraw()
+        self.post_message(self.Moved())
+
+    def action_move(self, lines: int) -> None:
+        """Move the cursor by lines."""
+        self.move_to(self._cursor + lines)
+
+    def action_move_page(self, pages: int) -> None:
+        """Move the cursor by a screen."""
+        self.move_to(self._cursor + pages * max(self.size.height - 1, 1))
+
+    def action_move_to_end(self, last: int) -> None:
+        """Move the cursor to the first or the last row."""
+        self.move_to(len(self._keys) - 1 if last else 0)
+
+    def action_open(self) -> None:
+        """Ask for what the row under the cursor stands for."""
+        if self.cursor_key is not None:
+            self.post_message(self.Opened(self.cursor_key))
+
+    def on_click(self, event: events.Click) -> None:
+        """A click moves the cursor there, a double click opens."""
+        index = self.scroll_offset.y + event.y
+        if index < len(self._keys):
+            self.move_to(index)
+            if event.chain == 2:
+                self.action_open()

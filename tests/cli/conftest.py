@@ -1,0 +1,39 @@
+"""Hosts to attach to over ssh, and the command that does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from ddtop.cli import main
+from tests import hosts
+
+
+@pytest.fixture(params=[hosts.FAKE, hosts.REAL])
+def there(request, tmp_path, home):
+    found = hosts.host(request.param, tmp_path / "there", home.state, home.runtime)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def stand_in(tmp_path, home):
+    """For what does not depend on what carries the bytes."""
+    return hosts.host(hosts.FAKE, tmp_path / "there", home.state, home.runtime)
+
+
+@pytest.fixture
+def attached(stand_in, monkeypatch, capfd):
+    """The same command, in this process: a start costs more than most of what is looked at."""
+
+    def attached(*words, **variables):
+        for name, value in {**stand_in.environment, **variables}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "argv", ["ddtop", "attach", *words])
+        with pytest.raises(SystemExit) as left:
+            main()
+        return subprocess.CompletedProcess(words, left.value.code, *capfd.readouterr())
+
+    return attached

@@ -1,0 +1,31 @@
+"""Jobs on another host, and `ddtop attach` as a command of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from ddtop import registry
+from tests.cli.test_commands import write_ended
+
+
+def over(job, name="train-47"):
+    """A job there that has ended, with its last state where its relay left it."""
+    entry = write_ended(job, name)
+    there = registry.last_state_path(name, "r1", entry.sender)
+    registry.last_state_path(name, "r1").rename(there)
+    return entry, there
+
+
+def attach(there, *words, **variables):
+    """What the command prints without a terminal."""
+    return subprocess.run(
+        [sys.executable, "-m", "ddtop", "attach", *words],
+        env={**os.environ, **there.environment, **variables},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
