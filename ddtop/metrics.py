@@ -164,6 +164,12 @@ METRICS = (
         "the agent's samples",
     ),
     Metric(
+        "usual_wait_ms",
+        "ms",
+        "the second longest wait for a collective that did end, in the last 100 steps: what has happened twice is usual",
+        "the agent's samples",
+    ),
+    Metric(
         "agent_cpu_ratio",
         "% of one core",
         "what watching costs in the rank's process",

@@ -87,6 +87,7 @@ class FakeRank:
         self.says: dict[str, Any] = {}
         self.exception: LastException | None = None
         self.healthy_wait_ms: float | None = 20.0
+        self.usual_wait_ms: float | None = None
         self.progress = job.now
         self.calls: list[OpenCall] = []
         self.mpi: MpiState | None = None
@@ -269,6 +270,7 @@ class FakeRank:
             exception=self.exception,
             progress_unix_ns=unix_ns(self.progress),
             healthy_wait_max_ms=self.healthy_wait_ms,
+            usual_wait_ms=self.usual_wait_ms,
             agent_cpu_ns=self._agent_ns,
             probes_off=self.probes_off,
             mpi=self.mpi,

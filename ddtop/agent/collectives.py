@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from dataclasses import dataclass, field
+from heapq import nlargest
 from typing import Any
 
 from ddtop.agent import wrap_p2p
@@ -295,9 +296,9 @@ class Collectives:
         standing = self.moved_at is not None and self._now - self.moved_at > STUCK_NS
         return tuple(item for watch in self._watches.values() for item in watch.retired) if standing else ()
 
-    def healthy_wait_max_ms(self) -> float | None:
-        """The longest of the last waits that ended."""
-        return max(self._waits) / 1e6 if self._waits else None
+    def longest_waits_ns(self) -> list[int]:
+        """The two longest of the last waits that ended, longest first."""
+        return nlargest(2, self._waits)
 
     def leave_groups(self, final: dict[str, int]) -> None:
         """All groups were destroyed, at these sequence numbers: everything that was put in has come back.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from heapq import nlargest
 from typing import TYPE_CHECKING
 
 import ddtop
@@ -52,7 +53,7 @@ class Reporter:
         self._relay: str | None = None
         self._complained = False
         self._heard_at = self._spawn_at = time.monotonic_ns()
-        self._sender = registry.host_identity()
+        self._sender = registry.relay_identity(running.run)
         self._script_digest = entering.script_digest(sys.orig_argv)
 
     def tick(self, now: int, late_ns: int, greet: bool) -> None:
@@ -306,6 +307,7 @@ class Reporter:
         )
         source = words[layout.ITERATION_SOURCE_AT]
         guard.run("cuda", self._look_at_cuda)
+        longest_ms, usual_ms = self._longest_waits_ms()
         moved = max(collectives.moved_at or 0, self._moved_at or 0, (mpi.moved_at or 0) if mpi is not None else 0)
         self._send(
             RankState(
@@ -326,7 +328,8 @@ class Reporter:
                 loader=loader.sample(running, unix_minus_mono, self._loaders),
                 exception=running.exception,
                 progress_unix_ns=moved + unix_minus_mono if moved else None,
-                healthy_wait_max_ms=self._healthy_wait_max_ms(),
+                healthy_wait_max_ms=longest_ms,
+                usual_wait_ms=usual_ms,
                 agent_cpu_ns=time.thread_time_ns(),
                 drops=self._link.drops,
                 probes_off=tuple(f"{name}: {reason}" for name, reason in guard.off.items()),
@@ -349,12 +352,14 @@ class Reporter:
         stands = self._collectives.stuck is not None
         self._cuda.sample(time.monotonic_ns(), mark, stands, self._running.who.local_rank)
 
-    def _healthy_wait_max_ms(self) -> float | None:
-        peers = max(self._running.peer_waits, default=0) / 1e6
+    def _longest_waits_ms(self) -> tuple[float | None, float | None]:
+        """The longest wait that ended lately, and the one after it: what has happened twice is usual."""
         mpi = self._running.mpi
-        found = (self._collectives.healthy_wait_max_ms(), mpi.healthy_wait_max_ms() if mpi is not None else None)
-        collectives = max((one for one in found if one is not None), default=None)
-        return max(collectives or 0.0, peers) if peers else collectives
+        waits = [*self._collectives.longest_waits_ns(), *self._running.peer_waits]
+        if mpi is not None:
+            waits += mpi.longest_waits_ns()
+        first, second, *_ = (*(wait / 1e6 for wait in nlargest(2, waits)), None, None)
+        return first, second
 
     def _place(self, unix_minus_mono: int) -> Place | None:
         seen = self._seen

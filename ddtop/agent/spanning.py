@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from ddtop import registry
 from ddtop.agent import launchers
 from ddtop.agent.identity import Identity, number
+from ddtop.wire.rendezvous import is_loopback
 
 _LOCAL_AND_ALL = (
     ("LOCAL_WORLD_SIZE", "WORLD_SIZE"),
@@ -20,7 +21,6 @@ _LOCAL_AND_ALL = (
     ("PMI_LOCAL_SIZE", "PMI_SIZE"),
 )
 """Ranks on this host and ranks at all, by torchrun, Open MPI, Hydra and Cray's PMI."""
-_HERE = ("localhost", "ip6-localhost", "localhost.localdomain", "::1", "0.0.0.0", "")
 
 
 def name_across_hosts(
@@ -48,7 +48,7 @@ def endpoint_in(environ: Mapping[str, str], given: str | None = None) -> str | N
     """HOST:PORT at which the ranks meet: `given` to init_process_group, else MASTER_ADDR:MASTER_PORT."""
     host, port = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
     name = environ.get("HOSTNAME", "")
-    if host in _HERE and "KUBERNETES_SERVICE_HOST" in environ and name.endswith("-master-0"):
+    if (not host or is_loopback(host)) and "KUBERNETES_SERVICE_HOST" in environ and name.endswith("-master-0"):
         # Some operators of PyTorchJobs tell the first pod `localhost`, and the others that pod's name.
         host = name
     return given or (f"{host}:{port}" if host else None)
@@ -73,7 +73,7 @@ def _spans(who: Identity, environ: Mapping[str, str], met: launchers.Meeting, to
 def _is_elsewhere(endpoint: str | None) -> bool:
     """Whether other hosts could mean the same by it."""
     host = (endpoint or "").rpartition(":")[0].strip("[]")
-    return host not in _HERE and not host.startswith("127.")
+    return bool(host) and not is_loopback(host)
 
 
 def _named_after(script: str, endpoint: str) -> str:

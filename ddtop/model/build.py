@@ -15,6 +15,7 @@ from ddtop.model.hosts import HostSeen, Outside
 from ddtop.model.peers import peer_waits_of
 from ddtop.model.policy import Policy
 from ddtop.wire.calls import INIT_CALLS
+from ddtop.wire.frames import host_of
 from ddtop.wire.records import Collective, GroupProgress, Hello, RankState, Stacks
 
 if TYPE_CHECKING:
@@ -90,9 +91,15 @@ def _ended(job: Job, facts: Iterable[RankFacts], seen: dict[str, HostSeen]) -> E
 
 def _of_hosts(job: Job, seen: dict[str, HostSeen], now_unix_ns: int) -> dict[str, Any]:
     """What the relays reported last, and how they are heard."""
-    reports = tuple([job.hosts[sender][1] for sender in seen])
-    ages_s = tuple([max(now_unix_ns - job.stated.get(sender, now_unix_ns), 0) / 1e9 for sender in seen])
-    return {"hosts": reports, "host_ages_s": ages_s, "seen": tuple(seen.values()), "apart": hosts.apart(reports)}
+    parts = hosts.by_host(job, seen)
+    reports = tuple([hosts.one_report([job.hosts[sender][1] for sender in own]) for own in parts])
+    stated = [min([job.stated.get(sender, now_unix_ns) for sender in own]) for own in parts]
+    return {
+        "hosts": reports,
+        "host_ages_s": tuple([max(now_unix_ns - at, 0) / 1e9 for at in stated]),
+        "seen": tuple([hosts.one_host([seen[sender] for sender in own]) for own in parts]),
+        "apart": hosts.apart(reports),
+    }
 
 
 def _of_gpus(job: Job, now_unix_ns: int) -> dict[str, Any]:
@@ -140,7 +147,7 @@ def _facts(rank: int, memory: RankMemory, outside: Outside, now: int, policy: Po
         rank=rank,
         # While nothing of its host comes through it is what it was, until the host is lost.
         state=State.LOST if unheard and outside.lost else _state(memory, state, said_s, waited_s, policy),
-        sender=memory.sender,
+        sender=host_of(memory.sender),
         unheard=unheard,
         unlooked=working is None and alive and (unheard or outside.looks_s < policy.first_look_s),
         hello=memory.hello,
@@ -203,6 +210,7 @@ def _as_said(state: RankState) -> dict[str, Any]:
         "loader": state.loader,
         "progress_unix_ns": state.progress_unix_ns,
         "healthy_wait_max_ms": state.healthy_wait_max_ms,
+        "usual_wait_ms": state.usual_wait_ms,
         "drops": state.drops,
         "probes_off": state.probes_off,
         "recorder": state.recorder,

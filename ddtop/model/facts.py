@@ -163,6 +163,7 @@ class RankFacts:
     report_age_s: float | None = None
     progress_unix_ns: int | None = None
     healthy_wait_max_ms: float | None = None
+    usual_wait_ms: float | None = None
     exception: LastException | None = None
     exit: Exit | None = None
     exit_unix_ns: int | None = None

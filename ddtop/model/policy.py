@@ -26,8 +26,8 @@ class Policy:
     working_critical_factor: float = 5.0
     """... or this many times the longest healthy wait, whichever is later."""
     still_habit_factor: float = 1.5
-    """A rank that stands still is a warning up to this many times the longest healthy wait: where each round waits for rollouts
-    or for a server, the next wait is not the end."""
+    """A rank that stands still is a warning up to this many times the second longest healthy wait: where each round waits for
+    rollouts or for a server, the next wait is not the end; a single long wait, at the start or behind a broken network, is no habit."""
     timeout_critical_ratio: float = 0.5
     """... but no later than at this share of the group's own timeout."""
 

@@ -162,7 +162,7 @@ class RankState(Record, frozen=True, array_like=True):
     `wait_samples` of `all_samples` found a collective pending; `activity_samples` follows ACTIVITIES; `gil_held_ns` is
     the lateness of samples that C code caused by holding the GIL. All of them only grow, so any two records give a
     window. `progress_unix_ns`: when a sequence number, an iteration or a batch last moved.
-    `healthy_wait_max_ms`: the longest wait that ended, in the last 100 steps. `recorder`: why the flight recorder tells
+    `healthy_wait_max_ms`: the longest wait that ended, in the last 100 steps, `usual_wait_ms` the one after it. `recorder`: why the flight recorder tells
     nothing; `recorder_skips`: reads left out while a group was about to get its first entry. `gc_total_ns`: spent in full
     garbage collections. `spots`: where the last `spots_samples` (half a minute) found the main thread most often. `held_samples` came late because
     something held the GIL (or the CPU), `held_spot` is where the last of them found it most often. The numbers of torch's CUDA are in `cuda`.
@@ -201,6 +201,7 @@ class RankState(Record, frozen=True, array_like=True):
     held_spot: Spot | None = None
     cuda: CudaState | None = None
     catching: Catching | None = None
+    usual_wait_ms: float | None = None
 
 
 class Arrivals(Record, frozen=True, array_like=True):

@@ -96,6 +96,16 @@ def test_an_open_collective_is_pending_since_it_stands(bench):
     assert bench.now - bench.pending == pytest.approx(2.75 * SECOND)
 
 
+def test_of_the_waits_that_ended_the_two_longest_are_told(bench):
+    bench.passes(1, steps=True, completed=0)
+    for waited_s in (2, 9, 1, 5):
+        bench.group.seq += 1
+        bench.passes(waited_s, completed=1)
+        bench.passes(0.25, completed=0)
+
+    assert [round(wait / SECOND) for wait in bench.probe.longest_waits_ns()] == [9, 5]
+
+
 def test_a_group_made_in_mid_run_and_never_used_does_not_freeze_what_was_pending(bench):
     """Status reads stop while it may get its first entry; the last one found a collective open, as most do."""
     bench.passes(3, steps=True, completed=1)

@@ -7,11 +7,12 @@ import pytest
 from tests.jobs import FakeJob
 
 
-def used_to(wait_s):
+def used_to(wait_s, times=2):
     """A job that trains, and whose ranks have waited so long for each other before."""
     job = FakeJob(2)
     for rank in job.ranks:
         rank.healthy_wait_ms = 1000 * wait_s
+        rank.usual_wait_ms = 1000 * wait_s if times > 1 else 20.0
     job.trains(10)
     return job
 
@@ -41,6 +42,16 @@ def test_a_rank_that_stands_no_longer_than_before_is_a_warning_only(stands_s, ki
     assert job.finding().summary.startswith(
         f"rank 0 has been waiting on a pipe (train.py:40 next_rollouts) for {stands_s} s"
     )
+
+
+def test_what_has_happened_once_is_no_habit():
+    """Everyone waited 28 s at the start, or for a network that was away."""
+    job = used_to(28.0, times=1)
+    job.ranks[0].stands_at("next_rollouts", waits_on="pipe")
+    job.others_wait(0)
+    job.passes(8)
+
+    assert job.kinds() == [("critical", "not-in-collective", (0,))]
 
 
 def test_who_is_done_with_its_data_does_not_come_however_long_they_have_waited_before():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections import deque
+from heapq import nlargest
 from typing import Any
 
 import msgspec
@@ -87,9 +88,9 @@ class MpiProbe:
         signed = ctypes.c_int64(thread_id).value
         return next((call for call in calls if call.thread_id == signed), None)
 
-    def healthy_wait_max_ms(self) -> float | None:
-        """The longest of the last waits that ended."""
-        return max(self._waits) / 1e6 if self._waits else None
+    def longest_waits_ns(self) -> list[int]:
+        """The two longest of the last waits that ended, longest first."""
+        return nlargest(2, self._waits)
 
     def stuck_key(self) -> tuple[object, ...] | None:
         """What has stood for a second, so that the relay may ask all ranks for their stacks."""

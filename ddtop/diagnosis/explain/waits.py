@@ -16,7 +16,7 @@ PAGES = (
             "has not put in which. Chains of waits, through send and recv too, end at a rank that waits for nobody.",
             "MPI's calls are numbered by ddtop for each communicator, and stand on the rank's page before they begin. Who waits in one "
             "uses a whole core for that: it is waiting all the same.",
-            "Borne for {still_limit_s} if that rank stands still; up to {still_habit_factor} times the longest wait that ended well it "
+            "Borne for {still_limit_s} if that rank stands still; up to {still_habit_factor} times what such waits have taken twice before it "
             "is a warning. If it works ({cpu_working_ratio} of a core, or I/O): "
             "{working_limit_s} or {healthy_wait_factor} times the longest wait that ended well, and then a warning up to "
             "{working_critical_s}, or {working_critical_factor} times that wait, at most {timeout_critical_ratio} of the timeout.",

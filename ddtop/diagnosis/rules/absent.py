@@ -120,7 +120,8 @@ def _limit_s(snapshot: Snapshot, blame: Blame, policy: Policy, works: bool) -> f
     """After which waiting for a rank that works, or that stands still, is critical."""
     waiters = [snapshot.rank(rank) for rank in blame.waiters]
     healthy_s = max((rank.healthy_wait_max_ms or 0.0 for rank in waiters), default=0.0) / 1000
-    limit_s = policy.still_habit_factor * healthy_s
+    usual_s = max((rank.usual_wait_ms or 0.0 for rank in waiters), default=0.0) / 1000
+    limit_s = policy.still_habit_factor * usual_s
     if works:
         limit_s = max(policy.working_critical_s, policy.working_critical_factor * healthy_s)
     timeout_s = _timeout_s(snapshot, blame)
