@@ -181,7 +181,7 @@ class World:
     def pages(self) -> list[Path]:
         """State pages and dump files of this world's processes."""
         pids = {str(pid) for pid in self._seen | {process.pid for process in self._started}}
-        found = [path for home in PAGES for path in (home / f"ddtop-pages-{os.getuid()}").glob("*-*.[ps]*")]
+        found = [path for home in PAGES for path in (home / registry.pages_folder()).glob("*-*.[ps]*")]
         return [path for path in found if path.stem.partition("-")[0] in pids]
 
     def close(self) -> None:

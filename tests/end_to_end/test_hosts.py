@@ -1,0 +1,162 @@
+"""One job on three hosts, looked at from a fourth: a namespace each, joined by a wire (`tests.netns`)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import pytest
+
+from ddtop.relay.whereabouts import derived_ports
+from tests import netns
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+if why := netns.unable():
+    pytest.skip(why, allow_module_level=True)
+
+HOSTS = ["node0", "node0", "node1", "node1", "node2", "node2"]
+JOB = "apart-node0-29500"
+"""The job of the program `apart`: its script and where its ranks would meet."""
+STRANGER = """
+import socket, sys, threading
+def serve(port):
+    one = socket.create_server(("", port))
+    print(port, flush=True)
+    kept = []
+    while True:
+        kept.append(one.accept()[0])
+        kept[-1].sendall(b"HTTP/1.1 400 Bad Request\\r\\n\\r\\n")
+for port in sys.argv[1:]:
+    threading.Thread(target=serve, args=(int(port),)).start()
+"""
+KEY = "a-key-of-these-tests-only"
+
+
+@pytest.fixture
+def net(tmp_path):
+    made = netns.Net(tmp_path / "net")
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def apart(tmp_path):
+    """Hosts that share no folder."""
+    made = netns.Net(tmp_path / "net", shared=False)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_three_hosts_are_one_job_and_the_rank_that_stands_is_named_from_a_fourth(net):
+    """The same commands as on one host; nothing was configured."""
+    orders = net.folder / "orders"
+    net.torchrun("together", str(orders), "all")
+    view = net["login"]
+
+    healthy = view.moving(10)
+    assert (healthy["health"], healthy["findings"], healthy["world_size"]) == ("ok", [], 6)
+    assert [row["host"] for row in view.status()] == HOSTS
+    (job,) = view.says("jobs")["jobs"]
+    assert (job["hosts"], job["reporting"], job["world_size"]) == (["node0", "node1", "node2"], 6, 6)
+    assert view.diagnose(5.0)["findings"] == []
+
+    orders.write_text("5")
+    finding = view.finding("not-in-collective", 40)
+    assert (finding["severity"], finding["ranks"], finding["victims"]) == ("critical", [5], [0, 1, 2, 3, 4])
+    assert "wait_for_licence (together.py:" in finding["summary"]
+
+    stacks = view.says("stacks", view.job())
+    assert stacks["unanswered"] == []
+    assert {rank for group in stacks["groups"] for rank in group["ranks"]} == set(range(6))
+    assert any("wait_for_licence" in str(group["frames"]) for group in stacks["groups"] if group["ranks"] == [5])
+
+
+def test_a_worker_that_dies_on_one_host_restarts_them_all_and_history_is_kept(net):
+    """torchrun's agents agree on a new round, but only the one whose worker died counts it as a restart."""
+    for name in netns.NODES[:-1]:
+        where = ["--nnodes", "3", "--rdzv-backend", "c10d", "--rdzv-endpoint", "node0:29400", "--rdzv-id", "again"]
+        program = [str(netns.PROGRAMS / "together.py"), str(net.folder / "orders"), "host"]
+        # Each round a store of its own: in a shared one gloo finds the addresses of the round before.
+        net[name].start_command(
+            [*netns.TORCHRUN, *where, "--nproc-per-node", "2", "--max-restarts", "2", *program],
+            TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1,
+        )
+    view = net["login"]
+    view.moving(5)
+    before = view.status()
+    victim = next(row for row in before if row["host"] == "node1")
+
+    os.kill(victim["pid"], signal.SIGKILL)
+
+    def again():
+        rows = view.status()
+        new = {row["pid"] for row in rows if row["pid"]} - {row["pid"] for row in before}
+        return rows if len(rows) == len(new) == 6 and {row["state"] for row in rows} <= {"running", "waiting"} else None
+
+    after = view.until(again, 90, "six new ranks")
+    assert [row["host"] for row in after] == HOSTS
+    assert view.moving(5)["findings"] == []
+    late = view.ddtop("diagnose").stdout
+    assert "  restart 1  " in late.splitlines()[0]
+    assert "note: restarted: attempt 1" in late
+
+
+def test_without_a_shared_folder_the_hub_is_found_by_the_masters_name_and_a_cut_is_named(apart):
+    """Containers: the key is in the environment, the port follows from the job's name. While a host is cut off, nobody else is blamed
+    for what waits; TCP then goes on where it was."""
+    orders = apart.folder / "orders"
+    apart.torchrun("together", str(orders), "all", DDTOP_KEY=KEY)
+    hub = apart["node0"]
+    hub.environment["DDTOP_KEY"] = KEY
+
+    assert hub.moving(10)["findings"] == []
+    assert [row["host"] for row in hub.status()] == HOSTS
+
+    (entry,) = hub.entries()
+    seen = apart["login"].ddtop("attach", "--hub", f"node0:{entry.public_port}", DDTOP_KEY=KEY)
+    assert seen.returncode == 0, seen.stderr
+    assert "6/6" in seen.stdout
+    refused = apart["login"].ddtop(
+        "attach", "--hub", f"node0:{entry.public_port}", DDTOP_KEY="of-somebody-else-entirely"
+    )
+    assert refused.returncode == 3
+
+    apart.cable("node2", blocked="both")
+    lost = hub.finding("host-lost", 40)
+    assert (lost["severity"], lost["ranks"], lost["victims"]) == ("critical", [4, 5], [0, 1, 2, 3])
+    assert [one["kind"] for one in hub.diagnose()["findings"]] == ["host-lost"]
+    apart.cable("node2")
+    hub.until(lambda: not hub.diagnose()["findings"], 60, "silence after the cut")
+    assert hub.moving(hub.diagnose()["iteration"] + 10)["health"] == "ok"
+
+
+def test_where_a_stranger_has_the_port_the_hub_takes_the_next(apart):
+    """Somebody's service on the very port: it accepts everybody and says what nobody asked for."""
+    first, second, third, *_ = derived_ports(JOB, 29500)
+    stranger = apart["node0"].start_command(
+        [sys.executable, "-S", "-c", STRANGER, str(first), str(second)], ddtop=False
+    )
+    apart["node0"].until(lambda: apart["node0"].output(stranger)[0], 10, "a stranger")
+
+    apart.plain("apart", DDTOP_KEY=KEY)
+
+    hub = apart["node0"]
+    hub.environment["DDTOP_KEY"] = KEY
+    assert hub.moving(10)["findings"] == []
+    assert [entry.public_port for entry in hub.entries()] == [third]
+
+
+def test_the_hub_can_be_told_where_to_listen(apart):
+    apart.plain("apart", DDTOP_KEY=KEY, DDTOP_HUB="node0:7777")
+    hub = apart["node0"]
+    hub.environment["DDTOP_KEY"] = KEY
+
+    assert hub.moving(10)["findings"] == []
+    (entry,) = hub.entries()
+    assert entry.public_port == 7777
