@@ -26,12 +26,15 @@ def state_dir() -> Path:
     Raises:
         RegistryError: it cannot be made or written.
     """
-    if os.environ.get("DDTOP_STATE"):
-        path = Path(os.environ["DDTOP_STATE"]).expanduser()
-    elif os.environ.get("XDG_STATE_HOME"):
-        path = Path(os.environ["XDG_STATE_HOME"]) / "ddtop"
-    else:
-        path = Path.home() / ".local" / "state" / "ddtop"
+    try:
+        if os.environ.get("DDTOP_STATE"):
+            path = Path(os.environ["DDTOP_STATE"]).expanduser()
+        elif os.environ.get("XDG_STATE_HOME"):
+            path = Path(os.environ["XDG_STATE_HOME"]) / "ddtop"
+        else:
+            path = Path.home() / ".local" / "state" / "ddtop"
+    except RuntimeError as error:
+        raise RegistryError(f"there is no home for the state folder ({error}); set DDTOP_STATE to a folder") from None
     return _private_dir(path, "DDTOP_STATE")
 
 
@@ -46,6 +49,9 @@ def runtime_dir() -> Path:
 
 
 def _private_dir(path: Path, variable: str) -> Path:
+    if not path.is_absolute():
+        # The relay's working folder is another one than the job's.
+        raise RegistryError(f"{path} is relative; set {variable} to a folder that begins with /")
     try:
         private.folder(path)
     except private.ForeignError as error:

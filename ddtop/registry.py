@@ -9,6 +9,7 @@ import os
 import re
 import socket
 import stat
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -96,6 +97,8 @@ class JobEntry(msgspec.Struct, frozen=True):
 
 
 SCHEMA = "ddtop.job/1"
+ELSEWHERE = "elsewhere"
+"""Instead of a host's identity: of a relay that is known by its port alone."""
 _FIRST_PID_NAMESPACE = str(0xEFFFFFFC)  # PROC_PID_INIT_INO of the kernel
 ENTRY_BYTES_MAX = 1 << 16
 _ADDRESS = re.compile(r"[A-Za-z0-9.:%_\[\]-]{0,260}")
@@ -133,6 +136,12 @@ def host_identity() -> str:
     return hashlib.sha256("|".join(parts).encode()).hexdigest()[:12]
 
 
+def relay_identity(run: str) -> str:
+    """One relay of this host, as the ranks of its run know it too: of several launchers of one job on a host each has its own,
+    which counts its own restarts and may be lost alone. The host's identity stands before the dot."""
+    return f"{host_identity()}.{hashlib.sha256(run.encode()).hexdigest()[:6]}"
+
+
 def pages_folder() -> str:
     """Name of the folder of state pages in /dev/shm or /tmp, which containers may share (docker run --ipc=host).
 
@@ -167,6 +176,29 @@ def socket_path(job: str, run: str) -> Path:
 def entry_path(entry: JobEntry) -> Path:
     """The job file of an entry. After a reboot, or on a shared home, it is not this host's."""
     return state_dir() / f"{entry.job}-{run_hash(entry.job, entry.run, entry.sender)}.json"
+
+
+def at_port(job: str, host: str, port: int) -> JobEntry:
+    """The job whose relay listens there, as far as it is known without its job file; it is asked there, and nowhere else."""
+    now = time.time_ns()
+    return JobEntry(SCHEMA, job, f"at-{host}-{port}", host, ELSEWHERE, 0, 0, host, port, "", "", 0, 0, now, now)
+
+
+def of_run(job: str, run: str, sender: str | None = None) -> JobEntry | None:
+    """The job file of this run: that of the host with this identity, else its hub's, else any.
+
+    Launchers of MPI give one name to the run on all hosts.
+
+    Raises:
+        RegistryError: the state folder cannot be used.
+    """
+    same = [one for one in read_entries() if (one.job, one.run) == (job, run)]
+    return min(same, key=lambda one: (one.sender != sender, one.role != "hub"), default=None)
+
+
+def left_path(entry: JobEntry) -> Path:
+    """Where its relay leaves, or has left, its last state."""
+    return Path(entry.last_state or last_state_path(entry.job, entry.run, entry.sender))
 
 
 def last_state_path(job: str, run: str, sender: str | None = None) -> Path:
@@ -248,10 +280,13 @@ def prune_ended(now_unix_ns: int) -> None:
             live_bytes += size
         else:
             ended.append((entry.ended_unix_ns or entry.heartbeat_unix_ns, size, entry))
-    room = JOURNALS_BYTES_MAX - live_bytes
-    for number, (at, size, entry) in enumerate(sorted(ended, key=lambda one: one[0], reverse=True)):
+    room, numbers = JOURNALS_BYTES_MAX - live_bytes, {False: 0, True: 0}
+    # A hub's files tell of all hosts: what its parts have left comes after every job, and makes none go.
+    for at, size, entry in sorted(ended, key=lambda one: (one[2].part_of is not None, -one[0])):
         room -= size
-        if number >= ENDED_JOBS_KEPT or now_unix_ns - at > ENDED_KEPT_S * 1e9 or room < 0:
+        part = entry.part_of is not None
+        numbers[part] += 1
+        if numbers[part] > ENDED_JOBS_KEPT or now_unix_ns - at > ENDED_KEPT_S * 1e9 or room < 0:
             remove(entry)
     for stem, own in files.items():
         kept_s = ABANDONED_S if stem.startswith(".new-") else ENDED_KEPT_S

@@ -44,6 +44,17 @@ def test_an_ambiguous_name_lists_the_jobs(home, name):
     assert {one.job for one in caught.value.entries} == {"train-1", "train-2"}
 
 
+def test_a_run_that_has_one_name_on_all_hosts_is_that_of_the_host_that_is_meant_else_of_its_hub(home):
+    """Open MPI's namespace, srun's step. The newest file says nothing."""
+    for sender, role, started in (("a" * 12, "hub", 1), ("b" * 12, "leaf", 2), ("c" * 12, "leaf", 3)):
+        registry.write_entry(entry(sender=sender, role=role, started_unix_ns=started))
+
+    found = [registry.of_run("train", "r1", sender) for sender in ("b" * 12, None, "gone")]
+
+    assert [one.sender[0] for one in found] == ["b", "a", "a"]
+    assert registry.of_run("train", "r2") is None
+
+
 def test_an_unknown_name_lists_the_jobs_there_are(home):
     registry.write_entry(entry("train"))
 

@@ -24,6 +24,22 @@ def test_only_the_oldest_ended_jobs_are_pruned(home):
     assert not last_state.exists()
 
 
+def test_the_hosts_of_one_job_do_not_push_out_the_jobs_before_it(home):
+    """A folder shared by all hosts has a job file of each: a job on a hundred of them is one job."""
+    for number in range(5):
+        registry.write_entry(entry(f"before{number}", ended_unix_ns=NOW - 60 * S, heartbeat_unix_ns=0))
+    registry.write_entry(entry("wide", "r0", role="hub", ended_unix_ns=NOW - 9 * S, heartbeat_unix_ns=0))
+    for number in range(2 * registry.ENDED_JOBS_KEPT):
+        told = {"role": "leaf", "part_of": "r0", "ended_unix_ns": NOW - 10 * S, "heartbeat_unix_ns": 0}
+        registry.write_entry(entry("wide", "r1", sender=f"{number:012}", **told))
+
+    registry.prune_ended(NOW)
+
+    left = registry.read_entries()
+    assert {one.job for one in left} == {"wide", *(f"before{number}" for number in range(5))}
+    assert sum(one.part_of is not None for one in left) == registry.ENDED_JOBS_KEPT
+
+
 def write_files(job, size=0, modified_unix_ns=NOW, **more):
     """An ended job with its last state and both halves of its journal, `size` bytes each half."""
     one = entry(job, **({"ended_unix_ns": NOW - 60 * S, "heartbeat_unix_ns": NOW - 60 * S} | more))

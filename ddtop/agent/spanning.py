@@ -7,6 +7,7 @@ one step has several nodes; else the address at which the ranks meet goes first,
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 from ddtop import registry
@@ -26,7 +27,7 @@ _LOCAL_AND_ALL = (
 def name_across_hosts(
     who: Identity, environ: Mapping[str, str], parent_pid: int, endpoint: str | None, start: launchers.Start | None
 ) -> str | None:
-    """The name of this rank's job if its ranks are on several hosts, as far as one of them can know; None: on one host.
+    """The name of this rank's job if its ranks are on several hosts, or of several launchers, as far as one of them can know; None: of one.
 
     `endpoint`: HOST:PORT where the rank itself was told to meet the others; `start`: the MPI launcher's.
     """
@@ -41,7 +42,11 @@ def name_across_hosts(
         return f"{environ.get('SLURM_JOB_ID')}.{environ['SLURM_STEP_ID']}"
     if told is not None or environ.get("DDTOP_HUB"):
         return _named_after(who.script, told or environ["DDTOP_HUB"])
-    return launchers.batch_job(environ)
+    job, own = launchers.batch_job(environ), met.endpoint or endpoint_in(environ)
+    if job is None and who.elastic and own:
+        # They call it `localhost`: several launchers on this one host.
+        return _named_after(who.script, f"{os.uname().nodename}:{own.rpartition(':')[2]}")
+    return job
 
 
 def endpoint_in(environ: Mapping[str, str], given: str | None = None) -> str | None:

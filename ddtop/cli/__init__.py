@@ -207,11 +207,13 @@ def stacks(
 @JOB
 @WAIT
 @click.option("-o", "output", metavar="FILE", help="Where to write it; - is stdout.")
-def report(job: str | None, wait: bool, output: str | None) -> None:
+@HUB
+def report(job: str | None, wait: bool, output: str | None, hub: str | None) -> None:
     """Verdict, stacks, environment and what happened, in one redacted file for a ticket."""
     from ddtop.cli import reporting
 
-    sys.exit(reporting.report(job, WAIT_S if wait else 0.0, output))
+    _there(None, None, hub, job)
+    sys.exit(reporting.report(job, WAIT_S if wait else 0.0, output, hub))
 
 
 @cli.command(name="signal")
@@ -286,11 +288,13 @@ def demo(fault: str, ranks: int | None, mpi: bool, readonly: bool) -> None:
 @WAIT
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, stable and versioned.")
 @click.option("--on-critical", metavar="CMD", help="Run for each critical finding that appears; its JSON is on stdin.")
-def watch(job: str | None, wait: bool, as_json: bool, on_critical: str | None) -> None:
+@HUB
+def watch(job: str | None, wait: bool, as_json: bool, on_critical: str | None, hub: str | None) -> None:
     """One line an event until the job ends. Exit code 0: it ended well, 1: it did not, 3: no contact."""
     from ddtop.cli import watching
 
-    sys.exit(watching.watch(job, WAIT_S if wait else 0.0, as_json, on_critical))
+    _there(None, None, hub, job)
+    sys.exit(watching.watch(job, WAIT_S if wait else 0.0, as_json, on_critical, hub))
 
 
 @cli.command()

@@ -7,15 +7,13 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 
-import psutil
-
 from ddtop import registry
 from ddtop.agent import spanning
 from ddtop.agent.environment import redacted_environment
 from ddtop.agent.identity import RANK, Identity, chosen_run_id, numbers
 from ddtop.cli import reaching
 from ddtop.cli.jobs import HUB
-from ddtop.relay.whereabouts import Whereabouts, hub_wanted, is_here, whereabouts
+from ddtop.relay.whereabouts import Whereabouts, hub_wanted, is_here, names_of_this_host, whereabouts
 from ddtop.ui.present.units import plural
 from ddtop.wire import hosts
 from ddtop.wire.records import Hello
@@ -62,13 +60,7 @@ def _where(who: Identity, environ: Mapping[str, str]) -> Whereabouts:
         job, "", 0, who.rank, who.local_rank, who.world_size, socket.gethostname(), os.getpid(), 0,
         environment=redacted_environment(environ),
     )  # fmt: skip
-    return whereabouts(registry.clean_job_name(job), [hello], environ, _names_here(), WAITED_S)
-
-
-def _names_here() -> set[str]:
-    name = socket.gethostname()
-    addresses = {one.address for found in psutil.net_if_addrs().values() for one in found}
-    return {name, name.partition(".")[0], *addresses}
+    return whereabouts(registry.clean_job_name(job), [hello], environ, names_of_this_host(), WAITED_S)
 
 
 def _ports(found: Whereabouts) -> str:
@@ -97,15 +89,11 @@ def _named(text: str) -> Line:
         return BAD, "hub", f"{HUB}={text[:60]!r} is not HOST:PORT"
     host, port = place
     why = reaching.no_contact(host, port)
-    if why is not None and is_here(host, _names_here()):
+    if why is not None and is_here(host, names_of_this_host()):
         return GOOD, "hub", f"{HUB}={text}: on this host, nobody listens there yet; a job with rank 0 here will"
     if why is not None:
         return NOTE, "hub", f"{HUB}={text} is {why}; right where no job runs now, else ask for that port to be opened"
-    now = time.time_ns()
-    entry = registry.JobEntry(
-        registry.SCHEMA, "", "", host, reaching.ELSEWHERE, 0, 0, host, port, "", "", 0, 0, now, now
-    )  # fmt: skip
-    return _asked(f"{HUB}={text}", entry, None)
+    return _asked(f"{HUB}={text}", registry.at_port("", host, port), None)
 
 
 def _asked(what: str, entry: registry.JobEntry, why: str | None) -> Line:

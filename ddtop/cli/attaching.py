@@ -107,7 +107,9 @@ def _pick(there: _There) -> Found | None:
     # Who was being asked when the list was left may still answer.
     with there.one_at_a_time:
         picked = app.picked
-        return next((one for one in there.found if picked and one.entry.run == picked.run), None)
+        # Launchers of MPI give one name to the run on all hosts.
+        meant = (picked.job, picked.run, picked.sender) if picked is not None else None
+        return next((one for one in there.found if (one.entry.job, one.entry.run, one.entry.sender) == meant), None)
 
 
 def _show_job(there: _There, found: Found, readonly: bool, from_list: bool = False) -> bool:

@@ -106,7 +106,7 @@ class _Bridge:
 
     async def _open(self, message: Open) -> None:
         self.close()
-        entry = _entry(message.job, message.run)
+        entry = registry.of_run(message.job, message.run)
         if entry is None or not entry.reachable(time.time_ns()):
             await self._say(bridge.Gone())
             return
@@ -121,7 +121,7 @@ class _Bridge:
                 await self._say(Frame(data))
 
     async def _send_files(self, message: AskFiles) -> None:
-        entry = _entry(message.job, message.run)
+        entry = registry.of_run(message.job, message.run)
         for kind, path, size in _files(entry, message.last) if entry is not None else ():
             with contextlib.suppress(OSError), os.fdopen(private.opened(path), "rb") as file:
                 left = size
@@ -154,13 +154,9 @@ def _jobs() -> bridge.Jobs:
     return bridge.Jobs(now, tuple(listed))
 
 
-def _entry(job: str, run: str) -> registry.JobEntry | None:
-    return next((one for one in registry.read_entries() if (one.job, one.run) == (job, run)), None)
-
-
 def _files(entry: registry.JobEntry, last: bool) -> Iterator[tuple[str, Path, int]]:
     """(kind, path, bytes) of what is to be sent: the newer half of the journal before the older, or the last state."""
-    state = Path(entry.last_state or registry.last_state_path(entry.job, entry.run, entry.sender))
+    state = registry.left_path(entry)
     path = registry.journal_path(entry.job, entry.run, entry.sender)
     room, sent = FILES_BYTES_MAX, False
     for kind, one in () if last and state.exists() else ((NEWER, path), (OLDER, journal.older_half(path))):

@@ -25,9 +25,10 @@ def status(name: str | None, wait_s: float, as_json: bool, hub: str | None = Non
     from ddtop.ui.present.plain import status_text
 
     snapshot, verdict = look(find(name, wait_s, asked_by="status", hub=hub), STATUS_S)
-    click.echo(
-        json.dumps(shapes.status_json(snapshot)) if as_json else status_text(snapshot, verdict, width(), glyphs())
-    )
+    if as_json:
+        click.echo(json.dumps(shapes.status_json(snapshot)))
+    else:
+        click.echo(status_text(snapshot, verdict, width(), glyphs()), nl=False)
 
 
 def diagnose(name: str | None, wait_s: float, as_json: bool, seconds: float, hub: str | None = None) -> int:
@@ -40,7 +41,7 @@ def diagnose(name: str | None, wait_s: float, as_json: bool, seconds: float, hub
     if as_json:
         click.echo(json.dumps(shapes.diagnose_json(snapshot, verdict)))
     else:
-        click.echo(diagnose_text(snapshot, verdict, width(), glyphs()))
+        click.echo(diagnose_text(snapshot, verdict, width(), glyphs()), nl=False)
     return 1 if verdict.health == "critical" else 0
 
 

@@ -87,7 +87,7 @@ def attach_to(pids: str, readonly: bool) -> int:
     click.echo(f"ddtop: {why}, so here is the status table instead of the dashboard", err=True)
     look = asyncio.run(_watch(source, STATUS_S))
     if look.snapshot is not None:
-        click.echo(status_text(look.snapshot, look.verdict, width(), glyphs()))
+        click.echo(status_text(look.snapshot, look.verdict, width(), glyphs()), nl=False)
     return 0
 
 

@@ -18,13 +18,12 @@ import msgspec
 
 from ddtop import registry
 from ddtop.cli.jobs import UNREACHABLE, USAGE, CommandError, shown
-from ddtop.relay.whereabouts import hub_wanted, is_loopback
+from ddtop.relay.whereabouts import hub_wanted
 from ddtop.wire.hosts import LEAF
+from ddtop.wire.rendezvous import is_loopback
 
 KNOCK_S = 1.5
 """A relay takes a connection within a round trip; a firewall that answers nothing does not deserve more of a person's time."""
-ELSEWHERE = "elsewhere"
-"""Instead of a host's identity: of a relay that is known by its port alone."""
 SSH_FAILED, NOT_FOUND = 255, 127
 _PLAIN = re.compile(r"[A-Za-z0-9._,:=-]+")
 """What every shell reads alike."""
@@ -44,7 +43,7 @@ class Route:
 
 def route(entry: registry.JobEntry) -> Route:
     """The way to the relay of this entry: a leaf's leads to its hub where that can be reached, else to the leaf itself."""
-    if entry.sender == ELSEWHERE:
+    if entry.sender == registry.ELSEWHERE:
         return Route(entry, (entry.address, entry.port))
     if not entry.reachable(time.time_ns()):
         return Route(entry)
@@ -129,10 +128,7 @@ def asked_at(text: str, said: str = "--hub") -> registry.JobEntry:
         name = job_at(host, port)
     except UnreachableError as error:
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
-    now = time.time_ns()
-    return registry.JobEntry(
-        registry.SCHEMA, name, f"at-{host}-{port}", host, ELSEWHERE, 0, 0, host, port, "", "", 0, 0, now, now
-    )  # fmt: skip
+    return registry.at_port(name, host, port)
 
 
 def no_contact(host: str, port: int, seconds: float = KNOCK_S) -> str | None:
@@ -197,5 +193,5 @@ def over_ssh(host: str, ddtop: str | None, words: list[str]) -> int:
 
 def _moved(entry: registry.JobEntry, host: str, port: int) -> registry.JobEntry:
     return msgspec.structs.replace(
-        entry, host=host, sender=ELSEWHERE, address=host, port=port, public_address=None, public_port=None
+        entry, host=host, sender=registry.ELSEWHERE, address=host, port=port, public_address=None, public_port=None
     )

@@ -50,7 +50,7 @@ def recorded(what: str) -> Recorded:
 def journal_of(entry: registry.JobEntry) -> Recorded | None:
     """The journal of a job, or the last state that its relay left; None if there is neither."""
     path = registry.journal_path(entry.job, entry.run, entry.sender)
-    last = Path(entry.last_state or registry.last_state_path(entry.job, entry.run, entry.sender))
+    last = registry.left_path(entry)
     for one, there in ((path, path), (path, journal.older_half(path)), (last, last)):
         if there.exists():
             return Recorded(one, entry.job, entry)

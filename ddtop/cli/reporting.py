@@ -15,17 +15,16 @@ from ddtop import registry
 from ddtop.cli.jobs import UNREACHABLE, CommandError, find
 from ddtop.diagnosis.finding import Verdict
 from ddtop.journal import JournalError
-from ddtop.link.viewer_side import PING_S, ViewerLink
+from ddtop.link.viewer_side import ViewerLink
 from ddtop.model.facts import Snapshot
 from ddtop.ui.dumped import answers, around, last_request, merged_of
 from ddtop.ui.excerpts import Excerpts
-from ddtop.ui.feed import Follower, UnreachableError, join, last_state, request
+from ddtop.ui.feed import Follower, UnreachableError, hear, join, last_state, request
 from ddtop.ui.present.report import Material, file_name, report_text
 from ddtop.ui.present.stacks import stacks_text
 from ddtop.ui.present.timeline import Event, events
 from ddtop.ui.present.units import SECOND_NS
 from ddtop.ui.replay import Recording, read_recording
-from ddtop.wire.records import Command
 
 WATCH_S = 1.2
 """Two snapshots half a second apart, so that what stands is shown."""
@@ -50,13 +49,13 @@ class _Known:
     garbled: int = 0
 
 
-def report(name: str | None, wait_s: float, output: str | None) -> int:
+def report(name: str | None, wait_s: float, output: str | None, hub: str | None = None) -> int:
     """Write the report and say where.
 
     Raises:
         CommandError: 2, several such jobs; 3, no contact, or it cannot be written.
     """
-    entry = find(name, wait_s, asked_by="report")
+    entry = find(name, wait_s, asked_by="report", hub=hub)
     now = time.time_ns()
     target = Path(output) if output is not None else Path(file_name(entry.job, now))
     if output is None and target.exists():
@@ -112,7 +111,6 @@ def _from_relay(entry: registry.JobEntry) -> _Known:
 
 def _listen(follower: Follower, link: ViewerLink, until_mono_s: float | None) -> None:
     """Take in what comes, until then or until the stacks that were asked for are there."""
-    pinged = time.monotonic()
     looked = 0.0
     while True:
         now = time.monotonic()
@@ -120,14 +118,10 @@ def _listen(follower: Follower, link: ViewerLink, until_mono_s: float | None) ->
             return
         if until_mono_s is None and ((dump := follower.asking.dump(now)) is None or dump.done):
             return
-        for data in link.receive(SLICE_S):
-            follower.take(data)
+        hear(follower, link, SLICE_S)
         if now - looked >= 0.5:
             looked = now
             follower.look()
-        if now - pinged > PING_S:
-            pinged = now
-            link.send(request(Command("ping")))
 
 
 def _recording(entry: registry.JobEntry) -> tuple[Recording | None, str | None]:

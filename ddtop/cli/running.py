@@ -254,7 +254,7 @@ def _plain(entry: registry.JobEntry, expected: str | None, until: float) -> int:
         later = looking.look(entry, MORE_S)
         snapshot, verdict = later if _names(later[1], expected) else (snapshot, verdict)
     click.echo(status_text(snapshot, verdict, width(), glyphs()))
-    click.echo(diagnose_text(snapshot, verdict, width(), glyphs()))
+    click.echo(diagnose_text(snapshot, verdict, width(), glyphs()), nl=False)
     return 1 if verdict.health == "critical" else 0
 
 

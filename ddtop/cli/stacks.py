@@ -13,15 +13,15 @@ from ddtop import registry
 from ddtop.cli.jobs import UNREACHABLE, CommandError, find, shown
 from ddtop.cli.ranks import check_ranks, parse_ranks
 from ddtop.diagnosis.finding import Verdict
-from ddtop.link.viewer_side import PING_S, ViewerLink
+from ddtop.link.viewer_side import ViewerLink
 from ddtop.model.facts import Snapshot
 from ddtop.model.merge import Merged
 from ddtop.ui.dumped import answers, around, last_request, merged_of
 from ddtop.ui.excerpts import Excerpts
-from ddtop.ui.feed import Follower, UnreachableError, join, last_state, request
+from ddtop.ui.feed import Follower, UnreachableError, hear, join, last_state, request
 from ddtop.ui.present.stacks import Shape, stacks_text
 from ddtop.ui.present.stacks_json import stacks_json
-from ddtop.wire.records import Command, Stacks
+from ddtop.wire.records import Stacks
 
 JUDGED_NS = 600_000_000
 """What stands is known after two looks half a second apart; the first of them is made of the past."""
@@ -89,28 +89,20 @@ def _ask(entry: registry.JobEntry, wanted: Wanted) -> Found:
 
 def _wait(follower: Follower, link: ViewerLink) -> None:
     """Until all have answered, or until the time is over."""
-    began = pinged = time.monotonic()
+    began = time.monotonic()
     told = not sys.stderr.isatty()
     while (dump := follower.asking.dump(time.monotonic())) is not None and not dump.done:
-        for data in link.receive(SLICE_S):
-            follower.take(data)
-            if (dump := follower.asking.dump(time.monotonic())) is None or dump.done:
-                return
-        now = time.monotonic()
-        if now - pinged > PING_S:
-            pinged = now
-            link.send(request(Command("ping")))
-        if not told and now - began > PATIENCE_S:
+        if not told and time.monotonic() - began > PATIENCE_S:
             told = True
             click.echo(f"{dump.answered} of {dump.expected or '?'} answered so far, waiting for the others", err=True)
+        hear(follower, link, SLICE_S)
 
 
 def _wait_for_workers(follower: Follower, link: ViewerLink, ranks: tuple[int, ...]) -> None:
     heard, quiet = follower.answers, time.monotonic()
     until = quiet + (WORKERS_S if _with_workers(follower.look()[0], ranks) else 0.0)
     while time.monotonic() < min(until, quiet + WORKERS_QUIET_S):
-        for data in link.receive(SLICE_S):
-            follower.take(data)
+        hear(follower, link, SLICE_S)
         if follower.answers != heard:
             heard, quiet = follower.answers, time.monotonic()
 

@@ -29,14 +29,14 @@ LAST_WORD_S = 30.0
 """Reading what a relay left behind takes that long at most, where its journal is large and on a file server."""
 
 
-def watch(name: str | None, wait_s: float, as_json: bool, on_critical: str | None) -> int:
+def watch(name: str | None, wait_s: float, as_json: bool, on_critical: str | None, hub: str | None = None) -> int:
     """Print what happens; 0 if the job ended well, 1 if it did not.
 
     Raises:
         CommandError: 2, a command that cannot be run; 3, no contact, or lost for good.
     """
     action = OnCritical(on_critical, _complain) if on_critical is not None else None
-    entry = find(name, wait_s, asked_by="watch")
+    entry = find(name, wait_s, asked_by="watch", hub=hub)
     code = asyncio.run(_Watch(entry, as_json, action).until_the_end())
     if action is not None:
         action.leave()
@@ -124,11 +124,10 @@ class _Watch:
             return self._over_since is not None
         self._read = now
         try:
-            entries = registry.read_entries()
+            again = registry.of_run(self._entry.job, self._entry.run, self._entry.sender)
         except registry.RegistryError:
             return False
-        same = (one for one in entries if (one.job, one.run) == (self._entry.job, self._entry.run))
-        self._entry = next(same, self._entry)
+        self._entry = again or self._entry
         self._over_since = now if self._entry.over(time.time_ns()) else None
         return self._over_since is not None
 

@@ -125,6 +125,14 @@ class Doors:
             self._router.setsockopt(zmq.USE_FD, -1)
         return self._router.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
 
+    def close_all_but(self, port: int) -> None:
+        """Listen at this port only; libzmq ends the connections of the others."""
+        for endpoint, door in list(self._doors.items()):
+            if door.socket.getsockname()[1] != port:
+                self._router.unbind(endpoint)
+                door.socket.close()
+                del self._doors[endpoint]
+
     def is_open(self, port: int) -> bool:
         """Whether who connects there is let in now."""
         return all(door.shut_until_s is None for door in self._doors.values() if door.socket.getsockname()[1] == port)

@@ -6,7 +6,7 @@ for a place where nobody with our key answers (ZMQ_IMMEDIATE), so a hub that com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import zmq
 
@@ -20,6 +20,20 @@ RECONNECT_MS, RECONNECT_MAX_MS = 200, 2000
 CONNECT_MS = 3000
 """Where packets get lost TCP would try for two minutes with longer and longer pauses."""
 PLACES_MAX = 24
+NOW, NOW_AND_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
+"""Plain numbers: pyzmq's own way to send several parts puts flags together anew for each (1.6 us a part, so 0.4)."""
+
+
+def send_parts(socket: zmq.Socket[bytes], parts: Sequence[bytes]) -> None:
+    """Queue one message; raises zmq.ZMQError if it is not taken, then no part of it is."""
+    send, last = socket.send, len(parts) - 1
+    for at, part in enumerate(parts):
+        send(part, NOW_AND_MORE if at < last else NOW)
+
+
+def place(address: str, port: int) -> str:
+    """Where ZeroMQ connects to."""
+    return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"
 
 
 class LeafLink:
@@ -55,7 +69,11 @@ class LeafLink:
                 self._open(place)
 
     def _open(self, place: str) -> None:
-        socket = self._context.socket(zmq.DEALER)
+        try:
+            socket = self._context.socket(zmq.DEALER)
+        except zmq.ZMQError:
+            # Those that were closed a moment ago still count.
+            return
         try:
             socket.setsockopt(zmq.LINGER, 0)
             socket.setsockopt(zmq.IMMEDIATE, 1)
@@ -89,7 +107,7 @@ class LeafLink:
         if socket is None:
             return False
         try:
-            socket.send_multipart(parts, zmq.NOBLOCK)
+            send_parts(socket, parts)
         except zmq.ZMQError:
             return False
         return True

@@ -17,6 +17,8 @@ from ddtop.wire import bridge
 from ddtop.wire.bridge import BridgeError, Frame, Incoming, Message
 
 READ_BYTES = 1 << 18
+READS_AT_ONCE = 4
+"""Of a program that never stops talking; the rest waits."""
 FRAMES_KEPT = 100_000
 """As many as a link over TCP keeps."""
 UNSENT_BYTES_MAX = 1 << 20
@@ -209,11 +211,16 @@ class Pipe:
 
     def _take_words(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            while data := os.read(self._err, READ_BYTES):
+            for _ in range(READS_AT_ONCE):
+                data = os.read(self._err, READ_BYTES)
+                if not data:
+                    break
                 *lines, self._half_word = (self._half_word + data).split(b"\n")
                 self._half_word = self._half_word[:WORD_CHARACTERS_MAX]
                 for line in lines:
                     self._take_line(line)
+            else:
+                return
             self._open.discard(self._err)
             if self._half_word:
                 self._take_line(self._half_word)

@@ -14,7 +14,7 @@ import zmq
 
 from ddtop.link.doors import Doors
 from ddtop.link.keys import CONTROLLER, SERVER, VIEWER, derive
-from ddtop.link.leaf_side import LeafLink
+from ddtop.link.leaf_side import NOW, LeafLink, send_parts
 from ddtop.wire.frames import FRAME_BYTES_MAX
 
 VIEWER_QUEUE_FRAMES = 40_000
@@ -98,6 +98,10 @@ class RelayLink:
                         break
         return None, why
 
+    def unbind_public(self) -> None:
+        """Listen for this host only, as before."""
+        self._doors.close_all_but(self.port)
+
     def leaf(self) -> LeafLink:
         """The ends towards a hub; what comes in there is told by `wait` as HUB."""
         return LeafLink(self._context, self._secret, self._register_hub, self._unregister_hub)
@@ -142,7 +146,7 @@ class RelayLink:
             except zmq.Again:
                 return
             role = "" if kind == RANK else _role(head)
-            parts = socket.recv_multipart(zmq.NOBLOCK) if head.more else [b""]
+            parts = _rest(socket) if head.more else [b""]
             if (role != SERVER and len(parts) != 1) or len(parts) > BATCH_FRAMES_MAX:
                 parts = [b""]
             at_most -= len(parts)
@@ -154,14 +158,21 @@ class RelayLink:
         """Queue frames for a peer, as one message; False if its queue is full or it has gone."""
         socket = self._ranks if kind == RANK else self._viewers
         try:
-            socket.send_multipart((peer, *frames), zmq.NOBLOCK)
+            send_parts(socket, (peer, *frames))
         except zmq.ZMQError:
             return False
         return True
 
-    def broadcast(self, peers: Iterable[bytes], *frames: bytes) -> list[bytes]:
-        """Queue frames for viewers, as one message; the peers that did not take it."""
-        return [peer for peer in peers if not self.send(VIEW, peer, *frames)]
+    def broadcast(self, peers: Iterable[bytes], *frames: bytes) -> tuple[list[bytes], list[bytes]]:
+        """Queue frames for viewers, as one message; the peers whose queue is full, and those that have gone."""
+        full: list[bytes] = []
+        gone: list[bytes] = []
+        for peer in peers:
+            try:
+                send_parts(self._viewers, (peer, *frames))
+            except zmq.ZMQError as error:
+                (gone if error.errno == errno.EHOSTUNREACH else full).append(peer)
+        return full, gone
 
     def _answer_zap(self) -> None:
         while True:
@@ -192,6 +203,16 @@ class RelayLink:
         """Close everything; nothing lingers."""
         self._doors.close()
         self._context.destroy(linger=0)
+
+
+def _rest(socket: zmq.Socket[bytes]) -> list[bytes]:
+    """The other parts of a message whose first one is taken."""
+    parts, more = [], True
+    while more:
+        frame = socket.recv(NOW, copy=False)
+        parts.append(frame.bytes)
+        more = frame.more
+    return parts
 
 
 def _role(frame: zmq.Frame) -> str:

@@ -11,6 +11,7 @@ import zmq
 import zmq.asyncio
 
 from ddtop.link.keys import CONTROLLER, SERVER, VIEWER, derive
+from ddtop.link.leaf_side import place
 
 RECEIVE_QUEUE_FRAMES = 100_000
 PING_S = 2.0
@@ -32,7 +33,9 @@ def _connect(socket: _S, address: str, port: int, secret: bytes, controller: boo
     socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
-    socket.connect(f"tcp://{address}:{port}")
+    # Not for names: libzmq would look for their addresses of version 6 first, whether a way leads there or not.
+    socket.setsockopt(zmq.IPV6, int(":" in address))
+    socket.connect(place(address, port))
     return socket
 
 
@@ -45,9 +48,16 @@ class ViewerLink:
     def __init__(self, address: str, port: int, secret: bytes, controller: bool = False) -> None:
         self._context = zmq.Context(io_threads=1)
         self._socket = _connect(self._context.socket(zmq.DEALER), address, port, secret, controller)
+        self._said = time.monotonic()
+
+    @property
+    def is_due(self) -> bool:
+        """It is time to say that we are still there."""
+        return time.monotonic() - self._said > PING_S
 
     def send(self, frame: bytes) -> None:
         """Queue a frame; dropped if the relay does not take it."""
+        self._said = time.monotonic()
         try:
             self._socket.send(frame, zmq.NOBLOCK)
         except zmq.Again:

@@ -7,11 +7,14 @@ ranks with it: until `policy.host_lost_s` nothing new is said of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from ddtop.model.policy import Policy
+from ddtop.wire.frames import host_of
 from ddtop.wire.hosts import ALONE, HUB, LEAF
 from ddtop.wire.records import HostState, RankState
 
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 class HostSeen:
     """How a host is heard.
 
-    `sender`: its identity, because containers repeat names. `offset_ns`, `error_ns`: what its clock is taken to be off the hub's and how far
+    `sender`: the host's identity, because containers repeat names; before its relays are put together (`one_host`) one of those. `offset_ns`, `error_ns`: what its clock is taken to be off the hub's and how far
     that may be wrong; None: not measured, and its times are used as they are. `heard_unix_ns`: when it or one of its ranks was last heard. `quiet`: its
     relay has missed reports; `lost_since_unix_ns`: it is not heard at all any more since then, while the hub is. `completing_unix_ns`:
     a collective that needs its ranks was over at that time, long after they had last been heard.
@@ -47,7 +50,7 @@ class HostSeen:
 
 def role_of(host: HostState) -> str:
     """What its relay is in the job; a relay that does not say is alone."""
-    return host.hub.role if host.hub is not None else ALONE
+    return host.hub.role if host.hub is not None and host.hub.role in (HUB, LEAF) else ALONE
 
 
 def lead(job: Job, sender: str, host: HostState) -> None:
@@ -96,14 +99,60 @@ def note_progress(job: Job, before: RankState | None, state: RankState, at: int)
     if state.mpi is not None:
         now |= {one.name: one.completed for one in state.mpi.comms}
     for name, count in now.items():
-        if count > done.get(name, count):
+        if name in job.groups and count > done.get(name, count):
             job.completed[name] = max(at, job.completed.get(name, at))
 
 
 def hosts_seen(job: Job, now_unix_ns: int) -> dict[str, HostSeen]:
-    """All hosts that have reported, by sender, in the order of their names."""
+    """All relays that have reported, by sender, in the order of their hosts' names."""
     every = sorted(job.hosts.items(), key=lambda item: (item[1][1].host, item[0]))
     return {sender: _seen(job, sender, host, now_unix_ns, job.policy) for sender, (_, host) in every}
+
+
+def by_host(job: Job, seen: Iterable[str]) -> list[list[str]]:
+    """The relays of each host. One whose ranks have all ended says nothing of the host where another one has living ranks."""
+    found: dict[str, list[str]] = {}
+    for sender in seen:
+        found.setdefault(host_of(sender), []).append(sender)
+    return [own if len(own) == 1 else [one for one in own if _has_living(job, one)] or own for own in found.values()]
+
+
+def _has_living(job: Job, sender: str) -> bool:
+    return any(job.ranks[rank].exit is None for rank in job.ranks_of.get(sender, ()))
+
+
+def one_host(parts: Sequence[HostSeen]) -> HostSeen:
+    """One host out of its relays, one a launcher. What is wrong with one of them is wrong with ranks of the host."""
+    first = min(parts, key=lambda one: _NEAREST.index(one.role))
+    if len(parts) > 1:
+        lost = [one for one in parts if one.lost_since_unix_ns is not None]
+        first = replace(
+            first,
+            heard_unix_ns=max(one.heard_unix_ns for one in lost or parts),
+            quiet=any(one.quiet for one in parts),
+            lost_since_unix_ns=min((one.lost_since_unix_ns or 0 for one in lost), default=None),
+            completing_unix_ns=max((one.completing_unix_ns or 0 for one in lost), default=0) or None,
+        )
+    return replace(first, sender=host_of(first.sender))
+
+
+def one_report(parts: Sequence[HostState]) -> HostState:
+    """What the relays of one host say of it together: the same of the host, each of its own ranks."""
+    if len(parts) == 1:
+        return parts[0]
+    first = min(parts, key=lambda one: _NEAREST.index(role_of(one)))
+    launchers = {one.launcher_alive for one in parts} - {None}
+    return structs.replace(
+        first,
+        **{name: sum(getattr(one, name) for one in parts) for name in _COUNTS},
+        **{name: tuple(found for one in parts for found in getattr(one, name)) for name in _LISTS},
+        launcher_alive=any(launchers) if launchers else None,
+    )
+
+
+_NEAREST = (HUB, ALONE, LEAF)
+_COUNTS = ("relay_cpu_ns", "relay_rss_bytes", "dropped", "refused", "garbled", "viewers")
+_LISTS = ("processes", "rendezvous", "candidates")
 
 
 def _seen(job: Job, sender: str, host: HostState, now: int, policy: Policy) -> HostSeen:

@@ -17,6 +17,7 @@ from math import sqrt
 from statistics import fmean, median
 
 from ddtop.model.policy import Policy
+from ddtop.wire.frames import host_of
 from ddtop.wire.records import Arrivals, Group
 from ddtop.wire.samples import REDUCING, ROOTED
 from ddtop.wire.times import moved
@@ -176,13 +177,13 @@ def _round_of(answers: Mapping[int, Answer], groups: Sequence[Group], names: Seq
         by_host: dict[str, list[Answer]] = {}
         for rank in group.ranks[:MEMBERS_MAX]:
             if rank in answers:
-                by_host.setdefault(answers[rank].host, []).append(answers[rank])
+                by_host.setdefault(host_of(answers[rank].host), []).append(answers[rank])
         even = False
         for members in _crowds(list(by_host.values())):
             steps = _steps_of(group.name, members)
             if steps is None or len(steps.ends) < policy.straggler_few_steps:
                 continue
-            hosts, error_ms = len({one.host for one in members}), _error_ms(members)
+            hosts, error_ms = len({host_of(one.host) for one in members}), _error_ms(members)
             if not even and error_ms <= ERROR_EVEN_RATIO * _step_ms(steps.ends):
                 balances.append(_balance(group.name, steps))
                 even = hosts > 1
@@ -206,7 +207,7 @@ def _crowds(by_host: list[list[Answer]]) -> list[list[Answer]]:
 
 def _apart(late: Late, members: Sequence[Answer], by_host: Mapping[str, list[Answer]]) -> int:
     """Of how many further hosts the clocks are not known well enough to compare their ranks."""
-    others = [theirs for host, theirs in by_host.items() if all(one.host != host for one in members)]
+    others = [theirs for host, theirs in by_host.items() if all(host_of(one.host) != host for one in members)]
     return sum(
         theirs[0].error_ns is None
         or members[0].error_ns is None
@@ -217,7 +218,7 @@ def _apart(late: Late, members: Sequence[Answer], by_host: Mapping[str, list[Ans
 
 def _error_ms(members: Sequence[Answer]) -> float:
     """How far the clocks of two of these ranks' hosts may be off each other."""
-    errors = sorted({one.host: one.error_ns or 0 for one in members}.values())
+    errors = sorted({host_of(one.host): one.error_ns or 0 for one in members}.values())
     return sum(errors[-2:]) / 1e6 if len(errors) > 1 else 0.0
 
 

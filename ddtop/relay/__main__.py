@@ -45,7 +45,7 @@ def detach() -> None:
 def linger_s(launcher: int) -> float:
     """How long to stay after the end: a person reads it later, a scheduler waits for us."""
     wanted = os.environ.get("DDTOP_LINGER_S", "")
-    if wanted.replace(".", "", 1).isdigit():
+    if wanted.isascii() and wanted.replace(".", "", 1).isdigit():
         return float(wanted)
     if any(name in os.environ for name in _SCHEDULERS) or launcher == 1 or _parent(launcher) == 1:
         return LINGER_SCHEDULED_S

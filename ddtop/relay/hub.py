@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from ddtop.link.leaf_side import PLACES_MAX
 from ddtop.relay.keeper import Keeper
 from ddtop.relay.uplink import LOST_S, VERSION
 from ddtop.relay.whereabouts import Whereabouts
@@ -55,7 +56,11 @@ _stacks_head = msgspec.msgpack.Decoder(_Head)
 
 @dataclass
 class Leaf:
-    """A relay of another host (or of another launcher on this one). `pids`: its living ranks by process; `asked`: those that owe an answer."""
+    """A relay of another host (or of another launcher on this one).
+
+    `peer`: through which connection it speaks; `others`: through which it has asked too. `pids`: its living ranks by process; `asked`: those
+    that owe an answer.
+    """
 
     sender: str
     run: str
@@ -65,6 +70,7 @@ class Leaf:
     heard: float
     connected: bool = True
     over: bool = False
+    others: set[bytes] = field(default_factory=set)
     pids: dict[int, int | None] = field(default_factory=dict)
     asked: dict[str, set[int]] = field(default_factory=dict)
     credit: float = 0.0
@@ -204,6 +210,8 @@ class Hub:
             had = time.time_ns()
             leaf.over = record.arguments[2] == "over"
             leaf.connected = True
+            if leaf.others:
+                self._settle(leaf, peer)
             text = f"{record.arguments[0][:20]},{had},{time.time_ns()}"
             self._say(peer, Reply("beat", text=text, instance=self._instance))
         elif isinstance(record, Reply) and record.name == "signal":
@@ -217,17 +225,21 @@ class Hub:
     # -- who belongs to us
 
     def _on_enlist(self, peer: bytes, sender: str, word: Command, now: float) -> None:
-        why = self._why_not(sender, word.arguments)
+        why = self._why_not(word.arguments)
+        _, _, _, run, _, _, host = (*word.arguments, *7 * ("",))[:7]
+        key = (sender, run[:100])
+        leaf = self._leaves.get(key)
+        if why is None and leaf is None and len(self._leaves) >= LEAVES_MAX:
+            why = f"{LEAVES_MAX} hosts are connected already"
         if why is not None:
             self._say(peer, Reply("enlist", ok=False, text=why, instance=self._instance))
             return
-        _, _, _, run, _, _, host = word.arguments[:7]
-        key = (sender, run[:100])
-        leaf = self._leaves.get(key)
         if leaf is None:
             leaf = self._leaves[key] = Leaf(sender, run[:100], host[:100], word.instance, peer, now)
         else:
-            self._peers.pop(leaf.peer, None)
+            leaf.others.add(leaf.peer)
+            if leaf.instance != word.instance or len(leaf.others) > PLACES_MAX:
+                self._settle(leaf, peer)
             if leaf.instance != word.instance:
                 # Whoever followed a relay that was killed says anew who lives.
                 self._ranks -= len(leaf.pids)
@@ -237,7 +249,16 @@ class Hub:
         self._peers[peer] = leaf
         self._say(peer, Reply("enlist", text=self._run, instance=self._instance))
 
-    def _why_not(self, sender: str, arguments: tuple[str, ...]) -> str | None:
+    def _settle(self, leaf: Leaf, peer: bytes) -> None:
+        """The leaf speaks through this connection: where this host has several addresses it asks at all of them and takes one."""
+        for other in leaf.others - {peer}:
+            self._peers.pop(other, None)
+        if leaf.peer != peer:
+            self._peers.pop(leaf.peer, None)
+        leaf.peer = peer
+        leaf.others.clear()
+
+    def _why_not(self, arguments: tuple[str, ...]) -> str | None:
         """Why this relay is not taken in."""
         if len(arguments) < 7 or arguments[0] != VERSION:
             return "the hub is another version of ddtop: install the same on all hosts"
@@ -252,8 +273,7 @@ class Hub:
         if run != self._run and self._is_another_world(world, master):
             met = f" that meets at {self.where.master}" if self.where.master else ""
             return f"another job of {self.where.world_size} ranks{met} is there"
-        full = (sender, run[:100]) not in self._leaves and len(self._leaves) >= LEAVES_MAX
-        return f"{LEAVES_MAX} hosts are connected already" if full else None
+        return None
 
     def _is_another_world(self, world: str, master: str) -> bool:
         """Neither size nor meeting point is ours: where one of them is, the other may be the very mistake that somebody looks for."""

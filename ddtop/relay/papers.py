@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ddtop import journal, registry
 from ddtop.relay.keeper import Keeper
-from ddtop.wire.hosts import ALONE
+from ddtop.wire.hosts import ALONE, LEAF
 from ddtop.wire.records import Exit, Hello
 
 LAST_STATE_S = 180.0
@@ -73,7 +73,9 @@ class Papers:
         )
         try:
             registry.write_entry(entry)
-            registry.prune_ended(time.time_ns())
+            if place.role != LEAF or ended_unix_ns is not None:
+                # A thousand hosts that share a folder would read a thousand job files each, all the time.
+                registry.prune_ended(time.time_ns())
             self.why = None
         except (registry.RegistryError, OSError) as error:
             self.why = str(error)

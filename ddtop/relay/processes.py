@@ -234,6 +234,11 @@ def abandoned() -> list[Path]:
     for folder in (Path("/dev/shm"), Path("/tmp")):
         for path in (folder / registry.pages_folder()).glob("*-*.[ps]*"):
             pid, _, ticks = path.stem.partition("-")
-            if pid.isdigit() and ticks.isdigit() and registry.start_ticks(int(pid)) != int(ticks):
+            if (
+                (pid + ticks).isascii()
+                and pid.isdigit()
+                and ticks.isdigit()
+                and registry.start_ticks(int(pid)) != int(ticks)
+            ):
                 found.append(path)
     return found

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ddtop import registry
+from ddtop.link.leaf_side import place
 from ddtop.relay.whereabouts import Whereabouts
 from ddtop.wire.hosts import HUB
 
@@ -125,11 +126,6 @@ def numeric(name: str) -> tuple[str, ...]:
     except UnicodeError:
         raise OSError(None, "not a host name") from None
     return tuple(dict.fromkeys(str(one[4][0]) for one in found))[:ADDRESSES_EACH]
-
-
-def place(address: str, port: int) -> str:
-    """Where ZeroMQ connects to."""
-    return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"
 
 
 def _ports_text(ports: tuple[int, ...]) -> str:

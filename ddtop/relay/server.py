@@ -49,12 +49,12 @@ FROM_RANKS = ("Hello", "RankState", "Groups", "Stacks", "Arrivals")
 
 
 class Server:
-    """One relay. `sender`: the identity of its host."""
+    """One relay. `sender`: the identity of its host, `voice` its own (`registry.relay_identity`), which is given where it is not this host."""
 
     def __init__(self, job: str, run: str, launcher: int, linger_s: float, sender: str | None = None) -> None:
         self.job, self.run, self.launcher, self.linger_s = job, run, launcher, linger_s
         self.instance = uuid.uuid4().hex[:12]
-        self.sender = sender or registry.host_identity()
+        self.sender, self.voice = sender or registry.host_identity(), sender or registry.relay_identity(run)
         self._link = RelayLink(registry.socket_path(job, run), registry.secret(), "127.0.0.1")
         self._keeper = Keeper()
         self._probe = HostProbe()
@@ -256,7 +256,7 @@ class Server:
     def _sealed(self, record: AnyRecord, unix_ns: int, attempt: int, rank: int | None, pid: int | None) -> bytes:
         mono_ns = time.monotonic_ns()
         return frames.seal(
-            record, sender=self.sender, unix_ns=unix_ns, mono_ns=mono_ns, attempt=attempt, rank=rank, pid=pid
+            record, sender=self.voice, unix_ns=unix_ns, mono_ns=mono_ns, attempt=attempt, rank=rank, pid=pid
         )
 
     def _alive(self) -> Command:
@@ -375,7 +375,7 @@ class Server:
             if self._viewers:
                 self._active = now
             return False
-        return now - max(self._all_gone_at, self._active) > self.linger_s
+        return now - max(self._all_gone_at, self._active) > self._standing.linger_s(self.linger_s)
 
     def _write_entry(self) -> None:
         if self._hello is not None:

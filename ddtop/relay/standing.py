@@ -1,6 +1,6 @@
 """How this relay stands with the other hosts of its job: alone, the hub, or a leaf. The relay asks here and need not know which.
 
-A relay that is the hub or belongs to one stays so, wherever an elastic restart puts rank 0: the others know it as that.
+A relay that has leaves or belongs to a hub stays what it is, wherever an elastic restart puts rank 0: the others know it as that.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-import psutil
-
 from ddtop.link.relay_side import VIEW, RelayLink
 from ddtop.relay.asking import Asking
 from ddtop.relay.hub import Hub
@@ -19,12 +17,14 @@ from ddtop.relay.keeper import LATEST_HUB_MAX, Keeper
 from ddtop.relay.papers import Place
 from ddtop.relay.seeking import Seeker
 from ddtop.relay.uplink import Uplink
-from ddtop.relay.whereabouts import Whereabouts, whereabouts
+from ddtop.relay.whereabouts import Whereabouts, names_of_this_host, whereabouts
 from ddtop.wire import frames
 from ddtop.wire.hosts import ALONE, HUB, LEAF, HostClock, HubLink
 from ddtop.wire.records import AnyRecord, Hello
 
 BIND_AGAIN_S = 15.0
+NAMED_LINGER_S = 10.0
+"""What was true at the end can be read from its files; without the port the next job's other hosts are not seen."""
 
 
 class Relay(Protocol):
@@ -85,7 +85,10 @@ class Standing:
         elif self.uplink is not None and where.is_hub and self.uplink.hub_run is None:
             self.uplink.close(len(known))
             self.uplink = None
-            self._become_hub()
+            if where.spans is not False:
+                self._become_hub()
+        elif self.hub is not None and where.spans is False and not self.hub.hosts:
+            self._become_alone()
         if self.hub is not None:
             self.hub.where = where
         if self.uplink is not None:
@@ -102,6 +105,13 @@ class Standing:
         self._keeper.latest_max = LATEST_HUB_MAX
         self.hub = Hub(relay.job, relay.run, relay.instance, self._keeper, self._say, self._asking.unanswered)
         self._asking.hub = self.hub
+
+    def _become_alone(self) -> None:
+        """All ranks are here: somebody started them one by one, and slowly. No other host has to reach this one."""
+        self.hub = self._asking.hub = None
+        self._port = self._unbound = None
+        self._bind_at = 0.0
+        self._link.unbind_public()
 
     def _become_leaf(self) -> None:
         relay = self._relay
@@ -175,6 +185,11 @@ class Standing:
             return Place()
         return Place(HUB, self._public_host() if self._port else None, self._port, hosts=self.hub.hosts)
 
+    def linger_s(self, wanted_s: float) -> float:
+        """How long to stay after the end, of so many seconds: the next job wants to listen at the port of DDTOP_HUB too."""
+        named = self._port is not None and self._where.wanted is not None
+        return min(wanted_s, NAMED_LINGER_S) if named else wanted_s
+
     def _public(self) -> str | None:
         return f"{self._public_host()}:{self._port}" if self._port else None
 
@@ -186,12 +201,3 @@ class Standing:
         if self.uplink is not None:
             self.uplink.close(living)
         self._leaf.close()
-
-
-def names_of_this_host() -> frozenset[str]:
-    """Its name, whole and short, and the addresses of its interfaces; no name server is asked."""
-    name = os.uname().nodename
-    found = {name, name.split(".", maxsplit=1)[0]}
-    for addresses in psutil.net_if_addrs().values():
-        found |= {one.address.partition("%")[0] for one in addresses if one.address}
-    return frozenset(one for one in found if one)

@@ -85,10 +85,11 @@ class Viewers:
 
     def tell(self, *data: bytes) -> None:
         """Send frames to all, as one message."""
-        for peer in self._link.broadcast(self._peers, *data):
-            self.dropped += len(data)
-            if time.monotonic() - self._peers[peer] > VIEWER_SILENT_S:
-                del self._peers[peer]
+        full, gone = self._link.broadcast(self._peers, *data)
+        self.dropped += len(full) * len(data)
+        for peer in gone:
+            # It has left, nothing is lost to anybody.
+            del self._peers[peer]
 
     def forget_silent(self, now: float, seconds: float = VIEWER_SILENT_S) -> None:
         """Those that have not said for so long that they are there."""

@@ -8,12 +8,15 @@ the host that the ranks themselves meet at; the others ask all eight.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+import psutil
+
 from ddtop.wire.records import Hello
-from ddtop.wire.rendezvous import store_address
+from ddtop.wire.rendezvous import is_loopback, store_address
 
 PORTS = 8
 PORT_FIRST, PORT_SPAN = 20480, 8192
@@ -23,7 +26,6 @@ GRACE_S = 3.0
 there are others."""
 HOSTS_MAX = 6
 NAME_MAX = 255
-_LOOPBACK = re.compile(r"^(localhost(\.localdomain)?|127\.[0-9.]+|::1|\[::1\])$")
 _HUB = re.compile(r"^(?:\[([0-9A-Fa-f:.%\w]+)\]|([^:\s\[\]]+)):([0-9]{1,5})$")
 _HOST_IN_URI = re.compile(r"tcp[46]?://\[?([^,;\]]+?)\]?(?::[0-9,]+)?(?:[,;]|$)")
 _LOCAL_SIZES = (
@@ -124,9 +126,13 @@ def is_here(name: str, here: Collection[str]) -> bool:
     return is_loopback(name) or name in here or (not _numeric(name) and name.split(".", maxsplit=1)[0] in here)
 
 
-def is_loopback(name: str) -> bool:
-    """A name that means something else on each host."""
-    return _LOOPBACK.match(name) is not None
+def names_of_this_host() -> frozenset[str]:
+    """Its name, whole and short, and the addresses of its interfaces; no name server is asked."""
+    name = os.uname().nodename
+    found = {name, name.split(".", maxsplit=1)[0]}
+    for addresses in psutil.net_if_addrs().values():
+        found |= {one.address.partition("%")[0] for one in addresses if one.address}
+    return frozenset(one for one in found if one)
 
 
 def hub_wanted(text: str) -> tuple[tuple[str, int] | None, str | None]:

@@ -22,12 +22,12 @@ ANSWERS_S, NATIVE_ANSWERS_S = 8.0, 30.0
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """The request that was made last; `moved_mono_s`: when it was made, or last answered."""
+    """The request that was made last; `moved_mono_s`: when it was made, or last answered; `processes`: who has answered, grows."""
 
     dump: Dump
     answers_s: float
     moved_mono_s: float
-    processes: frozenset[tuple[int | None, int]] = frozenset()
+    processes: set[tuple[int | None, int]]
 
 
 class Asking:
@@ -41,7 +41,7 @@ class Asking:
         """The command that asks for the stacks of these ranks (empty: all)."""
         request = uuid.uuid4().hex[:12]
         seconds = NATIVE_ANSWERS_S if native else ANSWERS_S
-        self._open = _Open(Dump(request, now_unix_ns), seconds, now_mono_s)
+        self._open = _Open(Dump(request, now_unix_ns), seconds, now_mono_s, set())
         return Command("stacks", arguments=(request, ranks_text(ranks), "native" if native else ""))
 
     def take_reply(self, reply: Reply, now_mono_s: float) -> bool:
@@ -63,9 +63,9 @@ class Asking:
         opened = self._open
         if opened is None or stacks.worker or stacks.request != opened.dump.request:
             return
-        processes = opened.processes | {(stacks.of_rank, stacks.pid)}
-        dump = replace(opened.dump, answered=len(processes))
-        self._open = replace(opened, dump=dump, moved_mono_s=now_mono_s, processes=processes)
+        opened.processes.add((stacks.of_rank, stacks.pid))
+        dump = replace(opened.dump, answered=len(opened.processes))
+        self._open = replace(opened, dump=dump, moved_mono_s=now_mono_s)
 
     def dump(self, now_mono_s: float) -> Dump | None:
         """How the last request stands; one that has waited too long says so as `refused`, what came is shown all the same."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from ddtop.diagnosis.finding import Verdict
 from ddtop.diagnosis.judge import STEP_NS
-from ddtop.model.facts import Snapshot
+from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.ui.asking import Asking
 from ddtop.ui.feed import SILENT_S, Follower
 from ddtop.ui.past import Past
@@ -43,6 +43,10 @@ SWITCH_S = 0.0005
 GC_THRESHOLDS = (50_000, 10, 50)
 """The model is a million objects and none of them is in a circle: Python's collector walked through all of them every few
 seconds, 60 to 200 ms during which no key was answered. Circles are left by screens that were closed, a few thousand objects each."""
+GC_EACH = 20
+"""More of the first threshold for each rank: the facts of two looks are alive for a moment, and that is no growth."""
+LET_GO = 250
+"""Facts of ranks that are freed at once: of 10,000 that is 50 ms in one go, in which no other thread gets its turn."""
 
 
 class EngineError(Exception):
@@ -101,6 +105,7 @@ class Engine:
         self._wanted: int | None = None
         self._taken, self._counted_from, self._per_s = 0, time.monotonic(), 0.0
         self._before: tuple[float, tuple[int, int, int]] | None = None
+        self._looked_at: deque[list[RankFacts]] = deque()
 
     # -- for the event loop
 
@@ -214,6 +219,7 @@ class Engine:
         snapshot = replace(snapshot, notes=(*self._notes(), *snapshot.notes))
         tape = self._tape
         self.seen = Seen(follower, snapshot, verdict, tape.span, tape.marks, tape.too_many, tape.looks)
+        self._let_go(snapshot)
         if self._held.stacks_taken:
             stacks, self._held.stacks_taken = self._held.stacks_taken, []
             self._hand_over(stacks)
@@ -226,6 +232,15 @@ class Engine:
         if began > self._counted_from:
             self._per_s = self._taken / (began - self._counted_from)
             self._taken, self._counted_from = 0, began
+
+    def _let_go(self, snapshot: Snapshot) -> None:
+        """Free the facts of the look before the last one, a few at a time: whoever shows looks has the last one by now."""
+        self._looked_at.append(list(snapshot.ranks))
+        if len(self._looked_at) > 2:
+            facts = self._looked_at.popleft()
+            while facts:
+                del facts[-LET_GO:]
+        gc.set_threshold(GC_THRESHOLDS[0] + GC_EACH * len(snapshot.ranks), *GC_THRESHOLDS[1:])
 
     def _notes(self) -> Iterator[str]:
         if self.dropped:

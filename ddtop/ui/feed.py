@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from ddtop import journal, registry
 from ddtop.diagnosis.finding import Verdict
@@ -163,11 +162,17 @@ def _watch(follower: Follower, link: ViewerLink, seconds: float) -> tuple[Snapsh
     until = time.monotonic() + seconds
     found = follower.look()
     while found[0].ended is None and (left := until - time.monotonic()) > 0:
-        for data in link.receive(min(LOOK_S, left)):
-            follower.take(data)
-        link.send(request(Command("ping")))
+        hear(follower, link, min(LOOK_S, left))
         found = follower.look()
     return found
+
+
+def hear(follower: Follower, link: ViewerLink, seconds: float) -> None:
+    """Take in what comes, for so long; the relay does not forget us meanwhile, where this is called every few seconds."""
+    for data in link.receive(seconds):
+        follower.take(data)
+    if link.is_due:
+        link.send(request(Command("ping")))
 
 
 def last_state(entry: registry.JobEntry, *, from_journal: bool = True) -> tuple[Snapshot, Verdict]:
@@ -209,7 +214,7 @@ def _from_journal(entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:
 
 def _from_last_state(entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:
     follower = Follower(entry.job)
-    path = Path(entry.last_state or registry.last_state_path(entry.job, entry.run, entry.sender))
+    path = registry.left_path(entry)
     if not entry.last_state and not path.exists():
         path = registry.last_state_path(entry.job, entry.run)
     reading = journal.read(path)

@@ -17,7 +17,7 @@ from ddtop.ui.asking import REPLY_S, Asking, signal_command
 from ddtop.ui.engine import Engine
 from ddtop.ui.feed import HISTORY_S, LOOK_S, SILENT_S, UnreachableError, request
 from ddtop.ui.source import Look
-from ddtop.ui.ways import GoneError, Link, LocalWay, NoContactError, Way
+from ddtop.ui.ways import GoneError, Link, NoContactError, Way, way_to
 from ddtop.wire.records import Command, Reply
 
 PAST = "this is the past, \\ goes back to now"
@@ -29,9 +29,9 @@ class LiveSource:
     def __init__(
         self, job: registry.JobEntry | Way, controller: bool = False, clock: Callable[[], int] = time.time_ns
     ) -> None:
-        """`job`: its entry in this host's state folder, or another way to it. `controller`: with the right to send signals.
+        """`job`: its entry, or another way to it. `controller`: with the right to send signals.
         `clock`: unix ns, where the facts are not of this host's time; asked on the engine's thread too."""
-        self._way: Way = LocalWay(job) if isinstance(job, registry.JobEntry) else job
+        self._way: Way = way_to(job) if isinstance(job, registry.JobEntry) else job
         self._controller = controller
         self._asking = Asking()
         self._answered = asyncio.Event()

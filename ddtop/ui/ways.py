@@ -83,11 +83,7 @@ class LocalWay:
     async def connect(self, controller: bool) -> Link:
         """Straight to the relay's port, with the user's key."""
         try:
-            entries = registry.read_entries()
-            same = [entry for entry in entries if (entry.job, entry.run) == (self._entry.job, self._entry.run)]
-            # Launchers of MPI give one name to the run on all hosts.
-            ours = (entry for entry in same if entry.sender == self._entry.sender)
-            self._entry = next(ours, next(iter(same), self._entry))
+            self._entry = registry.of_run(self._entry.job, self._entry.run, self._entry.sender) or self._entry
             if not self._entry.reachable(time.time_ns()):
                 raise GoneError
             return AsyncViewerLink(*self._entry.endpoint(), registry.secret(), controller)
@@ -123,6 +119,13 @@ class PortWay:
     async def left(self) -> tuple[Snapshot, Verdict] | None:
         """Nothing: what a relay leaves lies on its host."""
         return None
+
+
+def way_to(entry: registry.JobEntry) -> Way:
+    """The way to the relay of this entry."""
+    if entry.sender == registry.ELSEWHERE:
+        return PortWay(entry.job, entry.address, entry.port)
+    return LocalWay(entry)
 
 
 def job_at(address: str, port: int) -> str:

@@ -28,7 +28,7 @@ class SchemaError(WireError):
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
     """Where a record comes from and when it was made.
 
-    `sender` is the host's identity (`registry.host_identity`), `rank` and `pid` are None for the relay's own
+    `sender` is the relay that it goes through (`registry.relay_identity`), `rank` and `pid` are None for the relay's own
     records, `kind` repeats the record's name so that it can be told without decoding it. `stuck_key` names what an
     agent sees standing still, `wait_ratio` is how much of the last 20 s a collective of its rank was pending.
     """
@@ -45,6 +45,11 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     stuck_key: str | None
     record: msgspec.Raw
     wait_ratio: float | None = None
+
+
+def host_of(sender: str) -> str:
+    """The identity of the sender's host: each launcher there has a relay of its own."""
+    return sender.partition(".")[0]
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from urllib.parse import urlparse
 
 import msgspec
+
+_LOOPBACK = re.compile(r"^(localhost(\.localdomain)?|ip6-localhost|127\.[0-9.]+|0\.0\.0\.0|::1?|\[::1?\])$")
 
 
 class StoreFile(msgspec.Struct, frozen=True, array_like=True):
@@ -48,6 +51,11 @@ class Rendezvous(msgspec.Struct, frozen=True, array_like=True):
     listener_ours: bool | None = None
     listener_started_unix_ns: int | None = None
     listens: tuple[str, ...] = ()
+
+
+def is_loopback(name: str) -> bool:
+    """A name or address that means each host itself; Linux leads those that stand for any address there too."""
+    return _LOOPBACK.match(name) is not None
 
 
 def store_address(init_method: str | None, environment: Mapping[str, str]) -> tuple[str, int] | None:

@@ -183,6 +183,7 @@ ACROSS = [
     pytest.param(TORCHRUN, "train-node0-29500", id="torchrun"),
     pytest.param(TORCHRUN | {"MASTER_ADDR": "node0.cluster.example"}, "train-node0-29500", id="the whole name of the host"),
     pytest.param(TORCHRUN | {"MASTER_ADDR": "10.0.0.1"}, "train-10.0.0.1-29500", id="an address"),
+    pytest.param(TORCHRUN | {"MASTER_ADDR": "localhost"}, f"train-{os.uname().nodename}-29500", id="two torchruns on one host"),
     pytest.param(DEEPSPEED, "train-10.0.0.1-29500", id="deepspeed"),
     pytest.param(BY_HAND, "train-10.0.0.1-29500", id="by hand"),
     pytest.param(BY_HAND | {"MASTER_ADDR": "127.0.0.1", "DDTOP_HUB": "10.0.0.9:7777"}, "train-10.0.0.9-7777", id="DDTOP_HUB alone"),

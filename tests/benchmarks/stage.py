@@ -187,7 +187,7 @@ class Stage:
         self.end_relays()
         for folder in ("/dev/shm", "/tmp"):
             for process in self.processes:
-                for page in Path(folder, f"ddtop-pages-{os.getuid()}").glob(f"{process.pid}-*.[ps]*"):
+                for page in Path(folder, registry.pages_folder()).glob(f"{process.pid}-*.[ps]*"):
                     page.unlink(missing_ok=True)
 
     def end_relays(self) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 
 import pytest
 
+from ddtop import registry
 from ddtop.cli import main
 from tests import hosts
+from tests.relay.test_server import Stage, sees_ranks
 
 
 @pytest.fixture(params=[hosts.FAKE, hosts.REAL])
@@ -37,3 +40,17 @@ def attached(stand_in, monkeypatch, capfd):
         return subprocess.CompletedProcess(words, left.value.code, *capfd.readouterr())
 
     return attached
+
+
+@pytest.fixture
+def here(home):
+    """A relay on this host, and the port at which other hosts would find it."""
+    stage = Stage(home)
+    stage.rank()
+    stage.heard(stage.viewer(), sees_ranks)
+    end = time.monotonic() + 15
+    while not registry.read_entries():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    yield stage
+    stage.close()

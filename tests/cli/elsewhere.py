@@ -29,3 +29,11 @@ def attach(there, *words, **variables):
         timeout=60,
         check=False,
     )
+
+
+def ddtop(*words, **variables):
+    environ = {name: value for name, value in os.environ.items() if name != "DDTOP_HUB"} | variables
+    return subprocess.run(
+        [sys.executable, "-m", "ddtop", *words], env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip

@@ -6,18 +6,14 @@ import importlib
 import json
 import os
 import socket
-import subprocess
-import sys
 import time
 
 import pytest
 
 from ddtop import journal, registry
-from ddtop.cli import across, reaching
-from ddtop.cli.jobs import CommandError
-from ddtop.ui import ways
+from ddtop.cli import reaching
+from tests.cli.elsewhere import ddtop
 from tests.cli.test_commands import finished
-from tests.relay.test_server import Stage, is_a, sees_ranks
 
 jobs = importlib.import_module("ddtop.cli.jobs")  # the package's own name `jobs` is the command
 NOBODY = "feedfeedfeed"
@@ -56,28 +52,6 @@ def door():
     """Somebody who takes connections, and says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         yield found.getsockname()[1]
-
-
-@pytest.fixture
-def here(home):
-    """A relay on this host, and the port at which other hosts would find it."""
-    stage = Stage(home)
-    stage.rank()
-    stage.heard(stage.viewer(), sees_ranks)
-    end = time.monotonic() + 15
-    while not registry.read_entries():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    yield stage
-    stage.close()
-
-
-def ddtop(*words, **variables):
-    environ = {name: value for name, value in os.environ.items() if name != "DDTOP_HUB"} | variables
-    return subprocess.run(
-        [sys.executable, "-m", "ddtop", *words], env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        timeout=60, check=False,
-    )  # fmt: skip
 
 
 # -- the list
@@ -238,73 +212,6 @@ def test_attach_goes_there_by_itself(home, monkeypatch, capfd):
     assert "is on node0: it listens on its own host only; going there by ssh" in capfd.readouterr().err
 
 
-# -- --hub and DDTOP_HUB
-
-
-@pytest.mark.parametrize("command", ["attach", "status", "diagnose"])
-def test_a_relay_is_asked_at_its_port(here, tmp_path, command):
-    """From a host without the job's file, with the job's key."""
-    words = {"DDTOP_STATE": str(tmp_path / "empty"), "DDTOP_KEY": registry.secret().decode()}
-    place = f"127.0.0.1:{here.server._link.port}"
-
-    by_option, by_variable = ddtop(command, "--hub", place, **words), ddtop(command, DDTOP_HUB=place, **words)
-
-    assert (by_option.returncode, by_variable.returncode) == (0, 0)
-    assert "train" in by_option.stdout
-    assert "train" in by_variable.stdout
-
-
-@pytest.mark.parametrize(
-    ("place", "code", "text"),
-    [
-        ("node0", 2, "takes HOST:PORT, not 'node0'"),
-        ("node0:0", 2, "takes HOST:PORT"),
-        ("127.0.0.1:9", 3, "nobody listens on port 9 of 127.0.0.1"),
-        ("no-such-host.invalid:9", 3, "no host is called no-such-host.invalid here"),
-    ],
-)
-def test_a_hub_that_is_none_is_said_with_the_reason(home, place, code, text):
-    for done, said in ((ddtop("status", "--hub", place), "--hub"), (ddtop("status", DDTOP_HUB=place), "DDTOP_HUB")):
-        assert (done.returncode, done.stdout) == (code, "")
-        assert f"{said} " in done.stderr
-        assert text in done.stderr
-        assert "Traceback" not in done.stderr
-
-
-def test_another_key_is_said_to_be_that_or_another_program(here, monkeypatch):
-    monkeypatch.setattr(ways, "JOIN_S", 0.5)
-    monkeypatch.setenv("DDTOP_KEY", "another key than the job's own")
-
-    with pytest.raises(CommandError, match="another key") as error:
-        reaching.asked_at(f"127.0.0.1:{here.server._link.port}")
-    assert error.value.code == 3
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["status", "x", "--hub", "a:1"],
-        ["diagnose", "--hub", "a:1", "--ssh", "b"],
-        ["stacks", "--pid", "1", "--ssh", "b"],
-    ],
-)
-def test_ways_that_exclude_each_other_are_a_usage_error(home, words):
-    done = ddtop(*words)
-
-    assert (done.returncode, done.stdout) == (2, "")
-
-
-def test_a_name_server_that_does_not_answer_holds_nobody_up(monkeypatch):
-    import threading
-
-    stands = threading.Event()
-    monkeypatch.setattr(reaching, "_knock", lambda *given: stands.wait(60))
-    try:
-        assert reaching.no_contact("node0", 1, 0.05) == "not reachable: the name node0 was not resolved within 0 s"
-    finally:
-        stands.set()
-
-
 # -- by ssh
 
 
@@ -344,80 +251,3 @@ def test_a_host_that_refuses_and_one_without_ddtop_are_told_apart(stand_in):
     assert (refused.returncode, missing.returncode) == (3, 3)
     assert "no contact with there" in refused.stderr
     assert "/nowhere/ddtop is not found on there" in missing.stderr
-
-
-# -- doctor
-
-
-@pytest.fixture
-def plain(home, monkeypatch):
-    for name in [name for name in os.environ if name.startswith(("SLURM_", "OMPI_", "PMI"))]:
-        monkeypatch.delenv(name)
-    return monkeypatch
-
-
-def variables(monkeypatch, **given):
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
-
-
-def test_doctor_outside_of_a_job_says_where_to_ask(plain):
-    assert across.spans()[0] == "ok"
-    assert "srun ddtop doctor" in across.spans()[2]
-    assert across.hub()[::2] == (
-        "ok",
-        "DDTOP_HUB is not set: other hosts find it in the shared state folder, or where the ranks meet",
-    )
-
-
-def test_doctor_in_a_step_of_srun_says_where_the_hub_would_be(plain):
-    step = {
-        "SLURM_JOB_ID": "77",
-        "SLURM_STEP_ID": "0",
-        "SLURM_STEP_NUM_NODES": "2",
-        "SLURM_STEP_NUM_TASKS": "8",
-        "SLURM_PROCID": "5",
-    }
-    variables(plain, **step, SLURM_STEP_NODELIST="node[7-8]")
-
-    assert across.spans() == ("ok", "hosts", "rank 5 of 8, on several hosts: the hub would be at node7")
-
-    variables(plain, SLURM_PROCID="0", DDTOP_HUB="node7:7777")
-    assert "this would be the hub, on port 7777" in across.spans()[2]
-
-    variables(plain, SLURM_STEP_NUM_NODES="1", DDTOP_HUB="")
-    assert across.spans()[2] == "rank 0 of 8: a job on this host alone"
-
-
-def test_doctor_says_where_nothing_tells_the_hosts_from_each_other(plain):
-    variables(plain, OMPI_COMM_WORLD_RANK="5", OMPI_COMM_WORLD_SIZE="8", OMPI_COMM_WORLD_LOCAL_SIZE="4")
-
-    assert across.spans()[0] == "bad"
-    assert "set DDTOP_HUB=HOST:PORT on all of them" in across.spans()[2]
-
-
-@pytest.mark.parametrize(
-    ("value", "mark", "text"),
-    [
-        ("node7", "bad", "is not HOST:PORT"),
-        ("no-such-host.invalid:7", "note", "no host is called"),
-        ("127.0.0.1:9", "ok", "a job with rank 0 here will"),
-    ],
-)
-def test_doctor_tries_the_hub_that_is_named(plain, value, mark, text):
-    variables(plain, DDTOP_HUB=value)
-
-    found = across.hub()
-
-    assert found[0] == mark
-    assert text in found[2]
-
-
-def test_doctor_joins_a_hub_that_answers_and_compares_clocks(here, plain):
-    link = here.viewer()
-    here.heard(link, is_a(type(here.heard(link, sees_ranks)[-1])))
-    variables(plain, DDTOP_HUB=f"127.0.0.1:{here.server._link.port}")
-
-    mark, _, text = across.hub()
-
-    assert (mark, "answers to this key: train, 1 rank; clocks differ by less than 2 s" in text) == ("ok", True)

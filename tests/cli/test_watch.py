@@ -108,6 +108,21 @@ def test_a_job_is_told_from_its_first_rank_to_its_end(stage, watching):
     assert (code, err) == (0, "")
 
 
+def test_a_relay_that_is_known_by_its_port_alone_is_watched_there(stage, watching, tmp_path, monkeypatch):
+    """From a host without the job's file: a leaf's own says where its hub is, and knows its own ranks only."""
+    child = one_rank(stage)
+    monkeypatch.setenv("DDTOP_KEY", registry.secret().decode())
+    monkeypatch.setenv("DDTOP_STATE", str(tmp_path / "empty"))
+    watch = watching("--hub", f"127.0.0.1:{stage.server._link.port}")
+    joined = watch.event()
+    let_end(child)
+    code, rest, err = watch.ends()
+
+    assert joined == "joined rank 0 of 2"
+    assert [line.partition(" ")[2] for line in rest] == ["ended all ranks finished"]
+    assert (code, err) == (0, "")
+
+
 def test_a_job_that_ends_badly_is_exit_code_1_and_its_finding_goes_to_the_command(stage, watching, tmp_path):
     """The next morning: who was it, and was I told?"""
     child = one_rank(stage, code="import sys; sys.stdin.readline(); sys.exit(7)")

@@ -142,17 +142,33 @@ def test_garbage_on_the_port_is_counted_and_changes_nothing_for_others(relay, da
     assert (served, relay.refused) == (b"join", 1)
 
 
-def test_frames_to_a_viewer_that_is_gone_are_told_as_undelivered(relay):
+def test_a_viewer_that_is_gone_is_told_from_one_whose_queue_is_full(relay):
     viewer = ViewerLink("127.0.0.1", relay.port, SECRET)
     viewer.send(b"join")
     ((peer, _),) = heard(relay, VIEW)
     viewer.close()
     end = time.monotonic() + DEADLINE_S
-    while relay.broadcast([peer], b"x") == [] and time.monotonic() < end:
+    while relay.broadcast([peer], b"x") == ([], []) and time.monotonic() < end:
         list(relay.wait(0.02))
 
-    assert relay.broadcast([peer], b"x") == [peer]
-    assert relay.broadcast([b"never seen"], b"x") == [b"never seen"]
+    assert relay.broadcast([peer, b"never seen"], b"x") == ([], [peer, b"never seen"])
+
+
+def test_a_viewer_that_does_not_read_is_full_and_not_gone(home, monkeypatch):
+    monkeypatch.setattr("ddtop.link.relay_side.VIEWER_QUEUE_FRAMES", 1)
+    monkeypatch.setattr("ddtop.link.viewer_side.RECEIVE_QUEUE_FRAMES", 1)
+    relay = RelayLink(home.runtime / "full.sock", SECRET, "127.0.0.1")
+    viewer = ViewerLink("127.0.0.1", relay.port, SECRET)
+    try:
+        viewer.send(b"join")
+        ((peer, _),) = heard(relay, VIEW)
+        told = (relay.broadcast([peer], *[b"x" * 60_000] * 10) for _ in range(1000))
+        found = next((one for one in told if one != ([], [])), None)
+    finally:
+        viewer.close()
+        relay.close()
+
+    assert found == ([peer], [])
 
 
 def test_a_frame_over_the_limit_ends_its_senders_connection(relay):

@@ -123,3 +123,20 @@ def test_what_nobody_takes_is_bounded(started):
         found.send(Frame(bytes(100_000)))
 
     assert len(found._unsent) < 2 * pipe.UNSENT_BYTES_MAX
+
+
+async def test_a_program_that_never_stops_talking_holds_up_nobody(started):
+    """A hostile host's stderr: as fast as it is read there is more."""
+    found = started("import os\nwhile True: os.write(2, b'word\\n' * 10000)")
+
+    with pytest.raises(PipeError, match="no answer came"):
+        await asyncio.wait_for(found.greeted(0.3), 20)
+    assert len(found.words) <= pipe.WORDS_KEPT
+
+
+async def test_words_of_any_bytes_have_nothing_in_them_that_moves_a_cursor(started):
+    found = started("import os; os.write(2, bytes(range(256)) * 3 + '\\u202e\\u2028\\x9b'.encode())")
+
+    with pytest.raises(PipeError):
+        await found.greeted(20)
+    assert all(word.isprintable() for word in found.words)

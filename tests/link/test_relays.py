@@ -130,6 +130,45 @@ def test_the_first_free_port_is_taken_and_all_hosts_may_come(hub):
     assert why_not.startswith("cannot listen on port")
 
 
+def test_a_hub_that_is_none_after_all_listens_for_its_own_host_only(hub):
+    port, _ = hub.bind_public([free_port()])
+    viewer = ViewerLink("127.0.0.1", hub.port, SECRET)
+    viewer.send(b"before")
+    until(lambda views, _: views, (hub, None))
+
+    hub.unbind_public()
+    viewer.send(b"after")
+    still, _ = until(lambda views, _: views, (hub, None))
+    end = time.monotonic() + DEADLINE_S
+    while _takes(port) and time.monotonic() < end:
+        turn((hub, None))
+    viewer.close()
+
+    assert [data for _, data, _ in still] == [b"after"]
+    assert not _takes(port)
+    assert hub.bind_public([port]) == (port, "")
+
+
+def _takes(port):
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
+def test_a_viewer_reaches_a_hub_at_an_address_of_version_6(hub):
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("no IPv6 here")
+    port, _ = hub.bind_public([free_port()])
+    viewer = ViewerLink("::1", port, SECRET)
+    viewer.send(b"hello")
+    views, _ = until(lambda views, _: views, (hub, None))
+    viewer.close()
+
+    assert [data for _, data, _ in views] == [b"hello"]
+
+
 async def test_a_viewer_takes_a_message_of_several_frames_apart(hub):
     """What a leaf has sent as one message goes on as one."""
     plain, screen = ViewerLink("127.0.0.1", hub.port, SECRET), AsyncViewerLink("127.0.0.1", hub.port, SECRET)
@@ -152,5 +191,5 @@ async def test_a_viewer_takes_a_message_of_several_frames_apart(hub):
         plain.close()
         screen.close()
 
-    assert undelivered == []
+    assert undelivered == ([], [])
     assert one == two == batch

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import time
 
 import pytest
 
 from ddtop import registry
-from ddtop.relay import automatic, hub, standing
+from ddtop.relay import automatic, hub, standing, whereabouts
 from ddtop.wire import frames
-from ddtop.wire.hosts import HUB, LEAF
+from ddtop.wire.hosts import ALONE, HUB, LEAF
 from ddtop.wire.records import Arrivals, Exit, Hello, HostState, RankState, Reply, Stacks
 
 from .hosts import DEADLINE_S, World, connected, gather, heard, host_of, iteration, of_rank, order, reply
@@ -272,8 +274,6 @@ def test_a_leaf_with_another_key_gets_no_answer_and_harms_nobody(three, world, m
 
 def test_the_first_derived_port_may_be_taken(world):
     """Somebody else's service, or another job, listens there."""
-    import socket
-
     from ddtop.relay.whereabouts import derived_ports
 
     ports = derived_ports(world.job)
@@ -287,8 +287,6 @@ def test_the_first_derived_port_may_be_taken(world):
 
 
 def test_a_hub_that_cannot_listen_says_so_and_serves_its_own_host(world, monkeypatch):
-    import socket
-
     monkeypatch.setattr(standing, "BIND_AGAIN_S", 0.5)
     with socket.create_server(("", 0)) as taken:
         monkeypatch.setenv("DDTOP_HUB", f"127.0.0.1:{taken.getsockname()[1]}")
@@ -325,6 +323,47 @@ def test_only_another_relay_may_speak_for_a_host(three):
     order(viewer, "enlist", "1", "", "x", "y", "3", "", "evil")
 
     assert heard(viewer, reply("enlist"))[-1][1].text == "unknown command enlist"
+
+
+def test_a_port_that_was_named_is_free_for_the_next_job_soon_after_the_end(world, monkeypatch):
+    """Started again with the same DDTOP_HUB: a relay that lingers for five minutes would keep its hub from listening."""
+    monkeypatch.setattr(standing, "NAMED_LINGER_S", 0.2)
+    with socket.create_server(("", 0)) as free:
+        port = free.getsockname()[1]
+    monkeypatch.setenv("DDTOP_HUB", f"127.0.0.1:{port}")
+    first = world.host("aaa")
+    child = first.rank(0)
+    viewer = first.viewer()
+    heard(viewer, host_of("aaa", lambda record: record.hub and record.hub.address))
+    viewer.close()
+    world.links.remove(viewer)
+    child.communicate(b"\n")
+    first.thread.join(DEADLINE_S)
+
+    assert not first.thread.is_alive()
+    assert _is_free(port)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_slow_hands_on_one_host_make_no_job_of_several(world, monkeypatch, first):
+    """Until both ranks are there nobody can know; then the port for other hosts is shut, and the relay is as on any single host."""
+    monkeypatch.setattr(whereabouts, "GRACE_S", 0.0)
+    world.size = 2
+    here = {"LOCAL_WORLD_SIZE": "", "MASTER_ADDR": os.uname().nodename}
+    host = world.host("aaa")
+    host.rank(first, environment=here)
+    viewer = host.viewer()
+    heard(viewer, host_of("aaa", lambda record: record.hub is not None))
+    host.rank(1 - first, environment=here)
+    heard(viewer, host_of("aaa", lambda record: record.hub is None))
+
+    assert host.server._standing.role == ALONE
+    assert [port for port in whereabouts.derived_ports(world.job) if not _is_free(port)] == []
+
+
+def _is_free(port):
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) != 0
 
 
 # -- the end

@@ -83,7 +83,31 @@ def test_more_hosts_than_allowed_are_told_so(stage, monkeypatch):
     stage.enlists()
 
     assert stage.enlists(sender="other", peer=b"p2").text == "1 hosts are connected already"
+    assert stage.enlists(sender="other", peer=b"p2", part_of="r1").text == "1 hosts are connected already"
     assert stage.enlists(peer=b"p3").ok
+
+
+def test_a_leaf_that_asked_at_two_addresses_of_this_host_is_heard_through_the_one_it_takes(stage):
+    """A name may have an IPv4 and an IPv6 address; the leaf takes the answer that comes first."""
+    stage.enlists(peer=b"first")
+    stage.enlists(peer=b"second")
+    stage.hears(Command("beat", arguments=("1", "1", "")), peer=b"first")
+    kept = stage.greets(peer=b"first")
+    stage.hub.ask_stacks("q", None, "")
+    asked = stage.said[-1]
+    stage.hears(Command("beat", arguments=("1", "1", "")), peer=b"second")
+
+    assert len(kept) == 1
+    assert stage.hub.dropped == 0
+    assert (asked[0], asked[1].name) == (b"first", "stacks")
+    assert stage.said[-1][1].name == "unlisted"
+
+
+def test_connections_of_a_leaf_that_never_speaks_are_bounded(stage):
+    for number in range(200):
+        stage.enlists(peer=b"%d" % number)
+
+    assert len(stage.hub._peers) < 50
 
 
 def test_frames_of_a_relay_that_was_not_taken_in_are_dropped_and_counted(stage):

@@ -53,7 +53,7 @@ class Stage:
         link.send(
             frames.seal(
                 record,
-                sender=self.server.sender,
+                sender=self.server.voice,
                 unix_ns=time.time_ns(),
                 mono_ns=time.monotonic_ns(),
                 rank=rank,

@@ -45,6 +45,8 @@ def where(*hellos, waited_s=0.0, relay=None, here=HERE):
         ({"SLURM_NNODES": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}, False),
         ({"LOCAL_WORLD_SIZE": "4", "SLURM_PROCID": "0", "SLURM_NNODES": "2"}, False),
         ({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}, False),
+        ({"MASTER_ADDR": "0.0.0.0", "MASTER_PORT": "29500"}, False),
+        ({"MASTER_ADDR": "ip6-localhost", "MASTER_PORT": "29500"}, False),
         ({"LOCAL_WORLD_SIZE": "4", "DDTOP_HUB": "login:7000"}, True),
         ({}, None),
     ],

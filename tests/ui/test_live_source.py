@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 
+import msgspec
 import pytest
 
 from ddtop import registry
@@ -57,6 +58,17 @@ async def test_a_job_is_on_the_screen_as_soon_as_its_relay_has_told_it(stage):
         look = await seen(source, lambda look: look.snapshot is not None and look.snapshot.ranks[0].iteration == 7)
 
     assert (look.contact, look.snapshot.job, look.snapshot.world_size) == (None, "train", 2)
+
+
+async def test_a_relay_that_is_known_by_its_port_is_joined_there_whatever_a_file_of_its_run_says(stage):
+    """A leaf's job file says where its hub is: the leaf's own relay is another one."""
+    known = the_entry()
+    registry.write_entry(msgspec.structs.replace(known, port=9, heartbeat_unix_ns=1))
+    hub = msgspec.structs.replace(known, sender=registry.ELSEWHERE, heartbeat_unix_ns=1)
+    async with running(live.LiveSource(hub)) as source:
+        look = await seen(source, lambda look: look.contact is not None or look.snapshot is not None)
+
+    assert look.contact is None
 
 
 async def test_a_relay_that_goes_is_said_with_the_age_of_what_is_shown(stage):

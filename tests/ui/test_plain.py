@@ -233,6 +233,13 @@ def test_a_diagnosis_of_a_healthy_job_is_one_sentence():
     assert lines_of(diagnose_text(snapshot, builders.calm(snapshot), 80))[1:] == ["ok: 8/8 moving, watched 2 min"]
 
 
+def test_a_verdict_from_one_host_of_several_says_that_it_is_only_that():
+    """`ok` of a relay that has not found its hub is not the job's."""
+    snapshot = replace(builders.healthy(8), apart="this host only: hub not reached: looking for the hub")
+
+    assert lines_of(diagnose_text(snapshot, builders.calm(snapshot), 80))[1] == snapshot.apart
+
+
 def test_plain_text_needs_no_terminal_library():
     """`ddtop status` in a cron job must start fast."""
     probe = (

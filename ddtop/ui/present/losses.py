@@ -70,7 +70,7 @@ def _words(kind: str, count: int) -> str:
         return f"{units.plural(count, 'connection')} refused: another key, none, or no ddtop at all"
     frames = units.plural(count, "record")
     return {
-        GARBLED: f"{frames} could not be read and were left out",
-        DROPPED: f"{frames} were dropped: somebody did not take them in time",
+        GARBLED: f"{frames} could not be read",
+        DROPPED: f"{frames} dropped: somebody did not take them in time",
         UNSENT: f"{frames} did not reach the hub",
     }[kind]

@@ -40,6 +40,8 @@ def _row(rank: RankFacts, shape: Layout, context: CellContext) -> str:
 def diagnose_text(snapshot: Snapshot, verdict: Verdict, width: int, glyphs: Glyphs = UNICODE) -> str:
     """What stands, worst first, each with its evidence and the next step; one sentence where nothing does."""
     lines = [plain(line) for line in banner_lines(snapshot, verdict, width, glyphs=glyphs, most=1)[:1]]
+    if snapshot.apart is not None and snapshot.live:
+        lines += wrap(clean(snapshot.apart), width)
     if snapshot.ended is not None:
         ended = f"ended {units.clock(snapshot.ended.time_unix_ns)}: {clean(snapshot.ended.reason)}"
         lines += wrap(ended, width)

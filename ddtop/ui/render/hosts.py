@@ -46,7 +46,18 @@ def hosts_table(width: int, hosts: Sequence[HostFacts] = (), gpus: bool = False)
     refused = [REFUSED] if any(host.state is not None and host.state.refused for host in hosts) else []
     first = Field("host", "HOST", min(max(names, 4), 16))
     return table_for(
-        (first, *FIELDS[1:3], *link, *FIELDS[3:5], *([GPUS] if gpus else []), *FIELDS[5:-1], *refused, *clock, FIELDS[-1]), width
+        (
+            first,
+            *FIELDS[1:3],
+            *link,
+            *FIELDS[3:5],
+            *([GPUS] if gpus else []),
+            *FIELDS[5:-1],
+            *refused,
+            *clock,
+            FIELDS[-1],
+        ),
+        width,
     )
 
 

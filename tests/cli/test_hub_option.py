@@ -1,0 +1,86 @@
+"""A relay that is known by its port alone: --hub HOST:PORT and DDTOP_HUB, from a host without the job's file."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from ddtop import registry
+from ddtop.cli import reaching
+from ddtop.cli.jobs import CommandError
+from ddtop.ui import ways
+from tests.cli.elsewhere import ddtop
+
+
+@pytest.mark.parametrize("command", ["attach", "status", "diagnose", "report"])
+def test_a_relay_is_asked_at_its_port(here, tmp_path, command):
+    """From a host without the job's file, with the job's key."""
+    words = {"DDTOP_STATE": str(tmp_path / "empty"), "DDTOP_KEY": registry.secret().decode()}
+    place = f"127.0.0.1:{here.server._link.port}"
+
+    call = (command, "-o", "-") if command == "report" else (command,)
+
+    by_option, by_variable = ddtop(*call, "--hub", place, **words), ddtop(*call, DDTOP_HUB=place, **words)
+
+    assert (by_option.returncode, by_variable.returncode) == (0, 0)
+    assert "train" in by_option.stdout
+    assert "train" in by_variable.stdout
+
+
+@pytest.mark.parametrize(
+    ("place", "code", "text"),
+    [
+        ("node0", 2, "takes HOST:PORT, not 'node0'"),
+        ("node0:0", 2, "takes HOST:PORT"),
+        ("127.0.0.1:9", 3, "nobody listens on port 9 of 127.0.0.1"),
+        ("no-such-host.invalid:9", 3, "no host is called no-such-host.invalid here"),
+    ],
+)
+def test_a_hub_that_is_none_is_said_with_the_reason(home, place, code, text):
+    for done, said in ((ddtop("status", "--hub", place), "--hub"), (ddtop("status", DDTOP_HUB=place), "DDTOP_HUB")):
+        assert (done.returncode, done.stdout) == (code, "")
+        assert f"{said} " in done.stderr
+        assert text in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_a_table_ends_with_its_last_line(here):
+    place = f"127.0.0.1:{here.server._link.port}"
+
+    for command in ("status", "diagnose"):
+        assert not ddtop(command, "--hub", place).stdout.endswith("\n\n")
+
+
+def test_another_key_is_said_to_be_that_or_another_program(here, monkeypatch):
+    monkeypatch.setattr(ways, "JOIN_S", 0.5)
+    monkeypatch.setenv("DDTOP_KEY", "another key than the job's own")
+
+    with pytest.raises(CommandError, match="another key") as error:
+        reaching.asked_at(f"127.0.0.1:{here.server._link.port}")
+    assert error.value.code == 3
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status", "x", "--hub", "a:1"],
+        ["diagnose", "--hub", "a:1", "--ssh", "b"],
+        ["stacks", "--pid", "1", "--ssh", "b"],
+        ["watch", "x", "--hub", "a:1"],
+        ["report", "x", "--hub", "a:1"],
+    ],
+)
+def test_ways_that_exclude_each_other_are_a_usage_error(home, words):
+    done = ddtop(*words)
+
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_a_name_server_that_does_not_answer_holds_nobody_up(monkeypatch):
+    stands = threading.Event()
+    monkeypatch.setattr(reaching, "_knock", lambda *given: stands.wait(60))
+    try:
+        assert reaching.no_contact("node0", 1, 0.05) == "not reachable: the name node0 was not resolved within 0 s"
+    finally:
+        stands.set()

@@ -1,0 +1,32 @@
+"""The scene of the attacks: one for all of a file, which makes each of them begin where the others have left the relay."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+
+from .scene import Scene
+
+
+@pytest.fixture(scope="module")
+def relay_of_the_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """A relay with a rank and a viewer; at the end it must still live, and end well."""
+    runtime = tempfile.mkdtemp(prefix="ddt-")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("DDTOP_KEY", raising=False)
+        patch.setenv("DDTOP_STATE", str(tmp_path_factory.mktemp("state")))
+        patch.setenv("DDTOP_RUNTIME", runtime)
+        found = Scene()
+        yield found
+        found.close()
+    shutil.rmtree(runtime, ignore_errors=True)
+
+
+@pytest.fixture
+def scene(relay_of_the_file: Scene) -> Iterator[Scene]:
+    """It, when the attack before is over."""
+    yield relay_of_the_file
+    relay_of_the_file.over()

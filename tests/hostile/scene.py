@@ -1,0 +1,183 @@
+"""A relay as it runs in life, in a process of its own, with one honest rank and one honest viewer beside the attackers."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import psutil
+import zmq
+
+from ddtop import registry
+from ddtop.link.rank_side import RankLink
+from ddtop.link.viewer_side import ViewerLink
+from ddtop.wire import frames
+from ddtop.wire.records import AnyRecord, Command, Hello, HostState, RankState, Reply
+
+DEADLINE_S = 12.0
+GREETING = b"\xff" + b"\0" * 8 + b"\x7f\x03\x00" + b"CURVE".ljust(20, b"\0") + b"\0" + b"\0" * 31
+"""What a ZMTP 3 client with CURVE says first."""
+
+
+class Scene:
+    """The relay (`process`), its rank and its viewer."""
+
+    def __init__(self) -> None:
+        self._relay = subprocess.Popen(
+            [sys.executable, "-m", "ddtop.relay", "--job", "train", "--run", "r1"],
+            env={**os.environ, "DDTOP_LINGER_S": "1"},
+        )
+        self.process = psutil.Process(self._relay.pid)
+        self._child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+        self.pid = self._child.pid
+        self._links: list[RankLink | ViewerLink] = []
+        self._context = zmq.Context()
+        self._dealers: list[zmq.Socket[bytes]] = []
+        self._numbers = itertools.count(1)
+        try:
+            self.rank = self.another_rank()
+            self.say(self.hello(self.pid))
+            self.port = self._entry().port
+            self.viewer = self.joined()
+        except BaseException:
+            self._end()
+            raise
+
+    def hello(self, pid: int, rank: int = 0) -> Hello:
+        """What an honest agent of that process would say."""
+        return Hello("train", "r1", 0, rank, rank, 2, "h", pid, registry.start_ticks(pid) or 0, script="train")
+
+    def _entry(self) -> registry.JobEntry:
+        end = time.monotonic() + DEADLINE_S
+        while time.monotonic() < end and self._relay.poll() is None:
+            for entry in registry.read_entries():
+                return entry
+            time.sleep(0.02)
+        raise AssertionError("the relay wrote no job file")
+
+    # -- the honest
+
+    def another_rank(self) -> RankLink:
+        """A further connection to the unix socket; the relay may not be there yet."""
+        self._links.append(RankLink(registry.socket_path("train", "r1")))
+        return self._links[-1]
+
+    def another_viewer(self, secret: bytes | None = None, controller: bool = False) -> ViewerLink:
+        """A viewer with this secret, that of the user if None."""
+        self._links.append(ViewerLink("127.0.0.1", self.port, secret or registry.secret(), controller))
+        return self._links[-1]
+
+    def joined(self, controller: bool = False) -> ViewerLink:
+        """A viewer that has been let in and has got its history."""
+        viewer = self.another_viewer(controller=controller)
+        self.order(viewer, Command("join"))
+        self.hears(lambda record: isinstance(record, Reply) and record.name == "live", viewer)
+        return viewer
+
+    def say(self, record: AnyRecord, rank: int = 0) -> None:
+        """The honest rank says it."""
+        self.rank.send(self.seal(record, self.pid, rank))
+
+    def seal(self, record: AnyRecord, pid: int | None, rank: int | None = 0, sender: str = "h") -> bytes:
+        """A frame as an agent makes it."""
+        now = time.monotonic_ns()
+        return frames.seal(record, sender=sender, unix_ns=time.time_ns(), mono_ns=now, rank=rank, pid=pid)
+
+    def order(self, viewer: ViewerLink, command: AnyRecord) -> None:
+        """A viewer asks for something."""
+        viewer.send(frames.seal(command, sender="viewer", unix_ns=0, mono_ns=0))
+
+    def hears(self, wanted: Callable[[AnyRecord], bool], viewer: ViewerLink | None = None) -> AnyRecord:
+        """The first such record that a viewer gets."""
+        for data in (viewer or self.viewer).receive(DEADLINE_S):
+            record = frames.open_record(frames.open_envelope(data))
+            if wanted(record):
+                return record
+        raise AssertionError("never heard it")
+
+    def reply(self, viewer: ViewerLink, command: Command) -> Reply:
+        """What comes of an order."""
+        self.order(viewer, command)
+        answer = self.hears(lambda record: isinstance(record, Reply) and record.name == command.name, viewer)
+        assert isinstance(answer, Reply)
+        return answer
+
+    def host(self, wanted: Callable[[HostState], bool]) -> HostState:
+        """The first report of the relay that is so."""
+        self.order(self.viewer, Command("ping"))
+        found = self.hears(lambda record: isinstance(record, HostState) and wanted(record))
+        assert isinstance(found, HostState)
+        return found
+
+    def serves(self) -> None:
+        """What the rank says now reaches the viewer, and a new viewer is let in."""
+        number = next(self._numbers)
+        self.say(RankState("running", iteration=number))
+        self.order(self.viewer, Command("ping"))
+        self.hears(lambda record: isinstance(record, RankState) and record.iteration == number)
+        viewer = self.joined()
+        viewer.close()
+        self._links.remove(viewer)
+
+    # -- the others
+
+    def stranger(self, data: bytes = b"") -> socket.socket:
+        """A connection to the TCP port that has sent these bytes."""
+        found = socket.create_connection(("127.0.0.1", self.port), timeout=DEADLINE_S)
+        with contextlib.suppress(OSError):
+            found.sendall(data)
+        return found
+
+    def dealer(self, endpoint: str | None = None, **options: object) -> zmq.Socket[bytes]:
+        """A ZeroMQ socket of anybody's, connected to the port (or `endpoint`), that has said `join`."""
+        found = self._context.socket(zmq.DEALER)
+        self._dealers.append(found)
+        found.setsockopt(zmq.LINGER, 0)
+        for name, value in options.items():
+            setattr(found, name, value)
+        found.connect(endpoint or f"tcp://127.0.0.1:{self.port}")
+        found.send(frames.seal(Command("join"), sender="viewer", unix_ns=0, mono_ns=0), zmq.NOBLOCK)
+        return found
+
+    def on_the_unix_socket(self) -> zmq.Socket[bytes]:
+        """Another process of this user, which talks to the socket of the ranks."""
+        return self.dealer(f"ipc://{registry.socket_path('train', 'r1')}")
+
+    @property
+    def refused(self) -> int:
+        """How many the relay has refused by its next report."""
+        return self.host(lambda _: True).refused
+
+    def over(self) -> None:
+        """The attack is over: its sockets are closed."""
+        for dealer in self._dealers:
+            dealer.close(0)
+        self._dealers.clear()
+        for link in self._links[2:]:
+            link.close()
+        del self._links[2:]
+
+    def close(self) -> None:
+        """End all; the relay must still have lived."""
+        lived = self._relay.poll() is None
+        self._end()
+        assert lived
+        assert self._relay.returncode == 0
+
+    def _end(self) -> None:
+        for link in self._links:
+            link.close()
+        self._context.destroy(linger=0)
+        self._child.kill()
+        self._child.communicate()
+        self._relay.terminate()
+        try:
+            self._relay.wait(DEADLINE_S)
+        finally:
+            self._relay.kill()

@@ -1,0 +1,137 @@
+"""Whatever an agent or a relay could say, well formed but senseless: model, rules and every view bear it.
+
+Longer by hand: DDTOP_TEST_FUZZ=20000.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+import msgspec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ddtop.diagnosis.judge import Judge
+from ddtop.model.job import Job
+from ddtop.ui.history import empty
+from ddtop.ui.present import as_json
+from ddtop.ui.present.classes import codes_of
+from ddtop.ui.present.grid import hosts_of_ranks
+from ddtop.ui.present.hosts import hosts_facts, names_of
+from ddtop.ui.present.plain import diagnose_text, status_text
+from ddtop.ui.present.text import plain
+from ddtop.ui.present.timeline import Timeline
+from ddtop.ui.render.detail import detail_lines
+from ddtop.ui.render.events import event_row, events_table, rows_of
+from ddtop.ui.render.hosts import host_row, hosts_table
+from ddtop.wire import frames
+from ddtop.wire.records import Hello, ProcessState
+from tests.jobs import FakeJob
+from tests.wire.strategies import RECORDS, struct_of
+
+EXAMPLES = int(os.environ.get("DDTOP_TEST_FUZZ", "25"))
+HOSTILE = st.sampled_from(
+    ["a\x1b[2Jb", "\x00", "\u202e", "x" * 3000, "\ud800", "ノード", "\r\n", "{}", "%s", "[bold]x[/]"]
+)
+SECOND = 1_000_000_000
+ANY = {cls: struct_of(cls) for cls in RECORDS}
+BOUNDED = settings(max_examples=EXAMPLES, suppress_health_check=[*HealthCheck], deadline=None)
+
+
+def of_job():
+    """The frames of a job of two hosts, in which a rank hangs."""
+    job = FakeJob(4, hosts=2)
+    job.trains(3)
+    job.others_wait(2)
+    job.passes(8)
+    return [(envelope, record) for envelope, record in job.in_order()], int(job.in_order()[-1][0].unix_ns)
+
+
+VALID, LAST = of_job()
+
+
+def bears(found):
+    """Take these in and look at them in every way; all that is drawn is printable."""
+    job, judge, timeline = Job("train"), Judge(), Timeline()
+    for at, (envelope, record) in enumerate(found):
+        job.apply(envelope, record)
+        if at in (len(found) // 2, len(found) - 1):
+            snapshot = job.snapshot(LAST + SECOND * at)
+            verdict = judge.observe(snapshot)
+            timeline.take(snapshot, verdict)
+    lines = [*status_text(snapshot, verdict, 100).split("\n"), *diagnose_text(snapshot, verdict, 100).split("\n")]
+    codes = codes_of(snapshot, ())
+    hosts = hosts_facts(snapshot, hosts_of_ranks(names_of(snapshot.ranks)), codes)
+    table = hosts_table(160, hosts)
+    lines += [plain(host_row(host, codes, 0.1, table)) for host in hosts]
+    lines += [plain(event_row(row, snapshot.time_unix_ns, events_table(120))) for row in rows_of(timeline.entries)]
+    for rank in range(min(4, snapshot.world_size)):
+        lines += [plain(line) for line in detail_lines(snapshot, rank, empty(), 100)]
+    json.dumps(as_json.status_json(snapshot))
+    json.dumps(as_json.diagnose_json(snapshot, verdict))
+    assert all(line.isprintable() for line in lines), [line for line in lines if not line.isprintable()]
+
+
+def sealed(record, rank, pid, sender, unix_ns):
+    """Through the wire, as life does; None if it could not have come that way."""
+    try:
+        data = frames.seal(record, sender=sender, unix_ns=unix_ns, mono_ns=unix_ns, rank=rank, pid=pid)
+        envelope = frames.open_envelope(data)
+        return envelope, frames.open_record(envelope)
+    except (frames.WireError, UnicodeEncodeError, OverflowError):
+        return None
+
+
+@BOUNDED
+@given(st.data())
+def test_any_records_between_those_of_a_job_are_borne(data):
+    found = list(VALID)
+    for _ in range(data.draw(st.integers(1, 6))):
+        at = data.draw(st.integers(0, len(found) - 1))
+        near = found[at][0]
+        record = data.draw(ANY[data.draw(st.sampled_from(RECORDS))])
+        times = st.just(near.unix_ns) | st.integers(0, 2**63 - 1)
+        made = sealed(record, data.draw(st.integers(0, 4)), near.pid, near.sender, data.draw(times))
+        if made is not None:
+            found.insert(at, made)
+    bears(found)
+
+
+@BOUNDED
+@given(st.data())
+def test_records_of_a_job_with_other_values_in_their_fields_are_borne(data):
+    """Half right is worse than senseless: it gets further."""
+    found = list(VALID)
+    for _ in range(data.draw(st.integers(1, 6))):
+        at = data.draw(st.integers(0, len(found) - 1))
+        envelope, record = found[at]
+        other = data.draw(ANY[type(record)])
+        names = data.draw(st.lists(st.sampled_from(record.__struct_fields__), min_size=1, max_size=4))
+        changed = msgspec.structs.replace(record, **{name: getattr(other, name) for name in names})
+        made = sealed(changed, envelope.rank, envelope.pid, envelope.sender, envelope.unix_ns)
+        if made is not None:
+            found[at] = made
+    bears(found)
+
+
+@BOUNDED
+@given(st.data())
+def test_hostile_names_in_a_job_are_never_drawn_as_they_came(data):
+    found = []
+    for envelope, record in VALID:
+        made = sealed(spoilt(record, data), envelope.rank, envelope.pid, envelope.sender, envelope.unix_ns)
+        found.append(made or (envelope, record))
+    bears(found)
+
+
+def spoilt(record, data):
+    """The record with other texts in it, now and then."""
+    if not isinstance(record, (Hello, ProcessState)) and data.draw(st.integers(0, 20)):
+        return record
+    texts = {
+        field.name: data.draw(HOSTILE)
+        for field in msgspec.structs.fields(type(record))
+        if isinstance(getattr(record, field.name), str) and field.name not in ("job", "run")
+    }
+    return msgspec.structs.replace(record, **texts) if texts else record

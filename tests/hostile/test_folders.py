@@ -1,0 +1,324 @@
+"""What others can leave in the folders, or make of them: refused with a reason, never followed, and nothing waits for it."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import msgspec
+import pytest
+
+from ddtop import journal, private, registry
+from ddtop.agent.page import StatePage
+from ddtop.journal import Journal, JournalError
+from ddtop.registry import RegistryError
+from ddtop.relay import processes
+from ddtop.wire import page as layout
+from ddtop.wire.records import Hello
+
+from .test_terminal import entry
+
+OTHER = 65534
+ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
+FOLDERS = [("DDTOP_STATE", registry.state_dir), ("DDTOP_RUNTIME", registry.runtime_dir)]
+
+
+@pytest.fixture(params=FOLDERS, ids=["state", "runtime"])
+def place(request, monkeypatch, tmp_path):
+    """(path, what makes a folder of it)."""
+    monkeypatch.setenv(request.param[0], str(tmp_path / "place"))
+    return tmp_path / "place", request.param[1]
+
+
+def planted(path, kind):
+    """Something that is no file of ours, at that path."""
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "symlink to a secret":
+        path.symlink_to("/etc/shadow")
+    elif kind == "dangling symlink":
+        path.symlink_to(path.parent / "nothing")
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "somebody else's":
+        path.write_bytes(b"x" * 100)
+        os.chown(path, OTHER, OTHER)
+
+
+KINDS = ["pipe", "folder", "symlink to a secret", "dangling symlink", "device"]
+KINDS_OF_ROOT = [*KINDS, pytest.param("somebody else's", marks=ROOT)]
+
+
+# -- the folders themselves
+
+
+@ROOT
+def test_a_folder_that_another_user_made_first_is_refused(place):
+    path, made = place
+    path.mkdir()
+    os.chown(path, OTHER, OTHER)
+
+    with pytest.raises(RegistryError, match=rf"belongs to uid {OTHER}, not to you; set DDTOP_"):
+        made()
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o703, 0o1700])
+def test_a_folder_that_is_everybodys_is_refused_and_left_as_it_is(place, mode):
+    """DDTOP_STATE=/tmp as root: to close it would end every program on the host."""
+    path, made = place
+    path.mkdir()
+    path.chmod(mode)
+
+    with pytest.raises(RegistryError, match=r"is everybody's.*; set DDTOP_"):
+        made()
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o755, 0o750, 0o711])
+def test_a_folder_that_a_group_could_use_is_closed(place, mode):
+    path, made = place
+    path.mkdir()
+    path.chmod(mode)
+
+    assert stat.S_IMODE(made().stat().st_mode) == 0o700
+
+
+def test_the_folders_above_are_made_private_too(place, monkeypatch, tmp_path):
+    """In many containers the umask is 0: ~/.local would be everybody's."""
+    _, made = place
+    for name in ("DDTOP_STATE", "DDTOP_RUNTIME"):
+        monkeypatch.setenv(name, str(tmp_path / "a" / "b" / "c"))
+    before = os.umask(0)
+    try:
+        made()
+    finally:
+        os.umask(before)
+
+    assert [stat.S_IMODE((tmp_path / one).stat().st_mode) for one in ("a", "a/b", "a/b/c")] == [0o700] * 3
+
+
+@pytest.mark.parametrize("target", ["/tmp", "nothing"])
+def test_a_symlink_in_its_place_is_refused(place, target):
+    path, made = place
+    path.symlink_to(target)
+
+    with pytest.raises(RegistryError, match=r"set DDTOP_"):
+        made()
+
+
+@pytest.mark.parametrize("value", ["state", "./state", "../x", "~nosuchuser/state"])
+def test_a_folder_that_is_another_one_elsewhere_is_refused(monkeypatch, value):
+    """The relay runs in another working folder than the job, so it would be another one there."""
+    monkeypatch.setenv("DDTOP_STATE", value)
+
+    with pytest.raises(RegistryError, match="set DDTOP_STATE to a folder"):
+        registry.state_dir()
+
+
+def test_whoever_has_no_home_is_told_what_to_set(monkeypatch):
+    """In many containers the user has no entry in /etc/passwd."""
+    for name in ("DDTOP_STATE", "XDG_STATE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+
+    with pytest.raises(RegistryError, match="set DDTOP_STATE to a folder"):
+        registry.state_dir()
+
+
+# -- the key
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_ROOT)
+def test_a_key_that_is_no_file_of_ours_is_refused_and_nothing_waits(home, kind):
+    planted(registry.state_dir() / "key", kind)
+
+    with pytest.raises(RegistryError, match="the key"):
+        registry.secret()
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660])
+def test_a_key_that_others_may_have_read_is_refused(home, mode):
+    registry.secret()
+    (home.state / "key").chmod(mode)
+
+    with pytest.raises(RegistryError, match="remove it"):
+        registry.secret()
+
+
+@pytest.mark.parametrize("given", ["x", "hunter2", "f" * 15])
+def test_a_short_key_is_refused_with_the_next_step(home, monkeypatch, given):
+    """Who records one handshake can try secrets at home."""
+    monkeypatch.setenv("DDTOP_KEY", given)
+
+    with pytest.raises(RegistryError, match="openssl rand -hex 32") as refused:
+        registry.secret()
+    assert given not in str(refused.value).split("make one")[0].replace("DDTOP_KEY", "")
+
+
+def test_a_key_of_any_bytes_is_taken(home, monkeypatch):
+    """An environment is bytes; one that is no UTF-8 ended the agent."""
+    monkeypatch.setitem(os.environ, "DDTOP_KEY", os.fsdecode(b"\xff\xfe" * 10))
+
+    assert registry.secret() == b"\xff\xfe" * 10
+
+
+# -- job files
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_ROOT)
+def test_a_job_file_that_is_no_file_of_ours_is_passed_over(home, kind):
+    registry.write_entry(entry())
+    planted(home.state / "x.json", kind)
+
+    assert [one.job for one in registry.read_entries()] == ["train"]
+    registry.prune_ended(1 << 62)
+
+
+@ROOT
+def test_a_job_file_that_somebody_else_left_is_passed_over(home):
+    """It would lead a viewer to a relay of his."""
+    registry.write_entry(entry())
+    path = registry.entry_path(entry())
+    os.chown(path, OTHER, OTHER)
+
+    assert registry.read_entries() == []
+
+
+def test_a_job_file_of_a_gigabyte_or_of_a_million_brackets_is_passed_over(home):
+    registry.write_entry(entry())
+    with (home.state / "sparse.json").open("wb") as file:
+        file.truncate(1 << 30)
+    (home.state / "deep.json").write_bytes(b"[" * 1_000_000)
+    (home.state / "deeper.json").write_bytes(b'{"schema":' * 6000)
+
+    assert [one.job for one in registry.read_entries()] == ["train"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"port": 65536}, {"port": -1}, {"public_port": 1 << 40}, {"address": "127.0.0.1;x"}, {"address": "a b"},
+        {"public_address": "\x1b[2J"}, {"hub": "x\n"}, {"started_unix_ns": 1 << 70}, {"heartbeat_unix_ns": -1},
+        {"world_size": -4}, {"reporting": 1 << 80}, {"schema": "ddtop.job/2"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_job_file_with_what_no_relay_writes_is_passed_over(home, more):
+    registry.state_dir()
+    words = msgspec.json.decode(msgspec.json.encode(entry())) | more
+    (home.state / "x.json").write_bytes(__import__("json").dumps(words).encode())
+
+    assert registry.read_entries() == []
+
+
+# -- journals, rosters, locks
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_ROOT)
+def test_a_journal_is_never_written_into_what_is_no_file_of_ours(home, kind):
+    path = registry.journal_path("train", "r1")
+    planted(path, kind)
+    before = os.lstat(path)
+    box = Journal(path, 1 << 20, lambda: ())
+
+    with pytest.raises(OSError, match=r"not a file|symbolic links|directory|belongs to"):
+        box.append([b"frame"])
+    assert (os.lstat(path).st_ino, os.lstat(path).st_size) == (before.st_ino, before.st_size)
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_ROOT)
+def test_a_roster_that_is_no_file_of_ours_is_not_read(home, kind):
+    """Whom a relay watches would be for somebody else to say."""
+    path = registry.roster_path("train", "r1")
+    planted(path, kind)
+
+    with pytest.raises(JournalError):
+        journal.read(path, ours=True)
+
+
+@ROOT
+def test_a_journal_of_a_colleague_can_be_replayed_all_the_same(tmp_path):
+    path = tmp_path / "sent.journal"
+    journal.write(path, [b"frame"])
+    os.chown(path, OTHER, OTHER)
+
+    assert journal.read(path).frames == (b"frame",)
+    with pytest.raises(JournalError, match=f"belongs to uid {OTHER}|cannot read"):
+        journal.read(path, ours=True)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS_OF_ROOT if kind != "folder"])
+def test_files_are_replaced_not_followed(home, kind):
+    """What is written whole is renamed into its place: nothing is written through what stands there."""
+    path = registry.roster_path("train", "r1")
+    planted(path, kind)
+    journal.write(path, [b"frame"])
+
+    assert journal.read(path, ours=True).frames == (b"frame",)
+
+
+# -- state pages
+
+
+@pytest.fixture
+def page_place(monkeypatch, tmp_path):
+    """A state page's folder of its own: /dev/shm is everybody's."""
+    import ddtop.agent.page as page_module
+
+    monkeypatch.setattr(page_module, "Path", lambda name: tmp_path / name.strip("/").replace("/", "-"))
+    (tmp_path / "dev-shm").mkdir()
+    (tmp_path / "tmp").mkdir()
+    return tmp_path / "dev-shm" / f"ddtop-pages-{os.getuid()}"
+
+
+def test_a_page_that_is_there_already_is_not_used(page_place):
+    """Whoever has it open could make it shorter, and the rank would end by SIGBUS."""
+    page_place.mkdir(mode=0o700)
+    planted_page = page_place / "1-2.page"
+    planted_page.write_bytes(b"x" * layout.PAGE_BYTES)
+    with planted_page.open("r+b") as theirs:
+        page = StatePage(1, 2)
+        theirs.truncate(0)
+        page.words[layout.ITERATION_AT] = 7
+
+    assert page.words[layout.ITERATION_AT] == 7
+    assert stat.S_IMODE(page.path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("kind", ["pipe", "symlink to a secret", "dangling symlink"])
+def test_what_stands_in_a_pages_place_is_removed_not_followed(page_place, kind):
+    page_place.mkdir(mode=0o700)
+    planted(page_place / "1-2.page", kind)
+
+    assert stat.S_ISREG(StatePage(1, 2).path.lstat().st_mode)
+
+
+@ROOT
+def test_where_another_user_was_first_in_shared_memory_the_page_goes_elsewhere(page_place):
+    page_place.mkdir()
+    os.chown(page_place, OTHER, OTHER)
+    page = StatePage(1, 2)
+
+    assert page.path.parent.parent.name == "tmp"
+
+
+@pytest.mark.parametrize("kind", [*KINDS_OF_ROOT, "short"])
+def test_a_page_that_is_no_file_of_ours_says_nothing_and_nothing_waits(monkeypatch, tmp_path, kind):
+    path = tmp_path / "x.page"
+    path.write_bytes(b"short") if kind == "short" else planted(path, kind)
+    monkeypatch.setattr(processes, "page_path", lambda _: path)
+
+    assert processes.page(Hello("train", "r1", 0, 0, 0, 1, "h", 1, 1)) is None
+
+
+def test_what_is_read_may_be_made_shorter_meanwhile(tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(b"x" * 10_000)
+    descriptor = private.opened(path)
+    try:
+        os.truncate(path, 10)
+        assert os.read(descriptor, 10_000) == b"x" * 10
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,136 @@
+"""What viewers may ask for: nobody but a controller has a signal sent, and only to ranks of this job and user."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from ddtop.wire.records import Command, HostState, Reply, Stacks
+
+
+def send(scene, viewer, *arguments):
+    return scene.reply(viewer, Command("signal", arguments=tuple(str(one) for one in arguments)))
+
+
+FOREIGN = [
+    (0, 1, 9), (0, -1, 9), (0, 0, 9), (0, "self", 9), (0, os.getpid(), 9), (0, 1 << 40, 9), (0, "1 2", 9),
+    ("0,1", 4730, 9), (-1, 4730, 9), ("", "", ""), (), (0,), (0, 4730), (0, 4730, 9, 9), (0, 4730, -9), (0, 4730, 999),
+    ("\u0660", "\u0661", "\u0669"), ("0" * 5000, 4730, 9), ("0; kill 1", 4730, 9),
+]  # fmt: skip
+
+
+def test_a_signal_to_what_is_no_rank_of_this_job_is_refused_with_the_reason(scene):
+    controller = scene.joined(controller=True)
+    replies = [send(scene, controller, *arguments) for arguments in FOREIGN]
+
+    assert [(reply.ok, bool(reply.text)) for reply in replies] == [(False, True)] * len(FOREIGN)
+    scene.serves()
+
+
+def test_a_signal_that_there_is_not_is_refused(scene):
+    controller = scene.joined(controller=True)
+    for number in (-1, 65, 1 << 31, "KILL", "9.0", "\x1b[2J", ""):
+        assert not send(scene, controller, 0, scene.pid, number).ok
+    scene.serves()
+
+
+def test_a_viewer_that_may_only_look_cannot_send_one_whatever_it_says(scene):
+    """Its role is that of its key."""
+    viewer = scene.joined()
+    for claim in ((), ("controller",)):
+        assert send(scene, viewer, 0, scene.pid, int(signal.SIGKILL), *claim).text == "this viewer is read-only"
+    viewer.send(scene.seal(scene.hello(scene.pid), scene.pid, sender="controller"))
+
+    scene.serves()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
+def test_a_process_of_another_user_that_is_said_to_be_a_rank_gets_no_signal(scene):
+    """The relay of root may signal everybody: so it asks whose the process is."""
+    child = subprocess.Popen(["/bin/sleep", "600"], user=65534, group=65534, extra_groups=[])
+    try:
+        scene.on_the_unix_socket().send(scene.seal(scene.hello(child.pid, 1), child.pid, 1))
+        scene.host(lambda state: any(one.pid == child.pid for one in state.processes))
+        reply = send(scene, scene.joined(controller=True), 1, child.pid, int(signal.SIGTERM))
+        lived = child.poll() is None
+    finally:
+        child.kill()
+        child.wait()
+
+    assert (reply.ok, lived) == (False, True)
+    assert reply.text == f"pid {child.pid} is not the process it was"
+    scene.serves()
+
+
+def test_a_pid_that_has_been_given_to_another_process_gets_no_signal(scene):
+    """The Hello is of the process that had it before."""
+    child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    try:
+        hello = scene.hello(child.pid, 1)
+        hello = msgspec.structs.replace(hello, start_ticks=hello.start_ticks - 1)
+        scene.on_the_unix_socket().send(scene.seal(hello, child.pid, 1))
+        scene.serves()
+        reply = send(scene, scene.joined(controller=True), 1, child.pid, int(signal.SIGTERM))
+        lived = child.poll() is None
+    finally:
+        child.kill()
+        child.communicate()
+
+    assert (reply.ok, lived) == (False, True)
+
+
+def test_an_order_that_there_is_not_changes_nothing(scene):
+    """It is answered or counted, never followed."""
+    before = scene.host(lambda _: True).garbled
+    viewer = scene.joined()
+    names = ("", "exec", "dump", "alive", "arrivals", "\x1b]0;x\x07", "x" * 50_000)
+    for name in names:
+        scene.order(viewer, Command(name, arguments=("a",) * 100))
+        scene.order(viewer, Command("signal"))
+        seen = scene.hears(
+            lambda record, name=name: isinstance(record, Reply) and record.name in (name, "signal"), viewer
+        )
+        assert not seen.ok
+        assert len(seen.text) < 200
+
+    scene.serves()
+    assert scene.host(lambda _: True).garbled <= before + len(names)
+
+
+def test_a_flood_of_requests_for_stacks_is_answered_and_bounded(scene):
+    """Two hundred at once: the rank is asked, and nobody waits longer for what it says."""
+    size = scene.process.memory_info().rss
+    viewer = scene.joined()
+    for number in range(200):
+        scene.order(viewer, Command("stacks", arguments=(f"flood-{number}", "", "")))
+    last = scene.hears(lambda record: isinstance(record, Reply) and record.text == "flood-199", viewer)
+    scene.serves()
+
+    assert last.name == "stacks"
+    assert scene.process.memory_info().rss - size < 16 << 20
+
+
+def test_a_history_of_any_length_can_be_asked_for(scene):
+    """Infinity ended the relay once."""
+    for history_s in (-1.0, float("inf"), float("-inf"), float("nan"), 1e300, 1e-300):
+        viewer = scene.another_viewer()
+        scene.order(viewer, Command("join", history_s=history_s))
+        joined = scene.hears(lambda record: isinstance(record, Reply), viewer)
+        assert joined.name == "joined"
+    scene.serves()
+
+
+def test_what_only_ranks_or_relays_say_is_not_taken_from_a_viewer(scene):
+    """Else anybody who may look could write the story of the job."""
+    before = scene.host(lambda _: True).garbled
+    viewer = scene.joined()
+    for record in (scene.hello(scene.pid), HostState("h", 1), Stacks("r", 0, 1, 1, "agent", ()), Reply("live")):
+        viewer.send(scene.seal(record, scene.pid, sender="viewer"))
+
+    assert scene.host(lambda state: state.garbled >= before + 4).host != "h"
+    scene.serves()

@@ -1,0 +1,74 @@
+"""Names and reasons from elsewhere never reach the terminal as they came: they could move its cursor, or type."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import msgspec
+import pytest
+
+from ddtop import registry
+from ddtop.cli.jobs import shown, table
+
+BAD = "a\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202eb\x00"
+
+
+def entry(job="train", **more):
+    now = time.time_ns()
+    found = registry.JobEntry(
+        registry.SCHEMA, job, "r1", "host", "0" * 12, 1, 1, "127.0.0.1", 1, "/s", "script", 4, 4, now, now
+    )
+    return msgspec.structs.replace(found, **more)
+
+
+@pytest.fixture
+def listed(home):
+    """A job of another host, all of whose texts are hostile."""
+    found = entry(host=BAD, script=BAD, ended_reason=BAD, ended_unix_ns=1)
+    registry.write_entry(found)
+    return found
+
+
+def calm(text):
+    return all(line.isprintable() for line in text.split("\n"))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("jobs",), ("status", "nosuch"), ("status",), ("diagnose", "train"), ("stacks", "train")],
+    ids=" ".join,
+)
+def test_what_a_job_file_says_moves_no_cursor(listed, arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", "ddtop", *arguments],
+        capture_output=True,
+        text=True,
+        env=os.environ,
+        check=False,
+        timeout=60,
+    )
+
+    assert done.stdout or done.stderr
+    assert calm(done.stdout), done.stdout
+    assert calm(done.stderr), done.stderr
+
+
+def test_a_job_file_whose_name_could_lead_out_of_the_folder_is_none_of_ours(home):
+    for job in ("../../etc/x", "a/b", ".hidden", "", "a" * 65, BAD):
+        (registry.state_dir() / "x.json").write_bytes(msgspec.json.encode(entry(job)))
+        assert registry.read_entries() == []
+
+
+def test_columns_stay_straight_beside_wide_names(home):
+    lines = table([entry(host="ノード漢", script=BAD), entry("other", host="h", script="x")])
+
+    assert calm("\n".join(lines))
+    assert any("ノード漢  a?]0;owned" in line for line in lines)
+    assert any("h         x" in line for line in lines)
+
+
+def test_several_lines_stay_several_lines():
+    assert shown(f"ddtop: {BAD}\n  next") == "ddtop: a?]0;owned??[2J ?31mb?\n  next"
