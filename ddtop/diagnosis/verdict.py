@@ -115,7 +115,9 @@ def calm(snapshot: Snapshot) -> str:
     if not total:
         return "no rank has reported yet"
     missing = [rank.rank for rank in snapshot.ranks if rank.state is State.MISSING]
-    if missing:
+    # From a host whose hub cannot be asked only its own ranks are seen: that is no start.
+    unseen = missing if snapshot.apart is not None else []
+    if missing and not unseen:
         seen = total - len(missing)
         return f"starting: {seen}/{total} ranks seen, not yet {rank_range(missing[:64])}"
     early = [rank.rank for rank in snapshot.ranks if rank.state in (State.STARTING, State.JOINING)]
@@ -128,9 +130,10 @@ def calm(snapshot: Snapshot) -> str:
     lost = [rank.rank for rank in snapshot.ranks if rank.gone and failed(rank)]
     left = f", {ranks_text(finished)} finished" if finished else ""
     left += f", {ranks_text(lost)} gone" if lost else ""
+    left += f", {ranks_text(unseen[:64])} not seen from here" if unseen else ""
     if snapshot.moving == 0:
         return (_unheard(snapshot) or _quiet(snapshot)) + left
-    return f"ok: {snapshot.moving}/{total} moving{left}, watched {duration(snapshot.watched_s)}"
+    return f"ok: {snapshot.moving}/{total - len(unseen)} moving{left}, watched {duration(snapshot.watched_s)}"
 
 
 def _unheard(snapshot: Snapshot) -> str | None:

@@ -137,21 +137,19 @@ class Job:
         """Take one record in. A record that is older than what is known of its rank changes nothing."""
         if isinstance(record, HostState) and len(self.clocks) < HOSTS_MAX:
             clocks.learn(self, envelope.sender, record.clock)
-        envelope, record = clocks.on_hub_clock(envelope, record, self.clocks.get(envelope.sender), self.policy)
+        clock = self.clocks.get(envelope.sender)
+        if clock is not None and clock.offset_ns:
+            envelope, record = clocks.on_hub_clock(envelope, record, clock, self.policy)
         if isinstance(record, HostState):
             self._on_host(envelope, record)
-            return
-        if isinstance(record, CommStatus):
-            if self.ras is None or envelope.unix_ns >= self.ras[0]:
-                self.ras = (envelope.unix_ns, record.answer)
-            return
-        if not isinstance(record, (Hello, RankState, Groups, Exit, Stacks, Arrivals)):
-            return
-        if isinstance(record, Hello):
+        elif isinstance(record, (RankState, Groups, Exit, Stacks, Arrivals)):
+            if attempts.is_current(self, envelope):
+                self._note_time(envelope)
+                self._on_rank(envelope, record)
+        elif isinstance(record, Hello):
             self._on_hello(envelope, record)
-        elif attempts.is_current(self, envelope):
-            self._note_time(envelope)
-            self._on_rank(envelope, record)
+        elif isinstance(record, CommStatus) and (self.ras is None or envelope.unix_ns >= self.ras[0]):
+            self.ras = (envelope.unix_ns, record.answer)
 
     def _on_rank(self, envelope: Envelope, record: RankState | Groups | Exit | Stacks | Arrivals) -> None:
         memory = self.ranks.get(envelope.rank) if envelope.rank is not None else None
@@ -241,9 +239,11 @@ class Job:
 
     def _note_time(self, envelope: Envelope) -> None:
         sender, at = envelope.sender, envelope.unix_ns
-        if sender not in self.firsts and len(self.firsts) >= HOSTS_MAX:
+        first = self.firsts.get(sender)
+        if first is None and len(self.firsts) >= HOSTS_MAX:
             return
-        self.firsts[sender] = min(self.firsts.get(sender, at), at)
+        if first is None or at < first:
+            self.firsts[sender] = at
         at = hosts.arrived(self, sender, at) if self.unmeasured else at
         self.heard[sender] = max(self.heard.get(sender, at), at)
 
@@ -258,7 +258,9 @@ class Job:
         memory = self.ranks.get(hello.rank)
         if memory is not None and generation < memory.generation:
             return
-        self.name, self.run = hello.job, hello.run
+        if not self.run or envelope.sender == self.leader:
+            # Each launcher calls its part of the run by its own pid; the hub's counts.
+            self.name, self.run = hello.job, hello.run
         if generation == self.generation:
             self.widen(hello)
         if memory is not None and memory.hello.pid == hello.pid and memory.sender == envelope.sender:

@@ -21,6 +21,7 @@ from ddtop.ui.ways import GoneError, Link, NoContactError, Way, way_to
 from ddtop.wire.records import Command, Reply
 
 PAST = "this is the past, \\ goes back to now"
+NOT_HEARD = "the relay is not heard, trying again"
 
 
 class LiveSource:
@@ -78,12 +79,12 @@ class LiveSource:
             if self._shown is not None:
                 return Look(*self._shown)
         if self._shown is None:
-            return Look(None, Verdict("ok", (), ""), self._contact, silent_s if self._contact else None)
+            contact = self._contact or (NOT_HEARD if silent_s > 2 * SILENT_S else None)
+            return Look(None, Verdict("ok", (), ""), contact, silent_s if contact else None)
         snapshot, verdict = self._shown
         if snapshot.ended is not None:
             return Look(snapshot, verdict)
-        contact = self._contact or "the relay is not heard, trying again"
-        return Look(snapshot, verdict, contact, silent_s)
+        return Look(snapshot, verdict, self._contact or NOT_HEARD, silent_s)
 
     def _collect(self) -> None:
         """That the relay has told all of the past; and what was answered, to the one who knows what was asked."""

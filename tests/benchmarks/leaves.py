@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator
 import zmq
 
 from ddtop import registry
-from ddtop.link.leaf_side import LeafLink
+from ddtop.link.leaf_side import LeafLink, place
 from ddtop.relay.outbox import STATES
-from ddtop.relay.seeking import Found, Seeker, place
+from ddtop.relay.seeking import Found, Seeker
 from ddtop.relay.uplink import ENLISTED, Uplink
 from ddtop.relay.whereabouts import Whereabouts
 from ddtop.sim.fleet import LOCAL_SIZE

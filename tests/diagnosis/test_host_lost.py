@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ddtop.diagnosis.judge import Judge
+from ddtop.diagnosis.verdict import calm
 from ddtop.model.facts import State
 from ddtop.model.job import Job
 from ddtop.wire.hosts import HubLink
@@ -274,6 +275,11 @@ def test_a_viewer_at_a_leaf_is_told_that_it_sees_this_host_only():
     model.hosts["node1"] = (at, msgspec.structs.replace(host, hub=lost))
 
     assert model.snapshot(unix_ns(5)).apart == "this host only: hub not reached: connection refused"
+    model.remove(0)
+    model.remove(1)
+    assert calm(model.snapshot(unix_ns(5))) == "ok: 2/2 moving, ranks 0,1 not seen from here, watched 5 s"
+    # A leaf's own view of a hang is no start either.
+    assert calm(model.snapshot(unix_ns(20))).startswith("quiet: no rank has moved for")
 
 
 def test_a_job_whose_hosts_are_all_seen_is_not_apart():

@@ -30,7 +30,7 @@ from ddtop.wire.records import Hello, ProcessState
 from tests.jobs import FakeJob
 from tests.wire.strategies import RECORDS, struct_of
 
-EXAMPLES = int(os.environ.get("DDTOP_TEST_FUZZ", "25"))
+EXAMPLES = int(os.environ.get("DDTOP_TEST_FUZZ", "12"))
 HOSTILE = st.sampled_from(
     ["a\x1b[2Jb", "\x00", "\u202e", "x" * 3000, "\ud800", "ノード", "\r\n", "{}", "%s", "[bold]x[/]"]
 )
@@ -75,6 +75,14 @@ def bears(found):
 
 def sealed(record, rank, pid, sender, unix_ns):
     """Through the wire, as life does; None if it could not have come that way."""
+    if isinstance(record, Hello):
+        # A world of 131,072 is allowed, and takes seconds to draw: not here. A larger one is refused.
+        small = {
+            name: value % 64
+            for name in ("rank", "world_size")
+            if 64 <= (value := getattr(record, name) or 0) <= 1 << 20
+        }
+        record = msgspec.structs.replace(record, **small)
     try:
         data = frames.seal(record, sender=sender, unix_ns=unix_ns, mono_ns=unix_ns, rank=rank, pid=pid)
         envelope = frames.open_envelope(data)

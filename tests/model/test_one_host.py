@@ -94,3 +94,16 @@ def test_a_relay_that_has_ended_with_its_ranks_leaves_the_host_well():
 
 def test_the_host_stands_before_the_dot():
     assert (host_of("abc.1f"), host_of("abc")) == ("abc", "abc")
+
+
+def test_the_run_is_the_hubs_whoever_says_hello_last():
+    """Each launcher has its own; a name that changed with every Hello was told as a restart."""
+    job = SpreadJob(4, 2)
+    job.trains(2)
+    model = job.model()
+    for sender, run in (("node1", "r-leaf"), ("node0", "r-hub"), ("node1", "r-leaf")):
+        rank = next(one for one in job.ranks if job.host_of(one) == sender)
+        envelope = next(one for one, record in job.in_order() if one.kind == "Hello" and one.sender == sender)
+        model.apply(envelope, structs.replace(rank.hello(), run=run))
+
+    assert model.run == "r-hub"

@@ -138,3 +138,29 @@ async def test_what_was_received_before_its_relay_was_replaced_is_not_lost(stage
 
     assert span[0] == before.span[0]
     assert back.snapshot.ranks[0].iteration == 7
+
+
+async def test_a_relay_of_which_nothing_has_come_yet_is_said_to_be_silent(stage, monkeypatch):
+    """Its host was cut off right after somebody had attached: the screen waited for its first records, and said nothing."""
+    monkeypatch.setattr(live, "SILENT_S", 0.2)
+    source = live.LiveSource(the_entry())
+    monkeypatch.setattr(source._way, "connect", lambda controller: asyncio.sleep(0, _Mute()))
+    async with running(source):
+        look = await seen(source, lambda look: look.contact is not None)
+
+    assert (look.snapshot, look.contact) == (None, live.NOT_HEARD)
+
+
+class _Mute:
+    """A link on which nothing comes."""
+
+    async def send(self, data):
+        pass
+
+    async def receive(self, seconds):
+        await asyncio.sleep(seconds)
+        return
+        yield b""
+
+    def close(self):
+        pass

@@ -53,10 +53,7 @@ def test_what_comes_again_after_a_minute_is_another_entry():
 
 
 def test_a_relay_that_was_replaced_counts_anew():
-    assert (
-        texts((0, {"garbled": 5}), (5, {"garbled": 2}))[-1]
-        == "node?[2J001: 2 records could not be read"
-    )
+    assert texts((0, {"garbled": 5}), (5, {"garbled": 2}))[-1] == "node?[2J001: 2 records could not be read"
 
 
 def test_each_kind_of_loss_has_its_own_words():

@@ -65,7 +65,7 @@ class Timeline:
         self._standing: dict[Hashable, Hashable] = {}
         self._latest: dict[Hashable, Hashable] = {}
         self._seen: set[Hashable] = set()
-        self._attempt: tuple[str, int] | None = None
+        self._attempt: int | None = None
         self._came_for: tuple[object, ...] = ()
         self._last_came: tuple[str, int, tuple[int, ...]] = (CAME, 0, ())
         self._lost_unix_ns: int | None = None
@@ -159,10 +159,10 @@ class Timeline:
         self._sorted = None
 
     def _restart(self, snapshot: Snapshot) -> None:
-        attempt = (snapshot.run, snapshot.attempt)
+        attempt = snapshot.attempt
         if self._attempt is not None and attempt > self._attempt:
             at = snapshot.time_unix_ns
-            self._add(Entry(("restart", *attempt), at, RESTARTED, ((at, f"restarted: attempt {snapshot.attempt}"),)))
+            self._add(Entry(("restart", attempt), at, RESTARTED, ((at, f"restarted: attempt {attempt}"),)))
         self._attempt = attempt
 
     def _findings(self, snapshot: Snapshot, verdict: Verdict) -> None:
