@@ -46,7 +46,7 @@ class Answering:
         self._link.send(
             frames.seal(
                 stacks,
-                sender=registry.host_identity(),
+                sender=registry.relay_identity("r1"),
                 unix_ns=time.time_ns(),
                 mono_ns=time.monotonic_ns(),
                 rank=self._rank,

@@ -16,7 +16,7 @@ from ddtop.cli.on_critical import OnCritical
 from ddtop.diagnosis.finding import CRITICAL
 from ddtop.ui.changes import APPEARED, Change, Changes
 from ddtop.ui.feed import JOIN_S, LOOK_S
-from ddtop.ui.live import LiveSource
+from ddtop.ui.live import NOT_HEARD, LiveSource
 from ddtop.ui.present.events import event_json, event_line
 from ddtop.ui.source import Look
 
@@ -114,7 +114,7 @@ class _Watch:
             return f"{gone}; what was last seen: ddtop diagnose {entry.job}" if late else None
         if look.snapshot is not None:
             return None
-        if look.contact is None and tried_s > JOIN_S:
+        if look.contact in (None, NOT_HEARD) and tried_s > JOIN_S:
             return f"the relay of {entry.job} (pid {entry.relay_pid}) does not answer on port {entry.port}"
         return look.contact if tried_s > FIRST_S else None
 

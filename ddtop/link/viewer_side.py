@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import zmq
 import zmq.asyncio
+from zmq.utils.monitor import parse_monitor_message
 
 from ddtop.link.keys import CONTROLLER, SERVER, VIEWER, derive
 from ddtop.link.leaf_side import place
@@ -37,6 +38,23 @@ def _connect(socket: _S, address: str, port: int, secret: bytes, controller: boo
     socket.setsockopt(zmq.IPV6, int(":" in address))
     socket.connect(place(address, port))
     return socket
+
+
+def admits(address: str, port: int, secret: bytes, seconds: float) -> bool:
+    """Whether a relay there lets us in with this secret, known as soon as it is either. A whole handshake: who only connects and
+    leaves is a stranger to it, and told of as one."""
+    context = zmq.Context(io_threads=1)
+    socket = context.socket(zmq.DEALER)
+    failed = zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    try:
+        monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | failed)
+        _connect(socket, address, port, secret, controller=False)
+        came = monitor.poll(int(seconds * 1000))
+        return bool(came) and parse_monitor_message(monitor.recv_multipart())["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
+    except zmq.ZMQError:
+        return False
+    finally:
+        context.destroy(linger=0)
 
 
 class ViewerLink:

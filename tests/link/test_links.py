@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import zmq
@@ -12,7 +13,7 @@ import zmq
 from ddtop.link.keys import SERVER, VIEWER, derive
 from ddtop.link.rank_side import QUEUE_FRAMES, RankLink
 from ddtop.link.relay_side import PROCESS, RANK, VIEW, RelayLink
-from ddtop.link.viewer_side import AsyncViewerLink, ViewerLink
+from ddtop.link.viewer_side import AsyncViewerLink, ViewerLink, admits
 from ddtop.wire.frames import FRAME_BYTES_MAX
 
 SECRET = b"0123456789abcdef"
@@ -69,6 +70,30 @@ async def test_the_dashboards_viewer_is_served_too(relay):
         viewer.close()
 
     assert answers == [b"welcome"]
+
+
+@pytest.mark.parametrize(("secret", "admitted"), [(SECRET, True), (b"of somebody else, 16", False)])
+def test_who_only_asks_whether_we_are_let_in_is_told_and_is_no_stranger(relay, secret, admitted):
+    """Commands from other hosts ask so first: each of them was counted as a refused connection."""
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(admits, "127.0.0.1", relay.port, secret, DEADLINE_S)
+        heard(relay, VIEW, stop=asked.done)
+    after = ViewerLink("127.0.0.1", relay.port, SECRET)
+    try:
+        after.send(b"join")
+        heard(relay, VIEW)
+    finally:
+        after.close()
+
+    assert asked.result() is admitted
+    assert (relay.refused == 0) is admitted
+
+
+def test_where_nobody_listens_nobody_lets_us_in():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+
+        assert not admits("127.0.0.1", taken.getsockname()[1], SECRET, DEADLINE_S)
 
 
 def test_a_viewer_with_another_key_is_refused_and_counted(relay):
