@@ -114,7 +114,8 @@ def _by_mpi_launcher(rank: RankFacts) -> bool:
 def was_cancelled(gone: Collection[RankFacts], policy: Policy) -> bool:
     """All of them ended by one act from outside: a signal to all, Ctrl-C, a time limit.
 
-    A launcher that cleans up after a death does so later than `cancel_gap_s`, because it polls.
+    A launcher that cleans up after a death does so later than `cancel_gap_s`, because it polls. It does so for its own host, and a
+    signal does not reach all hosts at once, so that is looked at on the host that went first.
     """
     bad = [rank for rank in gone if failed(rank)]
     if not bad or not all(_by_cancel(rank) for rank in bad):
@@ -122,9 +123,14 @@ def was_cancelled(gone: Collection[RankFacts], policy: Policy) -> bool:
     times = sorted(_signalled_unix_ns(rank) for rank in bad)
     if times[-1] - times[0] > policy.together_s * 1e9:
         return False
-    return all(interrupted(rank) for rank in bad) or (
-        len(times) > 1 and times[1] - times[0] <= policy.cancel_gap_s * 1e9
-    )
+    return all(interrupted(rank) for rank in bad) or _at_once(bad, policy)
+
+
+def _at_once(bad: Collection[RankFacts], policy: Policy) -> bool:
+    host = min(bad, key=_signalled_unix_ns).sender
+    there = [rank for rank in bad if rank.sender == host]
+    times = sorted(_signalled_unix_ns(rank) for rank in (there if len(there) > 1 else bad))
+    return len(times) > 1 and times[1] - times[0] <= policy.cancel_gap_s * 1e9
 
 
 def _signalled_unix_ns(rank: RankFacts) -> int:

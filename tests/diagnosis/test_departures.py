@@ -6,6 +6,7 @@ import pytest
 
 from ddtop.wire.loader import Loader
 from tests.jobs import FakeJob
+from tests.spread import SpreadJob
 
 RESET = "Connection closed by peer [10.0.0.2]:41233"
 
@@ -323,6 +324,19 @@ def test_ctrl_c_is_a_cancellation_though_the_tracebacks_come_apart():
     job.passes(4)
 
     assert job.kinds() == [("info", "cancelled", ())]
+
+
+@pytest.mark.parametrize(("gap_s", "kind"), [(0.01, "cancelled"), (0.2, "rank-killed")])
+def test_a_signal_that_reaches_one_host_after_the_other_is_a_cancellation(gap_s, kind):
+    """Three launchers were ended one after the other; one that cleans up after a death does so on its own host, later."""
+    job = SpreadJob(6, hosts=3)
+    job.trains(10)
+    for rank in job.ranks:
+        host, local = divmod(rank.number, 2)
+        rank.ends(signal=15, later_s=0.3 * host + gap_s * local)
+    job.passes(4)
+
+    assert [finding.kind for finding in job.verdict().findings] == [kind]
 
 
 @pytest.mark.parametrize("code", [143, 130])
