@@ -332,8 +332,7 @@ def test_a_signal_that_reaches_one_host_after_the_other_is_a_cancellation(gap_s,
     job = SpreadJob(6, hosts=3)
     job.trains(10)
     for rank in job.ranks:
-        host, local = divmod(rank.number, 2)
-        rank.ends(signal=15, later_s=0.3 * host + gap_s * local)
+        rank.ends(signal=15, later_s=0.3 * (rank.number // 2) + gap_s * (rank.number % 2))
     job.passes(4)
 
     assert [finding.kind for finding in job.verdict().findings] == [kind]
