@@ -163,13 +163,13 @@ class Host(World):
 
     def job(self) -> str:
         """The name of the one job there is, once all its relays agree in it."""
-        names = self.until(lambda: {entry.job for entry in self.entries()}, 40.0, "a job file")
+        names = self.until(lambda: {entry.job for entry in self.entries()}, 90, "a job file")
         assert len(names) == 1, f"several jobs: {names}"
         return str(names.pop())
 
     def relay(self) -> int:
         """The pid of the one relay that runs here."""
-        (pid,) = self.until(self._relays, 20.0, f"relay on {self.name}")
+        (pid,) = self.until(self._relays, 90, f"relay on {self.name}")
         return int(pid)
 
     def _relays(self) -> list[int]:

@@ -38,9 +38,9 @@ HOST_EVERY_S, ALIVE_EVERY_S = 1.0, 2.0
 ROSTER_AFTER_S = 0.5
 """How soon a new rank or an exit is written to the roster; several that come together make one write."""
 SWEEP_AFTER_S = 30.0
-"""What was abandoned when this relay started is removed after this long: whoever still had to read it has."""
-NOBODY_CAME_S = 120.0
-"""A relay to which no rank ever spoke ends after this."""
+"""What was abandoned when this relay started is removed then: whoever had to read it has."""
+NOBODY_CAME_S, ORPHANED_S = 120.0, 10.0
+"""A relay to which no rank ever spoke ends after this; sooner where the launcher has gone, too."""
 RESTART_S = 60.0
 """With its launcher alive a job whose ranks are all gone may restart; after this long it is over anyway."""
 EXITS_MAX = 20_000
@@ -369,7 +369,8 @@ class Server:
     def _may_end(self) -> bool:
         now = time.monotonic()
         if self._hello is None:
-            return now - self._started > NOBODY_CAME_S
+            orphaned = self.launcher > 1 and registry.start_ticks(self.launcher) is None
+            return now - self._started > (ORPHANED_S if orphaned else NOBODY_CAME_S)
         # Until the run is over its last state would be a live one: torchrun ends a second after its ranks.
         if self._all_gone_at is None or self._ended_unix_ns is None or self._viewers:
             if self._viewers:

@@ -142,7 +142,7 @@ def test_where_a_stranger_has_the_port_the_hub_takes_the_next(apart):
     stranger = apart["node0"].start_command(
         [sys.executable, "-S", "-c", STRANGER, str(first), str(second)], ddtop=False
     )
-    apart["node0"].until(lambda: apart["node0"].output(stranger)[0], 10, "a stranger")
+    apart["node0"].until(lambda: apart["node0"].output(stranger)[0], 90, "a stranger")
 
     apart.plain("apart", DDTOP_KEY=KEY)
 

@@ -94,7 +94,7 @@ def test_one_way_is_enough_to_lose_a_host(net):
     net.cable("node1", blocked="from")
     net.cable("node2", blocked="to")
 
-    net["login"].until(lambda: lost(net) == [2, 3, 4, 5], 40, "two lost hosts")
+    net["login"].until(lambda: lost(net) == [2, 3, 4, 5], 90, "two lost hosts")
 
     go_on(net)
 
@@ -113,7 +113,7 @@ def test_the_hubs_cable_is_pulled_and_each_host_can_still_be_looked_at(net):
         done = net["node1"].ddtop("status", net["node1"].job())
         return "this host only" in done.stderr and done
 
-    seen = net["node1"].until(alone, 40, "a status of this host only")
+    seen = net["node1"].until(alone, 90, "a status of this host only")
     assert "  2/6 ranks" in seen.stdout
     go_on(net)
 
@@ -130,9 +130,9 @@ def test_a_hubs_relay_that_is_killed_is_followed_by_another_that_knows_all(net):
     well(net, 60)
     assert net["node0"].relay() != relay
     os.kill(pid, signal.SIGSTOP)
-    net["login"].until(lambda: "rank-stopped" in net["login"].output(watch)[0], 40, "news for who was attached")
+    net["login"].until(lambda: "rank-stopped" in net["login"].output(watch)[0], 90, "news for who was attached")
     os.kill(pid, signal.SIGCONT)
-    net["login"].until(lambda: "cleared" in net["login"].output(watch)[0], 40, "the end of it")
+    net["login"].until(lambda: "cleared" in net["login"].output(watch)[0], 90, "the end of it")
     watch.send_signal(signal.SIGINT)
     net["login"].done(watch)
 
@@ -140,7 +140,7 @@ def test_a_hubs_relay_that_is_killed_is_followed_by_another_that_knows_all(net):
 def watching(net):
     """Somebody who is attached for long."""
     found = net["login"].start_command([sys.executable, "-m", "ddtop", "watch", net["login"].job()], ddtop=False)
-    net["login"].until(lambda: net["login"].output(found)[0], 20, "a first line")
+    net["login"].until(lambda: net["login"].output(found)[0], 90, "a first line")
     return found
 
 
@@ -193,11 +193,11 @@ def test_a_name_that_leads_nowhere_costs_a_host_until_it_is_right(tmp_path):
     try:
         net.resolve("node2", node0="10.77.0.99")
         net.plain("apart")
-        hub.until(lambda: hub.diagnose()["reporting"] == 4, 40, "two hosts of three")
+        hub.until(lambda: hub.diagnose()["reporting"] == 4, 90, "two hosts of three")
         go_on(net)
         # It has ports to ask before it can say that none of them answers.
         said = astray.until(
-            lambda: "hub not reached" in (text := astray.ddtop("diagnose").stdout) and text, 20, "a reason"
+            lambda: "hub not reached" in (text := astray.ddtop("diagnose").stdout) and text, 60, "a reason"
         )
         assert "this host only: hub not reached: nobody with this job's key answers at node0:" in said
 

@@ -111,6 +111,19 @@ def sees_ranks(record):
     return isinstance(record, HostState) and bool(record.processes)
 
 
+def test_a_relay_whose_rank_and_launcher_went_before_a_word_was_said_ends_soon(home, monkeypatch):
+    monkeypatch.setattr("ddtop.relay.server.ORPHANED_S", 0.1)
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    stage = Stage(home, launcher=child.pid)
+    try:
+        stage.thread.join(DEADLINE_S)
+
+        assert not stage.thread.is_alive()
+    finally:
+        stage.close()
+
+
 def test_a_viewer_that_joins_gets_the_latest_of_each_rank_then_what_is_live(stage):
     link, pid = stage.rank()
     stage.says(link, RankState("running", iteration=7))
