@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 DESCENDANTS_MAX = 256
@@ -53,11 +54,12 @@ def switches(status: Path) -> int | None:
 
 def children(pid: int) -> tuple[int, ...]:
     """Its children, of whichever of its threads; none if it is gone. Check: `cat /proc/PID/task/*/children`."""
-    try:
-        lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
-    except OSError:
-        return ()
-    return tuple(int(word) for text in lists for word in text.split())
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        # A thread may end while the others are still to be asked.
+        with contextlib.suppress(OSError):
+            found += map(int, path.read_text().split())
+    return tuple(found)
 
 
 def descendants(pid: int, at_most: int = DESCENDANTS_MAX) -> tuple[int, ...]:

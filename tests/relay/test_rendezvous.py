@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddtop import registry
+from ddtop.procfs import children
 from ddtop.relay import processes, rendezvous, sockets
 from ddtop.wire.page import PageView
 from ddtop.wire.records import Hello
@@ -219,6 +221,14 @@ def test_children_of_the_same_parent_that_are_no_ranks_yet_are_candidates():
     assert not pids & {known, helper}
     assert {one.rank for one in found} == {None}
     assert {one.pid for one in again} == pids
+
+
+def test_a_thread_of_the_parent_that_ends_meanwhile_hides_no_child(monkeypatch):
+    listed = Path.glob
+    gone = Path("/proc/self/task/0/children")
+    monkeypatch.setattr(Path, "glob", lambda path, pattern: [gone, *listed(path, pattern)])
+    with child(SLEEPS) as known:
+        assert known in children(os.getpid())
 
 
 def test_under_a_launcher_only_a_process_with_a_number_is_one(monkeypatch):

@@ -224,13 +224,14 @@ def with_timeout(advice: str, snapshot: Snapshot, blame: Blame) -> str:
 
 def _next_step(kind: str, severity: str, rank: RankFacts, blame: Blame) -> str:
     by_word = _BY_WORD.get(classify(rank).word)
+    stands = severity == CRITICAL or blame.standing == STILL
     if kind == "left-early":
         text = uneven_advice(rank)
-    elif by_word is not None and severity == CRITICAL:
+    elif by_word is not None and stands:
         text = by_word.format(pid=rank.pid)
     elif kind == "interpreter-frozen":
         text = f"C code holds the GIL: py-spy dump --native --pid {rank.pid}"
-    elif severity == WARNING:
+    elif not stands:
         text = "let it finish, or do this work on all ranks or outside the collective"
     elif rank.activity == "loader":
         text = "look at that dataset's source (file server, lock, worker)"
