@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import os
 import shutil
@@ -188,6 +189,9 @@ class Host(World):
         return found
 
 
+_made = itertools.count()
+
+
 class Net:
     """Some hosts and their wire, in `folder`. `shared`: one state folder, as on a shared home; else one a host and no way between them.
 
@@ -197,8 +201,7 @@ class Net:
 
     def __init__(self, folder: Path, names: Sequence[str] = NODES, shared: bool = True, seed: int = 8) -> None:
         sweep_abandoned()
-        # A test may have made, ended and be making again.
-        self.prefix = f"{_prefix()}{len(list(SPACES.glob(PREFIX + '*')))}-"
+        self.prefix = f"{_prefix()}{next(_made)}-"
         self.runtime = RUNTIMES / self.prefix
         self.runtime.mkdir(mode=0o700)
         self.folder = folder
