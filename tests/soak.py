@@ -235,15 +235,20 @@ class Soak:
 
 def _growth(what: str, lives: list[Seen], limit_mib: float) -> list[table.Row]:
     """Rows for memory and descriptors: the most that one process has grown after its first quarter."""
-    mib, fds = [], []
-    for looks in [seen.looks for seen in lives if len(seen.looks) >= LOOKS_MIN]:
+    mib, fds, series = [], [], []
+    for seen in lives:
+        looks = seen.looks
+        if len(looks) < LOOKS_MIN:
+            continue
         settled, last = looks[int(len(looks) * SETTLED)], looks[-2]  # In the very last it may be ending.
         mib.append(last[1] - settled[1])
         fds.append(last[2] - settled[2])
+        shown = ", ".join(f"{look[1]:.1f}" for look in looks[:: max(1, len(looks) // 12)])
+        series.append(f"{seen.what}: {shown} MiB")
     if not mib:
         return [table.missing(f"{what}: grown", "it was not there long enough", f"<= {limit_mib:g} MiB")]
     return [
-        table.limited(f"{what}: memory grown", max(mib), limit_mib, "MiB", digits=1),
+        table.limited(f"{what}: memory grown", max(mib), limit_mib, "MiB", "\n".join(series), 1),
         table.limited(f"{what}: descriptors grown", max(fds), GROWTH_FDS, "", digits=0),
     ]
 
@@ -262,6 +267,8 @@ def _words(pid: int) -> list[bytes]:
 
 def main() -> int:
     """Run it and print the table."""
+    # A shell's background commands ignore it, and so would the viewers that are to leave by it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--ranks", type=int, default=8, help="of all hosts together")
