@@ -163,18 +163,15 @@ class Hub:
         kind, pid = envelope.kind, envelope.pid
         if kind in STATES:
             return True
-        if self._keeper.has(envelope, data):
-            # A leaf that was away for a moment tells all facts again. Who lives is still to be learned from them.
-            if kind == "Hello":
-                self._on_hello(leaf, envelope)
-            return False
+        # A leaf that was away for a moment tells all facts again. Who lives is still to be learned from them.
+        new = not self._keeper.has(envelope, data)
         if kind == "Hello":
-            return self._on_hello(leaf, envelope)
+            return self._on_hello(leaf, envelope) and new
         if kind == "Exit":
             if pid is not None and leaf.pids.pop(pid, self) is not self:
                 self._ranks -= 1
-            return isinstance(frames.open_record(envelope), Exit)
-        if kind == "Stacks" and pid is not None:
+            return new and isinstance(frames.open_record(envelope), Exit)
+        if new and kind == "Stacks" and pid is not None:
             try:
                 head = _stacks_head.decode(envelope.record)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -184,7 +181,7 @@ class Hub:
                 waiting.discard(pid)
                 if not waiting:
                     del leaf.asked[head.request]
-        return True
+        return new
 
     def _on_hello(self, leaf: Leaf, envelope: frames.Envelope) -> bool:
         record = frames.open_record(envelope)

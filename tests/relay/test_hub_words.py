@@ -197,6 +197,26 @@ def test_ranks_are_counted_by_their_hellos_and_exits(stage):
     assert stage.hub.living == 1
 
 
+def test_a_rank_that_is_gone_does_not_live_again_when_its_leaf_tells_everything_again(stage):
+    """Hello and exit of each attempt before are among the facts of a leaf that was away for a moment."""
+
+    def tells_all_facts():
+        ended = Exit(1, 7, 0, None, None, 0, "pidfd")
+        kept = [*stage.greets(7, 1), *stage.greets(8, 2), *stage.hears(ended)]
+        for envelope, data in kept:
+            stage.keeper.keep(envelope, data, own=False)
+        return len(kept)
+
+    stage.enlists()
+    first = tells_all_facts()
+    stage.enlists(part_of="r1", peer=b"p2")
+    again = tells_all_facts()
+
+    assert (first, again) == (3, 0)
+    assert stage.hub.living == 1
+    assert stage.hub.ask_stacks("q1", None, "") == 1
+
+
 def test_a_relay_that_followed_one_that_was_killed_says_anew_who_lives(stage):
     stage.enlists()
     stage.greets()
