@@ -99,10 +99,13 @@ class BlackBox:
     # -- on the box's own thread
 
     def _run(self) -> None:
-        while not self._closing:
+        closing = False
+        while not closing:
             # It looks once a second by itself: nobody has to be woken for a frame.
             self._wanted.wait(RETRY_S if self._problem else FLUSH_S)
             self._wanted.clear()
+            # Asked before: what was put while the disk was busy goes with another turn.
+            closing = self._closing
             try:
                 self._flush()
             except Exception as error:  # noqa: BLE001 - the thread's own edge: the relay goes on without a journal

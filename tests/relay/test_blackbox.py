@@ -45,15 +45,15 @@ def quick(monkeypatch):
 class Gate:
     """A disk that takes nothing until it is opened."""
 
-    def __init__(self, monkeypatch):
+    def __init__(self, monkeypatch, call="pwrite"):
         self.reached, self.opened = threading.Event(), threading.Event()
-        self.whole = os.pwrite
-        monkeypatch.setattr(os, "pwrite", self.pwrite)
+        self.whole = getattr(os, call)
+        monkeypatch.setattr(os, call, self.pass_through)
 
-    def pwrite(self, descriptor, data, at):
+    def pass_through(self, *given):
         self.reached.set()
         assert self.opened.wait(DEADLINE_S)
-        return self.whole(descriptor, data, at)
+        return self.whole(*given)
 
 
 @pytest.fixture
@@ -120,6 +120,24 @@ def test_the_queue_is_bounded_in_bytes_too(tmp_path, gate, monkeypatch):
 
     assert box.close(DEADLINE_S)
     assert box.dropped == 10
+
+
+def test_the_last_words_are_written_though_the_disk_was_still_busy_with_those_before(tmp_path, monkeypatch):
+    """A file server takes a while to promise that it holds a minute of frames; the exit of the last rank comes meanwhile."""
+    monkeypatch.setattr(blackbox, "SYNC_S", 0.0)
+    path = tmp_path / "x.journal"
+    box = box_on(path)
+    box.put(b"first")
+    until(path.exists)
+    busy = Gate(monkeypatch, "fdatasync")
+    box.put(b"before")
+    assert busy.reached.wait(DEADLINE_S)
+    box.put(b"last")
+    box.close(0.0)
+    busy.opened.set()
+
+    assert box.close(DEADLINE_S)
+    assert journal.read_journal(path).frames == (*FACTS, b"first", b"before", b"last")
 
 
 def test_after_a_gap_the_facts_are_written_again(tmp_path, monkeypatch):
