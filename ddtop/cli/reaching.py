@@ -20,12 +20,15 @@ import msgspec
 from ddtop import registry
 from ddtop.cli.jobs import UNREACHABLE, USAGE, CommandError, shown
 from ddtop.link.viewer_side import admits
+from ddtop.relay.seeking import numeric
 from ddtop.relay.whereabouts import hub_wanted
 from ddtop.wire.hosts import LEAF
 from ddtop.wire.rendezvous import is_loopback
 
 KNOCK_S = 1.5
 """A relay takes a connection within a round trip; a firewall that answers nothing does not deserve more of a person's time."""
+ADDRESSES_MAX = 2
+"""Of a name, one of each version of IP: each takes that long."""
 SSH_FAILED, NOT_FOUND = 255, 127
 _PLAIN = re.compile(r"[A-Za-z0-9._,:=-]+")
 """What every shell reads alike."""
@@ -135,30 +138,40 @@ def asked_at(text: str, said: str = "--hub") -> registry.JobEntry:
 
 def no_contact(host: str, port: int, seconds: float = KNOCK_S) -> str | None:
     """Why nobody takes a connection there, None if somebody does. A name is asked for in a thread: resolvers may take minutes."""
-    found: list[str | None] = []
-    thread = threading.Thread(target=lambda: found.append(_knock(host, port, seconds)), daemon=True)
+    found: list[tuple[str, ...]] = []
+    thread = threading.Thread(target=lambda: found.append(_addresses(host)), daemon=True)
     thread.start()
     thread.join(2 * seconds)
-    return found[0] if found else f"not reachable: the name {host} was not resolved within {2 * seconds:.0f} s"
+    if not found:
+        return f"not reachable: the name {host} was not resolved within {2 * seconds:.0f} s"
+    return _knock(host, found[0], port, seconds)
 
 
-def _knock(host: str, port: int, seconds: float) -> str | None:
-    # A key that cannot be read is told of by whoever goes there with it.
-    with contextlib.suppress(OSError, registry.RegistryError):
-        address = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
-        if admits(address, port, registry.secret(), seconds):
-            return None
+def _addresses(host: str) -> tuple[str, ...]:
     try:
-        socket.create_connection((host, port), seconds).close()
-    except socket.gaierror:
-        return f"not reachable: no host is called {host} here"
-    except TimeoutError:
-        return f"not reachable: {host} does not answer on port {port} within {seconds:.1f} s (a firewall, or the host is down)"
-    except OSError as error:
-        if error.errno == errno.ECONNREFUSED:
-            return f"not reachable: nobody listens on port {port} of {host}"
-        return f"not reachable: {error.strerror or error}"
-    return None
+        return numeric(host)[:ADDRESSES_MAX]
+    except OSError:
+        return ()
+
+
+def _knock(host: str, addresses: tuple[str, ...], port: int, seconds: float) -> str | None:
+    # A key that cannot be read is told of by whoever goes there with it.
+    with contextlib.suppress(registry.RegistryError):
+        secret = registry.secret()
+        if any(admits(address, port, secret, seconds) for address in addresses):
+            return None
+    why = f"not reachable: no host is called {host} here"
+    for address in addresses:
+        try:
+            socket.create_connection((address, port), seconds).close()
+            return None
+        except TimeoutError:
+            why = f"not reachable: {host} does not answer on port {port} within {seconds:.1f} s (a firewall, or the host is down)"
+        except OSError as error:
+            why = f"not reachable: {error.strerror or error}"
+            if error.errno == errno.ECONNREFUSED:
+                why = f"not reachable: nobody listens on port {port} of {host}"
+    return why
 
 
 def over_ssh(host: str, ddtop: str | None, words: list[str]) -> int:

@@ -9,6 +9,7 @@ import sys
 import time
 
 import click
+import msgspec
 
 from ddtop import registry
 from ddtop.cli.jobs import UNREACHABLE, CommandError, find, shown
@@ -98,6 +99,9 @@ class _Watch:
         """
         if look.snapshot is not None and look.contact is None:
             self._over_since = None
+            if self._entry.sender == registry.ELSEWHERE:
+                # No job file renews its heartbeat here.
+                self._entry = msgspec.structs.replace(self._entry, heartbeat_unix_ns=time.time_ns())
             return
         why = self._hopeless(look, time.monotonic())
         if why is not None:

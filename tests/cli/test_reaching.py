@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -123,6 +124,36 @@ def test_a_hub_that_cannot_be_reached_leads_to_its_host_by_ssh(home):
     found = reaching.route(hub(public_address="node0.invalid"))
 
     assert (found.ssh, found.why) == ("node0", "not reachable: no host is called node0.invalid here")
+
+
+def test_a_port_behind_a_firewall_is_called_that_and_the_name_is_not_blamed(home):
+    """A listener whose queue is full answers as a firewall does: not at all."""
+    with socket.socket() as full, contextlib.ExitStack() as waiting:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        port = full.getsockname()[1]
+        for _ in range(4):
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(("127.0.0.1", port))
+        found = reaching.no_contact("localhost", port, 0.3)
+
+    assert found == (
+        f"not reachable: localhost does not answer on port {port} within 0.3 s (a firewall, or the host is down)"
+    )
+
+
+def test_of_a_name_with_several_addresses_one_that_answers_is_enough(home, monkeypatch, door):
+    """A name has an address of version 6 to which no way leads from here."""
+    asked = socket.getaddrinfo
+
+    def several(host, port, *rest, **more):
+        found = asked("127.0.0.1", port, *rest, **more)
+        return [(socket.AF_INET6, *found[0][1:4], ("100::1", port, 0, 0)), *found] if host == "node0" else found
+
+    monkeypatch.setattr(socket, "getaddrinfo", several)
+
+    assert reaching.no_contact("node0", door, 0.3) is None
 
 
 def test_a_job_on_another_host_that_listens_there_only_leads_there_at_once(home):

@@ -9,12 +9,17 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
 from ddtop import registry
+from ddtop.cli.jobs import CommandError
+from ddtop.cli.watching import LAST_WORD_S, _Watch
+from ddtop.ui.source import Look
 from tests.cli.test_commands import finished, killed, write_ended
 from tests.relay.test_server import DEADLINE_S, Stage, sees_ranks
+from tests.ui import builders
 
 
 class Watching:
@@ -121,6 +126,28 @@ def test_a_relay_that_is_known_by_its_port_alone_is_watched_there(stage, watchin
     assert joined == "joined rank 0 of 2"
     assert [line.partition(" ")[2] for line in rest] == ["ended all ranks finished"]
     assert (code, err) == (0, "")
+
+
+def test_a_relay_that_is_known_by_its_port_alone_is_waited_for_as_long_as_any_other(monkeypatch):
+    """No job file tells that it lives: its heartbeat is that it was heard."""
+    now = 1_000.0
+    monkeypatch.setattr(time, "time_ns", lambda: int(now * 1e9))
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(registry, "of_run", lambda *given: None)
+    watch = _Watch(registry.at_port("train", "node0", 29500), False, None)
+    snapshot = builders.healthy()
+    heard = Look(snapshot, builders.calm(snapshot))
+    for _ in range(3600):
+        now += 1.0
+        watch._give_up(heard)
+    lost = replace(heard, contact="relay not heard")
+    for _ in range(int(registry.REVIVED_S) + 1):
+        now += 1.0
+        watch._give_up(lost)
+    now += LAST_WORD_S + 1.0
+
+    with pytest.raises(CommandError, match="no other has followed"):
+        watch._give_up(lost)
 
 
 def test_a_job_that_ends_badly_is_exit_code_1_and_its_finding_goes_to_the_command(stage, watching, tmp_path):
