@@ -85,7 +85,7 @@ class Seeker:
 def seek(job: str, sender: str, where: Whereabouts) -> Found:
     """All places where the hub of this job may be; may take as long as name servers and file servers take."""
     problems: list[str] = []
-    places: dict[str, None] = {}
+    places: list[tuple[int, str]] = []
     said: dict[str, None] = {}
     for name, ports in _names(job, sender, where):
         try:
@@ -94,8 +94,10 @@ def seek(job: str, sender: str, where: Whereabouts) -> Found:
             problems.append(f"{name}: {error.strerror or error}")
             continue
         said[f"{name}:{_ports_text(ports)}"] = None
-        places |= dict.fromkeys(place(address, port) for port in ports for address in addresses)
-    return Found(tuple(places), ", ".join(said)[:200], "; ".join(problems)[:200] or None)
+        places += [(at, place(address, port)) for at, port in enumerate(ports) for address in addresses]
+    # The first port of each host before the others of any: only so many are asked, and a hub takes the first that is free.
+    likely = dict.fromkeys(one for _, one in sorted(places, key=lambda one: one[0]))
+    return Found(tuple(likely), ", ".join(said)[:200], "; ".join(problems)[:200] or None)
 
 
 def _names(job: str, sender: str, where: Whereabouts) -> Iterable[tuple[str, tuple[int, ...]]]:

@@ -7,9 +7,10 @@ import threading
 import time
 
 from ddtop import registry
+from ddtop.link.leaf_side import PLACES_MAX
 from ddtop.relay import seeking
 from ddtop.relay.seeking import Seeker, seek
-from ddtop.relay.whereabouts import Whereabouts
+from ddtop.relay.whereabouts import Whereabouts, derived_ports
 
 DEADLINE_S = 10.0
 
@@ -34,7 +35,22 @@ def test_the_place_that_the_user_names_is_the_only_one(home):
 def test_each_host_is_asked_at_each_port(home):
     found = seek("train", "b" * 12, Whereabouts(True, hosts=("10.0.0.1", "::1"), ports=(1, 2)))
 
-    assert found.places == ("tcp://10.0.0.1:1", "tcp://10.0.0.1:2", "tcp://[::1]:1", "tcp://[::1]:2")
+    assert found.places == ("tcp://10.0.0.1:1", "tcp://[::1]:1", "tcp://10.0.0.1:2", "tcp://[::1]:2")
+
+
+def test_no_host_is_left_out_because_the_ones_before_it_have_many_addresses_and_ports(home, monkeypatch):
+    """A hub is nearly always at the first of its ports, and not so many places are asked at once."""
+    hosts = ("node0", "node1", "node2")
+
+    def two_each(name, *_arguments, **_more):
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"10.0.{net}.{name[-1]}", 0)) for net in (1, 2)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", two_each)
+    found = seek("train", "b" * 12, Whereabouts(True, hosts=hosts, ports=derived_ports("train")))
+    asked = found.places[:PLACES_MAX]
+
+    assert {one.removeprefix("tcp://").partition(":")[0][-1] for one in asked} == {"0", "1", "2"}
+    assert len(found.places) == 48
 
 
 def test_the_hubs_job_file_in_a_shared_folder_goes_first(home):
