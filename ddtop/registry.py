@@ -32,7 +32,7 @@ ENDED_JOBS_KEPT = 50
 ENDED_KEPT_S = 14 * 86400.0
 """A post-mortem is read within days; after a holiday too."""
 JOURNALS_BYTES_MAX = 1 << 30
-"""All journals together: homes have quotas."""
+"""All journals together, but for those of a living job's parts: homes have quotas."""
 ABANDONED_S = 3600.0
 """A file that was never renamed into its place is nobody's after this long."""
 
@@ -269,7 +269,8 @@ def remove(entry: JobEntry) -> None:
 def prune_ended(now_unix_ns: int) -> None:
     """Remove the files of ended jobs, the oldest first: those too many, too old, or with too large journals.
 
-    Never those of a job whose relay can be asked. What lies there without a job file goes when it is too old.
+    Never those of a job whose relay can be asked; nor does what the parts of such a job write, a journal a host, make others
+    go. What lies there without a job file goes when it is too old.
     """
     files = _files_by_stem()
     live_bytes, ended = 0, []
@@ -277,7 +278,7 @@ def prune_ended(now_unix_ns: int) -> None:
         stem = entry_path(entry).stem
         size = sum(found.st_size for found in files.pop(stem, {}).values())
         if entry.reachable(now_unix_ns):
-            live_bytes += size
+            live_bytes += size if entry.part_of is None else 0
         else:
             ended.append((entry.ended_unix_ns or entry.heartbeat_unix_ns, size, entry))
     room, numbers = JOURNALS_BYTES_MAX - live_bytes, {False: 0, True: 0}

@@ -79,6 +79,21 @@ def test_journals_that_are_too_large_together_go_oldest_first_and_never_a_living
     assert there(ended[3]) == [False] * 4
 
 
+def test_the_journals_of_a_job_on_many_hosts_do_not_make_the_jobs_before_it_go(home):
+    """Thirty hosts that share a home have thirty black boxes there, all of them in use."""
+    size = registry.JOURNALS_BYTES_MAX // 8
+    living = {"ended_unix_ns": None, "heartbeat_unix_ns": NOW}
+    for number in range(8):
+        part = {"role": "leaf", "part_of": "r0", "run": f"r{number}", "sender": f"{number:012}"}
+        write_files("wide", size, **part, **living)
+    before = [write_files(f"before{number}", size, ended_unix_ns=NOW - (60 + number) * S) for number in range(2)]
+
+    registry.prune_ended(NOW)
+
+    assert [there(paths) for paths in before] == [[True] * 4] * 2
+    assert len(registry.read_entries()) == 10
+
+
 def test_a_job_that_ended_but_whose_relay_still_answers_is_kept(home):
     lingering = write_files("lingering", ended_unix_ns=NOW - 30 * 86400 * S, heartbeat_unix_ns=NOW)
 

@@ -30,7 +30,7 @@ class Place:
 
 
 class Papers:
-    """The files of one relay. `why`: what could not be written, None while all is well."""
+    """The files of one relay."""
 
     def __init__(self, job: str, run: str, sender: str, host: str, port: int, keeper: Keeper) -> None:
         self._job, self._run, self._sender, self._host, self._port = job, run, sender, host, port
@@ -39,7 +39,13 @@ class Papers:
         self.socket, self.roster = registry.socket_path(job, run), registry.roster_path(job, run)
         self._last_state = registry.last_state_path(job, run, sender)
         self._started_unix_ns = time.time_ns()
-        self.why: str | None = None
+        # None: the job file.
+        self._problems: dict[Path | None, str] = {}
+
+    @property
+    def why(self) -> str | None:
+        """What could not be written, None while all is well."""
+        return next(iter(self._problems.values()), None)
 
     def write_entry(
         self, hello: Hello, reporting: int, ended_unix_ns: int | None, exits: Iterable[Exit], place: Place
@@ -76,9 +82,9 @@ class Papers:
             if place.role != LEAF or ended_unix_ns is not None:
                 # A thousand hosts that share a folder would read a thousand job files each, all the time.
                 registry.prune_ended(time.time_ns())
-            self.why = None
+            self._problems.pop(None, None)
         except (registry.RegistryError, OSError) as error:
-            self.why = str(error)
+            self._problems[None] = str(error)
 
     def write_last_state(self) -> None:
         """What the views show when this relay is gone."""
@@ -91,8 +97,9 @@ class Papers:
     def _write(self, path: Path, frames: list[bytes]) -> None:
         try:
             journal.write(path, frames)
+            self._problems.pop(path, None)
         except OSError as error:
-            self.why = f"cannot write {path}: {error.strerror}"
+            self._problems[path] = f"cannot write {path}: {error.strerror}"
 
 
 def _ended_reason(exits: Iterable[Exit]) -> str:
