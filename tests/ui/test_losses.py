@@ -20,14 +20,26 @@ from .test_hosts import facts, reported
 SECOND = 1_000_000_000
 
 
-def told(*looks):
-    """The losses after looks of (seconds, what the relay of node001 says)."""
+def watched(*looks):
+    """The time line after looks of (seconds, what the relay of node001 says)."""
     timeline = Timeline()
+    look(timeline, *looks)
+    return timeline
+
+
+def look(timeline, *looks):
     for seconds, more in looks:
         host = HostState("node\x1b[2J001", 4, **more)
         snapshot = replace(builders.healthy(), hosts=(host,), time_unix_ns=NOW + int(seconds * SECOND))
         timeline.take(snapshot, builders.calm(snapshot))
+
+
+def losses(timeline):
     return [entry for entry in timeline.entries if entry.what == LOSS]
+
+
+def told(*looks):
+    return losses(watched(*looks))
 
 
 def texts(*looks):
@@ -54,6 +66,36 @@ def test_what_comes_again_after_a_minute_is_another_entry():
 
 def test_a_relay_that_was_replaced_counts_anew():
     assert texts((0, {"garbled": 5}), (5, {"garbled": 2}))[-1] == "node?[2J001: 2 records could not be read"
+
+
+def counts(timeline):
+    """(seconds, connections) of the entries."""
+    words = [(entry.unix_ns, entry.text.split()) for entry in losses(timeline)]
+    return [((at - NOW) // SECOND, int(text[1])) for at, text in words]
+
+
+def test_what_was_refused_before_this_viewer_looked_is_told_once_and_when_it_was():
+    timeline = watched((0, {"refused": 5}), (1, {"refused": 5}))
+    assert counts(timeline) == [(0, 5)]
+    timeline.absorb(watched((-600, {}), (-500, {"refused": 3}), (-200, {"refused": 5})))
+
+    assert counts(timeline) == [(-500, 3), (-200, 2)]
+    look(timeline, (2, {"refused": 6}), (100, {"refused": 8}))
+    assert counts(timeline) == [(-500, 3), (-200, 2), (0, 1), (100, 2)]
+
+
+def test_what_came_since_this_viewer_looks_stays_when_the_time_before_is_read():
+    timeline = watched((0, {"refused": 5}), (1, {"refused": 7}), (100, {"refused": 8}))
+    timeline.absorb(watched((-600, {}), (-500, {"refused": 5})))
+
+    assert counts(timeline) == [(-500, 5), (0, 2), (100, 1)]
+
+
+def test_what_a_relay_that_was_replaced_had_counted_is_no_part_of_the_first_sum():
+    timeline = watched((0, {"refused": 2}))
+    timeline.absorb(watched((-600, {}), (-500, {"refused": 5})))
+
+    assert counts(timeline) == [(-500, 5), (0, 2)]
 
 
 def test_each_kind_of_loss_has_its_own_words():

@@ -27,6 +27,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class _Count:
+    host: str
     base: int
     now: int
     since_unix_ns: int
@@ -38,10 +39,13 @@ class Losses:
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], _Count] = {}
+        self._first: dict[tuple[str, str], _Count] = {}
+        self._began_unix_ns: int | None = None
 
     def take(self, snapshot: Snapshot) -> Iterator[Loss]:
-        """What has grown since the last look."""
+        """What has grown since the last look; at the first one, all that was ever counted."""
         now = snapshot.time_unix_ns
+        self._began_unix_ns = self._began_unix_ns or now
         for number, host in enumerate(snapshot.hosts):
             name = snapshot.seen[number].sender if number < len(snapshot.seen) else host.host
             for kind, count in _counts(host):
@@ -50,14 +54,30 @@ class Losses:
                     continue
                 # A relay that was replaced counts from zero again.
                 if known is None or count < known.now:
-                    known = _Count(0, count, now, now)
+                    known = _Count(clean(host.host), 0, count, now, now)
                 elif now - known.last_unix_ns > APART_NS:
-                    known = _Count(known.now, count, now, now)
+                    known = replace(known, base=known.now, now=count, since_unix_ns=now, last_unix_ns=now)
                 else:
                     known = replace(known, now=count, last_unix_ns=now)
                 self._seen[name, kind] = known
-                text = f"{clean(host.host)}: {_words(kind, count - known.base)}"
-                yield Loss((name, kind), known.since_unix_ns, text)
+                if known.since_unix_ns == self._began_unix_ns:
+                    self._first[name, kind] = known
+                yield _loss((name, kind), known)
+
+    def follow(self, earlier: Losses) -> Iterator[Loss]:
+        """What is left of the first look's sums where an earlier one has told of a part; no `text` where it has told of all."""
+        for of, known in self._first.items():
+            before = earlier._seen.get(of)
+            if before is None or before.now > known.now:
+                continue
+            rest = replace(known, base=before.now)
+            if self._seen[of] == known:
+                self._seen[of] = rest
+            yield _loss(of, rest) if rest.now > rest.base else Loss(of, rest.since_unix_ns, "")
+
+
+def _loss(of: tuple[str, str], count: _Count) -> Loss:
+    return Loss(of, count.since_unix_ns, f"{count.host}: {_words(of[1], count.now - count.base)}")
 
 
 def _counts(host: HostState) -> tuple[tuple[str, int], ...]:

@@ -124,6 +124,7 @@ class Timeline:
             return
         begin = self.began_unix_ns
         self._absorb_came(earlier, begin)
+        self._absorb_losses(earlier)
         for key, entry in earlier._entries.items():
             known = self._entries.get(key)
             if known is None and (identity := entry.finding and entry.finding.identity) is not None:
@@ -144,6 +145,15 @@ class Timeline:
             if entry.what == CAME and entry.unix_ns <= begin and told.issuperset(entry.ranks):
                 del self._entries[key]
                 self._sorted = None
+
+    def _absorb_losses(self, earlier: Timeline) -> None:
+        """The sums of the first look hold what is known now to have come before."""
+        for loss in self._losses.follow(earlier._losses):
+            key = (LOSS, loss.of, loss.unix_ns)
+            known = self._entries.pop(key, None)
+            self._sorted = None
+            if known is not None and loss.text:
+                self._entries[key] = replace(known, words=((loss.unix_ns, loss.text),))
 
     def _add(self, entry: Entry) -> None:
         if entry.key in self._entries:
