@@ -1,4 +1,4 @@
-"""What /proc tells of any process, asked by the agent (of its workers) and by the relay (of its ranks)."""
+"""What /proc tells of any process, asked by the agent (of its workers), the relay (of its ranks) and commands (of any)."""
 
 from __future__ import annotations
 

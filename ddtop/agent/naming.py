@@ -81,7 +81,6 @@ class _Member(msgspec.Struct):
 
 class _PlainRun(msgspec.Struct):
     run: str
-    first_pid: int
     started_s: float
     members: list[_Member]
 
@@ -110,7 +109,7 @@ def join_plain(who: Identity, environ: Mapping[str, str], endpoint: str | None =
         fitting = [run for run in reversed(runs) if _fits(run, me, now_s)]
         mine = max(fitting, key=lambda run: _agreement(run, me), default=None)
         if mine is None or not _agreement(mine, me):
-            mine = _PlainRun(f"p{me.pid}.{me.start_ticks}", me.pid, now_s, [])
+            mine = _PlainRun(f"p{me.pid}.{me.start_ticks}", now_s, [])
             runs.append(mine)
         mine.members.append(me)
         file.seek(0)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from ddtop import registry
 from ddtop.agent import launchers
 from ddtop.agent.identity import Identity, number
-from ddtop.wire.rendezvous import is_loopback
+from ddtop.wire.rendezvous import is_loopback, master_pod
 
 _LOCAL_AND_ALL = (
     ("LOCAL_WORLD_SIZE", "WORLD_SIZE"),
@@ -52,10 +52,8 @@ def name_across_hosts(
 def endpoint_in(environ: Mapping[str, str], given: str | None = None) -> str | None:
     """HOST:PORT at which the ranks meet: `given` to init_process_group, else MASTER_ADDR:MASTER_PORT."""
     host, port = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
-    name = environ.get("HOSTNAME", "")
-    if (not host or is_loopback(host)) and "KUBERNETES_SERVICE_HOST" in environ and name.endswith("-master-0"):
-        # Some operators of PyTorchJobs tell the first pod `localhost`, and the others that pod's name.
-        host = name
+    if not host or is_loopback(host):
+        host = master_pod(environ) or host
     return given or (f"{host}:{port}" if host else None)
 
 

@@ -16,6 +16,7 @@ import psutil
 from ddtop import registry
 from ddtop.agent.identity import IGNORED, LAUNCHER, identify, script_base
 from ddtop.cli.jobs import UNREACHABLE, USAGE, CommandError
+from ddtop.procfs import children, parent_of, wchan
 from ddtop.ui.present.units import plural
 
 PIDS_MAX = 1024
@@ -141,7 +142,7 @@ def _with_workers(found: Mapping[int, Target]) -> list[Target]:
     for one in found.values():
         above: list[int] = []
         pid = one.pid
-        while (pid := _parent(pid)) > 1 and len(above) < ANCESTORS_MAX:
+        while (pid := parent_of(pid) or 0) > 1 and len(above) < ANCESTORS_MAX:
             above.append(pid)
         worker = one.rank >= 0 and any(pid in found and found[pid].rank == one.rank for pid in above)
         marked.append(replace(one, worker=worker))
@@ -163,16 +164,12 @@ def facts_line(pid: int) -> str:
         after = process.cpu_times()
         cpu = (after.user + after.system - before.user - before.system) / _CPU_S
         words = [process.status(), f"{max(cpu, 0.0):.0%} CPU", plural(process.num_threads(), "thread")]
-        children = len(process.children())
-        words.append("1 child" if children == 1 else f"{children} children")
+        count = len(process.children())
+        words.append("1 child" if count == 1 else f"{count} children")
     except psutil.Error:
         return f"pid {pid}: nothing more can be read"
-    try:
-        wchan = Path(f"/proc/{pid}/wchan").read_text()
-    except OSError:
-        wchan = "0"
-    if wchan not in ("", "0"):
-        words.insert(1, f"in {wchan}")
+    if (function := wchan(pid)) is not None:
+        words.insert(1, f"in {function}")
     return f"pid {pid}: {', '.join(words)}"
 
 
@@ -205,7 +202,7 @@ def _ranks_of(target: Target) -> list[Target]:
     found: list[Target] = []
     waiting = [target.pid]
     while waiting and len(found) < PIDS_MAX:
-        for pid in _children(waiting.pop()):
+        for pid in children(waiting.pop()):
             child = _look(pid)
             if isinstance(child, str):
                 continue
@@ -221,8 +218,8 @@ def _ranks_of(target: Target) -> list[Target]:
 
 def _spawned(target: Target) -> list[int]:
     """Its Python children that are not helpers of multiprocessing: mp.spawn gives its ranks no environment of their own."""
-    children = [child for pid in _children(target.pid) if not isinstance(child := _look(pid), str)]
-    roles = {child.pid: identify(child.environment, child.argv, child.pid).role for child in children}
+    found = [child for pid in children(target.pid) if not isinstance(child := _look(pid), str)]
+    roles = {child.pid: identify(child.environment, child.argv, child.pid).role for child in found}
     return [pid for pid, role in roles.items() if role != IGNORED and _is_python(pid)]
 
 
@@ -235,22 +232,6 @@ def _is_python(pid: int) -> bool:
         return "python" in Path(f"/proc/{pid}/exe").readlink().name
     except OSError:
         return False
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
-    except OSError:
-        return []
-    return [int(word) for text in lists for word in text.split()]
-
-
-def _parent(pid: int) -> int:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-        return int(text[text.rindex(")") + 2 :].split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
 
 
 def _environment(pid: int) -> dict[str, str]:

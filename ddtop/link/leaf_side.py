@@ -72,7 +72,7 @@ class LeafLink:
         try:
             socket = self._context.socket(zmq.DEALER)
         except zmq.ZMQError:
-            # Those that were closed a moment ago still count.
+            # Strangers may have taken the last descriptor.
             return
         try:
             socket.setsockopt(zmq.LINGER, 0)

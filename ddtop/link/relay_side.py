@@ -42,7 +42,6 @@ class RelayLink:
 
     def __init__(self, path: Path, secret: bytes, address: str) -> None:
         self._context = zmq.Context(io_threads=1)
-        self._context.setsockopt(zmq.MAX_SOCKETS, 64)
         self._secret = secret
         self._roles = {derive(secret, role).public: role for role in (VIEWER, CONTROLLER, SERVER)}
         try:

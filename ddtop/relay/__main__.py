@@ -12,6 +12,8 @@ import sys
 import time
 import traceback
 
+from ddtop.procfs import parent_of
+
 LINGER_S, LINGER_SCHEDULED_S = 300.0, 10.0
 LOCK_TRIES, LOCK_BETWEEN_S = 20, 0.05
 """An agent that looks whether a relay lives holds the lock for an instant."""
@@ -47,18 +49,9 @@ def linger_s(launcher: int) -> float:
     wanted = os.environ.get("DDTOP_LINGER_S", "")
     if wanted.isascii() and wanted.replace(".", "", 1).isdigit():
         return float(wanted)
-    if any(name in os.environ for name in _SCHEDULERS) or launcher == 1 or _parent(launcher) == 1:
+    if any(name in os.environ for name in _SCHEDULERS) or launcher == 1 or parent_of(launcher) == 1:
         return LINGER_SCHEDULED_S
     return LINGER_S
-
-
-def _parent(pid: int) -> int | None:
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            text = file.read()
-        return int(text[text.rindex(")") + 2 :].split()[1])
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 def main() -> None:

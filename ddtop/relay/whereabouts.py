@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import psutil
 
 from ddtop.wire.records import Hello
-from ddtop.wire.rendezvous import is_loopback, store_address
+from ddtop.wire.rendezvous import is_loopback, master_pod, store_address
 
 PORTS = 8
 PORT_FIRST, PORT_SPAN = 20480, 8192
@@ -76,10 +76,8 @@ def whereabouts(
     world = max((hello.world_size for hello in found if hello.world_size), default=None)
     wanted, complaint = hub_wanted(merged.get("DDTOP_HUB", ""))
     place = store_address(first.init_method, merged)
-    pod = merged.get("HOSTNAME", "")
-    if place and is_loopback(place[0]) and "KUBERNETES_SERVICE_HOST" in merged and pod.endswith("-master-0"):
-        # Kubeflow's older operator tells the first pod `localhost`, and the others that pod's name.
-        place = (pod, place[1])
+    if place and is_loopback(place[0]):
+        place = (master_pod(merged) or place[0], place[1])
     is_hub = any(hello.rank == 0 for hello in found)
     ranks = len({hello.rank for hello in found if hello.rank is not None and hello.attempt == first.attempt})
     return Whereabouts(

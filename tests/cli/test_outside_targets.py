@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from ddtop.cli import targets
 from ddtop.cli.jobs import CommandError
 from ddtop.cli.targets import PIDS_MAX, Target
+from ddtop.procfs import children
 from tests.cli.test_outside import script_in, started
 
 
@@ -56,7 +59,7 @@ def test_processes_without_a_rank_get_the_numbers_that_are_free():
 def test_workers_belong_to_the_rank_that_started_them(home, script):
     """`pgrep -f train.py` lists the DataLoader workers too."""
     with started(script, "with-worker", RANK="1") as process:
-        (worker,) = targets._children(process.pid)
+        (worker,) = children(process.pid)
         found = targets.find(f"{worker},{process.pid}")
 
     assert [(one.pid, one.rank, one.worker) for one in found.found] == [(process.pid, 1, False), (worker, 1, True)]
@@ -73,9 +76,24 @@ def test_a_rank_does_not_stand_for_its_children(home, script):
 def test_children_of_a_process_without_a_rank_are_pointed_to(home, script):
     """mp.spawn: the ranks' environment is their parent's."""
     with started(script, "with-worker") as process:
-        (child,) = targets._children(process.pid)
+        (child,) = children(process.pid)
         found = targets.find(str(process.pid))
         both = targets.find(f"{process.pid},{child}")
 
     assert f"pid {process.pid} has started other Pythons, which may be the ranks: --pid {child}" in found.notes
     assert not [note for note in both.notes if "started other" in note]
+
+
+def test_a_thread_that_ends_while_a_process_is_looked_at_hides_no_children(home, script, monkeypatch):
+    """torchrun has threads that come and go."""
+    listed = Path.glob
+
+    def glob(folder, pattern):
+        return [folder / "1" / "children", *listed(folder, pattern)]
+
+    with started(script, "with-worker") as process:
+        (child,) = children(process.pid)
+        monkeypatch.setattr(Path, "glob", glob)
+        found = targets.find(str(process.pid))
+
+    assert f"pid {process.pid} has started other Pythons, which may be the ranks: --pid {child}" in found.notes
