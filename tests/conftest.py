@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -44,3 +46,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     monkeypatch.setenv("DDTOP_RUNTIME", str(found.runtime))
     yield found
     shutil.rmtree(runtime, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def hook_is_installed() -> None:
+    """The start-up line lies in this Python; a checkout on PYTHONPATH alone is not watched."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; print('ddtop.agent.hook' in sys.modules)"],
+        env=os.environ | {"DDTOP": "1"}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    if done.stdout.strip() != "True":
+        pytest.skip("ddtop.pth is not in this Python")

@@ -33,19 +33,9 @@ def heavy(modules):
     return {name for name in HEAVY if name in modules}
 
 
-@pytest.fixture(scope="module")
-def installed():
-    """The start-up line lies in this Python."""
-    done = subprocess.run(
-        [sys.executable, "-c", "import sys; print('ddtop.agent.hook' in sys.modules)"],
-        env=os.environ | {"DDTOP": "1"}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    if done.stdout.strip() != "True":
-        pytest.skip("ddtop.pth is not in this Python")
-
-
+@pytest.mark.usefixtures("hook_is_installed")
 @pytest.mark.parametrize("value", [None, "", "0"])
-def test_with_ddtop_unset_nothing_is_imported(home, installed, value):
+def test_with_ddtop_unset_nothing_is_imported(home, value):
     """Every Python start of the environment, pip and the shell prompt's too, pays for what the line imports."""
     modules, threads = asked(home, "", **({} if value is None else {"DDTOP": value}))
 
@@ -54,7 +44,8 @@ def test_with_ddtop_unset_nothing_is_imported(home, installed, value):
     assert threads == ["MainThread"]
 
 
-def test_a_watched_process_that_is_no_rank_gets_an_import_hook_and_no_more(home, installed):
+@pytest.mark.usefixtures("hook_is_installed")
+def test_a_watched_process_that_is_no_rank_gets_an_import_hook_and_no_more(home):
     """`DDTOP=1` in a shell's profile: `python prep.py` must not start threads or sockets."""
     modules, threads = asked(home, "", DDTOP="1")
 
@@ -65,7 +56,8 @@ def test_a_watched_process_that_is_no_rank_gets_an_import_hook_and_no_more(home,
     assert list(home.runtime.iterdir()) == []
 
 
-def test_launchers_get_a_mark_for_their_children_and_no_more(home, installed, tmp_path):
+@pytest.mark.usefixtures("hook_is_installed")
+def test_launchers_get_a_mark_for_their_children_and_no_more(home, tmp_path):
     launcher = tmp_path / "torchrun"
     launcher.write_text(f"import os\nprint(os.environ['DDTOP_TREE'])\n{ASK}")
     environment = os.environ | {"DDTOP": "1"}

@@ -17,6 +17,17 @@ def loading(share=0.7, **more):
     return job
 
 
+def all_wait_for_a_batch(job, seconds):
+    """Nobody trains for so long; then the batch is there."""
+    for _ in range(2 * seconds):
+        for rank in job.ranks:
+            rank.trains = False
+            rank.loader = replace_loader(rank.loader, wait_total_ns=rank.loader.wait_total_ns + 500_000_000)
+        job.passes(0.5)
+    for rank in job.ranks:
+        rank.comes_back()
+
+
 def test_ranks_that_mostly_wait_for_data_are_input_bound_and_the_setting_is_named():
     """GPU at 30 %, "PyTorch is slow": num_workers=1."""
     job = loading()
@@ -57,13 +68,7 @@ def test_an_epochs_first_batch_with_its_worker_start_is_no_evidence():
     """Starting 16 workers takes 5 s, once an epoch, and then the queue is never empty again."""
     job = loading(share=0.0)
     job.trains(20)
-    for _ in range(10):
-        for rank in job.ranks:
-            rank.trains = False
-            rank.loader = replace_loader(rank.loader, wait_total_ns=rank.loader.wait_total_ns + 500_000_000)
-        job.passes(0.5)
-    for rank in job.ranks:
-        rank.comes_back()
+    all_wait_for_a_batch(job, 5)
     job.trains(20)
 
     assert job.ever() == []
@@ -75,13 +80,7 @@ def test_a_long_wait_for_the_first_batch_is_no_rhythm_in_the_steps_after_it(star
     job = loading(share=0.0)
     for _ in range(2):
         job.trains(6)
-        for _ in range(2 * start_s):
-            for rank in job.ranks:
-                rank.trains = False
-                rank.loader = replace_loader(rank.loader, wait_total_ns=rank.loader.wait_total_ns + 500_000_000)
-            job.passes(0.5)
-        for rank in job.ranks:
-            rank.comes_back()
+        all_wait_for_a_batch(job, start_s)
     job.trains(12)
 
     assert job.ever() == []

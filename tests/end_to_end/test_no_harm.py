@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
 from ddtop import registry
 
+pytestmark = pytest.mark.usefixtures("hook_is_installed")
 RANK = {"RANK": 0, "WORLD_SIZE": 1, "DDTOP_QUIET": 1}
 
 
@@ -23,17 +22,6 @@ def outcome(world, case, **variables):
     watched = world.start("polite", case, **RANK, **variables)
     plain = world.start("polite", case, ddtop=False, **RANK, **variables)
     return [(world.done(process), *world.output(process)) for process in (watched, plain)]
-
-
-@pytest.fixture(autouse=True)
-def hook_is_installed():
-    """The start-up line lies in this Python; a checkout on PYTHONPATH alone is not watched."""
-    done = subprocess.run(
-        [sys.executable, "-c", "import sys; print('ddtop.agent.hook' in sys.modules)"],
-        env=os.environ | {"DDTOP": "1"}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    if done.stdout.strip() != "True":
-        pytest.skip("ddtop.pth is not in this Python")
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,17 @@ def world(home, monkeypatch):
     found.close()
 
 
+@pytest.fixture
+def pair(world):
+    """(a hub whose relay can be killed, its leaf, a viewer of the leaf), with a rank each, connected."""
+    hub, leaf = world.host("aaa", own_process=True), world.host("bbb")
+    hub.rank(0)
+    leaf.rank(1)
+    own = leaf.viewer()
+    heard(own, connected("bbb"))
+    return hub, leaf, own
+
+
 def hellos(viewer):
     """Until the ranks of both hosts have said Hello; by rank."""
     return gather(
@@ -30,13 +41,9 @@ def hellos(viewer):
     )
 
 
-def test_a_hub_that_was_killed_and_followed_by_another_gets_all_facts_again(world):
+def test_a_hub_that_was_killed_and_followed_by_another_gets_all_facts_again(pair):
     """kill -9 of the hub's relay; its agents start another one within ten seconds."""
-    hub, leaf = world.host("aaa", own_process=True), world.host("bbb")
-    hub.rank(0)
-    leaf.rank(1)
-    own = leaf.viewer()
-    heard(own, connected("bbb"))
+    hub, _, own = pair
     hub.kill()
     lost = heard(own, host_of("bbb", lambda record: record.hub.connected is False))[-1][1].hub
     hub.start()
@@ -50,12 +57,8 @@ def test_a_hub_that_was_killed_and_followed_by_another_gets_all_facts_again(worl
     assert (again.lost_unix_ns, again.why) == (None, None)
 
 
-def test_what_a_leaf_could_not_say_meanwhile_is_counted(world):
-    hub, leaf = world.host("aaa", own_process=True), world.host("bbb")
-    hub.rank(0)
-    leaf.rank(1)
-    own = leaf.viewer()
-    heard(own, connected("bbb"))
+def test_what_a_leaf_could_not_say_meanwhile_is_counted(pair):
+    hub, leaf, own = pair
     hub.kill()
     heard(own, host_of("bbb", lambda record: record.hub.connected is False))
     leaf.says(1, RankState("running", iteration=5))
@@ -64,12 +67,9 @@ def test_what_a_leaf_could_not_say_meanwhile_is_counted(world):
     assert heard(own, host_of("bbb"))[-1][1].hub.dropped > 0
 
 
-def test_a_hub_on_another_port_is_found_again(world):
+def test_a_hub_on_another_port_is_found_again(pair, world):
     """Its port was taken by somebody else while it was away."""
-    hub, leaf = world.host("aaa", own_process=True), world.host("bbb")
-    hub.rank(0)
-    leaf.rank(1)
-    own = leaf.viewer()
+    hub, _, own = pair
     ports = derived_ports(world.job)
     assert heard(own, connected("bbb"))[-1][1].hub.address == f"127.0.0.1:{ports[0]}"
     hub.kill()
