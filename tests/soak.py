@@ -81,7 +81,8 @@ class Viewers:
     def __init__(self, hosts: list[AnyHost], seed: int) -> None:
         self._hosts, self._random = hosts, random.Random(seed)
         self._there: list[tuple[float, subprocess.Popen[bytes]]] = []
-        self.came = self.failed = 0
+        self.came = 0
+        self.failed: list[str] = []
         self._next_s = 0.0
 
     def on_time(self, now_s: float) -> None:
@@ -104,17 +105,19 @@ class Viewers:
 
     def _leave(self, until_s: float, process: subprocess.Popen[bytes]) -> None:
         code = process.poll()
+        what = " ".join(map(str, process.args[-4:])) if isinstance(process.args, list) else ""
         if code is None:
+            told = self._random.choice((signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP))
             process.send_signal(signal.SIGCONT)
-            process.send_signal(self._random.choice((signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)))
+            process.send_signal(told)
             try:
                 process.wait(10)
             except subprocess.TimeoutExpired:
-                self.failed += 1
+                self.failed.append(f"{what}: still there 10 s after {told.name}")
                 process.kill()
                 process.wait()
         elif code not in (0, 1, 3):
-            self.failed += 1
+            self.failed.append(f"{what}: exit code {code}")
         self._there.remove((until_s, process))
 
     def close(self) -> None:
@@ -215,11 +218,12 @@ class Soak:
         """The table."""
         ranks = self.options.ranks
         done = finished == ranks and not any(codes)
+        failed = self.viewers.failed
         rows = [
             table.Row("training", f"{finished} of {ranks} ranks finished", f"{ranks}", done, f"exit codes {codes}"),
             table.Row("relays killed", str(self.kills)),
             table.Row("viewers that came", str(self.viewers.came)),
-            table.limited("viewers that did not end as they should", self.viewers.failed, 0, "", digits=0),
+            table.limited("viewers that did not end as they should", len(failed), 0, "", "\n".join(failed), 0),
             table.limited("orphans", len(orphans), 0, "", "\n".join(orphans), 0),
             table.limited("pages, sockets and locks left", len(files), 0, "", "\n".join(files), 0),
         ]
@@ -267,8 +271,9 @@ def _words(pid: int) -> list[bytes]:
 
 def main() -> int:
     """Run it and print the table."""
-    # A shell's background commands ignore it, and so would the viewers that are to leave by it.
+    # In a shell's background, or under nohup, these are ignored, and so they would be by the viewers that are to leave by them.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, lambda *_: None)
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--ranks", type=int, default=8, help="of all hosts together")
