@@ -56,17 +56,17 @@ class FakeCard:
     mig: tuple[FakeCard, ...] | None = None
     raises: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def _as_parameter_(self) -> int:
+        """A card is its own handle, and C knows that by its address."""
+        return id(self)
+
 
 class FakeNvml:
     """The module. `calls` counts them by name; `standing`: while it is set no call comes back."""
 
     NVMLError = NVMLError
-    NVML_ERROR_NOT_SUPPORTED, NVML_ERROR_FUNCTION_NOT_FOUND = NOT_SUPPORTED, FUNCTION_NOT_FOUND
-    NVML_ERROR_TIMEOUT, NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED = TIMEOUT, IS_LOST, 16
-    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
-    NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC = 1, 0
-    NVML_COMPUTEMODE_EXCLUSIVE_PROCESS, NVML_NVLINK_MAX_LINKS = 3, 18
-    nvmlEventTypeXidCriticalError, nvmlMemory_v2 = 8, 0x02000028
+    NVML_CLOCK_SM, NVML_NVLINK_MAX_LINKS, nvmlMemory_v2 = 1, 18, 0x02000028
 
     def __init__(self, *cards: FakeCard, driver: bool = True) -> None:
         self.cards, self.driver = list(cards), driver
@@ -96,6 +96,9 @@ class FakeNvml:
         if not self.driver:
             raise NVMLError(NO_DRIVER)
 
+    def _nvmlShutdown(self) -> None:
+        """Counted only."""
+
     def _nvmlSystemGetDriverVersion(self) -> bytes:
         return b"580.65.06"
 
@@ -120,6 +123,7 @@ class FakeNvml:
         return SimpleNamespace(gpu=card.util, memory=card.memory_util)
 
     def _nvmlDeviceGetMemoryInfo(self, card: FakeCard, version: int | None = None) -> Any:
+        assert version in (None, self.nvmlMemory_v2)
         if version is not None and "memory v2" in card.raises:
             raise NVMLError(card.raises["memory v2"])
         return SimpleNamespace(used=card.used, total=card.total)
@@ -195,6 +199,9 @@ class FakeNvml:
 
     def _nvmlDeviceRegisterEvents(self, card: FakeCard, kinds: int, events: Any) -> None:
         events.cards.append(card)
+
+    def _nvmlEventSetFree(self, events: Any) -> None:
+        """Counted only."""
 
     def _nvmlEventSetWait(self, events: Any, timeout_ms: int) -> Any:
         # After the last one the session ends: a listener that goes round in a double would eat a core.

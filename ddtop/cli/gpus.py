@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import threading
+import os
+import select
+import signal
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 import msgspec
 
 from ddtop.cli.jobs import CommandError
 from ddtop.relay.gpus import described, in_own_pid_namespace
-from ddtop.relay.nvml import NO_DRIVER, Nvml, NvmlError, driver_is_there, library
+from ddtop.relay.nvml import NO_DRIVER, NOT_ANSWERING, Nvml, NvmlError, driver_is_there, library
 from ddtop.ui.present.gpus import gpus_json, gpus_lines, is_free
 from ddtop.wire.gpu import Gpu
 
 NONE_FREE, NOT_THERE = 1, 3
+ENDED = "the NVIDIA driver's library ended the process that asked it"
 DEADLINE_S = 10.0
 """The driver of a card that hangs may never answer; a first call without its daemon takes up to three seconds."""
 
@@ -43,29 +48,82 @@ def read(opened: Callable[[], Any] = library, deadline_s: float = DEADLINE_S) ->
     """
     if opened is library and not driver_is_there():
         raise CommandError(f"ddtop: {NO_DRIVER} on this host: there is no GPU that could be free", NOT_THERE)
-    found: list[tuple[tuple[Gpu, ...], str | None] | str] = []
-    # A thread, because a call that stands cannot be ended; it dies with this process.
-    thread = threading.Thread(target=lambda: found.append(_read(opened)), daemon=True)
-    thread.start()
-    thread.join(deadline_s)
-    if not found:
+    answer = _apart(opened, deadline_s)
+    if answer is None:
         raise CommandError(
             f"ddtop: the NVIDIA driver has not answered for {deadline_s:g} s: a card hangs; look at dmesg for Xid",
             NOT_THERE,
         )
-    if isinstance(found[0], str):
-        raise CommandError(f"ddtop: {found[0]}", NOT_THERE)
-    return found[0]
+    if answer.why is not None:
+        raise CommandError(f"ddtop: {answer.why}", NOT_THERE)
+    return answer.cards, answer.driver
 
 
-def _read(opened: Callable[[], Any]) -> tuple[tuple[Gpu, ...], str | None] | str:
+class _Answer(msgspec.Struct, frozen=True, array_like=True):
+    """What the child found; `why`: why it found nothing."""
+
+    cards: tuple[Gpu, ...] = ()
+    driver: str | None = None
+    why: str | None = None
+
+
+def _apart(opened: Callable[[], Any], deadline_s: float) -> _Answer | None:
+    """What a child process reads; None: it has not answered in time.
+
+    A thread would not do: a process whose thread stands in the driver cannot end, not even killed.
+    """
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _child(opened, writing)
+    os.close(writing)
+    data, ends = b"", time.monotonic() + deadline_s
+    try:
+        while select.select([reading], [], [], max(0.0, ends - time.monotonic()))[0]:
+            more = os.read(reading, 1 << 16)
+            if not more:
+                _gone(pid)
+                return msgspec.msgpack.decode(data, type=_Answer) if data else _Answer(why=ENDED)
+            data += more
+    finally:
+        os.close(reading)
+    os.kill(pid, signal.SIGKILL)
+    _gone(pid)
+    return None
+
+
+def _gone(pid: int) -> None:
+    """Take its end in. One that stands in the driver, also while it closes it, is left: it is init's when this process has ended."""
+    with contextlib.suppress(ChildProcessError):
+        for _ in range(20):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                return
+            time.sleep(0.005)
+
+
+def _child(opened: Callable[[], Any], writing: int) -> NoReturn:
+    try:
+        # Who reads what this command prints must not wait for a child that stands in the driver.
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for number in range(3):
+            os.dup2(nothing, number)
+        data = msgspec.msgpack.encode(_read(opened))
+        with open(writing, "wb") as pipe:
+            pipe.write(data)
+    finally:
+        os._exit(0)
+
+
+def _read(opened: Callable[[], Any]) -> _Answer:
     try:
         nvml = Nvml(opened())
         cards = nvml.sample()
     except NvmlError as error:
-        return str(error)
+        return _Answer(why=str(error))
+    except Exception as error:  # noqa: BLE001 - a foreign library: a sentence in any case
+        return _Answer(why=f"{NOT_ANSWERING} ({type(error).__name__}: {error})"[:300])
     own = in_own_pid_namespace()
-    return tuple(_with_processes(card, own) for card in cards), nvml.driver
+    return _Answer(tuple(_with_processes(card, own) for card in cards), nvml.driver)
 
 
 def _with_processes(card: Gpu, own_namespace: bool) -> Gpu:

@@ -6,6 +6,7 @@ few, states of links and memory rarely: a call costs 10 to 100 us, that for proc
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,22 @@ _BITS = {
     0x10: "sync_boost",
     0x2: "app_clocks",
 }
+_SM, _MEMORY, _GPU_SENSOR, _UNCORRECTED, _SINCE_BOOT, _EXCLUSIVE, _PROHIBITED, _MEMORY_V2 = (
+    1,
+    2,
+    0,
+    1,
+    0,
+    3,
+    2,
+    0x2000028,
+)
+_NOT_SUPPORTED, _NO_PERMISSION, _NOT_FOUND, _INVALID, _DRIVER_NOT_LOADED = 3, 4, 6, 2, 9
+_LIBRARY_NOT_FOUND, _FUNCTION_NOT_FOUND, _LOST, _RESET_REQUIRED = 12, 13, 15, 16
+"""Of nvml.h, whose numbers never change; older releases of its Python module lack some of the names."""
+_LINKS = 18
 _DEVICES = (Path("/dev/nvidiactl"), Path("/proc/driver/nvidia/version"), Path("/dev/dxg"))
-NO_DRIVER = "no NVIDIA driver"
+NO_DRIVER, NOT_ANSWERING = "no NVIDIA driver", "the NVIDIA driver cannot be asked"
 
 
 class NvmlError(Exception):
@@ -65,27 +80,27 @@ class Nvml:
 
     def __init__(self, nv: Any) -> None:
         self._nv = nv
+        # The second is no NVMLError: an older driver, asked for what the Python module takes for granted.
+        self._errors = (nv.NVMLError, getattr(nv, "NVMLLibraryMismatchError", nv.NVMLError))
         try:
             nv.nvmlInit()
-        except nv.NVMLError as error:
-            raise NvmlError(f"{NO_DRIVER} ({error})") from None
+        except self._errors as error:
+            absent = _code(error) in (_DRIVER_NOT_LOADED, _LIBRARY_NOT_FOUND)
+            raise NvmlError(f"{NO_DRIVER if absent else NOT_ANSWERING} ({error})") from None
         self._unsupported: set[tuple[str, str]] = set()
+        self._lists_processes = not _misreads(nv)
+        self._handles: dict[int, tuple[Any, str]] = {}
         self._seen: dict[int, Gpu] = {}
         self._rare: dict[str, Gpu] = {}
         self._held: dict[str, tuple[GpuProcess, ...] | None] = {}
         self._processes_at = self._slowly_at = float("-inf")
         driver = self._ask("", "nvmlSystemGetDriverVersion")
-        self.driver = _text(driver) if driver is not None else None
+        self.driver = text(driver) if driver is not None else None
 
-    def handles(self) -> list[Any]:
-        """The cards' handles, those that are lost left out."""
-        found = []
-        for index in range(self._count()):
-            try:
-                found.append(self._nv.nvmlDeviceGetHandleByIndex(index))
-            except self._nv.NVMLError:
-                continue
-        return found
+    def close(self) -> None:
+        """End the session: a driver that was loaded anew is known to the next one only."""
+        with contextlib.suppress(*self._errors):
+            self._nv.nvmlShutdown()
 
     def sample(self, now_s: float | None = None) -> tuple[Gpu, ...]:
         """All cards and their MIG instances now. `now_s`: monotonic.
@@ -100,11 +115,13 @@ class Nvml:
             self._processes_at = now_s
         if slowly:
             self._slowly_at = now_s
+            self._handles.clear()
         found: list[Gpu] = []
         for index in range(self._count()):
             try:
                 cards = self._card(index, processes, slowly)
             except _LostError:
+                self._handles.pop(index, None)
                 known = self._seen.get(index, Gpu(index, f"lost-{index}"))
                 lost = Gpu(index, known.uuid, name=known.name, pci=known.pci, total_bytes=known.total_bytes, lost=True)
                 cards = [lost]
@@ -116,7 +133,7 @@ class Nvml:
     def _count(self) -> int:
         try:
             return int(self._nv.nvmlDeviceGetCount())
-        except self._nv.NVMLError as error:
+        except self._errors as error:
             raise NvmlError(f"the driver does not answer ({error})") from None
 
     def _ask(self, uuid: str, name: str, *arguments: Any) -> Any:
@@ -128,25 +145,40 @@ class Nvml:
             return None
         try:
             return call(*arguments)
-        except self._nv.NVMLError as error:
-            code = getattr(error, "value", None)
-            if code in (self._nv.NVML_ERROR_GPU_IS_LOST, self._nv.NVML_ERROR_RESET_REQUIRED):
+        except self._errors as error:
+            code = _code(error)
+            if code in (_LOST, _RESET_REQUIRED):
                 raise _LostError from None
-            if code in (self._nv.NVML_ERROR_NOT_SUPPORTED, self._nv.NVML_ERROR_FUNCTION_NOT_FOUND):
+            if code in (_NOT_SUPPORTED, _FUNCTION_NOT_FOUND) and uuid:
                 self._unsupported.add((uuid, name))
             return None
 
+    def _handle(self, index: int) -> tuple[Any, str] | None:
+        """(handle, UUID) of a card; None: it is not this container's, or not this job's by its cgroup."""
+        known = self._handles.get(index)
+        if known is not None:
+            return known
+        try:
+            handle = self._nv.nvmlDeviceGetHandleByIndex(index)
+        except self._errors as error:
+            if _code(error) in (_NO_PERMISSION, _NOT_FOUND, _INVALID, _NOT_SUPPORTED):
+                return None
+            # Drivers say "unknown error" here too of a card that has fallen off the bus.
+            raise _LostError from None
+        uuid = text(self._ask("", "nvmlDeviceGetUUID", handle) or f"unknown-{index}")
+        self._handles[index] = handle, uuid
+        return handle, uuid
+
     def _card(self, index: int, processes: bool, slowly: bool) -> list[Gpu]:
-        handle = self._ask("", "nvmlDeviceGetHandleByIndex", index)
-        if handle is None:
-            # Not this container's, or not this job's by its cgroup.
+        known = self._handle(index)
+        if known is None:
             return []
-        uuid = _text(self._ask("", "nvmlDeviceGetUUID", handle) or f"unknown-{index}")
+        handle, uuid = known
         if slowly or uuid not in self._rare:
             self._rare[uuid] = self._slowly(index, uuid, handle)
         if processes or uuid not in self._held:
             self._held[uuid] = self._processes(uuid, handle)
-        nv, rare = self._nv, self._rare[uuid]
+        rare = self._rare[uuid]
         util = self._ask(uuid, "nvmlDeviceGetUtilizationRates", handle)
         used, total = self._memory(uuid, handle)
         power = self._ask(uuid, "nvmlDeviceGetPowerUsage", handle)
@@ -157,10 +189,10 @@ class Nvml:
             used_bytes=used,
             total_bytes=total,
             processes=self._held[uuid],
-            sm_mhz=self._ask(uuid, "nvmlDeviceGetClockInfo", handle, nv.NVML_CLOCK_SM),
-            memory_mhz=self._ask(uuid, "nvmlDeviceGetClockInfo", handle, nv.NVML_CLOCK_MEM),
+            sm_mhz=self._ask(uuid, "nvmlDeviceGetClockInfo", handle, _SM),
+            memory_mhz=self._ask(uuid, "nvmlDeviceGetClockInfo", handle, _MEMORY),
             power_watts=power / 1000 if power is not None else None,
-            celsius=self._ask(uuid, "nvmlDeviceGetTemperature", handle, nv.NVML_TEMPERATURE_GPU),
+            celsius=self._celsius(uuid, handle),
             throttle=self._throttle(uuid, handle),
         )
         return [card, *(self._instances(card, handle, processes) if rare.mig else ())]
@@ -172,11 +204,11 @@ class Nvml:
             part = self._ask("", "nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
             if part is None:
                 continue
-            uuid = _text(self._ask("", "nvmlDeviceGetUUID", part) or f"{card.uuid}/{number}")
+            uuid = text(self._ask("", "nvmlDeviceGetUUID", part) or f"{card.uuid}/{number}")
             used, total = self._memory(uuid, part)
             if processes or uuid not in self._held:
                 self._held[uuid] = self._processes(uuid, part)
-            name = _text(self._ask("", "nvmlDeviceGetName", part) or card.name)
+            name = text(self._ask("", "nvmlDeviceGetName", part) or card.name)
             found.append(
                 Gpu(
                     card.index,
@@ -194,13 +226,27 @@ class Nvml:
 
     def _memory(self, uuid: str, handle: Any) -> tuple[int | None, int | None]:
         """(used, total) as nvidia-smi has them: what the driver keeps for itself is not used."""
-        version = getattr(self._nv, "nvmlMemory_v2", None)
-        memory = self._ask(uuid, "nvmlDeviceGetMemoryInfo", handle, version) if version is not None else None
+        newer = (uuid, "memory v2")
+        memory = None
+        if newer not in self._unsupported:
+            try:
+                memory = self._ask("", "nvmlDeviceGetMemoryInfo", handle, _MEMORY_V2)
+            except TypeError:
+                # The pynvml that is no longer maintained takes no version.
+                self._unsupported.add(newer)
         if memory is None:
-            # The call is marked as unsupported by then: an older driver has the older struct only.
-            self._unsupported.discard((uuid, "nvmlDeviceGetMemoryInfo"))
             memory = self._ask(uuid, "nvmlDeviceGetMemoryInfo", handle)
+            if memory is not None:
+                # An older driver has the older struct only.
+                self._unsupported.add(newer)
         return (int(memory.used), int(memory.total)) if memory is not None else (None, None)
+
+    def _celsius(self, uuid: str, handle: Any) -> int | None:
+        found = self._ask(uuid, "nvmlDeviceGetTemperature", handle, _GPU_SENSOR)
+        if found is None:
+            # What replaces it: the older call may be gone from a driver to come.
+            found = self._ask(uuid, "nvmlDeviceGetTemperatureV", handle, _GPU_SENSOR)
+        return int(found) if found is not None else None
 
     def _throttle(self, uuid: str, handle: Any) -> tuple[str, ...] | None:
         bits = self._ask(uuid, "nvmlDeviceGetCurrentClocksEventReasons", handle)
@@ -209,11 +255,13 @@ class Nvml:
         return tuple(word for bit, word in _BITS.items() if bits & bit) if bits is not None else None
 
     def _processes(self, uuid: str, handle: Any) -> tuple[GpuProcess, ...] | None:
-        computing = self._ask(uuid, "nvmlDeviceGetComputeRunningProcesses", handle)
+        if not self._lists_processes:
+            return None
+        computing = self._listed(uuid, "nvmlDeviceGetComputeRunningProcesses", handle)
         if computing is None:
             return None
         found: dict[int, int | None] = {}
-        for one in (*computing, *(self._ask(uuid, "nvmlDeviceGetGraphicsRunningProcesses", handle) or ())):
+        for one in (*computing, *(self._listed(uuid, "nvmlDeviceGetGraphicsRunningProcesses", handle) or ())):
             used = one.usedGpuMemory
             used = int(used) if isinstance(used, int) and 0 <= used < 1 << 62 else None
             known = found.get(int(one.pid))
@@ -221,8 +269,12 @@ class Nvml:
         most = sorted(found.items(), key=lambda item: (-(item[1] or 0), item[0]))[:PROCESSES_MAX]
         return tuple(GpuProcess(pid, used) for pid, used in most)
 
+    def _listed(self, uuid: str, name: str, handle: Any) -> Any:
+        """The processes; drivers before 510 know an older form of the call only."""
+        found = self._ask(uuid, name, handle)
+        return found if found is not None else self._ask(uuid, f"{name}_v2", handle)
+
     def _slowly(self, index: int, uuid: str, handle: Any) -> Gpu:
-        nv = self._nv
         rows = self._ask(uuid, "nvmlDeviceGetRemappedRows", handle)
         power = self._ask(uuid, "nvmlDeviceGetEnforcedPowerLimit", handle)
         mig = self._ask(uuid, "nvmlDeviceGetMigMode", handle)
@@ -232,17 +284,17 @@ class Nvml:
         return Gpu(
             index,
             uuid,
-            name=_text(self._ask(uuid, "nvmlDeviceGetName", handle) or ""),
-            pci=_text(pci.busId).lower().partition(".")[0] if pci is not None else None,
-            sm_max_mhz=self._ask(uuid, "nvmlDeviceGetMaxClockInfo", handle, nv.NVML_CLOCK_SM),
-            memory_max_mhz=self._ask(uuid, "nvmlDeviceGetMaxClockInfo", handle, nv.NVML_CLOCK_MEM),
+            name=text(self._ask(uuid, "nvmlDeviceGetName", handle) or ""),
+            pci=text(pci.busId).lower().partition(".")[0] if pci is not None else None,
+            sm_max_mhz=self._ask(uuid, "nvmlDeviceGetMaxClockInfo", handle, _SM),
+            memory_max_mhz=self._ask(uuid, "nvmlDeviceGetMaxClockInfo", handle, _MEMORY),
             power_cap_watts=power / 1000 if power is not None else None,
             ecc_uncorrected=self._ask(
                 uuid,
                 "nvmlDeviceGetTotalEccErrors",
                 handle,
-                nv.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
-                nv.NVML_VOLATILE_ECC,
+                _UNCORRECTED,
+                _SINCE_BOOT,
             ),
             remapped_rows=int(rows[1]) if rows is not None else None,
             remap_pending=bool(rows[2]) if rows is not None else None,
@@ -254,18 +306,36 @@ class Nvml:
             nvlinks=links,
             nvlinks_total=links_total,
             mig=bool(mig[0]) if mig is not None else None,
-            exclusive=mode == nv.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS if mode is not None else None,
+            exclusive=mode == _EXCLUSIVE if mode is not None else None,
+            prohibited=mode == _PROHIBITED,
         )
 
     def _links(self, uuid: str, handle: Any) -> tuple[int | None, int | None]:
+        if (uuid, "links") in self._unsupported:
+            return None, None
         states = []
-        for link in range(getattr(self._nv, "NVML_NVLINK_MAX_LINKS", 18)):
-            state = self._ask(uuid, "nvmlDeviceGetNvLinkState", handle, link)
-            if state is None:
-                break
-            states.append(bool(state))
+        for link in range(getattr(self._nv, "NVML_NVLINK_MAX_LINKS", _LINKS)):
+            # Of the links that a card does not have a driver says "invalid argument" or "not supported": that is no word on the others.
+            state = self._ask("", "nvmlDeviceGetNvLinkState", handle, link)
+            if state is not None:
+                states.append(bool(state))
+        if not states:
+            self._unsupported.add((uuid, "links"))
         return (sum(states), len(states)) if states else (None, None)
 
 
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
+    """What a call tells in words: bytes in older releases of the Python module."""
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _misreads(nv: Any) -> bool:
+    """12.535.77 has a struct of processes that one driver had and the next took back: from the second process on all is garbage."""
+    struct = getattr(nv, "c_nvmlProcessInfo_t", None)
+    return any(name == "usedGpuCcProtectedMemory" for name, *_ in getattr(struct, "_fields_", ()))
+
+
+def _code(error: Exception) -> int:
+    """NVML's number; an error of the Python module alone says that the driver does not know the call."""
+    code = getattr(error, "value", None)
+    return code if isinstance(code, int) else _FUNCTION_NOT_FOUND

@@ -328,7 +328,7 @@ class Server:
         here = list(self._ranks.watched.values())
         looked = [processes.look(watched, now) for watched in here]
         ways, candidates = self._meeting.look(here, self.launcher, now)
-        gpus, gpu_watch = self._gpus.look(processes.owners(here))
+        gpus, gpu_watch = self._gpus.look(processes.owners(here), self.launcher)
         hub = self._standing.hub
         lost = self._ranks.dropped + self._viewers.dropped + self._keeper.forgotten + self._box.dropped
         self.publish(

@@ -13,6 +13,7 @@ class GpuProcess(msgspec.Struct, frozen=True, array_like=True):
 
     `rank`: it is that rank of the job, or a child of it. `local`: a process with this pid is there for the relay; False: NVML
     counts in another pid namespace (a container), and nothing can be said of whose it is. `orphan`: its parent has ended.
+    `ours`: no rank's, and yet of the job: its launcher has started it, as it has the ranks.
     """
 
     pid: int
@@ -22,6 +23,7 @@ class GpuProcess(msgspec.Struct, frozen=True, array_like=True):
     user: str | None = None
     command: str | None = None
     orphan: bool = False
+    ours: bool = False
 
 
 class Xid(msgspec.Struct, frozen=True, array_like=True):
@@ -37,7 +39,7 @@ class Gpu(msgspec.Struct, frozen=True, array_like=True):
     `index` is NVML's, in the order of PCI addresses. `util_ratio`: share of the last sample period in which some kernel ran, a
     kernel of NCCL that waits included. `throttle`: of THROTTLES. `ecc_uncorrected`: since the driver was loaded.
     `remapped_rows`: of memory, for uncorrectable errors; `remap_failed`, `remap_pending` (a reset is wanted).
-    `nvlinks`: active ones, of `nvlinks_total`. `exclusive`: only one process may have a context. `lost`: it answers no more.
+    `nvlinks`: active ones, of `nvlinks_total`. `exclusive`: only one process may have a context, `prohibited`: none may. `lost`: it answers no more.
     """
 
     index: int
@@ -72,6 +74,7 @@ class Gpu(msgspec.Struct, frozen=True, array_like=True):
     parent: str | None = None
     exclusive: bool | None = None
     lost: bool = False
+    prohibited: bool = False
 
 
 class GpuWatch(msgspec.Struct, frozen=True, array_like=True):
@@ -89,6 +92,7 @@ class CudaState(msgspec.Struct, frozen=True, array_like=True):
 
     `uuid` as NVML has it but without the "GPU-" or "MIG-" before it, `pci` as `Gpu.pci`; `index` is torch's, among the visible
     ones. `retries`: how often memory had to be given back and asked for again (fragmentation), `ooms`: how often that failed.
+    `gloo_bytes`: of parameters on a GPU whose gradients DistributedDataParallel averages through gloo, though torch has NCCL.
     """
 
     index: int
@@ -101,12 +105,15 @@ class CudaState(msgspec.Struct, frozen=True, array_like=True):
     retries: int | None = None
     ooms: int | None = None
     nccl: str | None = None
+    gloo_bytes: int | None = None
 
 
 class RasRank(msgspec.Struct, frozen=True, array_like=True):
-    """One rank of a communicator as NCCL's status service has it. `number` is its number in the communicator.
+    """One rank of a communicator as NCCL's status service has it. `number` is its number in the communicator (-1: not told), `host`
+    the IP address of its bootstrap interface, never a name.
 
-    `state`: ok, init, error, abort, finalize, behind, missing, unresponsive or dead. `counts`: launches of each kind of collective.
+    `state`: ok, init, error, abort, finalize, behind, unresponsive, dead, or left (its process answers and is not in this
+    communicator). `counts`: launches of each kind of collective; what a CUDA graph replays is not counted.
     """
 
     number: int
@@ -118,7 +125,10 @@ class RasRank(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Communicator(msgspec.Struct, frozen=True, array_like=True):
-    """One communicator of NCCL. `ranks`: all of its ranks where the answer was JSON; of the older text only those that stand out."""
+    """One communicator of NCCL. `ranks`: all of its ranks where the answer was JSON; of the older text only those that stand out.
+
+    `usual`: how many launches of each kind most ranks have. `problems`: what the text tells of ranks that it does not name.
+    """
 
     name: str
     size: int
@@ -126,13 +136,16 @@ class Communicator(msgspec.Struct, frozen=True, array_like=True):
     missing: int | None = None
     state: str = "ok"
     problems: tuple[str, ...] = ()
+    usual: dict[str, int] = {}
 
 
 class RasAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """The answer of NCCL's status service, or why there is none (`why`). `took_ms`: how long it took."""
+    """The answer of NCCL's status service, or why there is none (`why`). `took_ms`: how long it took; `same_ms`: for how long it has
+    told the same of all communicators."""
 
     communicators: tuple[Communicator, ...] = ()
     nccl: str | None = None
     why: str | None = None
     took_ms: int | None = None
     text: bool = False
+    same_ms: int | None = None

@@ -74,6 +74,7 @@ class GroupProgress(msgspec.Struct, frozen=True, array_like=True):
     number could be read. `p2p_offset` = op_id - collective_seq_id of the newest entry read: subtract it to compare
     ranks. `pending_since_unix_ns`: something is open and `completed` has not moved since then. `error`: what the backend
     itself says of its connections while it is pending ("TIMEOUT", "REMOTE_ERROR"), None where it says nothing (gloo). `building`: NCCL's communicator.
+    `p2p_calls`: how often the program has called send, recv and their like in it, whatever the backend counts.
     """
 
     group: str
@@ -84,6 +85,7 @@ class GroupProgress(msgspec.Struct, frozen=True, array_like=True):
     last_op: str | None = None
     error: str | None = None
     building: bool = False
+    p2p_calls: int = 0
 
 
 class OpenCall(msgspec.Struct, frozen=True, array_like=True):

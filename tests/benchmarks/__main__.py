@@ -60,6 +60,12 @@ def _relay(options: argparse.Namespace) -> Iterator[Row]:
     yield from relay.measure(5.0 if options.quick else 20.0, _has_torch() and not options.quick)
 
 
+def _gpus(options: argparse.Namespace) -> Iterator[Row]:
+    from tests.benchmarks import gpus
+
+    yield from gpus.measure(60 if options.quick else 600)
+
+
 def _hub(options: argparse.Namespace) -> Iterator[Row]:
     from tests.benchmarks import hub
 
@@ -82,7 +88,7 @@ def _dashboard(options: argparse.Namespace) -> Iterator[Row]:
     from tests.benchmarks import dashboard
 
     seconds = 60 * options.minutes if options.minutes else 6.0 if options.quick else 20.0
-    yield from dashboard.measure(seconds, 20 if options.quick else 60)
+    yield from dashboard.measure(seconds, 20 if options.quick else 60, gpus=options.gpus)
 
 
 def _latency(options: argparse.Namespace) -> Iterator[Row]:
@@ -122,6 +128,7 @@ PARTS: dict[str, tuple[str, bool, Part]] = {
     "start": ("the agent's start", False, _start),
     "memory": ("the agent's memory", True, _memory),
     "relay": ("the relay's CPU and memory", False, _relay),
+    "gpus": ("the watch of GPUs in the relay, over a double", False, _gpus),
     "hub": ("10,000 ranks on 1,250 hosts into one hub", False, _hub),
     "journal": ("the journal's CPU in the relay", False, _journal),
     "views": ("attach, status, jobs", False, _views),
@@ -166,6 +173,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=None, help="pairs of runs for the agent's cost (default 9)")
     parser.add_argument("--seconds", type=float, default=None, help="length of each of these runs (default 12)")
     parser.add_argument("--minutes", type=float, default=None, help="dashboard, hub: how long each is left alone")
+    parser.add_argument("--gpus", action="store_true", help="dashboard: each job once more with eight cards a host")
     parser.add_argument("--in-turn", action="store_true", help="run them one after the other, not side by side")
     parser.add_argument("--case", default="", help="verdicts: only these cases")
     parser.add_argument("--repeat", type=int, default=1, help="verdicts: so many times each")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -17,11 +20,18 @@ from ddtop.ui.present.text import cell_width
 from ddtop.wire.gpu import Gpu, GpuProcess
 from tests.nvml import GIB, IS_LOST, FakeCard, FakeNvml
 
+ROOT = Path(__file__).parents[2]
+ME = os.getpid()
+"""The driver is asked by a child."""
+
+# A test before may have left a thread that ends by itself.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
 
 def host(*more):
     """A busy card of ours, a free one, and more."""
     return FakeNvml(
-        FakeCard(uuid="GPU-a", processes={os.getpid(): 40 * GIB}),
+        FakeCard(uuid="GPU-a", processes={ME: 40 * GIB}),
         FakeCard(uuid="GPU-b", used=300 << 20, util=0),
         *more,
     )
@@ -33,7 +43,7 @@ def test_free_and_busy_cards_and_who_holds_them(capsys):
     out = capsys.readouterr().out.splitlines()
     assert status == 0
     assert out[0] == "1 of 2 GPUs is free (driver 580.65.06)"
-    assert f"{os.getpid()} " in out[3]
+    assert f"{ME} " in out[3]
     assert "41.0G/80.0G" in out[3]
     assert out[4].endswith("free")
     assert out[-1] == "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=1"
@@ -52,11 +62,11 @@ def test_json_is_versioned_and_has_every_key(capsys):
     busy, free = said["gpus"]
     assert set(busy) == {
         "index", "uuid", "name", "free", "free_bytes", "total_bytes", "util_ratio", "power_watts", "celsius",
-        "exclusive", "mig_parent", "lost", "processes",
+        "exclusive", "prohibited", "mig_parent", "lost", "processes",
     }  # fmt: skip
     assert (busy["free_bytes"], busy["total_bytes"]) == (39 * GIB, 80 * GIB)
     (holder,) = busy["processes"]
-    assert (holder["pid"], holder["used_bytes"], bool(holder["user"])) == (os.getpid(), 40 * GIB, True)
+    assert (holder["pid"], holder["used_bytes"], bool(holder["user"])) == (ME, 40 * GIB, True)
     assert free["processes"] == []
 
 
@@ -96,6 +106,7 @@ def test_a_driver_that_hangs_is_not_waited_for():
         ({"lost": True}, False),
         ({"mig": True}, False),
         ({"exclusive": True}, True),
+        ({"prohibited": True}, False),
         ({"exclusive": True, "processes": (GpuProcess(1, 0),)}, False),
         ({"processes": (GpuProcess(1, 100 << 20),)}, True),
         ({"used_bytes": None}, False),
@@ -139,3 +150,47 @@ def test_a_lost_card_and_one_in_another_container_are_said():
     assert "lost: it does not answer any more" in "\n".join(gpus_lines(cards, None, 100))
     hidden = Gpu(0, "GPU-a", 0.9, GIB, 2 * GIB, processes=(GpuProcess(4711, GIB, local=False),))
     assert "pid 4711 outside of this container" in "\n".join(gpus_lines((hidden,), None, 120))
+
+
+def test_a_child_that_cannot_be_killed_holds_neither_this_command_nor_who_reads_its_output():
+    """What stands in the driver stays until the driver lets it go: the shell, and `ddtop gpus | less`, get their end."""
+    code = """
+        import os
+        from ddtop.cli.gpus import read
+        from ddtop.cli.jobs import CommandError
+        from tests.nvml import FakeCard, FakeNvml
+
+        nv = FakeNvml(FakeCard())
+        nv.answers.clear()
+        children = []
+        os.kill = lambda pid, number: children.append(pid)
+        try:
+            read(lambda: nv, 0.05)
+        except CommandError as error:
+            print(error.code, children[0])
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True, text=True, timeout=20, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    status, child = done.stdout.split()
+    os.kill(int(child), signal.SIGKILL)
+
+    assert (status, done.stderr) == ("3", "")
+
+
+def _dies():
+    os._exit(9)
+
+
+def _breaks():
+    raise ValueError("of the library")
+
+
+@pytest.mark.parametrize(
+    ("opened", "said"), [(_dies, "ended the process"), (_breaks, "cannot be asked .ValueError: of the library")]
+)
+def test_a_library_that_dies_or_breaks_is_a_sentence(opened, said):
+    with pytest.raises(CommandError, match=said) as raised:
+        read(opened)
+    assert raised.value.code == 3

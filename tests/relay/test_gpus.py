@@ -56,6 +56,14 @@ def test_a_process_of_a_rank_is_ours_and_any_other_is_not(watching):
     assert (watch.driver, watch.why) == ("580.65.06", None)
 
 
+def test_what_the_launcher_has_started_besides_its_ranks_is_told_as_the_job_s(watching):
+    nv = FakeNvml(FakeCard(processes={os.getpid(): 2 * GIB, 1: GIB}))
+    gpus = watching(nv)
+    cards, _ = until(lambda: (found := gpus.look({}, os.getpid()))[0] and found)
+
+    assert [(one.pid, one.ours) for one in cards[0].processes] == [(os.getpid(), True), (1, False)]
+
+
 def test_a_driver_that_hangs_blocks_no_look_and_its_numbers_grow_old(watching):
     """Xid 79 on another card: nvidia-smi stands in D for minutes, and the relay has to report the ranks meanwhile."""
     nv = FakeNvml(FakeCard())
@@ -126,11 +134,12 @@ def test_an_xid_is_kept_with_its_card_and_a_pause_ends_nothing():
     nv = FakeNvml(FakeCard(uuid="GPU-a"), FakeCard(uuid="GPU-b"))
     nv.xids = [(nv.cards[1], 79), (nv.cards[0], 0), (nv.cards[1], 48)]
     xids = Xids()
-    xids.listen(nv, list(nv.cards))
-    xids._thread.join(20)
+    xids.listen(nv)
 
-    assert [one.code for one in xids.of("GPU-b")] == [79, 48]
+    assert until(lambda: [one.code for one in xids.of("GPU-b")] == [79, 48])
     assert xids.of("GPU-a") == ()
+    xids.stop.set()
+    xids._thread.join(20)
 
 
 def test_in_a_container_a_pid_of_the_host_is_nobody_known():

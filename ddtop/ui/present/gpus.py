@@ -27,7 +27,7 @@ FIELDS = (
 
 def is_free(gpu: Gpu) -> bool:
     """Nobody computes on it, and its memory is there; a card that is divided (MIG) is taken by its parts."""
-    if gpu.lost or gpu.mig or gpu.used_bytes is None or not gpu.total_bytes:
+    if gpu.lost or gpu.mig or gpu.prohibited or gpu.used_bytes is None or not gpu.total_bytes:
         return False
     if gpu.exclusive and gpu.processes:
         return False
@@ -52,12 +52,19 @@ def _card(gpu: Gpu) -> dict[str, Any]:
         "power_watts": gpu.power_watts,
         "celsius": gpu.celsius,
         "exclusive": gpu.exclusive,
+        "prohibited": gpu.prohibited,
         "mig_parent": gpu.parent,
         "lost": gpu.lost,
         "processes": None
         if gpu.processes is None
         else [
-            {"pid": one.pid, "user": one.user, "used_bytes": one.used_bytes, "command": one.command}
+            {
+                "pid": one.pid,
+                "local": one.local,
+                "user": one.user,
+                "used_bytes": one.used_bytes,
+                "command": one.command,
+            }
             for one in gpu.processes
         ],
     }
@@ -99,6 +106,8 @@ def process_text(one: GpuProcess) -> str:
 def _held(gpu: Gpu) -> list[str]:
     if gpu.lost:
         return ["lost: it does not answer any more"]
+    if gpu.prohibited and not gpu.processes:
+        return ["nobody may: compute mode prohibited"]
     if gpu.processes:
         return [process_text(one) for one in gpu.processes]
     if is_free(gpu):

@@ -1,0 +1,65 @@
+"""What the relay's watch of GPUs costs a host of eight cards: our own Python and pynvml's, over a double of the driver's library.
+
+The time that the driver itself takes comes on top, and only a machine with cards can tell it (`python -m tests.gpu.check`).
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+from ddtop.relay.gpus import Gpus
+from ddtop.relay.nvml import Nvml
+from tests.benchmarks.table import Row, limited, missing
+from tests.nvml import GIB, FakeCard
+from tests.nvml_library import Library, loaded
+
+CPU_BAR_PERCENT, OWN_BAR_PERCENT = 1.0, 0.3
+CARDS, PROCESSES = 8, 8
+
+
+def measure(samples: int) -> Iterator[Row]:
+    """So many samples, one after the other, with the clock of one a second."""
+    children = [
+        subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+        for _ in range(PROCESSES)
+    ]
+    try:
+        pids = [child.pid for child in children]
+        library = Library(
+            *(
+                FakeCard(
+                    uuid=f"GPU-{card}0000000-0000-0000-0000-000000000000", bus=f"00000000:{card:02X}:00.0",
+                    processes=dict.fromkeys(pids, GIB),
+                )
+                for card in range(CARDS)
+            )
+        )  # fmt: skip
+        yield from _sampled(library, samples, {pid: rank for rank, pid in enumerate(pids)})
+    finally:
+        for child in children:
+            child.communicate()
+
+
+def _sampled(library: Library, samples: int, owners: dict[int, int | None]) -> Iterator[Row]:
+    with loaded(library) as nv:
+        nvml, gpus = Nvml(nv), Gpus(lambda: False)
+        gpus._owners = owners
+        spent = []
+        for second in range(samples):
+            began = time.process_time_ns()
+            cards = tuple(gpus._described(card) for card in nvml.sample(float(second)))
+            spent.append((time.process_time_ns() - began) / 1e6)
+    assert [one.rank for one in cards[0].processes or ()] == list(owners.values())
+    mean = statistics.fmean(spent)
+    detail = (
+        f"{samples} samples of {CARDS} cards with {PROCESSES} processes each: mean {mean:.2f} ms a second, median "
+        f"{statistics.median(spent):.2f}, longest {max(spent):.2f}; {sum(library.calls.values()) / samples:.0f} calls a second\n"
+        "the driver's own time is not in it, that of the double's answers in Python is"
+    )
+    yield limited("GPUs: CPU of the relay's watch, 8 cards", mean / 10, OWN_BAR_PERCENT, "% of a core", detail)
+    text = "needs a machine with cards: python -m tests.gpu.check costs"
+    yield missing("GPUs: the same with the driver's time", text, f"<= {CPU_BAR_PERCENT:g} % of a core")
