@@ -322,14 +322,13 @@ class Server:
 
     def _look_at_host(self) -> None:
         now = time.monotonic_ns()
-        answer = self._ras.look(now / 1e9, self._ranks.hellos())
+        here, hub = list(self._ranks.watched.values()), self._standing.hub
+        looked = [processes.look(watched, now) for watched in here]
+        answer = self._ras.look(now / 1e9, here, hub.living if hub is not None else 0)
         if answer is not None:
             self.publish(CommStatus(answer))
-        here = list(self._ranks.watched.values())
-        looked = [processes.look(watched, now) for watched in here]
         ways, candidates = self._meeting.look(here, self.launcher, now)
         gpus, gpu_watch = self._gpus.look(processes.owners(here), self.launcher)
-        hub = self._standing.hub
         lost = self._ranks.dropped + self._viewers.dropped + self._keeper.forgotten + self._box.dropped
         self.publish(
             self._probe.look(

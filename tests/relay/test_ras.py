@@ -1,10 +1,11 @@
-"""NCCL's status service: its protocol over a double on a socket, its JSON and its text, and bytes of strangers."""
+"""NCCL's status service: its protocol over a double on a socket, bytes of strangers, and when it is asked."""
 
 from __future__ import annotations
 
 import json
 import socket
 import threading
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -12,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddtop.relay import ras
-from ddtop.relay.ras import TOLD_MAX, Ras, address_of, ask, of_job, parse_json, parse_text
+from ddtop.relay.ras import NOT_ASKED, TOLD_MAX, Ras, address_of, ask, of_job, parse_json, parse_text
 from ddtop.wire.frames import FRAME_BYTES_MAX
 from ddtop.wire.gpu import Communicator, RasAnswer, RasRank
 from ddtop.wire.records import CommStatus, Hello
+from tests.relay.test_ras_answers import ALL, ANSWERS
 
 
 def rank(number, pid, count=812, **status):
@@ -38,36 +40,14 @@ def answer(*ranks, missing=()):
     }  # fmt: skip
 
 
-TEXT = """NCCL version 2.27.5 compiled with CUDA 12.9
-CUDA runtime version 12090, driver version 13000
-
-Job summary
-===========
-
-  Nodes  Processes         GPUs  Processes     GPUs
-(total)   per node  per process    (total)  (total)
-      1          4            1          4        4
-
-Communicators... (0.00s)
-=============
-
-Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
-    #  in group  per comm  per node  per comm  in group
-    0         1         1         4         4         4   RUNNING  MISMATCH
-
-Warnings
-========
-
-#0-0 (5c1d) MISMATCH
-  Communicator ranks have different collective operation counts
-  3 ranks have launched up to operation 812
-  1 rank has launched up to operation 811
-  Rank 2 -- GPU 2 managed by process 4802 on node node0
-"""
+TEXT = (ANSWERS / "2.27.5/behind.txt").read_text()
 
 
 class Service:
-    """The service on a port of its own; each connection gets the next of `scripts`: lines answered, then the answer."""
+    """The service on a port of its own; each connection gets the next of `scripts`: lines answered, then the answer.
+
+    None for lines: it takes the connection and says nothing, as a stopped process does.
+    """
 
     def __init__(self, *scripts):
         self.said: list[list[str]] = []
@@ -84,6 +64,8 @@ class Service:
             with link, link.makefile("rb") as lines:
                 for line in lines:
                     heard.append(line.decode().strip())
+                    if replies is None:
+                        continue
                     if heard[-1].endswith("STATUS"):
                         link.sendall(body)
                         break
@@ -110,7 +92,9 @@ def service():
 
 
 GREETS = (("CLIENT", b"SERVER PROTOCOL 2\n"),)
-OLD = (*GREETS, ("SET", b"ERROR: Unknown command SET FORMAT json\n"))
+OLD = (*GREETS, ("SET", b"ERROR: Unknown command SET FORMAT json\n"), ("MON", b"ERROR: Unknown command MONITOR ?\n"))
+JSON_ONLY = (*GREETS, ("MON", b"ERROR: Unknown command MONITOR ?\n"))
+NEW = (*GREETS, ("MON", b"ERROR: Invalid event group '?'\n"))
 
 
 def test_json_is_asked_for_and_read(service):
@@ -134,34 +118,49 @@ def test_a_release_that_knows_no_json_is_asked_for_text(service):
 
     assert one.said[0][-1] == "VERBOSE STATUS"
     assert (found.text, found.nccl) == (True, "2.27.5")
-    assert found.communicators[0].size == 4
-    (late,) = found.communicators[1].ranks
-    assert (late.number, late.pid, late.host, late.state) == (2, 4802, "node0", "behind")
-    assert "MISMATCH" in found.communicators[1].problems[0]
+    (late,) = found.communicators[0].ranks
+    assert (late.number, late.pid, late.host, late.state) == (2, 4121, "127.0.0.1", "behind")
 
 
-def test_json_that_cannot_be_read_is_followed_by_text(service):
-    one = service((GREETS, b'{"communicators": [ {]'), (GREETS, TEXT.encode()))
+def test_json_that_cannot_be_read_is_not_asked_for_again(service):
+    """A second answer may cost ten seconds, and the text of such a release is no better."""
+    one = service((GREETS, b'{"communicators": [ {]'))
+
+    assert "its JSON cannot be read" in (ask(one.address).why or "")
+    assert len(one.said) == 1
+
+
+@pytest.mark.parametrize("release", [OLD, JSON_ONLY])
+def test_before_2_29_it_is_not_asked_while_a_rank_is_missing(service, release):
+    """It would read beyond its buffer, and over IPv6 allocate gigabytes, in the process that is watched."""
+    one = service((release, b"never sent"))
+
+    assert ask(one.address, whole=False).why == NOT_ASKED
+    assert one.said[0][-1] == "MONITOR ?"
+
+
+def test_from_2_29_on_it_is_asked_while_a_rank_is_missing(service):
+    one = service((NEW, json.dumps(answer(rank(0, 4800))).encode()))
+
+    assert ask(one.address, whole=False).why is None
+    assert one.said[0][-2:] == ["MONITOR ?", "STATUS"]
+
+
+def test_a_stopped_process_that_takes_the_question_is_passed_over(service, monkeypatch):
+    """All processes share the port, and the kernel does not know who is stopped."""
+    monkeypatch.setattr(ras, "GREETING_S", 0.1)
+    one = service((None, None), (None, None), (GREETS, json.dumps(answer(rank(0, 4800))).encode()))
     found = ask(one.address)
 
-    assert len(one.said) == 2
-    assert (found.text, found.why) == (True, None)
+    assert (found.why, len(found.communicators)) == (None, 1)
+    assert [heard[0] for heard in one.said] == ["CLIENT PROTOCOL 2"] * 3
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda text: "NCCL version 2.28.9\n" + text,
-        lambda text: text.replace("]", ",]").replace("}", ",}"),
-        lambda text: text.replace(",\n", "\n"),
-        lambda text: text + "\nConnection closed\n",
-    ],
-)
-def test_damaged_json_of_an_early_release_is_mended(damage):
-    """2.28.9: what is to be read is all there."""
-    whole = json.dumps(answer(rank(0, 4800), rank(1, 4801)), indent=2)
+def test_where_all_are_stopped_it_is_said(service, monkeypatch):
+    monkeypatch.setattr(ras, "GREETING_S", 0.05)
+    one = service(*[(None, None)] * ras.TRIES)
 
-    assert parse_json(damage(whole)).communicators == parse_json(whole).communicators
+    assert "whoever listens there does not answer" in (ask(one.address).why or "")
 
 
 @pytest.mark.parametrize(
@@ -170,7 +169,8 @@ def test_damaged_json_of_an_early_release_is_mended(damage):
         ({}, "ok"),
         ({"init_state": 7}, "init"),
         ({"init_state": 3}, "error"),
-        ({"async_error": 7}, "init"),
+        # An operation of a communicator that does not block is in progress; NCCL's own text says RUNNING.
+        ({"async_error": 7}, "ok"),
         ({"async_error": 6}, "error"),
         ({"abort_flag": True}, "abort"),
         ({"finalize_called": True}, "finalize"),
@@ -185,7 +185,7 @@ def test_the_state_of_a_rank(status, state):
 
 @pytest.mark.parametrize(
     ("status", "state"),
-    [({"considered_dead": True}, "dead"), ({"unresponsive": True}, "unresponsive"), ({}, "missing")],
+    [({"considered_dead": True}, "dead"), ({"unresponsive": True}, "unresponsive"), ({}, "left")],
 )
 def test_peers_that_do_not_answer(status, state):
     gone = {"rank": 1, "host": "node1", "pid": 4801, "status": status}
@@ -243,7 +243,10 @@ def test_any_json_gives_an_answer_that_fits_the_record(said):
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(found), type=RasAnswer) == found
 
 
-@given(st.text(max_size=300) | st.lists(st.sampled_from(TEXT.splitlines()), max_size=30).map("\n".join))
+LINES = sorted({line for name in ALL for line in (ANSWERS / name).read_text().splitlines()})
+
+
+@given(st.text(max_size=300) | st.lists(st.sampled_from(LINES), max_size=60).map("\n".join))
 def test_any_text_gives_an_answer_that_fits_the_record(text):
     for found in (parse_text(text), parse_json(text)):
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(found), type=RasAnswer) == found
@@ -275,18 +278,23 @@ def test_an_answer_of_very_many_ranks_fits_a_frame():
     assert len(msgspec.msgpack.encode(CommStatus(told))) < FRAME_BYTES_MAX // 2
 
 
-def hello(number=0, backend="nccl", **environment):
-    return Hello("job", "r1", 0, number, number, 2, "node0", 4800 + number, 1, backend=backend, environment=environment)
+def hello(number=0, backend="nccl", heard_s=float("inf"), state="S", size=1, **environment):
+    """A rank that the relay watches."""
+    said = Hello(
+        "job", "r1", 0, number, number, size, "node0", 4800 + number, 1, backend=backend, environment=environment
+    )
+    return SimpleNamespace(hello=said, heard_mono_ns=heard_s * 1e9, last_state=state, freezer=None)
 
 
-def asked(monkeypatch, hellos, seconds, step=1.0):
+def asked(monkeypatch, hellos, seconds, step=1.0, sees=True):
     """The moments at which the service was asked, while something stands all the time."""
     found: list[float] = []
     watch = Ras()
     monkeypatch.setattr(ras, "ask", lambda *_: RasAnswer())
     for number in range(int(seconds / step)):
         now = 100.0 + number * step
-        watch.saw(now)
+        if sees:
+            watch.saw(now)
         before = watch._asked
         watch.look(now, hellos)
         if watch._asked != before:
@@ -298,6 +306,45 @@ def asked(monkeypatch, hellos, seconds, step=1.0):
 
 def test_it_is_asked_after_two_seconds_and_then_every_ten(monkeypatch):
     assert asked(monkeypatch, [hello()], 25) == [2.0, 12.0, 22.0]
+
+
+def test_where_no_interpreter_runs_the_silence_of_the_agents_is_reason_enough(monkeypatch):
+    """C code holds the interpreter of each rank: no agent can say that something stands. They were heard at 105 s."""
+    frozen = [hello(0, heard_s=105.0), hello(1, heard_s=105.0)]
+
+    assert asked(monkeypatch, frozen, 25, sees=False) == [11.0, 21.0]
+    assert asked(monkeypatch, [hello(0), hello(1)], 25, sees=False) == []
+
+
+@pytest.mark.parametrize(
+    ("ranks", "elsewhere", "whole"),
+    [
+        ([hello(0, size=2), hello(1, size=2)], 0, True),
+        ([hello(0, size=2)], 0, False),
+        ([hello(0, size=2)], 1, True),
+        ([hello(0, size=2), hello(1, size=2, state="T")], 0, False),
+        ([hello(0, size=2), hello(1, size=2, state="t")], 0, False),
+        ([hello(0, size=None)], 0, False),
+        ([], 0, False),
+    ],
+)
+def test_a_job_is_whole_while_all_its_ranks_are_there_and_run(ranks, elsewhere, whole):
+    assert ras.is_whole(ranks, elsewhere) is whole
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_a_question_that_was_not_asked_has_no_answer(monkeypatch, missing):
+    told = []
+    monkeypatch.setattr(ras, "ask", lambda *arguments: told.append(arguments) or RasAnswer(why=NOT_ASKED))
+    watch = Ras()
+    ranks = [hello(0, size=2), *([] if missing else [hello(1, size=2)])]
+    for second in range(6):
+        watch.saw(float(second))
+        assert watch.look(float(second), ranks) is None
+        if watch._thread is not None:
+            watch._thread.join(10)
+
+    assert [arguments[2] for arguments in told] == [not missing]
 
 
 @pytest.mark.parametrize("hellos", [[], [hello(backend="gloo")], [hello(1)], [hello(NCCL_RAS_ENABLE="0")]])
@@ -327,6 +374,23 @@ def test_an_answer_is_given_once_and_of_this_job_only(monkeypatch):
     (first,) = [one for one in told if one is not None]
 
     assert [one.name for one in first.communicators] == ["a"]
+
+
+def test_an_answer_tells_for_how_long_it_has_been_the_same(monkeypatch):
+    """Whichever process answers, and in whatever order."""
+    first, second = (Communicator(name, 1, (RasRank(0, "n", 4800, counts={"AllReduce": 1}),)) for name in "ab")
+    moved = msgspec.structs.replace(first, ranks=(RasRank(0, "n", 4800, counts={"AllReduce": 2}),))
+    said = [(first, second), (second, first), (moved, second)]
+    monkeypatch.setattr(ras, "ask", lambda *_: RasAnswer(said.pop(0)))
+    watch = Ras()
+    told = []
+    for second_s in range(27):
+        watch.saw(float(second_s))
+        told.append(watch.look(float(second_s), [hello()]))
+        if watch._thread is not None:
+            watch._thread.join(10)
+
+    assert [one.same_ms for one in told if one is not None] == [0, 10_000, 0]
 
 
 def test_the_address_may_be_chosen():

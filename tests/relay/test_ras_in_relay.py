@@ -1,0 +1,40 @@
+"""NCCL's status service and a relay: a real one, with ranks played by the test and a double of the service."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from ddtop.relay import ras
+from ddtop.wire.records import CommStatus, RankState
+from tests.relay.test_ras import NEW, Service, answer, rank
+from tests.relay.test_server import Stage, is_a
+
+
+@pytest.fixture
+def stage(home, monkeypatch):
+    monkeypatch.setattr(ras, "SILENT_S", 0.5)
+    monkeypatch.setattr(ras, "STANDS_S", 0.5)
+    found = Stage(home)
+    yield found
+    found.close()
+
+
+def test_viewers_hear_what_it_says_of_a_job_whose_agents_are_all_silent(stage):
+    """One of two ranks is there, so that it is asked with care."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        said = answer(rank(0, child.pid), rank(1, child.pid + 1, 811))
+        service = Service((NEW, json.dumps(said).encode()))
+        try:
+            link, _ = stage.rank(pid=child.pid, backend="nccl", environment={"NCCL_RAS_ADDR": service.address})
+            stage.says(link, RankState("running", iteration=7), pid=child.pid)
+            told = stage.heard(stage.viewer(), is_a(CommStatus))[-1].answer
+
+            assert [rank.counts["AllReduce"] for rank in told.communicators[0].ranks] == [812, 811]
+            assert service.said == [["CLIENT PROTOCOL 2", "SET FORMAT json", "MONITOR ?", "STATUS"]]
+        finally:
+            child.kill()
+            service.close()
