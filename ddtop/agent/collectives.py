@@ -283,6 +283,7 @@ class Collectives:
                 watch.last_op,
                 watch.error if watch.pending_since is not None else None,
                 watch.building and watch.pending_since is not None,
+                wrap_p2p.calls.get(name, 0),
             )
             for name, watch in self._watches.items()
         )
@@ -326,7 +327,7 @@ class Collectives:
 
 def _error_of(world: Any, group: Any) -> str | None:
     """What NCCL's watchdog has seen of the group's connections ("TIMEOUT", "REMOTE_ERROR"); gloo has no such word."""
-    if "nccl" not in str(world.pg_map.get(group, ("",))[0]):
+    if "nccl" not in _backend(world, group):
         return None
     try:
         ask = getattr(group._get_backend(sys.modules["torch"].device("cuda")), "get_error", None)
@@ -336,12 +337,20 @@ def _error_of(world: Any, group: Any) -> str | None:
     return str(name) if name not in (None, "SUCCESS") else None
 
 
+def _backend(world: Any, group: Any) -> str:
+    """As the program asked for it; where it left that to torch, what torch took: `cpu:gloo,cuda:nccl`."""
+    backend = str(world.pg_map.get(group, ("", None))[0])
+    if backend in ("", "undefined"):
+        backend = str(getattr(world, "pg_backend_config", {}).get(group, backend))
+    return backend
+
+
 def _describe(world: Any, name: str, group: Any) -> Group:
     try:
         ranks = tuple(sorted(world.pg_group_ranks[group]))
     except KeyError:
         ranks = ()
-    backend = str(world.pg_map.get(group, ("", None))[0])
+    backend = _backend(world, group)
     description = str(getattr(group, "group_desc", "") or "")
     if description in ("", "undefined"):
         description = "default_pg" if group is world.default_pg else name

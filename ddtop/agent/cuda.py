@@ -25,8 +25,16 @@ class Cuda:
         self._read_at = -EVERY_NS
         self._mark: tuple[object, ...] = ()
 
-    def sample(self, now: int, mark: tuple[object, ...], standing: bool, local_rank: int | None) -> None:
-        """Read the device and its memory. `mark`: where the main thread is; `standing`: a collective does not come back."""
+    def sample(
+        self,
+        now: int,
+        mark: tuple[object, ...],
+        standing: bool,
+        local_rank: int | None,
+        gloo_bytes: int | None = None,
+    ) -> None:
+        """Read the device and its memory. `mark`: where the main thread is; `standing`: a collective does not come back;
+        `gloo_bytes`: what is told with it of the gradients."""
         moves, self._mark = bool(mark) and mark != self._mark, mark
         if not moves or standing or now - self._read_at < EVERY_NS:
             return
@@ -48,6 +56,7 @@ class Cuda:
             allocated_peak_bytes=_number(found, "allocated_bytes", "all", "peak"),
             retries=_number(found, "num_alloc_retries"),
             ooms=_number(found, "num_ooms"),
+            gloo_bytes=gloo_bytes,
         )
 
 

@@ -350,7 +350,8 @@ class Reporter:
         seen, iteration = self._seen, self._running.page.words[layout.ITERATION_AT]
         mark = (seen.frame_id, seen.line, iteration) if seen is not None else ()
         stands = self._collectives.stuck is not None
-        self._cuda.sample(time.monotonic_ns(), mark, stands, self._running.who.local_rank)
+        running = self._running
+        self._cuda.sample(time.monotonic_ns(), mark, stands, running.who.local_rank, running.gloo_bytes)
 
     def _longest_waits_ms(self) -> tuple[float | None, float | None]:
         """The longest wait that ended lately, and the one after it: what has happened twice is usual."""

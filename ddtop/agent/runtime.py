@@ -81,6 +81,7 @@ class Runtime:
         self.destroyed = False
         self.gc_total_ns = 0
         self.averages_in: str | None = None
+        self.gloo_bytes: int | None = None
         self.final_seqs: dict[str, int] = {}
         self.exiting = False
         self.started_unix_ns = time.time_ns()

@@ -1,4 +1,4 @@
-"""In which group DistributedDataParallel averages gradients: its members should read different data."""
+"""In which group DistributedDataParallel averages gradients: its members should read different data, and those on GPUs use NCCL."""
 
 from __future__ import annotations
 
@@ -35,3 +35,15 @@ def _note(model: Any) -> None:
     if running is not None and world is not None and group is not None:
         name = world.pg_names.get(group)
         running.averages_in = str(name) if name is not None else None
+        running.gloo_bytes = _through_gloo(model, group, world)
+
+
+def _through_gloo(model: Any, group: Any, world: Any) -> int | None:
+    """Bytes of the parameters on a GPU whose gradients go through gloo, though this torch has NCCL: one look a model, which asks
+    no GPU."""
+    if getattr(model, "device_type", None) != "cuda":
+        return None
+    pairs = str(world.pg_backend_config.get(group, "")).split(",")
+    if "cuda:gloo" not in pairs or not sys.modules["torch.distributed"].is_nccl_available():
+        return None
+    return int(sum(one.numel() * one.element_size() for one in model.module.parameters() if one.requires_grad))

@@ -29,6 +29,8 @@ _works: WeakValueDictionary[int, Any] = WeakValueDictionary()
 """The same ids, to tell a Work from another one that got its address."""
 counts: dict[str, int] = {}
 """Group name -> by how much calls for single ranks have advanced its sequence number, which gloo counts together."""
+calls: dict[str, int] = {}
+"""Group name -> how often the program has called send, recv and their like in it: NCCL counts them in no sequence number."""
 bases: dict[str, int] = {}
 """Group name -> its sequence number when the monitored_barrier began in which this rank is now."""
 
@@ -53,8 +55,10 @@ def _wrap_side(module: ModuleType, name: str, side: str) -> None:
         if running is None:
             return original(*args, **kwargs)
         peer, tag = _peer_and_tag(module, side, args, kwargs)
+        group = args[2] if len(args) > 2 else kwargs.get("group")
+        _note_call(module, group)
         if not blocks:
-            with _Counted(module, args[2] if len(args) > 2 else kwargs.get("group")):
+            with _Counted(module, group):
                 work = original(*args, **kwargs)
             _remember(work, call, peer, tag)
             return work
@@ -68,6 +72,15 @@ def _wrap_side(module: ModuleType, name: str, side: str) -> None:
 
     setattr(wrapper, _WRAPPED, True)
     setattr(module, name, wrapper)
+
+
+def _note_call(module: ModuleType, group: Any) -> None:
+    try:
+        world = module._world
+        name = str(world.pg_names[world.default_pg if group is None else group])
+    except Exception:  # noqa: BLE001 - torch without these, or a group that torch will refuse
+        return
+    calls[name] = calls.get(name, 0) + 1
 
 
 class _Counted:
@@ -103,6 +116,7 @@ class _Counted:
 def forget(name: str) -> None:
     """The group is gone; the next one of that name counts from nought."""
     counts.pop(name, None)
+    calls.pop(name, None)
     bases.pop(name, None)
 
 

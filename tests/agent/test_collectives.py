@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from ddtop.agent import wrap_p2p
 from ddtop.agent.collectives import Collectives
 from ddtop.agent.recorder import _Entry, collective
 
@@ -150,6 +151,22 @@ def test_what_the_backend_says_of_its_connections_is_asked_for_while_something_s
     bench.passes(7, completed=1)
 
     assert bench.probe.progress(0)[0].error == error
+
+
+def test_where_the_program_leaves_the_backend_to_torch_it_is_what_torch_took(bench):
+    """`init_process_group()` without a word: torch itself writes "undefined"."""
+    bench.world.pg_map = {bench.group: ("undefined", None)}
+    bench.world.pg_backend_config = {bench.group: "cpu:gloo,cuda:nccl"}
+    bench.passes(1, steps=True)
+
+    assert bench.probe.groups[0].backend == "cpu:gloo,cuda:nccl"
+
+
+def test_calls_for_single_ranks_are_told_though_no_number_counts_them(bench, monkeypatch):
+    monkeypatch.setitem(wrap_p2p.calls, "0", 12)
+    bench.passes(1, steps=True, completed=0)
+
+    assert bench.probe.progress(0)[0].p2p_calls == 12
 
 
 def test_threads_of_entries_have_pythons_names():

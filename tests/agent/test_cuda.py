@@ -141,3 +141,11 @@ def test_a_torch_that_tells_less_leaves_gaps(torch):
     state = cuda.state
     assert (state.uuid, state.pci, state.total_bytes, state.allocated_bytes, state.ooms, state.nccl) == (None,) * 6
     assert state.reserved_bytes == GIB
+
+
+def test_what_is_known_of_the_gradients_is_told_with_it(torch):
+    torch(GIB)
+    cuda = Cuda()
+    cuda.sample(EVERY_NS, ("a", 1), False, 0, gloo_bytes=9 << 20)
+
+    assert cuda.state.gloo_bytes == 9 << 20
