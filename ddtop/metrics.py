@@ -125,7 +125,8 @@ METRICS = (
     Metric(
         "gpu",
         "% of the last second",
-        "how much of the time the rank's GPU ran some kernel, one of NCCL that waits included; lost: it answers no more",
+        "how much of the time the rank's GPU ran some kernel; wait: busy at little power, NCCL's kernel waits for another rank; lost: it "
+        "answers no more",
         "NVML, read by the relay; which GPU is the rank's torch says, else the driver's list, else CUDA_VISIBLE_DEVICES",
         "nvidia-smi",
     ),

@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from ddtop.diagnosis.cards import device_of, held_by_more_than_load, holders_text, lasting_strangers, why_held
 from ddtop.diagnosis.words import about
+from ddtop.model.devices import Device
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.lateness import Late
 from ddtop.model.policy import POLICY
 from ddtop.wire.records import ACTIVITIES, HostState
 from ddtop.wire.samples import Spot, by_function
 
-LOADER, GIL, GC, CPU, THROTTLED, MEMORY, PYTHON, UNKNOWN = (
-    "loader", "gil_held", "gc", "cpu", "throttled", "memory", "python", "unknown",
+LOADER, GIL, GC, CARD, CPU, THROTTLED, MEMORY, PYTHON, UNKNOWN = (
+    "loader", "gil_held", "gc", "gpu", "cpu", "throttled", "memory", "python", "unknown",
 )  # fmt: skip
 
 
@@ -37,6 +39,7 @@ def cause_of(rank: RankFacts, late: Late, snapshot: Snapshot) -> Cause:
         _of_gc(rank, share),
         _of_gil(rank, others, share),
         _of_throttling(rank, share),
+        _of_card(rank, others, share, snapshot),
         _of_cpu(rank, others, share, host),
         _of_memory(rank, others, host),
         _of_python(rank, others, share),
@@ -124,6 +127,68 @@ def _of_throttling(rank: RankFacts, share: float) -> Cause | None:
     quota = f" of {load.quota_cores:g} cores" if load is not None and load.quota_cores else ""
     text = f"is held by the CPU quota{quota} of its cgroup {about(ratio)} of the time"
     return Cause(THROTTLED, text, "raise the CPU limit of its container, or start fewer threads and workers in it")
+
+
+def _of_card(rank: RankFacts, others: Sequence[RankFacts], share: float, snapshot: Snapshot) -> Cause | None:
+    """Its GPU: others compute there too, it is held at low clocks, or it computes while those of the others wait in NCCL."""
+    device = device_of(rank, snapshot) if rank.own is not None and rank.own.certain and snapshot.devices else None
+    if device is None or (device.util_mean_ratio or 0.0) < POLICY.gpu_busy_ratio:
+        # A slow host leaves its card idle: that is no fault of the card.
+        return None
+    if busy := lasting_strangers(device, POLICY):
+        return Cause(
+            CARD,
+            f"shares its GPU with {holders_text(busy)}",
+            "see `ddtop gpus` on its host: end them if they are yours, else take another GPU",
+        )
+    alike = [
+        one for other in others if (one := device_of(other, snapshot)) is not None and one.gpu.name == device.gpu.name
+    ]
+    if not alike:
+        return None
+    since, mhz, clocks = (
+        device.throttled_since_unix_ns,
+        device.gpu.sm_mhz,
+        [one.gpu.sm_mhz for one in alike if one.gpu.sm_mhz],
+    )
+    lasts = since is not None and snapshot.time_unix_ns - since >= POLICY.gpu_throttled_s * 1e9
+    if lasts and mhz and clocks and held_by_more_than_load(device.gpu):
+        usual = median(clocks)
+        if mhz < POLICY.gpu_slow_ratio * usual and 1 - mhz / usual >= POLICY.cause_part * share:
+            text = (
+                f"runs on a GPU that {why_held(device.gpu)} holds at {mhz} MHz, those of the others run at {usual:.0f}"
+            )
+            return Cause(CARD, text, cooling(device))
+    return _of_computing(rank, device, alike)
+
+
+def _of_computing(rank: RankFacts, device: Device, alike: Sequence[Device]) -> Cause | None:
+    """Cards of the others are as busy at a fraction of its power: a computing kernel and waiting ones."""
+    own, busy = device.power_mean_watts, POLICY.gpu_wait_busy_ratio
+    watts = [one.power_mean_watts for one in alike if one.power_mean_watts and (one.util_mean_ratio or 0.0) >= busy]
+    nccl = rank.hello is not None and "nccl" in (rank.hello.backend or "")
+    if not nccl or not own or (device.util_mean_ratio or 0.0) < busy or 2 * len(watts) <= len(alike):
+        return None
+    ratio = median(watts) / own
+    if ratio > POLICY.gpu_wait_power_ratio:
+        return None
+    text = (
+        f"computes longer on its GPU: those of the others are 100% busy at {ratio:.0%} of its power, they wait in NCCL"
+    )
+    return Cause(CARD, text, more_work(rank.rank, device))
+
+
+def cooling(device: Device) -> str:
+    """What to do about a card that is held at low clocks."""
+    return f"look at its cooling and power (nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {device.gpu.index}); start without that host"
+
+
+def more_work(rank: int, device: Device) -> str:
+    """What to do about a card that computes longer than the others."""
+    return (
+        f"does rank {rank} have more to compute (longer sequences, more tokens for its experts, an extra loss)? If not, compare its GPU with the "
+        f"others': nvidia-smi -q -d CLOCK,PERFORMANCE,ECC -i {device.gpu.index}"
+    )
 
 
 def _of_cpu(rank: RankFacts, others: Sequence[RankFacts], share: float, host: HostState | None) -> Cause | None:

@@ -78,12 +78,12 @@ def _of_heard(snapshot: Snapshot, lost: list[Finding], policy: Policy) -> list[F
         found = threads.explain(found, shared) + shared
         found = swallowed.explain(found, swallowed.rule(snapshot, policy), snapshot, policy)
     found += lost
-    found += version_skew.rule(snapshot) + backend.rule(snapshot)
+    found += version_skew.rule(snapshot) + backend.rule(snapshot, policy)
     found = gpu_use.told(gpu_unavailable.rule(found, snapshot, policy), snapshot)
     if snapshot.devices:
         found = gpu_error.fold(found, gpu_error.rule(snapshot))
     if snapshot.ended is None:
-        found += gpu_use.rule(snapshot, policy)
+        found = gpu_use.fold(found, gpu_use.rule(snapshot, policy), snapshot)
         found += shortage.rule(snapshot, policy)
     if not any(finding.severity == CRITICAL for finding in found):
         found += comm_error.rule(snapshot, policy)

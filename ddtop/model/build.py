@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from ddtop.model import align, chains, hosts, loading, mpi, shares, slowness
+from ddtop.model import align, cardlate, chains, gpus, hosts, loading, mpi, shares, slowness
 from ddtop.model.anyof import any_waits_of
 from ddtop.model.ending import ended
 from ddtop.model.facts import Blame, Ended, RankFacts, Snapshot, State, Wait
@@ -16,7 +16,7 @@ from ddtop.model.peers import peer_waits_of
 from ddtop.model.policy import Policy
 from ddtop.wire.calls import INIT_CALLS
 from ddtop.wire.frames import host_of
-from ddtop.wire.records import Collective, GroupProgress, Hello, RankState, Stacks
+from ddtop.wire.records import Collective, Group, GroupProgress, Hello, RankState, Stacks
 
 if TYPE_CHECKING:
     from ddtop.model.job import Job, RankMemory
@@ -78,7 +78,7 @@ def snapshot(job: Job, now_unix_ns: int) -> Snapshot:
         garbled=job.garbled,
         balances=balances,
         **_of_hosts(job, seen, now_unix_ns),
-        **_of_gpus(job, now_unix_ns),
+        **_of_gpus(job, facts, groups, now_unix_ns),
         notes=tuple(job.notes),
     )
 
@@ -102,12 +102,13 @@ def _of_hosts(job: Job, seen: dict[str, HostSeen], now_unix_ns: int) -> dict[str
     }
 
 
-def _of_gpus(job: Job, now_unix_ns: int) -> dict[str, Any]:
-    """The cards of all hosts, and what NCCL's service said last."""
+def _of_gpus(job: Job, facts: dict[int, RankFacts], groups: tuple[Group, ...], now_unix_ns: int) -> dict[str, Any]:
+    """The cards of all hosts, and what NCCL's service said last. Ranks whose cards come last are marked in place."""
     if not job.devices and job.ras is None:
         return {}
+    devices = gpus.all_devices(job.devices)
+    cardlate.settle(facts, groups, devices, now_unix_ns, job.policy)
     at, answer = job.ras if job.ras is not None else (now_unix_ns, None)
-    devices = tuple([one for found in job.devices.values() for one in found])
     return {"devices": devices, "ras": answer, "ras_age_s": None if answer is None else max(now_unix_ns - at, 0) / 1e9}
 
 
@@ -181,10 +182,19 @@ def _facts(rank: int, memory: RankMemory, outside: Outside, now: int, policy: Po
         pressure=slowness.pressure(memory, now, policy) if memory.load is not None and alive else None,
         step_best_ms=memory.step_best_ms,
         mpi=inside,
-        own=memory.own,
+        **_of_card(memory, first is not None, waits, policy),
         **_of_loader(memory, now, policy),
         **_as_said(state),
     )
+
+
+def _of_card(
+    memory: RankMemory, pending: bool, waits: tuple[float, tuple[float, ...]] | None, policy: Policy
+) -> dict[str, Any]:
+    waiting = memory.card_waits if gpus.may_wait(memory) else None
+    if waiting:
+        waiting = gpus.waits_in_nccl(pending, shares.of_samples(waits, policy))
+    return {"own": memory.own, "gpu_waits": waiting}
 
 
 def _of_loader(memory: RankMemory, now: int, policy: Policy) -> dict[str, Any]:

@@ -80,6 +80,7 @@ def _move_all(job: Job, sender: str, by_ns: int) -> None:
         _move_rank(job.ranks[rank], by_ns)
     job.rounds.move(sender, by_ns)
     job.candidates.move(sender, by_ns)
+    job.cards.move(sender, by_ns)
     if sender in job.devices:
         job.devices[sender] = tuple(
             replace(one, throttled_since_unix_ns=_later(one.throttled_since_unix_ns, by_ns))

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import copy
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
+from ddtop.model.cardload import Done, Kept, Load, Span
+from ddtop.model.policy import POLICY, Policy
 from ddtop.wire.gpu import CudaState, Gpu, GpuProcess
 from ddtop.wire.records import Hello, HostState
 
 TORCH, PROCESS, ENVIRONMENT = "torch", "process", "environment"
 """How the card of a rank is known: torch says so, the driver lists its process there, or it follows from its environment."""
+NOTHING = Done()
+NOTHING_DONE: Mapping[int, Done] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
     """One card, or MIG instance, of one host. `ranks`: those that are known to be on it, by torch or by the driver's list.
 
-    `foreign`: processes that are no rank's. `ecc_new`: uncorrectable errors since the job's first report of the card.
-    `throttled_since_unix_ns`: since when each report has found its clocks held down by heat, power or the hardware. `ours_bytes`, `foreign_bytes`: their memory, None where the driver does not tell it of
-    some, or counts in another pid namespace.
+    `foreign`: processes that are none of the job's, `foreign_new`: those of them that came a moment ago. `ecc_new`: uncorrectable
+    errors since the job's first report of the card. `throttled_since_unix_ns`: since when each report has found its clocks held down by heat, power or the
+    hardware. `ours_bytes`, `foreign_bytes`: their memory, None where the driver does not tell it of some, or counts in another pid namespace.
+
+    Only of cards that are a rank's own: `util_mean_ratio`, `power_mean_watts` over about the last `gpu_mean_s`, `power_peak_watts`
+    the most that such a time has had, `spans` the last ones; `waits`: it is busy and draws little for that, None while that cannot be told;
+    `refused_lately`: allocations of torch that did not fit at once.
     """
 
     host: str
@@ -29,6 +39,13 @@ class Device:
     foreign_bytes: int | None = None
     ecc_new: int = 0
     throttled_since_unix_ns: int | None = None
+    util_mean_ratio: float | None = None
+    power_mean_watts: float | None = None
+    power_peak_watts: float | None = None
+    waits: bool | None = None
+    refused_lately: int = 0
+    foreign_new: tuple[int, ...] = ()
+    spans: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +64,9 @@ class Own:
 def own_card(hello: Hello, cuda: CudaState | None, gpus: Sequence[Gpu]) -> Own | None:
     """The rank's card among those of its host; None where nothing tells."""
     if cuda is not None:
+        uuid = bare(cuda.uuid) if cuda.uuid is not None else None
         for gpu in gpus:
-            if cuda.uuid is not None and bare(gpu.uuid) == bare(cuda.uuid):
+            if bare(gpu.uuid) == uuid:
                 return Own(gpu, TORCH)
         for gpu in gpus:
             if cuda.pci is not None and gpu.pci == cuda.pci and not gpu.mig:
@@ -135,44 +153,141 @@ def bare(uuid: str) -> str:
 
 
 _HELD_DOWN = frozenset({"hw_slowdown", "hw_thermal", "hw_power_brake", "sw_thermal", "sw_power_cap"})
+CARDS_MAX = 256
+"""Cards and MIG instances remembered of one relay: eight cards of seven instances, and room for those that come and go."""
 
 
 class Cards:
-    """What is remembered of cards from report to report."""
+    """What is remembered of cards from report to report, by relay: two hosts may call theirs alike."""
 
-    def __init__(self) -> None:
-        self._ecc: dict[str, int] = {}
-        self._throttled: dict[str, int] = {}
+    def __init__(self, policy: Policy = POLICY) -> None:
+        self._policy = policy
+        self._kept: dict[str, dict[str, Kept]] = {}
 
-    def of(self, host: HostState, owns: Mapping[int, Own], at_unix_ns: int) -> tuple[Device, ...]:
-        """The cards of one host with the ranks on them; `owns`: what is known of each rank there."""
+    def __copy__(self) -> Cards:
+        made = Cards(self._policy)
+        made._kept = {
+            sender: {uuid: copy.copy(one) for uuid, one in kept.items()} for sender, kept in self._kept.items()
+        }
+        return made
+
+    def move(self, sender: str, by_ns: int) -> None:
+        """What that relay has reported was so much later, by the hub's clock."""
+        for one in self._kept.get(sender, {}).values():
+            one.move(by_ns)
+
+    def of(
+        self,
+        host: HostState,
+        owns: Mapping[int, Own],
+        at_unix_ns: int,
+        done: Mapping[int, Done] = NOTHING_DONE,
+        sender: str = "",
+        pids: Collection[int] = (),
+    ) -> tuple[Device, ...]:
+        """The cards of one host with the ranks on them. `owns`: what is known of each rank there, `done`: how far it is; `pids`: all
+        processes that are or were ranks."""
+        kept = self._kept.setdefault(sender, {})
+        if len(kept) > CARDS_MAX:
+            here = {gpu.uuid for gpu in host.gpus}
+            kept = self._kept[sender] = {uuid: one for uuid, one in kept.items() if uuid in here}
+        on: dict[str, list[int]] = {}
+        for rank, own in owns.items():
+            if own.certain:
+                on.setdefault(own.gpu.uuid, []).append(rank)
+        age_ms = host.gpu_watch.age_ms if host.gpu_watch is not None else None
+        fresh = (age_ms or 0) <= self._policy.gpu_fresh_s * 1000
         found = []
         for gpu in host.gpus:
-            if gpu.ecc_uncorrected is not None:
-                self._ecc.setdefault(gpu.uuid, gpu.ecc_uncorrected)
-            if _HELD_DOWN.isdisjoint(gpu.throttle or ()):
-                self._throttled.pop(gpu.uuid, None)
-            else:
-                self._throttled.setdefault(gpu.uuid, at_unix_ns)
-            more = max(0, (gpu.ecc_uncorrected or 0) - self._ecc.get(gpu.uuid, 0))
-            found.append(_device(host.host, gpu, owns, more, self._throttled.get(gpu.uuid)))
+            one = kept.get(gpu.uuid)
+            if one is None:
+                one = kept[gpu.uuid] = Kept()
+            _remember(one, gpu, at_unix_ns)
+            mine = on.get(gpu.uuid, ())
+            if mine and not gpu.mig:
+                rank = mine[0]
+                self._load(
+                    one, gpu, at_unix_ns, done.get(rank, NOTHING) if len(mine) == 1 else _sums(mine, done), fresh
+                )
+            found.append(self._device(host.host, gpu, mine, one, at_unix_ns, pids))
         return tuple(found)
+
+    def _load(self, one: Kept, gpu: Gpu, at: int, done: Done, fresh: bool) -> None:
+        if one.load is None:
+            one.load = Load()
+        if gpu.lost or (gpu.util_ratio is None and gpu.used_bytes is None):
+            one.load.silent()
+        elif fresh:
+            one.load.add(at, gpu, done, self._policy)
+
+    def _device(self, host: str, gpu: Gpu, mine: Sequence[int], one: Kept, at: int, pids: Collection[int]) -> Device:
+        ranks, foreign, told = set(mine), [], gpu.processes is not None
+        ours_bytes: int | None = 0
+        for process in gpu.processes or ():
+            if process.rank is not None:
+                ranks.add(process.rank)
+                if ours_bytes is not None:
+                    ours_bytes = ours_bytes + process.used_bytes if process.used_bytes is not None else None
+            elif process.local and not process.ours and process.pid not in pids:
+                foreign.append(process)
+            told = told and process.local
+        new: tuple[int, ...] = ()
+        if foreign or one.foreign:
+            since = one.foreign
+            one.foreign = {process.pid: since.get(process.pid, at) for process in foreign}
+            soon = at - int(self._policy.gpu_foreign_s * 1e9)
+            new = tuple([pid for pid, came in one.foreign.items() if came > soon])
+        load = one.load if mine else None
+        return Device(
+            host,
+            gpu,
+            tuple(sorted(ranks)),
+            tuple(foreign),
+            ours_bytes if told else None,
+            (_sum(process.used_bytes for process in foreign) if foreign else 0) if told else None,
+            max(0, (gpu.ecc_uncorrected or 0) - (one.ecc or 0)) if one.ecc is not None else 0,
+            one.throttled_unix_ns,
+            load.util_ratio if load is not None else None,
+            load.power_watts if load is not None else None,
+            load.peak_watts if load is not None else None,
+            self._waits(load, gpu, foreign) if load is not None and len(ranks) == 1 else None,
+            load.refused_lately if load is not None else 0,
+            new,
+            load.spans if load is not None else (),
+        )
+
+    def _waits(self, load: Load, gpu: Gpu, foreign: Sequence[GpuProcess]) -> bool | None:
+        """Busy all the time, and it draws little of what it can: None while that cannot be told, or others compute there too."""
+        util, power, peak, policy = load.util_ratio, load.power_watts, load.peak_watts, self._policy
+        if util is None or power is None or peak is None:
+            return None
+        if not _HELD_DOWN.isdisjoint(gpu.throttle or ()):
+            # At low clocks a card draws little however hard it computes: the slowest one would read as one that waits.
+            return None
+        if any((one.used_bytes or 0) > policy.gpu_foreign_ratio * (gpu.total_bytes or 0) for one in foreign):
+            return None
+        if util < policy.gpu_wait_busy_ratio or power > policy.gpu_wait_power_ratio * peak:
+            return False
+        return not gpu.power_cap_watts or power <= policy.gpu_wait_cap_ratio * gpu.power_cap_watts
+
+
+def _remember(one: Kept, gpu: Gpu, at: int) -> None:
+    if one.ecc is None:
+        one.ecc = gpu.ecc_uncorrected
+    if _HELD_DOWN.isdisjoint(gpu.throttle or ()):
+        one.throttled_unix_ns = None
+    elif one.throttled_unix_ns is None:
+        one.throttled_unix_ns = at
+
+
+def _sums(ranks: Sequence[int], done: Mapping[int, Done]) -> Done:
+    found = [done.get(rank, NOTHING) for rank in ranks]
+    return Done(None, sum(one.calls for one in found), sum(one.refused for one in found))
 
 
 def devices_of(host: HostState, owns: Mapping[int, Own]) -> tuple[Device, ...]:
     """The cards of one host as its first report has them."""
     return Cards().of(host, owns, 0)
-
-
-def _device(host: str, gpu: Gpu, owns: Mapping[int, Own], ecc_new: int, throttled_since: int | None) -> Device:
-    processes = gpu.processes or ()
-    ranks = {one.rank for one in processes if one.rank is not None}
-    ranks |= {rank for rank, own in owns.items() if own.certain and own.gpu.uuid == gpu.uuid}
-    foreign = tuple(one for one in processes if one.rank is None and one.local)
-    told = gpu.processes is not None and all(one.local for one in processes)
-    ours = _sum(one.used_bytes for one in processes if one.rank is not None) if told else None
-    theirs = _sum(one.used_bytes for one in foreign) if told else None
-    return Device(host, gpu, tuple(sorted(ranks)), foreign, ours, theirs, ecc_new, throttled_since)
 
 
 def _sum(values: Iterable[int | None]) -> int | None:

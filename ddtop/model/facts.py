@@ -112,6 +112,26 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
+class CardLate:
+    """The cards of these ranks of a group come last: over the last `seconds` those of `waiters` were busy all the time and waited in NCCL.
+
+    `power_watts`, `sm_mhz`: means of the late cards; `others_...`: of those that wait, `others_peak_ratio` what they draw of the most that they have drawn.
+    `others_there`: somebody else's process is on a late card.
+    """
+
+    group: str
+    ranks: tuple[int, ...]
+    waiters: tuple[int, ...]
+    power_watts: float
+    others_watts: float
+    others_peak_ratio: float | None
+    sm_mhz: float
+    others_mhz: float
+    seconds: float
+    others_there: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RankFacts:
     """Everything known of one rank at the moment of the snapshot.
 
@@ -131,6 +151,8 @@ class RankFacts:
     `sender`: its host's identity. `unheard`: nothing of its host has come through lately, so what stands here is old. `unlooked`: its
     relay has not been heard long enough to tell whether it works.
     `owing_still_since_unix_ns`: since when nothing moves of the DataLoader worker that owes it a batch; None while none owes.
+    `gpu_waits`: NCCL has work of it, and its card is busy all the time and draws little power for that: it waits inside a kernel of NCCL.
+    `card_late`: its card is one that those of the others wait for.
     """
 
     rank: int
@@ -193,6 +215,8 @@ class RankFacts:
     mpi: MpiState | None = None
     cuda: CudaState | None = None
     own: Own | None = None
+    gpu_waits: bool | None = None
+    card_late: CardLate | None = None
     catching: Catching | None = None
     sender: str | None = None
     unheard: bool = False
@@ -221,7 +245,7 @@ class RankFacts:
 
     @property
     def nccl(self) -> str | None:
-        """NCCL in one word, None where it is not used: err, init, wait or ok."""
+        """NCCL in one word, None where it is not used: err, init, wait (for a second or more) or ok."""
         if self.own is None and self.cuda is None:
             return None
         if self.hello is None or "nccl" not in (self.hello.backend or "") or not self.groups:
@@ -230,7 +254,9 @@ class RankFacts:
             return "err"
         if any(one.building for one in self.groups):
             return "init"
-        if any(one.pending_since_unix_ns is not None for one in self.groups):
+        # On NCCL the host runs ahead: for a moment something is always open.
+        young = self.collective_age_s is not None and self.collective_age_s < 1.0
+        if not young and any(one.pending_since_unix_ns is not None for one in self.groups):
             return "wait"
         return "ok"
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from msgspec import structs
-
-from ddtop.model import attempts, build, clocks, hosts, loading
+from ddtop.model import attempts, build, clocks, gpus, hosts, loading
 from ddtop.model.candidates import Candidates
-from ddtop.model.devices import Cards, Device, Own, again, own_card, unheard
+from ddtop.model.devices import Cards, Device, Own
 from ddtop.model.facts import Snapshot
 from ddtop.model.lateness import Answer, Rounds
 from ddtop.model.policy import POLICY, Policy
@@ -77,6 +75,7 @@ class RankMemory:
     owing: loading.Owing | None = None
     load: Series | None = None
     own: Own | None = None
+    card_waits: bool | None = None
     wait_long_ratio: float | None = None
     step_best_ms: float | None = None
 
@@ -116,7 +115,7 @@ class Job:
         self.hosts: dict[str, tuple[int, HostState]] = {}
         self.candidates = Candidates()
         self.devices: dict[str, tuple[Device, ...]] = {}
-        self.cards = Cards()
+        self.cards = Cards(policy)
         self.ras: tuple[int, RasAnswer] | None = None
         self.rounds = Rounds()
         self.world_size = 0
@@ -340,22 +339,7 @@ class Job:
             self._on_process(memory, process, envelope.unix_ns)
             memory.rendezvous = ways.get(process.pid)
         if host.gpus or envelope.sender in self.devices:
-            self._on_gpus(envelope.sender, host, envelope.unix_ns)
-
-    def _on_gpus(self, sender: str, host: HostState, at: int) -> None:
-        owns: dict[int, Own] = {}
-        watch = host.gpu_watch
-        if watch is not None and (watch.age_ms or 0) > self.policy.gpu_silent_s * 1000:
-            host = structs.replace(host, gpus=tuple(unheard(gpu) for gpu in host.gpus))
-        for process in host.processes:
-            memory = self.ranks.get(process.rank) if process.rank is not None else None
-            if memory is None or memory.hello.pid != process.pid or memory.sender != sender:
-                continue
-            cuda = memory.state.cuda if memory.state is not None else None
-            memory.own = own_card(memory.hello, cuda, host.gpus) or again(memory.own, host.gpus)
-            if memory.own is not None and process.rank is not None:
-                owns[process.rank] = memory.own
-        self.devices[sender] = self.cards.of(host, owns, at)
+            gpus.take_in(self, envelope.sender, host, envelope.unix_ns)
 
     def _on_process(self, memory: RankMemory, process: ProcessState, at: int) -> None:
         before, seconds = memory.process, (at - memory.process_unix_ns) / 1e9

@@ -180,6 +180,8 @@ class Policy:
 
     ras_fresh_s: float = 60.0
     """An older answer of NCCL's service says nothing of now; while something stands it is asked every ten seconds."""
+    ras_same_s: float = 9.0
+    """For so long it has told the same launches, in two answers at least: in between whoever trains in C would have launched more."""
     gpu_silent_s: float = 10.0
     """The relay asks the driver once a second: after ten missed answers what it said last is not shown as what is."""
     gpu_foreign_ratio: float = 0.05
@@ -187,13 +189,44 @@ class Policy:
     gpu_memory_low_ratio: float = 0.03
     """Of a card's memory that is left, where allocations failed or others hold a part: a full card alone is how torch works."""
     gpu_retries: int = 3
-    """Allocations that came only after cached memory had been given back: one or two are a first large batch."""
+    """Allocations within half a minute that came only after cached memory had been given back, or not at all: one or two are a large batch."""
+    gloo_bytes: int = 4 << 20
+    """Of gradients that go through gloo: below it a step loses less than the milliseconds that it takes anyway."""
     gpu_spare_ratio: float = 0.2
     """Of what torch has reserved that is not in use: so much is fragmentation."""
     gpu_throttled_s: float = 5.0
     """Clocks held down for so long: peaks of load touch the power cap for a moment."""
     gpu_slow_ratio: float = 0.85
     """Of the clock of the job's other cards of that kind: alike cards under one load differ by a few percent."""
+    gpu_load_ratio: float = 0.85
+    """Of a card's power: others that draw less have less to do, and run faster for that; their clocks are no measure."""
+    gpu_busy_ratio: float = 0.5
+    """Of the time some kernel ran: the clocks of a card that idles for most of it say nothing."""
+    gpu_fresh_s: float = 3.0
+    """Numbers that the relay repeats because the driver has not answered since count for nothing in means."""
+    gpu_foreign_s: float = 10.0
+    """A process on a card that is not known as the job's: the list of processes is read every five seconds, that of a
+    rank's children every few, so who came or went a moment ago may be one of them."""
+    gpu_mean_s: float = 10.0
+    """Power and use of a card are means over this: steps of a second or two, with their gradients' exchange, are even by then."""
+    gpu_wait_busy_ratio: float = 0.95
+    """A kernel of NCCL that waits is a kernel that runs: such a card is busy all the time."""
+    gpu_wait_power_ratio: float = 0.6
+    """Of what a card draws while it computes: a waiting kernel takes a quarter to a half of it, alike cards under one load differ by a tenth."""
+    gpu_wait_cap_ratio: float = 0.5
+    """... and of its power cap: kernels that read much memory and compute little draw more than half, those that wait do not."""
+    gpu_wait_job_s: float = 60.0
+    """A job that young compiles, warms up and loads: what it does then it does not do at every step."""
+    gpu_wait_steps: int = 2
+    """Iterations over the time compared: whoever makes none may evaluate or save."""
+    gpu_wait_calls: int = 8
+    """... and collectives put in in each span: while one rank evaluates alone the others put in none."""
+    gpu_wait_members: int = 3
+    """Cards compared: of two nobody can say which one is as it should be."""
+    gpu_wait_told_ratio: float = 0.75
+    """Of a group's members that have to be known: one that is not could be the one that all wait for."""
+    gpu_wait_below_peak_ratio: float = 0.8
+    """Of the most that they have drawn: others that wait for a card with low clocks have drawn more before."""
     comm_error_after_s: float = 2.0
     """An error of the backend stands as a finding of its own after this: a death on another host is news by then."""
     comm_error_with_it_s: float = 0.5

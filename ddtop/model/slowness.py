@@ -77,14 +77,16 @@ def _staged(job: Job, facts: Mapping[int, RankFacts], policy: Policy) -> Callabl
     stages = [
         frozenset(group.ranks)
         for group in job.groups.values()
-        if any(rank in facts and _sends(facts[rank], group.name, policy) for rank in group.ranks)
+        if any(rank in facts and sends(facts[rank], group.name, policy) for rank in group.ranks)
     ]
     return lambda group: any(len(stage.intersection(group.ranks)) > 1 for stage in stages)
 
 
-def _sends(rank: RankFacts, group: str, policy: Policy) -> bool:
+def sends(rank: RankFacts, group: str, policy: Policy) -> bool:
+    """A good part of what it does in that group is send and recv."""
     return any(
-        progress.group == group and (progress.p2p_offset or 0) > policy.stages_ratio * progress.enqueued
+        progress.group == group
+        and max(progress.p2p_offset or 0, progress.p2p_calls) > policy.stages_ratio * progress.enqueued
         for progress in rank.groups
     )
 

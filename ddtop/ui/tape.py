@@ -17,6 +17,7 @@ from typing import Any
 
 from ddtop.diagnosis.finding import INFO, Finding, Verdict
 from ddtop.diagnosis.judge import STEP_NS, Judge
+from ddtop.model.devices import Cards
 from ddtop.model.facts import Snapshot
 from ddtop.model.job import Job, RankMemory
 from ddtop.model.lateness import Rounds
@@ -230,7 +231,7 @@ def _copied(value: Any) -> Any:
     kind = type(value)
     if kind is dict:
         return {key: _copied(one) for key, one in value.items()} if value else {}
-    if kind in (deque, list, set, Series, Rounds):
+    if kind in (deque, list, set, Series, Rounds, Cards):
         return copy.copy(value)
     if not isinstance(value, (Job, RankMemory)):
         return value
@@ -241,4 +242,4 @@ def _copied(value: Any) -> Any:
     return made
 
 
-_CHANGES = (dict, deque, list, set, Series, Rounds)
+_CHANGES = (dict, deque, list, set, Series, Rounds, Cards)

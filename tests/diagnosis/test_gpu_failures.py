@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from ddtop.wire.gpu import CudaState, Xid
+from ddtop.wire.gpu import CudaState, Gpu, GpuProcess, Xid
 from tests.gpu_jobs import GIB, GpuJob, card, free, stranger
 from tests.jobs import FakeJob, unix_ns
 
@@ -48,6 +49,34 @@ def test_a_card_that_is_taken_says_by_whom_and_which_are_free(text):
         finding.advice
         == "start it on a free one: CUDA_VISIBLE_DEVICES=4,5; or end what holds it, if it is yours: kill 3310"
     )
+
+
+def test_nobody_is_told_to_end_the_display_server():
+    job = GpuJob(card(0, 0), card(1, processes=(stranger(used=60 * GIB), stranger(900, used=300 << 20))), world_size=2)
+    job.ranks[1].told |= {"backend": "nccl", "local_rank": 1}
+    job.greet(job.ranks[1])
+
+    assert dies_with(job, 1, BUSY).advice.endswith("kill 3310")
+
+
+def test_a_rank_that_has_died_of_it_does_not_hold_its_card_itself():
+    """The driver's list is five seconds old by then."""
+    job = GpuJob(card(0, 0), card(1, processes=(GpuProcess(4801, 9 * GIB),)), world_size=2)
+    job.ranks[1].told |= {"backend": "nccl", "local_rank": 1}
+    job.greet(job.ranks[1])
+
+    assert "held" not in dies_with(job, 1, BUSY).summary
+
+
+def test_where_cards_are_of_several_kinds_their_numbers_are_given_an_order():
+    """CUDA numbers the fastest first."""
+    taken = card(1, processes=(stranger(used=60 * GIB),))
+    job = GpuJob(card(0, 0), taken, msgspec.structs.replace(free(2), name="T400"), world_size=2)
+    job.ranks[1].told |= {"backend": "nccl", "local_rank": 1, "environment": {"CUDA_VISIBLE_DEVICES": "GPU-1"}}
+    job.greet(job.ranks[1])
+
+    advice = dies_with(job, 1, BUSY).advice
+    assert advice.startswith("start it on a free one: CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=2; ")
 
 
 def test_exclusive_mode_is_said():
@@ -142,6 +171,31 @@ def test_an_uncorrectable_memory_error_that_came_while_the_job_ran():
     finding = job.finding()
     assert (finding.severity, finding.kind, finding.ranks) == ("critical", "gpu-error", (3,))
     assert "has 1 uncorrectable memory error since this job began" in finding.summary
+
+
+def test_a_card_that_is_cut_into_instances_fails_with_the_ranks_on_these():
+    parts = [
+        Gpu(0, f"MIG-{number}", None, 5 * GIB, 10 * GIB, "H100 MIG 1g.10gb", parent="GPU-0") for number in range(2)
+    ]
+    parts = [
+        msgspec.structs.replace(one, processes=(GpuProcess(4800 + number, GIB, rank=number),))
+        for number, one in enumerate(parts)
+    ]
+    job = GpuJob(card(0, mig=True, processes=()), *parts, world_size=2)
+    job.trains(5)
+    job.change(0, xids=(Xid(79, unix_ns(job.now)),))
+    job.trains(3)
+
+    assert job.kinds() == [("critical", "gpu-error", (0, 1))]
+
+
+def test_what_a_card_did_before_the_ranks_were_started_again_does_not_happen_to_these():
+    job = GpuJob()
+    job.trains(5)
+    job.change(1, xids=(Xid(94, unix_ns(-30.0)),))
+    job.trains(3)
+
+    assert job.ever() == []
 
 
 @pytest.mark.parametrize("code", [13, 31, 43, 45])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from ddtop.wire.gpu import CudaState, GpuProcess
+from ddtop.wire.gpu import CudaState, Gpu, GpuProcess
 from tests.gpu_jobs import GIB, GpuJob, card, free, holding, stranger
 
 
@@ -30,7 +31,7 @@ def test_a_process_of_somebody_else_on_a_rank_s_card_is_named():
     """A colleague's inference server from last week: rank 1 is the slowest in every step."""
     job = GpuJob()
     job.has(card(0, 0), holding(card(1, 1), stranger()), card(2, 2), card(3, 3))
-    job.trains(5)
+    job.trains(14)
 
     finding = job.finding()
     assert (finding.severity, finding.kind, finding.ranks) == ("warning", "gpu-busy", (1,))
@@ -39,6 +40,81 @@ def test_a_process_of_somebody_else_on_a_rank_s_card_is_named():
     )
     assert "kill 3310" in finding.advice
     assert "no GPU of that host is free" in finding.advice
+
+
+def test_who_came_a_moment_ago_may_be_a_child_of_a_rank_and_who_goes_was_one():
+    """The relay looks for the children of ranks every few seconds, and the driver's list is some seconds old."""
+    job = GpuJob()
+    job.trains(5)
+    job.has(card(0, 0), holding(card(1, 1), stranger()), card(2, 2), card(3, 3))
+    job.trains(8)
+    job.has(*[card(number, number) for number in range(4)])
+    job.trains(5)
+
+    assert job.ever() == []
+
+
+def test_the_list_has_a_rank_for_a_while_after_it_has_ended():
+    """The next attempt must not take the last one's processes for strangers."""
+    job = GpuJob(card(0, 0), card(1, 1), world_size=2)
+    job.trains(5)
+    job.has(card(0, 0), holding(card(1), GpuProcess(4801, 40 * GIB)))
+    job.ranks[1].ends(0)
+    job.trains(15)
+
+    assert "gpu-busy" not in [kind for _, kind, _ in job.ever()]
+
+
+def test_what_the_launcher_has_started_besides_the_ranks_is_no_stranger():
+    """An inference engine beside its workers."""
+    job = GpuJob()
+    job.has(card(0, 0), holding(card(1, 1), stranger(ours=True)), card(2, 2), card(3, 3))
+    job.trains(20)
+
+    assert job.ever() == []
+
+
+MPS = GpuProcess(777, 31 * GIB, user="root", command="nvidia-cuda-mps-server")
+
+
+def test_ranks_that_share_a_card_by_mps_were_meant_to():
+    job = GpuJob(holding(card(0, 0, 1), MPS), free(1), world_size=2)
+    job.trains(20)
+    assert job.ever() == []
+
+    told = GpuJob(card(0, 0, 1), free(1), world_size=2)
+    for rank in told.ranks:
+        rank.told["environment"] = {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/mps"}
+        told.greet(rank)
+    told.trains(20)
+    assert told.ever() == []
+
+
+def test_two_instances_of_one_card_are_two_cards():
+    """The card's own list has both processes, and so have the lists of the instances, each its own."""
+    whole = card(0, 0, 1, mig=True)
+    parts = [
+        Gpu(0, f"MIG-{number}", None, 5 * GIB, 10 * GIB, "H100 MIG 1g.10gb", parent="GPU-0") for number in range(2)
+    ]
+    named = [
+        msgspec.structs.replace(one, processes=(GpuProcess(4800 + number, 5 * GIB, rank=number),))
+        for number, one in enumerate(parts)
+    ]
+    for instances in (named, parts):
+        job = GpuJob(whole, *instances, world_size=2)
+        job.trains(15)
+
+        assert job.ever() == []
+
+
+def test_in_a_batch_job_only_the_cards_that_it_was_given_are_offered():
+    job = GpuJob(card(0, 0, 1), free(1), free(2), world_size=2)
+    for rank in job.ranks:
+        rank.told["environment"] = {"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": "0,1"}
+        job.greet(rank)
+    job.trains(5)
+
+    assert job.finding().summary == "ranks 0,1 share GPU 0 of node0; GPU 1 is free"
 
 
 @pytest.mark.parametrize("used", [300 << 20, 3 * GIB, None])
@@ -119,18 +195,24 @@ def test_nccl_refuses_two_ranks_on_one_card():
 # -- gpu-memory-low
 
 
+def refuses(job, cuda, retries=2):
+    """Torch's allocator has given memory back this often, each second more often."""
+    for second in range(5):
+        job.ranks[0].says["cuda"] = msgspec.structs.replace(cuda, retries=cuda.retries + retries * second)
+        job.trains(1)
+
+
 def memory(retries=0, ooms=0, allocated=70, reserved=78):
     return CudaState(0, "0", None, 80 * GIB, allocated * GIB, reserved * GIB, reserved * GIB, retries, ooms)
 
 
 def test_a_full_card_whose_allocations_fail_at_first_is_low_on_memory():
     job = GpuJob(card(0, 0, used_bytes=79 * GIB), card(1, 1), world_size=2)
-    job.ranks[0].says["cuda"] = memory(retries=12)
-    job.trains(5)
+    refuses(job, memory())
 
     finding = job.finding()
     assert (finding.severity, finding.kind, finding.ranks) == ("warning", "gpu-memory-low", (0,))
-    assert "1.0 GiB of 80.0 GiB left, 12 allocations of torch did not fit at once" in finding.summary
+    assert "1.0 GiB of 80.0 GiB left, 8 allocations of torch did not fit at once lately" in finding.summary
 
 
 @pytest.mark.parametrize(
@@ -139,14 +221,14 @@ def test_a_full_card_whose_allocations_fail_at_first_is_low_on_memory():
 )
 def test_the_advice_follows_from_what_torch_has(cuda, advice):
     job = GpuJob(card(0, 0, used_bytes=79 * GIB), card(1, 1), world_size=2)
-    job.ranks[0].says["cuda"] = cuda
-    job.trains(5)
+    refuses(job, cuda)
 
     assert advice in job.finding().advice
 
 
 @pytest.mark.parametrize(
-    ("used", "cuda"), [(79, memory()), (79, memory(retries=2)), (76, memory(retries=50)), (79, None)]
+    ("used", "cuda"),
+    [(79, memory()), (79, memory(retries=2)), (79, memory(retries=900, ooms=4)), (76, memory(retries=50)), (79, None)],
 )
 def test_a_full_card_alone_is_how_torch_works(used, cuda):
     job = GpuJob(card(0, 0, used_bytes=used * GIB), card(1, 1), world_size=2)
@@ -195,6 +277,33 @@ def test_a_moment_at_the_power_cap_is_not_throttled():
     job.trains(4)
     job.change(2, throttle=(), sm_mhz=1755)
     job.trains(6)
+
+    assert job.ever() == []
+
+
+def test_the_only_card_that_computes_runs_at_its_power_cap_and_the_others_wait_at_full_clock():
+    """Rank 2 evaluates, the others spin: it is not held back, it is the only one that works."""
+    job = GpuJob()
+    for number in range(4):
+        job.change(number, power_watts=180.0, sm_mhz=1980)
+    job.change(2, throttle=("sw_power_cap",), sm_mhz=1400, power_watts=695.0)
+    job.trains(20)
+
+    assert job.ever() == []
+
+
+def test_a_card_at_its_power_cap_below_others_that_draw_as_much_is_throttled():
+    job = GpuJob()
+    job.change(2, throttle=("sw_power_cap",), sm_mhz=1100)
+    job.trains(10)
+
+    assert "held at 1100 MHz by its power cap; the job's others of its kind run at 1755" in job.finding().summary
+
+
+def test_a_card_at_rest_is_not_throttled():
+    job = GpuJob()
+    job.change(2, throttle=("hw_slowdown",), sm_mhz=345, util_ratio=0.0, power_watts=80.0)
+    job.trains(20)
 
     assert job.ever() == []
 

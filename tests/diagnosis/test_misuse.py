@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ddtop.wire.gpu import CudaState
 from ddtop.wire.loader import Feed, Loader
 from ddtop.wire.records import Arrivals
 from ddtop.wire.samples import REDUCING, SYMMETRIC, arrivals_of
@@ -121,6 +122,45 @@ def test_nccl_without_a_gpu_is_the_wrong_backend_and_the_crash_stands_first():
     job.passes(3)
 
     assert [kind for _, kind, _ in job.kinds()] == ["rank-crashed", "wrong-backend"]
+
+
+def on_gloo(gloo_bytes=400 << 20, uuids=("a", "b"), **job):
+    """A job of two ranks whose gradients, on GPUs, go through gloo."""
+    made = FakeJob(2, **job)
+    for rank, uuid in zip(made.ranks, uuids, strict=True):
+        rank.says["cuda"] = CudaState(rank.number, uuid, gloo_bytes=gloo_bytes)
+    return made
+
+
+def test_gradients_on_gpus_that_go_through_gloo_are_told():
+    job = on_gloo()
+    job.trains(10)
+
+    finding = job.finding()
+    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "wrong-backend", (0, 1))
+    assert finding.summary == (
+        "ranks 0,1 move gradients of 400 MiB from GPU to GPU through gloo at each step, though this torch has NCCL"
+    )
+
+
+@pytest.mark.parametrize(
+    "given", [{"gloo_bytes": None}, {"gloo_bytes": 1 << 20}, {"uuids": ("a", "a")}, {"uuids": ("a", None)}]
+)
+def test_gloo_beside_nccl_small_gradients_and_ranks_of_one_card_are_no_misuse(given):
+    """A second group of gloo for barriers is everybody's; and NCCL refuses two ranks on one card."""
+    job = on_gloo(**given)
+    job.trains(10)
+
+    assert job.ever() == []
+
+
+def test_before_the_first_step_nothing_has_gone_through_gloo():
+    job = on_gloo()
+    for rank in job.ranks:
+        rank.trains = False
+    job.passes(5)
+
+    assert "wrong-backend" not in [kind for _, kind, _ in job.ever()]
 
 
 # -- sync-bound

@@ -32,7 +32,8 @@ PAGES = (
         meaning="A process that is no part of the job computes or holds memory on the GPU of a rank. The two take turns, so the rank is slow "
         "at every step and the others wait for it; and the memory is gone.",
         found=(
-            "The driver lists a process that is no rank's nor a child of one, with {gpu_foreign_ratio} of the memory or more.",
+            "For {gpu_foreign_s} the driver lists a process that is no rank's nor a child of one, nor started by the same launcher, with "
+            "{gpu_foreign_ratio} of the memory or more. The server of NVIDIA's MPS is none.",
         ),
         steps=(
             "Who is it, since when?\nps -o user,pid,ppid,lstart,args -p PID",
@@ -46,7 +47,10 @@ PAGES = (
         brief="two ranks of the job are on one GPU",
         meaning="Each rank should have a GPU of its own. Two on one share its time and its memory while another card may be idle; NCCL refuses "
         'such a group ("Duplicate GPU detected").',
-        found=("Torch in both ranks, or the driver's list of processes, names the same card.",),
+        found=(
+            "Torch in both ranks, or the driver's list of processes, names the same card. Two instances of a divided card (MIG) are two cards; "
+            "where NVIDIA's MPS serves the card, sharing is meant.",
+        ),
         steps=(
             "Does the program choose by LOCAL_RANK, before its first tensor?",
             "Does the launcher start more ranks than the host has GPUs?\nnvidia-smi -L",
@@ -62,8 +66,8 @@ PAGES = (
         meaning="Torch keeps what it once had, so a full card alone is no news. Here allocations already had to be tried again, which costs time "
         "at every step, or others hold a part of the memory. The next larger batch ends in out of memory.",
         found=(
-            "{gpu_memory_low_ratio} of the card or less is left, and torch has given memory back to get some {gpu_retries} times, or failed, or "
-            "others hold {gpu_foreign_ratio} or more.",
+            "{gpu_memory_low_ratio} of the card or less is left, and within four times {gpu_mean_s} torch had to give memory back to get some, or failed, "
+            "{gpu_retries} times; or others hold {gpu_foreign_ratio} or more.",
             "Reserved and not allocated beyond {gpu_spare_ratio} is fragmentation.",
         ),
         steps=(
@@ -81,7 +85,9 @@ PAGES = (
         "work, and they wait for it at every step.",
         found=(
             "The driver names such a reason at every look for {gpu_throttled_s}, and the SM clock is below {gpu_slow_ratio} of what the job's other "
-            "cards of its kind run at (of what it could run at, where it is the only one; then a power cap is no reason).",
+            "cards of its kind run at (of what it could run at, where it is the only one; then a power cap is no reason). A card at its power cap "
+            "is compared with those that draw {gpu_load_ratio} of its power: others may run faster because they wait. A card at rest is not judged.",
+            "Where others are seen waiting for it, that is told as a straggler, with the clock as its cause.",
         ),
         steps=(
             "What holds it?\nnvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER",

@@ -15,13 +15,15 @@ PAGES = (
             "Where sampled waits differ the agents read torch's flight recorder once: the exact time of each collective, rank by rank.",
             "Late in {straggler_late_ratio} of {straggler_steps} steps or more, for {straggler_ratio} of the step and {straggler_least_ms} at least, "
             "far beyond chance. Below {straggler_strong_ratio} a second read has to agree. A last rank that changes, or one long step, is none.",
-            "The cause is what this rank does more than the others: loader, CPU, memory, garbage collection, GIL, a line of Python.",
+            "The cause is what this rank does more than the others: loader, CPU, memory, garbage collection, GIL, a line of Python, or what holds its GPU.",
+            "On NCCL hosts that wait for their GPUs move together: then, for four times {gpu_mean_s}, the others' GPUs are {gpu_wait_busy_ratio} busy at "
+            "{gpu_wait_power_ratio} of its power (they spin), or at {gpu_wait_below_peak_ratio} of their own while heat holds it. Alike cards only.",
         ),
         steps=(
             "The sentence has the function: what does this rank do there that the others do not? The share of the step is what you gain.",
             "Loader: see input-bound. CPU: what else runs on its cores?\ntop -H; taskset -cp PID",
             "Garbage: gc.freeze() after start-up; gc.collect() on all ranks at the same step.",
-            "Nothing in the code: compare its host with another (clocks, other jobs, memory).",
+            "Nothing in the code: compare its host and GPU with another's (clocks, heat, other jobs).",
         ),
         before=("if rank == 0:", "    write_metrics(step)        # all others wait, at every step"),
         after=("if rank == 0 and step % 100 == 0:", "    queue.put(step)            # a thread writes them"),
@@ -170,14 +172,18 @@ PAGES = (
         kind="wrong-backend",
         severity="warning",
         brief="the backend does not fit the devices",
-        meaning="NCCL was asked for where torch finds no GPU, or was built without it. init_process_group or the first collective raises, and "
-        "the ranks end.",
-        found=("A rank's exception says so.",),
+        meaning="NCCL was asked for where torch finds no GPU, or was built without it: init_process_group or the first collective raises, and "
+        "the ranks end. Or gradients on GPUs go through gloo, which copies them to the host and back at each step.",
+        found=(
+            "A rank's exception says so.",
+            "Torch has NCCL, each rank a GPU of its own, and the group of a DistributedDataParallel with some MiB of gradients on a GPU has "
+            "gloo for CUDA. A second group of gloo beside NCCL, for barriers and objects, is none.",
+        ),
         steps=(
             'On CPUs: init_process_group("gloo").',
             "With GPUs: are they visible in the job, and is this torch built for them?\n"
             'nvidia-smi; python -c "import torch; print(torch.version.cuda)"',
-            "One program for both: init_process_group() without a backend.",
+            "One program for both: init_process_group() without a backend (CPU tensors over gloo, CUDA tensors over NCCL).",
         ),
     ),
 )

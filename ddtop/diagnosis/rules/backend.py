@@ -3,16 +3,62 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
+from ddtop.diagnosis.cards import size
 from ddtop.diagnosis.finding import WARNING, Finding
 from ddtop.diagnosis.words import ranks_text, verb
 from ddtop.model.facts import Snapshot
+from ddtop.model.policy import Policy
+from ddtop.wire.gpu import CudaState
 
 _NCCL_WITHOUT = re.compile(r"doesn't have NCCL built in|NCCL is only supported with GPUs|no GPUs? found", re.IGNORECASE)
 
 
-def rule(snapshot: Snapshot) -> list[Finding]:
-    """NCCL was asked for where there is no GPU. gloo that moves CUDA tensors is seen once GPUs are."""
+def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+    """NCCL was asked for where there is no GPU, or gradients on GPUs go through gloo."""
+    return _nccl_without(snapshot) + (_gloo_instead(snapshot, policy) if snapshot.ended is None else [])
+
+
+def _gloo_instead(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+    """Torch has NCCL, each rank a card of its own, and DistributedDataParallel averages large gradients through gloo at each step."""
+    found = {
+        rank.rank: rank.cuda
+        for rank in snapshot.ranks
+        if rank.cuda is not None
+        and (rank.cuda.gloo_bytes or 0) >= policy.gloo_bytes
+        and not rank.gone
+        and rank.iteration
+    }
+    if len(found) < 2 or _share_cards(found, snapshot):
+        return []
+    ranks = tuple(found)
+    largest = max(cuda.gloo_bytes or 0 for cuda in found.values())
+    moves = verb(ranks, "moves", "move")
+    return [
+        Finding(
+            kind="wrong-backend",
+            severity=WARNING,
+            ranks=ranks,
+            victims=(),
+            since_unix_ns=snapshot.time_unix_ns,
+            summary=f"{ranks_text(ranks)} {moves} gradients of {size(largest)} from GPU to GPU through gloo at each step, though this torch has NCCL",
+            evidence=(
+                "the group in which DistributedDataParallel averages gradients has gloo for CUDA: each gradient is copied to the "
+                "host, sent over the network there and copied back",
+            ),
+            advice='init_process_group("nccl"), or without a backend for both: CPU tensors over gloo, CUDA tensors over NCCL',
+        )
+    ]
+
+
+def _share_cards(found: Mapping[int, CudaState], snapshot: Snapshot) -> bool:
+    """NCCL refuses two ranks on one card; where it is not known which card a rank has, they may."""
+    cards = [(snapshot.rank(number).host, cuda.uuid or cuda.pci) for number, cuda in found.items()]
+    return any(card is None for _, card in cards) or len(set(cards)) < len(cards)
+
+
+def _nccl_without(snapshot: Snapshot) -> list[Finding]:
     ranks = tuple(
         rank.rank for rank in snapshot.ranks if rank.exception is not None and _NCCL_WITHOUT.search(rank.exception.text)
     )

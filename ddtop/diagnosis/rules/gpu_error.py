@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddtop.diagnosis.cards import card_text, ranks_on
+from ddtop.diagnosis.cards import card_text, ranks_of
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.words import ranks_text, verb
 from ddtop.model.devices import Device
@@ -55,11 +55,13 @@ def fold(found: list[Finding], errors: list[Finding]) -> list[Finding]:
 
 def _of(device: Device, snapshot: Snapshot) -> Finding | None:
     gpu = device.gpu
-    xids = [one for one in gpu.xids if one.code not in PROGRAM]
-    if not (gpu.lost or xids or device.ecc_new or gpu.remap_failed):
+    if not (gpu.lost or gpu.xids or device.ecc_new or gpu.remap_failed):
         return None
-    ranks = ranks_on(device, snapshot)
-    if not ranks:
+    ranks = ranks_of(device, snapshot)
+    # What a card did before these ranks began (and were started again, perhaps because of it) is not what happens to them.
+    begun = min((hello.started_unix_ns for rank in ranks if (hello := snapshot.rank(rank).hello)), default=0)
+    xids = [one for one in gpu.xids if one.code not in PROGRAM and one.unix_ns >= begun]
+    if not ranks or not (gpu.lost or xids or device.ecc_new or gpu.remap_failed):
         return None
     hard = [one for one in xids if one.code in HARDWARE]
     if gpu.lost:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from ddtop.diagnosis.cards import card_text, device_of, free_cards, free_text, holders_text, size, strangers
+from ddtop.diagnosis.cards import card_text, device_of, free_cards, free_text, holders_text, mixed, size, strangers
 from ddtop.diagnosis.finding import CRITICAL, Finding
 from ddtop.model.devices import Device
 from ddtop.model.facts import RankFacts, Snapshot
@@ -88,7 +88,10 @@ def _finding(
     evidence = list(crash.evidence)
     free = free_cards(rank.host, snapshot, policy)
     if device is not None:
+        # A display server's or a notebook's context keeps nobody out, unless one process is all that may be there.
         others = device.foreign
+        if not device.gpu.exclusive:
+            others = strangers(device, policy) or tuple(one for one in others if one.used_bytes is None)
         ours = [number for number in device.ranks if number != rank.rank]
         held = [f"by {holders_text(others)}"] if others else []
         held += [f"by rank {number} of this job" for number in ours[:2]]
@@ -99,7 +102,8 @@ def _finding(
         why += f"; {free_text(free)}"
         pids = " ".join(str(one.pid) for one in others[:4])
         numbers = ",".join(str(gpu.index) for gpu in free)
-        steps = [f"start it on a free one: CUDA_VISIBLE_DEVICES={numbers}"] if free else []
+        order = "CUDA_DEVICE_ORDER=PCI_BUS_ID " if mixed(rank.host, snapshot) else ""
+        steps = [f"start it on a free one: {order}CUDA_VISIBLE_DEVICES={numbers}"] if free else []
         steps += [f"or end what holds it, if it is yours: kill {pids}"] if pids else []
         steps += ["give each rank its own: torch.cuda.set_device(LOCAL_RANK)"] if ours else []
         advice = advice or "; ".join(steps).removeprefix("or ")

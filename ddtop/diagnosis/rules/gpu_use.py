@@ -7,19 +7,27 @@ from collections.abc import Iterator
 from dataclasses import replace
 from statistics import median
 
-from ddtop.diagnosis.cards import card_text, free_cards, free_text, holders_text, ranks_on, size, strangers
+from ddtop.diagnosis.cards import (
+    card_text,
+    free_cards,
+    free_text,
+    held_by_more_than_load,
+    holders_text,
+    lasting_strangers,
+    ranks_on,
+    shares_by_wish,
+    size,
+    why_held,
+)
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.rules.gpu_unavailable import memory_line
+from ddtop.diagnosis.slow import CARD, cause_of
 from ddtop.diagnosis.words import duration, ranks_text, verb
 from ddtop.model.devices import Device
-from ddtop.model.facts import Snapshot
+from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.policy import Policy
 
 _DUPLICATE = re.compile(r"duplicate GPU detected ?: ?rank (\d{1,7}) and rank (\d{1,7})", re.IGNORECASE)
-_WHY = {
-    "hw_thermal": "heat", "sw_thermal": "heat", "hw_power_brake": "the power brake", "hw_slowdown": "the hardware",
-    "sw_power_cap": "its power cap",
-}  # fmt: skip
 
 
 def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
@@ -29,7 +37,8 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     found: list[Finding] = []
     clocks: dict[str, float] | None = None
     for device in snapshot.devices:
-        if not _stands_out(device, policy):
+        if not _stands_out(device, policy) or device.gpu.mig:
+            # What is said of a card that is cut into instances is said of these.
             continue
         if clocks is None:
             clocks = _clocks(snapshot)
@@ -79,7 +88,7 @@ _OWN = (
 
 def _shared(device: Device, ranks: tuple[int, ...], snapshot: Snapshot, policy: Policy) -> Iterator[Finding]:
     living = tuple(rank for rank in ranks if not snapshot.rank(rank).gone)
-    if len(living) < 2:
+    if len(living) < 2 or shares_by_wish(device, living, snapshot):
         return
     free = free_cards(device.host, snapshot, policy)
     text = f"{ranks_text(living)} share {card_text(device)}; {free_text(free)}"
@@ -90,7 +99,7 @@ def _shared(device: Device, ranks: tuple[int, ...], snapshot: Snapshot, policy: 
 
 
 def _busy(device: Device, ranks: tuple[int, ...], snapshot: Snapshot, policy: Policy) -> Iterator[Finding]:
-    others = strangers(device, policy)
+    others = lasting_strangers(device, policy)
     if not others:
         return
     text = f"{card_text(device)} of {ranks_text(ranks)} is used by others too: {holders_text(others)}"
@@ -107,10 +116,11 @@ def _memory_low(device: Device, ranks: tuple[int, ...], snapshot: Snapshot, poli
     if left > policy.gpu_memory_low_ratio * gpu.total_bytes:
         return
     cudas = [cuda for rank in ranks if (cuda := snapshot.rank(rank).cuda) is not None]
-    retries, ooms = sum(cuda.retries or 0 for cuda in cudas), sum(cuda.ooms or 0 for cuda in cudas)
-    others = strangers(device, policy)
-    # A full card alone is how torch's allocator works: it keeps what it once had.
-    if retries < policy.gpu_retries and not ooms and not others:
+    refused = device.refused_lately
+    others = lasting_strangers(device, policy)
+    # A full card alone is how torch's allocator works: it keeps what it once had. And what it refused while a program looked for
+    # the batch that fits is over.
+    if refused < policy.gpu_retries and not others:
         return
     reserved = sum(cuda.reserved_bytes or 0 for cuda in cudas)
     spare = reserved - sum(cuda.allocated_bytes or 0 for cuda in cudas)
@@ -127,8 +137,8 @@ def _memory_low(device: Device, ranks: tuple[int, ...], snapshot: Snapshot, poli
             "a smaller batch, activation checkpointing or a sharded model: the next larger batch runs out of memory"
         )
     text = f"{card_text(device)} of {ranks_text(ranks)} is nearly full: {size(left)} of {size(gpu.total_bytes)} left"
-    if ooms or retries:
-        text += f", {retries + ooms:,} allocations of torch did not fit at once"
+    if refused:
+        text += f", {refused:,} {verb(range(refused), 'allocation', 'allocations')} of torch did not fit at once lately"
     yield _warning("gpu-memory-low", ranks, snapshot, text, _lines(device, ranks, snapshot), advice)
 
 
@@ -138,22 +148,65 @@ def _throttled(
     gpu, since = device.gpu, device.throttled_since_unix_ns
     if since is None or gpu.sm_mhz is None or snapshot.time_unix_ns - since < policy.gpu_throttled_s * 1e9:
         return
+    busy = device.util_mean_ratio if device.util_mean_ratio is not None else gpu.util_ratio
+    if busy is not None and busy < policy.gpu_busy_ratio:
+        return
     usual = clocks.get(gpu.name)
     against = "the job's others of its kind run"
     if usual is None:
         # The only one of its kind: a power cap alone is how many cards are run.
         usual, against = float(gpu.sm_max_mhz or 0), "it could run"
-        if all(word == "sw_power_cap" for word in gpu.throttle or ()):
+        if not held_by_more_than_load(gpu):
             return
     if gpu.sm_mhz >= policy.gpu_slow_ratio * usual:
         return
-    why = " and ".join(dict.fromkeys(_WHY[word] for word in gpu.throttle or () if word in _WHY))
-    text = f"{card_text(device)} of {ranks_text(ranks)} is held at {gpu.sm_mhz} MHz by {why or 'its driver'}; {against} at {usual:.0f}"
+    if not held_by_more_than_load(gpu):
+        # Others that wait run faster for that; those that draw as much have the same to do.
+        usual = _clock_under_load(device, snapshot, policy)
+        if usual is None or gpu.sm_mhz >= policy.gpu_slow_ratio * usual:
+            return
+    text = f"{card_text(device)} of {ranks_text(ranks)} is held at {gpu.sm_mhz} MHz by {why_held(gpu) or 'its driver'}; {against} at {usual:.0f}"
     heat = f"{gpu.celsius} C, " if gpu.celsius is not None else ""
-    watts = f"{gpu.power_watts:.0f} of {gpu.power_cap_watts or 0:.0f} W, " if gpu.power_watts is not None else ""
+    cap = f" of {gpu.power_cap_watts:.0f}" if gpu.power_cap_watts else ""
+    watts = f"{gpu.power_watts:.0f}{cap} W, " if gpu.power_watts is not None else ""
     stands = duration((snapshot.time_unix_ns - since) / 1e9)
-    advice = f"look at its cooling and power (nvidia-smi -q -d PERFORMANCE,TEMPERATURE -i {gpu.index}); start without that host"
+    advice = f"look at its cooling and power (nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {gpu.index}); start without that host"
     yield _warning("gpu-throttled", ranks, snapshot, text, (f"{heat}{watts}for {stands}",), advice, since)
+
+
+def _clock_under_load(device: Device, snapshot: Snapshot, policy: Policy) -> float | None:
+    """The usual clock of the job's other cards of that kind that draw as much; None of fewer than three."""
+    least = policy.gpu_load_ratio * (device.power_mean_watts or device.gpu.power_watts or 0.0)
+    found = [
+        one.gpu.sm_mhz
+        for one in snapshot.devices
+        if one.ranks and one is not device and one.gpu.name == device.gpu.name and one.gpu.sm_mhz is not None
+        and (one.power_mean_watts or one.gpu.power_watts or 0.0) >= least
+    ]  # fmt: skip
+    return float(median(found)) if len(found) > 2 else None
+
+
+def fold(found: list[Finding], cards: list[Finding], snapshot: Snapshot) -> list[Finding]:
+    """The findings with those about cards: one that is the cause of a straggler is told there, and who waits for a card that others use is told here."""
+    slow = {rank for finding in found if finding.kind == "straggler" for rank in finding.ranks}
+    told = {number for number in slow if _is_told(snapshot.rank(number), snapshot)}
+    kept = [one for one in cards if one.kind != "gpu-throttled" or not set(one.ranks) <= told]
+    return found + [_awaited(one, snapshot) if one.kind == "gpu-busy" else one for one in kept]
+
+
+def _is_told(rank: RankFacts, snapshot: Snapshot) -> bool:
+    """The finding about its slowness speaks of its card."""
+    return rank.card_late is not None or (rank.late is not None and cause_of(rank, rank.late, snapshot).word == CARD)
+
+
+def _awaited(busy: Finding, snapshot: Snapshot) -> Finding:
+    late = next((late for rank in busy.ranks if (late := snapshot.rank(rank).card_late) is not None), None)
+    if late is None:
+        return busy
+    ratio = late.others_watts / late.power_watts if late.power_watts else 0.0
+    wait = f"{ranks_text(late.waiters)} {verb(late.waiters, 'waits', 'wait')} for it in NCCL"
+    line = f"the GPUs of {ranks_text(late.waiters)} are 100% busy at {ratio:.0%} of its power, for {late.seconds:.0f} s"
+    return replace(busy, victims=late.waiters, summary=f"{busy.summary}; {wait}", evidence=(*busy.evidence, line))
 
 
 def _clocks(snapshot: Snapshot) -> dict[str, float]:

@@ -2,18 +2,71 @@
 
 from __future__ import annotations
 
+from ddtop.diagnosis.cards import card_text, device_of, held_by_more_than_load, why_held
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
-from ddtop.diagnosis.slow import cause_of, flame, host_of
+from ddtop.diagnosis.slow import cause_of, cooling, flame, host_of, more_work
 from ddtop.diagnosis.words import names_of_groups, ranks_text, verb
-from ddtop.model.facts import Snapshot
+from ddtop.model.facts import CardLate, Snapshot
 from ddtop.model.lateness import Late
 from ddtop.model.policy import Policy
 
 
 def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
-    """One finding for each set of late ranks."""
+    """One finding for each set of late ranks, by the times of arrival and, on NCCL, by what their cards draw."""
     lates = list(dict.fromkeys(rank.late for rank in snapshot.ranks if rank.late is not None))
-    return [_finding(late, snapshot, policy) for late in lates]
+    cards = list(dict.fromkeys(rank.card_late for rank in snapshot.ranks if rank.card_late is not None))
+    found = [_finding(late, snapshot, policy) for late in lates]
+    return found + [_by_card(late, snapshot, policy) for late in cards if not late.others_there]
+
+
+def _by_card(late: CardLate, snapshot: Snapshot, policy: Policy) -> Finding:
+    """No cost is told: the hosts move together, and nothing measures how long a kernel waited."""
+    ranks, waiters = late.ranks, late.waiters
+    device = device_of(snapshot.rank(ranks[0]), snapshot)
+    who, it = f"{ranks_text(ranks)} {verb(ranks, 'comes', 'come')} last", verb(ranks, "it", "them")
+    its = verb(ranks, "its GPU", "their GPUs")
+    slow = late.sm_mhz < policy.gpu_slow_ratio * late.others_mhz
+    if slow and device is not None and held_by_more_than_load(device.gpu):
+        summary = (
+            f"{who}: {its} {verb(ranks, 'is', 'are')} held at {late.sm_mhz:.0f} MHz by {why_held(device.gpu)}, the others run at "
+            f"{late.others_mhz:.0f}; {ranks_text(waiters)} {verb(waiters, 'waits', 'wait')} for {it} in NCCL"
+        )
+        advice = cooling(device)
+    else:
+        ratio = late.others_watts / late.power_watts
+        summary = (
+            f"{who}: {its} {verb(ranks, 'computes', 'compute')} while {verb(waiters, 'that', 'those')} of {ranks_text(waiters)} "
+            f"{verb(waiters, 'waits', 'wait')} in NCCL, 100% busy at {ratio:.0%} of {verb(ranks, 'its', 'their')} power"
+        )
+        advice = more_work(ranks[0], device) if device is not None else ""
+    group = names_of_groups(snapshot.groups).get(late.group, late.group)
+    return Finding(
+        kind="straggler",
+        severity=WARNING,
+        ranks=ranks,
+        victims=waiters,
+        since_unix_ns=snapshot.time_unix_ns - int(late.seconds * 1e9),
+        summary=summary,
+        evidence=(
+            f"over the last {late.seconds:.0f} s and in each quarter of it, cards of one kind in {group}: {verb(ranks, 'its', 'their')} GPU "
+            f"drew {late.power_watts:.0f} W at {late.sm_mhz:.0f} MHz, the others {late.others_watts:.0f} W at {late.others_mhz:.0f} MHz, all busy all the time",
+            "the hosts put in their collectives together, so the times of arrival say nothing of it, and what it costs is not measured",
+            *(line for number in ranks[:4] if (line := _card_line(number, snapshot)) is not None),
+        ),
+        advice=advice,
+        group=late.group,
+    )
+
+
+def _card_line(number: int, snapshot: Snapshot) -> str | None:
+    device = device_of(snapshot.rank(number), snapshot)
+    if device is None:
+        return None
+    gpu, held = device.gpu, why_held(device.gpu)
+    parts = [f"{gpu.celsius} C"] if gpu.celsius is not None else []
+    parts += [f"power cap {gpu.power_cap_watts:.0f} W"] if gpu.power_cap_watts else []
+    parts.append(f"its clocks are held by {held}" if held else "nothing holds its clocks")
+    return f"rank {number}, {card_text(device)}: {', '.join(parts)}"
 
 
 def _finding(late: Late, snapshot: Snapshot, policy: Policy) -> Finding:
