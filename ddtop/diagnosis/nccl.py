@@ -2,35 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from ddtop.diagnosis.words import duration, rank_range, ranks_text, verb
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.policy import POLICY
-from ddtop.wire.gpu import Communicator, RasRank
+from ddtop.wire.gpu import Communicator, RasAnswer, RasRank
 
-GONE = ("dead", "unresponsive", "missing")
+GONE = ("dead", "unresponsive")
+_STATES = {
+    "init": ("has not finished building", "have not finished building"),
+    "error": ("has an error in", "have an error in"),
+    "abort": ("has aborted", "have aborted"),
+    "finalize": ("is taking down", "are taking down"),
+    "left": ("answers and is not in", "answer and are not in"),
+}
+"""What a rank does with its communicator, for one and for several; `left` is one that took it down, or that never came to build it."""
 _OFF = ("0", "")
 
 
 class _Known:
-    """The ranks of the job by their processes; looked through only when somebody stands out."""
+    """The ranks of the job by their processes; looked through only when somebody stands out.
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
-        self._by_pid: dict[int, list[RankFacts]] | None = None
+    NCCL tells addresses and no names of hosts. In containers every process may be number 1: those that share a pid are told apart by their
+    numbers in a communicator of the whole job, and what address is which host is learned from those that share none.
+    """
+
+    def __init__(self, snapshot: Snapshot, answer: RasAnswer) -> None:
+        self._snapshot, self._answer = snapshot, answer
+        self._by_process: dict[tuple[str, int], int] | None = None
 
     def number(self, rank: RasRank) -> int | None:
-        """Its number in the job: by its process, and by its host where several have that pid."""
-        if self._by_pid is None:
-            self._by_pid = {}
-            for one in self._snapshot.ranks:
-                if one.hello is not None:
-                    self._by_pid.setdefault(one.hello.pid, []).append(one)
-        fitting = self._by_pid.get(rank.pid, [])
-        if len(fitting) > 1:
-            fitting = [one for one in fitting if rank.host in (one.host, str(one.host).partition(".")[0])]
-        return fitting[0].rank if len(fitting) == 1 else None
+        """Its number in the job; None where that is not certain."""
+        if self._by_process is None:
+            self._by_process = self._learned()
+        return self._by_process.get((rank.host, rank.pid))
+
+    def _learned(self) -> dict[tuple[str, int], int]:
+        by_pid: dict[int, list[RankFacts]] = {}
+        for one in self._snapshot.ranks:
+            if one.hello is not None:
+                by_pid.setdefault(one.hello.pid, []).append(one)
+        found: dict[tuple[str, int], int] = {}
+        hosts: dict[str, str | None] = {}
+        told = [(said.size, rank) for said in self._answer.communicators for rank in said.ranks]
+        for size, rank in told:
+            fitting = by_pid.get(rank.pid, [])
+            if len(fitting) > 1 and size == len(self._snapshot.ranks):
+                fitting = [facts for facts in fitting if facts.rank == rank.number]
+            if len(fitting) == 1:
+                found[rank.host, rank.pid] = fitting[0].rank
+                hosts[rank.host] = fitting[0].host
+        for _, rank in told:
+            if (rank.host, rank.pid) not in found and (host := hosts.get(rank.host)) is not None:
+                fitting = [facts for facts in by_pid.get(rank.pid, []) if facts.host == host]
+                if len(fitting) == 1:
+                    found[rank.host, rank.pid] = fitting[0].rank
+        return found
 
     def names(self, ranks: Sequence[RasRank]) -> str:
         """`rank 2`; their numbers in the communicator where they are not known as ranks of the job."""
@@ -48,28 +76,51 @@ def ras_lines(snapshot: Snapshot) -> list[str]:
     if answer.why is not None:
         return [f"NCCL's status service did not answer: {answer.why}"]
     lines: list[str] = []
-    known = _Known(snapshot)
+    known = _Known(snapshot, answer)
     for one in answer.communicators:
-        lines += _gone(one, known)
-        lines += _behind(one, known)
+        # The text does not tell whose communicator it is: another job's may be in it, where two share the port.
+        ranks = [rank for rank in one.ranks if not answer.text or known.number(rank) is not None]
+        lines += _gone(one, ranks, known)
+        lines += _in_states(ranks, known)
+        lines += _uneven(one, ranks, known)
         lines += [f"NCCL: {problem}" for problem in one.problems[:3]]
     if not lines and answer.communicators and all(one.state == "ok" for one in answer.communicators):
         count = len(answer.communicators)
         lines.append(
             f"NCCL's own view: {count} {verb(range(count), 'communicator', 'communicators')}, no peer missing or dead"
         )
-    return lines[:8]
+    return list(dict.fromkeys(lines))[:8]
 
 
 def gone_ranks(snapshot: Snapshot) -> tuple[int, ...]:
-    """Ranks of the job that NCCL calls dead or unresponsive, or that it misses."""
+    """Ranks of the job that NCCL calls dead or unresponsive."""
     answer = snapshot.ras
     if answer is None or (snapshot.ras_age_s or 0.0) > POLICY.ras_fresh_s:
         return ()
-    known = _Known(snapshot)
-    gone = [rank for one in answer.communicators for rank in one.ranks if rank.state in GONE]
+    known = _Known(snapshot, answer)
+    gone = [rank for one in answer.communicators if not _is_cut_off(one) for rank in one.ranks if rank.state in GONE]
     found = {number for rank in gone if (number := known.number(rank)) is not None}
     return tuple(sorted(found))
+
+
+def launched_less(snapshot: Snapshot, answer: RasAnswer) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+    """(kind of collective, ranks of the job that have launched less of it than most, the other members), where all of them are known.
+
+    The text names those who stand out only: the others are known of a communicator of the whole job.
+    """
+    known = _Known(snapshot, answer)
+    for one in answer.communicators:
+        named = {rank.number: known.number(rank) for rank in one.ranks}
+        members = {number for number in named.values() if number is not None}
+        if answer.text and one.size == len(snapshot.ranks):
+            members = {rank.rank for rank in snapshot.ranks}
+        if len(members) != one.size or None in named.values():
+            continue
+        for op, usual in one.usual.items():
+            late = {named[rank.number] for rank in one.ranks if rank.counts.get(op, usual) < usual}
+            ranks = tuple(sorted(number for number in late if number is not None))
+            if ranks and 2 * len(ranks) <= one.size:
+                yield op, ranks, tuple(sorted(members.difference(ranks)))
 
 
 def watchdog_line(ranks: Collection[RankFacts], since_unix_ns: int, now_unix_ns: int) -> str | None:
@@ -106,24 +157,47 @@ def building_line(ranks: Collection[RankFacts]) -> str | None:
     return f"{ranks_text(found)} {verb(found, 'is', 'are')} in the first collective of this group: NCCL builds its communicator there, and needs all members"
 
 
-def _gone(one: Communicator, known: _Known) -> list[str]:
+def _is_cut_off(one: Communicator) -> bool:
+    """The process that answered reaches less than half of the others: it may have been stopped for a minute itself, and NCCL takes
+    nobody back whom it has called dead."""
+    return 2 * sum(rank.state in GONE for rank in one.ranks) > one.size > 0
+
+
+def _gone(one: Communicator, ranks: Sequence[RasRank], known: _Known) -> list[str]:
+    if _is_cut_off(one):
+        gone = sum(rank.state in GONE for rank in one.ranks)
+        return [f"NCCL: the process that answered reaches {one.size - gone} of {one.size} ranks"]
     by_state: dict[str, list[RasRank]] = {}
-    for rank in one.ranks:
+    for rank in ranks:
         if rank.state in GONE:
             by_state.setdefault(rank.state, []).append(rank)
-    return [f"NCCL calls {known.names(ranks)} {state}" for state, ranks in by_state.items()]
+    return [f"NCCL calls {known.names(found)} {state}" for state, found in by_state.items()]
 
 
-def _behind(one: Communicator, known: _Known) -> list[str]:
-    """Launches are counted when a rank puts a collective in: who has fewer has not come."""
+def _in_states(ranks: Sequence[RasRank], known: _Known) -> list[str]:
     lines = []
-    for op in sorted({op for rank in one.ranks for op in rank.counts}):
-        counts = {rank.number: rank.counts[op] for rank in one.ranks if op in rank.counts}
-        most = max(counts.values())
-        late = [rank for rank in one.ranks if counts.get(rank.number, most) < most]
-        if late and 2 * len(late) < len(one.ranks):
-            fewest = min(counts[rank.number] for rank in late)
-            lines.append(
-                f"NCCL: {known.names(late)} {verb(range(len(late)), 'has', 'have')} launched {fewest:,} {op}, the others {most:,}"
-            )
+    for state, (one, several) in _STATES.items():
+        found = [rank for rank in ranks if rank.state == state]
+        if found:
+            of = " of the others" if state == "left" else ""
+            lines.append(f"NCCL: {known.names(found)} {verb(range(len(found)), one, several)} a communicator{of}")
+    return lines
+
+
+def _uneven(one: Communicator, ranks: Sequence[RasRank], known: _Known) -> list[str]:
+    """Launches are counted when a rank puts a collective in: who has fewer than most has not come, who has more is alone."""
+    lines = []
+    for op, usual in one.usual.items():
+        others = [rank for rank in ranks if rank.counts.get(op, usual) != usual]
+        who = "the others" if len({rank.counts[op] < usual for rank in others}) == 1 else "most others"
+        for some in (
+            [rank for rank in others if rank.counts[op] < usual],
+            [rank for rank in others if rank.counts[op] > usual],
+        ):
+            counts = sorted({rank.counts[op] for rank in some})
+            if counts:
+                text = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+                lines.append(
+                    f"NCCL: {known.names(some)} {verb(range(len(some)), 'has', 'have')} launched {text} {op}, {who} {usual:,}"
+                )
     return lines

@@ -10,6 +10,7 @@ from ddtop.diagnosis.rules import (
     comm_error,
     deadlock,
     departures,
+    frozen,
     gpu_error,
     gpu_unavailable,
     gpu_use,
@@ -63,7 +64,7 @@ def _of_heard(snapshot: Snapshot, lost: list[Finding], policy: Policy) -> list[F
             starved = loader_stuck.rule(snapshot, policy, _ranks(stalled))
             found += stalled + starved
             spoken_of = _ranks(stalled + starved) | loader_stuck.watched(snapshot) | comm_error.reporters(snapshot)
-            found += absent.rule(snapshot, policy, spoken_of)
+            found += absent.rule(snapshot, policy, spoken_of) or frozen.rule(snapshot, policy)
             if not comm_error.is_reported(snapshot) and not any(finding.victims for finding in found):
                 found += stuck.rule(snapshot, policy)
         if not any(finding.severity == CRITICAL for finding in (*found, *lost)):
