@@ -36,7 +36,9 @@ WAIT_S = 3600.0
 @click.option(
     "--sim", "ranks", metavar="N", help="The dashboard on N simulated ranks, 1 to 65536, that get into trouble."
 )
-@click.option("--scenario", metavar="NAME", help="With --sim: tour (the default), healthy, or the kind of one finding.")
+@click.option(
+    "--scenario", metavar="NAME", help="With --sim: tour (the default), gpu-tour, healthy, or the kind of one finding."
+)
 @click.option("--seed", type=int, help="With --sim: another job of the same kind.")
 @READONLY
 @click.pass_context

@@ -10,7 +10,10 @@ from collections.abc import Collection, Iterator
 from math import floor
 from random import Random
 
+from msgspec import structs
+
 from ddtop.sim import hosts, lateness, script
+from ddtop.sim.cards import Cards
 from ddtop.sim.course import Course, course_of
 from ddtop.sim.fleet import LOCAL_SIZE, Fleet
 from ddtop.sim.reports import Moment
@@ -120,9 +123,7 @@ class SimulatedJob:
         end_s = at_s + SLOT_S
         if at_s < attempt.met_s + SLOT_S:
             yield from self._arrivals(attempt, at_s, end_s)
-        moment = Moment(
-            self.fleet, era, at_s, attempt.began_unix_ns, attempt.number, attempt.base_step, self._in_flight
-        )
+        moment = self._moment(attempt, era, at_s)
         common = _Courses(attempt, at_s)
         for rank in self._in_turn[slot % self._turns]:
             course = common.of(rank)
@@ -143,6 +144,10 @@ class SimulatedJob:
             yield from self._lateness(attempt, era, at_s)
         if era.kind in script.STANDS and at_s < era.begin_s + DUMPED_AFTER_S <= end_s:
             yield from self._automatic(attempt, era, at_s)
+
+    def _moment(self, attempt: _Attempt, era: Era, at_s: float) -> Moment:
+        began, base = attempt.began_unix_ns, attempt.base_step
+        return Moment(self.fleet, era, at_s, began, attempt.number, base, self._in_flight, attempt.cards)
 
     def _later_s(self, rank: int) -> float:
         """So long after the beginning of its slot it reports: one of 16 moments in it."""
@@ -170,7 +175,9 @@ class SimulatedJob:
             # From the last checkpoint.
             base = (before.base_step + int(before.eras[-1].steps)) // 100 * 100
         began = self.began_unix_ns + round(number * (self._scenario.restarts_s or 0.0) * SECOND_NS)
-        return _Attempt(number, eras, began, base, self.fleet)
+        kind, bare = self._scenario.has_cards, self._scenario.bare_hosts
+        cards = Cards(self.fleet, kind, bare, eras, number, began) if kind is not None else None
+        return _Attempt(number, eras, began, base, self.fleet, cards)
 
     def _arrivals(self, attempt: _Attempt, at_s: float, end_s: float) -> Iterator[bytes]:
         """Who says hello in this slot, for the first time or inside init_process_group; and the groups once all have met."""
@@ -212,11 +219,13 @@ class SimulatedJob:
 
     def _host(self, attempt: _Attempt, host: int, at_s: float, common: _Courses) -> bytes:
         tick, era = int(at_s * 10), attempt.era(at_s)
-        found, cores = [], 0.0
+        found, cores, roles = [], 0.0, []
         for rank in self.fleet.ranks_of(host):
             if not self._there(attempt, era, rank, at_s):
+                roles.append(ABSENT)
                 continue
             course = common.of(rank)
+            roles.append(course.role)
             joining = attempt.phase(rank, at_s) == "joining"
             init = attempt.unix_ns(attempt.joined_s(rank)) if joining else None
             grown = attempt.grown_bytes(rank, at_s)
@@ -227,6 +236,9 @@ class SimulatedJob:
         state = hosts.host_state(
             self.fleet, host, tuple(found), cores, up_s, tick, self._offsets_ns.get(self.fleet.sender(host), 0), lost
         )
+        if attempt.cards is not None:
+            gpus, watch = attempt.cards.of(host, roles, at_s)
+            state = structs.replace(state, gpus=gpus, gpu_watch=watch)
         return self._seal(state, attempt, None, at_s + SLOT_S / 2, host=host)
 
     def _exit(self, attempt: _Attempt, rank: int, era: Era) -> bytes:
@@ -242,9 +254,7 @@ class SimulatedJob:
         before = attempt.era(at_s)
         if before.role(rank) not in script.TRAINING:
             return
-        moment = Moment(
-            self.fleet, before, at_s, attempt.began_unix_ns, attempt.number, attempt.base_step, self._in_flight
-        )
+        moment = self._moment(attempt, before, at_s)
         record = moment.state(rank, _Courses(attempt, at_s).of(rank), 0.0, "running", 0.0)
         yield self._seal(record, attempt, rank, at_s)
         if era.role(rank) == GONE:
@@ -255,9 +265,7 @@ class SimulatedJob:
         assert era.silent_host is not None
         at_s = era.begin_s - SLOT_S
         before, common = attempt.era(at_s), _Courses(attempt, at_s)
-        moment = Moment(
-            self.fleet, before, at_s, attempt.began_unix_ns, attempt.number, attempt.base_step, self._in_flight
-        )
+        moment = self._moment(attempt, before, at_s)
         for rank in self.fleet.ranks_of(era.silent_host):
             yield self._seal(moment.state(rank, common.of(rank), 0.0, "running", 0.0), attempt, rank, at_s)
         yield self._host(attempt, era.silent_host, at_s, common)
@@ -323,9 +331,11 @@ def _offsets_ns(fleet: Fleet, skew_s: float, seed: int) -> dict[str, int]:
 class _Attempt:
     """One life of the job's processes; seconds are since its beginning."""
 
-    def __init__(self, number: int, eras: tuple[Era, ...], began_unix_ns: int, base_step: int, fleet: Fleet) -> None:
+    def __init__(
+        self, number: int, eras: tuple[Era, ...], began_unix_ns: int, base_step: int, fleet: Fleet, cards: Cards | None
+    ) -> None:
         self.number, self.eras, self.began_unix_ns, self.base_step = number, eras, began_unix_ns, base_step
-        self._fleet = fleet
+        self._fleet, self.cards = fleet, cards
         self.starts = eras[0].kind == script.RANK_MISSING
         self.met_s = eras[0].end_s if self.starts else eras[0].begin_s + script.JOINING_S
         self.culprits = frozenset(era.rank for era in eras if era.rank is not None)

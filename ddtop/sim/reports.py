@@ -12,10 +12,11 @@ from typing import Any
 
 import msgspec
 
+from ddtop.sim.cards import ALLOCATED_RATIO, RESERVED_BYTES, Cards
 from ddtop.sim.course import Course
 from ddtop.sim.fleet import BUCKETS, DIGITS, FOLDER, LAYERS, LOCAL_SIZE, PER_STEP, SCRIPT, WORLD, Fleet
 from ddtop.sim.lateness import SPOTS_SAMPLES, spots_of
-from ddtop.sim.script import LOADS, STARVED, STRAYS, TRAINING, WAITS, Era
+from ddtop.sim.script import FALLEN, LOADS, STARVED, STRAYS, TRAINING, WAITS, Era
 from ddtop.wire.loader import Loader
 from ddtop.wire.records import Collective, GroupProgress, OpenCall, Place, RankState
 
@@ -68,7 +69,9 @@ class Moment:
         attempt: int,
         base_step: int,
         in_flight: bool,
+        cards: Cards | None = None,
     ) -> None:
+        self._cards = cards
         self._fleet, self._era, self._at_s, self._attempt = fleet, era, at_s, attempt
         self._began_unix_ns, self._base_step, self._in_flight = began_unix_ns, base_step, in_flight
         # While nothing moves no number does, but for the counters.
@@ -86,9 +89,8 @@ class Moment:
         if course.role in TRAINING:
             return self._training(rank, course, later_s)
         # Who is stopped or gone said last what it did before.
-        return {WAITS: self._waiting, LOADS: self._loading, STRAYS: self._straying}.get(course.role, self._training)(
-            rank, course, later_s
-        )
+        tell = {WAITS: self._waiting, LOADS: self._loading, STRAYS: self._straying, FALLEN: self._fallen}
+        return tell.get(course.role, self._training)(rank, course, later_s)
 
     def _progress(self, group: str, at_s: float, numbers: tuple[Any, ...]) -> Any:
         found = self._cache.get((group, at_s))
@@ -221,6 +223,14 @@ class Moment:
         loader = self._loader(rank, course, steps, CAPACITY)
         return self._state(rank, course, steps, "other", place, self._behind(rank), loader, since)
 
+    def _fallen(self, rank: int, course: Course, later_s: float) -> RankState:
+        del later_s
+        since = self.unix_ns(self._era.begin_s)
+        steps = int(self._era.steps)
+        place = user_place("train_step", 131, waits_on="cuda-sync", since_unix_ns=since, callee="synchronize")
+        loader = self._loader(rank, course, steps, CAPACITY)
+        return self._state(rank, course, steps, "cuda_sync", place, self._behind(rank), loader, since)
+
     def _behind(self, rank: int) -> tuple[Any, ...]:
         return tuple(GroupProgress(name, done, done, 0, None, "all_reduce") for name, done in self._done(rank))
 
@@ -267,7 +277,7 @@ class Moment:
         samples = int(course.reported_s * SAMPLES_PER_S)
         one = SAMPLES_PER_S * factor
         loads, ahead, back, update, meets, sync, other = course.shares_s
-        reserved = int(58_000_000_000 * factor)
+        reserved = int(RESERVED_BYTES * factor)
         return RankState(
             "running",
             activity,
@@ -290,11 +300,12 @@ class Moment:
             None,
             progress_unix_ns,
             round(90 * factor, 1),
-            int(reserved * 0.93),
+            int(reserved * ALLOCATED_RATIO),
             reserved,
             int(course.reported_s * AGENT_RATIO * SECOND_NS),
             spots=self._kept(("spots", course.role), lambda: encoded(spots_of(course.role))),
             spots_samples=SPOTS_SAMPLES,
+            cuda=self._cards.cuda(rank, self._at_s) if self._cards is not None else None,
         )  # fmt: skip
 
 

@@ -20,12 +20,20 @@ LOADER_STUCK, NOT_IN_COLLECTIVE, RANK_STOPPED, RANK_KILLED = (
 )
 STRAGGLER, INPUT_BOUND, RANK_MISSING = "straggler", "input-bound", "rank-missing"
 HOST_LOST, LINK_CUT = "host-lost", "link-cut"
+GPU_THROTTLED, GPU_BUSY, GPU_MEMORY_LOW, GPU_ERROR = "gpu-throttled", "gpu-busy", "gpu-memory-low", "gpu-error"
+DRIVER_SILENT = "driver-silent"
 KINDS = (
     LOADER_STUCK, NOT_IN_COLLECTIVE, RANK_STOPPED, RANK_KILLED, STRAGGLER, INPUT_BOUND, RANK_MISSING, HOST_LOST, LINK_CUT,
+    GPU_THROTTLED, GPU_BUSY, GPU_MEMORY_LOW, GPU_ERROR, DRIVER_SILENT,
 )  # fmt: skip
 """What can be made to happen; the names are those of the findings that should follow. Of `link-cut` that is host-lost too: the host of a
-rank is not heard, though all goes on there. Neither happens to a job on one host."""
-STANDS = frozenset({LOADER_STUCK, NOT_IN_COLLECTIVE, RANK_STOPPED, RANK_KILLED, HOST_LOST})
+rank is not heard, though all goes on there. Neither happens to a job on one host. Of `driver-silent` nothing follows: the numbers of the
+cards of a rank's host grow old."""
+OF_CARDS = frozenset({GPU_THROTTLED, GPU_BUSY, GPU_MEMORY_LOW, GPU_ERROR, DRIVER_SILENT})
+"""These happen to the card of a rank: where one is in the script the hosts have cards."""
+WHOLE, DIVIDED = "whole", "divided"
+"""What cards a host has: eight, or eight that are divided in two (MIG), with a rank on the first half of each."""
+STANDS = frozenset({LOADER_STUCK, NOT_IN_COLLECTIVE, RANK_STOPPED, RANK_KILLED, HOST_LOST, GPU_ERROR})
 """While one of these lasts, no rank makes a step."""
 OF_HOSTS = frozenset({HOST_LOST, LINK_CUT})
 """While one of these lasts, nothing of the rank's host is told."""
@@ -35,7 +43,7 @@ OF_HOSTS = frozenset({HOST_LOST, LINK_CUT})
 class Incident:
     """Something that goes wrong `begin_s` after the script's beginning, and is over at `end_s` (None: never).
 
-    `rank` None: the seed picks one. `rank-missing` begins with the job, `rank-killed` never ends.
+    `rank` None: the seed picks one. `rank-missing` begins with the job, `rank-killed` and `gpu-error` never end.
     """
 
     kind: str
@@ -47,14 +55,24 @@ class Incident:
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """`restarts_s`: so long after its beginning the launcher starts all ranks anew, and the script begins again; None: never.
-    `skew_s`: so far the clocks of hosts are off that of the first, at most."""
+    `skew_s`: so far the clocks of hosts are off that of the first, at most. `cards`: what the hosts have, WHOLE or DIVIDED; None: none, and no
+    driver, unless an incident is one of cards. On the last `bare_hosts` of them the relay finds no driver."""
 
     incidents: tuple[Incident, ...] = ()
     restarts_s: float | None = None
     skew_s: float = 0.0
+    cards: str | None = None
+    bare_hosts: int = 0
+
+    @property
+    def has_cards(self) -> str | None:
+        """WHOLE or DIVIDED, None for hosts without."""
+        return self.cards or (WHOLE if any(one.kind in OF_CARDS for one in self.incidents) else None)
 
 
-TOUR = "tour"
+TOUR, GPU_TOUR = "tour", "gpu-tour"
+KNOWN_S = 40.0
+"""What a card draws while it computes has to be known before it can be told from waiting: that takes a viewer so long."""
 SCENARIOS: Mapping[str, Scenario] = {
     TOUR: Scenario(
         (
@@ -73,6 +91,27 @@ SCENARIOS: Mapping[str, Scenario] = {
         for kind in (LOADER_STUCK, NOT_IN_COLLECTIVE, RANK_STOPPED, STRAGGLER, INPUT_BOUND, HOST_LOST, LINK_CUT)
     },
     "clock-skew": Scenario(skew_s=90.0),
+    GPU_TOUR: Scenario(
+        (
+            Incident(NOT_IN_COLLECTIVE, KNOWN_S, 65.0),
+            Incident(GPU_BUSY, 85.0, 115.0),
+            Incident(GPU_THROTTLED, 135.0, 195.0),
+            Incident(GPU_MEMORY_LOW, 215.0, 245.0),
+            Incident(GPU_ERROR, 265.0),
+        ),
+        restarts_s=300.0,
+        cards=WHOLE,
+    ),
+    "gpu-healthy": Scenario(cards=WHOLE),
+    "gpu-hang": Scenario((Incident(NOT_IN_COLLECTIVE, KNOWN_S, 160.0),), cards=WHOLE),
+    "gpu-straggler": Scenario((Incident(STRAGGLER, KNOWN_S, 160.0),), cards=WHOLE),
+    GPU_ERROR: Scenario((Incident(GPU_ERROR, KNOWN_S),)),
+    **{
+        kind: Scenario((Incident(kind, KNOWN_S, 160.0),))
+        for kind in (GPU_THROTTLED, GPU_BUSY, GPU_MEMORY_LOW, DRIVER_SILENT)
+    },
+    "gpu-mig": Scenario(cards=DIVIDED),
+    "no-driver": Scenario(cards=WHOLE, bare_hosts=1),
 }
 """By name, as `ddtop --sim N --scenario NAME` knows them; those of one kind last two minutes and the job is well again."""
 
@@ -97,7 +136,8 @@ class Pace:
 TRAINS, SLOW, HASTY, STARVED = "trains", "slow", "hasty", "starved"
 LOADS, STRAYS, STOPPED, GONE, WAITS = "loads", "strays", "stopped", "gone", "waits"
 ABSENT, STARTS = "absent", "starts"
-TRAINING = frozenset({TRAINS, SLOW, HASTY, STARVED})
+HOT, HELD, CRAMPED, FALLEN = "hot", "held", "cramped", "fallen"
+TRAINING = frozenset({TRAINS, SLOW, HASTY, STARVED, HOT, HELD, CRAMPED})
 
 PACES: Mapping[str, Pace] = {
     TRAINS: Pace(0.22, (0.02, 0.27, 0.46, 0.06, 0.16, 0.0, 0.03), 1.4, 3e6, 160.0, 0.02),
@@ -111,6 +151,11 @@ PACES: Mapping[str, Pace] = {
     WAITS: Pace(1.0, (0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0)),
     ABSENT: Pace(cores=0.0, io_bytes_per_s=0.0, wakes_per_s=0.0),
     STARTS: Pace(cores=0.9, io_bytes_per_s=9e6, wakes_per_s=40.0),
+    # Where cards make the pace the programs of all ranks run ahead alike and wait for them.
+    HOT: Pace(0.72, (0.01, 0.13, 0.19, 0.03, 0.05, 0.57, 0.02), 1.2, 1.5e6, 150.0, 0.01),
+    HELD: Pace(0.72, (0.01, 0.13, 0.19, 0.03, 0.05, 0.57, 0.02), 1.2, 1.5e6, 150.0, 0.01),
+    CRAMPED: Pace(0.24, (0.02, 0.29, 0.42, 0.06, 0.13, 0.05, 0.03), 1.4, 3e6, 150.0, 0.02),
+    FALLEN: Pace(0.0, (0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0)),
 }
 _ROLES = {
     # kind: (the rank at fault, all others)
@@ -123,8 +168,15 @@ _ROLES = {
     RANK_MISSING: (ABSENT, STARTS),
     HOST_LOST: (WAITS, WAITS),
     LINK_CUT: (TRAINS, TRAINS),
+    GPU_THROTTLED: (HOT, HELD),
+    GPU_BUSY: (HOT, HELD),
+    GPU_MEMORY_LOW: (CRAMPED, TRAINS),
+    GPU_ERROR: (FALLEN, WAITS),
+    DRIVER_SILENT: (TRAINS, TRAINS),
 }
-_SLOWNESS = {STRAGGLER: 1.6, INPUT_BOUND: 2.0, LINK_CUT: 1.0}
+_SLOWNESS = {
+    STRAGGLER: 1.6, INPUT_BOUND: 2.0, LINK_CUT: 1.0, GPU_THROTTLED: 3.0, GPU_BUSY: 1.9, GPU_MEMORY_LOW: 1.1, DRIVER_SILENT: 1.0,
+}  # fmt: skip
 """So many times longer a step takes."""
 
 
@@ -172,8 +224,8 @@ def check(incidents: tuple[Incident, ...], world_size: int) -> None:
             raise ValueError(f"{one.kind} at {one.begin_s:g} s begins before the one before is over, or ends too early")
         if one.kind == RANK_MISSING and (one.begin_s or one.end_s is None):
             raise ValueError(f"{RANK_MISSING} begins at 0 s, and ends")
-        if one.kind == RANK_KILLED and one.end_s is not None:
-            raise ValueError(f"{RANK_KILLED} has no end: nobody comes back from it")
+        if one.kind in (RANK_KILLED, GPU_ERROR) and one.end_s is not None:
+            raise ValueError(f"{one.kind} has no end: nobody comes back from it")
         over = one.end_s
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ddtop.sim.fleet import FOLDER, SCRIPT
 from ddtop.sim.reports import OWING_AFTER
-from ddtop.sim.script import LOADS, STOPPED, STRAYS, WAITS
+from ddtop.sim.script import FALLEN, LOADS, STOPPED, STRAYS, WAITS
 from ddtop.wire.records import Stacks
 from ddtop.wire.stacks import StackFrame, ThreadStack
 
@@ -42,6 +42,7 @@ _FRAMES: Mapping[str, tuple[StackFrame, ...]] = {
         _user("train_step", 133),
         *_BELOW,
     ),
+    FALLEN: (_torch("synchronize", "cuda/__init__.py", 985), _user("train_step", 131), *_BELOW),
     WAITS: (
         _torch("all_reduce", "distributed/distributed_c10d.py", 2810),
         _torch("wrapper", "distributed/c10d_logger.py", 81),

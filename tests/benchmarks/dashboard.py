@@ -40,18 +40,19 @@ FILL_S, LONG_S = 120.0, 300.0
 FOUND = {"healthy": "moving, watched", "hang": "wait for it"}
 
 
-def measure(seconds: float, keys: int, sizes: tuple[int, ...] = SIZES) -> Iterator[Row]:
-    """Rows for each size, healthy and in a hang; `seconds`: how long it is left alone."""
+def measure(seconds: float, keys: int, sizes: tuple[int, ...] = SIZES, gpus: bool = False) -> Iterator[Row]:
+    """Rows for each size, healthy and in a hang; `seconds`: how long it is left alone. `gpus`: each once more with eight cards a host."""
     for ranks in sizes:
         for state in ("healthy", "hang"):
-            yield from _one(ranks, state, seconds, keys)
+            for cards in (False, True) if gpus else (False,):
+                yield from _one(ranks, state, seconds, keys, cards)
 
 
-def _one(ranks: int, state: str, seconds: float, keys: int) -> Iterator[Row]:
+def _one(ranks: int, state: str, seconds: float, keys: int, gpus: bool = False) -> Iterator[Row]:
     job = f"sim-{ranks}"
     with Stage(job) as stage:
         played = stage.start(
-            [sys.executable, "-m", "tests.benchmarks.sim_relay", str(ranks), state],
+            [sys.executable, "-m", "tests.benchmarks.sim_relay", str(ranks), state, *(["gpus"] if gpus else [])],
             stage.environment(False, PYTHONPATH=os.getcwd()),
             stage.output(0),
         )
@@ -70,7 +71,7 @@ def _one(ranks: int, state: str, seconds: float, keys: int) -> Iterator[Row]:
             kilobytes = [size / 1000 for size in bursts]
             waited = sorted(1000 * one for one in screen.press(keys))
             after = memory_mib(screen.pid)["rss"]
-    what = f"{ranks:,} ranks, {state}"
+    what = f"{ranks:,} ranks, {state}{', GPUs' if gpus else ''}"
     yield limited(f"{what}: dashboard CPU", cores, CPU_BAR, "cores", f"over {seconds:.0f} s", digits=2)
     p95 = waited[max(0, int(len(waited) * 0.95) - 1)]
     detail = f"p50 {statistics.median(waited):.0f} ms, longest {waited[-1]:.0f} ms of {len(waited)} keys"
@@ -201,11 +202,11 @@ class Screen:
 
 
 def main() -> None:
-    """`python -m tests.benchmarks.dashboard RANKS healthy|hang SECONDS KEYS`: one of them by itself, such as ten minutes."""
+    """`python -m tests.benchmarks.dashboard RANKS healthy|hang SECONDS KEYS [gpus]`: one of them by itself, such as ten minutes."""
     from tests.benchmarks import table
 
     ranks, state, seconds, keys = sys.argv[1:5]
-    print(table.shown(_one(int(ranks), state, float(seconds), int(keys))))
+    print(table.shown(_one(int(ranks), state, float(seconds), int(keys), "gpus" in sys.argv)))
 
 
 if __name__ == "__main__":

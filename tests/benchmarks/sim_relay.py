@@ -1,4 +1,4 @@
-"""Plays the relay of a simulated job in real time: `python -m tests.benchmarks.sim_relay RANKS healthy|hang`.
+"""Plays the relay of a simulated job in real time: `python -m tests.benchmarks.sim_relay RANKS healthy|hang [gpus]`.
 
 A real link and a real entry in the state folder, so that a view attaches to it as to any job. Every rank reports once a second.
 Prints "ready" when a view can attach, and goes on until it is ended.
@@ -13,7 +13,7 @@ import time
 from ddtop import registry
 from ddtop.link.relay_side import VIEW, RelayLink
 from ddtop.sim.job import SECOND_NS, SLOT_NS, SimulatedJob
-from ddtop.sim.script import NOT_IN_COLLECTIVE, Incident, Scenario
+from ddtop.sim.script import NOT_IN_COLLECTIVE, WHOLE, Incident, Scenario
 from ddtop.wire import frames
 from ddtop.wire.records import Command, Reply
 
@@ -26,10 +26,11 @@ ENTRY_S = 10.0
 class SimRelay:
     """One relay of all hosts; a single thread."""
 
-    def __init__(self, ranks: int, hangs: bool) -> None:
+    def __init__(self, ranks: int, hangs: bool, gpus: bool = False) -> None:
         incidents = (Incident(NOT_IN_COLLECTIVE, LIVED_S - HANG_S),) if hangs else ()
+        scenario = Scenario(incidents, cards=WHOLE if gpus else None)
         began = (time.time_ns() - LIVED_S * SECOND_NS) // SLOT_NS * SLOT_NS
-        self.job = SimulatedJob(ranks, scenario=Scenario(incidents), began_unix_ns=began, reports_per_s=1)
+        self.job = SimulatedJob(ranks, scenario=scenario, began_unix_ns=began, reports_per_s=1)
         self._link = RelayLink(registry.socket_path(self.job.name, RUN), registry.secret(), "127.0.0.1")
         self._viewers: list[bytes] = []
         self._ranks = ranks
@@ -92,4 +93,4 @@ def _sealed(record: Reply) -> bytes:
 
 
 if __name__ == "__main__":
-    SimRelay(int(sys.argv[1]), sys.argv[2] == "hang").serve()
+    SimRelay(int(sys.argv[1]), sys.argv[2] == "hang", "gpus" in sys.argv).serve()

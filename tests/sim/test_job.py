@@ -31,6 +31,8 @@ def grows(record: AnyRecord) -> dict[str, float]:
         numbers |= {f"activity {index}": count for index, count in enumerate(record.activity_samples)}
         for group in record.groups:
             numbers |= {f"enqueued {group.group}": group.enqueued, f"completed {group.group}": group.completed or 0}
+        if record.cuda is not None:
+            numbers |= {"retries": record.cuda.retries or 0}
         if record.loader is not None:
             numbers |= {"loader": record.loader.wait_total_ns, "batches": record.loader.batches}
         return numbers

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
-from ddtop.model.devices import TORCH, Own, devices_of
+from ddtop.model.devices import TORCH, Device, Own, devices_of
 from ddtop.model.facts import Snapshot
 from ddtop.wire.gpu import CudaState, Gpu, GpuProcess, GpuWatch, Xid
-from ddtop.wire.records import GroupProgress, HostState
+from ddtop.wire.records import Group, GroupProgress, HostState
 
 from . import builders
 from .builders import NOW, SECOND
 
 GIB = 1 << 30
+WATCH = GpuWatch(400, "580.65.06", cost_ns=3_000_000)
 STRANGER = GpuProcess(3310, 31 * GIB, user="bob", command="python sample.py")
 
 
@@ -28,21 +30,34 @@ def card(index: int, rank: int, **more: object) -> Gpu:
     return Gpu(index, f"GPU-{rank:08x}", **(given | more))  # type: ignore[arg-type]
 
 
-def on_gpus(world_size: int = 8, changes: dict[int, dict[str, object]] | None = None) -> Snapshot:
-    """A job that is well, a card a rank, eight a host; `changes`: of the cards, by rank."""
-    snapshot = builders.healthy(world_size)
+WAITS: dict[str, object] = {"util_ratio": 1.0, "power_watts": 191.0}
+"""What NVML tells of a card that spins in NCCL."""
+
+
+def on_gpus(
+    world_size: int = 8,
+    changes: dict[int, dict[str, object]] | None = None,
+    waits: Collection[int] = (),
+    watch: GpuWatch = WATCH,
+    of: Snapshot | None = None,
+) -> Snapshot:
+    """A job that is well (or `of`), a card a rank, eight a host; `changes`: of the cards, by rank. `waits`: ranks whose cards only wait."""
+    snapshot = builders.healthy(world_size) if of is None else of
+    changes = {**dict.fromkeys(waits, WAITS), **(changes or {})}
     hosts, devices, ranks = [], [], []
     for number, known in enumerate(snapshot.hosts):
         mine = [rank for rank in snapshot.ranks if rank.rank // 8 == number]
-        gpus = tuple(card(rank.rank % 8, rank.rank, **(changes or {}).get(rank.rank, {})) for rank in mine)
-        watch = GpuWatch(400, "580.65.06", cost_ns=3_000_000)
+        gpus = tuple(card(rank.rank % 8, rank.rank, **changes.get(rank.rank, {})) for rank in mine)
         host = HostState(
             known.host, 64, 0.4, 512 * GIB, 300 * GIB, 256 * GIB, 200 * GIB, gpus=gpus, gpu_watch=watch,
             relay_rss_bytes=30 << 20,
         )  # fmt: skip
         owns = {rank.rank: Own(gpu, TORCH) for rank, gpu in zip(mine, gpus, strict=True)}
         hosts.append(host)
-        devices += devices_of(host, owns)
+        devices += [
+            replace(one, power_mean_watts=188.2) if waits and waits_on(one, waits) else one
+            for one in devices_of(host, owns)
+        ]
         for rank in mine:
             assert rank.hello is not None
             cuda = CudaState(rank.rank % 8, None, None, 80 * GIB, 36 * GIB, 39 * GIB, 38 * GIB, 0, 0, "2.27.5")
@@ -51,10 +66,21 @@ def on_gpus(world_size: int = 8, changes: dict[int, dict[str, object]] | None = 
                 **{name: getattr(hello, name) for name in hello.__struct_fields__} | {"backend": "nccl"}
             )
             groups = (GroupProgress("0", 74_892, 74_891, last_op="all_reduce"),)
-            ranks.append(replace(rank, own=owns[rank.rank], cuda=cuda, hello=hello, groups=groups))
+            spins = rank.rank in waits
+            ranks.append(replace(rank, own=owns[rank.rank], cuda=cuda, hello=hello, groups=groups, gpu_waits=spins))
+    groups = tuple(Group(one.name, one.description, one.ranks, "nccl") for one in snapshot.groups)
     return replace(
-        snapshot, ranks=tuple(ranks), hosts=tuple(hosts), devices=tuple(devices), host_ages_s=(0.4,) * len(hosts)
+        snapshot,
+        groups=groups,
+        ranks=tuple(ranks),
+        hosts=tuple(hosts),
+        devices=tuple(devices),
+        host_ages_s=(0.4,) * len(hosts),
     )
+
+
+def waits_on(device: Device, waits: Collection[int]) -> bool:
+    return any(rank in waits for rank in device.ranks)
 
 
 TROUBLE: dict[int, dict[str, object]] = {

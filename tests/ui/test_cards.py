@@ -79,10 +79,11 @@ def test_cards_stand_below_their_host_with_ranks_strangers_and_trouble():
 
     assert lines[0].split()[:2] == ["GPU", "0"]
     assert "rank 0" in lines[0]
-    assert lines[1].endswith("91C  rank 1  slowed down by heat")
-    assert lines[3].endswith("rank 3  bob 3310 python sample.py 31.0G")
-    assert "lost: it does not answer any more" in lines[5]
-    assert lines[6].endswith("rank 6  Xid 94, 2 uncorrectable memory errors")
+    assert lines[1].endswith("91C  rank 1      slowed down by heat")
+    assert lines[3].endswith("rank 3      bob 3310 python sample.py 31.0G")
+    assert lines[5].split("  lost: it answers no more ")[1].split() == ["rank", "5", "Xid", "79"]
+    assert lines[6].endswith("rank 6      Xid 94, 2 uncorrectable memory errors")
+    assert len({line.index("rank") for line in lines}) == 1
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 140])
@@ -102,7 +103,7 @@ def test_the_row_of_a_host_sums_its_cards_up():
     (host,) = hosts_facts(snapshot, hosts_of_ranks(names_of(snapshot.ranks)), codes)
     table = hosts_table(140, (host,), gpus=True)
 
-    assert "8  96% 356G/640G" in plain(host_row(host, codes, None, table))
+    assert "8  96%   356G/640G" in plain(host_row(host, codes, None, table))
     assert line_width(host_row(host, codes, None, table)) <= 140
     silent = replace(snapshot, hosts=tuple(_with_watch(one, GpuWatch(34_000, "580")) for one in snapshot.hosts))
     (host,) = hosts_facts(silent, hosts_of_ranks(names_of(silent.ranks)), codes)
@@ -142,7 +143,7 @@ def test_json_has_the_card_of_each_rank():
     assert said["nccl"] == "ok"
     assert set(said["gpu"]) == {
         "index", "uuid", "name", "known_by", "util_ratio", "used_bytes", "total_bytes", "allocated_bytes",
-        "reserved_bytes", "power_watts", "celsius", "sm_mhz", "throttle", "lost",
+        "reserved_bytes", "power_watts", "celsius", "sm_mhz", "throttle", "lost", "waits",
     }  # fmt: skip
     assert (said["gpu"]["index"], said["gpu"]["known_by"], said["gpu"]["reserved_bytes"]) == (2, "torch", 39 * GIB)
 

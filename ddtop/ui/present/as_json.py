@@ -148,6 +148,7 @@ def _gpu(rank: RankFacts) -> Json | None:
         "sm_mhz": gpu.sm_mhz,
         "throttle": None if gpu.throttle is None else list(gpu.throttle),
         "lost": gpu.lost,
+        "waits": rank.gpu_waits,
     }
 
 

@@ -22,6 +22,12 @@ def bar(ratio: float, width: int, glyphs: Glyphs = UNICODE) -> str:
     return text + " " * (width - len(text))
 
 
+def hollow(ratio: float, width: int, glyphs: Glyphs = UNICODE) -> str:
+    """As `bar`, in whole columns, of what is busy with waiting."""
+    cells = max(round(min(max(ratio, 0.0), 1.0) * width), 1 if ratio > 0 else 0)
+    return glyphs.hollow * cells + " " * (width - cells)
+
+
 def sparkline(values: Sequence[float | None], width: int, glyphs: Glyphs = UNICODE) -> str:
     """The newest `width` values, the newest at the right; a value that was not measured is a gap.
 

@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from ddtop.model.facts import RankFacts, Snapshot, State
 
 from . import units
-from .bars import bar, phases
+from .bars import bar, hollow, phases
 from .glyphs import UNICODE, Glyphs
 from .text import cell_width, clean
-from .words import now_age_s, now_text
+from .words import nccl_word, now_age_s, now_text
 
 NOW_LEAST, NOW_USEFUL, NOW_WANTED, NOW_MOST = 12, 17, 21, 44
 HOST_MOST = 16
+NUMBER = 5
+"""Columns of a number beside a bar."""
+WAITS = "wait"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ COLUMNS = (
     Column("rss", "RSS", 5, "rss_bytes"),
     Column("gpu", "GPU", 4, "gpu"),
     Column("vram", "VRAM", 5, "gpu_memory"),
-    Column("nccl", "NCCL", 4, "nccl", right=False),
+    Column("nccl", "NCCL", 4, "nccl", right=False, descending=False),
     Column("pid", "PID", 7, "pid", descending=False),
     Column("seen", "SEEN", 4, "report_age_s"),
 )
@@ -57,7 +60,7 @@ ALWAYS = ("rank", "state", "now")
 _FIRST = ("age", "wait")
 _THEN = ("iteration", "seen", "step", "gpu", "vram", "cpu", "loader")
 _WIDE = ("host", "phases", "rss", "nccl", "pid")
-_GROWTH = (("now", 28), ("phases", 14), ("gpu", 10), ("vram", 11), ("loader", 12), ("now", NOW_MOST))
+_GROWTH = (("now", 28), ("gpu", 10), ("vram", 11), ("phases", 14), ("loader", 12), ("now", NOW_MOST))
 OF_GPUS = frozenset({"gpu", "vram", "nccl"})
 
 
@@ -157,7 +160,6 @@ _PLAIN: dict[str, Callable[[RankFacts], str]] = {
     "wait": lambda rank: units.percent(rank.wait_ratio),
     "cpu": lambda rank: units.cores(rank.cpu_ratio),
     "rss": lambda rank: units.size(rank.rss_bytes),
-    "nccl": lambda rank: clean(rank.nccl or ""),
     "pid": lambda rank: "" if rank.pid is None else str(rank.pid),
     "seen": lambda rank: units.age(rank.report_age_s),
 }
@@ -169,7 +171,20 @@ def _gpu(rank: RankFacts, context: CellContext, width: int) -> str:
         return "lost"
     if gpu is None or gpu.util_ratio is None or rank.gone:
         return units.NOT_MEASURED
+    if rank.gpu_waits:
+        return waiting_text(gpu.util_ratio, width, context.glyphs)
     return _barred(units.percent(gpu.util_ratio), gpu.util_ratio, context, width)
+
+
+def waiting_text(ratio: float, width: int, glyphs: Glyphs) -> str:
+    """A busy card that only waits: the word where the share would stand, and a hollow bar, so that neither is taken for work."""
+    room = width - NUMBER - 1
+    return f"{hollow(ratio, room, glyphs)} {WAITS:>{NUMBER}}" if room >= 4 else WAITS
+
+
+def _nccl(rank: RankFacts, context: CellContext, width: int) -> str:
+    del width
+    return nccl_word(rank, context.time_unix_ns) or units.NOT_MEASURED
 
 
 def _vram(rank: RankFacts, context: CellContext, width: int) -> str:
@@ -181,8 +196,8 @@ def _vram(rank: RankFacts, context: CellContext, width: int) -> str:
 
 def _barred(text: str, ratio: float, context: CellContext, width: int) -> str:
     """The number at the right, and before it a bar where one of four cells fits."""
-    room = width - 6
-    return f"{bar(ratio, room, context.glyphs)} {text:>5}" if room >= 4 else text
+    room = width - NUMBER - 1
+    return f"{bar(ratio, room, context.glyphs)} {text:>{NUMBER}}" if room >= 4 else text
 
 
 def _loader(rank: RankFacts, context: CellContext, width: int) -> str:
@@ -200,4 +215,9 @@ def _loader(rank: RankFacts, context: CellContext, width: int) -> str:
     return f"{bar(ratio, room, context.glyphs)} {text}" if room >= 5 else bar(ratio, width, context.glyphs)
 
 
-_DRAWN: dict[str, Callable[[RankFacts, CellContext, int], str]] = {"loader": _loader, "gpu": _gpu, "vram": _vram}
+_DRAWN: dict[str, Callable[[RankFacts, CellContext, int], str]] = {
+    "loader": _loader,
+    "gpu": _gpu,
+    "vram": _vram,
+    "nccl": _nccl,
+}

@@ -16,7 +16,7 @@ class Glyphs:
 
     `eighths`: a bar's last cell from one eighth to seven, empty where only whole cells can be drawn. `levels`: a
     sparkline's cells from the smallest value to the largest; none fills its cell, so that lines above each other stay
-    apart.
+    apart. `hollow`: a bar of what is busy with waiting.
     """
 
     states: dict[State, str]
@@ -35,6 +35,7 @@ class Glyphs:
     corner: str = "└"
     then: str = "›"
     finished: str = "✓"
+    hollow: str = "░"
 
 
 UNICODE = Glyphs(
@@ -97,6 +98,7 @@ ASCII = Glyphs(
     corner="`",
     then=">",
     finished="=",
+    hollow=":",
 )
 
 STATE_STYLES: dict[State, str] = {

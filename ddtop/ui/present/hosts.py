@@ -10,10 +10,12 @@ from ddtop.model.devices import Device
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.hosts import HostSeen
 from ddtop.model.policy import POLICY
+from ddtop.wire.gpu import GpuWatch
 from ddtop.wire.hosts import LEAF
 from ddtop.wire.records import HostState
 
 from . import units
+from .cards import driver_text, trouble_of
 from .classes import AT_FAULT, FINISHED, WELL, codes_at
 from .grid import Host
 from .text import clean
@@ -24,6 +26,8 @@ class HostFacts:
     """One host. `state`: what its relay last reported, None for a host that only its ranks tell of; `age_s`: how old that is.
 
     `name`: with a part of its identity, where another has the same. `seen`: how it is heard, None where nobody tells. `devices`: its cards. `worst`: the code (`present.classes`) of its worst rank. `rank_cores`: cores that its ranks use, None if not measured.
+    `waiting`: its ranks whose cards only wait in NCCL. `watch`: of a driver that does not answer. `troubled`: which of its devices
+    want attention.
     """
 
     name: str
@@ -34,6 +38,13 @@ class HostFacts:
     age_s: float | None
     devices: tuple[Device, ...] = ()
     seen: HostSeen | None = None
+    waiting: frozenset[int] = frozenset()
+    watch: GpuWatch | None = None
+    troubled: tuple[int, ...] = ()
+
+    def waits(self, device: Device) -> bool:
+        """All that the ranks on that card have it do is to wait."""
+        return bool(device.ranks) and self.waiting.issuperset(device.ranks)
 
     @property
     def lost(self) -> bool:
@@ -47,7 +58,8 @@ class HostFacts:
 
 
 def hosts_facts(snapshot: Snapshot, hosts: Sequence[Host], codes: bytes) -> tuple[HostFacts, ...]:
-    """All hosts in the order of their first rank; those with a rank at fault stand first, those without ranks last."""
+    """All hosts in the order of their first rank; those with a rank at fault stand first, then those with a card in
+    trouble; those without ranks last."""
     reports: dict[str, _Report] = {}
     labels = _labels(snapshot.ranks)
     for number, report in enumerate(snapshot.hosts):
@@ -62,13 +74,28 @@ def hosts_facts(snapshot: Snapshot, hosts: Sequence[Host], codes: bytes) -> tupl
             worst = max(codes_at(codes, host.ranks), default=FINISHED)
             own = tuple(cards.get(clean(state.host) if state is not None else host.name, ()))
             cores = _cores(snapshot, host.ranks)
-            found.append(HostFacts(host.name, host.ranks, worst, cores, state, age_s, own, seen))
-    found.sort(key=lambda host: host.worst < AT_FAULT)
+            more = _of_cards(snapshot, host.ranks, own) if own else _NO_CARDS
+            watch = state.gpu_watch if state is not None and driver_text(state.gpu_watch) else None
+            found.append(
+                HostFacts(host.name, host.ranks, worst, cores, state, age_s, own, seen, more[0], watch, more[1])
+            )
+    found.sort(key=lambda host: (host.worst < AT_FAULT, not host.troubled and host.watch is None))
     found += [
         HostFacts(name, (), FINISHED, None, state, age_s, tuple(cards.get(name, ())), seen)
         for name, (state, age_s, seen) in reports.items()
     ]
     return tuple(found)
+
+
+_NO_CARDS: tuple[frozenset[int], tuple[int, ...]] = (frozenset(), ())
+
+
+def _of_cards(
+    snapshot: Snapshot, ranks: Sequence[int], own: Sequence[Device]
+) -> tuple[frozenset[int], tuple[int, ...]]:
+    every, now = snapshot.ranks, snapshot.time_unix_ns
+    waiting = frozenset([rank for rank in ranks if rank < len(every) and every[rank].gpu_waits])
+    return waiting, tuple([number for number, device in enumerate(own) if trouble_of(device, now)])
 
 
 _Report = tuple[HostState | None, float | None, HostSeen | None]
@@ -126,6 +153,21 @@ def clock_words(seen: HostSeen | None) -> str:
     off = abs(seen.offset_ns) / 1e6
     text = f"{off:,.1f} ms" if off < 1000 else f"{off / 1000:,.1f} s"
     return f"{text} {'behind' if seen.offset_ns > 0 else 'ahead of'} the hub's, ±{seen.error_ns / 1e6:.1f} ms"
+
+
+def part_of(devices: Sequence[Device], number: int) -> int | None:
+    """Which MIG instance of its card that device is, from 0; None for a whole card."""
+    parent = devices[number].gpu.parent
+    return None if parent is None else sum(one.gpu.parent == parent for one in devices[:number])
+
+
+def cards_note(hosts: Sequence[HostFacts], gpus: bool, folded: bool) -> str:
+    """Why no cards are shown, or not all of them: `no NVIDIA driver`, `2 cards in trouble, the others not shown`."""
+    if gpus:
+        troubled = sum(len(host.troubled) for host in hosts)
+        return f"{units.plural(troubled, 'GPU')} in trouble, the others not listed" if folded else ""
+    told = [host.state for host in hosts if host.state is not None]
+    return "no NVIDIA driver" if told and all(state.gpu_watch is None for state in told) else ""
 
 
 def _cores(snapshot: Snapshot, ranks: Sequence[int]) -> float | None:

@@ -10,7 +10,7 @@ from ddtop.diagnosis.finding import CRITICAL, WARNING, Verdict
 from ddtop.model.facts import RankFacts, Snapshot, State
 
 from .text import clean
-from .words import now_age_s, now_text
+from .words import nccl_word, now_age_s, now_text
 
 BY_VERDICT = "verdict"
 
@@ -37,6 +37,13 @@ _STATE_ORDER = {
     )
 }
 
+
+def _work_ratio(rank: RankFacts) -> float | None:
+    """How busy its card is; a card that only waits stands below all that compute."""
+    ratio = rank.own.gpu.util_ratio if rank.own is not None else None
+    return ratio - 2.0 if ratio is not None and rank.gpu_waits else ratio
+
+
 _KEYS: dict[str, SortKey] = {
     "rank": lambda rank: rank.rank,
     "state": lambda rank: _STATE_ORDER[rank.state],
@@ -49,12 +56,15 @@ _KEYS: dict[str, SortKey] = {
     "loader": lambda rank: rank.loader.depth if rank.loader else None,
     "cpu": lambda rank: rank.cpu_ratio,
     "rss": lambda rank: rank.rss_bytes,
-    "gpu": lambda rank: rank.own.gpu.util_ratio if rank.own is not None else None,
+    "gpu": _work_ratio,
     "vram": lambda rank: rank.own.gpu.used_bytes if rank.own is not None else None,
-    "nccl": lambda rank: rank.nccl,
     "pid": lambda rank: rank.pid,
     "seen": lambda rank: rank.report_age_s,
 }
+
+
+_TIMED: dict[str, Callable[[RankFacts, int], object]] = {"age": now_age_s, "nccl": nccl_word}
+"""With the time of the snapshot, unix ns."""
 
 
 def culprits(verdict: Verdict) -> tuple[int, ...]:
@@ -90,11 +100,11 @@ def by_verdict(snapshot: Snapshot, verdict: Verdict) -> list[int]:
 
 def by_column(snapshot: Snapshot, key: str, descending: bool) -> list[int]:
     """Sorted by one column, equal values by rank; ranks without a value come last either way."""
-    value = _KEYS.get(key, _KEYS["rank"])
+    value, timed = _KEYS.get(key, _KEYS["rank"]), _TIMED.get(key)
     known: list[tuple[object, int]] = []
     unknown: list[int] = []
     for rank in snapshot.ranks:
-        found = now_age_s(rank, snapshot.time_unix_ns) if key == "age" else value(rank)
+        found = timed(rank, snapshot.time_unix_ns) if timed is not None else value(rank)
         if found is None:
             unknown.append(rank.rank)
         else:

@@ -28,7 +28,7 @@ from ddtop.ui.present.words import (
 )
 from ddtop.wire.records import Collective
 
-from .card import gpu_lines
+from .card import gpu_lines, gpu_title
 from .page import LABEL, Page
 from .spent import time_lines
 
@@ -90,6 +90,7 @@ def _title(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     style = state_style(rank)
     doing = now_text(rank) + (f", for {units.duration(age)}" if age is not None and age >= 1 else "")
     page.text(doing, "" if style == "dim" else style)
+    gpu_title(page, snapshot, rank)
 
 
 def _series(page: Page, rank: RankFacts, memory: Memory) -> None:

@@ -59,6 +59,16 @@ _TOPICS: dict[str, tuple[str, Items]] = {
             ("RANKS' CORES", "cores that its ranks and their children use"),
             ("MEMORY", "in use, of all (check: free)"),
             ("/dev/shm", "in use, of all; DataLoader workers pass batches through it (check: df /dev/shm)"),
+            (
+                "GPUS",
+                "how many, how busy on average, their memory; 7/8 wait: so many of them are busy with waiting in NCCL (check: nvidia-smi)",
+            ),
+            (
+                "GPU 3",
+                "a card of the host above: busy, memory, power, heat, its ranks, what is wrong, processes that are no rank's. Of more than "
+                "16 hosts only cards with something wrong are listed",
+            ),
+            ("wait", "in place of how busy: NCCL's kernel spins there, at little power, until another rank comes"),
             ("RELAY", "what ddtop's own relay uses there: share of one core, memory"),
             ("LOST", "records that the relay dropped or could not read"),
             ("SEEN", "how old its last report is"),

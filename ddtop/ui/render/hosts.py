@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ddtop.ui.present import units
 from ddtop.ui.present.bars import bar
+from ddtop.ui.present.cards import driver_text
 from ddtop.ui.present.classes import AT_FAULT, WELL, class_of, glyph_of
 from ddtop.ui.present.glyphs import UNICODE, Glyphs
 from ddtop.ui.present.hosts import HostFacts, clock_text, worst_ranks
@@ -14,8 +15,6 @@ from ddtop.ui.present.text import Line, Span, cell_width, ranks_text
 from ddtop.wire.hosts import ALONE, HUB
 from ddtop.wire.records import HostState
 
-SILENT_MS = 10_000
-"""The relay asks the driver once a second."""
 OLD_S = 5.0
 """A relay reports once a second."""
 FIELDS = (
@@ -32,7 +31,7 @@ FIELDS = (
 )
 
 
-GPUS = Field("gpus", "GPUS", 17, grows=1, most=20, rank=1)
+GPUS = Field("gpus", "GPUS", 18, grows=1, most=20, rank=1)
 LINK = Field("link", "LINK", 5)
 REFUSED = Field("refused", "REFUSED", 7, right=True)
 
@@ -95,21 +94,24 @@ def _link(host: HostFacts) -> Span:
 
 
 def _gpus(host: HostFacts) -> Span:
-    """`8  97%  312G/640G`: how many, how busy on average, their memory; how long the driver has been silent."""
+    """`8  97%  312G/640G`: how many, how busy on average, their memory; `7/8 wait`: so many only wait in NCCL."""
     watch = host.state.gpu_watch if host.state is not None else None
-    if watch is not None and watch.why is not None:
-        return "driver fails", "warning"
-    if watch is not None and (watch.age_ms or 0) > SILENT_MS:
-        return f"driver silent {units.age((watch.age_ms or 0) / 1000)}", "critical"
-    cards = [one.gpu for one in host.devices if one.gpu.parent is None]
-    if not cards:
-        return units.NOT_MEASURED, "dim"
+    silent = driver_text(watch)
+    if silent:
+        return silent, "critical" if watch is not None and watch.why is None else "warning"
+    whole = [one for one in host.devices if one.gpu.parent is None]
+    if not whole:
+        return (units.NOT_MEASURED if host.state is None or watch is not None else "no driver"), "dim"
+    cards = [one.gpu for one in whole]
+    lost = sum(gpu.lost for gpu in cards)
+    if lost:
+        return f"{lost} of {len(cards)} lost", "critical"
     busy = [gpu.util_ratio for gpu in cards if gpu.util_ratio is not None]
     used = [gpu.used_bytes for gpu in cards if gpu.used_bytes is not None]
     share = units.percent(sum(busy) / len(busy)) if busy else units.NOT_MEASURED
+    waits = sum(host.waits(one) for one in whole)
     memory = f"{units.size(sum(used))}/{units.size(sum(gpu.total_bytes or 0 for gpu in cards))}" if used else ""
-    lost = any(gpu.lost for gpu in cards)
-    return f"{len(cards)} {share:>4} {memory}" if not lost else f"{len(cards)}, one is lost", "critical" if lost else ""
+    return f"{f'{waits}/{len(cards)} wait' if waits else f'{len(cards)} {share:>4}':<8} {memory}", ""
 
 
 def _reported(state: HostState | None, relay_cpu_ratio: float | None, table: Table, glyphs: Glyphs) -> dict[str, Span]:

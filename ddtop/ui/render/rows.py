@@ -6,7 +6,7 @@ from rich.style import Style
 from textual.strip import Strip
 
 from ddtop.model.facts import RankFacts, State
-from ddtop.ui.present.columns import CellContext, Layout, cell_text
+from ddtop.ui.present.columns import NUMBER, WAITS, CellContext, Layout, cell_text
 from ddtop.ui.present.glyphs import state_style
 from ddtop.ui.present.text import Line, Span, fit
 from ddtop.ui.present.units import NOT_MEASURED
@@ -20,6 +20,8 @@ OLD_S = 3.0
 _TOLD_BY_STATE = frozenset({"state", "now", "age"})
 _QUIET = frozenset({"host", "phases", "pid", "seen", "nccl"})
 _BARS = frozenset({"loader", "gpu", "vram"})
+_ALARMS = {"gpu": ("lost",), "nccl": ("err",)}
+_NUMBERED = frozenset({"gpu", "vram"})
 _NEVER_OLD = frozenset({"rank", "state"})
 
 
@@ -34,15 +36,22 @@ def row_line(rank: RankFacts, shape: Layout, context: CellContext, tagged: bool,
             spans.append(("*" if tagged and number == 1 else " ", "bold"))
         text = cell_text(column.key, rank, context, width)
         style = _style(column.key, text, state, old or late or rank.gone, late)
-        spans.append((fit(text, width, column.right, context.glyphs.ellipsis), style))
+        fitted = fit(text, width, column.right, context.glyphs.ellipsis)
+        if style == "bar" and column.key in _NUMBERED:
+            # The bar is drawn faintly, the number beside it is to be read.
+            spans += [(fitted[:-NUMBER], style), (fitted[-NUMBER:], "")]
+        else:
+            spans.append((fitted, style))
     return tuple(spans)
 
 
 def _style(key: str, text: str, state: str, old: bool, late: bool) -> str:
     if text == NOT_MEASURED:
         return "dim"
+    if text in _ALARMS.get(key, ()):
+        return "critical"
     if key in _BARS:
-        return "critical" if text == "lost" else "bar"
+        return "old" if old else "dim" if text.endswith(WAITS) else "bar"
     if key in _TOLD_BY_STATE and (key == "state" or state != "dim"):
         return state
     if old and key not in _NEVER_OLD:

@@ -6,10 +6,10 @@ from typing import ClassVar
 
 from ddtop.model.facts import Snapshot
 from ddtop.ui import actions
-from ddtop.ui.present.cards import card_line
-from ddtop.ui.present.hosts import HostFacts, hosts_facts
+from ddtop.ui.present.cards import card_line, driver_line
+from ddtop.ui.present.hosts import HostFacts, cards_note, hosts_facts, part_of
 from ddtop.ui.present.text import Line
-from ddtop.ui.render.hosts import host_row, hosts_table
+from ddtop.ui.render.hosts import OLD_S, host_row, hosts_table
 from ddtop.ui.session import Session
 from ddtop.ui.source import Look
 from ddtop.ui.widgets.key_bar import Key
@@ -22,7 +22,7 @@ SECOND_NS = 1_000_000_000
 SPAN_NS = 10 * SECOND_NS
 """Over so long the share of a relay's CPU is taken."""
 HOSTS_WITH_CARDS = 16
-"""Of more hosts the list would be one of cards."""
+"""Of more hosts the list would be one of cards: only those that want attention are shown."""
 
 
 class HostsView(ListingView):
@@ -52,16 +52,28 @@ class HostsView(ListingView):
 
         def row(index: int) -> Line:
             host, card = rows[index]
+            if card is not None and host.watch is not None:
+                return driver_line(host.watch, len(host.devices), width, glyphs)
             if card is not None:
-                return card_line(host.devices[card], width, glyphs)
+                device = host.devices[card]
+                line = card_line(device, width, glyphs, host.waits(device), part_of(host.devices, card))
+                # What was told so long ago is not what is.
+                return line if (host.age_s or 0.0) <= OLD_S else tuple((text, "old") for text, _ in line)
             return host_row(host, codes, self._relay_cpu(host), table, glyphs)
 
         self.list.show([host.name if card is None else (host.name, card) for host, card in rows], row)
 
     def _rows(self) -> list[tuple[HostFacts, int | None]]:
-        """Hosts, and below each its cards; of many hosts the hosts alone."""
-        cards = len(self._found) <= HOSTS_WITH_CARDS
-        return [(host, card) for host in self._found for card in (None, *(range(len(host.devices)) if cards else ()))]
+        """Hosts, and below each its cards; of many hosts only those cards that want attention."""
+        few = len(self._found) <= HOSTS_WITH_CARDS
+        found: list[tuple[HostFacts, int | None]] = []
+        for host in self._found:
+            found.append((host, None))
+            if host.watch is not None:
+                found.append((host, 0))
+            else:
+                found += [(host, card) for card in (range(len(host.devices)) if few else host.troubled)]
+        return found
 
     def _due(self, snapshot: Snapshot) -> bool:
         """Relays report once a second: more often there is nothing new to find."""
@@ -93,9 +105,9 @@ class HostsView(ListingView):
         return max(known[-1][1] - known[0][1], 0) / (known[-1][0] - known[0][0])
 
     def notes(self, snapshot: Snapshot) -> list[str]:
-        """Which rows are visible."""
-        del snapshot
-        return [self.list.range_note]
+        """What is said of cards, and which rows are visible."""
+        note = cards_note(self._found, bool(snapshot.devices), len(self._found) > HOSTS_WITH_CARDS)
+        return [*([note] if note else []), self.list.range_note]
 
     def keys(self) -> list[Key]:
         """What can be done with a host."""

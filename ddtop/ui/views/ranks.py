@@ -10,6 +10,7 @@ from textual.widget import Widget
 
 from ddtop.model.facts import Snapshot
 from ddtop.ui import actions
+from ddtop.ui.present.cards import silent_note
 from ddtop.ui.present.columns import COLUMNS, Column
 from ddtop.ui.present.order import BY_VERDICT, Rows, culprits, describe_filter, parse_filter
 from ddtop.ui.render.detail import detail_lines
@@ -116,6 +117,8 @@ class RanksView(View):
             notes.append(f"sorted by {self._sort_title()}")
         if self.session.setup.follow:
             notes.append("following")
+        if snapshot.devices and (silent := silent_note(snapshot)):
+            notes.append(silent)
         if self.table.tagged:
             notes.append(f"{len(self.table.tagged)} tagged")
         return [*notes, self.table.range_note]

@@ -1,0 +1,196 @@
+"""A card that computes, one that only waits in NCCL, one that fails and one whose driver is silent are told apart at every size."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ddtop.model.devices import Device, unheard
+from ddtop.model.facts import Snapshot
+from ddtop.ui.app import DdtopApp
+from ddtop.ui.history import History
+from ddtop.ui.present.cards import card_line, clip_words
+from ddtop.ui.present.columns import COLUMNS, CellContext, cell_text, layout
+from ddtop.ui.present.glyphs import ASCII, UNICODE
+from ddtop.ui.present.order import by_column
+from ddtop.ui.present.plain import status_text
+from ddtop.ui.present.text import plain
+from ddtop.ui.render.detail import detail_lines
+from ddtop.ui.views.hosts import HOSTS_WITH_CARDS
+from ddtop.wire.gpu import Gpu, GpuProcess, GpuWatch
+from ddtop.wire.records import GroupProgress
+
+from . import builders
+from .builders import JOB, NOW, SECOND, live
+from .gpus import GIB, TROUBLE, WAITS, on_gpus
+from .test_app import screen_text, watching
+
+WAITERS = frozenset({0, 1, 2, 3, 4, 6, 7})
+
+
+def gpu_cell(snapshot, rank, width=4, glyphs=UNICODE):
+    return cell_text("gpu", snapshot.rank(rank), CellContext(NOW, glyphs), width)
+
+
+def test_a_card_that_only_waits_says_so_where_its_share_would_stand():
+    """100 % busy is what both say to nvidia-smi: at night nobody must take the seven that wait for the one that works."""
+    snapshot = on_gpus(8, waits=WAITERS)
+
+    assert [gpu_cell(snapshot, rank) for rank in (0, 5)] == ["wait", "95%"]
+    assert [gpu_cell(snapshot, rank, 10) for rank in (0, 5)] == ["░░░░  wait", "███▊   95%"]
+    assert [gpu_cell(snapshot, rank, 10, ASCII) for rank in (0, 5)] == ["::::  wait", "####   95%"]
+
+
+def test_sorted_by_gpu_those_that_wait_stand_below_all_that_compute():
+    snapshot = on_gpus(8, {5: {"util_ratio": 0.2}}, waits=WAITERS)
+
+    assert by_column(snapshot, "gpu", True)[0] == 5
+    assert by_column(snapshot, "gpu", False)[-1] == 5
+    assert by_column(snapshot, "vram", True) == [7, 6, 5, 4, 3, 2, 1, 0]
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 200])
+def test_no_column_moves_with_what_the_cards_do(width):
+    shape = layout(width, 8, 7)
+    seen = [on_gpus(), on_gpus(8, waits=WAITERS), on_gpus(8, TROUBLE)]
+    texts = {
+        cell_text(column.key, rank, CellContext(NOW), cells)
+        for snapshot in seen
+        for rank in snapshot.ranks
+        for column, cells in zip(shape.columns, shape.widths, strict=True)
+        if column.key in ("gpu", "vram", "nccl") and len(cell_text(column.key, rank, CellContext(NOW), cells)) > cells
+    }
+
+    assert {"gpu", "vram"} <= {column.key for column in shape.columns}
+    assert texts == set()
+
+
+def test_a_collective_that_is_open_for_a_moment_is_no_wait_of_nccl():
+    """NCCL's work is open at nearly every look: the column would flicker in every healthy job."""
+    snapshot = on_gpus()
+
+    def word(open_s: float) -> str:
+        group = GroupProgress("0", 9, 8, pending_since_unix_ns=NOW - round(open_s * SECOND))
+        return cell_text("nccl", replace(snapshot.rank(0), groups=(group,)), CellContext(NOW), 4)
+
+    assert [word(0.4), word(1.5)] == ["ok", "wait"]
+
+
+def page(snapshot, rank, width=80):
+    return [plain(line) for line in detail_lines(snapshot, rank, History().of(rank), width)]
+
+
+def test_the_page_of_a_rank_begins_with_what_its_card_does():
+    assert page(on_gpus(8, waits=WAITERS), 1)[3] == "GPU 1: 100% at 188 of 700 W: waits in NCCL"
+    assert page(on_gpus(8, TROUBLE), 1)[3] == "GPU 1: 96% at 612 of 700 W, 91 C, slowed down by heat"
+    assert page(on_gpus(8, TROUBLE), 5)[3] == "GPU 5: lost: it answers no more"
+
+
+SILENT = GpuWatch(41_000, "580.65.06")
+
+
+def silent(world_size=8):
+    """The driver of the first host has not answered for long, and the model has taken its numbers away."""
+    snapshot = on_gpus(world_size, watch=SILENT)
+    devices = tuple(replace(one, gpu=unheard(one.gpu)) for one in snapshot.devices)
+    ranks = tuple(
+        replace(rank, own=replace(rank.own, gpu=unheard(rank.own.gpu))) if rank.own else rank for rank in snapshot.ranks
+    )
+    return replace(snapshot, devices=devices, ranks=ranks)
+
+
+async def test_of_a_silent_driver_only_its_silence_is_told():
+    """Numbers of forty seconds ago would be believed."""
+    snapshot = silent()
+    text = "\n".join(page(snapshot, 2))
+    assert "silent for 41 s: what it said last is left out" in text
+    assert "GPU 2: nothing is told of it" in text
+
+    async with watching(live(snapshot), size=(80, 24)) as (app, pilot):
+        assert "driver silent on node000" in "\n".join(screen_text(app))
+        await pilot.press("5")
+        await pilot.pause()
+        shown = "\n".join(screen_text(app))
+
+    assert shown.count("  8 GPUs  driver silent 41s: what it said last is left out") == 1
+    assert "GPU 0" not in shown
+    assert "41.0G" not in shown
+
+
+async def test_without_a_driver_it_is_said_once_and_nothing_has_room_for_cards():
+    snapshot = replace(builders.healthy(), hosts=builders.healthy().hosts)
+
+    async with watching(live(snapshot), size=(120, 30)) as (app, pilot):
+        assert "GPU" not in "\n".join(screen_text(app))
+        await pilot.press("5")
+        await pilot.pause()
+        shown = "\n".join(screen_text(app))
+
+    assert shown.count("no NVIDIA driver") == 1
+    assert "GPUS" not in shown
+
+
+async def test_of_many_hosts_only_the_cards_in_trouble_are_listed_and_their_hosts_come_first():
+    """1,250 hosts of eight cards are ten thousand rows, of which one matters."""
+    many = 8 * (HOSTS_WITH_CARDS + 4)
+    snapshot = on_gpus(many, {100: {"lost": True}, 101: WAITS}, waits=frozenset({101}))
+
+    async with watching(live(snapshot), size=(120, 40)) as (app, pilot):
+        await pilot.press("5")
+        await pilot.pause()
+        lines = screen_text(app)
+    rows, foot = [line for line in lines if line.startswith(("node", "  GPU"))], lines[-2]
+
+    assert [row.split()[0] for row in rows[:3]] == ["node012", "GPU", "node000"]
+    assert len(rows) == HOSTS_WITH_CARDS + 5
+    assert "1 of 8 lost" in rows[0]
+    assert "rank 100" in rows[1]
+    assert "1 GPU in trouble, the others not listed" in foot
+
+
+def test_instances_of_a_divided_card_are_counted_below_it():
+    whole = Gpu(2, "GPU-a", None, 30 * GIB, 80 * GIB, mig=True, power_watts=400.0, celsius=60)
+    part = Gpu(2, "MIG-b", None, 29 * GIB, 40 * GIB, parent="GPU-a", processes=(GpuProcess(7, 29 * GIB, 3),))
+
+    assert plain(card_line(Device("n", whole), 80)).split()[-1] == "divided"
+    assert plain(card_line(Device("n", part, (3,)), 80, part=1)).split()[:2] == ["MIG", "2.1"]
+
+
+def test_a_cut_falls_between_words():
+    text = "slowed down by heat, held to set clocks"
+
+    assert [clip_words(text, width) for width in (60, 38, 21, 8, 3)] == [
+        text, "slowed down by heat, held to set…", "slowed down by heat…", "slowed…", "",
+    ]  # fmt: skip
+
+
+def hang() -> tuple[Snapshot, object]:
+    snapshot, verdict = builders.hang()
+    return on_gpus(8, {5: {"util_ratio": 0.0, "power_watts": 112.0}}, WAITERS, of=snapshot), verdict
+
+
+def app_of(found, glyphs=UNICODE):
+    return DdtopApp(live(*found), JOB, clock=lambda: NOW, glyphs=glyphs)
+
+
+@pytest.mark.parametrize(
+    ("keys", "size", "glyphs"),
+    [([], (80, 24), UNICODE), ([], (160, 30), UNICODE), (["5"], (100, 30), UNICODE), (["5", "t", "t", "t"], (80, 24), ASCII)],
+    ids=["ranks-80x24", "ranks-160x30", "hosts-100x30", "hosts-without-colours-and-glyphs-80x24"],
+)  # fmt: skip
+def test_picture(snap_compare, keys, size, glyphs):
+    assert snap_compare(app_of(hang(), glyphs), terminal_size=size, press=keys)
+
+
+def test_picture_of_cards_in_trouble(snap_compare):
+    snapshot = on_gpus(8, TROUBLE)
+    assert snap_compare(app_of((snapshot, builders.calm(snapshot))), terminal_size=(100, 24), press=["5"])
+
+
+def test_the_text_of_a_status_has_the_same_words():
+    snapshot = on_gpus(8, waits=WAITERS)
+    lines = status_text(snapshot, builders.calm(snapshot), 160).splitlines()
+
+    assert sum(" wait " in line for line in lines[-8:]) == len(WAITERS)
+    assert {column.key for column in COLUMNS} >= {"gpu", "vram", "nccl"}
