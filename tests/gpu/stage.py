@@ -1,0 +1,180 @@
+"""What the parts of the check share: words for what was seen, nvidia-smi, and watched jobs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+PROGRAMS = Path(__file__).parent / "programs"
+GIB = 1 << 30
+
+
+def claim(what: str, holds: bool, seen: object = "") -> None:
+    """A sentence of the bar, and what was seen of it."""
+    print(f"{'PASS' if holds else 'FAIL'} {what}: {seen}", flush=True)
+
+
+def see(what: str, seen: object = "") -> None:
+    """For a reader to judge."""
+    print(f"SEEN {what}: {seen}", flush=True)
+
+
+def skip(what: str, why: object) -> None:
+    """What this machine cannot show."""
+    print(f"SKIP {what}: {why}", flush=True)
+
+
+def say(*words: object) -> None:
+    """Besides."""
+    print("    ", *words, flush=True)
+
+
+def smi(*words: str) -> str:
+    """What nvidia-smi prints; empty where it refuses."""
+    done = subprocess.run(["nvidia-smi", *words], capture_output=True, text=True, check=False, timeout=30)
+    return done.stdout if done.returncode == 0 else ""
+
+
+def smi_cards(fields: list[str]) -> list[dict[str, str]]:
+    """These fields of all cards by name; a field that this nvidia-smi does not know is left out."""
+    found: list[dict[str, str]] = []
+    text = smi(f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits")
+    for group in [fields] if text else [[field] for field in fields]:
+        text = text if len(group) > 1 else smi(f"--query-gpu={group[0]}", "--format=csv,noheader,nounits")
+        for number, line in enumerate(text.splitlines()):
+            if number == len(found):
+                found.append({})
+            found[number] |= dict(zip(group, [word.strip() for word in line.split(",")], strict=False))
+    return found
+
+
+def smi_processes() -> dict[int, int | None]:
+    """MiB by pid, of all cards; pids as the driver counts them."""
+    text = smi("--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits")
+    lines = [[word.strip() for word in line.split(",")] for line in text.splitlines() if "," in line]
+    return {int(pid): int(used) if used.isdigit() else None for pid, used in lines if pid.isdigit()}
+
+
+@contextlib.contextmanager
+def program(name: str, *words: object) -> Iterator[tuple[int, str]]:
+    """A program that is not watched and runs until its stdin ends: (its pid, its first line)."""
+    command = [sys.executable, str(PROGRAMS / name), *map(str, words)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield process.pid, process.stdout.readline().strip()
+    finally:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=10)
+        process.kill()
+        process.wait()
+
+
+class Job:
+    """A job under torchrun, with folders of its own; watched, or not."""
+
+    def __init__(self, name: str, ranks: int, script: str, *words: object, watched: bool = True) -> None:
+        self.name, self._folder = name, tempfile.mkdtemp(prefix="ddt-")
+        self.environment = {key: value for key, value in os.environ.items() if not key.startswith("DDTOP")} | {
+            "DDTOP_STATE": f"{self._folder}/state", "DDTOP_RUNTIME": f"{self._folder}/run", "DDTOP_JOB": name,
+            "DDTOP_QUIET": "1", "DDTOP_LINGER_S": "5", "OMP_NUM_THREADS": "1", **({"DDTOP": "1"} if watched else {}),
+        }  # fmt: skip
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        self._process = subprocess.Popen(
+            [*command, str(PROGRAMS / script), *map(str, words)],
+            env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        self._lines: list[str] = []
+        # A pipe that nobody reads would hold up the job.
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        self._lines.extend(iter(self._process.stdout.readline, ""))
+
+    def ddtop(self, *words: str, seconds: float = 40) -> Any:
+        """The JSON of one command about this job."""
+        done = self.command(*words, "--json", seconds=seconds)
+        return json.loads(done.stdout) if done.stdout.startswith("{") else {"error": done.stderr.strip()[-300:]}
+
+    def command(self, *words: str, seconds: float = 40) -> subprocess.CompletedProcess[str]:
+        """One command of ddtop with this job's folders."""
+        return subprocess.run(
+            [sys.executable, "-m", "ddtop", *words],
+            env=self.environment, capture_output=True, text=True, timeout=seconds, check=False,
+        )  # fmt: skip
+
+    def ranks(self) -> list[dict[str, Any]]:
+        """What `status` has of each."""
+        return list(self.ddtop("status", self.name).get("ranks", []))
+
+    def until_says(self, word: str, seconds: float) -> str:
+        """The line of its output with this word; empty where it does not come."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            found = next((line for line in list(self._lines) if word in line), None)
+            if found is not None:
+                return found.strip()
+            if self._process.poll() is not None and not self._reader.is_alive():
+                break
+            time.sleep(0.1)
+        return ""
+
+    def findings(self) -> list[dict[str, Any]]:
+        """What `diagnose` finds now."""
+        return list(self.ddtop("diagnose", self.name, "--for", "1").get("findings", []))
+
+    def until(self, kinds: tuple[str, ...], seconds: float) -> tuple[dict[str, Any] | None, float]:
+        """The first finding of these kinds, as soon as it is there, and after how many seconds."""
+        began = time.monotonic()
+        while time.monotonic() - began < seconds:
+            for finding in self.findings():
+                if finding["kind"] in kinds:
+                    return dict(finding), time.monotonic() - began
+            time.sleep(0.3)
+        return None, seconds
+
+    def output(self, seconds: float) -> str:
+        """All that it printed, when it has ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+            self._reader.join(5)
+        return "".join(self._lines)
+
+    def close(self) -> None:
+        """End it, and what it wrote."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(20)
+        if self._process.poll() is None:
+            self._process.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def job(name: str, ranks: int, script: str, *words: object, watched: bool = True) -> Iterator[Job]:
+    """A job for a while."""
+    one = Job(name, ranks, script, *words, watched=watched)
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+def told(finding: dict[str, Any] | None) -> str:
+    """Kind, ranks and summary of a finding, short."""
+    if finding is None:
+        return "nothing"
+    return f"{finding['kind']} ({finding['severity']}, ranks {finding['ranks']}): {finding['summary']}"
