@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator
 
 from ddtop.diagnosis.finding import Verdict
 from ddtop.model.facts import Snapshot
+from ddtop.ui.aside import aside
 from ddtop.ui.present.timeline import Timeline
 from ddtop.ui.session import Session
 
@@ -29,7 +29,7 @@ async def recall(session: Session) -> bool:
     session.recalled = True
     step_ns = max((look.span[1] - look.span[0]) // LOOKS_MAX, STEP_MIN_NS)
     until = session.timeline.began_unix_ns
-    session.timeline.absorb(await asyncio.to_thread(_looked, look.recall, step_ns, until))
+    session.timeline.absorb(await aside(_looked, look.recall, step_ns, until))
     return True
 
 

@@ -6,7 +6,6 @@ terminal and in ssh's batch mode.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import shlex
@@ -23,6 +22,7 @@ from ddtop.journal import JournalError
 from ddtop.link.pipe import Pipe, PipeError
 from ddtop.model.facts import Snapshot
 from ddtop.ui import copies
+from ddtop.ui.aside import aside
 from ddtop.ui.feed import Follower, UnreachableError, last_state, request
 from ddtop.ui.replay import at_end, read_recording
 from ddtop.ui.ways import GoneError, Link, NoContactError
@@ -274,7 +274,7 @@ class SshWay:
                 path = await fetch(self._pipe, self._entry, folder, last=True)
                 if path is None:
                     raise UnreachableError(f"the relay of {self.job} is gone and left nothing on {self._host.name}")
-                return await asyncio.to_thread(_state_in, path, self._entry)
+                return await aside(_state_in, path, self._entry)
             except (PipeError, OSError) as error:
                 self._usable = self._usable and not isinstance(error, PipeError)
                 raise UnreachableError(f"what the relay of {self.job} left cannot be read: {error}") from None

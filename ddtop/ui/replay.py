@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from ddtop.diagnosis.verdict import diagnose
 from ddtop.journal import JournalError, Reader
 from ddtop.model.facts import Snapshot
 from ddtop.model.job import Job
+from ddtop.ui.aside import aside
 from ddtop.ui.past import Past
 from ddtop.ui.present import units
 from ddtop.ui.source import Look
@@ -111,9 +111,9 @@ class ReplaySource:
 
     async def run(self) -> None:
         """Read the journal, off the event loop."""
-        self._growing = await asyncio.to_thread(self._live)
+        self._growing = await aside(self._live)
         try:
-            self._recording = await asyncio.to_thread(
+            self._recording = await aside(
                 read_recording, self._path, self._name, growing=self._growing, progress=self._progress
             )
         except JournalError as error:

@@ -5,7 +5,6 @@ A way knows where the job is now and what its relay left behind; `live.LiveSourc
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
 from typing import Protocol
@@ -14,6 +13,7 @@ from ddtop import registry
 from ddtop.diagnosis.finding import Verdict
 from ddtop.link.viewer_side import AsyncViewerLink, ViewerLink
 from ddtop.model.facts import Snapshot
+from ddtop.ui.aside import aside
 from ddtop.ui.feed import JOIN_S, Follower, UnreachableError, last_state, request
 from ddtop.wire.records import Command
 
@@ -95,7 +95,7 @@ class LocalWay:
         if self._given == self._entry:
             return None
         self._given = self._entry
-        return await asyncio.to_thread(last_state, self._entry)
+        return await aside(last_state, self._entry)
 
 
 class PortWay:

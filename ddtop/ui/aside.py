@@ -1,0 +1,38 @@
+"""Work that takes seconds (a journal on a file server, a past looked at again) beside the event loop, and that nobody waits for at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+async def aside(function: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
+    """What `function` returns, or raises, in a thread of its own.
+
+    Whoever quits meanwhile does not wait for it: a thread of the loop's pool would be joined when the loop is closed, this one is not.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Result] = loop.create_future()
+
+    def tell(settle: Callable[..., None], what: object) -> None:
+        if not future.done():
+            settle(what)
+
+    def run() -> None:
+        settle: Callable[..., None] = future.set_result
+        try:
+            what: object = function(*arguments, **named)
+        except Exception as error:  # noqa: BLE001 - it is raised where it is waited for
+            settle, what = future.set_exception, error
+        # The loop may be closed by now.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(tell, settle, what)
+
+    threading.Thread(target=run, name="ddtop-aside", daemon=True).start()
+    return await future
