@@ -10,6 +10,8 @@ nv.cards[0].raises["nvmlDeviceGetTemperature"] = NOT_SUPPORTED
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -211,3 +213,12 @@ class FakeNvml:
         if code == 0:
             raise NVMLError(TIMEOUT)
         return SimpleNamespace(device=card, eventType=8, eventData=code)
+
+
+def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+    """What `condition` gives, as soon as it gives something: the driver is asked in threads that tell nobody."""
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.005)
+    return found

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 
 import pytest
 
 from ddtop.relay import gpus as room
 from ddtop.relay.gpus import Gpus, Xids, described
 from ddtop.relay.nvml import NvmlError
-from tests.nvml import GIB, FakeCard, FakeNvml
-
-
-def until(condition, seconds=20.0):
-    """What `condition` gives, as soon as it gives something."""
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end, "it did not come to that"
-        time.sleep(0.005)
-    return found
+from tests.nvml import GIB, FakeCard, FakeNvml, until
 
 
 @pytest.fixture

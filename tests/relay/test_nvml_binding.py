@@ -19,7 +19,7 @@ from ddtop.relay import gpus as room
 from ddtop.relay import nvml as reader
 from ddtop.relay.gpus import Gpus
 from ddtop.relay.nvml import NO_DRIVER, NOT_ANSWERING, Nvml, NvmlError
-from tests.nvml import GIB, IS_LOST, NOT_SUPPORTED, FakeCard, FakeNvml
+from tests.nvml import GIB, IS_LOST, NOT_SUPPORTED, FakeCard, FakeNvml, until
 from tests.nvml_library import NO_PERMISSION, RESERVED, UNKNOWN, Library, loaded
 
 NEWER = (
@@ -27,15 +27,6 @@ NEWER = (
     "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetRemappedRows", "nvmlDeviceGetTemperatureV",
 )  # fmt: skip
 """Functions that drivers have had for a few years only."""
-
-
-def until(condition, seconds=20.0):
-    """What `condition` gives, as soon as it gives something."""
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end, "it did not come to that"
-        time.sleep(0.005)
-    return found
 
 
 @pytest.fixture
