@@ -57,7 +57,10 @@ def test_two_programs_of_one_shell_have_nothing_in_common(family, monkeypatch):
 
 
 def test_a_shell_is_known_by_its_name():
-    with subprocess.Popen(["/bin/sh", "-c", "read line; true"], stdin=subprocess.PIPE) as shell:
+    command = ["/bin/sh", "-c", "echo here; read line; true"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as shell:
+        # The kernel gives it its name a moment after it has let us go on.
+        shell.stdout.readline()
         assert kin._starts_anything(shell.pid)
         shell.communicate(b"\n")
     assert not kin._starts_anything(os.getpid())
