@@ -338,10 +338,12 @@ def _error_of(world: Any, group: Any) -> str | None:
 
 
 def _backend(world: Any, group: Any) -> str:
-    """As the program asked for it; where it left that to torch, what torch took: `cpu:gloo,cuda:nccl`."""
+    """As the program asked for it; where it left that to torch, what torch took: `cpu:gloo,cuda:nccl`, of one kind of device only `gloo`."""
     backend = str(world.pg_map.get(group, ("", None))[0])
     if backend in ("", "undefined"):
         backend = str(getattr(world, "pg_backend_config", {}).get(group, backend))
+        if "," not in backend:
+            backend = backend.rpartition(":")[2]
     return backend
 
 

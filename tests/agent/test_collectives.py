@@ -153,13 +153,14 @@ def test_what_the_backend_says_of_its_connections_is_asked_for_while_something_s
     assert bench.probe.progress(0)[0].error == error
 
 
-def test_where_the_program_leaves_the_backend_to_torch_it_is_what_torch_took(bench):
+@pytest.mark.parametrize(("took", "told"), [("cpu:gloo,cuda:nccl", "cpu:gloo,cuda:nccl"), ("cpu:gloo", "gloo")])
+def test_where_the_program_leaves_the_backend_to_torch_it_is_what_torch_took(bench, took, told):
     """`init_process_group()` without a word: torch itself writes "undefined"."""
     bench.world.pg_map = {bench.group: ("undefined", None)}
-    bench.world.pg_backend_config = {bench.group: "cpu:gloo,cuda:nccl"}
+    bench.world.pg_backend_config = {bench.group: took}
     bench.passes(1, steps=True)
 
-    assert bench.probe.groups[0].backend == "cpu:gloo,cuda:nccl"
+    assert bench.probe.groups[0].backend == told
 
 
 def test_calls_for_single_ranks_are_told_though_no_number_counts_them(bench, monkeypatch):
