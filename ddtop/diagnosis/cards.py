@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ddtop.diagnosis.words import rank_range
-from ddtop.model.devices import Device, by_environment, visible
+from ddtop.model.devices import Device, by_environment, large, visible
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.policy import Policy
 from ddtop.wire.gpu import Gpu, GpuProcess
@@ -68,10 +68,8 @@ def ranks_of(device: Device, snapshot: Snapshot) -> tuple[int, ...]:
 
 
 def strangers(device: Device, policy: Policy) -> tuple[GpuProcess, ...]:
-    """Processes of others that hold a part of the card that counts: a display server's or a notebook's context does not."""
-    least = policy.gpu_foreign_ratio * (device.gpu.total_bytes or 0)
-    large = tuple(one for one in device.foreign if one.used_bytes is not None and one.used_bytes >= least > 0)
-    return tuple(one for one in large if _MPS not in (one.command or "")) if large else ()
+    """Processes of others that hold a part of the card that counts, MPS's own server left out."""
+    return tuple(one for one in large(device.foreign, device.gpu, policy) if _MPS not in (one.command or ""))
 
 
 def lasting_strangers(device: Device, policy: Policy) -> tuple[GpuProcess, ...]:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from statistics import fmean, median
 
 from ddtop.model.cardload import SPANS
-from ddtop.model.devices import Device
+from ddtop.model.devices import Device, large
 from ddtop.model.facts import CardLate, RankFacts, State
 from ddtop.model.policy import Policy
 from ddtop.model.slowness import sends
@@ -233,7 +233,6 @@ def _told(group: Group, split: _Split, policy: Policy) -> CardLate:
     late, others = split
     watts, theirs = fmean([fmean(one.watts) for one in late]), median([fmean(one.watts) for one in others])
     peaks = [fmean(one.watts) / one.device.power_peak_watts for one in others if one.device.power_peak_watts]
-    least = policy.gpu_foreign_ratio
     return CardLate(
         group=group.name,
         ranks=tuple(sorted(one.rank for one in late)),
@@ -244,9 +243,5 @@ def _told(group: Group, split: _Split, policy: Policy) -> CardLate:
         sm_mhz=median([fmean(one.mhz) for one in late]),
         others_mhz=median([fmean(one.mhz) for one in others]),
         seconds=SPANS * policy.gpu_mean_s,
-        others_there=any(
-            (process.used_bytes or 0) >= least * (one.device.gpu.total_bytes or 0) > 0
-            for one in late
-            for process in one.device.foreign
-        ),
+        others_there=any(large(one.device.foreign, one.device.gpu, policy) for one in late),
     )

@@ -264,11 +264,17 @@ class Cards:
         if not _HELD_DOWN.isdisjoint(gpu.throttle or ()):
             # At low clocks a card draws little however hard it computes: the slowest one would read as one that waits.
             return None
-        if any((one.used_bytes or 0) > policy.gpu_foreign_ratio * (gpu.total_bytes or 0) for one in foreign):
+        if large(foreign, gpu, policy):
             return None
         if util < policy.gpu_wait_busy_ratio or power > policy.gpu_wait_power_ratio * peak:
             return False
         return not gpu.power_cap_watts or power <= policy.gpu_wait_cap_ratio * gpu.power_cap_watts
+
+
+def large(processes: Iterable[GpuProcess], gpu: Gpu, policy: Policy) -> tuple[GpuProcess, ...]:
+    """Those that hold a part of the card's memory that counts: a display server's or a notebook's context does not."""
+    least = policy.gpu_foreign_ratio * (gpu.total_bytes or 0)
+    return tuple([one for one in processes if one.used_bytes is not None and one.used_bytes >= least > 0])
 
 
 def _remember(one: Kept, gpu: Gpu, at: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ddtop.diagnosis.cards import strangers
 from ddtop.model.devices import Device
 from ddtop.model.facts import Snapshot
 from ddtop.model.policy import POLICY, Policy
@@ -92,10 +93,7 @@ def trouble_of(device: Device, time_unix_ns: int, policy: Policy = POLICY) -> st
         return "warning"
     if device.refused_lately or len(device.ranks) > 1:
         return "warning"
-    if not device.foreign or not device.ranks:
-        return ""
-    least = policy.gpu_foreign_ratio * (gpu.total_bytes or 0)
-    return "warning" if any((one.used_bytes or 0) >= least > 0 for one in device.foreign) else ""
+    return "warning" if device.ranks and device.foreign and strangers(device, policy) else ""
 
 
 def alarming(gpu: Gpu) -> bool:
@@ -175,13 +173,11 @@ def driver_line(watch: GpuWatch, cards: int, width: int, glyphs: Glyphs = UNICOD
 
 def silent_note(snapshot: Snapshot) -> str:
     """`driver silent on node3`, `on 3 hosts`; empty while the drivers of all hosts answer."""
-    most_ms = POLICY.gpu_silent_s * 1000
-    told = [(host, host.gpu_watch) for host in snapshot.hosts if host.gpu_watch is not None]
-    silent = [(host, watch) for host, watch in told if watch.why is not None or (watch.age_ms or 0) > most_ms]
+    silent = [host for host in snapshot.hosts if driver_text(host.gpu_watch)]
     if not silent:
         return ""
-    host, watch = silent[0]
-    word = "fails" if watch.why is not None else "silent"
+    host = silent[0]
+    word = "fails" if host.gpu_watch is not None and host.gpu_watch.why is not None else "silent"
     return f"driver {word} on {clean(host.host) if len(silent) == 1 else units.plural(len(silent), 'host')}"
 
 

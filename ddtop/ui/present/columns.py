@@ -11,7 +11,7 @@ from . import units
 from .bars import bar, hollow, phases
 from .glyphs import UNICODE, Glyphs
 from .text import cell_width, clean
-from .words import nccl_word, now_age_s, now_text
+from .words import now_age_s, now_text
 
 NOW_LEAST, NOW_USEFUL, NOW_WANTED, NOW_MOST = 12, 17, 21, 44
 HOST_MOST = 16
@@ -160,6 +160,7 @@ _PLAIN: dict[str, Callable[[RankFacts], str]] = {
     "wait": lambda rank: units.percent(rank.wait_ratio),
     "cpu": lambda rank: units.cores(rank.cpu_ratio),
     "rss": lambda rank: units.size(rank.rss_bytes),
+    "nccl": lambda rank: rank.nccl or "",
     "pid": lambda rank: "" if rank.pid is None else str(rank.pid),
     "seen": lambda rank: units.age(rank.report_age_s),
 }
@@ -180,11 +181,6 @@ def waiting_text(ratio: float, width: int, glyphs: Glyphs) -> str:
     """A busy card that only waits: the word where the share would stand, and a hollow bar, so that neither is taken for work."""
     room = width - NUMBER - 1
     return f"{hollow(ratio, room, glyphs)} {WAITS:>{NUMBER}}" if room >= 4 else WAITS
-
-
-def _nccl(rank: RankFacts, context: CellContext, width: int) -> str:
-    del width
-    return nccl_word(rank, context.time_unix_ns) or units.NOT_MEASURED
 
 
 def _vram(rank: RankFacts, context: CellContext, width: int) -> str:
@@ -219,5 +215,4 @@ _DRAWN: dict[str, Callable[[RankFacts, CellContext, int], str]] = {
     "loader": _loader,
     "gpu": _gpu,
     "vram": _vram,
-    "nccl": _nccl,
 }

@@ -10,7 +10,7 @@ from ddtop.diagnosis.finding import CRITICAL, WARNING, Verdict
 from ddtop.model.facts import RankFacts, Snapshot, State
 
 from .text import clean
-from .words import nccl_word, now_age_s, now_text
+from .words import now_age_s, now_text
 
 BY_VERDICT = "verdict"
 
@@ -58,12 +58,13 @@ _KEYS: dict[str, SortKey] = {
     "rss": lambda rank: rank.rss_bytes,
     "gpu": _work_ratio,
     "vram": lambda rank: rank.own.gpu.used_bytes if rank.own is not None else None,
+    "nccl": lambda rank: rank.nccl,
     "pid": lambda rank: rank.pid,
     "seen": lambda rank: rank.report_age_s,
 }
 
 
-_TIMED: dict[str, Callable[[RankFacts, int], object]] = {"age": now_age_s, "nccl": nccl_word}
+_TIMED: dict[str, Callable[[RankFacts, int], object]] = {"age": now_age_s}
 """With the time of the snapshot, unix ns."""
 
 

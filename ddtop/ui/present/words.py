@@ -169,15 +169,6 @@ def _silent(rank: RankFacts) -> Doing:
     return Doing(f"silent, {seen}", None, rank.report_age_s)
 
 
-def nccl_word(rank: RankFacts, time_unix_ns: int) -> str | None:
-    """NCCL in a word, None where it is not used. Its work is open at nearly every look: only what stays open is a wait."""
-    word = rank.nccl
-    if word == "wait":
-        opened = min(one.pending_since_unix_ns or time_unix_ns for one in rank.groups)
-        return word if time_unix_ns - opened >= units.SECOND_NS else "ok"
-    return word
-
-
 def group_label(snapshot: Snapshot, name: str) -> str:
     """A group as torch's users call it: its description, else its name."""
     group = snapshot.group(name)
