@@ -47,7 +47,7 @@ def order(link, name, *arguments):
     link.send(frames.seal(Command(name, arguments=arguments), sender="viewer", unix_ns=0, mono_ns=0))
 
 
-def test_stacks_that_one_viewer_asked_for_reach_all(stage):
+def test_stacks_that_one_viewer_asked_for_reach_all(stage, agents_count_as_heard):
     link, pid = stage.rank()
     viewer, other = stage.viewer(), stage.viewer()
     stage.heard(viewer, sees_ranks)
@@ -165,7 +165,7 @@ def stuck(stage, link, pid, seconds):
     return None
 
 
-def test_something_that_stands_still_makes_the_relay_ask_by_itself_once(stage, monkeypatch):
+def test_something_that_stands_still_makes_the_relay_ask_by_itself_once(stage, monkeypatch, agents_count_as_heard):
     monkeypatch.setattr(automatic, "STANDS_S", 0.3)
     link, pid = stage.rank()
 

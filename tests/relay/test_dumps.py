@@ -265,7 +265,9 @@ def test_a_person_may_have_a_silent_rank_that_works_signalled(ranks):
     assert "spin" in functions(found)
 
 
-def test_an_agent_that_reports_but_does_not_answer_is_not_followed_by_the_signal(ranks, monkeypatch):
+def test_an_agent_that_reports_but_does_not_answer_is_not_followed_by_the_signal(
+    ranks, monkeypatch, agents_count_as_heard
+):
     """It reports, so it gets the GIL, so Python runs: faulthandler would walk frames that change."""
     monkeypatch.setattr(dumps, "AGENT_S", 0.3)
     one = ranks.start("sleep_in_python", silent=False)

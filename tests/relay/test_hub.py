@@ -26,7 +26,7 @@ def world(home):
 
 
 @pytest.fixture
-def three(world):
+def three(world, agents_count_as_heard):
     """A hub with rank 0 and two leaves with one rank each, all connected; a viewer at the hub has seen that."""
     hosts = [world.host(name) for name in ("aaa", "bbb", "ccc")]
     for number, host in enumerate(hosts):
