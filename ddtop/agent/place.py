@@ -51,6 +51,25 @@ class Seen:
         self.waits_on: str | None = None
 
 
+class Stay:
+    """Since when a thread is where it is, in monotonic ns: `since` in this call of this function, `line_since` on its line."""
+
+    __slots__ = ("_call", "_line", "line_since", "since")
+
+    def __init__(self) -> None:
+        self.since = self.line_since = 0
+        self._call: tuple[object, ...] = ()
+        self._line: tuple[object, ...] = ()
+
+    def follow(self, seen: Seen, now: int) -> None:
+        """Take in the next look."""
+        call, line = (seen.frame_id, seen.function, seen.file), (seen.line, seen.callee)
+        if call != self._call:
+            self._call, self.since, self._line = call, now, ()
+        if line != self._line:
+            self._line, self.line_since = line, now
+
+
 class FrameReader:
     """Reads frames; remembers what it learned of each code object's file, so that a look costs some microseconds."""
 

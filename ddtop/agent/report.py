@@ -15,7 +15,7 @@ from ddtop.agent.collectives import STUCK_NS, Collectives
 from ddtop.agent.cuda import Cuda
 from ddtop.agent.environment import redacted_argv, redacted_environment
 from ddtop.agent.guard import guard
-from ddtop.agent.place import BACKWARD, COLLECTIVE, Seen
+from ddtop.agent.place import BACKWARD, COLLECTIVE, Seen, Stay
 from ddtop.agent.runtime import RELAY_SILENT_NS, REPORT_EVERY_NS, STATUS_EVERY_NS
 from ddtop.agent.spots import Spots
 from ddtop.link.rank_side import RankLink
@@ -42,8 +42,7 @@ class Reporter:
         self._loaders = loader.History()
         self._catches = catching.watch(running.main_id, running.frames)
         self._held, self._held_samples, self._held_spots = False, 0, Spots()
-        self._place_key: tuple[object, ...] = ()
-        self._place_since = 0
+        self._stay = Stay()
         self._gil_held_ns = 0
         self._status_at = self._report_at = 0
         self._steps: list[tuple[int, int]] = []
@@ -143,9 +142,7 @@ class Reporter:
         if seen is None:
             return
         self._activity[seen.activity] += 1
-        key = (seen.frame_id, seen.function, seen.file)
-        if key != self._place_key:
-            self._place_key, self._place_since = key, now
+        self._stay.follow(seen, now)
 
     def _in_p2p(self) -> bool:
         # Its sequence numbers are those of collectives too: they must not be guessed to be one that is open.
@@ -366,5 +363,5 @@ class Reporter:
         seen = self._seen
         if seen is None or seen.function is None:
             return None
-        since = self._place_since + unix_minus_mono
-        return Place(seen.function, seen.file, seen.line, seen.waits_on, since, seen.callee)
+        since, line_since = self._stay.since + unix_minus_mono, self._stay.line_since + unix_minus_mono
+        return Place(seen.function, seen.file, seen.line, seen.waits_on, since, seen.callee, line_since)

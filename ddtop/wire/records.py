@@ -33,7 +33,8 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     """Innermost frame of the user's own code: the first outside site-packages and the standard library.
 
     `waits_on` is one word for what it does there (`agent.place` has the list), `since_unix_ns` the time when this
-    function was first sampled in this frame without leaving it, `callee` the innermost frame below it, if any.
+    function was first sampled in this frame without leaving it, `callee` the innermost frame below it, if any;
+    `line_since_unix_ns` the time since when all samples found this line and this callee.
     """
 
     function: str
@@ -42,6 +43,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     waits_on: str | None = None
     since_unix_ns: int | None = None
     callee: str | None = None
+    line_since_unix_ns: int | None = None
 
 
 class Collective(msgspec.Struct, frozen=True, array_like=True):

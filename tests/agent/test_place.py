@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import ddtop
-from ddtop.agent.place import FrameReader, user_frame_of
+from ddtop.agent.place import FrameReader, Seen, Stay, user_frame_of
 
 LIBRARY = sysconfig.get_paths()
 
@@ -139,6 +139,31 @@ def test_what_a_thread_waits_on_is_told_from_the_library_below_it(function, word
 
 def test_a_thread_that_is_gone_has_no_place():
     assert FrameReader().look(1) is None
+
+
+def looked(frame_id, line, callee=None):
+    seen = Seen()
+    seen.frame_id, seen.function, seen.file, seen.line, seen.callee = frame_id, "train", "train.py", line, callee
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("looks", "since", "line_since"),
+    [
+        (((7, 3), (7, 3), (7, 3)), 0, 0),
+        (((7, 3), (7, 4), (7, 4)), 0, 1),
+        (((7, 3), (8, 3), (8, 3)), 1, 1),
+        (((7, 3, "wait"), (7, 3, "wait"), (7, 3, "step")), 0, 2),
+        (((7, 3), (7, 4), (7, 3)), 0, 2),
+    ],
+    ids=["it stands", "it went on", "another call of it", "another callee", "it came back"],
+)
+def test_since_when_a_thread_is_in_its_function_and_on_its_line(looks, since, line_since):
+    stay = Stay()
+    for now, look in enumerate(looks):
+        stay.follow(looked(*look), now)
+
+    assert (stay.since, stay.line_since) == (since, line_since)
 
 
 def test_no_frame_outlives_a_look():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -51,6 +52,21 @@ def test_the_page_of_a_culprit_says_where_it_is_and_who_owes_the_batch():
     assert "  line          /home/ada/data.py:40" in found
     assert "  waits since   31 s, worker pid 4811 owes the batch (state D: waits in the kernel, cannot be" in found
     assert "  MASTER_ADDR=node000" in found
+
+
+@pytest.mark.parametrize(
+    ("line_since", "told"),
+    [(None, "31 s"), (31, "31 s"), (7, "7 s on this line, 31 s in load_image")],
+    ids=["a journal of before", "it called it there", "a loop"],
+)
+def test_how_long_a_rank_is_on_its_line_is_told_beside_how_long_it_is_in_the_function(line_since, told):
+    snapshot, _ = builders.hang()
+    rank = snapshot.ranks[5]
+    since = None if line_since is None else snapshot.time_unix_ns - line_since * SECOND
+    place = msgspec.structs.replace(rank.place, line_since_unix_ns=since)
+    ranks = (*snapshot.ranks[:5], replace(rank, place=place), *snapshot.ranks[6:])
+
+    assert f"  there for     {told}" in texts(detail_lines(replace(snapshot, ranks=ranks), 5, memory(), 100))
 
 
 def test_a_wait_in_the_rhythm_of_the_training_is_not_told():

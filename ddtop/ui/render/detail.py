@@ -26,7 +26,7 @@ from ddtop.ui.present.words import (
     signal_name,
     waits_text,
 )
-from ddtop.wire.records import Collective
+from ddtop.wire.records import Collective, Place
 
 from .card import gpu_lines, gpu_title
 from .page import LABEL, Page
@@ -131,11 +131,19 @@ def _place(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         page.item("line", clean(f"{place.file}:{place.line}"))
         page.item("waits on", waits_text(place) or "")
         page.item("calls", clean(place.callee or ""))
-        page.item("there for", _ago(snapshot, place.since_unix_ns))
+        page.item("there for", _there_for(snapshot, place))
     for call in rank.open_calls:
         tag = "" if call.tag is None else f", tag {call.tag}"
         page.item("in call", f"{call_text(call)}{tag}, {_ago(snapshot, call.since_unix_ns)}")
     page.item("phase", clean(rank.phase) + (f", {clean(rank.activity)}" if rank.activity else ""))
+
+
+def _there_for(snapshot: Snapshot, place: Place) -> str:
+    """A loop never leaves its function: where the line is a younger fact than the function, both are told."""
+    function, line = place.since_unix_ns, place.line_since_unix_ns
+    if line is None or function is None or line - function < units.SECOND_NS:
+        return _ago(snapshot, function)
+    return f"{_ago(snapshot, line)} on this line, {_ago(snapshot, function)} in {clean(place.function)}"
 
 
 def _collectives(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
