@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,8 +88,8 @@ def demo_job(fault: str, ranks: int, mpi: bool = False) -> Iterator[registry.Job
     """
     demo = _mpi_demo_of(fault, ranks) if mpi else _demo_of(fault, ranks)
     name = f"demo-{os.getpid()}"
-    folder = registry.runtime_dir()
-    log, store = folder / f"{name}.log", folder / f"{name}.store"
+    folder = _folder(demo, name)
+    log = folder / "log"
     started: list[subprocess.Popen[bytes]] = []
     what = "simulation on MPI" if mpi else "training"
     click.echo(f"starting {ranks} ranks of a real {what}, fault: {fault} ...", err=True)
@@ -96,16 +97,15 @@ def demo_job(fault: str, ranks: int, mpi: bool = False) -> Iterator[registry.Job
     previous = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     previous[signal.SIGINT] = signal.getsignal(signal.SIGINT)
     try:
-        _start(demo, ranks, name, log, store, started)
+        _start(demo, ranks, name, folder, started)
         yield _wait_for(name, started, log)
     finally:
         for number in previous:
             signal.signal(number, signal.SIG_IGN)
         try:
             _end(started, name)
-            log.unlink(missing_ok=True)
-            store.unlink(missing_ok=True)
         finally:
+            shutil.rmtree(folder, ignore_errors=True)
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
@@ -149,16 +149,27 @@ def _mpirun() -> str | None:
     return str(beside) if beside.is_file() else shutil.which("mpirun")
 
 
-def _start(demo: Demo, ranks: int, name: str, log: Path, store: Path, started: list[subprocess.Popen[bytes]]) -> None:
+def _folder(demo: Demo, name: str) -> Path:
+    """For everything that the demo's processes leave in files: launchers and MPI do not clean up after ranks that were killed.
+
+    MPI's messages go through it: in memory where that is possible.
+    """
+    memory = "/dev/shm"
+    where = memory if demo.mpi and os.access(memory, os.W_OK) else None
+    return Path(tempfile.mkdtemp(prefix=f"ddtop-{name}-", dir=where))
+
+
+def _start(demo: Demo, ranks: int, name: str, folder: Path, started: list[subprocess.Popen[bytes]]) -> None:
     """Start the demo's processes; each stands in `started` as soon as it is there."""
+    log, store = folder / "log", folder / "store"
     inherited = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(_OF_A_LAUNCHER) and name not in ("DDTOP", "DDTOP_TREE", "DDTOP_CLAIM")
     }
-    environment = inherited | {"DDTOP_JOB": name, "DDTOP_QUIET": "1", "OMP_NUM_THREADS": "1"}
+    environment = inherited | {"DDTOP_JOB": name, "DDTOP_QUIET": "1", "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}
     if demo.mpi:
-        environment |= _ANY_HOST
+        environment |= _ANY_HOST | {"OMPI_MCA_btl_sm_backing_directory": str(folder)}
     with log.open("wb") as output, _listener() as listener, _listener() as other:
         place = Place(listener.getsockname()[1], other.getsockname()[1], str(store))
         other.close()

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
+
+
+def left_by(world, pid):
+    """What the demo of this pid has left in files."""
+    return [found for folder in (world.folder, "/dev/shm") for found in Path(folder).glob(f"ddtop-demo-{pid}-*")]
 
 
 @pytest.mark.parametrize(
@@ -29,7 +36,19 @@ def test_a_demo_names_its_fault_and_cleans_up(world, fault, ranks, said):
     assert said in done.stdout
     assert done.stdout.count("critical: ") == 1
     assert world.processes() == set()
-    assert list(world.home.runtime.glob("demo-*")) == []
+    assert left_by(world, re.search(r"\bdemo-(\d+)", done.stdout)[1]) == []
+
+
+def test_a_demo_under_mpirun_leaves_none_of_its_shared_memory(world):
+    pytest.importorskip("mpi4py")
+    before = set(os.listdir("/dev/shm"))
+    done = world.ddtop("demo", "--mpi", "--fault", "rank-killed", "--ranks", "3")
+
+    assert "critical: rank-killed" in done.stdout, done.stderr
+    assert world.processes() == set()
+    assert [
+        name for name in os.listdir("/dev/shm") if name.startswith(("sm_segment", "ddtop-demo")) and name not in before
+    ] == []
 
 
 def test_a_demo_whose_terminal_is_closed_takes_its_processes_with_it(world):
@@ -37,7 +56,7 @@ def test_a_demo_whose_terminal_is_closed_takes_its_processes_with_it(world):
     demo = world.start_command(
         [sys.executable, "-m", "ddtop", "demo", "--fault", "rank-missing", "--ranks", "3"], ddtop=False
     )
-    world.until(lambda: any(world.home.runtime.glob("demo-*.log")) and len(world.processes()) > 2, 40.0, "ranks")
+    world.until(lambda: left_by(world, demo.pid) and len(world.processes()) > 2, 40.0, "ranks")
 
     os.kill(demo.pid, signal.SIGHUP)
     code = world.done(demo)
@@ -45,4 +64,4 @@ def test_a_demo_whose_terminal_is_closed_takes_its_processes_with_it(world):
     assert code != 0
     # A relay that a rank was just starting finds out by itself that nobody will come.
     world.until(lambda: world.processes() == set(), 30.0, "end of all processes")
-    assert list(world.home.runtime.glob("demo-*")) == []
+    assert left_by(world, demo.pid) == []

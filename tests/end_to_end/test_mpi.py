@@ -21,7 +21,6 @@ PROGRAM = Path(__file__).parent / "programs" / "simulating.py"
 ANY_HOST = {f"{name}_ALLOW_RUN_AS_ROOT{end}": 1 for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM")} | {
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     "OMPI_MCA_rmaps_base_oversubscribe": 1,
-    "TMPDIR": "/tmp",  # sockets of the launcher's own, whose paths have a limit
 }
 
 
@@ -29,6 +28,8 @@ def start(world, what):
     """The program under mpirun, as a person starts it."""
     # Ranks that are killed leave their shared memory to whoever cleans up: the test's folder, not the machine's.
     environment = ANY_HOST | {"OMPI_MCA_btl_sm_backing_directory": world.folder}
+    # The launcher has sockets of its own, whose paths have a limit.
+    environment["TMPDIR"] = world.home.runtime
     return world.start_command([MPIRUN, "-n", "2", sys.executable, str(PROGRAM), what], **environment)
 
 
