@@ -31,7 +31,7 @@ APPEAR_S = 35.0
 END_S = 5.0
 HEALTHY_S = 20.0
 """How long a healthy demo is watched without a terminal."""
-MORE_S = 2.0
+MORE_S = 5.0
 """How long the demo looks on once its fault is named."""
 SCRIPTS = Path(catalogue.__file__).parent
 _OF_A_LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "TORCHELASTIC_", "OMPI_COMM_", "PMI", "SLURM_")
