@@ -73,15 +73,16 @@ def test_only_rank_0_says_it(world):
 
 
 def test_the_exit_is_not_delayed(world):
-    """Half a second a process is half an hour a month for somebody who runs small scripts."""
-    took = []
-    for watched in (True, False):
-        began = time.monotonic()
-        process = world.start("polite", "exits", ddtop=watched, **RANK)
-        world.done(process)
-        took.append(time.monotonic() - began)
+    """Half a second a process is half an hour a month for somebody who runs small scripts. A wait of ours would be in each run,
+    that of a loaded machine is not: the shortest count."""
+    took: dict[bool, list[float]] = {True: [], False: []}
+    while len(took[True]) < 8 and (not took[True] or min(took[True]) - min(took[False]) >= 0.7):
+        for watched in (True, False):
+            began = time.monotonic()
+            world.done(world.start("polite", "exits", ddtop=watched, **RANK))
+            took[watched].append(time.monotonic() - began)
 
-    assert took[0] - took[1] < 0.7
+    assert min(took[True]) - min(took[False]) < 0.7
 
 
 def test_a_full_or_unusable_state_folder_does_not_stop_the_program(world):

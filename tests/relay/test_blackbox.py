@@ -93,17 +93,15 @@ def test_a_file_server_that_hangs_stalls_nobody_and_costs_the_oldest_frames(tmp_
     box = box_on(path)
     box.put(b"first")
     assert gate.reached.wait(DEADLINE_S)
-    began = time.monotonic()
+    # While the gate is shut: a put that waits for the disk never returns.
     for frame in numbered(1000):
         box.put(frame)
-    put_s = time.monotonic() - began
 
     assert not box.close(0.05)
     gate.opened.set()
     assert box.close(DEADLINE_S)
 
     frames = journal.read_journal(path).frames
-    assert put_s < 1.0
     assert box.dropped == 900
     assert frames[-100:] == tuple(numbered(100, first=900))
     assert set(frames[:-100]) == {*FACTS, b"first"}

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import msgspec
@@ -228,10 +227,9 @@ def test_a_call_that_stands_blocks_no_look(watched):
     library.answers.clear()
     asked = sum(library.calls.values())
     until(lambda: sum(library.calls.values()) > asked)
-    began = time.monotonic()
+    # Nobody lets the call go on before: a look that waits for it never returns.
     found = [gpus.look({})[0] for _ in range(1000)]
 
-    assert time.monotonic() - began < 2
     assert found[-1][0].util_ratio == 0.97
     assert until(lambda: gpus.look({})[1].age_ms >= 50)
 

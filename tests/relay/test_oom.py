@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 
 import pytest
 from hypothesis import given
@@ -81,10 +80,9 @@ def test_a_log_that_cannot_be_opened_tells_nothing(tmp_path):
 
 
 def test_the_real_log_is_read_at_once_or_not_at_all():
-    began = time.monotonic()
+    """A read that waits for the next message of the kernel may never return."""
     found = oom.read_log()
 
-    assert time.monotonic() - began < 2.0
     assert found is None or all(isinstance(kill, Kill) for kill in found)
 
 
