@@ -33,15 +33,17 @@ SAYS = """
 import socket, sys, time
 one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 for word in sys.argv[1].split():
+    at = time.monotonic()
     one.sendto(word.encode(), ("10.77.0.2", 9))
-print(time.monotonic())
+print(at)
 """
 KILLED = """
 import sys, time
 from pathlib import Path
 from tests.netns import Net
 net = Net(Path(sys.argv[1]), ("node0", "login"))
-net["node0"].start_command(["sleep", "3600"])
+sleeper = net["node0"].start_command(["sh", "-c", "echo there; exec sleep 3600"])
+net["node0"].until(lambda: net["node0"].output(sleeper)[0], 60, "a sleeper")  # What gave it its host name has ended then.
 print(net.prefix, flush=True)
 time.sleep(3600)
 """
@@ -55,7 +57,7 @@ def net(tmp_path):
 
 
 def say(net, *words):
-    """Datagrams from node0 to node1; when the last one had been sent."""
+    """Datagrams from node0 to node1; when the last one was about to be sent."""
     process = net["node0"].start_command([sys.executable, "-S", "-c", SAYS, " ".join(map(str, words))])
     assert net["node0"].done(process) == 0
     return float(net["node0"].output(process)[0])
@@ -145,15 +147,14 @@ def test_nothing_is_left_when_the_test_is_killed(tmp_path):
     prefix = process.stdout.readline().strip()
     spaces = [path.name for path in netns.SPACES.glob(f"{prefix}*")]
     inside = {int(pid) for name in spaces for pid in netns._output("ip", "netns", "pids", name).split()}
-    assert len(spaces) == 3
-    assert len(inside) == 2  # The sleeper and the wire.
-
     watched = [os.pidfd_open(pid) for pid in inside]
 
     process.send_signal(signal.SIGKILL)
     process.wait()
     process.stdout.close()
 
+    assert len(spaces) == 3
+    assert len(inside) == 2  # The sleeper and the wire.
     for descriptor in watched:
         assert select.select([descriptor], [], [], 20)[0]
         os.close(descriptor)

@@ -22,6 +22,8 @@ from ddtop.wire.records import Command, Reply
 
 PAST = "this is the past, \\ goes back to now"
 NOT_HEARD = "the relay is not heard, trying again"
+MISSED_S = 2 * LOOK_S
+"""Between two turns of listening there is less, unless this process did not run: stopped, asleep with its laptop, or starved."""
 
 
 class LiveSource:
@@ -46,7 +48,7 @@ class LiveSource:
         self._joined = self._follower
         self._contact: str | None = None
         self._shown: tuple[Snapshot, Verdict] | None = None
-        self._silent_since = time.monotonic()
+        self._silent_since = self._listened = time.monotonic()
         self._at: int | None = None
         self._past: Look | None = None
 
@@ -70,8 +72,13 @@ class LiveSource:
             self._past = Look(moment.snapshot, moment.verdict, travelled=True, past=moment.past)
         return self._past or now
 
+    def _silent_s(self) -> float:
+        """How long nothing came while we listened: who does not run hears nobody."""
+        now = time.monotonic()
+        return (now if self._link is None else min(now, self._listened + MISSED_S)) - self._silent_since
+
     def _look(self) -> Look:
-        silent_s = time.monotonic() - self._silent_since
+        silent_s = self._silent_s()
         if self._contact is None and silent_s <= SILENT_S and self._follower.live:
             seen = self._engine.seen
             if seen is not None and seen.follower is self._follower:
@@ -204,8 +211,8 @@ class LiveSource:
 
     async def _follow(self, link: Link) -> None:
         follower = self._joined = self._engine.follower()
+        pinged = began = self._listened = time.monotonic()
         await link.send(request(Command("join", history_s=HISTORY_S)))
-        pinged = began = time.monotonic()
         while True:
             async for data in link.receive(LOOK_S):
                 self._engine.put(follower, data)
@@ -214,6 +221,8 @@ class LiveSource:
                     break
             self._engine.check()
             now = time.monotonic()
+            missed_s = max(now - self._listened - MISSED_S, 0.0)
+            self._silent_since, self._listened = min(self._silent_since + missed_s, now), now
             if follower.refusal:
                 self._contact = follower.refusal
             if follower.rejoin or now - max(self._silent_since, began) > 2 * SILENT_S:

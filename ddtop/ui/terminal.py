@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import locale
 import os
 import queue
@@ -12,6 +13,7 @@ import signal
 import sys
 import termios
 import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import RenderableType
@@ -88,7 +90,8 @@ class TerminalApp(App[None]):
             SystemExit: 128 and the number of the signal that ended it, after the terminal has been given back.
         """
         _two_keys()
-        result: Any = super().run(*args, **kwargs)  # A picture comes this way.
+        with whole_writes():
+            result: Any = super().run(*args, **kwargs)  # A picture comes this way.
         if self.ended_by is not None:
             raise SystemExit(128 + self.ended_by)
         return result
@@ -235,6 +238,22 @@ def _two_keys() -> None:
         from ddtop.ui import escapes
 
         escapes.install()
+
+
+@contextlib.contextmanager
+def whole_writes() -> Iterator[None]:
+    """Without a buffer (PYTHONUNBUFFERED) a write that a stop cuts short is half a picture: nobody writes the rest."""
+    file = sys.__stderr__
+    if file is None or not isinstance(file.buffer, io.RawIOBase):
+        yield
+        return
+    # The one that the driver takes. Not closed: its thread may wait in a write for a terminal that takes nothing.
+    whole = open(file.fileno(), "w", encoding=file.encoding, errors=file.errors, closefd=False)  # noqa: SIM115
+    vars(sys)["__stderr__"] = whole
+    try:
+        yield
+    finally:
+        vars(sys)["__stderr__"] = file
 
 
 def _queue(app: App[None]) -> queue.Queue[str | None] | None:

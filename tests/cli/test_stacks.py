@@ -21,7 +21,7 @@ from .test_commands import ddtop, finished, write_ended
 
 
 @pytest.fixture
-def stage(home):
+def stage(home, agents_count_as_heard):
     """A relay with two ranks."""
     found = Stage(home)
     found.ranks = [found.rank(number) for number in (0, 1)]

@@ -19,6 +19,8 @@ from tests.conftest import Home
 
 PROGRAMS = Path(__file__).parent / "programs"
 END_S = 10.0
+START_S = 90.0
+"""Several imports of torch on a loaded machine take their time."""
 PAGES = (Path("/dev/shm"), Path("/tmp"))
 
 
@@ -100,7 +102,7 @@ class World:
 
     def job(self) -> str:
         """The name of the one job there is."""
-        (entry,) = self.until(registry.read_entries, 40.0, "a job file")
+        (entry,) = self.until(registry.read_entries, START_S, "a job file")
         return str(entry.job)
 
     def diagnose(self, seconds: float = 1.1) -> dict[str, Any]:
@@ -139,7 +141,7 @@ class World:
             now = self.diagnose()
             return now if (now["iteration"] or 0) >= iterations and now["reporting"] == ranks else None
 
-        return self.until(found, 40.0, "a moving job")
+        return self.until(found, START_S, "a moving job")
 
     def until(self, question: Callable[[], Any], within_s: float, what: str) -> Any:
         """The first true answer; asked again and again until the deadline."""

@@ -30,6 +30,9 @@ DdtopApp(builders.live(*builders.hang()), builders.JOB).run()
 """
 WITHOUT = ("NO_COLOR", "COLORTERM", "TEXTUAL_COLOR_SYSTEM", "TEXTUAL", "TEXTUAL_DRIVER", "DDTOP_DIFFER")
 
+LIMIT_S = 60.0
+"""A picture of 250x70 takes a loaded machine its time; who waits for one comes back as soon as it is there."""
+
 
 class Grid(pyte.Screen):
     """A screen that also knows dim characters; they are kept as blinking ones, of which we have none."""
@@ -101,7 +104,7 @@ class Terminal:
         self._stream.feed(data.replace(b"\x1b[?1049h", b"\x1b[?1049h\x1b[2J"))
         return True
 
-    def when(self, done: Callable[[], object], what: str, limit_s: float = 20.0) -> list[str]:
+    def when(self, done: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> list[str]:
         """The lines of the screen as soon as that is so."""
         end = time.monotonic() + limit_s
         while time.monotonic() < end:
@@ -110,7 +113,7 @@ class Terminal:
                 return list(self.screen.display)
         pytest.fail(f"{what} did not come:\n" + "\n".join(self.screen.display))
 
-    def until(self, text: str, limit_s: float = 20.0) -> list[str]:
+    def until(self, text: str, limit_s: float = LIMIT_S) -> list[str]:
         """The lines of the screen as soon as the text is on it."""
         return self.when(lambda: any(text in line for line in self.screen.display), repr(text), limit_s)
 
@@ -120,7 +123,7 @@ class Terminal:
 
     def shows(self, wanted: Grid) -> None:
         """Comes back as soon as every cell is as in that picture."""
-        end = time.monotonic() + 20.0
+        end = time.monotonic() + LIMIT_S
         while differences(self.screen, wanted) and time.monotonic() < end:
             self.read()
         found = differences(self.screen, wanted)

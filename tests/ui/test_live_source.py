@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -74,7 +75,7 @@ async def test_a_relay_that_is_known_by_its_port_is_joined_there_whatever_a_file
 async def test_a_relay_that_goes_is_said_with_the_age_of_what_is_shown(stage):
     """What was last true stays on the screen: a silent relay must not make its ranks look silent."""
     async with running(live.LiveSource(the_entry())) as source:
-        before = await seen(source, lambda look: look.snapshot is not None and look.snapshot.reporting == 1)
+        before = await seen(source, lambda look: look.snapshot is not None and look.contact is None)
         await asyncio.to_thread(stage.close)
         look = await seen(source, lambda look: look.contact is not None)
 
@@ -149,6 +150,33 @@ async def test_a_relay_of_which_nothing_has_come_yet_is_said_to_be_silent(stage,
         look = await seen(source, lambda look: look.contact is not None)
 
     assert (look.snapshot, look.contact) == (None, live.NOT_HEARD)
+
+
+async def test_a_relay_is_not_silent_while_this_process_does_not_run(stage, monkeypatch):
+    """Ctrl-Z and fg, a laptop that slept, a machine without a moment for us: `ddtop watch` told of lost contact."""
+    slept_s, now = 0.0, time.monotonic
+    monkeypatch.setattr(live, "time", SimpleNamespace(monotonic=lambda: now() + slept_s))
+    async with running(live.LiveSource(the_entry())) as source:
+        await seen(source, lambda look: look.snapshot is not None and look.contact is None)
+        slept_s = 60.0
+        contacts = [source.look().contact]
+        for _ in range(20):
+            await asyncio.sleep(0.05)
+            contacts.append(source.look().contact)
+
+    assert set(contacts) == {None}
+
+
+async def test_a_relay_that_went_while_this_process_did_not_run_is_said(stage, monkeypatch):
+    slept_s, now = 0.0, time.monotonic
+    monkeypatch.setattr(live, "time", SimpleNamespace(monotonic=lambda: now() + slept_s))
+    async with running(live.LiveSource(the_entry())) as source:
+        await seen(source, lambda look: look.snapshot is not None and look.contact is None)
+        await asyncio.to_thread(stage.close)
+        slept_s = 60.0
+        look = await seen(source, lambda look: look.contact is not None)
+
+    assert look.snapshot.job == "train"
 
 
 class _Mute:

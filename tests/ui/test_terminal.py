@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
+import io
 import os
 import select
+import signal
+import sys
+import termios
+import threading
 import time
-from dataclasses import replace
 
 import pytest
 
+from ddtop.ui.terminal import whole_writes
+
 from . import builders
+from .changed import replace
 from .terminals import CLEAN, Terminal, picture
 
 
@@ -87,6 +95,44 @@ def test_a_storm_of_resizes_leaves_the_picture_of_the_last_size(size):
         terminal.shows(picture(size))
     finally:
         terminal.close()
+
+
+def test_a_write_that_is_cut_short_is_written_to_its_end_also_without_a_buffer(monkeypatch):
+    """Images for containers set PYTHONUNBUFFERED: where such a container was paused in the midst of a picture, half of it was missing."""
+    reads, writes = os.pipe()
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    text, came = "x" * 1_000_000, bytearray()
+    try:
+        with io.TextIOWrapper(io.FileIO(writes, "w"), encoding="utf-8", write_through=True) as bare:
+            monkeypatch.setattr(sys, "__stderr__", bare)
+            with whole_writes():
+                file = sys.__stderr__
+                thread = threading.Thread(target=lambda: (file.write(text), file.flush()))
+                thread.start()
+                # It waits in the midst of its write as soon as the pipe is full.
+                until(lambda: queued(reads) == fcntl.fcntl(reads, fcntl.F_GETPIPE_SZ))
+                signal.pthread_kill(thread.ident, signal.SIGUSR1)
+                while len(came) < len(text) and (thread.is_alive() or queued(reads)):
+                    came += os.read(reads, 65536) if select.select([reads], [], [], 0.01)[0] else b""
+                thread.join()
+            assert sys.__stderr__ is bare
+    finally:
+        os.close(reads)
+        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+
+    assert len(came) == len(text)
+
+
+def queued(descriptor):
+    """Bytes that nobody has read."""
+    return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+def until(question):
+    end = time.monotonic() + 60
+    while not question():
+        assert time.monotonic() < end
+        time.sleep(0.002)
 
 
 def test_what_others_write_onto_the_terminal_is_gone_after_ctrl_l():
