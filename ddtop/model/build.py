@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from ddtop.model import align, cardlate, chains, gpus, hosts, loading, mpi, shares, slowness
 from ddtop.model.anyof import any_waits_of
+from ddtop.model.devices import Device
 from ddtop.model.ending import ended
-from ddtop.model.facts import Blame, Ended, RankFacts, Snapshot, State, Wait
+from ddtop.model.facts import Blame, Ended, RankFacts, Snapshot, State, Wait, mark
 from ddtop.model.finishing import unnumbered_waits_of
 from ddtop.model.hosts import HostSeen, Outside
 from ddtop.model.peers import peer_waits_of
@@ -27,8 +28,10 @@ def snapshot(job: Job, now_unix_ns: int) -> Snapshot:
     policy = job.policy
     seen = hosts.hosts_seen(job, now_unix_ns)
     outside = hosts.outside_of(job, seen, now_unix_ns)
+    devices = job.cards.devices()
+    card_waits = gpus.waiting(job, devices)
     facts = {
-        rank: _facts(rank, memory, outside[memory.sender], now_unix_ns, policy)
+        rank: _facts(rank, memory, outside[memory.sender], card_waits.get(rank), now_unix_ns, policy)
         for rank, memory in job.ranks.items()
         if rank < job.world_size
     }
@@ -78,7 +81,7 @@ def snapshot(job: Job, now_unix_ns: int) -> Snapshot:
         garbled=job.garbled,
         balances=balances,
         **_of_hosts(job, seen, now_unix_ns),
-        **_of_gpus(job, facts, groups, now_unix_ns),
+        **_of_gpus(job, devices, facts, groups, now_unix_ns),
         notes=tuple(job.notes),
     )
 
@@ -102,11 +105,17 @@ def _of_hosts(job: Job, seen: dict[str, HostSeen], now_unix_ns: int) -> dict[str
     }
 
 
-def _of_gpus(job: Job, facts: dict[int, RankFacts], groups: tuple[Group, ...], now_unix_ns: int) -> dict[str, Any]:
+def _of_gpus(
+    job: Job,
+    found: dict[str, tuple[Device, ...]],
+    facts: dict[int, RankFacts],
+    groups: tuple[Group, ...],
+    now_unix_ns: int,
+) -> dict[str, Any]:
     """The cards of all hosts, and what NCCL's service said last. Ranks whose cards come last are marked in place."""
-    if not job.devices and job.ras is None:
+    if not found and job.ras is None:
         return {}
-    devices = gpus.all_devices(job.devices)
+    devices = gpus.all_devices(found)
     cardlate.settle(facts, groups, devices, now_unix_ns, job.policy)
     at, answer = job.ras if job.ras is not None else (now_unix_ns, None)
     return {"devices": devices, "ras": answer, "ras_age_s": None if answer is None else max(now_unix_ns - at, 0) / 1e9}
@@ -126,14 +135,16 @@ def _left_without(facts: dict[int, RankFacts], world_size: int) -> int:
     return smaller
 
 
-def _facts(rank: int, memory: RankMemory, outside: Outside, now: int, policy: Policy) -> RankFacts:
+def _facts(
+    rank: int, memory: RankMemory, outside: Outside, card_waits: bool | None, now: int, policy: Policy
+) -> RankFacts:
     inside = mpi.newest(memory.state or _NOTHING_SAID, memory.process, memory.exit)
     state = mpi.told(memory.state or _NOTHING_SAID, inside)
     alive = memory.exit is None
     heard = max(memory.state_unix_ns, memory.hello_unix_ns)
     age_s = max(0.0, (now - heard) / 1e9)
-    waits = memory.waits.grown(policy.window_s, now)
-    activities = memory.activities.grown(policy.window_s, now)
+    said = memory.said.grown(policy.window_s, now)
+    waits = shares.part(said, shares.WAITS)
     cpu_ratio, working, wakes_per_s = shares.cpu(memory, now, policy)
     if inside is not None and (mpi.is_inside(inside) or (memory.process is not None and memory.process.exiting)):
         # MPI waits by spinning, also in the MPI_Finalize of an interpreter that exits.
@@ -155,7 +166,7 @@ def _facts(rank: int, memory: RankMemory, outside: Outside, now: int, policy: Po
         collective=longest_open(state.open_collectives) or _guess_collective(first),
         collective_age_s=max(0.0, pending_s) if pending_s is not None and alive else None,
         wait_ratio=shares.of_samples(waits, policy),
-        activity_ratios=shares.of_each(activities),
+        activity_ratios=shares.of_each(shares.part(said, shares.ACTIVITIES)),
         window_s=waits[0] if waits else None,
         process=memory.process,
         process_since_unix_ns=memory.letter_since_unix_ns or None,
@@ -166,7 +177,7 @@ def _facts(rank: int, memory: RankMemory, outside: Outside, now: int, policy: Po
         exception=(memory.exit.exception if memory.exit else None) or state.exception,
         exit=memory.exit,
         exit_unix_ns=memory.exit_unix_ns or None,
-        agent_cpu_ratio=shares.agent_ratio(memory, now, policy),
+        agent_cpu_ratio=shares.agent_ratio(said),
         stacks=memory.stacks,
         worker_stacks=_worker_stacks(memory),
         heard_unix_ns=heard or None,
@@ -182,19 +193,19 @@ def _facts(rank: int, memory: RankMemory, outside: Outside, now: int, policy: Po
         pressure=slowness.pressure(memory, now, policy) if memory.load is not None and alive else None,
         step_best_ms=memory.step_best_ms,
         mpi=inside,
-        **_of_card(memory, first is not None, waits, policy),
+        own=memory.own,
+        gpu_waits=_gpu_waits(memory, card_waits, first is not None, waits, policy),
         **_of_loader(memory, now, policy),
         **_as_said(state),
     )
 
 
-def _of_card(
-    memory: RankMemory, pending: bool, waits: tuple[float, tuple[float, ...]] | None, policy: Policy
-) -> dict[str, Any]:
-    waiting = memory.card_waits if gpus.may_wait(memory) else None
-    if waiting:
-        waiting = gpus.waits_in_nccl(pending, shares.of_samples(waits, policy))
-    return {"own": memory.own, "gpu_waits": waiting}
+def _gpu_waits(
+    memory: RankMemory, card_waits: bool | None, pending: bool, waits: shares.Grown, policy: Policy
+) -> bool | None:
+    if card_waits is None or not gpus.may_wait(memory):
+        return None
+    return card_waits and gpus.waits_in_nccl(pending, shares.of_samples(waits, policy))
 
 
 def _of_loader(memory: RankMemory, now: int, policy: Policy) -> dict[str, Any]:
@@ -281,10 +292,7 @@ def _state(memory: RankMemory, state: RankState, age_s: float, waited_s: float, 
 def _settle(
     facts: dict[int, RankFacts], waits: tuple[Wait, ...], blames: tuple[Blame, ...], now: int, policy: Policy
 ) -> None:
-    """Blocked and culprit are not seen on a rank, they follow from all ranks together.
-
-    Changes the facts in place: nobody has seen them yet, and 10,000 copies would take longer than all that was asked before.
-    """
+    """Blocked and culprit are not seen on a rank, they follow from all ranks together."""
     longest: dict[int, Wait] = {}
     for wait in waits:
         known = longest.get(wait.rank)
@@ -293,13 +301,13 @@ def _settle(
     blocked = chains.waiters_of(blame for blame in blames if blame.due)
     culprits = {blame.root for blame in blames if blame.due}
     for rank, wait in longest.items():
-        object.__setattr__(facts[rank], "wait", wait)
+        mark(facts[rank], "wait", wait)
         if not wait.behind and now - wait.since_unix_ns > policy.still_limit_s * 1e9:
             blocked.add(rank)
     for rank in blocked | culprits:
         one = facts.get(rank)
         if one is not None and one.state in (State.RUNNING, State.WAITING):
-            object.__setattr__(one, "state", State.CULPRIT if rank in culprits else State.BLOCKED)
+            mark(one, "state", State.CULPRIT if rank in culprits else State.BLOCKED)
 
 
 def _settle_cycles(
@@ -314,7 +322,7 @@ def _settle_cycles(
     for wait in waits:
         stands = wait.rank in on_cycle and now - wait.since_unix_ns > policy.still_limit_s * 1e9
         if stands and facts[wait.rank].state in (State.RUNNING, State.WAITING):
-            object.__setattr__(facts[wait.rank], "state", State.BLOCKED)
+            mark(facts[wait.rank], "state", State.BLOCKED)
 
 
 def _worker_stacks(memory: RankMemory) -> tuple[Stacks, ...]:

@@ -15,7 +15,7 @@ from statistics import fmean, median
 
 from ddtop.model.cardload import SPANS
 from ddtop.model.devices import Device, large
-from ddtop.model.facts import CardLate, RankFacts, State
+from ddtop.model.facts import CardLate, RankFacts, State, mark
 from ddtop.model.policy import Policy
 from ddtop.model.slowness import sends
 from ddtop.wire.records import Group
@@ -50,9 +50,9 @@ def settle(
     for late in _found(busy, _Work(facts, list(groups), now_unix_ns, policy)):
         for rank in late.ranks:
             one = facts[rank]
-            object.__setattr__(one, "card_late", late)
+            mark(one, "card_late", late)
             if one.state in (State.RUNNING, State.WAITING) and not late.others_there:
-                object.__setattr__(one, "state", State.STRAGGLER)
+                mark(one, "state", State.STRAGGLER)
 
 
 def _busy(

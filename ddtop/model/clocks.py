@@ -81,11 +81,6 @@ def _move_all(job: Job, sender: str, by_ns: int) -> None:
     job.rounds.move(sender, by_ns)
     job.candidates.move(sender, by_ns)
     job.cards.move(sender, by_ns)
-    if sender in job.devices:
-        job.devices[sender] = tuple(
-            replace(one, throttled_since_unix_ns=_later(one.throttled_since_unix_ns, by_ns))
-            for one in job.devices[sender]
-        )
 
 
 def _move_rank(memory: RankMemory, by_ns: int) -> None:
@@ -95,7 +90,7 @@ def _move_rank(memory: RankMemory, by_ns: int) -> None:
     for name in _RECORDS:
         if (record := getattr(memory, name)) is not None:
             setattr(memory, name, moved(record, by_ns))
-    for name in ("waits", "activities", "loader", "cpu", "agent", "load"):
+    for name in ("said", "loader", "cpu", "load"):
         series = getattr(memory, name)
         if series is not None:
             series.move(by_ns)

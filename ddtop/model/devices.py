@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from ddtop.model.cardload import Done, Kept, Load, Span
+import msgspec
+
+from ddtop.model.cardload import Kept, Load, Span
 from ddtop.model.policy import POLICY, Policy
 from ddtop.wire.gpu import CudaState, Gpu, GpuProcess
-from ddtop.wire.records import Hello, HostState
+from ddtop.wire.records import Hello, HostState, RankState
 
 TORCH, PROCESS, ENVIRONMENT = "torch", "process", "environment"
 """How the card of a rank is known: torch says so, the driver lists its process there, or it follows from its environment."""
-NOTHING = Done()
-NOTHING_DONE: Mapping[int, Done] = MappingProxyType({})
+NOTHING_SAID: Mapping[int, RankState | None] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(msgspec.Struct, frozen=True, gc=False):
     """One card, or MIG instance, of one host. `ranks`: those that are known to be on it, by torch or by the driver's list.
 
     `foreign`: processes that are none of the job's, `foreign_new`: those of them that came a moment ago. `ecc_new`: uncorrectable
@@ -48,12 +48,12 @@ class Device:
     spans: tuple[Span, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Own:
-    """The card of one rank, and how that is known."""
+class Own(msgspec.Struct, frozen=True, gc=False):
+    """The card of one rank, and how that is known; `said`: the name by which torch knows it."""
 
     gpu: Gpu
     by: str
+    said: str | None = None
 
     @property
     def certain(self) -> bool:
@@ -67,7 +67,7 @@ def own_card(hello: Hello, cuda: CudaState | None, gpus: Sequence[Gpu]) -> Own |
         uuid = bare(cuda.uuid) if cuda.uuid is not None else None
         for gpu in gpus:
             if bare(gpu.uuid) == uuid:
-                return Own(gpu, TORCH)
+                return Own(gpu, TORCH, cuda.uuid)
         for gpu in gpus:
             if cuda.pci is not None and gpu.pci == cuda.pci and not gpu.mig:
                 return Own(gpu, TORCH)
@@ -157,36 +157,62 @@ CARDS_MAX = 256
 """Cards and MIG instances remembered of one relay: eight cards of seven instances, and room for those that come and go."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """What a relay has said last of its cards; `on`: the ranks whose own they are, by card."""
+
+    host: str
+    gpus: tuple[Gpu, ...]
+    on: Mapping[str, Sequence[int]]
+    at_unix_ns: int
+
+
 class Cards:
-    """What is remembered of cards from report to report, by relay: two hosts may call theirs alike."""
+    """What is remembered of cards from report to report, by relay: two hosts may call theirs alike.
+
+    A report only adds to what is remembered: the devices are made when somebody looks, which of ten thousand cards is every third report.
+    """
 
     def __init__(self, policy: Policy = POLICY) -> None:
         self._policy = policy
         self._kept: dict[str, dict[str, Kept]] = {}
+        self._reports: dict[str, _Report] = {}
+        self._devices: dict[str, tuple[Device, ...]] = {}
 
     def __copy__(self) -> Cards:
         made = Cards(self._policy)
         made._kept = {
             sender: {uuid: copy.copy(one) for uuid, one in kept.items()} for sender, kept in self._kept.items()
         }
+        made._reports, made._devices = dict(self._reports), dict(self._devices)
         return made
+
+    def __contains__(self, sender: str) -> bool:
+        return sender in self._reports
+
+    def __bool__(self) -> bool:
+        return bool(self._reports)
 
     def move(self, sender: str, by_ns: int) -> None:
         """What that relay has reported was so much later, by the hub's clock."""
         for one in self._kept.get(sender, {}).values():
             one.move(by_ns)
+        if sender in self._reports:
+            report = self._reports[sender]
+            self._reports[sender] = replace(report, at_unix_ns=report.at_unix_ns + by_ns)
+            self._devices.pop(sender, None)
 
-    def of(
+    def take(
         self,
         host: HostState,
         owns: Mapping[int, Own],
         at_unix_ns: int,
-        done: Mapping[int, Done] = NOTHING_DONE,
+        states: Mapping[int, RankState | None] = NOTHING_SAID,
         sender: str = "",
         pids: Collection[int] = (),
-    ) -> tuple[Device, ...]:
-        """The cards of one host with the ranks on them. `owns`: what is known of each rank there, `done`: how far it is; `pids`: all
-        processes that are or were ranks."""
+    ) -> None:
+        """Take in the cards of one host with the ranks on them. `owns`: what is known of each rank there, `states`: what each has said last;
+        `pids`: all processes that are or were ranks."""
         kept = self._kept.setdefault(sender, {})
         if len(kept) > CARDS_MAX:
             here = {gpu.uuid for gpu in host.gpus}
@@ -197,52 +223,56 @@ class Cards:
                 on.setdefault(own.gpu.uuid, []).append(rank)
         age_ms = host.gpu_watch.age_ms if host.gpu_watch is not None else None
         fresh = (age_ms or 0) <= self._policy.gpu_fresh_s * 1000
-        found = []
         for gpu in host.gpus:
             one = kept.get(gpu.uuid)
             if one is None:
                 one = kept[gpu.uuid] = Kept()
-            _remember(one, gpu, at_unix_ns)
-            mine = on.get(gpu.uuid, ())
-            if mine and not gpu.mig:
-                rank = mine[0]
-                self._load(
-                    one, gpu, at_unix_ns, done.get(rank, NOTHING) if len(mine) == 1 else _sums(mine, done), fresh
-                )
-            found.append(self._device(host.host, gpu, mine, one, at_unix_ns, pids))
-        return tuple(found)
+            _remember(one, gpu, at_unix_ns, pids)
+            mine = on.get(gpu.uuid)
+            if mine is not None and not gpu.mig:
+                self._load(one, gpu, at_unix_ns, tuple([states.get(rank) for rank in mine]), fresh)
+        self._reports[sender] = _Report(host.host, host.gpus, on, at_unix_ns)
+        self._devices.pop(sender, None)
 
-    def _load(self, one: Kept, gpu: Gpu, at: int, done: Done, fresh: bool) -> None:
+    def devices(self) -> dict[str, tuple[Device, ...]]:
+        """The cards of all hosts as their last reports have them, by relay."""
+        return {sender: self._devices_of(sender, report) for sender, report in self._reports.items()}
+
+    def _devices_of(self, sender: str, report: _Report) -> tuple[Device, ...]:
+        found = self._devices.get(sender)
+        if found is None:
+            kept, on = self._kept[sender], report.on
+            made = [self._device(report, gpu, on.get(gpu.uuid, ()), kept[gpu.uuid]) for gpu in report.gpus]
+            found = self._devices[sender] = tuple(made)
+        return found
+
+    def _load(self, one: Kept, gpu: Gpu, at: int, states: tuple[RankState | None, ...], fresh: bool) -> None:
         if one.load is None:
             one.load = Load()
         if gpu.lost or (gpu.util_ratio is None and gpu.used_bytes is None):
             one.load.silent()
         elif fresh:
-            one.load.add(at, gpu, done, self._policy)
+            one.load.add(at, gpu, states, self._policy)
 
-    def _device(self, host: str, gpu: Gpu, mine: Sequence[int], one: Kept, at: int, pids: Collection[int]) -> Device:
-        ranks, foreign, told = set(mine), [], gpu.processes is not None
+    def _device(self, report: _Report, gpu: Gpu, mine: Sequence[int], one: Kept) -> Device:
+        ranks, told, foreign = set(mine), gpu.processes is not None, one.strangers
         ours_bytes: int | None = 0
         for process in gpu.processes or ():
             if process.rank is not None:
                 ranks.add(process.rank)
                 if ours_bytes is not None:
                     ours_bytes = ours_bytes + process.used_bytes if process.used_bytes is not None else None
-            elif process.local and not process.ours and process.pid not in pids:
-                foreign.append(process)
             told = told and process.local
         new: tuple[int, ...] = ()
-        if foreign or one.foreign:
-            since = one.foreign
-            one.foreign = {process.pid: since.get(process.pid, at) for process in foreign}
-            soon = at - int(self._policy.gpu_foreign_s * 1e9)
+        if foreign:
+            soon = report.at_unix_ns - int(self._policy.gpu_foreign_s * 1e9)
             new = tuple([pid for pid, came in one.foreign.items() if came > soon])
         load = one.load if mine else None
         return Device(
-            host,
+            report.host,
             gpu,
             tuple(sorted(ranks)),
-            tuple(foreign),
+            foreign,
             ours_bytes if told else None,
             (_sum(process.used_bytes for process in foreign) if foreign else 0) if told else None,
             max(0, (gpu.ecc_uncorrected or 0) - (one.ecc or 0)) if one.ecc is not None else 0,
@@ -277,23 +307,28 @@ def large(processes: Iterable[GpuProcess], gpu: Gpu, policy: Policy) -> tuple[Gp
     return tuple([one for one in processes if one.used_bytes is not None and one.used_bytes >= least > 0])
 
 
-def _remember(one: Kept, gpu: Gpu, at: int) -> None:
+def _remember(one: Kept, gpu: Gpu, at: int, pids: Collection[int]) -> None:
     if one.ecc is None:
         one.ecc = gpu.ecc_uncorrected
-    if _HELD_DOWN.isdisjoint(gpu.throttle or ()):
+    if not gpu.throttle or _HELD_DOWN.isdisjoint(gpu.throttle):
         one.throttled_unix_ns = None
     elif one.throttled_unix_ns is None:
         one.throttled_unix_ns = at
-
-
-def _sums(ranks: Sequence[int], done: Mapping[int, Done]) -> Done:
-    found = [done.get(rank, NOTHING) for rank in ranks]
-    return Done(None, sum(one.calls for one in found), sum(one.refused for one in found))
+    strangers = []
+    for process in gpu.processes or ():
+        if process.rank is None and process.local and not process.ours and process.pid not in pids:
+            strangers.append(process)
+    if strangers or one.strangers:
+        since = one.foreign
+        one.strangers = tuple(strangers)
+        one.foreign = {process.pid: since.get(process.pid, at) for process in strangers}
 
 
 def devices_of(host: HostState, owns: Mapping[int, Own]) -> tuple[Device, ...]:
     """The cards of one host as its first report has them."""
-    return Cards().of(host, owns, 0)
+    cards = Cards()
+    cards.take(host, owns, 0)
+    return cards.devices()[""]
 
 
 def _sum(values: Iterable[int | None]) -> int | None:

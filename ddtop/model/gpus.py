@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from ddtop.model.cardload import Done
-from ddtop.model.devices import TORCH, Device, Own, again, bare, own_card, unheard
+from ddtop.model.devices import TORCH, Device, Own, again, own_card, unheard
 from ddtop.wire.frames import host_of
 from ddtop.wire.gpu import CudaState, Gpu, GpuProcess
 from ddtop.wire.records import HostState
@@ -18,47 +16,45 @@ if TYPE_CHECKING:
     from ddtop.model.job import Job, RankMemory
 
 
-def take_in(job: Job, sender: str, host: HostState, at_unix_ns: int) -> None:
-    """The cards of one report, and which of the host's ranks are on them."""
+def take_in(job: Job, sender: str, host: HostState, at_unix_ns: int, here: Mapping[int, RankMemory]) -> None:
+    """The cards of one report, and which of the host's ranks are on them. `here`: those of which it tells."""
     owns: dict[int, Own] = {}
-    done: dict[int, Done] = {}
     watch = host.gpu_watch
     if watch is not None and (watch.age_ms or 0) > job.policy.gpu_silent_s * 1000:
         host = structs.replace(host, gpus=tuple(unheard(gpu) for gpu in host.gpus))
     by_uuid = {gpu.uuid: gpu for gpu in host.gpus}
-    for process in host.processes:
-        memory = job.ranks.get(process.rank) if process.rank is not None else None
-        if memory is None or memory.hello.pid != process.pid or memory.sender != sender:
-            continue
+    for rank, memory in here.items():
         cuda = memory.state.cuda if memory.state is not None else None
-        memory.own = (
+        own = memory.own = (
             _same(memory.own, cuda, by_uuid) or own_card(memory.hello, cuda, host.gpus) or again(memory.own, host.gpus)
         )
-        if memory.own is not None and process.rank is not None:
-            owns[process.rank], done[process.rank] = memory.own, _done(memory)
+        if own is not None:
+            owns[rank] = own
     # The driver's list is some seconds old: a rank that has just ended is still on it.
-    pids = {job.ranks[rank].hello.pid: rank for rank in job.ranks_of.get(sender, ())}
-    devices = job.devices[sender] = job.cards.of(host, owns, at_unix_ns, done, sender, pids)
-    waits = {device.gpu.uuid: device.waits for device in devices if device.waits is not None}
-    for rank, own in owns.items():
-        job.ranks[rank].card_waits = waits.get(own.gpu.uuid) if own.certain else None
+    pids = {job.ranks[rank].hello.pid for rank in job.ranks_of.get(sender, ())}
+    job.cards.take(host, owns, at_unix_ns, {rank: here[rank].state for rank in owns}, sender, pids)
 
 
 def _same(own: Own | None, cuda: CudaState | None, by_uuid: Mapping[str, Gpu]) -> Own | None:
     """The card that torch has named before and still names: nearly always that is all there is to ask."""
-    if own is None or own.by != TORCH or cuda is None or cuda.uuid is None or bare(own.gpu.uuid) != bare(cuda.uuid):
+    if own is None or own.by != TORCH or own.said is None or cuda is None or cuda.uuid != own.said:
         return None
     now = by_uuid.get(own.gpu.uuid)
-    return Own(now, TORCH) if now is not None else None
+    return Own(now, TORCH, own.said) if now is not None else None
 
 
-def _done(memory: RankMemory) -> Done:
-    state = memory.state
-    if state is None:
-        return Done()
-    cuda = state.cuda
-    refused = (cuda.retries or 0) + (cuda.ooms or 0) if cuda is not None else 0
-    return Done(state.iteration, sum([one.enqueued for one in state.groups]), refused)
+def waiting(job: Job, found: Mapping[str, tuple[Device, ...]]) -> dict[int, bool]:
+    """Of each rank that has a card for itself whether that card is busy and draws little; not of those of which that cannot be told."""
+    waits = {}
+    for sender, devices in found.items():
+        for device in devices:
+            if device.waits is None:
+                continue
+            memory = job.ranks.get(device.ranks[0])
+            # It may be somewhere else since its host's last report.
+            if memory is not None and memory.sender == sender and memory.own is not None:
+                waits[device.ranks[0]] = device.waits
+    return waits
 
 
 def may_wait(memory: RankMemory) -> bool:
@@ -101,7 +97,7 @@ def _joined(same: list[Device]) -> Device:
     moved = [process.used_bytes for process in first.foreign if process.pid in ours]
     known = first.ours_bytes is not None and first.foreign_bytes is not None and None not in moved
     theirs = sum(value or 0 for value in moved) if known else 0
-    return replace(
+    return structs.replace(
         first,
         gpu=structs.replace(first.gpu, processes=processes),
         ranks=tuple(sorted({rank for one in same for rank in one.ranks})),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from ddtop.model import attempts, build, clocks, gpus, hosts, loading
+from ddtop.model import attempts, build, clocks, gpus, hosts, loading, shares
 from ddtop.model.candidates import Candidates
-from ddtop.model.devices import Cards, Device, Own
+from ddtop.model.devices import Cards, Own
 from ddtop.model.facts import Snapshot
 from ddtop.model.lateness import Answer, Rounds
 from ddtop.model.policy import POLICY, Policy
@@ -60,11 +60,9 @@ class RankMemory:
     phase_since_unix_ns: int = 0
     exit: Exit | None = None
     exit_unix_ns: int = 0
-    waits: Series = field(default_factory=Series)
-    activities: Series = field(default_factory=Series)
+    said: Series = field(default_factory=Series)
     loader: Series = field(default_factory=Series)
     cpu: Series = field(default_factory=Series)
-    agent: Series = field(default_factory=Series)
     other_pids: dict[int, int] = field(default_factory=dict)
     others: dict[int, Hello] = field(default_factory=dict)
     others_from: dict[int, str] = field(default_factory=dict)
@@ -75,7 +73,6 @@ class RankMemory:
     owing: loading.Owing | None = None
     load: Series | None = None
     own: Own | None = None
-    card_waits: bool | None = None
     wait_long_ratio: float | None = None
     step_best_ms: float | None = None
 
@@ -114,7 +111,6 @@ class Job:
         self.groups_of: dict[str, int] = {}
         self.hosts: dict[str, tuple[int, HostState]] = {}
         self.candidates = Candidates()
-        self.devices: dict[str, tuple[Device, ...]] = {}
         self.cards = Cards(policy)
         self.ras: tuple[int, RasAnswer] | None = None
         self.rounds = Rounds()
@@ -286,9 +282,7 @@ class Job:
         at = envelope.unix_ns
         if self.some_quiet:
             hosts.note_progress(self, memory.state, state, at)
-        memory.waits.add(at, state.wait_samples, state.all_samples)
-        memory.activities.add(at, *state.activity_samples)
-        memory.agent.add(at, state.agent_cpu_ns, state.held_samples, state.gc_total_ns)
+        memory.said.add(at, *shares.said(state))
         if state.loader is not None:
             memory.loader.add(at, state.loader.wait_total_ns, state.loader.batches, state.iteration or 0)
         if at >= memory.state_unix_ns:
@@ -307,8 +301,8 @@ class Job:
     def _on_arrivals(self, memory: RankMemory, envelope: Envelope, record: Arrivals) -> None:
         if envelope.rank is None:
             return
-        grown = memory.activities.grown(self.policy.window_s, envelope.unix_ns)
-        overlaps = grown is not None and grown[1][_BACKWARD] > grown[1][_COLLECTIVE]
+        looks = shares.part(memory.said.grown(self.policy.window_s, envelope.unix_ns), shares.ACTIVITIES)
+        overlaps = looks is not None and len(looks[1]) > _COLLECTIVE and looks[1][_BACKWARD] > looks[1][_COLLECTIVE]
         clock, sender = self.clocks.get(envelope.sender), envelope.sender
         error_ns = clock.error_ns if clock is not None else 0 if sender == self.leader else None
         self.rounds.add(Answer(envelope.rank, sender, envelope.unix_ns, record, overlaps, error_ns=error_ns))
@@ -332,18 +326,22 @@ class Job:
         self.hosts[envelope.sender] = (envelope.unix_ns, host)
         self.candidates.apply(envelope.sender, envelope.unix_ns, host)
         ways = {way.pid: way for way in host.rendezvous}
+        here: dict[int, RankMemory] = {}
         for process in host.processes:
             memory = self.ranks.get(process.rank) if process.rank is not None else None
-            if memory is None or memory.hello.pid != process.pid or memory.sender != envelope.sender:
+            if process.rank is None or memory is None:
                 continue
+            if memory.hello.pid != process.pid or memory.sender != envelope.sender:
+                continue
+            here[process.rank] = memory
             self._on_process(memory, process, envelope.unix_ns)
             memory.rendezvous = ways.get(process.pid)
-        if host.gpus or envelope.sender in self.devices:
-            gpus.take_in(self, envelope.sender, host, envelope.unix_ns)
+        if host.gpus or envelope.sender in self.cards:
+            gpus.take_in(self, envelope.sender, host, envelope.unix_ns, here)
 
     def _on_process(self, memory: RankMemory, process: ProcessState, at: int) -> None:
         before, seconds = memory.process, (at - memory.process_unix_ns) / 1e9
-        if before is None or (before.state, bool(before.frozen)) != (process.state, bool(process.frozen)):
+        if before is None or before.state != process.state or bool(before.frozen) != bool(process.frozen):
             memory.letter_since_unix_ns = at
         if process.state != "D" or process.frozen:
             memory.stalled_since_unix_ns = None

@@ -1,12 +1,13 @@
 """Cumulative counters over time, bounded: any two points give a window.
 
-At 10,000 ranks there are 50,000 of these, so a series is one flat array of integers: ten seconds of five of them are 2 KB a
+At 10,000 ranks there are 30,000 of these, so a series is one flat array of integers: ten seconds of three of them are 2 KB a
 rank, a fifteenth of what deques of tuples take, and nothing that the garbage collector has to walk through.
 """
 
 from __future__ import annotations
 
 from array import array
+from operator import lt, sub
 
 POINTS = 128
 """More than a minute at 2 Hz; a sender that reports more often than 12 times a second has shorter windows."""
@@ -36,29 +37,23 @@ class Series:
         """Append a point. Counters that fell (a new process) start the series anew; those beyond 63 bits are not believed."""
         points, stride = self._points, self._stride
         if points:
-            last = len(points) - stride
-            if unix_ns <= points[last]:
+            if unix_ns <= points[-stride]:
                 return
-            if stride != len(values) + 1:
+            if stride != len(values) + 1 or True in map(lt, values, points[1 - stride :]):
                 del points[:]
-            else:
-                for value in values:
-                    last += 1
-                    if value < points[last]:
-                        del points[:]
-                        break
         self._stride = stride = len(values) + 1
         try:
-            points.extend(array("q", (unix_ns, *values)))
+            points.fromlist([unix_ns, *values])
         except OverflowError:
             del points[:]
             return
         # Usually one point comes and one goes.
-        old, keep = 0, unix_ns - self._keep_ns
-        while old + stride < len(points) and points[old + stride] <= keep:
+        size, keep = len(points), unix_ns - self._keep_ns
+        old = max(size - POINTS * stride, 0)
+        while old + stride < size and points[old + stride] <= keep:
             old += stride
-        if old or len(points) > POINTS * stride:
-            del points[: max(old, len(points) - POINTS * stride)]
+        if old:
+            del points[:old]
 
     def move(self, by_ns: int) -> None:
         """All points that much later: their clock was another than was thought."""
@@ -86,16 +81,5 @@ class Series:
             begin = 0
         while begin > 0 and end_ns - points[begin] < window_ns:
             begin -= stride
-        # Most series have one, two or three counters, and this is asked a hundred thousand times a second.
-        seconds = (end_ns - points[begin]) / 1e9
-        if stride == 4:
-            return seconds, (
-                points[end + 1] - points[begin + 1],
-                points[end + 2] - points[begin + 2],
-                points[end + 3] - points[begin + 3],
-            )
-        if stride == 3:
-            return seconds, (points[end + 1] - points[begin + 1], points[end + 2] - points[begin + 2])
-        if stride == 2:
-            return seconds, (points[end + 1] - points[begin + 1],)
-        return seconds, tuple([points[end + at] - points[begin + at] for at in range(1, stride)])
+        grown = tuple(map(sub, points[end + 1 :], points[begin + 1 : begin + stride]))
+        return (end_ns - points[begin]) / 1e9, grown

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ddtop.model.policy import Policy
 from ddtop.model.series import Series
+from ddtop.wire.records import RankState
 
 if TYPE_CHECKING:
     from ddtop.model.job import RankMemory
@@ -15,6 +16,27 @@ SERVED = ("socket", "asyncio", "checkpoint-save", "checkpoint-load")
 
 Grown = tuple[float, tuple[float, ...]] | None
 """What `Series.grown` says."""
+
+WAITS, AGENT, ACTIVITIES = slice(0, 2), slice(2, 5), slice(5, None)
+"""Which of the counters in `RankMemory.said` are what."""
+
+
+def said(state: RankState) -> tuple[int, ...]:
+    """All counters that grow with every report, for one series: what one series does a report costs as much as what it keeps."""
+    return (
+        state.wait_samples,
+        state.all_samples,
+        state.agent_cpu_ns,
+        state.held_samples,
+        state.gc_total_ns,
+        *state.activity_samples,
+    )
+
+
+def part(grown: Grown, of: slice) -> Grown:
+    """The growth of those counters alone."""
+    return (grown[0], grown[1][of]) if grown is not None else None
+
 
 QUARTERS = 4
 """A wait of half the window's length leaves one of its quarters untouched, wherever it lies."""
@@ -52,8 +74,7 @@ def cpu(memory: RankMemory, now: int, policy: Policy) -> tuple[float | None, boo
         return None, None, None
     seconds, (cpu_ns, io_bytes, switches) = grown
     wakes_per_s = switches / seconds
-    own = memory.agent.grown(policy.cpu_window_s, now)
-    own_ratio = own[1][0] / (own[0] * 1e9) if own else 0.0
+    own_ratio = agent_ratio(memory.said.grown(policy.cpu_window_s, now)) or 0.0
     ratio = max(0.0, cpu_ns / (seconds * 1e9) - own_ratio)
     if ratio >= policy.cpu_working_ratio or io_bytes / seconds >= policy.io_working_bytes_per_s:
         return ratio, True, wakes_per_s
@@ -70,13 +91,13 @@ def cpu(memory: RankMemory, now: int, policy: Policy) -> tuple[float | None, boo
 def _cpu_mean(memory: RankMemory, now: int, policy: Policy) -> float:
     """Cores used over the whole window, without the agent's share."""
     grown = memory.cpu.grown(policy.window_s, now)
-    return grown[1][0] / (grown[0] * 1e9) - (agent_ratio(memory, now, policy) or 0.0) if grown else 0.0
+    own_ratio = agent_ratio(memory.said.grown(policy.window_s, now)) or 0.0
+    return grown[1][0] / (grown[0] * 1e9) - own_ratio if grown else 0.0
 
 
-def agent_ratio(memory: RankMemory, now: int, policy: Policy) -> float | None:
-    """Cores that ddtop's own thread in the rank takes."""
-    grown = memory.agent.grown(policy.window_s, now)
-    return grown[1][0] / (grown[0] * 1e9) if grown else None
+def agent_ratio(grown: Grown) -> float | None:
+    """Cores that ddtop's own thread in the rank takes, out of what `RankMemory.said` has grown by."""
+    return grown[1][AGENT.start] / (grown[0] * 1e9) if grown else None
 
 
 def of_samples(grown: Grown, policy: Policy) -> float | None:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import TYPE_CHECKING
 
-from ddtop.model.facts import Hold, Pressure, RankFacts, State
+from ddtop.model import shares
+from ddtop.model.facts import Hold, Pressure, RankFacts, State, mark
 from ddtop.model.lateness import Balance, Late, Round
 from ddtop.model.policy import Policy
 from ddtop.wire.records import Group
@@ -32,12 +33,12 @@ def settle(job: Job, facts: dict[int, RankFacts], now_unix_ns: int, policy: Poli
     for late in found:
         for rank in late.ranks:
             one = facts[rank]
-            object.__setattr__(one, "late", late)
+            mark(one, "late", late)
             if one.state in (State.RUNNING, State.WAITING):
-                object.__setattr__(one, "state", State.STRAGGLER)
+                mark(one, "state", State.STRAGGLER)
         for rank in (*late.ranks, *late.waiters):
             if rank in facts:
-                object.__setattr__(facts[rank], "hold", _hold(job.ranks[rank], now_unix_ns, policy))
+                mark(facts[rank], "hold", _hold(job.ranks[rank], now_unix_ns, policy))
     oldest = now_unix_ns - policy.straggler_stale_s * 1e9
     balances = next((one.balances for one in reversed(rounds) if one.balances), ())
     return tuple(balance for balance in balances if balance.unix_ns >= oldest)
@@ -61,15 +62,12 @@ def pressure(memory: RankMemory, now_unix_ns: int, policy: Policy) -> Pressure |
 
 
 def _hold(memory: RankMemory, now_unix_ns: int, policy: Policy) -> Hold | None:
-    grown, looks = (
-        memory.agent.grown(policy.window_s, now_unix_ns),
-        memory.activities.grown(policy.window_s, now_unix_ns),
-    )
-    if grown is None or len(grown[1]) < 3 or looks is None or not sum(looks[1]):
+    grown = memory.said.grown(policy.window_s, now_unix_ns)
+    if grown is None:
         return None
-    seconds, (_, held, gc_ns) = grown
+    seconds, (_, held, gc_ns), looks = grown[0], grown[1][shares.AGENT], sum(grown[1][shares.ACTIVITIES])
     spot = memory.state.held_spot if memory.state is not None else None
-    return Hold(seconds, min(1.0, held / sum(looks[1])), min(1.0, gc_ns / (seconds * 1e9)), spot)
+    return Hold(seconds, min(1.0, held / looks), min(1.0, gc_ns / (seconds * 1e9)), spot) if looks else None
 
 
 def _staged(job: Job, facts: Mapping[int, RankFacts], policy: Policy) -> Callable[[Group], bool]:

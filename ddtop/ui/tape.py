@@ -64,8 +64,7 @@ class Tape:
 
     def __init__(self, bytes_max: int = LIVE_BYTES) -> None:
         self.forgotten = 0
-        self.too_many: str | None = None
-        """Why nothing is kept, one sentence; None while it is."""
+        self._too_many = 0
         self._bytes_max = bytes_max
         self._segments: deque[_Segment] = deque()
         self._job: Job | None = None
@@ -81,19 +80,17 @@ class Tape:
         Another job than the last time is that of a follower who joined again: what it is told of the time that is on the
         tape already is not kept twice.
         """
+        # First of all: such a world says ten thousand things a second.
+        if COPIES_MIN * RANK_COST_BYTES * len(job.ranks) > self._bytes_max:
+            self._segments.clear()
+            self._too_many = len(job.ranks)
+            return
+        self._too_many = 0
         at = job.on_hub_clock(envelope)
         if envelope.kind in ("Command", "Reply") or (job is not self._job and at <= self._last_unix_ns):
             return
         if envelope.kind == "HostState" and not self._tells_something(envelope.sender, job):
             return
-        if COPIES_MIN * RANK_COST_BYTES * len(job.ranks) > self._bytes_max:
-            self._segments.clear()
-            self.too_many = (
-                f"{len(job.ranks):,} ranks are too many to keep what was: {self._bytes_max >> 20} MiB hold "
-                f"{self._bytes_max // COPIES_MIN // RANK_COST_BYTES:,}; ddtop replay shows the journal"
-            )
-            return
-        self.too_many = None
         self._last_unix_ns = max(self._last_unix_ns, at)
         self._firsts.setdefault(envelope.kind, at)
         if envelope.kind == "Exit":
@@ -129,6 +126,16 @@ class Tape:
             first = self._segments.popleft()
             cost -= first.cost
             self.forgotten += len(first.data)
+
+    @property
+    def too_many(self) -> str | None:
+        """Why nothing is kept, one sentence; None while it is."""
+        if not self._too_many:
+            return None
+        return (
+            f"{self._too_many:,} ranks are too many to keep what was: {self._bytes_max >> 20} MiB hold "
+            f"{self._bytes_max // COPIES_MIN // RANK_COST_BYTES:,}; ddtop replay shows the journal"
+        )
 
     @property
     def span(self) -> tuple[int, int] | None:

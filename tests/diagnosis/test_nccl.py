@@ -161,7 +161,7 @@ def test_ranks_with_one_pid_are_told_apart_by_their_numbers_in_a_communicator_of
     pair = service("ok", "ok", counts=[812, 811], pids=[1] * 2, hosts=addresses[2:]).communicators[0]
     job.say(CommStatus(RasAnswer((pair, world), "2.29.7")))
     seen = job.snapshot()
-    ranks = [replace(rank, hello=msgspec.structs.replace(rank.hello, pid=1)) for rank in seen.ranks]
+    ranks = [msgspec.structs.replace(rank, hello=msgspec.structs.replace(rank.hello, pid=1)) for rank in seen.ranks]
 
     assert ras_lines(replace(seen, ranks=tuple(ranks))) == ["NCCL: rank 3 has launched 811 AllReduce, the others 812"]
 

@@ -8,17 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.model.cardload import SPANS, Done, Load
+from ddtop.model.cardload import SPANS, Done, Load, done
 from ddtop.model.devices import Cards, Own
 from ddtop.model.policy import POLICY
 from ddtop.ui.tape import Tape
 from ddtop.wire import frames
 from ddtop.wire.gpu import CudaState, Gpu, GpuProcess, GpuWatch
-from ddtop.wire.records import HostClock, HostState
+from ddtop.wire.records import GroupProgress, HostClock, HostState, RankState
 from tests.gpu_jobs import GIB, GpuJob, card
 from tests.jobs import SECOND, FakeJob, unix_ns
 
 START = 1_700_000_000 * SECOND
+
+
+def said(steps=None, calls=0, refused=0):
+    """What the only rank on a card has said last: how far it is."""
+    groups, cuda = (GroupProgress("0", calls, calls),), CudaState(0, retries=refused)
+    return (RankState("running", iteration=steps, groups=groups, cuda=cuda),)
 
 
 def loaded(*values, start=START, load=None):
@@ -26,7 +32,7 @@ def loaded(*values, start=START, load=None):
     load = load or Load()
     for second, (util, watts) in enumerate(values):
         gpu = Gpu(0, "GPU-0", util, power_watts=watts, sm_mhz=1500)
-        load.add(start + second * SECOND, gpu, Done(second, 10 * second, 0), POLICY)
+        load.add(start + second * SECOND, gpu, said(second, 10 * second), POLICY)
     return load
 
 
@@ -45,7 +51,7 @@ def test_spans_are_the_same_pieces_of_time_for_all_cards_with_what_the_rank_had_
 
     assert [span.power_watts for span in load.spans] == pytest.approx([300.0, 400.0, 500.0, 600.0])
     assert [span.number for span in load.spans] == [START // SECOND // 10 + at for at in range(2, 6)]
-    assert [span.done.calls for span in load.spans] == [290, 390, 490, 590]
+    assert [span.done.calls for span in load.spans] == [300, 400, 500, 600]
     assert len(load.spans) == SPANS
 
 
@@ -56,7 +62,7 @@ def test_a_gap_begins_anew_and_too_few_reports_are_no_span():
 
     sparse = Load()
     for second in range(0, 60, 3):
-        sparse.add(START + second * SECOND, Gpu(0, "GPU-0", 1.0, power_watts=1.0), Done(), POLICY)
+        sparse.add(START + second * SECOND, Gpu(0, "GPU-0", 1.0, power_watts=1.0), (), POLICY)
     assert sparse.spans == ()
 
 
@@ -70,7 +76,7 @@ def test_a_card_that_does_not_tell_its_power_has_spans_without_it():
 def test_allocations_that_did_not_fit_long_ago_are_forgotten():
     load = Load()
     for second in range(70):
-        load.add(START + second * SECOND, Gpu(0, "GPU-0", 1.0), Done(refused=5 + min(second, 8)), POLICY)
+        load.add(START + second * SECOND, Gpu(0, "GPU-0", 1.0), said(refused=5 + min(second, 8)), POLICY)
         if second == 9:
             assert load.refused_lately == 8
     assert load.refused_lately == 0
@@ -83,24 +89,90 @@ def test_reports_in_any_order_and_with_any_gaps_give_means_within_what_was_told(
     load, at = Load(), START
     for step, util, watts in reports:
         at += step * SECOND
-        load.add(at, Gpu(0, "GPU-0", util, power_watts=watts), Done(), POLICY)
+        load.add(at, Gpu(0, "GPU-0", util, power_watts=watts), (), POLICY)
         assert load.util_ratio is None or -1e-9 <= load.util_ratio <= 1 + 1e-9
         assert load.peak_watts is None or -1e-9 <= load.peak_watts <= 1000 + 1e-9
         numbers = [span.number for span in load.spans]
         assert numbers == list(range(numbers[0], numbers[0] + len(numbers))) if numbers else True
 
 
+def test_how_far_a_card_is_counts_all_its_ranks_but_steps_of_only_one():
+    one, two = said(7, 100, 2), said(8, 50, 1)
+
+    assert done(one) == Done(7, 100, 2)
+    assert done(one + two) == done((*one, None, *two)) == Done(None, 150, 3)
+    assert done((None,)) == done(()) == Done()
+
+
+def looked_at(cards, host, owns, second):
+    """The host's devices after this report."""
+    cards.take(host, owns, START + second * SECOND, {0: said(second)[0]}, host.host)
+    return cards.devices()[host.host]
+
+
+REPORTED = st.fixed_dictionaries(
+    {
+        "step": st.integers(0, 12),
+        "cards": st.lists(
+            st.fixed_dictionaries(
+                {
+                    "util_ratio": st.none() | st.sampled_from((0.2, 0.9, 1.0)),
+                    "power_watts": st.none() | st.sampled_from((90.0, 300.0, 600.0)),
+                    "throttle": st.sampled_from((None, (), ("hw_thermal",))),
+                    "ecc_uncorrected": st.none() | st.integers(0, 3),
+                    "lost": st.booleans(),
+                    "processes": st.none()
+                    | st.lists(st.sampled_from((0, 1, 77, 78)), unique=True, max_size=3).map(
+                        lambda pids: tuple(GpuProcess(pid, GIB, rank=pid if pid < 2 else None) for pid in pids)
+                    ),
+                }
+            ),
+            max_size=2,
+        ),
+        "owned": st.sampled_from(((), (0,), (0, 1))),
+        "age_ms": st.sampled_from((300, 5000)),
+        "node": st.sampled_from(("node0", "node1")),
+        "what": st.sampled_from(("report", "report", "report", "look", "move", "copy")),
+    }
+)
+
+
+@given(st.lists(REPORTED, max_size=40))
+def test_devices_that_are_made_when_somebody_looks_are_those_that_each_report_would_have_made(reports):
+    """What is asked for at the end alone is what was asked for after each step, whatever happened in between."""
+    lazy, eager, at = Cards(), Cards(), START
+    for one in reports:
+        at += one["step"] * SECOND
+        gpus = tuple(Gpu(number, f"GPU-{number}", **values) for number, values in enumerate(one["cards"]))
+        host = HostState(one["node"], 4, 0.5, gpus=gpus, gpu_watch=GpuWatch(one["age_ms"], "580"))
+        owns = {rank: Own(gpus[rank % len(gpus)], "torch") for rank in one["owned"]} if gpus else {}
+        for cards in (lazy, eager):
+            if one["what"] == "report":
+                cards.take(host, owns, at, {0: said(one["step"], at)[0]}, one["node"], (0, 1))
+            elif one["what"] == "move":
+                cards.move(one["node"], SECOND)
+        if one["what"] == "look":
+            lazy.devices()
+        elif one["what"] == "copy":
+            lazy = copy.copy(lazy)
+        eager.devices()
+
+    fresh = copy.copy(eager)
+    fresh._devices.clear()
+    assert lazy.devices() == eager.devices() == fresh.devices()
+
+
 def test_a_copy_and_its_original_go_their_own_ways():
     gpu = card(0, 0, throttle=("hw_thermal",), ecc_uncorrected=1)
     host, owns, cards = HostState("node0", 4, 0.5, gpus=(gpu,)), {0: Own(gpu, "torch")}, Cards()
     for second in range(25):
-        cards.of(host, owns, START + second * SECOND, {0: Done(second)}, "node0")
+        looked_at(cards, host, owns, second)
     twin = copy.copy(cards)
-    then = twin.of(host, owns, START + 25 * SECOND, {0: Done(25)}, "node0")
+    then = looked_at(twin, host, owns, 25)
     for second in range(25, 60):
         cooler = HostState("node0", 4, 0.5, gpus=(card(0, 0, ecc_uncorrected=9),))
-        now = cards.of(cooler, owns, START + second * SECOND, {0: Done(second)}, "node0")
-    again = twin.of(host, owns, START + 25 * SECOND, {0: Done(25)}, "node0")
+        now = looked_at(cards, cooler, owns, second)
+    again = looked_at(twin, host, owns, 25)
 
     assert (then[0].throttled_since_unix_ns, again[0].throttled_since_unix_ns) == (START, START)
     assert (now[0].throttled_since_unix_ns, now[0].ecc_new, again[0].ecc_new) == (None, 8, 0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -167,7 +165,7 @@ def test_those_that_wait_for_the_same_ranks_share_one_tuple():
 
 def test_a_wait_for_itself_alone_is_no_end_of_a_chain():
     waits = (Wait(0, "g", 1, 5, (0,)), Wait(1, "g", 1, 5, (0,)))
-    everyone = {rank: replace(RankFacts(rank, State.RUNNING)) for rank in range(2)}
+    everyone = {rank: RankFacts(rank, State.RUNNING) for rank in range(2)}
 
     assert blames_of(everyone, Graph(waits), NOW, POLICY) == ()
     assert cycles_of(Graph(waits)) == ()

@@ -144,4 +144,4 @@ def test_a_host_without_gpus_costs_the_snapshot_nothing():
     job.trains(3)
     model = job.model()
 
-    assert (model.devices, job.snapshot().devices) == ({}, ())
+    assert (model.cards.devices(), job.snapshot().devices) == ({}, ())

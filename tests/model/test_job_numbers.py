@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from ddtop.model.facts import RankFacts, State, mark
 from ddtop.wire.loader import Loader
-from ddtop.wire.records import GroupProgress, ProcessState, RankState
+from ddtop.wire.records import Arrivals, GroupProgress, ProcessState, RankState
 from tests.jobs import SECOND, FakeJob, unix_ns
 
 
@@ -93,3 +94,21 @@ def test_a_candidate_is_measured_from_outside_until_its_relay_names_it_no_more()
     job.candidates = ()
     job.passes(1)
     assert job.snapshot().candidates == ()
+
+
+def test_facts_are_frozen_for_all_who_see_them():
+    facts = RankFacts(0, State.RUNNING)
+
+    with pytest.raises(AttributeError):
+        facts.state = State.CULPRIT
+    mark(facts, "state", State.BLOCKED)
+    assert facts == RankFacts(0, State.BLOCKED) != RankFacts(0, State.RUNNING)
+
+
+def test_arrivals_of_a_rank_that_tells_of_no_activities_are_taken_in():
+    job = FakeJob(2)
+    job.ranks[0].says = {"activity_samples": ()}
+    job.trains(5)
+    job.say(Arrivals("r1", ()), job.ranks[0])
+
+    assert job.snapshot().ranks[0].activity_ratios == ()

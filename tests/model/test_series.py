@@ -51,6 +51,13 @@ def test_a_counter_that_fell_starts_anew():
     assert found.grown(10.0, 3 * S) == (1.0, (1,))
 
 
+def test_one_counter_of_several_that_fell_starts_all_anew():
+    """They are counted by one process: a new one counts none of them on."""
+    found = series((0, 5, 100), (1, 6, 110), (2, 7, 50), (3, 9, 60))
+
+    assert found.grown(10.0, 3 * S) == (1.0, (2, 10))
+
+
 def test_another_number_of_counters_starts_anew():
     found = series((0, 1), (1, 2, 2), (2, 3, 3))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding, Verdict
 from ddtop.model.facts import Ended, RankFacts, Snapshot, State, Wait
@@ -20,6 +20,8 @@ from ddtop.wire.records import (
     Place,
     ProcessState,
 )
+
+from .changed import replace
 
 SECOND = 1_000_000_000
 NOW = 1_700_000_000 * SECOND

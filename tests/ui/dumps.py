@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ddtop.model.facts import Snapshot
 from ddtop.wire.records import Stacks
 from ddtop.wire.stacks import StackFrame, ThreadStack
 
 from .builders import NOW
+from .changed import replace
 
 TORCH = "/venv/lib/python3.11/site-packages/torch"
 MAIN = StackFrame("main", "/home/ada/main.py", 12)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from ddtop.model.devices import TORCH, Device, Own, devices_of
 from ddtop.model.facts import Snapshot
@@ -12,6 +11,7 @@ from ddtop.wire.records import Group, GroupProgress, HostState
 
 from . import builders
 from .builders import NOW, SECOND
+from .changed import replace
 
 GIB = 1 << 30
 WATCH = GpuWatch(400, "580.65.06", cost_ns=3_000_000)

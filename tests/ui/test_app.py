@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
 
@@ -17,6 +16,7 @@ from ddtop.ui.source import Look
 
 from . import builders
 from .builders import JOB, NOW, SECOND, FakeSource, live
+from .changed import replace
 
 
 @asynccontextmanager

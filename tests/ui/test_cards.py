@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from ddtop.model.devices import Device
@@ -23,6 +21,7 @@ from ddtop.wire.gpu import Gpu, GpuProcess, GpuWatch
 from tests.nvml import GIB
 
 from . import builders
+from .changed import replace
 from .gpus import TROUBLE, on_gpus
 
 

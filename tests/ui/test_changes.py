@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -15,6 +14,7 @@ from ddtop.ui.source import Look
 
 from . import builders
 from .builders import NOW, SECOND
+from .changed import replace
 
 
 def looking(seconds, *findings, contact=None, **more):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pyte
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -16,6 +14,7 @@ from ddtop.ui.present.glyphs import UNICODE
 
 from . import builders
 from .builders import JOB, NOW
+from .changed import replace
 from .terminals import Grid, differences
 
 KEYS = ["j", "k", "pagedown", "end", "home", "space", "less_than_sign", "greater_than_sign", "e", "enter", "escape"]

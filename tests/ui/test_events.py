@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 
 from ddtop.diagnosis.finding import Verdict
@@ -19,6 +17,7 @@ from ddtop.wire.records import Exit
 
 from . import builders, dumps
 from .builders import JOB, NOW, SECOND, FakeSource, live
+from .changed import replace
 
 
 def at(snapshot, seconds):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +13,7 @@ from ddtop.ui.present.text import cell_width, clean
 
 from . import builders
 from .builders import JOB, NOW
+from .changed import replace
 
 HOSTS = ["ノード漢", "nöde\x1b[2J", "e\u0301cole", "👩‍🚀🇩🇪", "क्षि-0", "a\x9b31mb", "\u202eedon", "쪽\u1161"]
 FILE = "/home/ada/データ\x1b]0;owned\x07/train\r\n.py"

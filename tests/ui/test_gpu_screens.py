@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from ddtop.model.devices import Device, unheard
@@ -23,6 +21,7 @@ from ddtop.wire.records import GroupProgress
 
 from . import builders
 from .builders import JOB, NOW, SECOND, live
+from .changed import replace
 from .gpus import GIB, TROUBLE, WAITS, on_gpus
 from .test_app import screen_text, watching
 

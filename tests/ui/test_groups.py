@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 
 from ddtop.ui.present.glyphs import UNICODE
@@ -14,6 +12,7 @@ from ddtop.wire.records import Group, GroupProgress
 
 from . import builders
 from .builders import NOW, SECOND
+from .changed import replace
 
 
 def many(world_size=64, culprit=13):

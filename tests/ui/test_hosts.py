@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from ddtop.model.facts import State
@@ -20,6 +18,7 @@ from ddtop.wire.hosts import HubLink
 from ddtop.wire.records import Exit, HostState
 
 from . import builders
+from .changed import replace
 
 GIB = 1 << 30
 REPORT = HostState(

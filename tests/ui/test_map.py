@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,6 +30,7 @@ from ddtop.wire.records import Exit
 
 from . import builders
 from .builders import NOW, SECOND
+from .changed import replace
 
 
 def later(snapshot, half_seconds):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from ddtop.diagnosis.finding import Verdict
@@ -11,6 +9,7 @@ from ddtop.model.facts import State
 from ddtop.ui.present.order import BY_VERDICT, Rows, by_column, by_verdict, culprits, describe_filter, parse_filter
 
 from . import builders
+from .changed import replace
 
 
 def passing(text, snapshot):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 
 import msgspec
 import pytest
@@ -30,6 +29,7 @@ from ddtop.wire.records import Collective, Exit, LastException, OpenCall
 
 from . import builders
 from .builders import NOW, SECOND
+from .changed import replace
 
 
 def texts(lines):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from ddtop.ui.app import DdtopApp
@@ -13,6 +11,7 @@ from ddtop.wire.records import Group, HostState
 
 from . import builders
 from .builders import JOB, NOW, FakeSource, live
+from .changed import replace
 
 GIB = 1 << 30
 SIZES = [(80, 24), (120, 40), (200, 50)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +16,7 @@ from ddtop.ui.present.plain import diagnose_text, status_text
 from ddtop.ui.present.text import cell_width, line_width, plain
 
 from . import builders
+from .changed import replace
 
 WIDE_HOST = "計算機-東京-第三"
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ddtop.diagnosis.finding import CRITICAL, Finding, Verdict
 from ddtop.model.merge import merge
 from ddtop.ui.present.report import BYTES_MAX, Material, file_name, report_text
@@ -12,6 +10,8 @@ from ddtop.wire.records import HostState, Stacks
 from ddtop.wire.stacks import StackFrame, ThreadStack
 from tests.jobs import FakeJob
 from tests.ui.builders import NOW, SECOND, hello
+
+from .changed import replace
 
 
 def material(job, **more):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
 
@@ -17,6 +16,7 @@ from ddtop.wire.records import Exit
 
 from . import builders
 from .builders import JOB, NOW, live
+from .changed import replace
 from .test_app import screen_text, watching
 
 HANG, VERDICT = builders.hang()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ddtop.model.facts import Pressure, RankFacts, State
 from ddtop.model.lateness import Late
 from ddtop.ui.render.page import Page
 from ddtop.ui.render.spent import time_lines
 from ddtop.wire.samples import Spot
+
+from .changed import replace
 
 RANK = RankFacts(1, State.STRAGGLER, activity_ratios=(0.25, 0.5, 0.125, 0.0, 0.125, 0.0, 0.0))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import msgspec
 from hypothesis import given, settings
@@ -22,6 +21,7 @@ from ddtop.wire.stacks import StackFrame, ThreadStack
 
 from . import builders, dumps
 from .builders import NOW, SECOND
+from .changed import replace
 from .dumps import LOAD, MAIN, STEP
 
 SOURCE = Excerpt(38, ("    with open(path) as tar:", "", "        return decode(tar)", "    # next"))

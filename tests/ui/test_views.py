@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from textual.binding import Binding
 
@@ -21,6 +19,7 @@ from ddtop.ui.source import Look
 
 from . import builders
 from .builders import NOW, SECOND, live
+from .changed import replace
 from .test_app import screen_text, show, watching
 
 

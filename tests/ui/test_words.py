@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from ddtop.model.facts import State, Wait
@@ -12,6 +10,7 @@ from ddtop.wire.records import Exit, LastException, OpenCall, Place, ProcessStat
 
 from . import builders
 from .builders import NOW, SECOND
+from .changed import replace
 
 HEALTHY = builders.healthy_rank(0)
 IN_COLLECTIVE = builders.healthy_rank(1)

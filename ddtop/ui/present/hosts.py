@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 
 from ddtop.model.devices import Device
 from ddtop.model.facts import RankFacts, Snapshot
@@ -65,8 +67,9 @@ def hosts_facts(snapshot: Snapshot, hosts: Sequence[Host], codes: bytes) -> tupl
     for number, report in enumerate(snapshot.hosts):
         reports[_label(snapshot, number, labels)] = _report(snapshot, number, report)
     cards: dict[str, list[Device]] = {}
-    for device in snapshot.devices:
-        cards.setdefault(clean(device.host), []).append(device)
+    # Those of one host stand together: its name is looked at once.
+    for name, devices in groupby(snapshot.devices, attrgetter("host")):
+        cards.setdefault(clean(name), []).extend(devices)
     found = []
     for host in hosts:
         state, age_s, seen = reports.pop(host.name, _UNTOLD)
