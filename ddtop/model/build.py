@@ -13,10 +13,12 @@ from ddtop.model.ending import ended
 from ddtop.model.facts import Blame, Ended, RankFacts, Snapshot, State, Wait, mark
 from ddtop.model.finishing import unnumbered_waits_of
 from ddtop.model.hosts import HostSeen, Outside
+from ddtop.model.loading import Owing
 from ddtop.model.peers import peer_waits_of
 from ddtop.model.policy import Policy
 from ddtop.wire.calls import INIT_CALLS
 from ddtop.wire.frames import host_of
+from ddtop.wire.mpi import MpiState
 from ddtop.wire.records import Collective, Group, GroupProgress, Hello, RankState, Stacks
 
 if TYPE_CHECKING:
@@ -27,14 +29,8 @@ def snapshot(job: Job, now_unix_ns: int) -> Snapshot:
     """What is true of the job at this moment."""
     policy = job.policy
     seen = hosts.hosts_seen(job, now_unix_ns)
-    outside = hosts.outside_of(job, seen, now_unix_ns)
     devices = job.cards.devices()
-    card_waits = gpus.waiting(job, devices)
-    facts = {
-        rank: _facts(rank, memory, outside[memory.sender], card_waits.get(rank), now_unix_ns, policy)
-        for rank, memory in job.ranks.items()
-        if rank < job.world_size
-    }
+    facts = _facts_of_all(job, seen, devices, now_unix_ns)
     world_size = _left_without(facts, job.world_size)
     groups = tuple(sorted(job.groups.values(), key=lambda group: group.name))
     waits = align.waits_of(facts, groups)
@@ -84,6 +80,17 @@ def snapshot(job: Job, now_unix_ns: int) -> Snapshot:
         **_of_gpus(job, devices, facts, groups, now_unix_ns),
         notes=tuple(job.notes),
     )
+
+
+def _facts_of_all(
+    job: Job, seen: dict[str, HostSeen], devices: dict[str, tuple[Device, ...]], now_unix_ns: int
+) -> dict[int, RankFacts]:
+    outside, card_waits = hosts.outside_of(job, seen, now_unix_ns), gpus.waiting(job, devices)
+    return {
+        rank: _facts(rank, memory, outside[memory.sender], card_waits.get(rank), now_unix_ns, job.policy)
+        for rank, memory in job.ranks.items()
+        if rank < job.world_size
+    }
 
 
 def _ended(job: Job, facts: Iterable[RankFacts], seen: dict[str, HostSeen]) -> Ended | None:
@@ -145,12 +152,8 @@ def _facts(
     age_s = max(0.0, (now - heard) / 1e9)
     said = memory.said.grown(policy.window_s, now)
     waits = shares.part(said, shares.WAITS)
-    cpu_ratio, working, wakes_per_s = shares.cpu(memory, now, policy)
-    if inside is not None and (mpi.is_inside(inside) or (memory.process is not None and memory.process.exiting)):
-        # MPI waits by spinning, also in the MPI_Finalize of an interpreter that exits.
-        working = False if working is not None else None
     owing = memory.owing if alive else None
-    working = True if owing is not None and loading.moves(owing, now, policy) else working
+    cpu_ratio, working, wakes_per_s = _at_work(memory, inside, owing, now, policy)
     first = _first_pending(state)
     pending_s = (now - (first.pending_since_unix_ns or 0)) / 1e9 if first is not None else None
     unheard = outside.hides(memory, now, policy)
@@ -198,6 +201,18 @@ def _facts(
         **_of_loader(memory, now, policy),
         **_as_said(state),
     )
+
+
+def _at_work(
+    memory: RankMemory, inside: MpiState | None, owing: Owing | None, now: int, policy: Policy
+) -> tuple[float | None, bool | None, float | None]:
+    cpu_ratio, working, wakes_per_s = shares.cpu(memory, now, policy)
+    if inside is not None and (mpi.is_inside(inside) or (memory.process is not None and memory.process.exiting)):
+        # MPI waits by spinning, also in the MPI_Finalize of an interpreter that exits.
+        working = False if working is not None else None
+    if owing is not None and loading.moves(owing, now, policy):
+        working = True
+    return cpu_ratio, working, wakes_per_s
 
 
 def _gpu_waits(

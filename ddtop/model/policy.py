@@ -147,6 +147,8 @@ class Policy:
     of the time on two cores show 0.3, four that are pinned to one 0.7."""
     oversubscribed_own_ratio: float = 0.5
     """... and of the CPUs that they may use it is they who use so much: a neighbour's load is not theirs to mend."""
+    oversubscribed_room_cores: float = 0.1
+    """... a rank: what they use and what their main threads wait for may be so much more than the CPUs there are, by how it is measured."""
     oversubscribed_window_s: float = 20.0
     """... over so long, in a rank that has been running since before: imports and worker starts are crowded, and pass."""
     throttled_ratio: float = 0.2
