@@ -14,6 +14,7 @@ from heapq import nlargest
 from typing import Any
 
 from ddtop.agent import wrap_p2p
+from ddtop.agent.numbers import number_of
 from ddtop.agent.recorder import RETIRED_KEPT, Recorder, Status, collective
 from ddtop.wire.members import packed
 from ddtop.wire.records import Collective, Group, GroupProgress
@@ -117,10 +118,7 @@ class Collectives:
         world, found = c10d._world, []
         for group, name in list(world.pg_names.items()):
             name = str(name)
-            try:
-                seq = group._get_sequence_number_for_group()
-            except (RuntimeError, AttributeError):
-                seq = None
+            seq = number_of(group)
             watch = self._watches.get(name)
             if watch is None:
                 watch = self._watches[name] = _Watch(moved_at=now)

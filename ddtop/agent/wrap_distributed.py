@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from ddtop.agent import runtime
+from ddtop.agent.numbers import number_of
 from ddtop.wire.calls import OF_MEMBERS_ONLY
 from ddtop.wire.page import CALLS
 
@@ -103,9 +104,11 @@ def _sequence_numbers() -> dict[str, int]:
     world = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
     for group, name in list(getattr(world, "pg_names", {}).items()):
         try:
-            found[str(name)] = int(group._get_sequence_number_for_group())
-        except Exception:  # noqa: BLE001 - a backend that does not count
+            number = number_of(group)
+        except Exception:  # noqa: BLE001 - a backend that counts otherwise
             continue
+        if number is not None:
+            found[str(name)] = number
     return found
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from ddtop.agent import runtime
+from ddtop.agent.numbers import number_of
 from ddtop.wire.page import CALLS, NO_PEER
 
 _WRAPPED = "__ddtop_wrapped__"
@@ -92,7 +93,7 @@ class _Counted:
             world = module._world
             self._group = world.default_pg if group is None else group
             self._name = str(world.pg_names[self._group])
-            self._before = self._group._get_sequence_number_for_group()
+            self._before = number_of(self._group)
         except Exception:  # noqa: BLE001 - torch without these, or a group that torch will refuse
             self._before = None
 
@@ -105,7 +106,7 @@ class _Counted:
         if self._before is None:
             return
         try:
-            grown = self._group._get_sequence_number_for_group() - self._before
+            grown = (number_of(self._group) or 0) - self._before
         except Exception:  # noqa: BLE001 - as above
             return
         if grown > 0:

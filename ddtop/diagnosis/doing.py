@@ -22,7 +22,7 @@ from ddtop.wire.stacks import StackFrame, ThreadStack
 WORDS = (
     "loader", "lock", "queue", "file", "socket", "pipe", "child", "stdin", "sleep", "python", "c", "compile", "import",
     "checkpoint-save", "checkpoint-load", "gc", "gil", "exit", "cuda-sync", "debugger", "collective", "p2p", "frozen", "stopped",
-    "unknown",
+    "unknown", "rpc",
 )  # fmt: skip
 """Every word there is; for JSON and evidence, so they only ever grow."""
 
@@ -48,6 +48,7 @@ _OF_FRAMES: dict[str, tuple[str, str]] = {
     "lock": ("lock", "waiting for a lock"),
     "queue": ("queue", "waiting for a queue"),
     "pipe": ("pipe", "waiting on a pipe"),
+    "rpc": ("rpc", "waiting for the answer to an RPC"),
     "socket": ("socket", "waiting on a socket"),
     "asyncio": ("socket", "waiting in its event loop"),
     "join": ("collective", "in Join, out of data"),
@@ -186,6 +187,8 @@ def _closer(facts: RankFacts, found: Doing) -> Doing:
     text, path = found.text, path_of(process)
     if found.word == "child" and (process.file or "").startswith("child "):
         text = f"waiting for {process.file}"
+    elif found.word == "socket" and process.syscall == "connect":
+        text = "connecting to a server"
     elif path is not None and process.syscall in READS | WRITES:
         does = f"{'reading' if process.syscall in READS else 'writing'} {short(path)}"
         if found.word == "file":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddtop.diagnosis.doing import doing
+from ddtop.diagnosis.doing import doing, where
 from ddtop.diagnosis.finding import CRITICAL, INFO, SEVERITIES, WARNING, Finding, Verdict
 from ddtop.diagnosis.rules import (
     absent,
@@ -32,11 +32,14 @@ from ddtop.diagnosis.rules import (
     truncated,
     version_skew,
 )
-from ddtop.diagnosis.words import duration, rank_range, ranks_text, verb, waited_text
+from ddtop.diagnosis.words import duration, rank_range, ranks_text, told_apart, verb, waited_text
 from ddtop.model.align import tells_nothing
 from ddtop.model.ending import failed
 from ddtop.model.facts import Snapshot, State
 from ddtop.model.policy import POLICY, Policy
+
+STAND_MOST = 512
+"""Of more ranks it is not asked at each look where all of them are."""
 
 
 def diagnose(snapshot: Snapshot, policy: Policy = POLICY) -> tuple[Finding, ...]:
@@ -175,11 +178,25 @@ def _quiet(snapshot: Snapshot) -> str:
     ]
     if unjudged:
         return (
-            f"quiet: no rank has moved{since}; {ranks_text(unjudged)} in a call of torch.distributed, "
-            "and for whom it waits is not known"
+            f"quiet: no rank has moved{since}; {ranks_text(unjudged)} {verb(unjudged, 'is', 'are')} in a call of "
+            f"torch.distributed, and for whom {verb(unjudged, 'it waits', 'they wait')} is not known"
         )
     if still is None:
         return f"starting: {snapshot.reporting}/{snapshot.world_size} ranks there, none has made a step yet"
     waiting = sorted({wait.rank for wait in snapshot.waits})
-    told = f"; {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')}" if waiting else ", and none waits for another"
-    return f"quiet: no rank has moved{since}{told} in a collective"
+    told = f", and none waits for another in a collective{_stand(snapshot)}"
+    if waiting:
+        told = f"; {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} in a collective"
+    return f"quiet: no rank has moved{since}{told}"
+
+
+def _stand(snapshot: Snapshot) -> str:
+    """Where the ranks are that are left, if that is one place: what they wait for is outside of what is looked at."""
+    alive = [rank for rank in snapshot.ranks if not rank.gone]
+    if len(alive) > STAND_MOST or any(rank.place is None for rank in alive):
+        return ""
+    places = told_apart({rank.rank: where(rank) for rank in alive})
+    if len(places) != 1:
+        return ""
+    ((text, ranks),) = places.items()
+    return f"; {ranks_text(ranks)} {verb(ranks, 'is', 'are')} {text}"

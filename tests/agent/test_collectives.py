@@ -249,3 +249,19 @@ def test_a_collective_of_a_recorder_that_is_off_is_not_taken_for_a_start(bench, 
 
     assert bench.pending is not None
     assert not bench.probe.progress(0)[0].building
+
+
+def test_a_group_without_a_default_backend_is_followed_like_any_other(bench, monkeypatch):
+    """`cpu:gloo` beside a registered backend: the group itself counts nothing, and its rank would look as if it had put in nothing."""
+
+    def refuse():
+        raise RuntimeError("ProcessGroup undefined does not yet support sequence numbers.")
+
+    counts = SimpleNamespace(_get_sequence_number_for_group=lambda: bench.group.seq)
+    monkeypatch.setattr(bench.group, "_get_sequence_number_for_group", refuse)
+    monkeypatch.setattr(bench.group, "_get_backend", lambda _device: counts)
+    monkeypatch.setattr(bench.group, "_device_types", ["cpu"], raising=False)
+    bench.passes(3, steps=True, completed=0)
+    bench.passes(3, completed=1)
+
+    assert bench.pending is not None

@@ -269,7 +269,35 @@ def test_an_idle_job_in_which_nobody_waits_is_quiet_and_not_critical():
     job.passes(30)
 
     assert job.ever() == []
+    assert job.verdict().calm == (
+        "quiet: no rank has moved for 30 s, and none waits for another in a collective; ranks 0,1 are in <module> (train.py:40)"
+    )
+
+
+def test_of_idle_ranks_at_several_places_none_is_told():
+    job = FakeJob(2)
+    job.trains(10)
+    job.ranks[0].stands_at("<module>")
+    job.ranks[1].stands_at("serve", line=7)
+    job.passes(30)
+
     assert job.verdict().calm == "quiet: no rank has moved for 30 s, and none waits for another in a collective"
+
+
+def test_the_last_rank_of_a_job_that_does_not_end_says_what_it_waits_for():
+    """A thread that nobody ends keeps its process, and the launcher waits for that."""
+    job = FakeJob(3)
+    job.trains(10)
+    for rank in (0, 2):
+        job.ranks[rank].ends(0)
+    job.ranks[1].stands_at("_shutdown", "/usr/lib/python3.11/threading.py", 1590, waits_on="exit")
+    job.passes(30)
+
+    assert job.ever() == []
+    assert (
+        "in a collective; rank 1 is waiting at exit for its other threads (threading.py:1590 _shutdown), ranks 0,2 finished"
+        in job.verdict().calm
+    )
 
 
 def test_a_silent_rank_that_others_wait_for_has_a_frozen_interpreter():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ddtop.wire.loader import Loader
 from ddtop.wire.records import Stacks
 from ddtop.wire.stacks import StackFrame, ThreadStack
 from tests.jobs import FakeJob, unix_ns
@@ -97,6 +98,60 @@ def test_the_advice_fits_what_it_waits_for(seen, text, advice):
 
     assert finding.summary.startswith(f"rank 1 has been {text} for 8 s")
     assert advice in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("waits_on", "does"), [("rpc", "waiting for the answer to an RPC"), ("queue", "waiting for a queue")]
+)
+def test_a_main_thread_that_waits_is_not_called_working_for_the_cpu_of_its_other_threads(waits_on, does):
+    """TensorPipe's threads look into shared memory again and again while nobody answers."""
+    job = FakeJob(2)
+    job.trains(10)
+    job.ranks[1].works_at("pull", line=16, waits_on=waits_on)
+    job.ranks[1].letter, job.ranks[1].cores = "S", 0.25
+    job.others_wait(1)
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "not-in-collective", (1,))
+    assert finding.summary.startswith(
+        f"rank 1 has been {does} (train.py:16 pull) for 8 s, while other threads or children of it work; "
+    )
+
+
+def test_who_stops_with_data_left_is_told_to_agree_on_the_end():
+    """Patience ran out on one rank: its DataLoader has more."""
+    job = FakeJob(3)
+    job.trains(10)
+    job.ranks[2].loader = Loader(workers=2)
+    job.ranks[2].leaves()
+    job.others_wait(2)
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert (finding.kind, finding.ranks) == ("left-early", (2,))
+    assert finding.advice.startswith("stop on all ranks at the same step")
+
+
+@pytest.mark.parametrize(
+    ("lost", "text"),
+    [
+        ((2,), "rank 2 is in a call of torch.distributed, and for whom it waits is not known"),
+        ((1, 2), "ranks 1,2 are in a call of torch.distributed, and for whom they wait is not known"),
+    ],
+)
+def test_calls_that_cannot_be_judged_are_told_in_the_number_of_their_ranks(lost, text):
+    job = FakeJob(3)
+    job.trains(10)
+    for rank in (0, 1, 2):
+        job.ranks[rank].stands_at("step")
+    for rank in lost:
+        job.ranks[rank].stands_at("step", waits_on="collective")
+    job.passes(20)
+
+    assert text in job.verdict().calm
 
 
 def test_a_rank_whose_collectives_cannot_be_read_is_not_blamed_for_them():

@@ -41,6 +41,24 @@ def test_ranks_that_have_no_cpu_half_of_the_time_share_too_few_of_them():
     assert "node0: 9 threads ran or wanted to at the last look, on 4 cores" in finding.evidence
 
 
+@pytest.mark.parametrize(
+    ("threads", "advice"),
+    [
+        ("1", "take fewer DataLoader workers"),
+        ("4", "set OMP_NUM_THREADS to cores / ranks (1)"),
+        (None, "set OMP_NUM_THREADS"),
+    ],
+)
+def test_who_has_one_openmp_thread_a_rank_already_is_not_told_to_have_one(threads, advice):
+    job = FakeJob(4)
+    for rank in job.ranks:
+        rank.told["environment"] = {"OMP_NUM_THREADS": threads} if threads else {}
+        job.greet(rank)
+    loaded(job, 40, run_delay_ns=0.55)
+
+    assert job.finding().advice.startswith(advice)
+
+
 def test_ranks_that_are_pinned_to_the_same_cpus_are_told_so():
     job = FakeJob(4)
     loaded(job, 40, run_delay_ns=0.7, cpus="2", cpus_count=1)
@@ -80,6 +98,17 @@ def test_a_host_that_others_fill_is_not_the_jobs_own_crowd():
     loaded(job, 40, run_delay_ns=0.6)
 
     assert job.ever() == []
+
+
+@pytest.mark.parametrize(("cores", "told"), [(0.5, []), (0.9, ["cpu-oversubscribed"])])
+def test_ranks_that_would_fit_by_themselves_wait_for_somebody_else(cores, told):
+    """As many ranks as cores, of one thread each, on a host on which a stranger computes; with a thread more each it is their own doing."""
+    job = FakeJob(4)
+    for rank in job.ranks:
+        rank.cores = cores
+    loaded(job, 40, run_delay_ns=0.55)
+
+    assert [kind for _, kind, _ in job.ever()] == told
 
 
 def test_one_rank_without_a_cpu_is_not_a_crowded_host():

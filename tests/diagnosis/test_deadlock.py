@@ -193,3 +193,28 @@ def test_a_new_group_to_which_all_have_come_blames_nobody(others):
     job.passes(20)
 
     assert job.ever() == []
+
+
+def test_a_send_that_goes_past_whom_it_is_waited_for_by_is_in_the_advice():
+    """The gradient's stage 2 sends to 0 in place of 1: all three stand, and the odd one is that send."""
+    job = trained(3)
+    calls(job, 0, "recv", 1)
+    calls(job, 1, "recv", 2)
+    calls(job, 2, "send", 0)
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert (finding.kind, finding.ranks) == ("wait-cycle", (0, 1, 2))
+    assert "while rank 1 waits for what rank 2 sends: look at the peer of that send" in finding.advice
+
+
+def test_two_sends_in_a_ring_are_a_matter_of_order():
+    """Each is the right one, in the wrong turn."""
+    job = trained(3)
+    calls(job, 0, "send", 1)
+    calls(job, 1, "send", 2)
+    calls(job, 2, "recv", 0)
+    job.passes(8)
+
+    assert "opposite order" in job.finding().advice

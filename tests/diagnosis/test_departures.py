@@ -97,6 +97,20 @@ def test_an_exit_code_without_an_exception_is_said_as_such():
     assert finding.summary.startswith("rank 2 left with exit code 7")
 
 
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [(137, "out-of-memory killer"), (139, "SIGSEGV"), (7, "it ended itself"), (128, "it ended itself")],
+)
+def test_the_exit_code_of_a_shell_around_a_killed_process_is_read_as_that_signal(code, advice):
+    """`bash -c "python train.py; exit $?"`: the rank is the shell, which lives until Python is killed."""
+    job = training()
+    job.ranks[2].ends(code, exiting=False)
+    job.others_wait(2)
+    job.passes(3)
+
+    assert advice in job.finding().advice
+
+
 def test_an_exception_in_a_side_thread_is_not_a_crash():
     """A logger's thread died; the training goes on."""
     job = training()

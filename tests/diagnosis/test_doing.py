@@ -49,6 +49,7 @@ OF_FRAMES = [
     ("queue", "queue", "waiting for a queue"),
     ("pipe", "pipe", "waiting on a pipe"),
     ("socket", "socket", "waiting on a socket"),
+    ("rpc", "rpc", "waiting for the answer to an RPC"),
     ("asyncio", "socket", "waiting in its event loop"),
     ("stdin", "stdin", "waiting for input from the terminal"),
     ("file", "file", "reading or writing a file"),
@@ -130,6 +131,9 @@ def test_without_a_library_frame_the_kernel_says_it(seen, word, text):
         ("checkpoint-load", {"syscall": "pread64", "file": "/ckpt/7.pt"}, "loading a checkpoint, reading /ckpt/7.pt"),
         ("DataLoader", {"syscall": "read", "file": "/data/a.tar"}, "in the DataLoader, reading /data/a.tar"),
         ("lock", {"syscall": "read", "file": "/data/a.tar"}, "waiting for a lock"),
+        ("socket", {"syscall": "connect", "file": "socket"}, "connecting to a server"),
+        ("socket", {"syscall": "recvfrom", "file": "socket"}, "waiting on a socket"),
+        ("asyncio", {"syscall": "epoll_wait"}, "waiting in its event loop"),
         ("file", {"state": "R", "syscall": "read", "file": "/data/a.tar"}, "reading or writing a file"),
     ],
 )

@@ -55,7 +55,7 @@ PAGES = (
         "once, and differently at each step. Threads that spin while they wait (OpenMP, MPI) make it worse.",
         found=(
             "The main threads of half the host's ranks waited for a CPU {oversubscribed_ratio} of {oversubscribed_window_s} (run delay in "
-            "/proc/PID/schedstat), and they used {oversubscribed_own_ratio} of the CPUs; or a CPU quota held them {throttled_ratio} of it.",
+            "/proc/PID/schedstat), and they used {oversubscribed_own_ratio} of the CPUs and would not have room in there by themselves; or a CPU quota held them {throttled_ratio} of it.",
         ),
         steps=(
             "Threads: cores divided by ranks, in the environment of all ranks:\nexport OMP_NUM_THREADS=4",

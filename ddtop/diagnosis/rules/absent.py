@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ddtop.diagnosis.doing import classify, where
+from ddtop.diagnosis.doing import FRAMES, classify, where
 from ddtop.diagnosis.evidence import collecting_line, loader_line, place_line, process_line, stack_lines
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.nccl import ras_lines
@@ -156,6 +156,8 @@ def _finding(snapshot: Snapshot, kind: str, severity: str, blames: list[Blame]) 
         )
     elif kind == "left-early":
         subject = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} done{_after(lead)} and {where(lead)}"
+    elif severity == WARNING and _only_around_it(lead):
+        subject += f", while other threads or children of {verb(ranks, 'it', 'them')} work"
     elif severity == WARNING and first.standing != STILL:
         busy = "is still working" if len(ranks) == 1 else "are still working"
         # One that moves by other signs than its CPU may well be asleep at this instant.
@@ -176,6 +178,12 @@ def _finding(snapshot: Snapshot, kind: str, severity: str, blames: list[Blame]) 
         op=first.op,
         seq=first.seq,
     )
+
+
+def _only_around_it(rank: RankFacts) -> bool:
+    """Its main thread waits for what others of its process bring, which is where the CPU time goes."""
+    found = classify(rank)
+    return bool(rank.working) and found.source == FRAMES and found.word in ("lock", "queue", "rpc")
 
 
 def _places(snapshot: Snapshot, ranks: tuple[int, ...], waited: str) -> str:
@@ -224,7 +232,7 @@ def with_timeout(advice: str, snapshot: Snapshot, blame: Blame) -> str:
 
 def _next_step(kind: str, severity: str, rank: RankFacts, blame: Blame) -> str:
     by_word = _BY_WORD.get(classify(rank).word)
-    stands = severity == CRITICAL or blame.standing == STILL
+    stands = severity == CRITICAL or blame.standing == STILL or _only_around_it(rank)
     if kind == "left-early":
         text = uneven_advice(rank)
     elif by_word is not None and stands:
@@ -248,6 +256,9 @@ def uneven_advice(rank: RankFacts) -> str:
         return (
             "uneven loops: let all ranks make the same number of collective calls, also one that has nothing left to do"
         )
+    if rank.loader is not None and rank.loader.exhausted_unix_ns is None:
+        # Its data was not at an end: it has decided to stop.
+        return "stop on all ranks at the same step: all_reduce the flag that ends the loop"
     return "uneven inputs: use DDP's join(), drop_last=True or shards that divide by the world size"
 
 
@@ -271,6 +282,7 @@ _BY_WORD = {
     "gil": "see which thread holds the GIL: py-spy dump --native --pid {pid}",
     "stdin": "nobody answers there: take the question out of the program",
     "debugger": "go on or quit in that debugger",
-    "child": "see what its child does: ps -o pid,stat,wchan:32,args --ppid {pid}",
+    "rpc": "see where the process is that it asks: ddtop stacks",
+    "child": "see what its child processes do: ps -o pid,stat,wchan:32,args --ppid {pid}",
 }
 """Advice for what a rank does that says more than that it is elsewhere."""

@@ -143,6 +143,12 @@ def _cycle(
     groups = sorted({wait.group for wait in collective})
     if single and not collective and all(wait.call in RECEIVES for wait in single):
         advice = "nobody sends: look at the source of each receive, and let one of them send first"
+    elif (stray := _stray(single)) is not None and not collective:
+        sender, peer, waiter = stray
+        advice = (
+            f"rank {sender} sends to rank {peer}, which receives from another, while rank {waiter} waits for what rank {sender} "
+            "sends: look at the peer of that send, else let one of these ranks go in another order"
+        )
     elif any(wait.call == NEW_GROUP for wait in single):
         advice = NEW_GROUP_RULE
     elif single:
@@ -163,6 +169,17 @@ def _cycle(
         advice=advice,
         group=groups[0] if len(groups) == 1 else None,
     )
+
+
+def _stray(single: list[PeerWait]) -> tuple[int, int, int] | None:
+    """(who sends, to whom, who waits to receive from it) where the only send of a cycle goes past whom it is waited for by."""
+    sends = [wait for wait in single if wait.call in SENDS]
+    if len(sends) != 1 or sends[0].peer is None:
+        return None
+    sender, peer = sends[0].rank, sends[0].peer
+    receives = {wait.rank: wait.peer for wait in single if wait.call in RECEIVES}
+    waiter = next((rank for rank, source in receives.items() if source == sender and rank != peer), None)
+    return (sender, peer, waiter) if waiter is not None and receives.get(peer) not in (None, sender) else None
 
 
 def _says(about: _About, rank: int) -> str:

@@ -22,7 +22,7 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
         delayed = median([_delayed(rank) for rank in ranks])
         if throttled >= policy.throttled_ratio:
             found.append(_finding(host, ranks, f"are held by a CPU quota {about(throttled)} of the time", snapshot))
-        elif delayed >= policy.oversubscribed_ratio and _own_use(host, ranks) >= policy.oversubscribed_own_ratio:
+        elif delayed >= policy.oversubscribed_ratio and _of_their_own(host, ranks, policy):
             found.append(_finding(host, ranks, f"wait {about(delayed)} of the time for a CPU", snapshot))
     return found
 
@@ -43,10 +43,18 @@ def _throttled(rank: RankFacts) -> float:
     return (rank.pressure.throttled_ratio or 0.0) if rank.pressure is not None else 0.0
 
 
-def _own_use(host: HostState, ranks: list[RankFacts]) -> float:
-    """How much of the CPUs that these ranks may use they and their children use."""
+def _of_their_own(host: HostState, ranks: list[RankFacts], policy: Policy) -> bool:
+    """They and their children use much of the CPUs that these ranks may use, and would not fit in there by themselves.
+
+    Two ranks of one thread on two cores wait for strangers, however much they use.
+    """
     pinned = _pinned(host, ranks)
-    return sum(rank.cpu_ratio or 0.0 for rank in ranks) / (pinned[1] if pinned is not None else host.cores)
+    cpus = pinned[1] if pinned is not None else host.cores
+    used = sum(rank.cpu_ratio or 0.0 for rank in ranks)
+    wanted = used + sum(_delayed(rank) for rank in ranks)
+    return used >= policy.oversubscribed_own_ratio * cpus and wanted > cpus + policy.oversubscribed_room_cores * len(
+        ranks
+    )
 
 
 def _pinned(host: HostState, ranks: list[RankFacts]) -> tuple[str, int] | None:
@@ -56,6 +64,13 @@ def _pinned(host: HostState, ranks: list[RankFacts]) -> tuple[str, int] | None:
         return None
     cpus, count = lists.pop()
     return (cpus, count) if cpus and count and count < host.cores else None
+
+
+def _fewer(omp: set[str | None], share: int) -> str:
+    """What is left to have fewer of, where OpenMP's threads may be `share` a rank and may be no more already."""
+    if omp and all(value is not None and value.isdigit() and 0 < int(value) <= share for value in omp):
+        return "take fewer DataLoader workers or fewer ranks on this host, and see what else runs there: top"
+    return f"set OMP_NUM_THREADS to cores / ranks ({share}), take fewer DataLoader workers or fewer ranks on this host"
 
 
 def _finding(host: HostState, ranks: list[RankFacts], what: str, snapshot: Snapshot) -> Finding:
@@ -83,7 +98,7 @@ def _finding(host: HostState, ranks: list[RankFacts], what: str, snapshot: Snaps
     else:
         # What one look finds runnable differs from the next: the number would never stand still in a sentence.
         summary += f": {host.cores} cores for {len(ranks)} ranks with {threads} threads"
-        advice = f"set OMP_NUM_THREADS to cores / ranks ({max(1, host.cores // len(ranks))}), take fewer DataLoader workers or fewer ranks on this host"
+        advice = _fewer(omp, max(1, host.cores // len(ranks)))
     if runnable is not None:
         evidence.append(f"{host.host}: {runnable} threads ran or wanted to at the last look, on {host.cores} cores")
     if host.load is not None and (host.load.steal_ratio or 0.0) >= POLICY.throttled_told_ratio:

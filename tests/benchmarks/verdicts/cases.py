@@ -103,6 +103,8 @@ FAULTS = (
     _fault("keeps-alone", "sharded", MISMATCH, (0,)),
     _fault("unrouted", "sharded", MISMATCH, (2,), (KILLED, (2,))),
     _fault("reads", "sharded", NOT_IN, (1,), ranks=2),
+    # Where FSDP is imported such a group has no number of its own.
+    _fault("named-devices", "sharded", NOT_IN, (1,), ranks=2),
     _fault("crossed", "groups", CYCLE, (0, 1), ranks=4),
     _fault("converts", "groups", NOT_IN, (3,), ranks=4),
     _fault("asks", "objects", NOT_IN, (0,), launch=ALONE),

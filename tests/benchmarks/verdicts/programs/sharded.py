@@ -54,7 +54,7 @@ def train(shape):
                 mark()
                 get_model_state_dict(net, options=StateDictOptions(full_state_dict=True))
             dist.barrier()
-        if shape == "reads" and step == 50 and rank == 1:
+        if shape in ("reads", "named_devices") and step == 50 and rank == 1:
             mark()
             slow_disk()
         routed = True
@@ -76,6 +76,6 @@ def train(shape):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    dist.init_process_group("cpu:gloo" if sys.argv[1] == "named_devices" else "gloo")
     train(sys.argv[1])
     dist.destroy_process_group()
