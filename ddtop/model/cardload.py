@@ -95,7 +95,8 @@ class Load:
         mean_s = policy.gpu_mean_s
         number = int(at_unix_ns // (mean_s * 1e9))
         if number != self._number:
-            self._close(number, done(states), policy)
+            # What was refused since the last report was refused in the new piece.
+            self._close(number, done(states)._replace(refused=self._refused), policy)
         if not -mean_s < (at_unix_ns - self._at) / 1e9 < mean_s:
             self._known = 0
         self._at, self._refused = at_unix_ns, _refused(states)
