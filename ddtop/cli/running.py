@@ -25,7 +25,9 @@ from ddtop.demo.catalogue import DEMOS, MPI_DEMOS, NOT_HERE, Demo, Place, Start
 from ddtop.diagnosis.finding import Verdict
 
 PLAIN_S = 60.0
-"""Without a terminal the demo ends by itself within this time."""
+"""Without a terminal the demo ends by itself within this time; in up to twice that where the ranks were slow to come."""
+FAULT_S = 25.0
+"""From the first step on: a fault comes after 60 of them, and shows within seconds."""
 APPEAR_S = 35.0
 """A rank says hello before torch is imported; importing it four times on a small machine takes a third of this."""
 END_S = 5.0
@@ -257,6 +259,8 @@ def _plain(entry: registry.JobEntry, expected: str | None, until: float) -> int:
     while True:
         snapshot, verdict = looking.look(entry, 3.0)
         stands = _names(verdict, expected)
+        if snapshot.iteration is None:
+            until = max(until, min(time.monotonic() + FAULT_S, began + 2 * PLAIN_S))
         settled = expected is None and snapshot.iteration is not None and time.monotonic() - began > HEALTHY_S
         if stands or settled or snapshot.ended is not None or time.monotonic() > until:
             break

@@ -96,7 +96,7 @@ class World:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
             check=False,
         )
 
