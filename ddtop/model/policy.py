@@ -68,6 +68,12 @@ class Policy:
     init_late_critical_s: float = 300.0
     """... and this is no import any more; half of the group's own timeout where that is shorter."""
 
+    init_stuck_limit_s: float = 15.0
+    """All are in there and stand still: from the last one's coming on it takes a second, and where a name server does not answer ten more."""
+    init_stuck_rank_s: float = 0.05
+    """... and so much more for each rank: thousands take their turns at the store."""
+    init_stuck_critical_s: float = 60.0
+
     moving_s: float = 5.0
     """A rank is moving if something of it moved within this time (or within its own step, where that is longer)."""
     window_s: float = 10.0
@@ -147,8 +153,9 @@ class Policy:
     of the time on two cores show 0.3, four that are pinned to one 0.7."""
     oversubscribed_own_ratio: float = 0.5
     """... and of the CPUs that they may use it is they who use so much: a neighbour's load is not theirs to mend."""
-    oversubscribed_room_cores: float = 0.1
-    """... a rank: what they use and what their main threads wait for may be so much more than the CPUs there are, by how it is measured."""
+    oversubscribed_room_cores: float = 0.25
+    """... a rank: what they use, over two seconds, and what their main threads wait for, over twenty, may be so much more than the
+    CPUs there are and still fit."""
     oversubscribed_window_s: float = 20.0
     """... over so long, in a rank that has been running since before: imports and worker starts are crowded, and pass."""
     throttled_ratio: float = 0.2

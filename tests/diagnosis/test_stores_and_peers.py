@@ -180,3 +180,52 @@ def test_a_rank_that_has_not_imported_torch_yet_has_no_other_torch():
     job.trains(3)
 
     assert job.ever() == []
+
+
+# -- all have come
+
+
+def test_a_start_that_does_not_return_though_all_have_come_is_no_ok():
+    """After a restart by torchrun the store had an address of the attempt before: both connected to nobody, for half an hour."""
+    job = meets(2)
+    all_enter(job, 0, 1)
+    job.passes(20)
+    early = job.finding()
+    job.passes(50)
+    late = job.finding()
+
+    assert (early.severity, early.kind, early.ranks, early.victims) == ("warning", "collective-stuck", (), (0, 1))
+    assert (late.severity, late.kind) == ("critical", "collective-stuck")
+    assert late.summary == (
+        "all of ranks 0,1 have been in init_process_group for 70 s; no rank is missing, and none does anything"
+    )
+
+
+def test_a_restart_that_does_not_meet_is_told_to_start_anew():
+    job = meets(2)
+    job.trains(1)
+    job.restarts()
+    all_enter(job, 0, 1)
+    job.passes(20)
+
+    assert job.finding().advice.startswith("start the job anew")
+
+
+def test_a_start_in_which_somebody_works_takes_its_time():
+    job = meets(2)
+    all_enter(job, 0, 1)
+    job.ranks[1].cores = 0.5
+    job.passes(60)
+
+    assert job.ever() == []
+
+
+def test_a_start_is_measured_from_the_last_ones_coming():
+    job = meets(2)
+    all_enter(job, 0)
+    job.ranks[1].cores = 0.5
+    job.passes(8)
+    all_enter(job, 1)
+    job.passes(8)
+
+    assert job.ever() == []

@@ -137,6 +137,7 @@ PAGES = (
             "All members have put in the same number of the group, and it has stayed open for {still_limit_s}, or for "
             "{healthy_wait_factor} times the longest wait that ended well.",
             "No member uses CPU or moves bytes: one that still does keeps this silent.",
+            "The same of init_process_group: all ranks are inside, and have stood still for {init_stuck_limit_s} since the last came.",
         ),
         steps=(
             "Links between the hosts: errors and drops, then retransmits and full queues:\nip -s link; ss -tni",

@@ -41,6 +41,7 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
         or _late(snapshot, meeting, policy)
         or _missing(snapshot, meeting, policy)
         or unreachable.rule(snapshot, meeting, policy)
+        or unreachable.does_not_return(snapshot, meeting, policy)
     )
 
 

@@ -1,11 +1,12 @@
-"""`peer-unreachable`: the store is reached, but ranks cannot connect to the address at which another one listens."""
+"""`peer-unreachable`: the store is reached, but ranks cannot connect to the address at which another one listens. And
+`collective-stuck` of init_process_group: all have come, and it does not return, for a reason that no socket shows."""
 
 from __future__ import annotations
 
 import re
 
-from ddtop.diagnosis.finding import CRITICAL, Finding
-from ddtop.diagnosis.meeting import INIT, Meeting, entered_unix_ns
+from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
+from ddtop.diagnosis.meeting import INIT, Meeting, entered_unix_ns, way_line
 from ddtop.diagnosis.words import duration, ranks_text, verb
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.policy import Policy
@@ -50,6 +51,38 @@ def rule(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding]:
             )
             + tuple(line for rank in found[:4] if (line := _interface_line(rank)) is not None),
             advice=_ADVICE,
+        )
+    ]
+
+
+def does_not_return(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding]:
+    """All have come and stand still, so nobody is late, and it is their meeting itself that fails."""
+    inside, size = meeting.inside, snapshot.world_size
+    if meeting.init != INIT or size < 2 or len(inside) != size or any(rank.working is not False for rank in inside):
+        return []
+    waited_s = min(_waited_s(snapshot, rank) for rank in inside)
+    more_s = policy.init_stuck_rank_s * size
+    if waited_s <= policy.init_stuck_limit_s + more_s:
+        return []
+    evidence = [f"all {size} ranks are inside, the last of them for {duration(waited_s)}"]
+    advice = "see in which call: ddtop stacks --native; name the interface that they share: GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME"
+    if snapshot.attempt:
+        evidence.append(
+            f"attempt {snapshot.attempt} of this job: the store may still hold what the ranks before have left in it"
+        )
+        advice = f"start the job anew: ranks of a restarted one may look for those of the attempt before; {advice}"
+    return [
+        Finding(
+            kind="collective-stuck",
+            severity=CRITICAL if waited_s > policy.init_stuck_critical_s + more_s else WARNING,
+            ranks=(),
+            victims=meeting.victims,
+            since_unix_ns=max(entered_unix_ns(rank) or 0 for rank in inside),
+            summary=f"all of {ranks_text(meeting.victims)} have been in {INIT} for {duration(waited_s)}; no rank is missing, "
+            "and none does anything",
+            evidence=(*evidence, *(line for rank in inside[:4] if (line := way_line(rank)) is not None)),
+            advice=advice,
+            op=INIT,
         )
     ]
 
