@@ -152,7 +152,7 @@ def _mpirun() -> str | None:
 
 
 def _folder(demo: Demo, name: str) -> Path:
-    """For everything that the demo's processes leave in files: launchers and MPI do not clean up after ranks that were killed.
+    """For the log and the store, and for all that MPI leaves in files: it does not clean up after ranks that were killed.
 
     MPI's messages go through it: in memory where that is possible.
     """
@@ -169,9 +169,10 @@ def _start(demo: Demo, ranks: int, name: str, folder: Path, started: list[subpro
         for name, value in os.environ.items()
         if not name.startswith(_OF_A_LAUNCHER) and name not in ("DDTOP", "DDTOP_TREE", "DDTOP_CLAIM")
     }
-    environment = inherited | {"DDTOP_JOB": name, "DDTOP_QUIET": "1", "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}
+    environment = inherited | {"DDTOP_JOB": name, "DDTOP_QUIET": "1", "OMP_NUM_THREADS": "1"}
     if demo.mpi:
-        environment |= _ANY_HOST | {"OMPI_MCA_btl_sm_backing_directory": str(folder)}
+        # Its path is short: others keep their TMPDIR, below which a socket of multiprocessing may have no room for one folder more.
+        environment |= _ANY_HOST | {"OMPI_MCA_btl_sm_backing_directory": str(folder), "TMPDIR": str(folder)}
     with log.open("wb") as output, _listener() as listener, _listener() as other:
         place = Place(listener.getsockname()[1], other.getsockname()[1], str(store))
         other.close()
