@@ -192,6 +192,13 @@ class FakeJob:
         return list(dict.fromkeys(brief(finding) for verdict in self.verdicts() for finding in verdict.findings))
 
 
+def trained(world_size: int = 4) -> FakeJob:
+    """A job in its tenth second of healthy steps."""
+    job = FakeJob(world_size)
+    job.trains(10)
+    return job
+
+
 def brief(finding: Finding) -> Kind:
     """A finding in three words."""
     return (finding.severity, finding.kind, finding.ranks)

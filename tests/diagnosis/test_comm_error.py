@@ -8,18 +8,12 @@ from hypothesis import strategies as st
 
 from ddtop.diagnosis.rules.comm_error import address_in, named_in
 from ddtop.wire.records import GroupProgress
-from tests.jobs import FakeJob
+from tests.jobs import FakeJob, trained
 
 KIND = "comm-error"
 CLOSED = "[/src/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:41233. This is typically caused by a remote worker crashing."
 TIMED_OUT = "[/src/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 8000ms for recv operation to complete"
 BARRIER = "[Rank 0]: Rank 2 failed to pass monitoredBarrier in 3000 ms Original exception: ..."
-
-
-def training(world_size=3):
-    job = FakeJob(world_size)
-    job.trains(10)
-    return job
 
 
 def fails(job, *numbers, text=CLOSED, kind="RuntimeError", leaves=True):
@@ -35,7 +29,7 @@ def brief(finding):
 
 def test_a_cut_link_blames_nobody_and_says_what_is_excluded():
     """A switch was restarted: all ranks said "connection closed by peer", and rank 0's traceback was read for an hour."""
-    job = training()
+    job = trained(3)
     job.others_wait()
     job.passes(1)
     fails(job, 0, 1, 2)
@@ -54,7 +48,7 @@ def test_a_cut_link_blames_nobody_and_says_what_is_excluded():
 
 def test_it_stands_while_others_still_wait_for_the_rank_that_reports_it():
     """Its process lingers: by the numbers alone it would be the one that has not joined."""
-    job = training()
+    job = trained(3)
     job.others_wait()
     job.passes(1)
     fails(job, 1, leaves=False)
@@ -65,7 +59,7 @@ def test_it_stands_while_others_still_wait_for_the_rank_that_reports_it():
 
 def test_a_death_that_is_heard_of_a_second_later_is_the_finding_and_nothing_else_ever_was():
     """The killed rank's host was busy: its relay's news came after the peers' errors."""
-    job = training()
+    job = trained(3)
     fails(job, 0, 1)
     job.ranks[2].gone = True
     job.passes(1)
@@ -79,7 +73,7 @@ def test_a_death_that_is_heard_of_a_second_later_is_the_finding_and_nothing_else
 @pytest.mark.parametrize("kind", ["ValueError", "ConnectionResetError"])
 def test_an_exception_of_the_program_s_own_is_a_crash(kind):
     """Rank 1's object store reset the connection, its peers' backend said the same words a moment later."""
-    job = training()
+    job = trained(3)
     fails(job, 1, kind=kind, text="Connection reset by peer")
     job.passes(0.5)
     fails(job, 0, 2)
@@ -89,7 +83,7 @@ def test_an_exception_of_the_program_s_own_is_a_crash(kind):
 
 
 def test_an_error_of_a_dataloader_worker_is_a_crash():
-    job = training()
+    job = trained(3)
     fails(job, 1, text="Caught ConnectionResetError in DataLoader worker process 0. Original: connection reset by peer")
     job.passes(5)
 
@@ -114,7 +108,7 @@ def test_an_error_before_the_first_collective_is_no_matter_of_this_rule():
 
 def test_a_timeout_names_the_rank_that_had_not_joined():
     """Eight seconds of timeout, a validation of sixty: the launcher has ended all, and the log names rank 0."""
-    job = training()
+    job = trained(3)
     job.ranks[2].stands_at("validate", "/home/ada/eval.py", 31)
     job.others_wait(2)
     job.passes(8)
@@ -134,7 +128,7 @@ def test_a_timeout_names_the_rank_that_had_not_joined():
 
 def test_while_that_rank_lives_and_others_wait_its_own_finding_stands():
     """Only one of the waiters has given up yet."""
-    job = training()
+    job = trained(3)
     job.ranks[2].stands_at("validate", "/home/ada/eval.py", 31)
     job.others_wait(2)
     job.passes(8)
@@ -145,7 +139,7 @@ def test_while_that_rank_lives_and_others_wait_its_own_finding_stands():
 
 
 def test_a_stopped_rank_explains_the_timeouts():
-    job = training()
+    job = trained(3)
     job.ranks[2].is_stopped()
     job.others_wait(2)
     job.passes(8)
@@ -156,7 +150,7 @@ def test_a_stopped_rank_explains_the_timeouts():
 
 
 def test_monitored_barrier_names_the_rank_itself():
-    job = training()
+    job = trained(3)
     job.ranks[2].stands_at("load")
     job.passes(1)
     fails(job, 0, text=BARRIER)
@@ -175,7 +169,7 @@ def test_monitored_barrier_names_the_rank_itself():
 
 def test_a_rank_that_left_its_group_is_named():
     """destroy_process_group on one rank, which then exports the model; the others had one step more."""
-    job = training()
+    job = trained(3)
     job.ranks[1].phase = "leaving"
     job.ranks[1].works_at("export")
     job.passes(1)
@@ -193,7 +187,7 @@ def test_a_rank_that_left_its_group_is_named():
 
 def test_a_rank_that_leaves_after_the_error_did_not_cause_it():
     """The launcher's SIGTERM, and a handler that cleans up."""
-    job = training()
+    job = trained(3)
     fails(job, 0, 2)
     job.passes(1.5)
     job.ranks[1].phase = "leaving"
@@ -206,7 +200,7 @@ def test_a_rank_that_leaves_after_the_error_did_not_cause_it():
 
 def test_a_rank_that_is_not_heard_any_more_is_named():
     """Its host lost power: nobody is left there to say that it died."""
-    job = training()
+    job = trained(3)
     job.ranks[2].reports = job.ranks[2].trains = False
     job.passes(2)
     fails(job, 0, 1)
@@ -223,7 +217,7 @@ def test_a_rank_that_is_not_heard_any_more_is_named():
 
 def test_what_nccl_says_of_its_connections_stands_before_it_ends_the_rank(monkeypatch):
     """The watchdog has seen the error and sleeps a minute before it aborts."""
-    job = training()
+    job = trained(3)
     job.others_wait()
     rank = job.ranks[0]
     whole = rank.state

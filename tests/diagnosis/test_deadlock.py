@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddtop.wire.records import OpenCall
-from tests.jobs import FakeJob, brief, unix_ns
+from tests.jobs import FakeJob, brief, trained, unix_ns
 
 
 def calls(job, rank, name, peer=None, tag=0):
@@ -13,12 +13,6 @@ def calls(job, rank, name, peer=None, tag=0):
     one = job.ranks[rank]
     one.stands_at("exchange", "/home/ada/pipe.py", 30 + rank)
     one.calls.append(OpenCall(name, unix_ns(job.now), peer, tag, 1))
-
-
-def trained(ranks):
-    job = FakeJob(ranks)
-    job.trains(10)
-    return job
 
 
 def test_a_ring_of_receives_is_named_whole():
@@ -195,26 +189,25 @@ def test_a_new_group_to_which_all_have_come_blames_nobody(others):
     assert job.ever() == []
 
 
-def test_a_send_that_goes_past_whom_it_is_waited_for_by_is_in_the_advice():
-    """The gradient's stage 2 sends to 0 in place of 1: all three stand, and the odd one is that send."""
+@pytest.mark.parametrize(
+    ("waits", "advice"),
+    [
+        # The gradient's stage 2 sends to 0 in place of 1: all three stand, and the odd one is that send.
+        (
+            [("recv", 1), ("recv", 2), ("send", 0)],
+            "while rank 1 waits for what rank 2 sends: look at the peer of that send",
+        ),
+        # Each send is the right one, in the wrong turn.
+        ([("send", 1), ("send", 2), ("recv", 0)], "opposite order"),
+    ],
+)
+def test_a_send_that_goes_past_whom_it_is_waited_for_by_is_told_from_a_matter_of_order(waits, advice):
     job = trained(3)
-    calls(job, 0, "recv", 1)
-    calls(job, 1, "recv", 2)
-    calls(job, 2, "send", 0)
+    for rank, (name, peer) in enumerate(waits):
+        calls(job, rank, name, peer)
     job.passes(8)
 
     finding = job.finding()
 
     assert (finding.kind, finding.ranks) == ("wait-cycle", (0, 1, 2))
-    assert "while rank 1 waits for what rank 2 sends: look at the peer of that send" in finding.advice
-
-
-def test_two_sends_in_a_ring_are_a_matter_of_order():
-    """Each is the right one, in the wrong turn."""
-    job = trained(3)
-    calls(job, 0, "send", 1)
-    calls(job, 1, "send", 2)
-    calls(job, 2, "recv", 0)
-    job.passes(8)
-
-    assert "opposite order" in job.finding().advice
+    assert advice in finding.advice

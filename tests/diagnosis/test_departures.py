@@ -5,16 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ddtop.wire.loader import Loader
-from tests.jobs import FakeJob
-from tests.spread import SpreadJob
+from tests.jobs import FakeJob, trained
 
 RESET = "Connection closed by peer [10.0.0.2]:41233"
-
-
-def training():
-    job = FakeJob(4)
-    job.trains(10)
-    return job
 
 
 # -- rank-crashed
@@ -22,7 +15,7 @@ def training():
 
 def test_the_first_exception_is_named_and_the_connection_errors_are_folded():
     """Four tracebacks interleaved on one terminal; the three last ones say "connection closed by peer"."""
-    job = training()
+    job = trained()
     job.ranks[1].raises("ValueError", "bad sample 7")
     job.ranks[1].ends(1, later_s=0.2)
     job.passes(0.5)
@@ -40,7 +33,7 @@ def test_the_first_exception_is_named_and_the_connection_errors_are_folded():
 
 def test_a_consequence_is_never_first_though_its_clock_says_so():
     """The peers' clock was some milliseconds ahead: by time alone rank 0's reset came before rank 1's error."""
-    job = training()
+    job = trained()
     job.ranks[0].raises("RuntimeError", RESET, ago_s=0.02)
     job.ranks[1].raises("ValueError", "bad sample 7")
     for number in (0, 1):
@@ -52,7 +45,7 @@ def test_a_consequence_is_never_first_though_its_clock_says_so():
 
 def test_an_exception_is_named_while_the_process_lingers():
     """A non-daemon thread kept the crashed rank alive for hours; the launcher saw four live processes."""
-    job = training()
+    job = trained()
     job.ranks[2].raises("KeyError", "'lost'")
     job.others_wait(2)
     job.passes(4)
@@ -73,7 +66,7 @@ def test_an_exception_is_named_while_the_process_lingers():
 )
 def test_a_dataloader_worker_that_died_before_its_rank_is_in_the_advice(text):
     """The rank's own traceback ends in the DataLoader, and there is nothing to mend at that line."""
-    job = training()
+    job = trained()
     job.ranks[2].raises("RuntimeError", text)
     job.ranks[2].ends(1)
     job.passes(3)
@@ -84,14 +77,18 @@ def test_a_dataloader_worker_that_died_before_its_rank_is_in_the_advice(text):
     assert finding.advice.startswith("its DataLoader worker died first: dmesg")
 
 
-def test_an_exit_code_without_an_exception_is_said_as_such():
-    """os._exit(7) in a library."""
-    job = training()
-    job.ranks[2].ends(7, exiting=False)
+def left_with(code):
+    """Rank 2 is gone with that exit code and without a word of Python's, and the others wait for it."""
+    job = trained()
+    job.ranks[2].ends(code, exiting=False)
     job.others_wait(2)
     job.passes(3)
+    return job.finding()
 
-    finding = job.finding()
+
+def test_an_exit_code_without_an_exception_is_said_as_such():
+    """os._exit(7) in a library."""
+    finding = left_with(7)
 
     assert (finding.kind, finding.ranks) == ("rank-crashed", (2,))
     assert finding.summary.startswith("rank 2 left with exit code 7")
@@ -103,17 +100,12 @@ def test_an_exit_code_without_an_exception_is_said_as_such():
 )
 def test_the_exit_code_of_a_shell_around_a_killed_process_is_read_as_that_signal(code, advice):
     """`bash -c "python train.py; exit $?"`: the rank is the shell, which lives until Python is killed."""
-    job = training()
-    job.ranks[2].ends(code, exiting=False)
-    job.others_wait(2)
-    job.passes(3)
-
-    assert advice in job.finding().advice
+    assert advice in left_with(code).advice
 
 
 def test_an_exception_in_a_side_thread_is_not_a_crash():
     """A logger's thread died; the training goes on."""
-    job = training()
+    job = trained()
     job.ranks[1].raises("OSError", "disk full", thread="wandb")
     job.ranks[1].trains = True
     job.trains(10)
@@ -122,7 +114,7 @@ def test_an_exception_in_a_side_thread_is_not_a_crash():
 
 
 def test_sys_exit_is_not_an_exception():
-    job = training()
+    job = trained()
     for rank in job.ranks:
         rank.raises("SystemExit", "0")
         rank.ends(0)
@@ -135,7 +127,7 @@ def test_sys_exit_is_not_an_exception():
 
 
 def test_a_killed_rank_is_named_with_its_signal():
-    job = training()
+    job = trained()
     job.ranks[3].ends(signal=9)
     job.others_wait(3)
     job.passes(3)
@@ -149,7 +141,7 @@ def test_a_killed_rank_is_named_with_its_signal():
 
 def test_the_out_of_memory_killer_is_told_apart():
     """exitcode -9 and an empty log: the most asked question of them all."""
-    job = training()
+    job = trained()
     job.ranks[3].ends(signal=9, oom=True)
     job.others_wait(3)
     job.passes(3)
@@ -162,7 +154,7 @@ def test_the_out_of_memory_killer_is_told_apart():
 
 def test_the_launchers_sigterm_after_a_first_death_is_a_consequence():
     """torchrun kills the survivors when one rank dies: three ranks "killed by SIGTERM" hide the one killed by SIGKILL."""
-    job = training()
+    job = trained()
     job.ranks[2].ends(signal=9)
     job.passes(0.5)
     for number in (0, 1, 3):
@@ -175,7 +167,7 @@ def test_the_launchers_sigterm_after_a_first_death_is_a_consequence():
 
 def test_one_sigterm_before_the_others_follow_later_is_a_kill():
     """Somebody typed kill PID on one rank; torchrun ended the others a second later."""
-    job = training()
+    job = trained()
     job.ranks[2].ends(signal=15)
     job.passes(1)
     for number in (0, 1, 3):
@@ -187,7 +179,7 @@ def test_one_sigterm_before_the_others_follow_later_is_a_kill():
 
 def test_orphans_that_hold_its_sockets_are_named():
     """rank 1's DataLoader workers lived on: its peers waited for a dead process without a disconnect."""
-    job = training()
+    job = trained()
     job.ranks[1].loader = Loader(workers=2)
     job.passes(1)
     job.ranks[1].ends(signal=9, orphans=(5001, 5002), orphan_sockets=5)
@@ -203,7 +195,7 @@ def test_orphans_that_hold_its_sockets_are_named():
 
 def test_an_orphan_without_sockets_is_named_and_nothing_is_claimed_of_sockets():
     """Its shell script for the logs: peers see the disconnect as always."""
-    job = training()
+    job = trained()
     job.ranks[1].ends(signal=9, orphans=(5001,), orphan_sockets=0)
     job.others_wait(1)
     job.passes(4)
@@ -216,7 +208,7 @@ def test_an_orphan_without_sockets_is_named_and_nothing_is_claimed_of_sockets():
 
 
 def test_an_oom_kill_has_the_kernels_own_line():
-    job = training()
+    job = trained()
     line = "Memory cgroup out of memory: Killed process 4801 (python) total-vm:9000kB"
     job.ranks[1].ends(signal=9, oom=True, oom_line=line)
     job.others_wait(1)
@@ -230,7 +222,7 @@ def test_an_oom_kill_has_the_kernels_own_line():
 
 
 def test_an_end_that_nobody_could_tell_is_said_as_unknown():
-    job = training()
+    job = trained()
     job.ranks[1].ends(None, how="unknown", exiting=False)
     job.others_wait(1)
     job.passes(3)
@@ -240,7 +232,7 @@ def test_an_end_that_nobody_could_tell_is_said_as_unknown():
 
 def test_an_unknown_end_in_good_order_is_not_a_kill():
     """The kernel did not tell the code, but the state page says that the interpreter was on its way out."""
-    job = training()
+    job = trained()
     for rank in job.ranks:
         rank.ends(None, how="unknown", exiting=True)
     job.passes(3)
@@ -252,7 +244,7 @@ def test_an_unknown_end_in_good_order_is_not_a_kill():
 
 
 def test_a_rank_that_finished_while_others_wait_left_early():
-    job = training()
+    job = trained()
     job.ranks[3].ends(0)
     for number in (0, 1, 2):
         job.ranks[number].waits_in()
@@ -267,7 +259,7 @@ def test_a_rank_that_finished_while_others_wait_left_early():
 
 def test_errors_of_the_others_after_a_rank_finished_are_its_consequence():
     """Rank 3 ran out of data and left; three ranks raised "connection closed by peer", and those tracebacks were read."""
-    job = training()
+    job = trained()
     job.ranks[3].ends(0)
     for number in (0, 1, 2):
         job.ranks[number].raises("RuntimeError", RESET)
@@ -279,7 +271,7 @@ def test_errors_of_the_others_after_a_rank_finished_are_its_consequence():
 
 def test_ranks_that_finish_some_seconds_apart_are_healthy():
     """Rank 0 writes the final checkpoint while the others are gone: they need nothing more from each other."""
-    job = training()
+    job = trained()
     for number in (1, 2, 3):
         job.ranks[number].ends(0, later_s=0.2 * number)
     job.ranks[0].works_at("save_final")
@@ -293,7 +285,7 @@ def test_ranks_that_finish_some_seconds_apart_are_healthy():
 
 
 def test_an_early_finisher_whose_peers_need_nothing_more_is_silent():
-    job = training()
+    job = trained()
     job.ranks[3].ends(0)
     job.trains(10)
 
@@ -302,84 +294,13 @@ def test_an_early_finisher_whose_peers_need_nothing_more_is_silent():
 
 
 def test_just_after_it_finished_the_launcher_has_a_second_to_say_more():
-    job = training()
+    job = trained()
     job.ranks[3].ends(0)
     for number in (0, 1, 2):
         job.ranks[number].waits_in()
     job.passes(1)
 
     assert job.ever() == []
-
-
-# -- cancelled
-
-
-def test_sigterm_to_all_is_a_cancellation():
-    """scancel, a time limit, preemption: nothing is wrong with the job."""
-    job = training()
-    for rank in job.ranks:
-        rank.ends(signal=15, later_s=0.01 * rank.number)
-    job.passes(3)
-
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.ranks) == ("info", "cancelled", ())
-    assert job.ever() == [("info", "cancelled", ())]
-    assert finding.summary == "the job was cancelled: ranks 0-3 ended together (SIGTERM)"
-    assert job.verdict().health == "ok"
-
-
-def test_ctrl_c_is_a_cancellation_though_the_tracebacks_come_apart():
-    """KeyboardInterrupt in four ranks; two were deep in C code and noticed a second later."""
-    job = training()
-    for rank in job.ranks:
-        rank.raises("KeyboardInterrupt", ago_s=-0.4 * rank.number)
-        rank.ends(1, later_s=0.4 * rank.number + 0.1)
-    job.passes(4)
-
-    assert job.kinds() == [("info", "cancelled", ())]
-
-
-@pytest.mark.parametrize(("gap_s", "kind"), [(0.01, "cancelled"), (0.2, "rank-killed")])
-def test_a_signal_that_reaches_one_host_after_the_other_is_a_cancellation(gap_s, kind):
-    """Three launchers were ended one after the other; one that cleans up after a death does so on its own host, later."""
-    job = SpreadJob(6, hosts=3)
-    job.trains(10)
-    for rank in job.ranks:
-        rank.ends(signal=15, later_s=0.3 * (rank.number // 2) + gap_s * (rank.number % 2))
-    job.passes(4)
-
-    assert [finding.kind for finding in job.verdict().findings] == [kind]
-
-
-@pytest.mark.parametrize("code", [143, 130])
-def test_a_handler_that_turns_the_signal_into_an_exit_code_is_a_cancellation(code):
-    job = training()
-    for rank in job.ranks:
-        rank.ends(code, later_s=0.01 * rank.number)
-    job.passes(3)
-
-    assert job.kinds() == [("info", "cancelled", ())]
-
-
-def test_while_a_cancellation_is_on_its_way_nobody_is_blamed():
-    """The ranks get their SIGTERM one after the other; the first must not stand there as killed."""
-    job = training()
-    job.ranks[0].ends(signal=15)
-    job.passes(1.5)
-
-    assert job.ever() == []
-
-
-def test_one_exception_among_the_cancelled_is_a_crash():
-    job = training()
-    job.ranks[1].raises("ValueError", "bad")
-    job.ranks[1].ends(1)
-    for number in (0, 2, 3):
-        job.ranks[number].ends(signal=15, later_s=0.05)
-    job.passes(3)
-
-    assert job.kinds() == [("critical", "rank-crashed", (1,))]
 
 
 # -- elastic restart

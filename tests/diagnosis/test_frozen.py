@@ -1,4 +1,4 @@
-"""Those who wait cannot say so, because C code holds their interpreters; NCCL's own thread can."""
+"""Ranks whose interpreters C code holds: they say nothing, and where those who wait are among them NCCL's own thread still does."""
 
 from __future__ import annotations
 
@@ -7,6 +7,47 @@ import pytest
 
 from ddtop.wire.records import CommStatus
 from tests.diagnosis.test_nccl import nccl_job, service
+from tests.jobs import FakeJob, place
+
+
+def test_a_silent_rank_that_others_wait_for_has_a_frozen_interpreter():
+    """A C extension slept with the GIL held: nothing in Python could say so any more."""
+    job = FakeJob(4)
+    job.trains(10)
+    job.ranks[1].place = place("tokenize", "/home/ada/tok.py", 7)
+    job.passes(0.5)
+    job.ranks[1].freezes()
+    job.others_wait(1)
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "interpreter-frozen", (1,))
+    assert finding.summary.startswith(
+        "rank 1 runs but its interpreter is frozen: silent for 8 s, last seen in tokenize (tok.py:7); ranks 0,2,3 wait"
+    )
+
+
+def test_a_frozen_interpreter_that_burns_cpu_is_a_warning():
+    """An index build in C holds the GIL for half a minute and then goes on."""
+    job = FakeJob(4)
+    job.trains(10)
+    job.ranks[1].freezes(cores=1.0)
+    job.others_wait(1)
+    job.passes(30)
+
+    assert job.ever() == [("warning", "interpreter-frozen", (1,))]
+
+
+def test_a_silent_rank_that_nobody_waits_for_is_not_a_finding():
+    """All ranks build the same index in C at the same time."""
+    job = FakeJob(4)
+    job.trains(10)
+    for rank in job.ranks:
+        rank.freezes(cores=1.0)
+    job.passes(30)
+
+    assert job.ever() == []
 
 
 def standing(*frozen, counts=(812, 812, 811, 812), same_ms=10_000, text=False):
