@@ -38,9 +38,6 @@ from ddtop.model.ending import failed
 from ddtop.model.facts import Snapshot, State
 from ddtop.model.policy import POLICY, Policy
 
-STAND_MOST = 512
-"""Of more ranks it is not asked at each look where all of them are."""
-
 
 def diagnose(snapshot: Snapshot, policy: Policy = POLICY) -> tuple[Finding, ...]:
     """The findings of this moment, worst first, one a root cause.
@@ -193,7 +190,7 @@ def _quiet(snapshot: Snapshot) -> str:
 def _stand(snapshot: Snapshot) -> str:
     """Where the ranks are that are left, if that is one place: what they wait for is outside of what is looked at."""
     alive = [rank for rank in snapshot.ranks if not rank.gone]
-    if len(alive) > STAND_MOST or any(rank.place is None for rank in alive):
+    if len(alive) > POLICY.stand_most_ranks or any(rank.place is None for rank in alive):
         return ""
     places = told_apart({rank.rank: where(rank) for rank in alive})
     if len(places) != 1:

@@ -20,10 +20,6 @@ from ddtop.model.policy import Policy
 from ddtop.model.slowness import sends
 from ddtop.wire.records import Group
 
-MOST_PART = 0.95
-"""Of many others one or two may have a trouble of their own; of up to twenty all have to wait."""
-SAME_CAP_WATTS = 1.0
-
 
 @dataclass(frozen=True, slots=True)
 class _Card:
@@ -37,7 +33,7 @@ class _Card:
     @property
     def kind(self) -> tuple[str, int]:
         """Cards of one kind have the same name and the same limit."""
-        return self.device.gpu.name, round((self.device.gpu.power_cap_watts or 0) / SAME_CAP_WATTS)
+        return self.device.gpu.name, round(self.device.gpu.power_cap_watts or 0)
 
 
 def settle(
@@ -156,7 +152,9 @@ def _by_power(members: Sequence[_Card], policy: Policy) -> _Split | None:
     )
     late, others = ordered[split:], ordered[:split]
     for at in range(SPANS):
-        if _most([one.watts[at] for one in others]) > policy.gpu_wait_power_ratio * min(one.watts[at] for one in late):
+        if _most([one.watts[at] for one in others], policy) > policy.gpu_wait_power_ratio * min(
+            one.watts[at] for one in late
+        ):
             return None
     caps = [one.device.gpu.power_cap_watts for one in others]
     if any(cap and one.watts[-1] > policy.gpu_wait_cap_ratio * cap for one, cap in zip(others, caps, strict=True)):
@@ -187,14 +185,14 @@ def _by_clock(members: Sequence[_Card], now_unix_ns: int, policy: Policy) -> _Sp
         for at in range(SPANS)
         if one.device.power_peak_watts
     ]
-    if not below or _most(below) > policy.gpu_wait_below_peak_ratio:
+    if not below or _most(below, policy) > policy.gpu_wait_below_peak_ratio:
         return None
     return late, others
 
 
-def _most(values: Sequence[float]) -> float:
+def _most(values: Sequence[float], policy: Policy) -> float:
     """The largest; of many a few are left out."""
-    return sorted(values)[round(MOST_PART * (len(values) - 1))]
+    return sorted(values)[round(policy.gpu_wait_most_ratio * (len(values) - 1))]
 
 
 def _compares(group: Group, members: Sequence[_Card], work: _Work) -> bool:

@@ -14,8 +14,6 @@ from ddtop.wire.records import RankState
 
 SPANS = 4
 """Spans kept of a card: what all of them show lasts."""
-TOLD_PART = 0.7
-"""Of the reports of a span that have to have come with fresh numbers."""
 
 
 class Done(NamedTuple):
@@ -126,7 +124,7 @@ class Load:
 
     def _close(self, number: int, now: Done, policy: Policy) -> None:
         """The piece of time is over: keep what it was, if enough of it was told and the one before it is known."""
-        least, told = TOLD_PART * policy.gpu_mean_s, self._told
+        least, told = policy.gpu_told_ratio * policy.gpu_mean_s, self._told
         if number != self._number + 1 or self._count < least:
             self.spans = ()
         elif told < least:

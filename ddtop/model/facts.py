@@ -14,6 +14,7 @@ import msgspec
 from ddtop.model.devices import Device, Own
 from ddtop.model.hosts import HostSeen
 from ddtop.model.lateness import Balance, Late
+from ddtop.model.policy import POLICY
 from ddtop.wire.gpu import CudaState, RasAnswer
 from ddtop.wire.loader import Loader
 from ddtop.wire.mpi import MpiState
@@ -249,7 +250,7 @@ class RankFacts(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def nccl(self) -> str | None:
-        """NCCL in one word, None where it is not used: err, init, wait (for a second or more) or ok."""
+        """NCCL in one word, None where it is not used: err, init, wait (for `nccl_wait_s` or more) or ok."""
         if self.own is None and self.cuda is None:
             return None
         if self.hello is None or "nccl" not in (self.hello.backend or "") or not self.groups:
@@ -258,8 +259,7 @@ class RankFacts(msgspec.Struct, frozen=True, gc=False):
             return "err"
         if any(one.building for one in self.groups):
             return "init"
-        # On NCCL the host runs ahead: for a moment something is always open.
-        young = self.collective_age_s is not None and self.collective_age_s < 1.0
+        young = self.collective_age_s is not None and self.collective_age_s < POLICY.nccl_wait_s
         if not young and any(one.pending_since_unix_ns is not None for one in self.groups):
             return "wait"
         return "ok"

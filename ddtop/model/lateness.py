@@ -31,10 +31,6 @@ MEMBERS_MAX = 256
 """Members of one group that are compared: beyond it a part says as much."""
 STEPS_COUNTED = 8
 """Iterations between two rounds that tell how many collectives one has."""
-ERROR_MOST_RATIO = 0.25
-"""Of what the others are said to wait: so far both clocks together may be wrong. A clock that is off makes a whole host late."""
-ERROR_EVEN_RATIO = 0.02
-"""... of a step, where it is how even the ranks are that is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,14 +180,16 @@ def _round_of(answers: Mapping[int, Answer], groups: Sequence[Group], names: Seq
             if steps is None or len(steps.ends) < policy.straggler_few_steps:
                 continue
             hosts, error_ms = len({host_of(one.host) for one in members}), _error_ms(members)
-            if not even and error_ms <= ERROR_EVEN_RATIO * _step_ms(steps.ends):
+            if not even and error_ms <= policy.clock_even_ratio * _step_ms(steps.ends):
                 balances.append(_balance(group.name, steps))
                 even = hosts > 1
             late = _late_in(group.name, steps, policy)
-            if late is None or late.ranks in seen or ERROR_MOST_RATIO * late.cost_ms < error_ms:
+            if late is None or late.ranks in seen or policy.clock_error_ratio * late.cost_ms < error_ms:
                 continue
             seen.add(late.ranks)
-            found.append(replace(late, hosts=hosts, error_ms=error_ms, hosts_apart=_apart(late, members, by_host)))
+            found.append(
+                replace(late, hosts=hosts, error_ms=error_ms, hosts_apart=_apart(late, members, by_host, policy))
+            )
     # Who is late in one group because it waits in another is not the one to look at.
     waits = {rank for late in found for rank in late.waiters}
     return Round(tuple(late for late in found if not waits & set(late.ranks)), tuple(balances))
@@ -205,13 +203,13 @@ def _crowds(by_host: list[list[Answer]]) -> list[list[Answer]]:
     return [[one for members in known for one in members], *by_host]
 
 
-def _apart(late: Late, members: Sequence[Answer], by_host: Mapping[str, list[Answer]]) -> int:
+def _apart(late: Late, members: Sequence[Answer], by_host: Mapping[str, list[Answer]], policy: Policy) -> int:
     """Of how many further hosts the clocks are not known well enough to compare their ranks."""
     others = [theirs for host, theirs in by_host.items() if all(host_of(one.host) != host for one in members)]
     return sum(
         theirs[0].error_ns is None
         or members[0].error_ns is None
-        or _error_ms([*members, *theirs]) > ERROR_MOST_RATIO * late.cost_ms
+        or _error_ms([*members, *theirs]) > policy.clock_error_ratio * late.cost_ms
         for theirs in others
     )
 

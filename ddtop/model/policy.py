@@ -56,6 +56,10 @@ class Policy:
     """A relay that was just heard for the first time needs two looks a second apart to tell who works."""
     clock_matters_s: float = 0.05
     """Reports of a host whose clock is off by less are taken as they are: no rule compares reports of two hosts to less."""
+    clock_error_ratio: float = 0.25
+    """Of what the others are said to wait: so far both clocks together may be wrong. A clock that is off makes a whole host late."""
+    clock_even_ratio: float = 0.02
+    """... of a step, where it is how even the ranks are that is asked."""
     clock_shown_s: float = 1.0
     """A clock that is off by more is worth a word: log files of that host do not fit to the others'."""
     restart_apart_s: float = 10.0
@@ -218,6 +222,8 @@ class Policy:
     rank's children every few, so who came or went a moment ago may be one of them."""
     gpu_mean_s: float = 10.0
     """Power and use of a card are means over this: steps of a second or two, with their gradients' exchange, are even by then."""
+    gpu_told_ratio: float = 0.7
+    """... and so much of the reports of that time have to have come with fresh numbers."""
     gpu_wait_busy_ratio: float = 0.95
     """A kernel of NCCL that waits is a kernel that runs: such a card is busy all the time."""
     gpu_wait_power_ratio: float = 0.6
@@ -232,10 +238,14 @@ class Policy:
     """... and collectives put in in each span: while one rank evaluates alone the others put in none."""
     gpu_wait_members: int = 3
     """Cards compared: of two nobody can say which one is as it should be."""
+    gpu_wait_most_ratio: float = 0.95
+    """Of the others that have to draw that little: one or two of many may have a trouble of their own, of up to twenty none."""
     gpu_wait_told_ratio: float = 0.75
     """Of a group's members that have to be known: one that is not could be the one that all wait for."""
     gpu_wait_below_peak_ratio: float = 0.8
     """Of the most that they have drawn: others that wait for a card with low clocks have drawn more before."""
+    nccl_wait_s: float = 1.0
+    """On NCCL the host runs ahead, so for a moment something is always open: only what stays so is shown as a wait."""
     comm_error_after_s: float = 2.0
     """An error of the backend stands as a finding of its own after this: a death on another host is news by then."""
     comm_error_with_it_s: float = 0.5
@@ -252,6 +262,8 @@ class Policy:
     """Cores used by a process without children of which the main thread computes, though it was asleep at this instant."""
     same_line_s: float = 3.0
     """Six reports in which a busy main thread stood at the same line, with the same call below it."""
+    stand_most_ranks: int = 512
+    """Of more it is not asked at each look whether all stand at one place."""
     together_s: float = 2.0
     """Signals to all ranks within this time are one act: Ctrl-C, scancel, a time limit."""
     cancel_gap_s: float = 0.06

@@ -96,7 +96,12 @@ def test_an_exit_code_without_an_exception_is_said_as_such():
 
 @pytest.mark.parametrize(
     ("code", "advice"),
-    [(137, "out-of-memory killer"), (139, "SIGSEGV"), (7, "it ended itself"), (128, "it ended itself")],
+    [
+        (137, "after signal 9: see who sent SIGKILL"),
+        (139, "a crash in native code"),
+        (7, "it ended itself"),
+        (128, "it ended itself"),
+    ],
 )
 def test_the_exit_code_of_a_shell_around_a_killed_process_is_read_as_that_signal(code, advice):
     """`bash -c "python train.py; exit $?"`: the rank is the shell, which lives until Python is killed."""

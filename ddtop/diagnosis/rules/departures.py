@@ -59,13 +59,14 @@ def _was_killed(rank: RankFacts) -> bool:
     return rank.exit is not None and (rank.exit.signal is not None or rank.exit.code is None)
 
 
-_PASSED_ON = {
-    134: "SIGABRT, an abort in C++",
-    135: "SIGBUS, most often a full /dev/shm: df -h /dev/shm",
-    137: "SIGKILL, often the out-of-memory killer's: dmesg | grep -i kill",
-    139: "SIGSEGV, a crash in native code",
+_OF_SIGNALS = {
+    9: "see who sent SIGKILL: the scheduler, a person, the out-of-memory killer (dmesg | grep -i kill)",
+    6: "a C++ abort: its reason is on the rank's stderr; gloo aborts so when peers send another size or dtype, as where two threads use one group",
+    7: "a bus error is most often a full /dev/shm: df -h /dev/shm",
+    11: "a crash in native code: run the rank with PYTHONFAULTHANDLER=1",
 }
-"""Exit codes with which whoever started a process that a signal ended passes that on: 128 and the signal's number."""
+_PASSED_ON = 128
+"""Whoever has started a process that a signal ended passes that on with an exit code of so much and the signal's number."""
 
 
 def _may_be_cancelled(first: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
@@ -102,12 +103,7 @@ def _killed(snapshot: Snapshot, first: RankFacts, others: tuple[int, ...]) -> Fi
         summary = f"{name} was killed by {how}"
     if first.iteration is not None:
         summary += f" in iteration {first.iteration:,}"
-    advice = {
-        9: "see who sent SIGKILL: the scheduler, a person, the out-of-memory killer (dmesg | grep -i kill)",
-        6: "a C++ abort: its reason is on the rank's stderr; gloo aborts so when peers send another size or dtype, as where two threads use one group",
-        7: "a bus error is most often a full /dev/shm: df -h /dev/shm",
-        11: "a crash in native code: run the rank with PYTHONFAULTHANDLER=1",
-    }.get(first.exit.signal or 0, "see who sent the signal; then start the job again")
+    advice = _OF_SIGNALS.get(first.exit.signal or 0, "see who sent the signal; then start the job again")
     evidence = _evidence(snapshot, first)
     if first.exit.oom:
         advice = "the host or cgroup ran out of memory: fewer workers, smaller batches, or a higher limit"
@@ -146,8 +142,9 @@ def _crashed(snapshot: Snapshot, first: RankFacts, others: tuple[int, ...]) -> F
         code = first.exit.code if first.exit else None
         summary = f"rank {first.rank} left with exit code {code}"
         advice = f"see the output of rank {first.rank}: no exception reached the top, it ended itself"
-        if passed_on := _PASSED_ON.get(code or 0):
-            advice = f"see the output of rank {first.rank}; shells and containers end with {code} after {passed_on}"
+        passed_on = (code or 0) - _PASSED_ON
+        if passed_on in _OF_SIGNALS:
+            advice = f"shells and containers end with {code} after signal {passed_on}: {_OF_SIGNALS[passed_on]}"
     return _first(snapshot, "rank-crashed", first, others, summary, _evidence(snapshot, first), advice)
 
 
