@@ -86,7 +86,7 @@ def test_who_did_not_answer_is_said_with_the_reason_and_those_alike_together():
 
     assert stacks_text(merge(stacks), 80).splitlines()[:3] == [
         "4 ranks asked, 1 answered (1 by agent) 22:13:20",
-        "▲ ranks 1-3 did not answer: stopped",
+        "▲ each of ranks 1-3 did not answer: stopped",
         "└─ 1 rank [0]  train.py:88 train_step",
     ]
 
