@@ -116,6 +116,11 @@ def said_of(process: ProcessState) -> Said | None:
     """What the kernel says that the main thread waits for; None while it runs, or if that says nothing."""
     if not sleeps(process):
         return None
+    if process.remote is not None:
+        return (
+            "socket",
+            f"{'connecting' if process.syscall == 'connect' else 'waiting on a socket'} to {process.remote}",
+        )
     return _by_call(process) or _by_wchan(process)
 
 

@@ -187,8 +187,9 @@ def _closer(facts: RankFacts, found: Doing) -> Doing:
     text, path = found.text, path_of(process)
     if found.word == "child" and (process.file or "").startswith("child "):
         text = f"waiting for {process.file}"
-    elif found.word == "socket" and process.syscall == "connect":
-        text = "connecting to a server"
+    elif found.word == "socket" and (process.syscall == "connect" or process.remote is not None):
+        said = said_of(process)
+        text = said[1] if said is not None else text
     elif path is not None and process.syscall in READS | WRITES:
         does = f"{'reading' if process.syscall in READS else 'writing'} {short(path)}"
         if found.word == "file":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 # name: (number on x86_64, on aarch64), those that block or may hang on a file server.
 _NUMBERS: dict[str, tuple[int | None, int | None]] = {
@@ -129,17 +130,27 @@ def calls_of(machine: str) -> dict[int, str]:
 _CALLS = calls_of(os.uname().machine)
 
 
-def sleeping_in(pid: int) -> tuple[str | None, str | None]:
-    """(system call, what it waits for) of the main thread; None for each that is not known, both while it runs.
+class Sleep(NamedTuple):
+    """Where a main thread sleeps; None for what is not known, and all while it runs.
 
-    The second is a path, or "stdin", "socket", "pipe", "terminal", "eventfd", or of a wait for one child "child PID".
+    `call`: the system call. `file`: what it waits for, a path, or "stdin", "socket", "pipe", "terminal", "eventfd", or of a wait for
+    one child "child PID". `socket`: the inode of that socket.
     """
+
+    call: str | None = None
+    file: str | None = None
+    socket: int | None = None
+
+
+def sleeping_in(pid: int) -> Sleep:
+    """Where the main thread of that process sleeps."""
     try:
         text = Path(f"/proc/{pid}/syscall").read_text()
     except OSError:
-        return None, None
+        return Sleep()
     call, arguments = parsed(text)
-    return call, None if call is None else _awaited(pid, call, arguments)
+    file = None if call is None else _awaited(pid, call, arguments)
+    return Sleep(call, file, _inode(pid, arguments[0]) if file == "socket" else None)
 
 
 def parsed(text: str, calls: dict[int, str] | None = None) -> tuple[str | None, tuple[int, ...]]:
@@ -174,6 +185,13 @@ def descriptor(pid: int, number: int) -> str | None:
     except OSError:
         return None
     return "stdin" if number == 0 else kind_of(target)
+
+
+def _inode(pid: int, number: int) -> int | None:
+    try:
+        return int(os.readlink(f"/proc/{pid}/fd/{number & 0xFFFFFFFF}").removeprefix("socket:[").removesuffix("]"))
+    except (OSError, ValueError):
+        return None
 
 
 def kind_of(target: str) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ddtop import private, registry
 from ddtop.procfs import descendants, io_bytes, stat_fields, switches, wchan
-from ddtop.relay import cgroup, kernel, load, oom
+from ddtop.relay import cgroup, kernel, load, oom, sockets
 from ddtop.relay.exits import ending
 from ddtop.wire.mpi import MpiState, read_mpi
 from ddtop.wire.page import PAGE_BYTES, PageError, PageView, read_page
@@ -26,6 +26,8 @@ _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 CHILDREN_EVERY = 2
 """Children are looked up every second look: a walk over all threads of all ranks is the dearest part."""
+SOCKET_EVERY = 5
+"""Looks between two readings of the table of all TCP sockets: a rank that talks to a server all the time waits on another one at each look."""
 GC_NS = 500_000_000
 """A shorter garbage collection is not worth a word: seen once a second it would seem to last that long."""
 OOM_MARK_NS = 30_000_000_000
@@ -51,6 +53,8 @@ class Watched:
     oom_marked: tuple[int, int | None] = (0, None)
     memory_events: Path | None = None
     freezer: Path | None = None
+    socket: tuple[int, str | None] = (0, None)
+    socket_asked: int = -SOCKET_EVERY
     page: PageView | None = field(default=None)
     load: load.ProcessWatch = field(default_factory=load.ProcessWatch)
     cpu_seen: tuple[int, int] | None = None
@@ -98,7 +102,7 @@ def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
     sleeps_in = wchan(pid)
     # One look finds every process asleep somewhere; two in the same sleep are worth asking where.
     stands = fields[0] in "SD" and (fields[0], sleeps_in) == (watched.last_state, watched.last_wchan)
-    call, file = kernel.sleeping_in(pid) if stands else (None, None)
+    sleep = kernel.sleeping_in(pid) if stands else kernel.Sleep()
     if stands and not watched.stood:
         # Who freezes a process may have moved it into another group for that.
         watched.freezer = cgroup.freezer(pid)
@@ -123,15 +127,26 @@ def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
         children=len(watched.children),
         agent_age_ms=(now_mono_ns - watched.heard_mono_ns) // 1_000_000,
         switches=switches(Path(f"/proc/{pid}/task/{pid}/status")),
-        syscall=call,
-        file=file,
+        syscall=sleep.call,
+        file=sleep.file,
         frozen=cgroup.is_frozen(watched.freezer) if stands else None,
         gc_since_unix_ns=gc_since_unix_ns,
         exiting=exiting,
         init_since_unix_ns=_inside_since(watched),
         load=load.look_at_process(watched.load, pid, fields),
         mpi=_mpi(watched),
+        remote=_remote(watched, sleep.socket),
     )
+
+
+def _remote(watched: Watched, inode: int | None) -> str | None:
+    """Where the socket leads on which it waits."""
+    if inode is None:
+        return None
+    if inode != watched.socket[0] and watched.looks >= watched.socket_asked + SOCKET_EVERY:
+        watched.socket_asked = watched.looks
+        watched.socket = (inode, sockets.remote(watched.hello.pid, inode))
+    return watched.socket[1] if inode == watched.socket[0] else None
 
 
 def owners(watched: Iterable[Watched]) -> dict[int, int | None]:

@@ -244,8 +244,8 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True):
     `state`: the letter of /proc/PID/stat. `cpu_ns` and `io_bytes` only grow and include the children that are alive.
     `switches`: how often the main thread went to sleep of its own accord. `agent_age_ms`: since the agent was last heard. `wchan` is None where the kernel does not tell.
     `syscall`: the system call that the main thread sleeps in ("read", "futex"), None while it runs or where it cannot be
-    read; `file`: what that call's descriptor is ("/data/a.tar", "stdin", "socket", "pipe"). `frozen`: its cgroup is
-    frozen. `gc_since_unix_ns`, `exiting`: from the state page, a full garbage collection is going on since then, the
+    read; `file`: what that call's descriptor is ("/data/a.tar", "stdin", "socket", "pipe"), `remote` where that socket leads
+    ("10.0.0.7:443"). `frozen`: its cgroup is frozen. `gc_since_unix_ns`, `exiting`: from the state page, a full garbage collection is going on since then, the
     interpreter has begun to exit. `init_since_unix_ns`: from there too, it is inside init_process_group since then.
     """
 
@@ -268,6 +268,7 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True):
     init_since_unix_ns: int | None = None
     load: ProcessLoad | None = None
     mpi: MpiState | None = None
+    remote: str | None = None
 
 
 class HostState(Record, frozen=True, array_like=True):

@@ -360,6 +360,20 @@ def test_the_kernels_own_word_says_what_it_waits_on(wchan, text):
     assert job.finding().summary.startswith(f"rank 2 has been {text} for 8 s")
 
 
+def test_a_server_that_does_not_answer_is_named():
+    """A metrics server took the connection, and the call had no timeout."""
+    job = hang()
+    job.ranks[2].seen_outside = {"syscall": "recvfrom", "file": "socket", "remote": "10.0.0.7:8080"}
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert finding.summary.startswith(
+        "rank 2 has been waiting on a socket to 10.0.0.7:8080 in wait_for_licence (train.py:53) for 8 s"
+    )
+    assert finding.advice.startswith("see why 10.0.0.7:8080 does not answer, and give that call a timeout; torch gives")
+
+
 def test_without_the_relays_look_the_rank_gets_the_benefit_of_the_doubt():
     """/proc of another user's container cannot be read: unknown is treated as working, never as standing still."""
     job = hang()

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.relay import kernel
+from ddtop.relay import kernel, sockets
 
 pytestmark = pytest.mark.skipif(os.uname().machine not in ("x86_64", "aarch64"), reason="no table of system calls")
 
@@ -34,10 +34,10 @@ def sleeping(program, *words):
 
 
 def seen(pid, call):
-    """(call, what it is about) as soon as the process is in that call."""
+    """Where it sleeps as soon as the process is in that call."""
     for _ in range(2000):
         found = kernel.sleeping_in(pid)
-        if found[0] in call:
+        if found.call in call:
             return found
         threading.Event().wait(0.005)
     raise AssertionError(f"never seen in {call}, but in {found}")
@@ -57,13 +57,13 @@ def seen(pid, call):
 )
 def test_the_call_in_which_a_process_sleeps_is_named(program, calls, about):
     with sleeping(program) as pid:
-        assert seen(pid, calls)[1] == about
+        assert seen(pid, calls).file == about
 
 
 def test_a_wait_for_one_child_names_it():
     program = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'input()']).wait()"
     with sleeping(program) as pid:
-        child = int(seen(pid, ("wait4",))[1].removeprefix("child "))
+        child = int(seen(pid, ("wait4",)).file.removeprefix("child "))
         assert Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1] == str(pid)
 
 
@@ -74,9 +74,32 @@ def test_a_file_lock_and_a_named_pipe_are_told_with_their_paths(tmp_path):
         fcntl.flock(held, fcntl.LOCK_EX)
         program = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX)"
         with sleeping(program, str(lock)) as pid:
-            assert seen(pid, ("flock",)) == ("flock", str(lock))
+            assert seen(pid, ("flock",)) == ("flock", str(lock), None)
     with sleeping("import os, sys; os.read(os.open(sys.argv[1], os.O_RDWR), 1)", str(fifo)) as pid:
-        assert seen(pid, ("read",)) == ("read", str(fifo))
+        assert seen(pid, ("read",)) == ("read", str(fifo), None)
+
+
+@pytest.mark.parametrize(
+    ("family", "host", "told"), [("AF_INET", "127.0.0.1", "{}:{}"), ("AF_INET6", "::1", "[{}]:{}")]
+)
+def test_the_server_that_a_socket_leads_to_is_found_by_the_sockets_inode(family, host, told):
+    """A metrics server took the connection and never answered."""
+    with socket.socket(getattr(socket, family)) as server:
+        server.bind((host, 0))
+        server.listen()
+        port = server.getsockname()[1]
+        program = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2]))).recv(1)"
+        with sleeping(program, host, str(port)) as pid:
+            sleep = seen(pid, ("recvfrom",))
+
+            assert sockets.remote(pid, sleep.socket) == told.format(host, port)
+
+
+def test_a_socket_that_leads_nowhere_has_no_server():
+    with sleeping("import socket; a, b = socket.socketpair(); a.recv(1)") as pid:
+        assert sockets.remote(pid, seen(pid, ("recvfrom",)).socket) is None
+    with sleeping("import socket; a = socket.create_server(('127.0.0.1', 0)); a.accept()") as pid:
+        assert sockets.remote(pid, seen(pid, ("accept4",)).socket) is None
 
 
 def test_a_process_that_computes_is_in_no_call():
@@ -88,7 +111,7 @@ def test_a_process_that_is_gone_is_in_no_call():
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
 
-    assert kernel.sleeping_in(child.pid) == (None, None)
+    assert kernel.sleeping_in(child.pid) == (None, None, None)
 
 
 @given(st.text(max_size=200))

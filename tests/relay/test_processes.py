@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -222,6 +224,41 @@ def test_where_it_sleeps_is_asked_once_it_has_slept_for_two_looks(child):
     if kernel.calls_of(os.uname().machine):
         assert (second.syscall, second.file) == ("read", "stdin")
     assert second.frozen in (None, False)
+
+
+def test_the_server_on_which_it_waits_is_told_once_it_has_waited_for_two_looks():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        child = subprocess.Popen([sys.executable, "-c", f"import socket; socket.create_connection({address}).recv(1)"])
+        try:
+            rank = watched(child.pid)
+            held, _ = server.accept()
+            with held:
+                _until_asleep(child.pid)
+                first, second = processes.look(rank, 0), processes.look(rank, 0)
+            processes.forget(rank)
+        finally:
+            child.kill()
+            child.wait()
+
+    assert first.remote is None
+    if kernel.calls_of(os.uname().machine):
+        assert second.remote == f"127.0.0.1:{address[1]}"
+
+
+def test_the_table_of_all_sockets_is_not_read_at_every_look(child, monkeypatch):
+    """A loader that fetches each sample over a connection of its own."""
+    asked = []
+    monkeypatch.setattr(processes.sockets, "remote", lambda pid, inode: asked.append(inode))
+    monkeypatch.setattr(processes.kernel, "sleeping_in", lambda pid: kernel.Sleep("recvfrom", "socket", next(inodes)))
+    inodes = itertools.count(1)
+    rank = watched(child.pid)
+    _until_asleep(child.pid)
+    for _ in range(12):
+        processes.look(rank, 0)
+    processes.forget(rank)
+
+    assert asked == [1, 6, 11]
 
 
 def _until_asleep(pid):

@@ -237,6 +237,8 @@ def _next_step(kind: str, severity: str, rank: RankFacts, blame: Blame) -> str:
         text = uneven_advice(rank)
     elif by_word is not None and stands:
         text = by_word.format(pid=rank.pid)
+    elif stands and classify(rank).word == "socket" and rank.process is not None and rank.process.remote is not None:
+        text = f"see why {rank.process.remote} does not answer, and give that call a timeout"
     elif kind == "interpreter-frozen":
         text = f"C code holds the GIL: py-spy dump --native --pid {rank.pid}"
     elif not stands:
