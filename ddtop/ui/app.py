@@ -130,10 +130,15 @@ class DdtopApp(TerminalApp):
         if command is None:
             return
         if not command.run.startswith("app."):
-            # What is done there is done on the main screen, and seen there.
-            while len(self.screen_stack) > 1:
-                self.pop_screen()
-        await self.run_action(command.run, self.screen)
+            await self.action_on_main(command.run)
+        else:
+            await self.run_action(command.run, self.screen)
+
+    async def action_on_main(self, run: str) -> None:
+        """Leave all pages for the main screen, and do that there, where it is seen."""
+        while len(self.screen_stack) > 1:
+            self.pop_screen()
+        await self.run_action(run, self.screen)
 
     def action_freeze(self) -> None:
         """Hold the picture, or go on."""

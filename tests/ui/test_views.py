@@ -12,6 +12,7 @@ from ddtop.ui.render.tabs import tab_at, tabs_line
 from ddtop.ui.screens.facts import KEYS
 from ddtop.ui.screens.finding import FindingScreen, StoryScreen
 from ddtop.ui.screens.group import GroupScreen
+from ddtop.ui.screens.help import HelpScreen
 from ddtop.ui.screens.main import MainScreen
 from ddtop.ui.screens.rank import RankScreen
 from ddtop.ui.screens.stacks import StacksScreen
@@ -59,6 +60,18 @@ async def test_every_view_is_on_its_key_says_so_and_fits_into_eighty_columns(vie
         assert [name for name, one in app.screen.views.items() if one.display] == [view.name]
         assert ("tab", f"{view.key} {view.name}") in [(style, text) for text, style in tabs_line(view.name, 80)]
         assert all(line_width(((line, ""),)) <= 80 for line in screen_text(app))
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.name)
+async def test_the_key_of_a_view_leaves_all_pages_for_it(view):
+    async with watching(live(*builders.hang())) as (app, pilot):
+        await press(pilot, "enter", "question_mark")
+        assert isinstance(app.screen, HelpScreen)
+        await press(pilot, view.key)
+
+        assert isinstance(app.screen, MainScreen)
+        assert app.screen.view.topic == view.name
+        assert app.focused is app.screen.view.target
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.name)

@@ -8,6 +8,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
+from ddtop.ui.actions import VIEWS
 from ddtop.ui.present.banner import header_line
 from ddtop.ui.present.text import Line, clean
 from ddtop.ui.session import Session
@@ -25,7 +26,10 @@ class PageScreen(FactsScreen):
     PageScreen #rule, PageScreen #foot { height: 1; }
     PageScreen #body { height: 1fr; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [("escape,q", "back", "back")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("escape,q", "back", "back"),
+        *((view.key, f"app.on_main(\"view('{view.name}')\")", view.name) for view in VIEWS),
+    ]
     EXTRA_KEYS: ClassVar[tuple[Key, ...]] = ()
 
     def __init__(self, session: Session) -> None:
