@@ -14,9 +14,9 @@ from heapq import nlargest
 from typing import Any
 
 from ddtop.agent import wrap_p2p
-from ddtop.agent.numbers import number_of
+from ddtop.agent.numbers import numbers_of
 from ddtop.agent.recorder import RETIRED_KEPT, Recorder, Status, collective
-from ddtop.wire.members import packed
+from ddtop.wire.members import BESIDE, packed
 from ddtop.wire.records import Collective, Group, GroupProgress
 
 STUCK_NS = 1_000_000_000
@@ -89,7 +89,8 @@ class Collectives:
         if self._recorder is None or not self._recorder_answers():
             return []
         times = self._recorder.times(sum(watch.enqueued for watch in self._watches.values()))
-        return [time for time in times if time[0] in self._watches]
+        told = [(self._track(recorder, group), seq, at, op) for recorder, group, seq, at, op in times]
+        return [time for time in told if time[0] in self._watches]
 
     def sample(self, now: int, unix_minus_mono: int, waiting_frame: bool) -> None:
         """One look. `waiting_frame`: the main thread is inside torch's collective code, for when the recorder is off."""
@@ -116,25 +117,27 @@ class Collectives:
 
     def _look_at_groups(self, c10d: Any, now: int) -> None:
         world, found = c10d._world, []
-        for group, name in list(world.pg_names.items()):
-            name = str(name)
-            seq = number_of(group)
-            watch = self._watches.get(name)
-            if watch is None:
-                watch = self._watches[name] = _Watch(moved_at=now)
-            # In a monitored_barrier its sends and receives advance the number: what was before it is what can be compared.
-            seq = wrap_p2p.bases.get(name, seq)
-            if seq is not None and seq != watch.enqueued:
-                watch.enqueued, watch.moved_at, self.moved_at = seq, now, now
-            watch.offset = max(watch.offset or 0, wrap_p2p.counts.get(name, 0)) if seq is not None else watch.offset
-            found.append((name, group))
-        if len(found) != len(self.groups) or any(
-            name != group.name for (name, _), group in zip(found, self.groups, strict=True)
-        ):
-            self.groups = tuple(_describe(world, name, group) for name, group in found)
-            for gone in set(self._watches) - {name for name, _ in found}:
-                del self._watches[gone]
-                wrap_p2p.forget(gone)
+        for group, own in list(world.pg_names.items()):
+            for name, seq in numbers_of(str(own), group).items():
+                self._look_at_number(name, seq, now)
+                found.append((name, group))
+        # That one rank has not used gloo there is a fact for those that wait for it; where nobody has, there is no such group.
+        used = [(name, group) for name, group in found if self._watches[name].enqueued or not name.endswith(BESIDE)]
+        if [name for name, _ in used] != [group.name for group in self.groups]:
+            self.groups = tuple(_describe(world, name, group) for name, group in used)
+        for gone in set(self._watches) - {name for name, _ in found}:
+            del self._watches[gone]
+            wrap_p2p.forget(gone)
+
+    def _look_at_number(self, name: str, seq: int | None, now: int) -> None:
+        watch = self._watches.get(name)
+        if watch is None:
+            watch = self._watches[name] = _Watch(moved_at=now)
+        # In a monitored_barrier its sends and receives advance the number: what was before it is what can be compared.
+        seq = wrap_p2p.bases.get(name, seq)
+        if seq is not None and seq != watch.enqueued:
+            watch.enqueued, watch.moved_at, self.moved_at = seq, now, now
+        watch.offset = max(watch.offset or 0, wrap_p2p.counts.get(name, 0)) if seq is not None else watch.offset
 
     def _look_at_errors(self, c10d: Any, now: int) -> None:
         if self.stuck is None or now - self._errors_at < ENTRIES_EVERY_NS:
@@ -151,7 +154,12 @@ class Collectives:
     def _may_read_status(self, now: int) -> bool:
         if not any(watch.enqueued for watch in self._watches.values()):
             return False
-        unseen = [watch for watch in self._watches.values() if not watch.used]
+        without = self._not_read()
+        unseen = [
+            watch
+            for name, watch in self._watches.items()
+            if not watch.used and not (without and name.endswith(BESIDE) and not watch.enqueued)
+        ]
         for watch in unseen:
             # Used since the last tick: by the next one its status is in the map.
             watch.used = watch.enqueued > 0
@@ -164,7 +172,7 @@ class Collectives:
     def _look_at_status(self, now: int) -> None:
         if self._recorder is None:
             self._recorder = Recorder()
-        status = self._recorder.status()
+        status = self._recorder.status(self._not_read())
         self._status_at = now
         if not status:
             self.why_blind = "flight recorder off"
@@ -190,6 +198,16 @@ class Collectives:
                 watch.pending_since = watch.pending_since or now
             else:
                 watch.pending_since, watch.open = None, []
+
+    def _not_read(self) -> str | None:
+        """Gloo's recorder, as long as only NCCL is used: it may be about to get its first entry."""
+        gloo = [self._watches[group.name] for group in self.groups if "nccl" not in group.backend]
+        return None if any(watch.used for watch in gloo) else "fr"
+
+    def _track(self, recorder: str, group: str) -> str:
+        """The name under which what a recorder has of a group is told."""
+        beside = group + BESIDE
+        return beside if recorder == "fr" and beside in self._watches else group
 
     def _guess_pending(self, now: int, waiting_frame: bool) -> None:
         # Without a status: nothing was enqueued for a second and the main thread sits in collective code. What the last
@@ -218,8 +236,8 @@ class Collectives:
             watch.building = builds
 
     def _learn_names(self, status: Status, now: int) -> bool:
-        if len(status) == 1 and len(self._watches) == 1:
-            self._names[next(iter(status))] = next(iter(self._watches))
+        if len(status) == 1 and len(self.groups) == 1:
+            self._names[next(iter(status))] = self.groups[0].name
             return True
         if now - self._entries_at < ENTRIES_EVERY_NS and self._entries_at:
             return bool(self._names)
@@ -252,11 +270,10 @@ class Collectives:
             return
         by_group: dict[str, list[tuple[bool, int, Collective]]] = {}
         for recorder, entry in entries:
-            if entry.process_group[0] in self._watches:
-                self._names[recorder, str(entry.pg_id)] = entry.process_group[0]
-                by_group.setdefault(entry.process_group[0], []).append(
-                    (entry.is_p2p, entry.record_id, collective(entry))
-                )
+            name = self._track(recorder, entry.process_group[0])
+            if name in self._watches:
+                self._names[recorder, str(entry.pg_id)] = name
+                by_group.setdefault(name, []).append((entry.is_p2p, entry.record_id, collective(entry, name)))
         for name, found in by_group.items():
             watch = self._watches[name]
             found.sort(key=lambda item: item[1])
@@ -346,12 +363,14 @@ def _backend(world: Any, group: Any) -> str:
 
 
 def _describe(world: Any, name: str, group: Any) -> Group:
+    own = name.removesuffix(BESIDE)
     try:
         ranks = tuple(sorted(world.pg_group_ranks[group]))
     except KeyError:
         ranks = ()
-    backend = _backend(world, group)
     description = str(getattr(group, "group_desc", "") or "")
     if description in ("", "undefined"):
-        description = "default_pg" if group is world.default_pg else name
-    return packed(Group(name, description, ranks, backend))
+        description = "default_pg" if group is world.default_pg else own
+    if name != own:
+        return packed(Group(name, f"{description} (gloo)", ranks, "gloo"))
+    return packed(Group(name, description, ranks, _backend(world, group)))

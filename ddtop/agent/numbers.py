@@ -4,6 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+from ddtop.wire.members import BESIDE
+
+
+def numbers_of(name: str, group: Any) -> dict[str, int | None]:
+    """The sequence number of the group under its name; where gloo counts beside the group's own backend (`cpu:gloo,cuda:nccl`),
+    that too.
+
+    Each backend of a group counts for itself: object collectives go through gloo while gradients go through NCCL.
+    """
+    found = {name: number_of(group)}
+    if getattr(group, "name", _nameless)() != "nccl":
+        return found
+    for device in getattr(group, "_device_types", ()):
+        beside = _of_device(group, device, "gloo")
+        if beside is not None:
+            found[name + BESIDE] = beside
+    return found
+
 
 def number_of(group: Any) -> int | None:
     """The group's own sequence number, None where nothing of it counts.
@@ -18,8 +36,15 @@ def number_of(group: Any) -> int | None:
         return max((number for number in found if number is not None), default=None)
 
 
-def _of_device(group: Any, device: Any) -> int | None:
+def _nameless() -> str:
+    return ""
+
+
+def _of_device(group: Any, device: Any, backend: str | None = None) -> int | None:
     try:
-        return int(group._get_backend(device)._get_sequence_number_for_group())
+        asked = group._get_backend(device)
+        if backend is not None and asked.name() != backend:
+            return None
+        return int(asked._get_sequence_number_for_group())
     except (RuntimeError, AttributeError):
         return None

@@ -83,10 +83,13 @@ class Recorder:
         ]
         self._handlers = _handlers(native, [name for name, _ in self._briefs])
 
-    def status(self) -> Status:
-        """What was last enqueued and completed in each group; completed is 0 before the first one is."""
+    def status(self, without: str | None = None) -> Status:
+        """What was last enqueued and completed in each group; completed is 0 before the first one is. `without`: this recorder is not read where
+        there is another one."""
         found: Status = {}
         for name, dump in self._briefs:
+            if name == without and len(self._briefs) > 1:
+                continue
             for pg_id, status in _brief_decoder.decode(dump(False, True)).pg_status.items():
                 found[name, pg_id] = (status.last_enqueued_collective, max(0, status.last_completed_collective))
         return found
@@ -98,11 +101,11 @@ class Recorder:
             return None
         return [(name, entry) for name, data in dumps for entry in _full_decoder.decode(data).entries]
 
-    def times(self, size_guess: int) -> list[tuple[str, int, int, str]]:
-        """(group, sequence number, unix ns, op) of all collectives that it has; none where that would take a long stall."""
+    def times(self, size_guess: int) -> list[tuple[str, str, int, int, str]]:
+        """(recorder, group, sequence number, unix ns, op) of all collectives that it has; none where that would take a long stall."""
         return [
-            (entry.process_group[0], entry.collective_seq_id, entry.time_created_ns, _op(entry.profiling_name))
-            for _, data in self._dumps(size_guess) or ()
+            (name, entry.process_group[0], entry.collective_seq_id, entry.time_created_ns, _op(entry.profiling_name))
+            for name, data in self._dumps(size_guess) or ()
             for entry in _times_decoder.decode(data).entries
             if not entry.is_p2p and entry.time_created_ns
         ]
@@ -119,10 +122,10 @@ class Recorder:
         return found
 
 
-def collective(entry: _Entry) -> Collective:
-    """The entry as a record; `gloo:all_reduce` becomes `all_reduce`."""
+def collective(entry: _Entry, group: str | None = None) -> Collective:
+    """The entry as a record; `gloo:all_reduce` becomes `all_reduce`. `group`: the name of its group, where that is another one."""
     return Collective(
-        group=entry.process_group[0],
+        group=entry.process_group[0] if group is None else group,
         op=_op(entry.profiling_name),
         seq=entry.collective_seq_id,
         op_id=entry.op_id,

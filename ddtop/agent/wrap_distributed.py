@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from ddtop.agent import runtime
-from ddtop.agent.numbers import number_of
+from ddtop.agent.numbers import numbers_of
 from ddtop.wire.calls import OF_MEMBERS_ONLY
 from ddtop.wire.page import CALLS
 
@@ -104,11 +104,10 @@ def _sequence_numbers() -> dict[str, int]:
     world = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
     for group, name in list(getattr(world, "pg_names", {}).items()):
         try:
-            number = number_of(group)
+            numbers = numbers_of(str(name), group)
         except Exception:  # noqa: BLE001 - a backend that counts otherwise
             continue
-        if number is not None:
-            found[str(name)] = number
+        found.update({track: number for track, number in numbers.items() if number is not None})
     return found
 
 

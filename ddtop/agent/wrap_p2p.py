@@ -7,6 +7,7 @@ that `P2POp(dist.isend, ...)` and torch's pipelines, which compare functions by 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from ddtop.agent import runtime
-from ddtop.agent.numbers import number_of
+from ddtop.agent.numbers import numbers_of
 from ddtop.wire.page import CALLS, NO_PEER
 
 _WRAPPED = "__ddtop_wrapped__"
@@ -88,30 +89,30 @@ class _Counted:
     """Notes by how much a call advances the sequence number of its group; whatever goes wrong is not the call's."""
 
     def __init__(self, module: ModuleType, group: Any, whole: bool = False) -> None:
-        self._name, self._group, self._before, self._whole = "", group, None, whole
-        try:
+        self._name, self._group, self._whole = "", group, whole
+        self._before: dict[str, int] = {}
+        with contextlib.suppress(Exception):  # torch without these, or a group that torch will refuse
             world = module._world
             self._group = world.default_pg if group is None else group
             self._name = str(world.pg_names[self._group])
-            self._before = number_of(self._group)
-        except Exception:  # noqa: BLE001 - torch without these, or a group that torch will refuse
-            self._before = None
+            self._before = self._numbers()
+
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for name, number in numbers_of(self._name, self._group).items() if number is not None}
 
     def __enter__(self) -> None:
-        if self._whole and self._before is not None:
-            bases[self._name] = self._before
+        if self._whole:
+            bases.update(self._before)
 
     def __exit__(self, *_: object) -> None:
-        bases.pop(self._name, None)
-        if self._before is None:
-            return
-        try:
-            grown = (number_of(self._group) or 0) - self._before
-        except Exception:  # noqa: BLE001 - as above
-            return
-        if grown > 0:
-            # Another thread's collective may fall into it: a single call is never more than one.
-            counts[self._name] = counts.get(self._name, 0) + (grown if self._whole else 1)
+        for name in self._before:
+            bases.pop(name, None)
+        with contextlib.suppress(Exception):  # as above
+            for name, number in self._numbers().items():
+                grown = number - self._before.get(name, number)
+                if grown > 0:
+                    # Another thread's collective may fall into it: a single call is never more than one.
+                    counts[name] = counts.get(name, 0) + (grown if self._whole else 1)
 
 
 def forget(name: str) -> None:

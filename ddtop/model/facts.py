@@ -17,6 +17,7 @@ from ddtop.model.lateness import Balance, Late
 from ddtop.model.policy import POLICY
 from ddtop.wire.gpu import CudaState, RasAnswer
 from ddtop.wire.loader import Loader
+from ddtop.wire.members import BESIDE
 from ddtop.wire.mpi import MpiState
 from ddtop.wire.records import (
     Collective,
@@ -260,7 +261,8 @@ class RankFacts(msgspec.Struct, frozen=True, gc=False):
         if any(one.building for one in self.groups):
             return "init"
         young = self.collective_age_s is not None and self.collective_age_s < POLICY.nccl_wait_s
-        if not young and any(one.pending_since_unix_ns is not None for one in self.groups):
+        on_nccl = [one for one in self.groups if not one.group.endswith(BESIDE)]
+        if not young and any(one.pending_since_unix_ns is not None for one in on_nccl):
             return "wait"
         return "ok"
 

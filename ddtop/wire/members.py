@@ -10,6 +10,8 @@ from functools import lru_cache
 from ddtop.wire.records import Group
 
 TOLD_ONE_BY_ONE = 16
+BESIDE = "/gloo"
+"""What gloo counts in a group of another backend (`cpu:gloo,cuda:nccl`) is told as a group of its own: under the group's name and this."""
 MEMBERS_MAX = 1 << 17
 """More are not believed: a few bytes from outside must not become gigabytes."""
 

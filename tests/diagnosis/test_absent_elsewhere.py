@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ddtop.wire.loader import Loader
-from ddtop.wire.records import Stacks
+from ddtop.wire.records import Group, Groups, Stacks
 from ddtop.wire.stacks import StackFrame, ThreadStack
-from tests.jobs import FakeJob, unix_ns
+from tests.jobs import FakeJob, trained, unix_ns
+from tests.ranks import Standing
 
 
 def hang():
@@ -217,3 +218,23 @@ def test_a_rank_that_leaves_is_not_judged_before_its_last_report():
     job.passes(0.5)
 
     assert "left-early" not in {kind for _, kind, _ in job.ever()}
+
+
+def test_who_has_never_used_gloo_is_named_to_those_that_wait_for_it_there():
+    """Rank 0 validates while the others gather their metrics: the first object collective of a job whose gradients go through NCCL."""
+    job = trained(3)
+    job.groups["0/gloo"] = Group("0/gloo", "default_pg (gloo)", (0, 1, 2), "gloo")
+    for rank in job.ranks:
+        rank.standings["0/gloo"] = Standing()
+    job.say(Groups(tuple(job.groups.values())), job.ranks[1])
+    for rank in job.ranks[1:]:
+        rank.waits_in("all_gather", group="0/gloo")
+    job.ranks[0].stands_at("validate")
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks, finding.victims) == (
+        "critical", "not-in-collective", (0,), (1, 2),
+    )  # fmt: skip
+    assert finding.summary.endswith("ranks 1,2 wait for it in all_gather #1 of default_pg (gloo)")
