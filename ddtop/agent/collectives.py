@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from dataclasses import dataclass, field
 from heapq import nlargest
 from typing import Any
 
 from ddtop.agent import wrap_p2p
 from ddtop.agent.numbers import numbers_of
-from ddtop.agent.recorder import RETIRED_KEPT, Recorder, Status, collective
+from ddtop.agent.recorder import Recorder, Status, collective
+from ddtop.agent.watch import Watch
 from ddtop.wire.members import BESIDE, packed
 from ddtop.wire.records import Collective, Group, GroupProgress
 
@@ -30,29 +30,12 @@ RECENT_SAMPLES, RECENT_LEAST = 80, 12
 """Looks over which `wait_ratio` is: 20 s; below 3 s a share says nothing."""
 
 
-@dataclass
-class _Watch:
-    """One process group as this rank has seen it; clocks monotonic ns."""
-
-    enqueued: int = 0
-    completed: int | None = None
-    offset: int | None = None
-    last_op: str | None = None
-    moved_at: int = 0
-    pending_since: int | None = None
-    used: bool = False
-    error: str | None = None
-    building: bool = False
-    open: list[Collective] = field(default_factory=list)
-    retired: list[Collective] = field(default_factory=list)
-
-
 class Collectives:
     """The probe. All methods on the agent's thread; holds no reference to a process group between two calls."""
 
     def __init__(self) -> None:
         self._recorder: Recorder | None = None
-        self._watches: dict[str, _Watch] = {}
+        self._watches: dict[str, Watch] = {}
         self._names: dict[tuple[str, str], str] = {}
         self._read_keys: deque[tuple[object, ...]] = deque(maxlen=64)
         self._entries_at = 0
@@ -132,7 +115,7 @@ class Collectives:
     def _look_at_number(self, name: str, seq: int | None, now: int) -> None:
         watch = self._watches.get(name)
         if watch is None:
-            watch = self._watches[name] = _Watch(moved_at=now)
+            watch = self._watches[name] = Watch(moved_at=now)
         # In a monitored_barrier its sends and receives advance the number: what was before it is what can be compared.
         seq = wrap_p2p.bases.get(name, seq)
         if seq is not None and seq != watch.enqueued:
@@ -156,13 +139,14 @@ class Collectives:
             return False
         without = self._not_read()
         unseen = [
-            watch
+            (name, watch)
             for name, watch in self._watches.items()
             if not watch.used and not (without and name.endswith(BESIDE) and not watch.enqueued)
         ]
-        for watch in unseen:
-            # Used since the last tick: by the next one its status is in the map.
-            watch.used = watch.enqueued > 0
+        nccl = {group.name for group in self.groups if "nccl" in group.backend} if unseen else set()
+        for name, watch in unseen:
+            # Used since the last tick: by the next one its status is in the map. On NCCL also if only for single ranks.
+            watch.used = watch.enqueued > 0 or (name in nccl and wrap_p2p.calls.get(name, 0) > 0)
         if not unseen:
             return True
         self.skips += 1
@@ -184,20 +168,14 @@ class Collectives:
             watch = self._watches.get(self._names.get(key, ""))
             if watch is None:
                 continue
-            enqueued = max(enqueued, 0)
-            if watch.completed is None and completed <= watch.enqueued:
-                # Becoming known is no movement: until now the count stood in for it.
-                watch.completed = completed
-            elif completed != watch.completed:
-                if watch.pending_since is not None:
-                    self._waits.append(now - watch.pending_since)
-                watch.completed, watch.pending_since, watch.moved_at, self.moved_at = completed, None, now, now
-                watch.open = []
-            watch.enqueued = max(watch.enqueued, enqueued)
-            if enqueued > completed:
-                watch.pending_since = watch.pending_since or now
-            else:
-                watch.pending_since, watch.open = None, []
+            # NCCL counts calls for single ranks by themselves, and its status has the number of the last call, whatever it was.
+            mixed = key[0] == "nccl" and wrap_p2p.calls.get(self._names[key], 0) > 0
+            take = watch.take_mixed_status if mixed else watch.take_status
+            waited = take(max(enqueued, 0), completed, now)
+            if waited is not None:
+                self._waits.append(waited)
+            if watch.moved_at == now:
+                self.moved_at = now
 
     def _not_read(self) -> str | None:
         """Gloo's recorder, as long as only NCCL is used: it may be about to get its first entry."""
@@ -255,7 +233,7 @@ class Collectives:
             if key in self._read_keys and now - self._entries_at > ENTRIES_EVERY_NS:
                 key = (*key, self._watches[stuck[0]].enqueued)
         elif self.moved_at is not None and now - self.moved_at > STILL_NS:
-            key = ("still", tuple((name, watch.enqueued) for name, watch in self._watches.items()))
+            key = ("still", tuple((name, watch.enqueued, watch.last) for name, watch in self._watches.items()))
         else:
             return
         if key not in self._read_keys and now - self._entries_at > STUCK_NS:
@@ -268,23 +246,16 @@ class Collectives:
         entries = self._recorder.entries(sum(watch.enqueued for watch in self._watches.values()))
         if entries is None:
             return
-        by_group: dict[str, list[tuple[bool, int, Collective]]] = {}
+        by_group: dict[tuple[str, str], list[Collective]] = {}
         for recorder, entry in entries:
             name = self._track(recorder, entry.process_group[0])
             if name in self._watches:
                 self._names[recorder, str(entry.pg_id)] = name
-                by_group.setdefault(name, []).append((entry.is_p2p, entry.record_id, collective(entry, name)))
-        for name, found in by_group.items():
-            watch = self._watches[name]
-            found.sort(key=lambda item: item[1])
-            own = [item for is_p2p, _, item in found if not is_p2p]
-            watch.open = [item for item in own if item.state not in ("retired", "completed")][:RETIRED_KEPT]
-            watch.retired = [item for item in own if item.state in ("retired", "completed")][-RETIRED_KEPT:]
-            if own:
-                watch.last_op, watch.offset = own[-1].op, max(watch.offset or 0, own[-1].op_id - own[-1].seq)
-            created = [item.created_unix_ns for item in watch.open if item.created_unix_ns]
-            if created and watch.pending_since is not None and unix_minus_mono:
-                watch.pending_since = min(watch.pending_since, max(0, min(created) - unix_minus_mono))
+                own = by_group.setdefault((recorder, name), [])
+                if not entry.is_p2p:
+                    own.append(collective(entry, name))
+        for (recorder, name), own in by_group.items():
+            self._watches[name].take_entries(own, recorder != "nccl", unix_minus_mono)
 
     def progress(self, unix_minus_mono: int) -> tuple[GroupProgress, ...]:
         """All groups as records."""
@@ -325,7 +296,7 @@ class Collectives:
             return
         self._left = True
         for name, seq in final.items():
-            watch = self._watches.setdefault(name, _Watch())
+            watch = self._watches.setdefault(name, Watch())
             watch.enqueued = max(watch.enqueued, seq)
             watch.offset = max(watch.offset or 0, wrap_p2p.counts.get(name, 0))
         for watch in self._watches.values():

@@ -12,10 +12,9 @@ from typing import Any
 
 import msgspec
 
+from ddtop.agent.entries import collectives_of
 from ddtop.wire.records import Collective
 
-RETIRED_KEPT = 8
-"""Retired entries kept a group: with gloo one side of a mismatch has passed, and its entry is the evidence."""
 DIRECT_ENTRIES_MAX = 256
 """Up to here a direct read stalls the program for at most 3 ms (measured); beyond it only the handler is used."""
 
@@ -34,6 +33,7 @@ class _Entry(msgspec.Struct):
     pg_id: int = 0
     process_group: tuple[str, str] = ("", "")
     collective_seq_id: int = 0
+    p2p_seq_id: int = 0
     op_id: int = 0
     profiling_name: str = ""
     input_sizes: tuple[tuple[int, ...], ...] = ()
@@ -54,8 +54,10 @@ class _Full(msgspec.Struct):
 class _Time(msgspec.Struct):
     process_group: tuple[str, str] = ("", "")
     collective_seq_id: int = 0
+    p2p_seq_id: int = 0
     profiling_name: str = ""
     time_created_ns: int = 0
+    retired: bool = False
     is_p2p: bool = False
 
 
@@ -95,19 +97,20 @@ class Recorder:
         return found
 
     def entries(self, size_guess: int) -> list[tuple[str, _Entry]] | None:
-        """All entries, each with its recorder's name; None if they cannot be had without a long stall."""
+        """Each entry with its recorder's name, in the order in which they were made, of sends and receives before the others; None if they
+        cannot be had without a long stall."""
         dumps = self._dumps(size_guess)
         if dumps is None:
             return None
-        return [(name, entry) for name, data in dumps for entry in _full_decoder.decode(data).entries]
+        return [(name, entry) for name, data in dumps for entry in _told(name, _full_decoder.decode(data).entries)]
 
     def times(self, size_guess: int) -> list[tuple[str, str, int, int, str]]:
         """(recorder, group, sequence number, unix ns, op) of all collectives that it has; none where that would take a long stall."""
         return [
             (name, entry.process_group[0], entry.collective_seq_id, entry.time_created_ns, _op(entry.profiling_name))
             for name, data in self._dumps(size_guess) or ()
-            for entry in _times_decoder.decode(data).entries
-            if not entry.is_p2p and entry.time_created_ns
+            for entry in _timed(name, _times_decoder.decode(data).entries)
+            if entry.time_created_ns
         ]
 
     def _dumps(self, size_guess: int) -> list[tuple[str, str | bytes]] | None:
@@ -120,6 +123,23 @@ class Recorder:
             if data:
                 found.append((name, data))
         return found
+
+
+def _timed(recorder: str, entries: list[_Time]) -> list[_Time]:
+    if recorder != "nccl":
+        return [entry for entry in entries if not entry.is_p2p]
+    return [first for first, _ in collectives_of(entries)]
+
+
+def _told(recorder: str, entries: list[_Entry]) -> list[_Entry]:
+    entries.sort(key=lambda entry: entry.record_id)
+    if recorder != "nccl":
+        return entries
+    collectives = [
+        first if first is last else msgspec.structs.replace(first, state=last.state, retired=last.retired)
+        for first, last in collectives_of(entries)
+    ]
+    return [*(entry for entry in entries if entry.is_p2p), *collectives]
 
 
 def collective(entry: _Entry, group: str | None = None) -> Collective:

@@ -284,6 +284,32 @@ def test_calls_for_single_ranks_are_told_though_no_number_counts_them(bench, mon
     assert bench.probe.progress(0)[0].p2p_calls == 12
 
 
+def test_sends_and_receives_on_nccl_are_no_movement_of_a_rank_that_stands(bench, monkeypatch):
+    """The status has the number of the last send, the group that of the last collective: at each look one of them was news."""
+    monkeypatch.setitem(wrap_p2p.calls, "0", 500)
+    nccl(bench)
+    bench.passes(3, steps=True)
+    bench.recorder.says = {("nccl", "0"): (501, 500)}
+    bench.passes(1)
+    stood = bench.probe.moved_at
+    bench.passes(6)
+
+    assert bench.probe.moved_at == stood
+    assert (bench.probe.progress(0)[0].enqueued, bench.pending) == (bench.group.seq, None)
+
+
+def test_a_group_of_nccl_that_only_sends_and_receives_is_in_use(bench, monkeypatch):
+    """The stages of a pipeline: as long as it seemed unused no status was read of any group."""
+    stages = FakeGroup()
+    nccl(bench, ("1", stages))
+    monkeypatch.setitem(wrap_p2p.calls, "1", 4)
+    bench.probe._names = {("fr", "0"): "0"}
+    bench.passes(3, steps=True, completed=0)
+
+    assert bench.probe.skips == 1
+    assert bench.probe.progress(0)[0].completed == bench.group.seq
+
+
 def test_threads_of_entries_have_pythons_names():
     """Torch tells the thread's ident; of a thread that Python did not start only what torch calls it."""
     here = threading.get_ident()

@@ -1,0 +1,93 @@
+"""One process group, or what one backend does in it, as this rank has seen it. Clocks are monotonic ns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ddtop.wire.records import Collective
+
+RETIRED_KEPT = 8
+"""Retired entries kept a group: with gloo one side of a mismatch has passed, and its entry is the evidence."""
+_DONE = ("retired", "completed")
+
+
+@dataclass
+class Watch:
+    """What is known of it. `last`: a status that mixes collectives with calls for single ranks, None of one that does not."""
+
+    enqueued: int = 0
+    completed: int | None = None
+    offset: int | None = None
+    last_op: str | None = None
+    moved_at: int = 0
+    pending_since: int | None = None
+    used: bool = False
+    error: str | None = None
+    building: bool = False
+    last: tuple[int, int] | None = None
+    open: list[Collective] = field(default_factory=list)
+    retired: list[Collective] = field(default_factory=list)
+
+    def take_status(self, enqueued: int, completed: int, now: int) -> int | None:
+        """What the recorder says was put in and came back last. How long the wait was that has ended with it, None if none has."""
+        waited = None
+        if self.completed is None and completed <= self.enqueued:
+            # Becoming known is no movement: until now the count stood in for it.
+            self.completed = completed
+        elif completed != self.completed:
+            if self.pending_since is not None:
+                waited = now - self.pending_since
+            self.completed, self.pending_since, self.moved_at, self.open = completed, None, now, []
+        self.enqueued = max(self.enqueued, enqueued)
+        if enqueued > completed:
+            self.pending_since = self.pending_since or now
+        else:
+            self.pending_since, self.open = None, []
+        return waited
+
+    def take_mixed_status(self, enqueued: int, completed: int, now: int) -> int | None:
+        """The same where NCCL's status has the last call of either kind, each with its own kind's number.
+
+        That they are alike says that nothing is open; that they differ, only that something is. What it is, the entries tell.
+        """
+        waited = None
+        if (enqueued, completed) != self.last:
+            if self.last is not None:
+                self.moved_at = now
+            if self.pending_since is not None:
+                waited = now - self.pending_since
+            self.last, self.pending_since, self.open = (enqueued, completed), None, []
+        if enqueued == completed:
+            self.completed, self.pending_since, self.open = self.enqueued, None, []
+        elif self.completed is None:
+            self.completed = 0
+        return waited
+
+    def take_entries(self, own: list[Collective], counts_singles: bool, unix_minus_mono: int) -> None:
+        """Its collectives in the recorder, in the order in which they were made. `counts_singles`: their op_id tells how many calls for
+        single ranks the sequence number has in it."""
+        self.open = [item for item in own if item.state not in _DONE]
+        if not counts_singles:
+            # Entries of calls that were captured into a graph stay scheduled for ever.
+            ended = max((item.seq for item in own if item.state in _DONE), default=0)
+            self.open = [item for item in self.open if item.seq > ended]
+        self.open = self.open[:RETIRED_KEPT]
+        self.retired = [item for item in own if item.state in _DONE][-RETIRED_KEPT:]
+        if own:
+            self.last_op = own[-1].op
+        if own and counts_singles:
+            self.offset = max(self.offset or 0, own[-1].op_id - own[-1].seq)
+        created = [item.created_unix_ns for item in self.open if item.created_unix_ns]
+        if self.last is not None and self.last[0] != self.last[1]:
+            self._settle(created, unix_minus_mono)
+        elif created and self.pending_since is not None and unix_minus_mono:
+            self.pending_since = min(self.pending_since, max(0, min(created) - unix_minus_mono))
+
+    def _settle(self, created: list[int], unix_minus_mono: int) -> None:
+        """Of what is open in a status that mixes: whether it is a collective."""
+        if not self.open:
+            self.completed, self.pending_since = self.enqueued, None
+            return
+        self.completed = min(item.seq for item in self.open) - 1
+        if created and unix_minus_mono:
+            self.pending_since = max(0, min(created) - unix_minus_mono)
