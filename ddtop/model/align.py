@@ -10,9 +10,11 @@ waits and store waits are not in these numbers, so a rank inside one of them is 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from ddtop.model.facts import RankFacts, State, Wait
+from ddtop.model.oncard import on_nccl, stands_in_line
+from ddtop.model.policy import POLICY, Policy
 from ddtop.wire.calls import MPI_STARTED, ROOT_GIVES
 from ddtop.wire.records import Collective, Group, GroupProgress
 
@@ -36,9 +38,9 @@ def first_open_seq(progress: GroupProgress, open_collectives: Iterable[Collectiv
     return progress.completed + 1 - (progress.p2p_offset or 0)
 
 
-def waits_of(ranks: Mapping[int, RankFacts], groups: Iterable[Group]) -> tuple[Wait, ...]:
+def waits_of(ranks: Mapping[int, RankFacts], groups: Collection[Group], policy: Policy = POLICY) -> tuple[Wait, ...]:
     """All open waits, one a rank and group. Who waits for the same ranks has the very same `behind`."""
-    members = {group.name: group.ranks for group in groups}
+    members, nccl = {group.name: group.ranks for group in groups}, on_nccl(groups)
     fronts: dict[str, _Front] = {}
     found = []
     for rank in sorted(ranks):
@@ -47,7 +49,9 @@ def waits_of(ranks: Mapping[int, RankFacts], groups: Iterable[Group]) -> tuple[W
         if facts.exit is not None or facts.unheard or facts.state in (State.STOPPED, State.SILENT):
             continue
         for progress in facts.groups:
-            if progress.pending_since_unix_ns is None or not _really_waits(facts):
+            if progress.pending_since_unix_ns is None:
+                continue
+            if not _really_waits(facts) and not (progress.group in nccl and stands_in_line(facts, policy)):
                 continue
             name, seq = progress.group, first_open_seq(progress, facts.open_collectives)
             front = fronts.get(name)

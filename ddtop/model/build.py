@@ -33,7 +33,7 @@ def snapshot(job: Job, now_unix_ns: int) -> Snapshot:
     facts = _facts_of_all(job, seen, devices, now_unix_ns)
     world_size = _left_without(facts, job.world_size)
     groups = tuple(sorted(job.groups.values(), key=lambda group: group.name))
-    waits = align.waits_of(facts, groups)
+    waits = align.waits_of(facts, groups, policy)
     peer_waits = peer_waits_of(facts)
     peer_waits += any_waits_of(facts, groups, waits, peer_waits, now_unix_ns, policy)
     peer_waits += unnumbered_waits_of(facts, waits, peer_waits, now_unix_ns, policy)
@@ -85,9 +85,9 @@ def snapshot(job: Job, now_unix_ns: int) -> Snapshot:
 def _facts_of_all(
     job: Job, seen: dict[str, HostSeen], devices: dict[str, tuple[Device, ...]], now_unix_ns: int
 ) -> dict[int, RankFacts]:
-    outside, card_waits = hosts.outside_of(job, seen, now_unix_ns), gpus.waiting(job, devices)
+    outside, cards = hosts.outside_of(job, seen, now_unix_ns), gpus.own_devices(job, devices)
     return {
-        rank: _facts(rank, memory, outside[memory.sender], card_waits.get(rank), now_unix_ns, job.policy)
+        rank: _facts(rank, memory, outside[memory.sender], cards.get(rank), now_unix_ns, job.policy)
         for rank, memory in job.ranks.items()
         if rank < job.world_size
     }
@@ -143,7 +143,7 @@ def _left_without(facts: dict[int, RankFacts], world_size: int) -> int:
 
 
 def _facts(
-    rank: int, memory: RankMemory, outside: Outside, card_waits: bool | None, now: int, policy: Policy
+    rank: int, memory: RankMemory, outside: Outside, device: Device | None, now: int, policy: Policy
 ) -> RankFacts:
     inside = mpi.newest(memory.state or _NOTHING_SAID, memory.process, memory.exit)
     state = mpi.told(memory.state or _NOTHING_SAID, inside)
@@ -197,7 +197,8 @@ def _facts(
         step_best_ms=memory.step_best_ms,
         mpi=inside,
         own=memory.own,
-        gpu_waits=_gpu_waits(memory, card_waits, first is not None, waits, policy),
+        gpu_waits=_gpu_waits(memory, device, first is not None, waits, policy),
+        gpu_computes=device.computes if device is not None and alive else None,
         **_of_loader(memory, now, policy),
         **_as_said(state),
     )
@@ -216,11 +217,11 @@ def _at_work(
 
 
 def _gpu_waits(
-    memory: RankMemory, card_waits: bool | None, pending: bool, waits: shares.Grown, policy: Policy
+    memory: RankMemory, device: Device | None, pending: bool, waits: shares.Grown, policy: Policy
 ) -> bool | None:
-    if card_waits is None or not gpus.may_wait(memory):
+    if device is None or device.waits is None or not gpus.may_wait(memory):
         return None
-    return card_waits and gpus.waits_in_nccl(pending, shares.of_samples(waits, policy))
+    return device.waits and gpus.waits_in_nccl(pending, shares.of_samples(waits, policy))
 
 
 def _of_loader(memory: RankMemory, now: int, policy: Policy) -> dict[str, Any]:

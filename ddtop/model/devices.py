@@ -28,7 +28,7 @@ class Device(msgspec.Struct, frozen=True, gc=False):
 
     Only of cards that are a rank's own: `util_mean_ratio`, `power_mean_watts` over about the last `gpu_mean_s`, `power_peak_watts`
     the most that such a time has had, `spans` the last ones; `waits`: it is busy and draws little for that, None while that cannot be told;
-    `refused_lately`: allocations of torch that did not fit at once.
+    `computes`: at the last look it drew as much as it does while it computes, None likewise; `refused_lately`: allocations of torch that did not fit at once.
     """
 
     host: str
@@ -46,6 +46,7 @@ class Device(msgspec.Struct, frozen=True, gc=False):
     refused_lately: int = 0
     foreign_new: tuple[int, ...] = ()
     spans: tuple[Span, ...] = ()
+    computes: bool | None = None
 
 
 class Own(msgspec.Struct, frozen=True, gc=False):
@@ -284,17 +285,26 @@ class Cards:
             load.refused_lately if load is not None else 0,
             new,
             load.spans if load is not None else (),
+            self._computes(load, gpu, foreign) if load is not None and len(ranks) == 1 else None,
         )
 
+    def _computes(self, load: Load, gpu: Gpu, foreign: Sequence[GpuProcess]) -> bool | None:
+        power, peak, policy = gpu.power_watts, load.peak_watts, self._policy
+        if power is None or peak is None or not self._tells(gpu, foreign):
+            return None
+        return power > policy.gpu_wait_power_ratio * peak
+
+    def _tells(self, gpu: Gpu, foreign: Sequence[GpuProcess]) -> bool:
+        """Its power is that of its rank's work. At low clocks a card draws little however hard it computes: the slowest one would read as
+        one that waits."""
+        return _HELD_DOWN.isdisjoint(gpu.throttle or ()) and not large(foreign, gpu, self._policy)
+
     def _waits(self, load: Load, gpu: Gpu, foreign: Sequence[GpuProcess]) -> bool | None:
-        """Busy all the time, and it draws little of what it can: None while that cannot be told, or others compute there too."""
+        """Busy all the time, and it draws little of what it can: None while that cannot be told."""
         util, power, peak, policy = load.util_ratio, load.power_watts, load.peak_watts, self._policy
         if util is None or power is None or peak is None:
             return None
-        if not _HELD_DOWN.isdisjoint(gpu.throttle or ()):
-            # At low clocks a card draws little however hard it computes: the slowest one would read as one that waits.
-            return None
-        if large(foreign, gpu, policy):
+        if not self._tells(gpu, foreign):
             return None
         if util < policy.gpu_wait_busy_ratio or power > policy.gpu_wait_power_ratio * peak:
             return False

@@ -43,18 +43,18 @@ def _same(own: Own | None, cuda: CudaState | None, by_uuid: Mapping[str, Gpu]) -
     return Own(now, TORCH, own.said) if now is not None else None
 
 
-def waiting(job: Job, found: Mapping[str, tuple[Device, ...]]) -> dict[int, bool]:
-    """Of each rank that has a card for itself whether that card is busy and draws little; not of those of which that cannot be told."""
-    waits = {}
+def own_devices(job: Job, found: Mapping[str, tuple[Device, ...]]) -> dict[int, Device]:
+    """The card of each rank that has one for itself and of which it can be told whether it works; not of the other ranks."""
+    own = {}
     for sender, devices in found.items():
         for device in devices:
-            if device.waits is None:
+            if device.waits is None and device.computes is None:
                 continue
             memory = job.ranks.get(device.ranks[0])
             # It may be somewhere else since its host's last report.
             if memory is not None and memory.sender == sender and memory.own is not None:
-                waits[device.ranks[0]] = device.waits
-    return waits
+                own[device.ranks[0]] = device
+    return own
 
 
 def may_wait(memory: RankMemory) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ddtop.diagnosis.finding import CRITICAL, Finding
 from ddtop.diagnosis.nccl import building_line, ras_lines, watchdog_line
 from ddtop.diagnosis.words import collective_text, duration, names_of_groups, ranks_text
-from ddtop.model.facts import Snapshot, State, Wait
+from ddtop.model.facts import RankFacts, Snapshot, State, Wait
 from ddtop.model.policy import Policy
 
 
@@ -19,18 +19,23 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
         waits = by_group.get(group.name, [])
         if not waits or len(waits) != len(group.ranks) or len({wait.seq for wait in waits}) != 1:
             continue
-        if all(not wait.behind for wait in waits) and _stands(snapshot, waits, policy):
+        if all(not wait.behind for wait in waits) and _stands(snapshot, waits, "nccl" in group.backend, policy):
             found.append(_finding(snapshot, group.name, waits))
     return found
 
 
-def _stands(snapshot: Snapshot, waits: list[Wait], policy: Policy) -> bool:
+def _stands(snapshot: Snapshot, waits: list[Wait], nccl: bool, policy: Policy) -> bool:
     members = [snapshot.rank(wait.rank) for wait in waits]
-    if any(rank.gone or rank.working is not False or rank.state in (State.STOPPED, State.SILENT) for rank in members):
+    if any(rank.gone or rank.state in (State.STOPPED, State.SILENT) or not _idles(rank, nccl) for rank in members):
         return False
     healthy_s = max(rank.healthy_wait_max_ms or 0.0 for rank in members) / 1000
     limit_s = max(policy.still_limit_s, policy.healthy_wait_factor * healthy_s)
     return snapshot.time_unix_ns - max(wait.since_unix_ns for wait in waits) > limit_s * 1e9
+
+
+def _idles(rank: RankFacts, nccl: bool) -> bool:
+    # Who waits for its card spins, also while that computes for minutes: only its power tells.
+    return rank.working is False or (nccl and rank.gpu_computes is False)
 
 
 def _finding(snapshot: Snapshot, group: str, waits: list[Wait]) -> Finding:

@@ -36,8 +36,17 @@ class Renamed:
 
 def _own_names(tree: ast.Module) -> set[str]:
     """Functions, classes and variables of the program; not methods, which torch calls, and not parameters."""
-    methods = {id(item) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for item in node.body}
-    found, taken = set(), set(_KEPT)
+    bodies = [item for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for item in node.body]
+    methods = {id(item) for item in bodies}
+    # What a class's body assigns is an attribute: whoever asks for it has its old name.
+    taken = _KEPT | {
+        target.id
+        for item in bodies
+        if isinstance(item, ast.Assign)
+        for target in item.targets
+        if isinstance(target, ast.Name)
+    }
+    found = set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and id(node) not in methods:
             found.add(node.name)

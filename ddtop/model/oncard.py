@@ -1,0 +1,24 @@
+"""Whether a rank's main thread waits for its card.
+
+Waiting for a card takes a whole core: cudaStreamSynchronize, which `loss.item()` ends in, spins, and so does a launch whose queue is
+full. From outside that is a rank that computes; what tells it apart is that it does so inside one line of Python, with a collective
+of NCCL open that nothing moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ddtop.model.facts import RankFacts
+from ddtop.model.policy import Policy
+from ddtop.wire.records import Group
+
+
+def on_nccl(groups: Iterable[Group]) -> frozenset[str]:
+    """The names of those groups whose collectives run on cards."""
+    return frozenset(group.name for group in groups if "nccl" in group.backend)
+
+
+def stands_in_line(facts: RankFacts, policy: Policy) -> bool:
+    """Its main thread has been inside one call for seconds, and its card does not compute, as far as that can be told."""
+    return (facts.line_age_s or 0.0) >= policy.same_line_s and not facts.gpu_computes

@@ -1,0 +1,124 @@
+"""Ranks on NCCL that wait for their cards: their main threads spin in one line, and look like ranks that compute."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tests.jobs import WORLD, FakeJob, trained
+from tests.nccl_jobs import COMPUTES, WAITS, NcclJob
+
+ITEM = {"function": "train_step", "line": 77}
+
+
+def on_nccl(job):
+    """A job on NCCL of whose cards nothing is known: no driver's library, MIG, or several ranks a card."""
+    job.groups[WORLD] = msgspec.structs.replace(job.groups[WORLD], backend="nccl")
+    for rank in job.ranks:
+        rank.told["backend"] = "nccl"
+        job.greet(rank)
+    return job
+
+
+def spin(job, *ranks, activity="other"):
+    """They have put in their next collective, and are in `loss.item()`, or in a launch whose queue is full."""
+    for number in ranks:
+        job.ranks[number].waits_in()
+        job.ranks[number].works_at(**ITEM, activity=activity)
+
+
+@pytest.mark.parametrize("activity", ["other", "forward", "optimizer"])
+def test_who_has_not_come_is_named_though_those_that_wait_spin(activity):
+    """The most common hang on GPUs: a rank sleeps, the others burn a core each in cudaStreamSynchronize."""
+    job = on_nccl(trained(4))
+    job.ranks[2].stands_at("wait_for_licence", line=53)
+    spin(job, 0, 1, 3, activity=activity)
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks, finding.victims) == (
+        "critical", "not-in-collective", (2,), (0, 1, 3),
+    )  # fmt: skip
+    assert finding.summary.startswith("rank 2 has been in wait_for_licence (train.py:53) for 8 s")
+
+
+def test_on_gloo_a_thread_that_computes_in_one_line_waits_for_nothing():
+    """There a wait sleeps: what uses a core works."""
+    job = trained(4)
+    job.ranks[2].stands_at("wait_for_licence", line=53)
+    spin(job, 0, 1, 3)
+    job.passes(20)
+
+    assert job.ever() == []
+
+
+def test_a_thread_that_goes_from_line_to_line_does_not_wait_for_its_card():
+    """It prepares its next batches while its collective is open."""
+    job = on_nccl(trained(4))
+    job.ranks[2].stands_at("wait_for_licence", line=53)
+    spin(job, 0, 1, 3)
+    for tick in range(40):
+        for number in (0, 1, 3):
+            job.ranks[number].works_at("prepare", line=100 + tick % 3)
+        job.passes(0.5)
+
+    assert job.ever() == []
+
+
+def hung(cards, seconds=8):
+    """Rank 2 of eight sleeps, the others spin, and their cards show this from the next second on."""
+    job = NcclJob()
+    job.warms_up()
+    job.ranks[2].stands_at("wait_for_licence", line=53)
+    spin(job, 0, 1, 3, 4, 5, 6, 7)
+    for _ in range(seconds):
+        for number in range(8):
+            job.change(number, **(cards if number != 2 else WAITS | {"util_ratio": 0.0}))
+        job.passes(1)
+    return job
+
+
+def test_cards_that_spin_confirm_it_within_ten_seconds():
+    job = hung(WAITS)
+
+    assert [finding.ranks for finding in job.verdict().findings if finding.kind == "not-in-collective"] == [(2,)]
+
+
+def test_while_the_cards_of_those_that_wait_compute_nobody_is_late():
+    """Steps of half a minute: the hosts are far ahead of their cards."""
+    job = hung(COMPUTES, 30)
+
+    assert [kind for _, kind, _ in job.ever()] == []
+
+
+def everybody(cards, seconds=10):
+    job = NcclJob()
+    job.warms_up()
+    spin(job, *range(8))
+    for _ in range(seconds):
+        for number in range(8):
+            job.change(number, **cards)
+        job.passes(1)
+    return job
+
+
+def test_a_collective_in_which_all_cards_spin_is_stuck():
+    """A link is down: all are in it, and each burns a core and a card."""
+    job = everybody(WAITS)
+
+    assert (job.finding().severity, job.finding().kind) == ("critical", "collective-stuck")
+
+
+def test_a_collective_behind_a_long_computation_is_not_stuck():
+    assert everybody(COMPUTES, 60).ever() == []
+
+
+def test_where_nothing_is_known_of_the_cards_a_collective_that_all_are_in_is_not_called_stuck():
+    """They may all compute for a minute."""
+    job = on_nccl(FakeJob(4))
+    job.trains(10)
+    spin(job, 0, 1, 2, 3)
+    job.passes(60)
+
+    assert job.ever() == []
