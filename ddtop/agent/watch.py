@@ -13,7 +13,8 @@ _DONE = ("retired", "completed")
 
 @dataclass
 class Watch:
-    """What is known of it. `last`: a status that mixes collectives with calls for single ranks, None of one that does not."""
+    """What is known of it. `last`: a status that mixes collectives with calls for single ranks, None of one that does not. `came_at`:
+    when something came back last."""
 
     enqueued: int = 0
     completed: int | None = None
@@ -25,6 +26,7 @@ class Watch:
     error: str | None = None
     building: bool = False
     last: tuple[int, int] | None = None
+    came_at: int = 0
     open: list[Collective] = field(default_factory=list)
     retired: list[Collective] = field(default_factory=list)
 
@@ -38,6 +40,7 @@ class Watch:
             if self.pending_since is not None:
                 waited = now - self.pending_since
             self.completed, self.pending_since, self.moved_at, self.open = completed, None, now, []
+            self.came_at = now
         self.enqueued = max(self.enqueued, enqueued)
         if enqueued > completed:
             self.pending_since = self.pending_since or now
@@ -56,7 +59,7 @@ class Watch:
                 self.moved_at = now
             if self.pending_since is not None:
                 waited = now - self.pending_since
-            self.last, self.pending_since, self.open = (enqueued, completed), None, []
+            self.last, self.pending_since, self.open, self.came_at = (enqueued, completed), None, [], now
         if enqueued == completed:
             self.completed, self.pending_since, self.open = self.enqueued, None, []
         elif self.completed is None:
@@ -78,16 +81,19 @@ class Watch:
         if own and counts_singles:
             self.offset = max(self.offset or 0, own[-1].op_id - own[-1].seq)
         created = [item.created_unix_ns for item in self.open if item.created_unix_ns]
+        since = max(0, min(created) - unix_minus_mono) if created and unix_minus_mono else None
+        if since is not None and not counts_singles:
+            # The host puts in its calls long before the card comes to them.
+            since = max(since, self.came_at)
         if self.last is not None and self.last[0] != self.last[1]:
-            self._settle(created, unix_minus_mono)
-        elif created and self.pending_since is not None and unix_minus_mono:
-            self.pending_since = min(self.pending_since, max(0, min(created) - unix_minus_mono))
+            self._settle(since)
+        elif since is not None and self.pending_since is not None:
+            self.pending_since = min(self.pending_since, since)
 
-    def _settle(self, created: list[int], unix_minus_mono: int) -> None:
+    def _settle(self, since: int | None) -> None:
         """Of what is open in a status that mixes: whether it is a collective."""
         if not self.open:
             self.completed, self.pending_since = self.enqueued, None
             return
         self.completed = min(item.seq for item in self.open) - 1
-        if created and unix_minus_mono:
-            self.pending_since = max(0, min(created) - unix_minus_mono)
+        self.pending_since = since

@@ -45,12 +45,24 @@ def test_where_only_a_receive_is_open_no_collective_is():
 
 def test_where_a_collective_is_open_it_is_pending_since_it_was_made():
     watch = stands(seq=11, status=(11, 499))
-    watch.take_entries([entry(10), entry(11, "scheduled", created_s=2)], False, 1)
+    watch.take_entries([entry(10), entry(11, "scheduled", created_s=4)], False, 1)
 
-    assert (watch.completed, watch.pending_since) == (10, 2 * SECOND - 1)
+    assert (watch.completed, watch.pending_since) == (10, 4 * SECOND - 1)
 
-    assert watch.take_mixed_status(11, 11, 9 * SECOND) == 7 * SECOND + 1
+    assert watch.take_mixed_status(11, 11, 9 * SECOND) == 5 * SECOND + 1
     assert (watch.completed, watch.pending_since, watch.open) == (11, None, [])
+
+
+@pytest.mark.parametrize(("counts_singles", "since_s"), [(True, 3), (False, 8)])
+def test_a_wait_on_nccl_is_as_old_as_what_came_back_before_it(counts_singles, since_s):
+    """The host has put in the calls of half a minute; on gloo it is inside each of them."""
+    watch = Watch(enqueued=12, completed=10)
+    watch.take_status(12, 10, 7 * SECOND)
+    watch.take_status(12, 11, 8 * SECOND)
+    watch.take_status(12, 11, 9 * SECOND)
+    watch.take_entries([entry(11), entry(12, "scheduled", created_s=3)], counts_singles, 1)
+
+    assert watch.pending_since == pytest.approx(since_s * SECOND, abs=1)
 
 
 def test_a_status_that_is_alike_has_nothing_open():

@@ -1,0 +1,65 @@
+"""A world of made-up process groups, and the probe over it."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+from ddtop.agent.collectives import Collectives
+
+SECOND = 1_000_000_000
+
+
+class FakeGroup:
+    """A process group with a sequence number."""
+
+    def __init__(self):
+        self.seq = 0
+        self.group_desc = "undefined"
+
+    def _get_sequence_number_for_group(self):
+        return self.seq
+
+    def _get_backend(self, _device):
+        return SimpleNamespace()
+
+
+class FakeRecorder:
+    """Torch's recorder: `completed` 0 groups it knows, or none where it is off."""
+
+    def __init__(self):
+        self.says, self.list = {}, []
+
+    def status(self, _without=()):
+        return self.says
+
+    def entries(self, _size_guess):
+        return self.list
+
+
+class Bench:
+    """One probe over a world of fake groups; time passes a quarter of a second at a time."""
+
+    def __init__(self, monkeypatch):
+        self.group, self.now = FakeGroup(), 100 * SECOND
+        self.world = SimpleNamespace(
+            default_pg=self.group, pg_names={self.group: "0"}, pg_group_ranks={self.group: {0: 0, 1: 1}}, pg_map={}
+        )
+        monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", SimpleNamespace(_world=self.world))
+        monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(device=str))
+        self.probe, self.recorder = Collectives(), FakeRecorder()
+        self.probe._recorder = self.recorder
+
+    def passes(self, seconds, steps=False, waiting=False, completed=None):
+        """Time passes; `completed` behind the enqueued by that many, None: the recorder is off."""
+        for _ in range(round(seconds * 4)):
+            self.now += SECOND // 4
+            self.group.seq += steps
+            if completed is not None:
+                self.recorder.says = {("fr", "0"): (self.group.seq, self.group.seq - completed)}
+            self.probe.sample(self.now, 0, waiting)
+
+    @property
+    def pending(self):
+        (found, *_) = self.probe.progress(0)
+        return found.pending_since_unix_ns
