@@ -12,7 +12,8 @@ import signal
 from collections.abc import Collection
 
 from ddtop.model.facts import Ended, RankFacts
-from ddtop.model.policy import Policy
+from ddtop.model.policy import POLICY, Policy
+from ddtop.wire.records import GroupProgress
 
 CANCEL_SIGNALS = (int(signal.SIGTERM), int(signal.SIGINT), int(signal.SIGHUP))
 _CONSEQUENCE = re.compile(
@@ -68,8 +69,34 @@ def went_unix_ns(rank: RankFacts) -> int:
     return min(times, default=0)
 
 
+def ended_by_watchdog(rank: RankFacts) -> str | None:
+    """The error ("TIMEOUT") for which NCCL's watchdog has aborted this rank while it waited for others; None if it did not.
+
+    The watchdog sets the group's error a minute before it aborts; an old torch does not tell it, but by then the timeout is over.
+    """
+    backend = rank.hello.backend if rank.hello is not None else None
+    if rank.exit is None or rank.exit.signal != signal.SIGABRT or "nccl" not in (backend or ""):
+        return None
+    for group in rank.groups:
+        if group.error is not None:
+            return group.error
+        if _timed_out(rank, group):
+            return "TIMEOUT"
+    return None
+
+
+def _timed_out(rank: RankFacts, group: GroupProgress) -> bool:
+    timeouts = [call.timeout_ms for call in rank.open_collectives if call.group == group.group and call.timeout_ms]
+    if group.pending_since_unix_ns is None or not timeouts:
+        return False
+    waited_ms = (rank.exit_unix_ns - group.pending_since_unix_ns) / 1e6 if rank.exit_unix_ns else 0.0
+    return waited_ms >= POLICY.watchdog_ratio * min(timeouts)
+
+
 def is_consequence(rank: RankFacts) -> bool:
-    """It failed in a way in which ranks fail when another one has gone."""
+    """It failed in a way in which ranks fail when another one has gone, or does not come."""
+    if ended_by_watchdog(rank) is not None:
+        return True
     if rank.exception is not None and fatal_exception(rank):
         return bool(_CONSEQUENCE.search(f"{rank.exception.type} {rank.exception.text}"))
     return rank.exit is not None and rank.exit.signal in CANCEL_SIGNALS
@@ -77,6 +104,8 @@ def is_consequence(rank: RankFacts) -> bool:
 
 def comm_failure(rank: RankFacts) -> bool:
     """Its process group failed under it, after it had worked: a message of the backend about others, not about this rank."""
+    if ended_by_watchdog(rank) is not None:
+        return True
     exception = rank.exception
     if exception is None or not fatal_exception(rank) or exception.type not in _BACKEND_TYPES:
         return False

@@ -246,6 +246,8 @@ class Policy:
     """Of the most that they have drawn: others that wait for a card with low clocks have drawn more before."""
     nccl_wait_s: float = 1.0
     """On NCCL the host runs ahead, so for a moment something is always open: only what stays so is shown as a wait."""
+    watchdog_ratio: float = 0.9
+    """Of a collective's timeout that a rank has waited when SIGABRT ends it: then it was torch's watchdog."""
     comm_error_after_s: float = 2.0
     """An error of the backend stands as a finding of its own after this: a death on another host is news by then."""
     comm_error_with_it_s: float = 0.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tests.jobs import WORLD, FakeJob, trained
+from tests.jobs import WORLD, FakeJob, brief, trained
 from tests.nccl_jobs import COMPUTES, WAITS, NcclJob
 
 ITEM = {"function": "train_step", "line": 77}
@@ -20,10 +20,10 @@ def on_nccl(job):
     return job
 
 
-def spin(job, *ranks, activity="other"):
+def spin(job, *ranks, activity="other", timeout_ms=1_800_000):
     """They have put in their next collective, and are in `loss.item()`, or in a launch whose queue is full."""
     for number in ranks:
-        job.ranks[number].waits_in()
+        job.ranks[number].waits_in(timeout_ms=timeout_ms)
         job.ranks[number].works_at(**ITEM, activity=activity)
 
 
@@ -122,3 +122,42 @@ def test_where_nothing_is_known_of_the_cards_a_collective_that_all_are_in_is_not
     job.passes(60)
 
     assert job.ever() == []
+
+
+# -- torch's watchdog ends those that wait
+
+
+def aborted(after_s, *ranks):
+    """Rank 2 sleeps, and after that long these are ended by SIGABRT, of those that wait with a timeout of a minute."""
+    job = on_nccl(trained(4))
+    job.ranks[2].stands_at("wait_for_licence", line=53)
+    spin(job, 0, 1, 3, timeout_ms=60_000)
+    job.passes(after_s)
+    for number in ranks:
+        job.ranks[number].ends(signal=6, later_s=0.05 * number)
+    return job
+
+
+@pytest.mark.parametrize("first", [(0,), (0, 1, 3)])
+def test_whom_the_watchdog_aborts_is_a_victim_and_who_had_not_come_is_named(first):
+    """Half an hour later the launcher's report says: rank 0, exit code -6."""
+    job = aborted(60, *first)
+    job.passes(1)
+    then = {finding.ranks for finding in job.verdict().findings}
+    for rank in job.ranks:
+        if rank.number not in first:
+            rank.ends(signal=15)
+    job.passes(3)
+
+    assert then == {(2,)}
+    assert brief(job.finding()) == ("critical", "comm-error", (2,))
+    assert job.finding().summary.startswith("all_reduce #101 of default_pg timed out on rank")
+    assert "rank 2 had not joined it (last seen in wait_for_licence, train.py:53)" in job.finding().summary
+
+
+def test_an_abort_before_the_timeout_is_a_crash_of_its_own():
+    """An assertion in a kernel, a double free: C++ aborts for reasons of its own."""
+    job = aborted(20, 0)
+    job.passes(3)
+
+    assert brief(job.finding()) == ("critical", "rank-killed", (0,))

@@ -157,6 +157,7 @@ PAGES = (
         found=(
             "An error of gloo, NCCL or the store ended ranks that had communicated before, or NCCL reports one of its "
             "connections; {comm_error_after_s} later nothing else has come that explains it.",
+            "SIGABRT ended a rank whose collective of NCCL had timed out ({watchdog_ratio} of the timeout): that was torch's watchdog.",
             "The ranks named are those that the error names, that had not joined the collective which timed out, that have left "
             "their group, or are not heard for {report_silent_s}. Where nothing tells, none.",
         ),

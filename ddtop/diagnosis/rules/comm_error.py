@@ -16,7 +16,7 @@ from ddtop.diagnosis.nccl import gone_ranks, ras_lines
 from ddtop.diagnosis.rules.departures import end_line
 from ddtop.diagnosis.words import collective_text, duration, file_line, names_of_groups, ranks_text, verb
 from ddtop.model.align import comparable_seq, first_open_seq
-from ddtop.model.ending import comm_failure, first_to_go, went_unix_ns
+from ddtop.model.ending import comm_failure, ended_by_watchdog, first_to_go, went_unix_ns
 from ddtop.model.facts import RankFacts, Snapshot, State
 from ddtop.model.policy import Policy
 from ddtop.wire.records import GroupProgress
@@ -28,10 +28,12 @@ _TIMEOUT = re.compile(r"timed out|timeout", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class _Peers:
-    """The ranks that the error is about, and what is known of them: `why` follows their names in the sentence."""
+    """The ranks that the error is about, and what is known of them: `why` follows their names in the sentence. `sure`: no news that may
+    still come can change it."""
 
     ranks: tuple[int, ...]
     why: str
+    sure: bool = False
 
 
 def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
@@ -40,7 +42,7 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     if failed:
         first = first_to_go(snapshot.ranks)[0]
         since = went_unix_ns(first)
-        text = first.exception.text if first.exception is not None else ""
+        text = first.exception.text if first.exception is not None else f"its backend says {ended_by_watchdog(first)}"
         if not comm_failure(first):
             return []
     else:
@@ -50,9 +52,9 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
         first, group = min(said, key=lambda item: item[1].pending_since_unix_ns or 1 << 62)
         failed = {rank.rank for rank, _ in said}
         since, text = group.pending_since_unix_ns or snapshot.time_unix_ns, f"its backend says {group.error}"
-    if snapshot.ended is None and snapshot.time_unix_ns - since < policy.comm_error_after_s * 1e9:
-        return []
-    return [_finding(snapshot, first, _peers(snapshot, first, failed, since, policy, text), failed, since, text)]
+    peers = _peers(snapshot, first, failed, since, policy, text)
+    young = snapshot.ended is None and snapshot.time_unix_ns - since < policy.comm_error_after_s * 1e9
+    return [] if young and not peers.sure else [_finding(snapshot, first, peers, failed, since, text)]
 
 
 def reporters(snapshot: Snapshot) -> set[int]:
@@ -96,7 +98,7 @@ def _peers(
         members = set(group.ranks)
         behind = [rank.rank for rank in others if rank.rank in members and _is_behind(rank, wait.group, seq)]
         if behind:
-            return _Peers(tuple(behind), "had not joined it" + _at(snapshot, behind))
+            return _Peers(tuple(behind), "had not joined it" + _at(snapshot, behind), sure=True)
     # The news of its own end may lie between the error and now; what it left before is what closed the connections.
     left = [
         rank.rank
