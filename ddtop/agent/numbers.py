@@ -14,7 +14,7 @@ def numbers_of(name: str, group: Any) -> dict[str, int | None]:
     Each backend of a group counts for itself: object collectives go through gloo while gradients go through NCCL.
     """
     found = {name: number_of(group)}
-    if getattr(group, "name", _nameless)() != "nccl":
+    if not _is_nccl(group):
         return found
     for device in getattr(group, "_device_types", ()):
         beside = _of_device(group, device, "gloo")
@@ -36,8 +36,11 @@ def number_of(group: Any) -> int | None:
         return max((number for number in found if number is not None), default=None)
 
 
-def _nameless() -> str:
-    return ""
+def _is_nccl(group: Any) -> bool:
+    try:
+        return bool(group.name() == "nccl")
+    except (RuntimeError, AttributeError, TypeError):
+        return False
 
 
 def _of_device(group: Any, device: Any, backend: str | None = None) -> int | None:
@@ -46,5 +49,5 @@ def _of_device(group: Any, device: Any, backend: str | None = None) -> int | Non
         if backend is not None and asked.name() != backend:
             return None
         return int(asked._get_sequence_number_for_group())
-    except (RuntimeError, AttributeError):
+    except (RuntimeError, AttributeError, TypeError):
         return None
