@@ -23,6 +23,8 @@ STUCK_NS = 1_000_000_000
 """A collective open and unmoved for this long is worth one read of the entries."""
 STILL_NS = 2_000_000_000
 """Nothing open, nothing moved for this long: one read too, for what this rank has passed."""
+IN_LINE_NS = 3_000_000_000
+"""Inside one call for this long a main thread waits for something, its card for one; loops come to another call."""
 UNSEEN_READ_AFTER_NS, UNSEEN_READ_EVERY_NS = 5_000_000_000, 1_000_000_000
 ENTRIES_EVERY_NS = 5_000_000_000
 HEALTHY_WAITS_KEPT = 100
@@ -75,8 +77,9 @@ class Collectives:
         told = [(self._track(recorder, group), seq, at, op) for recorder, group, seq, at, op in times]
         return [time for time in told if time[0] in self._watches]
 
-    def sample(self, now: int, unix_minus_mono: int, waiting_frame: bool) -> None:
-        """One look. `waiting_frame`: the main thread is inside torch's collective code, for when the recorder is off."""
+    def sample(self, now: int, unix_minus_mono: int, waiting_frame: bool, in_line_since: int | None = None) -> None:
+        """One look. For when the recorder is off: `waiting_frame`, the main thread is inside torch's collective code; `in_line_since`,
+        since when it is inside one and the same call (monotonic ns)."""
         self._now = now
         c10d = sys.modules.get("torch.distributed.distributed_c10d")
         # While it is being imported the module stands there without its contents.
@@ -89,7 +92,7 @@ class Collectives:
         if self._may_read_status(now):
             self._look_at_status(now)
         if self._status_at != now or not self._recorder_answers():
-            self._guess_pending(now, waiting_frame)
+            self._guess_pending(now, waiting_frame, in_line_since)
         self._look_at_building(now, waiting_frame)
         waits = any(watch.pending_since is not None for watch in self._watches.values())
         self.all_samples += 1
@@ -187,18 +190,24 @@ class Collectives:
         beside = group + BESIDE
         return beside if recorder == "fr" and beside in self._watches else group
 
-    def _guess_pending(self, now: int, waiting_frame: bool) -> None:
+    def _guess_pending(self, now: int, waiting_frame: bool, in_line_since: int | None) -> None:
         # Without a status: nothing was enqueued for a second and the main thread sits in collective code. What the last
         # status said of a group that has moved since is old: taken for true, a running job would look stuck.
-        for watch in self._watches.values():
+        last = max(watch.moved_at for watch in self._watches.values())
+        # On NCCL it sits in loss.item() instead, or wherever else it meets its card.
+        in_line = in_line_since is not None and now - in_line_since > IN_LINE_NS
+        nccl = {group.name for group in self.groups if "nccl" in group.backend} if in_line else set()
+        for name, watch in self._watches.items():
             if watch.moved_at > self._status_at:
                 watch.completed, watch.open = None, []
             done = watch.completed is not None and watch.completed >= watch.enqueued
-            standing = waiting_frame and not done and watch.moved_at == max(w.moved_at for w in self._watches.values())
+            standing = (waiting_frame or name in nccl) and not done and watch.moved_at == last
             if standing and watch.enqueued and now - watch.moved_at > STUCK_NS:
                 watch.pending_since = watch.pending_since or watch.moved_at
-            else:
-                watch.pending_since = None
+                continue
+            if watch.pending_since is not None and watch.moved_at > watch.pending_since:
+                self._waits.append(watch.moved_at - watch.pending_since)
+            watch.pending_since = None
 
     def _look_at_building(self, now: int, waiting_frame: bool) -> None:
         # NCCL makes a group's communicator inside its first collective: the number has moved, the recorder has no entry yet.

@@ -71,7 +71,7 @@ class Reporter:
             else:
                 seen = self._seen
                 waiting = seen is not None and seen.activity in (COLLECTIVE, BACKWARD) and not self._in_p2p()
-                guard.run("collectives", self._collectives.sample, now, unix_minus_mono, waiting)
+                guard.run("collectives", self._collectives.sample, now, unix_minus_mono, waiting, self._stay.line_since)
         if self._catches is not None:
             guard.run(catching.PROBE, self._catches.tick, now)
         if greet:

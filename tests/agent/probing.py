@@ -50,14 +50,15 @@ class Bench:
         self.probe, self.recorder = Collectives(), FakeRecorder()
         self.probe._recorder = self.recorder
 
-    def passes(self, seconds, steps=False, waiting=False, completed=None):
-        """Time passes; `completed` behind the enqueued by that many, None: the recorder is off."""
+    def passes(self, seconds, steps=False, waiting=False, completed=None, in_line=False):
+        """Time passes; `completed` behind the enqueued by that many, None: the recorder is off. `in_line`: all of it inside one call."""
+        since = self.now if in_line else None
         for _ in range(round(seconds * 4)):
             self.now += SECOND // 4
             self.group.seq += steps
             if completed is not None:
                 self.recorder.says = {("fr", "0"): (self.group.seq, self.group.seq - completed)}
-            self.probe.sample(self.now, 0, waiting)
+            self.probe.sample(self.now, 0, waiting, since)
 
     @property
     def pending(self):

@@ -166,6 +166,33 @@ def test_groups_that_are_made_anew_count_from_nought(bench):
     assert progress.enqueued == bench.group.seq < 8
 
 
+@pytest.mark.parametrize(("backend", "pending"), [("nccl", True), ("cpu:gloo,cuda:nccl", True), ("gloo", False)])
+def test_with_the_recorder_off_a_thread_that_stands_in_one_call_waits_for_its_card(bench, backend, pending):
+    """Torch had it off by default in 2025 still. On NCCL the wait is in loss.item(), not in the collective; on gloo such a thread computes."""
+    bench.world.pg_map = {bench.group: (backend, None)}
+    bench.passes(3, steps=True)
+    bench.passes(6, in_line=True)
+
+    assert (bench.pending is not None) == pending
+
+
+def test_with_the_recorder_off_a_thread_in_one_call_while_collectives_go_on_does_not_wait(bench):
+    """Another thread puts them in."""
+    nccl(bench)
+    bench.passes(10, steps=True, in_line=True)
+
+    assert bench.pending is None
+
+
+def test_with_the_recorder_off_a_wait_that_ended_is_remembered(bench):
+    nccl(bench)
+    bench.passes(3, steps=True)
+    bench.passes(8, in_line=True)
+    bench.passes(1, steps=True)
+
+    assert [round(wait / SECOND) for wait in bench.probe.longest_waits_ns()] == [8]
+
+
 def nccl(bench, *more):
     """The groups of the world are NCCL's; `more`: further groups, with their names."""
     for name, group in more:
