@@ -28,7 +28,7 @@ class Device(msgspec.Struct, frozen=True, gc=False):
 
     Only of cards that are a rank's own: `util_mean_ratio`, `power_mean_watts` over about the last `gpu_mean_s`, `power_peak_watts`
     the most that such a time has had, `spans` the last ones; `waits`: it is busy and draws little for that, None while that cannot be told;
-    `computes`: at the last look it drew as much as it does while it computes, None likewise; `refused_lately`: allocations of torch that did not fit at once.
+    `computes`: at the last look it drew more than any card that waits, None likewise; `refused_lately`: allocations of torch that did not fit at once.
     """
 
     host: str
@@ -289,10 +289,11 @@ class Cards:
         )
 
     def _computes(self, load: Load, gpu: Gpu, foreign: Sequence[GpuProcess]) -> bool | None:
-        power, peak, policy = gpu.power_watts, load.peak_watts, self._policy
-        if power is None or peak is None or not self._tells(gpu, foreign):
+        power, peak, cap, policy = gpu.power_watts, load.peak_watts, gpu.power_cap_watts, self._policy
+        if power is None or peak is None or not cap or not self._tells(gpu, foreign):
             return None
-        return power > policy.gpu_wait_power_ratio * peak
+        # A kernel of NCCL that waits draws more than the small models that some people train.
+        return power > max(policy.gpu_wait_power_ratio * peak, policy.gpu_wait_cap_ratio * cap)
 
     def _tells(self, gpu: Gpu, foreign: Sequence[GpuProcess]) -> bool:
         """Its power is that of its rank's work. At low clocks a card draws little however hard it computes: the slowest one would read as

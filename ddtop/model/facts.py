@@ -156,7 +156,7 @@ class RankFacts(msgspec.Struct, frozen=True, gc=False):
     relay has not been heard long enough to tell whether it works.
     `owing_still_since_unix_ns`: since when nothing moves of the DataLoader worker that owes it a batch; None while none owes.
     `gpu_waits`: NCCL has work of it, and its card is busy all the time and draws little power for that: it waits inside a kernel of NCCL.
-    `gpu_computes`: at the last look its card drew as much as it does while it computes, None where that cannot be told.
+    `gpu_computes`: at the last look its card drew more than any card that waits, None where that cannot be told.
     `card_late`: its card is one that those of the others wait for.
 
     No dataclass: one that is frozen takes six times as long to make, and 10,000 of these are made a look.

@@ -85,6 +85,17 @@ def test_cards_that_spin_confirm_it_within_ten_seconds():
     assert [finding.ranks for finding in job.verdict().findings if finding.kind == "not-in-collective"] == [(2,)]
 
 
+def test_a_job_that_draws_little_while_it_trains_is_no_less_watched():
+    """A small model leaves its card at 110 W, and a kernel that waits brings it to 180."""
+    job = NcclJob()
+    job.runs(70, lambda second, rank: {"util_ratio": 0.3, "power_watts": 110.0, "sm_mhz": 1980})
+    job.ranks[2].stands_at("wait_for_licence", line=53)
+    spin(job, 0, 1, 3, 4, 5, 6, 7)
+    job.runs(8, lambda second, rank: WAITS)
+
+    assert [finding.ranks for finding in job.verdict().findings if finding.kind == "not-in-collective"] == [(2,)]
+
+
 def test_while_the_cards_of_those_that_wait_compute_nobody_is_late():
     """Steps of half a minute: the hosts are far ahead of their cards."""
     job = hung(COMPUTES, 30)
@@ -92,7 +103,7 @@ def test_while_the_cards_of_those_that_wait_compute_nobody_is_late():
     assert [kind for _, kind, _ in job.ever()] == []
 
 
-def everybody(cards, seconds=10):
+def everybody(cards, seconds=20):
     job = NcclJob()
     job.warms_up()
     spin(job, *range(8))
@@ -110,8 +121,16 @@ def test_a_collective_in_which_all_cards_spin_is_stuck():
     assert (job.finding().severity, job.finding().kind) == ("critical", "collective-stuck")
 
 
-def test_a_collective_behind_a_long_computation_is_not_stuck():
-    assert everybody(COMPUTES, 60).ever() == []
+@pytest.mark.parametrize("watts", [620.0, 230.0])
+def test_a_collective_behind_a_long_computation_is_not_stuck(watts):
+    """Also behind one that draws little all the time: a kernel that mostly reads memory."""
+    cards = COMPUTES | {"power_watts": watts}
+    job = NcclJob()
+    job.runs(70, lambda second, rank: cards)
+    spin(job, *range(8))
+    job.runs(60, lambda second, rank: cards)
+
+    assert job.ever() == []
 
 
 def test_where_nothing_is_known_of_the_cards_a_collective_that_all_are_in_is_not_called_stuck():

@@ -15,7 +15,7 @@ PAGES = (
             "torch's flight recorder numbers the collectives of each group. Side by side the numbers of all ranks show who "
             "has not put in which. Chains of waits, through send and recv too, end at a rank that waits for nobody.",
             "MPI's calls are numbered by ddtop. Who waits in one uses a core for that; on NCCL so does who waits for its GPU "
-            "(loss.item()): inside one call for {same_line_s}, its card below {gpu_wait_power_ratio} of the most it drew.",
+            "(loss.item()): inside one call for {same_line_s}, its card below {gpu_wait_cap_ratio} of its power cap.",
             "Borne for {still_limit_s} if that rank stands still; up to {still_habit_factor} times what such waits have taken twice before it "
             "is a warning. If it works ({cpu_working_ratio} of a core, or I/O): "
             "{working_limit_s} or {healthy_wait_factor} times the longest wait that ended well, and then a warning up to "
@@ -136,8 +136,8 @@ PAGES = (
         found=(
             "All members have put in the same number of the group, and it has stayed open for {still_limit_s}, or for "
             "{healthy_wait_factor} times the longest wait that ended well.",
-            "No member uses CPU or moves bytes: one that still does keeps this silent; on NCCL only those whose cards draw more than "
-            "{gpu_wait_power_ratio} of their most, or of which that is not known.",
+            "No member uses CPU or moves bytes: one that still does keeps this silent. On NCCL one may spin whose card is busy at "
+            "{gpu_wait_power_ratio} of the power that it computes with, or less.",
             "The same of init_process_group: all ranks are inside, and have stood still for {init_stuck_limit_s} since the last came.",
         ),
         steps=(

@@ -35,7 +35,7 @@ def _stands(snapshot: Snapshot, waits: list[Wait], nccl: bool, policy: Policy) -
 
 def _idles(rank: RankFacts, nccl: bool) -> bool:
     # Who waits for its card spins, also while that computes for minutes: only its power tells.
-    return rank.working is False or (nccl and rank.gpu_computes is False)
+    return rank.working is False or (nccl and rank.gpu_waits is True)
 
 
 def _finding(snapshot: Snapshot, group: str, waits: list[Wait]) -> Finding:
