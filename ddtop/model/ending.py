@@ -190,6 +190,8 @@ def ended(ranks: Collection[RankFacts], launcher_alive: bool, policy: Policy) ->
     if was_cancelled(gone, policy):
         return Ended("cancelled", None, last)
     first = first_to_go(gone)[0]
+    if comm_failure(first):
+        return Ended(f"communication failed, first on rank {first.rank}", first.rank, last)
     if first.exception is not None and fatal_exception(first):
         how = first.exception.type
     else:

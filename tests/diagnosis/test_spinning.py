@@ -171,6 +171,7 @@ def test_whom_the_watchdog_aborts_is_a_victim_and_who_had_not_come_is_named(firs
     assert then == {(2,)}
     assert brief(job.finding()) == ("critical", "comm-error", (2,))
     assert job.finding().summary.startswith("all_reduce #101 of default_pg timed out on rank")
+    assert job.snapshot().ended.reason == "communication failed, first on rank 0"
     assert "rank 2 had not joined it (last seen in wait_for_licence, train.py:53)" in job.finding().summary
 
 
