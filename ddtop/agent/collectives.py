@@ -193,7 +193,7 @@ class Collectives:
     def _guess_pending(self, now: int, waiting_frame: bool, in_line_since: int | None) -> None:
         # Without a status: nothing was enqueued for a second and the main thread sits in collective code. What the last
         # status said of a group that has moved since is old: taken for true, a running job would look stuck.
-        last = max(watch.moved_at for watch in self._watches.values())
+        last = max((watch.moved_at for watch in self._watches.values()), default=now)
         # On NCCL it sits in loss.item() instead, or wherever else it meets its card.
         in_line = in_line_since is not None and now - in_line_since > IN_LINE_NS
         nccl = {group.name for group in self.groups if "nccl" in group.backend} if in_line else set()
