@@ -20,5 +20,7 @@ def on_nccl(groups: Iterable[Group]) -> frozenset[str]:
 
 
 def stands_in_line(facts: RankFacts, policy: Policy) -> bool:
-    """Its main thread has been inside one call for seconds, and its card does not compute, as far as that can be told."""
-    return (facts.line_age_s or 0.0) >= policy.same_line_s and not facts.gpu_computes
+    """For seconds its main thread has been inside one call and no collective has come back, and its card does not compute, as far as that
+    can be told. In a job that its cards hold up each look finds the host in the same call: only both together are a standstill."""
+    still_s = min(facts.line_age_s or 0.0, facts.collective_age_s or 0.0)
+    return still_s >= policy.same_line_s and not facts.gpu_computes

@@ -66,6 +66,22 @@ def test_a_thread_that_goes_from_line_to_line_does_not_wait_for_its_card():
     assert job.ever() == []
 
 
+def test_a_host_that_is_found_in_the_same_call_at_each_look_while_collectives_come_back_does_not_wait():
+    """A job that its cards hold up: all of its time goes by in loss.item()."""
+    job = on_nccl(trained(4))
+    for _ in range(20):
+        spin(job, 0, 1, 2, 3)
+        job.passes(0.5)
+        for rank in job.ranks:
+            standing = rank.standings[WORLD]
+            standing.completed, standing.pending_since = standing.enqueued, None
+            standing.open.clear()
+    spin(job, 0, 1, 2, 3)
+    job.passes(1)
+
+    assert (job.snapshot().waits, job.ever()) == ((), [])
+
+
 def hung(cards, seconds=8):
     """Rank 2 of eight sleeps, the others spin, and their cards show this from the next second on."""
     job = NcclJob()
