@@ -169,12 +169,13 @@ class Collectives:
             return
         for key, (enqueued, completed) in status.items():
             watch = self._watches.get(self._names.get(key, ""))
-            if watch is None:
+            # With TORCH_NCCL_BLOCKING_WAIT the status of what is put in stays at -1: then the number and the frame are all there is.
+            if watch is None or enqueued < 0:
                 continue
             # NCCL counts calls for single ranks by themselves, and its status has the number of the last call, whatever it was.
             mixed = key[0] == "nccl" and wrap_p2p.calls.get(self._names[key], 0) > 0
             take = watch.take_mixed_status if mixed else watch.take_status
-            waited = take(max(enqueued, 0), completed, now)
+            waited = take(enqueued, completed, now)
             if waited is not None:
                 self._waits.append(waited)
             if watch.moved_at == now:

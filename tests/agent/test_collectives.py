@@ -176,6 +176,16 @@ def test_with_the_recorder_off_a_thread_that_stands_in_one_call_waits_for_its_ca
     assert (bench.pending is not None) == pending
 
 
+def test_a_status_that_nobody_writes_is_none(bench):
+    """TORCH_NCCL_BLOCKING_WAIT=1, which people set to find a hang: nothing is enqueued for the watchdog, and the host waits in the call."""
+    nccl(bench)
+    bench.recorder.says = {("nccl", "0"): (-1, 0)}
+    bench.passes(3, steps=True)
+    bench.passes(3, waiting=True)
+
+    assert bench.pending is not None
+
+
 def test_with_the_recorder_off_a_thread_in_one_call_while_collectives_go_on_does_not_wait(bench):
     """Another thread puts them in."""
     nccl(bench)
