@@ -121,7 +121,8 @@ class Stage:
     def said(self, rank: int) -> list[dict[str, Any]]:
         """The JSON lines that a rank has printed so far."""
         found = []
-        for line in self.output(rank).read_text(errors="replace").splitlines():
+        # Two ranks of one launcher may print into one line.
+        for line in self.output(rank).read_text(errors="replace").replace("}{", "}\n{").splitlines():
             with suppress(json.JSONDecodeError):
                 value = json.loads(line)
                 if isinstance(value, dict):
