@@ -16,6 +16,7 @@ from ddtop.agent import wrap_p2p
 from ddtop.agent.numbers import numbers_of
 from ddtop.agent.recorder import Recorder, Status, collective
 from ddtop.agent.watch import Watch
+from ddtop.procfs import stat_fields
 from ddtop.wire.members import BESIDE, packed
 from ddtop.wire.records import Collective, Group, GroupProgress
 
@@ -196,7 +197,7 @@ class Collectives:
         # status said of a group that has moved since is old: taken for true, a running job would look stuck.
         last = max((watch.moved_at for watch in self._watches.values()), default=now)
         # On NCCL it sits in loss.item() instead, or wherever else it meets its card.
-        in_line = in_line_since is not None and now - in_line_since > IN_LINE_NS
+        in_line = in_line_since is not None and now - in_line_since > IN_LINE_NS and _spins()
         nccl = {group.name for group in self.groups if "nccl" in group.backend} if in_line else set()
         for name, watch in self._watches.items():
             if watch.moved_at > self._status_at:
@@ -319,6 +320,12 @@ class Collectives:
         self._watches.clear()
         self._names.clear()
         self.groups, self._left = (), False
+
+
+def _spins() -> bool:
+    """The main thread runs at this moment, as one does that waits for its card: who is asleep there is somewhere else, and awaited."""
+    fields = stat_fields("self")
+    return fields is not None and fields[0] == "R"
 
 
 def _error_of(world: Any, group: Any) -> str | None:

@@ -70,8 +70,11 @@ class Reporter:
                 self._collectives.leave_groups(running.final_seqs)
             else:
                 seen = self._seen
-                waiting = seen is not None and seen.activity in (COLLECTIVE, BACKWARD) and not self._in_p2p()
-                guard.run("collectives", self._collectives.sample, now, unix_minus_mono, waiting, self._stay.line_since)
+                waiting, in_line = False, None
+                if not self._in_p2p():
+                    waiting = seen is not None and seen.activity in (COLLECTIVE, BACKWARD)
+                    in_line = self._stay.line_since
+                guard.run("collectives", self._collectives.sample, now, unix_minus_mono, waiting, in_line)
         if self._catches is not None:
             guard.run(catching.PROBE, self._catches.tick, now)
         if greet:

@@ -186,6 +186,16 @@ def test_a_status_that_nobody_writes_is_none(bench):
     assert bench.pending is not None
 
 
+def test_with_the_recorder_off_a_thread_that_sleeps_in_one_call_is_elsewhere(bench, monkeypatch):
+    """It is the one that all wait for: if it seemed to wait too, nobody would be named."""
+    nccl(bench)
+    monkeypatch.setattr("ddtop.agent.collectives.stat_fields", lambda _pid: ["S"])
+    bench.passes(3, steps=True)
+    bench.passes(6, in_line=True)
+
+    assert bench.pending is None
+
+
 def test_with_the_recorder_off_a_thread_in_one_call_while_collectives_go_on_does_not_wait(bench):
     """Another thread puts them in."""
     nccl(bench)
