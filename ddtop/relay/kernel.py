@@ -12,6 +12,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from ddtop.relay import sockets
+
 # name: (number on x86_64, on aarch64), those that block or may hang on a file server.
 _NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "read": (0, 63),
@@ -150,7 +152,7 @@ def sleeping_in(pid: int) -> Sleep:
         return Sleep()
     call, arguments = parsed(text)
     file = None if call is None else _awaited(pid, call, arguments)
-    return Sleep(call, file, _inode(pid, arguments[0]) if file == "socket" else None)
+    return Sleep(call, file, sockets.inode(pid, arguments[0] & 0xFFFFFFFF) if file == "socket" else None)
 
 
 def parsed(text: str, calls: dict[int, str] | None = None) -> tuple[str | None, tuple[int, ...]]:
@@ -185,13 +187,6 @@ def descriptor(pid: int, number: int) -> str | None:
     except OSError:
         return None
     return "stdin" if number == 0 else kind_of(target)
-
-
-def _inode(pid: int, number: int) -> int | None:
-    try:
-        return int(os.readlink(f"/proc/{pid}/fd/{number & 0xFFFFFFFF}").removeprefix("socket:[").removesuffix("]"))
-    except (OSError, ValueError):
-        return None
 
 
 def kind_of(target: str) -> str:

@@ -113,15 +113,17 @@ def inodes(pid: int) -> frozenset[int] | None:
         numbers = os.listdir(f"/proc/{pid}/fd")
     except OSError:
         return None
-    found = set()
-    for number in numbers[:DESCRIPTORS_MAX]:
-        try:
-            match = _INODE.match(os.readlink(f"/proc/{pid}/fd/{number}"))
-        except OSError:
-            continue
-        if match:
-            found.add(int(match[1]))
-    return frozenset(found)
+    found = {inode(pid, number) for number in numbers[:DESCRIPTORS_MAX]}
+    return frozenset(one for one in found if one is not None)
+
+
+def inode(pid: int, descriptor: int | str) -> int | None:
+    """The socket that this descriptor of the process is; None if it is none, or may not be looked at."""
+    try:
+        match = _INODE.match(os.readlink(f"/proc/{pid}/fd/{descriptor}"))
+    except OSError:
+        return None
+    return int(match[1]) if match else None
 
 
 def owner(inode: int, first: Iterable[int]) -> int | None:

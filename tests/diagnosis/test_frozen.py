@@ -7,13 +7,12 @@ import pytest
 
 from ddtop.wire.records import CommStatus
 from tests.diagnosis.test_nccl import nccl_job, service
-from tests.jobs import FakeJob, place
+from tests.jobs import place, trained
 
 
 def test_a_silent_rank_that_others_wait_for_has_a_frozen_interpreter():
     """A C extension slept with the GIL held: nothing in Python could say so any more."""
-    job = FakeJob(4)
-    job.trains(10)
+    job = trained()
     job.ranks[1].place = place("tokenize", "/home/ada/tok.py", 7)
     job.passes(0.5)
     job.ranks[1].freezes()
@@ -30,8 +29,7 @@ def test_a_silent_rank_that_others_wait_for_has_a_frozen_interpreter():
 
 def test_a_frozen_interpreter_that_burns_cpu_is_a_warning():
     """An index build in C holds the GIL for half a minute and then goes on."""
-    job = FakeJob(4)
-    job.trains(10)
+    job = trained()
     job.ranks[1].freezes(cores=1.0)
     job.others_wait(1)
     job.passes(30)
@@ -41,8 +39,7 @@ def test_a_frozen_interpreter_that_burns_cpu_is_a_warning():
 
 def test_a_silent_rank_that_nobody_waits_for_is_not_a_finding():
     """All ranks build the same index in C at the same time."""
-    job = FakeJob(4)
-    job.trains(10)
+    job = trained()
     for rank in job.ranks:
         rank.freezes(cores=1.0)
     job.passes(30)
