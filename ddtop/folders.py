@@ -1,14 +1,19 @@
 """The user's folders and key: the state folder with a file a job, the runtime folder with the sockets, the secret of all keys.
 
 The state folder may be on a shared home; it is private (0700) and so is every file in it (0600). The runtime folder is
-local and its owner is checked, because a socket in somebody else's folder is somebody else's relay.
+local and its owner is checked, because a socket in somebody else's folder is somebody else's relay. A folder that is there already is never
+changed: where others use it, a private one inside it is used.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from ddtop import private
 
@@ -16,8 +21,83 @@ KEY_BYTES_MIN = 16
 """Who records a handshake can try secrets at home, as many as he likes: a short one would be found."""
 
 
+ANSWER_S = 5.0
+"""How long a view waits for a folder. A file server that is only busy answers within a second or two."""
+HANGING_MAX = 4
+"""Calls of a view that hang at once, before no more are begun: each holds a thread, and a dashboard asks again and again."""
+
+_T = TypeVar("_T")
+_patience_s: float | None = None
+_hanging: set[threading.Thread] = set()
+
+
 class RegistryError(Exception):
     """The state or runtime folder cannot be used; the text names it and the next step."""
+
+
+def wait_no_longer_than(seconds: float | None) -> None:
+    """How long this process waits for the state folder from now on; None, as at the start: for ever. Views set it: on a file server that hangs
+    nothing but SIGKILL would end them. An agent and a relay must not start threads for it; they ask on threads of their own."""
+    global _patience_s
+    _patience_s = seconds
+
+
+def patiently(call: Callable[[], _T], folder: Callable[[], str] = lambda: "", longer_s: float = 0.0) -> _T:
+    """What `call` returns or raises. It runs on a thread of its own where this process waits for a limited time only (`longer_s` is added).
+
+    Raises:
+        RegistryError: nothing came back in that time; names `folder`.
+    """
+    if _patience_s is None or getattr(_inside, "patient", False):
+        return call()
+    seconds, done = _patience_s + longer_s, threading.Event()
+    found: list[_T] = []
+    failed: list[BaseException] = []
+    _hanging.difference_update([one for one in tuple(_hanging) if not one.is_alive()])
+    if len(_hanging) >= HANGING_MAX:
+        raise _unanswered(folder(), seconds)
+
+    def run() -> None:
+        _inside.patient = True
+        try:
+            found.append(call())
+        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+            failed.append(error)
+        done.set()
+
+    thread = threading.Thread(target=run, name="ddtop-folder", daemon=True)
+    thread.start()
+    if not done.wait(seconds):
+        _hanging.add(thread)
+        raise _unanswered(folder(), seconds)
+    if failed:
+        raise failed[0]
+    return found[0]
+
+
+_inside = threading.local()
+
+
+def _unanswered(folder: str, seconds: float) -> RegistryError:
+    return RegistryError(
+        f"{folder or 'the state folder'} does not answer within {seconds:.0f} s (a file server that hangs?): what is in it is not known"
+    )
+
+
+def state_dir_text() -> str:
+    """The path of the state folder, for a sentence; the folder is not touched."""
+    try:
+        return str(_state_path())
+    except RuntimeError:
+        return "the state folder"
+
+
+def _state_path() -> Path:
+    if os.environ.get("DDTOP_STATE"):
+        return Path(os.environ["DDTOP_STATE"]).expanduser()
+    if os.environ.get("XDG_STATE_HOME"):
+        return Path(os.environ["XDG_STATE_HOME"]) / "ddtop"
+    return Path.home() / ".local" / "state" / "ddtop"
 
 
 def state_dir() -> Path:
@@ -27,33 +107,96 @@ def state_dir() -> Path:
         RegistryError: it cannot be made or written.
     """
     try:
-        if os.environ.get("DDTOP_STATE"):
-            path = Path(os.environ["DDTOP_STATE"]).expanduser()
-        elif os.environ.get("XDG_STATE_HOME"):
-            path = Path(os.environ["XDG_STATE_HOME"]) / "ddtop"
-        else:
-            path = Path.home() / ".local" / "state" / "ddtop"
+        path = _state_path()
     except RuntimeError as error:
         raise RegistryError(f"there is no home for the state folder ({error}); set DDTOP_STATE to a folder") from None
-    return _private_dir(path, "DDTOP_STATE")
+    return patiently(lambda: _private_dir(path, "DDTOP_STATE"), state_dir_text)
 
 
 def runtime_dir() -> Path:
-    """The local folder of sockets and locks, made if need be; private and ours.
+    """The local folder of sockets and locks, made if need be; private and ours. Where a stranger was first with its usual name it is another one.
 
     Raises:
-        RegistryError: it cannot be made, or belongs to somebody else.
+        RegistryError: it cannot be made; or belongs to somebody else, and DDTOP_RUNTIME names it.
     """
-    path = Path(os.environ.get("DDTOP_RUNTIME") or f"/tmp/ddtop-{os.getuid()}")
-    return _private_dir(path, "DDTOP_RUNTIME")
+    return runtime_place()[0]
+
+
+def runtime_place() -> tuple[Path, str | None]:
+    """(the runtime folder, why it is not the usual one: a sentence, None where it is).
+
+    Raises:
+        RegistryError: as `runtime_dir`.
+    """
+    if given := os.environ.get("DDTOP_RUNTIME"):
+        return _private_dir(Path(given), "DDTOP_RUNTIME"), None
+    usual = Path(f"/tmp/ddtop-{os.getuid()}")
+    try:
+        return _private_dir(usual, "DDTOP_RUNTIME"), None
+    except RegistryError as error:
+        why = str(error).partition(";")[0]
+    if session := os.environ.get("XDG_RUNTIME_DIR"):
+        with contextlib.suppress(RegistryError):
+            path = _private_dir(Path(session) / "ddtop", "DDTOP_RUNTIME")
+            return path, f"{why}; {path} is used instead"
+    path = _agreed_folder()
+    return path, f"{why}; {path} is used instead"
+
+
+def _agreed_folder() -> Path:
+    """A private folder with a name that nobody could guess. Its name is in the state folder: all ranks of this host have to meet in it."""
+    import tempfile
+
+    note = state_dir() / f"runtime-{_local_identity()}"
+    for _ in range(3):
+        with contextlib.suppress(OSError, ValueError):
+            path = Path(os.fsdecode(private.read(note, 4096)).strip())
+            if path.is_absolute() and path.is_dir():
+                private.folder(path)
+                return path
+        try:
+            made = tempfile.mkdtemp(prefix=f"ddtop-{os.getuid()}-", dir="/tmp")
+        except OSError as error:
+            raise RegistryError(f"cannot make a folder in /tmp: {error.strerror}; set DDTOP_RUNTIME to one") from None
+        # Only the first of several ranks that start at once: the others read what it wrote. What leads nowhere any more is replaced.
+        replace(note, os.fsencode(made) + b"\n", only_if_absent=not _leads_nowhere(note))
+        if private.read(note, 4096).strip() != os.fsencode(made):
+            os.rmdir(made)
+    raise RegistryError(f"no private folder for sockets can be agreed upon; remove {note}")
+
+
+def _leads_nowhere(note: Path) -> bool:
+    """The note is there, and what it names is not (any more)."""
+    try:
+        return not os.path.isdir(private.read(note, 4096).strip())
+    except (OSError, ValueError):
+        return False
+
+
+def _local_identity() -> str:
+    """This boot and mount namespace: who shares it shares /tmp. The state folder may be shared by hosts that do not."""
+    import hashlib
+
+    parts = []
+    for source in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/mnt"):
+        try:
+            parts.append(os.readlink(source) if "ns/" in source else Path(source).read_text().strip())
+        except OSError:
+            parts.append(os.uname().nodename)
+    return hashlib.sha256("|".join(parts).encode()).hexdigest()[:12]
 
 
 def _private_dir(path: Path, variable: str) -> Path:
+    """This folder, or one for this user inside it where it is shared with others: it is not closed to them."""
     if not path.is_absolute():
         # The relay's working folder is another one than the job's.
         raise RegistryError(f"{path} is relative; set {variable} to a folder that begins with /")
     try:
-        private.folder(path)
+        try:
+            private.folder(path)
+        except private.SharedError:
+            path = path / f"ddtop-{os.getuid()}"
+            private.folder(path)
     except private.ForeignError as error:
         raise RegistryError(f"{path} {error}; set {variable} to a folder of your own") from None
     except OSError as error:
@@ -73,6 +216,10 @@ def secret() -> bytes:
         if len(os.fsencode(given)) < KEY_BYTES_MIN:
             raise RegistryError(f"DDTOP_KEY is shorter than {KEY_BYTES_MIN} characters; make one: openssl rand -hex 32")
         return os.fsencode(given)
+    return patiently(_kept_secret, state_dir_text)
+
+
+def _kept_secret() -> bytes:
     path = state_dir() / "key"
     for _ in range(2):
         try:

@@ -36,8 +36,8 @@ METRICS = (
     Metric(
         "iteration",
         "",
-        "how many iterations the rank has finished",
-        "torch's global optimizer-step hook, else DataLoader batches, else ddtop.step()",
+        "how many iterations the rank has finished; JSON's iteration_source says what they are",
+        "ddtop.step(), else optimizer steps (torch's global hook), else DataLoader batches, else the rhythm of MPI's collectives",
         "print it in the training loop",
     ),
     Metric(
@@ -63,14 +63,14 @@ METRICS = (
     Metric(
         "wait_ratio",
         "share of the last 10 s",
-        "how much of the time a collective was pending; the straggler is the rank that hardly waits",
+        "how much of the time a collective was open and its thread did nothing else; the straggler is the rank that hardly waits",
         "the agent's samples, 4 a second",
         "py-spy dump --pid PID, a few times",
     ),
     Metric(
         "activity_ratios",
         "share of the last 10 s",
-        "what the main thread was seen doing, a letter an activity",
+        "what the rank's thread was seen doing, a letter an activity; what counts in WAIT is communication here, also in backward",
         "the agent's samples of the main thread's frames, 4 a second",
         "py-spy top --pid PID",
     ),

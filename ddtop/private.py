@@ -21,15 +21,20 @@ class ForeignError(OSError):
         return self.strerror or ""
 
 
+class SharedError(ForeignError):
+    """A folder of ours that others can enter. It is left as it is: they may work in it."""
+
+
 def _foreign(text: str) -> ForeignError:
     return ForeignError(1, text)
 
 
 def folder(path: Path) -> None:
-    """Make this folder if need be, with those that are missing above it, and close it to others.
+    """Make this folder if need be, with those that are missing above it, for this user alone. One that is there is never changed.
 
     Raises:
-        ForeignError: it is no folder, belongs to somebody else, or is everybody's: such a one is never closed, others use it.
+        SharedError: it is ours, and others can enter it: a team's folder, or one with the modes of a usual umask.
+        ForeignError: it is no folder, belongs to somebody else, or is everybody's.
         OSError: it cannot be made.
     """
     missing = []
@@ -59,7 +64,7 @@ def folder(path: Path) -> None:
         if found.st_mode & (_OTHERS_WRITE | stat.S_ISVTX):
             raise _foreign("is everybody's, anybody may write there")
         if stat.S_IMODE(found.st_mode) & 0o077:
-            os.fchmod(descriptor, 0o700)
+            raise SharedError(1, f"can be entered by others (mode {stat.S_IMODE(found.st_mode):04o})")
     finally:
         os.close(descriptor)
 

@@ -28,14 +28,34 @@ def stat_fields(pid: int | str) -> list[str] | None:
     return fields if len(fields) > 21 else None
 
 
+SAMPLERS = ("py-spy",)
+"""Names of programs that stop a process for milliseconds to read its stacks."""
+
+
+def own_letter(pid: int, letter: str) -> str:
+    """The state letter without what a sampler does to it: `S` in place of `t` while py-spy holds it, which is no debugger.
+
+    What it did an instant before cannot be told; its CPU and I/O tell whether it works. Check: `grep TracerPid /proc/PID/status`.
+    """
+    if letter != "t":
+        return letter
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+        tracer = next(line.split()[1] for line in status.splitlines() if line.startswith("TracerPid:"))
+        name = Path(f"/proc/{tracer}/comm").read_text(encoding="ascii", errors="replace").strip()
+    except (OSError, StopIteration, IndexError):
+        return letter
+    return "S" if name in SAMPLERS else letter
+
+
 def parent_of(pid: int) -> int | None:
     """Field 4 of /proc/PID/stat; None if there is no such process."""
     fields = stat_fields(pid)
     return int(fields[1]) if fields is not None else None
 
 
-def wchan(pid: int) -> str | None:
-    """In which function of the kernel its main thread sleeps; None if it runs, or where that is not told. Check: /proc/PID/wchan."""
+def wchan(pid: int | str) -> str | None:
+    """In which function of the kernel its main thread (of "PID/task/TID" that thread) sleeps; None if it runs, or where that is not told. Check: /proc/PID/wchan."""
     try:
         text = Path(f"/proc/{pid}/wchan").read_text()
     except OSError:

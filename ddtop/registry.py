@@ -10,15 +10,30 @@ import re
 import socket
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
 from ddtop import private
-from ddtop.folders import RegistryError, replace, runtime_dir, secret, state_dir
+from ddtop.folders import (
+    RegistryError,
+    patiently,
+    replace,
+    runtime_dir,
+    runtime_place,
+    secret,
+    state_dir,
+    state_dir_text,
+)
 
-__all__ = ("RegistryError", "runtime_dir", "secret", "state_dir")  # those of `folders` that others find here
+__all__ = (
+    "RegistryError",
+    "runtime_dir",
+    "runtime_place",
+    "secret",
+    "state_dir",
+)  # those of `folders` that others find here
 
 HEARTBEAT_S = 15.0
 """How often a relay renews `heartbeat_unix_ns`."""
@@ -33,6 +48,8 @@ ENDED_KEPT_S = 14 * 86400.0
 """A post-mortem is read within days; after a holiday too."""
 JOURNALS_BYTES_MAX = 1 << 30
 """All journals together, but for those of a living job's parts: homes have quotas."""
+RANKS_LISTED = 512
+"""Ranks of one host whose pids stand in the job file: 20 bytes each."""
 ABANDONED_S = 3600.0
 """A file that was never renamed into its place is nobody's after this long."""
 
@@ -42,7 +59,8 @@ class JobEntry(msgspec.Struct, frozen=True):
 
     `role`: alone, hub or leaf (`wire.hosts`). `address`, `port`: where the relay listens for its own host; `public_address`, `public_port`: for
     other hosts, of a hub. `part_of`: of a leaf that has found its hub, the hub's run; `hub`: HOST:PORT where it is. `hosts`: of a hub, the names
-    of the other hosts, the first 64.
+    of the other hosts, the first 64. `ranks`: (pid, start ticks) of the living ranks of this host, the first RANKS_LISTED: a view looks at them itself
+    where the relay is not heard.
     """
 
     schema: str
@@ -70,6 +88,7 @@ class JobEntry(msgspec.Struct, frozen=True):
     part_of: str | None = None
     hub: str | None = None
     hosts: tuple[str, ...] = ()
+    ranks: tuple[tuple[int, int], ...] = ()
 
     def endpoint(self) -> tuple[str, int]:
         """(address, port) of the relay as it is reached from this host; the address may be a name."""
@@ -78,22 +97,37 @@ class JobEntry(msgspec.Struct, frozen=True):
         return self.address, self.port
 
     def live(self, now_unix_ns: int) -> bool:
-        """Its relay renews the heartbeat, and the job has not ended."""
-        if self.ended_unix_ns is not None or now_unix_ns - self.heartbeat_unix_ns > LIVE_S * 1e9:
-            return False
-        return self.reachable(now_unix_ns)
+        """The job has not ended, as far as is known: its relay is there, or a rank of this host lives on without one."""
+        if self.ended_unix_ns is None and self.reachable(now_unix_ns):
+            return True
+        return bool(self.living_ranks())
 
     def reachable(self, now_unix_ns: int) -> bool:
-        """Its relay can be asked: its heartbeat is fresh and, on this host, its process lives."""
-        if now_unix_ns - self.heartbeat_unix_ns > LIVE_S * 1e9:
-            return False
-        return self.sender != host_identity() or start_ticks(self.relay_pid) == self.relay_start_ticks
+        """Its relay can be asked: on this host its process is there, though it may be stopped; elsewhere its heartbeat is fresh."""
+        if self.is_here:
+            return self.relay_state() is not None
+        return now_unix_ns - self.heartbeat_unix_ns <= LIVE_S * 1e9
 
     def over(self, now_unix_ns: int) -> bool:
-        """Nothing more will come: its relay is gone, and the run ended or no agent has started another relay."""
-        if self.reachable(now_unix_ns):
+        """Nothing more will come: its relay is gone, no rank lives, and the run ended or no agent has started another relay."""
+        if self.reachable(now_unix_ns) or self.living_ranks():
             return False
         return self.ended_unix_ns is not None or now_unix_ns - self.heartbeat_unix_ns > REVIVED_S * 1e9
+
+    @property
+    def is_here(self) -> bool:
+        """Its relay runs, or ran, on this host: its processes can be looked at."""
+        return self.sender == host_identity()
+
+    def relay_state(self) -> str | None:
+        """The letter of its process's state (`ps -o stat`); None where it is gone, or on another host."""
+        return process_state(self.relay_pid, self.relay_start_ticks) if self.is_here else None
+
+    def living_ranks(self) -> int | None:
+        """How many of the ranks that its relay last wrote down live on this host; None where that cannot be seen from here."""
+        if not self.is_here:
+            return None
+        return sum(start_ticks(pid) == ticks for pid, ticks in self.ranks)
 
 
 SCHEMA = "ddtop.job/1"
@@ -117,6 +151,16 @@ def start_ticks(pid: int) -> int | None:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
         fields = text[text.rindex(")") + 2 :].split()
         return None if fields[0] in "ZX" else int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def process_state(pid: int, ticks: int) -> str | None:
+    """The state letter of the process with this pid and start time; None where it is gone. Source: /proc/PID/stat."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        fields = text[text.rindex(")") + 2 :].split()
+        return fields[0] if fields[0] not in "ZX" and int(fields[19]) == ticks else None
     except (OSError, ValueError, IndexError):
         return None
 
@@ -165,7 +209,7 @@ def socket_path(job: str, run: str) -> Path:
     Raises:
         RegistryError: the path is too long for a unix socket.
     """
-    path = runtime_dir() / f"{run_hash(job, run)}.sock"
+    path = runtime_dir() / f"{run_hash(job, run)}.link"
     if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
         raise RegistryError(
             f"the socket path {path} is longer than {SOCKET_PATH_BYTES_MAX} bytes; set DDTOP_RUNTIME to a shorter folder"
@@ -181,6 +225,8 @@ def entry_path(entry: JobEntry) -> Path:
 def at_port(job: str, host: str, port: int) -> JobEntry:
     """The job whose relay listens there, as far as it is known without its job file; it is asked there, and nowhere else."""
     now = time.time_ns()
+    # Whoever listens there says its name, and names become names of files.
+    job = clean_job_name(job)
     return JobEntry(SCHEMA, job, f"at-{host}-{port}", host, ELSEWHERE, 0, 0, host, port, "", "", 0, 0, now, now)
 
 
@@ -216,6 +262,11 @@ def roster_path(job: str, run: str) -> Path:
     return runtime_dir() / f"{run_hash(job, run)}.roster"
 
 
+def helper_file(parent_pid: int, pid: int, ticks: int | str) -> str:
+    """Name of the file in the runtime folder in which a child that is no rank leaves its exception; `ticks` may be `*`."""
+    return f"helper-{parent_pid}-{pid}-{ticks}.json"
+
+
 def write_entry(entry: JobEntry) -> None:
     """Put an entry in its file, whole or not at all.
 
@@ -249,13 +300,35 @@ def read_entries() -> list[JobEntry]:
     """All jobs of the state folder, newest first; a file that is not a job file of ours is passed over.
 
     Raises:
-        RegistryError: the folder cannot be used.
+        RegistryError: the folder cannot be used, or does not answer.
     """
-    entries = []
-    for path in state_dir().glob("*.json"):
-        with contextlib.suppress(OSError, ValueError, RecursionError):
-            entries.append(entry_of(private.read(path, ENTRY_BYTES_MAX)))
+    return patiently(_read_entries, state_dir_text)
+
+
+def refused_files() -> list[str]:
+    """Names of the files that stand where job files do and are not read as such: larger than
+    64 KiB, damaged, of another version, or not this user's.
+
+    Raises:
+        RegistryError: the folder cannot be used, or does not answer.
+    """
+    return patiently(lambda: sorted(path.name for path, entry in _job_files() if entry is None), state_dir_text)
+
+
+def _read_entries() -> list[JobEntry]:
+    entries = [entry for _, entry in _job_files() if entry is not None]
     return sorted(entries, key=lambda entry: entry.started_unix_ns, reverse=True)
+
+
+def _job_files() -> Iterator[tuple[Path, JobEntry | None]]:
+    for path in state_dir().glob("*.json"):
+        entry = None
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            data = private.read(path, ENTRY_BYTES_MAX + 1)
+            entry = entry_of(data) if len(data) <= ENTRY_BYTES_MAX else None
+        # A file that went away meanwhile is a job that was removed.
+        if entry is not None or path.exists():
+            yield path, entry
 
 
 def remove(entry: JobEntry) -> None:
@@ -277,7 +350,7 @@ def prune_ended(now_unix_ns: int) -> None:
     for entry in read_entries():
         stem = entry_path(entry).stem
         size = sum(found.st_size for found in files.pop(stem, {}).values())
-        if entry.reachable(now_unix_ns):
+        if entry.reachable(now_unix_ns) or entry.living_ranks():
             live_bytes += size if entry.part_of is None else 0
         else:
             ended.append((entry.ended_unix_ns or entry.heartbeat_unix_ns, size, entry))

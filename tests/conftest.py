@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from ddtop import folders
+
 # Shells start background commands with SIGINT ignored, and what tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -44,6 +46,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DDTOP_STATE", str(found.state))
     monkeypatch.setenv("DDTOP_RUNTIME", str(found.runtime))
+    # A test that calls a command in this process makes it a view.
+    monkeypatch.setattr(folders, "_patience_s", None)
     yield found
     shutil.rmtree(runtime, ignore_errors=True)
 

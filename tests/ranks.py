@@ -223,11 +223,11 @@ class FakeRank:
         self.stands_at("main", line=99, waits_on="exit")
         self.phase = "leaving"
 
-    def raises(self, kind: str, text: str = "", ago_s: float = 0.0, thread: str = "main") -> None:
+    def raises(self, kind: str, text: str = "", ago_s: float = 0.0, thread: str = "main", line: int = 40) -> None:
         """Nothing catches its exception."""
         self.trains = False
         self.exception = LastException(
-            kind, text, unix_ns(self.job.now - ago_s), place("load", "/home/ada/data.py", 40), thread
+            kind, text, unix_ns(self.job.now - ago_s), place("load", "/home/ada/data.py", line), thread
         )
 
     def ends(self, code: int | None = 0, signal: int | None = None, later_s: float = 0.0, **more: Any) -> None:

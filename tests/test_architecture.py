@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "ddtop"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-FILE_LINES_MAX, FUNCTION_LINES_MAX = 400, 60
+FILE_LINES_MAX, FUNCTION_LINES_MAX = 600, 60
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "manager", "misc", "base"}
 HEAVY = {"torch", "pynvml", "numpy"}
 
@@ -28,8 +28,8 @@ def test_every_import_contract_holds(capsys):
     assert status == 0, capsys.readouterr().out
 
 
-def test_no_file_is_longer_than_400_lines():
-    """Those of the tests neither: a module of them that has outgrown it tells of two things."""
+def test_no_file_is_longer_than_600_lines():
+    """The tests obey the same limit: a longer module tests two things."""
     long = {
         str(path.relative_to(ROOT)): count
         for path in (*MODULES, *(ROOT / "tests").rglob("*.py"))

@@ -76,10 +76,13 @@ class _Place:
 
 
 class Catches:
-    """Opens and closes the windows; on the agent's thread, but for the two events, which are on the program's."""
+    """Opens and closes the windows; on the agent's thread, but for the two events, which are on the program's.
+
+    `thread_id`: Python's number of the thread whose exceptions are counted, the rank's.
+    """
 
     def __init__(self, main_id: int, frames: FrameReader) -> None:
-        self._main_id, self._frames = main_id, frames
+        self.thread_id, self._frames = main_id, frames
         self._tool: int | None = None
         self._opened_at = self._next_at = 0
         self._ended_at: int | None = None
@@ -166,7 +169,7 @@ class Catches:
         if self._events > EVENTS_MAX:
             self._stop()
             return
-        if threading.get_ident() != self._main_id or not self._frames.is_user(code.co_filename):
+        if threading.get_ident() != self.thread_id or not self._frames.is_user(code.co_filename):
             return
         name = type(error).__name__
         if name in FLOW:

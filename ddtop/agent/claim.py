@@ -9,14 +9,17 @@ from urllib.parse import urlparse
 from ddtop import registry
 from ddtop.agent import identity, naming, runtime, spawn
 from ddtop.agent.guard import guard
+from ddtop.wire.escaping import escaped
 
 
 def become_rank(who: identity.Identity, source: str, backend: str | None = None, endpoint: str | None = None) -> None:
     """Start watching this process as rank `who.rank`; says so once on stderr, from rank 0 only."""
     try:
-        job, run, complaint = naming.name_run(who, os.environ, os.getppid(), endpoint)
+        who.script = escaped(who.script)
+        job, run, complaint = escaped(naming.name_run(who, os.environ, os.getppid(), endpoint))
         path = registry.socket_path(job, run)
         registry.state_dir()
+        _, moved = registry.runtime_place()
     except (registry.RegistryError, OSError) as error:
         guard.off["runtime"] = str(error)
         runtime.say(who, f"ddtop is off in this job: {error}")
@@ -24,10 +27,12 @@ def become_rank(who: identity.Identity, source: str, backend: str | None = None,
     os.environ[identity.CLAIM] = f"{os.getpid()}:{identity.fingerprint(os.environ)}"
     if complaint:
         runtime.say(who, f"ddtop: {complaint}")
+    if moved:
+        runtime.say(who, f"ddtop: {moved}")
     spawn.start_relay(job, run, path)
     running = runtime.Runtime(who, job, run, path, source, backend)
-    running.start()
-    runtime.say(who, f"ddtop: watching {job}; to look: ddtop attach {job}")
+    if running.start():
+        runtime.say(who, f"ddtop: watching {job}; to look: ddtop attach {job}")
 
 
 def entering_init(rank: object, world_size: object, backend: str | None, method: str | None = None) -> None:

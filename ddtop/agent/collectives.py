@@ -40,6 +40,7 @@ class Collectives:
         self._recorder: Recorder | None = None
         self._watches: dict[str, Watch] = {}
         self._names: dict[tuple[str, str], str] = {}
+        self._ended: set[tuple[str, str]] = set()
         self._read_keys: deque[tuple[object, ...]] = deque(maxlen=64)
         self._entries_at = 0
         self._status_at = 0
@@ -50,6 +51,7 @@ class Collectives:
         self.moved_at: int | None = None
         self.wait_samples = 0
         self.all_samples = 0
+        self.waits = False
         self.why_blind: str | None = None
         self._recent: deque[bool] = deque(maxlen=RECENT_SAMPLES)
         self._left = False
@@ -57,12 +59,17 @@ class Collectives:
     @property
     def stuck(self) -> tuple[str, int] | None:
         """(group, first open seq) of the collective that has stood longest, if one has stood for a second."""
+        return next(iter(self._gaps()), None)
+
+    def _gaps(self) -> list[tuple[str, int]]:
+        """The same of each group that has one, the oldest first."""
         pending = [(watch.pending_since, name, watch) for name, watch in self._watches.items() if watch.pending_since]
-        if not pending:
-            return None
-        since, name, watch = min(pending, key=lambda item: item[0] or 0)
-        assert since is not None
-        return (name, (watch.completed or 0) + 1 - (watch.offset or 0)) if self._now - since > STUCK_NS else None
+        pending.sort(key=lambda item: item[0] or 0)
+        return [
+            (name, (watch.completed or 0) + 1 - (watch.offset or 0))
+            for since, name, watch in pending
+            if self._now - (since or 0) > STUCK_NS
+        ]
 
     @property
     def wait_ratio(self) -> float | None:
@@ -78,8 +85,16 @@ class Collectives:
         told = [(self._track(recorder, group), seq, at, op) for recorder, group, seq, at, op in times]
         return [time for time in told if time[0] in self._watches]
 
-    def sample(self, now: int, unix_minus_mono: int, waiting_frame: bool, in_line_since: int | None = None) -> None:
-        """One look. For when the recorder is off: `waiting_frame`, the main thread is inside torch's collective code; `in_line_since`,
+    def sample(
+        self,
+        now: int,
+        unix_minus_mono: int,
+        waiting_frame: bool,
+        in_line_since: int | None = None,
+        elsewhere: bool = False,
+    ) -> None:
+        """One look. `elsewhere`: the rank's thread is seen doing something else than communication: what is open on gloo holds
+        nobody up at this moment. For when the recorder is off: `waiting_frame`, the main thread is inside torch's collective code; `in_line_since`,
         since when it is inside one and the same call (monotonic ns)."""
         self._now = now
         c10d = sys.modules.get("torch.distributed.distributed_c10d")
@@ -95,7 +110,11 @@ class Collectives:
         if self._status_at != now or not self._recorder_answers():
             self._guess_pending(now, waiting_frame, in_line_since)
         self._look_at_building(now, waiting_frame)
-        waits = any(watch.pending_since is not None for watch in self._watches.values())
+        pending = [name for name, watch in self._watches.items() if watch.pending_since is not None]
+        if elsewhere and pending:
+            on_nccl = {group.name for group in self.groups if "nccl" in group.backend}
+            pending = [name for name in pending if name in on_nccl]
+        waits = self.waits = bool(pending)
         self.all_samples += 1
         self.wait_samples += waits
         self._recent.append(waits)
@@ -169,7 +188,7 @@ class Collectives:
         if any(key not in self._names for key in status) and not self._learn_names(status, now):
             return
         for key, (enqueued, completed) in status.items():
-            watch = self._watches.get(self._names.get(key, ""))
+            watch = self._watches.get(self._names.get(key, "")) if key not in self._ended else None
             # With TORCH_NCCL_BLOCKING_WAIT the status of what is put in stays at -1: then the number and the frame are all there is.
             if watch is None or enqueued < 0:
                 continue
@@ -181,6 +200,14 @@ class Collectives:
                 self._waits.append(waited)
             if watch.moved_at == now:
                 self.moved_at = now
+
+    def _find_ended(self) -> None:
+        """Which keys of a status are of groups that were destroyed: torch keeps their status, and the next group of the same name
+        has a higher number."""
+        newest: dict[tuple[str, str], str] = {}
+        for (recorder, number), name in self._names.items():
+            newest[recorder, name] = max(newest.get((recorder, name), ""), number, key=_as_number)
+        self._ended = self._names.keys() - {(recorder, number) for (recorder, _), number in newest.items()}
 
     def _not_read(self) -> str | None:
         """Gloo's recorder, as long as only NCCL is used: it may be about to get its first entry."""
@@ -227,6 +254,7 @@ class Collectives:
     def _learn_names(self, status: Status, now: int) -> bool:
         if len(status) == 1 and len(self.groups) == 1:
             self._names[next(iter(status))] = self.groups[0].name
+            self._find_ended()
             return True
         if now - self._entries_at < ENTRIES_EVERY_NS and self._entries_at:
             return bool(self._names)
@@ -237,12 +265,18 @@ class Collectives:
         if self._recorder is None or not self._recorder_answers():
             return
         key: tuple[object, ...]
-        stuck = self.stuck
-        if stuck is not None:
-            key = ("stuck", *stuck)
+        gaps = self._gaps()
+        doubted = [
+            one.status for one in self._watches.values() if one.doubted is not None and one.doubted == one.status
+        ]
+        if gaps:
+            # Each gap once: one that is real must not hide that another one is not.
+            key = next((new for gap in gaps if (new := ("stuck", *gap)) not in self._read_keys), ("stuck", *gaps[0]))
             # Another thread may put in more while this one stands.
             if key in self._read_keys and now - self._entries_at > ENTRIES_EVERY_NS:
-                key = (*key, self._watches[stuck[0]].enqueued)
+                key = (*key, self._watches[gaps[0][0]].enqueued)
+        elif doubted:
+            key = ("doubted", *doubted)
         elif self.moved_at is not None and now - self.moved_at > STILL_NS:
             key = ("still", tuple((name, watch.enqueued, watch.last) for name, watch in self._watches.items()))
         else:
@@ -257,14 +291,18 @@ class Collectives:
         entries = self._recorder.entries(sum(watch.enqueued for watch in self._watches.values()))
         if entries is None:
             return
-        by_group: dict[tuple[str, str], list[Collective]] = {}
-        for recorder, entry in entries:
-            name = self._track(recorder, entry.process_group[0])
-            if name in self._watches:
-                self._names[recorder, str(entry.pg_id)] = name
-                own = by_group.setdefault((recorder, name), [])
-                if not entry.is_p2p:
-                    own.append(collective(entry, name))
+        told = [(recorder, self._track(recorder, entry.process_group[0]), entry) for recorder, entry in entries]
+        told = [(recorder, name, entry) for recorder, name, entry in told if name in self._watches]
+        for recorder, name, entry in told:
+            self._names[recorder, str(entry.pg_id)] = name
+        self._find_ended()
+        # Of a group of gloo whose entries are all overwritten nothing is open: it was used long before the others.
+        known = [(key[0], self._names[key]) for key in self._names.keys() - self._ended if entries and key[0] == "fr"]
+        by_group: dict[tuple[str, str], list[Collective]] = {key: [] for key in known if key[1] in self._watches}
+        for recorder, name, entry in told:
+            own = by_group.setdefault((recorder, name), [])
+            if not entry.is_p2p and (recorder, str(entry.pg_id)) not in self._ended:
+                own.append(collective(entry, name))
         for (recorder, name), own in by_group.items():
             self._watches[name].take_entries(own, recorder != "nccl", unix_minus_mono)
 
@@ -319,7 +357,12 @@ class Collectives:
         self._recent.clear()
         self._watches.clear()
         self._names.clear()
+        self._ended.clear()
         self.groups, self._left = (), False
+
+
+def _as_number(pg_id: str) -> int:
+    return int(pg_id) if pg_id.isdecimal() else -1
 
 
 def _spins() -> bool:

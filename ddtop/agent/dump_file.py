@@ -1,6 +1,7 @@
 """Stacks by signal: faulthandler writes them to a file of this rank, though the GIL is held or the agent is stuck.
 
-A real-time signal that the program does not use is registered beside the program's own handlers, none is replaced. The
+Only where the user sets DDTOP_SIGNAL: until then every signal keeps the action that it has without us. A real-time
+signal that the program does not use is registered beside the program's own handlers, none is replaced. The
 relay reads the file; before it sends the signal it looks whether the process catches it and still has the file open. A
 forked child inherits handler and descriptor, so that a DataLoader worker can be asked too.
 """
@@ -74,9 +75,11 @@ class DumpFile:
 
 
 def _number(wanted: str) -> tuple[int | None, str | None]:
-    """(signal, why none) of DDTOP_SIGNAL: a number, a name, RTMIN+N, or "off"."""
+    """(signal, why none) of DDTOP_SIGNAL: "on", a number, a name, RTMIN+N, or "off"; unset is off."""
     text = wanted.strip().upper().removeprefix("SIG")
     if not text:
+        return None, "DDTOP_SIGNAL is not set: no signal of the program's is taken unasked (DDTOP_SIGNAL=on takes one)"
+    if text == "ON":
         return signal.SIGRTMIN + OFFSET, None
     if text in ("0", "OFF", "NONE"):
         return None, "switched off by DDTOP_SIGNAL"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from ddtop.redaction import redacted_variable, redacted_words
+
 VALUE_CHARACTERS, ARGUMENTS = 200, 40
 VARIABLES_MAX = 128
 """Kubernetes sets seven variables for each service of the namespace, whatever that is called: `torch-0` is TORCH_0_SERVICE_HOST, ..."""
 
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 # How the ranks find each other, on which hosts they are and who started them: `relay.whereabouts` reads these.
 _WHEREABOUTS = re.compile(
     r"^(MASTER_(ADDR|PORT)|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|LOCAL_SIZE|NODE_RANK|NNODES|GROUP_(RANK|WORLD_SIZE)"
@@ -26,32 +27,19 @@ _OTHERS = re.compile(
     r"^(MASTER_|LOCAL_|GROUP_|ROLE_|TORCH|NCCL_|GLOO_|TP_SOCKET|OMP_|MKL_|KMP_|CUDA_|NVIDIA_|PYTHON(HASHSEED|UNBUFFERED|OPTIMIZE)"
     r"|CONDA_DEFAULT_ENV$|VIRTUAL_ENV|TOKENIZERS_PARALLELISM$|TMPDIR$)"
 )
-# With dashes, and without them as hydra has it.
-_ARGUMENT_SECRET = re.compile(r"^([+-]*[\w.-]*(?:key|token|secret|pass)[\w.-]*)(=).*$", re.IGNORECASE)
-_IN_ADDRESS = re.compile(r"(://)[^/@\s]+@")
 
 
 def redacted_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that matter to a distributed job; values of names that sound secret are replaced.
+    """The variables that matter to a distributed job, with secrets replaced (`ddtop.redaction`).
 
     Where there are too many, those that say where the ranks are stay.
     """
     first = [name for name in environ if _WHEREABOUTS.match(name)]
     rest = [name for name in environ if _OTHERS.match(name) and name not in first]
-    return {name: _shown(name, environ[name]) for name in (*first, *rest)[:VARIABLES_MAX]}
-
-
-def _shown(name: str, value: str) -> str:
-    return "(redacted)" if _SECRET.search(name) else _IN_ADDRESS.sub(r"\1(redacted)@", value)[:VALUE_CHARACTERS]
+    shown = (*first, *rest)[:VARIABLES_MAX]
+    return {name: redacted_variable(name, environ[name], VALUE_CHARACTERS) for name in shown}
 
 
 def redacted_argv(argv: list[str]) -> tuple[str, ...]:
-    """The command line; what follows `--token=` and its like is replaced, as is the word after `--token`."""
-    shown, hide = [], False
-    for word in argv[:ARGUMENTS]:
-        if hide and not word.startswith("-"):
-            shown.append("(redacted)")
-        else:
-            shown.append(_ARGUMENT_SECRET.sub(r"\1\2(redacted)", word)[:VALUE_CHARACTERS])
-        hide = word.startswith("-") and "=" not in word and bool(_SECRET.search(word))
-    return tuple(shown)
+    """The command line: the value of `--token=X` and the word after `--token` are replaced, and what else is a secret."""
+    return redacted_words(argv[:ARGUMENTS], VALUE_CHARACTERS)

@@ -27,11 +27,19 @@ def install(running: Runtime) -> None:
         if arguments.exc_type is not SystemExit:
             running.guarded(
                 "exceptions",
-                lambda: note(running, arguments.exc_type, arguments.exc_value, arguments.exc_traceback, name),
+                lambda: note(
+                    running, arguments.exc_type, arguments.exc_value, arguments.exc_traceback, name, _leads(running)
+                ),
             )
         return thread_before(arguments)
 
     sys.excepthook, threading.excepthook = hook, thread_hook
+
+
+def _leads(running: Runtime) -> bool:
+    """The calling thread is the one that trains; the agent's last look may be older than its first step."""
+    own = threading.get_ident()
+    return own != running.main_id and own in (running.stepper, running.lead_id)
 
 
 def note(
@@ -40,28 +48,40 @@ def note(
     error: BaseException | None,
     traceback: TracebackType | None,
     thread: str,
+    leads: bool = False,
 ) -> None:
-    """Write the exception to the state page and hand it to the next record."""
+    """Write the exception to the state page and hand it to the next record. `leads`: it ends the thread that trained."""
     if not running.is_here():
         return
-    import msgspec
 
     from ddtop.agent.place import user_frame_of
+    from ddtop.wire import frames
     from ddtop.wire.records import LastException, Place
 
-    if running.exception is not None and thread != "main":
+    if running.exception is not None and thread != "main" and not (leads and not running.exception.leads):
         return
     found = user_frame_of(traceback, running.frames)
-    text = " ".join(str(error).split())[:TEXT_CHARACTERS]
+    text = one_line(error)
     running.exception = LastException(
         kind.__name__,
         text,
         time.time_ns(),
         Place(found[0], found[1], found[2]) if found else None,
         thread,
+        leads,
     )
-    running.page.write_exception(msgspec.msgpack.encode(running.exception))
+    running.page.write_exception(frames.encoded(running.exception))
     running.wake()
+
+
+def one_line(error: BaseException | None) -> str:
+    """The exception's text without line breaks and secrets; what is cut shows as an ellipsis."""
+    from ddtop.redaction import TEXT_CHARACTERS_MAX, redacted_start
+
+    # Cut first: the text of an exception may be a whole batch. One character more tells the next cut that something is missing.
+    text = redacted_start(str(error)[: TEXT_CHARACTERS_MAX + 1], TEXT_CHARACTERS_MAX)
+    text = " ".join(text.split())
+    return text if len(text) <= TEXT_CHARACTERS else text[: TEXT_CHARACTERS - 1] + "…"
 
 
 def note_last(running: Runtime) -> None:

@@ -14,8 +14,8 @@ import sys
 import warnings
 from typing import Any
 
-OWN_THREADS = 3
-"""The agent's, and ZeroMQ's two (I/O and reaper)."""
+OWN_THREADS = 1
+"""The agent's."""
 _WARNS = tuple(sys.version_info) >= (3, 12)
 _FILTER: Any = ("ignore", re.compile(".*multi-threaded, use of fork"), DeprecationWarning, None, 0)
 

@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
+import time
+
 # Not at run time: this module is loaded in every Python of a DDTOP=1 shell.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 REASON_CHARACTERS = 200
+AGAIN_S = 30.0
+"""Then two minutes, then eight: what fails for good costs four exceptions in all."""
+FAILURES_MAX = 4
+AGAIN = frozenset(
+    {
+        "runtime",
+        "place",
+        "iterations",
+        "collectives",
+        "cuda",
+        "stacks",
+        "arrivals",
+        "relay restart",
+        "ptracer",
+        "exceptions",
+    }
+)
+"""What only reads, on the agent's thread or after an exception; whoever is tried again begins with what is there then."""
+_NEVER = (0, float("inf"))
 
 
 class Guard:
-    """Runs parts of the agent; a part that raised is not run again. `off` maps its name to the reason."""
+    """Runs parts of the agent; a part that raised is off. `off` maps its name to the reason.
+
+    Parts that only look, and do so anew each time, are tried again after a while (`AGAIN`), a few times. What wraps the
+    program's functions stays off: it may have done half of its work.
+    """
 
     def __init__(self) -> None:
         self.off: dict[str, str] = {}
+        # Name: (failures, when it may be tried again, monotonic s).
+        self._failed: dict[str, tuple[int, float]] = {}
 
     def run(self, name: str, part: Callable[..., object], *arguments: object) -> bool:
         """Run the part unless it is off; False if it did not run to its end.
@@ -22,13 +49,26 @@ class Guard:
         The arguments are handed on so that the agent's tick makes no closures.
         """
         if name in self.off:
-            return False
+            if time.monotonic() < self._failed.get(name, _NEVER)[1]:
+                return False
+            del self.off[name]
         try:
             part(*arguments)
         except Exception as error:  # noqa: BLE001 - the agent's edge: the job must not see it
             self.off[name] = f"{type(error).__name__}: {error}"[:REASON_CHARACTERS]
+            failures = self._failed.get(name, _NEVER)[0] + 1
+            again_s = self.again_s(name, failures)
+            self._failed[name] = (failures, float("inf") if again_s is None else time.monotonic() + again_s)
             return False
         return True
+
+    def again_s(self, name: str, failures: int) -> float | None:
+        """After how many seconds a part that has failed so often is tried again; None: never."""
+        return AGAIN_S * 4 ** (failures - 1) if name in AGAIN and failures < FAILURES_MAX else None
+
+    def failures(self, name: str) -> int:
+        """How often this part has failed."""
+        return self._failed.get(name, _NEVER)[0]
 
 
 guard = Guard()

@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import sys
 
-from ddtop.agent import identity
+from ddtop.agent import identity, own_imports
 
 
 def enter() -> None:
     """Look at this process once and start what it needs."""
     argv = sys.orig_argv
     who = identity.identify(os.environ, argv, os.getpid())
-    if who.role == identity.IGNORED:
+    if who.role == identity.IGNORED or not own_imports.is_main_interpreter():
         return
     if who.role == identity.LAUNCHER:
         from ddtop.agent.naming import launcher_tree
@@ -31,6 +31,12 @@ def enter() -> None:
 
     imports.install()
     if who.role == identity.RANK:
+        try:
+            own_imports.check(argv)
+        except own_imports.ShadowedError as error:
+            if who.rank == 0 and os.environ.get("DDTOP_QUIET", "0") in ("", "0") and sys.stderr is not None:
+                sys.stderr.write(f"ddtop is off in this job: {error}\n")
+            return
         from ddtop.agent import claim
 
         claim.become_rank(who, "env")

@@ -26,7 +26,7 @@ _LAUNCHER_MODULES = {
     "accelerate.commands.launch", "accelerate.commands.accelerate_cli", "deepspeed.launcher.launch",
     "deepspeed.launcher.runner",
 }  # fmt: skip
-_NEVER_SCRIPTS = {"ddtop", "pip", "pip3", "py-spy", "uv", "conda", "nvitop", "ipython", "jupyter", "pre-commit"}
+_NEVER_SCRIPTS = {"ddtop", "pip", "pip3", "py-spy", "uv", "conda", "nvitop", "ipython", "jupyter", "pre-commit", "ray"}
 _NEVER_MODULES = {"ddtop", "pip", "ensurepip", "venv", "build", "site", "compileall", "json.tool"}
 _LAUNCHER_VARIABLES = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
@@ -43,11 +43,26 @@ JSRUN_VARIABLES = ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LO
 """Those of LSF's jsrun, for programs of any kind: they count like srun's."""
 _OTHER_LOCAL_RANKS = ("MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID", "SLURM_LOCALID")
 """Cray's PALS, and srun with PMI-2, give PMI_RANK and another name to the rest."""
-# torchrun's options that stand alone; any other option takes a value, so the script is the first word after those.
-_TORCHRUN_FLAGS = {
-    "--standalone", "-m", "--module", "--no-python", "--no_python", "--use-env", "--use_env", "--run-path",
-    "--run_path", "--virtual-local-rank", "--virtual_local_rank",
+_FLAGS = {
+    # torchrun
+    "--standalone", "-m", "--module", "--no-python", "--use-env", "--run-path", "--virtual-local-rank",
+    # accelerate launch
+    "-q", "--quiet", "--cpu", "--multi-gpu", "--tpu", "--enable-cpu-affinity", "--dynamo-use-fullgraph", "--dynamo-use-dynamic",
+    "--dynamo-use-regional-compilation", "--use-deepspeed", "--use-fsdp", "--use-parallelism-config", "--use-megatron-lm",
+    "--same-network", "--tpu-cluster", "--no-tpu-cluster", "--tpu-use-sudo", "--downcast-bf16",
+    "--fp8-use-autocast-during-eval", "--debug",
+    # deepspeed
+    "--no-local-rank", "--no-ssh", "--no-ssh-check", "--force-multi", "--save-pid", "--bind-cores-to-rank",
+    "--enable-elastic-training",
+    # composer, horovodrun
+    "-v", "--verbose", "-c", "--command-mode", "--module-mode", "--disable-cache", "--autotune", "--gloo", "--mpi", "--jsrun", "--tcp",
+    "-h", "--help", "--version",
 }  # fmt: skip
+"""Options of launchers that stand alone, with dashes; any other takes a value, so the script is the first word after those."""
+_SUBCOMMANDS = {"launch", "run", "model", "fabric"}
+"""accelerate launch, fabric run, lightning run model."""
+_WORKER_SCRIPTS = {"default_worker", "setup_worker"}
+"""Ray's, which run whatever the driver sends: their own name says nothing of the job."""
 
 
 class Identity:
@@ -131,12 +146,27 @@ def launched_script(argv: Sequence[str]) -> str | None:
     while words:
         word = words.pop(0)
         if not word.startswith("-"):
-            return script_base(word) if "/" in word or word.endswith(".py") else word.rpartition(".")[2] or word
-        if word == "--" or word in _TORCHRUN_FLAGS or "=" in word:
+            if os.path.basename(word).startswith("python"):
+                module, script, inline = _program([word, *words])
+                return None if inline else _script_name(module, script)
+            return _launched_name(word)
+        if word == "--" or _is_flag(word) or "=" in word:
             continue
+        # An option that a later release has brought may be a flag.
         if words and not words[0].endswith(".py"):
             words.pop(0)
     return None
+
+
+def _launched_name(word: str) -> str:
+    """`src/train.py` and `pkg.train` as `train`; `pkg/__main__.py` and `pkg.__main__` as `pkg`."""
+    if "/" in word or word.endswith(".py"):
+        return _script_name("", word)
+    return _script_name(word, "")
+
+
+def _is_flag(word: str) -> bool:
+    return word.replace("_", "-") in _FLAGS
 
 
 def launcher_options(argv: Sequence[str]) -> dict[str, str]:
@@ -145,7 +175,7 @@ def launcher_options(argv: Sequence[str]) -> dict[str, str]:
     while words and words[0].startswith("-") and words[0] != "--":
         word = words.pop(0)
         name, equals, value = word.lstrip("-").partition("=")
-        if not equals and word not in _TORCHRUN_FLAGS and words:
+        if not equals and not _is_flag(word) and words:
             value = words.pop(0)
         found[name.replace("-", "_")] = value
     return found
@@ -157,7 +187,10 @@ def _launcher_words(argv: Sequence[str]) -> list[str]:
     words = list(argv)
     start = words.index(script) + 1 if script in words else words.index(module) + 1 if module in words else 1
     words = words[start:]
-    return words[1:] if words and script_base(script) in ("accelerate", "lightning", "fabric") else words
+    if script_base(script) in ("accelerate", "lightning", "fabric") or module.startswith("accelerate"):
+        while words and words[0] in _SUBCOMMANDS:
+            words.pop(0)
+    return words
 
 
 def script_of(argv: Sequence[str]) -> str:
@@ -203,6 +236,8 @@ def _program(argv: Sequence[str]) -> tuple[str, str, bool]:
 
 
 def _script_name(module: str, script: str) -> str:
+    if script_base(script) in _WORKER_SCRIPTS:
+        return "python"
     if module:
         parts = [part for part in module.split(".") if part != "__main__"]
         return parts[-1] if parts else module

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 
+from ddtop.agent import own_imports
 from ddtop.agent.guard import guard
 
 # Not from typing: this module is loaded in every Python of a DDTOP=1 shell.
@@ -44,10 +45,10 @@ def _wrap_ddp(module: ModuleType) -> None:
     wrap_ddp.wrap(module)
 
 
-def _wrap_process(module: ModuleType) -> None:
+def _wrap_ends(module: ModuleType) -> None:
     from ddtop.agent import wrap_spawn
 
-    wrap_spawn.wrap_process(module)
+    wrap_spawn.wrap_ends(module)
 
 
 def _wrap_spawn(module: ModuleType) -> None:
@@ -79,7 +80,7 @@ WRAPPERS: dict[str, Callable[[ModuleType], None]] = {
     "torch.utils.data.dataloader": _wrap_dataloader,
     "torch.optim.optimizer": _wrap_optimizer,
     "torch.nn.parallel.distributed": _wrap_ddp,
-    "multiprocessing.process": _wrap_process,
+    "multiprocessing.util": _wrap_ends,
     "torch.multiprocessing.spawn": _wrap_spawn,
     "mpi4py.MPI": _wrap_mpi,
 }
@@ -118,20 +119,32 @@ def _add_step(spec: ModuleSpec, name: str, wrapper: Callable[[ModuleType], None]
         vars(loader).pop("exec_module", None)
         before, without = AROUND.get(name, (None, None))
         if before is not None:
-            guard.run(f"before {name}", before)
+            guard.run(f"before {name}", _checked(before))
         try:
             execute(module)
         except BaseException:
             if without is not None:
                 guard.run(f"before {name}", without)
             raise
-        guard.run(f"wrap {name}", lambda: wrapper(module))
+        guard.run(f"wrap {name}", _call(wrapper, module))
 
     loader.exec_module = exec_module
 
 
 def _call(wrapper: Callable[[ModuleType], None], module: ModuleType) -> Callable[[], None]:
-    return lambda: wrapper(module)
+    def call() -> None:
+        own_imports.check(sys.orig_argv)
+        wrapper(module)
+
+    return call
+
+
+def _checked(part: Callable[[], None]) -> Callable[[], None]:
+    def call() -> None:
+        own_imports.check(sys.orig_argv)
+        part()
+
+    return call
 
 
 def install() -> None:

@@ -13,13 +13,17 @@ from typing import TYPE_CHECKING, Any
 from ddtop.agent import workers
 from ddtop.agent.feeding import Feeding
 from ddtop.wire import page as layout
-from ddtop.wire.loader import Feed, Loader
+from ddtop.wire.loader import Feed, Loader, Waited
 
 if TYPE_CHECKING:
     from ddtop.agent.runtime import Runtime
 
 LONG_WAIT_NS = 1_000_000_000
 """A batch that has not come after so long is worth a look at the worker that owes it."""
+FEEDS_STEPS = 8
+"""Optimizer steps after which a loader counts as one that feeds the training: so many make it the one that is told of."""
+WAITED_KEPT = 40
+"""Looks over which it is added up for which loader the rank waits: 20 s."""
 OWED_KEPT, OWED_LEAST = 20, 8
 """Looks at who owes a batch: at two a second the last ten seconds of waiting."""
 
@@ -46,11 +50,31 @@ class History:
         self.feed: Feed | None = None
         self.owed: deque[int] = deque(maxlen=OWED_KEPT)
         self._last = _Queue()
+        self._waited: deque[tuple[Waited, int]] = deque(maxlen=WAITED_KEPT)
+        self._wait_total_ns = 0
 
-    def queue_of(self, iterator: Any) -> _Queue:
+    def note_feed(self, feed: Feed | None) -> None:
+        """What feeds the iterator of now. One that validates comes in between, and what feeds the optimizer stands."""
+        known = self.feed.steps if self.feed is not None else 0
+        if feed is not None and feed.steps >= min(known, FEEDS_STEPS):
+            self.feed = feed
+
+    def note_wait(self, feed: Feed | None, queue: _Queue, total_ns: int) -> Waited | None:
+        """What the rank has waited since the last look, it has waited for this loader; the one it waited for most lately."""
+        grown_ns, self._wait_total_ns = max(0, total_ns - self._wait_total_ns), total_ns
+        if feed is not None:
+            feeds = feed.steps >= FEEDS_STEPS
+            now = Waited(feed.dataset, queue.workers, queue.prefetch_factor, queue.pin_memory, feeds)
+            self._waited.append((now, grown_ns))
+        totals: dict[Waited, int] = {}
+        for one, waited_ns in self._waited:
+            totals[one] = totals.get(one, 0) + waited_ns
+        return max(totals, key=lambda one: totals[one], default=None)
+
+    def queue_of(self, iterator: Any, waits: bool) -> _Queue:
         """The iterator's numbers; between two epochs there is none, and how the last one was set up still stands."""
         if iterator is not None:
-            self._last = _queue(iterator)
+            self._last = _queue(iterator, waits)
             return self._last
         last = self._last
         return _Queue(last.workers, pin_memory=last.pin_memory, prefetch_factor=last.prefetch_factor)
@@ -70,17 +94,17 @@ def sample(running: Runtime, unix_minus_mono_ns: int, history: History) -> Loade
     iterator = running.loader() if running.loader is not None else None
     if iterator is None and not words[layout.BATCHES_AT] and not words[layout.LOADER_WAIT_SINCE_AT]:
         return None
-    queue = history.queue_of(iterator)
+    since = words[layout.LOADER_WAIT_SINCE_AT]
+    queue = history.queue_of(iterator, bool(since))
     optimized = words[layout.ITERATION_SOURCE_AT] == layout.SOURCE_OPTIMIZER
     steps = words[layout.ITERATION_AT] if optimized else 0
     # Between two epochs there is no iterator, and what fed the last one still stands.
+    feed = None
     if iterator is not None:
-        history.feed = history.feeding.look(
-            iterator, steps, words[layout.BATCHES_AT], running.averages_in, running.first_batch
-        )
+        feed = history.feeding.look(iterator, steps, words[layout.BATCHES_AT], running.averages_in, running.first_batch)
+        history.note_feed(feed)
     # Let go before /proc is read: if this were the last reference, the workers would be shut down here and not in the program.
     del iterator
-    since = words[layout.LOADER_WAIT_SINCE_AT]
     exhausted_mono = words[layout.EXHAUSTED_MONO_AT]
     now = time.monotonic_ns()
     # Not Process.is_alive(): it reaps, and the exit code would be lost for the program.
@@ -91,8 +115,11 @@ def sample(running: Runtime, unix_minus_mono_ns: int, history: History) -> Loade
         looked = owing is not None
     if since and owing is not None:
         history.owed.append(owing)
+    # The relay reads this worker's stack by itself, and no other's.
+    words[layout.OWING_PID_AT] = owing if looked and owing is not None else 0
     most_pid, most_ratio = history.owed_most() if queue.workers > 1 else (None, None)
     moved = workers.movement(seen, owing) if looked and owing is not None else None
+    total_ns = words[layout.LOADER_WAIT_TOTAL_AT] + (now - since if since else 0)
     return Loader(
         workers=queue.workers,
         depth=queue.depth,
@@ -101,7 +128,7 @@ def sample(running: Runtime, unix_minus_mono_ns: int, history: History) -> Loade
         owing_pid=owing,
         owing_state=next((one.letter for one in seen if one.pid == owing), None),
         waiting_since_unix_ns=since + unix_minus_mono_ns if since else None,
-        wait_total_ns=words[layout.LOADER_WAIT_TOTAL_AT] + (now - since if since else 0),
+        wait_total_ns=total_ns,
         batches=words[layout.BATCHES_AT],
         exhausted=words[layout.EXHAUSTED_AT],
         exhausted_unix_ns=exhausted_mono + unix_minus_mono_ns if exhausted_mono else None,
@@ -116,10 +143,11 @@ def sample(running: Runtime, unix_minus_mono_ns: int, history: History) -> Loade
         feed=history.feed,
         owed_most_pid=most_pid,
         owed_most_ratio=most_ratio,
+        waited=history.note_wait(feed, queue, total_ns),
     )
 
 
-def _queue(iterator: Any) -> _Queue:
+def _queue(iterator: Any, waits: bool = False) -> _Queue:
     number = getattr(iterator, "_num_workers", 0) or 0
     processes = getattr(iterator, "_workers", None)
     pin_memory, prefetch = getattr(iterator, "_pin_memory", None), getattr(iterator, "_prefetch_factor", None)
@@ -141,8 +169,28 @@ def _queue(iterator: Any) -> _Queue:
     if info and len(info) == 1 and 0 <= info[0] < len(pids):
         owing = pids[info[0]]
     closing = bool(getattr(iterator, "_shutdown", False))
+    if waits and not held and not closing:
+        owing = _not_resumed(iterator, pids)
     capacity = number * (prefetch or 2)
     started = tuple(pid for pid in pids if pid is not None)
     return _Queue(
         number, min(depth, capacity), capacity, started, None if closing else owing, closing, pin_memory, prefetch
     )
+
+
+def _not_resumed(iterator: Any, pids: list[int | None]) -> int | None:
+    """Of persistent workers, at the begin of an epoch: the first that has not taken the word to go on from its queue, or is gone or stopped.
+
+    Torch counts how many have answered, and not who.
+    """
+    late: list[int] = []
+    for pid, queue in zip(pids, list(getattr(iterator, "_index_queues", ())), strict=False):
+        try:
+            waits = queue.qsize() > 0
+        except (AttributeError, NotImplementedError, OSError, ValueError):
+            waits = False
+        if pid is not None and waits:
+            late.append(pid)
+    helpless = [pid for pid in pids if pid is not None and workers.worker(pid).letter in workers.HELPLESS]
+    # Who has just been woken has not taken it yet either: the one that cannot is meant.
+    return next(iter([*helpless, *late]), None)

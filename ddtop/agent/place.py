@@ -14,17 +14,31 @@ from typing import Any
 from ddtop.wire.meanings import word_of
 from ddtop.wire.records import ACTIVITIES
 
+BATON_FILE, BATON_WAITS = "torch/utils/file_baton.py", "wait"
+"""In which all wait for the process that builds an extension; its `lock_file_path` is the file that this process has made."""
+LOCK_PATH_MAX = 512
+
 _DEPTH_MAX = 200
 """Frames looked at from the inside; beyond it a deep recursion costs more than it tells."""
 
 LOADER, FORWARD, BACKWARD, OPTIMIZER, COLLECTIVE, CUDA_SYNC, OTHER = range(len(ACTIVITIES))
 UNSEEN = -1
 
+_BROADCASTS = frozenset(
+    {"_sync_module_states", "_sync_params_and_buffers", "_sync_buffers", "_verify_param_shape_across_processes"}
+    | {"_default_broadcast_coalesced", "_distributed_broadcast_coalesced"}
+)
+
 # (end of the file's path, function or None for any) -> activity. The innermost frame that matches wins.
 _ACTIVITY: tuple[tuple[str, frozenset[str] | None, int], ...] = (
     ("torch/utils/data/dataloader.py", frozenset({"__next__", "_next_data", "_get_data", "_try_get_data"}), LOADER),
     ("torch/distributed/distributed_c10d.py", None, COLLECTIVE),
     ("torch/distributed/_functional_collectives.py", None, COLLECTIVE),
+    # Calls into C: the wait of a Work, and the broadcasts with which DDP begins a forward.
+    ("ddtop/agent/wrap_p2p.py", frozenset({"wait"}), COLLECTIVE),
+    ("torch/futures/__init__.py", frozenset({"wait", "value"}), COLLECTIVE),
+    ("torch/distributed/utils.py", _BROADCASTS, COLLECTIVE),
+    ("torch/nn/parallel/distributed.py", _BROADCASTS, COLLECTIVE),
     ("torch/cuda/__init__.py", frozenset({"synchronize"}), CUDA_SYNC),
     ("torch/cuda/streams.py", frozenset({"synchronize"}), CUDA_SYNC),
     ("torch/autograd/graph.py", frozenset({"_engine_run_backward"}), BACKWARD),
@@ -38,7 +52,7 @@ _ACTIVITY: tuple[tuple[str, frozenset[str] | None, int], ...] = (
 class Seen:
     """One look at a thread: positions only, no frames. `frame_id` tells whether the user frame is still the same one."""
 
-    __slots__ = ("activity", "callee", "file", "frame_id", "function", "line", "qualname", "waits_on")
+    __slots__ = ("activity", "callee", "file", "frame_id", "function", "line", "qualname", "waits_for", "waits_on")
 
     def __init__(self) -> None:
         self.activity = UNSEEN
@@ -49,6 +63,7 @@ class Seen:
         self.frame_id = 0
         self.callee: str | None = None
         self.waits_on: str | None = None
+        self.waits_for: str | None = None
 
 
 class Stay:
@@ -120,6 +135,10 @@ class FrameReader:
                 seen.callee, seen.file, seen.line = name, file, frame.f_lineno
             # The library call nearest to the user's line names it best: a Queue.get waits on a lock inside.
             seen.waits_on = meaning[1] or seen.waits_on
+            if name == BATON_WAITS and file.endswith(BATON_FILE):
+                # Until that file is gone, and whoever made it may have died. Its locals are the baton and no tensor.
+                path = getattr(frame.f_locals.get("self"), "lock_file_path", None)
+                seen.waits_for = str(path)[:LOCK_PATH_MAX] if path is not None else None
 
     def is_user(self, file: str) -> bool:
         """Whether a code's file is the user's own: not the standard library, not site-packages, not ddtop."""

@@ -13,12 +13,14 @@ from ddtop import registry
 from ddtop.agent import arrivals, catching, entering, loader, ptracer, spawn, stacks
 from ddtop.agent.collectives import STUCK_NS, Collectives
 from ddtop.agent.cuda import Cuda
-from ddtop.agent.environment import redacted_argv, redacted_environment
+from ddtop.agent.environment import VALUE_CHARACTERS, redacted_argv, redacted_environment
 from ddtop.agent.guard import guard
-from ddtop.agent.place import BACKWARD, COLLECTIVE, Seen, Stay
+from ddtop.agent.lead import Lead
+from ddtop.agent.place import BACKWARD, COLLECTIVE, FORWARD, LOADER, OPTIMIZER, Seen, Stay
 from ddtop.agent.runtime import RELAY_SILENT_NS, REPORT_EVERY_NS, STATUS_EVERY_NS
 from ddtop.agent.spots import Spots
 from ddtop.link.rank_side import RankLink
+from ddtop.redaction import redacted, redacted_start
 from ddtop.wire import frames
 from ddtop.wire import page as layout
 from ddtop.wire.calls import INIT_CALLS, P2P_CALLS
@@ -27,7 +29,15 @@ from ddtop.wire.records import ACTIVITIES, AnyRecord, Command, Groups, Hello, Op
 if TYPE_CHECKING:
     from ddtop.agent.runtime import Runtime
 
+_ELSEWHERE = (LOADER, FORWARD, OPTIMIZER)
+"""Where no collective is waited for: whatever waits inside a forward (FSDP, DDP's buffers) is COLLECTIVE."""
 SPAWN_EVERY_NS = 6_000_000_000
+
+
+def counted_as(activity: int, waits: bool) -> int:
+    """The activity under which a look is counted. A look that found the rank waiting for a collective is communication, also
+    inside backward: so the share of communication in PHASES is never below WAIT."""
+    return COLLECTIVE if waits else activity
 
 
 class Reporter:
@@ -40,6 +50,7 @@ class Reporter:
         self._seen: Seen | None = None
         self._spots, self._cuda = Spots(), Cuda()
         self._loaders = loader.History()
+        self._lead = Lead(running.main_id, running.frames)
         self._catches = catching.watch(running.main_id, running.frames)
         self._held, self._held_samples, self._held_spots = False, 0, Spots()
         self._stay = Stay()
@@ -62,8 +73,9 @@ class Reporter:
         self._gil_held_ns += late_ns
         if running.mpi is not None:
             guard.run("mpi", running.mpi.sample, now)
-        guard.run("place", self._look_at_main, now)
+        guard.run("place", self._look_at_lead, now)
         guard.run("iterations", self._look_at_iterations, now)
+        self._collectives.waits = False
         if now - self._status_at >= STATUS_EVERY_NS - 50_000_000 and not running.collectives_paused:
             self._status_at = now
             if running.destroyed:
@@ -74,7 +86,11 @@ class Reporter:
                 if not self._in_p2p():
                     waiting = seen is not None and seen.activity in (COLLECTIVE, BACKWARD)
                     in_line = self._stay.line_since
-                guard.run("collectives", self._collectives.sample, now, unix_minus_mono, waiting, in_line)
+                # Compiled code calls its collectives without a frame of torch.
+                elsewhere = seen is not None and seen.activity in _ELSEWHERE and "torchinductor_" not in seen.file
+                guard.run("collectives", self._collectives.sample, now, unix_minus_mono, waiting, in_line, elsewhere)
+        if self._seen is not None:
+            self._activity[counted_as(self._seen.activity, self._collectives.waits)] += 1
         if self._catches is not None:
             guard.run(catching.PROBE, self._catches.tick, now)
         if greet:
@@ -132,10 +148,12 @@ class Reporter:
 
     # -- samples
 
-    def _look_at_main(self, now: int) -> None:
-        seen = self._running.frames.look(self._running.main_id)
-        self._seen = seen
-        call = self._running.mpi.main_call(self._running.main_id) if self._running.mpi is not None else None
+    def _look_at_lead(self, now: int) -> None:
+        running = self._running
+        seen = self._seen = self._lead.look(now, running.stepper)
+        if self._lead.ident != running.lead_id:
+            self._follow_lead()
+        call = running.mpi.main_call(running.lead_id) if running.mpi is not None else None
         if seen is not None and call is not None:
             seen.activity, seen.callee = COLLECTIVE, call.name
             seen.waits_on = "p2p" if call.peer is not None or call.name in P2P_CALLS else "collective"
@@ -144,13 +162,19 @@ class Reporter:
             self._held_spots.add(seen)
         if seen is None:
             return
-        self._activity[seen.activity] += 1
         self._stay.follow(seen, now)
+
+    def _follow_lead(self) -> None:
+        """Another thread is the rank's from now on."""
+        self._running.lead_id = self._lead.ident
+        self._running.page.words[layout.LEAD_AT] = self._lead.native_id
+        if self._catches is not None:
+            self._catches.thread_id = self._lead.ident
 
     def _in_p2p(self) -> bool:
         # Its sequence numbers are those of collectives too: they must not be guessed to be one that is open.
         calls = self._running.page.open_calls()
-        if self._running.mpi is not None and self._running.mpi.main_call(self._running.main_id) is not None:
+        if self._running.mpi is not None and self._running.mpi.main_call(self._running.lead_id) is not None:
             return True
         return any(layout.CALLS[call] in P2P_CALLS for call, *_ in calls)
 
@@ -231,7 +255,7 @@ class Reporter:
     def _on_dump(self, command: Command) -> None:
         running = self._running
         request, automatic = command.arguments[0][:64], "auto" in command.arguments[1:]
-        self._send(stacks.take(request, running.who.rank, running.pid, running.frames, automatic))
+        self._send(stacks.take(request, running.who.rank, running.pid, running.frames, automatic, running.lead_id))
 
     def _on_arrivals(self, command: Command) -> None:
         running = self._running
@@ -272,7 +296,7 @@ class Reporter:
                 dump_path=str(running.dump_file.path) if running.dump_file.path else None,
                 dump_fd=running.dump_file.descriptor,
                 dump_off=running.dump_file.off,
-                init_method=entrance.method if entrance else None,
+                init_method=redacted_start(entrance.method, VALUE_CHARACTERS) if entrance and entrance.method else None,
                 init_timeout_ms=entrance.timeout_ms if entrance else None,
                 init_unix_ns=entrance.unix_ns if entrance else None,
                 store_file=entrance.store_file if entrance else None,
@@ -332,7 +356,7 @@ class Reporter:
                 usual_wait_ms=usual_ms,
                 agent_cpu_ns=time.thread_time_ns(),
                 drops=self._link.drops,
-                probes_off=tuple(f"{name}: {reason}" for name, reason in guard.off.items()),
+                probes_off=tuple(f"{name}: {redacted(reason)}" for name, reason in guard.off.items()),
                 recorder=collectives.why_blind,
                 recorder_skips=collectives.skips,
                 gc_total_ns=running.gc_total_ns,
@@ -367,4 +391,4 @@ class Reporter:
         if seen is None or seen.function is None:
             return None
         since, line_since = self._stay.since + unix_minus_mono, self._stay.line_since + unix_minus_mono
-        return Place(seen.function, seen.file, seen.line, seen.waits_on, since, seen.callee, line_since)
+        return Place(seen.function, seen.file, seen.line, seen.waits_on, since, seen.callee, line_since, seen.waits_for)

@@ -1,9 +1,9 @@
 """The agent's one thread: samples the probes about four times a second, sends one record twice a second.
 
 Theory of operation. The training thread only ever writes words to the state page. This thread reads them, reads torch's
-own counters and the main thread's frames, and hands a frame to ZeroMQ without blocking. A tick holds `_tick`; a fork and
+own counters and the main thread's frames, and hands a frame to a socket that never blocks. A tick holds `_tick`; a fork and
 a destroy_process_group wait for it, at most 5 ms, so that a child never copies a tick in flight and a group's destructor
-never runs here. In a forked child everything is dropped and nothing is closed: the context belongs to the parent.
+never runs here. In a forked child everything is dropped, and its copies of our descriptors are closed.
 What remains uncertain: a tick delayed by C code that holds the GIL looks like a delay by a busy machine.
 """
 
@@ -27,6 +27,7 @@ from ddtop.agent.dump_file import DumpFile
 from ddtop.agent.fork_warning import ForkWarning
 from ddtop.agent.guard import guard
 from ddtop.agent.identity import Identity
+from ddtop.agent.own_thread import OwnThread
 from ddtop.agent.page import StatePage
 from ddtop.agent.place import FrameReader
 from ddtop.wire import page as layout
@@ -70,7 +71,8 @@ class Runtime:
         self.start_ticks = registry.start_ticks(self.pid) or 0
         self.page = StatePage(self.pid, self.start_ticks)
         self.frames = FrameReader()
-        self.main_id = threading.main_thread().ident or 0
+        self.main_id = self.lead_id = threading.main_thread().ident or 0
+        self.stepper = 0
         self.loader: ref[Any] | None = None
         self.first_batch: int | None = None
         self.exception: LastException | None = None
@@ -94,20 +96,26 @@ class Runtime:
         self._paused = 0
         self._greet = True
         self._reporter: Reporter | None = None
-        self._thread = threading.Thread(target=self._run, name="ddtop", daemon=True)
+        # Held until the interpreter's exit: who waits for that, waits for this.
+        self._over = threading.Lock()
+        self._over.acquire()
+        self._thread = OwnThread(self._run)
 
     def _dump_name(self) -> tuple[Path | None, str]:
         return self.page.path and self.page.path.parent, f"{self.pid}-{self.start_ticks}.stacks"
 
-    def start(self) -> None:
-        """Install the hooks and start the thread; on the main thread, before user code runs."""
+    def start(self) -> bool:
+        """Install the hooks and start the thread, on the main thread, before user code runs; False if there is no thread to be had."""
         global _current
         _current = self
         exceptions.install(self)
         gc.callbacks.append(self._on_collection)
         os.register_at_fork(before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._in_child)
         atexit.register(self._at_exit)
-        self._thread.start()
+        if guard.run("runtime", self._thread.start):
+            return True
+        say(self.who, f"ddtop is off in this rank: {guard.off['runtime']}")
+        return False
 
     def is_here(self) -> bool:
         """This is still the process that started it, not a forked child."""
@@ -159,9 +167,15 @@ class Runtime:
     # -- the thread
 
     def _run(self) -> None:
-        guard.run("runtime", self._loop)
-        if self.is_here():
+        while not guard.run("runtime", self._loop) and self.is_here():
             # Silence from here on says nothing about the GIL: nobody must send the dump signal because of it.
+            self.page.words[layout.HEARTBEAT_AT] = 0
+            again_s = guard.again_s("runtime", guard.failures("runtime"))
+            # The rest of a second: the guard's own time must be over.
+            if again_s is None or self._over.acquire(timeout=again_s + 0.1):
+                return
+            self._greet = True
+        if self.is_here():
             self.page.words[layout.HEARTBEAT_AT] = 0
 
     def _loop(self) -> None:
@@ -229,7 +243,10 @@ class Runtime:
             return
         _current = None
         guard.run("fork warning", self._fork_warning.end)
-        # Kept alive on purpose: a destructor would close sockets and end a context that are the parent's.
+        # The child's copies only: what the parent has said and hears stays as it is.
+        if self._link is not None:
+            self._link.leave()
+        # Kept alive on purpose: a destructor could take locks that the parent's thread held.
         _dropped.extend((self, self._reporter, self._tick, self._thread))
         self.page.forget()
 
@@ -242,6 +259,7 @@ class Runtime:
             gc.callbacks.remove(self._on_collection)
         guard.run("exceptions at exit", lambda: exceptions.note_last(self))
         self._stop = True
+        self._over.release()
         self.wake()
         self._thread.join(AT_EXIT_S)
 
@@ -282,6 +300,7 @@ def user_step() -> None:
     running = _current
     if running is None:
         return
+    running.stepper = threading.get_ident()
     words = running.page.words
     if words[layout.ITERATION_SOURCE_AT] != layout.SOURCE_USER:
         words[layout.ITERATION_SOURCE_AT], words[layout.ITERATION_AT] = layout.SOURCE_USER, 0

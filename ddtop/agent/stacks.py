@@ -12,6 +12,7 @@ import time
 from types import FrameType
 
 from ddtop.agent.place import FrameReader
+from ddtop.redaction import redacted_start
 from ddtop.wire.fitting import fitting
 from ddtop.wire.records import Stacks
 from ddtop.wire.stacks import StackFrame, ThreadStack
@@ -20,14 +21,18 @@ THREADS_MAX, FRAMES_MAX = 128, 64
 TEXT_CHARACTERS = 300
 
 
-def take(request: str, rank: int | None, pid: int, reader: FrameReader, automatic: bool) -> Stacks:
-    """The stacks now; `pause_ns` is how long taking them lasted, and so the longest time others waited for the GIL.
+def take(
+    request: str, rank: int | None, pid: int, reader: FrameReader, automatic: bool, lead: int | None = None
+) -> Stacks:
+    """The stacks now; `lead`: Python's number of the rank's thread, None: the main thread; `pause_ns` is how long taking them lasted, and so the longest time others waited for the GIL.
 
     Check: `py-spy dump --pid PID`.
     """
     began = time.perf_counter_ns()
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    main, own = threading.main_thread().ident, threading.get_ident()
+    names = {thread.ident: redacted_start(str(thread.name), TEXT_CHARACTERS) for thread in threading.enumerate()}
+    main, own = lead, threading.get_ident()
+    if main is None or main not in sys._current_frames():
+        main = threading.main_thread().ident
     frames = sys._current_frames()
     frames.pop(own, None)
     # The main thread first: where there are too many threads, it is not the one left out.

@@ -14,7 +14,11 @@ _DONE = ("retired", "completed")
 @dataclass
 class Watch:
     """What is known of it. `last`: a status that mixes collectives with calls for single ranks, None of one that does not. `came_at`:
-    when something came back last."""
+    when something came back last.
+
+    `status`: gloo's last status, (enqueued, completed). `proven`: (status, completed), what the entries said while that status
+    stood. `doubted`: the status at which entries showed an open collective that the status denies.
+    """
 
     enqueued: int = 0
     completed: int | None = None
@@ -27,12 +31,21 @@ class Watch:
     building: bool = False
     last: tuple[int, int] | None = None
     came_at: int = 0
+    status: tuple[int, int] | None = None
+    proven: tuple[tuple[int, int], int] | None = None
+    doubted: tuple[int, int] | None = None
     open: list[Collective] = field(default_factory=list)
     retired: list[Collective] = field(default_factory=list)
 
     def take_status(self, enqueued: int, completed: int, now: int) -> int | None:
-        """What the recorder says was put in and came back last. How long the wait was that has ended with it, None if none has."""
+        """What the recorder says was put in and came back last. How long the wait was that has ended with it, None if none has.
+
+        Gloo's `completed` is the number of the collective that came back last. Two of its threads may end two collectives in
+        the other order: then it stays below `enqueued` although nothing is open. So it only counts until entries were read.
+        """
         waited = None
+        self.status = (enqueued, completed)
+        completed = self._proven_completed(enqueued, completed)
         if self.completed is None and completed <= self.enqueued:
             # Becoming known is no movement: until now the count stood in for it.
             self.completed = completed
@@ -47,6 +60,20 @@ class Watch:
         else:
             self.pending_since, self.open = None, []
         return waited
+
+    def _proven_completed(self, enqueued: int, completed: int) -> int:
+        """What is completed, where entries have said more than this status does.
+
+        Each collective comes back once, so a status that has changed never returns: what was read holds for as long as it stands.
+        """
+        if self.proven is None:
+            return completed
+        status, proven = self.proven
+        if enqueued < status[0]:
+            # The group was made anew.
+            self.proven = None
+            return completed
+        return proven if status == (enqueued, completed) else max(completed, min(proven, enqueued))
 
     def take_mixed_status(self, enqueued: int, completed: int, now: int) -> int | None:
         """The same where NCCL's status has the last call of either kind, each with its own kind's number.
@@ -87,6 +114,8 @@ class Watch:
             since = max(since, self.came_at)
         if self.last is not None and self.last[0] != self.last[1]:
             self._settle(since)
+        elif counts_singles and self._fits(own):
+            self._prove(since)
         elif since is not None and self.pending_since is not None:
             self.pending_since = min(self.pending_since, since)
 
@@ -97,3 +126,23 @@ class Watch:
             return
         self.completed = min(item.seq for item in self.open) - 1
         self.pending_since = since
+
+    def _fits(self, own: list[Collective]) -> bool:
+        """These entries tell of the status. None at all: they are so old that the recorder has overwritten them."""
+        return self.status is not None and (not own or max(item.op_id for item in own) >= self.status[0])
+
+    def _prove(self, since: int | None) -> None:
+        """Of gloo: whether what the status says is so. `since`: when the oldest open collective was made."""
+        assert self.status is not None
+        done = enqueued = self.status[0]
+        if self.open:
+            if self.pending_since is None and self.doubted != self.status:
+                # It may have come back between the two reads.
+                self.doubted = self.status
+                return
+            done = min(enqueued, min(item.op_id for item in self.open) - 1)
+        self.proven, self.completed, self.doubted = (self.status, done), done, None
+        if done >= enqueued:
+            self.pending_since = None
+        elif since is not None:
+            self.pending_since = since if self.pending_since is None else min(self.pending_since, since)

@@ -9,10 +9,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddtop.procfs import descendants, io_bytes, switches, wchan
+from ddtop.procfs import descendants, io_bytes, own_letter, switches, wchan
 
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _GONE = (None, "Z", "X")
+HELPLESS = (*_GONE, "T", "t")
+"""Letters of a process that cannot go on by itself."""
 FAMILY_MAX = 32
 LOCKS = ("futex", "do_wait_intr")
 """Parts of the wchan of a lock: a semaphore, a mutex of C, a condition."""
@@ -50,7 +52,8 @@ def worker(pid: int) -> Worker:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             data = file.read(1024)
         fields = data[data.rindex(b")") + 2 :].split(None, 16)
-        return Worker(pid, chr(fields[0][0]), sum(int(ticks) for ticks in fields[11:15]) * _TICK_NS)
+        cpu_ns = sum(int(ticks) for ticks in fields[11:15]) * _TICK_NS
+        return Worker(pid, own_letter(pid, chr(fields[0][0])), cpu_ns)
     except (OSError, ValueError, IndexError):
         return Worker(pid, None, 0)
 

@@ -1,4 +1,7 @@
-"""The time around `__next__` of a DataLoader's iterator, on the state page; which iterator it was, by weak reference."""
+"""The time around `__next__` of a DataLoader's iterator, on the state page; which iterator it was, by weak reference.
+
+With persistent workers an epoch begins in `_reset`, which waits until all workers have answered.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,41 @@ _WRAPPED = "__ddtop_wrapped__"
 
 
 def wrap(module: ModuleType) -> None:
-    """Replace `_BaseDataLoaderIter.__next__`; all DataLoaders' iterators inherit it, `num_workers=0` too."""
-    iterator: Any = module._BaseDataLoaderIter
+    """Replace `_BaseDataLoaderIter.__next__`; all DataLoaders' iterators inherit it, `num_workers=0` too. And `_reset` where workers may be waited for."""
+    _wrap_next(module._BaseDataLoaderIter)
+    iterator = getattr(module, "_MultiProcessingDataLoaderIter", None)
+    if hasattr(iterator, "_reset"):
+        _wrap_reset(iterator)
+
+
+def _wrap_reset(iterator: Any) -> None:
+    original = iterator._reset
+    if hasattr(original, _WRAPPED):
+        return
+
+    @functools.wraps(original)
+    def _reset(self: Any, *args: Any, **more: Any) -> Any:
+        running = runtime.current()
+        # The first time, on its way through the constructor, it waits for nobody.
+        if running is None or more.get("first_iter", args[1:2] == (True,)):
+            return original(self, *args, **more)
+        words = running.page.words
+        outer, before = words[LOADER_WAIT_SINCE_AT], monotonic_ns()
+        words[LOADER_WAIT_SINCE_AT] = before
+        if running.loader is None or running.loader() is not self:
+            running.loader, running.first_batch = ref(self), None
+        try:
+            return original(self, *args, **more)
+        finally:
+            words[LOADER_WAIT_SINCE_AT] = outer
+            if not outer:
+                words[LOADER_WAIT_TOTAL_AT] += monotonic_ns() - before
+
+    setattr(_reset, _WRAPPED, True)
+    iterator._reset = _reset
+
+
+def _wrap_next(iterator: Any) -> None:
     original = iterator.__next__
     if hasattr(original, _WRAPPED):
         return

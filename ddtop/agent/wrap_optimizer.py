@@ -6,6 +6,7 @@ silent for a while (a GAN that alternates, an optimizer that was replaced).
 
 from __future__ import annotations
 
+from threading import get_ident
 from time import monotonic_ns
 from types import ModuleType
 from typing import Any
@@ -46,6 +47,7 @@ def wrap(module: ModuleType) -> None:
             if source > SOURCE_OPTIMIZER:
                 return
             words[ITERATION_AT], words[ITERATION_SOURCE_AT] = 0, SOURCE_OPTIMIZER
+        running.stepper = get_ident()
         words[ITERATION_AT] += 1
         words[STEP_AT] = monotonic_ns()
 

@@ -1,6 +1,7 @@
 """Exceptions of multiprocessing's and mp.spawn's children: both catch what the target raises, so no hook sees it.
 
-Only the function in between is replaced, by one that notes the exception and lets it go on.
+Only a function in between is replaced, by one that notes the exception and lets it go on. That of a child which is no rank
+is left for the relay (`helper_end`), because the parent may end the ranks for it.
 """
 
 from __future__ import annotations
@@ -11,27 +12,33 @@ from types import ModuleType
 from typing import Any
 
 from ddtop.agent import exceptions, runtime
+from ddtop.agent.guard import guard
 
 _WRAPPED = "__ddtop_wrapped__"
 
 
-def wrap_process(module: ModuleType) -> None:
-    """`multiprocessing.process.BaseProcess.run`, which runs the target."""
-    process: Any = module.BaseProcess
-    original = process.run
-    if hasattr(original, _WRAPPED):
+def wrap_ends(module: ModuleType) -> None:
+    """`multiprocessing.util._exit_function`, which `BaseProcess._bootstrap` calls while what the target raised is on its way.
+
+    A wrapper of `BaseProcess.run` would be a line in the traceback that the child prints.
+    """
+    original: Any = getattr(module, "_exit_function", None)
+    if original is None or hasattr(original, _WRAPPED):
         return
 
     @functools.wraps(original)
-    def run(self: Any) -> Any:
-        try:
-            return original(self)
-        except Exception:
+    def _exit_function(*args: Any, **named: Any) -> Any:
+        error = sys.exc_info()[1]
+        # A child that was forked where its parent handles an exception has that one as its own when it ends well.
+        is_own = (
+            error is not None and error.__traceback__ is not None and error.__traceback__.tb_frame is sys._getframe(1)
+        )
+        if is_own and isinstance(error, Exception):
             _note()
-            raise
+        return original(*args, **named)
 
-    setattr(run, _WRAPPED, True)
-    process.run = run
+    setattr(_exit_function, _WRAPPED, True)
+    module._exit_function = _exit_function  # type: ignore[attr-defined]
 
 
 def wrap_spawn(module: ModuleType) -> None:
@@ -46,8 +53,12 @@ def wrap_spawn(module: ModuleType) -> None:
         def noting(*inner: Any, **named: Any) -> Any:
             try:
                 return function(*inner, **named)
-            except Exception:
-                _note()
+            except BaseException as error:
+                if isinstance(error, Exception):
+                    _note()
+                # A `raise` alone adds no line to the traceback, which torch sends to the parent as text: there is none of ours
+                # in it (Python 3.11 and later; 3.10 takes the traceback as it was).
+                error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
                 raise
 
         return original(noting, *args, **kwargs)
@@ -59,5 +70,11 @@ def wrap_spawn(module: ModuleType) -> None:
 def _note() -> None:
     running = runtime.current()
     kind, error, traceback = sys.exc_info()
-    if running is not None and kind is not None:
+    if kind is None:
+        return
+    if running is not None:
         running.guarded("exceptions", lambda: exceptions.note(running, kind, error, traceback, "main"))
+        return
+    from ddtop.agent import helper_end
+
+    guard.run("helper end", lambda: helper_end.write(kind, error, traceback))

@@ -28,6 +28,7 @@ REMOTE = click.option(
 )
 HUB = click.option("--hub", metavar="HOST:PORT", help="The relay that listens there, with your key.")
 READONLY = click.option("--readonly", is_flag=True, help="No key may act on the job.")
+NO_SOURCE = click.option("--no-source", is_flag=True, help="Without the lines of source around each frame.")
 WAIT_S = 3600.0
 
 
@@ -129,11 +130,11 @@ def replay(what: str) -> None:
 @REMOTE
 @HUB
 def status(job: str | None, wait: bool, as_json: bool, host: str | None, remote: str | None, hub: str | None) -> None:
-    """One snapshot as a table."""
+    """One snapshot as a table. Exit code 0; 3: no contact, 4: the relay is not heard, so nothing is known of now."""
     from ddtop.cli import looking
 
     _there(host, remote, hub, job, "status", *_flags(wait=wait, json=as_json))
-    looking.status(job, WAIT_S if wait else 0.0, as_json, hub)
+    sys.exit(looking.status(job, WAIT_S if wait else 0.0, as_json, hub))
 
 
 @cli.command()
@@ -153,7 +154,10 @@ def diagnose(
     remote: str | None,
     hub: str | None,
 ) -> None:
-    """The findings. Exit code 0: nothing critical, 1: critical, 3: no contact."""
+    """The findings. Health is ok, warning, critical or unknown.
+
+    Exit code 0: nothing critical, 1: critical, 3: no contact, 4: unknown, the relay is not heard.
+    """
     from ddtop.cli import looking
 
     _there(host, remote, hub, job, "diagnose", f"--for={seconds}", *_flags(wait=wait, json=as_json))
@@ -169,6 +173,7 @@ def diagnose(
 @click.option("--tree", is_flag=True, help="Every frame once, with the ranks that go through it.")
 @click.option("--threads", is_flag=True, help="All frames of the other threads too.")
 @click.option("--last", is_flag=True, help="The stacks that were taken last; nobody is asked.")
+@NO_SOURCE
 @click.option("--pid", "pids", help="Processes that were started without DDTOP, through py-spy: 4711,4712")
 @SSH
 @REMOTE
@@ -182,12 +187,13 @@ def stacks(
     tree: bool,
     threads: bool,
     last: bool,
+    no_source: bool,
     pids: str | None,
     host: str | None,
     remote: str | None,
     hub: str | None,
 ) -> None:
-    """The stacks of all ranks, those alike together. Exit code 1: a rank did not answer, 3: no contact."""
+    """The stacks of all ranks, those alike together. Exit code 1: a rank did not answer, 3: no contact, 4: the relay is not heard."""
     if (pids, host, hub).count(None) < 2:
         raise CommandError("ddtop: --pid, --ssh and --hub are three ways: give one of them", USAGE)
     if pids is not None:
@@ -195,13 +201,13 @@ def stacks(
             raise CommandError("ddtop: --pid stands alone: it asks processes, not a job's ranks", USAGE)
         from ddtop.cli.outside import stacks_of
 
-        sys.exit(stacks_of(pids, native, as_json, tree, threads))
+        sys.exit(stacks_of(pids, native, as_json, tree, threads, not no_source))
     from ddtop.cli.stacks import Wanted
     from ddtop.cli.stacks import stacks as ask
 
-    flags = _flags(wait=wait, json=as_json, native=native, tree=tree, threads=threads, last=last)
+    flags = _flags(wait=wait, json=as_json, native=native, tree=tree, threads=threads, last=last, no_source=no_source)
     _there(host, remote, hub, job, "stacks", *([f"--rank={ranks}"] if ranks is not None else []), *flags)
-    wanted = Wanted((), native, as_json, tree, threads, last)
+    wanted = Wanted((), native, as_json, tree, threads, last, not no_source)
     sys.exit(ask(job, WAIT_S if wait else 0.0, ranks, wanted, hub))
 
 
@@ -209,13 +215,14 @@ def stacks(
 @JOB
 @WAIT
 @click.option("-o", "output", metavar="FILE", help="Where to write it; - is stdout.")
+@NO_SOURCE
 @HUB
-def report(job: str | None, wait: bool, output: str | None, hub: str | None) -> None:
+def report(job: str | None, wait: bool, output: str | None, no_source: bool, hub: str | None) -> None:
     """Verdict, stacks, environment and what happened, in one redacted file for a ticket."""
     from ddtop.cli import reporting
 
     _there(None, None, hub, job)
-    sys.exit(reporting.report(job, WAIT_S if wait else 0.0, output, hub))
+    sys.exit(reporting.report(job, WAIT_S if wait else 0.0, output, hub, not no_source))
 
 
 @cli.command(name="signal")
@@ -234,16 +241,22 @@ def send_signal(job: str, ranks: str, signal: str, yes: bool) -> None:
 @AS_JSON
 @click.option("--all", "parts", is_flag=True, help="A line for each host of a job that has several.")
 def jobs(as_json: bool, parts: bool) -> None:
-    """Live and ended jobs of this user."""
+    """Live and ended jobs of this user. With --json each has its health: ok, warning, critical or unknown."""
     from ddtop import registry
     from ddtop.cli.jobs import as_json as jobs_json
     from ddtop.cli.jobs import table
+    from ddtop.ui.present.text import clean
 
     if as_json:
         click.echo(json.dumps(jobs_json(parts)))
         return
     entries = registry.read_entries()
     click.echo("\n".join(table(entries, parts)) if entries else "no jobs; start one with: DDTOP=1 torchrun ...")
+    if refused := registry.refused_files():
+        names = ", ".join(clean(name) for name in refused[:3])
+        click.echo(
+            f"not read as job files of this version: {len(refused)} in {registry.state_dir()} ({names})", err=True
+        )
 
 
 @cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -269,9 +282,9 @@ def demo(fault: str, ranks: int | None, mpi: bool, readonly: bool) -> None:
     \b
     Faults: healthy, not-in-collective, left-early, collective-mismatch,
     wait-cycle, unmatched-p2p, loader-stuck, rank-crashed, rank-killed,
-    rank-stopped, interpreter-frozen, threads-share-group, input-bound,
-    straggler, sync-bound, cpu-oversubscribed, sampler-not-distributed,
-    epoch-not-set;
+    rank-stopped, interpreter-frozen, no-progress, threads-share-group,
+    input-bound, straggler, sync-bound, cpu-oversubscribed,
+    sampler-not-distributed, epoch-not-set;
     before the ranks have met: rank-missing, late-to-init, duplicate-rank,
     rendezvous-mismatch, master-unreachable, stale-store.
 
@@ -292,7 +305,7 @@ def demo(fault: str, ranks: int | None, mpi: bool, readonly: bool) -> None:
 @click.option("--on-critical", metavar="CMD", help="Run for each critical finding that appears; its JSON is on stdin.")
 @HUB
 def watch(job: str | None, wait: bool, as_json: bool, on_critical: str | None, hub: str | None) -> None:
-    """One line an event until the job ends. Exit code 0: it ended well, 1: it did not, 3: no contact."""
+    """One line an event until the job ends. Exit code 0: it ended well, 1: it did not, 3: no contact, 4: the relay is not heard any more."""
     from ddtop.cli import watching
 
     _there(None, None, hub, job)
@@ -317,6 +330,19 @@ def explain(kind: str | None) -> None:
     explaining.explain(kind)
 
 
+@cli.group()
+def key() -> None:
+    """The secret from which all keys are derived."""
+
+
+@key.command()
+def rotate() -> None:
+    """A new key; the old one is refused from then on, also by the relays of running jobs on this host."""
+    from ddtop.cli import keys
+
+    sys.exit(keys.rotate())
+
+
 @cli.command()
 def doctor() -> None:
     """What works here: hook, torch, folders, keys, signals, GPU."""
@@ -326,7 +352,7 @@ def doctor() -> None:
 
 
 def _flags(**given: bool) -> list[str]:
-    return [f"--{name}" for name, on in given.items() if on]
+    return [f"--{name.replace('_', '-')}" for name, on in given.items() if on]
 
 
 def _there(host: str | None, remote: str | None, hub: str | None, job: str | None, *words: str) -> None:
@@ -355,8 +381,10 @@ def glyphs() -> Glyphs:
 
 def main() -> None:
     """The `ddtop` command: no traceback for what a person can mend, Ctrl-C is quiet."""
+    from ddtop.folders import ANSWER_S, wait_no_longer_than
     from ddtop.registry import RegistryError
 
+    wait_no_longer_than(ANSWER_S)
     # The views are watched by nobody: without this a `ddtop` typed in a DDTOP=1 shell would look at itself.
     os.environ.pop("DDTOP", None)
     for stream in (sys.stdout, sys.stderr):

@@ -14,6 +14,7 @@ from ddtop import registry
 from ddtop.cli import reaching
 from ddtop.cli.jobs import HEALTH_LOOK_S, UNREACHABLE, USAGE, CommandError, unknown
 from ddtop.cli.looking import STATUS_S, plain_terminal
+from ddtop.diagnosis.finding import UNKNOWN
 from ddtop.ui.ways import NoContactError, PortWay, Way
 
 if TYPE_CHECKING:
@@ -93,8 +94,8 @@ class _There:
             try:
                 verdict = asyncio.run(verdict_there(self.pipe, entry, HEALTH_LOOK_S))
             except PipeError:
-                return Health(None)
-        return health_of(verdict) if verdict is not None else Health(None)
+                return Health(UNKNOWN)
+        return health_of(verdict) if verdict is not None else Health(UNKNOWN)
 
 
 def _pick(there: _There) -> Found | None:

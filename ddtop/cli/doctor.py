@@ -19,6 +19,7 @@ import ddtop
 from ddtop import registry
 from ddtop.agent import catching
 from ddtop.cli import across, interpreter
+from ddtop.cli.jobs import shown
 
 GOOD, BAD, NOTE = "ok", "bad", "note"
 Line = tuple[str, str, str]
@@ -33,7 +34,7 @@ def examine() -> int:
     checks += [_exceptions] if catching.asked_for() else []
     lines = [check() for check in checks]
     for mark, what, text in lines:
-        click.echo(f"{mark:<5}{what:<14}{text}")
+        click.echo(shown(f"{mark:<5}{what:<14}{text}"))
     return 1 if any(mark == BAD for mark, _, _ in lines) else 0
 
 
@@ -94,7 +95,9 @@ def _state() -> Line:
 
 def _runtime() -> Line:
     try:
-        return GOOD, "sockets", str(registry.socket_path("doctor", "0").parent)
+        path, why = registry.runtime_place()
+        registry.socket_path("doctor", "0")
+        return (GOOD, "sockets", str(path)) if why is None else (NOTE, "sockets", why)
     except registry.RegistryError as error:
         return BAD, "sockets", str(error)
 
@@ -134,11 +137,15 @@ def _loopback() -> Line:
 
 def _processes() -> Line:
     if not hasattr(os, "pidfd_open"):
-        return NOTE, "exits", "no pidfd on this kernel: how a rank ended stays unknown"
+        return NOTE, "exits", "no pidfd on this kernel: ends are looked for in /proc, how a rank ended may stay unknown"
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError as error:
-        return NOTE, "exits", f"no pidfd here ({error.strerror}): how a rank ended stays unknown"
+        return (
+            NOTE,
+            "exits",
+            f"no pidfd here ({error.strerror}): ends are looked for in /proc, how a rank ended may stay unknown",
+        )
     return GOOD, "exits", f"pidfd works (Linux {os.uname().release})"
 
 
@@ -150,7 +157,7 @@ def _dump_signal() -> Line:
     with tempfile.TemporaryDirectory() as folder:
         dump = DumpFile(Path(folder), "doctor.stacks", os.environ.get("DDTOP_SIGNAL", ""))
         if dump.signal is None or dump.path is None:
-            return NOTE, "dump signal", f"{dump.off}: a rank whose agent is silent gives no stacks"
+            return NOTE, "dump signal", f"{dump.off}: a rank whose agent is silent is read by py-spy only"
         os.kill(os.getpid(), dump.signal)
         stacks = faulttext.parse(dump.path.read_bytes())
         faulthandler.unregister(dump.signal)

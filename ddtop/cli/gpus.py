@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import click
 import msgspec
 
-from ddtop.cli.jobs import CommandError
+from ddtop.cli.jobs import CommandError, shown
 from ddtop.relay.gpus import described, in_own_pid_namespace
 from ddtop.relay.nvml import NO_DRIVER, NOT_ANSWERING, Nvml, NvmlError, driver_is_there, library
 from ddtop.ui.present.gpus import gpus_json, gpus_lines, is_free
@@ -36,7 +36,7 @@ def gpus(as_json: bool, width: int, opened: Callable[[], Any] = library, deadlin
     if as_json:
         click.echo(json.dumps(gpus_json(cards, driver)))
     else:
-        click.echo("\n".join(gpus_lines(cards, driver, width)))
+        click.echo(shown("\n".join(gpus_lines(cards, driver, width))))
     return 0 if any(is_free(card) for card in cards) else NONE_FREE
 
 

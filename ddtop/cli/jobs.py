@@ -12,9 +12,12 @@ from ddtop import registry
 from ddtop.wire.hosts import ALONE
 
 if TYPE_CHECKING:
+    from ddtop.diagnosis.finding import Verdict
     from ddtop.ui.present.jobs import Listed
 
 UNREACHABLE, USAGE = 3, 2
+NOT_HEARD = 4
+"""Of a job that is there, as far as is known, nothing is known now: its relay is not heard."""
 HUB = "DDTOP_HUB"
 LISTED = 10
 HEALTH_LOOK_S = 0.6
@@ -143,15 +146,25 @@ def as_json(parts: bool = False) -> dict[str, object]:
     }
 
 
-def health(entry: registry.JobEntry, now_unix_ns: int) -> str | None:
-    """ok, warning or critical, by a short look of our own: a relay reads no meaning. None if nobody answers."""
+def exit_code(verdict: Verdict) -> int:
+    """Of `diagnose`: 0 nothing critical, 1 critical, 4 health is unknown."""
+    from ddtop.diagnosis.finding import CRITICAL, UNKNOWN
+
+    return {CRITICAL: 1, UNKNOWN: NOT_HEARD}.get(verdict.health, 0)
+
+
+def health(entry: registry.JobEntry, now_unix_ns: int) -> str:
+    """One of `finding.HEALTHS`, by a short look of our own: a relay reads no meaning. Unknown if nobody answers."""
+    from ddtop.diagnosis.finding import UNKNOWN
     from ddtop.ui.feed import UnreachableError, last_state, look_once
 
     try:
-        live = entry.reachable(now_unix_ns)
-        return (look_once(entry, HEALTH_LOOK_S) if live else last_state(entry, from_journal=False))[1].health
+        if entry.live(now_unix_ns) or entry.reachable(now_unix_ns):
+            return look_once(entry, HEALTH_LOOK_S)[1].health
+        snapshot, verdict = last_state(entry, from_journal=False)
+        return verdict.health if snapshot.ended is not None else UNKNOWN
     except (UnreachableError, registry.RegistryError):
-        return None
+        return UNKNOWN
 
 
 def _ago(nanoseconds: int) -> str:

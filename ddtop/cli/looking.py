@@ -10,29 +10,30 @@ import time
 import click
 
 from ddtop import registry
-from ddtop.cli.jobs import UNREACHABLE, CommandError, find, known, shown
-from ddtop.diagnosis.finding import Verdict
+from ddtop.cli.jobs import NOT_HEARD, UNREACHABLE, CommandError, exit_code, find, known, shown
+from ddtop.diagnosis.finding import UNKNOWN, Verdict
 from ddtop.model.facts import Snapshot
 
 STATUS_S = 1.2
 """Two snapshots half a second apart, so that what stands is shown, and a first CPU figure."""
 
 
-def status(name: str | None, wait_s: float, as_json: bool, hub: str | None = None) -> None:
-    """Print one snapshot."""
+def status(name: str | None, wait_s: float, as_json: bool, hub: str | None = None) -> int:
+    """Print one snapshot; 4 if it is not of now, because the relay is not heard."""
     from ddtop.cli import glyphs, width
     from ddtop.ui.present import as_json as shapes
     from ddtop.ui.present.plain import status_text
 
     snapshot, verdict = look(find(name, wait_s, asked_by="status", hub=hub), STATUS_S)
     if as_json:
-        click.echo(json.dumps(shapes.status_json(snapshot)))
+        click.echo(json.dumps(shapes.status_json(snapshot, verdict)))
     else:
         click.echo(status_text(snapshot, verdict, width(), glyphs()), nl=False)
+    return NOT_HEARD if verdict.health == UNKNOWN else 0
 
 
 def diagnose(name: str | None, wait_s: float, as_json: bool, seconds: float, hub: str | None = None) -> int:
-    """Print the findings; 1 if one is critical."""
+    """Print the findings; 1 if one is critical, 4 if the relay is not heard."""
     from ddtop.cli import glyphs, width
     from ddtop.ui.present import as_json as shapes
     from ddtop.ui.present.plain import diagnose_text
@@ -42,7 +43,7 @@ def diagnose(name: str | None, wait_s: float, as_json: bool, seconds: float, hub
         click.echo(json.dumps(shapes.diagnose_json(snapshot, verdict)))
     else:
         click.echo(diagnose_text(snapshot, verdict, width(), glyphs()), nl=False)
-    return 1 if verdict.health == "critical" else 0
+    return exit_code(verdict)
 
 
 def look(entry: registry.JobEntry, seconds: float) -> tuple[Snapshot, Verdict]:

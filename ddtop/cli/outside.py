@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ddtop.cli import targets
+from ddtop.cli.jobs import shown
 from ddtop.cli.outside_source import DEADLINE_S, OutsideSource, stacks_from
 from ddtop.cli.targets import Target, Targets
 from ddtop.relay.pyspy import PySpy
@@ -31,7 +32,7 @@ STATUS_S, LOOK_S = 2.5, 0.5
 REQUEST = "outside"
 
 
-def stacks_of(pids: str, native: bool, as_json: bool, tree: bool, threads: bool = False) -> int:
+def stacks_of(pids: str, native: bool, as_json: bool, tree: bool, threads: bool = False, source: bool = True) -> int:
     """Print the stacks of these processes; 1 if one of them did not answer.
 
     Raises:
@@ -43,24 +44,25 @@ def stacks_of(pids: str, native: bool, as_json: bool, tree: bool, threads: bool 
     from ddtop.ui.present.stacks_json import stacks_json
 
     found = targets.find(pids)
-    source = OutsideSource(found.found, f"pid {pids}")
+    outside = OutsideSource(found.found, f"pid {pids}")
     try:
         # What they do besides: the source has looked once already, what sleeps is known at the second look.
-        answers = [*dump(found.found, native, source.take_stacks), *unfound(found)]
-        source.observe()
-        look = source.look()
+        answers = [*dump(found.found, native, outside.take_stacks), *unfound(found)]
+        outside.observe()
+        look = outside.look()
     finally:
-        source.close()
+        outside.close()
     merged = merge(answers)
     if as_json:
         click.echo(json.dumps(stacks_json(merged, None, True, time.time_ns())))
         return 1 if merged.unanswered else 0
     for note in found.notes:
-        click.echo(f"note: {note}")
+        click.echo(shown(f"note: {note}"))
     assert look.snapshot is not None
-    click.echo(text_of(merged, look.snapshot, look.verdict, Shape(tree=tree, threads=threads)), nl=False)
+    text = text_of(merged, look.snapshot, look.verdict, Shape(tree=tree, threads=threads), source)
+    click.echo(shown(text), nl=False)
     for line in afterwards(answers):
-        click.echo(line)
+        click.echo(shown(line))
     return 1 if merged.unanswered else 0
 
 

@@ -25,6 +25,7 @@ from ddtop.model.facts import Snapshot
 from ddtop.model.frames import Owner, owner_of
 from ddtop.model.job import Job
 from ddtop.relay import processes, pyspy
+from ddtop.relay.exits import is_gone
 from ddtop.relay.hostprobe import HostProbe
 from ddtop.relay.pyspy import PySpy
 from ddtop.ui.present.text import ranks_text
@@ -136,6 +137,8 @@ class OutsideSource:
         name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
         if watched is None or watched.exits_order is not None:
             return f"no signal was sent: rank {rank} is gone"
+        if watched.process.pidfd is None:
+            return f"no signal was sent: no pidfd here, it could reach another process; by hand: kill -{number} {watched.target.pid}"
         try:
             signal.pidfd_send_signal(watched.process.pidfd, number)
         except OSError as error:
@@ -226,11 +229,16 @@ class OutsideSource:
 
     def _note_exits(self) -> None:
         poll = select.poll()
-        living = {one.process.pidfd: one for one in self._ranks.values() if one.exits_order is None}
-        for pidfd in living:
+        living = [one for one in self._ranks.values() if one.exits_order is None]
+        held = {one.process.pidfd: one for one in living if one.process.pidfd is not None}
+        for pidfd in held:
             poll.register(pidfd, select.POLLIN)
-        for pidfd, _ in poll.poll(0):
-            one = living[pidfd]
+        ended = [held[pidfd] for pidfd, _ in poll.poll(0)]
+        for one in living:
+            process = one.process
+            if process.pidfd is None and is_gone(process.hello.pid, process.hello.start_ticks):
+                ended.append(one)
+        for one in ended:
             one.exits_order, self._exits = self._exits, self._exits + 1
             self._take(processes.last_words(one.process, one.exits_order, time.time_ns()), one.target)
             processes.forget(one.process)

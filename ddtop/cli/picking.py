@@ -7,6 +7,7 @@ import time
 from ddtop import registry
 from ddtop.cli.jobs import HEALTH_LOOK_S
 from ddtop.cli.looking import show_any
+from ddtop.diagnosis.finding import UNKNOWN
 from ddtop.ui.present.jobs import Health, health_of
 
 
@@ -41,4 +42,4 @@ def ask(entry: registry.JobEntry) -> Health:
     try:
         return health_of(look_once(entry, HEALTH_LOOK_S)[1])
     except (UnreachableError, registry.RegistryError):
-        return Health(None)
+        return Health(UNKNOWN)

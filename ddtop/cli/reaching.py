@@ -175,12 +175,13 @@ def _knock(host: str, addresses: tuple[str, ...], port: int, seconds: float) -> 
 
 
 def over_ssh(host: str, ddtop: str | None, words: list[str]) -> int:
-    """Run this command on that host, with our own stdin, stdout and stderr; its exit code.
+    """Run this command on that host; its exit code. What it says comes to our stdout and stderr as text, without control characters.
 
     Raises:
         CommandError: 2, no host; 3, no ssh, or no ddtop there.
     """
     from ddtop.cli.attaching import host_called
+    from ddtop.cli.foreign_text import copied
     from ddtop.ui.remote import Host
     from ddtop.ui.ways import NoContactError
 
@@ -195,11 +196,12 @@ def over_ssh(host: str, ddtop: str | None, words: list[str]) -> int:
     except NoContactError as error:
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
     try:
-        code = subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     except OSError as error:
         raise CommandError(
             f"ddtop: cannot start {command[0]}: {error.strerror}; DDTOP_SSH names another ssh", UNREACHABLE
         ) from None
+    code = copied(process)
     if code == SSH_FAILED:
         raise CommandError(f"ddtop: no contact with {host}", UNREACHABLE)
     if code == NOT_FOUND:

@@ -10,8 +10,9 @@ from pathlib import Path
 import click
 
 from ddtop import journal, registry
-from ddtop.cli.jobs import UNREACHABLE, CommandError, known
+from ddtop.cli.jobs import UNREACHABLE, CommandError, known, shown
 from ddtop.cli.looking import plain_terminal
+from ddtop.folders import patiently, state_dir_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +52,9 @@ def journal_of(entry: registry.JobEntry) -> Recorded | None:
     """The journal of a job, or the last state that its relay left; None if there is neither."""
     path = registry.journal_path(entry.job, entry.run, entry.sender)
     last = registry.left_path(entry)
-    for one, there in ((path, path), (path, journal.older_half(path)), (last, last)):
-        if there.exists():
-            return Recorded(one, entry.job, entry)
-    return None
+    ways = ((path, path), (path, journal.older_half(path)), (last, last))
+    there = patiently(lambda: next((one for one, file in ways if file.exists()), None), state_dir_text)
+    return Recorded(there, entry.job, entry) if there is not None else None
 
 
 def _entry_of(path: Path) -> registry.JobEntry | None:
@@ -106,16 +106,19 @@ def show(found: Recorded, from_list: bool = False) -> bool:
 
 def _print_last(found: Recorded, why: str) -> None:
     from ddtop.cli import glyphs, width
+    from ddtop.ui.feed import LEFT_S
     from ddtop.ui.present.plain import status_text
     from ddtop.ui.replay import at_end, read_recording
 
     growing = found.growing()
     try:
-        recording = read_recording(found.path, found.name, growing=growing)
+        recording = patiently(
+            lambda: read_recording(found.path, found.name, growing=growing), lambda: str(found.path.parent), LEFT_S
+        )
     except journal.JournalError as error:
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
     click.echo(f"ddtop: {why}, so here is the last moment instead of the dashboard", err=True)
     snapshot, verdict, said = at_end(recording, growing)
     click.echo(status_text(snapshot, verdict, width(), glyphs()), nl=False)
     if said is not None:
-        click.echo(f"note: {said}")
+        click.echo(shown(f"note: {said}"))

@@ -12,14 +12,15 @@ import click
 
 import ddtop
 from ddtop import registry
-from ddtop.cli.jobs import UNREACHABLE, CommandError, find
+from ddtop.cli.jobs import UNREACHABLE, CommandError, find, shown
 from ddtop.diagnosis.finding import Verdict
+from ddtop.folders import patiently, state_dir_text
 from ddtop.journal import JournalError
 from ddtop.link.viewer_side import ViewerLink
 from ddtop.model.facts import Snapshot
 from ddtop.ui.dumped import answers, around, last_request, merged_of
 from ddtop.ui.excerpts import Excerpts
-from ddtop.ui.feed import Follower, UnreachableError, hear, join, last_state, request
+from ddtop.ui.feed import LEFT_S, Follower, UnreachableError, hear, join, left_behind, not_heard, request
 from ddtop.ui.present.report import Material, file_name, report_text
 from ddtop.ui.present.stacks import stacks_text
 from ddtop.ui.present.timeline import Event, events
@@ -49,8 +50,8 @@ class _Known:
     garbled: int = 0
 
 
-def report(name: str | None, wait_s: float, output: str | None, hub: str | None = None) -> int:
-    """Write the report and say where.
+def report(name: str | None, wait_s: float, output: str | None, hub: str | None = None, source: bool = True) -> int:
+    """Write the report and say where. `source`: with the lines of source around the frames of stacks.
 
     Raises:
         CommandError: 2, several such jobs; 3, no contact, or it cannot be written.
@@ -61,7 +62,7 @@ def report(name: str | None, wait_s: float, output: str | None, hub: str | None 
     if output is None and target.exists():
         raise CommandError(f"ddtop: {target} exists already; name the file: ddtop report -o FILE", UNREACHABLE)
     recording, why = _recording(entry)
-    text = report_text(_material(_known(entry), recording, why, now))
+    text = shown(report_text(_material(_known(entry), recording, why, now, source)))
     if output == STDOUT:
         click.echo(text, nl=False)
         return 0
@@ -80,7 +81,7 @@ def _known(entry: registry.JobEntry) -> _Known:
         except UnreachableError as error:
             gone = str(error)
     try:
-        snapshot, verdict = last_state(entry)
+        snapshot, verdict = left_behind(entry) if not entry.reachable(time.time_ns()) else not_heard(entry, gone)
     except UnreachableError as error:
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
     return _Known(snapshot, verdict, f"what its relay left behind ({gone})", last_request(snapshot))
@@ -128,12 +129,13 @@ def _recording(entry: registry.JobEntry) -> tuple[Recording | None, str | None]:
     """The journal of the run, or why there is none."""
     path = registry.journal_path(entry.job, entry.run, entry.sender)
     try:
-        return read_recording(path, entry.job, growing=entry.reachable(time.time_ns())), None
-    except (JournalError, OSError) as error:
+        growing = entry.reachable(time.time_ns())
+        return patiently(lambda: read_recording(path, entry.job, growing=growing), state_dir_text, LEFT_S), None
+    except (JournalError, OSError, registry.RegistryError) as error:
         return None, f"no journal, so the last minutes are not known: {error}"
 
 
-def _material(known: _Known, recording: Recording | None, why: str | None, now_unix_ns: int) -> Material:
+def _material(known: _Known, recording: Recording | None, why: str | None, now_unix_ns: int, source: bool) -> Material:
     happened, note = _happened(known, recording)
     material = Material(
         written_unix_ns=now_unix_ns,
@@ -151,7 +153,7 @@ def _material(known: _Known, recording: Recording | None, why: str | None, now_u
         state = "has ended and left no stacks" if known.snapshot.ended else "nobody has taken stacks"
         return replace(material, stacks_note=known.stacks_note or state)
     merged = merged_of(answers(known.snapshot, known.request, known.asked_unix_ns), known.verdict, known.snapshot)
-    excerpts = Excerpts()
+    excerpts = Excerpts(source)
     setting = around(known.snapshot, known.verdict, merged, excerpts.get)
     # Once to learn which lines are wanted: the files are read on a thread of their own.
     stacks_text(merged, 120, around=setting)

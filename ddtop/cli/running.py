@@ -19,7 +19,7 @@ import click
 
 from ddtop import registry
 from ddtop.cli import interpreter
-from ddtop.cli.jobs import USAGE, CommandError
+from ddtop.cli.jobs import USAGE, CommandError, exit_code
 from ddtop.demo import catalogue
 from ddtop.demo.catalogue import DEMOS, MPI_DEMOS, NOT_HERE, Demo, Place, Start
 from ddtop.diagnosis.finding import Verdict
@@ -271,7 +271,7 @@ def _plain(entry: registry.JobEntry, expected: str | None, until: float) -> int:
         snapshot, verdict = later if _names(later[1], expected) else (snapshot, verdict)
     click.echo(status_text(snapshot, verdict, width(), glyphs()))
     click.echo(diagnose_text(snapshot, verdict, width(), glyphs()), nl=False)
-    return 1 if verdict.health == "critical" else 0
+    return exit_code(verdict)
 
 
 def _names(verdict: Verdict, kind: str | None) -> bool:

@@ -24,6 +24,7 @@ from ddtop.sim.script import SCENARIOS, TOUR
 from ddtop.ui.feed import Follower
 from ddtop.ui.live import LiveSource
 from ddtop.ui.source import Look
+from ddtop.ui.ways import TrustedWay
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Command, Reply
 
@@ -148,7 +149,7 @@ class SimLink:
         return frames.seal(record, sender=self._job.fleet.sender(0), unix_ns=now, mono_ns=now)
 
 
-class SimWay:
+class SimWay(TrustedWay):
     """The way to a simulated job; its script goes on while nobody is connected."""
 
     def __init__(self, job: SimulatedJob, clock: Callable[[], int]) -> None:

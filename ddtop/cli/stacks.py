@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 import click
 
 from ddtop import registry
-from ddtop.cli.jobs import UNREACHABLE, CommandError, find, shown
+from ddtop.cli.jobs import NOT_HEARD, UNREACHABLE, CommandError, find, shown
 from ddtop.cli.ranks import check_ranks, parse_ranks
-from ddtop.diagnosis.finding import Verdict
+from ddtop.diagnosis.finding import UNKNOWN, Verdict
 from ddtop.link.viewer_side import ViewerLink
 from ddtop.model.facts import Snapshot
 from ddtop.model.merge import Merged
 from ddtop.ui.dumped import answers, around, last_request, merged_of
 from ddtop.ui.excerpts import Excerpts
-from ddtop.ui.feed import Follower, UnreachableError, hear, join, last_state, request
+from ddtop.ui.feed import Follower, NotHeardError, UnreachableError, hear, join, left_behind, not_heard, request
 from ddtop.ui.present.stacks import Shape, stacks_text
 from ddtop.ui.present.stacks_json import stacks_json
 from ddtop.wire.records import Stacks
@@ -35,7 +35,7 @@ SOURCE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What was typed. `ranks` empty: all; `last`: the dump that there is, nobody is asked."""
+    """What was typed. `ranks` empty: all; `last`: the dump that there is, nobody is asked. `source`: with the lines of source around each frame."""
 
     ranks: tuple[int, ...] = ()
     native: bool = False
@@ -43,18 +43,21 @@ class Wanted:
     tree: bool = False
     threads: bool = False
     last: bool = False
+    source: bool = True
 
 
 def stacks(name: str | None, wait_s: float, ranks: str | None, wanted: Wanted, hub: str | None = None) -> int:
-    """Print the merged stacks; 1 if some rank did not answer.
+    """Print the merged stacks; 1 if some rank did not answer, 4 if they are old ones, because the relay is not heard.
 
     Raises:
-        CommandError: 2, no such ranks; 3, no contact, or no stacks of a job that has ended.
+        CommandError: 2, no such ranks; 3, no contact, or no stacks of a job that has ended; 4, the relay is not heard and left no stacks.
     """
     wanted = replace(wanted, ranks=parse_ranks(ranks) if ranks is not None else ())
     entry = find(name, wait_s, asked_by="stacks", hub=hub)
     try:
-        found = _ask(entry, wanted) if entry.reachable(time.time_ns()) else _left_behind(entry, wanted)
+        found = _ask(entry, wanted) if entry.reachable(time.time_ns()) else _left_behind(left_behind(entry), wanted)
+    except NotHeardError as error:
+        found = _left_behind(not_heard(entry, str(error)), wanted)
     except UnreachableError as error:
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
     return _print(*found, wanted)
@@ -65,7 +68,8 @@ Found = tuple[list[Stacks], Snapshot, Verdict, str | None]
 
 
 def _ask(entry: registry.JobEntry, wanted: Wanted) -> Found:
-    follower, link = join(entry)
+    # Only who may act on the job may have its processes stopped for native frames.
+    follower, link = join(entry, controller=wanted.native)
     try:
         follower.look(follower.now_unix_ns() - JUDGED_NS)
         snapshot, verdict = follower.look()
@@ -115,10 +119,14 @@ def _with_workers(snapshot: Snapshot, ranks: tuple[int, ...]) -> bool:
     )
 
 
-def _left_behind(entry: registry.JobEntry, wanted: Wanted) -> Found:
-    snapshot, verdict = last_state(entry)
+def _left_behind(left: tuple[Snapshot, Verdict], wanted: Wanted) -> Found:
+    snapshot, verdict = left
+    if verdict.health == UNKNOWN and last_request(snapshot) is None:
+        why = verdict.unheard or verdict.calm
+        raise CommandError(f"ddtop: {why}; no stacks of it are there", NOT_HEARD)
     check_ranks(wanted.ranks, snapshot)
-    return _last(snapshot, verdict, wanted)
+    found = _last(snapshot, verdict, wanted)
+    return (*found[:3], verdict.unheard) if verdict.health == UNKNOWN else found
 
 
 def _last(snapshot: Snapshot, verdict: Verdict, wanted: Wanted) -> Found:
@@ -138,17 +146,20 @@ def _print(found: list[Stacks], snapshot: Snapshot, verdict: Verdict, missing: s
     if wanted.as_json:
         click.echo(json.dumps(stacks_json(merged, snapshot.job, live, snapshot.time_unix_ns)))
     else:
-        click.echo(text_of(merged, snapshot, verdict, Shape(wanted.tree, wanted.threads)), nl=False)
+        text = text_of(merged, snapshot, verdict, Shape(wanted.tree, wanted.threads), wanted.source)
+        click.echo(shown(text), nl=False)
     if missing is not None:
         click.echo(shown(f"ddtop: {missing}"), err=True)
+    if verdict.health == UNKNOWN:
+        return NOT_HEARD
     return 1 if merged.unanswered or missing is not None else 0
 
 
-def text_of(merged: Merged, snapshot: Snapshot, verdict: Verdict, shape: Shape) -> str:
+def text_of(merged: Merged, snapshot: Snapshot, verdict: Verdict, shape: Shape, source: bool = True) -> str:
     """The stacks for this output, with the lines of source that can be read within a second."""
     from ddtop.cli import glyphs, width
 
-    excerpts = Excerpts()
+    excerpts = Excerpts(source)
     setting = around(snapshot, verdict, merged, excerpts.get)
     # Once to learn which lines are wanted, once to show them: the files are read on a thread of their own.
     stacks_text(merged, width(), glyphs(), setting, shape)

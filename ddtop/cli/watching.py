@@ -12,11 +12,12 @@ import click
 import msgspec
 
 from ddtop import registry
+from ddtop.cli.jobs import NOT_HEARD as SILENT
 from ddtop.cli.jobs import UNREACHABLE, CommandError, find, shown
 from ddtop.cli.on_critical import OnCritical
 from ddtop.diagnosis.finding import CRITICAL
 from ddtop.ui.changes import APPEARED, Change, Changes
-from ddtop.ui.feed import JOIN_S, LOOK_S
+from ddtop.ui.feed import JOIN_S, LOOK_S, why_silent
 from ddtop.ui.live import NOT_HEARD, LiveSource
 from ddtop.ui.present.events import event_json, event_line
 from ddtop.ui.source import Look
@@ -25,6 +26,8 @@ FIRST_S = 15.0
 """Agents start another relay within 10 s after the end of theirs."""
 REREAD_S = 2.0
 """How often the job file is read while the relay is not heard."""
+UNHEARD_S = 90.0
+"""A relay that is not heard for so long while its job lives is stopped or hangs: another one follows a dead one within 10 s."""
 LEAVE_TRIES = 4
 LAST_WORD_S = 30.0
 """Reading what a relay left behind takes that long at most, where its journal is large and on a file server."""
@@ -34,7 +37,7 @@ def watch(name: str | None, wait_s: float, as_json: bool, on_critical: str | Non
     """Print what happens; 0 if the job ended well, 1 if it did not.
 
     Raises:
-        CommandError: 2, a command that cannot be run; 3, no contact, or lost for good.
+        CommandError: 2, a command that cannot be run; 3, no contact, or lost for good; 4, the relay is not heard, though the job may live.
     """
     action = OnCritical(on_critical, _complain) if on_critical is not None else None
     entry = find(name, wait_s, asked_by="watch", hub=hub)
@@ -95,7 +98,7 @@ class _Watch:
     def _give_up(self, look: Look) -> None:
         """
         Raises:
-            CommandError: 3, there was no contact, or there will be none any more.
+            CommandError: 3, there was no contact, or there will be none any more; 4, the relay is not heard.
         """
         if look.snapshot is not None and look.contact is None:
             self._over_since = None
@@ -103,24 +106,24 @@ class _Watch:
                 # No job file renews its heartbeat here.
                 self._entry = msgspec.structs.replace(self._entry, heartbeat_unix_ns=time.time_ns())
             return
-        why = self._hopeless(look, time.monotonic())
-        if why is not None:
-            raise CommandError(f"ddtop: {why}", UNREACHABLE)
+        hopeless = self._hopeless(look, time.monotonic())
+        if hopeless is not None:
+            raise CommandError(f"ddtop: {hopeless[0]}", hopeless[1])
 
-    def _hopeless(self, look: Look, now: float) -> str | None:
-        """Why nothing more will come; None while something may."""
+    def _hopeless(self, look: Look, now: float) -> tuple[str, int] | None:
+        """Why nothing more will come, and the exit code; None while something may."""
         entry, tried_s = self._entry, now - self._began
         if self._over(now):
             if look.snapshot is None and look.contact is not None:
-                return look.contact
+                return look.contact, UNREACHABLE
             late = self._over_since is not None and now - self._over_since > LAST_WORD_S
             gone = f"the relay of {entry.job} is gone and no other has followed: how the job ended is not known"
-            return f"{gone}; what was last seen: ddtop diagnose {entry.job}" if late else None
+            return (f"{gone}; what was last seen: ddtop diagnose {entry.job}", UNREACHABLE) if late else None
         if look.snapshot is not None:
-            return None
+            return (why_silent(entry), SILENT) if (look.contact_age_s or 0.0) > UNHEARD_S else None
         if look.contact in (None, NOT_HEARD) and tried_s > JOIN_S:
-            return f"the relay of {entry.job} (pid {entry.relay_pid}) does not answer on port {entry.port}"
-        return look.contact if tried_s > FIRST_S else None
+            return why_silent(entry), SILENT
+        return (look.contact, UNREACHABLE) if look.contact is not None and tried_s > FIRST_S else None
 
     def _over(self, now: float) -> bool:
         """Nothing more will come from this run, as its job file has it."""

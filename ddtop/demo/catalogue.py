@@ -112,6 +112,7 @@ DEMOS: Mapping[str, Demo] = {
     "wait-cycle": Demo("crossed.py"),
     "unmatched-p2p": Demo("pipeline.py"),
     "loader-stuck": Demo("streaming.py"),
+    "no-progress": Demo("building.py"),
     "rank-crashed": _train("rank-crashed"),
     "rank-killed": _train("rank-killed"),
     "rank-stopped": _train("rank-stopped"),
@@ -144,6 +145,7 @@ NOT_HERE: Mapping[str, str] = {
     "gpu-throttled": "it takes a GPU that is too hot, or out of power",
     "gpu-error": "it takes a GPU that fails",
     "exception-swallowed": "it is looked for only where DDTOP_EXCEPTIONS=1 asks for it, on Python 3.12 and later",
+    "helper-crashed": "it takes a program that starts its ranks and a helper itself; a demo's launcher starts ranks only",
     "cancelled": "it is what Ctrl-C in the terminal of a job of yours is read as",
 }
 """Kinds of finding that a demo on the CPU of one host cannot make, and why."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ddtop.diagnosis.asleep import READS, WRITES, path_of, said_of, short, sleeps
 from ddtop.diagnosis.words import file_line
 from ddtop.model.facts import RankFacts, State
-from ddtop.model.frames import Owner, owner_of
+from ddtop.model.frames import Owner, is_birth, owner_of
 from ddtop.model.policy import POLICY
 from ddtop.wire.calls import P2P_CALLS
 from ddtop.wire.meanings import word_of
@@ -100,21 +100,27 @@ def where(facts: RankFacts) -> str:
 
 def stack_line(stacks: Stacks, frames_max: int = 4) -> str | None:
     """`load data.py:40 ‹ step train.py:88 ‹ main train.py:120`: its main thread's own frames, innermost first, and what
-    lies below them; None where no stack was taken."""
+    lies below them; None where no stack was taken. Of a worker only what it runs itself."""
     thread = _main(stacks)
-    return _thread_line(thread, frames_max) if thread is not None else None
+    if thread is None:
+        return None
+    frames = thread.frames
+    if stacks.worker:
+        born = next((at for at, one in enumerate(frames) if is_birth(one.function, one.file)), len(frames))
+        frames = frames[:born]
+    return _frames_line(frames, frames_max)
 
 
 def other_threads(stacks: Stacks, threads_max: int = 3) -> list[str]:
     """The same of its other threads that run the program's own code."""
     others = [thread for thread in stacks.threads if thread is not _main(stacks)]
     own = [one for one in others if any(owner_of(frame) is Owner.USER for frame in one.frames)]
-    return [line for thread in own[:threads_max] if (line := _thread_line(thread, 4)) is not None]
+    return [line for thread in own[:threads_max] if (line := _frames_line(thread.frames, 4)) is not None]
 
 
-def _thread_line(thread: ThreadStack, frames_max: int) -> str | None:
-    users = [frame for frame in thread.frames if owner_of(frame) is Owner.USER]
-    frames = (users or [frame for frame in thread.frames if owner_of(frame) is not Owner.OWN])[:frames_max]
+def _frames_line(own: tuple[StackFrame, ...], frames_max: int) -> str | None:
+    users = [frame for frame in own if owner_of(frame) is Owner.USER]
+    frames = (users or [frame for frame in own if owner_of(frame) is not Owner.OWN])[:frames_max]
     return " ‹ ".join(f"{frame.function} {_file_line(frame)}" for frame in frames) or None
 
 
@@ -165,6 +171,8 @@ def _of_frames(facts: RankFacts) -> Doing | None:
     if place is None:
         return None
     waits_on = "DataLoader" if facts.activity == "loader" else place.waits_on
+    if place.waits_for is not None:
+        return Doing("lock", f"waiting for the lock file {short(place.waits_for)}", FRAMES)
     if waits_on in ("collective", "p2p"):
         # Inside send and recv it is not known which: the open call would have told.
         return Doing("collective", f"in {place.callee or 'a collective'}", FRAMES) if waits_on == "collective" else None

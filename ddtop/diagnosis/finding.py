@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 CRITICAL, WARNING, INFO = "critical", "warning", "info"
 SEVERITIES = (CRITICAL, WARNING, INFO)
 """Worst first."""
+OK, UNKNOWN = "ok", "unknown"
+HEALTHS = (OK, WARNING, CRITICAL, UNKNOWN)
+"""What `Verdict.health` may be. Unknown: nothing is known of this moment, because the relay is not heard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +41,26 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What stands at one moment: findings worst first, and a sentence for when there is nothing to find."""
+    """What stands at one moment: findings worst first, and a sentence for when there is nothing to find.
+
+    `health` is one of HEALTHS. `unheard`: why nothing is known of this moment, one sentence with the next step; the findings are then those of the
+    moment that was heard last, `unheard_s` (s) ago. Both are None while the relay is heard.
+    """
 
     health: str
     findings: tuple[Finding, ...]
     calm: str
+    unheard: str | None = None
+    unheard_s: float | None = None
 
     @property
     def headline(self) -> str:
         """The one sentence: the worst finding's summary, else how well things are."""
         return self.findings[0].summary if self.findings else self.calm
+
+    def when_unheard(self, why: str | None, seconds: float | None) -> Verdict:
+        """The same, as it is known while the relay is not heard: nothing is well, and what stood is said to be of then."""
+        if self.health == UNKNOWN and self.unheard == why:
+            return replace(self, unheard_s=seconds)
+        then = self.calm.removeprefix("ok: ")
+        return Verdict(UNKNOWN, self.findings, f"unknown; when last heard: {then}" if then else "unknown", why, seconds)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ddtop.diagnosis.finding import Finding, Verdict
+from ddtop.diagnosis.finding import CRITICAL, Finding, Verdict
 from ddtop.diagnosis.verdict import conclude, diagnose
 from ddtop.model.facts import Snapshot, State
 from ddtop.model.policy import POLICY, Policy
 
+OF_PHASES = frozenset({"input-bound", "epoch-not-set"})
+"""Kinds that are seen while the job trains, and not while it validates or saves in between."""
+Identity = tuple[str, str | None, tuple[int, ...]]
 STEP_NS = 500_000_000
 """Snapshots closer together than this are one: a viewer that draws more often does not see more evidence."""
 
@@ -18,6 +22,7 @@ class _Standing:
     finding: Finding
     agreed: int
     missed: int = 0
+    seen_unix_ns: int = 0
 
 
 class Judge:
@@ -42,6 +47,16 @@ class Judge:
         """After so many agreeing snapshots a finding stands."""
         return self._policy.appear_snapshots
 
+    def _holds(self, known: _Standing, snapshot: Snapshot, found: Mapping[Identity, Finding]) -> bool:
+        """A share of the time, or what only a phase of an epoch shows, stands through the other phases. Not beside a hang, nor
+        where the same is found of other ranks."""
+        kind = known.finding.kind
+        if kind not in OF_PHASES or known.agreed < self._policy.appear_snapshots:
+            return False
+        if any(one.severity == CRITICAL or one.kind == kind for one in found.values()):
+            return False
+        return snapshot.time_unix_ns - known.seen_unix_ns < self._policy.clear_rates_s * 1e9
+
     def observe(self, snapshot: Snapshot) -> Verdict:
         """The verdict that stands after this snapshot."""
         if (snapshot.run, snapshot.attempt) != self._run:
@@ -56,8 +71,9 @@ class Judge:
         for identity, finding in found.items():
             known = self._standing.get(identity)
             if known is None:
-                self._standing[identity] = _Standing(finding, 1)
+                self._standing[identity] = _Standing(finding, 1, seen_unix_ns=snapshot.time_unix_ns)
                 continue
+            known.seen_unix_ns = snapshot.time_unix_ns
             # `since` is when the fact began: a later guess does not move it.
             since = min(finding.since_unix_ns, known.finding.since_unix_ns)
             known.finding, known.missed = replace(finding, since_unix_ns=since), 0
@@ -67,6 +83,8 @@ class Judge:
             known = self._standing[identity]
             if unheard and not unheard.isdisjoint(known.finding.ranks or known.finding.victims):
                 # Nothing new is known of them: what stood goes on until they are heard, or lost.
+                continue
+            if self._holds(known, snapshot, found):
                 continue
             known.missed += fresh
             if known.missed >= self._policy.clear_snapshots or known.agreed < self._policy.appear_snapshots:

@@ -19,6 +19,7 @@ from ddtop.diagnosis.rules import (
     io_stall,
     loader_stuck,
     mismatch,
+    no_progress,
     oversubscribed,
     sampling,
     shortage,
@@ -88,7 +89,8 @@ def _of_heard(snapshot: Snapshot, lost: list[Finding], policy: Policy) -> list[F
         found += shortage.rule(snapshot, policy)
     if not any(finding.severity == CRITICAL for finding in found):
         found += comm_error.rule(snapshot, policy)
-    return found
+    found = no_progress.escalated(found, snapshot, policy)
+    return found + no_progress.rule(snapshot, policy, found)
 
 
 def _ranks(found: list[Finding]) -> set[int]:
@@ -110,9 +112,8 @@ def calm(snapshot: Snapshot) -> str:
     """What is true when no rule has anything to say."""
     total = snapshot.world_size
     if snapshot.ended is not None:
-        return (
-            f"ok: {snapshot.ended.reason}" if snapshot.ended.first_rank is None else f"ended: {snapshot.ended.reason}"
-        )
+        well = snapshot.ended.first_rank is None and not snapshot.ended.failed
+        return f"{'ok' if well else 'ended'}: {snapshot.ended.reason}"
     if not total:
         return "no rank has reported yet"
     missing = [rank.rank for rank in snapshot.ranks if rank.state is State.MISSING]

@@ -9,6 +9,7 @@ from math import prod
 from ddtop.model.facts import Blame, PeerWait
 from ddtop.wire.calls import RECEIVES
 from ddtop.wire.records import Collective, Group, Place
+from ddtop.wire.stacks import StackFrame
 
 
 def rank_range(ranks: Iterable[int]) -> str:
@@ -23,6 +24,12 @@ def rank_range(ranks: Iterable[int]) -> str:
             parts += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else [str(one) for one in run]
         run = [rank]
     return ",".join(parts)
+
+
+def clipped(text: str, most: int) -> str:
+    """The text in one line, at most so many characters; what is cut shows as an ellipsis."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 1].rstrip() + "…"
 
 
 def about(ratio: float) -> str:
@@ -63,7 +70,7 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def file_line(place: Place) -> str:
+def file_line(place: Place | StackFrame) -> str:
     """`data.py:40`."""
     return f"{place.file.rpartition('/')[2]}:{place.line}"
 

@@ -13,7 +13,6 @@ shaken hands since he came, or if libzmq said so; so while viewers come the coun
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import resource
 import socket
@@ -24,13 +23,15 @@ from dataclasses import dataclass
 
 import zmq
 
+from ddtop.link.penalties import Address, Penalties, attached, packet_filter
+
 HANDSHAKE_S = 5.0
 """Three round trips; at 200 ms and with a packet lost once that is 2 s."""
 FULL_AGAIN_S = 1.0
 """Where descriptors run out."""
 BACKLOG = 512
 """In the kernel's queue; a thousand relays that start in the same second come within a few."""
-_DROP_ALL = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
+_DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)
 """One instruction of a packet filter: keep nothing."""
 _ATTACH_FILTER, _DETACH_FILTER = 26, 27
 EVENTS_KEPT = 1 << 17
@@ -71,6 +72,9 @@ class Doors:
         self._handshakes = 0
         self._failed = 0
         self._full_until_s = 0.0
+        self._kept_out = 0
+        self._sources: dict[int, str] = {}
+        self._penalties = Penalties()
         self._spare: int | None = None
         self.refused = 0
         router.setsockopt(zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1000))
@@ -144,31 +148,50 @@ class Doors:
             try:
                 event, endpoint = self.monitor.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
+                # Only now: the descriptor of one who has left may be somebody else's already.
+                self._name_newcomers()
                 break
             kind, value = _EVENT.unpack(event)
             self._take(kind, value, endpoint.decode("ascii", "replace"), now)
         self._tend(now)
 
+    def _name_newcomers(self) -> None:
+        for descriptor in reversed(self._came):
+            if descriptor in self._sources:
+                break
+            self._sources[descriptor] = _source(descriptor)
+
     def _take(self, kind: int, value: int, endpoint: str, now: float) -> None:
         if kind == zmq.EVENT_ACCEPTED:
             self._came.pop(value, None)  # So that the newest stand last.
             self._came[value] = (now, self._handshakes, endpoint)
+            self._sources.pop(value, None)
         elif kind == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._handshakes += 1
             self._shook.append((now, endpoint))
         elif kind in _FAILED:
             self._failed += 1
         elif kind == zmq.EVENT_DISCONNECTED:
-            came, handshakes, _ = self._came.pop(value, (0.0, -1, ""))
+            came, handshakes, through = self._came.pop(value, (0.0, -1, ""))
             # libzmq says so right before it tells of the end; of some ends (HTTP, ZMTP 1) it does not.
             young = now - came < HANDSHAKE_S and handshakes == self._handshakes
-            self.refused += bool(self._failed) or young
+            was_refused = bool(self._failed) or young
+            self.refused += was_refused
             self._failed = 0
+            source = self._sources.pop(value, "")
+            if was_refused and self._penalties.failed(source, through, now):
+                self._keep_out(now)
         elif kind == zmq.EVENT_ACCEPT_FAILED and now >= self._full_until_s:
             self._full_until_s = now + FULL_AGAIN_S / 10
             for door in self._doors.values():
                 _shut(door, now + FULL_AGAIN_S)
                 self._turn_away(door)
+
+    def _keep_out(self, now: float) -> None:
+        """Have the kernel drop what comes from those that have failed too often; a door that is shut gets it when it opens."""
+        for door in self._doors.values():
+            if door.shut_until_s is None:
+                _open(door, self._penalties.kept_out(now))
 
     def _turn_away(self, door: _Door) -> None:
         """Close those who wait in the kernel's queue, with the one descriptor that is kept for that."""
@@ -192,14 +215,20 @@ class Doors:
         self._keep_spare()
         while self._shook and now - self._shook[0][0] > HANDSHAKE_S:
             self._shook.popleft()
+        kept_out = self._penalties.kept_out(now)
+        if self._penalties.over(now) or len(kept_out) != self._kept_out:
+            self._kept_out = len(kept_out)
+            self._keep_out(now)
         for endpoint, door in self._doors.items():
+            shut_s = self._penalties.shut_s(endpoint, now)
+            if shut_s and door.shut_until_s is None:
+                _shut(door, now + shut_s)
             strangers = self.strangers(endpoint, now)
             if door.shut_until_s is None and strangers >= door.strangers_max:
                 _shut(door, now)
             elif door.shut_until_s is not None and strangers <= door.strangers_max // 2 and now >= door.shut_until_s:
                 door.shut_until_s = None
-                with contextlib.suppress(OSError):
-                    door.socket.setsockopt(socket.SOL_SOCKET, _DETACH_FILTER, 0)
+                _open(door, kept_out)
 
     def strangers(self, endpoint: str, now: float) -> int:
         """Who came lately through this door, is still here, and has not shaken hands."""
@@ -224,6 +253,33 @@ class Doors:
 def _shut(door: _Door, until_s: float) -> None:
     door.shut_until_s = until_s
     # Where it is not allowed all come in, and the number of descriptors is the limit.
+    _attach(door, _DROP_ALL)
+
+
+def _open(door: _Door, kept_out: list[Address]) -> None:
+    """Let everybody in but these."""
+    if kept_out:
+        _attach(door, packet_filter(kept_out))
+        return
     with contextlib.suppress(OSError):
-        program = struct.pack("HxxxxxxP", 1, ctypes.addressof(_DROP_ALL))
-        door.socket.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, program)
+        door.socket.setsockopt(socket.SOL_SOCKET, _DETACH_FILTER, 0)
+
+
+def _attach(door: _Door, program: bytes) -> None:
+    value, held = attached(program)
+    with contextlib.suppress(OSError):
+        door.socket.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, value)
+    del held
+
+
+def _source(descriptor: int) -> str:
+    """The address of who has just been let in; empty where he has gone already."""
+    try:
+        copy = socket.socket(fileno=os.dup(descriptor))
+    except OSError:
+        return ""
+    with copy:
+        try:
+            return str(copy.getpeername()[0])
+        except (OSError, IndexError):
+            return ""

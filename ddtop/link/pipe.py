@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Generic, TypeVar
 
 from ddtop.wire import bridge
 from ddtop.wire.bridge import BridgeError, Frame, Incoming, Message
@@ -19,8 +20,10 @@ from ddtop.wire.bridge import BridgeError, Frame, Incoming, Message
 READ_BYTES = 1 << 18
 READS_AT_ONCE = 4
 """Of a program that never stops talking; the rest waits."""
-FRAMES_KEPT = 100_000
-"""As many as a link over TCP keeps."""
+FRAMES_BYTES_MAX, ANSWERS_BYTES_MAX = 8 << 20, 4 << 20
+"""What waits to be taken. The program is read only while somebody takes, so an honest one never has so much here; of what a hostile one says the oldest goes."""
+MESSAGE_COST_BYTES = 256
+"""What Python adds to each message: a flood of empty ones counts, too."""
 UNSENT_BYTES_MAX = 1 << 20
 WORDS_KEPT = 20
 """Last lines of the program's stderr."""
@@ -34,6 +37,36 @@ class PipeError(ConnectionError):
     def __init__(self, text: str, code: int | None = None) -> None:
         super().__init__(text)
         self.code = code
+
+
+_T = TypeVar("_T")
+
+
+class _Bounded(Generic[_T]):
+    """A queue of at most so many bytes; the oldest go first, and the newest is always there."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._items: deque[tuple[_T, int]] = deque()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def append(self, item: _T, size_bytes: int) -> None:
+        self._items.append((item, size_bytes + MESSAGE_COST_BYTES))
+        self._bytes += size_bytes + MESSAGE_COST_BYTES
+        while self._bytes > self._bytes_max and len(self._items) > 1:
+            self._bytes -= self._items.popleft()[1]
+
+    def popleft(self) -> _T:
+        item, size = self._items.popleft()
+        self._bytes -= size
+        return item
+
+    def clear(self) -> None:
+        self._items.clear()
+        self._bytes = 0
 
 
 class Pipe:
@@ -64,8 +97,8 @@ class Pipe:
             os.set_blocking(descriptor, False)
         self._open = {self._out, self._err}
         self._incoming = Incoming(greeted=False)
-        self._frames: deque[bytes] = deque(maxlen=FRAMES_KEPT)
-        self._answers: deque[Message] = deque(maxlen=1000)
+        self._frames: _Bounded[bytes] = _Bounded(FRAMES_BYTES_MAX)
+        self._answers: _Bounded[Message] = _Bounded(ANSWERS_BYTES_MAX)
         self._unsent = bytearray()
         self._half_word = b""
         self._on_words = on_words
@@ -205,9 +238,9 @@ class Pipe:
             return
         for message in messages:
             if isinstance(message, Frame):
-                self._frames.append(message.data)
+                self._frames.append(message.data, len(message.data))
             else:
-                self._answers.append(message)
+                self._answers.append(message, bridge.size_of(message))
 
     def _take_words(self) -> None:
         with contextlib.suppress(BlockingIOError):

@@ -1,87 +1,277 @@
-"""A rank's end of the unix socket: it never blocks, and when the relay is slow it drops and counts."""
+"""A rank's end of the unix socket: it never blocks, and when the relay is slow it drops the oldest and counts.
+
+No library, no thread, two descriptors. Each is compared with what we opened before it is used: a program that closes
+descriptors which it did not open, and gets their numbers for its own files, never finds a byte of ours in them. Then
+a new one is opened, as after the end of a relay: at most every RECONNECT_S, later every RECONNECT_MAX_S.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import os
+import ctypes
+import errno
 import select
+import socket
 import time
+from collections import deque
 from pathlib import Path
 
-import zmq
+import ddtop
+from ddtop.link.own_socket import OwnSocket, bell, connected
+from ddtop.link.packets import (
+    OLD_SUFFIX,
+    PACKET_BYTES_MAX,
+    PIECE_BYTES,
+    PIECE_BYTES_MIN,
+    REJOIN_S,
+    PacketError,
+    Rejoiner,
+    greeting,
+    is_greeting,
+    other_version,
+    packets_of,
+)
+from ddtop.wire.frames import FRAME_BYTES_MAX
 
 QUEUE_FRAMES = 8
 """Four seconds of states: what a relay that restarts needs at most; newer ones are worth more than older ones."""
-RECONNECT_MS, RECONNECT_MAX_MS = 100, 1000
+RECONNECT_S, RECONNECT_MAX_S = 0.1, 1.0
+OTHER_VERSION_S = 30.0
+"""A relay of another version stays one for as long as it lives."""
+FULL = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
 
 
 class RankLink:
-    """A DEALER to the relay of this host. Made, used and closed by one thread; only `wake` is for others."""
+    """A connection to the relay of this host. Made, used and closed by one thread; only `wake` is for others.
+
+    `drops`: frames that never left. `complaint`: why the relay cannot be talked to, None while all is well.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._context = zmq.Context(io_threads=1)
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.SNDHWM, QUEUE_FRAMES)
-        self._socket.setsockopt(zmq.RCVHWM, QUEUE_FRAMES)
-        self._socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
-        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
-        self._socket.connect(f"ipc://{path}")
-        self._wake: int | None = None
-        with contextlib.suppress(OSError):
-            self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._poll: select.poll | None = select.poll()
-        self._poll.register(int(self._socket.getsockopt(zmq.FD)), select.POLLIN)
-        if self._wake is not None:
-            self._poll.register(self._wake, select.POLLIN)
+        self._path = path
+        self._socket: OwnSocket | None = None
+        self._bell: OwnSocket | None = None
+        self._waiting: deque[bytes] = deque()
+        # The frame that is on its way: its packets, the next of them, and since when (monotonic s).
+        self._frame = b""
+        self._packets: list[bytes] = []
+        self._next, self._since_s = 0, 0.0
+        self._number, self._piece_bytes = 0, PIECE_BYTES
+        self._rejoiner = Rejoiner()
+        self._buffer = ctypes.create_string_buffer(PACKET_BYTES_MAX)
+        self._retry_s, self._pause_s = 0.0, RECONNECT_S
+        self._bell_retry_s = 0.0
         self.drops = 0
+        self.complaint: str | None = None
+        self._is_up(time.monotonic())
+
+    # -- waiting
 
     def wait(self, seconds: float) -> tuple[bool, bool]:
         """Sleep until the time is over: (`wake` was called, something may have come in)."""
-        if self._poll is None:
-            time.sleep(seconds)
-            return False, True
-        ready = self._poll.poll(seconds * 1000)
-        if not ready:
-            return False, False
-        if any(events & select.POLLNVAL for _, events in ready):
-            # The program closed descriptors that it did not open: without this the loop would spin.
-            self._poll = None
-            return False, True
-        woken = any(descriptor == self._wake for descriptor, _ in ready)
-        if woken and self._wake is not None:
-            with contextlib.suppress(OSError):
-                os.eventfd_read(self._wake)
-        return woken, len(ready) > woken
+        end = time.monotonic() + seconds
+        while True:
+            now = time.monotonic()
+            up = self._is_up(now)
+            if up:
+                self._flush(now)
+            until = end if self._socket is not None else min(end, max(self._retry_s, now))
+            events = self._poll(max(0.0, until - now))
+            woken = bool(events.get(self._bell.descriptor if self._bell is not None else -1)) and self._answer_bell()
+            found = events.get(self._socket.descriptor, 0) if self._socket is not None else 0
+            if found & ~select.POLLOUT or woken:
+                return woken, bool(found & ~select.POLLOUT)
+            if time.monotonic() >= end:
+                return False, False
+
+    def _poll(self, seconds: float) -> dict[int, int]:
+        poll = select.poll()
+        if self._socket is not None:
+            poll.register(self._socket.descriptor, select.POLLIN | (select.POLLOUT if self.has_more() else 0))
+        if self._bell is not None:
+            poll.register(self._bell.descriptor, select.POLLIN)
+        return dict(poll.poll(seconds * 1000))
 
     def wake(self) -> None:
         """End a `wait` at once; from any thread."""
-        if self._wake is not None:
+        rung = self._bell
+        if rung is not None and rung.is_ours():
+            # Full: it rings already.
             with contextlib.suppress(OSError):
-                os.eventfd_write(self._wake, 1)
+                rung.send(b"!")
+
+    def _answer_bell(self) -> bool:
+        if self._bell is None or not self._bell.is_ours():
+            return False
+        with contextlib.suppress(OSError):
+            for _ in range(64):
+                self._bell.receive(self._buffer)
+        return True
+
+    def is_connected(self) -> bool:
+        """Whether there is a connection to a relay."""
+        return self._socket is not None
+
+    def has_more(self) -> bool:
+        """Whether frames wait for room, or for a relay."""
+        return bool(self._packets or self._waiting)
+
+    # -- frames
 
     def send(self, frame: bytes) -> bool:
-        """Hand a frame to the I/O thread; False (and counted) if its queue is full."""
-        try:
-            self._socket.send(frame, zmq.NOBLOCK)
-        except zmq.Again:
+        """Send a frame, or keep it until there is room; False if an older one had to go (counted), or this one is too large."""
+        if len(frame) > FRAME_BYTES_MAX:
             self.drops += 1
             return False
-        return True
+        self._waiting.append(frame)
+        now = time.monotonic()
+        if self._is_up(now):
+            self._flush(now)
+        if len(self._waiting) <= QUEUE_FRAMES:
+            return True
+        self._waiting.popleft()
+        self.drops += 1
+        return False
 
     def receive(self) -> bytes | None:
         """The next frame from the relay, if one is there."""
-        # Asked first: an empty receive raises, which costs ten times as much.
-        if not int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            return None
+        now = time.monotonic()
+        while self._is_up(now) and self._socket is not None:
+            try:
+                packet = self._socket.receive(self._buffer)
+            except OSError as error:
+                if error.errno not in FULL:
+                    self._lose(now)
+                return None
+            if not packet:
+                self._lose(now)
+                return None
+            try:
+                if is_greeting(packet):
+                    self._greeted(packet, now)
+                    continue
+                frame = self._rejoiner.take(packet, now)
+            except PacketError:
+                continue
+            if frame is not None:
+                return frame
+        return None
+
+    def _greeted(self, packet: bytes, now: float) -> None:
+        theirs = other_version(packet)
+        if theirs is None:
+            self.complaint, self._pause_s = None, RECONNECT_S
+            return
+        self.complaint = f"the relay of this job runs {theirs}, this rank ddtop {ddtop.__version__}: {SAME}"
+        self._lose(now)
+        self._retry_s = now + OTHER_VERSION_S
+
+    def _flush(self, now: float) -> None:
+        """Send what waits, as far as there is room. A frame leaves the queue with its first packet."""
+        while self._socket is not None and (self._packets or self._waiting):
+            if not self._packets:
+                self._number += 1
+                self._frame = self._waiting[0]
+                self._packets = list(packets_of(self._frame, self._number, self._piece_bytes))
+                self._next, self._since_s = 0, now
+            try:
+                while self._next < len(self._packets):
+                    self._socket.send(self._packets[self._next])
+                    self._next += 1
+                    if self._next == 1:
+                        self._waiting.popleft()
+            except OSError as error:
+                self._not_sent(error.errno or 0, now)
+                return
+            self._packets = []
+
+    def _not_sent(self, number: int, now: float) -> None:
+        if number == errno.EMSGSIZE and self._piece_bytes > PIECE_BYTES_MIN:
+            self._piece_bytes //= 2
+        elif number not in FULL:
+            self._lose(now)
+        if self._next == 0:
+            # It still waits: where there is no room it may have to make place for newer ones.
+            self._packets = []
+        elif now - self._since_s > REJOIN_S:
+            # The other side has given it up.
+            self._packets, self.drops = [], self.drops + 1
+
+    # -- the connection
+
+    def _is_up(self, now: float) -> bool:
+        """Whether there is a socket of ours; where there is none, a new one is tried."""
+        self._look_at_bell(now)
+        if self._socket is not None:
+            if self._socket.is_ours():
+                return True
+            # The program closed it. Its number may be a file of the program's by now.
+            self._lose(now)
+        if now < self._retry_s:
+            return False
+        self._retry_s = now + self._pause_s
+        self._pause_s = min(2 * self._pause_s, RECONNECT_MAX_S)
         try:
-            return self._socket.recv(zmq.NOBLOCK)
-        except zmq.Again:
-            return None
+            found = self._connect()
+            found.send(greeting(ddtop.__version__))
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ECONNREFUSED, errno.EPROTOTYPE):
+                self._look_for_older()
+            return False
+        self._socket = found
+        self._rejoiner.drop()
+        return True
+
+    def _connect(self) -> OwnSocket:
+        return connected(self._path)
+
+    def _look_for_older(self) -> None:
+        """Whether a relay listens that speaks ZeroMQ: such a one has no socket of our kind."""
+        with contextlib.suppress(OSError):
+            connected(self._path.with_suffix(OLD_SUFFIX), socket.SOCK_STREAM).close()
+            try:
+                # A relay of this version makes our socket first: it may have come in between.
+                self._connect().close()
+            except OSError:
+                self.complaint = f"the relay of this job runs an older ddtop, this rank {ddtop.__version__}: {SAME}"
+                self._retry_s = time.monotonic() + OTHER_VERSION_S
+
+    def _lose(self, now: float) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        self._socket = None
+        if self._packets and self._next:
+            # Nobody can join its pieces any more: all of it is sent again.
+            self._waiting.appendleft(self._frame)
+            self._packets, self._next = [], 0
+        self._retry_s = max(self._retry_s, now + RECONNECT_S)
+
+    def _look_at_bell(self, now: float) -> None:
+        if (self._bell is not None and self._bell.is_ours()) or now < self._bell_retry_s:
+            return
+        self._bell, self._bell_retry_s = None, now + RECONNECT_MAX_S
+        with contextlib.suppress(OSError):
+            self._bell = bell()
 
     def close(self, linger_ms: int = 0) -> None:
-        """Close socket and context; what is queued gets `linger_ms` to leave."""
-        self._poll = None
-        self._socket.close(linger_ms)
-        self._context.term()
-        # The eventfd stays open: another thread may be in `wake`, and its number could be a file of the program's by then.
+        """Close the socket; what waits gets `linger_ms` to leave."""
+        end = time.monotonic() + linger_ms / 1000
+        while self.has_more() and (now := time.monotonic()) < end:
+            if self._is_up(now):
+                self._flush(now)
+            if self.has_more():
+                self._poll(max(0.0, min(end, max(self._retry_s, now + 0.01)) - time.monotonic()))
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        # The bell stays open until the process ends: another thread may be in `wake`.
+
+    def leave(self) -> None:
+        """In a forked child: close the child's copies. The parent's connection stays as it is."""
+        for one in (self._socket, self._bell):
+            if one is not None:
+                one.close()
+        self._socket = self._bell = None
+
+
+SAME = "install the same version everywhere"

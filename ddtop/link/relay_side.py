@@ -1,4 +1,4 @@
-"""The relay's ends: a ROUTER on a unix socket for ranks, a ROUTER on TCP behind CURVE and ZAP for viewers and other relays.
+"""The relay's ends: a unix socket for ranks (`rank_door`), a ROUTER on TCP behind CURVE and ZAP for viewers and other relays.
 
 ZAP is answered in the relay's own loop, and the handler is bound before the TCP socket is: a CURVE server without one
 lets any client key in.
@@ -6,21 +6,24 @@ lets any client key in.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import zmq
+from zmq.utils import z85
 
 from ddtop.link.doors import Doors
 from ddtop.link.keys import CONTROLLER, SERVER, VIEWER, derive
 from ddtop.link.leaf_side import NOW, LeafLink, send_parts
+from ddtop.link.rank_door import Credentials, RankDoor
 from ddtop.wire.frames import FRAME_BYTES_MAX
 
 VIEWER_QUEUE_FRAMES = 40_000
 """More than 16 MiB of history at the smallest honest frame (about 450 bytes): joining never drops; a viewer that
 stops reading is bounded by it, and by the relay forgetting viewers that do not ping."""
-RANK_QUEUE_FRAMES = 1000
+INCOMING_FRAMES = 1000
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2000, 10_000
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 
@@ -30,6 +33,8 @@ RELAYS_MAX = 256
 """The same where other relays come in, whose frames are larger: 256 MiB. A thousand that come in the same second wait for a moment."""
 BATCH_FRAMES_MAX = 4096
 """Parts of a message that are looked at; a leaf sends 128."""
+ADDRESSES_KEPT = 1024
+"""Of viewers that gave no order for long the address is forgotten."""
 RANK, VIEW, HUB, ZAP, PROCESS, DOORS = "rank", "view", "hub", "zap", "process", "doors"
 
 
@@ -45,8 +50,11 @@ class RelayLink:
         self._secret = secret
         self._roles = {derive(secret, role).public: role for role in (VIEWER, CONTROLLER, SERVER)}
         try:
-            self._ranks = self._router(RANK_QUEUE_FRAMES)
-            self._ranks.bind(f"ipc://{path}")
+            self._ranks = RankDoor(path)
+        except OSError as error:
+            self._context.destroy(linger=0)
+            raise OSError(error.errno, f"cannot bind: {error}") from None
+        try:
             self._zap = self._context.socket(zmq.REP)
             self._zap.setsockopt(zmq.LINGER, 0)
             self._zap.bind(_ZAP_ENDPOINT)
@@ -62,22 +70,24 @@ class RelayLink:
             self.port = self._doors.open(address, 0, STRANGERS_MAX, VIEWER_BYTES_MAX)
         except (OSError, zmq.ZMQError) as error:
             self._context.destroy(linger=0)
+            self._ranks.close()
             raise OSError(error.errno, f"cannot bind: {error}") from None
+        self._addresses: dict[bytes, str] = {}
         self._poller = zmq.Poller()
         self._kinds: dict[object, str] = {
-            self._ranks: RANK,
+            self._ranks.descriptor: RANK,
             self._viewers: VIEW,
             self._zap: ZAP,
             self._doors.monitor: DOORS,
         }
-        for socket in (self._ranks, self._viewers, self._zap, self._doors.monitor):
+        for socket in (self._ranks.descriptor, self._viewers, self._zap, self._doors.monitor):
             self._poller.register(socket, zmq.POLLIN)
 
     def _router(self, queue: int) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.ROUTER)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.SNDHWM, queue)
-        socket.setsockopt(zmq.RCVHWM, RANK_QUEUE_FRAMES)
+        socket.setsockopt(zmq.RCVHWM, INCOMING_FRAMES)
         socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES_MAX)
         # Without it a full or vanished peer's frames are dropped without a word.
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -137,27 +147,46 @@ class RelayLink:
         The role is what the peer's key stands for (VIEWER, CONTROLLER, or SERVER: another relay of this user); ranks have none. Only
         another relay may send several frames in one message: such a one of anybody else is one empty frame.
         """
-        socket = self._ranks if kind == RANK else self._viewers
+        if kind == RANK:
+            yield from ((name, frame, "") for name, frame in self._ranks.receive(at_most))
+            return
         while at_most > 0:
             try:
                 # The key's role is told with the first part; the others are not worth an object each.
-                head = socket.recv(zmq.NOBLOCK, copy=False)
+                head = self._viewers.recv(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
-            role = "" if kind == RANK else _role(head)
-            parts = _rest(socket) if head.more else [b""]
+            role = _role(head)
+            parts = _rest(self._viewers) if head.more else [b""]
             if (role != SERVER and len(parts) != 1) or len(parts) > BATCH_FRAMES_MAX:
                 parts = [b""]
             at_most -= len(parts)
             peer = head.bytes
+            if kind == VIEW and role != SERVER and peer not in self._addresses:
+                self._note_address(peer, head)
             for part in parts:
                 yield peer, part, role
 
+    def who(self, peer: bytes) -> Credentials | None:
+        """The process that made this connection to the unix socket; None if it is closed."""
+        return self._ranks.who(peer)
+
+    def _note_address(self, peer: bytes, head: zmq.Frame) -> None:
+        while len(self._addresses) >= ADDRESSES_KEPT:
+            del self._addresses[next(iter(self._addresses))]
+        with contextlib.suppress(zmq.ZMQError):
+            self._addresses[peer] = str(head.get("Peer-Address"))
+
+    def address_of(self, peer: bytes) -> str:
+        """The IP address that a viewer connected from, by the kernel; empty where it is not known."""
+        return self._addresses.get(peer, "")
+
     def send(self, kind: str, peer: bytes, *frames: bytes) -> bool:
-        """Queue frames for a peer, as one message; False if its queue is full or it has gone."""
-        socket = self._ranks if kind == RANK else self._viewers
+        """Queue frames for a peer, for a viewer as one message; False if its queue is full or it has gone."""
+        if kind == RANK:
+            return all(self._ranks.send(peer, frame) for frame in frames)
         try:
-            send_parts(socket, (peer, *frames))
+            send_parts(self._viewers, (peer, *frames))
         except zmq.ZMQError:
             return False
         return True
@@ -183,8 +212,6 @@ class RelayLink:
                 self._zap.send_multipart([b"1.0", b"", b"400", b"malformed", b"", b""])
                 continue
             version, identifier, _domain, _address, _identity, mechanism, *credentials = request
-            from zmq.utils import z85
-
             role = None
             if mechanism == b"CURVE" and credentials and len(credentials[0]) == 32:
                 role = self._roles.get(z85.encode(credentials[0]))
@@ -195,11 +222,22 @@ class RelayLink:
 
     @property
     def refused(self) -> int:
-        """Connections over TCP that nobody of this user made: another key, none, or another protocol."""
-        return self._doors.refused
+        """Connections that nobody of this user made: another key, uid or version, none, or another protocol."""
+        return self._doors.refused + self._ranks.refused
+
+    @property
+    def broken(self) -> int:
+        """Packets of ranks that are none, and frames of theirs that were never complete."""
+        return self._ranks.broken
+
+    @property
+    def complaint(self) -> str | None:
+        """What a person should know about versions."""
+        return self._ranks.complaint
 
     def close(self) -> None:
         """Close everything; nothing lingers."""
+        self._ranks.close()
         self._doors.close()
         self._context.destroy(linger=0)
 

@@ -126,6 +126,27 @@ def tells_nothing(facts: RankFacts) -> bool:
     return bool(facts.probes_off) and any(reason.startswith("collectives:") for reason in facts.probes_off)
 
 
+_ELSEWHERE = frozenset(
+    {"DataLoader", "child", "pipe", "file", "socket", "stdin", "debugger", "import", "compile", "checkpoint-save"}
+    | {"checkpoint-load"}
+)
+"""What a thread waits on that is no collective. Locks, queues and futures are not among them: a thread that communicates for it may
+hold one."""
+_ELSEWHERE_CALLS = frozenset({"nanosleep", "clock_nanosleep", "wait4", "waitid", "pause", "rt_sigsuspend"})
+_ELSEWHERE_WCHANS = ("nanosleep", "pipe_read", "pipe_write", "n_tty_read")
+
+
 def _really_waits(facts: RankFacts) -> bool:
-    # An open asynchronous collective while the main thread computes holds nobody up yet.
-    return facts.activity in ("collective", "backward", "cuda_sync") or not facts.working
+    """Something of it is open, and its thread waits for that.
+
+    An open asynchronous collective while the thread computes, sleeps or waits for a batch holds nobody up yet.
+    """
+    if facts.activity in ("collective", "backward", "cuda_sync"):
+        return True
+    if facts.working or (facts.place is not None and facts.place.waits_on in _ELSEWHERE):
+        return False
+    process = facts.process
+    if process is None or process.state not in ("S", "D"):
+        return True
+    wchan = process.wchan or ""
+    return process.syscall not in _ELSEWHERE_CALLS and not any(part in wchan for part in _ELSEWHERE_WCHANS)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from ddtop.model import align, cardlate, chains, gpus, hosts, loading, mpi, shares, slowness
+from ddtop.model import align, cardlate, chains, gpus, hosts, loading, mpi, probes, shares, slowness
 from ddtop.model.anyof import any_waits_of
 from ddtop.model.devices import Device
 from ddtop.model.ending import ended
@@ -75,10 +75,11 @@ def snapshot(job: Job, now_unix_ns: int) -> Snapshot:
         first_hello_unix_ns=min((memory.hello_unix_ns for memory in job.ranks.values()), default=None),
         candidates=job.candidates.facts(now_unix_ns, policy),
         garbled=job.garbled,
+        orders=tuple(job.orders),
         balances=balances,
         **_of_hosts(job, seen, now_unix_ns),
         **_of_gpus(job, devices, facts, groups, now_unix_ns),
-        notes=tuple(job.notes),
+        notes=(*hosts.unanswered_paths(job, seen), *probes.notes(ranks), *job.notes),
     )
 
 
@@ -96,7 +97,8 @@ def _facts_of_all(
 def _ended(job: Job, facts: Iterable[RankFacts], seen: dict[str, HostSeen]) -> Ended | None:
     """Whether it is over. Who is not heard when all others have gone has ended with them."""
     launchers = [job.hosts[sender][1].launcher_alive for sender, one in seen.items() if not one.lost]
-    return ended([one for one in facts if one.state is not State.LOST], any(launchers), job.policy)
+    helpers = [helper for sender in seen for helper in job.hosts[sender][1].helpers]
+    return ended([one for one in facts if one.state is not State.LOST], any(launchers), job.policy, helpers)
 
 
 def _of_hosts(job: Job, seen: dict[str, HostSeen], now_unix_ns: int) -> dict[str, Any]:
@@ -194,13 +196,13 @@ def _facts(
         others_gone=tuple(memory.others_gone.values()) if memory.others_gone else (),
         rendezvous=memory.rendezvous if alive else None,
         pressure=slowness.pressure(memory, now, policy) if memory.load is not None and alive else None,
-        step_best_ms=memory.step_best_ms,
+        **_of_pace(memory),
         mpi=inside,
         own=memory.own,
         gpu_waits=_gpu_waits(memory, device, first is not None, waits, policy),
         gpu_computes=device.computes if device is not None and alive else None,
         **_of_loader(memory, now, policy),
-        **_as_said(state),
+        **_as_said(state) | _iteration(memory),
     )
 
 
@@ -224,11 +226,26 @@ def _gpu_waits(
     return device.waits and gpus.waits_in_nccl(pending, shares.of_samples(waits, policy))
 
 
+def _of_pace(memory: RankMemory) -> dict[str, Any]:
+    return {"step_best_ms": memory.step_best_ms, "usual_pause_s": memory.longest_pauses_ns[1] / 1e9}
+
+
 def _of_loader(memory: RankMemory, now: int, policy: Policy) -> dict[str, Any]:
     grown = memory.loader.grown(policy.window_s, now)
     ratio, low = shares.loader_ratios(memory.loader, grown, now, policy)
     steps = int(max(grown[1][1:])) if grown else None
     return {"loader_wait_ratio": ratio, "loader_wait_low_ratio": low, "loader_window_steps": steps}
+
+
+def _iteration(memory: RankMemory) -> dict[str, int]:
+    """The newest count. A report is up to half a second old, and one of a rank that is silent or gone is older: ranks in step
+    seemed a dozen iterations apart. Its state page is read at each look from outside, and once more when its process has ended."""
+    if memory.exit is not None and memory.exit.iteration is not None:
+        return {"iteration": memory.exit.iteration}
+    process = memory.process
+    if process is not None and process.iteration is not None and memory.process_unix_ns > memory.state_unix_ns:
+        return {"iteration": process.iteration}
+    return {}
 
 
 def _as_said(state: RankState) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from collections.abc import Collection
 
 from ddtop.model.facts import Ended, RankFacts
 from ddtop.model.policy import POLICY, Policy
-from ddtop.wire.records import GroupProgress
+from ddtop.wire.records import GroupProgress, HelperEnd
 
 CANCEL_SIGNALS = (int(signal.SIGTERM), int(signal.SIGINT), int(signal.SIGHUP))
 _CONSEQUENCE = re.compile(
@@ -32,6 +32,10 @@ _BACKEND_TYPES = ("RuntimeError", "DistBackendError", "DistNetworkError", "DistS
 """What torch's process groups raise; a ConnectionError of Python is about a connection of the program's own."""
 
 
+WENT_ON_NS = 1_000_000_000
+"""An agent notes a step up to a quarter of a second after it was made."""
+
+
 def exit_text(code: int | None, number: int | None, oom: bool | None = None) -> str:
     """`exit code 1`, `SIGKILL`, `SIGKILL (out of memory)`, or that nobody could tell."""
     if number is not None:
@@ -44,9 +48,13 @@ def exit_text(code: int | None, number: int | None, oom: bool | None = None) -> 
 
 
 def fatal_exception(rank: RankFacts) -> bool:
-    """An exception that nothing caught ended its main thread."""
+    """An exception that nothing caught ended its main thread, or the thread that trained."""
     exception = rank.exception
-    return exception is not None and exception.thread == "main" and exception.type != "SystemExit"
+    if exception is None or exception.type == "SystemExit":
+        return False
+    # The main thread may have started another training since: whoever makes progress has not ended.
+    went_on = (rank.progress_unix_ns or 0) > exception.unix_ns + WENT_ON_NS
+    return exception.thread == "main" or (exception.leads and not went_on)
 
 
 def failed(rank: RankFacts) -> bool:
@@ -54,6 +62,9 @@ def failed(rank: RankFacts) -> bool:
     if rank.exit is None:
         return fatal_exception(rank)
     if rank.exit.signal is not None:
+        return True
+    if rank.exception is not None and rank.exception.leads and fatal_exception(rank):
+        # Whoever joins a thread learns nothing of its end: the process ends with exit code 0.
         return True
     return not rank.exit.exiting if rank.exit.code is None else rank.exit.code != 0
 
@@ -131,6 +142,29 @@ def first_to_go(ranks: Collection[RankFacts]) -> tuple[RankFacts, ...]:
     return (first,)
 
 
+def raised_alike(first: RankFacts, bad: Collection[RankFacts], policy: Policy) -> tuple[int, ...]:
+    """The ranks, `first` among them, that raised the same as it within a moment: then none of them is the cause of the others'.
+
+    The same is the type and the line; the text may name the rank. Where no line is known the text has to agree.
+    """
+    same = [first.rank]
+    for rank in bad:
+        if rank.rank == first.rank or is_consequence(rank) or not fatal_exception(rank):
+            continue
+        apart_ns = abs(went_unix_ns(rank) - went_unix_ns(first))
+        if _raised(rank) == _raised(first) and apart_ns <= policy.together_s * 1e9:
+            same.append(rank.rank)
+    return tuple(sorted(same))
+
+
+def _raised(rank: RankFacts) -> tuple[object, ...] | None:
+    exception = rank.exception
+    if exception is None or not fatal_exception(rank):
+        return None
+    place = exception.place
+    return (exception.type, place.file, place.line) if place is not None else (exception.type, exception.text)
+
+
 def _by_mpi_launcher(rank: RankFacts) -> bool:
     """MPI's launchers end the others with SIGTERM or SIGKILL within milliseconds when a rank leaves without MPI_Finalize."""
     return (
@@ -166,6 +200,29 @@ def _signalled_unix_ns(rank: RankFacts) -> int:
     return went_unix_ns(rank) if interrupted(rank) else rank.exit_unix_ns or 0
 
 
+def failed_helper(helpers: Collection[HelperEnd], ranks: Collection[RankFacts], policy: Policy) -> HelperEnd | None:
+    """The process beside the ranks whose failure ended them: each was ended by a signal, or failed because another had gone.
+
+    None where a rank failed for a reason of its own, and at Ctrl-C. A child goes before the program that started it.
+    """
+    bad = [rank for rank in ranks if failed(rank)]
+    if not bad or any(interrupted(rank) or not (is_consequence(rank) or _by_cancel(rank)) for rank in bad):
+        return None
+    first = min(went_unix_ns(rank) for rank in bad)
+    found = [one for one in helpers if _explains(one, first, policy)]
+    return min(found, key=lambda one: (one.launcher, one.exception is None, one.unix_ns), default=None)
+
+
+def _explains(one: HelperEnd, first_unix_ns: int, policy: Policy) -> bool:
+    # What raises after the ranks have gone fails because of them.
+    if one.exception is not None:
+        early = one.unix_ns <= first_unix_ns + policy.cancel_gap_s * 1e9
+        return early and one.exception.type not in ("KeyboardInterrupt", "SystemExit")
+    if one.signal is not None:
+        return not one.launcher and one.signal not in CANCEL_SIGNALS
+    return one.code not in (None, 0, *(128 + number for number in CANCEL_SIGNALS))
+
+
 def interrupted(rank: RankFacts) -> bool:
     """Ctrl-C ended it."""
     if rank.exception is not None and fatal_exception(rank) and rank.exception.type == "KeyboardInterrupt":
@@ -179,7 +236,9 @@ def _by_cancel(rank: RankFacts) -> bool:
     return rank.exit.signal in CANCEL_SIGNALS or rank.exit.code in (128 + 15, 128 + 2) or interrupted(rank)
 
 
-def ended(ranks: Collection[RankFacts], launcher_alive: bool, policy: Policy) -> Ended | None:
+def ended(
+    ranks: Collection[RankFacts], launcher_alive: bool, policy: Policy, helpers: Collection[HelperEnd] = ()
+) -> Ended | None:
     """None while a rank lives, or while a launcher that may restart them does."""
     gone = [rank for rank in ranks if rank.gone]
     if not gone or len(gone) < len(ranks) or launcher_alive:
@@ -187,13 +246,24 @@ def ended(ranks: Collection[RankFacts], launcher_alive: bool, policy: Policy) ->
     last = max(rank.exit_unix_ns or 0 for rank in gone)
     if not any(failed(rank) for rank in gone):
         return Ended("all ranks finished", None, last)
+    helper = failed_helper(helpers, gone, policy)
+    if helper is not None:
+        how = helper.exception.type if helper.exception is not None else exit_text(helper.code, helper.signal)
+        what = "the program that started the ranks" if helper.launcher else "a helper process"
+        return Ended(f"{what} failed first: {how}", None, last, failed=True)
     if was_cancelled(gone, policy):
         return Ended("cancelled", None, last)
+    return _first_went(gone, last, policy)
+
+
+def _first_went(gone: Collection[RankFacts], last: int, policy: Policy) -> Ended:
     first = first_to_go(gone)[0]
     if comm_failure(first):
         return Ended(f"communication failed, first on rank {first.rank}", first.rank, last)
     if first.exception is not None and fatal_exception(first):
         how = first.exception.type
+        if len(gone) > 1 and len(raised_alike(first, gone, policy)) == len(gone):
+            return Ended(f"all ranks raised {how}", first.rank, last)
     else:
         assert first.exit is not None
         how = exit_text(first.exit.code, first.exit.signal, first.exit.oom)

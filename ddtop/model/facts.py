@@ -28,11 +28,12 @@ from ddtop.wire.records import (
     HostState,
     LastException,
     OpenCall,
+    Order,
     Place,
     ProcessState,
     Stacks,
 )
-from ddtop.wire.rendezvous import Rendezvous
+from ddtop.wire.rendezvous import Candidacy, Rendezvous
 from ddtop.wire.samples import Catching, Spot
 
 
@@ -93,13 +94,15 @@ class Pressure:
     """What the host does to one rank's process, over `seconds`; None is not measured.
 
     `delay_ratio`: share of the time in which its main thread was ready to run and had no CPU. `throttled_ratio`: in which its
-    cgroup's quota held it. `faults_per_s`: pages that had to be read from a disk.
+    cgroup's quota held it. `faults_per_s`: pages that had to be read from a disk. `threads_delay_cores`: how many of its other
+    threads were ready and had no CPU, mean over the time.
     """
 
     seconds: float
     delay_ratio: float | None = None
     throttled_ratio: float | None = None
     faults_per_s: float | None = None
+    threads_delay_cores: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +153,8 @@ class RankFacts(msgspec.Struct, frozen=True, gc=False):
     that claim the same number and live, and how such processes ended.
     `phase_since_unix_ns`: when its phase was first reported.
     `late`: the others wait for it in most steps; with it comes `hold`, also of those that wait. `spots`: the functions in which its last
-    `spots_samples` looks found it. `step_best_ms`: the shortest step that it has reported. `pressure`: where the relay measures it.
+    `spots_samples` looks found it. `step_best_ms`: the shortest step that it has reported.
+    `usual_pause_s`: the second longest time between two moments at which something of it moved: it has paused so long twice. `pressure`: where the relay measures it.
     `own`: its card and how that is known, `cuda`: what torch says of it. `catching`: where somebody asked for it.
     `sender`: its host's identity. `unheard`: nothing of its host has come through lately, so what stands here is old. `unlooked`: its
     relay has not been heard long enough to tell whether it works.
@@ -219,6 +223,7 @@ class RankFacts(msgspec.Struct, frozen=True, gc=False):
     spots: tuple[Spot, ...] = ()
     spots_samples: int = 0
     step_best_ms: float | None = None
+    usual_pause_s: float | None = None
     mpi: MpiState | None = None
     cuda: CudaState | None = None
     own: Own | None = None
@@ -276,9 +281,10 @@ def mark(facts: RankFacts, name: str, value: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A process of the same launcher or parent that has not said which rank it is; `process.rank` is what its environment says.
+    """A process with marks of the job that has not said which rank it is; `process.rank` is what its environment says.
 
     `since_unix_ns`: when it was first seen, which is some seconds after others began to wait. `cpu_ratio`, `working` as of ranks.
+    `woke`: its main thread ran lately, however little. `candidacy`: why it is of the job, and how far its start has come.
     """
 
     host: str
@@ -286,6 +292,18 @@ class Candidate:
     since_unix_ns: int
     cpu_ratio: float | None = None
     working: bool | None = None
+    woke: bool | None = None
+    candidacy: Candidacy | None = None
+
+    @property
+    def stands_still(self) -> bool:
+        """It neither works nor wakes, and no disk holds it."""
+        return self.working is False and not self.woke and self.process.state != "D"
+
+    @property
+    def imports(self) -> bool:
+        """It has not loaded torch yet, which the ranks that wait for it have."""
+        return self.candidacy is not None and self.candidacy.torch_loaded is False
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,11 +329,13 @@ class Blame:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a job ended: `reason` is a sentence's object ("exit code 1 of rank 2", "all ranks finished")."""
+    """How a job ended: `reason` is a sentence's object ("exit code 1 of rank 2", "all ranks finished"). `failed`: something that
+    is no rank failed first."""
 
     reason: str
     first_rank: int | None
     time_unix_ns: int
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +348,7 @@ class Snapshot:
     `iterations_per_s`: median over the ranks, None while nothing counts iterations. `candidates`: only while ranks wait in
     init_process_group. `host_ages_s`: how old the report of each of `hosts` is. `balances`: of the groups whose
     arrivals were read lately. `devices`: the cards of all hosts that have any. `ras`: what NCCL itself said last, `ras_age_s` ago.
+    `orders`: what people had done to ranks lately, each with its time (unix ns), in order of arrival.
     `seen`: how each of `hosts` is heard. `apart`: why only one host of several is seen here, one sentence.
     """
 
@@ -362,6 +383,7 @@ class Snapshot:
     ras_age_s: float | None = None
     seen: tuple[HostSeen, ...] = ()
     apart: str | None = None
+    orders: tuple[tuple[int, Order], ...] = ()
 
     def rank(self, number: int) -> RankFacts:
         """The facts of one rank; a rank outside the world is `missing`."""

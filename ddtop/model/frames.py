@@ -45,6 +45,14 @@ def _judge(file: str, user: bool | None) -> Owner:
     return Owner.FRAMEWORK if user is False or file.startswith("<") or _LIBRARY.search(file) else Owner.USER
 
 
+def is_birth(function: str, file: str) -> bool:
+    """Where multiprocessing begins a process: what lies outside of this frame a forked worker has from its parent.
+
+    py-spy and agents put the class before the function's name, faulthandler does not.
+    """
+    return function.rpartition(".")[2] == "_bootstrap" and file.endswith("multiprocessing/process.py")
+
+
 def package_of(file: str) -> str:
     """The library that a framework or native frame belongs to: `torch`, `threading`, `importlib`; `native` where that is not told."""
     if file.startswith("<"):

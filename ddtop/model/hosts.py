@@ -18,6 +18,9 @@ from ddtop.wire.frames import host_of
 from ddtop.wire.hosts import ALONE, HUB, LEAF
 from ddtop.wire.records import HostState, RankState
 
+UNANSWERED_MAX = 4
+"""Notes on paths that do not answer: ranks on one file server all name it."""
+
 if TYPE_CHECKING:
     from ddtop.model.job import Job, RankMemory
 
@@ -142,17 +145,19 @@ def one_report(parts: Sequence[HostState]) -> HostState:
         return parts[0]
     first = min(parts, key=lambda one: _NEAREST.index(role_of(one)))
     launchers = {one.launcher_alive for one in parts} - {None}
+    launching = {one.launching for one in parts} - {None}
     return structs.replace(
         first,
         **{name: sum(getattr(one, name) for one in parts) for name in _COUNTS},
         **{name: tuple(found for one in parts for found in getattr(one, name)) for name in _LISTS},
         launcher_alive=any(launchers) if launchers else None,
+        launching=any(launching) if launching else None,
     )
 
 
 _NEAREST = (HUB, ALONE, LEAF)
 _COUNTS = ("relay_cpu_ns", "relay_rss_bytes", "dropped", "refused", "garbled", "viewers")
-_LISTS = ("processes", "rendezvous", "candidates")
+_LISTS = ("processes", "rendezvous", "candidates", "candidacies", "helpers")
 
 
 def _seen(job: Job, sender: str, host: HostState, now: int, policy: Policy) -> HostSeen:
@@ -234,3 +239,13 @@ def apart(reports: Sequence[HostState]) -> str | None:
     if link.connected:
         return f"this host only: the other hosts are seen at the job's hub, {link.address or 'which answers'}"
     return f"this host only: hub not reached: {link.why or 'it does not answer'}"
+
+
+def unanswered_paths(job: Job, seen: dict[str, HostSeen]) -> tuple[str, ...]:
+    """A sentence for each path of the job whose file system does not answer, by the latest reports of the hosts that are heard."""
+    found = {}
+    for sender, one in seen.items():
+        load = job.hosts[sender][1].load
+        for path, seconds in load.unanswered if load is not None and not one.lost else ():
+            found[one.host, path] = f"on {one.host} the file system of {path} has not answered for {seconds:.0f} s"
+    return tuple(found.values())[:UNANSWERED_MAX]

@@ -27,6 +27,8 @@ WIDTHS = (1, 2, 4)
 """Steps that are looked at together: a rank that collects its garbage at every third step is late, too."""
 LENGTHS = (512, 256, 128, 64, 32, 16, 8)
 """Numbers of the latest steps that are tried, the longest that agrees with itself counts."""
+PIECES = 16
+"""Parts into which the collectives of steps that are too long for the recorder are divided; each has at least as many."""
 MEMBERS_MAX = 256
 """Members of one group that are compared: beyond it a part says as much."""
 STEPS_COUNTED = 8
@@ -177,12 +179,16 @@ def _round_of(answers: Mapping[int, Answer], groups: Sequence[Group], names: Seq
         even = False
         for members in _crowds(list(by_host.values())):
             steps = _steps_of(group.name, members)
-            if steps is None or len(steps.ends) < policy.straggler_few_steps:
-                continue
+            few = steps is None or len(steps.ends) < policy.straggler_few_steps
+            # The recorder holds 2,000 collectives: with 300 a step those are too few steps to tell who is late in them, but
+            # enough collectives to tell how even the ranks are.
+            pieces = _steps_of(group.name, members, pieces=True) if few else steps
             hosts, error_ms = len({host_of(one.host) for one in members}), _error_ms(members)
-            if not even and error_ms <= policy.clock_even_ratio * _step_ms(steps.ends):
-                balances.append(_balance(group.name, steps))
+            if pieces is not None and not even and error_ms <= policy.clock_even_ratio * _step_ms(pieces.ends):
+                balances.append(_balance(group.name, pieces))
                 even = hosts > 1
+            if steps is None or few:
+                continue
             late = _late_in(group.name, steps, policy)
             if late is None or late.ranks in seen or policy.clock_error_ratio * late.cost_ms < error_ms:
                 continue
@@ -222,16 +228,21 @@ def _error_ms(members: Sequence[Answer]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """Steps of a group: how long each member waited in each (microseconds), and when the last collective of each began."""
+    """Steps of a group: how long each member waited in each (microseconds), and when the last collective of each began.
+
+    `each`: how many collectives one of these has; those of a step are `per_step`.
+    """
 
     members: Sequence[Answer]
     per_step: int
     waits: list[list[int]]
     ends: list[int]
     reduce_ratio: float
+    each: int
 
 
-def _steps_of(group: str, members: Sequence[Answer]) -> _Steps | None:
+def _steps_of(group: str, members: Sequence[Answer], pieces: bool = False) -> _Steps | None:
+    """`pieces`: not whole steps, but `PIECES` parts of all that is known; only of ranks that count their steps."""
     counts = [answer.arrivals.iteration for answer in members]
     # Who counts no steps where others do has another part in the job: it hands out work, or evaluates.
     members = [answer for answer in members if answer.arrivals.iteration is not None] if any(counts) else members
@@ -245,7 +256,10 @@ def _steps_of(group: str, members: Sequence[Answer]) -> _Steps | None:
     arrived = [[one[seq][0] for seq in common] for one in times]
     last = [max(at) for at in zip(*arrived, strict=True)]
     per_step = _per_step(members, group)
-    steps = [range(end - per_step, end) for end in range(len(common), per_step - 1, -per_step)][::-1]
+    each = len(common) // PIECES if pieces else per_step
+    if pieces and (not any(counts) or each < PIECES):
+        return None
+    steps = [range(end - each, end) for end in range(len(common), each - 1, -each)][::-1]
     if not any(counts):
         steps = _bursts(arrived, last)
     if len(steps) < 2:
@@ -254,7 +268,7 @@ def _steps_of(group: str, members: Sequence[Answer]) -> _Steps | None:
     waited = _longest if overlaps else _joined
     waits = [[waited(own, last, step) for step in steps] for own in arrived]
     reducing = sum(times[0][seq][1] == REDUCING for seq in common) / len(common)
-    return _Steps(members, per_step, waits, [last[step[-1]] for step in steps], reducing)
+    return _Steps(members, per_step, waits, [last[step[-1]] for step in steps], reducing, each)
 
 
 def _bursts(arrived: Sequence[Sequence[int]], last: Sequence[int]) -> list[range]:
@@ -273,12 +287,13 @@ def _step_ms(ends: Sequence[int]) -> float:
 
 
 def _balance(group: str, steps: _Steps) -> Balance:
-    step = _step_ms(steps.ends)
+    between = _step_ms(steps.ends)
     waited = fmean([fmean(_clipped(own)) for own in steps.waits]) / 1000
     ranks = tuple(sorted(answer.rank for answer in steps.members))
-    ratio = min(1.0, waited / step) if step > 0 else 1.0
+    ratio = min(1.0, waited / between) if between > 0 else 1.0
     newest = max(answer.unix_ns for answer in steps.members)
-    return Balance(group, ranks, ratio, steps.per_step, steps.reduce_ratio, step, newest)
+    step_ms = between * steps.per_step / steps.each
+    return Balance(group, ranks, ratio, steps.per_step, steps.reduce_ratio, step_ms, newest)
 
 
 def _late_in(group: str, steps: _Steps, policy: Policy) -> Late | None:

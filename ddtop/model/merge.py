@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from ddtop.model.frames import Owner, owner_of
+from ddtop.model.frames import Owner, is_birth, owner_of
 from ddtop.wire.records import Stacks
 from ddtop.wire.stacks import ThreadStack
 
@@ -249,14 +249,9 @@ def _shown(thread: ThreadStack, worker: bool) -> tuple[Frame, ...] | None:
         if begun is not None and begun.owner is Owner.OWN:
             return None
     if worker:
-        # What lies outside of this a forked worker has from its parent: where that was when it forked.
-        born = next((place for place, one in enumerate(frames) if _is_birth(one)), len(frames))
+        born = next((place for place, one in enumerate(frames) if is_birth(one.function, one.file)), len(frames))
         frames = frames[:born]
     return tuple(one for one in frames if one.owner is not Owner.OWN)
-
-
-def _is_birth(frame: Frame) -> bool:
-    return frame.function == "_bootstrap" and frame.file.endswith("multiprocessing/process.py")
 
 
 def _starts_threads(frame: Frame) -> bool:

@@ -72,6 +72,11 @@ class Policy:
     init_late_critical_s: float = 300.0
     """... and this is no import any more; half of the group's own timeout where that is shorter."""
 
+    init_missing_critical_s: float = 60.0
+    """... while what started the others lives and may start more: launchers pause between ranks, for tens of seconds at most."""
+    candidate_asleep_s: float = 5.0
+    """A process that has not come yet and has not woken for so long stands still; a slow import wakes about once a second."""
+
     init_stuck_limit_s: float = 15.0
     """All are in there and stand still: from the last one's coming on it takes a second, and where a name server does not answer ten more."""
     init_stuck_rank_s: float = 0.05
@@ -85,9 +90,30 @@ class Policy:
     window_min_s: float = 2.0
     """Below this there are too few samples (4 a second) for a ratio."""
 
+    no_progress_s: float = 20.0
+    """No step, batch or collective on any rank for so long, or for `no_progress_step_factor` steps, is a warning: epochs end,
+    files are saved and workers start within this."""
+    no_progress_step_factor: float = 10.0
+    """... of the longest usual step."""
+    no_progress_habit_factor: float = 1.5
+    """... or this many times the second longest pause that has ended: what has happened twice is usual, such as a validation."""
+    no_progress_critical_s: float = 60.0
+    """... and critical from here on where every rank stands still."""
+    no_progress_patient_s: float = 300.0
+    """... critical from here on where something explains a long pause: some ranks compute, a checkpoint is saved, code is
+    compiled, a server is asked. A minute is not unusual there."""
+    poll_wakes_per_s: float = 0.4
+    """A thread that sleeps and wakes this often looks for something: a loop with `sleep(2)` does, one long sleep does not."""
+    idle_habit_s: float = 2.0
+    """Where calls of MPI have a rhythm, workers that have waited so long for orders twice are a farm; a simulation's broadcast
+    takes milliseconds."""
+
     appear_snapshots: int = 2
     """A finding appears after this many agreeing snapshots, half a second apart."""
     clear_snapshots: int = 3
+    clear_rates_s: float = 30.0
+    """... of what is a share of the time, or is seen in one phase of an epoch, only after so long: a validation, a checkpoint or a
+    new epoch hides it, and does not mend it."""
 
     input_bound_ratio: float = 0.4
     """Share of the step spent waiting for data: above it the loader is the first thing to mend."""
@@ -152,6 +178,8 @@ class Policy:
     """... and so many of them a step: few large ones are the price of the model's size, many small ones are not."""
     sync_bound_reduce_ratio: float = 0.75
     """... of which so many are all_reduce: sharded models gather and scatter each layer, that is what they are."""
+    sync_bound_crowded_ratio: float = 0.1
+    """Of the time the ranks wait for a CPU: from here on that is told beside the communication, which it makes longer."""
     oversubscribed_ratio: float = 0.4
     """Of the time half of a host's ranks are ready to run and have no CPU; four ranks that compute half
     of the time on two cores show 0.3, four that are pinned to one 0.7."""
@@ -160,6 +188,13 @@ class Policy:
     oversubscribed_room_cores: float = 0.25
     """... a rank: what they use, over two seconds, and what their main threads wait for, over twenty, may be so much more than the
     CPUs there are and still fit."""
+    oversubscribed_threads_factor: float = 2.0
+    """... or so many threads for each CPU run or are ready to run, all threads of the ranks counted: those alone would not fit, whoever
+    else is there. OpenMP's threads lack CPUs while the main thread, asleep until they are done, lacks none."""
+    oversubscribed_threads_ratio: float = 0.2
+    """... and the main threads wait so much for a CPU: below it, threads that are too many cost little."""
+    foreign_cores: float = 0.5
+    """Of CPUs that are all in use somebody else has so many: from here on that is told beside what the job does itself."""
     oversubscribed_window_s: float = 20.0
     """... over so long, in a rank that has been running since before: imports and worker starts are crowded, and pass."""
     throttled_ratio: float = 0.2
@@ -172,6 +207,11 @@ class Policy:
     """... and no more than this: 4 % of a large host are room enough."""
     memory_stall_ratio: float = 0.2
     """Of the time some thread of the host waits for memory (reclaim, swap): it thrashes."""
+    address_low_ratio: float = 0.06
+    """Of RLIMIT_AS or RLIMIT_DATA that is left, and no more than `memory_low_bytes`: torch maps hundreds of megabytes at once, and beyond
+    the limit the next allocation raises."""
+    pids_full_ratio: float = 0.9
+    """Of the threads that a cgroup may have: a rank starts dozens with its DataLoader workers."""
     files_full_ratio: float = 0.9
     """Of the descriptors that a rank may open: DataLoader workers hand tensors over as descriptors, dozens at a time."""
     disk_full_ratio: float = 0.02

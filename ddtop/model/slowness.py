@@ -49,7 +49,7 @@ def pressure(memory: RankMemory, now_unix_ns: int, policy: Policy) -> Pressure |
     grown = memory.load.grown(policy.oversubscribed_window_s, now_unix_ns) if memory.load is not None else None
     if grown is None or grown[0] < policy.window_min_s:
         return None
-    seconds, (delay_ns, faults, throttled_ns) = grown
+    seconds, (delay_ns, faults, throttled_ns, threads_ns) = grown
     load = memory.process.load if memory.process is not None else None
     if load is None:
         return None
@@ -58,6 +58,7 @@ def pressure(memory: RankMemory, now_unix_ns: int, policy: Policy) -> Pressure |
         delay_ratio=min(1.0, delay_ns / (seconds * 1e9)) if load.run_delay_ns is not None else None,
         throttled_ratio=min(1.0, throttled_ns / (seconds * 1e9)) if load.throttled_ns is not None else None,
         faults_per_s=faults / seconds if load.major_faults is not None else None,
+        threads_delay_cores=threads_ns / (seconds * 1e9) if load.threads_delay_ns is not None else None,
     )
 
 

@@ -27,6 +27,8 @@ def detach() -> None:
     """Leave nothing of the job in this process: session, folder, descriptors, priority, pinning."""
     with contextlib.suppress(OSError):
         os.setsid()
+    # The agent's thread, which may have started us, has all signals blocked.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.chdir("/")
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):

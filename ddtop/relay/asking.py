@@ -16,10 +16,15 @@ from ddtop.relay.automatic import Automatic
 from ddtop.relay.dumps import Dumps
 from ddtop.relay.hub import Hub
 from ddtop.relay.orders import OrderError, number, pids_of, ranks_of, send_signal
+from ddtop.relay.processes import Watched
 from ddtop.relay.ranks import Ranks
+from ddtop.relay.turns import Asked, Turns
 from ddtop.relay.uneven import Uneven
 from ddtop.wire.frames import Envelope
-from ddtop.wire.records import AnyRecord, Command, Hello, Reply, Stacks
+from ddtop.wire.records import AnyRecord, Command, Hello, Order, Reply, Stacks
+
+RANKS_TEXT, TEXT = 40, 300
+"""Characters of a list of ranks, and of an answer, that an audit line has."""
 
 
 class Outlet(Protocol):
@@ -33,6 +38,9 @@ class Outlet(Protocol):
     def publish_about(self, record: AnyRecord, rank: int | None, pid: int) -> None:
         """The same about a process that is not ours, or gone."""
 
+    def address_of(self, viewer: bytes) -> str:
+        """Where a viewer comes from; empty where that is not known."""
+
 
 class Asking:
     """Used by the relay's loop only; times are its monotonic s. `hub`: set where this relay is one."""
@@ -41,7 +49,24 @@ class Asking:
         self._outlet, self._ranks = outlet, ranks
         self._automatic, self._uneven = Automatic(automatic), Uneven()
         self.dumps = Dumps(self._publish, self._ask_agent)
+        self._turns = Turns()
         self.hub: Hub | None = None
+
+    def due(self) -> float:
+        """When something is to be done here next, monotonic s."""
+        return min(self.dumps.due(), self._turns.due)
+
+    def on_time(self, now: float) -> None:
+        """Whose turn has come, and what is under way."""
+        turn = self._turns.take(now)
+        if turn is not None:
+            self._ask_stacks(turn.first.name, turn.ranks, native=False)
+            self._outlet.publish(Order("stacks", _text_of(turn.ranks), tuple(one.who for one in turn.asked.values())))
+        self.dumps.on_time()
+
+    def sharers(self, stacks: Stacks) -> list[Asked]:
+        """Which viewers asked for these stacks besides the one by whose request they go."""
+        return self._turns.sharers(stacks.request, stacks.of_rank)
 
     def consider(self, envelope: Envelope, who: Hashable, now: float) -> None:
         """Whether what a rank says is a reason to ask all of them for more."""
@@ -54,6 +79,7 @@ class Asking:
         if self._automatic.due(now) is None:
             return
         request = f"auto-{uuid.uuid4().hex[:12]}"
+        self._turns.note(None, now)
         self.dumps.ask(request, list(self._ranks.watched.values()), automatic=True)
         if self.hub is not None:
             self.hub.ask_stacks(request, None, "auto")
@@ -72,24 +98,59 @@ class Asking:
 
     def follow(self, order: Command, role: str, viewer: bytes) -> Reply | None:
         """Do what a viewer wants, `stacks` or `signal`; None where the answer comes from another host, later."""
+        who = self._who(order, role, viewer)
         try:
             if order.name == "stacks":
-                request, text, *how = (*order.arguments, "", "")[: max(2, len(order.arguments))]
-                if not request:
-                    raise OrderError("a request for stacks needs a name")
-                return Reply("stacks", count=self._ask_stacks(request[:64], text, "native" in how), text=request)
+                return self._follow_stacks(order.arguments, role, viewer, who)
             if role != CONTROLLER:
                 raise OrderError("this viewer is read-only")
+            rank, _, number_text = (*order.arguments, "", "", "")[:3]
             if self.hub is not None and not self._is_ours(order.arguments):
-                return self.hub.signal(viewer, uuid.uuid4().hex[:12], order.arguments, time.monotonic())
-            return Reply("signal", text=self._signal(order.arguments))
+                said = self.hub.signal(viewer, uuid.uuid4().hex[:12], order.arguments, time.monotonic())
+                text = said.text if said is not None else f"signal {number_text} was passed on to its host"
+                self._outlet.publish(Order("signal", rank[:RANKS_TEXT], (who,), text[:TEXT], said is None))
+                return said
+            text = self._signal(order.arguments)
+            self._outlet.publish(Order("signal", rank[:RANKS_TEXT], (who,), text))
+            return Reply("signal", text=text)
         except OrderError as error:
             return Reply(order.name, ok=False, text=str(error))
 
-    def _ask_stacks(self, request: str, text: str, native: bool) -> int:
-        ranks = ranks_of(text)
-        asked = [one for one in self._ranks.watched.values() if ranks is None or one.hello.rank in ranks]
-        count = self.dumps.ask(request, asked, native=native)
+    def _follow_stacks(self, arguments: tuple[str, ...], role: str, viewer: bytes, who: str) -> Reply:
+        name, text, *how = (*arguments, "", "")[: max(2, len(arguments))]
+        now, ranks = time.monotonic(), ranks_of(text)
+        if not name:
+            raise OrderError("a request for stacks needs a name")
+        if "native" not in how:
+            self._turns.ask(Asked(viewer, name[:64], ranks, who), now)
+            count = self._count(ranks)
+            self.on_time(now)
+            return Reply("stacks", count=count, text=name)
+        if role != CONTROLLER:
+            raise OrderError("native stacks stop each process for a moment, and this viewer is read-only")
+        left_s = self._turns.native_wait_s(ranks, now)
+        if left_s > 0:
+            raise OrderError(f"native stacks of these ranks were taken lately; again in {left_s:.0f} s")
+        self._turns.note(ranks, now)
+        count = self._ask_stacks(name[:64], ranks, native=True)
+        self._outlet.publish(Order("native", _text_of(ranks), (who,)))
+        return Reply("stacks", count=count, text=name)
+
+    def _who(self, order: Command, role: str, viewer: bytes) -> str:
+        """Who gives an order: the role is proven by his key and the address by the kernel, the rest is what he says of himself."""
+        said = f"{order.instance[:80]} pid {order.pid}" if order.instance else "somebody"
+        address = self._outlet.address_of(viewer)
+        return f"{said} ({role}{f', from {address}' if address else ''})"
+
+    def _asked(self, ranks: frozenset[int] | None) -> list[Watched]:
+        return [one for one in self._ranks.watched.values() if ranks is None or one.hello.rank in ranks]
+
+    def _count(self, ranks: frozenset[int] | None) -> int:
+        """How many processes will answer."""
+        return len(self._asked(ranks)) + (self.hub.count(ranks) if self.hub is not None else 0)
+
+    def _ask_stacks(self, request: str, ranks: frozenset[int] | None, native: bool) -> int:
+        count = self.dumps.ask(request, self._asked(ranks), native=native)
         return count + (self.hub.ask_stacks(request, ranks, "native" if native else "") if self.hub is not None else 0)
 
     def _is_ours(self, arguments: tuple[str, ...]) -> bool:
@@ -117,6 +178,7 @@ class Asking:
         """The hub counts on one answer a process."""
         request, pids = request[:64], pids_of(text)
         watched = [self._ranks.watched[pid] for pid in pids if pid in self._ranks.watched]
+        self._turns.note([one.hello.rank for one in watched if one.hello.rank is not None], time.monotonic())
         self.dumps.ask(request, watched, native=how == "native", automatic=how == "auto")
         for pid in pids.difference(one.hello.pid for one in watched):
             self.unanswered(Stacks(request, None, pid, time.time_ns(), why="gone"))
@@ -131,3 +193,10 @@ class Asking:
     def _ask_agent(self, pid: int, request: str, automatic: bool) -> bool:
         arguments = (request, "auto" if automatic else "")
         return self._ranks.ask(pid, Command("dump", instance=self._outlet.instance, arguments=arguments))
+
+
+def _text_of(ranks: frozenset[int] | None) -> str:
+    if ranks is None:
+        return ""
+    shown = ",".join(str(rank) for rank in sorted(ranks)[:RANKS_TEXT])
+    return shown if len(ranks) <= RANKS_TEXT else f"{shown},..."

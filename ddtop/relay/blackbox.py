@@ -24,6 +24,8 @@ FLUSH_S = 1.0
 SYNC_S = 15.0
 """What a crash of the whole node may cost. The end of a process, of the relay too, costs nothing that was written."""
 RETRY_S = 10.0
+SLOW_S = 20.0
+"""A disk that takes longer for what came in a second, or to make it safe, is reported."""
 
 
 def budget(environment: Mapping[str, str] = os.environ) -> tuple[int, str | None]:
@@ -55,6 +57,7 @@ class BlackBox:
         self._problem: str | None = None
         self._written = False
         self._synced = time.monotonic()
+        self._flushing_since: float | None = None
         self._thread = threading.Thread(target=self._run, name="ddtop-blackbox", daemon=True)
         if budget_bytes <= 0:
             self._closing = True
@@ -72,6 +75,9 @@ class BlackBox:
     @property
     def problem(self) -> str | None:
         """Why nothing is written now; None while all is well."""
+        since = self._flushing_since
+        if since is not None and (waits_s := time.monotonic() - since) > SLOW_S:
+            return f"{self._journal.path} has not taken anything for {waits_s:.0f} s (a file server that hangs?)"
         return self._problem
 
     def put(self, frame: bytes) -> None:
@@ -106,10 +112,12 @@ class BlackBox:
             self._wanted.clear()
             # Asked before: what was put while the disk was busy goes with another turn.
             closing = self._closing
+            self._flushing_since = time.monotonic()
             try:
                 self._flush()
             except Exception as error:  # noqa: BLE001 - the thread's own edge: the relay goes on without a journal
                 self._problem = f"cannot write {self._journal.path}: {type(error).__name__}: {error}"
+            self._flushing_since = None
         self._journal.close()
 
     def _flush(self) -> None:

@@ -122,6 +122,26 @@ def memory(folder: Path | None) -> tuple[int | None, int | None]:
     return limit, max(0, used - cached)
 
 
+def pids_folder(pid: int, root: Path = ROOT, proc: Path = Path("/proc")) -> Path | None:
+    """The group, of the process's own and those above it, whose limit of threads is the nearest; None without a limit."""
+    found = _file(pid, "pids", "pids.max", "pids.max", root, proc)
+    folder = found.parent if found is not None else None
+    limited: list[tuple[int, Path]] = []
+    while folder is not None and folder != root and root in folder.parents:
+        most, used = pids(folder)
+        if most is not None and used is not None:
+            limited.append((most - used, folder))
+        folder = folder.parent
+    return min(limited, default=(0, None))[1]
+
+
+def pids(folder: Path | None) -> tuple[int | None, int | None]:
+    """(limit, used) in threads of the whole group; None without a limit. Check: `cat FOLDER/pids.max FOLDER/pids.current`."""
+    if folder is None:
+        return None, None
+    return _whole(folder / "pids.max"), _whole(folder / "pids.current")
+
+
 def _whole(path: Path) -> int | None:
     try:
         return int(path.read_text())

@@ -91,8 +91,10 @@ def _masks(pid: int) -> dict[str, int] | None:
 _MASKS = ("SigCgt", "SigBlk", "ShdPnd")
 
 
-def send(hello: Hello, pidfd: int) -> str | None:
+def send(hello: Hello, pidfd: int | None) -> str | None:
     """Empty the file and send the signal; why not, if that failed. Call `why_not` right before."""
+    if pidfd is None:
+        return f"signal {hello.dump_signal}: no pidfd here, it could reach another process"
     path = dump_path(hello)
     assert path is not None
     assert hello.dump_signal is not None

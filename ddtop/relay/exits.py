@@ -1,7 +1,8 @@
 """How a process ended that is not our child: pidfd, then PIDFD_GET_INFO, then the zombie's line in /proc.
 
 PIDFD_GET_INFO (Linux >= 6.15) answers after the parent has reaped; before that the last field of /proc/PID/stat is the
-wait status. Where neither can be read the answer is "unknown", never a guess.
+wait status. Where neither can be read the answer is "unknown", never a guess. Where the kernel gives no pidfd (an old one, a
+seccomp filter, no descriptor left) that a process has ended is read from /proc, too.
 """
 
 from __future__ import annotations
@@ -29,16 +30,37 @@ class Ending:
     how: str
 
 
-def ending(pidfd: int, pid: int) -> Ending:
-    """How the process behind a readable pidfd ended. Check: the launcher prints the same exit code."""
-    for _ in range(_TRIES):
-        status = _from_pidfd(pidfd)
+def is_gone(pid: int, start_ticks: int) -> bool | None:
+    """Whether the process that started then has ended; None where /proc cannot be read now, as with no descriptor left.
+
+    A process whose main thread has ended before its other threads lives. Check: `ps -o stat=,nlwp=,lstart= -p PID`.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            data = file.read(1024)
+        fields = data[data.rindex(b")") + 2 :].split()
+        letter, threads, started = fields[0], int(fields[17]), int(fields[19])
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    except (OSError, ValueError, IndexError):
+        return None
+    return started != start_ticks or (letter in (b"Z", b"X") and threads <= 1)
+
+
+def ending(pidfd: int | None, pid: int, start_ticks: int | None = None) -> Ending:
+    """How a process ended: behind a readable pidfd, or without one that `is_gone`. Check: the launcher prints the same exit code.
+
+    `start_ticks`: of that process; None where the pid cannot have got a new owner.
+    """
+    for _ in range(_TRIES if pidfd is not None else 1):
+        status = _from_pidfd(pidfd) if pidfd is not None else None
         if status is not None:
             return _decoded(status, "pidfd")
-        status = _from_zombie(pid)
+        status = _from_zombie(pid, start_ticks)
         if status is not None:
             return _decoded(status, "zombie")
-        time.sleep(_BETWEEN_S)
+        if pidfd is not None:
+            time.sleep(_BETWEEN_S)
     return Ending(None, None, "unknown")
 
 
@@ -52,11 +74,12 @@ def _from_pidfd(pidfd: int) -> int | None:
     return int(fields[-1]) if fields[0] & _PIDFD_INFO_EXIT else None
 
 
-def _from_zombie(pid: int) -> int | None:
+def _from_zombie(pid: int, start_ticks: int | None) -> int | None:
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
         fields = text[text.rindex(")") + 2 :].split()
-        return int(fields[-1]) if fields[0] == "Z" else None
+        is_other = start_ticks is not None and int(fields[19]) != start_ticks
+        return int(fields[-1]) if fields[0] == "Z" and not is_other else None
     except (OSError, ValueError, IndexError):
         return None
 

@@ -24,9 +24,9 @@ LEAVES_MAX, RANKS_MAX = 4096, 16_384
 GONE_S = 60.0
 """After so long a host that is cut off has no ranks left, as far as the end of the job goes: a relay that was killed is back within ten
 seconds, a network after less than a minute, and torch's own agents give each other up sooner."""
-KNOWN = frozenset(("Hello", "RankState", "Groups", "Stacks", "Arrivals", "HostState", "Exit", "CommStatus"))
+KNOWN = frozenset(("Hello", "RankState", "Groups", "Stacks", "Arrivals", "HostState", "Exit", "CommStatus", "Order"))
 WORDS, STATES = frozenset(("Command", "Reply")), frozenset(("RankState", "HostState"))
-OF_HOST = frozenset(("HostState", "CommStatus"))
+OF_HOST = frozenset(("HostState", "CommStatus", "Order"))
 FRAMES_PER_S, FRAMES_PER_RANK_S = 100.0, 20.0
 """An agent says about two frames a second, its relay one for the host; ten times that is no honest rate."""
 BURST_S = 30.0
@@ -335,6 +335,10 @@ class Hub:
             numbers = ",".join(str(pid) for pid in sorted(pids))
             self._say(leaf.peer, Command("stacks", instance=self._instance, arguments=(request, numbers, how)))
         return count
+
+    def count(self, ranks: Collection[int] | None) -> int:
+        """How many processes `ask_stacks` would ask."""
+        return sum(sum(ranks is None or rank in ranks for rank in leaf.pids.values()) for leaf in self._leaves.values())
 
     def ask_arrivals(self, request: str) -> None:
         """Have the leaves ask all their ranks."""

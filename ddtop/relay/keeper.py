@@ -33,8 +33,11 @@ class Keeper:
         self.latest_max = LATEST_MAX
         self.forgotten = 0
 
-    def keep(self, envelope: Envelope, frame: bytes, latest: bool = True, own: bool = True) -> None:
-        """Remember a frame; one that is not `latest` replaces none and is only kept as history. `own`: of this host."""
+    def keep(self, envelope: Envelope, frame: bytes, latest: bool = True, own: bool = True, past: bool = True) -> None:
+        """Remember a frame; one that is not `latest` replaces none and is only kept as history. `own`: of this host.
+
+        `past` False: it is not kept as history, so that it pushes nothing out.
+        """
         self._order += 1
         if latest:
             key = (envelope.kind, envelope.sender, envelope.rank, envelope.pid)
@@ -45,6 +48,8 @@ class Keeper:
                 self._latest_bytes += len(frame) - (len(before[1]) if before is not None else 0)
             else:
                 self.forgotten += 1
+        if not past:
+            return
         self._history.append((self._order, envelope.unix_ns, frame, own))
         self._bytes += len(frame)
         while self._bytes > self._budget:

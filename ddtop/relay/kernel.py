@@ -144,10 +144,10 @@ class Sleep(NamedTuple):
     socket: int | None = None
 
 
-def sleeping_in(pid: int) -> Sleep:
-    """Where the main thread of that process sleeps."""
+def sleeping_in(pid: int, tid: int = 0) -> Sleep:
+    """Where that thread of the process sleeps; `tid` 0: the main thread."""
     try:
-        text = Path(f"/proc/{pid}/syscall").read_text()
+        text = Path(f"/proc/{pid}/task/{tid or pid}/syscall").read_text()
     except OSError:
         return Sleep()
     call, arguments = parsed(text)

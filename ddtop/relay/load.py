@@ -8,19 +8,22 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddtop.relay import cgroup
-from ddtop.wire.load import Disk, HostLoad, ProcessLoad
+from ddtop.relay.disks import DiskWatch, Use
+from ddtop.wire.load import HostLoad, Limit, ProcessLoad
 from ddtop.wire.records import Hello
 
 SLOWLY_EVERY = 5
 """Looks, one a second, between two reads of what changes slowly."""
+THREADS_MAX = 256
+"""Threads of one process of which the waits for a CPU are read."""
 _MAJOR_FAULTS = 9
 """Field 12 of /proc/PID/stat, counted from the third."""
-DISKS_MAX = 8
 
 
 @dataclass
@@ -31,6 +34,9 @@ class ProcessWatch:
     slow: ProcessLoad = field(default_factory=ProcessLoad)
     throttling: Path | None = None
     memory: Path | None = None
+    delays: dict[str, int] = field(default_factory=dict)
+    delays_ended: int = 0
+    pids: Path | None = None
 
 
 def look_at_process(watch: ProcessWatch, pid: int, fields: list[str]) -> ProcessLoad:
@@ -52,22 +58,24 @@ def look_at_process(watch: ProcessWatch, pid: int, fields: list[str]) -> Process
         memory_used_bytes=slow.memory_used_bytes,
         files=slow.files,
         files_limit=slow.files_limit,
+        threads_delay_ns=slow.threads_delay_ns,
+        limits=slow.limits,
     )
 
 
 def _slowly(watch: ProcessWatch, pid: int) -> ProcessLoad:
     if watch.looks == 0:
         watch.throttling, watch.memory = cgroup.cpu_stat(pid), cgroup.memory_folder(pid)
-    cpus = _cpus(pid)
+        watch.pids = cgroup.pids_folder(pid)
+    status = _status(pid)
+    cpus = _cpus(status)
     limit, used = cgroup.memory(watch.memory)
     files: int | None
     try:
         files = len(os.listdir(f"/proc/{pid}/fd"))
     except OSError:
         files = None
-    most: int | None = None
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        most = resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
+    most = _own_limit(pid, resource.RLIMIT_NOFILE)
     return ProcessLoad(
         cpus=cpus,
         cpus_count=_count(cpus),
@@ -75,8 +83,64 @@ def _slowly(watch: ProcessWatch, pid: int) -> ProcessLoad:
         memory_limit_bytes=limit,
         memory_used_bytes=used,
         files=files,
-        files_limit=most if most is not None and most > 0 else None,
+        files_limit=most,
+        limits=tuple(_limits(watch, pid, status)),
+        threads_delay_ns=_threads_delay(watch, pid),
     )
+
+
+def _limits(watch: ProcessWatch, pid: int, status: str) -> Iterator[Limit]:
+    for name, number, word in (
+        ("RLIMIT_AS", resource.RLIMIT_AS, "VmSize:"), ("RLIMIT_DATA", resource.RLIMIT_DATA, "VmData:"),
+    ):  # fmt: skip
+        most, used_kib = _own_limit(pid, number), _field(status, word)
+        if most is not None and used_kib is not None and used_kib.isdigit():
+            yield Limit(name, int(used_kib) * 1024, most)
+    most, used = cgroup.pids(watch.pids)
+    if most is not None and used is not None:
+        yield Limit("pids.max", used, most)
+
+
+def _own_limit(pid: int, number: int) -> int | None:
+    """The soft limit; None where there is none. Check: `prlimit --pid PID`."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        most = resource.prlimit(pid, number)[0]
+        return most if 0 < most < cgroup.UNLIMITED_BYTES else None
+    return None
+
+
+def _status(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/status").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _field(status: str, name: str) -> str | None:
+    """The first word behind a name in /proc/PID/status."""
+    try:
+        return status[status.index(name) + len(name) :].split(None, 1)[0]
+    except (ValueError, IndexError):
+        return None
+
+
+def _threads_delay(watch: ProcessWatch, pid: int) -> int | None:
+    """Ready but without a CPU: all threads but the main thread, ns. OpenMP's threads may lack CPUs while the main thread sleeps.
+
+    Source: /proc/PID/task/*/schedstat, about 10 us a thread; of more than `THREADS_MAX` the first of the listing.
+    """
+    found: dict[str, int] = {}
+    try:
+        for name in os.listdir(f"/proc/{pid}/task")[: THREADS_MAX + 1]:
+            if name != str(pid):
+                with contextlib.suppress(OSError, ValueError, IndexError):
+                    found[name] = int(Path(f"/proc/{pid}/task/{name}/schedstat").read_bytes().split()[1])
+    except OSError:
+        return None
+    # A thread that has ended leaves the listing, and what it has waited stays in the sum; so does that of a number given anew.
+    watch.delays_ended += sum(delay for name, delay in watch.delays.items() if found.get(name, -1) < delay)
+    watch.delays = found
+    return watch.delays_ended + sum(found.values())
 
 
 def _schedule(pid: int) -> tuple[int | None, int | None]:
@@ -88,12 +152,8 @@ def _schedule(pid: int) -> tuple[int | None, int | None]:
         return None, None
 
 
-def _cpus(pid: int) -> str | None:
-    try:
-        text = Path(f"/proc/{pid}/status").read_text(errors="replace")
-        return text[text.index("Cpus_allowed_list:") + 18 :].split(None, 1)[0]
-    except (OSError, ValueError, IndexError):
-        return None
+def _cpus(status: str) -> str | None:
+    return _field(status, "Cpus_allowed_list:")
 
 
 def _count(cpus: str | None) -> int | None:
@@ -112,17 +172,20 @@ class HostWatch:
         self._looks = 0
         self._times: tuple[int, int] | None = None
         self._slow = HostLoad()
+        self._disks = DiskWatch()
+        self._uses: dict[str, Use] = {}
 
     def look(self, hellos: Iterable[Hello]) -> HostLoad:
         """The host now. Check: `vmstat 1`, `cat /proc/pressure/cpu`, `df -h`."""
+        now = time.monotonic()
         if self._looks % SLOWLY_EVERY == 0:
             self._slow = HostLoad(
                 cpu_stall_ratio=_stalled("cpu"),
                 memory_stall_ratio=_stalled("memory"),
                 io_stall_ratio=_stalled("io"),
                 swapped_pages=_swapped(),
-                disks=_disks(hellos),
             )
+            self._uses = self._disks.ask(hellos, now)
         self._looks += 1
         runnable, steal, total = _stat()
         ratio = None
@@ -137,7 +200,8 @@ class HostWatch:
             slow.memory_stall_ratio,
             slow.io_stall_ratio,
             slow.swapped_pages,
-            slow.disks,
+            self._disks.disks(self._uses, now),
+            self._disks.unanswered(now),
         )
 
 
@@ -165,28 +229,4 @@ def _swapped() -> int | None:
         words = Path("/proc/vmstat").read_text().split()
         return sum(int(words[words.index(name) + 1]) for name in ("pswpin", "pswpout"))
     except (OSError, ValueError, IndexError):
-        return None
-
-
-def _disks(hellos: Iterable[Hello]) -> tuple[Disk, ...]:
-    """The file systems of the ranks' working folders, their TMPDIR and /dev/shm, each once."""
-    found: dict[tuple[int, ...], Disk] = {}
-    for hello in hellos:
-        temporary = hello.environment.get("TMPDIR", "/tmp")
-        for path, uses in ((_cwd(hello.pid), "cwd"), (temporary, "TMPDIR"), ("/dev/shm", "shm")):
-            if path is None or len(found) >= DISKS_MAX:
-                continue
-            with contextlib.suppress(OSError):
-                space, device = os.statvfs(path), os.stat(path).st_dev
-                if not space.f_flag & os.ST_RDONLY and space.f_blocks:
-                    size = space.f_frsize
-                    disk = Disk(path, uses, space.f_blocks * size, space.f_bavail * size, space.f_files, space.f_favail)
-                    found.setdefault((device,), disk)
-    return tuple(found.values())
-
-
-def _cwd(pid: int) -> str | None:
-    try:
-        return os.readlink(f"/proc/{pid}/cwd")
-    except OSError:
         return None

@@ -9,8 +9,12 @@ from pathlib import Path
 
 from ddtop import registry
 from ddtop.relay.processes import Watched
+from ddtop.wire.records import Hello
 
 RANKS_MAX = 1 << 17
+PID_MAX = 1 << 22
+"""The largest that the kernel gives."""
+_SIGNALS = frozenset(int(one) for one in signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}
 _PART = re.compile(r"^([0-9]{1,6})(?:-([0-9]{1,6}))?$")
 
 
@@ -55,11 +59,21 @@ def number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
+def has_sound_numbers(hello: Hello) -> bool:
+    """Whether the numbers of a Hello are such as an agent has: its signal would be sent, its descriptor looked up."""
+    number, descriptor, pid = hello.dump_signal, hello.dump_fd, hello.pid
+    return (
+        1 <= pid <= PID_MAX
+        and (number is None or number in _SIGNALS)
+        and (descriptor is None or 0 <= descriptor < 1 << 31)
+    )
+
+
 def send_signal(watched: Watched | None, arguments: tuple[str, ...]) -> str:
     """Send the signal of these arguments (rank, pid, number); a sentence that says so.
 
-    The process is the one that said Hello (pidfd, and its start time once more), belongs to us and has the rank and pid that the
-    person saw when deciding.
+    The process is the one that said Hello over a connection that it made (pidfd, and its start time once more), belongs
+    to us, is not pid 1, and has the rank and pid that the person saw when deciding.
 
     Raises:
         OrderError: it is not, or the kernel refuses.
@@ -72,10 +86,16 @@ def send_signal(watched: Watched | None, arguments: tuple[str, ...]) -> str:
         raise OrderError(f"there is no signal {which}")
     if watched is None or watched.hello.rank != rank or watched.hello.pid != pid:
         raise OrderError(f"rank {rank} with pid {pid} is not running here (any more)")
+    if pid == 1:
+        raise OrderError("pid 1 is never signalled: all of its container would end with it")
+    if not watched.spoke:
+        raise OrderError(f"pid {pid} has not said itself to this relay that it is rank {rank}")
     try:
         owner = Path(f"/proc/{pid}").stat().st_uid
         if owner != os.getuid() or registry.start_ticks(pid) != watched.hello.start_ticks:
             raise OrderError(f"pid {pid} is not the process it was")
+        if watched.pidfd is None:
+            raise OrderError(f"no pidfd here, so a signal could reach another process; by hand: kill -{which} {pid}")
         signal.pidfd_send_signal(watched.pidfd, which)
     except OSError as error:
         raise OrderError(f"rank {rank} (pid {pid}): {error.strerror}") from None

@@ -1,4 +1,4 @@
-"""The ranks' processes seen from outside: /proc once a second, pidfds for their ends, the state pages for their last words.
+"""The ranks' processes seen from outside: /proc once a second, pidfds (or /proc) for their ends, the state pages for their last words.
 
 psutil reads the host's numbers; a rank's own line is read by hand, because one read of /proc/PID/stat has all of it and
 psutil would take four.
@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddtop import private, registry
-from ddtop.procfs import descendants, io_bytes, stat_fields, switches, wchan
+from ddtop.procfs import descendants, io_bytes, own_letter, stat_fields, switches, wchan
 from ddtop.relay import cgroup, kernel, load, oom, sockets
-from ddtop.relay.exits import ending
+from ddtop.relay.exits import ending, is_gone
 from ddtop.wire.mpi import MpiState, read_mpi
 from ddtop.wire.page import PAGE_BYTES, PageError, PageView, read_page
 from ddtop.wire.records import Exit, Hello, ProcessState
@@ -39,10 +39,14 @@ JOIN_FILE_S = 3600.0
 
 @dataclass
 class Watched:
-    """One rank's process."""
+    """One rank's process.
+
+    `pidfd`: None where there is none to be had, then its end is looked for in /proc. `spoke`: it said Hello to this
+    relay itself, over a connection that it made.
+    """
 
     hello: Hello
-    pidfd: int
+    pidfd: int | None
     heard_mono_ns: int = 0
     children: tuple[int, ...] = ()
     looks: int = 0
@@ -59,6 +63,7 @@ class Watched:
     load: load.ProcessWatch = field(default_factory=load.ProcessWatch)
     cpu_seen: tuple[int, int] | None = None
     cpu_ratio: float | None = None
+    spoke: bool = False
 
     def note_cpu(self, now_mono_ns: int, cpu_ns: int) -> None:
         """Keep the cores used (its children included) between the last two looks, `cpu_ratio`."""
@@ -75,18 +80,41 @@ class Watched:
 
 
 def watch(hello: Hello, now_mono_ns: int) -> Watched | None:
-    """Begin to watch the process that said Hello; None if it is not (any more) the one that said it."""
-    try:
-        pidfd = os.pidfd_open(hello.pid)
-    except (OSError, AttributeError, OverflowError):
-        return None
-    if registry.start_ticks(hello.pid) != hello.start_ticks:
-        os.close(pidfd)
+    """Begin to watch the process that said Hello; None if that one cannot be seen (any more)."""
+    pidfd = pidfd_of(hello)
+    if pidfd is None and registry.start_ticks(hello.pid) != hello.start_ticks:
         return None
     watched = Watched(hello, pidfd, now_mono_ns)
     watched.memory_events = cgroup.memory_events(hello.pid)
     watched.note_oom(now_mono_ns)
     return watched
+
+
+def pidfd_of(hello: Hello) -> int | None:
+    """A pidfd of the process that said Hello; None if that has gone, or where there is none to be had.
+
+    An old kernel (before 5.3), a seccomp filter, or no descriptor left: the last may pass.
+    """
+    try:
+        pidfd = os.pidfd_open(hello.pid)
+    except (OSError, AttributeError, OverflowError):
+        return None
+    # In this order: from here on the pid cannot get another owner unseen.
+    if registry.start_ticks(hello.pid) == hello.start_ticks:
+        return pidfd
+    os.close(pidfd)
+    return None
+
+
+def went_unix_ns(watched: Watched, seen_unix_ns: int) -> int:
+    """When a process that was seen to have ended at `seen_unix_ns` began to go, as far as its state page tells."""
+    view = page(watched.hello)
+    stamps = [seen_unix_ns]
+    if view is not None and view.exiting_mono_ns:
+        stamps.append(view.exiting_mono_ns + time.time_ns() - time.monotonic_ns())
+    if view is not None and view.exception is not None and view.exception.thread == "main":
+        stamps.append(view.exception.unix_ns)
+    return min(stamps)
 
 
 def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
@@ -95,20 +123,22 @@ def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
     fields = stat_fields(pid)
     if fields is None:
         return None
+    fields[0] = own_letter(pid, fields[0])
     if watched.looks % CHILDREN_EVERY == 0:
         watched.children = descendants(pid)
     watched.looks += 1
     watched.note_oom(now_mono_ns)
-    sleeps_in = wchan(pid)
+    gc_since_unix_ns, exiting = _from_page(watched, now_mono_ns)
+    tid, letter = _lead(watched, fields[0])
+    sleeps_in = wchan(f"{pid}/task/{tid}")
     # One look finds every process asleep somewhere; two in the same sleep are worth asking where.
-    stands = fields[0] in "SD" and (fields[0], sleeps_in) == (watched.last_state, watched.last_wchan)
-    sleep = kernel.sleeping_in(pid) if stands else kernel.Sleep()
+    stands = letter in "SD" and (letter, sleeps_in) == (watched.last_state, watched.last_wchan)
+    sleep = kernel.sleeping_in(pid, tid) if stands else kernel.Sleep()
     if stands and not watched.stood:
         # Who freezes a process may have moved it into another group for that.
         watched.freezer = cgroup.freezer(pid)
     watched.stood = stands
-    watched.last_state, watched.last_wchan = fields[0], sleeps_in
-    gc_since_unix_ns, exiting = _from_page(watched, now_mono_ns)
+    watched.last_state, watched.last_wchan = letter, sleeps_in
     # utime, stime and those of children that were waited for, then the living children's own.
     cpu = sum(int(value) for value in fields[11:15])
     for child in watched.children:
@@ -118,7 +148,7 @@ def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
     return ProcessState(
         rank=watched.hello.rank,
         pid=pid,
-        state=fields[0],
+        state=letter,
         wchan=sleeps_in,
         cpu_ns=cpu * _TICK_NS,
         rss_bytes=int(fields[21]) * _PAGE_BYTES,
@@ -126,7 +156,7 @@ def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
         io_bytes=io_bytes(pid),
         children=len(watched.children),
         agent_age_ms=(now_mono_ns - watched.heard_mono_ns) // 1_000_000,
-        switches=switches(Path(f"/proc/{pid}/task/{pid}/status")),
+        switches=switches(Path(f"/proc/{pid}/task/{tid}/status")),
         syscall=sleep.call,
         file=sleep.file,
         frozen=cgroup.is_frozen(watched.freezer) if stands else None,
@@ -136,6 +166,7 @@ def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
         load=load.look_at_process(watched.load, pid, fields),
         mpi=_mpi(watched),
         remote=_remote(watched, sleep.socket),
+        iteration=watched.page.counted if watched.page is not None else None,
     )
 
 
@@ -147,6 +178,19 @@ def _remote(watched: Watched, inode: int | None) -> str | None:
         watched.socket_asked = watched.looks
         watched.socket = (inode, sockets.remote(watched.hello.pid, inode))
     return watched.socket[1] if inode == watched.socket[0] else None
+
+
+def _lead(watched: Watched, letter: str) -> tuple[int, str]:
+    """(number of the rank's thread, its state): that of the state page, where it lives; else the main thread, whose state is `letter`.
+
+    What stops or ends a process stops or ends all its threads.
+    """
+    pid = watched.hello.pid
+    tid = watched.page.lead_tid if watched.page is not None else 0
+    if tid <= 0 or tid == pid or letter not in "RSDI":
+        return pid, letter
+    fields = stat_fields(f"{pid}/task/{tid}")
+    return (tid, fields[0]) if fields is not None else (pid, letter)
 
 
 def owners(watched: Iterable[Watched]) -> dict[int, int | None]:
@@ -178,7 +222,8 @@ def _mpi(watched: Watched) -> MpiState | None:
 
 def last_words(watched: Watched, order: int, unix_ns: int) -> Exit:
     """How the process ended, what it said last and who outlived it, seen at `unix_ns`. `order`: exits before this one."""
-    hello, how, view = watched.hello, ending(watched.pidfd, watched.hello.pid), page(watched.hello)
+    hello, view = watched.hello, page(watched.hello)
+    how = ending(watched.pidfd, hello.pid, hello.start_ticks)
     killed, line = False if how.signal is not None or how.code is not None else None, None
     if how.signal == signal.SIGKILL:
         count = cgroup.oom_kills(watched.memory_events)
@@ -201,12 +246,14 @@ def last_words(watched: Watched, order: int, unix_ns: int) -> Exit:
         oom_line=line,
         orphan_sockets=kernel.sockets_of(orphans) if orphans else None,
         mpi=read_mpi(view.mpi, unix_ns, unix_ns - time.monotonic_ns()) if view is not None and view.mpi else None,
+        iteration=view.counted if view is not None else None,
     )
 
 
 def forget(watched: Watched) -> None:
     """Stop watching: close the pidfd, remove the state page that the process has left behind."""
-    os.close(watched.pidfd)
+    if watched.pidfd is not None:
+        os.close(watched.pidfd)
     path = page_path(watched.hello)
     if path is not None:
         path.unlink(missing_ok=True)
@@ -249,11 +296,6 @@ def abandoned() -> list[Path]:
     for folder in (Path("/dev/shm"), Path("/tmp")):
         for path in (folder / registry.pages_folder()).glob("*-*.[ps]*"):
             pid, _, ticks = path.stem.partition("-")
-            if (
-                (pid + ticks).isascii()
-                and pid.isdigit()
-                and ticks.isdigit()
-                and registry.start_ticks(int(pid)) != int(ticks)
-            ):
+            if (pid + ticks).isascii() and pid.isdigit() and ticks.isdigit() and is_gone(int(pid), int(ticks)):
                 found.append(path)
     return found

@@ -1,7 +1,7 @@
 """py-spy, driven without waiting for it: the stacks of a process that has no agent, or whose agent is silent.
 
-py-spy stops its target for some milliseconds while it reads (`--nonblocking` does not, and may then read a stack that never
-was). From 0.4 on it stops it with PTRACE_SEIZE: a py-spy that is killed on the way leaves its target running. Older ones send a
+py-spy stops its target for some milliseconds while it reads, which can end a system call; `--nonblocking` only reads its memory
+(process_vm_readv, no ptrace), and may then read a stack that never was. From 0.4 on it stops it with PTRACE_SEIZE: a py-spy that is killed on the way leaves its target running. Older ones send a
 SIGSTOP that would stay, hence the version in the extra.
 """
 
@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import msgspec
@@ -65,8 +66,11 @@ class PySpy:
 
     def poll(self) -> tuple[ThreadStack, ...] | str | None:
         """The threads, or a sentence that says why there are none; None while py-spy is at work. Never waits."""
-        if self._process is None or self._result is not None:
+        if self._result is not None:
             return self._result
+        if self._process is None and not self._take_started():
+            return self._result
+        assert self._process is not None
         code = self._process.poll()
         if code is None:
             if os.fstat(self._output).st_size > OUTPUT_MAX_BYTES:
@@ -78,6 +82,9 @@ class PySpy:
 
     def kill(self) -> None:
         """End py-spy if it still runs, without waiting: one that reads from a process in state D may take its time."""
+        if self._result is None:
+            self._start_of.give_up()
+            self._take_started()
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             _unreaped.append(self._process)
@@ -87,21 +94,16 @@ class PySpy:
 
     def _start(self) -> None:
         _unreaped[:] = [process for process in _unreaped if process.poll() is None]
-        program = find()
-        if program is None:
-            self._result = NOT_INSTALLED
-            return
-        command = [program, "dump", "--json", *self._ways[0], "--pid", str(self.pid)]
-        try:
-            # Memory and not a pipe: a py-spy that has to wait for its reader, or a full /tmp, would be one more thing that hangs.
-            self._output = os.memfd_create("ddtop-py-spy")
-            self._errors = os.memfd_create("ddtop-py-spy-errors")
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._errors, start_new_session=True
-            )
-        except (OSError, ValueError) as error:
-            self._close()
-            self._result = f"{program} cannot be started: {error}"
+        self._start_of = _Start(["dump", "--json", *self._ways[0], "--pid", str(self.pid)])
+
+    def _take_started(self) -> bool:
+        """Whether py-spy runs by now; where it could not be started, the result says why."""
+        started = self._start_of.take()
+        if isinstance(started, str):
+            self._result = started
+        elif started is not None:
+            self._process, self._output, self._errors = started
+        return self._process is not None
 
     def _finish(self, code: int) -> None:
         output, errors = _content(self._output), _content(self._errors)[:65536].decode(errors="replace")
@@ -136,6 +138,63 @@ class PySpy:
         self._process = None
 
 
+class _Start:
+    """The start of one py-spy, on a thread: the program may lie on a file server that hangs, and so would whoever starts it."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        self._arguments = arguments
+        self._lock = threading.Lock()
+        self._given_up = False
+        self._started: tuple[subprocess.Popen[bytes], int, int] | str | None = None
+        try:
+            threading.Thread(target=self._run, name="ddtop-py-spy", daemon=True).start()
+        except RuntimeError as error:
+            self._started = f"py-spy cannot be started: {error}"
+
+    def take(self) -> tuple[subprocess.Popen[bytes], int, int] | str | None:
+        """The process, and the descriptors of its output and errors, which the caller closes; a sentence if it could not be
+        started; None while it is under way, and after it was taken."""
+        with self._lock:
+            started, self._started = self._started, None
+            return started
+
+    def give_up(self) -> None:
+        """Nobody takes what has not been started yet: it is ended as soon as it has."""
+        with self._lock:
+            self._given_up = True
+
+    def _run(self) -> None:
+        output = errors = -1
+        found: tuple[subprocess.Popen[bytes], int, int] | str
+        try:
+            program = find()
+            if program is None:
+                raise FileNotFoundError(NOT_INSTALLED)
+            # Memory and not a pipe: a py-spy that has to wait for its reader, or a full /tmp, would be one more thing that hangs.
+            output, errors = os.memfd_create("ddtop-py-spy"), os.memfd_create("ddtop-py-spy-errors")
+            process = subprocess.Popen(
+                [program, *self._arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                start_new_session=True,
+            )
+            found = process, output, errors
+        except Exception as error:  # noqa: BLE001 - the thread's own edge: whoever waits is told
+            for descriptor in (output, errors):
+                if descriptor >= 0:
+                    os.close(descriptor)
+            found = NOT_INSTALLED if str(error) == NOT_INSTALLED else f"py-spy cannot be started: {error}"
+        with self._lock:
+            if not self._given_up or isinstance(found, str):
+                self._started = found
+                return
+        process.kill()
+        _unreaped.append(process)
+        os.close(output)
+        os.close(errors)
+
+
 def find() -> str | None:
     """The py-spy of this Python's environment, else the first on PATH; None without one."""
     beside = Path(sys.executable).parent / "py-spy"
@@ -151,8 +210,9 @@ def threads(output: bytes, pid: int) -> tuple[ThreadStack, ...] | str:
     except (msgspec.DecodeError, RecursionError) as error:
         return f"py-spy wrote what this ddtop cannot read ({error})"
     # The main thread must not be the one that is left out.
-    found.sort(key=lambda thread: not _is_main(thread, pid))
-    return fitting(tuple(_stack(thread, pid) for thread in found[:THREADS_MAX]))
+    main = _main_of(found, pid)
+    found.sort(key=lambda thread: thread is not main)
+    return fitting(tuple(_stack(thread, thread is main) for thread in found[:THREADS_MAX]))
 
 
 def explain(pid: int, errors: str) -> str:
@@ -241,11 +301,20 @@ def _content(descriptor: int) -> bytes:
     return os.pread(descriptor, OUTPUT_MAX_BYTES + 1, 0)
 
 
-def _is_main(thread: _Thread, pid: int) -> bool:
-    return thread.os_thread_id == pid or thread.thread_name == "MainThread"
+def _main_of(found: list[_Thread], pid: int) -> _Thread | None:
+    """The main thread. Before 3.11 the thread state has no kernel id, and without pausing the
+    process py-spy knows none: then it is the only thread whose outermost frame is a module's.
+    """
+    for thread in found:
+        if thread.os_thread_id == pid or thread.thread_name == "MainThread":
+            return thread
+    if any(thread.os_thread_id is not None for thread in found):
+        return None
+    modules = [thread for thread in found if thread.frames and thread.frames[-1].name == "<module>"]
+    return modules[0] if len(modules) == 1 else None
 
 
-def _stack(thread: _Thread, pid: int) -> ThreadStack:
+def _stack(thread: _Thread, main: bool) -> ThreadStack:
     frames: list[StackFrame] = []
     for each in thread.frames:
         frame = _frame(each)
@@ -258,7 +327,7 @@ def _stack(thread: _Thread, pid: int) -> ThreadStack:
         frames=tuple(frames[:FRAMES_MAX]),
         name=thread.thread_name[:TEXT_MAX] if thread.thread_name else None,
         thread_id=thread.thread_id,
-        main=_is_main(thread, pid),
+        main=main,
         omitted=max(0, len(frames) - FRAMES_MAX),
         gil=thread.owns_gil,
     )

@@ -9,25 +9,24 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import psutil
 
 from ddtop import registry
-from ddtop.procfs import children
-from ddtop.relay import processes, sockets
+from ddtop.relay import candidates, processes, sockets
+from ddtop.relay.candidate_stacks import CandidateStacks
 from ddtop.wire.records import Hello, ProcessState
-from ddtop.wire.rendezvous import Rendezvous, store_address
+from ddtop.wire.rendezvous import Candidacy, Rendezvous, store_address
+from ddtop.wire.stacks import StackFrame
 
 INSIDE_NS = 2_000_000_000
 """A healthy init_process_group on one host is over in less."""
-CANDIDATES_MAX = 64
 COMMAND_CHARACTERS = 120
 ENDPOINTS_MAX = 8
 Family = Mapping[int, "bool | None"]
 """The processes around a run: whether a store that they open is the run's own, None where it may be."""
-_HELPERS = (b"resource_tracker", b"forkserver", b"ddtop.relay")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +40,15 @@ class Listener:
     started_unix_ns: int | None = None
 
 
+class Seen(NamedTuple):
+    """One look. `ways`: of the ranks inside; `candidates` and `candidacies`: of those that may still come; `launching` as in HostState."""
+
+    ways: tuple[Rendezvous, ...] = ()
+    candidates: tuple[ProcessState, ...] = ()
+    candidacies: tuple[Candidacy, ...] = ()
+    launching: bool | None = None
+
+
 class Meeting:
     """What is seen of the ranks that meet; used by the relay's thread once a second."""
 
@@ -48,16 +56,19 @@ class Meeting:
         self._probe = sockets.Probe()
         self._owners: dict[int, int | None] = {}
         self._candidates: dict[int, processes.Watched] = {}
+        self._candidacies: dict[tuple[int, int], Candidacy] = {}
+        self._stacks = CandidateStacks()
+        self._torch = False
 
-    def look(
-        self, watched: Collection[processes.Watched], launcher: int, now_mono_ns: int
-    ) -> tuple[tuple[Rendezvous, ...], tuple[ProcessState, ...]]:
-        """(the ways of those inside, the candidates); nothing while nobody has been inside for long."""
+    def look(self, watched: Collection[processes.Watched], launcher: int, now_mono_ns: int) -> Seen:
+        """What is to be seen now; nothing while nobody has been inside for long."""
         inside = [one for one in watched if _inside(one, now_mono_ns)]
         if not inside:
             self._owners.clear()
             self._candidates.clear()
-            return (), ()
+            self._candidacies.clear()
+            self._stacks.keep(())
+            return Seen()
         ranks = {one.hello.pid for one in watched}
         parents = {one.hello.launcher_pid or 0 for one in watched} | {launcher}
         # torchrun opens the store itself, and whoever spawns ranks may; a shell does not.
@@ -73,7 +84,12 @@ class Meeting:
             if space not in tables:
                 tables[space] = sockets.table(one.hello.pid)
             ways.append(self._way(one.hello, *place, tables[space], family))
-        return tuple(ways), self._look_at_candidates(inside, ranks, now_mono_ns)
+        states, why = self._look_at_candidates(inside, watched, now_mono_ns)
+        return Seen(tuple(ways), states, why, candidates.launching(inside))
+
+    def close(self) -> None:
+        """End what still reads from candidates."""
+        self._stacks.keep(())
 
     def _way(
         self, hello: Hello, address: str, port: int, table: tuple[sockets.Tcp, ...] | None, family: Family
@@ -123,25 +139,39 @@ class Meeting:
         return Listener(user=f"uid {uid}", ours=False if uid != os.getuid() else None)
 
     def _look_at_candidates(
-        self, inside: list[processes.Watched], known: set[int], now_mono_ns: int
-    ) -> tuple[ProcessState, ...]:
-        found = []
-        seen: dict[int, processes.Watched] = {}
-        for pid, rank in _unheard(inside, known):
-            one = self._candidates.get(pid)
-            ticks = registry.start_ticks(pid)
+        self, inside: list[processes.Watched], watched: Collection[processes.Watched], now_mono_ns: int
+    ) -> tuple[tuple[ProcessState, ...], tuple[Candidacy, ...]]:
+        states, seen = [], {}
+        candidacies: dict[tuple[int, int], Candidacy] = {}
+        self._torch = self._torch or bool(candidates.torch_loaded(inside[0].hello.pid))
+        for found in candidates.candidates(inside, watched):
+            ticks = registry.start_ticks(found.pid)
             if ticks is None:
                 continue
+            one = self._candidates.get(found.pid)
             if one is None or one.hello.start_ticks != ticks:
                 like = inside[0].hello
-                hello = Hello(like.job, like.run, like.attempt, rank, None, None, like.host, pid, ticks)
+                hello = Hello(like.job, like.run, like.attempt, found.rank, None, None, like.host, found.pid, ticks)
                 one = processes.Watched(hello, -1, now_mono_ns)
-            seen[pid] = one
             state = processes.look(one, now_mono_ns)
-            if state is not None:
-                found.append(msgspec.structs.replace(state, agent_age_ms=None))
-        self._candidates = seen
-        return tuple(found)
+            if state is None:
+                continue
+            seen[found.pid] = one
+            states.append(msgspec.structs.replace(state, agent_age_ms=None))
+            frames = self._stacks.look(state, now_mono_ns)
+            candidacies[found.pid, ticks] = self._candidacy(found, ticks, frames)
+        self._stacks.keep(seen)
+        self._candidates, self._candidacies = seen, candidacies
+        return tuple(states), tuple(candidacies.values())
+
+    def _candidacy(self, found: candidates.Found, ticks: int, frames: tuple[StackFrame, ...]) -> Candidacy:
+        known = self._candidacies.get((found.pid, ticks))
+        # What is loaded stays so; the maps of a process with torch have a thousand lines.
+        loaded = known.torch_loaded if known is not None else None
+        if self._torch and not loaded:
+            loaded = candidates.torch_loaded(found.pid)
+        here = _described(found.pid, None)
+        return Candidacy(found.pid, found.mark, here.command, here.started_unix_ns, loaded, frames)
 
 
 def _inside(watched: processes.Watched, now_mono_ns: int) -> bool:
@@ -169,36 +199,3 @@ def _described(pid: int, ours: bool | None) -> Listener:
             return Listener(pid, command, process.username(), ours, int(process.create_time() * 1e9))
     except (psutil.Error, OSError):
         return Listener(pid, ours=ours)
-
-
-def _unheard(inside: Iterable[processes.Watched], known: set[int]) -> list[tuple[int, int | None]]:
-    """(pid, rank if its environment tells) of Python processes of the same launcher or parent that are no rank yet."""
-    found: list[tuple[int, int | None]] = []
-    elastic = {one.hello.launcher_pid for one in inside if "TORCHELASTIC_RUN_ID" in one.hello.environment}
-    spawned = {one.hello.launcher_pid for one in inside if one.hello.claim == "init"}
-    for parent in sorted({pid for pid in elastic | spawned if pid is not None and pid > 1}):
-        for pid in children(parent):
-            if pid in known or not _is_python(pid):
-                continue
-            rank = _rank_of(pid) if parent in elastic else None
-            if rank is not None or parent not in elastic:
-                found.append((pid, rank))
-    return found[:CANDIDATES_MAX]
-
-
-def _is_python(pid: int) -> bool:
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        name = os.path.basename(os.readlink(f"/proc/{pid}/exe"))
-    except OSError:
-        return False
-    return name.startswith("python") and not any(word in command for word in _HELPERS)
-
-
-def _rank_of(pid: int) -> int | None:
-    try:
-        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return None
-    value = next((word[5:] for word in words if word.startswith(b"RANK=")), b"")
-    return int(value) if value.isdigit() and len(value) < 8 else None

@@ -7,7 +7,6 @@ other hosts is `standing`'s business: a hub takes their frames as it takes its o
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 import uuid
@@ -15,20 +14,27 @@ from collections.abc import Hashable
 from itertools import groupby
 from pathlib import Path
 
+import msgspec
+
 from ddtop import journal, registry
 from ddtop.link.keys import SERVER
 from ddtop.link.relay_side import HUB, PROCESS, RANK, VIEW, RelayLink
 from ddtop.relay import processes
 from ddtop.relay.asking import Asking
+from ddtop.relay.beside import Beside
 from ddtop.relay.blackbox import BlackBox, budget
+from ddtop.relay.exits import is_gone
 from ddtop.relay.gpus import Gpus
 from ddtop.relay.hostprobe import HostProbe, bearing_shortage
+from ddtop.relay.in_the_way import InTheWay
 from ddtop.relay.keeper import Keeper
 from ddtop.relay.load import HostWatch
+from ddtop.relay.orders import has_sound_numbers
 from ddtop.relay.papers import Papers, Place
 from ddtop.relay.ranks import Ranks
 from ddtop.relay.ras import Ras
 from ddtop.relay.rendezvous import Meeting
+from ddtop.relay.stacks_share import StacksShare
 from ddtop.relay.standing import Standing
 from ddtop.relay.viewers import Viewers
 from ddtop.wire import frames
@@ -59,7 +65,7 @@ class Server:
         self._keeper = Keeper()
         self._probe = HostProbe()
         self.host = self._probe.host
-        self._meeting = Meeting()
+        self._meeting, self._beside = Meeting(), Beside()
         self._ranks = Ranks(self._link, self.seal)
         self._asking = Asking(self, self._ranks, automatic=os.environ.get("DDTOP_AUTODUMP", "1") != "0")
         self._viewers = Viewers(self._link, self._keeper, self.instance, self.seal, self._asking.follow)
@@ -75,6 +81,7 @@ class Server:
         self._place = Place()
         size, self._budget_wrong = budget()
         self._box = BlackBox(registry.journal_path(job, run, self.sender), size, self._keeper.facts)
+        self._stacks_share = StacksShare(size)
         self._load, self._gpus, self._ras = HostWatch(), Gpus(), Ras()
         self._abandoned: list[Path] = []
         self._due = {
@@ -84,6 +91,7 @@ class Server:
             "roster": float("inf"),
             "sweep": self._started + SWEEP_AFTER_S,
         }
+        self._in_the_way = InTheWay()
         self.stopping = False
 
     def serve(self) -> None:
@@ -93,7 +101,7 @@ class Server:
         try:
             while not self.stopping and not self._may_end():
                 now = time.monotonic()
-                due = min(*self._due.values(), self._asking.dumps.due(), self._standing.due())
+                due = min(*self._due.values(), self._asking.due(), self._standing.due(), self._ranks.look_due_s())
                 with bearing_shortage():
                     for kind, what in self._link.wait(due - now):
                         if kind == PROCESS and isinstance(what, int):
@@ -114,6 +122,7 @@ class Server:
             reading = journal.read(registry.roster_path(self.job, self.run), ours=True)
         except journal.JournalError:
             return
+        hellos: list[Hello] = []
         for data in reading.frames:
             try:
                 envelope = frames.open_envelope(data)
@@ -122,10 +131,16 @@ class Server:
                 self._garbled += 1
                 continue
             self._keeper.keep(envelope, data)
-            if isinstance(record, Hello):
-                self._on_hello(record)
+            if isinstance(record, Hello) and has_sound_numbers(record):
+                hellos.append(record)
             elif isinstance(record, Exit):
                 self._note_exit(record, own=True)
+        told = {one.pid for one in self._exits}
+        for hello in hellos:
+            # Whose end was told is not found out about again; whose end nobody saw, while there was no relay, has gone.
+            if hello.pid in told and is_gone(hello.pid, hello.start_ticks):
+                self._ranks.note_gone(hello)
+            self._on_hello(hello, spoke=False)
         if self._exits and not self._ranks:
             self._all_gone_at = time.monotonic()
 
@@ -152,8 +167,12 @@ class Server:
         self._active = now
         if envelope.kind == "Hello":
             record = frames.open_record(envelope)
-            if isinstance(record, Hello):
-                self._on_hello(record)
+            if not isinstance(record, Hello) or record.pid != pid or not has_sound_numbers(record):
+                self._ranks.refused += 1
+                return
+            spoke = self._ranks.speaks_for_itself(peer, record)
+            if spoke is not None:
+                self._on_hello(record, spoke)
         if not self._standing.obeys:
             self._consider(envelope, pid, now)
         self._forward(envelope, data)
@@ -167,9 +186,9 @@ class Server:
         if envelope.stuck_key:
             self._ras.saw(now)
 
-    def _on_hello(self, hello: Hello) -> None:
+    def _on_hello(self, hello: Hello, spoke: bool = True) -> None:
         self._hello = hello if self._hello is None or hello.rank == 0 else self._hello
-        if self._ranks.greet(hello):
+        if self._ranks.greet(hello, spoke):
             self._all_gone_at = self._ended_unix_ns = None
             self._due["entry"] = 0.0
             self._due["roster"] = time.monotonic() + ROSTER_AFTER_S
@@ -195,8 +214,7 @@ class Server:
             return
         kept = hub.take(peer, parts, now)
         for envelope, data in kept:
-            self._keeper.keep(envelope, data, own=False)
-            self._box.put(data)
+            self._record(envelope, data, own=False)
             if envelope.kind == "RankState":
                 self._consider(envelope, (envelope.sender, envelope.pid), now)
             elif envelope.kind == "Exit":
@@ -205,10 +223,14 @@ class Server:
                     self._note_exit(record, own=False)
         if kept:
             self._viewers.tell(*(data for _, data in kept))
+            for envelope, _ in kept:
+                self._share_stacks(envelope)
 
     def _on_exit(self, pidfd: int) -> None:
-        watched = self._ranks.ended(pidfd)
-        pid, unix_ns = watched.hello.pid, time.time_ns()
+        self._on_gone(self._ranks.ended(pidfd), time.time_ns())
+
+    def _on_gone(self, watched: processes.Watched, unix_ns: int) -> None:
+        pid = watched.hello.pid
         # What the rank still said on its way out came in before its end did.
         self._on_ranks()
         record = processes.last_words(watched, self._own_exits, unix_ns)
@@ -230,10 +252,44 @@ class Server:
     # -- what goes out
 
     def _forward(self, envelope: frames.Envelope, data: bytes, latest: bool = True) -> None:
-        self._keeper.keep(envelope, data, latest)
-        self._box.put(data)
+        self._record(envelope, data, latest)
         self._viewers.tell(data)
         self._standing.put(envelope, data)
+        self._share_stacks(envelope)
+
+    def _record(self, envelope: frames.Envelope, data: bytes, latest: bool = True, own: bool = True) -> None:
+        """Remember a frame, and write it to the recording; of stacks only as many as may be there."""
+        whole = True
+        if envelope.kind == "Stacks":
+            record = frames.open_record(envelope)
+            whole = self._stacks_share.admits(len(data), isinstance(record, Stacks) and record.automatic)
+        else:
+            self._stacks_share.wrote(len(data))
+        self._keeper.keep(envelope, data, latest, own, past=whole)
+        if whole:
+            self._box.put(data)
+
+    def _share_stacks(self, envelope: frames.Envelope) -> None:
+        """Answer those who asked for the same stacks while others did, each by the name of the own request."""
+        record = frames.open_record(envelope) if envelope.kind == "Stacks" else None
+        if not isinstance(record, Stacks):
+            return
+        for asked in self._asking.sharers(record):
+            copy = msgspec.structs.replace(record, request=asked.name)
+            data = frames.seal(
+                copy,
+                sender=envelope.sender,
+                unix_ns=envelope.unix_ns,
+                mono_ns=envelope.mono_ns,
+                attempt=envelope.attempt,
+                rank=envelope.rank,
+                pid=envelope.pid,
+            )
+            self._viewers.send(asked.viewer, data)
+
+    def address_of(self, viewer: bytes) -> str:
+        """Where a viewer comes from; empty where that is not known."""
+        return self._link.address_of(viewer)
 
     def publish(
         self, record: AnyRecord, of: Hello | None = None, unix_ns: int | None = None, *, latest: bool = True
@@ -263,14 +319,23 @@ class Server:
         return Command("alive", instance=self.instance, arguments=self._complaints(), pid=os.getpid())
 
     def _complaints(self) -> tuple[str, ...]:
-        found = (self._papers.why, self._box.problem, self._budget_wrong, *self._standing.complaints())
+        found = (
+            self._link.complaint,
+            self._papers.why,
+            self._box.problem,
+            self._budget_wrong,
+            *self._standing.complaints(),
+        )
         return tuple(why for why in found if why)
 
     # -- what is due
 
     def _on_time(self) -> None:
         now = time.monotonic()
-        self._asking.dumps.on_time()
+        if now >= self._ranks.look_due_s():
+            for watched, unix_ns in self._ranks.look_for_ends(now):
+                self._on_gone(watched, unix_ns)
+        self._asking.on_time(now)
         if not self._standing.obeys:
             self._asking.ask_for_stacks_if_due(now)
         self._standing.on_time(now, len(self._ranks), self._is_over_here(now))
@@ -279,7 +344,11 @@ class Server:
             if not self._standing.obeys:
                 self._asking.ask_for_arrivals_if_due(now)
             self._look_around(now)
+            self.stopping = self.stopping or self._in_the_way.look()
             self._look_at_host()
+            if self._beside.changed and self._ended_unix_ns is not None:
+                # A launcher ends after its ranks.
+                self._papers.write_last_state()
         if now >= self._due["alive"]:
             self._due["alive"] = now + ALIVE_EVERY_S
             self._ranks.say_all(self._alive())
@@ -297,8 +366,7 @@ class Server:
             self._papers.write_roster()
         if now >= self._due["sweep"]:
             self._due["sweep"] = float("inf")
-            for path in self._abandoned:
-                path.unlink(missing_ok=True)
+            self._papers.sweep(self._abandoned)
         if now >= self._due["entry"]:
             self._due["entry"] = now + registry.HEARTBEAT_S
             self._write_entry()
@@ -327,18 +395,21 @@ class Server:
         answer = self._ras.look(now / 1e9, here, hub.living if hub is not None else 0)
         if answer is not None:
             self.publish(CommStatus(answer))
-        ways, candidates = self._meeting.look(here, self.launcher, now)
+        met = self._meeting.look(here, self.launcher, now)
         gpus, gpu_watch = self._gpus.look(processes.owners(here), self.launcher)
         lost = self._ranks.dropped + self._viewers.dropped + self._keeper.forgotten + self._box.dropped
         self.publish(
             self._probe.look(
                 tuple(state for state in looked if state is not None),
-                rendezvous=ways,
-                candidates=candidates,
+                rendezvous=met.ways,
+                candidates=met.candidates,
+                candidacies=met.candidacies,
+                launching=met.launching,
+                helpers=self._beside.look(here, time.time_ns()),
                 launcher_alive=self._launcher_alive(),
                 dropped=lost + (hub.dropped if hub is not None else 0),
-                refused=self._link.refused,
-                garbled=self._garbled + (hub.garbled if hub is not None else 0),
+                refused=self._link.refused + self._ranks.refused,
+                garbled=self._garbled + self._link.broken + (hub.garbled if hub is not None else 0),
                 viewers=len(self._viewers),
                 load=self._load.look(self._ranks.hellos()),
                 gpus=gpus,
@@ -381,7 +452,8 @@ class Server:
         if self._hello is not None:
             hub = self._standing.hub
             reporting = len(self._ranks) + (hub.living if hub is not None else 0)
-            self._papers.write_entry(self._hello, reporting, self._ended_unix_ns, self._exits, self._place)
+            ended, ranks = self._ended_unix_ns, self._ranks.hellos()
+            self._papers.write_entry(self._hello, reporting, ended, self._exits, self._place, ranks)
 
     def _close(self) -> None:
         if self._hello is not None:
@@ -391,9 +463,10 @@ class Server:
             self._write_entry()
         self._standing.close(len(self._ranks))
         self._asking.dumps.close()
+        self._meeting.close()
         self._gpus.close()
+        self._beside.close()
         self._box.close()
         self._link.close()
-        with contextlib.suppress(OSError):
-            self._papers.socket.unlink(missing_ok=True)
-            self._papers.roster.unlink(missing_ok=True)
+        self._papers.leave()
+        self._papers.finish()

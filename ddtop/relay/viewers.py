@@ -83,6 +83,10 @@ class Viewers:
         """Answer one viewer."""
         self.dropped += not self._link.send(VIEW, peer, self._seal(record))
 
+    def send(self, peer: bytes, data: bytes) -> None:
+        """A frame for one viewer."""
+        self.dropped += not self._link.send(VIEW, peer, data)
+
     def tell(self, *data: bytes) -> None:
         """Send frames to all, as one message."""
         full, gone = self._link.broadcast(self._peers, *data)

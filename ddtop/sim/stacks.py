@@ -87,8 +87,10 @@ def answers_of(
     threads = (ThreadStack(frames, "MainThread", 140_000, True), *((_PIN,) if running else ()))
     found = [Stacks(request, rank, pid, taken_unix_ns, "agent", threads, pause_ns=380_000, automatic=automatic)]
     if role == LOADS:
+        # By itself a relay sends no signal.
+        method = "py-spy" if automatic else "signal"
         worker = (ThreadStack(_READS, "MainThread", 140_002, True),)
         found.append(
-            Stacks(request, rank, pid + OWING_AFTER, taken_unix_ns, "signal", worker, worker=True, automatic=automatic)
+            Stacks(request, rank, pid + OWING_AFTER, taken_unix_ns, method, worker, worker=True, automatic=automatic)
         )
     return found

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from ddtop.diagnosis.finding import SEVERITIES, Finding
 from ddtop.model.facts import Ended, Snapshot
 from ddtop.ui.source import Look
+from ddtop.wire.records import Order
 
-APPEARED, CLEARED, JOINED, LOST, ENDED = "appeared", "cleared", "joined", "lost", "ended"
+APPEARED, CLEARED, JOINED, LOST, ENDED, ORDERED = "appeared", "cleared", "joined", "lost", "ended", "ordered"
 SETTLE_NS = 5_000_000_000
 """After the relay is heard again: agents find a new relay within seconds, and a finding stands after one more."""
 SECOND_NS = 1_000_000_000
@@ -24,7 +25,7 @@ class Change:
     """One event, at `unix_ns` of the relay's clock.
 
     `finding`: of `appeared` and `cleared`. `ranks`: those that came, of `joined`; empty where the relay is heard again.
-    `ended`: of `ended`. `contact`: of `lost`, why the facts are not live. `seconds`: how long the finding stood, or the
+    `order`: of `ordered`, what somebody had done to ranks. `ended`: of `ended`. `contact`: of `lost`, why the facts are not live. `seconds`: how long the finding stood, or the
     relay was not heard.
     """
 
@@ -37,6 +38,7 @@ class Change:
     ended: Ended | None = None
     contact: str | None = None
     seconds: float | None = None
+    order: Order | None = None
 
 
 class Changes:
@@ -45,6 +47,7 @@ class Changes:
     def __init__(self) -> None:
         self._standing: dict[_Key, Finding] = {}
         self._joined: set[tuple[int, int]] = set()
+        self._told: set[tuple[int, Order]] = set()
         self._lost_unix_ns: int | None = None
         self._settled_unix_ns = 0
 
@@ -62,6 +65,7 @@ class Changes:
             return [Change(LOST, at, snapshot.attempt, contact=look.contact)]
         found = self._contact_again(snapshot)
         found += self._ranks(snapshot)
+        found += self._orders(snapshot)
         found += self._cleared(look, now)
         found += self._appeared(look, now)
         if snapshot.ended is not None:
@@ -89,6 +93,11 @@ class Changes:
             return []
         self._joined.update((attempt, rank) for rank in came)
         return [Change(JOINED, snapshot.time_unix_ns, attempt, ranks=came, world_size=snapshot.world_size)]
+
+    def _orders(self, snapshot: Snapshot) -> list[Change]:
+        new = [one for one in snapshot.orders if one not in self._told]
+        self._told = set(snapshot.orders)
+        return [Change(ORDERED, at, snapshot.attempt, order=order) for at, order in new]
 
     def _cleared(self, look: Look, now: int) -> list[Change]:
         assert look.snapshot is not None

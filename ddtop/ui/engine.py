@@ -10,6 +10,7 @@ wants one. 5 ms, the default, add up to 50 ms a key; with `SWITCH_S` it is a few
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import threading
 import time
@@ -23,9 +24,10 @@ from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.ui.asking import Asking
 from ddtop.ui.feed import SILENT_S, Follower
 from ddtop.ui.past import Past
-from ddtop.ui.tape import Mark, Tape
+from ddtop.ui.tape import FRAME_COST_BYTES, LIVE_BYTES, Mark, Tape
 from ddtop.wire.records import Reply, Stacks
 
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 QUEUE_BYTES_MAX = 48 << 20
 """What may wait to be taken in: three times what a relay tells a viewer that joins, ten seconds of 10,000 ranks."""
 LOOK_LEAST_S, LOOK_MOST_S = 0.25, 3.0
@@ -45,8 +47,21 @@ GC_THRESHOLDS = (50_000, 10, 50)
 seconds, 60 to 200 ms during which no key was answered. Circles are left by screens that were closed, a few thousand objects each."""
 GC_EACH = 20
 """More of the first threshold for each rank: the facts of two looks are alive for a moment, and that is no growth."""
+CHECKED_BYTES = 256 << 10
+"""So much is taken in between two looks at this process's memory, where that is bounded."""
+LOOK_COST_BYTES = 4096
+"""What a look makes for each rank of the world that the far side claims."""
 LET_GO = 250
 """Facts of ranks that are freed at once: of 10,000 that is 50 ms in one go, in which no other thread gets its turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much may be held of what a far side says. `memory_bytes`: resident memory of the whole process, from which on nothing more is taken in."""
+
+    queue_bytes: int = QUEUE_BYTES_MAX
+    tape_bytes: int = LIVE_BYTES
+    memory_bytes: int | None = None
 
 
 class EngineError(Exception):
@@ -84,8 +99,15 @@ class Engine:
     """
 
     def __init__(
-        self, job: str, on_news: Callable[[], None] = lambda: None, clock: Callable[[], int] = time.time_ns
+        self,
+        job: str,
+        on_news: Callable[[], None] = lambda: None,
+        clock: Callable[[], int] = time.time_ns,
+        bounds: Bounds = Bounds(),
     ) -> None:
+        self._bounds = bounds
+        self.full = False
+        """The memory that this engine may use is used up: it takes in and looks at nothing more."""
         self.answers: deque[Reply | Stacks] = deque()
         self._job, self._held, self._clock = job, _Held(), clock
         self.seen: Seen | None = None
@@ -93,9 +115,10 @@ class Engine:
         self.dropped = 0
         self.failure: BaseException | None = None
         self._on_news = on_news
-        self._tape = Tape()
+        self._tape = Tape(bounds.tape_bytes)
         self._queue: deque[tuple[Follower, bytes, float]] = deque()
         self._late_s = 0.0
+        self._unchecked = 0
         self._put_bytes = self._taken_bytes = 0
         self._wake = threading.Event()
         self._stop = False
@@ -135,10 +158,10 @@ class Engine:
 
     def put(self, follower: Follower, data: bytes) -> None:
         """Let `follower` take this frame in; dropped and counted where too much waits already. O(1)."""
-        if self._put_bytes - self._taken_bytes > QUEUE_BYTES_MAX:
+        if self.full or self._put_bytes - self._taken_bytes > self._bounds.queue_bytes:
             self.dropped += 1
             return
-        self._put_bytes += len(data)
+        self._put_bytes += len(data) + FRAME_COST_BYTES
         self._queue.append((follower, data, time.monotonic()))
         if not self._wake.is_set():
             self._wake.set()
@@ -181,7 +204,9 @@ class Engine:
         taken = 0
         while self._queue and not self._stop:
             follower, data, came = self._queue.popleft()
-            self._taken_bytes += len(data)
+            self._taken_bytes += len(data) + FRAME_COST_BYTES
+            if self._is_full(len(data), 0):
+                break
             envelope = follower.take(data)
             if envelope is not None:
                 self._tape.add(envelope, data, follower.job)
@@ -190,6 +215,8 @@ class Engine:
                 self._wake.set()
                 break
         self._taken += taken
+        if self.full:
+            return
         self._late_s = time.monotonic() - came if self._queue else 0.0
         if follower.live and follower is not self._current:
             self._current, self._due = follower, 0.0
@@ -200,6 +227,25 @@ class Engine:
         if self._held.stacks_taken:
             # Who has asked wants to see it now, not at the next look.
             self._due = min(self._due, self._due_first)
+
+    def _is_full(self, taken_bytes: int, wanted_bytes: int) -> bool:
+        """Whether the memory that there may be is used up, `wanted_bytes` more included; asked each time that a little has been taken in."""
+        most = self._bounds.memory_bytes
+        if most is None or self.full:
+            return self.full
+        self._unchecked += taken_bytes
+        if self._unchecked < CHECKED_BYTES:
+            return False
+        self._unchecked = 0
+        if _resident_bytes() + wanted_bytes < most:
+            return False
+        self.full = True
+        self._queue.clear()
+        self._tape = Tape(0)
+        self._held.stacks_taken.clear()
+        self.answers.clear()
+        self._on_news()
+        return True
 
     def _is_due(self) -> bool:
         now = time.monotonic()
@@ -212,6 +258,8 @@ class Engine:
     def _look(self) -> None:
         follower = self._current
         assert follower is not None
+        if self._is_full(CHECKED_BYTES, follower.job.world_size * LOOK_COST_BYTES):
+            return
         began, worked = time.monotonic(), time.thread_time()
         # What still waits would make its ranks look silent: the look is of the moment that has been taken in.
         snapshot, verdict = follower.look(follower.now_unix_ns() - int(self._late_s * 1e9))
@@ -259,6 +307,12 @@ class Engine:
         at = max(wanted, span[0])
         self.moment = Moment(wanted, *self._tape.at(at), Past(self._tape, at))
         self._on_news()
+
+
+def _resident_bytes() -> int:
+    """Of this process. Source: the second field of /proc/self/statm, in pages."""
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * _PAGE_BYTES
 
 
 class _Held(Asking):

@@ -11,12 +11,15 @@ import stat
 import threading
 from dataclasses import dataclass
 
+from ddtop.redaction import redacted
 from ddtop.ui.present.units import SECOND_NS
 
 FILE_BYTES_MAX = 4 << 20
 """A longer file is no source that a person wrote."""
 AROUND = 2
 """Lines shown before the frame's line, and one fewer behind it."""
+LINE_CHARACTERS = 2000
+"""More than any screen is wide; a file of one line may be megabytes."""
 KEPT = 512
 """Excerpts that are remembered."""
 COARSE_CLOCK_NS = 2 * SECOND_NS
@@ -38,9 +41,13 @@ Wanted = tuple[str, int, int]
 
 
 class Excerpts:
-    """What was read so far. All methods are called by one thread, the reading is done by another."""
+    """What was read so far. All methods are called by one thread, the reading is done by another.
 
-    def __init__(self) -> None:
+    `shown` False, or DDTOP_SOURCE=0: no line of source is read or shown.
+    """
+
+    def __init__(self, shown: bool = True) -> None:
+        self._shown = shown and os.environ.get("DDTOP_SOURCE", "1") != "0"
         self._known: dict[Wanted, Excerpt | None] = {}
         self._asked: set[Wanted] = set()
         self._questions: queue.SimpleQueue[Wanted] = queue.SimpleQueue()
@@ -49,6 +56,8 @@ class Excerpts:
 
     def get(self, file: str, line: int, started_unix_ns: int = 0) -> Excerpt | None:
         """The lines around this one if they have been read; None if not, or if there are none to read."""
+        if not self._shown:
+            return None
         wanted = (file, line, started_unix_ns)
         with self._answered:
             if wanted in self._known:
@@ -86,7 +95,7 @@ class Excerpts:
 
 
 def read_excerpt(file: str, line: int, started_unix_ns: int = 0) -> Excerpt | None:
-    """The lines around this one; None where the file is not here, is no regular file, or has no such line."""
+    """The lines around this one, without secrets; None where the file is not here, is no regular file, or has no such line."""
     try:
         # Without O_NONBLOCK a pipe of that name would be waited for.
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -108,4 +117,7 @@ def read_excerpt(file: str, line: int, started_unix_ns: int = 0) -> Excerpt | No
     if not 1 <= line <= len(lines):
         return None
     first = max(line - AROUND, 1)
-    return Excerpt(first, tuple(one.expandtabs(4).rstrip() for one in lines[first - 1 : line + AROUND - 1]))
+    return Excerpt(
+        first,
+        tuple(redacted(one[:LINE_CHARACTERS].expandtabs(4).rstrip()) for one in lines[first - 1 : line + AROUND - 1]),
+    )

@@ -6,13 +6,19 @@ must not make its ranks look silent.
 
 from __future__ import annotations
 
+import functools
+import os
+import pwd
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
+
 from ddtop import journal, registry
-from ddtop.diagnosis.finding import Verdict
+from ddtop.diagnosis.finding import CRITICAL, Verdict
 from ddtop.diagnosis.judge import Judge
+from ddtop.folders import patiently, state_dir_text
 from ddtop.link.viewer_side import ViewerLink
 from ddtop.model.facts import Snapshot
 from ddtop.model.job import Job
@@ -30,10 +36,20 @@ SILENT_S = 2.5
 CLOCK_NS = 2_000_000_000
 """Clocks that differ by less are one: the frames' own way takes some of it."""
 LOOK_S = 0.5
+STOPPED_STATES = "Tt"
+"""Of /proc/PID/stat: stopped by a signal, or by who traces it."""
 
 
 class UnreachableError(Exception):
     """The job's relay does not answer and it left no last state; the text says what to do."""
+
+
+class NotHeardError(UnreachableError):
+    """The job's relay is there, as far as is known, and does not answer: how the job goes is not known."""
+
+
+LEFT_S = 60.0
+"""How long reading what a relay left may take, beside the patience with a folder: 192 MiB of journal take ten seconds."""
 
 
 class Follower:
@@ -51,12 +67,15 @@ class Follower:
         self.live = False
         self.refusal: str | None = None
         self.rejoin = False
+        self.took_mono_s = time.monotonic()
+        """When the last frame came in, of whatever kind."""
         self._clock = clock
         self._offset_ns = 0
         self._groups: tuple[bytes, AnyRecord | None] = (b"", None)
 
     def take(self, data: bytes) -> frames.Envelope | None:
         """Take in one frame; what cannot be read is counted. Its envelope, None where there is nothing in it for the model."""
+        self.took_mono_s = time.monotonic()
         try:
             envelope = frames.open_envelope(data)
             record = self._opened(envelope)
@@ -115,8 +134,20 @@ class Follower:
         return snapshot, self.judge.observe(snapshot)
 
 
+@functools.cache
+def _myself() -> str:
+    """Who looks, as far as this host knows."""
+    try:
+        name = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        name = f"uid {os.getuid()}"
+    return f"{name}@{os.uname().nodename}"
+
+
 def request(record: AnyRecord) -> bytes:
-    """A viewer's command as a frame."""
+    """A viewer's command as a frame; an order says who gives it, for the relay's audit line."""
+    if isinstance(record, Command) and record.name in ("stacks", "signal"):
+        record = msgspec.structs.replace(record, instance=_myself(), pid=os.getpid())
     return frames.seal(record, sender="viewer", unix_ns=time.time_ns(), mono_ns=time.monotonic_ns())
 
 
@@ -124,7 +155,7 @@ def join(entry: registry.JobEntry, *, history_s: float = 30.0, controller: bool 
     """A follower that has caught up with the job's relay, and the link to it, which the caller closes.
 
     Raises:
-        UnreachableError: the relay does not answer, or refuses.
+        NotHeardError: the relay does not answer. UnreachableError: it refuses.
         RegistryError: the key cannot be read.
     """
     follower = Follower(entry.job)
@@ -139,32 +170,104 @@ def join(entry: registry.JobEntry, *, history_s: float = 30.0, controller: bool 
     link.close()
     if follower.refusal:
         raise UnreachableError(f"the relay of {entry.job} refuses: {follower.refusal}")
-    raise UnreachableError(f"the relay of {entry.job} (pid {entry.relay_pid}) does not answer on port {entry.port}")
+    raise NotHeardError(why_silent(entry))
+
+
+def why_silent(entry: registry.JobEntry) -> str:
+    """A sentence on a relay that does not answer: what its process does, how many ranks live here, and the next step."""
+    living = entry.living_ranks()
+    ranks = f"; {living} of its ranks live on this host" if living else ""
+    who = f"the relay of {entry.job} (pid {entry.relay_pid})"
+    if entry.is_here and entry.relay_state() is None:
+        text = f"the relay of {entry.job} is gone{ranks}"
+        return f"{text}: their agents start another within 10 s, or their launcher is about to end" if living else text
+    if (entry.relay_state() or "") in STOPPED_STATES:
+        return (
+            f"{who} is stopped, so how the job goes is not known{ranks}; it goes on after: kill -CONT {entry.relay_pid}"
+        )
+    if entry.is_here and entry.relay_state() == "D":
+        return f"{who} waits in the kernel, for a disk or a file server, so how the job goes is not known{ranks}"
+    where = "" if entry.is_here else f" on {entry.host}"
+    return f"{who}{where} does not answer on port {entry.port}, so how the job goes is not known{ranks}"
 
 
 def look_once(entry: registry.JobEntry, seconds: float) -> tuple[Snapshot, Verdict]:
-    """Snapshot and verdict after watching for `seconds`; from the last state where the relay is gone.
+    """Snapshot and verdict after watching for `seconds`; from what the relay left where it is gone. Where it is not heard, and the job is not
+    known to have ended, health is unknown.
 
     Raises:
-        UnreachableError: neither answers.
+        UnreachableError: the relay refuses, or is gone and left nothing.
         RegistryError: the key cannot be read.
     """
     if not entry.reachable(time.time_ns()):
-        return last_state(entry)
-    follower, link = join(entry)
+        return left_behind(entry)
     try:
-        return _watch(follower, link, seconds)
+        follower, link = join(entry)
+    except NotHeardError as error:
+        return not_heard(entry, str(error))
+    try:
+        return _watch(entry, follower, link, seconds)
     finally:
         link.close()
 
 
-def _watch(follower: Follower, link: ViewerLink, seconds: float) -> tuple[Snapshot, Verdict]:
+def _watch(entry: registry.JobEntry, follower: Follower, link: ViewerLink, seconds: float) -> tuple[Snapshot, Verdict]:
     until = time.monotonic() + seconds
-    found = follower.look()
-    while found[0].ended is None and (left := until - time.monotonic()) > 0:
+    snapshot, verdict = follower.look()
+    while snapshot.ended is None and (left := until - time.monotonic()) > 0:
         hear(follower, link, min(LOOK_S, left))
-        found = follower.look()
-    return found
+        silent_s = time.monotonic() - follower.took_mono_s
+        if silent_s > SILENT_S:
+            # The look before shows the moment that was heard last.
+            verdict = verdict.when_unheard(why_silent(entry), silent_s)
+        else:
+            snapshot, verdict = follower.look()
+    return snapshot, verdict
+
+
+def left_behind(entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:
+    """What a relay that is gone left. Health is unknown, unless it says how the job ended or what was wrong before all its ranks were gone.
+
+    Raises:
+        UnreachableError: it left nothing, or nothing that can be read.
+    """
+    living = entry.living_ranks()
+    try:
+        snapshot, verdict = last_state(entry)
+    except UnreachableError:
+        if not living:
+            raise
+        return _nothing_known(entry, why_silent(entry))
+    if living:
+        return _as_unheard(entry, snapshot, verdict, why_silent(entry))
+    if snapshot.ended is not None:
+        return snapshot, verdict
+    if living is None and not entry.over(time.time_ns()):
+        return _as_unheard(entry, snapshot, verdict, why_silent(entry))
+    # All of its ranks are gone. What was wrong then is worth a post-mortem; that nothing was says nothing of how it ended.
+    return (snapshot, verdict) if verdict.health == CRITICAL else (snapshot, verdict.when_unheard(NO_END, None))
+
+
+def not_heard(entry: registry.JobEntry, why: str) -> tuple[Snapshot, Verdict]:
+    """What was known when the relay was heard last, as its journal has it; health is unknown, unless the job had ended by then."""
+    try:
+        snapshot, verdict = last_state(entry)
+    except (UnreachableError, registry.RegistryError):
+        return _nothing_known(entry, why)
+    if snapshot.ended is not None and not entry.living_ranks():
+        return snapshot, verdict
+    return _as_unheard(entry, snapshot, verdict, why)
+
+
+def _as_unheard(entry: registry.JobEntry, snapshot: Snapshot, verdict: Verdict, why: str) -> tuple[Snapshot, Verdict]:
+    heard_unix_ns = max(snapshot.time_unix_ns, entry.heartbeat_unix_ns)
+    verdict = verdict.when_unheard(why, max(time.time_ns() - heard_unix_ns, 0) / 1e9)
+    return replace(snapshot, live=True, ended=None), verdict
+
+
+def _nothing_known(entry: registry.JobEntry, why: str) -> tuple[Snapshot, Verdict]:
+    snapshot, verdict = Follower(entry.job).look(entry.heartbeat_unix_ns)
+    return _as_unheard(entry, replace(snapshot, world_size=0), verdict, why)
 
 
 def hear(follower: Follower, link: ViewerLink, seconds: float) -> None:
@@ -183,6 +286,13 @@ def last_state(entry: registry.JobEntry, *, from_journal: bool = True) -> tuple[
     Raises:
         UnreachableError: there is neither, or they cannot be read.
     """
+    try:
+        return patiently(lambda: _last_state(entry, from_journal), state_dir_text, LEFT_S)
+    except registry.RegistryError as error:
+        raise UnreachableError(f"the relay of {entry.job} is gone, and {error}") from None
+
+
+def _last_state(entry: registry.JobEntry, from_journal: bool) -> tuple[Snapshot, Verdict]:
     ways = [_from_last_state]
     if from_journal:
         # A last state is written when the run is over; one beside a run that is not is that of an attempt before.
@@ -199,6 +309,10 @@ def last_state(entry: registry.JobEntry, *, from_journal: bool = True) -> tuple[
     )
 
 
+_LAST_HEARD = "this is the last moment of the relay's journal"
+_LAST_MOMENT = "the relay is gone, this is the last moment of its journal; a job that runs starts another"
+
+
 def _from_journal(entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:
     path = registry.journal_path(entry.job, entry.run, entry.sender)
     recording = read_recording(path, entry.job)
@@ -208,7 +322,7 @@ def _from_journal(entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:
         snapshot = replace(snapshot, live=False)
         notes.append(NO_END)
     elif snapshot.ended is None:
-        notes.append("the relay is gone, this is the last moment of its journal; a job that runs starts another")
+        notes.append(_LAST_MOMENT if entry.relay_state() is None else _LAST_HEARD)
     return replace(snapshot, notes=(*notes, *snapshot.notes)), verdict
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ddtop import registry
-from ddtop.diagnosis.finding import Verdict
+from ddtop.diagnosis.finding import UNKNOWN, Verdict
 from ddtop.link.viewer_side import PING_S
 from ddtop.model.facts import Snapshot
 from ddtop.ui.asking import REPLY_S, Asking, signal_command
@@ -41,7 +41,7 @@ class LiveSource:
         self._one_signal = asyncio.Lock()
         self._link: Link | None = None
         self.on_news: Callable[[], None] = lambda: None
-        self._engine = Engine(self._way.job, self._tell, clock)
+        self._engine = Engine(self._way.job, self._tell, clock, self._way.bounds)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._context = contextvars.copy_context()
         self._follower = self._engine.follower()
@@ -87,11 +87,12 @@ class LiveSource:
                 return Look(*self._shown)
         if self._shown is None:
             contact = self._contact or (NOT_HEARD if silent_s > 2 * SILENT_S else None)
-            return Look(None, Verdict("ok", (), ""), contact, silent_s if contact else None)
+            return Look(None, Verdict(UNKNOWN, (), ""), contact, silent_s if contact else None)
         snapshot, verdict = self._shown
         if snapshot.ended is not None:
             return Look(snapshot, verdict)
-        return Look(snapshot, verdict, self._contact or NOT_HEARD, silent_s)
+        contact = self._contact or NOT_HEARD
+        return Look(snapshot, verdict.when_unheard(contact, silent_s), contact, silent_s)
 
     def _collect(self) -> None:
         """That the relay has told all of the past; and what was answered, to the one who knows what was asked."""
@@ -190,6 +191,10 @@ class LiveSource:
 
     async def _keep_in_contact(self) -> None:
         while True:
+            if self._engine.full:
+                self._contact = self._way.too_much()
+                await asyncio.sleep(1.0)
+                continue
             try:
                 link = await self._way.connect(self._controller)
             except GoneError:
@@ -220,6 +225,9 @@ class LiveSource:
                 if now - pinged > PING_S:
                     break
             self._engine.check()
+            if self._engine.full:
+                self._contact = self._way.too_much()
+                return
             now = time.monotonic()
             missed_s = max(now - self._listened - MISSED_S, 0.0)
             self._silent_since, self._listened = min(self._silent_since + missed_s, now), now

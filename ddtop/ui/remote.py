@@ -23,6 +23,7 @@ from ddtop.link.pipe import Pipe, PipeError
 from ddtop.model.facts import Snapshot
 from ddtop.ui import copies
 from ddtop.ui.aside import aside
+from ddtop.ui.engine import Bounds
 from ddtop.ui.feed import Follower, UnreachableError, last_state, request
 from ddtop.ui.replay import at_end, read_recording
 from ddtop.ui.ways import GoneError, Link, NoContactError
@@ -35,6 +36,11 @@ AGAIN_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Between tries. A laptop that wakes up is back within a second; a host that is down is not worth a login a second."""
 FETCH_BYTES_MAX = 130 << 20
 """Two halves of a journal of the default size, and what they are over it."""
+MEMORY_MIB = 128
+"""Resident memory of a view on a host whose ddtop may be anybody's. A job of 128 ranks takes
+73 MiB, one of 512 about 140, and needs another limit: $DDTOP_SSH_MIB."""
+ROOM_BYTES = 16 << 20
+"""Left for what one frame of a mebibyte becomes when it is decoded, and for the screen."""
 FETCHED = "fetched"
 """What copied files are called here, whatever the other host calls its jobs."""
 WORDS_SHOWN = 3
@@ -208,6 +214,11 @@ async def fetch(
     return folder / f"{FETCHED}.{LAST if LAST in sizes else NEWER}"
 
 
+def _memory_mib() -> int:
+    text = os.environ.get("DDTOP_SSH_MIB", "")
+    return max(int(text), 64) if text.isascii() and text.isdigit() and len(text) < 8 else MEMORY_MIB
+
+
 class SshWay:
     """Through ssh. What is lost is connected again, without asking anybody; whoever made the way closes its `pipe` at the end."""
 
@@ -223,6 +234,18 @@ class SshWay:
     def job(self) -> str:
         """As its job file there has it."""
         return self._entry.job
+
+    @property
+    def bounds(self) -> Bounds:
+        """Whatever is said there: it is another host."""
+        return Bounds(queue_bytes=8 << 20, tape_bytes=24 << 20, memory_bytes=(_memory_mib() << 20) - ROOM_BYTES)
+
+    def too_much(self) -> str:
+        """What to say when it is used up."""
+        return (
+            f"{self._host.name} says more than {_memory_mib()} MiB of memory can hold, so nothing more is taken in; "
+            f"if its job is that large: DDTOP_SSH_MIB={4 * _memory_mib()} ddtop attach --ssh {self._host.name}"
+        )
 
     @property
     def pipe(self) -> Pipe:

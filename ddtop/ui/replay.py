@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ddtop.diagnosis.finding import Verdict
+from ddtop.diagnosis.finding import CRITICAL, Verdict
 from ddtop.diagnosis.verdict import diagnose
 from ddtop.journal import JournalError, Reader
 from ddtop.model.facts import Snapshot
@@ -91,6 +91,8 @@ def at_end(recording: Recording, growing: bool) -> tuple[Snapshot, Verdict, str 
         said.append("the job is live: this is what its journal has so far")
     elif snapshot.ended is None and not said:
         said.append(NO_END)
+    if not growing and snapshot.ended is None and verdict.health != CRITICAL:
+        verdict = verdict.when_unheard(NO_END, None)
     return snapshot, verdict, "; ".join(said) or None
 
 

@@ -8,20 +8,15 @@ so that what stood then stands.
 
 from __future__ import annotations
 
-import copy
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from ddtop.diagnosis.finding import INFO, Finding, Verdict
 from ddtop.diagnosis.judge import STEP_NS, Judge
-from ddtop.model.devices import Cards
 from ddtop.model.facts import Snapshot
-from ddtop.model.job import Job, RankMemory
-from ddtop.model.lateness import Rounds
-from ddtop.model.series import Series
+from ddtop.model.job import Job
 from ddtop.wire import frames
 from ddtop.wire.records import HostState
 
@@ -120,7 +115,7 @@ class Tape:
 
     def _begin(self, job: Job) -> None:
         """A new segment; the oldest are forgotten."""
-        self._segments.append(_Segment(_copied(job), self._last_unix_ns, RANK_COST_BYTES * (len(job.ranks) + 1)))
+        self._segments.append(_Segment(job.copy(), self._last_unix_ns, RANK_COST_BYTES * (len(job.ranks) + 1)))
         cost = sum(segment.cost for segment in self._segments) + self._bytes_max // SEGMENT_PART
         while cost > self._bytes_max and len(self._segments) > 1:
             first = self._segments.popleft()
@@ -188,7 +183,7 @@ class Tape:
         moments = [unix_ns - STEP_NS * back for back in range(looks - 1, -1, -1)]
         begins = [segment.begin_unix_ns for segment in self._segments]
         first = max(bisect_right(begins, moments[0]) - 1, 0)
-        job, judge = _copied(self._segments[first].job), Judge()
+        job, judge = self._segments[first].job.copy(), Judge()
         waiting = [
             (at, data)
             for segment in list(self._segments)[first : max(bisect_right(begins, unix_ns), first + 1)]
@@ -214,7 +209,7 @@ class Tape:
         segments = list(self._segments)
         if not segments:
             return
-        job, judge, due = _copied(segments[0].job), Judge(), segments[0].begin_unix_ns
+        job, judge, due = segments[0].job.copy(), Judge(), segments[0].begin_unix_ns
         for segment in segments:
             for at, data in list(zip(segment.times, segment.data, strict=False)):
                 _apply(job, data)
@@ -231,22 +226,3 @@ def _apply(job: Job, data: bytes) -> None:
     except frames.WireError:
         # The model did not get it then either.
         return
-
-
-def _copied(value: Any) -> Any:
-    """A copy of the model that shares what does not change: records, numbers, text."""
-    kind = type(value)
-    if kind is dict:
-        return {key: _copied(one) for key, one in value.items()} if value else {}
-    if kind in (deque, list, set, Series, Rounds, Cards):
-        return copy.copy(value)
-    if not isinstance(value, (Job, RankMemory)):
-        return value
-    made = object.__new__(kind)
-    own = vars(made)
-    for name, one in vars(value).items():
-        own[name] = _copied(one) if type(one) in _CHANGES else one
-    return made
-
-
-_CHANGES = (dict, deque, list, set, Series, Rounds, Cards)

@@ -14,6 +14,7 @@ from ddtop.diagnosis.finding import Verdict
 from ddtop.link.viewer_side import AsyncViewerLink, ViewerLink
 from ddtop.model.facts import Snapshot
 from ddtop.ui.aside import aside
+from ddtop.ui.engine import Bounds
 from ddtop.ui.feed import JOIN_S, Follower, UnreachableError, last_state, request
 from ddtop.wire.records import Command
 
@@ -52,6 +53,13 @@ class Way(Protocol):
     def job(self) -> str:
         """Its name."""
 
+    @property
+    def bounds(self) -> Bounds:
+        """How much may be held of what comes this way."""
+
+    def too_much(self) -> str:
+        """What to say when that is used up, one sentence with the next step."""
+
     async def connect(self, controller: bool) -> Link:
         """A link to the relay that the job has now. `controller`: with the right to send signals.
 
@@ -68,7 +76,20 @@ class Way(Protocol):
         """
 
 
-class LocalWay:
+class TrustedWay:
+    """The other end has this user's key: what it says is bounded by what a relay keeps."""
+
+    @property
+    def bounds(self) -> Bounds:
+        """Those of any job."""
+        return Bounds()
+
+    def too_much(self) -> str:
+        """Never said."""
+        return "the relay says too much"
+
+
+class LocalWay(TrustedWay):
     """Through the state folder: the job file is read again before each connection."""
 
     def __init__(self, entry: registry.JobEntry) -> None:
@@ -83,10 +104,12 @@ class LocalWay:
     async def connect(self, controller: bool) -> Link:
         """Straight to the relay's port, with the user's key."""
         try:
-            self._entry = registry.of_run(self._entry.job, self._entry.run, self._entry.sender) or self._entry
+            # The folder may be on a file server: the screen does not wait for it.
+            again = await aside(registry.of_run, self._entry.job, self._entry.run, self._entry.sender)
+            self._entry = again or self._entry
             if not self._entry.reachable(time.time_ns()):
                 raise GoneError
-            return AsyncViewerLink(*self._entry.endpoint(), registry.secret(), controller)
+            return AsyncViewerLink(*self._entry.endpoint(), await aside(registry.secret), controller)
         except registry.RegistryError as error:
             raise NoContactError(str(error)) from None
 
@@ -98,7 +121,7 @@ class LocalWay:
         return await aside(last_state, self._entry)
 
 
-class PortWay:
+class PortWay(TrustedWay):
     """Straight to a relay's port, with the user's key; nothing is known of its job file."""
 
     def __init__(self, job: str, address: str, port: int) -> None:

@@ -144,6 +144,17 @@ def pack(message: Message) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
 
+def size_of(message: Message) -> int:
+    """About how many bytes a message holds."""
+    if isinstance(message, Part):
+        return len(message.packed)
+    if isinstance(message, Frame):
+        return len(message.data)
+    if isinstance(message, Jobs):
+        return sum(len(one.entry) for one in message.jobs)
+    return len(message.text) if isinstance(message, Refused) else 0
+
+
 def part(kind: str, size_bytes: int, data: bytes) -> Part:
     """A piece of a file, at most PART_BYTES of it."""
     return Part(kind, size_bytes, zlib.compress(data, 1))

@@ -9,6 +9,7 @@ from typing import cast
 
 import msgspec
 
+from ddtop.wire.escaping import escaped
 from ddtop.wire.records import AnyRecord
 
 SCHEMA_MAJOR = 1
@@ -58,6 +59,14 @@ _record_decoder = msgspec.msgpack.Decoder(AnyRecord)
 _version_decoder = msgspec.msgpack.Decoder(tuple[int, ...])
 
 
+def encoded(record: msgspec.Struct) -> bytes:
+    """The bytes of a record; text that is no UTF-8 is escaped."""
+    try:
+        return _encoder.encode(record)
+    except UnicodeEncodeError:
+        return _encoder.encode(escaped(record))
+
+
 def seal(
     record: AnyRecord,
     *,
@@ -70,8 +79,8 @@ def seal(
     stuck_key: str | None = None,
     wait_ratio: float | None = None,
 ) -> bytes:
-    """The record in its envelope, as bytes."""
-    return _encoder.encode(
+    """The record in its envelope, as bytes. What is no UTF-8 in it is escaped."""
+    return encoded(
         Envelope(
             SCHEMA_MAJOR,
             SCHEMA_MINOR,
@@ -83,7 +92,7 @@ def seal(
             unix_ns,
             mono_ns,
             stuck_key,
-            msgspec.Raw(_encoder.encode(record)),
+            msgspec.Raw(encoded(record)),
             wait_ratio,
         )
     )

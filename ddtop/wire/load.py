@@ -6,9 +6,11 @@ import msgspec
 
 
 class Disk(msgspec.Struct, frozen=True, array_like=True):
-    """A file system that the job uses; `path` is where it uses it, `uses` for what ("cwd", "TMPDIR", "shm").
+    """A file system that the job uses; `path` is where it uses it, as its ranks see it; `uses` for what ("cwd", "TMPDIR", "shm",
+    "files": a file there was open for writing within the last minutes).
 
-    `free_bytes` is what a process that is not root may still write. `read_only` ones are not looked at.
+    `free_bytes` is what a process that is not root may still write. `read_only` ones are not looked at. `ranks`: whose files
+    these are, empty where all ranks of the host use it.
     """
 
     path: str
@@ -17,6 +19,7 @@ class Disk(msgspec.Struct, frozen=True, array_like=True):
     free_bytes: int
     inodes: int = 0
     inodes_free: int = 0
+    ranks: tuple[int, ...] = ()
 
 
 class HostLoad(msgspec.Struct, frozen=True, array_like=True):
@@ -24,7 +27,8 @@ class HostLoad(msgspec.Struct, frozen=True, array_like=True):
 
     `steal_ratio`: share of the CPUs' time that the hypervisor gave to others, since the last look. `*_stall_ratio`: share
     of the last ten seconds in which some thread waited for it (/proc/pressure/*: some avg10), None on kernels without.
-    `swapped_pages` only grows: pages in and out.
+    `swapped_pages` only grows: pages in and out. `unanswered`: paths of the job, each with for how long (s) a call on its file
+    system has not returned; nothing is known of their disks.
     """
 
     runnable: int | None = None
@@ -34,6 +38,19 @@ class HostLoad(msgspec.Struct, frozen=True, array_like=True):
     io_stall_ratio: float | None = None
     swapped_pages: int | None = None
     disks: tuple[Disk, ...] = ()
+    unanswered: tuple[tuple[str, float], ...] = ()
+
+
+class Limit(msgspec.Struct, frozen=True, array_like=True):
+    """One limit of a process, or of its group, and how much of it is used.
+
+    `name`: "RLIMIT_AS" (used: VmSize) and "RLIMIT_DATA" (VmData), in bytes; "pids.max" of a cgroup (pids.current), in threads.
+    Without a limit there is no such struct.
+    """
+
+    name: str
+    used: int
+    limit: int
 
 
 class ProcessLoad(msgspec.Struct, frozen=True, array_like=True):
@@ -43,6 +60,9 @@ class ProcessLoad(msgspec.Struct, frozen=True, array_like=True):
     `cpus`: those that it may use, as the kernel writes them ("0-3"), `cpus_count` how many. `quota_cores`: its cgroup's
     limit, None without one; `throttled_ns` only grows. `memory_limit_bytes`, `memory_used_bytes` are of its cgroup, what the
     kernel could drop at once left out. `files`, `files_limit`: open descriptors, and how many it may have.
+    `threads_delay_ns` only grows: the time in which its other threads were ready but without a CPU, added up
+    (/proc/PID/task/*/schedstat, read every few seconds; of a thread that has ended what was read last).
+    `limits`: the others that it has.
     """
 
     run_delay_ns: int | None = None
@@ -56,3 +76,5 @@ class ProcessLoad(msgspec.Struct, frozen=True, array_like=True):
     memory_used_bytes: int | None = None
     files: int | None = None
     files_limit: int | None = None
+    threads_delay_ns: int | None = None
+    limits: tuple[Limit, ...] = ()

@@ -34,8 +34,21 @@ class Feed(msgspec.Struct, frozen=True, array_like=True):
     taken: int = 0
 
 
+class Waited(msgspec.Struct, frozen=True, array_like=True):
+    """The DataLoader for whose batches the rank has waited most over the last 20 s, of several that it uses in turn.
+
+    `dataset`: class name. `feeds`: optimizer steps follow its batches, so it is that of the training. The rest as of `Loader`.
+    """
+
+    dataset: str
+    workers: int
+    prefetch_factor: int | None = None
+    pin_memory: bool | None = None
+    feeds: bool = False
+
+
 class Loader(msgspec.Struct, frozen=True, array_like=True):
-    """The DataLoader iterator that this rank used last.
+    """The DataLoader iterator that this rank used last; `feed` is that of the loader that feeds the optimizer, if one does.
 
     `owed_most_pid`: the worker that was waited for most often lately, in `owed_most_ratio` of these looks.
     `depth`: batches ready (in the queue, or held back out of order); None with `workers` 0, where there is no queue.
@@ -69,3 +82,4 @@ class Loader(msgspec.Struct, frozen=True, array_like=True):
     feed: Feed | None = None
     owed_most_pid: int | None = None
     owed_most_ratio: float | None = None
+    waited: Waited | None = None

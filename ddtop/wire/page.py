@@ -27,6 +27,8 @@ EXHAUSTED_AT, EXHAUSTED_MONO_AT = 11, 12
 EXITING_AT = 13  # monotonic ns at which the interpreter began to exit, 0 before
 EXCEPTION_SEQUENCE_AT, EXCEPTION_BYTES_AT = 14, 15
 GC_SINCE_AT = 16  # monotonic ns at which a full garbage collection began, 0 outside of one
+OWING_PID_AT = 17  # the DataLoader worker that owes a batch that has been waited for long, 0 where none does
+LEAD_AT = 18  # the kernel's number of the rank's thread, 0: the main thread
 
 SOURCE_NONE, SOURCE_BATCH, SOURCE_OPTIMIZER, SOURCE_USER, SOURCE_COLLECTIVES = 0, 1, 2, 3, 4
 SOURCES = (None, "batch", "optimizer", "ddtop.step", "collectives")
@@ -76,6 +78,15 @@ class PageView(msgspec.Struct, frozen=True):
     step_mono_ns: int = 0
     init_since_mono_ns: int = 0
     mpi: bytes = b""
+    owing_pid: int = 0
+    iteration_source: int = SOURCE_NONE
+
+    @property
+    def counted(self) -> int | None:
+        """How many iterations it has finished; None while nothing counts them."""
+        return self.iteration if self.iteration_source != SOURCE_NONE else None
+
+    lead_tid: int = 0
 
 
 def read_page(page: memoryview | bytes) -> PageView:
@@ -103,6 +114,9 @@ def read_page(page: memoryview | bytes) -> PageView:
         step_mono_ns=words[STEP_AT],
         init_since_mono_ns=_init_since(page),
         mpi=_mpi(page),
+        owing_pid=words[OWING_PID_AT],
+        iteration_source=words[ITERATION_SOURCE_AT],
+        lead_tid=words[LEAD_AT],
     )
 
 

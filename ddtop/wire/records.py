@@ -17,7 +17,7 @@ from ddtop.wire.hosts import HostClock, HubLink
 from ddtop.wire.load import HostLoad, ProcessLoad
 from ddtop.wire.loader import Loader
 from ddtop.wire.mpi import MpiState
-from ddtop.wire.rendezvous import Rendezvous, StoreFile
+from ddtop.wire.rendezvous import Candidacy, Rendezvous, StoreFile
 from ddtop.wire.samples import Catching, GroupArrivals, Spot
 from ddtop.wire.stacks import ThreadStack
 
@@ -34,7 +34,8 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
     `waits_on` is one word for what it does there (`agent.place` has the list), `since_unix_ns` the time when this
     function was first sampled in this frame without leaving it, `callee` the innermost frame below it, if any;
-    `line_since_unix_ns` the time since when all samples found this line and this callee.
+    `line_since_unix_ns` the time since when all samples found this line and this callee. `waits_for`: the path of the lock
+    file whose end the library below waits for, None where there is none.
     """
 
     function: str
@@ -44,6 +45,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     since_unix_ns: int | None = None
     callee: str | None = None
     line_since_unix_ns: int | None = None
+    waits_for: str | None = None
 
 
 class Collective(msgspec.Struct, frozen=True, array_like=True):
@@ -107,13 +109,31 @@ class OpenCall(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LastException(msgspec.Struct, frozen=True, array_like=True):
-    """An exception that nothing caught; `text` is one line, at most 500 characters."""
+    """An exception that nothing caught; `text` is one line, at most 500 characters. `leads`: it ended the thread that trained,
+    which was not the main thread."""
 
     type: str
     text: str
     unix_ns: int
     place: Place | None = None
     thread: str = "main"
+    leads: bool = False
+
+
+class HelperEnd(msgspec.Struct, frozen=True, array_like=True):
+    """The end of a process that is no rank and stands beside the ranks, or has started them (`launcher`).
+
+    `code`, `signal`: from its pidfd, None where the kernel did not tell. `exception`: what it left in its file. `unix_ns`: when
+    it raised, else when the relay saw that it was gone, up to a second later.
+    """
+
+    pid: int
+    unix_ns: int
+    code: int | None = None
+    signal: int | None = None
+    exception: LastException | None = None
+    command: str | None = None
+    launcher: bool = False
 
 
 class Hello(Record, frozen=True, array_like=True):
@@ -269,13 +289,16 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True):
     load: ProcessLoad | None = None
     mpi: MpiState | None = None
     remote: str | None = None
+    iteration: int | None = None
 
 
 class HostState(Record, frozen=True, array_like=True):
     """One host and the ranks on it; once a second. `relay_*` is what the relay itself costs and lost.
 
-    `rendezvous`: of the ranks inside init_process_group. `candidates`: processes of the same launcher or parent that have not
-    said who they are, looked for only while somebody is inside; their `rank` is what their environment says.
+    `rendezvous`: of the ranks inside init_process_group. `candidates`: processes that carry the job's marks and have not
+    said who they are, looked for only while somebody is inside; their `rank` is what their environment says. `candidacies`:
+    one for each candidate. `launching`: what started the ranks inside still lives and is not an interactive shell, so it may start
+    more; None while nobody is inside.
     `clock`: None on the hub itself, and where it has not been measured.
     """
 
@@ -302,6 +325,9 @@ class HostState(Record, frozen=True, array_like=True):
     gpu_watch: GpuWatch | None = None
     clock: HostClock | None = None
     hub: HubLink | None = None
+    candidacies: tuple[Candidacy, ...] = ()
+    launching: bool | None = None
+    helpers: tuple[HelperEnd, ...] = ()
 
 
 class Exit(Record, frozen=True, array_like=True):
@@ -311,7 +337,8 @@ class Exit(Record, frozen=True, array_like=True):
     `order` counts the exits that this relay saw, from 0: the first to go is 0. `exiting`: it had begun an orderly
     interpreter exit, at `exiting_unix_ns`. `oom`: the cgroup's OOM killer counted a kill at that time; None where it cannot be read.
     `orphans`: children that outlived it (DataLoader workers keep its sockets open), `orphan_sockets`: how many sockets they
-    hold. `oom_line`: the kernel log's line about it, where that may be read.
+    hold. `oom_line`: the kernel log's line about it, where that may be read. `iteration`: how many it had finished, from its
+    state page.
     """
 
     rank: int | None
@@ -329,6 +356,7 @@ class Exit(Record, frozen=True, array_like=True):
     oom_line: str | None = None
     orphan_sockets: int | None = None
     mpi: MpiState | None = None
+    iteration: int | None = None
 
 
 class Stacks(Record, frozen=True, array_like=True):
@@ -359,12 +387,27 @@ class CommStatus(Record, frozen=True, array_like=True):
     answer: RasAnswer = RasAnswer()
 
 
+class Order(Record, frozen=True, array_like=True):
+    """Somebody had something done to ranks; said by the relay that did it.
+
+    `what`: stacks, native or signal. `ranks`: "0,3-5", empty for all. `by`: who, one text each: the role of his key, what his ddtop says
+    of itself, and the address that he came from. `text`: what came of it; `ok` False: it was refused.
+    """
+
+    what: str
+    ranks: str = ""
+    by: tuple[str, ...] = ()
+    text: str = ""
+    ok: bool = True
+
+
 class Command(Record, frozen=True, array_like=True):
     """A request: a viewer's `join`, `ping`, `stacks`, `signal` to the relay, a relay's `alive` and `dump` to its agents.
 
     `history_s`: how many seconds of history a joining viewer wants. `arguments`: of `stacks` the request's name, the ranks
     ("0,3-5", empty for all) and "native" where py-spy is wanted; of `signal` the rank, the pid and the signal's number; of `dump`
-    the request's name and "auto" where nobody asked; of `arrivals` the request's name; of `alive` what the relay cannot do. `pid`: the relay's own.
+    the request's name and "auto" where nobody asked; of `arrivals` the request's name; of `alive` what the relay cannot do. `pid`: the relay's own; of a viewer's order
+    `instance` and `pid` say who gives it, in its own words.
     """
 
     name: str
@@ -387,5 +430,5 @@ class Reply(Record, frozen=True, array_like=True):
     instance: str = ""
 
 
-AnyRecord = Union[Hello, RankState, Groups, HostState, Exit, Stacks, Command, Reply, Arrivals, CommStatus]
+AnyRecord = Union[Hello, RankState, Groups, HostState, Exit, Stacks, Command, Reply, Arrivals, CommStatus, Order]
 """Every record that may come in from outside."""

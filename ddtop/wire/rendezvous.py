@@ -8,6 +8,8 @@ from urllib.parse import urlparse
 
 import msgspec
 
+from ddtop.wire.stacks import StackFrame
+
 _LOOPBACK = re.compile(r"^(localhost(\.localdomain)?|ip6-localhost|127\.[0-9.]+|0\.0\.0\.0|::1?|\[::1?\])$")
 
 
@@ -51,6 +53,23 @@ class Rendezvous(msgspec.Struct, frozen=True, array_like=True):
     listener_ours: bool | None = None
     listener_started_unix_ns: int | None = None
     listens: tuple[str, ...] = ()
+
+
+class Candidacy(msgspec.Struct, frozen=True, array_like=True):
+    """Why a process that is no rank yet belongs to the job, seen from outside by the relay of its host.
+
+    `mark`: the evidence ("started by rank 0", "of the same parent"). `command`: its command line, shortened.
+    `started_unix_ns`: wall clock, None if it could not be read. `torch_loaded`: libtorch is mapped into it
+    (`grep libtorch /proc/PID/maps`), None where the job does not use torch or where that cannot be read. `frames`: of its main
+    thread, innermost first, read by py-spy while it slept (`py-spy dump --nonblocking`); empty where not read.
+    """
+
+    pid: int
+    mark: str
+    command: str | None = None
+    started_unix_ns: int | None = None
+    torch_loaded: bool | None = None
+    frames: tuple[StackFrame, ...] = ()
 
 
 def is_loopback(name: str) -> bool:

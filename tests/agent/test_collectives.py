@@ -10,7 +10,10 @@ import pytest
 
 from ddtop.agent import wrap_p2p
 from ddtop.agent.collectives import Collectives
+from ddtop.agent.place import BACKWARD, COLLECTIVE, FORWARD, OPTIMIZER
 from ddtop.agent.recorder import _Entry, collective
+from ddtop.agent.report import counted_as
+from ddtop.wire.records import ACTIVITIES
 
 from .probing import SECOND, FakeGroup
 
@@ -278,3 +281,123 @@ def test_a_group_without_a_default_backend_is_followed_like_any_other(bench, mon
     bench.passes(3, completed=1)
 
     assert bench.pending is not None
+
+
+def gloo_entries(*found, group="0", pg_id=0):
+    """(sequence number, whether it came back) of collectives in gloo's recorder."""
+    return [
+        (
+            "fr",
+            _Entry(
+                record_id=seq,
+                pg_id=pg_id,
+                process_group=(group, ""),
+                collective_seq_id=seq,
+                op_id=seq,
+                profiling_name="gloo:all_reduce",
+                retired=retired,
+            ),
+        )
+        for seq, retired in found
+    ]
+
+
+def test_a_gap_of_gloos_status_is_healed_by_one_read_of_the_entries(bench):
+    """torch 2.13: after a sixth of all backwards with several buckets."""
+    bench.passes(2, steps=True, completed=0)
+    reads = []
+    last = bench.group.seq
+    bench.recorder.entries = lambda _guess: reads.append(bench.now) or gloo_entries((last - 1, True), (last, True))
+    bench.passes(20, completed=1)
+
+    assert (bench.pending, bench.probe.stuck) == (None, None)
+    # One for the gap, and one because nothing has moved for two seconds.
+    assert len(reads) <= 2
+
+
+def test_after_a_healed_gap_the_next_wait_is_seen(bench):
+    bench.passes(2, steps=True, completed=0)
+    last = bench.group.seq
+    bench.recorder.list = gloo_entries((last - 1, True), (last, True))
+    bench.passes(5, completed=1)
+    healed, bench.group.seq = bench.pending, last + 1
+    bench.recorder.list = gloo_entries((last - 1, True), (last, True), (last + 1, False))
+    bench.passes(5, completed=2)
+
+    assert healed is None
+    assert bench.probe.stuck == ("0", last + 1)
+
+
+def test_a_wait_in_one_group_does_not_hide_that_the_gap_of_another_is_none(bench):
+    """Many groups, a burst of broadcasts in each, then one barrier that is real."""
+    other = FakeGroup()
+    bench.world.pg_names[other] = "1"
+    bench.world.pg_group_ranks[other] = {0: 0, 1: 1}
+    bench.group.seq, other.seq = 5, 8
+    bench.probe._names = {("fr", "0"): "0", ("fr", "1"): "1"}
+    bench.recorder.list = gloo_entries((5, False))
+    for tick in range(24):
+        bench.now += SECOND // 4
+        bench.recorder.says = {("fr", "0"): (5, 4), ("fr", "1"): (8, 8 if tick < 12 else 7)}
+        if tick == 12:
+            bench.recorder.list = [*gloo_entries((5, False)), *gloo_entries((7, True), (8, True), group="1", pg_id=1)]
+        bench.probe.sample(bench.now, 0, True)
+
+    assert [one.pending_since_unix_ns is not None for one in bench.probe.progress(0)] == [True, False]
+
+
+def test_the_status_of_a_destroyed_group_is_not_that_of_the_next_one_of_its_name(bench):
+    """Torch never removes it: two statuses of one name looked like one that moves at every look."""
+    bench.passes(2, steps=True, completed=0)
+    bench.probe._names = {("fr", "0"): "0", ("fr", "7"): "0"}
+    bench.probe._find_ended()
+    moved = []
+    for _ in range(20):
+        bench.now += SECOND // 4
+        bench.recorder.says = {("fr", "0"): (500, 500), ("fr", "7"): (bench.group.seq, bench.group.seq - 1)}
+        bench.probe.sample(bench.now, 0, True)
+        moved.append(bench.probe.moved_at)
+
+    assert len(set(moved[1:])) == 1
+    assert bench.pending is not None
+
+
+def looks_of(bench, number, completed, waiting, elsewhere):
+    """So many looks at a group of which that many collectives are open."""
+    for _ in range(number):
+        bench.now += SECOND // 4
+        bench.group.seq += 1
+        bench.recorder.says = {("fr", "0"): (bench.group.seq, bench.group.seq - completed)}
+        bench.probe.sample(bench.now, 0, waiting, None, elsewhere)
+
+
+def test_what_is_open_while_the_thread_is_in_its_forward_is_no_wait(bench):
+    """After a sixth of all backwards the status says that something is open, until the next one."""
+    looks_of(bench, 20, 0, False, True)
+    looks_of(bench, 40, 1, False, True)
+    looks_of(bench, 20, 1, True, False)
+
+    assert (bench.probe.wait_samples, bench.probe.all_samples) == (20, 80)
+
+
+def test_on_nccl_what_is_open_counts_wherever_the_host_is(bench):
+    """There the host runs ahead of its card."""
+    bench.world.pg_map = {bench.group: ("nccl", None)}
+    looks_of(bench, 20, 0, False, True)
+    looks_of(bench, 20, 1, False, True)
+
+    assert bench.probe.wait_samples == 20
+
+
+def test_wait_and_phases_come_from_the_same_looks(bench):
+    """Whatever a look finds: what counts as a wait counts as communication, so PHASES never shows less of it than WAIT."""
+    phases = [0] * len(ACTIVITIES)
+    for turn in range(120):
+        activity = (FORWARD, BACKWARD, COLLECTIVE, OPTIMIZER)[turn % 4]
+        looks_of(bench, 1, turn % 3, activity in (BACKWARD, COLLECTIVE), activity in (FORWARD, OPTIMIZER))
+        phases[counted_as(activity, bench.probe.waits)] += 1
+    in_backward = phases[BACKWARD]
+
+    assert sum(phases) == 120
+    assert phases[COLLECTIVE] == 30 + (30 - in_backward)
+    assert 0 < bench.probe.wait_samples <= phases[COLLECTIVE]

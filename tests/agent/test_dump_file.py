@@ -15,7 +15,7 @@ import faulthandler, os, signal, sys
 from pathlib import Path
 from ddtop.agent.dump_file import DumpFile
 folder = Path(sys.argv[1])
-def made(wanted=""):
+def made(wanted="on"):
     return DumpFile(folder, "x.stacks", wanted)
 def written():
     return (folder / "x.stacks").read_text()
@@ -39,7 +39,17 @@ def test_the_signal_writes_all_stacks_to_the_ranks_own_file(tmp_path):
     assert (tmp_path / "x.stacks").stat().st_mode & 0o777 == 0o600
 
 
-def test_the_default_is_a_real_time_signal(tmp_path):
+def test_no_signal_changes_its_action_unless_the_user_says_so(tmp_path):
+    """A program that ends another one by SIGRTMIN+5 must still be able to."""
+    code = """
+one = made("")
+status = dict(line.split(":", 1) for line in open("/proc/self/status") if line.startswith("Sig"))
+print(one.signal, one.descriptor, int(status["SigCgt"], 16) >> (signal.SIGRTMIN + 5 - 1) & 1, one.off)
+"""
+    assert run(tmp_path, code).startswith("None None 0 DDTOP_SIGNAL is not set")
+
+
+def test_where_the_user_wants_one_it_is_a_real_time_signal(tmp_path):
     assert run(tmp_path, "print(made().signal - signal.SIGRTMIN)") == "5"
 
 
@@ -134,7 +144,7 @@ def test_a_forked_child_that_becomes_a_rank_gets_a_file_of_its_own(tmp_path):
 one = made()
 child = os.fork()
 if not child:
-    own = DumpFile(folder, "child.stacks", "")
+    own = DumpFile(folder, "child.stacks", "on")
     os.kill(os.getpid(), own.signal)
     os._exit(0)
 print(os.waitpid(child, 0)[1], "<module>" in (folder / "child.stacks").read_text(), repr(written()))
@@ -143,7 +153,7 @@ print(os.waitpid(child, 0)[1], "<module>" in (folder / "child.stacks").read_text
 
 
 def test_without_a_folder_there_is_no_signal(tmp_path):
-    assert run(tmp_path, "one = DumpFile(None, 'x', '')\nprint(one.signal, one.off)") == "None no folder for its file"
+    assert run(tmp_path, "one = DumpFile(None, 'x', 'on')\nprint(one.signal, one.off)") == "None no folder for its file"
 
 
 def test_a_file_that_cannot_be_made_switches_it_off(tmp_path):

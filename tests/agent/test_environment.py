@@ -21,7 +21,15 @@ from ddtop.agent.environment import ARGUMENTS, VALUE_CHARACTERS, redacted_argv, 
         pytest.param(
             ["trainer.api_key=abc"], ("trainer.api_key=(redacted)",),
         ),
-        (["--tokenizer", "bert"], ("--tokenizer", "(redacted)")),
+        (["--tokenizer", "bert"], ("--tokenizer", "bert")),
+        (["--auth=abc"], ("--auth=(redacted)",)),
+        (["--credentials", "abc"], ("--credentials", "(redacted)")),
+        (["--secret", "-abc", "x"], ("--secret", "(redacted)", "x")),
+        (["--pwd=abc"], ("--pwd=(redacted)",)),
+        (["-p", "hunter2"], ("-p", "(redacted)")),
+        (["-p", "29500"], ("-p", "29500")),
+        (["-u", "ada:abc"], ("-u", "ada:(redacted)")),
+        (['{"auth": {"token": "abc1def"}}'], ('{"auth": {"token": (redacted)}}',)),
     ],
 )  # fmt: skip
 def test_secrets_on_the_command_line_are_replaced(words, shown):

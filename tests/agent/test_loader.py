@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from weakref import ref
 
@@ -14,8 +15,9 @@ import pytest
 
 from ddtop.agent import loader, workers
 from ddtop.agent.page import StatePage
-from ddtop.procfs import descendants
+from ddtop.procfs import descendants, stat_fields
 from ddtop.wire import page as layout
+from ddtop.wire.loader import Feed
 
 SECOND = 1_000_000_000
 
@@ -57,6 +59,13 @@ class Iterator:
         self._workers = [SimpleNamespace(pid=pid) for pid in pids]
         self._rcvd_idx, self._task_info = 5, {5: (owes,), 6: (0, "a batch that came too early")}
         self._worker_result_queue = self._data_queue = SimpleNamespace(qsize=lambda: 0)
+        self._index_queues = [SimpleNamespace(qsize=lambda: 0) for _ in pids]
+
+    def begins_its_next_epoch(self, *not_taken):
+        """Workers that persist are told to go on; those with these places have not taken the word."""
+        self._rcvd_idx, self._task_info = 0, {}
+        for place in not_taken:
+            self._index_queues[place] = SimpleNamespace(qsize=lambda: 1)
 
 
 @pytest.fixture
@@ -73,8 +82,35 @@ def sampled():
             SimpleNamespace(page=page, loader=ref(iterator), averages_in=None, first_batch=None), 0, history
         )
 
+    take.page = page
     yield take
     page.remove()
+
+
+class Tracer:
+    """A process of that name that holds another one by ptrace, as a debugger does; skipped where that is not allowed."""
+
+    PROGRAM = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+open("/proc/self/comm", "w").write(sys.argv[2])
+pid = int(sys.argv[1])
+print(libc.ptrace(0x4206, pid, None, None) or libc.ptrace(0x4207, pid, None, None), flush=True)
+sys.stdin.read()
+"""
+
+    def __init__(self, pid, name):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", self.PROGRAM, str(pid), name], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        if self.process.stdout.readline() != b"0\n":
+            self.close()
+            pytest.skip("ptrace is not allowed here")
+
+    def close(self):
+        self.process.kill()
+        self.process.communicate()
 
 
 def test_the_worker_that_owes_is_looked_at_after_a_second_only(child, sampled):
@@ -113,6 +149,59 @@ def test_a_stopped_worker_is_told(child, sampled):
     until(lambda: workers.worker(process.pid).letter == "T")
 
     assert sampled(Iterator(process.pid), 1.5).owing_state == "T"
+
+
+def test_a_persistent_worker_that_does_not_go_on_owes_the_epochs_first_batch(child, sampled):
+    """No batch has been asked for yet, and torch counts only how many have answered."""
+    first, second = child("input()"), child("input()")
+    iterator = Iterator(first.pid, second.pid)
+    iterator.begins_its_next_epoch(1)
+
+    assert sampled(iterator, 1.5).owing_pid == second.pid
+
+
+def test_of_persistent_workers_the_stopped_one_is_meant(child, sampled):
+    """It has taken the word and could not answer any more; the other is about to take it."""
+    first, second = child("input()"), child("input()")
+    iterator = Iterator(first.pid, second.pid)
+    iterator.begins_its_next_epoch(0)
+    os.kill(second.pid, signal.SIGSTOP)
+    until(lambda: workers.worker(second.pid).letter == "T")
+    found = sampled(iterator, 1.5)
+
+    assert (found.owing_pid, found.owing_state) == (second.pid, "T")
+
+
+@pytest.mark.parametrize("waited_s", [None, 1.5])
+def test_workers_that_have_all_gone_on_owe_nothing(child, sampled, waited_s):
+    iterator = Iterator(child("input()").pid)
+    iterator.begins_its_next_epoch()
+
+    assert sampled(iterator, waited_s).owing_pid is None
+
+
+def test_the_page_names_the_worker_that_owes_while_it_is_waited_for_long(child, sampled):
+    """By that the relay knows whose stack to read."""
+    worker = child("input()").pid
+    iterator = Iterator(worker)
+    words = [sampled(iterator, waited_s) and sampled.page.words[layout.OWING_PID_AT] for waited_s in (0.2, 1.5, None)]
+
+    assert words == [0, worker, 0]
+
+
+def test_a_worker_that_py_spy_looks_at_is_not_held_by_a_debugger(child):
+    process = child("input()")
+    until(lambda: "pipe" in Path(f"/proc/{process.pid}/wchan").read_text())
+    letters = {}
+    for name in ("py-spy", "gdb"):
+        tracer = Tracer(process.pid, name)
+        try:
+            until(lambda: stat_fields(process.pid)[0] == "t")
+            letters[name] = workers.worker(process.pid).letter
+        finally:
+            tracer.close()
+
+    assert letters == {"py-spy": "S", "gdb": "t"}
 
 
 def test_what_the_worker_has_started_counts_as_its_work(child):
@@ -204,8 +293,40 @@ def test_who_owes_is_not_said_of_few_waits_or_of_one_worker(child, sampled):
 def test_between_two_epochs_the_number_of_workers_still_stands():
     history = loader.History()
     set_up = SimpleNamespace(_num_workers=3, _workers=[], _pin_memory=False, _prefetch_factor=4)
-    history.queue_of(set_up)
+    history.queue_of(set_up, waits=False)
 
-    between = history.queue_of(None)
+    between = history.queue_of(None, waits=False)
 
     assert (between.workers, between.prefetch_factor, between.depth, between.owing) == (3, 4, None, None)
+
+
+def feed_of(dataset, steps):
+    return Feed("DistributedSampler", "BatchSampler", dataset, False, epochs=2, steps=steps, same_epoch=True)
+
+
+def test_a_loader_that_validates_does_not_hide_the_one_that_feeds_the_optimizer():
+    """epoch-not-set came and went with each validation."""
+    history = loader.History()
+    told = []
+    for feed in (feed_of("Train", 0), feed_of("Train", 90), feed_of("Valid", 0), feed_of("Train", 120)):
+        history.note_feed(feed)
+        told.append(history.feed.dataset)
+
+    assert told == ["Train", "Train", "Train", "Train"]
+
+
+def test_a_second_training_takes_over_once_its_own_steps_count():
+    history = loader.History()
+    for feed in (feed_of("Pretrain", 500), feed_of("Tune", 3), feed_of("Tune", 8)):
+        history.note_feed(feed)
+
+    assert history.feed.dataset == "Tune"
+
+
+def test_the_loader_that_is_waited_for_is_not_the_one_of_the_moment():
+    history, slow, fast = loader.History(), loader._Queue(workers=3), loader._Queue(workers=0)
+    for total_ns in (1_000, 2_000, 3_000):
+        history.note_wait(feed_of("Train", 90), slow, total_ns)
+    waited = history.note_wait(feed_of("Valid", 0), fast, 3_010)
+
+    assert (waited.dataset, waited.workers, waited.feeds) == ("Train", 3, True)

@@ -20,7 +20,7 @@ def who(rank=0, world_size=2, elastic=False, script="train"):
 
 PROGRAM = """
 import os, sys
-sys.argv = ["train.py"]
+sys.argv = [os.environ.get("SCRIPT", "train.py")]
 from ddtop.agent import naming
 from ddtop.agent.identity import Identity
 rank = int(sys.orig_argv[-1])
@@ -140,6 +140,57 @@ def test_another_folder_is_another_job(join, tmp_path):
     (tmp_path / "b").mkdir()
 
     assert join(0) != join(1, tmp_path / "b")
+
+
+MEETING = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+
+
+def test_ranks_that_meet_are_one_job_whatever_their_scripts_are(join, tmp_path):
+    """A parameter server and its workers, or one script checked out twice: one MASTER_ADDR, MASTER_PORT and WORLD_SIZE."""
+    (tmp_path / "b").mkdir()
+    first = join(0, SCRIPT="server.py", **MEETING)
+
+    assert join(1, tmp_path / "b", SCRIPT="worker.py", SIZE="2", **MEETING | {"MASTER_ADDR": "localhost"}) == first
+
+
+@pytest.mark.parametrize(
+    ("rank", "other"),
+    [
+        (1, {"MASTER_PORT": "29501"}),
+        (1, {"MASTER_ADDR": "node1"}),
+        (1, {"SIZE": "4"}),
+        (0, {}),
+        (1, {"MASTER_ADDR": ""}),
+    ],
+)
+def test_scripts_that_do_not_meet_are_two_jobs(join, rank, other):
+    first = join(0, SCRIPT="a.py", **MEETING)
+
+    assert join(rank, SCRIPT="b.py", **MEETING | other) != first
+
+
+def test_another_script_at_the_port_of_a_job_that_has_ended_is_another_job(join):
+    first = join(0, SCRIPT="a.py", **MEETING)
+    join.shells[0].ends()
+
+    assert join(1, SCRIPT="b.py", **MEETING) != first
+
+
+def test_ranks_that_meet_have_one_name(home, monkeypatch):
+    """One shell has DDTOP_JOB, the other one has not, and their scripts have two names."""
+    first = naming.name_run(who(0, script="server"), MEETING | {"DDTOP_JOB": "llama"}, 1)
+    second = naming.name_run(who(1, script="worker"), MEETING, 1)
+
+    assert first == second
+    assert first[0] == "llama"
+
+
+def test_ranks_that_meet_are_named_after_the_first_script(home):
+    first = naming.name_run(who(0, script="server"), MEETING | {TREE: "server-7|"}, 1)
+    second = naming.name_run(who(1, script="worker"), MEETING | {TREE: "worker-8|"}, 1)
+
+    assert first == second
+    assert first[0] == "server-7"
 
 
 def test_ranks_that_start_later_than_two_minutes_are_another_run(join, home):

@@ -178,6 +178,13 @@ def main() -> int:
     parser.add_argument("--case", default="", help="verdicts: only these cases")
     parser.add_argument("--repeat", type=int, default=1, help="verdicts: so many times each")
     parser.add_argument(
+        "--under-load",
+        type=int,
+        default=0,
+        metavar="N",
+        help="verdicts: beside N processes that compute without end; all limits double",
+    )
+    parser.add_argument(
         "--rename", type=int, default=None, metavar="SEED", help="verdicts: with other names in the programs"
     )
     options = parser.parse_args()

@@ -1,6 +1,6 @@
 """A rank without torch beside eight threads that stand in deep stacks.
 
-With `busy` its main thread spins, and every quarter of a second it prints the longest time for which its loop did not run. With
+With `busy` its main thread spins, and every quarter of a second it prints the longest time for which its loop did not run, and how often it ran. With
 `gil3`, rank 3 holds the GIL in C for good.
 """
 
@@ -30,15 +30,15 @@ if f"gil{os.environ['RANK']}" in sys.argv:
     print(json.dumps({"held": True}), flush=True)
     # A read is taken up again after a signal; libc's sleep() would end early.
     ctypes.PyDLL(None).read(into, ctypes.create_string_buffer(1), 1)
-longest, last = 0, time.monotonic_ns()
+longest, turns, last = 0, 0, time.monotonic_ns()
 began = last
 while True:
     if "busy" not in sys.argv:
         time.sleep(0.02)
         continue
     now = time.monotonic_ns()
-    longest, last = max(longest, now - last), now
+    longest, turns, last = max(longest, now - last), turns + 1, now
     if now - began > WINDOW_NS:
-        print(json.dumps({"from": began, "to": now, "longest_ns": longest}), flush=True)
-        longest, began = 0, time.monotonic_ns()
+        print(json.dumps({"from": began, "to": now, "longest_ns": longest, "turns": turns}), flush=True)
+        longest, turns, began = 0, 0, time.monotonic_ns()
         last = began

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from ddtop import registry
 from ddtop.link.viewer_side import ViewerLink
 from ddtop.model.merge import merge
+from ddtop.relay.turns import EVERY_S
 from ddtop.ui.feed import request
 from ddtop.wire import frames
 from ddtop.wire.records import Command, Reply, Stacks
@@ -19,6 +20,7 @@ RANKS = 8
 AGENTS_BAR_S, SIGNAL_BAR_S, PAUSE_BAR_MS = 0.3, 2.0, 10.0
 SCRIPT = HERE / "dump_rank.py"
 SETTLE_S, GIVE_UP_S = 3.0, 20.0
+FLOOD_S, FLOOD_BAR_RATIO = 8.0, 1.5
 
 
 def measure(times: int) -> Iterator[Row]:
@@ -35,6 +37,29 @@ def measure(times: int) -> Iterator[Row]:
     with Stage("dumps-pause") as stage:
         stage.ranks(SCRIPT, 1, True, "busy")
         yield from _pause(stage, times)
+    with Stage("dumps-flood") as stage:
+        stage.ranks(SCRIPT, 1, True, "busy")
+        yield from _flood(stage)
+
+
+def _flood(stage: Stage) -> Iterator[Row]:
+    """A rank whose loop counts its turns, before and while a viewer asks for its stacks as fast as it can."""
+    viewer = _Viewer(stage.entry(1))
+    try:
+        calm_ns = time.monotonic_ns()
+        time.sleep(FLOOD_S)
+        flood_ns = time.monotonic_ns()
+        asked, taken = viewer.flood(FLOOD_S)
+        over_ns = time.monotonic_ns()
+    finally:
+        viewer.close()
+    stage.wait_for("windows", lambda: stage.said(0)[-1]["to"] > over_ns)
+    rates = {
+        when: statistics.median(one["turns"] for one in stage.said(0) if first <= one["from"] and one["to"] <= last)
+        for when, first, last in (("calm", calm_ns, flood_ns), ("flood", flood_ns, over_ns))
+    }
+    detail = f"{asked} requests in {FLOOD_S:g} s made {taken} dumps; the median window of a busy loop while they came, by one before"
+    yield limited("a flood of requests: calm / flood", rates["calm"] / rates["flood"], FLOOD_BAR_RATIO, "", detail, 2)
 
 
 class _Viewer:
@@ -65,6 +90,18 @@ class _Viewer:
                 return found
         raise StageError(f"{len(found)} of {expected} ranks answered")
 
+    def flood(self, seconds: float) -> tuple[int, int]:
+        """Ask without waiting for answers: (requests made, dumps that came of them)."""
+        end, asked, dumps = time.monotonic() + seconds, 0, set()
+        while time.monotonic() < end:
+            asked += 1
+            self._link.send(request(Command("stacks", arguments=(f"flood-{asked}", "", ""))))
+            for data in self._link.receive(0.001):
+                record = frames.open_record(frames.open_envelope(data))
+                if isinstance(record, Stacks):
+                    dumps.add(record.taken_unix_ns)
+        return asked, len(dumps)
+
     def close(self) -> None:
         """Leave."""
         self._link.close()
@@ -81,7 +118,7 @@ def _latency(entry: registry.JobEntry, what: str, bar_s: float, times: int, meth
             took.append(time.monotonic() - began)
             if {one.method for one in answers} != methods:
                 raise StageError(f"answered {[(one.method, one.why) for one in answers]}")
-            time.sleep(0.37)
+            time.sleep(EVERY_S)
     finally:
         viewer.close()
     detail = f"key to merged, longest of {times}; median {statistics.median(took):.3f} s; the screen adds up to 0.5 s"
@@ -94,7 +131,7 @@ def _pause(stage: Stage, times: int) -> Iterator[Row]:
     asked, told = [], []
     try:
         for _ in range(times):
-            time.sleep(1.1)
+            time.sleep(EVERY_S + 0.1)
             asked.append(time.monotonic_ns())
             told += [one.pause_ns or 0 for one in viewer.ask()]
     finally:

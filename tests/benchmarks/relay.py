@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -85,7 +86,7 @@ def _fill_history(entry: registry.JobEntry) -> int:
                 unix_ns=time.time_ns(),
                 mono_ns=time.monotonic_ns(),
                 rank=sent % RANKS,
-                pid=1,
+                pid=os.getpid(),
             )
             while not link.send(data):
                 time.sleep(0.001)

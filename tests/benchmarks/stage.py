@@ -83,7 +83,7 @@ class Stage:
         kept |= self._folders() | {"OMP_NUM_THREADS": "1", "DDTOP_LINGER_S": str(LINGER_S)}
         kept |= {"DDTOP_QUIET": "1", "DDTOP_JOB": self.name}
         if watched:
-            kept["DDTOP"] = "1"
+            kept |= {"DDTOP": "1", "DDTOP_SIGNAL": "on"}
         return kept | more
 
     def start(self, arguments: list[str], environment: dict[str, str], output: Path) -> subprocess.Popen[bytes]:

@@ -96,6 +96,18 @@ def test_jobs_of_nobody(home):
     assert json.loads(ddtop("jobs", "--json").stdout) == {"schema": "ddtop.jobs/1", "jobs": []}
 
 
+def test_a_file_that_is_too_large_for_a_job_file_is_counted(home):
+    """Whoever can write into the folder must not cost each command megabytes, nor hide jobs unseen."""
+    home.state.mkdir(mode=0o700)
+    (home.state / "large.json").write_text("{" + " " * 70_000 + "}")
+
+    done = ddtop("jobs")
+
+    assert done.stdout == "no jobs; start one with: DDTOP=1 torchrun ...\n"
+    assert "not read as job files of this version: 1 in" in done.stderr
+    assert "(large.json)" in done.stderr
+
+
 @pytest.mark.parametrize(
     "words", [["nosuch"], ["diagnose", "--nosuch"], ["diagnose", "--for", "x"], ["demo", "--ranks", "1"]]
 )
@@ -197,7 +209,7 @@ def test_attach_without_a_terminal_prints_the_table(home):
     assert "RANK" in done.stdout
 
 
-def test_a_relay_that_does_not_answer_is_no_contact(home):
+def test_of_a_job_whose_relay_does_not_answer_nothing_is_known(home):
     """Its job file is fresh, but a firewall, or a stopped relay, keeps silent."""
     now = time.time_ns()
     entry = registry.JobEntry(
@@ -208,8 +220,9 @@ def test_a_relay_that_does_not_answer_is_no_contact(home):
 
     done = ddtop("diagnose", "train")
 
-    assert (done.returncode, done.stdout) == (3, "")
-    assert "does not answer on port 1" in done.stderr
+    assert (done.returncode, done.stderr) == (4, "")
+    assert "does not answer on port 1, so how the job goes is not known" in done.stdout
+    assert "ok" not in done.stdout.split()
 
 
 def test_an_unusable_state_folder_is_said_with_the_next_step(home):

@@ -13,14 +13,17 @@ from ddtop.relay import pyspy
 doctor = importlib.import_module("ddtop.cli.doctor")
 
 
-def test_the_dump_signal_is_sent_and_not_only_registered(home):
+def test_the_dump_signal_is_sent_and_not_only_registered(home, monkeypatch):
+    monkeypatch.setenv("DDTOP_SIGNAL", "on")
     mark, what, text = doctor._dump_signal()
 
     assert (mark, what) == ("ok", "dump signal")
     assert "makes faulthandler write the stacks" in text
 
 
-@pytest.mark.parametrize(("wanted", "text"), [("off", "switched off"), ("KILL", "is no signal that can be used")])
+@pytest.mark.parametrize(
+    ("wanted", "text"), [("off", "switched off"), ("", "py-spy"), ("KILL", "is no signal that can be used")]
+)
 def test_a_dump_signal_that_cannot_be_is_a_note(home, monkeypatch, wanted, text):
     monkeypatch.setenv("DDTOP_SIGNAL", wanted)
 

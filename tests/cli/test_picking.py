@@ -49,7 +49,7 @@ def test_a_folder_that_cannot_be_read_is_left_to_who_says_why(home: Home, monkey
 def test_a_job_that_does_not_answer_is_no_error(home: Home) -> None:
     entry = write("gone", live=False)
 
-    assert ask(registry.read_entries()[0]) == Health(None)
+    assert ask(registry.read_entries()[0]) == Health("unknown")
     assert entry.job == "gone"
 
 

@@ -247,14 +247,14 @@ def test_it_ends_when_nobody_reads_any_more_though_nothing_happens(stage, watchi
     assert watch.process.stderr.read() == b""
 
 
-def test_a_relay_that_does_not_answer_is_no_contact(stage, watching):
+def test_a_relay_that_does_not_answer_has_an_exit_code_of_its_own(stage, watching):
     one_rank(stage)
     entry = registry.read_entries()[0]
     stage.close()
     registry.write_entry(entry)
     code, lines, err = watching("train").ends()
 
-    assert (code, lines) == (3, [])
+    assert (code, lines) == (4, [])
     assert f"does not answer on port {entry.port}" in err
 
 

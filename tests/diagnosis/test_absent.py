@@ -210,7 +210,7 @@ def test_a_rank_inside_point_to_point_is_not_called_the_end_of_the_chain():
     job.ranks[1].waits_in()
     job.passes(30)
 
-    assert job.ever() == []
+    assert job.ever() == [("warning", "no-progress", (0, 1))]
 
 
 def test_an_asynchronous_collective_while_computing_holds_nobody_up():
@@ -260,15 +260,13 @@ def test_a_healthy_job_is_silent_and_says_so():
     assert (job.verdict().health, job.verdict().headline) == ("ok", "ok: 4/4 moving, watched 60 s")
 
 
-def test_an_idle_job_in_which_nobody_waits_is_quiet_and_not_critical():
-    """A notebook at lunch."""
+def test_a_job_that_stands_at_one_place_says_so_in_its_calm_sentence():
     job = FakeJob(2)
     job.trains(10)
     for rank in job.ranks:
         rank.stands_at("<module>")
     job.passes(30)
 
-    assert job.ever() == []
     assert job.verdict().calm == (
         "quiet: no rank has moved for 30 s, and none waits for another in a collective; ranks 0,1 are in <module> (train.py:40)"
     )
@@ -293,7 +291,7 @@ def test_the_last_rank_of_a_job_that_does_not_end_says_what_it_waits_for():
     job.ranks[1].stands_at("_shutdown", "/usr/lib/python3.11/threading.py", 1590, waits_on="exit")
     job.passes(30)
 
-    assert job.ever() == []
+    assert job.ever() == [("warning", "no-progress", (1,))]
     assert (
         "in a collective; rank 1 is waiting at exit for its other threads (threading.py:1590 _shutdown), ranks 0,2 finished"
         in job.verdict().calm
@@ -382,3 +380,43 @@ def test_without_the_relays_look_the_rank_gets_the_benefit_of_the_doubt():
     job.passes(20)
 
     assert {severity for severity, _, _ in job.ever()} == {"warning"}
+
+
+@pytest.mark.parametrize(
+    ("place", "outside"),
+    [
+        ({"waits_on": "DataLoader", "activity": "loader"}, {}),
+        ({"waits_on": "child"}, {}),
+        ({}, {"syscall": "clock_nanosleep"}),
+        ({}, {"wchan": "hrtimer_nanosleep"}),
+        ({}, {"wchan": "pipe_read"}),
+    ],
+)
+def test_a_rank_with_something_open_that_visibly_waits_elsewhere_is_the_one_to_look_at(place, outside):
+    """An asynchronous all_reduce that the others have not joined is open on it, too; it does not wait for that one."""
+    job = FakeJob(3)
+    job.trains(10)
+    job.ranks[1].waits_in()
+    job.ranks[1].stands_at("report", "/home/ada/report.py", 12, **place)
+    job.ranks[1].wchan = outside.pop("wchan", None)
+    job.ranks[1].seen_outside = outside
+    job.new_group("1", 0, 1, 2)
+    for number in (0, 2):
+        job.ranks[number].waits_in(group="1")
+    job.passes(8)
+
+    assert job.kinds() == [("critical", "not-in-collective", (1,))]
+
+
+@pytest.mark.parametrize("place", [{"waits_on": "lock"}, {"waits_on": "future"}, {}])
+def test_a_rank_that_may_wait_for_its_open_collective_through_a_thread_is_a_waiter(place):
+    """Its main thread joins the thread that communicates, or waits in C where no frame tells."""
+    job = FakeJob(3)
+    job.trains(10)
+    job.others_wait(2)
+    job.ranks[0].stands_at("report", "/home/ada/report.py", 12, **place)
+    job.ranks[2].stands_at("fetch", "/home/ada/data.py", 40)
+    job.ranks[0].seen_outside = {"syscall": "futex"}
+    job.passes(8)
+
+    assert job.kinds() == [("critical", "not-in-collective", (2,))]

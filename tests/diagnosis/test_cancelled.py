@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.jobs import trained
+from ddtop.wire.records import HelperEnd, LastException
+from tests.jobs import place, trained, unix_ns
 from tests.spread import SpreadJob
 
 
@@ -74,3 +75,93 @@ def test_one_exception_among_the_cancelled_is_a_crash():
     job.passes(3)
 
     assert job.kinds() == [("critical", "rank-crashed", (1,))]
+
+
+# -- who is no rank failed
+
+
+def ended_by_sigterm(helper, signal=15):
+    """mp.spawn ends the ranks within a moment when one of its children fails."""
+    job = trained()
+    job.host_says = {"helpers": (helper(unix_ns(job.now - 0.2)),)}
+    for rank in job.ranks:
+        rank.ends(signal=signal, later_s=0.01 * rank.number)
+    job.passes(3)
+    return job
+
+
+def raised(at_unix_ns, kind="RuntimeError"):
+    where = place("serve", "/home/ada/server.py", 12)
+    return HelperEnd(
+        4990, at_unix_ns, 1, None, LastException(kind, "no such table", at_unix_ns, where), "python train.py"
+    )
+
+
+def test_a_helper_that_raised_is_named_and_nothing_was_cancelled():
+    """A parameter server beside the ranks raised: `cancelled`, nothing to mend, exit code 0."""
+    job = ended_by_sigterm(raised)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks, finding.victims) == (
+        "critical",
+        "helper-crashed",
+        (),
+        (0, 1, 2, 3),
+    )
+    assert finding.summary == (
+        "a helper process (pid 4990) raised RuntimeError: no such table at server.py:12 serve; "
+        "ranks 0-3 were ended because of it"
+    )
+    assert job.snapshot().ended.reason == "a helper process failed first: RuntimeError"
+    assert job.verdict().calm.startswith("ended: ")
+
+
+@pytest.mark.parametrize(
+    ("helper", "text"),
+    [
+        (lambda at: HelperEnd(4990, at, None, 9), "a helper process (pid 4990) was killed by SIGKILL"),
+        (lambda at: HelperEnd(4990, at, 3), "a helper process (pid 4990) left with exit code 3"),
+        (
+            lambda at: HelperEnd(4700, at + 10**9, 1, launcher=True),
+            "the program that started the ranks (pid 4700) left with exit code 1",
+        ),
+    ],
+)
+def test_a_helper_without_an_exception_is_named_by_its_end(helper, text):
+    job = ended_by_sigterm(helper)
+
+    assert job.finding().kind == "helper-crashed"
+    assert job.finding().summary.startswith(text)
+
+
+@pytest.mark.parametrize(
+    "helper",
+    [
+        lambda at: HelperEnd(4990, at, None, 15),
+        lambda at: HelperEnd(4700, at, None, 15, launcher=True),
+        lambda at: HelperEnd(4700, at, 143, launcher=True),
+        lambda at: HelperEnd(4990, at),
+        lambda at: raised(at, "KeyboardInterrupt"),
+        lambda at: raised(at + 10**9),
+    ],
+)
+def test_a_helper_that_was_ended_with_the_ranks_changes_nothing(helper):
+    assert ended_by_sigterm(helper).kinds() == [("info", "cancelled", ())]
+
+
+def test_at_ctrl_c_the_exit_codes_of_helpers_say_nothing():
+    """multiprocessing turns KeyboardInterrupt into exit code 1."""
+    job = ended_by_sigterm(lambda at: HelperEnd(4990, at, 1), signal=2)
+
+    assert job.kinds() == [("info", "cancelled", ())]
+
+
+def test_a_rank_that_failed_by_itself_is_the_cause_and_not_the_helper():
+    job = trained()
+    job.host_says = {"helpers": (HelperEnd(4990, unix_ns(job.now), 1),)}
+    job.ranks[1].raises("ValueError", "bad sample 7")
+    job.ranks[1].ends(1, later_s=0.2)
+    job.passes(3)
+
+    assert job.finding().kind == "rank-crashed"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.wire.load import Disk, HostLoad, ProcessLoad
+from ddtop.wire.load import Disk, HostLoad, Limit, ProcessLoad
 from tests.jobs import SECOND, FakeJob
 
 GIB = 1 << 30
@@ -111,6 +111,52 @@ def test_ranks_that_would_fit_by_themselves_wait_for_somebody_else(cores, told):
     assert [kind for _, kind, _ in job.ever()] == told
 
 
+def test_more_openmp_threads_than_cpus_are_named_though_the_main_threads_wait_less():
+    """torch.set_num_threads(24) on 2 of 4 cores: the main thread sleeps until the others are done."""
+    job = FakeJob(2)
+    loaded(job, 40, run_delay_ns=0.3, threads_delay_ns=8.0, cpus="0-1", cpus_count=2)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "cpu-oversubscribed", (0, 1))
+    assert (
+        "besides the main threads 16 threads of the ranks were ready without a CPU, mean over the time"
+        in finding.evidence
+    )
+
+
+def test_beside_a_neighbour_too_many_threads_are_named_with_the_caveat():
+    """The neighbour has most of the CPUs; the ranks' own threads would not fit without it either."""
+    job = FakeJob(2)
+    for rank in job.ranks:
+        rank.cores = 0.5
+    loaded(job, 40, run_delay_ns=0.6, threads_delay_ns=7.0)
+
+    finding = job.finding()
+
+    assert finding.kind == "cpu-oversubscribed"
+    assert finding.summary.endswith("4 cores for 2 ranks with 16 threads, beside other load")
+    assert finding.advice.startswith("call torch.set_num_threads(2) on each rank")
+    assert "other processes take about 3.0 of the 4 CPUs, so a part of the wait is theirs" in finding.evidence
+
+
+def test_a_few_threads_beside_a_neighbour_that_has_all_cpus_are_not_too_many():
+    job = FakeJob(2)
+    for rank in job.ranks:
+        rank.cores = 0.3
+    loaded(job, 40, run_delay_ns=0.8, threads_delay_ns=1.0)
+
+    assert job.ever() == []
+
+
+def test_threads_that_wait_while_the_main_thread_hardly_does_cost_little():
+    """Readers of a cache that spin in the background at the lowest priority."""
+    job = FakeJob(2)
+    loaded(job, 40, run_delay_ns=0.05, threads_delay_ns=8.0)
+
+    assert job.ever() == []
+
+
 def test_one_rank_without_a_cpu_is_not_a_crowded_host():
     job = FakeJob(4)
     for second in range(40):
@@ -172,6 +218,47 @@ def test_a_rank_that_has_nearly_all_its_descriptors_open_is_named():
 
 
 @pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        (Limit("RLIMIT_AS", 96 * GIB // 10, 10 * GIB), "uses 9.6 GiB of at most 10.0 GiB of address space (RLIMIT_AS)"),
+        (Limit("RLIMIT_DATA", 96 * GIB // 10, 10 * GIB), "uses 9.6 GiB of at most 10.0 GiB of data (RLIMIT_DATA)"),
+    ],
+)
+def test_a_rank_near_a_limit_of_its_own_is_named_alone(limit, words):
+    """ulimit -v, or h_vmem of a batch system: nothing was said at 96 %."""
+    job = FakeJob(3)
+    job.ranks[2].seen_outside = {"load": ProcessLoad(limits=(limit,))}
+    job.trains(10)
+
+    assert (job.finding().kind, job.finding().ranks) == ("memory-pressure", (2,))
+    assert job.finding().summary == f"rank 2 {words}"
+
+
+def test_ranks_whose_group_may_have_few_more_threads_are_named_once():
+    job = FakeJob(3)
+    for rank in job.ranks:
+        rank.seen_outside = {"load": ProcessLoad(limits=(Limit("pids.max", 930, 1000),))}
+    job.trains(10)
+
+    assert job.finding().summary == "the cgroup of ranks 0-2 has 930 of at most 1,000 threads (pids.max)"
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        Limit("RLIMIT_AS", 9 * GIB, 10 * GIB), Limit("RLIMIT_AS", 960 * GIB, 1000 * GIB), Limit("RLIMIT_DATA", 0, GIB),
+        Limit("pids.max", 800, 1000),
+    ],
+)  # fmt: skip
+def test_a_limit_that_leaves_room_is_no_news(limit):
+    job = FakeJob(2)
+    job.ranks[1].seen_outside = {"load": ProcessLoad(limits=(limit,))}
+    job.trains(10)
+
+    assert job.ever() == []
+
+
+@pytest.mark.parametrize(
     "says",
     [
         {"memory_total_bytes": 1024 * GIB, "memory_available_bytes": 30 * GIB},
@@ -207,6 +294,16 @@ def test_a_full_disk_is_named_with_what_it_is_used_for():
         finding.summary
         == "the disk of /scratch on node0 has 1.0 GiB of 1000.0 GiB left (the working folder of ranks 0,1)"
     )
+
+
+def test_a_full_disk_of_checkpoints_is_named_with_the_rank_that_writes_there():
+    job = FakeJob(3)
+    disk = Disk("/ckpt/run7", "files", 1000 * GIB, GIB, ranks=(0,))
+    job.host_says = {"load": HostLoad(disks=(disk,))}
+    job.trains(10)
+
+    assert (job.finding().kind, job.finding().ranks) == ("disk-full", (0,))
+    assert job.finding().summary == "the disk of /ckpt/run7 on node0 has 1.0 GiB of 1000.0 GiB left (files of rank 0)"
 
 
 def test_a_disk_without_inodes_is_full_too():

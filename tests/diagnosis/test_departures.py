@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from ddtop.wire.loader import Loader
@@ -29,6 +30,56 @@ def test_the_first_exception_is_named_and_the_connection_errors_are_folded():
     assert (finding.severity, finding.kind, finding.ranks) == ("critical", "rank-crashed", (1,))
     assert finding.summary.startswith("rank 1 raised ValueError: bad sample 7 at data.py:40 load")
     assert job.snapshot().ended.first_rank == 1
+
+
+def all_raise(*apart_s, lines=(40, 40, 40, 40), text="mat1 and mat2 shapes cannot be multiplied (4x9 and 8x8)"):
+    job = trained()
+    for rank, later_s, line in zip(job.ranks, apart_s, lines, strict=True):
+        rank.raises("RuntimeError", text, ago_s=-later_s, line=line)
+        rank.ends(1, later_s=later_s + 0.2)
+    job.passes(6)
+    return job
+
+
+def test_ranks_that_raise_the_same_at_once_are_all_named():
+    """A user's mistake on every rank: none of them went down because of rank 0."""
+    job = all_raise(0.0, 0.1, 0.3, 0.2)
+
+    finding = job.finding()
+
+    assert (finding.kind, finding.ranks, finding.victims) == ("rank-crashed", (0, 1, 2, 3), ())
+    assert finding.summary.startswith("all ranks raised RuntimeError: mat1 and mat2 shapes cannot be")
+    assert "went down after it" not in finding.summary
+    assert "rank 0" not in finding.advice
+    assert job.snapshot().ended.reason == "all ranks raised RuntimeError"
+
+
+def test_ranks_that_raise_the_same_seconds_apart_are_not_one_mistake():
+    job = all_raise(0.0, 3.0, 3.1, 3.2)
+
+    assert job.finding().ranks == (0,)
+
+
+def test_ranks_that_raise_at_other_lines_are_not_one_mistake():
+    job = all_raise(0.0, 0.1, 0.1, 0.1, lines=(40, 50, 51, 52))
+
+    assert job.finding().ranks == (0,)
+
+
+def test_connection_errors_at_one_line_are_consequences_and_no_mistake_of_all():
+    job = all_raise(0.0, 0.1, 0.1, 0.1, text=RESET)
+
+    assert all(not finding.summary.startswith("all ranks") for finding in job.verdict().findings)
+
+
+def test_a_long_text_is_cut_with_an_ellipsis():
+    job = trained()
+    job.ranks[1].raises("ValueError", "x" * 150)
+    job.ranks[1].ends(1, later_s=0.2)
+    job.passes(3)
+
+    assert f"raised ValueError: {'x' * 99}… at" in job.finding().summary
+    assert f"{'x' * 79}…" in job.finding().evidence[0]
 
 
 def test_a_consequence_is_never_first_though_its_clock_says_so():
@@ -338,3 +389,60 @@ def test_between_two_attempts_the_job_has_not_ended():
     job.passes(3)
 
     assert job.snapshot().ended is None
+
+
+# -- exceptions of the thread that trained
+
+
+def ends_training(job, number, **more):
+    """The thread that trained raises; its process goes on."""
+    rank = job.ranks[number]
+    rank.raises("RuntimeError", "loss is NaN", thread="Trainer")
+    rank.exception = msgspec.structs.replace(rank.exception, leads=True)
+    rank.stands_at("main", line=12, waits_on="lock")
+
+
+def test_an_exception_that_ended_the_training_thread_is_the_ranks_while_the_process_lingers():
+    """Ray Train, notebooks: the main thread lives on, and waits for orders."""
+    job = trained()
+    ends_training(job, 1)
+    job.others_wait(1)
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "rank-crashed", (1,))
+    assert "loss is NaN" in finding.summary
+    assert "lingers" in finding.summary
+
+
+def test_it_is_the_ranks_though_the_process_ends_with_exit_code_0():
+    """Whoever joins a thread learns nothing of its end."""
+    job = trained()
+    ends_training(job, 1)
+    job.passes(0.5)
+    job.ranks[1].ends(0)
+    job.passes(2)
+
+    assert job.finding().kind == "rank-crashed"
+    assert job.finding().ranks == (1,)
+
+
+def test_a_rank_that_trains_on_after_such_an_exception_has_not_ended():
+    """A notebook: the cell is corrected, and a new thread trains."""
+    job = trained()
+    ends_training(job, 1)
+    job.passes(1)
+    job.ranks[1].comes_back()
+    job.passes(6)
+
+    assert job.kinds() == []
+
+
+def test_an_exception_of_a_thread_that_does_not_train_ends_nothing():
+    job = trained()
+    job.ranks[1].raises("OSError", "disk full", thread="wandb")
+    job.ranks[1].comes_back()
+    job.passes(6)
+
+    assert job.kinds() == []

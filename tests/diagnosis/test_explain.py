@@ -80,6 +80,7 @@ def test_every_finding_that_waits_for_a_limit_names_one():
     assert without == {
         "gpu-error",
         "gpu-shared",
+        "helper-crashed",
         "rank-crashed",
         "threads-share-group",
         "version-skew",

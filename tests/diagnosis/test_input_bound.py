@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.wire.loader import Loader
+from ddtop.wire.loader import Loader, Waited
 from tests.jobs import FakeJob, replace_loader
 
 
@@ -113,3 +113,54 @@ def test_one_rank_alone_is_named_alone():
 
     assert finding.ranks == (2,)
     assert finding.summary.startswith("rank 2 spends 80% of the time waiting for data")
+
+
+def alternates(job, cycles, train_s=11, validate_s=3):
+    """Epochs of a slow training loader, with a validation in between whose loader keeps up."""
+    for _ in range(cycles):
+        for rank in job.ranks:
+            rank.loader_share = 0.7
+        job.trains(train_s)
+        for rank in job.ranks:
+            rank.loader_share = 0.0
+        job.trains(validate_s)
+
+
+def test_a_validation_in_between_does_not_make_it_come_and_go():
+    """Six times a minute it was told anew, though its loader was slow in every epoch."""
+    job = loading()
+    alternates(job, 5)
+    stood = [bool(verdict.findings) for verdict in job.verdicts()]
+
+    assert stood[stood.index(True) :] == [True] * (len(stood) - stood.index(True))
+
+
+def test_a_loader_that_keeps_up_again_is_no_bottleneck_half_a_minute_later():
+    job = loading()
+    job.trains(15)
+    for rank in job.ranks:
+        rank.loader_share = 0.0
+    job.trains(45)
+
+    assert job.kinds() == []
+
+
+def test_in_a_hang_it_does_not_stand_beside_the_cause():
+    job = loading()
+    job.trains(15)
+    job.ranks[2].stands_at("fetch", waits_on="socket")
+    job.others_wait(2)
+    job.passes(10)
+
+    assert [kind for _, kind, _ in job.kinds()] == ["not-in-collective"]
+
+
+def test_of_two_loaders_the_one_that_is_waited_for_is_named_with_its_own_settings():
+    """The loader of now is the one that validates; the waits were for the other."""
+    job = loading(workers=0, waited=Waited("Tokens", 3, 4, True, feeds=True))
+    job.trains(15)
+
+    assert job.finding().summary == (
+        "ranks 0-3 spend 70% of the time waiting for data of Tokens, which feeds the training "
+        "(num_workers=3, prefetch_factor=4, pin_memory=True)"
+    )

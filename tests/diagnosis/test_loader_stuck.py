@@ -57,6 +57,27 @@ def test_a_worker_in_a_lock_after_fork_is_named_and_not_its_rank_s_own_place():
     assert (finding.op, finding.group) == ("all_reduce", "0")
 
 
+@pytest.mark.parametrize("begins", ["_bootstrap", "BaseProcess._bootstrap"])
+def test_what_a_forked_worker_has_from_its_rank_is_not_the_datasets_line(begins):
+    """A dataset that is a library's: the program's only frames on that stack are those from before the fork."""
+    job = starving()
+    job.passes(3)
+    dump(
+        job,
+        job.ranks[1],
+        ("read_table", "/usr/lib/python3/dist-packages/datasets/arrow.py", 7, False),
+        (begins, "/usr/lib/python3.11/multiprocessing/process.py", 314, False),
+        ("main", "/home/ada/train.py", 53, True),
+        method="py-spy",
+    )
+    job.passes(5)
+
+    finding = job.finding()
+
+    assert "(at read_table arrow.py:7)" in finding.summary
+    assert any(line == "worker 9001's stack: read_table arrow.py:7" for line in finding.evidence)
+
+
 def test_it_is_never_called_by_another_kind_before():
     """A verdict that changes its mind after a second is read twice and believed less."""
     job = starving()

@@ -100,7 +100,10 @@ def test_a_second_epoch_in_the_same_order_is_told():
     finding = job.finding()
 
     assert (finding.severity, finding.kind, finding.ranks) == ("warning", "epoch-not-set", (0, 1, 2, 3))
-    assert "in pass 2 over the data, and the DistributedSampler still has epoch 0" in finding.summary
+    assert (
+        "in pass 2 over the data (Rows), and the DistributedSampler of the loader that feeds the training still has epoch 0"
+        in finding.summary
+    )
 
 
 @pytest.mark.parametrize(

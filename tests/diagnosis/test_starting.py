@@ -9,8 +9,9 @@ import pytest
 from ddtop.diagnosis.verdict import calm
 from ddtop.model.policy import POLICY
 from ddtop.wire.records import ProcessState
-from ddtop.wire.rendezvous import Rendezvous
-from tests.jobs import SECOND, FakeJob
+from ddtop.wire.rendezvous import Candidacy, Rendezvous
+from ddtop.wire.stacks import StackFrame
+from tests.jobs import SECOND, FakeJob, unix_ns
 
 
 def early(world_size=4, absent=(), hosts=1):
@@ -277,23 +278,36 @@ def test_who_has_communicated_and_meets_again_is_not_judged_here():
     assert all(kind not in ("late-to-init", "rank-missing") for _, kind, _ in job.ever())
 
 
+def test_a_rank_that_its_launcher_may_still_start_is_a_warning_for_a_minute():
+    """Lightning's launcher and scripts of shells pause between two ranks."""
+    job = missing()
+    job.host_says = {"launching": True}
+    job.passes(56)
+    before = job.ever()
+    job.passes(10)
+
+    assert before == [("warning", "rank-missing", (3,))]
+    assert job.kinds() == [("critical", "rank-missing", (3,))]
+
+
 # -- candidates
 
 
-def spawned(cpu_per_s=0):
+def spawned(cpu_per_s=0, switches_per_s=0, seconds=14, **candidacy):
     """Rank 2's process exists, but has no number yet: it sleeps before init_process_group."""
     job = early(3, absent=[2])
     for rank in job.ranks:
         rank.claim = "init"
     job.passes(1)
     enter(job, 0, 1)
-    for second in range(14):
+    if candidacy:
+        began = unix_ns(job.now)
+        job.host_says = {"candidacies": (Candidacy(4999, started_unix_ns=began, **candidacy),)}
+    for second in range(seconds):
         if second > 2:
-            job.candidates = (
-                ProcessState(
-                    None, 4999, "S", "hrtimer_nanosleep", cpu_per_s * second * SECOND, syscall="clock_nanosleep"
-                ),
-            )
+            cpu_ns, switches = cpu_per_s * second * SECOND, switches_per_s * second
+            sleep = {"wchan": "hrtimer_nanosleep", "syscall": "clock_nanosleep"}
+            job.candidates = (ProcessState(None, 4999, "S", cpu_ns=cpu_ns, switches=switches, **sleep),)
         job.passes(1)
     return job
 
@@ -309,10 +323,48 @@ def test_a_child_without_a_number_is_named_by_its_pid():
     assert "py-spy dump --pid 4999" in finding.advice
 
 
+def test_the_line_of_a_child_that_stands_still_is_in_the_sentence():
+    """Without a number it has no agent; py-spy has read its stack."""
+    slept = (StackFrame("sleep", "", 0), StackFrame("fetch_config", "/home/ada/late.py", 4))
+    job = spawned(mark="of the same parent", frames=slept)
+
+    assert "process 4999 of the same parent is standing still in fetch_config (late.py:4)" in (job.finding().summary)
+
+
 def test_a_child_without_a_number_that_works_is_a_warning():
     job = spawned(cpu_per_s=1)
 
     assert job.ever() == [("warning", "late-to-init", (2,))]
+
+
+def test_a_child_that_wakes_now_and_then_is_a_warning():
+    """An import from a busy file server reads a little once a second, and uses no CPU to speak of."""
+    job = spawned(switches_per_s=1)
+
+    assert job.ever() == [("warning", "late-to-init", (2,))]
+
+
+def test_a_child_that_has_not_loaded_torch_is_still_importing_it():
+    job = spawned(mark="LOCAL_RANK=2, started by rank 0", command="python train.py", torch_loaded=False)
+
+    assert job.ever() == [("warning", "late-to-init", (2,))]
+    assert job.finding().summary == (
+        "rank 2 is still importing torch, 14 s: process 4999 (LOCAL_RANK=2, started by rank 0) has not loaded it yet; "
+        "ranks 0,1 wait in init_process_group, 14 s so far"
+    )
+    assert job.finding().evidence[0].endswith("; LOCAL_RANK=2, started by rank 0, python train.py")
+
+
+def test_an_import_that_takes_longer_than_any_work_is_critical():
+    job = spawned(mark="of the same parent", torch_loaded=False, seconds=310)
+
+    assert job.kinds() == [("critical", "late-to-init", (2,))]
+
+
+def test_a_child_that_sleeps_with_torch_loaded_is_critical():
+    job = spawned(mark="of the same parent", torch_loaded=True)
+
+    assert job.kinds() == [("critical", "late-to-init", (2,))]
 
 
 def test_too_few_children_are_missing_ranks():

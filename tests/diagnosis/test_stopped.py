@@ -109,7 +109,7 @@ def test_the_time_in_the_freezer_counts_from_the_freeze():
     job.trains(10)
     for rank in job.ranks:
         rank.stands_at("idle")
-    job.passes(30)
+    job.passes(15)
     job.ranks[1].seen_outside = {"frozen": True}
     job.passes(2)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -135,6 +136,10 @@ def test_c_code_that_holds_the_gil_is_told_from_outside(world):
     finding = world.finding("interpreter-frozen", 60)
 
     assert (finding["severity"], finding["ranks"], finding["victims"]) == ("critical", [1], [0])
+    assert "train.py" in finding["summary"]
+    # The relay has looked by itself meanwhile, and the sleep goes on.
+    (pid,) = [one["pid"] for one in world.status() if one["rank"] == 1]
+    assert "nanosleep" in Path(f"/proc/{pid}/wchan").read_text()
 
 
 def test_ctrl_c_is_a_cancelled_job_and_nobody_is_blamed(world):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
+
+from ddtop.relay.pyspy import find
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -32,6 +36,51 @@ def test_a_worker_in_a_lock_that_was_held_at_fork_is_named_with_its_stack(world)
     )
     assert match, stuck["summary"]
     assert int(match[1]) in workers
-    # The automatic dump of the standstill has asked the worker too.
-    assert any(re.match(rf"worker {match[1]}'s stack: __getitem__ loading.py:\d+", line) for line in stuck["evidence"])
+    if find() is not None:
+        # The relay has read that worker's memory by itself.
+        line = rf"worker {match[1]}'s stack: (Rows\.)?__getitem__ loading.py:\d+"
+        assert any(re.match(line, one) for one in stuck["evidence"])
+    assert [one["kind"] for one in world.diagnose()["findings"]] == ["loader-stuck"]
+
+
+def test_a_persistent_worker_that_is_stopped_between_two_epochs_is_named(world):
+    """The epoch begins with a word to all workers, before any batch is asked for."""
+    world.torchrun("epochs", "fork", "stopped")
+    pids = world.until(lambda: (path := world.folder / "workers").exists() and path.read_text().split(), 90, "an epoch")
+    os.kill(int(pids[1]), signal.SIGSTOP)
+    (world.folder / "go").touch()
+
+    stuck = world.finding("loader-stuck")
+
+    assert (stuck["severity"], stuck["ranks"], stuck["victims"]) == ("critical", [1], [0])
+    assert f"its worker pid {pids[1]}, which owes the batch, is stopped (SIGSTOP or Ctrl-Z)" in stuck["summary"]
+    assert [one["kind"] for one in world.diagnose()["findings"]] == ["loader-stuck"]
+
+
+@pytest.mark.skipif(find() is None, reason="py-spy is not installed")
+def test_a_worker_that_was_not_forked_is_named_with_the_datasets_line(world):
+    """It has no signal of ours: its memory is read, and it goes on as it was."""
+    os.mkfifo(world.folder / "pipe")
+    world.torchrun("epochs", "spawn", "reads")
+    world.moving()
+    (world.folder / "go").touch()
+
+    stuck = world.finding("loader-stuck")
+
+    assert (stuck["ranks"], stuck["victims"]) == ([1], [0])
+    assert re.search(r"\(at (Rows\.)?read_shard epochs.py:\d+\)", stuck["summary"])
+    assert any("__getitem__ epochs.py:" in line for line in stuck["evidence"])
+
+
+def test_a_rank_whose_last_status_lags_and_whose_worker_blocks_is_named(world):
+    """Gradient accumulation and several buckets, as in most trainers: the status said that this rank waits in an all_reduce."""
+    pipe = world.folder / "pipe"
+    os.mkfifo(pipe)
+    world.torchrun("accumulates", str(pipe))
+    # It takes some steps until the status is as it has to be.
+    world.until(pipe.with_suffix(".now").exists, 90, "a status that lags")
+
+    stuck = world.finding("loader-stuck")
+
+    assert (stuck["severity"], stuck["ranks"], stuck["victims"]) == ("critical", [1], [0])
     assert [one["kind"] for one in world.diagnose()["findings"]] == ["loader-stuck"]

@@ -13,7 +13,7 @@ from ddtop.relay.pyspy import find
 
 def start(world, case, ranks=2):
     """The ranks of one job, rank 1 standing as it should."""
-    started = [world.start("standing", case, RANK=rank, WORLD_SIZE=ranks) for rank in range(ranks)]
+    started = [world.start("standing", case, RANK=rank, WORLD_SIZE=ranks, DDTOP_SIGNAL="on") for rank in range(ranks)]
     world.until(lambda: [row["state"] for row in world.status()].count("starting") == ranks, 20, "all ranks")
     (world.folder / "go").touch()
     world.until(lambda: "ready" in world.output(started[1])[0], 20, "rank 1 that stands")

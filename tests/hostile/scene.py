@@ -15,15 +15,45 @@ import psutil
 import zmq
 
 from ddtop import registry
+from ddtop.link.packets import greeting, packets_of
 from ddtop.link.rank_side import RankLink
 from ddtop.link.viewer_side import ViewerLink
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Command, Hello, HostState, RankState, Reply
+from tests.speaking import process_with_link, raw, say
 
 DEADLINE_S = 30.0
 SLICE_S = 0.5
 GREETING = b"\xff" + b"\0" * 8 + b"\x7f\x03\x00" + b"CURVE".ljust(20, b"\0") + b"\0" + b"\0" * 31
 """What a ZMTP 3 client with CURVE says first."""
+
+
+class Neighbour:
+    """A connection of this process to the unix socket; it waits where the relay does not read."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self.socket = connected
+        self._number = 0
+
+    def packet(self, data: bytes) -> None:
+        """These bytes as one packet."""
+        self.socket.sendall(data)
+
+    def send(self, frame: bytes) -> None:
+        """A frame, in pieces if need be."""
+        self._number += 1
+        for packet in packets_of(frame, self._number):
+            self.packet(packet)
+
+    def is_closed(self) -> bool:
+        """Whether the relay has closed it, by the time limit of a test."""
+        self.socket.settimeout(DEADLINE_S)
+        try:
+            while self.socket.recv(1 << 16):
+                pass
+        except ConnectionError:
+            pass
+        return True
 
 
 class Scene:
@@ -35,14 +65,16 @@ class Scene:
             env={**os.environ, "DDTOP_LINGER_S": "1"},
         )
         self.process = psutil.Process(self._relay.pid)
-        self._child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
-        self.pid = self._child.pid
         self._links: list[RankLink | ViewerLink] = []
+        self._sockets: list[Neighbour] = []
+        self._path = registry.socket_path("train", "r1")
+        self._child, self.rank = process_with_link(self._path, "sys.stdin.read()")
+        self.pid = self._child.pid
+        self._links.append(self.rank)
         self._context = zmq.Context()
         self._dealers: list[zmq.Socket[bytes]] = []
         self._numbers = itertools.count(1)
         try:
-            self.rank = self.another_rank()
             self.say(self.hello(self.pid))
             self.port = self._entry().port
             self.viewer = self.joined()
@@ -65,8 +97,8 @@ class Scene:
     # -- the honest
 
     def another_rank(self) -> RankLink:
-        """A further connection to the unix socket; the relay may not be there yet."""
-        self._links.append(RankLink(registry.socket_path("train", "r1")))
+        """A further connection to the unix socket, of this process."""
+        self._links.append(RankLink(self._path))
         return self._links[-1]
 
     def another_viewer(self, secret: bytes | None = None, controller: bool = False) -> ViewerLink:
@@ -83,7 +115,7 @@ class Scene:
 
     def say(self, record: AnyRecord, rank: int = 0) -> None:
         """The honest rank says it."""
-        self.rank.send(self.seal(record, self.pid, rank))
+        say(self.rank, self.seal(record, self.pid, rank))
 
     def seal(self, record: AnyRecord, pid: int | None, rank: int | None = 0, sender: str = "h") -> bytes:
         """A frame as an agent makes it."""
@@ -141,20 +173,23 @@ class Scene:
             found.sendall(data)
         return found
 
-    def dealer(self, endpoint: str | None = None, **options: object) -> zmq.Socket[bytes]:
-        """A ZeroMQ socket of anybody's, connected to the port (or `endpoint`), that has said `join`."""
+    def dealer(self, **options: object) -> zmq.Socket[bytes]:
+        """A ZeroMQ socket of anybody's, connected to the port, that has said `join`."""
         found = self._context.socket(zmq.DEALER)
         self._dealers.append(found)
         found.setsockopt(zmq.LINGER, 0)
         for name, value in options.items():
             setattr(found, name, value)
-        found.connect(endpoint or f"tcp://127.0.0.1:{self.port}")
+        found.connect(f"tcp://127.0.0.1:{self.port}")
         found.send(frames.seal(Command("join"), sender="viewer", unix_ns=0, mono_ns=0), zmq.NOBLOCK)
         return found
 
-    def on_the_unix_socket(self) -> zmq.Socket[bytes]:
-        """Another process of this user, which talks to the socket of the ranks."""
-        return self.dealer(f"ipc://{registry.socket_path('train', 'r1')}")
+    def on_the_unix_socket(self, greets: bool = True) -> Neighbour:
+        """Another process of this user, this one, which talks to the socket of the ranks."""
+        self._sockets.append(Neighbour(raw(self._path)))
+        if greets:
+            self._sockets[-1].packet(greeting("0"))
+        return self._sockets[-1]
 
     @property
     def refused(self) -> int:
@@ -166,6 +201,9 @@ class Scene:
         for dealer in self._dealers:
             dealer.close(0)
         self._dealers.clear()
+        for one in self._sockets:
+            one.socket.close()
+        self._sockets.clear()
         for link in self._links[2:]:
             link.close()
         del self._links[2:]

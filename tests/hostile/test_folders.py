@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import pwd
+import shutil
 import stat
+import threading
 
 import msgspec
 import pytest
 
-from ddtop import journal, private, registry
+from ddtop import folders, journal, private, registry
 from ddtop.agent.page import StatePage
 from ddtop.journal import Journal, JournalError
 from ddtop.registry import RegistryError
@@ -76,13 +79,130 @@ def test_a_folder_that_is_everybodys_is_refused_and_left_as_it_is(place, mode):
     assert stat.S_IMODE(path.stat().st_mode) == mode
 
 
-@pytest.mark.parametrize("mode", [0o770, 0o755, 0o750, 0o711])
-def test_a_folder_that_a_group_could_use_is_closed(place, mode):
+@pytest.mark.parametrize("mode", [0o775, 0o2770, 0o770, 0o2775, 0o755, 0o750, 0o711])
+def test_a_folder_that_others_can_enter_keeps_its_mode_and_gets_a_private_one_inside(place, mode):
+    """A team's scratch space as DDTOP_STATE: closed, it was closed to the team. A folder that is there is never changed."""
     path, made = place
     path.mkdir()
     path.chmod(mode)
+    found = made()
 
-    assert stat.S_IMODE(made().stat().st_mode) == 0o700
+    assert (found, made()) == (path / f"ddtop-{os.getuid()}", found)
+    assert stat.S_IMODE(found.stat().st_mode) & 0o777 == 0o700
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+@ROOT
+def test_a_folder_of_a_colleague_inside_a_teams_folder_is_refused(place):
+    """He may make one with our name there; what is in it would be his."""
+    path, made = place
+    path.mkdir()
+    path.chmod(0o2775)
+    (path / f"ddtop-{os.getuid()}").mkdir(mode=0o700)
+    os.chown(path / f"ddtop-{os.getuid()}", OTHER, OTHER)
+
+    with pytest.raises(RegistryError, match=f"belongs to uid {OTHER}, not to you"):
+        made()
+
+
+# -- the usual runtime folder, in /tmp where everybody may write
+
+
+@pytest.fixture
+def usual(home, monkeypatch):
+    """The path of the usual runtime folder, of a user who has no such folder yet; it is removed again."""
+    real, wanted = folders.Path, f"/tmp/ddtop-{41_000_000 + os.getpid()}"
+    monkeypatch.delenv("DDTOP_RUNTIME")
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    ours = f"/tmp/ddtop-{os.getuid()}"
+    monkeypatch.setattr(folders, "Path", lambda name: real(wanted if str(name) == ours else name))
+    path = real(wanted)
+    yield path
+    for one in (path, *MADE):
+        if one.is_symlink() or one.is_file():
+            one.unlink()
+        else:
+            shutil.rmtree(one, ignore_errors=True)
+    MADE.clear()
+
+
+MADE = set()
+
+
+def strangers(path, kind):
+    if kind == "a folder of another user":
+        path.mkdir()
+        os.chown(path, OTHER, OTHER)
+    elif kind == "everybody's":
+        path.mkdir()
+        path.chmod(0o1777)
+    elif kind == "a symlink":
+        path.symlink_to("/var/tmp")
+    else:
+        path.write_text("x")
+
+
+STRANGERS = [pytest.param("a folder of another user", marks=ROOT), "everybody's", "a symlink", "a file"]
+
+
+@pytest.mark.parametrize("kind", STRANGERS)
+def test_where_a_stranger_made_the_usual_runtime_folder_that_of_the_session_is_used_and_told(
+    usual, monkeypatch, tmp_path, kind
+):
+    strangers(usual, kind)
+    session = tmp_path / "run"
+    session.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(session))
+    path, why = folders.runtime_place()
+
+    assert path == session / "ddtop"
+    assert str(usual) in why
+    assert why.endswith(f"; {path} is used instead")
+
+
+@pytest.mark.parametrize("kind", STRANGERS)
+def test_where_a_stranger_made_it_and_there_is_no_session_all_ranks_meet_in_a_folder_that_he_cannot_guess(usual, kind):
+    strangers(usual, kind)
+    barrier, found = threading.Barrier(6), []
+
+    def rank():
+        barrier.wait()
+        found.append(folders.runtime_place())
+
+    threads = [threading.Thread(target=rank) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    MADE.update(path for path, _ in found)
+    again = folders.runtime_place()
+
+    assert len({path for path, _ in [*found, again]}) == 1
+    assert len(found) == 6
+    assert again[0].parent == usual.parent
+    assert stat.S_IMODE(again[0].stat().st_mode) == 0o700
+    assert "is used instead" in again[1]
+
+
+def test_a_runtime_folder_that_was_swept_from_tmp_is_made_anew(usual):
+    strangers(usual, "a file")
+    first = folders.runtime_dir()
+    MADE.add(first)
+    first.rmdir()
+    second = folders.runtime_dir()
+    MADE.add(second)
+
+    assert second != first
+    assert folders.runtime_dir() == second
+
+
+def test_a_runtime_folder_that_nobody_was_before_us_at_is_the_usual_one(usual):
+    """The near miss: nothing is told."""
+    assert folders.runtime_place() == (usual, None)
+    assert stat.S_IMODE(usual.stat().st_mode) == 0o700
+
+
+# -- what is above them
 
 
 def test_the_folders_above_are_made_private_too(place, monkeypatch, tmp_path):
@@ -121,7 +241,11 @@ def test_whoever_has_no_home_is_told_what_to_set(monkeypatch):
     """In many containers the user has no entry in /etc/passwd."""
     for name in ("DDTOP_STATE", "XDG_STATE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+
+    def nobody(_uid):
+        raise KeyError
+
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
 
     with pytest.raises(RegistryError, match="set DDTOP_STATE to a folder"):
         registry.state_dir()

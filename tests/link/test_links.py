@@ -11,8 +11,7 @@ import pytest
 import zmq
 
 from ddtop.link.keys import SERVER, VIEWER, derive
-from ddtop.link.rank_side import QUEUE_FRAMES, RankLink
-from ddtop.link.relay_side import PROCESS, RANK, VIEW, RelayLink
+from ddtop.link.relay_side import PROCESS, VIEW, RelayLink
 from ddtop.link.viewer_side import AsyncViewerLink, ViewerLink, admits
 from ddtop.wire.frames import FRAME_BYTES_MAX
 
@@ -205,79 +204,6 @@ def test_a_frame_over_the_limit_ends_its_senders_connection(relay):
         viewer.close()
 
     assert frames == []
-
-
-# -- ranks
-
-
-def test_ranks_and_relay_hear_each_other(relay, home):
-    rank = RankLink(home.runtime / "r.sock")
-    try:
-        assert rank.send(b"hello")
-        ((peer, data),) = heard(relay, RANK)
-        relay.send(RANK, peer, b"alive")
-        end = time.monotonic() + DEADLINE_S
-        while (answer := rank.receive()) is None and time.monotonic() < end:
-            list(relay.wait(0.02))
-    finally:
-        rank.close()
-
-    assert (data, answer, rank.drops) == (b"hello", b"alive", 0)
-
-
-def test_without_a_relay_a_rank_drops_and_counts_and_never_blocks(home):
-    """The relay was killed, or never came: a step must not get slower by a microsecond for it."""
-    rank = RankLink(home.runtime / "nobody.sock")
-    try:
-        # There will be no relay: a send that waits never returns.
-        sent = [rank.send(b"x" * 1000) for _ in range(100)]
-    finally:
-        rank.close()
-
-    assert sum(sent) <= QUEUE_FRAMES + 1
-    assert rank.drops == 100 - sum(sent)
-
-
-def test_a_rank_that_connects_before_the_relay_is_heard_when_it_comes(home):
-    rank = RankLink(home.runtime / "late.sock")
-    rank.send(b"hello")
-    relay = RelayLink(home.runtime / "late.sock", SECRET, "127.0.0.1")
-    try:
-        frames = heard(relay, RANK)
-    finally:
-        rank.close()
-        relay.close()
-
-    assert [data for _, data in frames] == [b"hello"]
-
-
-def test_one_flooding_rank_is_read_a_bounded_number_of_frames_at_a_time(relay, home):
-    context = zmq.Context()
-    rank = context.socket(zmq.DEALER)
-    rank.setsockopt(zmq.LINGER, 0)
-    try:
-        rank.connect(f"ipc://{home.runtime / 'r.sock'}")
-        for _ in range(900):
-            rank.send(b"x")
-        assert heard(relay, RANK) != []
-        assert len(list(relay.receive(RANK, at_most=10))) <= 10
-    finally:
-        context.destroy(linger=0)
-
-
-@pytest.mark.parametrize("parts", [[b"a", b"b"], [b"", b"x"], [b""]])
-def test_messages_of_another_shape_become_one_frame_each(relay, home, parts):
-    context = zmq.Context()
-    rank = context.socket(zmq.DEALER)
-    rank.setsockopt(zmq.LINGER, 0)
-    try:
-        rank.connect(f"ipc://{home.runtime / 'r.sock'}")
-        rank.send_multipart(parts)
-        frames = heard(relay, RANK)
-    finally:
-        context.destroy(linger=0)
-
-    assert [data for _, data in frames] == [b""]
 
 
 # -- processes

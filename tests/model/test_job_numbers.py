@@ -20,6 +20,37 @@ def test_moving_and_iteration_are_those_of_the_job():
     assert snapshot.still_since_unix_ns is None
 
 
+def test_the_iteration_of_a_rank_that_went_is_that_of_its_state_page():
+    """Its last report was half a second old: a rank in step with it seemed 13 iterations ahead."""
+    job = FakeJob(2)
+    job.trains(10)
+    said = job.snapshot().ranks[0].iteration
+    job.ranks[0].ends(signal=9, iteration=said + 13)
+    job.passes(1)
+
+    assert job.snapshot().ranks[0].iteration == said + 13
+
+
+def test_the_iteration_of_a_silent_rank_is_that_of_its_state_page():
+    """Its agent waits for the GIL, and its page is read all the same."""
+    job = FakeJob(2)
+    job.trains(10)
+    said = job.snapshot().ranks[0].iteration
+    job.ranks[0].reports = False
+    job.ranks[0].seen_outside = {"iteration": said + 13}
+    job.passes(2)
+
+    assert job.snapshot().ranks[0].iteration == said + 13
+
+
+def test_of_a_look_and_a_later_report_the_report_counts():
+    job = FakeJob(2)
+    job.ranks[0].seen_outside = {"iteration": 3}
+    job.trains(9.5)
+
+    assert job.snapshot().ranks[0].iteration == 95
+
+
 def test_a_job_that_stands_still_has_no_speed():
     job = FakeJob(2)
     job.trains(10)

@@ -166,6 +166,30 @@ def test_waiting_for_each_other_is_told_from_communication():
     assert sending.waiting_ratio < 0.02
 
 
+@pytest.mark.parametrize(("per_step", "collectives"), [(300, 1800), (1900, 1900), (99, 1980)])
+def test_steps_that_are_too_long_for_the_recorder_are_told_from_waiting_too(per_step, collectives):
+    """It keeps 2,000 collectives: six steps of 300, which were too few to say anything."""
+    (one,) = looked_at(answers(entered(2, collectives, lambda *_: 0.05, transfer_ms=0.5), per_step=per_step))[
+        -1
+    ].balances
+
+    assert one.per_step == per_step
+    assert one.waiting_ratio < 0.02
+    assert one.step_ms == pytest.approx(0.55 * per_step, rel=0.02)
+
+
+def test_of_long_steps_too_it_is_told_how_long_ranks_wait_for_each_other():
+    rng = random.Random(15)
+    times = entered(2, 2000, lambda rank, number: rng.expovariate(1 / 20))
+    (one,) = looked_at(answers(times, per_step=300))[-1].balances
+
+    assert one.waiting_ratio > 0.25
+
+
+def test_a_few_collectives_of_a_long_step_say_nothing_of_it():
+    assert looked_at(answers(entered(2, 200, lambda *_: 0.05), per_step=100))[-1].balances == ()
+
+
 def test_a_round_is_worked_out_again_when_another_rank_has_answered():
     first, second, third = answers(entered(3, 60, but(noisy(16), 2, 100.0)))
     rounds, groups = Rounds(), [Group("0", "default_pg", (0, 1, 2), "gloo")]

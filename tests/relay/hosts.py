@@ -14,6 +14,7 @@ from ddtop.link.viewer_side import ViewerLink
 from ddtop.relay.server import Server
 from ddtop.wire import frames
 from ddtop.wire.records import Command, Hello, HostState, RankState, Reply
+from tests.speaking import process_with_link, say
 
 DEADLINE_S = 20.0
 OWN_PROCESS = """
@@ -54,10 +55,10 @@ class Host:
 
     def rank(self, number, **more):
         """A rank starts here; it has said Hello."""
-        child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.readline()"], stdin=subprocess.PIPE)
+        path = registry.socket_path(self.world.job, self.run)
+        child, self.links[number] = process_with_link(path, "sys.stdin.readline()")
         self.world.children.append(child)
         self.pids[number] = child.pid
-        self.links[number] = RankLink(registry.socket_path(self.world.job, self.run))
         self.world.links.append(self.links[number])
         self.greet(number, **more)
         return child
@@ -96,7 +97,7 @@ class Host:
             pid=self.pids[number],
             **more,
         )
-        self.links[number].send(data)
+        say(self.links[number], data)
 
     def viewer(self, controller=False):
         link = ViewerLink("127.0.0.1", self.port, registry.secret(), controller=controller)

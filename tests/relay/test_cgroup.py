@@ -89,3 +89,24 @@ def test_a_half_frozen_group_is_not_frozen_yet(tmp_path):
 
 def test_this_very_process_is_not_frozen():
     assert cgroup.is_frozen(cgroup.freezer(os.getpid())) in (None, False)
+
+
+@pytest.mark.parametrize(
+    ("own", "above", "expected"),
+    [(("100", "90"), ("max", "95"), (100, 90)), (("100", "5"), ("200", "199"), (200, 199)), (("max", "5"), ("max", "9"), (None, None))],
+)  # fmt: skip
+def test_of_a_group_and_those_above_it_the_nearest_limit_of_threads_counts(host, own, above, expected):
+    """Kubernetes and Slurm set it on the pod or the job, and the container or the step is a group below."""
+    root, proc = host(
+        V2,
+        **{"user.slice__run-7.scope__pids_DOT_max": own[0], "user.slice__run-7.scope__pids_DOT_current": own[1]},
+        **{"user.slice__pids_DOT_max": above[0], "user.slice__pids_DOT_current": above[1]},
+    )
+
+    assert cgroup.pids(cgroup.pids_folder(41, root, proc)) == expected
+
+
+def test_without_such_a_controller_no_limit_of_threads_is_known(host):
+    root, proc = host(V2)
+
+    assert cgroup.pids(cgroup.pids_folder(41, root, proc)) == (None, None)

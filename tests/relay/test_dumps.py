@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from ddtop import registry
-from ddtop.relay import dump_signal, dumps, processes
+from ddtop.procfs import descendants, stat_fields
+from ddtop.relay import dump_signal, dumps, processes, pyspy
 from ddtop.relay.dumps import Dumps
 from ddtop.relay.pyspy import find
+from ddtop.wire.page import OWING_PID_AT
 from ddtop.wire.records import Hello, Stacks
 
 DEADLINE_S = 20.0
@@ -31,7 +33,7 @@ from ddtop.wire.page import EXITING_AT, HEARTBEAT_AT, STEP_AT
 folder = Path("/tmp") / registry.pages_folder()
 folder.mkdir(mode=0o700, exist_ok=True)
 pid = os.getpid()
-made = DumpFile(folder, f"{pid}-{registry.start_ticks(pid)}.stacks", "")
+made = DumpFile(folder, f"{pid}-{registry.start_ticks(pid)}.stacks", "on")
 page = StatePage(pid, registry.start_ticks(pid))
 page.words[HEARTBEAT_AT] = 1
 
@@ -87,6 +89,13 @@ def fork_a_worker():
 def stuck_worker():
     os.read(os.pipe()[0], 1)
 
+def start_a_worker():
+    import multiprocessing, time
+    worker = multiprocessing.get_context(sys.argv[2]).Process(target=time.sleep, args=(3600,))
+    worker.start()
+    say(child=worker.pid)
+    sys.stdin.read(1)
+
 globals()[sys.argv[1]]()
 """
 
@@ -107,10 +116,10 @@ class Ranks:
         self.asked.append((pid, request, automatic))
         return self.agents_answer
 
-    def start(self, what: str, silent: bool = True) -> processes.Watched:
+    def start(self, what: str, silent: bool = True, words: tuple[str, ...] = ()) -> processes.Watched:
         """A rank that does this; a silent one has not been heard for long."""
         process = subprocess.Popen(
-            [sys.executable, "-c", RANK, what], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", RANK, what, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self.started.append(process)
         assert process.stdout is not None
@@ -152,6 +161,27 @@ class Ranks:
             path = dump_signal.dump_path(one.hello)
             if path is not None:
                 path.unlink(missing_ok=True)
+
+
+class PySpyThatFindsNothing:
+    """py-spy that has looked and could not read."""
+
+    note = None
+
+    def __init__(self, pid, **how):
+        self.pid = pid
+
+    def poll(self):
+        return "nothing was found"
+
+    def kill(self):
+        """It has ended."""
+
+
+@pytest.fixture
+def no_py_spy(monkeypatch):
+    """py-spy is not installed."""
+    monkeypatch.setattr(pyspy, "find", lambda: None)
 
 
 @pytest.fixture
@@ -213,10 +243,10 @@ def test_a_stopped_rank_gets_no_signal(ranks):
 
     (found,) = ranks.finish()
 
-    assert (found.method, found.automatic) == ("", True)
-    assert found.why is not None
-    assert found.why.startswith("stopped")
+    assert found.automatic
+    assert found.method == "py-spy" or (found.why or "").startswith("stopped")
     assert dump_signal.written(one.hello) == b""
+    assert stat_fields(one.hello.pid)[0] == "T"
 
 
 @pytest.mark.parametrize(
@@ -230,10 +260,10 @@ def test_a_stopped_rank_gets_no_signal(ranks):
         ("steps_on", "is stuck while Python runs"),
     ],
 )
-def test_a_rank_that_cannot_take_the_signal_is_not_sent_it(ranks, what, why):
+def test_a_rank_that_cannot_take_the_signal_is_not_sent_it(ranks, what, why, no_py_spy):
     """Its default action is to kill; and a closed descriptor may be a file of the program's by now."""
     one = ranks.start(what)
-    ranks.dumps.ask("q", [one], automatic=True)
+    ranks.dumps.ask("q", [one])
 
     (found,) = ranks.finish()
 
@@ -242,16 +272,46 @@ def test_a_rank_that_cannot_take_the_signal_is_not_sent_it(ranks, what, why):
     assert ranks.started[0].poll() is None
 
 
-def test_an_automatic_dump_does_not_signal_a_silent_rank_that_works(ranks):
-    """A tokenizer in C that holds the GIL: it makes progress, whatever others wait for."""
-    one = ranks.start("spin")
-    one.cpu_ratio = 0.97
+@pytest.mark.parametrize("what", ["hold_the_gil", "spin"])
+def test_nobody_is_signalled_by_an_automatic_dump(ranks, what, no_py_spy):
+    """What happens by itself must not change the job: a signal ends a sleep in C."""
+    one = ranks.start(what)
     ranks.dumps.ask("q", [one], automatic=True)
 
     (found,) = ranks.finish()
 
-    assert found.method == ""
-    assert "not disturbed" in (found.why or "")
+    assert (found.method, found.automatic) == ("", True)
+    assert "only for a person who asks" in (found.why or "")
+    assert dump_signal.written(one.hello) == b""
+
+
+@pytest.mark.skipif(find() is None, reason="py-spy is not installed")
+def test_an_automatic_dump_reads_a_frozen_rank_without_stopping_it(ranks):
+    one = ranks.start("hold_the_gil")
+    ranks.dumps.ask("q", [one], automatic=True)
+
+    (found,) = ranks.finish()
+
+    assert (found.method, found.why) == ("py-spy", "read without pausing the process") or "ptrace" in (found.why or "")
+    if found.method:
+        assert "hold_the_gil" in functions(found)
+    assert dump_signal.written(one.hello) == b""
+
+
+def test_a_person_who_asks_while_an_automatic_dump_is_under_way_gets_all_that_can_be_had(ranks, monkeypatch):
+    """The look that the relay began has no result; for a person the signal may be sent."""
+    monkeypatch.setattr(dumps, "PySpy", PySpyThatFindsNothing)
+    one = ranks.start("hold_the_gil")
+    ranks.dumps.ask("auto", [one], automatic=True)
+    ranks.dumps.on_time()
+    ranks.dumps.ask("q", [one])
+
+    found = ranks.finish()
+
+    assert {(stacks.request, stacks.method, stacks.automatic) for stacks in found} == {
+        ("auto", "signal", False),
+        ("q", "signal", False),
+    }
 
 
 def test_a_person_may_have_a_silent_rank_that_works_signalled(ranks):
@@ -266,17 +326,18 @@ def test_a_person_may_have_a_silent_rank_that_works_signalled(ranks):
 
 
 def test_an_agent_that_reports_but_does_not_answer_is_not_followed_by_the_signal(
-    ranks, monkeypatch, agents_count_as_heard
+    ranks, monkeypatch, agents_count_as_heard, no_py_spy
 ):
     """It reports, so it gets the GIL, so Python runs: faulthandler would walk frames that change."""
     monkeypatch.setattr(dumps, "AGENT_S", 0.3)
     one = ranks.start("sleep_in_python", silent=False)
-    ranks.dumps.ask("q", [one], automatic=True)
+    ranks.dumps.ask("q", [one])
 
     (found,) = ranks.finish()
 
     assert found.method == ""
     assert "gave no stacks" in (found.why or "")
+    assert ranks.asked == [(one.hello.pid, "q", False)]
     assert dump_signal.written(one.hello) == b""
 
 
@@ -294,6 +355,87 @@ def test_a_forked_child_that_stands_still_is_read_after_its_rank(ranks):
     assert (worker.of_rank, worker.pid, worker.method) == (0, ranks.children[0], "signal")
     assert functions(worker)[0] == "stuck_worker"
     assert [latest for _, latest in ranks.found] == [True, False]
+
+
+def with_a_worker(ranks, method):
+    """A rank with one worker that was started so, both asleep; the worker's pid."""
+    one = ranks.start("start_a_worker", words=(method,))
+    worker = ranks.children[0]
+    until_asleep_in("nanosleep", worker)
+    one.children = descendants(one.hello.pid)
+    ranks.children[:] = one.children
+    return one, worker
+
+
+def owes(one, pid):
+    """The rank's page names this worker."""
+    with Path(one.hello.page_path).open("r+b") as page:
+        page.seek(8 * OWING_PID_AT)
+        page.write(pid.to_bytes(8, sys.byteorder))
+
+
+def until_asleep_in(part, pid):
+    end = time.monotonic() + DEADLINE_S
+    # Before 3.11 time.sleep waits in select.
+    parts = (part, "poll_schedule_timeout", "do_select") if part == "nanosleep" else (part,)
+    while not any(one in Path(f"/proc/{pid}/wchan").read_text() for one in parts):
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def may_be_read(stacks, worker):
+    """Where this user may not trace, py-spy reads nobody."""
+    if not [one for one in stacks if one.worker]:
+        (rank,) = stacks
+        assert "ptrace" in (rank.why or "")
+        pytest.skip("py-spy may not read other processes here")
+    return [(one.pid, one.method) for one in stacks if one.worker] == [(worker, "py-spy")]
+
+
+@pytest.mark.skipif(find() is None, reason="py-spy is not installed")
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_person_gets_the_stack_of_a_worker_that_was_not_forked_and_of_no_server(ranks, method):
+    """It does not catch the signal. The resource tracker and the server that forks workers say nothing to anybody."""
+    one, worker = with_a_worker(ranks, method)
+    ranks.dumps.ask("q", [one])
+
+    assert may_be_read(ranks.finish(), worker)
+
+
+@pytest.mark.skipif(find() is None, reason="py-spy is not installed")
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_by_itself_the_relay_reads_the_worker_that_owes_without_a_signal(ranks, method):
+    one, worker = with_a_worker(ranks, method)
+    owes(one, worker)
+    ranks.dumps.ask("q", [one], automatic=True)
+
+    assert may_be_read(ranks.finish(), worker)
+    assert dump_signal.written(one.hello) == b""
+
+
+@pytest.mark.parametrize("named", ["nobody", "a stranger"])
+def test_by_itself_the_relay_reads_no_worker_that_the_page_does_not_name(ranks, named):
+    one, _ = with_a_worker(ranks, "fork")
+    if named == "a stranger":
+        owes(one, os.getpid())
+    ranks.dumps.ask("q", [one], automatic=True)
+
+    assert [stacks.worker for stacks in ranks.finish()] == [False]
+
+
+def test_a_forked_worker_that_is_stopped_gets_no_signal(ranks):
+    one, worker = with_a_worker(ranks, "fork")
+    os.kill(worker, signal.SIGSTOP)
+    end = time.monotonic() + DEADLINE_S
+    while stat_fields(worker)[0] != "T":
+        assert time.monotonic() < end
+    ranks.dumps.ask("q", [one])
+
+    methods = {stacks.method for stacks in ranks.finish() if stacks.worker}
+
+    assert methods <= {"py-spy"}
+    pending = Path(f"/proc/{worker}/status").read_text().partition("ShdPnd:")[2].split()[0]
+    assert int(pending, 16) == 0
 
 
 def test_a_rank_that_ended_is_said_to_be_gone(ranks):
@@ -329,12 +471,15 @@ def test_what_no_signal_reaches_is_left_to_py_spy(ranks):
         assert "block_the_signal" in functions(found)
 
 
-def test_an_automatic_dump_never_uses_py_spy(ranks, monkeypatch):
-    monkeypatch.setattr(dumps, "PySpy", lambda *a, **k: pytest.fail("it stops the process"))
+@pytest.mark.parametrize(("automatic", "nonblocking"), [(True, True), (False, False)])
+def test_py_spy_stops_a_process_only_for_a_person(ranks, monkeypatch, automatic, nonblocking):
+    begun = []
+    monkeypatch.setattr(dumps, "PySpy", lambda pid, **how: begun.append(how) or PySpyThatFindsNothing(pid))
     one = ranks.start("block_the_signal")
-    ranks.dumps.ask("q", [one], automatic=True)
+    ranks.dumps.ask("q", [one], automatic=automatic)
 
     assert [found.method for found in ranks.finish()] == [""]
+    assert begun == [{"native": False, "nonblocking": nonblocking}]
 
 
 def test_a_foreign_path_in_a_hello_is_neither_emptied_nor_read(ranks, tmp_path):
@@ -348,14 +493,14 @@ def test_a_foreign_path_in_a_hello_is_neither_emptied_nor_read(ranks, tmp_path):
     assert precious.read_text() == "x"
 
 
-def test_a_link_in_the_place_of_the_dump_file_is_not_followed(ranks, tmp_path):
+def test_a_link_in_the_place_of_the_dump_file_is_not_followed(ranks, tmp_path, no_py_spy):
     one = ranks.start("sleep_in_python")
     precious = tmp_path / "precious"
     precious.write_text("x")
     path = Path(one.hello.dump_path or "")
     path.unlink()
     path.symlink_to(precious)
-    ranks.dumps.ask("q", [one], automatic=True)
+    ranks.dumps.ask("q", [one])
 
     (found,) = ranks.finish()
 

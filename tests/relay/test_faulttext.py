@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-import faulthandler
-import threading
-from pathlib import Path
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -164,28 +163,30 @@ def test_any_text_that_is_not_bytes_is_read_alike(text: str) -> None:
     assert parse(text) == parse(text.encode())
 
 
-def test_what_this_python_writes_is_read(tmp_path: Path) -> None:
-    """The real thing: this thread, one that waits, and their functions by name."""
-    ready, go = threading.Event(), threading.Event()
-
-    def wait_for_go() -> None:
-        ready.set()
-        go.wait()
-
+REAL = """
+import faulthandler, sys, threading
+ready, go = threading.Event(), threading.Event()
+def wait_for_go():
+    ready.set()
+    go.wait()
+def main():
     thread = threading.Thread(target=wait_for_go)
     thread.start()
     ready.wait()
-    try:
-        with (tmp_path / "stacks").open("w+b") as file:
-            faulthandler.dump_traceback(file, all_threads=True)
-            file.seek(0)
-            data = file.read()
-    finally:
-        go.set()
-        thread.join()
+    faulthandler.dump_traceback(file=sys.stdout, all_threads=True)
+    print(thread.ident, threading.main_thread().ident, file=sys.stderr)
+    go.set()
+main()
+"""
 
-    stacks = parse(data)
-    assert thread.ident in [stack.thread_id for stack in stacks]
-    assert "wait_for_go" in [frame.function for stack in stacks[:-1] for frame in stack.frames]
-    assert threading.main_thread().ident == stacks[-1].thread_id
-    assert test_what_this_python_writes_is_read.__name__ in [frame.function for frame in stacks[-1].frames]
+
+def test_what_this_python_writes_is_read() -> None:
+    """The real thing: a thread that waits, then the main thread, and their functions by name."""
+    done = subprocess.run([sys.executable, "-c", REAL], capture_output=True, check=True)
+    waiting, main = (int(word) for word in done.stderr.split())
+
+    stacks = parse(done.stdout)
+
+    assert [stack.thread_id for stack in stacks] == [waiting, main]
+    assert "wait_for_go" in [frame.function for frame in stacks[0].frames]
+    assert "main" in [frame.function for frame in stacks[1].frames]

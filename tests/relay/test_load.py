@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
+import sys
+import threading
 import time
 
 import pytest
 
-from ddtop.relay import cgroup, load
+from ddtop.relay import cgroup, disks, load
+from ddtop.relay.file_calls import CALLS_MAX
 from ddtop.relay.processes import stat_fields
 from ddtop.wire.records import Hello
 
@@ -32,10 +36,59 @@ def test_a_process_that_computes_has_run_and_its_limits_are_its_own():
     assert 0 < after.files <= len(os.listdir("/proc/self/fd")) + 1
 
 
+LIMITED = """
+import resource, sys
+for limit, most in ((resource.RLIMIT_AS, 4 << 30), (resource.RLIMIT_DATA, 3 << 30)):
+    resource.setrlimit(limit, (most, most))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_limits_of_a_process_are_read_with_what_it_uses_of_them():
+    child = subprocess.Popen([sys.executable, "-c", LIMITED], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout.readline() == b"ready\n"
+    found = load.look_at_process(load.ProcessWatch(), child.pid, stat_fields(child.pid)).limits
+    child.communicate()
+
+    by_name = {one.name: one for one in found}
+    assert by_name["RLIMIT_AS"].limit == 4 << 30
+    assert by_name["RLIMIT_DATA"].limit == 3 << 30
+    assert 1 << 20 < by_name["RLIMIT_DATA"].used <= by_name["RLIMIT_AS"].used < 4 << 30
+
+
+def test_a_process_without_limits_has_none_of_memory():
+    assert resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
+
+    assert not {one.name for one in look().limits} & {"RLIMIT_AS", "RLIMIT_DATA"}
+
+
 def test_of_a_process_that_is_gone_nothing_is_measured():
     found = load.look_at_process(load.ProcessWatch(), 1 << 30, ["0"] * 30)
 
     assert (found.ran_ns, found.cpus, found.files) == (None, None, None)
+
+
+def test_what_other_threads_wait_for_a_cpu_only_grows_though_threads_end():
+    """A pool of threads that ends takes its counters out of /proc."""
+    watch, go_on = load.ProcessWatch(), threading.Event()
+
+    def compute():
+        while not go_on.is_set():
+            sum(range(1000))
+
+    helpers = [threading.Thread(target=compute) for _ in range(4)]
+    for one in helpers:
+        one.start()
+    first = look(watch).threads_delay_ns
+    go_on.set()
+    for one in helpers:
+        one.join()
+    watch.looks = 0
+    second = look(watch).threads_delay_ns
+
+    assert 0 <= first <= second
+    assert set(watch.delays) <= set(os.listdir("/proc/self/task"))
 
 
 @pytest.mark.parametrize(
@@ -49,7 +102,7 @@ def test_the_host_has_threads_that_run_and_the_disks_that_its_ranks_use():
     hello = Hello("j", "r", 0, 0, 0, 1, "h", os.getpid(), 1, environment={"TMPDIR": "/dev/shm"})
     watch = load.HostWatch()
     watch.look([hello])
-    while (found := watch.look([hello])).steal_ratio is None:
+    while (found := watch.look([hello])).steal_ratio is None or len(found.disks) < 2:
         time.sleep(0.005)  # the kernel counts in ticks
 
     assert found.runnable >= 0
@@ -62,6 +115,101 @@ def test_disks_of_ranks_that_are_gone_are_left_out():
     hello = Hello("j", "r", 0, 0, 0, 1, "h", 1 << 30, 1, environment={"TMPDIR": "/nowhere"})
 
     assert [disk.path for disk in load.HostWatch().look([hello]).disks] == ["/dev/shm"]
+
+
+def test_a_folder_that_does_not_answer_holds_nobody_up_and_is_reported_with_its_age(monkeypatch):
+    go, hung = threading.Event(), threading.Event()
+    real = os.statvfs
+
+    def statvfs(path):
+        if path == "/data":
+            hung.set()
+            assert go.wait(20.0)
+        return real("/" if path == "/data" else path)
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    hello = Hello("j", "r", 0, 0, 0, 1, "h", os.getpid(), 1, environment={"TMPDIR": "/data"})
+    watch = disks.DiskWatch()
+    uses = watch.ask([hello], 100.0)
+    assert hung.wait(20.0)
+    while not (found := watch.disks(uses, time.monotonic())) or found[0].uses != "cwd":
+        pass
+    begun = watch._asked["/data"]
+    watch.ask([hello], 105.0)
+    names = [disk.path for disk in watch.disks(uses, time.monotonic())]
+    unanswered = dict(watch.unanswered(112.0))
+    go.set()
+    threads = [one for one in threading.enumerate() if one.name == "ddtop-file-call"]
+    for thread in threads:
+        thread.join(20.0)
+
+    assert names == [os.getcwd(), "/dev/shm"]
+    assert unanswered["/data"] == 12.0
+    assert watch._asked["/data"] is begun
+    assert sum(one.is_alive() for one in threads) == 0
+
+
+def test_what_a_folder_said_long_ago_is_not_known_any_more():
+    watch = disks.DiskWatch()
+    hello = Hello("j", "r", 0, 0, 0, 1, "h", os.getpid(), 1, environment={"TMPDIR": "/dev/shm"})
+    uses = watch.ask([hello], time.monotonic())
+    while len(watch.disks(uses, time.monotonic())) < 2:
+        pass
+
+    assert [disk.path for disk in watch.disks(uses, time.monotonic() + disks.STALE_S + 1)] == ["/dev/shm"]
+
+
+def asked(watch, hello):
+    """The folders that are asked for, by how they are used."""
+    return {one.path: one for one in watch.ask([hello], time.monotonic()).values()}
+
+
+def test_the_folder_of_a_file_that_is_open_for_writing_is_asked_for(tmp_path):
+    """A checkpoint folder is neither TMPDIR nor the working folder."""
+    (tmp_path / "read").mkdir()
+    (tmp_path / "read" / "data").write_bytes(b"x")
+    (tmp_path / "ckpt").mkdir()
+    hello = Hello("j", "r", 0, 3, 0, 1, "h", os.getpid(), 1, environment={"TMPDIR": "/dev/shm"})
+    watch = disks.DiskWatch()
+    with (tmp_path / "read" / "data").open("rb"), (tmp_path / "ckpt" / "model.pt").open("wb"):
+        found = asked(watch, hello)
+    later = asked(watch, hello)
+
+    assert str(tmp_path / "read") not in found
+    assert (found[str(tmp_path / "ckpt")].use, found[str(tmp_path / "ckpt")].ranks) == ("files", {3})
+    assert str(tmp_path / "ckpt") in later
+
+
+def test_a_folder_to_which_nobody_has_written_for_long_is_asked_for_no_more(tmp_path):
+    hello = Hello("j", "r", 0, 0, 0, 1, "h", os.getpid(), 1, environment={"TMPDIR": "/dev/shm"})
+    watch = disks.DiskWatch()
+    with (tmp_path / "model.pt").open("wb"):
+        now = time.monotonic()
+        watch.ask([hello], now)
+    uses = watch.ask([hello], now + disks.WRITTEN_S + 1)
+
+    assert str(tmp_path) not in {one.path for one in uses.values()}
+
+
+def test_a_rank_in_a_mount_namespace_of_its_own_is_asked_through_its_root(monkeypatch):
+    """In a container /ckpt is another file system than here."""
+    monkeypatch.setattr(disks, "_namespace", lambda pid: "here" if pid == "self" else "container")
+    hello = Hello("j", "r", 0, 0, 0, 1, "h", os.getpid(), 1, environment={"TMPDIR": "/ckpt"})
+    found = asked(disks.DiskWatch(), hello)
+
+    assert found["/ckpt"].where == f"/proc/{os.getpid()}/root/ckpt"
+
+
+def test_so_many_paths_that_hang_hold_a_bounded_number_of_threads(monkeypatch):
+    go = threading.Event()
+    monkeypatch.setattr("ddtop.relay.disks._sized", lambda path: go.wait(20.0) and None)
+    watch = disks.DiskWatch()
+    for number in range(200):
+        watch.ask([Hello("j", "r", 0, 0, 0, 1, "h", 1 << 30, 1, environment={"TMPDIR": f"/{number}"})], 1.0 + number)
+    alive = sum(one.name == "ddtop-file-call" for one in threading.enumerate())
+    go.set()
+
+    assert alive == len(watch._asked) == CALLS_MAX
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def watched():
     child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.readline()"], stdin=subprocess.PIPE)
     hello = Hello("j", "r", 0, 3, 3, 4, "h", child.pid, registry.start_ticks(child.pid) or 0)
     pidfd = os.pidfd_open(child.pid)
-    yield Watched(hello, pidfd), child
+    yield Watched(hello, pidfd, spoke=True), child
     os.close(pidfd)
     child.kill()
     child.communicate()
@@ -77,7 +77,28 @@ def test_a_pid_that_was_given_to_another_process_is_not_signalled(watched):
     older = Hello("j", "r", 0, 3, 3, 4, "h", child.pid, one.hello.start_ticks - 1)
 
     with pytest.raises(OrderError, match="not the process it was"):
-        send_signal(Watched(older, one.pidfd), ("3", str(child.pid), "15"))
+        send_signal(Watched(older, one.pidfd, spoke=True), ("3", str(child.pid), "15"))
+
+    assert child.poll() is None
+
+
+def test_a_process_that_has_not_said_hello_itself_is_not_signalled(watched):
+    """The relay before this one wrote it down; it may have been another one that said so."""
+    one, child = watched
+
+    with pytest.raises(OrderError, match="has not said itself"):
+        send_signal(Watched(one.hello, one.pidfd), ("3", str(child.pid), "15"))
+
+    assert child.poll() is None
+
+
+def test_pid_1_is_never_signalled(watched):
+    """A container ends with it. The descriptor is that of a child, so nothing is at stake here."""
+    one, child = watched
+    first = Hello("j", "r", 0, 3, 3, 4, "h", 1, registry.start_ticks(1) or 0)
+
+    with pytest.raises(OrderError, match="pid 1 is never signalled"):
+        send_signal(Watched(first, one.pidfd, spoke=True), ("3", "1", "15"))
 
     assert child.poll() is None
 

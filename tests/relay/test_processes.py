@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import msgspec
@@ -153,6 +154,18 @@ def test_the_page_of_a_dead_rank_is_read_and_removed():
     assert not page.path.exists()
 
 
+def test_what_has_been_counted_is_read_from_the_page():
+    page = StatePage(os.getpid(), registry.start_ticks(os.getpid()))
+    rank = watched(os.getpid(), page_path=str(page.path))
+    before = processes.look(rank, time.monotonic_ns()).iteration
+    page.words[layout.ITERATION_AT] = 243
+    page.words[layout.ITERATION_SOURCE_AT] = layout.SOURCE_OPTIMIZER
+    after = processes.look(rank, time.monotonic_ns()).iteration
+    processes.forget(rank)
+
+    assert (before, after) == (None, 243)
+
+
 @pytest.fixture
 def victim(tmp_path):
     path = tmp_path / "thesis.page"
@@ -250,7 +263,9 @@ def test_the_table_of_all_sockets_is_not_read_at_every_look(child, monkeypatch):
     """A loader that fetches each sample over a connection of its own."""
     asked = []
     monkeypatch.setattr(processes.sockets, "remote", lambda pid, inode: asked.append(inode))
-    monkeypatch.setattr(processes.kernel, "sleeping_in", lambda pid: kernel.Sleep("recvfrom", "socket", next(inodes)))
+    monkeypatch.setattr(
+        processes.kernel, "sleeping_in", lambda pid, tid: kernel.Sleep("recvfrom", "socket", next(inodes))
+    )
     inodes = itertools.count(1)
     rank = watched(child.pid)
     _until_asleep(child.pid)

@@ -171,7 +171,7 @@ def test_without_py_spy_the_sentence_says_what_to_install(monkeypatch: pytest.Mo
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    assert PySpy(os.getpid()).poll() == "py-spy is not installed: pip install 'ddtop[native]'"
+    assert finished(PySpy(os.getpid())) == "py-spy is not installed: pip install 'ddtop[native]'"
 
 
 def fake(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,3 +275,21 @@ JSON = st.recursive(
 @given(st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
 def test_whatever_py_spy_writes_is_stacks_or_a_sentence(output: bytes) -> None:
     assert isinstance(threads(output, 1), (str, tuple))
+
+
+def test_without_kernel_ids_the_thread_that_began_in_a_module_is_the_main_one():
+    """Python 3.10, read without a pause: no thread has a name or a kernel id."""
+    said = [
+        {"frames": [{"name": "run", "filename": "a.py"}, {"name": "_bootstrap", "filename": "threading.py"}]},
+        {"frames": [{"name": "f", "filename": "a.py"}, {"name": "<module>", "filename": "a.py"}]},
+    ]
+
+    found = pyspy.threads(json.dumps(said).encode(), 4800)
+
+    assert [(one.main, one.frames[0].function) for one in found] == [(True, "f"), (False, "run")]
+
+
+def test_where_two_threads_began_in_a_module_none_is_the_main_one():
+    said = [{"frames": [{"name": "<module>", "filename": "a.py"}]}] * 2
+
+    assert [one.main for one in pyspy.threads(json.dumps(said).encode(), 4800)] == [False, False]

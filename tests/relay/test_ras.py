@@ -49,9 +49,10 @@ class Service:
     None for lines: it takes the connection and says nothing, as a stopped process does.
     """
 
-    def __init__(self, *scripts):
+    def __init__(self, *scripts, address="127.0.0.1:0"):
         self.said: list[list[str]] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        host, _, port = address.rpartition(":")
+        self._listener = socket.create_server((host, int(port)))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._thread = threading.Thread(target=self._run, args=(scripts,), daemon=True)
         self._thread.start()

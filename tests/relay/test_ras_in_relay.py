@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import socket
 
 import pytest
 
@@ -25,16 +24,16 @@ def stage(home, monkeypatch):
 
 def test_viewers_hear_what_it_says_of_a_job_whose_agents_are_all_silent(stage):
     """One of two ranks is there, so that it is asked with care."""
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        said = answer(rank(0, child.pid), rank(1, child.pid + 1, 811))
-        service = Service((NEW, json.dumps(said).encode()))
-        try:
-            link, _ = stage.rank(pid=child.pid, backend="nccl", environment={"NCCL_RAS_ADDR": service.address})
-            stage.says(link, RankState("running", iteration=7), pid=child.pid)
-            told = stage.heard(stage.viewer(), is_a(CommStatus))[-1].answer
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    link, pid = stage.rank(backend="nccl", environment={"NCCL_RAS_ADDR": address})
+    said = answer(rank(0, pid), rank(1, pid + 1, 811))
+    service = Service((NEW, json.dumps(said).encode()), address=address)
+    try:
+        stage.says(link, RankState("running", iteration=7), pid=pid)
+        told = stage.heard(stage.viewer(), is_a(CommStatus))[-1].answer
 
-            assert [rank.counts["AllReduce"] for rank in told.communicators[0].ranks] == [812, 811]
-            assert service.said == [["CLIENT PROTOCOL 2", "SET FORMAT json", "MONITOR ?", "STATUS"]]
-        finally:
-            child.kill()
-            service.close()
+        assert [rank.counts["AllReduce"] for rank in told.communicators[0].ranks] == [812, 811]
+        assert service.said == [["CLIENT PROTOCOL 2", "SET FORMAT json", "MONITOR ?", "STATUS"]]
+    finally:
+        service.close()

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from ddtop import registry
 from ddtop.procfs import children
-from ddtop.relay import processes, rendezvous, sockets
+from ddtop.relay import candidates, processes, pyspy, rendezvous, sockets
 from ddtop.wire.page import PageView
 from ddtop.wire.records import Hello
 from ddtop.wire.rendezvous import store_address
@@ -155,11 +155,12 @@ def env(port, address="127.0.0.1"):
 
 
 @contextmanager
-def child(program, *words):
+def child(program, *words, **variables):
     """A process that runs this and says a line when it is ready; ended by its pid."""
     process = subprocess.Popen(
-        [sys.executable, "-c", program, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+        [sys.executable, "-c", program, *words],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | variables,
+    )  # fmt: skip
     try:
         assert process.stdout.readline() == "ready\n"
         yield process.pid
@@ -175,10 +176,10 @@ SLEEPS = "import time; print('ready', flush=True); time.sleep(100)"
 def test_who_listens_where_a_rank_connects_is_told_and_whether_it_is_ours():
     with listening() as port, child(CONNECTS, str(port)) as pid:
         stranger = inside(pid, environment=env(port), launcher_pid=1)
-        ((way,), _) = rendezvous.Meeting().look([stranger], 1, time.monotonic_ns())
-        ((shell,), _) = rendezvous.Meeting().look([stranger], os.getpid(), time.monotonic_ns())
+        (way,) = rendezvous.Meeting().look([stranger], 1, time.monotonic_ns()).ways
+        (shell,) = rendezvous.Meeting().look([stranger], os.getpid(), time.monotonic_ns()).ways
         elastic = inside(pid, environment=env(port) | {"TORCHELASTIC_RUN_ID": "x"}, launcher_pid=1)
-        ((torchrun,), _) = rendezvous.Meeting().look([elastic], os.getpid(), time.monotonic_ns())
+        (torchrun,) = rendezvous.Meeting().look([elastic], os.getpid(), time.monotonic_ns()).ways
 
     assert (way.sockets, way.local, way.probe) == (("ESTABLISHED",), True, None)
     assert (way.listener_pid, way.listener_ours) == (os.getpid(), False)
@@ -195,7 +196,7 @@ def test_nobody_listens_and_the_try_is_refused():
         rank = inside(pid, environment=env(port))
         meeting.look([rank], 1, time.monotonic_ns())
         meeting._probe._thread.join(10)
-        ((way,), _) = meeting.look([rank], 1, time.monotonic_ns())
+        (way,) = meeting.look([rank], 1, time.monotonic_ns()).ways
 
     assert (way.sockets, way.probe, way.local, way.listener_pid) == ((), "refused", True, None)
 
@@ -205,15 +206,24 @@ def test_nothing_is_looked_at_while_nobody_has_been_inside_for_long(monkeypatch)
     now = time.monotonic_ns()
     ranks = [inside(os.getpid(), now - 1_000_000_000), inside(os.getpid(), 0)]
 
-    assert rendezvous.Meeting().look(ranks, 1, now) == ((), ())
+    assert rendezvous.Meeting().look(ranks, 1, now) == rendezvous.Seen()
+
+
+def end_reads():
+    """A py-spy that was killed is waited for by the next one that starts."""
+    for process in pyspy._unreaped:
+        process.wait()
+    pyspy._unreaped.clear()
 
 
 def test_children_of_the_same_parent_that_are_no_ranks_yet_are_candidates():
     with child(SLEEPS) as known, child(SLEEPS) as new, child(SLEEPS, "resource_tracker") as helper:
         rank = inside(known, claim="init", init_method="file:///x")
         meeting = rendezvous.Meeting()
-        ways, found = meeting.look([rank], 1, time.monotonic_ns())
-        again = meeting.look([rank], 1, time.monotonic_ns())[1]
+        ways, found, *_ = meeting.look([rank], 1, time.monotonic_ns())
+        again = meeting.look([rank], 1, time.monotonic_ns()).candidates
+        meeting.close()
+        end_reads()
 
     pids = {one.pid for one in found}
     assert ways == ()
@@ -237,10 +247,111 @@ def test_under_a_launcher_only_a_process_with_a_number_is_one(monkeypatch):
         monkeypatch.setenv("RANK", "3")
         with child(SLEEPS) as numbered:
             rank = inside(known, environment=env(1) | {"TORCHELASTIC_RUN_ID": "x"})
-            found = rendezvous.Meeting().look([rank], 1, time.monotonic_ns())[1]
+            found = rendezvous.Meeting().look([rank], 1, time.monotonic_ns()).candidates
 
     assert (numbered, 3) in [(one.pid, one.rank) for one in found]
     assert unnumbered not in [one.pid for one in found]
+
+
+PARENT = """
+import os, subprocess, sys
+others = [dict(os.environ, **dict(word.split("=") for word in words.split())) for words in sys.argv[2:]]
+started = [subprocess.Popen([sys.executable, "-c", sys.argv[1]], env=one, stdout=subprocess.PIPE) for one in others]
+for one in started:
+    one.stdout.readline()
+print("ready", flush=True)
+sys.stdin.read()
+for one in started:
+    one.kill()
+    one.wait()
+"""
+
+
+@contextmanager
+def parent(*children_with):
+    """A process with children that sleep, each with these variables; it ends them when it ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PARENT, SLEEPS, *children_with], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline() == "ready\n"
+        yield process.pid
+    finally:
+        process.communicate()
+
+
+def look_at(*ranks):
+    return rendezvous.Meeting().look(list(ranks), 1, time.monotonic_ns())
+
+
+def test_another_program_of_the_same_parent_is_no_candidate():
+    """A shell runs servers too: an unrelated `python -m http.server` was blamed for a rank that came late."""
+    with child(SLEEPS) as known, child("0; " + SLEEPS) as stranger, child(SLEEPS) as sibling:
+        found = look_at(inside(known, claim="init")).candidates
+
+    pids = {one.pid for one in found}
+    assert stranger not in pids
+    assert sibling in pids
+
+
+def test_what_a_rank_starts_under_another_number_is_a_candidate():
+    """Lightning's main process is rank 0, and starts the others itself with LOCAL_RANK only."""
+    with parent("LOCAL_RANK=1 MASTER_PORT=29500", "LOCAL_RANK=1 MASTER_PORT=1", "LOCAL_RANK=0", "A=1") as pid:
+        rank_0 = inside(pid, claim="init", environment=env(29500) | {"LOCAL_RANK": "0"})
+        rank_0.hello = msgspec.structs.replace(rank_0.hello, rank=0, local_rank=0)
+        first, *_ = children(pid)
+        seen = look_at(rank_0)
+
+    assert [(one.pid, one.rank) for one in seen.candidates if one.rank is not None] == [(first, 1)]
+    (why,) = [one for one in seen.candidacies if one.pid == first]
+    assert why.mark == "LOCAL_RANK=1, started by rank 0"
+    assert why.started_unix_ns is not None
+
+
+def test_a_number_that_a_rank_has_already_makes_no_candidate():
+    """Workers and tools inherit RANK from the rank that starts them."""
+    with parent("RANK=1 MASTER_PORT=29500") as pid:
+        rank = inside(pid, environment=env(29500))
+        seen = look_at(rank)
+
+    assert not {one.pid for one in seen.candidates} & set(children(pid))
+
+
+def test_a_process_with_a_state_page_is_a_rank_of_something_else(monkeypatch):
+    with child(SLEEPS) as known, child(SLEEPS) as other:
+        monkeypatch.setattr(candidates, "has_agent", lambda pid: pid == other)
+        found = look_at(inside(known, claim="init")).candidates
+
+    assert other not in {one.pid for one in found}
+
+
+def test_whether_torch_is_loaded_is_read_from_the_maps(tmp_path):
+    """Any library whose name begins with libtorch counts, so the test maps a file of that name."""
+    maps = "import mmap, sys; f = open(sys.argv[1], 'rb'); m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ); "
+    library = tmp_path / "libtorch_cpu.so"
+    library.write_bytes(b"x" * 4096)
+    with child(maps + SLEEPS, str(library)) as loaded, child(SLEEPS) as importing:
+        assert candidates.torch_loaded(loaded) is True
+        assert candidates.torch_loaded(importing) is False
+    assert candidates.torch_loaded(1 << 22) is None
+
+
+def test_only_what_is_no_prompt_may_start_more_ranks(tmp_path):
+    """A shell that runs a script is a launcher; an interactive one says nothing about the job."""
+    script = tmp_path / "run.sh"
+    script.write_text("echo ready; read line\n")
+    with child(SLEEPS) as rank:
+        assert candidates.launching([inside(rank)]) is True
+        assert candidates.launching([]) is None
+        for words, may in ((["bash"], False), (["bash", str(script)], True)):
+            shell = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            if not may:
+                shell.stdin.write("echo ready\n")
+                shell.stdin.flush()
+            assert shell.stdout.readline() == "ready\n"
+            assert candidates.launching([inside(rank, launcher_pid=shell.pid)]) is may
+            shell.communicate()
+        assert candidates.launching([inside(rank, launcher_pid=shell.pid)]) is False
 
 
 @pytest.mark.parametrize(

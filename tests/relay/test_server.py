@@ -21,6 +21,7 @@ from ddtop.relay.server import Server
 from ddtop.ui.feed import last_state
 from ddtop.wire import frames
 from ddtop.wire.records import Command, Exit, Hello, HostState, RankState, Reply
+from tests.speaking import process_with_link, say
 
 DEADLINE_S = 15.0
 
@@ -35,13 +36,11 @@ class Stage:
         self.thread.start()
         self.links, self.children = [], []
 
-    def rank(self, number=0, pid=None, code="import sys; sys.stdin.readline()", **more):
+    def rank(self, number=0, code="import sys; sys.stdin.readline()", **more):
         """A process and its agent's link; it has said Hello, with `more` in it."""
-        if pid is None:
-            child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
-            self.children.append(child)
-            pid = child.pid
-        link = RankLink(registry.socket_path("train", "r1"))
+        child, link = process_with_link(registry.socket_path("train", "r1"), code)
+        self.children.append(child)
+        pid = child.pid
         self.links.append(link)
         ticks = registry.start_ticks(pid) or 0
         hello = Hello("train", "r1", 0, number, number, 2, "h", pid, ticks, script="train", **more)
@@ -50,7 +49,8 @@ class Stage:
 
     def says(self, link, record, rank=0, pid=None):
         pid = pid or getattr(record, "pid", None) or self.children[-1].pid
-        link.send(
+        say(
+            link,
             frames.seal(
                 record,
                 sender=self.server.voice,
@@ -58,7 +58,7 @@ class Stage:
                 mono_ns=time.monotonic_ns(),
                 rank=rank,
                 pid=pid,
-            )
+            ),
         )
 
     def viewer(self, *commands, controller=False):
@@ -196,7 +196,7 @@ def test_garbage_from_a_rank_is_counted_and_the_others_are_served(stage, garbage
 def test_a_hello_whose_bytes_are_damaged_does_not_end_the_relay(stage):
     """One flipped bit in a text made it invalid UTF-8, and that was no decode error but another one."""
     link, pid = stage.rank()
-    hello = frames.seal(Hello("tr", "r", 0, 0, 0, 1, "h", 1, 1), sender="abc", unix_ns=0, mono_ns=0, rank=0, pid=1)
+    hello = frames.seal(Hello("tr", "r", 0, 0, 0, 1, "h", pid, 1), sender="abc", unix_ns=0, mono_ns=0, rank=0, pid=pid)
     for text in (b"abc", b"Hello", b"env"):
         link.send(hello.replace(text, b"\xff" * len(text)))
     viewer = stage.viewer()
@@ -291,10 +291,10 @@ def test_the_last_state_of_a_relay_that_has_ended_is_not_live(home, monkeypatch)
 
 def test_a_relay_that_takes_over_knows_the_stopped_rank_of_the_one_that_was_killed(home):
     """SIGSTOP on a rank, SIGKILL on the relay: the rank cannot say Hello again, and it is the one to look at."""
-    child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.readline()"], stdin=subprocess.PIPE)
     first = Stage(home)
+    first.rank()
+    child = first.children.pop()
     try:
-        first.rank(pid=child.pid)
         first.heard(first.viewer(), sees_ranks)
         end = time.monotonic() + DEADLINE_S
         while not registry.roster_path("train", "r1").exists() and time.monotonic() < end:

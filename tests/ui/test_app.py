@@ -42,6 +42,15 @@ async def show(app, pilot, look):
     await pilot.pause()
 
 
+async def until_nothing_is_drawn(pilot, drawn):
+    """On a loaded machine the first layout may still be under way when the app is up."""
+    while True:
+        drawn.clear()
+        await pilot.pause()
+        if not drawn:
+            return
+
+
 async def test_the_screen_says_whom_it_waits_for_before_the_first_record():
     async with watching(FakeSource(builders.EMPTY)) as (app, _):
         assert screen_text(app)[0] == f"waiting for the first records of {JOB}, 0 s"
@@ -113,6 +122,7 @@ async def test_only_lines_that_differ_are_drawn_again():
         drawn = []
         table = app.screen.table
         table.refresh = lambda *regions, **options: drawn.extend(regions)
+        await until_nothing_is_drawn(pilot, drawn)
         app.tick()
         assert drawn == []
         snapshot, verdict = app.session.shown.snapshot, app.session.shown.verdict
@@ -247,7 +257,7 @@ async def test_lost_contact_is_said_and_the_rows_are_old():
     async with watching(FakeSource(look)) as (app, _):
         lines = screen_text(app)
 
-        assert lines[0].endswith("22:13:20, 8 s ago")
+        assert lines[0].endswith("not heard for 8 s")
         assert lines[1] == "relay not heard for 8 s, trying again"
         assert app.session.old
 

@@ -12,7 +12,7 @@ from . import builders
 from .builders import NOW, SECOND
 
 RANK_KEYS = [
-    "rank", "host", "pid", "state", "phase", "place", "iteration", "step_ms", "collective", "calls",
+    "rank", "host", "pid", "state", "phase", "place", "iteration", "iteration_source", "step_ms", "collective", "calls",
     "wait_ratio", "loader", "gpu", "nccl", "cpu_ratio", "rss_bytes", "report_age_s",
 ]  # fmt: skip
 
@@ -20,7 +20,10 @@ RANK_KEYS = [
 def test_a_status_has_a_row_for_every_rank_with_every_key():
     found = json.loads(json.dumps(status_json(builders.hang()[0])))
 
-    assert list(found) == ["schema", "job", "live", "time_unix_ns", "world_size", "ranks"]
+    assert list(found) == [
+        "schema", "job", "live", "time_unix_ns", "world_size", "health", "contact", "contact_age_s", "ranks",
+            "probes_off",
+    ]  # fmt: skip
     assert (found["schema"], found["job"], found["live"]) == ("ddtop.status/1", "train-4730", True)
     assert [list(rank) for rank in found["ranks"]] == [RANK_KEYS] * 8
 
@@ -34,6 +37,7 @@ def test_a_blocked_rank_in_json():
         "phase": "running",
         "place": {"function": "train_step", "file": "/home/ada/train.py", "line": 88, "waits_on": None},
         "iteration": 12_482,
+        "iteration_source": "optimizer",
         "step_ms": None,
         "collective": {
             "op": "gloo:all_reduce",
@@ -67,7 +71,7 @@ def test_a_diagnosis_in_json():
 
     assert list(found) == [
         "schema", "job", "live", "ended", "time_unix_ns", "world_size", "reporting", "iteration",
-        "health", "findings",
+        "probes_off", "health", "contact", "contact_age_s", "findings",
     ]  # fmt: skip
     assert found["ended"] is None
     assert found["health"] == "critical"

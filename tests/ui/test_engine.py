@@ -11,6 +11,7 @@ import pytest
 
 from ddtop.ui import engine as engines
 from ddtop.ui.engine import Engine, EngineError
+from ddtop.ui.tape import FRAME_COST_BYTES
 from ddtop.wire import frames
 from ddtop.wire.records import Reply, Stacks
 from tests.jobs import FakeJob
@@ -123,10 +124,11 @@ def test_what_does_not_fit_into_the_queue_is_dropped_counted_and_said(monkeypatc
     job.trains(3)
     found = Waiting()
     data = list(as_of_now(job))
-    monkeypatch.setattr(engines, "QUEUE_BYTES_MAX", sum(map(len, data)) - 1)
+    room = sum(map(len, data)) + FRAME_COST_BYTES * len(data) - 1
+    monkeypatch.setattr(found.engine, "_bounds", engines.Bounds(queue_bytes=room))
     for one in (*data, data[-1], data[-1]):
         found.engine.put(found.follower, one)
-    monkeypatch.setattr(engines, "QUEUE_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(found.engine, "_bounds", engines.Bounds())
     found.says(Reply("live"))
     found.engine.start()
     try:

@@ -84,7 +84,7 @@ def test_two_runs_of_one_name_are_two_rows() -> None:
     ("health", "words"),
     [
         (None, "asking ..."),
-        (Health(None), "no answer"),
+        (Health("unknown"), "unknown"),
         (Health("ok"), "ok"),
         (Health("warning", "straggler"), "▲ straggler"),
         (Health("critical", "rank-killed"), "✖ rank-killed"),

@@ -156,9 +156,9 @@ def test_why_has_the_whole_sentence_the_evidence_and_the_next_step():
         "  → check the file server of /data; torch gives up in 29 min 29 s",
         "",
         "what it means",
-        "  The main thread waits for its next batch, and the worker process that owes it is dead, stopped, or",
-        "  stands in a lock or a call that does not return. The rank itself can do nothing; its peers wait",
-        "  for it.",
+        "  The main thread waits for its next batch, and the worker process that must deliver it is dead,",
+        "  stopped, or blocked in a lock or a call that does not return. The rank itself can do nothing; its",
+        "  peers wait for it.",
         "",
     ]
 

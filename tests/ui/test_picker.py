@@ -68,7 +68,7 @@ async def test_it_is_there_before_anybody_has_answered_and_can_be_left_meanwhile
 
     def never(job: registry.JobEntry) -> Health:
         answers.wait(60.0)
-        return Health(None)
+        return Health("unknown")
 
     running = app(lambda: [entry("first")], never)
     async with running.run_test(size=(80, 24)) as pilot:

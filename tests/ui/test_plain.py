@@ -206,7 +206,7 @@ def test_lost_contact_is_said_with_the_age_of_what_is_shown():
     contact = Contact("relay not heard for 8 s, trying again", 8.0)
     lines = [plain(line) for line in banner_lines(snapshot, builders.calm(snapshot), 80, contact=contact)]
 
-    assert lines[0].endswith("22:13:20, 8 s ago")
+    assert lines[0].endswith("not heard for 8 s")
     assert lines[1] == "relay not heard for 8 s, trying again"
 
 

@@ -13,7 +13,7 @@ from ddtop.model.merge import merge
 from ddtop.ui.dumped import answers, around, at_fault, last_request, merged_of
 from ddtop.ui.excerpts import Excerpt
 from ddtop.ui.present.glyphs import ASCII, UNICODE
-from ddtop.ui.present.stacks import Around, Shape, head_line, stacks_lines, stacks_text
+from ddtop.ui.present.stacks import Around, Shape, doing_text, head_line, stacks_lines, stacks_text
 from ddtop.ui.present.stacks_json import stacks_json
 from ddtop.ui.present.text import line_width, plain
 from ddtop.wire.records import Exit, Stacks
@@ -285,3 +285,14 @@ def test_a_dump_that_nobody_asked_for_says_so():
     assert plain(head_line(merge([stacks]), ", 2 min ago")) == (
         "1 rank asked, 1 answered (1 by agent) 22:13:20, 2 min ago, by itself"
     )
+
+
+def test_of_ranks_at_one_line_of_which_one_does_not_wait_none_is_said_to_wait_for_it():
+    """The sleeper was told to wait in the all_reduce of the others that were called from the same line."""
+    one = next(one for one in merge([dumps.stacks_of(number) for number in (0, 1, 2)]).main if len(one.ranks) == 3)
+    waiting = {0: "waiting in all_reduce #9", 2: "waiting in all_reduce #9"}
+
+    assert doing_text(one, {**waiting, 1: "asleep"}) == "ranks 0,2: waiting in all_reduce #9; rank 1: asleep"
+    assert doing_text(one, waiting) == "ranks 0,2: waiting in all_reduce #9"
+    assert doing_text(one, {**waiting, 1: waiting[0]}) == waiting[0]
+    assert doing_text(one, {}) == ""

@@ -76,4 +76,5 @@ def test_only_additions_at_the_end_keep_the_schema():
         "Reply": ["name", "ok", "text", "count"],
         "Arrivals": ["request", "groups", "iteration"],
         "CommStatus": ["answer"],
+        "Order": ["what", "ranks", "by", "text"],
     }

@@ -8,14 +8,17 @@ PAGES = (
     Explanation(
         kind="host-lost",
         severity="critical; a warning while nobody waits; info while its collectives are completed",
-        brief="nothing of a whole host is heard any more",
-        meaning="The relay of a host and all of its ranks fell silent at once, while the hub and others are heard. The host is down or hangs, "
-        "or its network is cut. Its ranks have no better state than `lost`: what they said last is old, and no other finding is made of it.",
+        brief="nothing has been received from a whole host",
+        meaning="The relay of a host and all of its ranks stopped reporting at once, while the hub and "
+        "others report. The host is down or hangs, or its network is cut. Its ranks are `lost`: "
+        "their last reports are old, and no other finding uses them.",
         found=(
-            "Nothing of that host has come for {host_lost_s}, on the hub's clock: a relay that died is replaced sooner. While the hub "
-            "itself is not heard, no host is lost, and neither is one whose ranks had all ended.",
-            "Ranks of other hosts wait for its ranks: critical. Nobody does, and others move: a warning.",
-            "A collective of its ranks was completed since: they are alive, only ddtop's own connection is cut: info.",
+            "Nothing has arrived from that host for {host_lost_s}, on the hub's clock: a relay "
+            "that died is replaced sooner. While the hub itself does not report, no host is "
+            "lost. A host whose ranks had all ended is not lost.",
+            "Critical if ranks of other hosts wait for its ranks. A warning if nobody waits and others make progress.",
+            "Info if a collective of its ranks has completed since: they are alive, and only "
+            "ddtop's own connection is cut.",
         ),
         steps=(
             "Is it up, and can it be reached from the hub's host?\nping HOST; ssh HOST uptime",

@@ -11,12 +11,14 @@ from collections.abc import Collection
 from ddtop.diagnosis.doing import FRAMES, classify, where
 from ddtop.diagnosis.evidence import collecting_line, loader_line, place_line, process_line, stack_lines
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
+from ddtop.diagnosis.idle import Idle
 from ddtop.diagnosis.nccl import ras_lines
-from ddtop.diagnosis.words import duration, file_line, ranks_text, verb, waited_text
+from ddtop.diagnosis.waiters import waits_clause
+from ddtop.diagnosis.words import duration, file_line, ranks_text, verb
 from ddtop.model.chains import GONE, LOST, STILL, STOPPED, UNKNOWN, WORKING, waiters_of
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State
 from ddtop.model.policy import Policy
-from ddtop.wire.calls import FINALIZE, MPI_STARTED, NAME_ONLY, NEW_GROUP, RECEIVES
+from ddtop.wire.calls import FINALIZE, MPI_STARTED, NAME_ONLY, NEW_GROUP, SENDS
 
 PLACES_MAX = 3
 NEW_GROUP_RULE = "all ranks must call new_group, also those that are not in the group, and in the same order"
@@ -32,7 +34,7 @@ def rule(snapshot: Snapshot, policy: Policy, explained: Collection[int] = ()) ->
             continue
         if (
             snapshot.rank(blame.root).hello is None
-            or about.idle(blame)
+            or about.idle.gives_orders(blame)
             or _just_left(snapshot.rank(blame.root), policy)
         ):
             continue
@@ -46,24 +48,8 @@ class _About:
 
     def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
         self._snapshot, self._policy = snapshot, policy
-        self._single: dict[int, list[bool]] = {}
-        for wait in snapshot.peer_waits:
-            for rank in wait.behind:
-                self._single.setdefault(rank, []).append(wait.call in RECEIVES)
+        self.idle = Idle(snapshot, policy)
         self._limits: dict[tuple[int, str | None, bool], float] = {}
-
-    def idle(self, blame: Blame) -> bool:
-        """Workers that wait for orders, and a master that waits for somebody to give it some: nobody is at fault.
-
-        Only where the master never showed a step of its own, and all waits for it are for orders: a recv, or a broadcast. Whoever
-        is in a send to it has work for it.
-        """
-        root = self._snapshot.rank(blame.root)
-        if root.iteration is not None:
-            return False
-        single = self._single.get(blame.root)
-        orders = all(single) if single else (blame.op or "").lower().startswith(("broadcast", "bcast"))
-        return orders and classify(root).word in ("stdin", "socket", "queue")
 
     def _finishes(self, blame: Blame) -> bool:
         """The others are done and only it has something left, for which it may well wait: a child that packs the results, a pause."""
@@ -145,7 +131,6 @@ def _finding(snapshot: Snapshot, kind: str, severity: str, blames: list[Blame]) 
     first = min(blames, key=lambda blame: blame.since_unix_ns)
     ranks = tuple(sorted(blame.root for blame in blames))
     victims = tuple(sorted(waiters_of(blames) - set(ranks)))
-    what = waited_text(first, snapshot.groups)
     waited = duration((now - first.since_unix_ns) / 1e9)
     lead = snapshot.rank(ranks[0])
     subject = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {_places(snapshot, ranks, waited)}"
@@ -164,7 +149,7 @@ def _finding(snapshot: Snapshot, kind: str, severity: str, blames: list[Blame]) 
         asleep = lead.working is False and lead.place is not None
         spot = f"in {lead.place.function} ({file_line(lead.place)})" if asleep and lead.place else where(lead)
         subject = f"{ranks_text(ranks)} {busy}, {spot}, {waited}"
-    tail = f"{ranks_text(victims)} {verb(victims, 'waits', 'wait')} for {verb(ranks, 'it', 'them')} in {what}"
+    tail = waits_clause(snapshot, first, ranks, victims)
     return Finding(
         kind=kind,
         severity=severity,
@@ -272,13 +257,17 @@ def _rule_of(blame: Blame) -> str:
     if blame.peer_wait is not None and blame.peer_wait.call in NAME_ONLY:
         return "every rank must make the same calls"
     if blame.peer_wait is not None:
-        barrier = blame.peer_wait.call == "monitored_barrier"
-        return "all ranks must come to the barrier" if barrier else "each recv needs a send from that rank"
+        return _OF_SINGLE.get(blame.peer_wait.call) or (
+            "each send needs a recv on that rank"
+            if blame.peer_wait.call in SENDS
+            else "each recv needs a send from that rank"
+        )
     if blame.op in MPI_STARTED:
         return "a collective that was started moves on only in calls of MPI: come to its Wait, or call Test meanwhile"
     return "every rank must make the same collective calls"
 
 
+_OF_SINGLE = {"monitored_barrier": "all ranks must come to the barrier"}
 _BY_WORD = {
     "gc": "gc.freeze() after start-up, and gc.disable() with a collection at the same step on all ranks",
     "gil": "see which thread holds the GIL: py-spy dump --native --pid {pid}",

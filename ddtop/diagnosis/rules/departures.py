@@ -1,4 +1,4 @@
-"""`rank-crashed`, `rank-killed`, `left-early`, `cancelled`: a rank has gone, or will never come back from its exception.
+"""`rank-crashed`, `rank-killed`, `helper-crashed`, `left-early`, `cancelled`: a rank has gone, or will never come back from its exception.
 
 Who went first decides (`model.ending`); what followed is folded under it.
 """
@@ -9,25 +9,30 @@ import re
 
 from ddtop.diagnosis.finding import CRITICAL, INFO, Finding
 from ddtop.diagnosis.rules.absent import uneven_advice
-from ddtop.diagnosis.words import collective_text, duration, file_line, names_of_groups, ranks_text, verb
+from ddtop.diagnosis.words import clipped, collective_text, duration, file_line, names_of_groups, ranks_text, verb
 from ddtop.model.chains import waiters_of
 from ddtop.model.ending import (
     CANCEL_SIGNALS,
     comm_failure,
     exit_text,
     failed,
+    failed_helper,
     fatal_exception,
     first_to_go,
     interrupted,
+    raised_alike,
     was_cancelled,
     went_unix_ns,
 )
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.policy import Policy
 from ddtop.wire.mpi import MpiCall
+from ddtop.wire.records import HelperEnd
 
 _WORKER_GONE = re.compile(r"DataLoader worker \(pid.{0,40}(killed by signal|exited unexpectedly)")
 """Torch raises this in the rank within five seconds after a worker's death."""
+
+_TEXT_CHARACTERS, _REASON_CHARACTERS = 100, 80
 
 
 def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
@@ -35,6 +40,9 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     bad = [rank for rank in snapshot.ranks if failed(rank)]
     if not bad:
         return _left_behind(snapshot, [rank for rank in snapshot.ranks if rank.gone])
+    helper = failed_helper([one for host in snapshot.hosts for one in host.helpers], snapshot.ranks, policy)
+    if helper is not None:
+        return [_helper_failed(snapshot, helper, bad)]
     if all(rank.gone for rank in snapshot.ranks if rank.hello is not None) and was_cancelled(bad, policy):
         return [_cancelled(snapshot, bad)]
     first, *more = first_to_go(snapshot.ranks)
@@ -43,13 +51,14 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     # Every failure is one that follows from another, which nobody has seen: `comm_error` speaks if no living rank explains it.
     if comm_failure(first) or _may_be_cancelled(first, snapshot, policy):
         return []
+    same = raised_alike(first, bad, policy)
     failures = {rank.rank for rank in bad}
     others = tuple(
         rank.rank
         for rank in snapshot.ranks
-        if rank.rank != first.rank and rank.hello is not None and (rank.rank in failures or not rank.gone)
+        if rank.rank not in same and rank.hello is not None and (rank.rank in failures or not rank.gone)
     )
-    return [_killed(snapshot, first, others) if _was_killed(first) else _crashed(snapshot, first, others)]
+    return [_killed(snapshot, first, others) if _was_killed(first) else _crashed(snapshot, first, same, others)]
 
 
 def _was_killed(rank: RankFacts) -> bool:
@@ -93,6 +102,36 @@ def _cancelled(snapshot: Snapshot, bad: list[RankFacts]) -> Finding:
     )
 
 
+def _helper_failed(snapshot: Snapshot, helper: HelperEnd, bad: list[RankFacts]) -> Finding:
+    """A process that is no rank failed, and the program that had started it ended the ranks."""
+    name = "the program that started the ranks" if helper.launcher else "a helper process"
+    summary = f"{name} (pid {helper.pid})"
+    exception = helper.exception
+    if exception is not None:
+        summary += f" raised {exception.type}"
+        summary += f": {clipped(exception.text, _TEXT_CHARACTERS)}" if exception.text else ""
+        summary += f" at {file_line(exception.place)} {exception.place.function}" if exception.place else ""
+        advice = "fix that exception: the process is no rank, and mp.spawn ends all others when one fails"
+    else:
+        how = exit_text(helper.code, helper.signal)
+        summary += f" was killed by {how}" if helper.signal is not None else f" left with {how}"
+        advice = _OF_SIGNALS.get(
+            helper.signal or 0, f"see the output of pid {helper.pid}; the ranks did not fail by themselves"
+        )
+    ranks = tuple(sorted(rank.rank for rank in bad))
+    lines = [f"pid {helper.pid}: {helper.command}"] if helper.command else []
+    return Finding(
+        kind="helper-crashed",
+        severity=CRITICAL,
+        ranks=(),
+        victims=ranks,
+        since_unix_ns=helper.unix_ns,
+        summary=f"{summary}; {ranks_text(ranks)} {verb(ranks, 'was', 'were')} ended because of it",
+        evidence=(*lines, *(end_line(rank, snapshot) for rank in bad[:6])),
+        advice=advice,
+    )
+
+
 def _killed(snapshot: Snapshot, first: RankFacts, others: tuple[int, ...]) -> Finding:
     assert first.exit is not None
     how = exit_text(first.exit.code, first.exit.signal, first.exit.oom)
@@ -124,15 +163,19 @@ def _outlived(gone: RankFacts) -> str:
     return text
 
 
-def _crashed(snapshot: Snapshot, first: RankFacts, others: tuple[int, ...]) -> Finding:
+def _crashed(snapshot: Snapshot, first: RankFacts, same: tuple[int, ...], others: tuple[int, ...]) -> Finding:
+    """`same`: the ranks that raised what the first one did, itself included."""
     exception = first.exception if fatal_exception(first) else None
     if exception is not None:
-        text = f": {exception.text[:100]}" if exception.text else ""
+        text = f": {clipped(exception.text, _TEXT_CHARACTERS)}" if exception.text else ""
         at = f" at {file_line(exception.place)} {exception.place.function}" if exception.place else ""
-        summary = f"rank {first.rank} raised {exception.type}{text}{at}"
+        every = len(same) > 1 and len(same) == len(snapshot.ranks)
+        summary = f"{'all ranks' if every else ranks_text(same)} raised {exception.type}{text}{at}"
         if first.exit is None:
-            summary += "; its process lingers"
-        advice = f"mend that exception on rank {first.rank}; errors of the others came later"
+            summary += "; its process lingers" if len(same) == 1 else f"; the process of rank {first.rank} lingers"
+        advice = f"fix that exception on rank {first.rank}; errors of the others came later"
+        if len(same) > 1:
+            advice = f"fix that exception: {'every rank' if every else ranks_text(same)} raised it, so it is not one rank's data or host"
         if _WORKER_GONE.search(exception.text):
             advice = (
                 "its DataLoader worker died first: dmesg | grep -i kill (out of memory: fewer workers, smaller batches); "
@@ -145,7 +188,7 @@ def _crashed(snapshot: Snapshot, first: RankFacts, others: tuple[int, ...]) -> F
         passed_on = (code or 0) - _PASSED_ON
         if passed_on in _OF_SIGNALS:
             advice = f"shells and containers end with {code} after signal {passed_on}: {_OF_SIGNALS[passed_on]}"
-    return _first(snapshot, "rank-crashed", first, others, summary, _evidence(snapshot, first), advice)
+    return _first(snapshot, "rank-crashed", first, others, summary, _evidence(snapshot, first), advice, same)
 
 
 def _first(
@@ -156,6 +199,7 @@ def _first(
     summary: str,
     evidence: tuple[str, ...],
     advice: str,
+    same: tuple[int, ...] = (),
 ) -> Finding:
     theirs = set(others)
     waiting = [rank for rank in snapshot.ranks if rank.rank in theirs and not rank.gone and rank.wait is not None]
@@ -179,7 +223,7 @@ def _first(
     return Finding(
         kind=kind,
         severity=CRITICAL,
-        ranks=(first.rank,),
+        ranks=same or (first.rank,),
         victims=others,
         since_unix_ns=went_unix_ns(first),
         summary=summary,
@@ -222,7 +266,7 @@ def end_line(rank: RankFacts, snapshot: Snapshot) -> str:
     if rank.exception is not None:
         # gloo puts the path of its own source file before the reason.
         reason = re.sub(r"^\[[^\]]*\]\s*", "", rank.exception.text)
-        text += f", {rank.exception.type}: {reason[:80]}"
+        text += f", {rank.exception.type}: {clipped(reason, _REASON_CHARACTERS)}"
     ago = (snapshot.time_unix_ns - went_unix_ns(rank)) / 1e9
     return f"{text}, {duration(ago)} ago" if ago > 1 else text
 

@@ -24,7 +24,8 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     share = median(rank.loader_wait_ratio or 0.0 for rank in concerned)
     lead = concerned[0]
     assert lead.loader is not None
-    loader = lead.loader
+    # Of several loaders the one that it waits for: the one that validates has settings of its own.
+    loader = lead.loader.waited or lead.loader
     if loader.workers:
         setting = f"num_workers={loader.workers}, prefetch_factor={loader.prefetch_factor or 2}, pin_memory={bool(loader.pin_memory)}"
         slow = [rank for rank in concerned if _one_is_slow(rank, policy)]
@@ -41,11 +42,19 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
             ranks=ranks,
             victims=(),
             since_unix_ns=snapshot.time_unix_ns - int((lead.window_s or policy.window_s) * 1e9),
-            summary=f"{ranks_text(ranks)} {verb(ranks, 'spends', 'spend')} {about(share)} of the time waiting for data ({setting})",
+            summary=f"{ranks_text(ranks)} {verb(ranks, 'spends', 'spend')} {about(share)} of the time waiting for data{_whose(lead)} ({setting})",
             evidence=tuple(_line(rank, policy) for rank in concerned[:8]),
             advice=advice,
         )
     ]
+
+
+def _whose(rank: RankFacts) -> str:
+    """Which loader's data; nothing where that is not known."""
+    waited = rank.loader.waited if rank.loader is not None else None
+    if waited is None:
+        return ""
+    return f" of {waited.dataset}{', which feeds the training' if waited.feeds else ''}"
 
 
 def _concerned(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:

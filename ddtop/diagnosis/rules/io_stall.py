@@ -10,7 +10,8 @@ from ddtop.diagnosis.asleep import may_be_io
 from ddtop.diagnosis.doing import classify, where
 from ddtop.diagnosis.evidence import place_line, process_line, stack_lines
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
-from ddtop.diagnosis.words import collective_text, duration, names_of_groups, ranks_text, verb
+from ddtop.diagnosis.waiters import waits_clause
+from ddtop.diagnosis.words import duration, ranks_text, verb
 from ddtop.model.chains import GONE, LOST, STOPPED, waiters_of
 from ddtop.model.facts import Blame, RankFacts, Snapshot
 from ddtop.model.policy import Policy
@@ -51,11 +52,7 @@ def _finding(snapshot: Snapshot, severity: str, stalled: list[RankFacts], blames
     first = min(mine, key=lambda blame: blame.since_unix_ns) if mine else None
     victims = tuple(sorted(waiters_of(mine) - set(ranks)))
     if first is not None:
-        group = names_of_groups(snapshot.groups).get(first.group or "", first.group)
-        summary += (
-            f"; {ranks_text(victims)} {verb(victims, 'waits', 'wait')} for {verb(ranks, 'it', 'them')} "
-            f"in {collective_text(first.op, first.seq, group)}"
-        )
+        summary += f"; {waits_clause(snapshot, first, ranks, victims)}"
     lines = [line for rank in stalled[:4] for line in (process_line(rank), place_line(rank), *stack_lines(rank))]
     return Finding(
         kind="io-stall",

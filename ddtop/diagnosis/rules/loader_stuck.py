@@ -13,7 +13,8 @@ from ddtop.diagnosis.doing import stack_line, where
 from ddtop.diagnosis.evidence import loader_line, place_line, process_line, stack_lines
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.rules.absent import with_timeout
-from ddtop.diagnosis.words import duration, ranks_text, verb, waited_text
+from ddtop.diagnosis.waiters import waits_clause
+from ddtop.diagnosis.words import duration, ranks_text, verb
 from ddtop.model.chains import GONE, STOPPED, waiters_of
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State
 from ddtop.model.loading import helpless
@@ -127,8 +128,7 @@ def _finding(
         f"{_owed(stuck)} {_does(lead, len(stuck))}"
     )
     if first is not None:
-        what = waited_text(first, snapshot.groups)
-        summary += f"; {ranks_text(victims)} {verb(victims, 'waits', 'wait')} for {verb(ranks, 'it', 'them')} in {what}"
+        summary += f"; {waits_clause(snapshot, first, ranks, victims)}"
     advice = _ADVICE[cause].format(pid=lead.loader.owing_pid, rank=lead.rank)
     return Finding(
         kind="loader-stuck",

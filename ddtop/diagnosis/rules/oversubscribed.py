@@ -22,7 +22,9 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
         delayed = median([_delayed(rank) for rank in ranks])
         if throttled >= policy.throttled_ratio:
             found.append(_finding(host, ranks, f"are held by a CPU quota {about(throttled)} of the time", snapshot))
-        elif delayed >= policy.oversubscribed_ratio and _of_their_own(host, ranks, policy):
+        elif (delayed >= policy.oversubscribed_ratio and _of_their_own(host, ranks, policy)) or (
+            delayed >= policy.oversubscribed_threads_ratio and _by_threads(host, ranks, policy)
+        ):
             found.append(_finding(host, ranks, f"wait {about(delayed)} of the time for a CPU", snapshot))
     return found
 
@@ -48,13 +50,36 @@ def _of_their_own(host: HostState, ranks: list[RankFacts], policy: Policy) -> bo
 
     Two ranks of one thread on two cores wait for strangers, however much they use.
     """
-    pinned = _pinned(host, ranks)
-    cpus = pinned[1] if pinned is not None else host.cores
+    cpus = _cpus(host, ranks)
     used = sum(rank.cpu_ratio or 0.0 for rank in ranks)
     wanted = used + sum(_delayed(rank) for rank in ranks)
     return used >= policy.oversubscribed_own_ratio * cpus and wanted > cpus + policy.oversubscribed_room_cores * len(
         ranks
     )
+
+
+def _by_threads(host: HostState, ranks: list[RankFacts], policy: Policy) -> bool:
+    """Far more of their own threads want to run than there are CPUs: strangers can make them wait, but cannot make them more."""
+    wanted = sum((rank.cpu_ratio or 0.0) + _delayed(rank) + _threads_delayed(rank) for rank in ranks)
+    return wanted >= policy.oversubscribed_threads_factor * _cpus(host, ranks)
+
+
+def _threads_delayed(rank: RankFacts) -> float:
+    return (rank.pressure.threads_delay_cores or 0.0) if rank.pressure is not None else 0.0
+
+
+def _cpus(host: HostState, ranks: list[RankFacts]) -> int:
+    """The CPUs that these ranks may use."""
+    pinned = _pinned(host, ranks)
+    return pinned[1] if pinned is not None else host.cores
+
+
+def _beside_others(host: HostState, ranks: list[RankFacts]) -> str | None:
+    """Who else takes CPUs, where the ranks have too few: the CPUs are all in use then, also those that the ranks do not use."""
+    others = _cpus(host, ranks) - sum(rank.cpu_ratio or 0.0 for rank in ranks)
+    if others < POLICY.foreign_cores:
+        return None
+    return f"other processes take about {others:.1f} of the {_cpus(host, ranks)} CPUs, so a part of the wait is theirs"
 
 
 def _pinned(host: HostState, ranks: list[RankFacts]) -> tuple[str, int] | None:
@@ -66,8 +91,11 @@ def _pinned(host: HostState, ranks: list[RankFacts]) -> tuple[str, int] | None:
     return (cpus, count) if cpus and count and count < host.cores else None
 
 
-def _fewer(omp: set[str | None], share: int) -> str:
-    """What is left to have fewer of, where OpenMP's threads may be `share` a rank and may be no more already."""
+def _fewer(omp: set[str | None], share: int, threads: float) -> str:
+    """What is left to have fewer of, where OpenMP's threads may be `share` a rank and may be no more already. `threads`: how many
+    of a rank's other threads lack a CPU."""
+    if threads >= 1.0:
+        return f"call torch.set_num_threads({share}) on each rank: OMP_NUM_THREADS is not all that sets how many threads compute"
     if omp and all(value is not None and value.isdigit() and 0 < int(value) <= share for value in omp):
         return "take fewer DataLoader workers or fewer ranks on this host, and see what else runs there: top"
     return f"set OMP_NUM_THREADS to cores / ranks ({share}), take fewer DataLoader workers or fewer ranks on this host"
@@ -98,7 +126,19 @@ def _finding(host: HostState, ranks: list[RankFacts], what: str, snapshot: Snaps
     else:
         # What one look finds runnable differs from the next: the number would never stand still in a sentence.
         summary += f": {host.cores} cores for {len(ranks)} ranks with {threads} threads"
-        advice = _fewer(omp, max(1, host.cores // len(ranks)))
+        waiting = sum(_threads_delayed(rank) for rank in ranks) / len(ranks)
+        advice = _fewer(omp, max(1, host.cores // len(ranks)), waiting)
+    beside = None
+    if not any(_throttled(rank) >= POLICY.throttled_told_ratio for rank in ranks):
+        beside = _beside_others(host, ranks)
+    if beside is not None:
+        summary += ", beside other load"
+        evidence.append(beside)
+    wanting = sum(_threads_delayed(rank) for rank in ranks)
+    if wanting >= 1.0:
+        evidence.append(
+            f"besides the main threads {wanting:.0f} threads of the ranks were ready without a CPU, mean over the time"
+        )
     if runnable is not None:
         evidence.append(f"{host.host}: {runnable} threads ran or wanted to at the last look, on {host.cores} cores")
     if host.load is not None and (host.load.steal_ratio or 0.0) >= POLICY.throttled_told_ratio:

@@ -76,7 +76,7 @@ def _unmoved(ranks: list[RankFacts], group: str, snapshot: Snapshot) -> list[Fin
             ranks=numbers,
             victims=(),
             since_unix_ns=snapshot.time_unix_ns,
-            summary=f"{ranks_text(numbers)} {verb(numbers, 'is', 'are')} in pass {first.epochs} over the data, and the {first.sampler} still has "
+            summary=f"{ranks_text(numbers)} {verb(numbers, 'is', 'are')} in pass {first.epochs} over the data ({first.dataset}), and the {first.sampler} of the loader that feeds the training still has "
             f"epoch {first.epoch}: it shuffles in the same order every time",
             evidence=(f"two passes of the loader have begun with epoch {first.epoch} on every rank",),
             advice="call sampler.set_epoch(epoch) before each epoch's loop",

@@ -68,6 +68,38 @@ def _of_memory(host: HostState, ranks: list[RankFacts], snapshot: Snapshot, poli
                 'raise it (ulimit -n), close what is kept, or torch.multiprocessing.set_sharing_strategy("file_system")'
             )
             yield _memory((rank.rank,), text, [f"ls -l /proc/{rank.pid}/fd says what they are"], advice, snapshot)
+    yield from _of_own_limits(ranks, snapshot, policy)
+
+
+_ADDRESSES = {
+    "RLIMIT_AS": ("address space", "ulimit -v, or the batch system's h_vmem"),
+    "RLIMIT_DATA": ("data", "ulimit -d"),
+}
+
+
+def _of_own_limits(ranks: list[RankFacts], snapshot: Snapshot, policy: Policy) -> Iterator[Finding]:
+    """Limits of a rank's process, and of the threads of its group."""
+    crowded: dict[tuple[int, int], list[RankFacts]] = {}
+    for rank in ranks:
+        for one in rank.process.load.limits if rank.process is not None and rank.process.load is not None else ():
+            left = max(0, one.limit - one.used)
+            if (
+                one.name in _ADDRESSES
+                and left <= policy.address_low_ratio * one.limit
+                and left <= policy.memory_low_bytes
+            ):
+                what, setting = _ADDRESSES[one.name]
+                text = f"rank {rank.rank} uses {_size(one.used)} of at most {_size(one.limit)} of {what} ({one.name})"
+                advice = f"raise it ({setting}), or use less: beyond it the next allocation raises MemoryError or ends the rank"
+                evidence = [f"prlimit --pid {rank.pid}; VmSize counts what is mapped and not only what is resident"]
+                yield _memory((rank.rank,), text, evidence, advice, snapshot)
+            elif one.name == "pids.max" and one.used >= policy.pids_full_ratio * one.limit:
+                crowded.setdefault((one.used, one.limit), []).append(rank)
+    for (used, most), theirs in crowded.items():
+        numbers = tuple(rank.rank for rank in theirs)
+        text = f"the cgroup of {ranks_text(numbers)} has {used:,} of at most {most:,} threads (pids.max)"
+        advice = "fewer DataLoader workers or OMP_NUM_THREADS, or a higher limit (--pids-limit): the next thread cannot start"
+        yield _memory(numbers, text, [], advice, snapshot)
 
 
 def _memory(ranks: tuple[int, ...], text: str, evidence: list[str], advice: str, snapshot: Snapshot) -> Finding:
@@ -100,8 +132,9 @@ def _of_disks(host: HostState, ranks: list[RankFacts], snapshot: Snapshot, polic
             continue
         what = _full(disk, policy)
         if what is not None:
-            numbers = tuple(rank.rank for rank in ranks)
-            uses = "its TMPDIR" if disk.uses == "TMPDIR" else "the working folder"
+            every = tuple(rank.rank for rank in ranks)
+            numbers = tuple(rank for rank in disk.ranks if rank in every) or every
+            uses = {"TMPDIR": "its TMPDIR", "files": "files"}.get(disk.uses, "the working folder")
             yield Finding(
                 kind="disk-full",
                 severity=WARNING,

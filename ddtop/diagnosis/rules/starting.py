@@ -10,10 +10,12 @@ from ddtop.diagnosis.evidence import place_line, process_line, stack_lines
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.meeting import INIT, LOOPBACK, Meeting, has_entered, meeting_of, store_of, way_line
 from ddtop.diagnosis.rules import rendezvous, unreachable
-from ddtop.diagnosis.words import duration, rank_range, ranks_text, verb
+from ddtop.diagnosis.words import duration, file_line, rank_range, ranks_text, verb
 from ddtop.model.ending import failed
 from ddtop.model.facts import Candidate, RankFacts, Snapshot, State
+from ddtop.model.frames import Owner, owner_of
 from ddtop.model.policy import Policy
+from ddtop.wire.stacks import StackFrame
 
 _NODES = ("GROUP_WORLD_SIZE", "NNODES", "SLURM_NNODES")
 _LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
@@ -143,23 +145,15 @@ def _busy(rank: RankFacts) -> str:
 
 
 def _late_candidates(snapshot: Snapshot, meeting: Meeting, missing: tuple[int, ...], policy: Policy) -> list[Finding]:
-    """Processes of the same parent that have no number yet, or one that no agent has claimed."""
+    """Processes with the marks of the job that have no number yet, or one that no agent has claimed."""
     found = _candidates(snapshot, missing)
     if not found or meeting.waited_s < policy.still_limit_s:
         return []
-    numbered = {one.process.rank for one in found if one.process.rank is not None}
-    ranks = tuple(rank for rank in missing if rank in numbered) or missing
-    still = all(one.working is False and one.process.state != "D" for one in found)
-    seen_s = min((snapshot.time_unix_ns - one.since_unix_ns) / 1e9 for one in found)
-    severity = CRITICAL if still and seen_s > policy.still_limit_s - 2.0 else WARNING
+    severity = _candidates_severity(snapshot, meeting, found, policy)
     if severity == WARNING and meeting.waited_s < policy.init_late_warning_s:
         return []
-    pids = [str(one.process.pid) for one in found]
-    subject = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} not entered {meeting.init}: "
-    what = "process" if len(found) == 1 else "processes"
-    subject += (
-        f"{what} {', '.join(pids[:8])} of the same parent {verb(range(len(pids)), 'is', 'are')} {_candidates_do(found)}"
-    )
+    numbered = {one.process.rank for one in found if one.process.rank is not None}
+    ranks = tuple(rank for rank in missing if rank in numbered) or missing
     return [
         Finding(
             kind="late-to-init",
@@ -167,11 +161,39 @@ def _late_candidates(snapshot: Snapshot, meeting: Meeting, missing: tuple[int, .
             ranks=ranks,
             victims=meeting.victims,
             since_unix_ns=meeting.since_unix_ns,
-            summary=f"{subject}; {meeting.wait_text}, {duration(meeting.waited_s)} so far",
+            summary=f"{_candidates_text(snapshot, meeting, ranks, found)}; "
+            f"{meeting.wait_text}, {duration(meeting.waited_s)} so far",
             evidence=tuple(_candidate_line(one) for one in found[:8]),
             advice=f"see where: py-spy dump --pid {found[0].process.pid}; {_left_to_wait(meeting)}",
         )
     ]
+
+
+def _candidates_severity(snapshot: Snapshot, meeting: Meeting, found: list[Candidate], policy: Policy) -> str:
+    """Who stands still is critical at once; who works or imports is only after as long as any rank that works."""
+    seen_s = min((snapshot.time_unix_ns - one.since_unix_ns) / 1e9 for one in found)
+    still = all(one.stands_still and not one.imports for one in found)
+    if still and seen_s > policy.still_limit_s - 2.0:
+        return CRITICAL
+    limit_s = min(policy.init_late_critical_s, policy.timeout_critical_ratio * timeout_s(meeting))
+    return CRITICAL if meeting.waited_s > limit_s else WARNING
+
+
+def _candidates_text(snapshot: Snapshot, meeting: Meeting, ranks: tuple[int, ...], found: list[Candidate]) -> str:
+    what = "process" if len(found) == 1 else "processes"
+    pids = [one.process.pid for one in found]
+    shown = ", ".join(str(pid) for pid in pids[:8])
+    marks = {one.candidacy.mark for one in found if one.candidacy is not None}
+    mark = next(iter(marks)) if len(marks) == 1 else "of the same parent"
+    who = f"{what} {shown} {mark}" if mark.startswith("of ") else f"{what} {shown} ({mark})"
+    if all(one.imports for one in found):
+        began = min((one.candidacy.started_unix_ns or 0 for one in found if one.candidacy is not None), default=0)
+        age = f", {duration((snapshot.time_unix_ns - began) / 1e9)}" if began else ""
+        return f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} still importing torch{age}: {who} " + (
+            f"{verb(pids, 'has', 'have')} not loaded it yet"
+        )
+    text = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} not entered {meeting.init}: {who}"
+    return f"{text} {verb(pids, 'is', 'are')} {_candidates_do(found)}"
 
 
 def _candidates(snapshot: Snapshot, missing: tuple[int, ...]) -> list[Candidate]:
@@ -179,10 +201,18 @@ def _candidates(snapshot: Snapshot, missing: tuple[int, ...]) -> list[Candidate]
 
 
 def _candidates_do(found: list[Candidate]) -> str:
-    if all(one.working is False for one in found):
+    if all(one.stands_still for one in found):
+        frame = _user_frame(found[0])
+        if frame is not None:
+            return f"standing still in {frame.function} ({file_line(frame)})"
         call = found[0].process.syscall
         return f"standing still (in {call})" if call else "standing still"
-    return "still working" if any(one.working for one in found) else "there"
+    return "still working" if any(one.working or one.woke for one in found) else "there"
+
+
+def _user_frame(one: Candidate) -> StackFrame | None:
+    frames = one.candidacy.frames if one.candidacy is not None else ()
+    return next((frame for frame in frames if owner_of(frame) is Owner.USER), None)
 
 
 def _candidate_line(one: Candidate) -> str:
@@ -190,6 +220,9 @@ def _candidate_line(one: Candidate) -> str:
     text = f"pid {process.pid} on {one.host}: state {process.state}"
     text += f", {one.cpu_ratio:.0%} of a core" if one.cpu_ratio is not None else ""
     text += f", in {process.syscall}" if process.syscall else f", wchan {process.wchan}" if process.wchan else ""
+    if one.candidacy is not None:
+        command = f", {one.candidacy.command}" if one.candidacy.command else ""
+        return f"{text}; {one.candidacy.mark}{command}"
     return f"{text}; RANK={process.rank} in its environment" if process.rank is not None else text
 
 
@@ -220,7 +253,7 @@ def _missing(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Findi
     return [
         Finding(
             kind="rank-missing",
-            severity=CRITICAL if unseen is None else WARNING,
+            severity=CRITICAL if unseen is None and not _may_still_come(snapshot, meeting, policy) else WARNING,
             ranks=missing,
             victims=meeting.victims,
             since_unix_ns=meeting.since_unix_ns,
@@ -229,6 +262,11 @@ def _missing(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Findi
             advice=f"{_missing_advice(snapshot, missing, unseen)}; {_left_to_wait(meeting)}",
         )
     ]
+
+
+def _may_still_come(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> bool:
+    """Whatever started the others lives, and it is early: launchers pause between two ranks."""
+    return meeting.waited_s < policy.init_missing_critical_s and any(host.launching for host in snapshot.hosts)
 
 
 def _missing_advice(snapshot: Snapshot, missing: tuple[int, ...], unseen: str | None) -> str:

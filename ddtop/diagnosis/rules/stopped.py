@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ddtop.diagnosis.evidence import process_line
 from ddtop.diagnosis.finding import CRITICAL, Finding
-from ddtop.diagnosis.words import collective_text, duration, names_of_groups, ranks_text, verb
+from ddtop.diagnosis.waiters import waits_clause
+from ddtop.diagnosis.words import duration, ranks_text, verb
 from ddtop.model.facts import RankFacts, Snapshot, State
 from ddtop.model.policy import Policy
 
@@ -30,11 +31,7 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     wait = waiting[0].wait if waiting else None
     victims = tuple(rank.rank for rank in waiting)
     if wait is not None:
-        group = names_of_groups(snapshot.groups).get(wait.group, wait.group)
-        summary += (
-            f"; {ranks_text(victims)} {verb(victims, 'waits', 'wait')} for {verb(ranks, 'it', 'them')} "
-            f"in {collective_text(wait.op, wait.seq, group)}"
-        )
+        summary += f"; {waits_clause(snapshot, wait, ranks, victims)}"
     evidence = tuple(line for rank in stopped[:8] if (line := process_line(rank)) is not None)
     return [
         Finding(

@@ -8,7 +8,7 @@ from ddtop.diagnosis.finding import WARNING, Finding
 from ddtop.diagnosis.words import about, names_of_groups, ranks_text
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.lateness import Balance
-from ddtop.model.policy import Policy
+from ddtop.model.policy import POLICY, Policy
 
 
 def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
@@ -35,6 +35,7 @@ def _communicating(members: list[RankFacts], balance: Balance) -> float | None:
 def _finding(balance: Balance, members: list[RankFacts], share: float, snapshot: Snapshot) -> Finding:
     group = names_of_groups(snapshot.groups).get(balance.group, balance.group)
     lead = members[0]
+    crowded = median([(one.pressure.delay_ratio or 0.0) if one.pressure is not None else 0.0 for one in members])
     op = next((one.last_op for one in lead.groups if one.group == balance.group), None) or "collectives"
     return Finding(
         kind="sync-bound",
@@ -48,6 +49,11 @@ def _finding(balance: Balance, members: list[RankFacts], share: float, snapshot:
             f"a collective was pending in {median([one.wait_ratio or 0.0 for one in members]):.0%} of the looks, waiting for the last rank to "
             f"arrive explains {balance.waiting_ratio:.0%}",
             f"the last one was {op}; {balance.per_step * 1000 / balance.step_ms:.0f} collectives a second",
+            *(
+                [f"the ranks also waited {crowded:.0%} of the time for a CPU, which makes each collective take longer"]
+                if crowded >= POLICY.sync_bound_crowded_ratio
+                else []
+            ),
         ),
         advice="put small tensors into one (flatten them, DDP does), reduce metrics every few steps, accumulate gradients with no_sync()",
         group=balance.group,

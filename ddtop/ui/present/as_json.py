@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ddtop.diagnosis.finding import Finding, Verdict
+from ddtop.diagnosis.finding import UNKNOWN, Finding, Verdict
 from ddtop.model.facts import Ended, RankFacts, Snapshot
+from ddtop.model.probes import probes_off
 from ddtop.wire.records import OpenCall
 
 STATUS_SCHEMA = "ddtop.status/1"
@@ -17,7 +18,7 @@ DIAGNOSE_SCHEMA = "ddtop.diagnose/1"
 Json = dict[str, Any]
 
 
-def status_json(snapshot: Snapshot) -> Json:
+def status_json(snapshot: Snapshot, verdict: Verdict | None = None) -> Json:
     """One snapshot: a row for every rank of the world, null for what is not measured."""
     return {
         "schema": STATUS_SCHEMA,
@@ -25,7 +26,10 @@ def status_json(snapshot: Snapshot) -> Json:
         "live": snapshot.live,
         "time_unix_ns": snapshot.time_unix_ns,
         "world_size": snapshot.world_size,
+        "health": verdict.health if verdict is not None else UNKNOWN,
+        **_contact(verdict),
         "ranks": [_rank(rank) for rank in snapshot.ranks],
+        "probes_off": probes_off_json(snapshot),
     }
 
 
@@ -40,9 +44,23 @@ def diagnose_json(snapshot: Snapshot, verdict: Verdict) -> Json:
         "world_size": snapshot.world_size,
         "reporting": snapshot.reporting,
         "iteration": snapshot.iteration,
+        "probes_off": probes_off_json(snapshot),
         "health": verdict.health,
+        **_contact(verdict),
         "findings": [finding_json(finding) for finding in verdict.findings],
     }
+
+
+def probes_off_json(snapshot: Snapshot) -> list[Json]:
+    """Parts of agents that are off, and why."""
+    return [{"rank": one.rank, "probe": one.probe, "why": one.why} for one in probes_off(snapshot.ranks)]
+
+
+def _contact(verdict: Verdict | None) -> Json:
+    """Why health is unknown, and for how long (s) the relay has not been heard; null while it is."""
+    if verdict is None:
+        return {"contact": None, "contact_age_s": None}
+    return {"contact": verdict.unheard, "contact_age_s": verdict.unheard_s}
 
 
 def ended_json(ended: Ended | None) -> Json | None:
@@ -78,6 +96,7 @@ def _rank(rank: RankFacts) -> Json:
         "phase": rank.phase,
         "place": _place(rank),
         "iteration": rank.iteration,
+        "iteration_source": rank.iteration_source,
         "step_ms": rank.step_ms,
         "collective": _collective(rank),
         "calls": [_call(call) for call in rank.open_calls],

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding, Verdict
+from ddtop.diagnosis.finding import CRITICAL, UNKNOWN, WARNING, Finding, Verdict
 from ddtop.model.facts import Snapshot
 
 from . import units
@@ -51,6 +51,8 @@ def banner_lines(
 
     `hint` is put at the right end of the verdict where it fits ("e: why").
     """
+    if contact.text is None and verdict.unheard is not None:
+        contact = Contact(verdict.unheard, verdict.unheard_s, contact.frozen_s)
     head = [header_line(snapshot, width, contact, glyphs), *_contact_lines(snapshot, contact, width, glyphs)]
     room = max(most - len(head), 1)
     body = verdict_lines(verdict, width, glyphs, room)
@@ -124,7 +126,7 @@ def _time(snapshot: Snapshot, contact: Contact) -> Span:
     if contact.frozen_s is not None:
         return f"FROZEN at {time}, {units.duration(contact.frozen_s)} ago", "still"
     if contact.text and contact.age_s is not None and snapshot.live:
-        return f"{time}, {units.duration(contact.age_s)} ago", "warning"
+        return f"not heard for {units.duration(contact.age_s)}", "warning"
     return time, ""
 
 
@@ -191,7 +193,7 @@ def verdict_lines(verdict: Verdict, width: int, glyphs: Glyphs = UNICODE, most: 
 
 
 def _calm_style(health: str) -> str:
-    return health if health in (CRITICAL, WARNING) else "calm"
+    return health if health in (CRITICAL, WARNING) else "silent" if health == UNKNOWN else "calm"
 
 
 def _summary(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ddtop.ui.changes import APPEARED, CLEARED, ENDED, JOINED, Change
+from ddtop.ui.changes import APPEARED, CLEARED, ENDED, JOINED, ORDERED, Change
 
 from . import units
 from .as_json import ended_json, finding_json
+from .orders import order_text
 from .text import clean, rank_words
 
 EVENT_SCHEMA = "ddtop.event/1"
@@ -18,7 +19,7 @@ def event_line(change: Change) -> str:
     return f"{units.clock(change.unix_ns)} {change.event} {event_text(change)}"
 
 
-def event_text(change: Change) -> str:
+def event_text(change: Change) -> str:  # noqa: PLR0911 - one answer an event
     """What stands behind the name of the event."""
     finding = change.finding
     if change.event == APPEARED and finding is not None:
@@ -28,6 +29,8 @@ def event_text(change: Change) -> str:
         return f"{finding.severity} {clean(finding.kind)}{of}, after {units.duration(change.seconds or 0.0)}"
     if change.event == ENDED and change.ended is not None:
         return clean(change.ended.reason)
+    if change.event == ORDERED and change.order is not None:
+        return order_text(change.order)
     if change.event == JOINED and not change.ranks:
         return f"again: the relay is heard after {units.duration(change.seconds or 0.0)}"
     if change.event == JOINED:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ddtop import registry
-from ddtop.diagnosis.finding import CRITICAL, WARNING, Verdict
+from ddtop.diagnosis.finding import CRITICAL, UNKNOWN, WARNING, Verdict
 from ddtop.wire.hosts import HUB
 
 from . import units
@@ -14,16 +14,16 @@ from .glyphs import Glyphs
 from .table import Field, Table, table_for
 from .text import Line, Span, cell_width, clean
 
-ASKING, NO_ANSWER = "asking ...", "no answer"
+ASKING = "asking ..."
 HOW_TO_START = "no jobs; start one with: DDTOP=1 torchrun --nproc-per-node 4 train.py"
 MOST_JOB = 48
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What a short look at a job has found; `word` is ok, warning or critical, None where nobody answered."""
+    """What a short look at a job has found; `word` is one of `finding.HEALTHS`, unknown where nobody answered."""
 
-    word: str | None
+    word: str
     kind: str | None = None
 
 
@@ -44,6 +44,8 @@ class Listed:
 
 def health_of(verdict: Verdict) -> Health:
     """The verdict in a word or two."""
+    if verdict.health == UNKNOWN:
+        return Health(UNKNOWN)
     worst = next((one for one in verdict.findings if one.severity in (CRITICAL, WARNING)), None)
     return Health(verdict.health, worst.kind if worst else None)
 
@@ -155,8 +157,8 @@ def _health(job: Listed, health: Health | None, glyphs: Glyphs) -> Span:
         return clean(job.entry.ended_reason or ended), "dim"
     if health is None:
         return ASKING, "dim"
-    if health.word is None:
-        return NO_ANSWER, "silent"
+    if health.word == UNKNOWN:
+        return UNKNOWN, "silent"
     if health.word == "critical":
         return f"{glyphs.critical} {health.kind or health.word}", "critical"
     if health.word == "warning":

@@ -40,6 +40,8 @@ def _row(rank: RankFacts, shape: Layout, context: CellContext) -> str:
 def diagnose_text(snapshot: Snapshot, verdict: Verdict, width: int, glyphs: Glyphs = UNICODE) -> str:
     """What stands, worst first, each with its evidence and the next step; one sentence where nothing does."""
     lines = [plain(line) for line in banner_lines(snapshot, verdict, width, glyphs=glyphs, most=1)[:1]]
+    if verdict.unheard is not None:
+        lines += wrap(clean(verdict.unheard), width)
     if snapshot.apart is not None and snapshot.live:
         lines += wrap(clean(snapshot.apart), width)
     if snapshot.ended is not None:

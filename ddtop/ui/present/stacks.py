@@ -19,6 +19,8 @@ CLASSES_MAX = 256
 EXCERPTS_MAX = 4
 """Classes whose source is shown: with more of them nobody is odd."""
 WORKERS_MAX = 4
+DOING_MAX = 3
+"""Different things that ranks at one place do; a line has no room for more."""
 PLACE_MAX, ROLE_MAX = 44, 28
 INDENT = "     "
 
@@ -173,9 +175,15 @@ def _title(
 
 
 def doing_text(one: StackClass, doing: Mapping[int, str]) -> str:
-    """What most of these ranks do there; the others are at the same line and do the same."""
-    told = [doing[rank] for rank in one.ranks if rank in doing] if one.main else []
-    return clean(max(dict.fromkeys(told), key=told.count)) if told else ""
+    """What these ranks do there, of the rank's own thread only. Ranks at one line may do different things: then each with its ranks."""
+    found: dict[str, list[int]] = {}
+    for rank in one.ranks if one.main else ():
+        if rank in doing:
+            found.setdefault(doing[rank], []).append(rank)
+    if len(found) == 1 and sum(map(len, found.values())) == len(one.ranks):
+        return clean(next(iter(found)))
+    most = sorted(found.items(), key=lambda item: -len(item[1]))
+    return clean("; ".join(f"{rank_words(ranks, 4)}: {text}" for text, ranks in most[:DOING_MAX]))
 
 
 def _busy_workers(merged: Merged, one: StackClass) -> list[StackClass]:

@@ -43,4 +43,7 @@ def _who(branch: Branch) -> str:
 
 
 def _told(one: StackClass, doing: Mapping[int, str]) -> list[str]:
-    return [clean(doing[rank]) for rank in one.ranks if rank in doing][:1]
+    """The one thing that all of them do; the list of classes has what each of them does."""
+    found = {doing.get(rank) for rank in one.ranks}
+    text = found.pop() if len(found) == 1 else None
+    return [clean(text)] if text else []

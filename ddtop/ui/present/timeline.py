@@ -11,11 +11,12 @@ from ddtop.model.facts import RankFacts, Snapshot
 
 from . import units
 from .losses import Losses
+from .orders import order_text
 from .text import clean, rank_words
 from .words import exit_text
 
-FINDING, CAME, ENDED, RAISED, RESTARTED, STACKS, CONTACT, JOB, LOSS = (
-    *("finding", "came", "ended", "exception", "restart", "stacks", "contact", "job", "loss"),
+FINDING, CAME, ENDED, RAISED, RESTARTED, STACKS, CONTACT, JOB, LOSS, ORDER = (
+    *("finding", "came", "ended", "exception", "restart", "stacks", "contact", "job", "loss", "order"),
 )
 WORDS_MOST = 24
 """Sentences kept of one finding: the first, and the newest."""
@@ -97,6 +98,8 @@ class Timeline:
         self._restart(snapshot)
         self._findings(snapshot, verdict)
         self._ranks(snapshot)
+        for at, order in snapshot.orders:
+            self._add(Entry((ORDER, at, order), at, ORDER, ((at, order_text(order)),)))
         for loss in self._losses.take(snapshot):
             key = (LOSS, loss.of, loss.unix_ns)
             entry = Entry(key, loss.unix_ns, LOSS, ((loss.unix_ns, loss.text),))

@@ -11,7 +11,7 @@ from ddtop.ui.present.banner import severity_mark
 from ddtop.ui.present.glyphs import UNICODE, Glyphs
 from ddtop.ui.present.table import Field, Table, table_for
 from ddtop.ui.present.text import Line, Span, clean, rank_words
-from ddtop.ui.present.timeline import CAME, CONTACT, ENDED, FINDING, JOB, LOSS, RAISED, RESTARTED, STACKS, Entry
+from ddtop.ui.present.timeline import CAME, CONTACT, ENDED, FINDING, JOB, LOSS, ORDER, RAISED, RESTARTED, STACKS, Entry
 
 from .findings import add_finding, add_meaning
 from .page import Page
@@ -31,6 +31,7 @@ _NAMES = {
     CONTACT: "contact",
     JOB: "job",
     LOSS: "lost",
+    ORDER: "order",
 }
 _STYLES = {ENDED: "gone", RAISED: "critical", RESTARTED: "warning", CONTACT: "warning", JOB: "bold", LOSS: "warning"}
 

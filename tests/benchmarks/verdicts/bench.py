@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -21,7 +23,9 @@ BEGIN_S, NAME_S, HEALTHY_S = 40.0, 16.0, 45.0
 """How long a fault may take to begin and to be named, and a healthy job to end."""
 AFTER_S = 3.0
 """Watched on after the right verdict, or after a healthy job's end: what comes then may be wrong."""
-SECONDS_BAR_S, RIGHT_BAR_RATIO = 10.0, 0.95
+SECONDS_BAR_S, RIGHT_BAR_RATIO = 8.0, 0.99
+SLOWER_UNDER_LOAD = 2.0
+"""Factor on all limits and bars beside other processes that compute."""
 
 
 @dataclass
@@ -40,6 +44,7 @@ class Outcome:
     beside: dict[Said, tuple[float, float, Finding]] = field(default_factory=dict)
     last: tuple[Finding, ...] = ()
     trouble: str = ""
+    slower: float = 1.0
 
     @property
     def right(self) -> bool:
@@ -54,9 +59,21 @@ def _said(finding: Finding) -> Said:
     return finding.kind, tuple(finding.ranks)
 
 
-def run(case: Case, seed: int | None = None) -> Outcome:
-    """One case from its start to its end."""
-    outcome = Outcome(case)
+@contextlib.contextmanager
+def busy_processes(count: int) -> Iterator[None]:
+    """So many processes that compute without end, one core each if the machine has them."""
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def run(case: Case, seed: int | None = None, slower: float = 1.0) -> Outcome:
+    """One case from its start to its end. `slower`: factor on all limits, for a machine under load."""
+    outcome = Outcome(case, slower=slower)
     with Stage("verdict") as stage:
         try:
             _watch(stage, case, seed, outcome)
@@ -94,7 +111,7 @@ def _watch(stage: Stage, case: Case, seed: int | None, outcome: Outcome) -> None
     entry = stage.entry(1)
     began, fault = time.time_ns(), None
     seen: list[tuple[int, tuple[Finding, ...]]] = []
-    for _, verdict in follow(entry, BEGIN_S + max(HEALTHY_S, case.within_s or 0.0)):
+    for _, verdict in follow(entry, (BEGIN_S + max(HEALTHY_S, case.within_s or 0.0)) * outcome.slower):
         now = time.time_ns()
         seen.append((now, verdict.findings))
         if fault is None and case.expected:
@@ -130,15 +147,15 @@ def _named(case: Case, verdict: Verdict, now: int, fault: int) -> float | None:
 def _over(stage: Stage, case: Case, outcome: Outcome, looked_ns: int, fault: int | None, now: int) -> bool:
     if case.expected:
         if fault is None:
-            return looked_ns > BEGIN_S * 1e9
-        within_s = case.within_s or NAME_S
+            return looked_ns > BEGIN_S * outcome.slower * 1e9
+        within_s = (case.within_s or NAME_S) * outcome.slower
         limit_s = within_s if outcome.named_s is None else outcome.named_s + AFTER_S
         return now - fault > limit_s * 1e9
     if all(process.poll() is not None for process in stage.processes):
         # Its own end is part of a healthy job.
         outcome.ended_s = looked_ns / 1e9 if outcome.ended_s is None else outcome.ended_s
         return looked_ns / 1e9 > outcome.ended_s + AFTER_S
-    return looked_ns > HEALTHY_S * 1e9
+    return looked_ns > HEALTHY_S * outcome.slower * 1e9
 
 
 def _collect(case: Case, outcome: Outcome, seen: list[tuple[int, tuple[Finding, ...]]], zero: int) -> None:
@@ -201,10 +218,12 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
         raise StageError(f"no case named {', '.join(unknown)}; there are: {', '.join(CASES)}")
     print(HEAD, flush=True)
     outcomes = []
-    for name in names:
-        for _ in range(options.repeat):
-            outcomes.append(run(CASES[name], options.rename))
-            print(line(outcomes[-1]), flush=True)
+    slower = SLOWER_UNDER_LOAD if options.under_load else 1.0
+    with busy_processes(options.under_load):
+        for name in names:
+            for _ in range(options.repeat):
+                outcomes.append(run(CASES[name], options.rename, slower))
+                print(line(outcomes[-1]), flush=True)
     yield from rows(outcomes)
 
 
@@ -217,19 +236,23 @@ def rows(outcomes: list[Outcome]) -> Iterator[Row]:
         right = sum(one.named_s is not None and not one.trouble for one in faults)
         ratio = right / len(faults)
         missed = ", ".join(one.case.name for one in faults if one.named_s is None)
-        yield Row("faults named right", f"{right} of {len(faults)}", ">= 95 %", ratio >= RIGHT_BAR_RATIO, missed)
+        yield Row("faults named right", f"{right} of {len(faults)}", ">= 99 %", ratio >= RIGHT_BAR_RATIO, missed)
     halting = [one for one in faults if one.case.within_s is None]
     if halting:
-        seconds = sorted(NAME_S if one.named_s is None else one.named_s for one in halting)
+        slower = halting[0].slower
+        seconds = sorted(NAME_S * slower if one.named_s is None else one.named_s for one in halting)
+        bar_s = SECONDS_BAR_S * slower
         p95 = seconds[min(len(seconds) - 1, int(0.95 * len(seconds)))]
-        detail = (
-            f"median {seconds[len(seconds) // 2]:.1f} s, longest {seconds[-1]:.1f} s; not named counts {NAME_S:.0f} s"
-        )
-        yield Row("seconds to the right verdict, p95", f"{p95:.1f} s", "<= 10 s", p95 <= SECONDS_BAR_S, detail)
+        detail = f"median {seconds[len(seconds) // 2]:.1f} s, longest {seconds[-1]:.1f} s; not named counts {NAME_S * slower:.0f} s"
+        yield Row("seconds to the right verdict, p95", f"{p95:.1f} s", f"<= {bar_s:.0f} s", p95 <= bar_s, detail)
     if faults:
         yield Row("wrong critical findings about faults", str(bad), "0", bad == 0)
     if slow := [one for one in faults if one.case.within_s is not None]:
-        late = [one.case.name for one in slow if one.named_s is None or one.named_s > (one.case.within_s or 0.0)]
+        late = [
+            one.case.name
+            for one in slow
+            if one.named_s is None or one.named_s > (one.case.within_s or 0.0) * one.slower
+        ]
         named = sorted(one.named_s for one in slow if one.named_s is not None)
         detail = f"longest {named[-1]:.1f} s" if named else ""
         yield Row(

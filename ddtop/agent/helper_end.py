@@ -1,0 +1,36 @@
+"""The exception of a child that mp.spawn started beside the ranks, such as a parameter server: it has no agent and no page.
+
+It leaves a small file, which the relay of the ranks that its parent has started reads. The parent ends the ranks because
+of it, and without the file they look as if somebody had cancelled the job.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from types import TracebackType
+
+from ddtop import registry
+from ddtop.agent.exceptions import one_line
+
+
+def write(kind: type[BaseException], error: BaseException | None, traceback: TracebackType | None) -> None:
+    """Leave the exception for the relay; called at most once a process, from the thread that raised.
+
+    Raises:
+        OSError, RegistryError: the runtime folder cannot be written; the guard of the caller takes it.
+    """
+    import msgspec
+
+    from ddtop.agent.place import FrameReader, user_frame_of
+    from ddtop.wire.records import LastException, Place
+
+    found = user_frame_of(traceback, FrameReader())
+    place = Place(found[0], found[1], found[2]) if found else None
+    said = LastException(kind.__name__, one_line(error), time.time_ns(), place)
+    pid = os.getpid()
+    path = registry.runtime_dir() / registry.helper_file(os.getppid(), pid, registry.start_ticks(pid) or 0)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(msgspec.json.encode(said))

@@ -1,0 +1,78 @@
+"""What the agent imports of others: the installed one, and never a folder of the program's with the same name.
+
+The script's folder comes first on `sys.path`, right after the start-up line has run. A `msgspec/` there is the program's:
+the agent must neither run it nor put another one in its place. So all that a rank needs is imported before, and where
+the program has a module of that name the agent stays off and says why.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# Not at run time: this module is loaded in every Python of a DDTOP=1 shell.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NEEDED = ("msgspec",)
+_installed = tuple(sys.path)
+"""The path as it was when the start-up line ran."""
+
+
+class ShadowedError(ImportError):
+    """The program has a module of a name that the agent needs; the text says where."""
+
+
+def check(argv: Sequence[str]) -> None:
+    """Look whether the program has modules of the names that we need.
+
+    `argv` is `sys.orig_argv`. Costs two stats a folder. Call it before anything that imports them.
+
+    Raises:
+        ShadowedError: it has.
+    """
+    for name in NEEDED:
+        for folder in _first_folders(argv):
+            for path in (os.path.join(folder, name), os.path.join(folder, name + ".py")):
+                if os.path.exists(path):
+                    raise ShadowedError(f"the program has its own {name}: {path}")
+        loaded = getattr(sys.modules.get(name), "__file__", None)
+        if loaded is not None and not _is_installed(loaded):
+            raise ShadowedError(f"the program has its own {name}: {loaded}")
+
+
+def _first_folders(argv: Sequence[str]) -> list[str]:
+    """Folders that come before the installed ones: those that are there, and the one that will be."""
+    found = []
+    for entry in sys.path:
+        if entry in _installed:
+            break
+        found.append(entry or os.getcwd())
+    if getattr(sys.flags, "safe_path", False) or sys.flags.isolated:
+        return found
+    # Before `sys.path[0]` is set the script can only be seen on the command line; a folder too many does no harm.
+    scripts = [word for word in argv[1:] if word.endswith(".py")][:1]
+    found += [os.path.dirname(os.path.realpath(word)) for word in scripts]
+    if not scripts or "-m" in argv or "-c" in argv:
+        found.append(os.getcwd())
+    return found
+
+
+def _is_installed(file: str) -> bool:
+    return any(entry and file.startswith(entry.rstrip(os.sep) + os.sep) for entry in _installed)
+
+
+def is_main_interpreter() -> bool:
+    """Whether this is the process's main interpreter: a second one imports the start-up line anew."""
+    import _thread
+
+    known = getattr(_thread, "_is_main_interpreter", None)
+    if known is not None:
+        return bool(known())
+    try:
+        # Python 3.10 and 3.11.
+        import _xxsubinterpreters as interpreters  # type: ignore[import-not-found]
+    except ImportError:
+        return True
+    return bool(interpreters.get_current() == interpreters.get_main())

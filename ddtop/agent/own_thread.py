@@ -1,0 +1,54 @@
+"""Threads of ours in a process that is not ours: no signal ends up there, and `threading` does not know them.
+
+A signal that the program blocks and looks for with `sigpending()` is delivered to any thread that does not block it; its
+default action then ends the job. A thread inherits the mask of its maker, so all signals are blocked before it is made.
+
+`threading` must not list it: programs join whatever `threading.enumerate()` names, and would wait for ever. Nothing that
+runs there may call `threading.current_thread()` (as logging does), which would list it after all.
+"""
+
+from __future__ import annotations
+
+import _thread
+import signal
+from collections.abc import Callable
+
+
+class OwnThread:
+    """One thread that runs `work` once. It keeps no process alive: where the interpreter ends, it ends."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._work = work
+        self._running = _thread.allocate_lock()
+
+    def start(self) -> None:
+        """Start it.
+
+        Raises:
+            RuntimeError: there can be no more threads.
+        """
+        self._running.acquire()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            _thread.start_new_thread(self._run, ())
+        except BaseException:
+            self._running.release()
+            raise
+        finally:
+            # What came meanwhile is delivered here, to the program's own handlers.
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException:  # noqa: BLE001 - nobody is above: the interpreter would print it
+            return
+        finally:
+            self._running.release()
+
+    def join(self, within_s: float) -> bool:
+        """Wait until it has ended, at most so long; True at once where it was never started."""
+        if not self._running.acquire(timeout=within_s):
+            return False
+        self._running.release()
+        return True

@@ -1,0 +1,70 @@
+"""Who waits for a rank, as a clause of a sentence: who waits in which call, and who waits only for those."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from ddtop.diagnosis.words import collective_text, names_of_groups, peer_text, ranks_text, verb, waited_text
+from ddtop.model.facts import Blame, PeerWait, Snapshot, Wait
+
+CALLS_MAX = 2
+"""Further calls that are told of; a rank in each of hundreds of groups would fill the screen."""
+
+
+def waits_clause(snapshot: Snapshot, first: Blame | Wait, ranks: Sequence[int], victims: Collection[int]) -> str:
+    """`ranks 0,1 wait for it in all_gather #485 of mesh_dp; rank 3 waits for these`.
+
+    `first`: the wait that is told of, `ranks`: those that are waited for, `victims`: all that are held up.
+    """
+    here: set[int] = set()
+    others: dict[str, set[int]] = {}
+    for wait in _for_these(snapshot, set(ranks)):
+        if wait.rank not in victims:
+            continue
+        if _is_in(wait, first):
+            here.add(wait.rank)
+        else:
+            others.setdefault(_text(snapshot, wait), set()).add(wait.rank)
+    what = _text(snapshot, first) if isinstance(first, Wait) else waited_text(first, snapshot.groups)
+    it = verb(ranks, "it", "them")
+    if not here:
+        held = tuple(sorted(victims))
+        return f"{ranks_text(held)} {verb(held, 'waits', 'wait')} for {it} in {what}"
+    told = set(here)
+    text = f"{ranks_text(sorted(here))} {verb(sorted(here), 'waits', 'wait')} for {it} in {what}"
+    for call, who in list(others.items())[:CALLS_MAX]:
+        if who - told:
+            text += f", {ranks_text(sorted(who - told))} in {call}"
+            told |= who
+    rest = sorted(set(victims) - told)
+    return (
+        f"{text}; {ranks_text(rest)} {verb(rest, 'waits', 'wait')} for {verb(sorted(told), 'that', 'these')}"
+        if rest
+        else text
+    )
+
+
+def _for_these(snapshot: Snapshot, ranks: set[int]) -> Iterable[Wait | PeerWait]:
+    # Thousands of waits share one tuple of whom they wait for.
+    known: dict[int, bool] = {}
+    every: tuple[Wait | PeerWait, ...] = (*snapshot.waits, *snapshot.peer_waits)
+    for wait in every:
+        key = id(wait.behind)
+        if key not in known:
+            known[key] = not ranks.isdisjoint(wait.behind)
+        if known[key]:
+            yield wait
+
+
+def _is_in(wait: Wait | PeerWait, first: Blame | Wait) -> bool:
+    single = first.peer_wait if isinstance(first, Blame) else None
+    if isinstance(wait, PeerWait):
+        return single is not None and wait.call == single.call
+    return single is None and (wait.group, wait.seq) == (first.group, first.seq)
+
+
+def _text(snapshot: Snapshot, wait: Wait | PeerWait) -> str:
+    if isinstance(wait, PeerWait):
+        return peer_text(wait)
+    names = names_of_groups(snapshot.groups)
+    return collective_text(wait.op, wait.seq, names.get(wait.group, wait.group))

@@ -1,0 +1,315 @@
+"""The relay's end of the unix socket: a listening SOCK_SEQPACKET, one connection a rank, and who stands behind each.
+
+Who speaks is what the kernel wrote down when the connection was made (SO_PEERCRED); nothing that is said counts for
+that. What one connection can cost is bounded: packets read at a time, bytes of frames that are not complete, time to
+greet; and so is what all of them can cost together. Nothing waits in here for a rank that does not read: what has no
+room in its socket is dropped, and the caller is told.
+
+Beside it stands a door of the type that older agents look for. Nobody is served there; who knocks is named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import ddtop
+from ddtop.link.packets import (
+    OLD_SUFFIX,
+    PACKET_BYTES_MAX,
+    PacketError,
+    Rejoiner,
+    greeting,
+    is_greeting,
+    other_version,
+    packets_of,
+)
+
+CONNECTIONS_MAX = 4096
+CONNECTIONS_OF_ONE_MAX = 8
+"""A process needs one; a second one where its first was closed by the program a moment ago."""
+GREET_S = 5.0
+PACKETS_AT_ONCE = 64
+"""Read from one connection before the next has its turn."""
+HALF_BYTES_MAX = 32 << 20
+"""Of all frames together that are not complete; at 64 MiB a flood of half ones would double the relay."""
+BACKLOG = 512
+FULL_AGAIN_S = 1.0
+"""Where descriptors run out: nobody is let in for so long."""
+OLDER_KEPT = 16
+_CREDENTIALS = struct.Struct("iII")
+TEND_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Who made a connection, as this process sees it; `pid` 0: in a pid namespace that cannot be seen from here."""
+
+    pid: int
+    uid: int
+
+
+@dataclass
+class _Connection:
+    socket: socket.socket
+    name: bytes
+    who: Credentials
+    since_s: float
+    greeted: bool = False
+    number: int = 0
+    rejoiner: Rejoiner = field(default_factory=Rejoiner)
+
+
+class RankDoor:
+    """All connections of ranks. Made, used and closed by one thread.
+
+    `descriptor` becomes readable when `receive` has something to do. `refused`: connections that were closed because
+    of who made them, their version, or their number. `broken`: frames and packets that could not be used.
+    `complaint`: what a person should know about versions, None while all is well.
+
+    Raises:
+        OSError: the socket cannot be bound.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._old_path = path, path.with_suffix(OLD_SUFFIX)
+        self._uid = os.getuid()
+        self._connections: dict[int, _Connection] = {}
+        self._by_name: dict[bytes, _Connection] = {}
+        self._of_pid: dict[int, int] = {}
+        self._older: deque[socket.socket] = deque(maxlen=OLDER_KEPT)
+        self._old: socket.socket | None = None
+        self._counter = 0
+        self._shut_until_s: float | None = None
+        self._tended_s = 0.0
+        self._broken_of_gone = 0
+        self._buffer = bytearray(PACKET_BYTES_MAX)
+        self._view = memoryview(self._buffer)
+        self.refused = 0
+        self._bad_packets = 0
+        self.complaint: str | None = None
+        self._listening = _listening(path, socket.SOCK_SEQPACKET)
+        self._epoll = select.epoll()
+        self._epoll.register(self._listening.fileno(), select.EPOLLIN)
+        if self._old_path != path:
+            # After ours: whoever finds only the old one knows that this relay is older.
+            with contextlib.suppress(OSError):
+                self._old = _listening(self._old_path, socket.SOCK_STREAM)
+                self._epoll.register(self._old.fileno(), select.EPOLLIN)
+        self.descriptor = self._epoll.fileno()
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    @property
+    def broken(self) -> int:
+        """Frames that were given up, and packets that are none."""
+        living = sum(one.rejoiner.broken for one in self._connections.values())
+        return self._bad_packets + self._broken_of_gone + living
+
+    def who(self, name: bytes) -> Credentials | None:
+        """Who made this connection; None if it is closed."""
+        found = self._by_name.get(name)
+        return found.who if found is not None else None
+
+    # -- in
+
+    def receive(self, at_most: int) -> Iterator[tuple[bytes, bytes]]:
+        """(connection, frame) of what has come in; who knocks is let in meanwhile."""
+        now = time.monotonic()
+        self._tend(now)
+        for descriptor, _ in self._epoll.poll(0):
+            if descriptor == self._listening.fileno():
+                self._accept(now)
+            elif self._old is not None and descriptor == self._old.fileno():
+                self._name_older()
+            elif at_most > 0 and (one := self._connections.get(descriptor)) is not None:
+                for frame in self._read(one, min(at_most, PACKETS_AT_ONCE), now):
+                    at_most -= 1
+                    yield one.name, frame
+
+    def _read(self, one: _Connection, at_most: int, now: float) -> Iterator[bytes]:
+        for _ in range(at_most):
+            try:
+                size = one.socket.recv_into(self._view, 0, socket.MSG_DONTWAIT | socket.MSG_TRUNC)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                size = 0
+            if not 0 < size <= PACKET_BYTES_MAX:
+                # 0: it has closed. More than a packet may have: it is none of ours.
+                self._bad_packets += size > 0
+                self._close(one)
+                return
+            packet = bytes(self._view[:size])
+            if not one.greeted:
+                if not self._greets(one, packet):
+                    return
+                continue
+            try:
+                frame = one.rejoiner.take(packet, now)
+            except PacketError:
+                self._bad_packets += 1
+                continue
+            if frame is not None:
+                yield frame
+            elif self._half_bytes() > HALF_BYTES_MAX:
+                one.rejoiner.drop()
+            if one.socket.fileno() < 0:
+                return
+
+    def _half_bytes(self) -> int:
+        return sum(one.rejoiner.held_bytes for one in self._connections.values())
+
+    def _greets(self, one: _Connection, packet: bytes) -> bool:
+        """Whether the first packet of a connection is a greeting of our version; else it is closed."""
+        try:
+            theirs = other_version(packet) if is_greeting(packet) else "no ddtop"
+        except PacketError:
+            theirs = "no ddtop"
+        if theirs is None:
+            one.greeted = True
+            return True
+        if theirs != "no ddtop":
+            self._complain(one.who.pid, theirs)
+        self.refused += 1
+        self._close(one)
+        return False
+
+    def _complain(self, pid: int, runs: str) -> None:
+        self.complaint = (
+            f"process {pid} runs {runs}, the relay ddtop {ddtop.__version__}: install the same version everywhere"
+        )
+
+    # -- who comes
+
+    def _accept(self, now: float) -> None:
+        for _ in range(PACKETS_AT_ONCE):
+            try:
+                found, _ = self._listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionError):
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    self._shut_until_s = now + FULL_AGAIN_S
+                    self._epoll.unregister(self._listening.fileno())
+                return
+            who = _credentials(found)
+            if who.uid != self._uid or not self._has_room(who):
+                self.refused += 1
+                found.close()
+                continue
+            self._counter += 1
+            one = _Connection(found, str(self._counter).encode(), who, now)
+            found.setblocking(False)
+            try:
+                self._epoll.register(found.fileno(), select.EPOLLIN)
+                found.send(greeting(ddtop.__version__), socket.MSG_NOSIGNAL)
+            except OSError:
+                # It has gone again. What it said before is still read.
+                pass
+            self._connections[found.fileno()] = self._by_name[one.name] = one
+            self._of_pid[who.pid] = self._of_pid.get(who.pid, 0) + 1
+
+    def _has_room(self, who: Credentials) -> bool:
+        # All whose pid cannot be seen share one number, so they are not counted by it.
+        crowd = who.pid != 0 and self._of_pid.get(who.pid, 0) >= CONNECTIONS_OF_ONE_MAX
+        return not crowd and len(self._connections) < CONNECTIONS_MAX
+
+    def _name_older(self) -> None:
+        """An agent of an older version looks for a relay that speaks ZeroMQ: it is named, and kept from trying all the time."""
+        assert self._old is not None
+        try:
+            found, _ = self._old.accept()
+        except OSError:
+            return
+        self._complain(_credentials(found).pid, "an older ddtop")
+        self.refused += 1
+        if len(self._older) == OLDER_KEPT:
+            self._older.popleft().close()
+        self._older.append(found)
+
+    def _tend(self, now: float) -> None:
+        if self._shut_until_s is not None and now >= self._shut_until_s:
+            self._shut_until_s = None
+            self._epoll.register(self._listening.fileno(), select.EPOLLIN)
+        if now - self._tended_s < TEND_EVERY_S:
+            return
+        self._tended_s = now
+        for one in list(self._connections.values()):
+            one.rejoiner.expire(now)
+            if not one.greeted and now - one.since_s > GREET_S:
+                self.refused += 1
+                self._close(one)
+
+    # -- out
+
+    def send(self, name: bytes, frame: bytes) -> bool:
+        """Send a frame to a rank now; False if it has gone, or does not read."""
+        one = self._by_name.get(name)
+        if one is None:
+            return False
+        one.number += 1
+        try:
+            for packet in packets_of(frame, one.number):
+                one.socket.send(packet, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+        except (OSError, PacketError):
+            # Of a frame in pieces the rank drops what has come already.
+            return False
+        return True
+
+    def _close(self, one: _Connection) -> None:
+        descriptor = one.socket.fileno()
+        with contextlib.suppress(OSError, ValueError):
+            self._epoll.unregister(descriptor)
+        self._connections.pop(descriptor, None)
+        self._by_name.pop(one.name, None)
+        self._broken_of_gone += one.rejoiner.broken
+        left = self._of_pid.get(one.who.pid, 1) - 1
+        if left > 0:
+            self._of_pid[one.who.pid] = left
+        else:
+            self._of_pid.pop(one.who.pid, None)
+        one.socket.close()
+
+    def close(self) -> None:
+        """Close all; the paths are gone."""
+        for one in list(self._connections.values()):
+            self._close(one)
+        for found in self._older:
+            found.close()
+        self._epoll.close()
+        # The old one first: who finds only that takes this relay for an older one.
+        for listening, path in ((self._old, self._old_path), (self._listening, self._path)):
+            if listening is not None:
+                with contextlib.suppress(OSError):
+                    path.unlink(missing_ok=True)
+                listening.close()
+
+
+def _listening(path: Path, kind: int) -> socket.socket:
+    found = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    try:
+        # Whoever made it is gone: the caller holds the lock of this run.
+        path.unlink(missing_ok=True)
+        found.bind(os.fspath(path))
+        path.chmod(0o600)
+        found.listen(BACKLOG)
+    except OSError:
+        found.close()
+        raise
+    return found
+
+
+def _credentials(found: socket.socket) -> Credentials:
+    pid, uid, _ = _CREDENTIALS.unpack(found.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return Credentials(pid, uid)

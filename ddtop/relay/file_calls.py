@@ -1,0 +1,128 @@
+"""Calls on files that may hang, each on a thread of its own: a file server that does not answer must not stop the relay's loop.
+
+A path of a rank, the state folder, a program in a virtual environment may all lie on a network file system. A call on such a path can block for
+hours, and nothing but a kill ends it. So the loop starts the call, goes on, and reads the newest result with its age.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+SLOW_S = 5.0
+"""A call that takes longer is reported. A busy file server takes a second or two."""
+CALLS_MAX = 16
+"""Calls of one kind that may hang at a time: each holds a thread. More paths are not looked at until one of them answers."""
+
+
+class LatestResult(Generic[T]):
+    """The newest result of one call that may hang. `ask` and the properties are for one thread, the loop's; times are its monotonic s."""
+
+    def __init__(self, call: Callable[[], T | None]) -> None:
+        """`call` runs on other threads. What it raises is taken as no result."""
+        self._call = call
+        self._lock = threading.Lock()
+        self._since: float | None = None
+        self._result: tuple[float, T] | None = None
+
+    def ask(self, now: float) -> None:
+        """Begin the call, unless it is still under way."""
+        with self._lock:
+            if self._since is not None:
+                return
+            self._since = now
+        try:
+            threading.Thread(target=self._run, name="ddtop-file-call", daemon=True).start()
+        except RuntimeError:
+            # No thread is left: the next look tries again.
+            with self._lock:
+                self._since = None
+
+    def _run(self) -> None:
+        found: T | None = None
+        try:
+            found = self._call()
+        except Exception:  # noqa: BLE001 - the thread's own edge: what cannot be read is not measured
+            found = None
+        with self._lock:
+            self._since = None
+            self._result = (time.monotonic(), found) if found is not None else None
+
+    def waiting_s(self, now: float) -> float:
+        """For how long the call has been under way; 0 where none is."""
+        with self._lock:
+            return max(now - self._since, 0.0) if self._since is not None else 0.0
+
+    def result(self, now: float, stale_s: float) -> T | None:
+        """The newest result; None where there is none, or none younger than `stale_s`."""
+        with self._lock:
+            found = self._result
+        return found[1] if found is not None and now - found[0] <= stale_s else None
+
+
+class Writer:
+    """Does the writing that one folder gets, on a thread of its own. What is put under a name replaces what still waits under it.
+
+    `put`, `finish` and the properties may be used on any thread.
+    """
+
+    def __init__(self, folder: str) -> None:
+        """`folder`: what it writes to, for its sentences."""
+        self._folder = folder
+        self._changed = threading.Condition()
+        self._waiting: dict[str, Callable[[], None]] = {}
+        self._problems: dict[str, str] = {}
+        self._since: float | None = None
+        self._thread: threading.Thread | None = None
+
+    def put(self, name: str, write: Callable[[], None]) -> None:
+        """Have `write` called soon; returns at once. A sentence that it raises as OSError is kept until it succeeds."""
+        with self._changed:
+            # At the end of the queue: what was put before it is written before it.
+            self._waiting.pop(name, None)
+            self._waiting[name] = write
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="ddtop-writer", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    self._problems[name] = f"cannot write to {self._folder}: {error}"
+                    return
+                self._thread = thread
+            self._changed.notify_all()
+
+    @property
+    def problem(self) -> str | None:
+        """What could not be written, or that the folder does not answer; None while all is well."""
+        with self._changed:
+            waits_s = time.monotonic() - self._since if self._since is not None else 0.0
+            if waits_s > SLOW_S:
+                return f"{self._folder} has not answered for {waits_s:.0f} s (a file server that hangs?): nothing is written there"
+            return next(iter(self._problems.values()), None)
+
+    def finish(self, seconds: float) -> bool:
+        """Wait until all is written, at most so long; False where it is not."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._waiting and self._since is None, seconds)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: bool(self._waiting))
+                name = next(iter(self._waiting))
+                write = self._waiting.pop(name)
+                self._since = time.monotonic()
+            why: str | None = None
+            try:
+                write()
+            except Exception as error:  # noqa: BLE001 - the thread's own edge: the relay goes on, and reports it
+                why = str(error) or type(error).__name__
+            with self._changed:
+                self._since = None
+                self._problems.pop(name, None)
+                if why is not None:
+                    self._problems[name] = why
+                self._changed.notify_all()

@@ -1,0 +1,54 @@
+"""A parent that waits for "any child" and has none but relays: it would wait for as long as this one lives.
+
+Problem: a relay is nobody's child on purpose, so the kernel gives it to the nearest subreaper, in a container to the
+program that is pid 1 there. A launcher that loops on `os.wait()` until there are no more children then waits for ours.
+What does not work: a process in between that stays (it would be a copy of the rank, and `exec` makes it visible to
+`wait` again). What we do: look once a second whether that is so, and end where it is. An agent that lives starts another
+relay, which ends again if it stands in the way again.
+What remains uncertain: where /proc does not tell in which call a process sleeps, nothing is done.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ddtop.procfs import children, wchan
+
+LOOKS = 3
+"""So many looks in a row, a second apart: a launcher may start its ranks in between."""
+_WAITS = ("do_wait", "kernel_waitid", "kernel_wait4")
+_OURS = b"\0-m\0ddtop.relay\0"
+
+
+class InTheWay:
+    """Used by the relay's loop only, about once a second."""
+
+    def __init__(self) -> None:
+        self._found = 0
+
+    def look(self) -> bool:
+        """Whether our parent can only go on when we have ended. Check: `cat /proc/PPID/wchan`, `pgrep -P PPID`."""
+        parent = os.getppid()
+        theirs = children(parent) if parent > 0 and _waits(parent) else ()
+        # Where the kernel does not list children there are none.
+        is_so = os.getpid() in theirs and all(_is_relay(pid) for pid in theirs)
+        self._found = self._found + 1 if is_so else 0
+        return self._found >= LOOKS
+
+
+def _waits(pid: int) -> bool:
+    """One of its threads is in wait() for a child."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return False
+    return any(wchan(f"{pid}/task/{thread}") in _WAITS for thread in threads[:64])
+
+
+def _is_relay(pid: int) -> bool:
+    try:
+        return _OURS in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        # It has gone in between: it keeps nobody waiting.
+        return True

@@ -1,0 +1,62 @@
+"""Who speaks on a connection of the unix socket: what the kernel wrote down when it was made, and nothing that is said.
+
+A connection speaks for the process that made it, and for no other. That holds for as long as it is open: a forked child
+that inherits it speaks for its parent, so it has to make its own. The start time is read when the connection is first
+heard: where its maker is gone and the pid was given away again, the two differ.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddtop import registry
+from ddtop.link.rank_door import Credentials
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """The process behind one connection.
+
+    `foreign`: it lives in another pid namespace, so its numbers are not ours: what it says is shown, and nothing is
+    ever done to it. `pid` is the number that it calls itself, None where that cannot be known.
+    """
+
+    pid: int | None
+    start_ticks: int | None
+    foreign: bool
+
+    def may_say(self, pid: int) -> bool:
+        """Whether it may say something about the process that it calls by this number."""
+        return pid > 0 and (self.pid is None or self.pid == pid)
+
+
+def speaker(who: Credentials) -> Speaker:
+    """The process that made a connection. Check: `ss -xp`, `readlink /proc/PID/ns/pid`."""
+    if who.pid <= 0:
+        return Speaker(None, None, True)
+    ours, theirs = _namespace("self"), _namespace(str(who.pid))
+    if ours is not None and theirs is not None and ours != theirs:
+        return Speaker(_own_number(who.pid), None, True)
+    # One that is gone already cannot be asked; its pid was ours to see.
+    return Speaker(who.pid, registry.start_ticks(who.pid), False)
+
+
+def _namespace(pid: str) -> str | None:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return None
+
+
+def _own_number(pid: int) -> int | None:
+    """Its pid in its own namespace, the last of the line NSpid."""
+    try:
+        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
+            if line.startswith("NSpid:"):
+                last = line.split()[-1]
+                return int(last) if last.isdigit() else None
+    except OSError:
+        pass
+    return None

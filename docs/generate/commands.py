@@ -1,0 +1,102 @@
+"""The page of all commands, from their declarations."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+import click
+
+from ddtop.cli import cli
+from docs.generate.markdown import code, fenced, head, table
+
+EXITS = {
+    "ddtop": "0; 3 no live job",
+    "attach": "0; 3 no such job",
+    "demo": "as `attach`; without a terminal as `diagnose`",
+    "diagnose": "0 nothing critical; 1 a critical finding; 3 no contact; 4 unknown: the relay is not heard",
+    "doctor": "0; 1 something does not work",
+    "explain": "0; 2 no such kind",
+    "gpus": "0; 1 no GPU is free; 3 no driver, or it does not answer within ten seconds",
+    "jobs": "0",
+    "key rotate": "0; 2 the key is DDTOP_KEY; 3 the state folder cannot be written",
+    "replay": "0; 3 no such recording",
+    "report": "0; 3 no contact",
+    "run": "that of the command",
+    "signal": "0; 3 no contact",
+    "stacks": "0; 1 some ranks did not answer; 3 no contact; 4 the relay is not heard",
+    "status": "0; 3 no contact; 4 the relay is not heard",
+    "watch": "0 the job ended well; 1 it ended badly; 3 no contact; 4 the relay is no longer heard",
+}
+"""Exit codes by command. 2 is a wrong command line in all of them, 130 is Ctrl-C."""
+
+
+def page() -> str:
+    """`reference/commands.md`."""
+    lines = head(
+        "Commands",
+        "ddtop/cli",
+        "`ddtop COMMAND --help` prints the same. `JOB` is the name of a job or the beginning of it; without `JOB` "
+        "the one live job is meant. `ddtop jobs` lists the names.",
+        "Exit code 2 means a wrong command line, 130 means Ctrl-C.",
+    )
+    shown = dict(_shown())
+    rows = (
+        (f"[{code(f'ddtop {name}')}](#ddtop-{name.replace(' ', '-')})", _summary(one), EXITS[name])
+        for name, one in shown.items()
+    )
+    lines += table(("command", "does", "exit code"), [("[`ddtop`](#ddtop)", _summary(cli), EXITS["ddtop"]), *rows])
+    lines += _section("ddtop", cli)
+    for name, one in shown.items():
+        lines += _section(f"ddtop {name}", one)
+    return "\n".join(lines)
+
+
+def _shown() -> Iterator[tuple[str, click.Command]]:
+    """All commands by what is typed behind `ddtop`; a group stands as its commands."""
+    for name, one in sorted(cli.commands.items()):
+        if isinstance(one, click.Group):
+            yield from ((f"{name} {below}", two) for below, two in sorted(one.commands.items()))
+        elif not one.hidden:
+            yield name, one
+
+
+def _summary(command: click.Command) -> str:
+    return (
+        inspect.cleandoc(command.help or "").split("\n\n")[0].replace("\n", " ").replace(": ddtop ", ", as `ddtop` ", 0)
+    )
+
+
+def _section(name: str, command: click.Command) -> list[str]:
+    lines = [f"## {name}", "", *fenced([f"{name} {_usage(command)}".rstrip()], "text")]
+    for text in inspect.cleandoc(command.help or "").split("\n\n"):
+        lines += [text.replace("\b\n", ""), ""]
+    options = [one for one in command.params if isinstance(one, click.Option)]
+    if options:
+        lines += table(
+            ("option", "meaning", "default"), ((_names(one), one.help or "", _default(one)) for one in options)
+        )
+    return lines
+
+
+def _usage(command: click.Command) -> str:
+    arguments = [one for one in command.params if isinstance(one, click.Argument)]
+    words = ["[OPTIONS]"] if any(isinstance(one, click.Option) for one in command.params) else []
+    for one in arguments:
+        name = (one.metavar or one.name or "").upper() + ("..." if one.nargs == -1 else "")
+        words.append(name if one.required else f"[{name}]")
+    return " ".join([*words, *(["COMMAND"] if isinstance(command, click.Group) else [])])
+
+
+def _names(option: click.Option) -> str:
+    value = "" if option.is_flag else f" {option.metavar or _kind(option)}"
+    return ", ".join(code(f"{name}{value}") for name in option.opts)
+
+
+def _kind(option: click.Option) -> str:
+    return {"integer": "N", "integer range": "N", "float range": "S"}.get(option.type.name, "TEXT")
+
+
+def _default(option: click.Option) -> str:
+    text = str(option.default) if option.show_default else ""
+    return f"{text}, or `${option.envvar}`".removeprefix(", or ") if option.envvar else text

@@ -1,0 +1,318 @@
+"""The page of all JSON that ddtop prints: every key with its type and meaning.
+
+`KEYS` is the promise. `complaints` compares a real document with it, so a key that the code adds and nobody
+describes fails a test, and so does a described key that the code no longer prints.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ddtop.cli.simulating import moment
+from ddtop.diagnosis.finding import Verdict
+from ddtop.model.facts import Snapshot
+from ddtop.model.merge import Merged, merge
+from ddtop.sim.job import SimulatedJob
+from ddtop.sim.script import SCENARIOS
+from ddtop.ui.changes import APPEARED, Change
+from ddtop.ui.present.as_json import DIAGNOSE_SCHEMA, STATUS_SCHEMA, diagnose_json, status_json
+from ddtop.ui.present.events import EVENT_SCHEMA, event_json
+from ddtop.ui.present.gpus import GPUS_SCHEMA, gpus_json
+from ddtop.ui.present.stacks_json import STACKS_SCHEMA, stacks_json
+from ddtop.wire import frames
+from ddtop.wire.records import Stacks
+from docs.generate.markdown import code, fenced, head, table
+
+JOBS_SCHEMA = "ddtop.jobs/1"
+BEGAN_UNIX_NS = 1_700_000_000 * 1_000_000_000
+RANKS = 8
+
+Keys = Mapping[str, tuple[str, str]]
+"""By path, `ranks[].place.line`: (type, meaning). A type is one of `TYPES`, with ` or null` where it may be missing."""
+TYPES: Mapping[str, tuple[type, ...]] = {
+    "string": (str,),
+    "int": (int,),
+    "number": (int, float),
+    "bool": (bool,),
+    "object": (dict,),
+    "array": (list,),
+}
+
+_FINDING: Keys = {
+    "kind": ("string", "the kind; it never changes its name"),
+    "severity": ("string", "`critical`, `warning` or `info`"),
+    "ranks": ("array of int", "the ranks at fault"),
+    "victims": ("array of int", "the ranks that wait for them"),
+    "since_unix_ns": ("int", "when the fact began, not when ddtop saw it"),
+    "summary": ("string", "one sentence: who, where instead, since when, who waits"),
+    "evidence": ("array of string", "numbers and stack lines"),
+    "advice": ("string", "the next step"),
+    "group": ("string or null", "the process group"),
+    "op": ("string or null", "the collective"),
+    "seq": ("int or null", "the number of the collective in its group"),
+}
+_ENDED: Keys = {
+    "reason": ("string", "how the job ended"),
+    "first_rank": ("int or null", "the rank that failed first"),
+    "time_unix_ns": ("int", "when"),
+}
+_HEAD: Keys = {
+    "schema": ("string", "the name and version of this format"),
+    "job": ("string", "the name of the job"),
+    "live": ("bool", "false: the job has ended, or its relay does not answer; the document is the last state"),
+    "time_unix_ns": ("int", "the moment of the snapshot, on the clock of rank 0's host"),
+    "world_size": ("int", "the number of ranks"),
+}
+_HEALTH: Keys = {
+    "health": ("string", "`ok`, `warning`, `critical` or `unknown`: unknown while the relay is not heard"),
+    "contact": ("string or null", "why health is unknown"),
+    "contact_age_s": ("number or null", "for how long the relay has not been heard"),
+}
+_PROBES_OFF: Keys = {
+    "probes_off": ("array of object", "parts of the agents that are off now, by rank"),
+    "probes_off[].rank": ("int", "the global rank"),
+    "probes_off[].probe": ("string", "the part"),
+    "probes_off[].why": ("string", "why it is off"),
+}
+
+
+def _below(prefix: str, keys: Keys) -> dict[str, tuple[str, str]]:
+    return {f"{prefix}.{name}": found for name, found in keys.items()}
+
+
+KEYS: Mapping[str, Keys] = {
+    STATUS_SCHEMA: {
+        **_HEAD,
+        **_HEALTH,
+        **_PROBES_OFF,
+        "ranks": ("array of object", "one for every rank of the world"),
+        "ranks[].rank": ("int", "the global rank"),
+        "ranks[].host": ("string or null", "the host; null for a rank that was never seen"),
+        "ranks[].pid": ("int or null", "the process id as the rank sees it"),
+        "ranks[].state": ("string", "the state in one word, as on the screen"),
+        "ranks[].phase": ("string", "what the agent reports: starting, joining, running, ..."),
+        "ranks[].place": ("object or null", "the innermost frame of the program's own code in the main thread"),
+        "ranks[].place.function": ("string", "its function"),
+        "ranks[].place.file": ("string", "its file"),
+        "ranks[].place.line": ("int", "its line"),
+        "ranks[].place.waits_on": ("string or null", "what the thread waits for below that line"),
+        "ranks[].iteration": ("int or null", "iterations that the rank has finished"),
+        "ranks[].iteration_source": (
+            "string or null",
+            "what an iteration is: optimizer (steps), batch, ddtop.step (calls), collectives (their rhythm)",
+        ),
+        "ranks[].step_ms": ("number or null", "time of the last iteration"),
+        "ranks[].collective": ("object or null", "the open collective"),
+        "ranks[].collective.op": ("string", "its operation"),
+        "ranks[].collective.group": ("string", "its process group"),
+        "ranks[].collective.seq": ("int", "its number in that group"),
+        "ranks[].collective.age_s": ("number or null", "for how long it has been open"),
+        "ranks[].collective.state": ("string", "scheduled, started or completed"),
+        "ranks[].calls": ("array of object", "sends, receives and other calls that have not returned"),
+        "ranks[].calls[].name": ("string", "the call"),
+        "ranks[].calls[].within": ("string or null", "the Wait or Sendrecv of MPI that it is a part of"),
+        "ranks[].calls[].peer": ("int or null", "the other rank"),
+        "ranks[].calls[].tag": ("int or null", "the tag"),
+        "ranks[].calls[].group": ("string or null", "the communicator"),
+        "ranks[].calls[].since_unix_ns": ("int", "when it was called"),
+        "ranks[].wait_ratio": ("number or null", "share of the last 10 s in which a collective was pending"),
+        "ranks[].loader": ("object or null", "the DataLoader"),
+        "ranks[].loader.depth": ("int or null", "batches that are ready"),
+        "ranks[].loader.capacity": ("int or null", "batches that fit"),
+        "ranks[].loader.workers": ("int", "worker processes"),
+        "ranks[].loader.wait_ratio": ("number or null", "share of the last 10 s spent waiting for a batch"),
+        "ranks[].gpu": ("object or null", "the GPU of the rank"),
+        "ranks[].gpu.index": ("int", "its index for the driver"),
+        "ranks[].gpu.uuid": ("string", "its UUID"),
+        "ranks[].gpu.name": ("string", "its model"),
+        "ranks[].gpu.known_by": ("string", "how ddtop knows that it is the rank's"),
+        "ranks[].gpu.util_ratio": ("number or null", "share of the last second in which some kernel ran"),
+        "ranks[].gpu.used_bytes": ("int or null", "memory in use, by any process"),
+        "ranks[].gpu.total_bytes": ("int or null", "memory"),
+        "ranks[].gpu.allocated_bytes": ("int or null", "memory in tensors, as torch counts it"),
+        "ranks[].gpu.reserved_bytes": ("int or null", "memory that torch's allocator holds"),
+        "ranks[].gpu.power_watts": ("number or null", "power"),
+        "ranks[].gpu.celsius": ("int or null", "temperature"),
+        "ranks[].gpu.sm_mhz": ("int or null", "clock"),
+        "ranks[].gpu.throttle": ("array of string or null", "why the driver holds the clock down"),
+        "ranks[].gpu.lost": ("bool", "the GPU no longer answers"),
+        "ranks[].gpu.waits": ("bool or null", "the GPU waits inside a kernel of NCCL: busy, at little power"),
+        "ranks[].nccl": ("string or null", "`ok`, `wait`, `init` or `err`; null where NCCL is not used"),
+        "ranks[].cpu_ratio": ("number or null", "cores in use, children included"),
+        "ranks[].rss_bytes": ("int or null", "main memory"),
+        "ranks[].report_age_s": ("number or null", "for how long the agent has not been heard"),
+    },
+    DIAGNOSE_SCHEMA: {
+        **_HEAD,
+        "ended": ("object or null", "how the job ended; null while it lives"),
+        **_below("ended", _ENDED),
+        "reporting": ("int", "ranks that report"),
+        "iteration": ("int or null", "the iteration of the job"),
+        **_PROBES_OFF,
+        **_HEALTH,
+        "findings": ("array of object", "the worst first"),
+        **_below("findings[]", _FINDING),
+    },
+    STACKS_SCHEMA: {
+        "schema": _HEAD["schema"],
+        "job": ("string or null", "the name of the job; null for processes that belong to none"),
+        "live": _HEAD["live"],
+        "time_unix_ns": _HEAD["time_unix_ns"],
+        "groups": ("array of object", "threads with the same frames, one for each method that took them"),
+        "groups[].ranks": ("array of int", "their ranks"),
+        "groups[].thread": ("string", "`main`, or the name of the thread"),
+        "groups[].frames": ("array of object", "the frames, innermost first"),
+        "groups[].frames[].function": ("string", "its function"),
+        "groups[].frames[].file": ("string", "its file"),
+        "groups[].frames[].line": ("int", "its line"),
+        "groups[].frames[].owner": ("string", "whose code it is"),
+        "groups[].method": ("string", "how the stack was taken: by the agent, by a signal, or by py-spy"),
+        "groups[].pids": ("array of int", "their processes"),
+        "groups[].worker": ("bool", "they are DataLoader workers"),
+        "groups[].threads": ("int", "how many threads"),
+        "groups[].taken_unix_ns": ("int", "when the last of them was taken"),
+        "groups[].omitted": ("int", "frames that were cut off"),
+        "unanswered": ("array of object", "processes that did not answer"),
+        "unanswered[].rank": ("int or null", "the rank; null for a process that is no rank"),
+        "unanswered[].pid": ("int", "the process"),
+        "unanswered[].why": ("string", "why"),
+    },
+    EVENT_SCHEMA: {
+        "schema": _HEAD["schema"],
+        "time_unix_ns": ("int", "when it happened"),
+        "event": ("string", "`appeared`, `cleared`, `joined`, `lost` or `ended`"),
+        "job": _HEAD["job"],
+        "attempt": ("int", "the restart count of the launcher"),
+        "text": ("string", "the event as `ddtop watch` prints it"),
+        "finding": ("object or null", "of `appeared` and `cleared`"),
+        **_below("finding", _FINDING),
+        "ranks": ("array of int", "the ranks that joined; empty when contact is back"),
+        "ended": ("object or null", "of `ended`"),
+        **_below("ended", _ENDED),
+    },
+    JOBS_SCHEMA: {
+        "schema": _HEAD["schema"],
+        "jobs": ("array of object", "live jobs first; with `--all` one for each host"),
+        "jobs[].job": ("string", "the name"),
+        "jobs[].live": ("bool", "it runs"),
+        "jobs[].world_size": ("int", "the number of ranks"),
+        "jobs[].reporting": ("int", "ranks that report; 0 for an ended job"),
+        "jobs[].hosts": ("array of string", "its hosts"),
+        "jobs[].script": ("string", "the program"),
+        "jobs[].health": ("string", "`ok`, `warning`, `critical` or `unknown`: unknown where nobody answers"),
+        "jobs[].started_unix_ns": ("int", "when it started"),
+        "jobs[].role": ("string", "the role of the relay that answers: alone, hub or leaf"),
+    },
+    GPUS_SCHEMA: {
+        "schema": _HEAD["schema"],
+        "driver": ("string or null", "the version of the driver"),
+        "gpus": ("array of object", "the GPUs of this host"),
+        "gpus[].index": ("int", "its index for the driver"),
+        "gpus[].uuid": ("string", "its UUID"),
+        "gpus[].name": ("string", "its model"),
+        "gpus[].free": ("bool", "nobody computes on it and its memory is free"),
+        "gpus[].free_bytes": ("int or null", "free memory"),
+        "gpus[].total_bytes": ("int or null", "memory"),
+        "gpus[].util_ratio": ("number or null", "share of the last second in which some kernel ran"),
+        "gpus[].power_watts": ("number or null", "power"),
+        "gpus[].celsius": ("int or null", "temperature"),
+        "gpus[].exclusive": ("bool or null", "compute mode exclusive process"),
+        "gpus[].prohibited": ("bool", "compute mode prohibited"),
+        "gpus[].mig_parent": ("string or null", "of a MIG instance: the GPU that it is a part of"),
+        "gpus[].lost": ("bool", "it no longer answers"),
+        "gpus[].processes": ("array of object or null", "who holds it; null: the driver does not tell"),
+        "gpus[].processes[].pid": ("int", "the process"),
+        "gpus[].processes[].local": ("bool", "it is visible from here; false in another container"),
+        "gpus[].processes[].user": ("string or null", "its user"),
+        "gpus[].processes[].used_bytes": ("int or null", "its GPU memory"),
+        "gpus[].processes[].command": ("string or null", "its command line, redacted"),
+    },
+}
+COMMANDS = {
+    STATUS_SCHEMA: "ddtop status --json",
+    DIAGNOSE_SCHEMA: "ddtop diagnose --json",
+    STACKS_SCHEMA: "ddtop stacks --json",
+    EVENT_SCHEMA: "ddtop watch --json",
+    JOBS_SCHEMA: "ddtop jobs --json",
+    GPUS_SCHEMA: "ddtop gpus --json",
+}
+
+
+def page() -> str:
+    """`reference/json.md`."""
+    lines = head(
+        "JSON",
+        "docs/generate/json_schema.py",
+        "Every command that a script may read has `--json`. A document names its format in `schema`. Within one "
+        "version a key may be added. No key is removed and none changes its meaning. Every key is always there.",
+        "`null` means *not measured*, `0` means *measured zero*. Times are Unix time in ns, on the clock of rank 0's host.",
+    )
+    for schema, keys in KEYS.items():
+        lines += [f"## {schema}", "", *fenced([COMMANDS[schema]], "sh")]
+        lines += table(("key", "type", "meaning"), ((code(path), *found) for path, found in keys.items()))
+    found = diagnose_json(*simulated("not-in-collective", 24.0))
+    lines += ["## An example", "", "Ranks of a simulated job, one of which has not joined a collective:", ""]
+    return "\n".join([*lines, *fenced(json.dumps(found, indent=2).split("\n"), "json")])
+
+
+def simulated(scenario: str, at_s: float) -> tuple[Snapshot, Verdict]:
+    """What a viewer sees of a simulated job of `RANKS` ranks, so long after its beginning."""
+    return moment(_job(scenario), at_s)
+
+
+def documents() -> Iterator[tuple[str, dict[str, Any]]]:
+    """(schema, document) of many moments of simulated jobs, of their stacks, events and GPUs."""
+    for scenario in SCENARIOS:
+        snapshot, verdict = simulated(scenario, 45.0)
+        yield STATUS_SCHEMA, status_json(snapshot, verdict)
+        yield DIAGNOSE_SCHEMA, diagnose_json(snapshot, verdict)
+        for finding in verdict.findings:
+            change = Change(APPEARED, snapshot.time_unix_ns, finding=finding, ended=snapshot.ended)
+            yield EVENT_SCHEMA, event_json(change, snapshot.job)
+        gpus = [rank.own.gpu for rank in snapshot.ranks if rank.own is not None]
+        yield GPUS_SCHEMA, gpus_json(gpus, None)
+        yield STACKS_SCHEMA, stacks_json(_stacks(scenario), snapshot.job, True, snapshot.time_unix_ns)
+
+
+def complaints(schema: str, document: Any) -> list[str]:
+    """Where a document and `KEYS` differ: undescribed and missing keys, and values of another type."""
+    return list(_differences(KEYS[schema], "", document))
+
+
+def _differences(keys: Keys, path: str, value: Any) -> Iterator[str]:
+    if isinstance(value, list):
+        for one in value:
+            yield from _differences(keys, f"{path}[]", one)
+    if not isinstance(value, dict):
+        return
+    below = {name for name in keys if name.rpartition(".")[0] == path}
+    told = {f"{path}.{key}".lstrip("."): one for key, one in value.items()}
+    yield from (f"{name} is not described" for name in sorted(told.keys() - below))
+    yield from (f"{name} is described and missing" for name in sorted(below - told.keys()))
+    for name in sorted(told.keys() & below):
+        if not _fits(keys[name][0], told[name]):
+            yield f"{name} is {told[name]!r}, described as {keys[name][0]}"
+        yield from _differences(keys, name, told[name])
+
+
+def _fits(described: str, value: Any) -> bool:
+    kind, null = described.removesuffix(" or null"), described.endswith(" or null")
+    if value is None:
+        return null
+    outer, _, inner = kind.partition(" of ")
+    if inner:
+        return isinstance(value, list) and all(_fits(inner, one) for one in value)
+    # True is an int for Python, and none for JSON.
+    return isinstance(value, TYPES[outer]) and (outer == "bool" or not isinstance(value, bool))
+
+
+def _job(scenario: str) -> SimulatedJob:
+    return SimulatedJob(RANKS, 0, SCENARIOS[scenario], began_unix_ns=BEGAN_UNIX_NS)
+
+
+def _stacks(scenario: str) -> Merged:
+    found = _job(scenario).stacks(BEGAN_UNIX_NS + 45 * 1_000_000_000, "r")
+    records = [frames.open_record(frames.open_envelope(data)) for data in found]
+    return merge([one for one in records if isinstance(one, Stacks)])

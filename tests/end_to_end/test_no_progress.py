@@ -1,0 +1,48 @@
+"""A real job that stands as a whole: the limits are shortened, so that nobody has to wait for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddtop import registry
+from ddtop.model.policy import POLICY
+from ddtop.ui.feed import look_once
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def limit(monkeypatch):
+    """Sets a threshold of the one policy that all rules read."""
+    before = {}
+
+    def set_to(name, value):
+        before.setdefault(name, getattr(POLICY, name))
+        object.__setattr__(POLICY, name, value)
+
+    yield set_to
+    for name, value in before.items():
+        object.__setattr__(POLICY, name, value)
+
+
+def test_a_lock_file_that_nobody_removes_is_named_and_critical(world, limit):
+    """As torch.utils.cpp_extension leaves it behind when a build is killed; with the file away the job goes on to its end."""
+    lock = world.folder / "lock"
+    lock.touch()
+    process = world.torchrun("baton", str(world.folder), ranks=2)
+    world.until(registry.read_entries, 60.0, "a job file")
+    (entry,) = registry.read_entries()
+    limit("no_progress_s", 3.0)
+    limit("no_progress_critical_s", 5.0)
+
+    def stands():
+        verdict = look_once(entry, 2.5)[1]
+        return next((one for one in verdict.findings if one.kind == "no-progress" and one.severity == "critical"), None)
+
+    finding = world.until(stands, 60.0, "a finding")
+
+    assert finding.ranks == (0, 1)
+    assert f"ranks 0,1 are waiting for the lock file {lock} (baton.py:" in finding.summary
+    lock.unlink()
+    assert world.done(process) == 0

@@ -1,0 +1,65 @@
+"""File servers that hang: nothing that the relay or a view does waits for them, and both say so."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from ddtop import registry
+from ddtop.wire.records import HostState
+from tests.silent_fs import NEEDS_FUSE, hangs
+
+from .scene import DEADLINE_S, Scene
+
+pytestmark = NEEDS_FUSE
+
+
+@pytest.fixture
+def relay(home):
+    """A relay of its own: it lives to the end of an attack, and ends when it is told to, also while its folders hang."""
+    scene = Scene()
+    yield scene
+    scene.close()
+
+
+def test_the_folder_of_a_rank_and_the_state_folder_hang_and_the_relay_serves_on(relay, home, tmp_path):
+    """Both once stopped the relay's loop, and with it every verdict."""
+    data = tmp_path / "data"
+    data.mkdir()
+    hello = msgspec.structs.replace(relay.hello(relay.pid), environment={"TMPDIR": str(data)})
+    relay.say(hello)
+    relay.host(lambda state: any(disk.path == str(data) for disk in state.load.disks) or len(state.load.disks) > 1)
+    secret = registry.secret()
+    with hangs(data), hangs(home.state):
+        # A second rank makes the relay write its job file at once.
+        second = relay.another_rank()
+        second.send(relay.seal(relay.hello(relay.process.pid, 1), relay.process.pid, 1))
+        state = relay.host(lambda state: bool(state.load.unanswered))
+        viewer = relay.another_viewer(secret)
+        relay.process.terminate()
+        relay._relay.wait(DEADLINE_S)
+        viewer.close()
+
+    assert [path for path, _ in state.load.unanswered] == [str(data)]
+    assert isinstance(state, HostState)
+    assert relay._relay.returncode == 0
+    relay.close = relay._end
+
+
+def test_commands_on_a_state_folder_that_hangs_end_with_its_name(home):
+    """Nothing but SIGKILL would end them."""
+    registry.state_dir()
+    words = [("status",), ("jobs",), ("diagnose", "train", "--json"), ("replay", "train")]
+    with hangs(home.state):
+        started = [
+            subprocess.Popen([sys.executable, "-m", "ddtop", *one], stderr=subprocess.PIPE, env=os.environ, text=True)
+            for one in words
+        ]
+        said = [one.communicate(timeout=DEADLINE_S)[1] for one in started]
+
+    assert [one.returncode for one in started] == [3] * len(words)
+    assert all(f"{home.state} does not answer within 5 s (a file server that hangs?)" in text for text in said), said

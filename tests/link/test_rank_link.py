@@ -1,0 +1,430 @@
+"""The unix socket between a rank and its relay: nothing blocks, nothing grows, and no file of the program's is touched."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import ddtop
+from ddtop.link import rank_door, rank_side
+from ddtop.link.packets import PACKET_BYTES_MAX, PIECE_BYTES, REJOIN_S, PacketError, Rejoiner, greeting, packets_of
+from ddtop.link.rank_door import RankDoor
+from ddtop.link.rank_side import QUEUE_FRAMES, RankLink
+from ddtop.wire.frames import FRAME_BYTES_MAX
+from tests.speaking import raw
+
+DEADLINE_S = 15.0
+
+
+@pytest.fixture
+def path(home):
+    return home.runtime / "r.link"
+
+
+@pytest.fixture
+def door(path):
+    found = RankDoor(path)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def rank(path):
+    found = RankLink(path)
+    yield found
+    found.close()
+
+
+def until(what, *moved):
+    """What this gives, as soon as it gives something; `moved` are called meanwhile."""
+    end = time.monotonic() + DEADLINE_S
+    while time.monotonic() < end:
+        if found := what():
+            return found
+        for one in moved:
+            one()
+    raise AssertionError("it never came")
+
+
+def heard(door, rank, wanted=1):
+    """The frames that the relay's end got, at least so many."""
+    frames = []
+
+    def look():
+        frames.extend(frame for _, frame in door.receive(500))
+        return len(frames) >= wanted
+
+    until(look, lambda: rank.wait(0.01))
+    return frames
+
+
+def connection(door, rank):
+    """The name of the connection that this rank has made."""
+    rank.send(b"hello")
+    return until(lambda: [name for name, _ in door.receive(500)], lambda: rank.wait(0.01))[0]
+
+
+# -- both ways
+
+
+def test_rank_and_relay_hear_each_other(door, rank):
+    name = connection(door, rank)
+    assert door.send(name, b"alive")
+
+    assert until(rank.receive, lambda: rank.wait(0.01)) == b"alive"
+    assert (door.who(name).pid, door.who(name).uid) == (os.getpid(), os.getuid())
+    assert (rank.drops, door.refused, door.broken) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE_BYTES, PIECE_BYTES + 1, 300_000, FRAME_BYTES_MAX])
+def test_a_frame_of_any_size_arrives_as_it_was(door, rank, size):
+    """The largest is five times as long as what the kernel takes at once."""
+    frame = os.urandom(size)
+    rank.send(frame)
+    rank.send(b"after it")
+
+    assert heard(door, rank, 2) == [frame, b"after it"]
+    assert door.broken == 0
+
+
+def test_a_frame_that_is_too_large_is_not_sent_and_counted(door, rank):
+    assert not rank.send(bytes(FRAME_BYTES_MAX + 1))
+    rank.send(b"x")
+
+    assert heard(door, rank) == [b"x"]
+    assert rank.drops == 1
+
+
+def test_an_order_in_pieces_arrives_too(door, rank):
+    order = os.urandom(100_000)
+    assert door.send(connection(door, rank), order)
+
+    assert until(rank.receive, lambda: rank.wait(0.01)) == order
+
+
+def test_a_wake_from_another_thread_ends_the_wait(door, rank):
+    connection(door, rank)
+    until(lambda: rank.receive() is None and not rank.wait(0.0)[1])
+    waker = threading.Thread(target=rank.wake)
+    began = time.monotonic()
+    waker.start()
+    woken, readable = rank.wait(DEADLINE_S)
+    waker.join()
+
+    assert (woken, readable) == (True, False)
+    assert time.monotonic() - began < DEADLINE_S / 2
+
+
+# -- nobody reads
+
+
+def test_without_a_relay_a_rank_drops_the_oldest_and_counts_and_never_blocks(rank):
+    """The relay was killed, or never came: a step must not get slower by a microsecond for it."""
+    sent = [rank.send(b"%d" % number) for number in range(100)]
+
+    assert sum(sent) == QUEUE_FRAMES
+    assert rank.drops == 100 - QUEUE_FRAMES
+
+
+def test_what_waited_for_the_relay_is_the_newest(rank, path):
+    for number in range(100):
+        rank.send(b"%d" % number)
+    door = RankDoor(path)
+    try:
+        assert heard(door, rank, QUEUE_FRAMES) == [b"%d" % number for number in range(100 - QUEUE_FRAMES, 100)]
+    finally:
+        door.close()
+
+
+def test_a_relay_that_reads_nothing_costs_a_rank_no_time_and_no_memory(door, rank):
+    """It is stopped: its kernel buffer takes some frames, the queue eight more."""
+    connection(door, rank)
+    began = time.monotonic()
+    sent = sum(rank.send(b"%05d" % number + bytes(10_000)) for number in range(1000))
+    took_s = time.monotonic() - began
+    kept = [int(frame[:5]) for frame in heard(door, rank, sent)]
+
+    assert took_s < 2.0
+    assert rank.drops == 1000 - sent
+    assert 8 < sent < 60
+    # The newest are among those that came at last, in order.
+    assert kept == sorted(kept)
+    assert kept[-QUEUE_FRAMES:] == list(range(1000 - QUEUE_FRAMES, 1000))
+
+
+def test_a_rank_that_reads_nothing_never_holds_the_relay_up(door, rank):
+    name = connection(door, rank)
+
+    assert not all(door.send(name, bytes(10_000)) for _ in range(1000))
+
+
+def test_a_frame_that_stays_half_sent_is_given_up(door, rank, monkeypatch):
+    connection(door, rank)
+    rank.send(bytes(FRAME_BYTES_MAX))
+    monkeypatch.setattr(rank_side, "REJOIN_S", 0.0)
+    monkeypatch.setattr("ddtop.link.packets.REJOIN_S", 0.0)
+    rank.wait(0.0)
+
+    assert rank.drops == 1
+    rank.send(b"the next")
+    assert heard(door, rank) == [b"the next"]
+    assert door.broken == 1
+
+
+# -- the relay restarts
+
+
+def test_after_a_restart_of_the_relay_the_rank_connects_again(rank, path):
+    first = RankDoor(path)
+    connection(first, rank)
+    first.close()
+    second = RankDoor(path)
+    try:
+        rank.send(b"after")
+        assert b"after" in heard(second, rank)
+    finally:
+        second.close()
+
+
+def test_a_frame_that_was_half_sent_when_the_relay_ended_is_sent_again_as_a_whole(rank, path):
+    first = RankDoor(path)
+    connection(first, rank)
+    frame = os.urandom(FRAME_BYTES_MAX)
+    rank.send(frame)
+    first.close()
+    second = RankDoor(path)
+    try:
+        assert heard(second, rank) == [frame]
+        assert second.broken == 0
+    finally:
+        second.close()
+
+
+def test_where_nobody_listens_it_tries_a_few_times_a_second_and_no_more(path):
+    tried = []
+
+    class Counting(RankLink):
+        def _connect(self):
+            tried.append(time.monotonic())
+            return super()._connect()
+
+    link = Counting(path)
+    link.wait(1.0)
+    link.close()
+
+    assert 3 <= len(tried) <= 8
+
+
+# -- other versions
+
+
+def test_a_relay_of_another_version_gives_a_clear_error_and_is_left_alone(path, monkeypatch):
+    monkeypatch.setattr(rank_door, "greeting", lambda version: b"ddtop-link" + struct.pack("<BH", 0, 7) + b"9.9")
+    door = RankDoor(path)
+    link = RankLink(path)
+    try:
+        until(lambda: link.complaint, lambda: list(door.receive(10)), link.receive, lambda: link.wait(0.01))
+        assert link.complaint == (
+            "the relay of this job runs ddtop 9.9 (link protocol 7), "
+            f"this rank ddtop {ddtop.__version__}: install the same version everywhere"
+        )
+        assert link.receive() is None
+    finally:
+        link.close()
+        door.close()
+
+
+def test_a_relay_that_speaks_zeromq_gives_a_clear_error(path):
+    """Its socket is another one, of another type: a newer agent beside an older relay."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as older:
+        older.bind(str(path.with_suffix(".sock")))
+        older.listen()
+        link = RankLink(path)
+        link.close()
+
+    assert "runs an older ddtop" in link.complaint
+
+
+def test_an_agent_that_speaks_zeromq_is_named_by_the_relay(door, path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as older:
+        older.connect(str(path.with_suffix(".sock")))
+        until(lambda: door.complaint, lambda: list(door.receive(10)))
+
+    assert door.complaint == (
+        f"process {os.getpid()} runs an older ddtop, the relay ddtop {ddtop.__version__}: "
+        "install the same version everywhere"
+    )
+    assert door.refused == 1
+
+
+def test_a_relay_that_is_only_late_is_not_taken_for_an_older_one(path):
+    """A socket that was left behind by an older relay is no relay."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as gone:
+        gone.bind(str(path.with_suffix(".sock")))
+    link = RankLink(path)
+    link.close()
+
+    assert link.complaint is None
+
+
+# -- descriptors that the program takes
+
+
+@pytest.mark.parametrize("kind", ["file", "pipe", "socket"])
+def test_a_descriptor_that_became_the_programs_is_never_written_to(door, rank, tmp_path, kind):
+    """`os.closerange(3, 256)`, and then the program opens files of its own: they get our numbers."""
+    connection(door, rank)
+    ours = {rank._socket.descriptor, rank._bell.descriptor}
+    for descriptor in ours:
+        os.close(descriptor)
+    opened, read = [], []
+    while not ours <= set(opened):
+        if kind == "file":
+            opened.append(os.open(tmp_path / str(len(opened)), os.O_RDWR | os.O_CREAT))
+        elif kind == "pipe":
+            opened.extend(os.pipe())
+        else:
+            # Of the very type of ours: send would not refuse it.
+            pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            opened.extend(one.detach() for one in pair)
+    try:
+        rank.wake()
+        for number in range(20):
+            rank.send(b"%d" % number)
+            rank.wait(0.01)
+            rank.receive()
+        assert heard(door, rank)
+        for descriptor in opened:
+            if kind == "file":
+                read.append(os.fstat(descriptor).st_size)
+            else:
+                ready = select.poll()
+                ready.register(descriptor, select.POLLIN)
+                read += [events for _, events in ready.poll(0)]
+        rank.close()
+        still_open = [descriptor for descriptor in opened if os.fstat(descriptor)]
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+    assert not any(read)
+    assert still_open == opened
+
+
+def test_a_program_that_closes_all_it_can_see_costs_a_reconnection_and_nothing_else(home):
+    """libzmq called abort() in 12 of 15 such programs."""
+    path = home.runtime / "r.link"
+    door = RankDoor(path)
+    program = (
+        "import os, sys, pathlib\n"
+        "from ddtop.link.rank_side import RankLink\n"
+        "link = RankLink(pathlib.Path(sys.argv[1]))\n"
+        "for number in range(60):\n"
+        "    if number % 10 == 0: os.closerange(3, 256)\n"
+        "    link.send(b'%d' % number); link.wait(0.02); link.receive()\n"
+        "link.close(1000)\n"
+        "print('done', link.drops)\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE)
+    try:
+        frames = []
+        until(lambda: child.poll() is not None, lambda: frames.extend(frame for _, frame in door.receive(500)))
+        frames += [frame for _, frame in door.receive(500)]
+        said = child.communicate()[0]
+    finally:
+        door.close()
+
+    assert child.returncode == 0
+    assert said.startswith(b"done")
+    assert frames[-1] == b"59"
+
+
+def test_a_forked_child_that_leaves_closes_nothing_of_its_parents(door, rank):
+    """The child's copies are closed, the parent's connection is not shut down."""
+    name = connection(door, rank)
+    child = os.fork()
+    if child == 0:
+        rank.leave()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    rank.send(b"still here")
+
+    assert heard(door, rank) == [b"still here"]
+    assert door.who(name) is not None
+
+
+def test_without_a_descriptor_left_it_only_drops(path, door):
+    """`ulimit -n` is short: libzmq ended the training there."""
+    code = (
+        "import resource, sys, pathlib, os\n"
+        "from ddtop.link.rank_side import RankLink\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))\n"
+        "link = RankLink(pathlib.Path(sys.argv[1]))\n"
+        "for _ in range(20): link.send(b'x'); link.wait(0.01); link.wake()\n"
+        "link.close(); print(link.drops)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+
+    assert (done.stdout, done.stderr) == ("12\n", "")
+
+
+# -- pieces
+
+
+def test_pieces_of_a_frame_make_that_frame_and_what_is_left_out_is_counted():
+    rejoiner = Rejoiner()
+    packets = list(packets_of(b"ab" * 100_000, 5))
+    for packet in packets[:-1]:
+        assert rejoiner.take(packet, 1.0) is None
+    assert rejoiner.take(packets[-1], 1.0) == b"ab" * 100_000
+    assert (rejoiner.broken, rejoiner.held_bytes) == (0, 0)
+
+    rejoiner.take(packets[0], 2.0)
+    assert rejoiner.take(b"Fwhole", 2.0) == b"whole"
+    rejoiner.take(packets[0], 3.0)
+    with pytest.raises(PacketError):
+        rejoiner.take(packets[2], 3.0)
+    rejoiner.take(packets[0], 4.0)
+    rejoiner.expire(4.1 + REJOIN_S)
+    assert (rejoiner.broken, rejoiner.held_bytes) == (3, 0)
+
+
+def test_a_packet_is_never_larger_than_its_limit():
+    assert max(len(packet) for packet in packets_of(bytes(FRAME_BYTES_MAX), 1)) == PACKET_BYTES_MAX
+
+
+def test_who_does_not_greet_is_let_go(door, path, monkeypatch):
+    monkeypatch.setattr(rank_door, "GREET_S", 0.0)
+    monkeypatch.setattr(rank_door, "TEND_EVERY_S", 0.0)
+    with raw(path):
+        until(lambda: door.refused, lambda: list(door.receive(10)))
+
+    assert len(door) == 0
+
+
+def test_one_connection_that_floods_is_read_in_turn_with_the_others(door, path):
+    """Sixty-four packets each, at most: nobody waits for a flood to end."""
+    with raw(path) as flood, raw(path) as other:
+        for one in (flood, other):
+            one.sendall(greeting("0"))
+        flood.setblocking(False)
+        sent = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                flood.send(b"Fx")
+                sent += 1
+        other.sendall(b"Fother")
+        frames = [frame for _, frame in door.receive(500)] + [frame for _, frame in door.receive(500)]
+
+        assert sent > 200
+        assert b"other" in frames
+        assert len(frames) <= 2 * rank_door.PACKETS_AT_ONCE + 1

@@ -1,0 +1,181 @@
+"""The documents: what is generated is current, what is named exists, and every page can be reached."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddtop.cli import cli
+from docs.generate import DOCS, PAGES, decisions, environment, json_schema, offline
+
+ROOT = DOCS.parent
+PACKAGE = ROOT / "ddtop"
+TEXTS = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")]
+TEXTS += [path for path in sorted(DOCS.rglob("*.md")) if path.relative_to(DOCS).as_posix() not in PAGES]
+ARCHITECTURE_LINES_MAX, DECISION_LINES_MAX, COLUMNS_MAX = 250, 60, 100
+_VARIABLE = re.compile(r"\bDDTOP(?:_[A-Z]+)*\b")
+_FILE = re.compile(r"`((?:ddtop|tests|docs)/[\w/.-]+\.\w+)(?::\d+)?`")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_generated_page_says_what_the_code_says(name):
+    """A table that somebody has to keep up by hand is wrong a month later."""
+    committed = (DOCS / name).read_text(encoding="utf-8")
+
+    assert committed == PAGES[name](), f"docs/{name} is stale: python -m docs.generate"
+
+
+def test_the_generator_needs_neither_torch_nor_the_screen():
+    """The documents are built where nobody trains and nobody looks."""
+    code = "import sys, docs.generate as g; [made() for made in g.PAGES.values()]; print({'torch', 'textual'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "set()"
+
+
+def test_every_variable_that_the_code_names_is_in_the_table():
+    """Somebody reads one more variable and tells nobody."""
+    named = {name for path in PACKAGE.rglob("*.py") for name in _VARIABLE.findall(path.read_text())}
+    named |= set(_VARIABLE.findall((PACKAGE / "agent" / "ddtop.pth").read_text()))
+
+    assert {one.name for one in environment.VARIABLES} == named
+
+
+def test_json_has_the_described_keys_and_types():
+    """Scripts rely on the table: a key that is not in it is no promise, and one that is must be there."""
+    seen, found = set(), set()
+    for schema, document in json_schema.documents():
+        seen.add(schema)
+        found |= {(schema, text) for text in json_schema.complaints(schema, document)}
+
+    assert found == set()
+    assert seen == set(json_schema.KEYS) - {json_schema.JOBS_SCHEMA}
+
+
+def test_a_list_of_jobs_has_the_described_keys_and_types(monkeypatch):
+    """It is made from job files, which simulated jobs do not have."""
+    from ddtop import registry
+    from ddtop.cli.jobs import as_json
+
+    entry = registry.JobEntry(registry.SCHEMA, "train", "r1", "node0", "feed", 1, 1, "", 1, "", "train.py", 8, 8, 1, 1)
+    monkeypatch.setattr(registry, "read_entries", lambda: [entry])
+
+    assert json_schema.complaints(json_schema.JOBS_SCHEMA, as_json()) == []
+    assert len(as_json()["jobs"]) == 1
+
+
+def test_a_key_that_nobody_describes_is_a_complaint():
+    document = {"schema": json_schema.JOBS_SCHEMA, "jobs": [], "colour": "red"}
+
+    assert json_schema.complaints(json_schema.JOBS_SCHEMA, document) == ["colour is not described"]
+
+
+def test_a_value_of_another_type_is_a_complaint():
+    assert json_schema.complaints(json_schema.JOBS_SCHEMA, {"schema": 1, "jobs": []}) == [
+        "schema is 1, described as string"
+    ]
+
+
+def test_every_decision_page_is_in_the_index_and_has_a_room_and_a_number_of_its_own():
+    pages = decisions.read(DOCS / "decisions")
+    index = (DOCS / "decisions" / "index.md").read_text(encoding="utf-8")
+
+    assert [one.file for one in pages if f"({one.file})" not in index or not one.room] == []
+    assert len({one.number for one in pages}) == len(pages)
+
+
+@pytest.mark.parametrize("path", sorted((DOCS / "decisions").glob("[0-9]*.md")), ids=lambda path: path.stem)
+def test_a_decision_page_is_short_and_has_the_known_sections(path):
+    lines = path.read_text(encoding="utf-8").splitlines()
+    sections = [line.removeprefix("## ") for line in lines if line.startswith("## ")]
+
+    assert sections == [name for name in decisions.SECTIONS if name in sections]
+    assert {"Context", "Decision"} <= set(sections)
+    assert len(lines) <= DECISION_LINES_MAX
+    assert [line for line in lines if len(line) > COLUMNS_MAX] == []
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_file_that_a_page_names_exists(path):
+    """A page that leads to a file which was moved sends its reader away."""
+    named = {found for found in _FILE.findall(path.read_text(encoding="utf-8")) if "NNN" not in found}
+
+    assert {name for name in named if not (ROOT / name).exists()} == set()
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_command_line_that_a_page_shows_is_understood(path):
+    """A reader copies it."""
+    wrong = [line for line in commands_in(path.read_text(encoding="utf-8")) if not understood(line)]
+
+    assert wrong == []
+
+
+def commands_in(text):
+    """What follows `ddtop` in the blocks of shell commands, up to the end of that command."""
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    # What is quoted or substituted is another command.
+    blocks = [re.sub(r"'[^']*'|\"[^\"]*\"|\$\([^)]*\)", "WORD", block) for block in blocks]
+    lines = [line.partition("  #")[0] for block in blocks for line in block.replace("\\\n", " ").split("\n")]
+    found = [words for line in lines for words in re.findall(r"(?:^|&& |[\w/.]/|srun |-- )ddtop\b([^|;&>]*)", line)]
+    return [words.strip() for words in found]
+
+
+def understood(line):
+    """The command exists, and so do its options."""
+    words = line.split()
+    command = cli.commands.get(words[0]) if words and not words[0].startswith("-") else cli
+    if command is None:
+        return False
+    known = {name for one in command.params for name in one.opts} | {"--help", "-h"}
+    # What follows `--` is another command.
+    own = words[: words.index("--")] if "--" in words else words
+    return all(word.partition("=")[0] in known for word in own if word.startswith("-") and len(word) > 1)
+
+
+def test_a_command_line_with_an_unknown_option_is_found():
+    assert [understood(line) for line in commands_in("```sh\nddtop status --jsn\nddtop stauts\nddtop status\n```")] == [
+        False,
+        False,
+        True,
+    ]
+
+
+def test_pictures_load_nothing_from_elsewhere():
+    """Whoever reads this behind a firewall waits for a font that never comes."""
+    remote = re.compile(r"url\(\"?https?:|@import|<script")
+
+    assert [path.name for path in (DOCS / "screenshots").glob("*.svg") if remote.search(path.read_text())] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("a.html", '<script src="https://cdn.example/a.js"></script>', ["https://cdn.example/a.js"]),
+        ("a.html", '<link rel="stylesheet" href="//fonts.example/a.css">', ["//fonts.example/a.css"]),
+        ("a.css", "@font-face { src: url(https://fonts.example/a.woff2) }", ["https://fonts.example/a.woff2"]),
+        ("a.html", '<a href="https://example.org">a link</a> <img src="../a.svg">', []),
+        ("a.css", "body { background: url(../a.png) }", []),
+    ],
+)
+def test_what_a_site_loads_from_elsewhere_is_found(name, text, expected):
+    """A link that a person follows is not loaded."""
+    assert offline.remote_of(name, text) == expected
+
+
+def test_the_architecture_is_read_in_ten_minutes():
+    lines = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").splitlines()
+
+    assert len(lines) <= ARCHITECTURE_LINES_MAX
+    assert [line for line in lines if len(line) > COLUMNS_MAX] == []
+
+
+def test_a_decision_page_of_an_unknown_room_is_refused(tmp_path: Path):
+    (tmp_path / "001-a.md").write_text("# 001. A\n\nRoom: attic\n")
+
+    with pytest.raises(decisions.PageError, match="attic"):
+        decisions.read(tmp_path)

@@ -1,0 +1,123 @@
+"""Secrets never leave the rank, and what is none stays readable."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddtop import redaction
+from ddtop.agent.environment import redacted_argv, redacted_environment
+from ddtop.redaction import HIDDEN, redacted, redacted_start
+from ddtop.ui.excerpts import read_excerpt
+
+from . import planted
+
+PLACES = ["{}", "failed with {} at once", "x = load({})  # {}", 'error: "{}"']
+"""As an exception, a log line or a line of source has it."""
+
+
+def seen(core: str, shown: str) -> bool:
+    """Whether the secret, or a part of it that helps, can be read."""
+    return core in shown or core[:10] in shown or core[-8:] in shown
+
+
+def test_the_corpus_is_as_large_as_it_says():
+    assert len(planted.KINDS) >= 40
+    assert len(planted.secrets()) >= 300
+    assert len(set(planted.innocent())) >= 200
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_no_planted_secret_passes_through_a_text(place):
+    leaked = [
+        (kind, text)
+        for kind, text, core in planted.secrets()
+        if seen(core, redacted(place.replace("{}", text)))
+    ]  # fmt: skip
+
+    assert leaked == []
+
+
+def test_no_planted_secret_passes_through_a_command_line():
+    """What stands around it does: a report without the program's options helps nobody."""
+    wrong = []
+    for kind, text, core in planted.secrets():
+        words = text.split(" ") if text.startswith("-") and "BEGIN" not in text else [text]
+        shown = redacted_argv(["python", "train.py", *words, "--lr", "0.1"])
+        if any(seen(core, word) for word in shown) or (shown[:2] + shown[-2:]) != ("python", "train.py", "--lr", "0.1"):
+            wrong.append((kind, text, shown))
+
+    assert wrong == []
+
+
+def test_no_planted_secret_passes_through_a_variable():
+    leaked = [
+        kind for kind, text, core in planted.secrets() if seen(core, redacted_environment({"TORCH_X": text})["TORCH_X"])
+    ]
+
+    assert leaked == []
+
+
+def test_no_planted_secret_passes_through_a_line_of_source(tmp_path):
+    source = tmp_path / "train.py"
+    lines = [text for _, text, _ in planted.secrets() if "\n" not in text]
+    source.write_text("\n".join(f"    run({line})" for line in lines), encoding="utf-8")
+    shown = [
+        line for number in range(1, len(lines) + 1) for line in getattr(read_excerpt(str(source), number), "lines", ())
+    ]
+
+    assert len(shown) > len(lines)
+    assert [core for _, text, core in planted.secrets() if "\n" not in text and seen(core, "\n".join(shown))] == []
+
+
+@pytest.mark.parametrize("place", PLACES[:2])
+def test_what_is_no_secret_stays(place):
+    changed = [(text, redacted(place.replace("{}", text))) for text in planted.innocent()]
+
+    assert [(text, shown) for text, shown in changed if shown != place.replace("{}", text)] == []
+
+
+def test_what_is_no_secret_stays_on_the_command_line():
+    words = [text.split(" ") for text in planted.innocent()]
+
+    assert [one for one in words if redaction.redacted_words(one, 1000) != tuple(one)] == []
+
+
+def test_a_text_that_is_cut_shows_no_half_of_a_secret():
+    """A token that the first cut goes through has lost its shape."""
+    text = (
+        "x" * 10 + " " + "-----BEGIN PRIVATE KEY-----" + "a" * 3900 + "-----END PRIVATE KEY----- " + "hf_" + "Ab1" * 100
+    )
+
+    shown = redacted_start(text, 500)
+
+    assert shown == "x" * 10 + f" {HIDDEN}"
+
+
+def test_a_person_may_switch_it_off_for_a_job_of_his_own():
+    code = "from ddtop.redaction import redacted; print(redacted('--auth=abc'))"
+    for value, shown in (("0", "--auth=abc"), ("1", f"--auth={HIDDEN}")):
+        found = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"DDTOP_REDACT": value}
+        )
+        assert found.stdout.strip() == shown
+
+
+def test_the_agent_gets_no_library_for_it():
+    code = (
+        "import sys, ddtop.redaction; print([one for one in sys.modules if one.startswith(('zmq', 'yaml', 'detect'))])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert found.stdout.strip() == "[]"
+
+
+@given(st.text() | st.text(st.sampled_from("key=:\"' \n-token/@.eyJ_-pAuth")))
+def test_redacting_twice_changes_nothing_more(text):
+    once = redacted(text)
+
+    assert redacted(once) == once
