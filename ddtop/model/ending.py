@@ -32,6 +32,8 @@ _BACKEND_TYPES = ("RuntimeError", "DistBackendError", "DistNetworkError", "DistS
 """What torch's process groups raise; a ConnectionError of Python is about a connection of the program's own."""
 
 
+NOTICED_LATE_NS = 2_000_000_000
+"""A relay on a host with ten times the load that it can bear notices a process's end so late."""
 WENT_ON_NS = 1_000_000_000
 """An agent notes a step up to a quarter of a second after it was made."""
 
@@ -132,6 +134,8 @@ def first_to_go(ranks: Collection[RankFacts]) -> tuple[RankFacts, ...]:
     if not bad:
         return ()
     first = min(bad, key=lambda rank: (is_consequence(rank), went_unix_ns(rank)))
+    if comm_failure(first):
+        first = _stopped_before(first, bad) or first
     if is_consequence(first) or _by_mpi_launcher(first):
         early = [rank for rank in ranks if rank.gone and not failed(rank) and went_unix_ns(rank) <= went_unix_ns(first)]
         if not is_consequence(first):
@@ -140,6 +144,26 @@ def first_to_go(ranks: Collection[RankFacts]) -> tuple[RankFacts, ...]:
         if early:
             return tuple(sorted(early, key=went_unix_ns))
     return (first,)
+
+
+def _stopped_before(first: RankFacts, bad: Collection[RankFacts]) -> RankFacts | None:
+    """The rank that a signal had ended before any process that reports a lost connection was gone.
+
+    The exception is stamped in the rank, the signal by the relay, which a busy host wakes late. A launcher sends its signals
+    when a process has ended, so a signal that came before that is no consequence.
+    """
+    reporters = [rank for rank in bad if comm_failure(rank)]
+    first_end = min((rank.exit_unix_ns for rank in reporters if rank.exit_unix_ns is not None), default=None)
+    latest = went_unix_ns(first) + NOTICED_LATE_NS
+    stopped = [
+        rank
+        for rank in bad
+        if rank.exit is not None
+        and rank.exit.signal in CANCEL_SIGNALS
+        and not comm_failure(rank)
+        and went_unix_ns(rank) <= (latest if first_end is None else min(latest, first_end))
+    ]
+    return min(stopped, key=went_unix_ns, default=None)
 
 
 def raised_alike(first: RankFacts, bad: Collection[RankFacts], policy: Policy) -> tuple[int, ...]:

@@ -290,6 +290,8 @@ class Policy:
     """Of a collective's timeout that a rank has waited when SIGABRT ends it: then it was torch's watchdog."""
     comm_error_after_s: float = 2.0
     """An error of the backend stands as a finding of its own after this: a death on another host is news by then."""
+    comm_error_leaving_s: float = 5.0
+    """The same where a rank has left its process group and its process lives: a busy host takes seconds to end a process."""
     comm_error_with_it_s: float = 0.5
     """Reports are that far apart: a rank that left in this time after the first error may have caused it."""
     store_clock_s: float = 2.0

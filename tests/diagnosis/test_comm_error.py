@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ddtop.diagnosis.rules.comm_error import address_in, named_in
 from ddtop.wire.records import GroupProgress
-from tests.jobs import FakeJob, trained
+from tests.jobs import FakeJob, trained, unix_ns
 
 KIND = "comm-error"
 CLOSED = "[/src/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:41233. This is typically caused by a remote worker crashing."
@@ -183,6 +183,32 @@ def test_a_rank_that_left_its_group_is_named():
     assert brief(finding) == ("critical", KIND, (1,), (0, 2))
     assert "rank 1 has left its process group" in finding.summary
     assert "dist.barrier() before destroy_process_group()" in finding.advice
+
+
+def test_a_rank_that_is_slow_to_end_has_left_early_and_no_other_finding_ever_stood():
+    """sys.exit(0) on a busy host: its sockets are closed three seconds before its process is gone."""
+    job = trained(3)
+    job.ranks[1].phase = "leaving"
+    fails(job, 0, 2, leaves=False)
+    job.passes(3.5)
+    job.ranks[1].ends(0, exiting_unix_ns=unix_ns(job.now - 3.7))
+    job.passes(3)
+
+    assert job.ever() == [("critical", "left-early", (1,))]
+
+
+def test_a_signal_that_was_noticed_late_still_came_first():
+    """SIGTERM to one rank on a busy host: the others' errors carry an earlier time than the end of its process."""
+    job = trained(3)
+    fails(job, 0, 2, leaves=False)
+    job.passes(0.3)
+    job.ranks[1].ends(signal=15)
+    job.passes(0.3)
+    for number in (0, 2):
+        job.ranks[number].ends(1)
+    job.passes(5)
+
+    assert job.ever() == [("critical", "rank-killed", (1,))]
 
 
 def test_a_rank_that_leaves_after_the_error_did_not_cause_it():

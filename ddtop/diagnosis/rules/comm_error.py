@@ -29,11 +29,12 @@ _TIMEOUT = re.compile(r"timed out|timeout", re.IGNORECASE)
 @dataclass(frozen=True, slots=True)
 class _Peers:
     """The ranks that the error is about, and what is known of them: `why` follows their names in the sentence. `sure`: no news that may
-    still come can change it."""
+    still come can change it. `going`: they are on their way out, and how they end tells more."""
 
     ranks: tuple[int, ...]
     why: str
     sure: bool = False
+    going: bool = False
 
 
 def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
@@ -53,7 +54,8 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
         failed = {rank.rank for rank, _ in said}
         since, text = group.pending_since_unix_ns or snapshot.time_unix_ns, f"its backend says {group.error}"
     peers = _peers(snapshot, first, failed, since, policy, text)
-    young = snapshot.ended is None and snapshot.time_unix_ns - since < policy.comm_error_after_s * 1e9
+    hold_s = policy.comm_error_leaving_s if peers.going else policy.comm_error_after_s
+    young = snapshot.ended is None and snapshot.time_unix_ns - since < hold_s * 1e9
     return [] if young and not peers.sure else [_finding(snapshot, first, peers, failed, since, text)]
 
 
@@ -107,7 +109,9 @@ def _peers(
         and (rank.phase_since_unix_ns or since) <= since + int(policy.comm_error_with_it_s * 1e9)
     ]
     if left:
-        return _Peers(tuple(left), f"{verb(left, 'has', 'have')} left {verb(left, 'its', 'their')} process group")
+        going = any(not snapshot.rank(rank).gone for rank in left)
+        why = f"{verb(left, 'has', 'have')} left {verb(left, 'its', 'their')} process group"
+        return _Peers(tuple(left), why, going=going)
     dead = [rank for rank in gone_ranks(snapshot) if rank not in failed]
     if dead:
         return _Peers(tuple(dead), f"{verb(dead, 'is', 'are')} gone for NCCL")
