@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ddtop.model.lateness import Answer, Late, Round, Rounds
-from ddtop.model.policy import POLICY
+from ddtop.model.stragglers.arrivals import Answer, Late, Round, Rounds
+from ddtop.policy import POLICY
 from ddtop.wire.records import Arrivals, Group
 from ddtop.wire.samples import REDUCING, arrivals_of
 

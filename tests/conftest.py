@@ -55,7 +55,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
 @pytest.fixture
 def agents_count_as_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     """Agents that a test plays report only when it makes them: on a slow machine the relay would take them for silent, and not ask them."""
-    monkeypatch.setattr("ddtop.relay.dumps.AGENT_SILENT_S", 600.0)
+    monkeypatch.setattr("ddtop.relay.dumps.collect.AGENT_SILENT_S", 600.0)
 
 
 @pytest.fixture(scope="session")

@@ -18,8 +18,8 @@ from typing import Any
 
 from ddtop.diagnosis.finding import Finding, Verdict
 from ddtop.diagnosis.judge import Judge
-from ddtop.model.facts import Snapshot
 from ddtop.model.job import Job
+from ddtop.model.state.facts import Snapshot
 from ddtop.wire import frames
 from ddtop.wire.records import (
     AnyRecord,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -103,3 +105,17 @@ def test_the_start_up_line_is_one_line_and_catches_everything():
     assert line.startswith("import ")
     assert "except BaseException" in line
     compile(line, "ddtop.pth", "exec")
+
+
+def test_viewer_and_present_load_no_screen():
+    """An exporter, a bot or a notebook needs these two rooms, and may run where Textual is not installed."""
+    modules = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in MODULES
+        if path.relative_to(PACKAGE).parts[0] in ("viewer", "present") and path.name != "__init__.py"
+    ]
+    program = f"import sys, {', '.join(modules)}; print([n for n in ('textual', 'rich') if n in sys.modules])"
+
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+
+    assert printed == "[]\n"

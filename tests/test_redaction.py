@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from ddtop import redaction
 from ddtop.agent.environment import redacted_argv, redacted_environment
 from ddtop.redaction import HIDDEN, redacted, redacted_start
-from ddtop.ui.excerpts import read_excerpt
-
-from . import planted
+from ddtop.viewer.source_lines import read_excerpt
+from tests import planted
 
 PLACES = ["{}", "failed with {} at once", "x = load({})  # {}", 'error: "{}"']
 """As an exception, a log line or a line of source has it."""

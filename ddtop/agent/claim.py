@@ -7,7 +7,7 @@ import sys
 from urllib.parse import urlparse
 
 from ddtop import registry
-from ddtop.agent import identity, naming, runtime, spawn
+from ddtop.agent import identity, run_name, runtime, start_relay
 from ddtop.agent.guard import guard
 from ddtop.wire.escaping import escaped
 
@@ -16,7 +16,7 @@ def become_rank(who: identity.Identity, source: str, backend: str | None = None,
     """Start watching this process as rank `who.rank`; says so once on stderr, from rank 0 only."""
     try:
         who.script = escaped(who.script)
-        job, run, complaint = escaped(naming.name_run(who, os.environ, os.getppid(), endpoint))
+        job, run, complaint = escaped(run_name.name_run(who, os.environ, os.getppid(), endpoint))
         path = registry.socket_path(job, run)
         registry.state_dir()
         _, moved = registry.runtime_place()
@@ -29,7 +29,7 @@ def become_rank(who: identity.Identity, source: str, backend: str | None = None,
         runtime.say(who, f"ddtop: {complaint}")
     if moved:
         runtime.say(who, f"ddtop: {moved}")
-    spawn.start_relay(job, run, path)
+    start_relay.start_relay(job, run, path)
     running = runtime.Runtime(who, job, run, path, source, backend)
     if running.start():
         runtime.say(who, f"ddtop: watching {job}; to look: ddtop attach {job}")

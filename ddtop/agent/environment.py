@@ -11,7 +11,7 @@ VALUE_CHARACTERS, ARGUMENTS = 200, 40
 VARIABLES_MAX = 128
 """Kubernetes sets seven variables for each service of the namespace, whatever that is called: `torch-0` is TORCH_0_SERVICE_HOST, ..."""
 
-# How the ranks find each other, on which hosts they are and who started them: `relay.whereabouts` reads these.
+# How the ranks find each other, on which hosts they are and who started them: `relay.hub.topology` reads these.
 _WHEREABOUTS = re.compile(
     r"^(MASTER_(ADDR|PORT)|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|LOCAL_SIZE|NODE_RANK|NNODES|GROUP_(RANK|WORLD_SIZE)"
     r"|TORCHELASTIC_(RUN_ID|RESTART_COUNT|MAX_RESTARTS|USE_AGENT_STORE)|DDTOP_HUB|(NCCL|GLOO|TP)_SOCKET_IFNAME"

@@ -11,7 +11,7 @@ import time
 from types import TracebackType
 
 from ddtop import registry
-from ddtop.agent.exceptions import one_line
+from ddtop.agent.probes.exceptions_uncaught import one_line
 
 
 def write(kind: type[BaseException], error: BaseException | None, traceback: TracebackType | None) -> None:
@@ -22,7 +22,7 @@ def write(kind: type[BaseException], error: BaseException | None, traceback: Tra
     """
     import msgspec
 
-    from ddtop.agent.place import FrameReader, user_frame_of
+    from ddtop.agent.probes.place import FrameReader, user_frame_of
     from ddtop.wire.records import LastException, Place
 
     found = user_frame_of(traceback, FrameReader())

@@ -19,7 +19,7 @@ def enter() -> None:
     if who.role == identity.IGNORED or not own_imports.is_main_interpreter():
         return
     if who.role == identity.LAUNCHER:
-        from ddtop.agent.naming import launcher_tree
+        from ddtop.agent.run_name import launcher_tree
 
         # A launcher always starts a new run, also below another watched process.
         os.environ[identity.TREE] = launcher_tree(who.script, os.getpid())
@@ -27,9 +27,9 @@ def enter() -> None:
     if who.role == identity.CANDIDATE and who.script != "python":
         # The first watched program of a tree names the job of the ranks that it may start itself.
         os.environ.setdefault(identity.TREE, f"{who.script}-{os.getpid()}|")
-    from ddtop.agent import imports
+    from ddtop.agent import import_hooks
 
-    imports.install()
+    import_hooks.install()
     if who.role == identity.RANK:
         try:
             own_imports.check(argv)

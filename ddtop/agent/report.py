@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING
 
 import ddtop
 from ddtop import registry
-from ddtop.agent import arrivals, catching, entering, loader, ptracer, spawn, stacks
-from ddtop.agent.collectives import STUCK_NS, Collectives
-from ddtop.agent.cuda import Cuda
+from ddtop.agent import start_relay
 from ddtop.agent.environment import VALUE_CHARACTERS, redacted_argv, redacted_environment
 from ddtop.agent.guard import guard
-from ddtop.agent.lead import Lead
-from ddtop.agent.place import BACKWARD, COLLECTIVE, FORWARD, LOADER, OPTIMIZER, Seen, Stay
+from ddtop.agent.probes import arrivals, exceptions_caught, init_args, loader
+from ddtop.agent.probes.collectives import STUCK_NS, Collectives
+from ddtop.agent.probes.cuda import Cuda
+from ddtop.agent.probes.hot_lines import Spots
+from ddtop.agent.probes.place import BACKWARD, COLLECTIVE, FORWARD, LOADER, OPTIMIZER, Seen, Stay
+from ddtop.agent.probes.rank_thread import Lead
 from ddtop.agent.runtime import RELAY_SILENT_NS, REPORT_EVERY_NS, STATUS_EVERY_NS
-from ddtop.agent.spots import Spots
+from ddtop.agent.stacks import ptracer, threads
 from ddtop.link.rank_side import RankLink
 from ddtop.redaction import redacted, redacted_start
 from ddtop.wire import frames
@@ -51,7 +53,7 @@ class Reporter:
         self._spots, self._cuda = Spots(), Cuda()
         self._loaders = loader.History()
         self._lead = Lead(running.main_id, running.frames)
-        self._catches = catching.watch(running.main_id, running.frames)
+        self._catches = exceptions_caught.watch(running.main_id, running.frames)
         self._held, self._held_samples, self._held_spots = False, 0, Spots()
         self._stay = Stay()
         self._gil_held_ns = 0
@@ -64,7 +66,7 @@ class Reporter:
         self._complained = False
         self._heard_at = self._spawn_at = time.monotonic_ns()
         self._sender = registry.relay_identity(running.run)
-        self._script_digest = entering.script_digest(sys.orig_argv)
+        self._script_digest = init_args.script_digest(sys.orig_argv)
 
     def tick(self, now: int, late_ns: int, greet: bool) -> None:
         """One tick; `late_ns`: how much later than planned it came, if that was more than the scheduler explains."""
@@ -92,7 +94,7 @@ class Reporter:
         if self._seen is not None:
             self._activity[counted_as(self._seen.activity, self._collectives.waits)] += 1
         if self._catches is not None:
-            guard.run(catching.PROBE, self._catches.tick, now)
+            guard.run(exceptions_caught.PROBE, self._catches.tick, now)
         if greet:
             self._say_hello()
         # Two ticks, jittered by a fifth each, are never a third one short of a report.
@@ -126,7 +128,7 @@ class Reporter:
         if now - self._heard_at > RELAY_SILENT_NS and now - self._spawn_at > SPAWN_EVERY_NS:
             self._spawn_at = now
             running = self._running
-            guard.run("relay restart", lambda: spawn.start_relay(running.job, running.run, running.socket))
+            guard.run("relay restart", lambda: start_relay.start_relay(running.job, running.run, running.socket))
 
     def report_soon(self) -> None:
         """Let the next tick report."""
@@ -137,7 +139,7 @@ class Reporter:
         running, now = self._running, time.monotonic_ns()
         unix_minus_mono = time.time_ns() - now
         if self._catches is not None:
-            guard.run(catching.PROBE, self._catches.close)
+            guard.run(exceptions_caught.PROBE, self._catches.close)
         if running.destroyed:
             self._collectives.leave_groups(running.final_seqs)
         elif not running.collectives_paused:
@@ -255,7 +257,7 @@ class Reporter:
     def _on_dump(self, command: Command) -> None:
         running = self._running
         request, automatic = command.arguments[0][:64], "auto" in command.arguments[1:]
-        self._send(stacks.take(request, running.who.rank, running.pid, running.frames, automatic, running.lead_id))
+        self._send(threads.take(request, running.who.rank, running.pid, running.frames, automatic, running.lead_id))
 
     def _on_arrivals(self, command: Command) -> None:
         running = self._running

@@ -22,20 +22,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from ddtop.agent import exceptions
-from ddtop.agent.dump_file import DumpFile
 from ddtop.agent.fork_warning import ForkWarning
 from ddtop.agent.guard import guard
 from ddtop.agent.identity import Identity
 from ddtop.agent.own_thread import OwnThread
-from ddtop.agent.page import StatePage
-from ddtop.agent.place import FrameReader
+from ddtop.agent.probes import exceptions_uncaught
+from ddtop.agent.probes.place import FrameReader
+from ddtop.agent.stacks.dump_file import DumpFile
+from ddtop.agent.state_page import StatePage
 from ddtop.wire import page as layout
 from ddtop.wire.records import LastException
 
 if TYPE_CHECKING:
-    from ddtop.agent.entering import Entrance
     from ddtop.agent.mpi.probe import MpiProbe
+    from ddtop.agent.probes.init_args import Entrance
     from ddtop.agent.report import Reporter
     from ddtop.link.rank_side import RankLink
 
@@ -108,7 +108,7 @@ class Runtime:
         """Install the hooks and start the thread, on the main thread, before user code runs; False if there is no thread to be had."""
         global _current
         _current = self
-        exceptions.install(self)
+        exceptions_uncaught.install(self)
         gc.callbacks.append(self._on_collection)
         os.register_at_fork(before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._in_child)
         atexit.register(self._at_exit)
@@ -257,7 +257,7 @@ class Runtime:
         self.page.words[layout.EXITING_AT] = time.monotonic_ns()
         with contextlib.suppress(ValueError):
             gc.callbacks.remove(self._on_collection)
-        guard.run("exceptions at exit", lambda: exceptions.note_last(self))
+        guard.run("exceptions at exit", lambda: exceptions_uncaught.note_last(self))
         self._stop = True
         self._over.release()
         self.wake()

@@ -15,7 +15,7 @@ import ddtop
 from ddtop.cli.jobs import USAGE, CommandError, shown
 
 if TYPE_CHECKING:
-    from ddtop.ui.present.glyphs import Glyphs
+    from ddtop.present.glyphs import Glyphs
 
 JOB = click.argument("job", required=False)
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Machine-readable output, stable and versioned.")
@@ -245,7 +245,7 @@ def jobs(as_json: bool, parts: bool) -> None:
     from ddtop import registry
     from ddtop.cli.jobs import as_json as jobs_json
     from ddtop.cli.jobs import table
-    from ddtop.ui.present.text import clean
+    from ddtop.present.text import clean
 
     if as_json:
         click.echo(json.dumps(jobs_json(parts)))
@@ -374,7 +374,7 @@ def width() -> int:
 
 def glyphs() -> Glyphs:
     """The characters that the output can hold."""
-    from ddtop.ui.present.glyphs import glyphs_for
+    from ddtop.present.glyphs import glyphs_for
 
     return glyphs_for(sys.stdout.encoding)
 

@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable, Mapping
 
 from ddtop import registry
-from ddtop.agent import spanning
+from ddtop.agent import multi_host
 from ddtop.agent.environment import redacted_environment
 from ddtop.agent.identity import RANK, Identity, chosen_run_id, numbers
 from ddtop.cli import reaching
 from ddtop.cli.jobs import HUB
-from ddtop.relay.whereabouts import Whereabouts, hub_wanted, is_here, names_of_this_host, whereabouts
-from ddtop.ui.present.units import plural
+from ddtop.relay.hub.topology import Whereabouts, hub_wanted, is_here, names_of_this_host, whereabouts
 from ddtop.wire import hosts
 from ddtop.wire.records import Hello
+from ddtop.words.units import plural
 
 GOOD, BAD, NOTE = "ok", "bad", "note"
 Line = tuple[str, str, str]
@@ -55,7 +55,11 @@ def spans() -> Line:
 
 def _where(who: Identity, environ: Mapping[str, str]) -> Whereabouts:
     job = environ.get("DDTOP_JOB") or chosen_run_id(environ)
-    job = job or spanning.name_across_hosts(who, environ, os.getppid(), spanning.endpoint_in(environ), None) or "doctor"
+    job = (
+        job
+        or multi_host.name_across_hosts(who, environ, os.getppid(), multi_host.endpoint_in(environ), None)
+        or "doctor"
+    )
     hello = Hello(
         job, "", 0, who.rank, who.local_rank, who.world_size, socket.gethostname(), os.getpid(), 0,
         environment=redacted_environment(environ),
@@ -97,7 +101,7 @@ def _named(text: str) -> Line:
 
 
 def _asked(what: str, entry: registry.JobEntry, why: str | None) -> Line:
-    from ddtop.ui.feed import UnreachableError, join
+    from ddtop.viewer.follower import UnreachableError, join
 
     if why is not None:
         return NOTE, "hub", f"{what} is {why}"

@@ -15,13 +15,13 @@ from ddtop.cli import reaching
 from ddtop.cli.jobs import HEALTH_LOOK_S, UNREACHABLE, USAGE, CommandError, unknown
 from ddtop.cli.looking import STATUS_S, plain_terminal
 from ddtop.diagnosis.finding import UNKNOWN
-from ddtop.ui.ways import NoContactError, PortWay, Way
+from ddtop.viewer.routes.relay import NoContactError, PortWay, Way
 
 if TYPE_CHECKING:
-    from ddtop.link.pipe import Pipe
-    from ddtop.ui.live import LiveSource
-    from ddtop.ui.present.jobs import Health
-    from ddtop.ui.remote import Found, Host
+    from ddtop.link.ssh_pipe import Pipe
+    from ddtop.present.hosts.jobs import Health
+    from ddtop.viewer.live import LiveSource
+    from ddtop.viewer.routes.ssh import Found, Host
 
 ASK_AGAIN_S = 1.0
 LOOK_S = 0.5
@@ -33,8 +33,8 @@ def over_ssh(host_name: str, ddtop: str | None, name: str | None, wait_s: float,
     Raises:
         CommandError: 2, no host name, or several jobs could be meant; 3, no contact, or no such job.
     """
-    from ddtop.link.pipe import PipeError
-    from ddtop.ui.remote import Host
+    from ddtop.link.ssh_pipe import PipeError
+    from ddtop.viewer.routes.ssh import Host
 
     host = Host(host_called(host_name), ddtop)
     try:
@@ -69,8 +69,8 @@ class _There:
         Raises:
             RegistryError: no answer.
         """
-        from ddtop.link.pipe import PipeError
-        from ddtop.ui.remote import jobs_there
+        from ddtop.link.ssh_pipe import PipeError
+        from ddtop.viewer.routes.ssh import jobs_there
 
         with self.one_at_a_time:
             try:
@@ -86,9 +86,9 @@ class _There:
 
     def ask(self, entry: registry.JobEntry) -> Health:
         """How a job is doing, by a short look."""
-        from ddtop.link.pipe import PipeError
-        from ddtop.ui.present.jobs import Health, health_of
-        from ddtop.ui.remote import verdict_there
+        from ddtop.link.ssh_pipe import PipeError
+        from ddtop.present.hosts.jobs import Health, health_of
+        from ddtop.viewer.routes.ssh import verdict_there
 
         with self.one_at_a_time:
             try:
@@ -101,7 +101,7 @@ class _There:
 def _pick(there: _There) -> Found | None:
     """The job that a person chooses from the list; None where the list was quit."""
     from ddtop.ui import picker
-    from ddtop.ui.setup import kept
+    from ddtop.ui.settings import kept
 
     app = picker.PickerApp(picker.Found(there.read, there.ask), kept=kept())
     app.run()
@@ -115,7 +115,7 @@ def _pick(there: _There) -> Found | None:
 
 def _show_job(there: _There, found: Found, readonly: bool, from_list: bool = False) -> bool:
     """True where the list of jobs is wanted after it."""
-    from ddtop.ui.remote import SshWay
+    from ddtop.viewer.routes.ssh import SshWay
 
     if found.over:
         return _show_left(there, found, from_list)
@@ -146,7 +146,7 @@ def _echo(line: str) -> None:
 
 async def _choose(pipe: Pipe, host: str, name: str | None, wait_s: float) -> Found:
     """The job that is meant, by the rules for a local one."""
-    from ddtop.ui.remote import jobs_there
+    from ddtop.viewer.routes.ssh import jobs_there
 
     until = time.monotonic() + wait_s
     while True:
@@ -164,10 +164,10 @@ async def _choose(pipe: Pipe, host: str, name: str | None, wait_s: float) -> Fou
 def _show_left(there: _There, found: Found, from_list: bool) -> bool:
     """A job that is over: its journal, copied for as long as it is looked at."""
     from ddtop.cli import replaying
-    from ddtop.ui import copies
-    from ddtop.ui.remote import fetch
+    from ddtop.viewer import temp_journals
+    from ddtop.viewer.routes.ssh import fetch
 
-    with copies.folder() as folder:
+    with temp_journals.folder() as folder:
         try:
             path = asyncio.run(fetch(there.pipe, found.entry, folder, last=False, progress=_progress))
         except OSError as error:
@@ -201,8 +201,8 @@ def show(way: Way, readonly: bool, from_list: bool = False) -> bool:
     """The dashboard on the job at the end of this way, the status table where there is no terminal; True where the list of jobs is
     wanted after it."""
     from ddtop.ui.app import DdtopApp
-    from ddtop.ui.live import LiveSource
-    from ddtop.ui.setup import kept
+    from ddtop.ui.settings import kept
+    from ddtop.viewer.live import LiveSource
 
     source = LiveSource(way, controller=not readonly)
     why = plain_terminal()
@@ -222,8 +222,8 @@ async def _print(source: LiveSource) -> None:
         CommandError: 3, nothing was heard.
     """
     from ddtop.cli import glyphs, width
-    from ddtop.ui.feed import JOIN_S
-    from ddtop.ui.present.plain import status_text
+    from ddtop.present.plain import status_text
+    from ddtop.viewer.follower import JOIN_S
 
     feeding = asyncio.create_task(source.run())
     began = time.monotonic()

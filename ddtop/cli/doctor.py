@@ -17,7 +17,7 @@ import click
 
 import ddtop
 from ddtop import registry
-from ddtop.agent import catching
+from ddtop.agent.probes import exceptions_caught
 from ddtop.cli import across, interpreter
 from ddtop.cli.jobs import shown
 
@@ -31,7 +31,7 @@ def examine() -> int:
         _python, _hook, _torch, _mpi, _state, _runtime, _key, _page, _loopback, *across.CHECKS, _processes, _dump_signal,
         _ptrace, _py_spy, _journal, _gpu, _relays,
     ]  # fmt: skip
-    checks += [_exceptions] if catching.asked_for() else []
+    checks += [_exceptions] if exceptions_caught.asked_for() else []
     lines = [check() for check in checks]
     for mark, what, text in lines:
         click.echo(shown(f"{mark:<5}{what:<14}{text}"))
@@ -151,15 +151,15 @@ def _processes() -> Line:
 
 def _dump_signal() -> Line:
     """Not only set up but sent, to this process."""
-    from ddtop.agent.dump_file import DumpFile
-    from ddtop.relay import faulttext
+    from ddtop.agent.stacks.dump_file import DumpFile
+    from ddtop.relay.dumps import faulthandler_text
 
     with tempfile.TemporaryDirectory() as folder:
         dump = DumpFile(Path(folder), "doctor.stacks", os.environ.get("DDTOP_SIGNAL", ""))
         if dump.signal is None or dump.path is None:
             return NOTE, "dump signal", f"{dump.off}: a rank whose agent is silent is read by py-spy only"
         os.kill(os.getpid(), dump.signal)
-        stacks = faulttext.parse(dump.path.read_bytes())
+        stacks = faulthandler_text.parse(dump.path.read_bytes())
         faulthandler.unregister(dump.signal)
     if not stacks:
         return NOTE, "dump signal", f"signal {dump.signal} came, but faulthandler wrote nothing"
@@ -167,7 +167,7 @@ def _dump_signal() -> Line:
 
 
 def _ptrace() -> Line:
-    from ddtop.relay.pyspy import may_trace_others, yama_scope
+    from ddtop.relay.dumps.pyspy import may_trace_others, yama_scope
 
     scope = yama_scope()
     if scope == 3:
@@ -183,7 +183,7 @@ def _ptrace() -> Line:
 
 
 def _py_spy() -> Line:
-    from ddtop.relay.pyspy import NOT_INSTALLED, find
+    from ddtop.relay.dumps.pyspy import NOT_INSTALLED, find
 
     program = find()
     if program is None:
@@ -200,7 +200,7 @@ def _py_spy() -> Line:
 
 
 def _journal() -> Line:
-    from ddtop.relay.blackbox import budget
+    from ddtop.relay.journal_writer import budget
 
     size, problem = budget(os.environ)
     try:
@@ -237,10 +237,10 @@ def _gpu() -> Line:
 
 
 def _exceptions() -> Line:
-    reason = catching.why_not()
+    reason = exceptions_caught.why_not()
     if reason is not None:
-        return NOTE, "exceptions", f"{catching.VARIABLE} {reason}: what is caught is not seen"
-    return GOOD, "exceptions", f"{catching.VARIABLE}: what ranks catch again and again is looked at"
+        return NOTE, "exceptions", f"{exceptions_caught.VARIABLE} {reason}: what is caught is not seen"
+    return GOOD, "exceptions", f"{exceptions_caught.VARIABLE}: what ranks catch again and again is looked at"
 
 
 def _relays() -> Line:

@@ -8,7 +8,7 @@ from ddtop.cli.jobs import USAGE, CommandError
 from ddtop.demo.catalogue import DEMOS
 from ddtop.diagnosis.explain import PAGES, nearest
 from ddtop.diagnosis.explain import explain as page_of
-from ddtop.ui.present.explaining import explain_text, kinds_text
+from ddtop.present.findings.explain import explain_text, kinds_text
 
 
 def explain(kind: str | None) -> None:

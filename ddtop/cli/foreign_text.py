@@ -9,7 +9,7 @@ import subprocess
 import sys
 from typing import TextIO
 
-from ddtop.ui.present.text import clean
+from ddtop.present.text import clean
 
 READ_BYTES = 1 << 16
 

@@ -15,9 +15,9 @@ import click
 import msgspec
 
 from ddtop.cli.jobs import CommandError, shown
-from ddtop.relay.gpus import described, in_own_pid_namespace
-from ddtop.relay.nvml import NO_DRIVER, NOT_ANSWERING, Nvml, NvmlError, driver_is_there, library
-from ddtop.ui.present.gpus import gpus_json, gpus_lines, is_free
+from ddtop.present.gpus.gpu_list import gpus_json, gpus_lines, is_free
+from ddtop.relay.gpus.nvml import NO_DRIVER, NOT_ANSWERING, Nvml, NvmlError, driver_is_there, library
+from ddtop.relay.gpus.reader import described, in_own_pid_namespace
 from ddtop.wire.gpu import Gpu
 
 NONE_FREE, NOT_THERE = 1, 3

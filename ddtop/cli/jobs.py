@@ -13,7 +13,7 @@ from ddtop.wire.hosts import ALONE
 
 if TYPE_CHECKING:
     from ddtop.diagnosis.finding import Verdict
-    from ddtop.ui.present.jobs import Listed
+    from ddtop.present.hosts.jobs import Listed
 
 UNREACHABLE, USAGE = 3, 2
 NOT_HEARD = 4
@@ -93,8 +93,8 @@ def unknown(name: str | None, error: registry.UnknownJobError, there: str = "") 
 
 def table(entries: list[registry.JobEntry], parts: bool = False) -> list[str]:
     """One line a job: name, live or how it ended, ranks, host or how many, script, age. `parts`: a line for each host of a job."""
-    from ddtop.ui.present.jobs import hosts_text
-    from ddtop.ui.present.text import cell_width, clean, fit
+    from ddtop.present.hosts.jobs import hosts_text
+    from ddtop.present.text import cell_width, clean, fit
 
     now = time.time_ns()
     rows = [("JOB", "STATE", "RANKS", "HOST", "SCRIPT", "STARTED")]
@@ -111,13 +111,13 @@ def table(entries: list[registry.JobEntry], parts: bool = False) -> list[str]:
 
 def shown(text: str) -> str:
     """A text of several lines as it may go to a terminal: names and reasons in it come from elsewhere."""
-    from ddtop.ui.present.text import clean
+    from ddtop.present.text import clean
 
     return "\n".join(clean(line) for line in text.split("\n"))
 
 
 def _listed(entries: Iterable[registry.JobEntry], parts: bool, now_unix_ns: int) -> list[Listed]:
-    from ddtop.ui.present.jobs import Listed, listed
+    from ddtop.present.hosts.jobs import Listed, listed
 
     if not parts:
         return listed(entries, now_unix_ns)
@@ -156,7 +156,7 @@ def exit_code(verdict: Verdict) -> int:
 def health(entry: registry.JobEntry, now_unix_ns: int) -> str:
     """One of `finding.HEALTHS`, by a short look of our own: a relay reads no meaning. Unknown if nobody answers."""
     from ddtop.diagnosis.finding import UNKNOWN
-    from ddtop.ui.feed import UnreachableError, last_state, look_once
+    from ddtop.viewer.follower import UnreachableError, last_state, look_once
 
     try:
         if entry.live(now_unix_ns) or entry.reachable(now_unix_ns):
@@ -168,6 +168,6 @@ def health(entry: registry.JobEntry, now_unix_ns: int) -> str:
 
 
 def _ago(nanoseconds: int) -> str:
-    from ddtop.diagnosis.words import duration
+    from ddtop.words.units import duration
 
     return f"{duration(nanoseconds / 1e9)} ago"

@@ -12,7 +12,7 @@ import click
 from ddtop import registry
 from ddtop.cli.jobs import NOT_HEARD, UNREACHABLE, CommandError, exit_code, find, known, shown
 from ddtop.diagnosis.finding import UNKNOWN, Verdict
-from ddtop.model.facts import Snapshot
+from ddtop.model.state.facts import Snapshot
 
 STATUS_S = 1.2
 """Two snapshots half a second apart, so that what stands is shown, and a first CPU figure."""
@@ -21,8 +21,8 @@ STATUS_S = 1.2
 def status(name: str | None, wait_s: float, as_json: bool, hub: str | None = None) -> int:
     """Print one snapshot; 4 if it is not of now, because the relay is not heard."""
     from ddtop.cli import glyphs, width
-    from ddtop.ui.present import as_json as shapes
-    from ddtop.ui.present.plain import status_text
+    from ddtop.present import as_json as shapes
+    from ddtop.present.plain import status_text
 
     snapshot, verdict = look(find(name, wait_s, asked_by="status", hub=hub), STATUS_S)
     if as_json:
@@ -35,8 +35,8 @@ def status(name: str | None, wait_s: float, as_json: bool, hub: str | None = Non
 def diagnose(name: str | None, wait_s: float, as_json: bool, seconds: float, hub: str | None = None) -> int:
     """Print the findings; 1 if one is critical, 4 if the relay is not heard."""
     from ddtop.cli import glyphs, width
-    from ddtop.ui.present import as_json as shapes
-    from ddtop.ui.present.plain import diagnose_text
+    from ddtop.present import as_json as shapes
+    from ddtop.present.plain import diagnose_text
 
     snapshot, verdict = look(find(name, wait_s, asked_by="diagnose", hub=hub), seconds)
     if as_json:
@@ -52,7 +52,7 @@ def look(entry: registry.JobEntry, seconds: float) -> tuple[Snapshot, Verdict]:
     Raises:
         CommandError: 3, no contact.
     """
-    from ddtop.ui.feed import UnreachableError, look_once
+    from ddtop.viewer.follower import UnreachableError, look_once
 
     try:
         return look_once(entry, seconds)
@@ -94,7 +94,7 @@ def show_any(entry: registry.JobEntry, readonly: bool, from_list: bool = False) 
     On another host: straight at its hub's port, else by ssh.
     """
     from ddtop.cli import attaching, reaching
-    from ddtop.ui.ways import PortWay
+    from ddtop.viewer.routes.relay import PortWay
 
     found = reaching.route(entry)
     if found.ssh is not None:
@@ -115,8 +115,8 @@ def show_any(entry: registry.JobEntry, readonly: bool, from_list: bool = False) 
 def show(entry: registry.JobEntry, readonly: bool, from_list: bool = False) -> bool:
     """Run the dashboard until it is quit; True where the list of jobs is wanted after it."""
     from ddtop.ui.app import DdtopApp
-    from ddtop.ui.live import LiveSource
-    from ddtop.ui.setup import kept
+    from ddtop.ui.settings import kept
+    from ddtop.viewer.live import LiveSource
 
     source = LiveSource(entry, controller=not readonly)
     app = DdtopApp(source, entry.job, readonly=readonly, from_list=from_list, kept=kept())

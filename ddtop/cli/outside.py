@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ddtop.cli import targets
-from ddtop.cli.jobs import shown
-from ddtop.cli.outside_source import DEADLINE_S, OutsideSource, stacks_from
-from ddtop.cli.targets import Target, Targets
-from ddtop.relay.pyspy import PySpy
-from ddtop.ui.source import Look
+from ddtop.cli.jobs import UNREACHABLE, USAGE, CommandError, shown
+from ddtop.relay.dumps.pyspy import PySpy
+from ddtop.viewer.routes import outside_targets
+from ddtop.viewer.routes.outside import DEADLINE_S, OutsideSource, stacks_from
+from ddtop.viewer.routes.outside_targets import Target, Targets
+from ddtop.viewer.source import Look
 from ddtop.wire.records import Stacks
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ def stacks_of(pids: str, native: bool, as_json: bool, tree: bool, threads: bool 
         CommandError: 2, no process ids; 3, none of them is there and ours.
     """
     from ddtop.cli.stacks import text_of
-    from ddtop.model.merge import merge
-    from ddtop.ui.present.stacks import Shape
-    from ddtop.ui.present.stacks_json import stacks_json
+    from ddtop.model.stacks.merge import merge
+    from ddtop.present.stacks.as_json import stacks_json
+    from ddtop.present.stacks.lines import Shape
 
-    found = targets.find(pids)
+    found = _targets(pids)
     outside = OutsideSource(found.found, f"pid {pids}")
     try:
         # What they do besides: the source has looked once already, what sleeps is known at the second look.
@@ -66,6 +66,15 @@ def stacks_of(pids: str, native: bool, as_json: bool, tree: bool, threads: bool 
     return 1 if merged.unanswered else 0
 
 
+def _targets(pids: str) -> Targets:
+    try:
+        return outside_targets.find(pids)
+    except outside_targets.PidsError as error:
+        raise CommandError(f"ddtop: {error}", USAGE) from None
+    except outside_targets.NoProcessError as error:
+        raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
+
+
 def attach_to(pids: str, readonly: bool) -> int:
     """The dashboard on these processes; without a terminal the status table after some seconds.
 
@@ -74,11 +83,11 @@ def attach_to(pids: str, readonly: bool) -> int:
     """
     from ddtop.cli import glyphs, width
     from ddtop.cli.looking import plain_terminal
+    from ddtop.present.plain import status_text
     from ddtop.ui.app import DdtopApp
-    from ddtop.ui.present.plain import status_text
-    from ddtop.ui.setup import kept
+    from ddtop.ui.settings import kept
 
-    found = targets.find(pids)
+    found = _targets(pids)
     notes = [*found.notes, *(why for _, why in found.missing)]
     name = f"pid {pids}"
     source = OutsideSource(found.found, name, notes)
@@ -120,7 +129,7 @@ def afterwards(answers: Iterable[Stacks]) -> list[str]:
         if one.method and one.why:
             whys.setdefault(one.why, []).append(str(one.pid))
         elif not one.method and os.path.exists(f"/proc/{one.pid}"):
-            lines.append(f"  {targets.facts_line(one.pid)}")
+            lines.append(f"  {outside_targets.facts_line(one.pid)}")
     if lines:
         lines = ["", "what /proc says of those without stacks:", *lines]
     return [*(f"note: pid {', '.join(pids)}: {why}" for why, pids in whys.items()), *lines]

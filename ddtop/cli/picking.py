@@ -8,7 +8,7 @@ from ddtop import registry
 from ddtop.cli.jobs import HEALTH_LOOK_S
 from ddtop.cli.looking import show_any
 from ddtop.diagnosis.finding import UNKNOWN
-from ddtop.ui.present.jobs import Health, health_of
+from ddtop.present.hosts.jobs import Health, health_of
 
 
 def several_live() -> bool:
@@ -25,7 +25,7 @@ def several_live() -> bool:
 def attach_to_picked(readonly: bool) -> None:
     """The list and what is picked from it, in turn, until one of them is quit."""
     from ddtop.ui.picker import Found, PickerApp
-    from ddtop.ui.setup import kept
+    from ddtop.ui.settings import kept
 
     found = Found(registry.read_entries, ask)
     while True:
@@ -37,7 +37,7 @@ def attach_to_picked(readonly: bool) -> None:
 
 def ask(entry: registry.JobEntry) -> Health:
     """How a job is doing, by a short look of our own: a relay reads no meaning."""
-    from ddtop.ui.feed import UnreachableError, look_once
+    from ddtop.viewer.follower import UnreachableError, look_once
 
     try:
         return health_of(look_once(entry, HEALTH_LOOK_S)[1])

@@ -6,8 +6,8 @@ import re
 import signal
 
 from ddtop.cli.jobs import USAGE, CommandError
-from ddtop.model.facts import Snapshot
-from ddtop.ui.present.text import ranks_text
+from ddtop.model.state.facts import Snapshot
+from ddtop.words.ranks import rank_list
 
 RANKS_MAX = 1 << 17
 _PART = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
@@ -37,8 +37,8 @@ def check_ranks(ranks: tuple[int, ...], snapshot: Snapshot) -> None:
     """
     wrong = [rank for rank in ranks if rank >= snapshot.world_size]
     if wrong:
-        there = ranks_text(range(snapshot.world_size)) or "none yet"
-        raise CommandError(f"ddtop: {snapshot.job} has no rank {ranks_text(wrong, 4)}, its ranks are {there}", USAGE)
+        there = rank_list(range(snapshot.world_size)) or "none yet"
+        raise CommandError(f"ddtop: {snapshot.job} has no rank {rank_list(wrong, 4)}, its ranks are {there}", USAGE)
 
 
 def parse_signal(text: str) -> signal.Signals:

@@ -20,8 +20,8 @@ import msgspec
 from ddtop import registry
 from ddtop.cli.jobs import UNREACHABLE, USAGE, CommandError, shown
 from ddtop.link.viewer_side import admits
-from ddtop.relay.seeking import numeric
-from ddtop.relay.whereabouts import hub_wanted
+from ddtop.relay.hub.discovery import numeric
+from ddtop.relay.hub.topology import hub_wanted
 from ddtop.wire.hosts import LEAF
 from ddtop.wire.rendezvous import is_loopback
 
@@ -120,8 +120,8 @@ def asked_at(text: str, said: str = "--hub") -> registry.JobEntry:
         CommandError: 2, no HOST:PORT; 3, nobody is there, or nobody who knows this key.
         RegistryError: the key cannot be read.
     """
-    from ddtop.ui.feed import UnreachableError
-    from ddtop.ui.ways import job_at
+    from ddtop.viewer.follower import UnreachableError
+    from ddtop.viewer.routes.relay import job_at
 
     host, port = hub_at(text, said)
     why = no_contact(host, port)
@@ -182,8 +182,8 @@ def over_ssh(host: str, ddtop: str | None, words: list[str]) -> int:
     """
     from ddtop.cli.attaching import host_called
     from ddtop.cli.foreign_text import copied
-    from ddtop.ui.remote import Host
-    from ddtop.ui.ways import NoContactError
+    from ddtop.viewer.routes.relay import NoContactError
+    from ddtop.viewer.routes.ssh import Host
 
     target = Host(host_called(host), ddtop)
     if odd := next((word for word in words if not _PLAIN.fullmatch(word)), None):

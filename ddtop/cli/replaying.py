@@ -95,8 +95,8 @@ def open_journal(found: Recorded, from_list: bool = False) -> bool:
 def show(found: Recorded, from_list: bool = False) -> bool:
     """Run the dashboard until it is quit; True where the list of jobs is wanted after it."""
     from ddtop.ui.app import DdtopApp
-    from ddtop.ui.replay import ReplaySource
-    from ddtop.ui.setup import kept
+    from ddtop.ui.settings import kept
+    from ddtop.viewer.replay import ReplaySource
 
     source = ReplaySource(found.path, found.name, found.growing)
     app = DdtopApp(source, found.name, readonly=True, from_list=from_list, kept=kept())
@@ -106,9 +106,9 @@ def show(found: Recorded, from_list: bool = False) -> bool:
 
 def _print_last(found: Recorded, why: str) -> None:
     from ddtop.cli import glyphs, width
-    from ddtop.ui.feed import LEFT_S
-    from ddtop.ui.present.plain import status_text
-    from ddtop.ui.replay import at_end, read_recording
+    from ddtop.present.plain import status_text
+    from ddtop.viewer.follower import LEFT_S
+    from ddtop.viewer.replay import at_end, read_recording
 
     growing = found.growing()
     try:

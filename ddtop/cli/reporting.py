@@ -17,15 +17,15 @@ from ddtop.diagnosis.finding import Verdict
 from ddtop.folders import patiently, state_dir_text
 from ddtop.journal import JournalError
 from ddtop.link.viewer_side import ViewerLink
-from ddtop.model.facts import Snapshot
-from ddtop.ui.dumped import answers, around, last_request, merged_of
-from ddtop.ui.excerpts import Excerpts
-from ddtop.ui.feed import LEFT_S, Follower, UnreachableError, hear, join, left_behind, not_heard, request
-from ddtop.ui.present.report import Material, file_name, report_text
-from ddtop.ui.present.stacks import stacks_text
-from ddtop.ui.present.timeline import Event, events
-from ddtop.ui.present.units import SECOND_NS
-from ddtop.ui.replay import Recording, read_recording
+from ddtop.model.state.facts import Snapshot
+from ddtop.present.findings.timeline import Event, events
+from ddtop.present.report import Material, file_name, report_text
+from ddtop.present.stacks.dump_sets import answers, around, last_request, merged_of
+from ddtop.present.stacks.lines import stacks_text
+from ddtop.viewer.follower import LEFT_S, Follower, UnreachableError, hear, join, left_behind, not_heard, request
+from ddtop.viewer.replay import Recording, read_recording
+from ddtop.viewer.source_lines import Excerpts
+from ddtop.words.units import SECOND_NS
 
 WATCH_S = 1.2
 """Two snapshots half a second apart, so that what stands is shown."""

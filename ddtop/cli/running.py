@@ -254,7 +254,7 @@ def _not_come(what: str, log: Path) -> CommandError:
 def _plain(entry: registry.JobEntry, expected: str | None, until: float) -> int:
     """Without a terminal: watch until the fault stands (a healthy one: for a while), print, and say how it ended."""
     from ddtop.cli import glyphs, looking, width
-    from ddtop.ui.present.plain import diagnose_text, status_text
+    from ddtop.present.plain import diagnose_text, status_text
 
     began = time.monotonic()
     while True:

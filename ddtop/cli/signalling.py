@@ -12,9 +12,9 @@ from ddtop import registry
 from ddtop.cli.jobs import UNREACHABLE, USAGE, CommandError, find, shown
 from ddtop.cli.ranks import check_ranks, parse_ranks, parse_signal
 from ddtop.link.viewer_side import ViewerLink
-from ddtop.model.facts import RankFacts
-from ddtop.ui.asking import REPLY_S, signal_command
-from ddtop.ui.feed import Follower, UnreachableError, join, request
+from ddtop.model.state.facts import RankFacts
+from ddtop.viewer.follower import Follower, UnreachableError, join, request
+from ddtop.viewer.requests import REPLY_S, signal_command
 
 
 def send(name: str, ranks: str, signal_text: str, sure: bool) -> int:

@@ -17,19 +17,19 @@ import click
 from ddtop.cli.jobs import USAGE, CommandError
 from ddtop.cli.ranks import parse_ranks
 from ddtop.diagnosis.finding import Verdict
-from ddtop.model.facts import Snapshot
+from ddtop.model.state.facts import Snapshot
 from ddtop.sim.fleet import WORLD_MAX
+from ddtop.sim.incidents import SCENARIOS, TOUR
 from ddtop.sim.job import SLOT_NS, SimulatedJob
-from ddtop.sim.script import SCENARIOS, TOUR
-from ddtop.ui.feed import Follower
-from ddtop.ui.live import LiveSource
-from ddtop.ui.source import Look
-from ddtop.ui.ways import TrustedWay
+from ddtop.viewer.follower import Follower
+from ddtop.viewer.live import LiveSource
+from ddtop.viewer.routes.relay import TrustedWay
+from ddtop.viewer.source import Look
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Command, Reply
 
 if TYPE_CHECKING:
-    from ddtop.ui.ways import Link
+    from ddtop.viewer.routes.relay import Link
 
 NOTE = "simulated{slowly}: ddtop --sim makes these ranks up ({scenario}, seed {seed})"
 NO_SIGNALS = "these ranks are simulated: there is no process to send a signal to"
@@ -205,7 +205,7 @@ def simulate(text: str, scenario: str | None, seed: int, readonly: bool = False)
         print_moment(world_size, name, seed, why)
         return
     from ddtop.ui.app import DdtopApp
-    from ddtop.ui.setup import kept
+    from ddtop.ui.settings import kept
 
     clock = JobClock(1.0 if world_size <= LARGEST else REPORTS_PER_S / world_size)
     slowly = f" at {clock.pace:.0%} of its speed" if clock.pace < 1 else ""
@@ -229,7 +229,7 @@ def ranks_of(text: str) -> int:
 def print_moment(world_size: int, name: str, seed: int, why: str) -> None:
     """Status table and verdict at the moment at which the first incident of the scenario stands; nobody waits for it."""
     from ddtop.cli import glyphs, width
-    from ddtop.ui.present.plain import status_text
+    from ddtop.present.plain import status_text
 
     incidents = SCENARIOS[name].incidents
     at_s = SHOWN_S + (incidents[0].begin_s if incidents else 0.0)

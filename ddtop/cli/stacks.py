@@ -14,13 +14,13 @@ from ddtop.cli.jobs import NOT_HEARD, UNREACHABLE, CommandError, find, shown
 from ddtop.cli.ranks import check_ranks, parse_ranks
 from ddtop.diagnosis.finding import UNKNOWN, Verdict
 from ddtop.link.viewer_side import ViewerLink
-from ddtop.model.facts import Snapshot
-from ddtop.model.merge import Merged
-from ddtop.ui.dumped import answers, around, last_request, merged_of
-from ddtop.ui.excerpts import Excerpts
-from ddtop.ui.feed import Follower, NotHeardError, UnreachableError, hear, join, left_behind, not_heard, request
-from ddtop.ui.present.stacks import Shape, stacks_text
-from ddtop.ui.present.stacks_json import stacks_json
+from ddtop.model.stacks.merge import Merged
+from ddtop.model.state.facts import Snapshot
+from ddtop.present.stacks.as_json import stacks_json
+from ddtop.present.stacks.dump_sets import answers, around, last_request, merged_of
+from ddtop.present.stacks.lines import Shape, stacks_text
+from ddtop.viewer.follower import Follower, NotHeardError, UnreachableError, hear, join, left_behind, not_heard, request
+from ddtop.viewer.source_lines import Excerpts
 from ddtop.wire.records import Stacks
 
 JUDGED_NS = 600_000_000

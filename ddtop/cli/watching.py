@@ -16,11 +16,11 @@ from ddtop.cli.jobs import NOT_HEARD as SILENT
 from ddtop.cli.jobs import UNREACHABLE, CommandError, find, shown
 from ddtop.cli.on_critical import OnCritical
 from ddtop.diagnosis.finding import CRITICAL
-from ddtop.ui.changes import APPEARED, Change, Changes
-from ddtop.ui.feed import JOIN_S, LOOK_S, why_silent
-from ddtop.ui.live import NOT_HEARD, LiveSource
-from ddtop.ui.present.events import event_json, event_line
-from ddtop.ui.source import Look
+from ddtop.present.events import event_json, event_line
+from ddtop.viewer.changes import APPEARED, Change, Changes
+from ddtop.viewer.follower import JOIN_S, LOOK_S, why_silent
+from ddtop.viewer.live import NOT_HEARD, LiveSource
+from ddtop.viewer.source import Look
 
 FIRST_S = 15.0
 """Agents start another relay within 10 s after the end of theirs."""

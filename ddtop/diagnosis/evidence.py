@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ddtop.diagnosis.asleep import sleeps
-from ddtop.diagnosis.doing import CPU, classify, fresh_stacks, other_threads, stack_line
-from ddtop.diagnosis.words import duration, verb
-from ddtop.model.facts import RankFacts, State
+from ddtop.diagnosis.activity import CPU, classify, fresh_stacks, other_threads, stack_line
+from ddtop.diagnosis.kernel_wait import sleeps
+from ddtop.model.state.facts import RankFacts, State
+from ddtop.words.ranks import verb
+from ddtop.words.units import duration
 
 _HOW = {"agent": "by its agent", "signal": "by signal", "py-spy": "by py-spy"}
 

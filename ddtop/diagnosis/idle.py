@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ddtop.diagnosis.doing import classify
-from ddtop.model.facts import Blame, RankFacts, Snapshot
-from ddtop.model.frames import Owner, owner_of
-from ddtop.model.policy import Policy
+from ddtop.diagnosis.activity import classify
+from ddtop.model.stacks.frames import Owner, owner_of
+from ddtop.model.state.facts import Blame, RankFacts, Snapshot
+from ddtop.policy import Policy
 from ddtop.wire.calls import RECEIVES
 from ddtop.wire.stacks import StackFrame
 

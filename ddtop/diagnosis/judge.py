@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from ddtop.diagnosis.diagnoses import conclude, diagnose
 from ddtop.diagnosis.finding import CRITICAL, Finding, Verdict
-from ddtop.diagnosis.verdict import conclude, diagnose
-from ddtop.model.facts import Snapshot, State
-from ddtop.model.policy import POLICY, Policy
+from ddtop.model.state.facts import Snapshot, State
+from ddtop.policy import POLICY, Policy
 
 OF_PHASES = frozenset({"input-bound", "epoch-not-set"})
 """Kinds that are seen while the job trains, and not while it validates or saves in between."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from ddtop.diagnosis.words import duration, rank_range, ranks_text, verb
-from ddtop.model.facts import RankFacts, Snapshot
-from ddtop.model.policy import POLICY
+from ddtop.model.state.facts import RankFacts, Snapshot
+from ddtop.policy import POLICY
 from ddtop.wire.gpu import Communicator, RasAnswer, RasRank
+from ddtop.words.ranks import rank_list, ranks_text, verb
+from ddtop.words.units import duration
 
 GONE = ("dead", "unresponsive")
 _STATES = {
@@ -65,7 +66,7 @@ class _Known:
         known = [number for rank in ranks if (number := self.number(rank)) is not None]
         if len(known) == len(ranks):
             return ranks_text(sorted(known))
-        return f"its {'rank' if len(ranks) == 1 else 'ranks'} {rank_range(rank.number for rank in ranks)}"
+        return f"its {'rank' if len(ranks) == 1 else 'ranks'} {rank_list(rank.number for rank in ranks)}"
 
 
 def ras_lines(snapshot: Snapshot) -> list[str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from ddtop.diagnosis.words import collective_text, names_of_groups, peer_text, ranks_text, verb, waited_text
-from ddtop.model.facts import Blame, PeerWait, Snapshot, Wait
+from ddtop.diagnosis.wait_text import peer_text, waited_text
+from ddtop.model.state.facts import Blame, PeerWait, Snapshot, Wait
+from ddtop.words.ranks import ranks_text, verb
+from ddtop.words.sentences import collective_text, names_of_groups
 
 CALLS_MAX = 2
 """Further calls that are told of; a rank in each of hundreds of groups would fill the screen."""

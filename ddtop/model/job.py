@@ -7,16 +7,20 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddtop.model import attempts, build, clocks, gpus, hosts, loading, shares
-from ddtop.model.candidates import Candidates
-from ddtop.model.devices import Cards, Own
-from ddtop.model.facts import Snapshot
-from ddtop.model.lateness import Answer, Rounds
-from ddtop.model.policy import POLICY, Policy
-from ddtop.model.series import Series
+from ddtop.model import restarts
+from ddtop.model import snapshot as build
+from ddtop.model.gpus import records
+from ddtop.model.gpus.owners import Cards, Own
+from ddtop.model.hosts import clocks, hosts
+from ddtop.model.hosts.candidates import Candidates
+from ddtop.model.state import loader_progress, ratios
+from ddtop.model.state.facts import Snapshot
+from ddtop.model.state.series import Series
+from ddtop.model.stragglers.arrivals import Answer, Rounds
+from ddtop.policy import POLICY, Policy
 from ddtop.wire.frames import Envelope
 from ddtop.wire.gpu import RasAnswer
-from ddtop.wire.members import unpacked
+from ddtop.wire.rank_runs import unpacked
 from ddtop.wire.records import (
     ACTIVITIES,
     AnyRecord,
@@ -75,7 +79,7 @@ class RankMemory:
     rendezvous: Rendezvous | None = None
     stacks: Stacks | None = None
     worker_stacks: dict[int, Stacks] = field(default_factory=dict)
-    owing: loading.Owing | None = None
+    owing: loader_progress.Owing | None = None
     load: Series | None = None
     own: Own | None = None
     wait_long_ratio: float | None = None
@@ -104,7 +108,7 @@ class RankMemory:
 class Job:
     """One run of one job. Attempts (elastic restarts) follow each other: the newest is the one that counts.
 
-    Times are on the hub's clock as far as the others' are known (`model.clocks`). By host: `clocks`, `stated` (its relay's last report),
+    Times are on the hub's clock as far as the others' are known (`model.hosts.clocks`). By host: `clocks`, `stated` (its relay's last report),
     `heard` (its last record), `returned` (its first report after it had not been heard), `attempts` (its own attempt, and the life of the job
     that its ranks belong to).
     """
@@ -151,7 +155,7 @@ class Job:
         if isinstance(record, HostState):
             self._on_host(envelope, record)
         elif isinstance(record, (RankState, Groups, Exit, Stacks, Arrivals)):
-            if attempts.is_current(self, envelope):
+            if restarts.is_current(self, envelope):
                 self._note_time(envelope)
                 self._on_rank(envelope, record)
         elif isinstance(record, Hello):
@@ -275,7 +279,7 @@ class Job:
         if hello.rank is None or not 0 <= hello.rank < WORLD_MAX or (hello.world_size or 0) > WORLD_MAX:
             self.garbled += 1
             return
-        if len(self.attempts) >= HOSTS_MAX or not attempts.admit(self, envelope, hello):
+        if len(self.attempts) >= HOSTS_MAX or not restarts.admit(self, envelope, hello):
             return
         self._note_time(envelope)
         generation = self.attempts[envelope.sender][1]
@@ -311,7 +315,7 @@ class Job:
         at = envelope.unix_ns
         if self.some_quiet:
             hosts.note_progress(self, memory.state, state, at)
-        memory.said.add(at, *shares.said(state))
+        memory.said.add(at, *ratios.said(state))
         if state.loader is not None:
             memory.loader.add(at, state.loader.wait_total_ns, state.loader.batches, state.iteration or 0)
         if at >= memory.state_unix_ns:
@@ -322,7 +326,7 @@ class Job:
             before = memory.state.loader if memory.state is not None else None
             seconds = (at - memory.state_unix_ns) / 1e9
             _note_pause(memory, state)
-            memory.owing = loading.follow(memory.owing, before, state.loader, at, seconds, self.policy)
+            memory.owing = loader_progress.follow(memory.owing, before, state.loader, at, seconds, self.policy)
             memory.state, memory.state_unix_ns = state, at
             memory.wait_long_ratio = envelope.wait_ratio
             if state.step_ms is not None and (memory.step_best_ms is None or state.step_ms < memory.step_best_ms):
@@ -331,7 +335,7 @@ class Job:
     def _on_arrivals(self, memory: RankMemory, envelope: Envelope, record: Arrivals) -> None:
         if envelope.rank is None:
             return
-        looks = shares.part(memory.said.grown(self.policy.window_s, envelope.unix_ns), shares.ACTIVITIES)
+        looks = ratios.part(memory.said.grown(self.policy.window_s, envelope.unix_ns), ratios.ACTIVITIES)
         overlaps = looks is not None and len(looks[1]) > _COLLECTIVE and looks[1][_BACKWARD] > looks[1][_COLLECTIVE]
         clock, sender = self.clocks.get(envelope.sender), envelope.sender
         error_ns = clock.error_ns if clock is not None else 0 if sender == self.leader else None
@@ -367,7 +371,7 @@ class Job:
             self._on_process(memory, process, envelope.unix_ns)
             memory.rendezvous = ways.get(process.pid)
         if host.gpus or envelope.sender in self.cards:
-            gpus.take_in(self, envelope.sender, host, envelope.unix_ns, here)
+            records.take_in(self, envelope.sender, host, envelope.unix_ns, here)
 
     def _on_process(self, memory: RankMemory, process: ProcessState, at: int) -> None:
         before, seconds = memory.process, (at - memory.process_unix_ns) / 1e9

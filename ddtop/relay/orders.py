@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 from ddtop import registry
-from ddtop.relay.processes import Watched
+from ddtop.relay.processes.sample import Watched
 from ddtop.wire.records import Hello
 
 RANKS_MAX = 1 << 17

@@ -19,23 +19,23 @@ import msgspec
 from ddtop import journal, registry
 from ddtop.link.keys import SERVER
 from ddtop.link.relay_side import HUB, PROCESS, RANK, VIEW, RelayLink
-from ddtop.relay import processes
-from ddtop.relay.asking import Asking
-from ddtop.relay.beside import Beside
-from ddtop.relay.blackbox import BlackBox, budget
-from ddtop.relay.exits import is_gone
-from ddtop.relay.gpus import Gpus
-from ddtop.relay.hostprobe import HostProbe, bearing_shortage
-from ddtop.relay.in_the_way import InTheWay
-from ddtop.relay.keeper import Keeper
-from ddtop.relay.load import HostWatch
+from ddtop.relay.dumps.journal_share import StacksShare
+from ddtop.relay.gpus.ras import Ras
+from ddtop.relay.gpus.reader import Gpus
+from ddtop.relay.history import Keeper
+from ddtop.relay.host.pressure import HostWatch
+from ddtop.relay.host.usage import HostProbe, bearing_shortage
+from ddtop.relay.hub.role import Standing
+from ddtop.relay.journal_writer import BlackBox, budget
 from ddtop.relay.orders import has_sound_numbers
-from ddtop.relay.papers import Papers, Place
-from ddtop.relay.ranks import Ranks
-from ddtop.relay.ras import Ras
-from ddtop.relay.rendezvous import Meeting
-from ddtop.relay.stacks_share import StacksShare
-from ddtop.relay.standing import Standing
+from ddtop.relay.processes import sample
+from ddtop.relay.processes.exits import is_gone
+from ddtop.relay.processes.helper_processes import Beside
+from ddtop.relay.processes.ranks import Ranks
+from ddtop.relay.processes.rendezvous import Meeting
+from ddtop.relay.processes.waiting_parent import InTheWay
+from ddtop.relay.requests import Asking
+from ddtop.relay.state_files import Papers, Place
 from ddtop.relay.viewers import Viewers
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Command, CommStatus, Exit, Hello, Stacks
@@ -96,7 +96,7 @@ class Server:
 
     def serve(self) -> None:
         """Until the job is over and nobody has looked for the linger time, or until told to stop."""
-        self._abandoned = processes.abandoned()
+        self._abandoned = sample.abandoned()
         self._take_over()
         try:
             while not self.stopping and not self._may_end():
@@ -229,11 +229,11 @@ class Server:
     def _on_exit(self, pidfd: int) -> None:
         self._on_gone(self._ranks.ended(pidfd), time.time_ns())
 
-    def _on_gone(self, watched: processes.Watched, unix_ns: int) -> None:
+    def _on_gone(self, watched: sample.Watched, unix_ns: int) -> None:
         pid = watched.hello.pid
         # What the rank still said on its way out came in before its end did.
         self._on_ranks()
-        record = processes.last_words(watched, self._own_exits, unix_ns)
+        record = sample.last_words(watched, self._own_exits, unix_ns)
         self._note_exit(record, own=True)
         self._asking.dumps.on_gone(pid)
         self._ranks.forget(watched)
@@ -391,12 +391,12 @@ class Server:
     def _look_at_host(self) -> None:
         now = time.monotonic_ns()
         here, hub = list(self._ranks.watched.values()), self._standing.hub
-        looked = [processes.look(watched, now) for watched in here]
+        looked = [sample.look(watched, now) for watched in here]
         answer = self._ras.look(now / 1e9, here, hub.living if hub is not None else 0)
         if answer is not None:
             self.publish(CommStatus(answer))
         met = self._meeting.look(here, self.launcher, now)
-        gpus, gpu_watch = self._gpus.look(processes.owners(here), self.launcher)
+        gpus, gpu_watch = self._gpus.look(sample.owners(here), self.launcher)
         lost = self._ranks.dropped + self._viewers.dropped + self._keeper.forgotten + self._box.dropped
         self.publish(
             self._probe.look(

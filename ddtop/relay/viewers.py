@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from ddtop.link.relay_side import VIEW, RelayLink
-from ddtop.relay.keeper import Keeper
+from ddtop.relay.history import Keeper
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Command, Reply
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from ddtop.wire.members import packed
+from ddtop.wire.rank_runs import packed
 from ddtop.wire.records import Group, Hello
 
 WORLD_MAX = 65_536

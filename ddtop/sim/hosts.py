@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ddtop.sim.course import Course
 from ddtop.sim.fleet import DIGITS, Fleet
-from ddtop.sim.script import LOADS, STARTS, STOPPED, STRAYS, TRAINING
+from ddtop.sim.incidents import LOADS, STARTS, STOPPED, STRAYS, TRAINING
+from ddtop.sim.progress import Course
 from ddtop.wire.hosts import HUB, LEAF, HostClock, HubLink
 from ddtop.wire.records import HostState, ProcessState
 

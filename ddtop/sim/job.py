@@ -12,12 +12,13 @@ from random import Random
 
 from msgspec import structs
 
-from ddtop.sim import hosts, lateness, script
-from ddtop.sim.cards import Cards
-from ddtop.sim.course import Course, course_of
+from ddtop.sim import arrivals, hosts
+from ddtop.sim import incidents as script
 from ddtop.sim.fleet import LOCAL_SIZE, Fleet
+from ddtop.sim.gpus import Cards
+from ddtop.sim.incidents import ABSENT, GONE, STOPPED, Era, Scenario
+from ddtop.sim.progress import Course, course_of
 from ddtop.sim.reports import Moment
-from ddtop.sim.script import ABSENT, GONE, STOPPED, Era, Scenario
 from ddtop.sim.stacks import answers_of
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Exit, Groups, Stacks
@@ -140,7 +141,7 @@ class SimulatedJob:
                 yield self._host(attempt, host, at_s, common)
         if era.rank is not None and at_s < era.begin_s + SLOT_S <= end_s and era.role(era.rank) == GONE:
             yield self._exit(attempt, era.rank, era)
-        if era.kind == script.STRAGGLER and lateness.is_asked(era, at_s, end_s):
+        if era.kind == script.STRAGGLER and arrivals.is_asked(era, at_s, end_s):
             yield from self._lateness(attempt, era, at_s)
         if era.kind in script.STANDS and at_s < era.begin_s + DUMPED_AFTER_S <= end_s:
             yield from self._automatic(attempt, era, at_s)
@@ -303,7 +304,7 @@ class SimulatedJob:
         """The answers to the relay on whose host ranks wait unalike."""
         request = f"simulated-{attempt.number}-{at_s:.1f}"
         for rank in self.fleet.ranks_of((era.rank or 0) // LOCAL_SIZE):
-            record = lateness.arrivals(self.fleet, era, rank, at_s, attempt.unix_ns, attempt.base_step, request)
+            record = arrivals.arrivals(self.fleet, era, rank, at_s, attempt.unix_ns, attempt.base_step, request)
             yield self._seal(record, attempt, rank, at_s)
 
     def _answers(self, attempt: _Attempt, rank: int, at_s: float, request: str, automatic: bool) -> Iterator[bytes]:

@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from ddtop.sim.cards import ALLOCATED_RATIO, RESERVED_BYTES, Cards
-from ddtop.sim.course import Course
+from ddtop.sim.arrivals import SPOTS_SAMPLES, spots_of
 from ddtop.sim.fleet import BUCKETS, DIGITS, FOLDER, LAYERS, LOCAL_SIZE, PER_STEP, SCRIPT, WORLD, Fleet
-from ddtop.sim.lateness import SPOTS_SAMPLES, spots_of
-from ddtop.sim.script import FALLEN, LOADS, STARVED, STRAYS, TRAINING, WAITS, Era
+from ddtop.sim.gpus import ALLOCATED_RATIO, RESERVED_BYTES, Cards
+from ddtop.sim.incidents import FALLEN, LOADS, STARVED, STRAYS, TRAINING, WAITS, Era
+from ddtop.sim.progress import Course
 from ddtop.wire.loader import Loader
 from ddtop.wire.records import Collective, GroupProgress, OpenCall, Place, RankState
 

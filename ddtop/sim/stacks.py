@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ddtop.sim.fleet import FOLDER, SCRIPT
+from ddtop.sim.incidents import FALLEN, LOADS, STOPPED, STRAYS, WAITS
 from ddtop.sim.reports import OWING_AFTER
-from ddtop.sim.script import FALLEN, LOADS, STOPPED, STRAYS, WAITS
 from ddtop.wire.records import Stacks
 from ddtop.wire.stacks import StackFrame, ThreadStack
 

@@ -10,17 +10,17 @@ from textual.binding import Binding, BindingType
 from textual.filter import LineFilter
 from textual.timer import Timer
 
+from ddtop.present.glyphs import Glyphs
 from ddtop.ui import themes
 from ddtop.ui.commands import Command
-from ddtop.ui.present.glyphs import Glyphs
 from ddtop.ui.screens.commands import CommandsScreen
 from ddtop.ui.screens.facts import FactsScreen
 from ddtop.ui.screens.help import HelpScreen
 from ddtop.ui.screens.main import MainScreen
 from ddtop.ui.session import Session
-from ddtop.ui.setup import Kept
-from ddtop.ui.source import Eager, Source
-from ddtop.ui.terminal import TerminalApp, glyphs_here
+from ddtop.ui.settings import Kept
+from ddtop.ui.terminal.terminal import TerminalApp, glyphs_here
+from ddtop.viewer.source import Eager, Source
 
 ARRIVE_S = 0.02
 

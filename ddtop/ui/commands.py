@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from ddtop.diagnosis.explain import PAGES
 from ddtop.diagnosis.finding import Finding
 from ddtop.metrics import METRICS
-from ddtop.model.facts import Snapshot
+from ddtop.model.state.facts import Snapshot
+from ddtop.present.table.columns import COLUMNS
+from ddtop.present.table.order import BY_VERDICT
+from ddtop.present.text import clean
 from ddtop.ui.actions import ACTIONS
-from ddtop.ui.present.columns import COLUMNS
-from ddtop.ui.present.order import BY_VERDICT
-from ddtop.ui.present.text import clean
 from ddtop.ui.render.palette import THEMES
 
 _PRESETS = (

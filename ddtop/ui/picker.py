@@ -19,20 +19,21 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from ddtop import registry
+from ddtop.present.glyphs import Glyphs
+from ddtop.present.hosts import jobs
+from ddtop.present.hosts.jobs import Health, Listed
+from ddtop.present.text import Line, clean, clip
 from ddtop.ui import themes
-from ddtop.ui.present import jobs, units
-from ddtop.ui.present.glyphs import Glyphs
-from ddtop.ui.present.jobs import Health, Listed
-from ddtop.ui.present.text import Line, clean, clip
 from ddtop.ui.render.palette import PALETTES, theme_after
 from ddtop.ui.render.strips import rule_line
 from ddtop.ui.screens.filtering import FilteringScreen
 from ddtop.ui.session import Paint
-from ddtop.ui.setup import Kept
-from ddtop.ui.terminal import TerminalApp, glyphs_here
+from ddtop.ui.settings import Kept
+from ddtop.ui.terminal.terminal import TerminalApp, glyphs_here
 from ddtop.ui.widgets.key_bar import Key, KeyBar
 from ddtop.ui.widgets.lines import LinesView
 from ddtop.ui.widgets.pick_list import PickList
+from ddtop.words import units
 
 READ_S = 2.0
 ASK_AGAIN_S = 15.0

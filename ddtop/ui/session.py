@@ -12,16 +12,16 @@ from typing import Any
 
 import msgspec
 
-from ddtop.model.facts import Snapshot
-from ddtop.ui.excerpts import Excerpts
-from ddtop.ui.history import History
-from ddtop.ui.present import units
-from ddtop.ui.present.banner import Contact
-from ddtop.ui.present.glyphs import UNICODE, Glyphs
-from ddtop.ui.present.timeline import Timeline
+from ddtop.model.state.facts import Snapshot
+from ddtop.present.findings.banner import Contact
+from ddtop.present.findings.timeline import Timeline
+from ddtop.present.glyphs import UNICODE, Glyphs
 from ddtop.ui.render.palette import DARK, PALETTES, Palette, theme_after
-from ddtop.ui.setup import Setup
-from ddtop.ui.source import Look, Source
+from ddtop.ui.settings import Setup
+from ddtop.viewer.history import History
+from ddtop.viewer.source import Look, Source
+from ddtop.viewer.source_lines import Excerpts
+from ddtop.words import units
 
 NOTICE_S = 10
 """Long enough to be read, and gone before it is taken for news."""

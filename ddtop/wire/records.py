@@ -32,7 +32,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, tag=True):
 class Place(msgspec.Struct, frozen=True, array_like=True):
     """Innermost frame of the user's own code: the first outside site-packages and the standard library.
 
-    `waits_on` is one word for what it does there (`agent.place` has the list), `since_unix_ns` the time when this
+    `waits_on` is one word for what it does there (`agent.probes.place` has the list), `since_unix_ns` the time when this
     function was first sampled in this frame without leaving it, `callee` the innermost frame below it, if any;
     `line_since_unix_ns` the time since when all samples found this line and this callee. `waits_for`: the path of the lock
     file whose end the library below waits for, None where there is none.
@@ -242,7 +242,7 @@ class Arrivals(Record, frozen=True, array_like=True):
 class Group(msgspec.Struct, frozen=True, array_like=True):
     """A process group; `name` is torch's group_name, the only key that is the same on all ranks.
 
-    `runs`: on the wire in place of the `ranks` of a large one, each first, count and step (`wire.members`).
+    `runs`: on the wire in place of the `ranks` of a large one, each first, count and step (`wire.rank_runs`).
     """
 
     name: str

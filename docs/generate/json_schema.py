@@ -12,15 +12,15 @@ from typing import Any
 
 from ddtop.cli.simulating import moment
 from ddtop.diagnosis.finding import Verdict
-from ddtop.model.facts import Snapshot
-from ddtop.model.merge import Merged, merge
+from ddtop.model.stacks.merge import Merged, merge
+from ddtop.model.state.facts import Snapshot
+from ddtop.present.as_json import DIAGNOSE_SCHEMA, STATUS_SCHEMA, diagnose_json, status_json
+from ddtop.present.events import EVENT_SCHEMA, event_json
+from ddtop.present.gpus.gpu_list import GPUS_SCHEMA, gpus_json
+from ddtop.present.stacks.as_json import STACKS_SCHEMA, stacks_json
+from ddtop.sim.incidents import SCENARIOS
 from ddtop.sim.job import SimulatedJob
-from ddtop.sim.script import SCENARIOS
-from ddtop.ui.changes import APPEARED, Change
-from ddtop.ui.present.as_json import DIAGNOSE_SCHEMA, STATUS_SCHEMA, diagnose_json, status_json
-from ddtop.ui.present.events import EVENT_SCHEMA, event_json
-from ddtop.ui.present.gpus import GPUS_SCHEMA, gpus_json
-from ddtop.ui.present.stacks_json import STACKS_SCHEMA, stacks_json
+from ddtop.viewer.changes import APPEARED, Change
 from ddtop.wire import frames
 from ddtop.wire.records import Stacks
 from docs.generate.markdown import code, fenced, head, table

@@ -18,13 +18,13 @@ os.environ.pop("NO_COLOR", None)
 
 from ddtop.cli.running import demo_job
 from ddtop.cli.simulating import NOTE, JobClock, SimSource, moment
+from ddtop.present.hosts.jobs import ASKING, Health, health_of
 from ddtop.registry import SCHEMA, JobEntry
+from ddtop.sim.incidents import SCENARIOS
 from ddtop.sim.job import SimulatedJob
-from ddtop.sim.script import SCENARIOS
 from ddtop.ui.app import DdtopApp
-from ddtop.ui.live import LiveSource
 from ddtop.ui.picker import Found, PickerApp
-from ddtop.ui.present.jobs import ASKING, Health, health_of
+from ddtop.viewer.live import LiveSource
 
 HERE = Path(__file__).parent
 PICTURES = {

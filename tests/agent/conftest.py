@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .probing import Bench
+from tests.agent.probing import Bench
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from types import SimpleNamespace
 
-from ddtop.agent.collectives import Collectives
+from ddtop.agent.probes.collectives import Collectives
 
 SECOND = 1_000_000_000
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from ddtop.agent import launchers, naming, spanning
+from ddtop.agent import launchers, multi_host, run_name
 from ddtop.agent.environment import redacted_environment
 from ddtop.agent.identity import RANK, TREE, Identity, identify, numbers
 
@@ -154,7 +154,7 @@ def test_a_batch_script_itself_is_no_rank(environ):
 
 
 def name(environ, **more):
-    return naming.name_run(rank_of(environ | more), environ | more, os.getppid())[0]
+    return run_name.name_run(rank_of(environ | more), environ | more, os.getppid())[0]
 
 
 ACROSS = [
@@ -222,22 +222,22 @@ def test_the_first_pod_of_some_operators_calls_itself_localhost(home):
 
 def test_a_process_that_was_told_the_address_as_an_argument_has_that_name(home):
     """mp.spawn on each host with init_method tcp://node0:23456: nothing of it is in the environment."""
-    found = naming.name_run(Identity(RANK, "main", 9, None, 16), {}, os.getppid(), "node0:23456")
+    found = run_name.name_run(Identity(RANK, "main", 9, None, 16), {}, os.getppid(), "node0:23456")
 
     assert found[0] == "main-node0-23456"
 
 
 def test_a_wrong_port_does_not_give_two_names_on_one_host(home):
     """Both wait for each other: they must stand in one table, under the name of whoever came first."""
-    one = naming.name_run(rank_of(BY_HAND), BY_HAND, os.getppid())
+    one = run_name.name_run(rank_of(BY_HAND), BY_HAND, os.getppid())
     other = BY_HAND | {"RANK": "2", "MASTER_PORT": "29501"}
 
-    assert naming.name_run(rank_of(other), other, os.getppid())[:2] == one[:2]
+    assert run_name.name_run(rank_of(other), other, os.getppid())[:2] == one[:2]
 
 
 def test_a_long_name_keeps_the_address_that_tells_it_from_others(home):
     who = Identity(RANK, "s" * 80, 1, None, 4)
-    job = naming.name_run(who, BY_HAND, os.getppid())[0]
+    job = run_name.name_run(who, BY_HAND, os.getppid())[0]
 
     assert len(job) == 64
     assert job.endswith("-10.0.0.1-29500")
@@ -262,11 +262,11 @@ ON_ONE_HOST = {"LOCAL_WORLD_SIZE": "8", "GROUP_WORLD_SIZE": "1", "GROUP_RANK": "
 def test_a_job_on_one_host_keeps_its_own_name(home, environ):
     parent = os.getpid() if "TORCHELASTIC_RUN_ID" in environ else os.getppid()
 
-    assert naming.name_run(rank_of(environ), environ, parent)[0] == f"train-{os.getpid()}"
+    assert run_name.name_run(rank_of(environ), environ, parent)[0] == f"train-{os.getpid()}"
 
 
 def test_a_step_of_srun_that_numbers_the_ranks_is_the_run_on_all_hosts(home):
-    assert {naming.name_run(rank_of(one), one, os.getppid())[1] for one in (STEP, STEP | COPIED)} == {"slurm-77.0"}
+    assert {run_name.name_run(rank_of(one), one, os.getppid())[1] for one in (STEP, STEP | COPIED)} == {"slurm-77.0"}
 
 
 # -- torchrun's own words
@@ -312,7 +312,7 @@ def test_an_elastic_job_has_its_name_before_the_second_node_comes(home):
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.1", "[::1]", "", "0.0.0.0"])
 def test_an_address_that_means_every_host_itself_names_nothing(host):
-    assert spanning._is_elsewhere(f"{host}:29500") is False
+    assert multi_host._is_elsewhere(f"{host}:29500") is False
 
 
 def test_intels_proxies_tell_their_mpiexec_by_the_address_that_they_call(home):

@@ -16,10 +16,10 @@ from typing import Any, cast
 
 from rich.console import Console
 
-from ddtop.model.facts import Snapshot, State
+from ddtop.model.state.facts import Snapshot, State
 from ddtop.ui.app import DdtopApp
-from ddtop.ui.differ import Differ
-from ddtop.ui.source import Look
+from ddtop.ui.terminal.differ import Differ
+from ddtop.viewer.source import Look
 from tests.benchmarks.table import Row, limited
 from tests.ui import builders
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from ddtop import registry
 from ddtop.link.viewer_side import ViewerLink
-from ddtop.model.merge import merge
-from ddtop.relay.turns import EVERY_S
-from ddtop.ui.feed import request
+from ddtop.model.stacks.merge import merge
+from ddtop.relay.rate_limit import EVERY_S
+from ddtop.viewer.follower import request
 from ddtop.wire import frames
 from ddtop.wire.records import Command, Reply, Stacks
 from tests.benchmarks.stage import HERE, Stage, StageError

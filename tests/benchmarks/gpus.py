@@ -11,8 +11,8 @@ import sys
 import time
 from collections.abc import Iterator
 
-from ddtop.relay.gpus import Gpus
-from ddtop.relay.nvml import Nvml
+from ddtop.relay.gpus.nvml import Nvml
+from ddtop.relay.gpus.reader import Gpus
 from tests.benchmarks.table import Row, limited, missing
 from tests.nvml import GIB, FakeCard
 from tests.nvml_library import Library, loaded

@@ -12,7 +12,7 @@ import time
 
 from ddtop import registry
 from ddtop.link.viewer_side import PING_S, ViewerLink
-from ddtop.ui.feed import HISTORY_S, Follower, request
+from ddtop.viewer.follower import HISTORY_S, Follower, request
 from ddtop.wire import frames
 from ddtop.wire.records import Command, HostState, Reply
 

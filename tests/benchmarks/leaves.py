@@ -18,15 +18,15 @@ import zmq
 
 from ddtop import registry
 from ddtop.link.leaf_side import LeafLink, place
-from ddtop.relay.outbox import STATES
-from ddtop.relay.seeking import Found, Seeker
-from ddtop.relay.uplink import ENLISTED, Uplink
-from ddtop.relay.whereabouts import Whereabouts
+from ddtop.relay.hub.discovery import Found, Seeker
+from ddtop.relay.hub.outbox import STATES
+from ddtop.relay.hub.topology import Whereabouts
+from ddtop.relay.hub.uplink import ENLISTED, Uplink
 from ddtop.sim.fleet import LOCAL_SIZE
+from ddtop.sim.incidents import Scenario
 from ddtop.sim.job import SECOND_NS, SLOT_NS, SimulatedJob
-from ddtop.sim.script import Scenario
 from ddtop.wire import frames
-from ddtop.wire.members import packed
+from ddtop.wire.rank_runs import packed
 from ddtop.wire.records import AnyRecord, Command, Group, Groups, Reply
 
 RUN = "simulated"

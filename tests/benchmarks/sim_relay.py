@@ -12,8 +12,8 @@ import time
 
 from ddtop import registry
 from ddtop.link.relay_side import VIEW, RelayLink
+from ddtop.sim.incidents import NOT_IN_COLLECTIVE, WHOLE, Incident, Scenario
 from ddtop.sim.job import SECOND_NS, SLOT_NS, SimulatedJob
-from ddtop.sim.script import NOT_IN_COLLECTIVE, WHOLE, Incident, Scenario
 from ddtop.wire import frames
 from ddtop.wire.records import Command, Reply
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from ddtop import registry
 from ddtop.link.viewer_side import ViewerLink
-from ddtop.ui.feed import request
+from ddtop.viewer.follower import request
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Command, Reply
 

@@ -21,7 +21,7 @@ from statistics import median
 from typing import Any
 
 from ddtop.diagnosis.finding import CRITICAL, Verdict
-from ddtop.model.facts import Snapshot, State
+from ddtop.model.state.facts import Snapshot, State
 from tests.benchmarks.stage import HERE, Stage, StageError
 from tests.benchmarks.stand_rank import SHAPES, plan
 from tests.benchmarks.viewer import follow

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from ddtop import registry
 from ddtop.diagnosis.finding import Verdict
 from ddtop.link.viewer_side import ViewerLink
-from ddtop.model.facts import Snapshot
-from ddtop.ui.feed import HISTORY_S, LOOK_S, Follower, request
+from ddtop.model.state.facts import Snapshot
+from ddtop.viewer.follower import HISTORY_S, LOOK_S, Follower, request
 from ddtop.wire.records import Command
 
 

@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from ddtop import registry
-from ddtop.link.pipe import Pipe
-from ddtop.ui import ways
-from ddtop.ui.feed import UnreachableError, request
+from ddtop.link.ssh_pipe import Pipe
+from ddtop.viewer.follower import UnreachableError, request
+from ddtop.viewer.routes import relay
 from ddtop.wire import bridge, frames
 from ddtop.wire.records import Command, Reply
 from tests import hosts
@@ -217,10 +217,10 @@ def test_a_relay_is_joined_straight_at_its_port_with_the_users_key(stage, home):
 
 def test_a_relay_of_another_key_does_not_answer(stage, monkeypatch):
     monkeypatch.setenv("DDTOP_KEY", "another-key-than-that-of-the-relay")
-    monkeypatch.setattr(ways, "JOIN_S", 0.5)
+    monkeypatch.setattr(relay, "JOIN_S", 0.5)
 
     with pytest.raises(UnreachableError, match="or another key"):
-        ways.job_at("127.0.0.1", registry.read_entries()[0].port)
+        relay.job_at("127.0.0.1", registry.read_entries()[0].port)
 
 
 def test_a_bridge_is_no_command_for_a_person(home):

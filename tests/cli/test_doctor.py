@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ddtop.relay import pyspy
+from ddtop.relay.dumps import pyspy
 
 # The package's own name `doctor` is the command.
 doctor = importlib.import_module("ddtop.cli.doctor")

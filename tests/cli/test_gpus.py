@@ -14,9 +14,9 @@ import pytest
 
 from ddtop.cli.gpus import gpus, read
 from ddtop.cli.jobs import CommandError
-from ddtop.relay.nvml import driver_is_there
-from ddtop.ui.present.gpus import gpus_lines, headline, is_free
-from ddtop.ui.present.text import cell_width
+from ddtop.present.gpus.gpu_list import gpus_lines, headline, is_free
+from ddtop.present.text import cell_width
+from ddtop.relay.gpus.nvml import driver_is_there
 from ddtop.wire.gpu import Gpu, GpuProcess
 from tests.nvml import GIB, IS_LOST, FakeCard, FakeNvml
 

@@ -10,7 +10,7 @@ import pytest
 from ddtop import registry
 from ddtop.cli import reaching
 from ddtop.cli.jobs import CommandError
-from ddtop.ui import ways
+from ddtop.viewer.routes import relay
 from tests.cli.elsewhere import ddtop
 
 
@@ -54,7 +54,7 @@ def test_a_table_ends_with_its_last_line(here):
 
 
 def test_another_key_is_said_to_be_that_or_another_program(here, monkeypatch):
-    monkeypatch.setattr(ways, "JOIN_S", 0.5)
+    monkeypatch.setattr(relay, "JOIN_S", 0.5)
     monkeypatch.setenv("DDTOP_KEY", "another key than the job's own")
 
     with pytest.raises(CommandError, match="another key") as error:

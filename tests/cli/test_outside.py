@@ -13,9 +13,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from ddtop.cli import outside, targets
-from ddtop.cli.outside_source import OutsideSource, _place_of
-from ddtop.relay import pyspy
+from ddtop.cli import outside
+from ddtop.relay.dumps import pyspy
+from ddtop.viewer.routes import outside_targets
+from ddtop.viewer.routes.outside import OutsideSource, _place_of
 from ddtop.wire.records import Place, Stacks
 from ddtop.wire.stacks import StackFrame, ThreadStack
 
@@ -71,7 +72,7 @@ def script(tmp_path):
 @contextmanager
 def started(*command, **environment):
     """A process that has said its first line; it ends when its stdin does, and by its pid if that does not help."""
-    names = (*targets._RANK, *targets._WORLD, *targets._LOCAL)
+    names = (*outside_targets._RANK, *outside_targets._WORLD, *outside_targets._LOCAL)
     inherited = {name: value for name, value in os.environ.items() if name not in names}
     process = subprocess.Popen(
         [sys.executable, *map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -248,7 +249,7 @@ def test_without_a_terminal_attach_prints_the_table_and_never_says_ok(home, scri
 
 @contextmanager
 def watching(*processes, **rest):
-    found = targets.find(",".join(str(process.pid) for process in processes))
+    found = outside_targets.find(",".join(str(process.pid) for process in processes))
     source = OutsideSource(found.found, "pid", found.notes)
     try:
         yield source

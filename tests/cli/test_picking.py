@@ -9,7 +9,7 @@ import pytest
 
 from ddtop import registry
 from ddtop.cli.picking import ask, several_live
-from ddtop.ui.present.jobs import Health
+from ddtop.present.hosts.jobs import Health
 from tests.conftest import Home
 from tests.ui.terminals import Terminal
 

@@ -9,9 +9,8 @@ import time
 import pytest
 
 from ddtop import journal, registry
+from tests.cli.test_commands import ddtop, finished, killed
 from tests.jobs import FakeJob, unix_ns
-
-from .test_commands import ddtop, finished, killed
 
 MINUTE_NS = 60_000_000_000
 WENT_FIRST = "rank 1 went first: SIGKILL"

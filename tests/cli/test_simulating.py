@@ -11,9 +11,9 @@ import pytest
 
 from ddtop.cli.jobs import CommandError
 from ddtop.cli.simulating import MOST_NS, NO_SIGNALS, JobClock, SimLink, SimSource, moment, ranks_of
+from ddtop.sim.incidents import SCENARIOS, Incident, Scenario
 from ddtop.sim.job import SimulatedJob
-from ddtop.sim.script import SCENARIOS, Incident, Scenario
-from ddtop.ui.feed import Follower, request
+from ddtop.viewer.follower import Follower, request
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Command, HostState, RankState, Reply, Stacks
 from tests.ui.terminals import Terminal

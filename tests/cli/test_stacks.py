@@ -15,9 +15,8 @@ from ddtop.cli.signalling import send
 from ddtop.cli.stacks import Wanted, stacks
 from ddtop.wire.records import RankState
 from tests.agents import LOAD, Answering
+from tests.cli.test_commands import ddtop, finished, write_ended
 from tests.relay.test_server import DEADLINE_S, Stage
-
-from .test_commands import ddtop, finished, write_ended
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 from ddtop import registry
 from ddtop.cli.jobs import CommandError
 from ddtop.cli.watching import LAST_WORD_S, _Watch
-from ddtop.ui.source import Look
+from ddtop.viewer.source import Look
 from tests.cli.test_commands import finished, killed, write_ended
 from tests.relay.test_server import DEADLINE_S, Stage, sees_ranks
 from tests.ui import builders

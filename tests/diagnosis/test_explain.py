@@ -10,11 +10,11 @@ from string import Formatter
 
 import pytest
 
-from ddtop.diagnosis import doing, rules
+from ddtop.diagnosis import activity, rules
 from ddtop.diagnosis.explain import PAGES, explain, nearest
 from ddtop.diagnosis.explain.page import limits
-from ddtop.model.policy import POLICY, Policy
-from ddtop.ui.present.explaining import explain_text, kinds_text
+from ddtop.policy import POLICY, Policy
+from ddtop.present.findings.explain import explain_text, kinds_text
 
 LINES_MAX, COLUMNS = 40, 80
 _KEBAB = re.compile(r"[a-z0-9]+(-[a-z0-9]+)+")
@@ -35,7 +35,7 @@ def kinds_of_the_rules():
                 found.add(node.value.value)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in docstrings:
                 found |= {node.value} if _KEBAB.fullmatch(node.value) else set()
-    return found - set(doing.WORDS)
+    return found - set(activity.WORDS)
 
 
 def test_every_kind_that_the_rules_can_produce_has_a_page_and_every_page_a_kind():

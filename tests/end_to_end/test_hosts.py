@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from ddtop.relay.whereabouts import derived_ports
+from ddtop.relay.hub.topology import derived_ports
 from tests import netns
 
 pytest.importorskip("torch")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ddtop import registry
-from ddtop.model.policy import POLICY
-from ddtop.ui.feed import look_once
+from ddtop.policy import POLICY
+from ddtop.viewer.follower import look_once
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

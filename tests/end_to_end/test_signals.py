@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from . import signals
+from tests.end_to_end import signals
 
 pytestmark = pytest.mark.usefixtures("hook_is_installed")
 CASES = [

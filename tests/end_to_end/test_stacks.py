@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from ddtop.relay.pyspy import find
+from ddtop.relay.dumps.pyspy import find
 
 
 def start(world, case, ranks=2):

@@ -11,7 +11,7 @@ import sys
 import time
 from importlib.metadata import version
 
-from ddtop.relay.nvml import Nvml, library
+from ddtop.relay.gpus.nvml import Nvml, library
 from ddtop.wire.gpu import Gpu
 from tests.gpu.check import hooked
 from tests.gpu.stage import GIB, claim, program, say, see, smi, smi_cards, smi_processes
@@ -191,7 +191,7 @@ def allocator() -> None:
     """What a read of torch's allocator costs in a rank."""
     import torch
 
-    from ddtop.agent.cuda import EVERY_NS, Cuda
+    from ddtop.agent.probes.cuda import EVERY_NS, Cuda
 
     cuda = Cuda()
     cuda.sample(EVERY_NS, ("line", 0), False, 0)

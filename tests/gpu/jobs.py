@@ -9,8 +9,8 @@ import statistics
 import time
 from typing import Any
 
-from ddtop.relay.nvml import Nvml, library
-from ddtop.relay.ras import ADDRESS, ask
+from ddtop.relay.gpus.nvml import Nvml, library
+from ddtop.relay.gpus.ras import ADDRESS, ask
 from tests.gpu.stage import GIB, claim, job, program, say, see, skip, smi_cards, smi_processes, told
 
 

@@ -13,8 +13,8 @@ def counts() -> None:
     import torch
     import torch.distributed as dist
 
-    from ddtop.agent.numbers import numbers_of
-    from ddtop.agent.recorder import Recorder
+    from ddtop.agent.probes.recorder import Recorder
+    from ddtop.agent.probes.sequence_number import numbers_of
 
     dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)
     group: Any = dist.distributed_c10d._world.default_pg

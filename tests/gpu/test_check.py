@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from ddtop.relay.nvml import driver_is_there
+from ddtop.relay.gpus.nvml import driver_is_there
 from tests.gpu import check
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from .scene import Scene
+from tests.hostile.scene import Scene
 
 
 @pytest.fixture(scope="module")

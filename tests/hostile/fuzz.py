@@ -22,10 +22,9 @@ from hypothesis import strategies as st
 from ddtop import journal, registry
 from ddtop.relay import orders
 from ddtop.wire import bridge, frames, page
+from tests.hostile import test_any_record as any_record
 from tests.wire.strategies import RECORDS as TYPES
 from tests.wire.strategies import struct_of
-
-from . import test_any_record as any_record
 
 TURN_EXAMPLES = 150
 WARM_TURNS = 3

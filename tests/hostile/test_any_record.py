@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 
 from ddtop.diagnosis.judge import Judge
 from ddtop.model.job import Job
-from ddtop.ui.history import empty
-from ddtop.ui.present import as_json
-from ddtop.ui.present.classes import codes_of
-from ddtop.ui.present.grid import hosts_of_ranks
-from ddtop.ui.present.hosts import hosts_facts, names_of
-from ddtop.ui.present.plain import diagnose_text, status_text
-from ddtop.ui.present.text import plain
-from ddtop.ui.present.timeline import Timeline
+from ddtop.present import as_json
+from ddtop.present.findings.timeline import Timeline
+from ddtop.present.hosts.hosts import hosts_facts, names_of
+from ddtop.present.plain import diagnose_text, status_text
+from ddtop.present.table.grid import hosts_of_ranks
+from ddtop.present.table.rank_class import codes_of
+from ddtop.present.text import plain
 from ddtop.ui.render.detail import detail_lines
 from ddtop.ui.render.events import event_row, events_table, rows_of
 from ddtop.ui.render.hosts import host_row, hosts_table
+from ddtop.viewer.history import empty
 from ddtop.wire import frames
 from ddtop.wire.records import Hello, ProcessState
 from tests.jobs import FakeJob

@@ -12,8 +12,7 @@ import socket
 import pytest
 
 from ddtop.wire.records import RankState
-
-from .scene import GREETING
+from tests.hostile.scene import GREETING
 
 CROWD = int(os.environ.get("DDTOP_TEST_CROWD", "1000"))
 

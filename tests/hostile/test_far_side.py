@@ -16,13 +16,12 @@ import psutil
 import pytest
 
 from ddtop.cli.foreign_text import ForeignText
-from ddtop.link.pipe import ANSWERS_BYTES_MAX, FRAMES_BYTES_MAX, Pipe
-from ddtop.ui.engine import Bounds, Engine
+from ddtop.link.ssh_pipe import ANSWERS_BYTES_MAX, FRAMES_BYTES_MAX, Pipe
+from ddtop.viewer.engine import Bounds, Engine
 from ddtop.wire import frames
 from ddtop.wire.records import Hello, Reply
-
-from .flood import KINDS
-from .test_terminal import BAD, calm
+from tests.hostile.flood import KINDS
+from tests.hostile.test_terminal import BAD, calm
 
 BOUND_BYTES = 128 << 20
 DEADLINE_S = 40.0

@@ -12,14 +12,13 @@ import msgspec
 import pytest
 
 from ddtop import folders, journal, private, registry
-from ddtop.agent.page import StatePage
+from ddtop.agent.state_page import StatePage
 from ddtop.journal import Journal, JournalError
 from ddtop.registry import RegistryError
-from ddtop.relay import processes
+from ddtop.relay.processes import sample
 from ddtop.wire import page as layout
 from ddtop.wire.records import Hello
-
-from .test_terminal import entry
+from tests.hostile.test_terminal import entry
 
 OTHER = 65534
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
@@ -389,7 +388,7 @@ def test_files_are_replaced_not_followed(home, kind):
 @pytest.fixture
 def page_place(monkeypatch, tmp_path):
     """A state page's folder of its own: /dev/shm is everybody's."""
-    import ddtop.agent.page as page_module
+    import ddtop.agent.state_page as page_module
 
     monkeypatch.setattr(page_module, "Path", lambda name: tmp_path / name.strip("/").replace("/", "-"))
     (tmp_path / "dev-shm").mkdir()
@@ -432,9 +431,9 @@ def test_where_another_user_was_first_in_shared_memory_the_page_goes_elsewhere(p
 def test_a_page_that_is_no_file_of_ours_says_nothing_and_nothing_waits(monkeypatch, tmp_path, kind):
     path = tmp_path / "x.page"
     path.write_bytes(b"short") if kind == "short" else planted(path, kind)
-    monkeypatch.setattr(processes, "page_path", lambda _: path)
+    monkeypatch.setattr(sample, "page_path", lambda _: path)
 
-    assert processes.page(Hello("train", "r1", 0, 0, 0, 1, "h", 1, 1)) is None
+    assert sample.page(Hello("train", "r1", 0, 0, 0, 1, "h", 1, 1)) is None
 
 
 def test_what_is_read_may_be_made_shorter_meanwhile(tmp_path):

@@ -11,9 +11,8 @@ import pytest
 
 from ddtop import registry
 from ddtop.wire.records import HostState
+from tests.hostile.scene import DEADLINE_S, Scene
 from tests.silent_fs import NEEDS_FUSE, hangs
-
-from .scene import DEADLINE_S, Scene
 
 pytestmark = NEEDS_FUSE
 

@@ -13,10 +13,9 @@ import msgspec
 import pytest
 
 from ddtop import registry
-from ddtop.ui import feed
+from ddtop.viewer import follower as feed
 from ddtop.wire.records import RankState
-
-from .scene import DEADLINE_S, Scene
+from tests.hostile.scene import DEADLINE_S, Scene
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ import zmq
 from ddtop import registry
 from ddtop.link.keys import CONTROLLER, SERVER, VIEWER, derive
 from ddtop.wire.records import Command
-
-from .scene import DEADLINE_S, GREETING
+from tests.hostile.scene import DEADLINE_S, GREETING
 
 NOISE = random.Random(8).randbytes(5000)
 HELLO_HEAD = b"\x04\xc8\x05HELLO"

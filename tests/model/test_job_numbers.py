@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.model.facts import RankFacts, State, mark
+from ddtop.model.state.facts import RankFacts, State, mark
 from ddtop.wire.loader import Loader
 from ddtop.wire.records import Arrivals, GroupProgress, ProcessState, RankState
 from tests.jobs import SECOND, FakeJob, unix_ns

@@ -7,12 +7,11 @@ import time
 
 import pytest
 
-from ddtop.relay import automatic
+from ddtop.relay import dump_trigger
 from ddtop.wire import frames
 from ddtop.wire.records import Command, HostState, RankState, Reply, Stacks
 from ddtop.wire.stacks import StackFrame, ThreadStack
-
-from .test_server import DEADLINE_S, Stage, is_reply, sees_ranks
+from tests.relay.test_server import DEADLINE_S, Stage, is_reply, sees_ranks
 
 
 @pytest.fixture
@@ -166,7 +165,7 @@ def stuck(stage, link, pid, seconds):
 
 
 def test_something_that_stands_still_makes_the_relay_ask_by_itself_once(stage, monkeypatch, agents_count_as_heard):
-    monkeypatch.setattr(automatic, "STANDS_S", 0.3)
+    monkeypatch.setattr(dump_trigger, "STANDS_S", 0.3)
     link, pid = stage.rank()
 
     first = stuck(stage, link, pid, DEADLINE_S)
@@ -179,7 +178,7 @@ def test_something_that_stands_still_makes_the_relay_ask_by_itself_once(stage, m
 
 def test_automatic_dumps_can_be_switched_off(home, monkeypatch):
     monkeypatch.setenv("DDTOP_AUTODUMP", "0")
-    monkeypatch.setattr(automatic, "STANDS_S", 0.3)
+    monkeypatch.setattr(dump_trigger, "STANDS_S", 0.3)
     stage = Stage(home)
     try:
         link, pid = stage.rank()

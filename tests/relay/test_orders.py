@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddtop import registry
-from ddtop.diagnosis.words import rank_range
 from ddtop.relay.orders import OrderError, ranks_of, send_signal
-from ddtop.relay.processes import Watched
+from ddtop.relay.processes.sample import Watched
 from ddtop.wire.records import Hello
+from ddtop.words.ranks import rank_list
 
 
 @given(st.sets(st.integers(0, 99_999), min_size=1, max_size=50))
 def test_ranks_come_back_as_they_were_written(ranks):
-    assert ranks_of(rank_range(ranks)) == ranks
+    assert ranks_of(rank_list(ranks)) == ranks
 
 
 @given(st.text(max_size=30))

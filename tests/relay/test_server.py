@@ -18,7 +18,7 @@ from ddtop.link.viewer_side import ViewerLink
 from ddtop.relay import server as server_module
 from ddtop.relay import viewers as viewers_module
 from ddtop.relay.server import Server
-from ddtop.ui.feed import last_state
+from ddtop.viewer.follower import last_state
 from ddtop.wire import frames
 from ddtop.wire.records import Command, Exit, Hello, HostState, RankState, Reply
 from tests.speaking import process_with_link, say

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ddtop.sim.incidents import DIVIDED, KNOWN_S, SCENARIOS, WHOLE, Incident, Scenario
 from ddtop.sim.job import SimulatedJob
-from ddtop.sim.script import DIVIDED, KNOWN_S, SCENARIOS, WHOLE, Incident, Scenario
 from ddtop.wire import frames
 from ddtop.wire.gpu import Gpu
 from ddtop.wire.records import HostState, RankState

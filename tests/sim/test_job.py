@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ddtop.sim.incidents import KINDS, RANK_KILLED, RANK_MISSING, SCENARIOS, Incident, Scenario
 from ddtop.sim.job import SimulatedJob
-from ddtop.sim.script import KINDS, RANK_KILLED, RANK_MISSING, SCENARIOS, Incident, Scenario
 from ddtop.wire import frames
-from ddtop.wire.members import unpacked
+from ddtop.wire.rank_runs import unpacked
 from ddtop.wire.records import AnyRecord, Exit, Groups, Hello, HostState, RankState, Stacks
 from tests.sim.watching import BEGAN, Watcher, at, simulated
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.model.facts import State
-from ddtop.sim.script import SCENARIOS, Incident
+from ddtop.model.state.facts import State
+from ddtop.sim.incidents import SCENARIOS, Incident
 from tests.sim.watching import Watcher, simulated
 
 CULPRIT = 5

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from ddtop.diagnosis.finding import Verdict
 from ddtop.diagnosis.judge import Judge
-from ddtop.model.facts import Snapshot
 from ddtop.model.job import Job
+from ddtop.model.state.facts import Snapshot
+from ddtop.sim.incidents import Incident, Scenario
 from ddtop.sim.job import SimulatedJob
-from ddtop.sim.script import Incident, Scenario
 from ddtop.wire import frames
 
 SECOND = 1_000_000_000

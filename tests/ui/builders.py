@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass, field
 
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding, Verdict
-from ddtop.model.facts import Ended, RankFacts, Snapshot, State, Wait
-from ddtop.ui.source import Dump, Look
+from ddtop.model.state.facts import Ended, RankFacts, Snapshot, State, Wait
+from ddtop.viewer.source import Dump, Look
 from ddtop.wire.loader import Loader
 from ddtop.wire.records import (
     Collective,
@@ -20,8 +20,7 @@ from ddtop.wire.records import (
     Place,
     ProcessState,
 )
-
-from .changed import replace
+from tests.ui.changed import replace
 
 SECOND = 1_000_000_000
 NOW = 1_700_000_000 * SECOND
@@ -249,7 +248,7 @@ def _culprit(rank: RankFacts, since: int) -> RankFacts:
 
 
 def hang_finding(culprit: int, victims: tuple[int, ...], since: int) -> Finding:
-    from ddtop.ui.present.text import ranks_text
+    from ddtop.words.ranks import rank_list
 
     return Finding(
         kind="loader-stuck",
@@ -258,10 +257,10 @@ def hang_finding(culprit: int, victims: tuple[int, ...], since: int) -> Finding:
         victims=victims,
         since_unix_ns=since,
         summary=f"rank {culprit} has been in the DataLoader (data.py:40 load_image) for 31 s; "
-        f"ranks {ranks_text(victims)} wait for it in all_reduce #74893 of default_pg",
+        f"ranks {rank_list(victims)} wait for it in all_reduce #74893 of default_pg",
         evidence=(
             "worker pid 4811 owes the batch: state D, nfs_wait, /data/shard-17.tar",
-            f"default_pg: ranks {ranks_text(victims)} at #74893, rank {culprit} at #74892",
+            f"default_pg: ranks {rank_list(victims)} at #74893, rank {culprit} at #74892",
             "rank 5: main.py:12 main, train.py:80 train_step, torch (4 frames), data.py:40 load_image",
         ),
         advice="check the file server of /data; torch gives up in 29 min 29 s",

@@ -1,22 +1,7 @@
-"""The same picture everywhere: one time zone, colours allowed, no terminal of the caller's choosing."""
+"""All tests here see one time zone and one terminal."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from tests.same_terminal import plain_environment
 
-import pytest
-
-
-@pytest.fixture(autouse=True)
-def plain_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The clock on the screen is the viewer's own: here it is UTC."""
-    monkeypatch.setenv("TZ", "UTC")
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setenv("COLORTERM", "truecolor")
-    for name in ("NO_COLOR", "TEXTUAL_COLOR_SYSTEM", "TEXTUAL_THEME"):
-        monkeypatch.delenv(name, raising=False)
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
+__all__ = ["plain_environment"]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from ddtop.model.facts import Snapshot
+from ddtop.model.state.facts import Snapshot
 from ddtop.wire.records import Stacks
 from ddtop.wire.stacks import StackFrame, ThreadStack
-
-from .builders import NOW
-from .changed import replace
+from tests.ui.builders import NOW
+from tests.ui.changed import replace
 
 TORCH = "/venv/lib/python3.11/site-packages/torch"
 MAIN = StackFrame("main", "/home/ada/main.py", 12)

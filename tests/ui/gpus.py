@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ddtop.model.devices import TORCH, Device, Own, devices_of
-from ddtop.model.facts import Snapshot
+from ddtop.model.gpus.owners import TORCH, Device, Own, devices_of
+from ddtop.model.state.facts import Snapshot
 from ddtop.wire.gpu import CudaState, Gpu, GpuProcess, GpuWatch, Xid
 from ddtop.wire.records import Group, GroupProgress, HostState
-
-from . import builders
-from .builders import NOW, SECOND
-from .changed import replace
+from tests.ui import builders
+from tests.ui.builders import NOW, SECOND
+from tests.ui.changed import replace
 
 GIB = 1 << 30
 WATCH = GpuWatch(400, "580.65.06", cost_ns=3_000_000)

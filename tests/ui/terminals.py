@@ -20,8 +20,7 @@ import pyte
 import pytest
 
 from ddtop.ui.app import DdtopApp
-
-from .builders import JOB, FakeSource, hang, live
+from tests.ui.builders import JOB, FakeSource, hang, live
 
 HANG = """
 from tests.ui import builders

@@ -6,17 +6,16 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from ddtop.present.glyphs import UNICODE
 from ddtop.ui.app import DdtopApp
-from ddtop.ui.present.glyphs import UNICODE
 from ddtop.ui.screens.finding import FindingScreen
 from ddtop.ui.screens.help import HelpScreen
 from ddtop.ui.screens.main import MainScreen
 from ddtop.ui.screens.rank import RankScreen
-from ddtop.ui.source import Look
-
-from . import builders
-from .builders import JOB, NOW, SECOND, FakeSource, live
-from .changed import replace
+from ddtop.viewer.source import Look
+from tests.ui import builders
+from tests.ui.builders import JOB, NOW, SECOND, FakeSource, live
+from tests.ui.changed import replace
 
 
 @asynccontextmanager

@@ -14,11 +14,10 @@ from ddtop.ui.screens.finding import FindingScreen
 from ddtop.ui.screens.main import MainScreen
 from ddtop.ui.screens.rank import RankScreen
 from ddtop.ui.screens.signals import SignalsScreen
-from ddtop.ui.source import Look
-
-from . import builders
-from .builders import live
-from .test_app import screen_text, show, shown_ranks, watching
+from ddtop.viewer.source import Look
+from tests.ui import builders
+from tests.ui.builders import live
+from tests.ui.test_app import screen_text, show, shown_ranks, watching
 
 SNAPSHOT, VERDICT = builders.hang()
 ALL = commands(SNAPSHOT, VERDICT.findings)

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.model.devices import Device, unheard
-from ddtop.model.facts import Snapshot
+from ddtop.model.gpus.owners import Device, unheard
+from ddtop.model.state.facts import Snapshot
+from ddtop.present.glyphs import ASCII, UNICODE
+from ddtop.present.gpus.gpu_text import card_line, clip_words
+from ddtop.present.plain import status_text
+from ddtop.present.table.columns import COLUMNS, CellContext, cell_text, layout
+from ddtop.present.table.order import by_column
+from ddtop.present.text import plain
 from ddtop.ui.app import DdtopApp
-from ddtop.ui.history import History
-from ddtop.ui.present.cards import card_line, clip_words
-from ddtop.ui.present.columns import COLUMNS, CellContext, cell_text, layout
-from ddtop.ui.present.glyphs import ASCII, UNICODE
-from ddtop.ui.present.order import by_column
-from ddtop.ui.present.plain import status_text
-from ddtop.ui.present.text import plain
 from ddtop.ui.render.detail import detail_lines
 from ddtop.ui.views.hosts import HOSTS_WITH_CARDS
+from ddtop.viewer.history import History
 from ddtop.wire.gpu import Gpu, GpuProcess, GpuWatch
 from ddtop.wire.records import GroupProgress
-
-from . import builders
-from .builders import JOB, NOW, SECOND, live
-from .changed import replace
-from .gpus import GIB, TROUBLE, WAITS, on_gpus
-from .test_app import screen_text, watching
+from tests.ui import builders
+from tests.ui.builders import JOB, NOW, SECOND, live
+from tests.ui.changed import replace
+from tests.ui.gpus import GIB, TROUBLE, WAITS, on_gpus
+from tests.ui.test_app import screen_text, watching
 
 WAITERS = frozenset({0, 1, 2, 3, 4, 6, 7})
 

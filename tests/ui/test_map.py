@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddtop.model.facts import State
-from ddtop.ui.present.classes import (
+from ddtop.model.state.facts import State
+from ddtop.present.glyphs import ASCII, UNICODE
+from ddtop.present.table.grid import EvenGrid, Host, HostGrid, grid_for, hosts_of_ranks
+from ddtop.present.table.rank_class import (
     AT_FAULT,
     BLOCKED,
     CLASSES,
@@ -21,16 +23,13 @@ from ddtop.ui.present.classes import (
     glyph_of,
     ranks_in,
 )
-from ddtop.ui.present.glyphs import ASCII, UNICODE
-from ddtop.ui.present.grid import EvenGrid, Host, HostGrid, grid_for, hosts_of_ranks
-from ddtop.ui.present.text import line_width, plain
+from ddtop.present.text import line_width, plain
 from ddtop.ui.render.map import cursor_line, legend_line, map_line, map_strip
 from ddtop.ui.render.palette import PALETTES
 from ddtop.wire.records import Exit
-
-from . import builders
-from .builders import NOW, SECOND
-from .changed import replace
+from tests.ui import builders
+from tests.ui.builders import NOW, SECOND
+from tests.ui.changed import replace
 
 
 def later(snapshot, half_seconds):

@@ -10,26 +10,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddtop.metrics import METRICS, metric
-from ddtop.model.facts import RankFacts, State
-from ddtop.ui.history import ALL_UP_TO, DEPTH, History, Memory
-from ddtop.ui.present.collectives import input_bytes, what_moves
-from ddtop.ui.present.columns import COLUMNS, CellContext, layout
-from ddtop.ui.present.glyphs import UNICODE
-from ddtop.ui.present.text import line_width, plain
+from ddtop.model.state.facts import RankFacts, State
+from ddtop.present.collectives import input_bytes, what_moves
+from ddtop.present.glyphs import UNICODE
+from ddtop.present.table.columns import COLUMNS, CellContext, layout
+from ddtop.present.text import line_width, plain
 from ddtop.ui.render.detail import detail_lines
 from ddtop.ui.render.findings import finding_lines
 from ddtop.ui.render.groups import group_lines
-from ddtop.ui.render.helping import help_lines
+from ddtop.ui.render.help import help_lines
 from ddtop.ui.render.page import Page
 from ddtop.ui.render.palette import PALETTES
 from ddtop.ui.render.rows import row_line, row_strip, title_line
 from ddtop.ui.render.strips import rule_line
 from ddtop.ui.screens.facts import KEYS
+from ddtop.viewer.history import ALL_UP_TO, DEPTH, History, Memory
 from ddtop.wire.records import Collective, Exit, LastException, OpenCall
-
-from . import builders
-from .builders import NOW, SECOND
-from .changed import replace
+from tests.ui import builders
+from tests.ui.builders import NOW, SECOND
+from tests.ui.changed import replace
 
 
 def texts(lines):

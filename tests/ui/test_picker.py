@@ -10,10 +10,10 @@ import pytest
 from textual.pilot import Pilot
 
 from ddtop import registry
+from ddtop.present.hosts.jobs import Health
 from ddtop.ui.picker import Found, PickerApp
-from ddtop.ui.present.jobs import Health
-from ddtop.ui.setup import Kept
-from tests.ui.test_jobs_list import NOW, ended, entry
+from ddtop.ui.settings import Kept
+from tests.present.hosts.test_jobs import NOW, ended, entry
 
 
 def app(

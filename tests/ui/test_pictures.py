@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from ddtop.present.glyphs import UNICODE
 from ddtop.ui.app import DdtopApp
-from ddtop.ui.present.glyphs import UNICODE
-from ddtop.ui.source import Look
+from ddtop.viewer.source import Look
 from ddtop.wire.records import Group, HostState
-
-from . import builders
-from .builders import JOB, NOW, FakeSource, live
-from .changed import replace
+from tests.ui import builders
+from tests.ui.builders import JOB, NOW, FakeSource, live
+from tests.ui.changed import replace
 
 GIB = 1 << 30
 SIZES = [(80, 24), (120, 40), (200, 50)]

@@ -7,17 +7,16 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from ddtop.present.glyphs import UNICODE
+from ddtop.present.signals import SIGNALS
 from ddtop.ui.app import DdtopApp
-from ddtop.ui.present.glyphs import UNICODE
-from ddtop.ui.present.signals import SIGNALS
 from ddtop.ui.screens.main import MainScreen
 from ddtop.ui.screens.signals import SignalsScreen
 from ddtop.wire.records import Exit
-
-from . import builders
-from .builders import JOB, NOW, live
-from .changed import replace
-from .test_app import screen_text, watching
+from tests.ui import builders
+from tests.ui.builders import JOB, NOW, live
+from tests.ui.changed import replace
+from tests.ui.test_app import screen_text, watching
 
 HANG, VERDICT = builders.hang()
 

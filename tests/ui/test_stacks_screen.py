@@ -6,15 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from ddtop.present.glyphs import ASCII, UNICODE
 from ddtop.ui.app import DdtopApp
-from ddtop.ui.present.glyphs import ASCII, UNICODE
 from ddtop.ui.screens.main import MainScreen
 from ddtop.ui.screens.stacks import StacksScreen
-from ddtop.ui.source import Dump, Look
-
-from . import builders, dumps
-from .builders import JOB, NOW, SECOND, live
-from .test_app import screen_text, show, watching
+from ddtop.viewer.source import Dump, Look
+from tests.ui import builders, dumps
+from tests.ui.builders import JOB, NOW, SECOND, live
+from tests.ui.test_app import screen_text, show, watching
 
 HANG, VERDICT = builders.hang()
 

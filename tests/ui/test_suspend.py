@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from .terminals import HANG, Terminal, picture
+from tests.ui.terminals import HANG, Terminal, picture
 
 MODES = (1049, 1000, 1003, 1006, 2004)
 """The other screen, the mouse, pastes in brackets."""

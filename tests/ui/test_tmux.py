@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from .terminals import HANG, WITHOUT
+from tests.ui.terminals import HANG, WITHOUT
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 

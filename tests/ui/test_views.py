@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from textual.binding import Binding
 
+from ddtop.present.text import line_width, plain
 from ddtop.ui.actions import ACTIONS, VIEWS
 from ddtop.ui.app import DdtopApp
-from ddtop.ui.present.text import line_width, plain
 from ddtop.ui.render.tabs import tab_at, tabs_line
 from ddtop.ui.screens.facts import KEYS
 from ddtop.ui.screens.finding import FindingScreen, StoryScreen
@@ -16,12 +16,11 @@ from ddtop.ui.screens.help import HelpScreen
 from ddtop.ui.screens.main import MainScreen
 from ddtop.ui.screens.rank import RankScreen
 from ddtop.ui.screens.stacks import StacksScreen
-from ddtop.ui.source import Look
-
-from . import builders
-from .builders import NOW, SECOND, live
-from .changed import replace
-from .test_app import screen_text, show, watching
+from ddtop.viewer.source import Look
+from tests.ui import builders
+from tests.ui.builders import NOW, SECOND, live
+from tests.ui.changed import replace
+from tests.ui.test_app import screen_text, show, watching
 
 
 def two_findings():

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from ddtop.wire import frames
 from ddtop.wire.records import Command, Hello, RankState, Reply
-
-from .strategies import INTEGERS, RECORDS, TEXTS, simplest, struct_of
+from tests.wire.strategies import INTEGERS, RECORDS, TEXTS, simplest, struct_of
 
 SMALL = st.integers(-(2**31), 2**31)
 RECORD_AT = frames.Envelope.__struct_fields__.index("record")

@@ -15,8 +15,7 @@ from ddtop.wire import bridge, frames
 from ddtop.wire import page as layout
 from ddtop.wire.mpi import read_mpi
 from ddtop.wire.records import LastException
-
-from .strategies import RECORDS, simplest
+from tests.wire.strategies import RECORDS, simplest
 
 WHOLE = [
     frames.seal(

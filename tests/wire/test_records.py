@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddtop.wire import records
-
-from .strategies import RECORDS, simplest, struct_of
+from tests.wire.strategies import RECORDS, simplest, struct_of
 
 
 @pytest.mark.parametrize("cls", RECORDS)

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Any
 
 from ddtop.wire import mpi as layout
-from ddtop.wire.members import packed
+from ddtop.wire.rank_runs import packed
 from ddtop.wire.records import Group
 
 SCRATCH_AT = 7

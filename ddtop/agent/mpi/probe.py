@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from ddtop.agent.collectives import RECENT_LEAST, RECENT_SAMPLES
 from ddtop.agent.mpi.lines import RING, Lines, Past
 from ddtop.agent.mpi.rhythm import Rhythm
+from ddtop.agent.probes.collectives import RECENT_LEAST, RECENT_SAMPLES
 from ddtop.wire import mpi as layout
 from ddtop.wire.calls import MPI_CALLS
 from ddtop.wire.mpi import MpiCall, MpiPart, MpiState, MpiTraffic

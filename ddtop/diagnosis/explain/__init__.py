@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
-from ddtop.diagnosis.explain import deadlocks, ends, gpus, held, hosts, slow, starting, waits
+from ddtop.diagnosis.explain import deadlocks, ends, gpus, hosts, slow, stalls, starting, waits
 from ddtop.diagnosis.explain.page import Explanation, filled
-from ddtop.model.policy import POLICY, Policy
+from ddtop.policy import POLICY, Policy
 
 PAGES = {
     page.kind: page
@@ -17,7 +17,7 @@ PAGES = {
         *waits.PAGES,
         *deadlocks.PAGES,
         *ends.PAGES,
-        *held.PAGES,
+        *stalls.PAGES,
         *hosts.PAGES,
         *slow.PAGES,
         *gpus.PAGES,

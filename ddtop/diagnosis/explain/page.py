@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-from ddtop.model.policy import Policy
+from ddtop.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from ddtop.diagnosis.cards import size
 from ddtop.diagnosis.finding import WARNING, Finding
-from ddtop.diagnosis.words import ranks_text, verb
-from ddtop.model.facts import Snapshot
-from ddtop.model.policy import Policy
+from ddtop.diagnosis.gpus import size
+from ddtop.model.state.facts import Snapshot
+from ddtop.policy import Policy
 from ddtop.wire.gpu import CudaState
+from ddtop.words.ranks import ranks_text, verb
 
 _NCCL_WITHOUT = re.compile(r"doesn't have NCCL built in|NCCL is only supported with GPUs|no GPUs? found", re.IGNORECASE)
 

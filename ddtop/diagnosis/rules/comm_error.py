@@ -10,16 +10,18 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from ddtop.diagnosis.doing import where
+from ddtop.diagnosis.activity import where
 from ddtop.diagnosis.finding import CRITICAL, Finding
 from ddtop.diagnosis.nccl import gone_ranks, ras_lines
 from ddtop.diagnosis.rules.departures import end_line
-from ddtop.diagnosis.words import collective_text, duration, file_line, names_of_groups, ranks_text, verb
-from ddtop.model.align import comparable_seq, first_open_seq
-from ddtop.model.ending import comm_failure, ended_by_watchdog, first_to_go, went_unix_ns
-from ddtop.model.facts import RankFacts, Snapshot, State
-from ddtop.model.policy import Policy
+from ddtop.model.state.ending import comm_failure, ended_by_watchdog, first_to_go, went_unix_ns
+from ddtop.model.state.facts import RankFacts, Snapshot, State
+from ddtop.model.waits.align import comparable_seq, first_open_seq
+from ddtop.policy import Policy
 from ddtop.wire.records import GroupProgress
+from ddtop.words.ranks import ranks_text, verb
+from ddtop.words.sentences import collective_text, file_line, names_of_groups
+from ddtop.words.units import duration
 
 _NAMED = re.compile(r"\branks? ((?:\d{1,7}, ?)*\d{1,7}) failed to pass|\bsend/recv from rank (\d{1,7})", re.IGNORECASE)
 _ADDRESS = re.compile(r"\bpeer (?:\[([^\]\s]{1,80})\]:|([\w.-]{1,80})[:<])(\d{1,5})\b")

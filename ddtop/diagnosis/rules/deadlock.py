@@ -8,13 +8,16 @@ of the cycle are named.
 from __future__ import annotations
 
 from ddtop.diagnosis.finding import CRITICAL, Finding
-from ddtop.diagnosis.rules.absent import NEW_GROUP_RULE
-from ddtop.diagnosis.traffic import traffic_lines
-from ddtop.diagnosis.words import collective_text, duration, file_line, names_of_groups, peer_text, ranks_text, verb
-from ddtop.model.chains import AnyWait, Graph
-from ddtop.model.facts import PeerWait, Snapshot, Wait
-from ddtop.model.policy import Policy
+from ddtop.diagnosis.mpi_traffic import traffic_lines
+from ddtop.diagnosis.rules.not_in_collective import NEW_GROUP_RULE
+from ddtop.diagnosis.wait_text import peer_text
+from ddtop.model.state.facts import PeerWait, Snapshot, Wait
+from ddtop.model.waits.wait_graph import AnyWait, Graph
+from ddtop.policy import Policy
 from ddtop.wire.calls import NEW_GROUP, RECEIVES, SENDS
+from ddtop.words.ranks import ranks_text, verb
+from ddtop.words.sentences import collective_text, file_line, names_of_groups
+from ddtop.words.units import duration
 
 
 def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:

@@ -1,6 +1,6 @@
 """`rank-crashed`, `rank-killed`, `helper-crashed`, `left-early`, `cancelled`: a rank has gone, or will never come back from its exception.
 
-Who went first decides (`model.ending`); what followed is folded under it.
+Who went first decides (`model.state.ending`); what followed is folded under it.
 """
 
 from __future__ import annotations
@@ -8,10 +8,8 @@ from __future__ import annotations
 import re
 
 from ddtop.diagnosis.finding import CRITICAL, INFO, Finding
-from ddtop.diagnosis.rules.absent import uneven_advice
-from ddtop.diagnosis.words import clipped, collective_text, duration, file_line, names_of_groups, ranks_text, verb
-from ddtop.model.chains import waiters_of
-from ddtop.model.ending import (
+from ddtop.diagnosis.rules.not_in_collective import uneven_advice
+from ddtop.model.state.ending import (
     CANCEL_SIGNALS,
     comm_failure,
     exit_text,
@@ -24,10 +22,14 @@ from ddtop.model.ending import (
     was_cancelled,
     went_unix_ns,
 )
-from ddtop.model.facts import RankFacts, Snapshot
-from ddtop.model.policy import Policy
+from ddtop.model.state.facts import RankFacts, Snapshot
+from ddtop.model.waits.wait_graph import waiters_of
+from ddtop.policy import Policy
 from ddtop.wire.mpi import MpiCall
 from ddtop.wire.records import HelperEnd
+from ddtop.words.ranks import ranks_text, verb
+from ddtop.words.sentences import clipped, collective_text, file_line, names_of_groups
+from ddtop.words.units import duration
 
 _WORKER_GONE = re.compile(r"DataLoader worker \(pid.{0,40}(killed by signal|exited unexpectedly)")
 """Torch raises this in the rank within five seconds after a worker's death."""

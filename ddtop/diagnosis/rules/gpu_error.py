@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ddtop.diagnosis.cards import card_text, ranks_of
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
-from ddtop.diagnosis.words import ranks_text, verb
-from ddtop.model.devices import Device
-from ddtop.model.facts import Snapshot
+from ddtop.diagnosis.gpus import card_text, ranks_of
+from ddtop.model.gpus.owners import Device
+from ddtop.model.state.facts import Snapshot
+from ddtop.words.ranks import ranks_text, verb
 
 HARDWARE = {
     46: "the GPU stopped processing", 48: "double bit memory error", 61: "internal fault", 62: "internal fault",

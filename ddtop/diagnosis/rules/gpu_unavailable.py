@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from ddtop.diagnosis.cards import card_text, device_of, free_cards, free_text, holders_text, mixed, size, strangers
 from ddtop.diagnosis.finding import CRITICAL, Finding
-from ddtop.model.devices import Device
-from ddtop.model.facts import RankFacts, Snapshot
-from ddtop.model.policy import Policy
+from ddtop.diagnosis.gpus import card_text, device_of, free_cards, free_text, holders_text, mixed, size, strangers
+from ddtop.model.gpus.owners import Device
+from ddtop.model.state.facts import RankFacts, Snapshot
+from ddtop.policy import Policy
 
 _BUSY = re.compile(r"devices?(\(s\))? (are|is|is/are) busy or unavailable", re.IGNORECASE)
 _NONE = re.compile(

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from statistics import median
 
-from ddtop.diagnosis.cards import (
+from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
+from ddtop.diagnosis.gpus import (
     card_text,
     free_cards,
     free_text,
@@ -19,13 +20,13 @@ from ddtop.diagnosis.cards import (
     size,
     why_held,
 )
-from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.rules.gpu_unavailable import memory_line
-from ddtop.diagnosis.slow import CARD, cause_of
-from ddtop.diagnosis.words import duration, ranks_text, verb
-from ddtop.model.devices import Device
-from ddtop.model.facts import RankFacts, Snapshot
-from ddtop.model.policy import Policy
+from ddtop.diagnosis.straggler_cause import CARD, cause_of
+from ddtop.model.gpus.owners import Device
+from ddtop.model.state.facts import RankFacts, Snapshot
+from ddtop.policy import Policy
+from ddtop.words.ranks import ranks_text, verb
+from ddtop.words.units import duration
 
 _DUPLICATE = re.compile(r"duplicate GPU detected ?: ?rank (\d{1,7}) and rank (\d{1,7})", re.IGNORECASE)
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Finding
-from ddtop.diagnosis.words import duration, file_line, ranks_text, tensor_text, verb, waited_text
-from ddtop.model.chains import LOST, waiters_of
-from ddtop.model.ending import comm_failure, failed, first_to_go
-from ddtop.model.facts import Blame, RankFacts, Snapshot, State
-from ddtop.model.hosts import HostSeen
-from ddtop.model.policy import Policy
+from ddtop.diagnosis.wait_text import waited_text
+from ddtop.model.hosts.hosts import HostSeen
+from ddtop.model.state.ending import comm_failure, failed, first_to_go
+from ddtop.model.state.facts import Blame, RankFacts, Snapshot, State
+from ddtop.model.waits.wait_graph import LOST, waiters_of
+from ddtop.policy import Policy
+from ddtop.words.ranks import ranks_text, verb
+from ddtop.words.sentences import file_line, tensor_text
+from ddtop.words.units import duration
 
 HOSTS_NAMED = 4
 

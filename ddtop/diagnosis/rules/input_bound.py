@@ -5,9 +5,10 @@ from __future__ import annotations
 from statistics import median
 
 from ddtop.diagnosis.finding import WARNING, Finding
-from ddtop.diagnosis.words import about, ranks_text, verb
-from ddtop.model.facts import RankFacts, Snapshot
-from ddtop.model.policy import Policy
+from ddtop.model.state.facts import RankFacts, Snapshot
+from ddtop.policy import Policy
+from ddtop.words.ranks import ranks_text, verb
+from ddtop.words.sentences import about
 
 
 def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:

@@ -6,15 +6,16 @@ dead does neither. Not even SIGKILL ends it before the server answers.
 
 from __future__ import annotations
 
-from ddtop.diagnosis.asleep import may_be_io
-from ddtop.diagnosis.doing import classify, where
+from ddtop.diagnosis.activity import classify, where
 from ddtop.diagnosis.evidence import place_line, process_line, stack_lines
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
+from ddtop.diagnosis.kernel_wait import may_be_io
 from ddtop.diagnosis.waiters import waits_clause
-from ddtop.diagnosis.words import duration, ranks_text, verb
-from ddtop.model.chains import GONE, LOST, STOPPED, waiters_of
-from ddtop.model.facts import Blame, RankFacts, Snapshot
-from ddtop.model.policy import Policy
+from ddtop.model.state.facts import Blame, RankFacts, Snapshot
+from ddtop.model.waits.wait_graph import GONE, LOST, STOPPED, waiters_of
+from ddtop.policy import Policy
+from ddtop.words.ranks import ranks_text, verb
+from ddtop.words.units import duration
 
 
 def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ddtop.diagnosis.asleep import said_of
-from ddtop.diagnosis.doing import stack_line, where
+from ddtop.diagnosis.activity import stack_line, where
 from ddtop.diagnosis.evidence import loader_line, place_line, process_line, stack_lines
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
-from ddtop.diagnosis.rules.absent import with_timeout
+from ddtop.diagnosis.kernel_wait import said_of
+from ddtop.diagnosis.rules.not_in_collective import with_timeout
 from ddtop.diagnosis.waiters import waits_clause
-from ddtop.diagnosis.words import duration, ranks_text, verb
-from ddtop.model.chains import GONE, STOPPED, waiters_of
-from ddtop.model.facts import Blame, RankFacts, Snapshot, State
-from ddtop.model.loading import helpless
-from ddtop.model.policy import Policy
+from ddtop.model.state.facts import Blame, RankFacts, Snapshot, State
+from ddtop.model.state.loader_progress import helpless
+from ddtop.model.waits.wait_graph import GONE, STOPPED, waiters_of
+from ddtop.policy import Policy
 from ddtop.wire.loader import Loader
 from ddtop.wire.records import ProcessState
+from ddtop.words.ranks import ranks_text, verb
+from ddtop.words.units import duration
 
 DEAD, HALTED, LOCKED, DISK, STANDING = "gone", "stopped", "lock", "disk", "standing"
 """What keeps the worker: one finding for all ranks of which it is the same."""

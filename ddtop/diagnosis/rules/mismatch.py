@@ -13,11 +13,13 @@ from math import prod
 from msgspec.structs import replace
 
 from ddtop.diagnosis.finding import CRITICAL, Finding
-from ddtop.diagnosis.words import duration, file_line, names_of_groups, ranks_text, tensor_text
-from ddtop.model.facts import Snapshot
-from ddtop.model.policy import Policy
+from ddtop.model.state.facts import Snapshot
+from ddtop.policy import Policy
 from ddtop.wire.calls import EQUAL_BYTES, ROOTED, same_call
 from ddtop.wire.records import Collective
+from ddtop.words.ranks import ranks_text
+from ddtop.words.sentences import file_line, names_of_groups, tensor_text
+from ddtop.words.units import duration
 
 _SAME_SIZES = {
     "all_reduce",

@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from ddtop.diagnosis.doing import classify, fresh_stacks, stack_line, where
+from ddtop.diagnosis.activity import classify, fresh_stacks, stack_line, where
 from ddtop.diagnosis.evidence import place_line, process_line, stack_lines
 from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Finding
 from ddtop.diagnosis.idle import OUTSIDE, Idle, counts_steps, polls, runs_own_code
-from ddtop.diagnosis.words import duration, ranks_text, verb
-from ddtop.model.align import tells_nothing
-from ddtop.model.facts import RankFacts, Snapshot, State
-from ddtop.model.policy import Policy
+from ddtop.model.state.facts import RankFacts, Snapshot, State
+from ddtop.model.waits.align import tells_nothing
+from ddtop.policy import Policy
 from ddtop.wire.calls import WAITING_CALLS
+from ddtop.words.ranks import ranks_text, verb
+from ddtop.words.units import duration
 
 BESIDE = frozenset({
     "version-skew", "wrong-backend", "sampler-not-distributed", "epoch-not-set", "input-bound", "sync-bound", "straggler",

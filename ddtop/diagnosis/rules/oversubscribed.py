@@ -5,10 +5,11 @@ from __future__ import annotations
 from statistics import median
 
 from ddtop.diagnosis.finding import WARNING, Finding
-from ddtop.diagnosis.words import about, ranks_text
-from ddtop.model.facts import RankFacts, Snapshot
-from ddtop.model.policy import POLICY, Policy
+from ddtop.model.state.facts import RankFacts, Snapshot
+from ddtop.policy import POLICY, Policy
 from ddtop.wire.records import HostState
+from ddtop.words.ranks import ranks_text
+from ddtop.words.sentences import about
 
 
 def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:

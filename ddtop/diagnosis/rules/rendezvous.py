@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from ddtop.diagnosis.finding import CRITICAL, Finding
-from ddtop.diagnosis.meeting import (
+from ddtop.diagnosis.rendezvous import (
     INIT,
     LOOPBACK,
     Meeting,
@@ -18,11 +18,12 @@ from ddtop.diagnosis.meeting import (
     store_text,
     way_line,
 )
-from ddtop.diagnosis.words import duration, ranks_text, told_apart, verb
-from ddtop.model.facts import RankFacts, Snapshot, State
-from ddtop.model.policy import Policy
+from ddtop.model.state.facts import RankFacts, Snapshot, State
+from ddtop.policy import Policy
 from ddtop.wire.records import Hello
 from ddtop.wire.rendezvous import Rendezvous
+from ddtop.words.ranks import ranks_text, told_apart, verb
+from ddtop.words.units import duration
 
 
 def rule(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ddtop.diagnosis.finding import WARNING, Finding
-from ddtop.diagnosis.words import ranks_text, verb
-from ddtop.model.facts import RankFacts, Snapshot
-from ddtop.model.policy import Policy
+from ddtop.model.state.facts import RankFacts, Snapshot
+from ddtop.policy import Policy
 from ddtop.wire.loader import Feed
+from ddtop.words.ranks import ranks_text, verb
 
 
 def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:

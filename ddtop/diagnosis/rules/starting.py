@@ -5,17 +5,19 @@ What the others bring to the meeting is compared first (`rules.rendezvous`): who
 
 from __future__ import annotations
 
-from ddtop.diagnosis.doing import where
+from ddtop.diagnosis.activity import where
 from ddtop.diagnosis.evidence import place_line, process_line, stack_lines
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
-from ddtop.diagnosis.meeting import INIT, LOOPBACK, Meeting, has_entered, meeting_of, store_of, way_line
+from ddtop.diagnosis.rendezvous import INIT, LOOPBACK, Meeting, has_entered, meeting_of, store_of, way_line
 from ddtop.diagnosis.rules import rendezvous, unreachable
-from ddtop.diagnosis.words import duration, file_line, rank_range, ranks_text, verb
-from ddtop.model.ending import failed
-from ddtop.model.facts import Candidate, RankFacts, Snapshot, State
-from ddtop.model.frames import Owner, owner_of
-from ddtop.model.policy import Policy
+from ddtop.model.stacks.frames import Owner, owner_of
+from ddtop.model.state.ending import failed
+from ddtop.model.state.facts import Candidate, RankFacts, Snapshot, State
+from ddtop.policy import Policy
 from ddtop.wire.stacks import StackFrame
+from ddtop.words.ranks import rank_list, ranks_text, verb
+from ddtop.words.sentences import file_line
+from ddtop.words.units import duration
 
 _NODES = ("GROUP_WORLD_SIZE", "NNODES", "SLURM_NNODES")
 _LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
@@ -120,7 +122,7 @@ def _late_finding(snapshot: Snapshot, meeting: Meeting, late: list[RankFacts], s
             advice = f"let {it} finish"
     elif lead.working is False:
         advice = (
-            f"see what {it} {verb(ranks, 'waits', 'wait')} for: ddtop stacks {snapshot.job} --rank {rank_range(ranks)}"
+            f"see what {it} {verb(ranks, 'waits', 'wait')} for: ddtop stacks {snapshot.job} --rank {rank_list(ranks)}"
         )
     else:
         advice = f"move this work before the start of the job, or behind {meeting.init}"
@@ -243,7 +245,7 @@ def _missing(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Findi
     unseen = unseen_hosts(snapshot)
     comes = f"{ranks_text(missing)} {verb(missing, 'has', 'have')} not come: WORLD_SIZE is {snapshot.world_size}"
     tail = f"{meeting.wait_text}, {duration(meeting.waited_s)} so far"
-    numbers = f"RANK={missing[0]}" if len(missing) == 1 else f"such a RANK ({rank_range(missing[:64])})"
+    numbers = f"RANK={missing[0]}" if len(missing) == 1 else f"such a RANK ({rank_list(missing[:64])})"
     last = f"no process with {numbers} was seen on any host that reports"
     hosts = sorted({rank.host for rank in snapshot.ranks if rank.host is not None})
     lines = [f"{ranks_text(tuple(one.rank for one in snapshot.ranks if one.hello))} on {', '.join(hosts[:8])}"]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from ddtop.diagnosis.evidence import process_line
 from ddtop.diagnosis.finding import CRITICAL, Finding
 from ddtop.diagnosis.waiters import waits_clause
-from ddtop.diagnosis.words import duration, ranks_text, verb
-from ddtop.model.facts import RankFacts, Snapshot, State
-from ddtop.model.policy import Policy
+from ddtop.model.state.facts import RankFacts, Snapshot, State
+from ddtop.policy import Policy
+from ddtop.words.ranks import ranks_text, verb
+from ddtop.words.units import duration
 
 
 def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:

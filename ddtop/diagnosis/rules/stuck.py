@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from ddtop.diagnosis.finding import CRITICAL, Finding
 from ddtop.diagnosis.nccl import building_line, ras_lines, watchdog_line
-from ddtop.diagnosis.words import collective_text, duration, names_of_groups, ranks_text
-from ddtop.model.facts import RankFacts, Snapshot, State, Wait
-from ddtop.model.policy import Policy
+from ddtop.model.state.facts import RankFacts, Snapshot, State, Wait
+from ddtop.policy import Policy
+from ddtop.words.ranks import ranks_text
+from ddtop.words.sentences import collective_text, names_of_groups
+from ddtop.words.units import duration
 
 
 def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from statistics import median
 
 from ddtop.diagnosis.finding import WARNING, Finding
-from ddtop.diagnosis.words import about, names_of_groups, ranks_text
-from ddtop.model.facts import RankFacts, Snapshot
-from ddtop.model.lateness import Balance
-from ddtop.model.policy import POLICY, Policy
+from ddtop.model.state.facts import RankFacts, Snapshot
+from ddtop.model.stragglers.arrivals import Balance
+from ddtop.policy import POLICY, Policy
+from ddtop.words.ranks import ranks_text
+from ddtop.words.sentences import about, names_of_groups
 
 
 def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:

@@ -11,9 +11,10 @@ import re
 from dataclasses import replace
 
 from ddtop.diagnosis.finding import WARNING, Finding
-from ddtop.diagnosis.words import names_of_groups, ranks_text, verb
-from ddtop.model.facts import RankFacts, Snapshot, State
+from ddtop.model.state.facts import RankFacts, Snapshot, State
 from ddtop.wire.stacks import ThreadStack
+from ddtop.words.ranks import ranks_text, verb
+from ddtop.words.sentences import names_of_groups
 
 _NOT_PYTHONS = ("pt_", "native")
 """How the names of threads begin that Python did not start: autograd's, the backend's own."""

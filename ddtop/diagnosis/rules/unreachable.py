@@ -6,10 +6,11 @@ from __future__ import annotations
 import re
 
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
-from ddtop.diagnosis.meeting import INIT, Meeting, entered_unix_ns, way_line
-from ddtop.diagnosis.words import duration, ranks_text, verb
-from ddtop.model.facts import RankFacts, Snapshot
-from ddtop.model.policy import Policy
+from ddtop.diagnosis.rendezvous import INIT, Meeting, entered_unix_ns, way_line
+from ddtop.model.state.facts import RankFacts, Snapshot
+from ddtop.policy import Policy
+from ddtop.words.ranks import ranks_text, verb
+from ddtop.words.units import duration
 
 _ADVICE = (
     "name the interface that the hosts share: GLOO_SOCKET_IFNAME (gloo), NCCL_SOCKET_IFNAME (NCCL); ip -br addr lists them; "

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from ddtop.diagnosis.finding import WARNING, Finding
-from ddtop.diagnosis.words import ranks_text, told_apart, verb
-from ddtop.model.facts import Snapshot
+from ddtop.model.state.facts import Snapshot
 from ddtop.wire.records import Hello
+from ddtop.words.ranks import ranks_text, told_apart, verb
 
 
 def rule(snapshot: Snapshot) -> list[Finding]:

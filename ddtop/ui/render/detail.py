@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ddtop.model.facts import RankFacts, Snapshot
-from ddtop.model.merge import merge
-from ddtop.ui.history import Memory
-from ddtop.ui.present import units
-from ddtop.ui.present.bars import sparkline
-from ddtop.ui.present.collectives import what_moves
-from ddtop.ui.present.columns import state_text
-from ddtop.ui.present.glyphs import STATE_MEANINGS, UNICODE, Glyphs, state_style
-from ddtop.ui.present.groups import BEHIND_S
-from ddtop.ui.present.hosts import clock_words
-from ddtop.ui.present.stacks import Around, Shape, stacks_lines
-from ddtop.ui.present.text import Line, clean, rank_words
-from ddtop.ui.present.words import (
+from ddtop.model.stacks.merge import merge
+from ddtop.model.state.facts import RankFacts, Snapshot
+from ddtop.present.collectives import what_moves
+from ddtop.present.glyphs import STATE_MEANINGS, UNICODE, Glyphs, state_style
+from ddtop.present.groups import BEHIND_S
+from ddtop.present.hosts.hosts import clock_words
+from ddtop.present.stacks.lines import Around, Shape, stacks_lines
+from ddtop.present.table.bars import sparkline
+from ddtop.present.table.columns import state_text
+from ddtop.present.text import Line, clean
+from ddtop.present.words import (
     call_text,
     collective_text,
     group_label,
@@ -26,11 +24,13 @@ from ddtop.ui.present.words import (
     signal_name,
     waits_text,
 )
+from ddtop.ui.render.gpu import gpu_lines, gpu_title
+from ddtop.ui.render.page import LABEL, Page
+from ddtop.ui.render.time_breakdown import time_lines
+from ddtop.viewer.history import Memory
 from ddtop.wire.records import Collective, Place
-
-from .card import gpu_lines, gpu_title
-from .page import LABEL, Page
-from .spent import time_lines
+from ddtop.words import units
+from ddtop.words.ranks import rank_words
 
 RANGE = 18
 """Columns for the least and the largest value of a line: `1196.0 to 12020.0`."""

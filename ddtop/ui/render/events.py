@@ -5,16 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddtop.model.facts import Snapshot
-from ddtop.ui.present import units
-from ddtop.ui.present.banner import severity_mark
-from ddtop.ui.present.glyphs import UNICODE, Glyphs
-from ddtop.ui.present.table import Field, Table, table_for
-from ddtop.ui.present.text import Line, Span, clean, rank_words
-from ddtop.ui.present.timeline import CAME, CONTACT, ENDED, FINDING, JOB, LOSS, ORDER, RAISED, RESTARTED, STACKS, Entry
-
-from .findings import add_finding, add_meaning
-from .page import Page
+from ddtop.model.state.facts import Snapshot
+from ddtop.present.findings.banner import severity_mark
+from ddtop.present.findings.timeline import (
+    CAME,
+    CONTACT,
+    ENDED,
+    FINDING,
+    JOB,
+    LOSS,
+    ORDER,
+    RAISED,
+    RESTARTED,
+    STACKS,
+    Entry,
+)
+from ddtop.present.glyphs import UNICODE, Glyphs
+from ddtop.present.table.layout import Field, Table, table_for
+from ddtop.present.text import Line, Span, clean
+from ddtop.ui.render.findings import add_finding, add_meaning
+from ddtop.ui.render.page import Page
+from ddtop.words import units
+from ddtop.words.ranks import rank_words
 
 FIELDS = (
     Field("time", "TIME", 8),

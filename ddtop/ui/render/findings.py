@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from ddtop.diagnosis.explain import explain
 from ddtop.diagnosis.finding import Finding, Verdict
-from ddtop.model.facts import Snapshot
-from ddtop.ui.present import units
-from ddtop.ui.present.banner import severity_mark
-from ddtop.ui.present.glyphs import UNICODE, Glyphs
-from ddtop.ui.present.text import Line, clean, clip, rank_words, wrap_clauses
-from ddtop.ui.present.timeline import Entry, Timeline
-from ddtop.ui.present.words import group_label, op_text
-
-from .page import Page
+from ddtop.model.state.facts import Snapshot
+from ddtop.present.findings.banner import severity_mark
+from ddtop.present.findings.timeline import Entry, Timeline
+from ddtop.present.glyphs import UNICODE, Glyphs
+from ddtop.present.text import Line, clean, clip, wrap_clauses
+from ddtop.present.words import group_label, op_text
+from ddtop.ui.render.page import Page
+from ddtop.words import units
+from ddtop.words.ranks import rank_words
 
 BEFORE_MOST = 5
 

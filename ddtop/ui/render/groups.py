@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from ddtop.model.facts import Snapshot
-from ddtop.ui.present import units
-from ddtop.ui.present.columns import state_text
-from ddtop.ui.present.glyphs import STATE_STYLES, UNICODE, Glyphs
-from ddtop.ui.present.groups import GroupFacts, group_facts, label_of, member_classes, standings
-from ddtop.ui.present.table import Field, Table, table_for
-from ddtop.ui.present.text import Line, Span, clean, rank_words, ranks_text
-
-from .page import Page
+from ddtop.model.state.facts import Snapshot
+from ddtop.present.glyphs import STATE_STYLES, UNICODE, Glyphs
+from ddtop.present.groups import GroupFacts, group_facts, label_of, member_classes, standings
+from ddtop.present.table.columns import state_text
+from ddtop.present.table.layout import Field, Table, table_for
+from ddtop.present.text import Line, Span, clean
+from ddtop.ui.render.page import Page
+from ddtop.words import units
+from ddtop.words.ranks import rank_list, rank_words
 
 RANGES_MOST = 4
 FIELDS = (
@@ -33,7 +33,7 @@ def group_row(snapshot: Snapshot, found: GroupFacts, table: Table, glyphs: Glyph
     cells: dict[str, Span] = {
         "group": (label_of(found.group), "bold" if found.standing else ""),
         "backend": (clean(found.group.backend), "dim"),
-        "ranks": (ranks_text(found.group.ranks, RANGES_MOST), "dim"),
+        "ranks": (rank_list(found.group.ranks, RANGES_MOST), "dim"),
         "front": (units.count(found.front), ""),
         "behind": _behind(snapshot, found),
         "op": _op(found, glyphs),
@@ -49,7 +49,7 @@ def _behind(snapshot: Snapshot, found: GroupFacts) -> Span:
         parts = []
         for seq, ranks in found.lag[:2]:
             at = "nothing put in" if seq is None else f"at {seq:,}"
-            parts.append(f"{ranks_text(ranks, 2)} {at}")
+            parts.append(f"{rank_list(ranks, 2)} {at}")
         more = f", {len(found.lag) - 2} more" if len(found.lag) > 2 else ""
         return f"{'; '.join(parts)}{more} ({for_s})", "warning"
     if found.standing.late:
@@ -59,7 +59,7 @@ def _behind(snapshot: Snapshot, found: GroupFacts) -> Span:
 
 def _op(found: GroupFacts, glyphs: Glyphs) -> Span:
     if found.mismatch:
-        parts = [f"{op} [{ranks_text(ranks, 2)}]" for op, ranks in found.ops]
+        parts = [f"{op} [{rank_list(ranks, 2)}]" for op, ranks in found.ops]
         return f"{glyphs.critical} {' against '.join(parts)}", "critical"
     if found.ops:
         return found.ops[0][0], ""
@@ -75,7 +75,7 @@ def group_lines(snapshot: Snapshot, name: str, width: int, glyphs: Glyphs = UNIC
         return page.lines
     found = group_facts(snapshot, group, standings(snapshot).get(name))
     page.add((label_of(group), "title"), (f"  {clean(group.backend)}  {units.plural(len(group.ranks), 'member')}", ""))
-    page.item("ranks", ranks_text(group.ranks, 16))
+    page.item("ranks", rank_list(group.ranks, 16))
     page.item("torch's name", clean(group.name))
     page.item("front", "-" if found.front is None else f"collective #{found.front:,} is the last that was put in")
     page.item("behind", "nobody" if found.standing is None else _behind(snapshot, found)[0])
@@ -104,7 +104,7 @@ def _members(page: Page, snapshot: Snapshot, found: GroupFacts, glyphs: Glyphs) 
     for one in member_classes(snapshot, found.group):
         age = None if one.since_unix_ns is None else (snapshot.time_unix_ns - one.since_unix_ns) / units.SECOND_NS
         cells: dict[str, Span] = {
-            "ranks": (ranks_text(one.ranks, 5), ""),
+            "ranks": (rank_list(one.ranks, 5), ""),
             "state": (state_text(one.state, glyphs), STATE_STYLES[one.state]),
             "in": (units.count(one.put_in), ""),
             "back": (units.count(one.came_back), ""),

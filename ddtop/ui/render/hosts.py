@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddtop.ui.present import units
-from ddtop.ui.present.bars import bar
-from ddtop.ui.present.cards import driver_text
-from ddtop.ui.present.classes import AT_FAULT, WELL, class_of, glyph_of
-from ddtop.ui.present.glyphs import UNICODE, Glyphs
-from ddtop.ui.present.hosts import HostFacts, clock_text, worst_ranks
-from ddtop.ui.present.table import Field, Table, table_for
-from ddtop.ui.present.text import Line, Span, cell_width, ranks_text
+from ddtop.present.glyphs import UNICODE, Glyphs
+from ddtop.present.gpus.gpu_text import driver_text
+from ddtop.present.hosts.hosts import HostFacts, clock_text, worst_ranks
+from ddtop.present.table.bars import bar
+from ddtop.present.table.layout import Field, Table, table_for
+from ddtop.present.table.rank_class import AT_FAULT, WELL, class_of, glyph_of
+from ddtop.present.text import Line, Span, cell_width
 from ddtop.wire.hosts import ALONE, HUB
 from ddtop.wire.records import HostState
+from ddtop.words import units
+from ddtop.words.ranks import rank_list
 
 OLD_S = 5.0
 """A relay reports once a second."""
@@ -67,7 +68,7 @@ def host_row(
     late = host.age_s is not None and host.age_s > OLD_S
     cells: dict[str, Span] = {
         "host": (host.name, "bold" if host.worst > WELL else ""),
-        "ranks": (ranks_text(host.ranks, 2) or "-", ""),
+        "ranks": (rank_list(host.ranks, 2) or "-", ""),
         "state": _worst(host, codes, glyphs),
         "gpus": _gpus(host),
         "link": _link(host),
@@ -135,7 +136,7 @@ def _worst(host: HostFacts, codes: bytes, glyphs: Glyphs) -> Span:
         return "no rank", "dim"
     found = class_of(host.worst)
     bad = worst_ranks(host, codes)
-    which = f" {ranks_text(bad, 2)}" if bad and len(bad) < len(host.ranks) else ""
+    which = f" {rank_list(bad, 2)}" if bad and len(bad) < len(host.ranks) else ""
     return f"{glyph_of(host.worst, glyphs)} {found.word}{which}", "critical" if host.worst >= AT_FAULT else found.style
 
 

@@ -8,16 +8,16 @@ from itertools import groupby
 from rich.segment import Segment
 from textual.strip import Strip
 
-from ddtop.model.facts import Snapshot
-from ddtop.ui.present import units
-from ddtop.ui.present.classes import AT_FAULT, BLOCKED, WELL, class_of, codes_at, counts, glyph_of, ranks_in
-from ddtop.ui.present.columns import state_text
-from ddtop.ui.present.glyphs import UNICODE, Glyphs, state_style
-from ddtop.ui.present.grid import Grid, Piece
-from ddtop.ui.present.text import Line, Span, clean, clip_line, fit, line_width, ranks_text
-from ddtop.ui.present.words import now_age_s, now_text
-
-from .palette import Palette
+from ddtop.model.state.facts import Snapshot
+from ddtop.present.glyphs import UNICODE, Glyphs, state_style
+from ddtop.present.table.columns import state_text
+from ddtop.present.table.grid import Grid, Piece
+from ddtop.present.table.rank_class import AT_FAULT, BLOCKED, WELL, class_of, codes_at, counts, glyph_of, ranks_in
+from ddtop.present.text import Line, Span, clean, clip_line, fit, line_width
+from ddtop.present.words import now_age_s, now_text
+from ddtop.ui.render.palette import Palette
+from ddtop.words import units
+from ddtop.words.ranks import rank_list
 
 UPPER_HALF = "▀"
 NAMED_MOST = 4
@@ -122,7 +122,7 @@ def legend_line(snapshot: Snapshot, codes: bytes, width: int, glyphs: Glyphs = U
 
 def _named(snapshot: Snapshot, ranks: list[int]) -> str:
     if len(ranks) > 1:
-        return f"ranks {ranks_text(ranks)}"
+        return f"ranks {rank_list(ranks)}"
     host = snapshot.rank(ranks[0]).host
     return f"rank {ranks[0]:,}" + (f" on {clean(host)}" if host else "")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddtop.ui.present.glyphs import UNICODE, Glyphs
-from ddtop.ui.present.text import Line, cell_width, clip_line, fit, wrap
+from ddtop.present.glyphs import UNICODE, Glyphs
+from ddtop.present.text import Line, cell_width, clip_line, fit, wrap
 
 LABEL = 14
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from rich.style import Style
 from textual.strip import Strip
 
-from ddtop.model.facts import RankFacts, State
-from ddtop.ui.present.columns import NUMBER, WAITS, CellContext, Layout, cell_text
-from ddtop.ui.present.glyphs import state_style
-from ddtop.ui.present.text import Line, Span, fit
-from ddtop.ui.present.units import NOT_MEASURED
-
-from .palette import Palette
-from .strips import strip_of
+from ddtop.model.state.facts import RankFacts, State
+from ddtop.present.glyphs import state_style
+from ddtop.present.table.columns import NUMBER, WAITS, CellContext, Layout, cell_text
+from ddtop.present.text import Line, Span, fit
+from ddtop.ui.render.palette import Palette
+from ddtop.ui.render.strips import strip_of
+from ddtop.words.units import NOT_MEASURED
 
 OLD_S = 3.0
 """A report older than this is six missed ones at the agent's 2 Hz; what it said is shown as old."""

@@ -6,9 +6,8 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from ddtop.ui.present.text import Line
-
-from .palette import Palette
+from ddtop.present.text import Line
+from ddtop.ui.render.palette import Palette
 
 
 def strip_of(line: Line, width: int, palette: Palette, over: Style | None = None) -> Strip:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ddtop.present.glyphs import UNICODE, Glyphs
+from ddtop.present.text import Line, Span, line_width
 from ddtop.ui.actions import VIEWS
-from ddtop.ui.present.glyphs import UNICODE, Glyphs
-from ddtop.ui.present.text import Line, Span, line_width
 
 
 def tabs_line(current: str, width: int, glyphs: Glyphs = UNICODE) -> Line:

@@ -9,12 +9,11 @@ from textual import events
 from textual.binding import BindingType
 
 from ddtop.metrics import METRICS
-from ddtop.ui.present.columns import ALWAYS, COLUMNS, absent
-from ddtop.ui.present.text import Line, clip_line, fit
+from ddtop.present.table.columns import ALWAYS, COLUMNS, absent
+from ddtop.present.text import Line, clip_line, fit
+from ddtop.ui.screens.page import PageScreen
 from ddtop.ui.session import Session
 from ddtop.ui.widgets.key_bar import Key
-
-from .page import PageScreen
 
 CHOICES = tuple(column for column in COLUMNS if column.key not in ALWAYS)
 NO_ROOM, NO_GPU = "no room", "no GPU"

@@ -8,15 +8,14 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
+from ddtop.present.text import Line, clip_line, fit, line_width
 from ddtop.ui.commands import Command, commands, matching
-from ddtop.ui.present.text import Line, clip_line, fit, line_width
 from ddtop.ui.render.strips import rule_line
+from ddtop.ui.screens.sized import SizedScreen
 from ddtop.ui.session import Session
 from ddtop.ui.widgets.key_bar import KeyBar
 from ddtop.ui.widgets.lines import LinesView
 from ddtop.ui.widgets.pick_list import PickList
-
-from .sized import SizedScreen
 
 NAME_MOST = 30
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from ddtop.diagnosis.explain import explain
-from ddtop.ui.present.explaining import explain_text
-from ddtop.ui.present.text import Line
+from ddtop.present.findings.explain import explain_text
+from ddtop.present.text import Line
+from ddtop.ui.screens.page import PageScreen
 from ddtop.ui.session import Session
-
-from .page import PageScreen
 
 
 class ExplainScreen(PageScreen):

@@ -6,18 +6,17 @@ from typing import ClassVar
 
 from textual.dom import DOMNode
 
+from ddtop.present.scrubber import scrubber_line
+from ddtop.present.text import Line, clean, clip
 from ddtop.ui.actions import RANKS, key_table
-from ddtop.ui.present.scrubber import scrubber_line
-from ddtop.ui.present.text import Line, clean, clip
 from ddtop.ui.render.strips import rule_line
+from ddtop.ui.screens.sized import SizedScreen
 from ddtop.ui.session import Session
 from ddtop.ui.widgets.cursor_list import CursorList
 from ddtop.ui.widgets.key_bar import KeyBar
 from ddtop.ui.widgets.lines import LinesView
 from ddtop.ui.widgets.map_grid import MapGrid
 from ddtop.ui.widgets.rank_table import TitleRow
-
-from .sized import SizedScreen
 
 KEYS = key_table()
 """All keys that work, for the help."""

@@ -7,16 +7,15 @@ from typing import ClassVar
 
 from textual.binding import BindingType
 
-from ddtop.ui.present.text import Line
-from ddtop.ui.present.timeline import Entry
-from ddtop.ui.recalling import recall
+from ddtop.present.findings.timeline import Entry
+from ddtop.present.text import Line
+from ddtop.ui.backfill import recall
 from ddtop.ui.render.events import story_lines
 from ddtop.ui.render.findings import finding_lines
-from ddtop.ui.render.helping import FINDING_PAGE
+from ddtop.ui.render.help import FINDING_PAGE
+from ddtop.ui.screens.page import PageScreen
 from ddtop.ui.session import Session
 from ddtop.ui.widgets.key_bar import Key
-
-from .page import PageScreen
 
 
 class FindingScreen(PageScreen):

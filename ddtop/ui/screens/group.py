@@ -6,14 +6,13 @@ from typing import ClassVar
 
 from textual.binding import BindingType
 
-from ddtop.ui.present.text import Line
+from ddtop.present.text import Line
 from ddtop.ui.render.groups import group_lines
-from ddtop.ui.render.helping import GROUP_PAGE
+from ddtop.ui.render.help import GROUP_PAGE
+from ddtop.ui.screens.page import PageScreen
+from ddtop.ui.screens.stacks import StacksScreen
 from ddtop.ui.session import Session
 from ddtop.ui.widgets.key_bar import Key
-
-from .page import PageScreen
-from .stacks import StacksScreen
 
 
 class GroupScreen(PageScreen):

@@ -6,12 +6,11 @@ from typing import ClassVar
 
 from textual.binding import BindingType
 
+from ddtop.present.text import Line, clean, wrap
 from ddtop.ui.actions import RANKS
-from ddtop.ui.present.text import Line, clean, wrap
-from ddtop.ui.render.helping import help_lines
-
-from .facts import KEYS, FactsScreen
-from .page import PageScreen
+from ddtop.ui.render.help import help_lines
+from ddtop.ui.screens.facts import KEYS, FactsScreen
+from ddtop.ui.screens.page import PageScreen
 
 
 class HelpScreen(PageScreen):

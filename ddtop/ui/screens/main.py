@@ -8,14 +8,22 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from ddtop.diagnosis.finding import Verdict
-from ddtop.model.facts import Snapshot
+from ddtop.model.state.facts import Snapshot
+from ddtop.present.findings.banner import banner_lines
+from ddtop.present.findings.timeline import Entry
+from ddtop.present.table.columns import COLUMNS
+from ddtop.present.table.grid import Host
+from ddtop.present.text import Line, clean, wrap
 from ddtop.ui.actions import ACTIONS, RANKS, VIEWS
-from ddtop.ui.present import units
-from ddtop.ui.present.banner import banner_lines
-from ddtop.ui.present.columns import COLUMNS
-from ddtop.ui.present.grid import Host
-from ddtop.ui.present.text import Line, clean, ranks_text, wrap
-from ddtop.ui.present.timeline import Entry
+from ddtop.ui.screens.columns import ColumnsScreen
+from ddtop.ui.screens.explain import ExplainScreen
+from ddtop.ui.screens.facts import FactsScreen, foot_line, under_banner
+from ddtop.ui.screens.filtering import FilteringScreen
+from ddtop.ui.screens.finding import FindingScreen, StoryScreen
+from ddtop.ui.screens.group import GroupScreen
+from ddtop.ui.screens.rank import RankScreen
+from ddtop.ui.screens.signals import SignalsScreen
+from ddtop.ui.screens.stacks import StacksScreen
 from ddtop.ui.session import INTERVALS_S, Session
 from ddtop.ui.views.events import EventsView
 from ddtop.ui.views.groups import GroupsView
@@ -29,16 +37,8 @@ from ddtop.ui.widgets.key_bar import Key, KeyBar
 from ddtop.ui.widgets.lines import LinesView
 from ddtop.ui.widgets.rank_table import RankTable
 from ddtop.ui.widgets.view_bar import ViewBar
-
-from .columns import ColumnsScreen
-from .explain import ExplainScreen
-from .facts import FactsScreen, foot_line, under_banner
-from .filtering import FilteringScreen
-from .finding import FindingScreen, StoryScreen
-from .group import GroupScreen
-from .rank import RankScreen
-from .signals import SignalsScreen
-from .stacks import StacksScreen
+from ddtop.words import units
+from ddtop.words.ranks import rank_list
 
 
 class MainScreen(FilteringScreen, FactsScreen):
@@ -204,7 +204,7 @@ class MainScreen(FilteringScreen, FactsScreen):
         like = [name for name in names if host.name.lower() in name.lower()]
         if like == [host.name] and not set(host.name) & set(" ,"):
             return f"host:{host.name}"
-        return f"rank:{ranks_text(host.ranks)}"
+        return f"rank:{rank_list(host.ranks)}"
 
     def on_view_changed(self) -> None:
         """Foot and keys follow the cursor."""

@@ -8,14 +8,13 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
+from ddtop.present.findings.banner import header_line
+from ddtop.present.text import Line, clean
 from ddtop.ui.actions import VIEWS
-from ddtop.ui.present.banner import header_line
-from ddtop.ui.present.text import Line, clean
+from ddtop.ui.screens.facts import FactsScreen, foot_line, under_banner
 from ddtop.ui.session import Session
 from ddtop.ui.widgets.key_bar import Key, KeyBar
 from ddtop.ui.widgets.lines import LinesView
-
-from .facts import FactsScreen, foot_line, under_banner
 
 
 class PageScreen(FactsScreen):

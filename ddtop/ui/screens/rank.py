@@ -6,15 +6,14 @@ from typing import ClassVar
 
 from textual.binding import BindingType
 
-from ddtop.ui.present.text import Line
+from ddtop.present.text import Line
 from ddtop.ui.render.detail import detail_lines
-from ddtop.ui.render.helping import RANK_PAGE
+from ddtop.ui.render.help import RANK_PAGE
+from ddtop.ui.screens.page import PageScreen
+from ddtop.ui.screens.signals import SignalsScreen
+from ddtop.ui.screens.stacks import StacksScreen
 from ddtop.ui.session import Session
 from ddtop.ui.widgets.key_bar import Key
-
-from .page import PageScreen
-from .signals import SignalsScreen
-from .stacks import StacksScreen
 
 
 class RankScreen(PageScreen):

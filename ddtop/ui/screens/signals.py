@@ -8,13 +8,12 @@ from typing import ClassVar
 from textual import events
 from textual.binding import BindingType
 
-from ddtop.model.facts import RankFacts
-from ddtop.ui.present.signals import SIGNALS, menu_lines, question_lines, reachable, why_no_signals
-from ddtop.ui.present.text import Line, clean, wrap
+from ddtop.model.state.facts import RankFacts
+from ddtop.present.signals import SIGNALS, menu_lines, question_lines, reachable, why_no_signals
+from ddtop.present.text import Line, clean, wrap
+from ddtop.ui.screens.page import PageScreen
 from ddtop.ui.session import Session
 from ddtop.ui.widgets.key_bar import Key
-
-from .page import PageScreen
 
 
 class SignalsScreen(PageScreen):

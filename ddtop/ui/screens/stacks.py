@@ -7,13 +7,12 @@ from typing import ClassVar
 
 from textual.binding import BindingType
 
+from ddtop.present.text import Line
 from ddtop.ui import actions
-from ddtop.ui.asked import AskedStacks
-from ddtop.ui.present.text import Line
+from ddtop.ui.screens.page import PageScreen
 from ddtop.ui.session import Session
+from ddtop.ui.stack_request import AskedStacks
 from ddtop.ui.widgets.key_bar import Key
-
-from .page import PageScreen
 
 POLL_S = 0.1
 """Answers are shown this soon; between two looks of the app five times as long could pass."""

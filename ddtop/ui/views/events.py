@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ddtop.model.facts import Snapshot
+from ddtop.model.state.facts import Snapshot
+from ddtop.present.text import Line
 from ddtop.ui import actions
-from ddtop.ui.present import units
-from ddtop.ui.present.text import Line
-from ddtop.ui.recalling import recall
+from ddtop.ui.backfill import recall
 from ddtop.ui.render.events import Row, event_row, events_table, rows_of
 from ddtop.ui.session import Session
-from ddtop.ui.source import Look
+from ddtop.ui.views.listing import ListingView
 from ddtop.ui.widgets.key_bar import Key
 from ddtop.ui.widgets.pick_list import PickList
-
-from .listing import ListingView
+from ddtop.viewer.source import Look
+from ddtop.words import units
 
 
 class EventsView(ListingView):

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ddtop.model.facts import Snapshot
+from ddtop.model.state.facts import Snapshot
+from ddtop.present.groups import GroupFacts, Standing, group_facts, label_of, natural, order_of, standings
+from ddtop.present.table.order import culprits
+from ddtop.present.text import Line
 from ddtop.ui import actions
-from ddtop.ui.present.groups import GroupFacts, Standing, group_facts, label_of, natural, order_of, standings
-from ddtop.ui.present.order import culprits
-from ddtop.ui.present.text import Line
 from ddtop.ui.render.groups import group_row, groups_table
 from ddtop.ui.session import Session
-from ddtop.ui.source import Look
+from ddtop.ui.views.listing import ListingView
 from ddtop.ui.widgets.key_bar import Key
 from ddtop.ui.widgets.pick_list import PickList
+from ddtop.viewer.source import Look
 from ddtop.wire.records import Group
-
-from .listing import ListingView
 
 PICKED_MOST = 256
 LARGE, LARGE_NS = 1024, 2_000_000_000

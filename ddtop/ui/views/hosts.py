@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ddtop.model.facts import Snapshot
+from ddtop.model.state.facts import Snapshot
+from ddtop.present.gpus.gpu_text import card_line, driver_line
+from ddtop.present.hosts.hosts import HostFacts, cards_note, hosts_facts, part_of
+from ddtop.present.text import Line
 from ddtop.ui import actions
-from ddtop.ui.present.cards import card_line, driver_line
-from ddtop.ui.present.hosts import HostFacts, cards_note, hosts_facts, part_of
-from ddtop.ui.present.text import Line
 from ddtop.ui.render.hosts import OLD_S, host_row, hosts_table
 from ddtop.ui.session import Session
-from ddtop.ui.source import Look
+from ddtop.ui.views.listing import ListingView
+from ddtop.ui.views.view import Coded
 from ddtop.ui.widgets.key_bar import Key
 from ddtop.ui.widgets.pick_list import PickList
-
-from .listing import ListingView
-from .view import Coded
+from ddtop.viewer.source import Look
 
 SECOND_NS = 1_000_000_000
 SPAN_NS = 10 * SECOND_NS

@@ -6,10 +6,9 @@ from textual.app import ComposeResult
 from textual.widget import Widget
 
 from ddtop.ui.session import Session
+from ddtop.ui.views.view import View
 from ddtop.ui.widgets.lines import LinesView
 from ddtop.ui.widgets.pick_list import PickList
-
-from .view import View
 
 
 class ListingView(View):

@@ -7,16 +7,15 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.widget import Widget
 
-from ddtop.model.facts import Snapshot
+from ddtop.model.state.facts import Snapshot
 from ddtop.ui import actions
 from ddtop.ui.render.map import cursor_line, legend_line
 from ddtop.ui.session import Session
-from ddtop.ui.source import Look
+from ddtop.ui.views.view import Coded, View
 from ddtop.ui.widgets.key_bar import Key
 from ddtop.ui.widgets.lines import LinesView
 from ddtop.ui.widgets.map_grid import MapGrid
-
-from .view import Coded, View
+from ddtop.viewer.source import Look
 
 
 class MapView(View):

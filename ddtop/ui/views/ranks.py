@@ -8,19 +8,18 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
-from ddtop.model.facts import Snapshot
+from ddtop.model.state.facts import Snapshot
+from ddtop.present.gpus.gpu_text import silent_note
+from ddtop.present.table.columns import COLUMNS, Column
+from ddtop.present.table.order import BY_VERDICT, Rows, culprits, describe_filter, parse_filter
 from ddtop.ui import actions
-from ddtop.ui.present.cards import silent_note
-from ddtop.ui.present.columns import COLUMNS, Column
-from ddtop.ui.present.order import BY_VERDICT, Rows, culprits, describe_filter, parse_filter
 from ddtop.ui.render.detail import detail_lines
 from ddtop.ui.session import Session
-from ddtop.ui.source import Look
+from ddtop.ui.views.view import View
 from ddtop.ui.widgets.key_bar import Key
 from ddtop.ui.widgets.lines import LinesView
 from ddtop.ui.widgets.rank_table import RankTable, TitleRow
-
-from .view import View
+from ddtop.viewer.source import Look
 
 SIDE_FROM = 190
 """From this width on the selected rank's page stands beside the table: 133 columns for the table, 66 for the page."""

@@ -8,15 +8,14 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widget import Widget
 
-from ddtop.model.facts import Snapshot
+from ddtop.model.state.facts import Snapshot
 from ddtop.ui import actions
-from ddtop.ui.asked import AskedStacks
 from ddtop.ui.session import Session
-from ddtop.ui.source import Look
+from ddtop.ui.stack_request import AskedStacks
+from ddtop.ui.views.view import View
 from ddtop.ui.widgets.key_bar import Key
 from ddtop.ui.widgets.lines import LinesView
-
-from .view import View
+from ddtop.viewer.source import Look
 
 POLL_S = 0.25
 """Source lines are read on a thread of their own and come a moment later."""

@@ -9,10 +9,9 @@ from textual import events
 from textual.binding import BindingType
 from textual.message import Message
 
-from ddtop.ui.present.text import Line
+from ddtop.present.text import Line
 from ddtop.ui.session import Paint
-
-from .lines import LinesView
+from ddtop.ui.widgets.lines import LinesView
 
 
 class Banner(LinesView):

@@ -13,7 +13,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from ddtop.ui.present.text import Line
+from ddtop.present.text import Line
 from ddtop.ui.render.rows import row_strip
 from ddtop.ui.session import Paint
 

@@ -8,7 +8,7 @@ from textual import events
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ddtop.ui.present.text import Line, Span, line_width
+from ddtop.present.text import Line, Span, line_width
 from ddtop.ui.render.strips import strip_of
 from ddtop.ui.session import Paint
 

@@ -10,7 +10,7 @@ from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from ddtop.ui.present.text import Line
+from ddtop.present.text import Line
 from ddtop.ui.render.strips import strip_of
 from ddtop.ui.session import Paint
 

@@ -12,9 +12,9 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ddtop.ui.present.classes import BLOCKED, WELL
-from ddtop.ui.present.grid import Grid, Host, grid_for
-from ddtop.ui.present.text import Line
+from ddtop.present.table.grid import Grid, Host, grid_for
+from ddtop.present.table.rank_class import BLOCKED, WELL
+from ddtop.present.text import Line
 from ddtop.ui.render.map import map_line, map_strip
 from ddtop.ui.session import Paint
 

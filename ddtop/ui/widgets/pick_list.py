@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 
-from ddtop.ui.present.text import Line
+from ddtop.present.text import Line
 from ddtop.ui.session import Paint
-
-from .cursor_list import CursorList, Row
+from ddtop.ui.widgets.cursor_list import CursorList, Row
 
 
 class PickList(CursorList):

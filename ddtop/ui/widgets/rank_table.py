@@ -15,14 +15,13 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ddtop.model.facts import Snapshot
-from ddtop.ui.present.columns import CellContext, Column, Layout, absent, host_width, layout
-from ddtop.ui.present.text import Line
+from ddtop.model.state.facts import Snapshot
+from ddtop.present.table.columns import CellContext, Column, Layout, absent, host_width, layout
+from ddtop.present.text import Line
 from ddtop.ui.render.rows import alarming, row_line, title_line
 from ddtop.ui.render.strips import strip_of
 from ddtop.ui.session import Paint
-
-from .cursor_list import CursorList, Row
+from ddtop.ui.widgets.cursor_list import CursorList, Row
 
 
 class RankTable(CursorList):

@@ -7,8 +7,7 @@ from textual.message import Message
 
 from ddtop.ui.render.tabs import tab_at, tabs_line
 from ddtop.ui.session import Paint
-
-from .lines import LinesView
+from ddtop.ui.widgets.lines import LinesView
 
 
 class ViewBar(LinesView):

@@ -1,0 +1,1 @@
+"""What the agent reads in its rank, one source a file."""

@@ -1,0 +1,407 @@
+"""How far this rank is in each of its process groups, and what is open there.
+
+Sequence numbers are read at every tick (1 us), the recorder's status at most four times a second, its entries once a
+stuck collective. The status read walks a C++ map without its lock, so it is left out while a group exists that may be
+about to get its first entry; after 5 s without any movement it is read anyway, once a second.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from heapq import nlargest
+from typing import Any
+
+from ddtop.agent.probes.group_status import Watch
+from ddtop.agent.probes.recorder import Recorder, Status, collective
+from ddtop.agent.probes.sequence_number import numbers_of
+from ddtop.agent.wrap import p2p
+from ddtop.procfs import stat_fields
+from ddtop.wire.rank_runs import BESIDE, packed
+from ddtop.wire.records import Collective, Group, GroupProgress
+
+STUCK_NS = 1_000_000_000
+"""A collective open and unmoved for this long is worth one read of the entries."""
+STILL_NS = 2_000_000_000
+"""Nothing open, nothing moved for this long: one read too, for what this rank has passed."""
+IN_LINE_NS = 3_000_000_000
+"""Inside one call for this long a main thread waits for something, its card for one; loops come to another call."""
+UNSEEN_READ_AFTER_NS, UNSEEN_READ_EVERY_NS = 5_000_000_000, 1_000_000_000
+ENTRIES_EVERY_NS = 5_000_000_000
+HEALTHY_WAITS_KEPT = 100
+RECENT_SAMPLES, RECENT_LEAST = 80, 12
+"""Looks over which `wait_ratio` is: 20 s; below 3 s a share says nothing."""
+
+
+class Collectives:
+    """The probe. All methods on the agent's thread; holds no reference to a process group between two calls."""
+
+    def __init__(self) -> None:
+        self._recorder: Recorder | None = None
+        self._watches: dict[str, Watch] = {}
+        self._names: dict[tuple[str, str], str] = {}
+        self._ended: set[tuple[str, str]] = set()
+        self._read_keys: deque[tuple[object, ...]] = deque(maxlen=64)
+        self._entries_at = 0
+        self._status_at = 0
+        self._errors_at = 0
+        self.skips = 0
+        self._waits: deque[int] = deque(maxlen=HEALTHY_WAITS_KEPT)
+        self.groups: tuple[Group, ...] = ()
+        self.moved_at: int | None = None
+        self.wait_samples = 0
+        self.all_samples = 0
+        self.waits = False
+        self.why_blind: str | None = None
+        self._recent: deque[bool] = deque(maxlen=RECENT_SAMPLES)
+        self._left = False
+
+    @property
+    def stuck(self) -> tuple[str, int] | None:
+        """(group, first open seq) of the collective that has stood longest, if one has stood for a second."""
+        return next(iter(self._gaps()), None)
+
+    def _gaps(self) -> list[tuple[str, int]]:
+        """The same of each group that has one, the oldest first."""
+        pending = [(watch.pending_since, name, watch) for name, watch in self._watches.items() if watch.pending_since]
+        pending.sort(key=lambda item: item[0] or 0)
+        return [
+            (name, (watch.completed or 0) + 1 - (watch.offset or 0))
+            for since, name, watch in pending
+            if self._now - (since or 0) > STUCK_NS
+        ]
+
+    @property
+    def wait_ratio(self) -> float | None:
+        """Share of the last looks that found a collective pending; None while there are too few."""
+        found = self._recent
+        return sum(found) / len(found) if len(found) >= RECENT_LEAST else None
+
+    def entered(self) -> list[tuple[str, int, int, str]]:
+        """(group, sequence number, unix ns, op) of the last collectives; one read of the entries."""
+        if self._recorder is None or not self._recorder_answers():
+            return []
+        times = self._recorder.times(sum(watch.enqueued for watch in self._watches.values()))
+        told = [(self._track(recorder, group), seq, at, op) for recorder, group, seq, at, op in times]
+        return [time for time in told if time[0] in self._watches]
+
+    def sample(
+        self,
+        now: int,
+        unix_minus_mono: int,
+        waiting_frame: bool,
+        in_line_since: int | None = None,
+        elsewhere: bool = False,
+    ) -> None:
+        """One look. `elsewhere`: the rank's thread is seen doing something else than communication: what is open on gloo holds
+        nobody up at this moment. For when the recorder is off: `waiting_frame`, the main thread is inside torch's collective code; `in_line_since`,
+        since when it is inside one and the same call (monotonic ns)."""
+        self._now = now
+        c10d = sys.modules.get("torch.distributed.distributed_c10d")
+        # While it is being imported the module stands there without its contents.
+        if getattr(getattr(c10d, "_world", None), "default_pg", None) is None:
+            return
+        if self._left:
+            # Made anew: the next groups count from nought, also under the names of the last.
+            self._forget_groups()
+        self._look_at_groups(c10d, now)
+        if self._may_read_status(now):
+            self._look_at_status(now)
+        if self._status_at != now or not self._recorder_answers():
+            self._guess_pending(now, waiting_frame, in_line_since)
+        self._look_at_building(now, waiting_frame)
+        pending = [name for name, watch in self._watches.items() if watch.pending_since is not None]
+        if elsewhere and pending:
+            on_nccl = {group.name for group in self.groups if "nccl" in group.backend}
+            pending = [name for name in pending if name in on_nccl]
+        waits = self.waits = bool(pending)
+        self.all_samples += 1
+        self.wait_samples += waits
+        self._recent.append(waits)
+        self._maybe_read_entries(now, unix_minus_mono)
+        self._look_at_errors(c10d, now)
+
+    def _look_at_groups(self, c10d: Any, now: int) -> None:
+        world, found = c10d._world, []
+        for group, own in list(world.pg_names.items()):
+            for name, seq in numbers_of(str(own), group).items():
+                self._look_at_number(name, seq, now)
+                found.append((name, group))
+        # That one rank has not used gloo there is a fact for those that wait for it; where nobody has, there is no such group.
+        used = [(name, group) for name, group in found if self._watches[name].enqueued or not name.endswith(BESIDE)]
+        if [name for name, _ in used] != [group.name for group in self.groups]:
+            self.groups = tuple(_describe(world, name, group) for name, group in used)
+        for gone in set(self._watches) - {name for name, _ in found}:
+            del self._watches[gone]
+            p2p.forget(gone)
+
+    def _look_at_number(self, name: str, seq: int | None, now: int) -> None:
+        watch = self._watches.get(name)
+        if watch is None:
+            watch = self._watches[name] = Watch(moved_at=now)
+        # In a monitored_barrier its sends and receives advance the number: what was before it is what can be compared.
+        seq = p2p.bases.get(name, seq)
+        if seq is not None and seq != watch.enqueued:
+            watch.enqueued, watch.moved_at, self.moved_at = seq, now, now
+        watch.offset = max(watch.offset or 0, p2p.counts.get(name, 0)) if seq is not None else watch.offset
+
+    def _look_at_errors(self, c10d: Any, now: int) -> None:
+        if self.stuck is None or now - self._errors_at < ENTRIES_EVERY_NS:
+            return
+        self._errors_at = now
+        for group, name in list(c10d._world.pg_names.items()):
+            watch = self._watches.get(str(name))
+            if watch is not None:
+                watch.error = _error_of(c10d._world, group)
+
+    def _recorder_answers(self) -> bool:
+        return self._recorder is not None and any(watch.completed is not None for watch in self._watches.values())
+
+    def _may_read_status(self, now: int) -> bool:
+        if not any(watch.enqueued for watch in self._watches.values()):
+            return False
+        without = self._not_read()
+        unseen = [
+            (name, watch)
+            for name, watch in self._watches.items()
+            if not watch.used and not (without and name.endswith(BESIDE) and not watch.enqueued)
+        ]
+        nccl = {group.name for group in self.groups if "nccl" in group.backend} if unseen else set()
+        for name, watch in unseen:
+            # Used since the last tick: by the next one its status is in the map. On NCCL also if only for single ranks.
+            watch.used = watch.enqueued > 0 or (name in nccl and p2p.calls.get(name, 0) > 0)
+        if not unseen:
+            return True
+        self.skips += 1
+        still = now - max(watch.moved_at for watch in self._watches.values())
+        return still > UNSEEN_READ_AFTER_NS and now - self._status_at > UNSEEN_READ_EVERY_NS
+
+    def _look_at_status(self, now: int) -> None:
+        if self._recorder is None:
+            self._recorder = Recorder()
+        status = self._recorder.status(self._not_read())
+        self._status_at = now
+        if not status:
+            self.why_blind = "flight recorder off"
+            return
+        self.why_blind = None
+        if any(key not in self._names for key in status) and not self._learn_names(status, now):
+            return
+        for key, (enqueued, completed) in status.items():
+            watch = self._watches.get(self._names.get(key, "")) if key not in self._ended else None
+            # With TORCH_NCCL_BLOCKING_WAIT the status of what is put in stays at -1: then the number and the frame are all there is.
+            if watch is None or enqueued < 0:
+                continue
+            # NCCL counts calls for single ranks by themselves, and its status has the number of the last call, whatever it was.
+            mixed = key[0] == "nccl" and p2p.calls.get(self._names[key], 0) > 0
+            take = watch.take_mixed_status if mixed else watch.take_status
+            waited = take(enqueued, completed, now)
+            if waited is not None:
+                self._waits.append(waited)
+            if watch.moved_at == now:
+                self.moved_at = now
+
+    def _find_ended(self) -> None:
+        """Which keys of a status are of groups that were destroyed: torch keeps their status, and the next group of the same name
+        has a higher number."""
+        newest: dict[tuple[str, str], str] = {}
+        for (recorder, number), name in self._names.items():
+            newest[recorder, name] = max(newest.get((recorder, name), ""), number, key=_as_number)
+        self._ended = self._names.keys() - {(recorder, number) for (recorder, _), number in newest.items()}
+
+    def _not_read(self) -> str | None:
+        """Gloo's recorder, as long as only NCCL is used: it may be about to get its first entry."""
+        gloo = [self._watches[group.name] for group in self.groups if "nccl" not in group.backend]
+        return None if any(watch.used for watch in gloo) else "fr"
+
+    def _track(self, recorder: str, group: str) -> str:
+        """The name under which what a recorder has of a group is told."""
+        beside = group + BESIDE
+        return beside if recorder == "fr" and beside in self._watches else group
+
+    def _guess_pending(self, now: int, waiting_frame: bool, in_line_since: int | None) -> None:
+        # Without a status: nothing was enqueued for a second and the main thread sits in collective code. What the last
+        # status said of a group that has moved since is old: taken for true, a running job would look stuck.
+        last = max((watch.moved_at for watch in self._watches.values()), default=now)
+        # On NCCL it sits in loss.item() instead, or wherever else it meets its card.
+        in_line = in_line_since is not None and now - in_line_since > IN_LINE_NS and _spins()
+        nccl = {group.name for group in self.groups if "nccl" in group.backend} if in_line else set()
+        for name, watch in self._watches.items():
+            if watch.moved_at > self._status_at:
+                watch.completed, watch.open = None, []
+            done = watch.completed is not None and watch.completed >= watch.enqueued
+            standing = (waiting_frame or name in nccl) and not done and watch.moved_at == last
+            if standing and watch.enqueued and now - watch.moved_at > STUCK_NS:
+                watch.pending_since = watch.pending_since or watch.moved_at
+                continue
+            if watch.pending_since is not None and watch.moved_at > watch.pending_since:
+                self._waits.append(watch.moved_at - watch.pending_since)
+            watch.pending_since = None
+
+    def _look_at_building(self, now: int, waiting_frame: bool) -> None:
+        # NCCL makes a group's communicator inside its first collective: the number has moved, the recorder has no entry yet.
+        for group in self.groups:
+            watch = self._watches.get(group.name)
+            if watch is None or "nccl" not in group.backend:
+                continue
+            # With a recorder that is off only the very first is sure to be one.
+            first = watch.completed is None and (watch.enqueued > 0 if self.why_blind is None else watch.enqueued == 1)
+            builds = first and waiting_frame and now - watch.moved_at > STUCK_NS
+            if builds or watch.building:
+                watch.pending_since = (watch.pending_since or watch.moved_at) if builds else None
+            watch.building = builds
+
+    def _learn_names(self, status: Status, now: int) -> bool:
+        if len(status) == 1 and len(self.groups) == 1:
+            self._names[next(iter(status))] = self.groups[0].name
+            self._find_ended()
+            return True
+        if now - self._entries_at < ENTRIES_EVERY_NS and self._entries_at:
+            return bool(self._names)
+        self._read_entries(now, 0)
+        return all(key in self._names for key in status)
+
+    def _maybe_read_entries(self, now: int, unix_minus_mono: int) -> None:
+        if self._recorder is None or not self._recorder_answers():
+            return
+        key: tuple[object, ...]
+        gaps = self._gaps()
+        doubted = [
+            one.status for one in self._watches.values() if one.doubted is not None and one.doubted == one.status
+        ]
+        if gaps:
+            # Each gap once: one that is real must not hide that another one is not.
+            key = next((new for gap in gaps if (new := ("stuck", *gap)) not in self._read_keys), ("stuck", *gaps[0]))
+            # Another thread may put in more while this one stands.
+            if key in self._read_keys and now - self._entries_at > ENTRIES_EVERY_NS:
+                key = (*key, self._watches[gaps[0][0]].enqueued)
+        elif doubted:
+            key = ("doubted", *doubted)
+        elif self.moved_at is not None and now - self.moved_at > STILL_NS:
+            key = ("still", tuple((name, watch.enqueued, watch.last) for name, watch in self._watches.items()))
+        else:
+            return
+        if key not in self._read_keys and now - self._entries_at > STUCK_NS:
+            self._read_keys.append(key)
+            self._read_entries(now, unix_minus_mono)
+
+    def _read_entries(self, now: int, unix_minus_mono: int) -> None:
+        assert self._recorder is not None
+        self._entries_at = now
+        entries = self._recorder.entries(sum(watch.enqueued for watch in self._watches.values()))
+        if entries is None:
+            return
+        told = [(recorder, self._track(recorder, entry.process_group[0]), entry) for recorder, entry in entries]
+        told = [(recorder, name, entry) for recorder, name, entry in told if name in self._watches]
+        for recorder, name, entry in told:
+            self._names[recorder, str(entry.pg_id)] = name
+        self._find_ended()
+        # Of a group of gloo whose entries are all overwritten nothing is open: it was used long before the others.
+        known = [(key[0], self._names[key]) for key in self._names.keys() - self._ended if entries and key[0] == "fr"]
+        by_group: dict[tuple[str, str], list[Collective]] = {key: [] for key in known if key[1] in self._watches}
+        for recorder, name, entry in told:
+            own = by_group.setdefault((recorder, name), [])
+            if not entry.is_p2p and (recorder, str(entry.pg_id)) not in self._ended:
+                own.append(collective(entry, name))
+        for (recorder, name), own in by_group.items():
+            self._watches[name].take_entries(own, recorder != "nccl", unix_minus_mono)
+
+    def progress(self, unix_minus_mono: int) -> tuple[GroupProgress, ...]:
+        """All groups as records."""
+        return tuple(
+            GroupProgress(
+                name,
+                watch.enqueued,
+                watch.completed,
+                watch.offset,
+                watch.pending_since + unix_minus_mono if watch.pending_since is not None else None,
+                watch.last_op,
+                watch.error if watch.pending_since is not None else None,
+                watch.building and watch.pending_since is not None,
+                p2p.calls.get(name, 0),
+            )
+            for name, watch in self._watches.items()
+        )
+
+    def open_collectives(self) -> tuple[Collective, ...]:
+        """What was open when the entries were last read and still is."""
+        return tuple(item for watch in self._watches.values() if watch.pending_since for item in watch.open)
+
+    def retired_collectives(self) -> tuple[Collective, ...]:
+        """The last retired entries a group, from the same read; sent only while something stands still."""
+        standing = self.moved_at is not None and self._now - self.moved_at > STUCK_NS
+        return tuple(item for watch in self._watches.values() for item in watch.retired) if standing else ()
+
+    def longest_waits_ns(self) -> list[int]:
+        """The two longest of the last waits that ended, longest first."""
+        return nlargest(2, self._waits)
+
+    def leave_groups(self, final: dict[str, int]) -> None:
+        """All groups were destroyed, at these sequence numbers: everything that was put in has come back.
+
+        They are told further on: to those that still wait, this rank is one that has been there.
+        """
+        if self._left:
+            return
+        self._left = True
+        for name, seq in final.items():
+            watch = self._watches.setdefault(name, Watch())
+            watch.enqueued = max(watch.enqueued, seq)
+            watch.offset = max(watch.offset or 0, p2p.counts.get(name, 0))
+        for watch in self._watches.values():
+            watch.completed, watch.pending_since, watch.open = watch.enqueued, None, []
+
+    def _forget_groups(self) -> None:
+        for name in self._watches:
+            p2p.forget(name)
+        self._recent.clear()
+        self._watches.clear()
+        self._names.clear()
+        self._ended.clear()
+        self.groups, self._left = (), False
+
+
+def _as_number(pg_id: str) -> int:
+    return int(pg_id) if pg_id.isdecimal() else -1
+
+
+def _spins() -> bool:
+    """The main thread runs at this moment, as one does that waits for its card: who is asleep there is somewhere else, and awaited."""
+    fields = stat_fields("self")
+    return fields is not None and fields[0] == "R"
+
+
+def _error_of(world: Any, group: Any) -> str | None:
+    """What NCCL's watchdog has seen of the group's connections ("TIMEOUT", "REMOTE_ERROR"); gloo has no such word."""
+    if "nccl" not in _backend(world, group):
+        return None
+    try:
+        ask = getattr(group._get_backend(sys.modules["torch"].device("cuda")), "get_error", None)
+    except RuntimeError:
+        return None
+    name = getattr(ask(), "name", None) if ask is not None else None
+    return str(name) if name not in (None, "SUCCESS") else None
+
+
+def _backend(world: Any, group: Any) -> str:
+    """As the program asked for it; where it left that to torch, what torch took: `cpu:gloo,cuda:nccl`, of one kind of device only `gloo`."""
+    backend = str(world.pg_map.get(group, ("", None))[0])
+    if backend in ("", "undefined"):
+        backend = str(getattr(world, "pg_backend_config", {}).get(group, backend))
+        if "," not in backend:
+            backend = backend.rpartition(":")[2]
+    return backend
+
+
+def _describe(world: Any, name: str, group: Any) -> Group:
+    own = name.removesuffix(BESIDE)
+    try:
+        ranks = tuple(sorted(world.pg_group_ranks[group]))
+    except KeyError:
+        ranks = ()
+    description = str(getattr(group, "group_desc", "") or "")
+    if description in ("", "undefined"):
+        description = "default_pg" if group is world.default_pg else own
+    if name != own:
+        return packed(Group(name, f"{description} (gloo)", ranks, "gloo"))
+    return packed(Group(name, description, ranks, _backend(world, group)))

@@ -1,0 +1,48 @@
+"""Where the main thread was in its own code over the last half minute: a bounded count of lines, from the looks that happen anyway."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from ddtop.agent.probes.place import Seen
+from ddtop.wire.samples import Spot
+
+KEPT, TOLD = 120, 8
+"""Looks that are remembered (half a minute), and lines that are told of them."""
+
+_Key = tuple[str, str, int, "str | None"]
+
+
+class Spots:
+    """Counts of (function, file, line, waits on) over the last looks. On the agent's thread; no frame is kept."""
+
+    def __init__(self) -> None:
+        self._looks: deque[_Key | None] = deque(maxlen=KEPT)
+        self._counts: dict[_Key, int] = {}
+
+    def add(self, seen: Seen | None) -> None:
+        """One more look; None or no own code counts too: shares are of all looks."""
+        if len(self._looks) == KEPT:
+            self._forget(self._looks[0])
+        key = None
+        if seen is not None and seen.function is not None:
+            key = (seen.qualname or seen.function, seen.file, seen.line, seen.waits_on)
+            self._counts[key] = self._counts.get(key, 0) + 1
+        self._looks.append(key)
+
+    def _forget(self, key: _Key | None) -> None:
+        if key is None:
+            return
+        self._counts[key] -= 1
+        if not self._counts[key]:
+            del self._counts[key]
+
+    @property
+    def total(self) -> int:
+        """Looks of which the counts are."""
+        return len(self._looks)
+
+    def told(self) -> tuple[Spot, ...]:
+        """The lines at which it was seen most often, those first."""
+        first = sorted(self._counts.items(), key=lambda item: -item[1])[:TOLD]
+        return tuple(Spot(function, file, line, count, waits_on) for (function, file, line, waits_on), count in first)

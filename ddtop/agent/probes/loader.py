@@ -1,0 +1,196 @@
+"""What the DataLoader iterator that the rank used last has ready, and who owes the next batch.
+
+Reads torch's private queues by name; where a name is missing the field stays None.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ddtop.agent.probes import loader_workers as workers
+from ddtop.agent.probes.sampler import Feeding
+from ddtop.wire import page as layout
+from ddtop.wire.loader import Feed, Loader, Waited
+
+if TYPE_CHECKING:
+    from ddtop.agent.runtime import Runtime
+
+LONG_WAIT_NS = 1_000_000_000
+"""A batch that has not come after so long is worth a look at the worker that owes it."""
+FEEDS_STEPS = 8
+"""Optimizer steps after which a loader counts as one that feeds the training: so many make it the one that is told of."""
+WAITED_KEPT = 40
+"""Looks over which it is added up for which loader the rank waits: 20 s."""
+OWED_KEPT, OWED_LEAST = 20, 8
+"""Looks at who owes a batch: at two a second the last ten seconds of waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    """The iterator's own numbers. `owing`: pid of the worker that owes the next batch."""
+
+    workers: int = 0
+    depth: int | None = None
+    capacity: int | None = None
+    pids: tuple[int, ...] = ()
+    owing: int | None = None
+    closing: bool = False
+    pin_memory: bool | None = None
+    prefetch_factor: int | None = None
+
+
+class History:
+    """What is remembered of the loaders from one report to the next."""
+
+    def __init__(self) -> None:
+        self.feeding = Feeding()
+        self.feed: Feed | None = None
+        self.owed: deque[int] = deque(maxlen=OWED_KEPT)
+        self._last = _Queue()
+        self._waited: deque[tuple[Waited, int]] = deque(maxlen=WAITED_KEPT)
+        self._wait_total_ns = 0
+
+    def note_feed(self, feed: Feed | None) -> None:
+        """What feeds the iterator of now. One that validates comes in between, and what feeds the optimizer stands."""
+        known = self.feed.steps if self.feed is not None else 0
+        if feed is not None and feed.steps >= min(known, FEEDS_STEPS):
+            self.feed = feed
+
+    def note_wait(self, feed: Feed | None, queue: _Queue, total_ns: int) -> Waited | None:
+        """What the rank has waited since the last look, it has waited for this loader; the one it waited for most lately."""
+        grown_ns, self._wait_total_ns = max(0, total_ns - self._wait_total_ns), total_ns
+        if feed is not None:
+            feeds = feed.steps >= FEEDS_STEPS
+            now = Waited(feed.dataset, queue.workers, queue.prefetch_factor, queue.pin_memory, feeds)
+            self._waited.append((now, grown_ns))
+        totals: dict[Waited, int] = {}
+        for one, waited_ns in self._waited:
+            totals[one] = totals.get(one, 0) + waited_ns
+        return max(totals, key=lambda one: totals[one], default=None)
+
+    def queue_of(self, iterator: Any, waits: bool) -> _Queue:
+        """The iterator's numbers; between two epochs there is none, and how the last one was set up still stands."""
+        if iterator is not None:
+            self._last = _queue(iterator, waits)
+            return self._last
+        last = self._last
+        return _Queue(last.workers, pin_memory=last.pin_memory, prefetch_factor=last.prefetch_factor)
+
+    def owed_most(self) -> tuple[int | None, float | None]:
+        """(worker, share) of the looks that found a batch waited for; None while there are few."""
+        if len(self.owed) < OWED_LEAST:
+            return None, None
+        counts = {pid: self.owed.count(pid) for pid in set(self.owed)}
+        most = max(counts, key=lambda pid: (counts[pid], pid))
+        return most, counts[most] / len(self.owed)
+
+
+def sample(running: Runtime, unix_minus_mono_ns: int, history: History) -> Loader | None:
+    """The loader's record; None while no DataLoader was used. Called on the agent's thread."""
+    words = running.page.words
+    iterator = running.loader() if running.loader is not None else None
+    if iterator is None and not words[layout.BATCHES_AT] and not words[layout.LOADER_WAIT_SINCE_AT]:
+        return None
+    since = words[layout.LOADER_WAIT_SINCE_AT]
+    queue = history.queue_of(iterator, bool(since))
+    optimized = words[layout.ITERATION_SOURCE_AT] == layout.SOURCE_OPTIMIZER
+    steps = words[layout.ITERATION_AT] if optimized else 0
+    # Between two epochs there is no iterator, and what fed the last one still stands.
+    feed = None
+    if iterator is not None:
+        feed = history.feeding.look(iterator, steps, words[layout.BATCHES_AT], running.averages_in, running.first_batch)
+        history.note_feed(feed)
+    # Let go before /proc is read: if this were the last reference, the workers would be shut down here and not in the program.
+    del iterator
+    exhausted_mono = words[layout.EXHAUSTED_MONO_AT]
+    now = time.monotonic_ns()
+    # Not Process.is_alive(): it reaps, and the exit code would be lost for the program.
+    seen = [workers.worker(pid) for pid in queue.pids]
+    owing, looked = queue.owing, since and now - since > LONG_WAIT_NS
+    if queue.closing and owing is None:
+        owing = next((one.pid for one in seen if one.alive), None)
+        looked = owing is not None
+    if since and owing is not None:
+        history.owed.append(owing)
+    # The relay reads this worker's stack by itself, and no other's.
+    words[layout.OWING_PID_AT] = owing if looked and owing is not None else 0
+    most_pid, most_ratio = history.owed_most() if queue.workers > 1 else (None, None)
+    moved = workers.movement(seen, owing) if looked and owing is not None else None
+    total_ns = words[layout.LOADER_WAIT_TOTAL_AT] + (now - since if since else 0)
+    return Loader(
+        workers=queue.workers,
+        depth=queue.depth,
+        capacity=queue.capacity,
+        workers_alive=sum(one.alive for one in seen) if queue.pids else None,
+        owing_pid=owing,
+        owing_state=next((one.letter for one in seen if one.pid == owing), None),
+        waiting_since_unix_ns=since + unix_minus_mono_ns if since else None,
+        wait_total_ns=total_ns,
+        batches=words[layout.BATCHES_AT],
+        exhausted=words[layout.EXHAUSTED_AT],
+        exhausted_unix_ns=exhausted_mono + unix_minus_mono_ns if exhausted_mono else None,
+        pin_memory=queue.pin_memory,
+        prefetch_factor=queue.prefetch_factor,
+        owing_wchan=moved.wchan if moved else None,
+        workers_cpu_ns=moved.cpu_ns if moved else None,
+        owing_io_bytes=moved.io_bytes if moved else None,
+        owing_switches=moved.switches if moved else None,
+        locked=moved.locked if moved else None,
+        closing=queue.closing,
+        feed=history.feed,
+        owed_most_pid=most_pid,
+        owed_most_ratio=most_ratio,
+        waited=history.note_wait(feed, queue, total_ns),
+    )
+
+
+def _queue(iterator: Any, waits: bool = False) -> _Queue:
+    number = getattr(iterator, "_num_workers", 0) or 0
+    processes = getattr(iterator, "_workers", None)
+    pin_memory, prefetch = getattr(iterator, "_pin_memory", None), getattr(iterator, "_prefetch_factor", None)
+    if not number or processes is None:
+        return _Queue(number, pin_memory=pin_memory, prefetch_factor=prefetch)
+    held = getattr(iterator, "_task_info", {})
+    depth = sum(1 for info in list(held.values()) if len(info) > 1)
+    for name in ("_worker_result_queue", "_data_queue"):
+        queue = getattr(iterator, name, None)
+        try:
+            depth += queue.qsize()  # type: ignore[union-attr]  # absent: AttributeError
+        except (AttributeError, NotImplementedError, OSError):
+            continue
+        if getattr(iterator, "_data_queue", None) is getattr(iterator, "_worker_result_queue", None):
+            break
+    pids = [process.pid for process in list(processes)]
+    owing = None
+    info = held.get(getattr(iterator, "_rcvd_idx", None))
+    if info and len(info) == 1 and 0 <= info[0] < len(pids):
+        owing = pids[info[0]]
+    closing = bool(getattr(iterator, "_shutdown", False))
+    if waits and not held and not closing:
+        owing = _not_resumed(iterator, pids)
+    capacity = number * (prefetch or 2)
+    started = tuple(pid for pid in pids if pid is not None)
+    return _Queue(
+        number, min(depth, capacity), capacity, started, None if closing else owing, closing, pin_memory, prefetch
+    )
+
+
+def _not_resumed(iterator: Any, pids: list[int | None]) -> int | None:
+    """Of persistent workers, at the begin of an epoch: the first that has not taken the word to go on from its queue, or is gone or stopped.
+
+    Torch counts how many have answered, and not who.
+    """
+    late: list[int] = []
+    for pid, queue in zip(pids, list(getattr(iterator, "_index_queues", ())), strict=False):
+        try:
+            waits = queue.qsize() > 0
+        except (AttributeError, NotImplementedError, OSError, ValueError):
+            waits = False
+        if pid is not None and waits:
+            late.append(pid)
+    helpless = [pid for pid in pids if pid is not None and workers.worker(pid).letter in workers.HELPLESS]
+    # Who has just been woken has not taken it yet either: the one that cannot is meant.
+    return next(iter([*helpless, *late]), None)

@@ -1,0 +1,179 @@
+"""Where a thread is: its innermost user frame, its activity, and what it waits on, read from its frames.
+
+No frame object outlives a call of `look`: its locals hold tensors.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from types import FrameType
+from typing import Any
+
+from ddtop.wire.frame_kinds import word_of
+from ddtop.wire.records import ACTIVITIES
+
+BATON_FILE, BATON_WAITS = "torch/utils/file_baton.py", "wait"
+"""In which all wait for the process that builds an extension; its `lock_file_path` is the file that this process has made."""
+LOCK_PATH_MAX = 512
+
+_DEPTH_MAX = 200
+"""Frames looked at from the inside; beyond it a deep recursion costs more than it tells."""
+
+LOADER, FORWARD, BACKWARD, OPTIMIZER, COLLECTIVE, CUDA_SYNC, OTHER = range(len(ACTIVITIES))
+UNSEEN = -1
+
+_BROADCASTS = frozenset(
+    {"_sync_module_states", "_sync_params_and_buffers", "_sync_buffers", "_verify_param_shape_across_processes"}
+    | {"_default_broadcast_coalesced", "_distributed_broadcast_coalesced"}
+)
+
+# (end of the file's path, function or None for any) -> activity. The innermost frame that matches wins.
+_ACTIVITY: tuple[tuple[str, frozenset[str] | None, int], ...] = (
+    ("torch/utils/data/dataloader.py", frozenset({"__next__", "_next_data", "_get_data", "_try_get_data"}), LOADER),
+    ("torch/distributed/distributed_c10d.py", None, COLLECTIVE),
+    ("torch/distributed/_functional_collectives.py", None, COLLECTIVE),
+    # Calls into C: the wait of a Work, and the broadcasts with which DDP begins a forward.
+    ("ddtop/agent/wrap/p2p.py", frozenset({"wait"}), COLLECTIVE),
+    ("torch/futures/__init__.py", frozenset({"wait", "value"}), COLLECTIVE),
+    ("torch/distributed/utils.py", _BROADCASTS, COLLECTIVE),
+    ("torch/nn/parallel/distributed.py", _BROADCASTS, COLLECTIVE),
+    ("torch/cuda/__init__.py", frozenset({"synchronize"}), CUDA_SYNC),
+    ("torch/cuda/streams.py", frozenset({"synchronize"}), CUDA_SYNC),
+    ("torch/autograd/graph.py", frozenset({"_engine_run_backward"}), BACKWARD),
+    ("torch/autograd/__init__.py", frozenset({"backward", "grad"}), BACKWARD),
+    ("torch/_tensor.py", frozenset({"backward"}), BACKWARD),
+    ("torch/optim/optimizer.py", frozenset({"wrapper", "profile_hook_step"}), OPTIMIZER),
+    ("torch/nn/modules/module.py", frozenset({"_call_impl", "_wrapped_call_impl"}), FORWARD),
+)
+
+
+class Seen:
+    """One look at a thread: positions only, no frames. `frame_id` tells whether the user frame is still the same one."""
+
+    __slots__ = ("activity", "callee", "file", "frame_id", "function", "line", "qualname", "waits_for", "waits_on")
+
+    def __init__(self) -> None:
+        self.activity = UNSEEN
+        self.function: str | None = None
+        self.qualname: str | None = None
+        self.file = ""
+        self.line = 0
+        self.frame_id = 0
+        self.callee: str | None = None
+        self.waits_on: str | None = None
+        self.waits_for: str | None = None
+
+
+class Stay:
+    """Since when a thread is where it is, in monotonic ns: `since` in this call of this function, `line_since` on its line."""
+
+    __slots__ = ("_call", "_line", "line_since", "since")
+
+    def __init__(self) -> None:
+        self.since = self.line_since = 0
+        self._call: tuple[object, ...] = ()
+        self._line: tuple[object, ...] = ()
+
+    def follow(self, seen: Seen, now: int) -> None:
+        """Take in the next look."""
+        call, line = (seen.frame_id, seen.function, seen.file), (seen.line, seen.callee)
+        if call != self._call:
+            self._call, self.since, self._line = call, now, ()
+        if line != self._line:
+            self._line, self.line_since = line, now
+
+
+class FrameReader:
+    """Reads frames; remembers what it learned of each code object's file, so that a look costs some microseconds."""
+
+    def __init__(self) -> None:
+        self._user: dict[str, bool] = {}
+        self._meanings: dict[tuple[str, str], tuple[int | None, str | None]] = {}
+        paths = sysconfig.get_paths()
+        self._library = tuple(
+            {os.path.realpath(paths[name]) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+            | {paths[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+        )
+        self._own = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+        self._demo = self._own + "demo" + os.sep
+
+    def look(self, thread_id: int) -> Seen | None:
+        """What the thread does at this moment; None if it has no Python frame (any more)."""
+        frame: FrameType | None = sys._current_frames().get(thread_id)
+        if frame is None:
+            return None
+        seen = Seen()
+        for _ in range(_DEPTH_MAX):
+            if frame is None or (seen.function is not None and seen.activity != UNSEEN):
+                break
+            file, name = frame.f_code.co_filename, frame.f_code.co_name
+            if not self.is_user(file):
+                self._pass_library(seen, file, name, frame)
+            elif seen.function is None:
+                seen.function, seen.file, seen.line, seen.frame_id = name, file, frame.f_lineno, id(frame)
+                # Python 3.10 has no qualified names.
+                seen.qualname = getattr(frame.f_code, "co_qualname", None)
+            frame = frame.f_back
+        if seen.activity == UNSEEN:
+            seen.activity = OTHER
+        if seen.function is None and seen.callee is not None:
+            # No own code left: the interpreter is on its way out, or a library runs the program.
+            seen.function, seen.callee = seen.callee, None
+        return seen
+
+    def _pass_library(self, seen: Seen, file: str, name: str, frame: FrameType) -> None:
+        meaning = self._meanings.get((file, name))
+        if meaning is None:
+            meaning = self._meanings[file, name] = (_activity_of(file, name), word_of(file, name))
+        if seen.activity == UNSEEN and meaning[0] is not None:
+            seen.activity = meaning[0]
+        if seen.function is None:
+            # Below the user's own frame: what it calls.
+            if seen.callee is None and not file.startswith(self._own):
+                seen.callee, seen.file, seen.line = name, file, frame.f_lineno
+            # The library call nearest to the user's line names it best: a Queue.get waits on a lock inside.
+            seen.waits_on = meaning[1] or seen.waits_on
+            if name == BATON_WAITS and file.endswith(BATON_FILE):
+                # Until that file is gone, and whoever made it may have died. Its locals are the baton and no tensor.
+                path = getattr(frame.f_locals.get("self"), "lock_file_path", None)
+                seen.waits_for = str(path)[:LOCK_PATH_MAX] if path is not None else None
+
+    def is_user(self, file: str) -> bool:
+        """Whether a code's file is the user's own: not the standard library, not site-packages, not ddtop."""
+        known = self._user.get(file)
+        if known is None:
+            known = self._user[file] = self._judge(file)
+        return known
+
+    def _judge(self, file: str) -> bool:
+        if file.endswith(".pyx"):
+            return False  # mpi4py is made of Cython, and names its sources as they lay where it was built
+        if file.startswith("<"):
+            # In a spawned child `<string>` is multiprocessing's own line.
+            own_line = file == "<string>" and "--multiprocessing-fork" not in sys.orig_argv
+            return own_line or file.startswith(("<stdin>", "<ipython"))
+        if file.startswith(self._demo):
+            return True
+        if file.startswith(self._own) or "site-packages/" in file or "dist-packages/" in file:
+            return False
+        return not file.startswith(self._library)
+
+
+def _activity_of(file: str, name: str) -> int | None:
+    for end, names, activity in _ACTIVITY:
+        if file.endswith(end) and (names is None or name in names):
+            return activity
+    return OPTIMIZER if "torch/optim/" in file and name == "step" else None
+
+
+def user_frame_of(traceback: Any, reader: FrameReader) -> tuple[str, str, int] | None:
+    """(function, file, line) of the innermost user frame of a traceback."""
+    found = None
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if reader.is_user(code.co_filename):
+            found = (code.co_name, code.co_filename, traceback.tb_lineno)
+        traceback = traceback.tb_next
+    return found

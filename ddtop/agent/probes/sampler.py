@@ -1,0 +1,152 @@
+"""From what a DataLoader takes its data: sampler, dataset, epoch. Read from torch's own objects, an iterator at a time.
+
+Of the dataset only its length is asked, once a loader.
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from dataclasses import dataclass
+from typing import Any
+from weakref import ref
+
+import msgspec
+
+from ddtop.agent.probes import dataset_digest
+from ddtop.wire.loader import Feed
+
+SOURCES_MAX = 64
+_PARTS, _BATCH_VALUES = 3, 64
+
+
+@dataclass
+class _Source:
+    """What is known of one sampler. `same_epoch`: the last two passes began with the same one. `at`: the iterator of the last
+    pass and how many batches it had given then."""
+
+    feed: Feed
+    sampler: ref[Any] | None = None
+    at: ref[Any] | None = None
+    yielded: int = 0
+    passes: int = 0
+    epoch: int | None = None
+    same_epoch: bool = False
+    steps: int = 0
+    taken: int = 0
+
+
+class Feeding:
+    """Remembers samplers by their id; used by the agent's thread only, holds no reference to any of them."""
+
+    def __init__(self) -> None:
+        self._sources: dict[int, _Source] = {}
+        self._last: tuple[int, int, int] = (0, 0, 0)
+
+    def look(
+        self, iterator: Any, steps: int, batches: int, group: str | None, first_batch: int | None = None
+    ) -> Feed | None:
+        """What feeds that iterator; `steps` and `batches` are the rank's counts so far, `group` where gradients are averaged,
+        `first_batch` a digest of the first batch of this pass."""
+        index = getattr(iterator, "_index_sampler", None)
+        if index is None:
+            return None
+        sampler, yielded = getattr(index, "sampler", index), getattr(iterator, "_num_yielded", 0)
+        source = self._sources.get(id(sampler))
+        # A sampler that is made anew for each epoch often has the id of the last.
+        if source is None or (source.sampler is not None and source.sampler() is not sampler):
+            if len(self._sources) >= SOURCES_MAX:
+                self._sources.clear()
+            feed = _described(iterator, index, sampler, getattr(iterator, "_dataset", None))
+            source = self._sources[id(sampler)] = _Source(feed, _reference(sampler))
+            self._last = (0, 0, 0)
+        # Not by its id, for the same reason; of each loader its own, because one that validates comes in between.
+        if source.at is None or source.at() is not iterator or yielded < source.yielded:
+            # A new pass over the data; persistent workers keep the iterator.
+            _begin(source, sampler)
+        source.at, source.yielded = ref(iterator), yielded
+        if self._last[0] == id(sampler):
+            # Between two looks at the same loader both have grown: it feeds the optimizer.
+            source.steps += max(0, min(steps - self._last[1], batches - self._last[2]))
+            source.taken += max(0, batches - self._last[2])
+        self._last = (id(sampler), steps, batches)
+        return msgspec.structs.replace(
+            source.feed,
+            epoch=source.epoch,
+            epochs=source.passes,
+            steps=source.steps,
+            taken=source.taken,
+            same_epoch=source.same_epoch,
+            group=group,
+            batch=first_batch or None,
+        )
+
+
+def _reference(one: Any) -> ref[Any] | None:
+    try:
+        return ref(one)
+    except TypeError:
+        return None
+
+
+def _begin(source: _Source, sampler: Any) -> None:
+    shuffles = _is(sampler, "torch.utils.data.distributed", "DistributedSampler") and getattr(sampler, "shuffle", False)
+    epoch = getattr(sampler, "epoch", None) if shuffles else None
+    epoch = epoch if isinstance(epoch, int) else None
+    source.same_epoch = source.passes > 0 and epoch is not None and epoch == source.epoch
+    source.passes, source.epoch = source.passes + 1, epoch
+
+
+def _is(one: Any, module: str, name: str) -> bool:
+    """Whether it is of that class of torch's or derived from it."""
+    cls = getattr(sys.modules.get(module), name, None)
+    return cls is not None and isinstance(one, cls)
+
+
+def _exactly(one: Any, *names: str) -> bool:
+    return type(one).__module__ == "torch.utils.data.sampler" and type(one).__name__ in names
+
+
+def _described(iterator: Any, index: Any, sampler: Any, dataset: Any) -> Feed:
+    plain = (
+        _exactly(index, "BatchSampler", "SequentialSampler", "RandomSampler")
+        and _exactly(sampler, "SequentialSampler", "RandomSampler")
+        and dataset is not None
+        and getattr(sampler, "data_source", dataset) is dataset
+        and not getattr(sampler, "replacement", False)
+        and not _is(dataset, "torch.utils.data.dataset", "IterableDataset")
+    )
+    length = _length(sampler) if plain else None
+    programs = (dataset, getattr(iterator, "_collate_fn", None), getattr(iterator, "_worker_init_fn", None))
+    return Feed(
+        type(sampler).__name__,
+        type(index).__name__,
+        type(dataset).__name__,
+        plain and getattr(sampler, "_num_samples", None) is None,
+        length,
+        first=dataset_digest.fingerprint(dataset) if plain else None,
+        holds=plain and dataset_digest.holds(dataset, length) and not dataset_digest.asks_rank(*programs),
+    )
+
+
+def digest_of_batch(batch: Any, deep: int = 3) -> int:
+    """A digest of the first numbers of a batch, 0 where none are found; once a pass, on the training thread, some 20 us."""
+    if type(batch) in (list, tuple):
+        parts = (digest_of_batch(one, deep - 1) for one in batch[:_PARTS]) if deep else ()
+        return next((one for one in parts if one), 0)
+    if type(batch) is dict:
+        return digest_of_batch(list(batch.values()), deep - 1) if deep else 0
+    if dataset_digest.is_array(batch):
+        some = dataset_digest.numbers(batch, _BATCH_VALUES)
+        # Padding, a mask, one label: the same on all ranks whatever they read.
+        if len(set(some)) > 1:
+            return zlib.crc32(f"{tuple(batch.shape)}{some}".encode()) or 1
+    return 0
+
+
+def _length(sampler: Any) -> int | None:
+    """How many samples it takes; torch's samplers ask their dataset for it."""
+    try:
+        return len(sampler)
+    except Exception:  # noqa: BLE001 - a dataset that does not know yet
+        return None

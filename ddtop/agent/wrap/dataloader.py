@@ -1,0 +1,100 @@
+"""The time around `__next__` of a DataLoader's iterator, on the state page; which iterator it was, by weak reference.
+
+With persistent workers an epoch begins in `_reset`, which waits until all workers have answered.
+"""
+
+from __future__ import annotations
+
+import functools
+from time import monotonic_ns
+from types import ModuleType
+from typing import Any
+from weakref import ref
+
+from ddtop.agent import runtime
+from ddtop.wire.page import (
+    BATCHES_AT,
+    EXHAUSTED_AT,
+    EXHAUSTED_MONO_AT,
+    LOADER_WAIT_SINCE_AT,
+    LOADER_WAIT_TOTAL_AT,
+)
+
+_WRAPPED = "__ddtop_wrapped__"
+
+
+def wrap(module: ModuleType) -> None:
+    """Replace `_BaseDataLoaderIter.__next__`; all DataLoaders' iterators inherit it, `num_workers=0` too. And `_reset` where workers may be waited for."""
+    _wrap_next(module._BaseDataLoaderIter)
+    iterator = getattr(module, "_MultiProcessingDataLoaderIter", None)
+    if hasattr(iterator, "_reset"):
+        _wrap_reset(iterator)
+
+
+def _wrap_reset(iterator: Any) -> None:
+    original = iterator._reset
+    if hasattr(original, _WRAPPED):
+        return
+
+    @functools.wraps(original)
+    def _reset(self: Any, *args: Any, **more: Any) -> Any:
+        running = runtime.current()
+        # The first time, on its way through the constructor, it waits for nobody.
+        if running is None or more.get("first_iter", args[1:2] == (True,)):
+            return original(self, *args, **more)
+        words = running.page.words
+        outer, before = words[LOADER_WAIT_SINCE_AT], monotonic_ns()
+        words[LOADER_WAIT_SINCE_AT] = before
+        if running.loader is None or running.loader() is not self:
+            running.loader, running.first_batch = ref(self), None
+        try:
+            return original(self, *args, **more)
+        finally:
+            words[LOADER_WAIT_SINCE_AT] = outer
+            if not outer:
+                words[LOADER_WAIT_TOTAL_AT] += monotonic_ns() - before
+
+    setattr(_reset, _WRAPPED, True)
+    iterator._reset = _reset
+
+
+def _wrap_next(iterator: Any) -> None:
+    original = iterator.__next__
+    if hasattr(original, _WRAPPED):
+        return
+
+    @functools.wraps(original)
+    def __next__(self: Any) -> Any:  # noqa: N807 - the method's own name
+        running = runtime.current()
+        if running is None:
+            return original(self)
+        words = running.page.words
+        outer, before = words[LOADER_WAIT_SINCE_AT], monotonic_ns()
+        words[LOADER_WAIT_SINCE_AT] = before
+        # Not by its id: the next epoch's iterator often has that of the last.
+        if running.loader is None or running.loader() is not self:
+            running.loader, running.first_batch = ref(self), None
+        try:
+            batch = original(self)
+        except StopIteration:
+            words[EXHAUSTED_AT] += 1
+            words[EXHAUSTED_MONO_AT] = monotonic_ns()
+            raise
+        finally:
+            words[LOADER_WAIT_SINCE_AT] = outer
+            if not outer:
+                words[LOADER_WAIT_TOTAL_AT] += monotonic_ns() - before
+        words[BATCHES_AT] += 1
+        if running.first_batch is None:
+            running.first_batch = 0
+            runtime.guarded("first batch", lambda: _note_first(running, batch))
+        return batch
+
+    setattr(__next__, _WRAPPED, True)
+    iterator.__next__ = __next__
+
+
+def _note_first(running: runtime.Runtime, batch: Any) -> None:
+    from ddtop.agent.probes.sampler import digest_of_batch
+
+    running.first_batch = digest_of_batch(batch)

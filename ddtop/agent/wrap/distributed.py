@@ -1,0 +1,118 @@
+"""Thin wrappers around init_process_group, new_group and destroy_process_group: the flight recorder sees none of them.
+
+Each writes the state page before it calls in, so a rank that never comes back is seen where it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from ddtop.agent import runtime
+from ddtop.agent.probes.sequence_number import numbers_of
+from ddtop.wire.calls import OF_MEMBERS_ONLY
+from ddtop.wire.page import CALLS
+
+GREET_S = 0.2
+"""The agent of a child that has just become a rank needs 0.1 s to say its first word."""
+_WRAPPED = "__ddtop_wrapped__"
+
+
+def wrap(module: ModuleType) -> None:
+    """Replace the three functions in `torch.distributed.distributed_c10d`."""
+    _replace(module, "init_process_group", _before_init, _after_init)
+    _replace(module, "new_group", None, None)
+    _replace(module, "destroy_process_group", _before_destroy, _after_destroy)
+
+
+def _replace(
+    module: ModuleType,
+    name: str,
+    before: Callable[[tuple[Any, ...], dict[str, Any]], None] | None,
+    after: Callable[[], None] | None,
+) -> None:
+    original = getattr(module, name)
+    if hasattr(original, _WRAPPED):
+        return
+    call = CALLS.index(name)
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if before is not None:
+            runtime.guarded(f"before {name}", lambda: before(args, kwargs))
+        slot = runtime.enter_call(call, OF_MEMBERS_ONLY if _is_local(args, kwargs) else 0)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            runtime.leave_call(slot)
+            if after is not None:
+                runtime.guarded(f"after {name}", after)
+
+    setattr(wrapper, _WRAPPED, True)
+    setattr(module, name, wrapper)
+
+
+def _is_local(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """A new_group for which only its members have to come."""
+    return bool(kwargs.get("use_local_synchronization") or args[4:5] == (True,))
+
+
+def _before_init(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    names = ("backend", "init_method", "timeout", "world_size", "rank", "store")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    from ddtop.agent import claim
+    from ddtop.agent.probes import init_args
+
+    backend = given.get("backend")
+    entrance = init_args.look(given)
+    claim.entering_init(
+        given.get("rank", -1), given.get("world_size", -1), str(backend) if backend else None, entrance.method
+    )
+    running = runtime.current()
+    if running is not None:
+        running.entrance = entrance
+        if running.entrance.store_file is not None:
+            # Torch tries to open the file for ever with the GIL held, where its folder is not there.
+            running.greet_now(GREET_S)
+        else:
+            running.greet_again()
+
+
+def _after_init() -> None:
+    running = runtime.current()
+    if running is not None:
+        running.joined = True
+
+
+def _before_destroy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    running = runtime.current()
+    if running is None:
+        return
+    whole = not args and kwargs.get("group") is None
+    # The agent must not hold the last reference to a group: its destructor would run in the agent's thread.
+    running.pause_collectives()
+    if whole:
+        running.final_seqs = _sequence_numbers()
+        running.destroyed = True
+
+
+def _sequence_numbers() -> dict[str, int]:
+    """How far this rank has come in each of its groups; what cannot be read is left out."""
+    found = {}
+    world = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
+    for group, name in list(getattr(world, "pg_names", {}).items()):
+        try:
+            numbers = numbers_of(str(name), group)
+        except Exception:  # noqa: BLE001 - a backend that counts otherwise
+            continue
+        found.update({track: number for track, number in numbers.items() if number is not None})
+    return found
+
+
+def _after_destroy() -> None:
+    running = runtime.current()
+    if running is not None:
+        running.resume_collectives()

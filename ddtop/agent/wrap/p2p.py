@@ -1,0 +1,202 @@
+"""Point-to-point calls and monitored_barrier: gloo's flight recorder sees none of them.
+
+A wrapper notes peer and tag on the state page before it calls in. What isend and irecv return is remembered until somebody
+waits for it: then that wait stands on the page. The wrapped functions are put in before user code can bind the names, so
+that `P2POp(dist.isend, ...)` and torch's pipelines, which compare functions by identity, meet one object everywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+from weakref import WeakValueDictionary
+
+from ddtop.agent import runtime
+from ddtop.agent.probes.sequence_number import numbers_of
+from ddtop.wire.page import CALLS, NO_PEER
+
+_WRAPPED = "__ddtop_wrapped__"
+_SIDES = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
+_MARKS_MAX = 4096
+LONG_NS = 500_000_000
+"""Shorter waits are below what any rule asks about, and cost nothing to remember."""
+
+_marks: dict[int, tuple[int, int, int]] = {}
+"""id of a Work that isend or irecv returned -> (call, peer, tag)."""
+_works: WeakValueDictionary[int, Any] = WeakValueDictionary()
+"""The same ids, to tell a Work from another one that got its address."""
+counts: dict[str, int] = {}
+"""Group name -> by how much calls for single ranks have advanced its sequence number, which gloo counts together."""
+calls: dict[str, int] = {}
+"""Group name -> how often the program has called send, recv and their like in it: NCCL counts them in no sequence number."""
+bases: dict[str, int] = {}
+"""Group name -> its sequence number when the monitored_barrier began in which this rank is now."""
+
+
+def wrap(module: ModuleType) -> None:
+    """Replace the functions in `torch.distributed.distributed_c10d`, and the wait of its Work."""
+    for name, side in _SIDES.items():
+        _wrap_side(module, name, side)
+    _wrap_barrier(module)
+    _wrap_wait(module)
+
+
+def _wrap_side(module: ModuleType, name: str, side: str) -> None:
+    original = getattr(module, name, None)
+    if original is None or hasattr(original, _WRAPPED):
+        return
+    call, blocks = CALLS.index(name), not name.startswith("i")
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        running = runtime.current()
+        if running is None:
+            return original(*args, **kwargs)
+        peer, tag = _peer_and_tag(module, side, args, kwargs)
+        group = args[2] if len(args) > 2 else kwargs.get("group")
+        _note_call(module, group)
+        if not blocks:
+            with _Counted(module, group):
+                work = original(*args, **kwargs)
+            _remember(work, call, peer, tag)
+            return work
+        began = time.monotonic_ns()
+        slot = running.page.enter_call(call, peer, tag)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            running.page.leave_call(slot)
+            _note_wait(running, began)
+
+    setattr(wrapper, _WRAPPED, True)
+    setattr(module, name, wrapper)
+
+
+def _note_call(module: ModuleType, group: Any) -> None:
+    try:
+        world = module._world
+        name = str(world.pg_names[world.default_pg if group is None else group])
+    except Exception:  # noqa: BLE001 - torch without these, or a group that torch will refuse
+        return
+    calls[name] = calls.get(name, 0) + 1
+
+
+class _Counted:
+    """Notes by how much a call advances the sequence number of its group; whatever goes wrong is not the call's."""
+
+    def __init__(self, module: ModuleType, group: Any, whole: bool = False) -> None:
+        self._name, self._group, self._whole = "", group, whole
+        self._before: dict[str, int] = {}
+        with contextlib.suppress(Exception):  # torch without these, or a group that torch will refuse
+            world = module._world
+            self._group = world.default_pg if group is None else group
+            self._name = str(world.pg_names[self._group])
+            self._before = self._numbers()
+
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for name, number in numbers_of(self._name, self._group).items() if number is not None}
+
+    def __enter__(self) -> None:
+        if self._whole:
+            bases.update(self._before)
+
+    def __exit__(self, *_: object) -> None:
+        for name in self._before:
+            bases.pop(name, None)
+        with contextlib.suppress(Exception):  # as above
+            for name, number in self._numbers().items():
+                grown = number - self._before.get(name, number)
+                if grown > 0:
+                    # Another thread's collective may fall into it: a single call is never more than one.
+                    counts[name] = counts.get(name, 0) + (grown if self._whole else 1)
+
+
+def forget(name: str) -> None:
+    """The group is gone; the next one of that name counts from nought."""
+    counts.pop(name, None)
+    calls.pop(name, None)
+    bases.pop(name, None)
+
+
+def _note_wait(running: runtime.Runtime, began: int) -> None:
+    # Stages of a pipeline wait by design: what was borne before is no news.
+    waited = time.monotonic_ns() - began
+    if waited > LONG_NS:
+        running.peer_waits.append(waited)
+
+
+def _peer_and_tag(module: ModuleType, side: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
+    # (tensor, dst, group, tag, group_dst); a peer within a group is translated, so that ranks can be compared.
+    peer = args[1] if len(args) > 1 else kwargs.get(side)
+    tag = args[3] if len(args) > 3 else kwargs.get("tag", 0)
+    if peer is None:
+        inside = args[4] if len(args) > 4 else kwargs.get(f"group_{side}")
+        group = args[2] if len(args) > 2 else kwargs.get("group")
+        if inside is not None:
+            try:
+                peer = inside if group is None else module.get_global_rank(group, inside)
+            except Exception:  # noqa: BLE001 - a call that torch will refuse is torch's to refuse
+                peer = None
+    return (peer if isinstance(peer, int) else NO_PEER), (tag if isinstance(tag, int) else 0)
+
+
+def _remember(work: Any, call: int, peer: int, tag: int) -> None:
+    if work is None:
+        return
+    if len(_marks) >= _MARKS_MAX:
+        for key in [key for key in _marks if key not in _works]:
+            del _marks[key]
+        if len(_marks) >= _MARKS_MAX:
+            return
+    try:
+        _works[id(work)] = work
+    except TypeError:
+        return
+    _marks[id(work)] = (call, peer, tag)
+
+
+def _wrap_barrier(module: ModuleType) -> None:
+    original = getattr(module, "monitored_barrier", None)
+    if original is None or hasattr(original, _WRAPPED):
+        return
+    call = CALLS.index("monitored_barrier")
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        slot = runtime.enter_call(call)
+        try:
+            with _Counted(module, args[0] if args else kwargs.get("group"), whole=True):
+                return original(*args, **kwargs)
+        finally:
+            runtime.leave_call(slot)
+
+    setattr(wrapper, _WRAPPED, True)
+    module.monitored_barrier = wrapper  # type: ignore[attr-defined]
+
+
+def _wrap_wait(module: ModuleType) -> None:
+    work = getattr(module, "Work", None)
+    original: Callable[..., Any] | None = getattr(work, "wait", None)
+    if work is None or original is None or hasattr(original, _WRAPPED):
+        return
+
+    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        mark = _marks.get(id(self))
+        running = runtime.current() if mark is not None else None
+        if mark is None or running is None or _works.get(id(self)) is not self:
+            return original(self, *args, **kwargs)
+        began = time.monotonic_ns()
+        slot = running.page.enter_call(*mark)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            running.page.leave_call(slot)
+            _note_wait(running, began)
+
+    functools.update_wrapper(wait, original)
+    setattr(wait, _WRAPPED, True)
+    work.wait = wait

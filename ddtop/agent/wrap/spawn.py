@@ -1,0 +1,81 @@
+"""Exceptions of multiprocessing's and mp.spawn's children: both catch what the target raises, so no hook sees it.
+
+Only a function in between is replaced, by one that notes the exception and lets it go on. That of a child which is no rank
+is left for the relay (`helper_end`), because the parent may end the ranks for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from types import ModuleType
+from typing import Any
+
+from ddtop.agent import runtime
+from ddtop.agent.guard import guard
+from ddtop.agent.probes import exceptions_uncaught
+
+_WRAPPED = "__ddtop_wrapped__"
+
+
+def wrap_ends(module: ModuleType) -> None:
+    """`multiprocessing.util._exit_function`, which `BaseProcess._bootstrap` calls while what the target raised is on its way.
+
+    A wrapper of `BaseProcess.run` would be a line in the traceback that the child prints.
+    """
+    original: Any = getattr(module, "_exit_function", None)
+    if original is None or hasattr(original, _WRAPPED):
+        return
+
+    @functools.wraps(original)
+    def _exit_function(*args: Any, **named: Any) -> Any:
+        error = sys.exc_info()[1]
+        # A child that was forked where its parent handles an exception has that one as its own when it ends well.
+        is_own = (
+            error is not None and error.__traceback__ is not None and error.__traceback__.tb_frame is sys._getframe(1)
+        )
+        if is_own and isinstance(error, Exception):
+            _note()
+        return original(*args, **named)
+
+    setattr(_exit_function, _WRAPPED, True)
+    module._exit_function = _exit_function  # type: ignore[attr-defined]
+
+
+def wrap_spawn(module: ModuleType) -> None:
+    """`torch.multiprocessing.spawn._wrap`, which is sent to the child by name and there runs the user's function."""
+    original = getattr(module, "_wrap", None)
+    if original is None or hasattr(original, _WRAPPED):
+        return
+
+    @functools.wraps(original)
+    def _wrap(function: Any, *args: Any, **kwargs: Any) -> Any:
+        @functools.wraps(function)
+        def noting(*inner: Any, **named: Any) -> Any:
+            try:
+                return function(*inner, **named)
+            except BaseException as error:
+                if isinstance(error, Exception):
+                    _note()
+                # A `raise` alone adds no line to the traceback, which torch sends to the parent as text: there is none of ours
+                # in it (Python 3.11 and later; 3.10 takes the traceback as it was).
+                error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+                raise
+
+        return original(noting, *args, **kwargs)
+
+    setattr(_wrap, _WRAPPED, True)
+    module._wrap = _wrap  # type: ignore[attr-defined]
+
+
+def _note() -> None:
+    running = runtime.current()
+    kind, error, traceback = sys.exc_info()
+    if kind is None:
+        return
+    if running is not None:
+        running.guarded("exceptions", lambda: exceptions_uncaught.note(running, kind, error, traceback, "main"))
+        return
+    from ddtop.agent import helper_end
+
+    guard.run("helper end", lambda: helper_end.write(kind, error, traceback))

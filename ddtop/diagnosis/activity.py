@@ -1,0 +1,303 @@
+"""What a rank is doing, in one stable word and a short phrase, and the sentence's "where it is instead".
+
+Asked in the order of certainty: the process itself (stopped, frozen, at its exit, in a garbage collection), then the
+library frames nearest to the user's own line, then the kernel's word for a thread that sleeps, then whether the CPU moves.
+What an agent said that has fallen silent is old: then only stacks that were taken since, or the kernel, tell of now.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddtop.diagnosis.kernel_wait import READS, WRITES, path_of, said_of, short, sleeps
+from ddtop.model.stacks.frames import Owner, is_birth, owner_of
+from ddtop.model.state.facts import RankFacts, State
+from ddtop.policy import POLICY
+from ddtop.wire.calls import P2P_CALLS
+from ddtop.wire.frame_kinds import word_of
+from ddtop.wire.records import Stacks
+from ddtop.wire.stacks import StackFrame, ThreadStack
+from ddtop.words.sentences import file_line
+
+WORDS = (
+    "loader", "lock", "queue", "file", "socket", "pipe", "child", "stdin", "sleep", "python", "c", "compile", "import",
+    "checkpoint-save", "checkpoint-load", "gc", "gil", "exit", "cuda-sync", "debugger", "collective", "p2p", "frozen", "stopped",
+    "unknown", "rpc",
+)  # fmt: skip
+"""Every word there is; for JSON and evidence, so they only ever grow."""
+
+PROCESS, CALL, FRAMES, STACKS, KERNEL, CPU, NOTHING = "process", "call", "frames", "stacks", "kernel", "cpu", "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """`word`: one of WORDS. `text` follows "is" or "has been": "waiting for a lock". `source`: what told it: the process,
+    an open call, frames, stacks, the kernel, the CPU, or nothing."""
+
+    word: str
+    text: str
+    source: str
+
+
+# Words of `Place.waits_on`.
+_OF_FRAMES: dict[str, tuple[str, str]] = {
+    "DataLoader": ("loader", "in the DataLoader"),
+    "child": ("child", "waiting for a child process"),
+    "pool": ("child", "waiting for a pool of worker processes"),
+    "future": ("lock", "waiting for the result of another thread or process"),
+    "lock": ("lock", "waiting for a lock"),
+    "queue": ("queue", "waiting for a queue"),
+    "pipe": ("pipe", "waiting on a pipe"),
+    "rpc": ("rpc", "waiting for the answer to an RPC"),
+    "socket": ("socket", "waiting on a socket"),
+    "asyncio": ("socket", "waiting in its event loop"),
+    "join": ("collective", "in Join, out of data"),
+    "stdin": ("stdin", "waiting for input from the terminal"),
+    "file": ("file", "reading or writing a file"),
+    "checkpoint-save": ("checkpoint-save", "saving a checkpoint"),
+    "checkpoint-load": ("checkpoint-load", "loading a checkpoint"),
+    "cuda-sync": ("cuda-sync", "waiting for the GPU"),
+    "debugger": ("debugger", "in a debugger"),
+    "compile": ("compile", "compiling"),
+    "import": ("import", "importing a module"),
+    "exit": ("exit", "waiting at exit for its other threads"),
+}
+_BUSY = ("forward", "backward", "optimizer")
+_NOTHING = Doing("unknown", "", NOTHING)
+
+
+def doing(facts: RankFacts) -> str | None:
+    """A phrase that follows "is" or "has been"; None where nothing tells, and of a process that is gone."""
+    return classify(facts).text or None
+
+
+def classify(facts: RankFacts) -> Doing:
+    """What the rank is doing now, as far as that can be told."""
+    if facts.gone:
+        return _NOTHING
+    steps = _WHILE_SILENT if _silent(facts) else _WHILE_HEARD
+    return next((found for step in steps if (found := step(facts)) is not None), _NOTHING)
+
+
+def where(facts: RankFacts) -> str:
+    """Where a rank is instead, to follow "has been" or "is": `in the DataLoader (data.py:40 load_image)`.
+
+    Of a silent rank without stacks: where it was seen last, in these words.
+    """
+    found = classify(facts)
+    if found.source in (STACKS, KERNEL, CPU, NOTHING) and _silent(facts):
+        return _in_c(facts, found)
+    place = facts.place
+    if place is None:
+        return found.text if found.text and found.source != CPU else "at a place that cannot be seen"
+    spot = f"in {place.function} ({file_line(place)})"
+    if found.source in (CPU, NOTHING):
+        return spot
+    if found.source == KERNEL:
+        return f"{found.text} {spot}"
+    return f"{found.text} ({file_line(place)} {place.function})"
+
+
+def stack_line(stacks: Stacks, frames_max: int = 4) -> str | None:
+    """`load data.py:40 ‹ step train.py:88 ‹ main train.py:120`: its main thread's own frames, innermost first, and what
+    lies below them; None where no stack was taken. Of a worker only what it runs itself."""
+    thread = _main(stacks)
+    if thread is None:
+        return None
+    frames = thread.frames
+    if stacks.worker:
+        born = next((at for at, one in enumerate(frames) if is_birth(one.function, one.file)), len(frames))
+        frames = frames[:born]
+    return _frames_line(frames, frames_max)
+
+
+def other_threads(stacks: Stacks, threads_max: int = 3) -> list[str]:
+    """The same of its other threads that run the program's own code."""
+    others = [thread for thread in stacks.threads if thread is not _main(stacks)]
+    own = [one for one in others if any(owner_of(frame) is Owner.USER for frame in one.frames)]
+    return [line for thread in own[:threads_max] if (line := _frames_line(thread.frames, 4)) is not None]
+
+
+def _frames_line(own: tuple[StackFrame, ...], frames_max: int) -> str | None:
+    users = [frame for frame in own if owner_of(frame) is Owner.USER]
+    frames = (users or [frame for frame in own if owner_of(frame) is not Owner.OWN])[:frames_max]
+    return " ‹ ".join(f"{frame.function} {_file_line(frame)}" for frame in frames) or None
+
+
+def fresh_stacks(facts: RankFacts) -> Stacks | None:
+    """The last dump, if the rank stands where it stood when that was taken."""
+    stacks = facts.stacks
+    if stacks is None or not stacks.method or facts.gone:
+        return None
+    if _silent(facts):
+        heard = facts.heard_unix_ns
+        return stacks if heard is None or stacks.taken_unix_ns >= heard else None
+    place, user = facts.place, _user_frame(stacks)
+    if place is None or place.since_unix_ns is None or stacks.taken_unix_ns < place.since_unix_ns or user is None:
+        return None
+    return stacks if (user.function, user.file) == (place.function, place.file) else None
+
+
+def _silent(facts: RankFacts) -> bool:
+    return facts.state is State.SILENT
+
+
+def _certain(facts: RankFacts) -> Doing | None:
+    process, place = facts.process, facts.place
+    if process is None:
+        return None
+    if process.frozen:
+        return Doing("frozen", "frozen by its cgroup", PROCESS)
+    if process.state in ("T", "t"):
+        return Doing("stopped", "held by a debugger" if process.state == "t" else "stopped", PROCESS)
+    if process.exiting and not (place is not None and place.waits_on == "exit"):
+        return Doing("exit", "leaving the interpreter", PROCESS)
+    if process.gc_since_unix_ns is not None:
+        return Doing("gc", "in a full garbage collection", PROCESS)
+    return None
+
+
+def _of_call(facts: RankFacts) -> Doing | None:
+    """A call that the flight recorder does not see and that has not returned."""
+    call = next((call.name for call in facts.open_calls), None)
+    if call is None:
+        return None
+    return Doing("p2p" if call in P2P_CALLS else "collective", f"in {call}", CALL)
+
+
+def _of_frames(facts: RankFacts) -> Doing | None:
+    """What the library frames wait on that the agent saw at its last look."""
+    place = facts.place
+    if place is None:
+        return None
+    waits_on = "DataLoader" if facts.activity == "loader" else place.waits_on
+    if place.waits_for is not None:
+        return Doing("lock", f"waiting for the lock file {short(place.waits_for)}", FRAMES)
+    if waits_on in ("collective", "p2p"):
+        # Inside send and recv it is not known which: the open call would have told.
+        return Doing("collective", f"in {place.callee or 'a collective'}", FRAMES) if waits_on == "collective" else None
+    return _closer(facts, Doing(*_OF_FRAMES[waits_on], FRAMES)) if waits_on in _OF_FRAMES else None
+
+
+def _of_activity(facts: RankFacts) -> Doing | None:
+    if facts.place is None:
+        return None
+    if facts.activity == "cuda_sync":
+        return Doing(*_OF_FRAMES["cuda-sync"], FRAMES)
+    return Doing("python", f"in {facts.activity}", FRAMES) if facts.activity in _BUSY and facts.place.callee else None
+
+
+def _closer(facts: RankFacts, found: Doing) -> Doing:
+    """What frames tell, with the file or the child that the kernel adds."""
+    process = facts.process
+    if process is None or not sleeps(process):
+        return found
+    text, path = found.text, path_of(process)
+    if found.word == "child" and (process.file or "").startswith("child "):
+        text = f"waiting for {process.file}"
+    elif found.word == "socket" and (process.syscall == "connect" or process.remote is not None):
+        said = said_of(process)
+        text = said[1] if said is not None else text
+    elif path is not None and process.syscall in READS | WRITES:
+        does = f"{'reading' if process.syscall in READS else 'writing'} {short(path)}"
+        if found.word == "file":
+            text = does
+        elif found.word in ("loader", "checkpoint-save", "checkpoint-load", "import"):
+            text = f"{found.text}, {does}"
+    return Doing(found.word, text, found.source)
+
+
+def _of_stacks(facts: RankFacts) -> Doing | None:
+    """What the library frames of a fresh dump wait on."""
+    stacks = fresh_stacks(facts)
+    thread = _main(stacks) if stacks is not None else None
+    if thread is None:
+        return None
+    word = None
+    for frame in thread.frames:
+        owner = owner_of(frame)
+        if owner is Owner.USER:
+            break
+        if owner is Owner.FRAMEWORK:
+            word = word_of(frame.file, frame.function) or word
+    if word in ("collective", "p2p"):
+        return Doing(word, "in a collective" if word == "collective" else "in point-to-point", STACKS)
+    return _closer(facts, Doing(*_OF_FRAMES[word], STACKS)) if word in _OF_FRAMES else None
+
+
+def _of_gil(facts: RankFacts) -> Doing | None:
+    """Of a silent rank: whether its main thread asks for the GIL again and again."""
+    if facts.process is None or facts.working is not False or (facts.wakes_per_s or 0.0) < POLICY.gil_wakes_per_s:
+        return None
+    # A look may find it awake, then the kernel says nothing.
+    said = said_of(facts.process)
+    if said is not None and said[0] != "lock":
+        return None
+    return Doing("gil", "waiting for the GIL that another of its threads holds", KERNEL)
+
+
+def _of_kernel(facts: RankFacts) -> Doing | None:
+    process = facts.process
+    said = said_of(process) if process is not None else None
+    if process is None or said is None:
+        return None
+    # A thread that works is asleep now and then: only the file that it reads is true of more than this instant.
+    if facts.working is False or (facts.working and said[0] == "file" and path_of(process) is not None):
+        return Doing(*said, KERNEL)
+    return None
+
+
+def _of_cpu(facts: RankFacts) -> Doing | None:
+    process = facts.process
+    if not facts.working or facts.cpu_ratio is None or process is None:
+        return None
+    # What it works may also be its children's work, or bytes: then its main thread is asleep.
+    if process.state != "R" and (process.children or facts.cpu_ratio < POLICY.busy_ratio):
+        return None
+    if _silent(facts):
+        return Doing("c", "computing in C", CPU)
+    if facts.place is None:
+        return None
+    if (facts.line_age_s or 0.0) >= POLICY.same_line_s:
+        return Doing("c", "computing at the same line (a call into C, or a loop of one line)", CPU)
+    return Doing("python", f"computing in {facts.place.callee or 'Python'}", CPU)
+
+
+_WHILE_HEARD = (_certain, _of_call, _of_frames, _of_kernel, _of_activity, _of_stacks, _of_cpu)
+_WHILE_SILENT = (_certain, _of_gil, _of_stacks, _of_kernel, _of_cpu)
+
+
+def _in_c(facts: RankFacts, found: Doing) -> str:
+    """Of a silent rank: whatever it does, it does it in C with the GIL held, below that line."""
+    stacks = fresh_stacks(facts)
+    user = _user_frame(stacks) if stacks is not None else None
+    does = found.text if found.source in (STACKS, KERNEL) else ""
+    if user is not None and found.word == "gil":
+        return f"waiting at {_file_line(user)} {user.function} for the GIL that another of its threads holds"
+    if user is not None:
+        return f"{does} in C called from {_file_line(user)} {user.function}".strip()
+    place = facts.place
+    if place is None:
+        return found.text or "at a place that cannot be seen"
+    last = _of_call(facts) or _of_frames(facts) or _of_activity(facts)
+    spot = f"{file_line(place)} {place.function}"
+    seen = (
+        f"last seen {last.text} ({spot})" if last is not None else f"last seen in {place.function} ({file_line(place)})"
+    )
+    return f"{does}, {seen}" if does else seen
+
+
+def _main(stacks: Stacks) -> ThreadStack | None:
+    """The main thread; where the source does not mark it, the only one."""
+    marked = next((thread for thread in stacks.threads if thread.main), None)
+    return marked or (stacks.threads[0] if len(stacks.threads) == 1 else None)
+
+
+def _user_frame(stacks: Stacks) -> StackFrame | None:
+    """The innermost frame of the program's own code in its main thread."""
+    thread = _main(stacks)
+    return next((frame for frame in thread.frames if owner_of(frame) is Owner.USER), None) if thread else None
+
+
+def _file_line(frame: StackFrame) -> str:
+    return f"{frame.file.rpartition('/')[2]}:{frame.line}"

@@ -1,0 +1,145 @@
+"""Cards and their holders as they stand in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ddtop.model.gpus.owners import Device, by_environment, large, visible
+from ddtop.model.state.facts import RankFacts, Snapshot
+from ddtop.policy import Policy
+from ddtop.wire.gpu import Gpu, GpuProcess
+from ddtop.words.ranks import rank_list
+
+
+def size(value: int | None) -> str:
+    """`31.0 GiB`."""
+    if value is None:
+        return "?"
+    return f"{value / 2**30:.1f} GiB" if value >= 1 << 30 else f"{value / 2**20:.0f} MiB"
+
+
+def card_text(device: Device) -> str:
+    """`GPU 3 of node0`."""
+    return f"{'a MIG instance of ' if device.gpu.parent else ''}GPU {device.gpu.index} of {device.host}"
+
+
+def holder_text(one: GpuProcess) -> str:
+    """`pid 3310 (bob, python sample.py, 31.0 GiB)`."""
+    parts = [one.user, one.command, size(one.used_bytes) if one.used_bytes is not None else None]
+    known = ", ".join(part for part in parts if part)
+    orphan = ", its parent has ended" if one.orphan and known else ""
+    return f"pid {one.pid} ({known}{orphan})" if known else f"pid {one.pid}"
+
+
+def holders_text(processes: Sequence[GpuProcess], most: int = 3) -> str:
+    """The largest first, the others counted."""
+    ordered = sorted(processes, key=lambda one: -(one.used_bytes or 0))
+    text = ", ".join(holder_text(one) for one in ordered[:most])
+    return f"{text} and {len(ordered) - most} more" if len(ordered) > most else text
+
+
+def device_of(rank: RankFacts, snapshot: Snapshot) -> Device | None:
+    """The rank's card, a guess from its environment where nothing better is known."""
+    devices = [one for one in snapshot.devices if one.host == rank.host]
+    if not devices or rank.hello is None:
+        return None
+    gpu = rank.own.gpu if rank.own is not None else by_environment(rank.hello, [one.gpu for one in devices])
+    return next((one for one in devices if gpu is not None and one.gpu.uuid == gpu.uuid), None)
+
+
+def ranks_on(device: Device, snapshot: Snapshot) -> tuple[int, ...]:
+    """The ranks whose own card it is; one that only has a context on it is none of them."""
+    found = []
+    for number in device.ranks:
+        own = snapshot.rank(number).own
+        if own is None or own.gpu.uuid == device.gpu.uuid:
+            found.append(number)
+    return tuple(found)
+
+
+def ranks_of(device: Device, snapshot: Snapshot) -> tuple[int, ...]:
+    """The ranks that fail with it: those whose own card it is, and those on its MIG instances."""
+    parts = {
+        one.rank
+        for one in snapshot.ranks
+        if one.own is not None and one.own.gpu.parent == device.gpu.uuid and one.host == device.host
+    }
+    return tuple(sorted(parts.union(ranks_on(device, snapshot))))
+
+
+def strangers(device: Device, policy: Policy) -> tuple[GpuProcess, ...]:
+    """Processes of others that hold a part of the card that counts, MPS's own server left out."""
+    return tuple(one for one in large(device.foreign, device.gpu, policy) if _MPS not in (one.command or ""))
+
+
+def lasting_strangers(device: Device, policy: Policy) -> tuple[GpuProcess, ...]:
+    """Those of them that did not come a moment ago."""
+    return tuple(one for one in strangers(device, policy) if one.pid not in device.foreign_new)
+
+
+def shares_by_wish(device: Device, ranks: Iterable[int], snapshot: Snapshot) -> bool:
+    """NVIDIA's MPS serves this card: whoever starts that wants several processes on it."""
+    if any(_MPS in (one.command or "") for one in device.gpu.processes or ()):
+        return True
+    hellos = [snapshot.rank(rank).hello for rank in ranks]
+    return any(name.startswith("CUDA_MPS_") for hello in hellos if hello is not None for name in hello.environment)
+
+
+def why_held(gpu: Gpu) -> str:
+    """`heat`: what holds its clocks down; empty where nothing does."""
+    return " and ".join(dict.fromkeys(_WHY[word] for word in gpu.throttle or () if word in _WHY))
+
+
+def held_by_more_than_load(gpu: Gpu) -> bool:
+    """By heat or the hardware: at its power cap runs every card that has much to do."""
+    return any(word in _WHY and word != "sw_power_cap" for word in gpu.throttle or ())
+
+
+_MPS = "nvidia-cuda-mps"
+_WHY = {
+    "hw_thermal": "heat", "sw_thermal": "heat", "hw_power_brake": "the power brake", "hw_slowdown": "the hardware",
+    "sw_power_cap": "its power cap",
+}  # fmt: skip
+_SCHEDULERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "KUBERNETES_SERVICE_HOST")
+"""Who starts in a batch job may only use the cards that it was given."""
+
+
+def free_cards(host: str | None, snapshot: Snapshot, policy: Policy) -> tuple[Gpu, ...]:
+    """Cards of that host on which nobody is, and which the job may use."""
+    devices = [one for one in snapshot.devices if one.host == host]
+    free = [one.gpu for one in devices if _is_free(one, policy)]
+    given = _given(host, snapshot, [one.gpu for one in devices]) if free else None
+    return tuple(gpu for gpu in free if given is None or gpu.uuid in given)
+
+
+def _given(host: str | None, snapshot: Snapshot, cards: Sequence[Gpu]) -> set[str] | None:
+    """The cards that the batch system has given to the job's ranks of that host; None: it may take any."""
+    found: set[str] = set()
+    for rank in snapshot.ranks:
+        if rank.hello is None or rank.host != host:
+            continue
+        environment = rank.hello.environment
+        if "CUDA_VISIBLE_DEVICES" not in environment or not any(name in environment for name in _SCHEDULERS):
+            return None
+        found |= {gpu.uuid for gpu in visible(environment, cards) or ()}
+    return found
+
+
+def _is_free(device: Device, policy: Policy) -> bool:
+    gpu = device.gpu
+    if device.ranks or gpu.lost or gpu.prohibited or gpu.mig or gpu.used_bytes is None or not gpu.total_bytes:
+        return False
+    return gpu.used_bytes <= policy.gpu_foreign_ratio * gpu.total_bytes and not (gpu.exclusive and gpu.processes)
+
+
+def mixed(host: str | None, snapshot: Snapshot) -> bool:
+    """Cards of several kinds: CUDA numbers them otherwise than the driver, unless it is told not to."""
+    return len({one.gpu.name for one in snapshot.devices if one.host == host and one.gpu.parent is None}) > 1
+
+
+def free_text(cards: Iterable[Gpu]) -> str:
+    """`GPUs 5,6 are free`, or that none is."""
+    numbers = sorted({gpu.index for gpu in cards})
+    if not numbers:
+        return "no GPU of that host is free"
+    return f"GPU {numbers[0]} is free" if len(numbers) == 1 else f"GPUs {rank_list(numbers)} are free"

@@ -1,0 +1,38 @@
+"""What two ranks have sent each other and begun to receive in MPI: the evidence for a wrong tag, a wrong peer, a missing send."""
+
+from __future__ import annotations
+
+from ddtop.model.state.facts import PeerWait, RankFacts, Snapshot
+from ddtop.wire.calls import RECEIVES
+
+TAGS_MAX = 4
+
+
+def traffic_lines(snapshot: Snapshot, wait: PeerWait) -> list[str]:
+    """`rank 0 has sent rank 1: 1 with tag 7 (received 0), none with tag 99`; nothing where nothing is counted."""
+    if wait.peer is None or wait.group is None:
+        return []
+    waiter, peer = snapshot.rank(wait.rank), snapshot.rank(wait.peer)
+    receives = wait.call in RECEIVES
+    sender, receiver = (peer, waiter) if receives else (waiter, peer)
+    if sender.mpi is None or receiver.mpi is None:
+        return []
+    sent = _counts(sender, wait.group, receiver.rank, sent=True)
+    taken = _counts(receiver, wait.group, sender.rank, sent=False)
+    if not sent and not taken:
+        return []
+    parts = [f"{count} with tag {tag} (receives begun: {taken.get(tag, 0)})" for tag, count in sorted(sent.items())]
+    parts = parts[:TAGS_MAX]
+    if wait.tag is not None and not sent.get(wait.tag):
+        parts.append(f"none with tag {wait.tag}")
+    return [f"rank {sender.rank} has sent to rank {receiver.rank}: {', '.join(parts) or 'nothing'}"]
+
+
+def _counts(rank: RankFacts, group: str, peer: int, sent: bool) -> dict[int, int]:
+    kept = rank.mpi.traffic if rank.mpi is not None else ()
+    found = {
+        one.tag: one.sent if sent else one.received
+        for one in kept
+        if one.tag is not None and (one.group, one.peer) == (group, peer)
+    }
+    return {tag: count for tag, count in found.items() if count}

@@ -1,0 +1,154 @@
+"""Who is inside init_process_group and waits there, and who gave up there: what all rules of the start ask first."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ddtop.model.state.ending import failed, fatal_exception
+from ddtop.model.state.facts import RankFacts, Snapshot, State
+from ddtop.wire.calls import INIT_CALLS
+from ddtop.wire.records import Hello
+from ddtop.wire.rendezvous import store_address
+from ddtop.words.ranks import ranks_text, verb
+
+INIT = "init_process_group"
+_GAVE_UP = re.compile(
+    r"connectfullmesh|timed out|timeout|failed to (connect|listen)|client socket|EADDRINUSE|address already in use|"
+    r"name or service|name resolution|getaddrinfo|gai error|hostname|connection (refused|reset|closed)|clients joined|"
+    r"permission denied|no such file|broken pipe|socket",
+    re.IGNORECASE,
+)
+_NO_STORE = re.compile(
+    r"client socket|failed to connect|name or service|name resolution|getaddrinfo|gai error|hostname", re.IGNORECASE
+)
+_PORT_TAKEN = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "ip6-localhost"})
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """`inside`: the ranks that wait in init_process_group, `gave_up`: those that it threw out. `since_unix_ns`: when the first
+    of them entered, `waited_s`: how long ago that is."""
+
+    inside: tuple[RankFacts, ...]
+    gave_up: tuple[RankFacts, ...]
+    since_unix_ns: int
+    waited_s: float
+
+    @property
+    def victims(self) -> tuple[int, ...]:
+        """All of them."""
+        return tuple(sorted(rank.rank for rank in (*self.inside, *self.gave_up)))
+
+    @property
+    def wait_text(self) -> str:
+        """`ranks 0-2 wait in init_process_group (store node0:29500)`."""
+        inside = tuple(rank.rank for rank in self.inside) or self.victims
+        verbs = ("waits", "wait") if self.inside else ("gave up", "gave up")
+        store = next((text for rank in (*self.inside, *self.gave_up) if (text := store_text(rank))), None)
+        where = f" (store {store})" if store else ""
+        return f"{ranks_text(inside)} {verb(inside, *verbs)} in {self.init}{where}"
+
+    @property
+    def init(self) -> str:
+        """The call in which they meet: init_process_group, or MPI_Init."""
+        calls = [call.name for rank in self.inside for call in rank.open_calls if call.name in INIT_CALLS]
+        return calls[0] if calls else INIT
+
+    def without(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
+        """The victims but these."""
+        return tuple(sorted(set(self.victims) - set(ranks)))
+
+
+def meeting_of(snapshot: Snapshot) -> Meeting | None:
+    """None once anybody has communicated, while nobody is inside, and where a rank failed for reasons of its own."""
+    if any(_communicated(rank) for rank in snapshot.ranks):
+        return None
+    gave_up = tuple(rank for rank in snapshot.ranks if failed(rank) and _was_thrown_out(rank))
+    thrown_out = {rank.rank for rank in gave_up}
+    if any(rank.rank not in thrown_out and not rank.others and failed(rank) for rank in snapshot.ranks):
+        return None
+    inside = tuple(rank for rank in snapshot.ranks if _is_inside(rank))
+    entered = [since for rank in inside if (since := entered_unix_ns(rank)) is not None]
+    entered += [hello.init_unix_ns for rank in gave_up if (hello := rank.hello) and hello.init_unix_ns]
+    entered += [one.init_unix_ns for rank in snapshot.ranks for one in rank.others if one.init_unix_ns]
+    if not entered:
+        return None
+    return Meeting(inside, gave_up, min(entered), (snapshot.time_unix_ns - min(entered)) / 1e9)
+
+
+def _is_inside(rank: RankFacts) -> bool:
+    # Its agent is silent where torch opens a file again and again with the GIL held.
+    silent = rank.state is State.SILENT and rank.process is not None and rank.process.init_since_unix_ns is not None
+    return silent or rank.state is State.JOINING
+
+
+def _communicated(rank: RankFacts) -> bool:
+    if rank.iteration:
+        return True
+    return any(one.completed > 0 if one.completed is not None else one.enqueued > 1 for one in rank.groups)
+
+
+def _was_thrown_out(rank: RankFacts) -> bool:
+    """An error of the network or the store ended its init_process_group."""
+    if rank.hello is None or rank.hello.init_unix_ns is None or rank.exception is None or not fatal_exception(rank):
+        return False
+    return bool(_GAVE_UP.search(f"{rank.exception.type} {rank.exception.text}"))
+
+
+def port_was_taken(rank: RankFacts) -> bool:
+    """It could not listen on its port because somebody else does."""
+    return rank.exception is not None and bool(_PORT_TAKEN.search(rank.exception.text))
+
+
+def could_not_connect(rank: RankFacts) -> bool:
+    """It never had a connection to the store; that others did not come to it reads otherwise."""
+    return rank.exception is not None and bool(_NO_STORE.search(rank.exception.text))
+
+
+def entered_unix_ns(rank: RankFacts) -> int | None:
+    """When it entered init_process_group, in which it is."""
+    since = rank.process.init_since_unix_ns if rank.process is not None else None
+    return next((call.since_unix_ns for call in rank.open_calls if call.name in INIT_CALLS), since)
+
+
+def has_entered(rank: RankFacts) -> bool:
+    """It is, or has been, inside init_process_group."""
+    inside = rank.process is not None and rank.process.init_since_unix_ns is not None
+    return inside or (rank.hello is not None and rank.hello.init_unix_ns is not None)
+
+
+def store_of(rank: RankFacts) -> tuple[str, int] | None:
+    """(address, port) of the store that it looks for."""
+    return _store_of(rank.hello) if rank.hello is not None else None
+
+
+def _store_of(hello: Hello) -> tuple[str, int] | None:
+    return store_address(hello.init_method, hello.environment)
+
+
+def store_text(rank: RankFacts) -> str | None:
+    """`node0:29500`, or the path of a file."""
+    found = store_of(rank)
+    if found is not None:
+        return f"{found[0]}:{found[1]}"
+    return rank.hello.store_file.path if rank.hello is not None and rank.hello.store_file is not None else None
+
+
+def way_line(rank: RankFacts) -> str | None:
+    """`rank 1 (pid 4801) → 127.0.0.1:29500: no connection, refused; nobody listens there`."""
+    way = rank.rendezvous
+    if way is None:
+        return None
+    held = "unknown" if way.sockets is None else ", ".join(way.sockets) or "no connection"
+    text = f"rank {rank.rank} (pid {way.pid}) → {way.address}:{way.port}: {held}"
+    if way.probe is not None:
+        text += f", a try of the relay: {way.probe}"
+    if way.listener_pid is not None:
+        text += f"; there listens pid {way.listener_pid} ({way.listener_command or '?'})"
+    elif way.listener_user is not None:
+        text += f"; there listens a process of {way.listener_user}"
+    elif way.local:
+        text += "; nobody listens there"
+    return text

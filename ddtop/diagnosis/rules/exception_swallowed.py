@@ -1,0 +1,111 @@
+"""`exception-swallowed`: some ranks catch an exception again and again that the others never see.
+
+Only looked for where DDTOP_EXCEPTIONS=1 asks for it. What all ranks catch alike is the program's style. Where a critical
+finding blames such a rank, it is a line of that finding's evidence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ddtop.diagnosis.finding import CRITICAL, INFO, Finding
+from ddtop.model.state.facts import RankFacts, Snapshot, State
+from ddtop.policy import Policy
+from ddtop.wire.samples import Caught
+from ddtop.words.ranks import ranks_text, verb
+
+PLACES_MAX = 4
+
+_Place = tuple[str, str, str, int]
+
+
+def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+    """One finding for each set of ranks."""
+    looked = [rank for rank in snapshot.ranks if rank.catching is not None]
+    judged = [rank for rank in looked if _is_judged(rank, policy)]
+    if len(judged) < 2:
+        return []
+    by_place: dict[_Place, list[tuple[RankFacts, Caught]]] = {}
+    for rank in judged:
+        for caught in rank.catching.caught if rank.catching is not None else ():
+            by_place.setdefault(_place(caught), []).append((rank, caught))
+    by_ranks: dict[tuple[int, ...], list[tuple[RankFacts, Caught]]] = {}
+    for having in by_place.values():
+        if _differs(having, judged):
+            by_ranks.setdefault(tuple(rank.rank for rank, _ in having), []).append(having[0])
+    return [_finding(snapshot, ranks, places) for ranks, places in by_ranks.items()]
+
+
+def explain(found: list[Finding], swallowed: list[Finding], snapshot: Snapshot, policy: Policy) -> list[Finding]:
+    """All findings; what a critical one's ranks catch is its evidence, and then no finding of its own."""
+    explained: list[Finding] = []
+    told: set[int] = set()
+    for finding in found:
+        if finding.severity == CRITICAL:
+            ranks = finding.ranks[:PLACES_MAX]
+            lines = [line for rank in ranks for line in _lines(snapshot, rank, finding.victims, policy)]
+            if lines:
+                finding = replace(finding, evidence=(*finding.evidence, *lines))
+                told.update(finding.ranks)
+        explained.append(finding)
+    return explained + [one for one in swallowed if not set(one.ranks) <= told]
+
+
+def _is_judged(rank: RankFacts, policy: Policy) -> bool:
+    """It trains, was looked at often enough, and has told all that was seen: what is not in its list is not there."""
+    catching = rank.catching
+    if rank.gone or rank.phase != "running" or rank.state in (State.STOPPED, State.SILENT):
+        return False
+    return catching is not None and catching.windows >= policy.caught_windows and not catching.omitted
+
+
+def _place(caught: Caught) -> _Place:
+    return caught.type, caught.file, caught.function, caught.line
+
+
+def _differs(having: list[tuple[RankFacts, Caught]], judged: list[RankFacts]) -> bool:
+    """At most half of the ranks have it, and these in every look: a rare one is in some ranks' looks by chance."""
+    if 2 * len(having) > len(judged):
+        return False
+    return all(rank.catching is not None and caught.windows == rank.catching.windows for rank, caught in having)
+
+
+def _per_s(rank: RankFacts, caught: Caught) -> float:
+    return caught.count / (rank.catching.watched_ns / 1e9) if rank.catching and rank.catching.watched_ns else 0.0
+
+
+def _text(rank: RankFacts, caught: Caught) -> str:
+    return f"{caught.file.rpartition('/')[2]}:{caught.line} in {caught.function} (about {_per_s(rank, caught):,.0f} a second)"
+
+
+def _finding(snapshot: Snapshot, ranks: tuple[int, ...], places: list[tuple[RankFacts, Caught]]) -> Finding:
+    lead, caught = places[0]
+    evidence = [
+        f"{ranks_text(ranks)}: {one.type} at {one.file}:{one.line} in {one.function}, {one.count:,} in {rank.catching.watched_ns / 1e9:.1f} s "
+        "that were looked at, in every look"
+        for rank, one in places[:PLACES_MAX]
+        if rank.catching is not None
+    ]
+    return Finding(
+        kind="exception-swallowed",
+        severity=INFO,
+        ranks=ranks,
+        victims=(),
+        since_unix_ns=snapshot.time_unix_ns,
+        summary=f"{ranks_text(ranks)} {verb(ranks, 'catches', 'catch')} {caught.type} again and again at {_text(lead, caught)}; "
+        "the other ranks do not",
+        evidence=tuple(evidence),
+        advice="log it there with its traceback; whatever skips a forward, a loss or a step must do so on all ranks or on none",
+    )
+
+
+def _lines(snapshot: Snapshot, number: int, victims: tuple[int, ...], policy: Policy) -> list[str]:
+    """What this rank caught more than once in the last looks, and those that wait for it did not."""
+    rank = snapshot.rank(number)
+    if rank.catching is None or rank.gone or not rank.catching.caught:
+        return []
+    others = [snapshot.rank(one).catching for one in victims]
+    alike = {_place(one) for other in others if other is not None for one in other.caught}
+    recent = [one for one in rank.catching.caught if one.count > 1 and one.ago <= policy.caught_recent_windows]
+    found = [one for one in recent if _place(one) not in alike]
+    return [f"rank {number} catches {one.type} again and again at {_text(rank, one)}" for one in found[:1]]

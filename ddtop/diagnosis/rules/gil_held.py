@@ -1,0 +1,60 @@
+"""`not-in-collective` and `interpreter-frozen` where those who wait cannot say so: C code holds their interpreters, and NCCL's own thread
+tells that they have put in a collective and who has not.
+
+Only where all that have put it in are silent, and NCCL has told the same twice: a loop in C that trains launches more in between.
+"""
+
+from __future__ import annotations
+
+from ddtop.diagnosis.evidence import place_line, process_line
+from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
+from ddtop.diagnosis.nccl import launched_less, ras_lines
+from ddtop.model.state.facts import RankFacts, Snapshot, State
+from ddtop.policy import Policy
+from ddtop.words.ranks import ranks_text, verb
+from ddtop.words.units import duration
+
+
+def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+    """At most one finding: of the first communicator of which NCCL tells such a thing."""
+    answer = snapshot.ras
+    if answer is None or answer.why is not None or (snapshot.ras_age_s or 0.0) > policy.ras_fresh_s:
+        return []
+    same_s = (answer.same_ms or 0) / 1000
+    if same_s < policy.ras_same_s:
+        return []
+    for op, late, waiters in launched_less(snapshot, answer):
+        roots, others = [snapshot.rank(rank) for rank in late], [snapshot.rank(rank) for rank in waiters]
+        if all(_is_frozen(one) for one in others) and not any(_is_out(one) for one in roots):
+            at = snapshot.time_unix_ns - int(((snapshot.ras_age_s or 0.0) + same_s) * 1e9)
+            return [_finding(snapshot, op, roots, waiters, at)]
+    return []
+
+
+def _is_frozen(rank: RankFacts) -> bool:
+    return rank.state is State.SILENT and not rank.gone
+
+
+def _is_out(rank: RankFacts) -> bool:
+    """Another rule has the word; or nothing is known of it."""
+    return rank.gone or rank.state is State.STOPPED or rank.hello is None or rank.unheard
+
+
+def _finding(snapshot: Snapshot, op: str, roots: list[RankFacts], waiters: tuple[int, ...], since: int) -> Finding:
+    ranks, first = tuple(one.rank for one in roots), roots[0]
+    frozen = all(_is_frozen(one) for one in roots)
+    held = duration(min(snapshot.rank(rank).report_age_s or 0.0 for rank in waiters))
+    lines = [process_line(first), place_line(first) if not frozen else None, *ras_lines(snapshot)[:3]]
+    how = "--native " if frozen else ""
+    return Finding(
+        kind="interpreter-frozen" if frozen else "not-in-collective",
+        severity=WARNING if any(one.working for one in roots) else CRITICAL,
+        ranks=ranks,
+        victims=waiters,
+        since_unix_ns=since,
+        summary=f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} not put in the {op} that {ranks_text(waiters)} "
+        f"{verb(waiters, 'waits', 'wait')} in: NCCL says so, no interpreter runs there for {held}",
+        evidence=tuple(line for line in lines if line is not None),
+        advice=f"see where {ranks_text(ranks[:1])} stands: py-spy dump {how}--pid {first.pid}",
+        op=op,
+    )

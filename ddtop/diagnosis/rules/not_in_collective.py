@@ -1,0 +1,281 @@
+"""`not-in-collective`, `left-early` and `interpreter-frozen`: others wait in a collective that these ranks have not joined.
+
+Where the awaited rank is and what is known of its process decides the kind and the tone: a rank that visibly works is a
+warning until it takes longer than is bearable, one that stands still is critical at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ddtop.diagnosis.activity import FRAMES, classify, where
+from ddtop.diagnosis.evidence import collecting_line, loader_line, place_line, process_line, stack_lines
+from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
+from ddtop.diagnosis.idle import Idle
+from ddtop.diagnosis.nccl import ras_lines
+from ddtop.diagnosis.waiters import waits_clause
+from ddtop.model.state.facts import Blame, RankFacts, Snapshot, State
+from ddtop.model.waits.wait_graph import GONE, LOST, STILL, STOPPED, UNKNOWN, WORKING, waiters_of
+from ddtop.policy import Policy
+from ddtop.wire.calls import FINALIZE, MPI_STARTED, NAME_ONLY, NEW_GROUP, SENDS
+from ddtop.words.ranks import ranks_text, verb
+from ddtop.words.sentences import file_line
+from ddtop.words.units import duration
+
+PLACES_MAX = 3
+NEW_GROUP_RULE = "all ranks must call new_group, also those that are not in the group, and in the same order"
+
+
+def rule(snapshot: Snapshot, policy: Policy, explained: Collection[int] = ()) -> list[Finding]:
+    """One finding for all ranks that are waited for in the same way; of `explained` ranks another rule has spoken."""
+    kinds: dict[tuple[str, str], list[Blame]] = {}
+    about = _About(snapshot, policy)
+    for blame in snapshot.blames:
+        # Gone and stopped ranks and those of lost hosts have rules of their own; of a rank that was never heard of nothing is known.
+        if not blame.due or blame.standing in (GONE, STOPPED, LOST) or blame.root in explained:
+            continue
+        if (
+            snapshot.rank(blame.root).hello is None
+            or about.idle.gives_orders(blame)
+            or _just_left(snapshot.rank(blame.root), policy)
+        ):
+            continue
+        kind = _kind(snapshot, blame, policy)
+        kinds.setdefault((kind, about.severity(blame, kind)), []).append(blame)
+    return [_finding(snapshot, kind, severity, blames) for (kind, severity), blames in kinds.items()]
+
+
+class _About:
+    """What is asked of each blame, where thousands are blamed by the same thousands: what is theirs together is looked up once."""
+
+    def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
+        self._snapshot, self._policy = snapshot, policy
+        self.idle = Idle(snapshot, policy)
+        self._limits: dict[tuple[int, str | None, bool], float] = {}
+
+    def _finishes(self, blame: Blame) -> bool:
+        """The others are done and only it has something left, for which it may well wait: a child that packs the results, a pause."""
+        last = blame.peer_wait is not None and blame.peer_wait.call == FINALIZE
+        return last and classify(self._snapshot.rank(blame.root)).word in ("child", "sleep")
+
+    def severity(self, blame: Blame, kind: str) -> str:
+        """A rank that works is a warning until that takes longer than its waiters are used to, and so is, for less long, one
+        that stands still. Who has left its loop does not come back to it."""
+        works = blame.standing in (WORKING, UNKNOWN) or self._finishes(blame)
+        if not works and kind == "left-early":
+            return CRITICAL
+        waited_s = (self._snapshot.time_unix_ns - blame.since_unix_ns) / 1e9
+        key = (id(blame.waiters), blame.group, works)
+        limit_s = self._limits.get(key)
+        if limit_s is None:
+            limit_s = self._limits[key] = _limit_s(self._snapshot, blame, self._policy, works)
+        return CRITICAL if waited_s > limit_s else WARNING
+
+
+def _just_left(rank: RankFacts, policy: Policy) -> bool:
+    """It is on its way out, and what it did last is not known yet: its last report comes a moment later."""
+    exiting = rank.process is not None and rank.process.exiting
+    return exiting and rank.phase != "leaving" and (rank.report_age_s or 0.0) < policy.last_report_s
+
+
+def _kind(snapshot: Snapshot, blame: Blame, policy: Policy) -> str:
+    rank = snapshot.rank(blame.root)
+    if rank.process is not None and rank.process.exiting:
+        return "left-early"
+    if rank.state is State.SILENT:
+        return "interpreter-frozen"
+    if rank.phase == "leaving" or _ran_dry(snapshot, rank, blame, policy):
+        return "left-early"
+    return "not-in-collective"
+
+
+def _ran_dry(snapshot: Snapshot, rank: RankFacts, blame: Blame, policy: Policy) -> bool:
+    """Its DataLoader is exhausted, it is behind in iterations, and a waiter's loader is not."""
+    loader = rank.loader
+    if loader is None or loader.exhausted_unix_ns is None or not loader.exhausted:
+        return False
+    before_ns = int(policy.dry_before_progress_s * 1e9)
+    if rank.progress_unix_ns is not None and loader.exhausted_unix_ns < rank.progress_unix_ns - before_ns:
+        return False
+    others = [snapshot.rank(waiter) for waiter in blame.waiters]
+    ahead = [one for one in others if one.loader is not None and one.loader.exhausted < loader.exhausted]
+    return bool(ahead) and all(
+        one.loader is not None and rank.loader is not None and one.loader.batches > rank.loader.batches for one in ahead
+    )
+
+
+def _limit_s(snapshot: Snapshot, blame: Blame, policy: Policy, works: bool) -> float:
+    """After which waiting for a rank that works, or that stands still, is critical."""
+    waiters = [snapshot.rank(rank) for rank in blame.waiters]
+    healthy_s = max((rank.healthy_wait_max_ms or 0.0 for rank in waiters), default=0.0) / 1000
+    usual_s = max((rank.usual_wait_ms or 0.0 for rank in waiters), default=0.0) / 1000
+    limit_s = policy.still_habit_factor * usual_s
+    if works:
+        limit_s = max(policy.working_critical_s, policy.working_critical_factor * healthy_s)
+    timeout_s = _timeout_s(snapshot, blame)
+    if timeout_s is not None:
+        limit_s = min(limit_s, max(policy.still_limit_s, policy.timeout_critical_ratio * timeout_s))
+    return limit_s
+
+
+def _timeout_s(snapshot: Snapshot, blame: Blame) -> float | None:
+    timeouts = [
+        call.timeout_ms
+        for rank in blame.waiters
+        for call in snapshot.rank(rank).open_collectives
+        if call.group == blame.group and call.timeout_ms
+    ]
+    return min(timeouts) / 1000 if timeouts else None
+
+
+def _finding(snapshot: Snapshot, kind: str, severity: str, blames: list[Blame]) -> Finding:
+    now = snapshot.time_unix_ns
+    first = min(blames, key=lambda blame: blame.since_unix_ns)
+    ranks = tuple(sorted(blame.root for blame in blames))
+    victims = tuple(sorted(waiters_of(blames) - set(ranks)))
+    waited = duration((now - first.since_unix_ns) / 1e9)
+    lead = snapshot.rank(ranks[0])
+    subject = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {_places(snapshot, ranks, waited)}"
+    if kind == "interpreter-frozen":
+        subject = (
+            f"{ranks_text(ranks)} {verb(ranks, 'runs', 'run')} but {verb(ranks, 'its', 'their')} interpreter is frozen: "
+            f"silent for {duration(lead.report_age_s or 0)}, {where(lead)}"
+        )
+    elif kind == "left-early":
+        subject = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} done{_after(lead)} and {where(lead)}"
+    elif severity == WARNING and _only_around_it(lead):
+        subject += f", while other threads or children of {verb(ranks, 'it', 'them')} work"
+    elif severity == WARNING and first.standing != STILL:
+        busy = "is still working" if len(ranks) == 1 else "are still working"
+        # One that moves by other signs than its CPU may well be asleep at this instant.
+        asleep = lead.working is False and lead.place is not None
+        spot = f"in {lead.place.function} ({file_line(lead.place)})" if asleep and lead.place else where(lead)
+        subject = f"{ranks_text(ranks)} {busy}, {spot}, {waited}"
+    tail = waits_clause(snapshot, first, ranks, victims)
+    return Finding(
+        kind=kind,
+        severity=severity,
+        ranks=ranks,
+        victims=victims,
+        since_unix_ns=first.since_unix_ns,
+        summary=f"{subject}; {tail}",
+        evidence=_evidence(snapshot, blames),
+        advice=with_timeout(_next_step(kind, severity, lead, first), snapshot, first),
+        group=first.group,
+        op=first.op,
+        seq=first.seq,
+    )
+
+
+def _only_around_it(rank: RankFacts) -> bool:
+    """Its main thread waits for what others of its process bring, which is where the CPU time goes."""
+    found = classify(rank)
+    return bool(rank.working) and found.source == FRAMES and found.word in ("lock", "queue", "rpc")
+
+
+def _places(snapshot: Snapshot, ranks: tuple[int, ...], waited: str) -> str:
+    """Where they are; each by itself where that differs."""
+    texts = {where(snapshot.rank(rank)) for rank in ranks}
+    if len(texts) == 1:
+        return f"{texts.pop()} for {waited}"
+    shown = "; ".join(f"rank {rank} {where(snapshot.rank(rank))}" for rank in ranks[:PLACES_MAX])
+    more = f"; {len(ranks) - PLACES_MAX} more" if len(ranks) > PLACES_MAX else ""
+    return f"elsewhere for {waited}: {shown}{more}"
+
+
+def _after(rank: RankFacts) -> str:
+    return f" after iteration {rank.iteration:,}" if rank.iteration is not None else ""
+
+
+def _evidence(snapshot: Snapshot, blames: list[Blame]) -> tuple[str, ...]:
+    """The most telling line first: the banner shows it under the sentence."""
+    lines: list[str | None] = []
+    for blame in blames[:4]:
+        rank = snapshot.rank(blame.root)
+        lines += [loader_line(rank), collecting_line(rank, snapshot.time_unix_ns), process_line(rank), place_line(rank)]
+        lines += stack_lines(rank)
+        own = next((item for item in rank.groups if item.group == blame.group), None)
+        put_in = own.enqueued - (own.p2p_offset or 0) if own else 0
+        waits = verb(blame.waiters, "waits", "wait")
+        if rank.state is not State.SILENT and blame.seq is not None:
+            lines.append(f"rank {rank.rank} has put in #{put_in}, {ranks_text(blame.waiters)} {waits} in #{blame.seq}")
+    waiter = snapshot.rank(blames[0].waiters[0])
+    # From a thread of NCCL's own: it answers where Python stands, and where torch's recorder is off.
+    lines += ras_lines(snapshot)[:3]
+    if waiter.place is not None:
+        lines.append(f"rank {waiter.rank} waits at {file_line(waiter.place)} {waiter.place.function}")
+    return tuple(line for line in lines if line is not None)
+
+
+def with_timeout(advice: str, snapshot: Snapshot, blame: Blame) -> str:
+    """The advice, with the time that is left until torch ends the waiters itself."""
+    timeout_s = _timeout_s(snapshot, blame)
+    if timeout_s is None:
+        return advice
+    remaining = timeout_s - (snapshot.time_unix_ns - blame.since_unix_ns) / 1e9
+    left = f"torch gives up in {duration(remaining)}" if remaining > 0 else "torch's timeout has passed"
+    return f"{advice}; {left}"
+
+
+def _next_step(kind: str, severity: str, rank: RankFacts, blame: Blame) -> str:
+    by_word = _BY_WORD.get(classify(rank).word)
+    stands = severity == CRITICAL or blame.standing == STILL or _only_around_it(rank)
+    if kind == "left-early":
+        text = uneven_advice(rank)
+    elif by_word is not None and stands:
+        text = by_word.format(pid=rank.pid)
+    elif stands and classify(rank).word == "socket" and rank.process is not None and rank.process.remote is not None:
+        text = f"see why {rank.process.remote} does not answer, and give that call a timeout"
+    elif kind == "interpreter-frozen":
+        text = f"C code holds the GIL: py-spy dump --native --pid {rank.pid}"
+    elif not stands:
+        text = "let it finish, or do this work on all ranks or outside the collective"
+    elif rank.activity == "loader":
+        text = "look at that dataset's source (file server, lock, worker)"
+    elif blame.standing == STILL and rank.place is not None:
+        text = f"see why it stands at {file_line(rank.place)}; {_rule_of(blame)}"
+    else:
+        text = f"{_rule_of(blame)}" + ("" if blame.peer_wait else " in the same order")
+    return text
+
+
+def uneven_advice(rank: RankFacts) -> str:
+    """What helps where one rank has less to do than the others."""
+    if rank.mpi is not None:
+        return (
+            "uneven loops: let all ranks make the same number of collective calls, also one that has nothing left to do"
+        )
+    if rank.loader is not None and rank.loader.exhausted_unix_ns is None:
+        # Its data was not at an end: it has decided to stop.
+        return "stop on all ranks at the same step: all_reduce the flag that ends the loop"
+    return "uneven inputs: use DDP's join(), drop_last=True or shards that divide by the world size"
+
+
+def _rule_of(blame: Blame) -> str:
+    if blame.peer_wait is not None and blame.peer_wait.call == FINALIZE:
+        return "MPI_Finalize waits for all ranks"
+    if blame.peer_wait is not None and blame.peer_wait.call == NEW_GROUP:
+        return NEW_GROUP_RULE
+    if blame.peer_wait is not None and blame.peer_wait.call in NAME_ONLY:
+        return "every rank must make the same calls"
+    if blame.peer_wait is not None:
+        return _OF_SINGLE.get(blame.peer_wait.call) or (
+            "each send needs a recv on that rank"
+            if blame.peer_wait.call in SENDS
+            else "each recv needs a send from that rank"
+        )
+    if blame.op in MPI_STARTED:
+        return "a collective that was started moves on only in calls of MPI: come to its Wait, or call Test meanwhile"
+    return "every rank must make the same collective calls"
+
+
+_OF_SINGLE = {"monitored_barrier": "all ranks must come to the barrier"}
+_BY_WORD = {
+    "gc": "gc.freeze() after start-up, and gc.disable() with a collection at the same step on all ranks",
+    "gil": "see which thread holds the GIL: py-spy dump --native --pid {pid}",
+    "stdin": "nobody answers there: take the question out of the program",
+    "debugger": "go on or quit in that debugger",
+    "rpc": "see where the process is that it asks: ddtop stacks",
+    "child": "see what its child processes do: ps -o pid,stat,wchan:32,args --ppid {pid}",
+}
+"""Advice for what a rank does that says more than that it is elsewhere."""

@@ -1,0 +1,276 @@
+"""Why a rank is slow: the cause that its numbers show beside those of the ranks that wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from ddtop.diagnosis.gpus import device_of, held_by_more_than_load, holders_text, lasting_strangers, why_held
+from ddtop.model.gpus.owners import Device
+from ddtop.model.state.facts import RankFacts, Snapshot
+from ddtop.model.stragglers.arrivals import Late
+from ddtop.policy import POLICY
+from ddtop.wire.records import ACTIVITIES, HostState
+from ddtop.wire.samples import Spot, by_function
+from ddtop.words.sentences import about
+
+LOADER, GIL, GC, CARD, CPU, THROTTLED, MEMORY, PYTHON, UNKNOWN = (
+    "loader", "gil_held", "gc", "gpu", "cpu", "throttled", "memory", "python", "unknown",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """`word`: one of the above, `text`: after "it", a sentence's end, `advice`: what to do about it."""
+
+    word: str
+    text: str
+    advice: str
+
+
+def cause_of(rank: RankFacts, late: Late, snapshot: Snapshot) -> Cause:
+    """The first of the known causes that explains half of what the others wait."""
+    others = [snapshot.rank(number) for number in late.waiters]
+    share = late.share_ratio
+    host = host_of(rank, snapshot)
+    for found in (
+        _of_loader(rank, others, share),
+        _of_gc(rank, share),
+        _of_gil(rank, others, share),
+        _of_throttling(rank, share),
+        _of_card(rank, others, share, snapshot),
+        _of_cpu(rank, others, share, host),
+        _of_memory(rank, others, host),
+        _of_python(rank, others, share),
+    ):
+        if found is not None:
+            return found
+    advice = (
+        "look where it is, a few times: `ddtop stacks`, or py-spy top on its pid; compare its host with the others'"
+    )
+    return Cause(UNKNOWN, "is slow for a reason that is not measured", advice)
+
+
+def host_of(rank: RankFacts, snapshot: Snapshot) -> HostState | None:
+    """The host of that rank."""
+    return snapshot.host_of(rank)
+
+
+def flame(rank: RankFacts, most: int = 3) -> list[str]:
+    """`62% in Augment.rotate (aug.py:88)`: where its looks of the last half minute found it, most first."""
+    return [
+        f"{_share(spot, rank):.0%} in {_spot(spot)}"
+        for spot in by_function(rank.spots)[:most]
+        if _share(spot, rank) >= POLICY.spot_least_ratio
+    ]
+
+
+def _share(spot: Spot, rank: RankFacts) -> float:
+    return spot.samples / rank.spots_samples if rank.spots_samples else 0.0
+
+
+def _spot(spot: Spot) -> str:
+    # Of <locals> the innermost name is the one that is in the file.
+    return f"{spot.function.rpartition('<locals>.')[2]} ({spot.file.rpartition('/')[2]}:{spot.line})"
+
+
+def _of_loader(rank: RankFacts, others: Sequence[RankFacts], share: float) -> Cause | None:
+    own = _loading(rank)
+    if own - median(_loading(other) for other in others) < POLICY.cause_part * share:
+        return None
+    loader = rank.loader
+    setting = f" with num_workers={loader.workers}" if loader is not None else ""
+    text = f"waits {about(own)} of the time for its DataLoader{setting}, the others less"
+    return Cause(LOADER, text, "give its loader more workers, or look at its data: `ddtop explain input-bound`")
+
+
+def _loading(rank: RankFacts) -> float:
+    if rank.loader_wait_ratio is not None:
+        return rank.loader_wait_ratio
+    return rank.activity_ratios[ACTIVITIES.index("loader")] if rank.activity_ratios else 0.0
+
+
+def _of_gc(rank: RankFacts, share: float) -> Cause | None:
+    ratio = rank.hold.gc_ratio if rank.hold is not None else 0.0
+    if ratio < POLICY.cause_part * share:
+        return None
+    text = f"spends {about(ratio)} of the time in full garbage collections"
+    return Cause(
+        GC, text, "call gc.freeze() after start-up, gc.disable(), and gc.collect() at the same step on all ranks"
+    )
+
+
+def _of_gil(rank: RankFacts, others: Sequence[RankFacts], share: float) -> Cause | None:
+    own = _held(rank)
+    # A busy machine makes looks late on all ranks of a host, and a rank without a CPU.
+    if own - max(median(_held(other) for other in others), _delay(rank)) < POLICY.cause_held_part * share:
+        return None
+    spot = rank.hold.spot if rank.hold is not None else None
+    where = f", seen at {_spot(spot)}" if spot is not None else ""
+    text = f"runs C code that holds the GIL at {about(own)} of the looks{where}"
+    advice = (
+        "that call computes outside Python: make it cheaper, move it into a DataLoader worker, or release the GIL in it"
+    )
+    return Cause(GIL, text, advice)
+
+
+def _held(rank: RankFacts) -> float:
+    return rank.hold.held_ratio if rank.hold is not None else 0.0
+
+
+def _of_throttling(rank: RankFacts, share: float) -> Cause | None:
+    ratio = rank.pressure.throttled_ratio if rank.pressure is not None else None
+    if ratio is None or ratio < POLICY.cause_part * share:
+        return None
+    load = rank.process.load if rank.process is not None else None
+    quota = f" of {load.quota_cores:g} cores" if load is not None and load.quota_cores else ""
+    text = f"is held by the CPU quota{quota} of its cgroup {about(ratio)} of the time"
+    return Cause(THROTTLED, text, "raise the CPU limit of its container, or start fewer threads and workers in it")
+
+
+def _of_card(rank: RankFacts, others: Sequence[RankFacts], share: float, snapshot: Snapshot) -> Cause | None:
+    """Its GPU: others compute there too, it is held at low clocks, or it computes while those of the others wait in NCCL."""
+    device = device_of(rank, snapshot) if rank.own is not None and rank.own.certain and snapshot.devices else None
+    if device is None or (device.util_mean_ratio or 0.0) < POLICY.gpu_busy_ratio:
+        # A slow host leaves its card idle: that is no fault of the card.
+        return None
+    if busy := lasting_strangers(device, POLICY):
+        return Cause(
+            CARD,
+            f"shares its GPU with {holders_text(busy)}",
+            "see `ddtop gpus` on its host: end them if they are yours, else take another GPU",
+        )
+    alike = [
+        one for other in others if (one := device_of(other, snapshot)) is not None and one.gpu.name == device.gpu.name
+    ]
+    if not alike:
+        return None
+    since, mhz, clocks = (
+        device.throttled_since_unix_ns,
+        device.gpu.sm_mhz,
+        [one.gpu.sm_mhz for one in alike if one.gpu.sm_mhz],
+    )
+    lasts = since is not None and snapshot.time_unix_ns - since >= POLICY.gpu_throttled_s * 1e9
+    if lasts and mhz and clocks and held_by_more_than_load(device.gpu):
+        usual = median(clocks)
+        if mhz < POLICY.gpu_slow_ratio * usual and 1 - mhz / usual >= POLICY.cause_part * share:
+            text = (
+                f"runs on a GPU that {why_held(device.gpu)} holds at {mhz} MHz, those of the others run at {usual:.0f}"
+            )
+            return Cause(CARD, text, cooling(device))
+    return _of_computing(rank, device, alike)
+
+
+def _of_computing(rank: RankFacts, device: Device, alike: Sequence[Device]) -> Cause | None:
+    """Cards of the others are as busy at a fraction of its power: a computing kernel and waiting ones."""
+    own, busy = device.power_mean_watts, POLICY.gpu_wait_busy_ratio
+    watts = [one.power_mean_watts for one in alike if one.power_mean_watts and (one.util_mean_ratio or 0.0) >= busy]
+    nccl = rank.hello is not None and "nccl" in (rank.hello.backend or "")
+    if not nccl or not own or (device.util_mean_ratio or 0.0) < busy or 2 * len(watts) <= len(alike):
+        return None
+    ratio = median(watts) / own
+    if ratio > POLICY.gpu_wait_power_ratio:
+        return None
+    text = (
+        f"computes longer on its GPU: those of the others are 100% busy at {ratio:.0%} of its power, they wait in NCCL"
+    )
+    return Cause(CARD, text, more_work(rank.rank, device))
+
+
+def cooling(device: Device) -> str:
+    """What to do about a card that is held at low clocks."""
+    return f"look at its cooling and power (nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {device.gpu.index}); start without that host"
+
+
+def more_work(rank: int, device: Device) -> str:
+    """What to do about a card that computes longer than the others."""
+    return (
+        f"does rank {rank} have more to compute (longer sequences, more tokens for its experts, an extra loss)? If not, compare its GPU with the "
+        f"others': nvidia-smi -q -d CLOCK,PERFORMANCE,ECC -i {device.gpu.index}"
+    )
+
+
+def _of_cpu(rank: RankFacts, others: Sequence[RankFacts], share: float, host: HostState | None) -> Cause | None:
+    delay = _delay(rank)
+    more = delay - median(_delay(other) for other in others)
+    # On a busy machine who sleeps longer waits longer for a CPU afterwards: the code explains more of it then.
+    if more < max(POLICY.cause_part * share, POLICY.cause_cpu_part * _most(rank, others)[0]):
+        return None
+    load = rank.process.load if rank.process is not None else None
+    parts = [f"waits {about(delay)} of the time for a CPU"]
+    if load is not None and load.cpus_count and host is not None and load.cpus_count < host.cores:
+        parts.append(f"it may only use {'CPU' if load.cpus_count == 1 else 'CPUs'} {load.cpus}")
+    if host is not None and host.load is not None and (host.load.runnable or 0) > host.cores:
+        # How many differs from look to look, and stands in the evidence.
+        parts.append(f"more threads want to run than {host.host} has cores ({host.cores})")
+    if host is not None and host.load is not None and (host.load.steal_ratio or 0.0) >= POLICY.throttled_told_ratio:
+        parts.append(f"the hypervisor takes {about(host.load.steal_ratio or 0.0)}")
+    return Cause(
+        CPU,
+        "; ".join(parts),
+        "see what else runs there (top -H), and give the rank cores of its own: OMP_NUM_THREADS, taskset, --cpus-per-task",
+    )
+
+
+def _delay(rank: RankFacts) -> float:
+    return (rank.pressure.delay_ratio or 0.0) if rank.pressure is not None else 0.0
+
+
+def _of_memory(rank: RankFacts, others: Sequence[RankFacts], host: HostState | None) -> Cause | None:
+    faults = _faults(rank)
+    if faults < POLICY.cause_faults_per_s or faults < POLICY.cause_faults_factor * median(
+        _faults(other) for other in others
+    ):
+        return None
+    text = f"reads {round(faults, -1):.0f} pages a second back from disk: memory is short"
+    if host is not None and host.load is not None and host.load.memory_stall_ratio:
+        text += f" ({host.host} stalls {about(host.load.memory_stall_ratio)} of the time for it)"
+    return Cause(
+        MEMORY, text, "free memory on that host, or take fewer workers and smaller caches there: `free -h`, `vmstat 1`"
+    )
+
+
+def _faults(rank: RankFacts) -> float:
+    return (rank.pressure.faults_per_s or 0.0) if rank.pressure is not None else 0.0
+
+
+def _of_python(rank: RankFacts, others: Sequence[RankFacts], share: float) -> Cause | None:
+    """The function, or the line, at which it is more than the others are."""
+    more, own, theirs, spot = _most(rank, others)
+    if spot is None or more < max(POLICY.spot_least_ratio, POLICY.cause_code_part * share):
+        return None
+    beside = f", the others {about(theirs)}" if any(other.spots_samples for other in others) else ""
+    text = f"is {about(own)} of the time in {_spot(spot)}{beside}"
+    return Cause(PYTHON, text, f"look at {_spot(spot)}: what does this rank do there more, or longer, than the others?")
+
+
+def _most(rank: RankFacts, others: Sequence[RankFacts]) -> tuple[float, float, float, Spot | None]:
+    """What `_more` says of the function or line at which it is most more; none, without looks."""
+    mine = _working(rank)
+    found = [_more(spot, rank, others, whole=True) for spot in by_function(mine)]
+    found += [_more(spot, rank, others, whole=False) for spot in mine]
+    # A whole function says more than one of its lines, unless both kinds of ranks are in it.
+    return max(found, key=lambda one: one[0], default=(0.0, 0.0, 0.0, None))
+
+
+def _working(rank: RankFacts) -> list[Spot]:
+    """Without the looks that found it waiting for others, perhaps at the very line of the work."""
+    return [spot for spot in rank.spots if spot.waits_on not in ("collective", "p2p", "join", "import")]
+
+
+def _more(
+    spot: Spot, rank: RankFacts, others: Sequence[RankFacts], whole: bool
+) -> tuple[float, float, float, Spot | None]:
+    """(by how much it is there more, its share, that of the others)."""
+    shares = [_same(spot, other, whole) for other in others if other.spots_samples]
+    own, theirs = _share(spot, rank), median(shares) if shares else 0.0
+    return own - theirs, own, theirs, spot
+
+
+def _same(spot: Spot, other: RankFacts, whole: bool) -> float:
+    return sum(
+        _share(one, other)
+        for one in _working(other)
+        if (one.function, one.file) == (spot.function, spot.file) and (whole or one.line == spot.line)
+    )

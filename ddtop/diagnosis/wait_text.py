@@ -1,0 +1,36 @@
+"""The call in which a rank waits, as a sentence has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ddtop.model.state.facts import Blame, PeerWait
+from ddtop.wire.calls import RECEIVES
+from ddtop.wire.records import Group
+from ddtop.words.sentences import collective_text, names_of_groups
+
+
+def peer_text(wait: PeerWait) -> str:
+    """`recv from rank 0, tag 7`, `send to rank 2`, `monitored_barrier`, `Wait for Irecv from rank 0, tag 7`.
+
+    The tag only where it is not the default; of MPI's communicators always, where it is not any.
+    """
+    text, receives = wait.call, wait.call in RECEIVES
+    if wait.peer is not None:
+        text += f" {'from' if receives else 'to'} rank {wait.peer}"
+    elif receives and wait.group is not None:
+        text += " from any rank"
+    if wait.tag or (wait.tag == 0 and wait.group is not None):
+        text += f", tag {wait.tag}"
+    if wait.within is None:
+        return text
+    return f"{wait.within} for {text}" if wait.within.lower().startswith("wait") else f"{wait.within}: {text}"
+
+
+def waited_text(blame: Blame, groups: Iterable[Group]) -> str:
+    """In what the waiters of a blamed rank wait: a collective of a group, or a call for single ranks."""
+    if blame.peer_wait is not None:
+        single = len(blame.waiters) == 1
+        return peer_text(blame.peer_wait) if single else blame.peer_wait.call
+    name = names_of_groups(groups).get(blame.group, blame.group) if blame.group is not None else None
+    return collective_text(blame.op, blame.seq, name)

@@ -1,0 +1,1 @@
+"""GPUs in the model: who owns which, and how busy each is."""

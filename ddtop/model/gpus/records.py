@@ -1,0 +1,113 @@
+"""What a relay's look at the cards of its host changes in the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from ddtop.model.gpus.owners import TORCH, Device, Own, again, own_card, unheard
+from ddtop.wire.frames import host_of
+from ddtop.wire.gpu import CudaState, Gpu, GpuProcess
+from ddtop.wire.records import HostState
+
+if TYPE_CHECKING:
+    from ddtop.model.job import Job, RankMemory
+
+
+def take_in(job: Job, sender: str, host: HostState, at_unix_ns: int, here: Mapping[int, RankMemory]) -> None:
+    """The cards of one report, and which of the host's ranks are on them. `here`: those of which it tells."""
+    owns: dict[int, Own] = {}
+    watch = host.gpu_watch
+    if watch is not None and (watch.age_ms or 0) > job.policy.gpu_silent_s * 1000:
+        host = structs.replace(host, gpus=tuple(unheard(gpu) for gpu in host.gpus))
+    by_uuid = {gpu.uuid: gpu for gpu in host.gpus}
+    for rank, memory in here.items():
+        cuda = memory.state.cuda if memory.state is not None else None
+        own = memory.own = (
+            _same(memory.own, cuda, by_uuid) or own_card(memory.hello, cuda, host.gpus) or again(memory.own, host.gpus)
+        )
+        if own is not None:
+            owns[rank] = own
+    # The driver's list is some seconds old: a rank that has just ended is still on it.
+    pids = {job.ranks[rank].hello.pid for rank in job.ranks_of.get(sender, ())}
+    job.cards.take(host, owns, at_unix_ns, {rank: here[rank].state for rank in owns}, sender, pids)
+
+
+def _same(own: Own | None, cuda: CudaState | None, by_uuid: Mapping[str, Gpu]) -> Own | None:
+    """The card that torch has named before and still names: nearly always that is all there is to ask."""
+    if own is None or own.by != TORCH or own.said is None or cuda is None or cuda.uuid != own.said:
+        return None
+    now = by_uuid.get(own.gpu.uuid)
+    return Own(now, TORCH, own.said) if now is not None else None
+
+
+def own_devices(job: Job, found: Mapping[str, tuple[Device, ...]]) -> dict[int, Device]:
+    """The card of each rank that has one for itself and of which it can be told whether it works; not of the other ranks."""
+    own = {}
+    for sender, devices in found.items():
+        for device in devices:
+            if device.waits is None and device.computes is None:
+                continue
+            memory = job.ranks.get(device.ranks[0])
+            # It may be somewhere else since its host's last report.
+            if memory is not None and memory.sender == sender and memory.own is not None:
+                own[device.ranks[0]] = device
+    return own
+
+
+def may_wait(memory: RankMemory) -> bool:
+    """It is a rank on NCCL that lives."""
+    return memory.exit is None and "nccl" in (memory.hello.backend or "")
+
+
+def waits_in_nccl(pending: bool, wait_ratio: float | None) -> bool:
+    """Where a card is busy at little power: what the rank has put in has not come back, now or in most looks. Else it is a kernel of the
+    program itself that draws so little."""
+    return pending or (wait_ratio or 0.0) >= 0.5
+
+
+def all_devices(found: Mapping[str, tuple[Device, ...]]) -> tuple[Device, ...]:
+    """The cards of all hosts, each once: of two launchers on one host each has a relay, and to each the other's ranks are strangers."""
+    by_host: dict[str, list[tuple[Device, ...]]] = {}
+    for sender, devices in found.items():
+        by_host.setdefault(host_of(sender), []).append(devices)
+    if len(by_host) == len(found):
+        return tuple([one for devices in found.values() for one in devices])
+    return tuple([one for parts in by_host.values() for one in (parts[0] if len(parts) == 1 else _once(parts))])
+
+
+def _once(parts: Iterable[tuple[Device, ...]]) -> list[Device]:
+    by_card: dict[str, list[Device]] = {}
+    for devices in parts:
+        for one in devices:
+            by_card.setdefault(one.gpu.uuid, []).append(one)
+    return [_joined(same) if len(same) > 1 else same[0] for same in by_card.values()]
+
+
+def _joined(same: list[Device]) -> Device:
+    """One card as several relays see it: a process is a stranger if it is that to all of them."""
+    ours = {process.pid: process for one in same for process in one.gpu.processes or () if _is_ours(process)}
+    first = max(same, key=lambda one: (len(one.ranks), len(one.spans)))
+    foreign = tuple(process for process in first.foreign if process.pid not in ours)
+    processes = first.gpu.processes
+    if processes is not None:
+        processes = tuple(ours.get(process.pid, process) for process in processes)
+    moved = [process.used_bytes for process in first.foreign if process.pid in ours]
+    known = first.ours_bytes is not None and first.foreign_bytes is not None and None not in moved
+    theirs = sum(value or 0 for value in moved) if known else 0
+    return structs.replace(
+        first,
+        gpu=structs.replace(first.gpu, processes=processes),
+        ranks=tuple(sorted({rank for one in same for rank in one.ranks})),
+        foreign=foreign,
+        ours_bytes=(first.ours_bytes or 0) + theirs if known else first.ours_bytes,
+        foreign_bytes=(first.foreign_bytes or 0) - theirs if known else first.foreign_bytes,
+        ecc_new=max(one.ecc_new for one in same),
+        refused_lately=sum(one.refused_lately for one in same),
+    )
+
+
+def _is_ours(process: GpuProcess) -> bool:
+    return process.rank is not None or process.ours

@@ -1,0 +1,115 @@
+"""One clock for a job on several hosts: the hub's. What the others say is moved to it by the offset that their relays have measured.
+
+Offsets of some ms stand in many records that nobody compares to the ms, so reports are moved only from `policy.clock_matters_s`
+on; what is compared exactly (arrivals, ends, exceptions, who started when) always. The offset comes with a host's records, so a
+journal replays as it was; what came before it was known is moved when it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ddtop.policy import Policy
+from ddtop.wire.frames import Envelope
+from ddtop.wire.hosts import HostClock
+from ddtop.wire.records import AnyRecord, HostState, RankState
+from ddtop.wire.times import moved
+
+if TYPE_CHECKING:
+    from ddtop.model.job import Job, RankMemory
+
+OFFSET_MAX_NS = 40 * 365 * 86_400 * 1_000_000_000
+"""A clock that is wrong by more is not believed: a host whose battery is dead begins in 1970 or 2000."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """A host's clock as it is used: its times plus `offset_ns` are the hub's, wrong by at most `error_ns`."""
+
+    offset_ns: int
+    error_ns: int
+
+
+def agreed(used: Clock | None, said: HostClock | None) -> Clock | None:
+    """The clock to use after a relay has said this. What lies within the error of the new measurement is no news: times that
+    moved with every look would make what has stood since then another fact each time."""
+    if said is None or abs(said.offset_ns) > OFFSET_MAX_NS or said.error_ns < 0:
+        return used
+    if used is None or abs(said.offset_ns - used.offset_ns) > said.error_ns:
+        return Clock(said.offset_ns, said.error_ns)
+    return Clock(used.offset_ns, said.error_ns + abs(said.offset_ns - used.offset_ns))
+
+
+def on_hub_clock(
+    envelope: Envelope, record: AnyRecord, clock: Clock | None, policy: Policy
+) -> tuple[Envelope, AnyRecord]:
+    """Envelope and record with their times on the hub's clock."""
+    if clock is None or not clock.offset_ns:
+        return envelope, record
+    frequent = isinstance(record, HostState) or (isinstance(record, RankState) and record.exception is None)
+    if frequent and not _matters(clock, policy):
+        return envelope, record
+    return moved(envelope, clock.offset_ns), moved(record, clock.offset_ns)
+
+
+def _matters(clock: Clock | None, policy: Policy) -> bool:
+    return clock is not None and abs(clock.offset_ns) >= policy.clock_matters_s * 1e9
+
+
+def learn(job: Job, sender: str, said: HostClock | None) -> None:
+    """Take in what a relay says of its clock; what was said on it before moves with it where that is more than a trifle."""
+    used = job.clocks.get(sender)
+    clock = agreed(used, said)
+    if clock is None or clock == used:
+        return
+    job.clocks[sender] = clock
+    by_ns = clock.offset_ns - (used.offset_ns if used is not None else 0)
+    if abs(by_ns) >= job.policy.clock_matters_s * 1e9:
+        _move_all(job, sender, by_ns)
+
+
+def _move_all(job: Job, sender: str, by_ns: int) -> None:
+    for times in (job.heard, job.firsts, job.stated, job.stated_first, job.returned):
+        if sender in times:
+            times[sender] += by_ns
+    if sender in job.hosts:
+        at, host = job.hosts[sender]
+        job.hosts[sender] = (at + by_ns, moved(host, by_ns))
+    for rank in job.ranks_of.get(sender, ()):
+        _move_rank(job.ranks[rank], by_ns)
+    job.rounds.move(sender, by_ns)
+    job.candidates.move(sender, by_ns)
+    job.cards.move(sender, by_ns)
+
+
+def _move_rank(memory: RankMemory, by_ns: int) -> None:
+    for name in _TIMES:
+        if at := getattr(memory, name):
+            setattr(memory, name, at + by_ns)
+    for name in _RECORDS:
+        if (record := getattr(memory, name)) is not None:
+            setattr(memory, name, moved(record, by_ns))
+    for name in ("said", "loader", "cpu", "load"):
+        series = getattr(memory, name)
+        if series is not None:
+            series.move(by_ns)
+    memory.worker_stacks = {pid: moved(one, by_ns) for pid, one in memory.worker_stacks.items()}
+    memory.others_gone = {pid: moved(one, by_ns) for pid, one in memory.others_gone.items()}
+    if memory.owing is not None:
+        memory.owing = replace(
+            memory.owing,
+            still_since_unix_ns=memory.owing.still_since_unix_ns + by_ns,
+            moved_unix_ns=_later(memory.owing.moved_unix_ns, by_ns),
+        )
+
+
+def _later(at: int | None, by_ns: int) -> int | None:
+    return at + by_ns if at else at
+
+
+_TIMES = (
+    "hello_unix_ns", "state_unix_ns", "letter_since_unix_ns", "process_unix_ns", "stalled_since_unix_ns",
+    "line_since_unix_ns", "phase_since_unix_ns", "exit_unix_ns",
+)  # fmt: skip
+_RECORDS = ("hello", "state", "process", "exit", "rendezvous", "stacks")

@@ -1,0 +1,251 @@
+"""Which hosts are heard, and on which clock: a host that says nothing more must not be taken for ranks that do nothing more.
+
+What a host says comes by way of the hub, so its silence is measured on the hub's own reports: while those stand still too, it is
+the viewer or the hub that hears nothing, and no host is lost. A relay that is replaced is silent for some seconds, and its
+ranks with it: until `policy.host_lost_s` nothing new is said of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from ddtop.policy import Policy
+from ddtop.wire.frames import host_of
+from ddtop.wire.hosts import ALONE, HUB, LEAF
+from ddtop.wire.records import HostState, RankState
+
+UNANSWERED_MAX = 4
+"""Notes on paths that do not answer: ranks on one file server all name it."""
+
+if TYPE_CHECKING:
+    from ddtop.model.job import Job, RankMemory
+
+
+@dataclass(frozen=True, slots=True)
+class HostSeen:
+    """How a host is heard.
+
+    `sender`: the host's identity, because containers repeat names; before its relays are put together (`one_host`) one of those. `offset_ns`, `error_ns`: what its clock is taken to be off the hub's and how far
+    that may be wrong; None: not measured, and its times are used as they are. `heard_unix_ns`: when it or one of its ranks was last heard. `quiet`: its
+    relay has missed reports; `lost_since_unix_ns`: it is not heard at all any more since then, while the hub is. `completing_unix_ns`:
+    a collective that needs its ranks was over at that time, long after they had last been heard.
+    """
+
+    sender: str
+    host: str
+    role: str
+    offset_ns: int | None
+    error_ns: int | None
+    heard_unix_ns: int
+    quiet: bool = False
+    lost_since_unix_ns: int | None = None
+    completing_unix_ns: int | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Nothing of it has been heard for longer than a relay takes to be replaced."""
+        return self.lost_since_unix_ns is not None
+
+
+def role_of(host: HostState) -> str:
+    """What its relay is in the job; a relay that does not say is alone."""
+    return host.hub.role if host.hub is not None and host.hub.role in (HUB, LEAF) else ALONE
+
+
+def lead(job: Job, sender: str, host: HostState) -> None:
+    """Settle whose clock is the job's: the hub's; before one is known, that of the first host."""
+    role, known = role_of(host), job.hosts.get(job.leader) if job.leader is not None else None
+    if known is None or role == HUB or (role == ALONE and role_of(known[1]) == LEAF):
+        job.leader = sender
+
+
+def note_report(job: Job, sender: str, at: int, host: HostState) -> None:
+    """A relay has reported, at that time of its own clock as far as that is known."""
+    now = arrived(job, sender, at)
+    before = job.stated.get(sender)
+    if before is not None and now - before > job.policy.host_quiet_s * 1e9:
+        job.returned[sender] = now
+    job.stated[sender] = max(now, before or now)
+    job.stated_first.setdefault(sender, now)
+    if sender == job.leader:
+        job.some_quiet = any(is_quiet(job, other) for other in job.stated)
+    if role_of(host) == LEAF and sender not in job.clocks:
+        job.unmeasured.add(sender)
+    else:
+        job.unmeasured.discard(sender)
+
+
+def arrived(job: Job, sender: str, at: int) -> int:
+    """When a record of that time came, on the job's clock: of a host whose clock nobody knows its arrival counts."""
+    now = job.stated.get(job.leader) if job.leader is not None else None
+    return at if now is None or sender not in job.unmeasured else now
+
+
+def is_quiet(job: Job, sender: str) -> bool:
+    """Its relay has missed reports while the hub's came."""
+    now, own = job.stated.get(job.leader or ""), job.stated.get(sender)
+    return now is not None and own is not None and now - own > job.policy.host_quiet_s * 1e9
+
+
+def note_progress(job: Job, before: RankState | None, state: RankState, at: int) -> None:
+    """Some host is not heard: which collectives are over nevertheless?"""
+    if before is None:
+        return
+    done = {one.group: one.enqueued if one.completed is None else one.completed for one in before.groups}
+    if before.mpi is not None:
+        done |= {one.name: one.completed for one in before.mpi.comms}
+    now = {one.group: one.enqueued if one.completed is None else one.completed for one in state.groups}
+    if state.mpi is not None:
+        now |= {one.name: one.completed for one in state.mpi.comms}
+    for name, count in now.items():
+        if name in job.groups and count > done.get(name, count):
+            job.completed[name] = max(at, job.completed.get(name, at))
+
+
+def hosts_seen(job: Job, now_unix_ns: int) -> dict[str, HostSeen]:
+    """All relays that have reported, by sender, in the order of their hosts' names."""
+    every = sorted(job.hosts.items(), key=lambda item: (item[1][1].host, item[0]))
+    return {sender: _seen(job, sender, host, now_unix_ns, job.policy) for sender, (_, host) in every}
+
+
+def by_host(job: Job, seen: Iterable[str]) -> list[list[str]]:
+    """The relays of each host. One whose ranks have all ended says nothing of the host where another one has living ranks."""
+    found: dict[str, list[str]] = {}
+    for sender in seen:
+        found.setdefault(host_of(sender), []).append(sender)
+    return [own if len(own) == 1 else [one for one in own if _has_living(job, one)] or own for own in found.values()]
+
+
+def _has_living(job: Job, sender: str) -> bool:
+    return any(job.ranks[rank].exit is None for rank in job.ranks_of.get(sender, ()))
+
+
+def one_host(parts: Sequence[HostSeen]) -> HostSeen:
+    """One host out of its relays, one a launcher. What is wrong with one of them is wrong with ranks of the host."""
+    first = min(parts, key=lambda one: _NEAREST.index(one.role))
+    if len(parts) > 1:
+        lost = [one for one in parts if one.lost_since_unix_ns is not None]
+        first = replace(
+            first,
+            heard_unix_ns=max(one.heard_unix_ns for one in lost or parts),
+            quiet=any(one.quiet for one in parts),
+            lost_since_unix_ns=min((one.lost_since_unix_ns or 0 for one in lost), default=None),
+            completing_unix_ns=max((one.completing_unix_ns or 0 for one in lost), default=0) or None,
+        )
+    return replace(first, sender=host_of(first.sender))
+
+
+def one_report(parts: Sequence[HostState]) -> HostState:
+    """What the relays of one host say of it together: the same of the host, each of its own ranks."""
+    if len(parts) == 1:
+        return parts[0]
+    first = min(parts, key=lambda one: _NEAREST.index(role_of(one)))
+    launchers = {one.launcher_alive for one in parts} - {None}
+    launching = {one.launching for one in parts} - {None}
+    return structs.replace(
+        first,
+        **{name: sum(getattr(one, name) for one in parts) for name in _COUNTS},
+        **{name: tuple(found for one in parts for found in getattr(one, name)) for name in _LISTS},
+        launcher_alive=any(launchers) if launchers else None,
+        launching=any(launching) if launching else None,
+    )
+
+
+_NEAREST = (HUB, ALONE, LEAF)
+_COUNTS = ("relay_cpu_ns", "relay_rss_bytes", "dropped", "refused", "garbled", "viewers")
+_LISTS = ("processes", "rendezvous", "candidates", "candidacies", "helpers")
+
+
+def _seen(job: Job, sender: str, host: HostState, now: int, policy: Policy) -> HostSeen:
+    clock, role = job.clocks.get(sender), role_of(host)
+    stated = job.stated.get(sender, now)
+    heard = max(stated, job.heard.get(sender, stated))
+    leader = job.stated.get(job.leader or "", now)
+    quiet = now - stated > policy.host_quiet_s * 1e9
+    # While the hub is not heard either, nothing is known of anybody.
+    silent = quiet and now - leader <= policy.host_quiet_s * 1e9 and leader - heard > policy.host_lost_s * 1e9
+    offset = clock.offset_ns if clock is not None else None if role == LEAF else 0
+    return HostSeen(
+        sender,
+        host.host,
+        role,
+        offset,
+        clock.error_ns if clock is not None else None if role == LEAF else 0,
+        heard,
+        quiet,
+        heard if silent else None,
+        _completing(job, sender, heard, policy) if silent else None,
+    )
+
+
+def _completing(job: Job, sender: str, heard: int, policy: Policy) -> int | None:
+    """When a collective of one of its ranks with ranks of other hosts was over last, if that was after its silence began."""
+    mine = job.ranks_of.get(sender, set())
+    margin = heard + policy.host_quiet_s * 1e9
+    found = [
+        at
+        for name, at in job.completed.items()
+        if at > margin
+        and (group := job.groups.get(name)) is not None
+        and not mine.isdisjoint(group.ranks)
+        and not mine.issuperset(group.ranks)
+    ]
+    return max(found, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """How the host of some ranks is heard. `returned_unix_ns`: since when it is heard again; `looks_s`: for how long its relay has been."""
+
+    seen: HostSeen | None
+    returned_unix_ns: int | None
+    looks_s: float
+
+    @property
+    def lost(self) -> bool:
+        """Nothing of it has been heard for longer than a relay takes to be replaced."""
+        return self.seen is not None and self.seen.lost
+
+    def hides(self, memory: RankMemory, now: int, policy: Policy) -> bool:
+        """What this rank said last is old because nothing of its host came through, not because it says nothing."""
+        if self.seen is None or memory.exit is not None:
+            return False
+        heard, silent_ns = max(memory.state_unix_ns, memory.hello_unix_ns), policy.report_silent_s * 1e9
+        if now - heard <= silent_ns:
+            return False
+        returned = self.returned_unix_ns
+        # It may have been silent before: that it is can be told again some seconds after its host is back.
+        return self.seen.quiet or (returned is not None and heard < returned and now - returned <= silent_ns)
+
+
+def outside_of(job: Job, seen: dict[str, HostSeen], now: int) -> dict[str, Outside]:
+    """This of all hosts that have ranks."""
+    found = {}
+    for sender in job.ranks_of:
+        first = job.stated_first.get(sender, job.firsts.get(sender, now))
+        found[sender] = Outside(seen.get(sender), job.returned.get(sender), (now - first) / 1e9)
+    return found
+
+
+def apart(reports: Sequence[HostState]) -> str | None:
+    """Why only one host of several is seen; None where it is the only one, or where the others are seen too."""
+    link = reports[0].hub if len(reports) == 1 else None
+    if link is None or link.role != LEAF:
+        return None
+    if link.connected:
+        return f"this host only: the other hosts are seen at the job's hub, {link.address or 'which answers'}"
+    return f"this host only: hub not reached: {link.why or 'it does not answer'}"
+
+
+def unanswered_paths(job: Job, seen: dict[str, HostSeen]) -> tuple[str, ...]:
+    """A sentence for each path of the job whose file system does not answer, by the latest reports of the hosts that are heard."""
+    found = {}
+    for sender, one in seen.items():
+        load = job.hosts[sender][1].load
+        for path, seconds in load.unanswered if load is not None and not one.lost else ():
+            found[one.host, path] = f"on {one.host} the file system of {path} has not answered for {seconds:.0f} s"
+    return tuple(found.values())[:UNANSWERED_MAX]

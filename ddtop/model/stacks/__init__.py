@@ -1,0 +1,1 @@
+"""Stacks of many processes: whose code a frame is, and merged stacks."""

@@ -1,0 +1,1 @@
+"""What is true of each rank: facts, time series, ends."""

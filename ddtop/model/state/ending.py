@@ -1,0 +1,294 @@
+"""How a run ended, and who went first.
+
+What follows a first departure within seconds is a consequence: a connection error on a peer, the launcher's SIGTERM to the
+survivors. The clocks differ by some milliseconds (an exception is stamped in the rank, an exit by the relay when it wakes),
+so a failure that looks like a consequence never goes before one that does not.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Collection
+
+from ddtop.model.state.facts import Ended, RankFacts
+from ddtop.policy import POLICY, Policy
+from ddtop.wire.records import GroupProgress, HelperEnd
+
+CANCEL_SIGNALS = (int(signal.SIGTERM), int(signal.SIGINT), int(signal.SIGHUP))
+_CONSEQUENCE = re.compile(
+    r"connection (closed|reset|refused)|closed by peer|broken pipe|recvvalue failed|sendbytes failed|"
+    r"failed to recv|socket (closed|timeout)|remote process exited|peer.*(closed|gone)|connectfullmesh|"
+    r"read error|write error|timed out waiting|store.*(closed|unreachable)|monitoredbarrier|pair closure|"
+    r"nccl(remote|system)error|collective operation timeout|communicator was aborted",
+    re.IGNORECASE,
+)
+_BACKEND = re.compile(
+    r"gloo|nccl|c10d|closed by peer|reset by peer|pair closure|timed out waiting|recvvalue|sendbytes|monitoredbarrier|"
+    r"collective operation timeout|communicator was aborted",
+    re.IGNORECASE,
+)
+_BACKEND_TYPES = ("RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "DistError")
+"""What torch's process groups raise; a ConnectionError of Python is about a connection of the program's own."""
+
+
+NOTICED_LATE_NS = 2_000_000_000
+"""A relay on a host with ten times the load that it can bear notices a process's end so late."""
+WENT_ON_NS = 1_000_000_000
+"""An agent notes a step up to a quarter of a second after it was made."""
+
+
+def exit_text(code: int | None, number: int | None, oom: bool | None = None) -> str:
+    """`exit code 1`, `SIGKILL`, `SIGKILL (out of memory)`, or that nobody could tell."""
+    if number is not None:
+        try:
+            name = signal.Signals(number).name
+        except ValueError:
+            name = f"signal {number}"
+        return f"{name} (out of memory)" if oom else name
+    return f"exit code {code}" if code is not None else "an unknown end"
+
+
+def fatal_exception(rank: RankFacts) -> bool:
+    """An exception that nothing caught ended its main thread, or the thread that trained."""
+    exception = rank.exception
+    if exception is None or exception.type == "SystemExit":
+        return False
+    # The main thread may have started another training since: whoever makes progress has not ended.
+    went_on = (rank.progress_unix_ns or 0) > exception.unix_ns + WENT_ON_NS
+    return exception.thread == "main" or (exception.leads and not went_on)
+
+
+def failed(rank: RankFacts) -> bool:
+    """It has gone, or will go, otherwise than in good order."""
+    if rank.exit is None:
+        return fatal_exception(rank)
+    if rank.exit.signal is not None:
+        return True
+    if rank.exception is not None and rank.exception.leads and fatal_exception(rank):
+        # Whoever joins a thread learns nothing of its end: the process ends with exit code 0.
+        return True
+    return not rank.exit.exiting if rank.exit.code is None else rank.exit.code != 0
+
+
+def went_unix_ns(rank: RankFacts) -> int:
+    """When it began to go: its exception and its interpreter's exit came before its process's end.
+
+    Its sockets close while the interpreter exits, so peers can fail some 100 ms before the process is gone.
+    """
+    times = [rank.exception.unix_ns] if rank.exception is not None and fatal_exception(rank) else []
+    times += [rank.exit_unix_ns] if rank.exit_unix_ns else []
+    times += [rank.exit.exiting_unix_ns] if rank.exit is not None and rank.exit.exiting_unix_ns else []
+    return min(times, default=0)
+
+
+def ended_by_watchdog(rank: RankFacts) -> str | None:
+    """The error ("TIMEOUT") for which NCCL's watchdog has aborted this rank while it waited for others; None if it did not.
+
+    The watchdog sets the group's error a minute before it aborts; an old torch does not tell it, but by then the timeout is over.
+    """
+    backend = rank.hello.backend if rank.hello is not None else None
+    if rank.exit is None or rank.exit.signal != signal.SIGABRT or "nccl" not in (backend or ""):
+        return None
+    for group in rank.groups:
+        if group.error is not None:
+            return group.error
+        if _timed_out(rank, group):
+            return "TIMEOUT"
+    return None
+
+
+def _timed_out(rank: RankFacts, group: GroupProgress) -> bool:
+    timeouts = [call.timeout_ms for call in rank.open_collectives if call.group == group.group and call.timeout_ms]
+    if group.pending_since_unix_ns is None or not timeouts:
+        return False
+    waited_ms = (rank.exit_unix_ns - group.pending_since_unix_ns) / 1e6 if rank.exit_unix_ns else 0.0
+    return waited_ms >= POLICY.watchdog_ratio * min(timeouts)
+
+
+def is_consequence(rank: RankFacts) -> bool:
+    """It failed in a way in which ranks fail when another one has gone, or does not come."""
+    if ended_by_watchdog(rank) is not None:
+        return True
+    if rank.exception is not None and fatal_exception(rank):
+        return bool(_CONSEQUENCE.search(f"{rank.exception.type} {rank.exception.text}"))
+    return rank.exit is not None and rank.exit.signal in CANCEL_SIGNALS
+
+
+def comm_failure(rank: RankFacts) -> bool:
+    """Its process group failed under it, after it had worked: a message of the backend about others, not about this rank."""
+    if ended_by_watchdog(rank) is not None:
+        return True
+    exception = rank.exception
+    if exception is None or not fatal_exception(rank) or exception.type not in _BACKEND_TYPES:
+        return False
+    # Before the first collective it is a failure to start.
+    began = rank.progress_unix_ns is not None or any(group.enqueued > 0 for group in rank.groups)
+    of_loader = "DataLoader worker" in exception.text
+    return began and not of_loader and is_consequence(rank) and bool(_BACKEND.search(exception.text))
+
+
+def first_to_go(ranks: Collection[RankFacts]) -> tuple[RankFacts, ...]:
+    """The departure that explains the others: one failed rank, or those that finished too early; () if none failed."""
+    bad = [rank for rank in ranks if failed(rank)]
+    if not bad:
+        return ()
+    first = min(bad, key=lambda rank: (is_consequence(rank), went_unix_ns(rank)))
+    if comm_failure(first):
+        first = _stopped_before(first, bad) or first
+    if is_consequence(first) or _by_mpi_launcher(first):
+        early = [rank for rank in ranks if rank.gone and not failed(rank) and went_unix_ns(rank) <= went_unix_ns(first)]
+        if not is_consequence(first):
+            # Who left in good order has passed MPI_Finalize: nobody is ended because of it.
+            early = [rank for rank in early if rank.exit is not None and not rank.exit.exiting]
+        if early:
+            return tuple(sorted(early, key=went_unix_ns))
+    return (first,)
+
+
+def _stopped_before(first: RankFacts, bad: Collection[RankFacts]) -> RankFacts | None:
+    """The rank that a signal had ended before any process that reports a lost connection was gone.
+
+    The exception is stamped in the rank, the signal by the relay, which a busy host wakes late. A launcher sends its signals
+    when a process has ended, so a signal that came before that is no consequence.
+    """
+    reporters = [rank for rank in bad if comm_failure(rank)]
+    first_end = min((rank.exit_unix_ns for rank in reporters if rank.exit_unix_ns is not None), default=None)
+    latest = went_unix_ns(first) + NOTICED_LATE_NS
+    stopped = [
+        rank
+        for rank in bad
+        if rank.exit is not None
+        and rank.exit.signal in CANCEL_SIGNALS
+        and not comm_failure(rank)
+        and went_unix_ns(rank) <= (latest if first_end is None else min(latest, first_end))
+    ]
+    return min(stopped, key=went_unix_ns, default=None)
+
+
+def raised_alike(first: RankFacts, bad: Collection[RankFacts], policy: Policy) -> tuple[int, ...]:
+    """The ranks, `first` among them, that raised the same as it within a moment: then none of them is the cause of the others'.
+
+    The same is the type and the line; the text may name the rank. Where no line is known the text has to agree.
+    """
+    same = [first.rank]
+    for rank in bad:
+        if rank.rank == first.rank or is_consequence(rank) or not fatal_exception(rank):
+            continue
+        apart_ns = abs(went_unix_ns(rank) - went_unix_ns(first))
+        if _raised(rank) == _raised(first) and apart_ns <= policy.together_s * 1e9:
+            same.append(rank.rank)
+    return tuple(sorted(same))
+
+
+def _raised(rank: RankFacts) -> tuple[object, ...] | None:
+    exception = rank.exception
+    if exception is None or not fatal_exception(rank):
+        return None
+    place = exception.place
+    return (exception.type, place.file, place.line) if place is not None else (exception.type, exception.text)
+
+
+def _by_mpi_launcher(rank: RankFacts) -> bool:
+    """MPI's launchers end the others with SIGTERM or SIGKILL within milliseconds when a rank leaves without MPI_Finalize."""
+    return (
+        rank.mpi is not None
+        and rank.exit is not None
+        and rank.exit.signal in (int(signal.SIGTERM), int(signal.SIGKILL))
+    )
+
+
+def was_cancelled(gone: Collection[RankFacts], policy: Policy) -> bool:
+    """All of them ended by one act from outside: a signal to all, Ctrl-C, a time limit.
+
+    A launcher that cleans up after a death does so later than `cancel_gap_s`, because it polls. It does so for its own host, and a
+    signal does not reach all hosts at once, so that is looked at on the host that went first.
+    """
+    bad = [rank for rank in gone if failed(rank)]
+    if not bad or not all(_by_cancel(rank) for rank in bad):
+        return False
+    times = sorted(_signalled_unix_ns(rank) for rank in bad)
+    if times[-1] - times[0] > policy.together_s * 1e9:
+        return False
+    return all(interrupted(rank) for rank in bad) or _at_once(bad, policy)
+
+
+def _at_once(bad: Collection[RankFacts], policy: Policy) -> bool:
+    host = min(bad, key=_signalled_unix_ns).sender
+    there = [rank for rank in bad if rank.sender == host]
+    times = sorted(_signalled_unix_ns(rank) for rank in (there if len(there) > 1 else bad))
+    return len(times) > 1 and times[1] - times[0] <= policy.cancel_gap_s * 1e9
+
+
+def _signalled_unix_ns(rank: RankFacts) -> int:
+    return went_unix_ns(rank) if interrupted(rank) else rank.exit_unix_ns or 0
+
+
+def failed_helper(helpers: Collection[HelperEnd], ranks: Collection[RankFacts], policy: Policy) -> HelperEnd | None:
+    """The process beside the ranks whose failure ended them: each was ended by a signal, or failed because another had gone.
+
+    None where a rank failed for a reason of its own, and at Ctrl-C. A child goes before the program that started it.
+    """
+    bad = [rank for rank in ranks if failed(rank)]
+    if not bad or any(interrupted(rank) or not (is_consequence(rank) or _by_cancel(rank)) for rank in bad):
+        return None
+    first = min(went_unix_ns(rank) for rank in bad)
+    found = [one for one in helpers if _explains(one, first, policy)]
+    return min(found, key=lambda one: (one.launcher, one.exception is None, one.unix_ns), default=None)
+
+
+def _explains(one: HelperEnd, first_unix_ns: int, policy: Policy) -> bool:
+    # What raises after the ranks have gone fails because of them.
+    if one.exception is not None:
+        early = one.unix_ns <= first_unix_ns + policy.cancel_gap_s * 1e9
+        return early and one.exception.type not in ("KeyboardInterrupt", "SystemExit")
+    if one.signal is not None:
+        return not one.launcher and one.signal not in CANCEL_SIGNALS
+    return one.code not in (None, 0, *(128 + number for number in CANCEL_SIGNALS))
+
+
+def interrupted(rank: RankFacts) -> bool:
+    """Ctrl-C ended it."""
+    if rank.exception is not None and fatal_exception(rank) and rank.exception.type == "KeyboardInterrupt":
+        return True
+    return rank.exit is not None and rank.exit.signal == int(signal.SIGINT)
+
+
+def _by_cancel(rank: RankFacts) -> bool:
+    if rank.exit is None:
+        return False
+    return rank.exit.signal in CANCEL_SIGNALS or rank.exit.code in (128 + 15, 128 + 2) or interrupted(rank)
+
+
+def ended(
+    ranks: Collection[RankFacts], launcher_alive: bool, policy: Policy, helpers: Collection[HelperEnd] = ()
+) -> Ended | None:
+    """None while a rank lives, or while a launcher that may restart them does."""
+    gone = [rank for rank in ranks if rank.gone]
+    if not gone or len(gone) < len(ranks) or launcher_alive:
+        return None
+    last = max(rank.exit_unix_ns or 0 for rank in gone)
+    if not any(failed(rank) for rank in gone):
+        return Ended("all ranks finished", None, last)
+    helper = failed_helper(helpers, gone, policy)
+    if helper is not None:
+        how = helper.exception.type if helper.exception is not None else exit_text(helper.code, helper.signal)
+        what = "the program that started the ranks" if helper.launcher else "a helper process"
+        return Ended(f"{what} failed first: {how}", None, last, failed=True)
+    if was_cancelled(gone, policy):
+        return Ended("cancelled", None, last)
+    return _first_went(gone, last, policy)
+
+
+def _first_went(gone: Collection[RankFacts], last: int, policy: Policy) -> Ended:
+    first = first_to_go(gone)[0]
+    if comm_failure(first):
+        return Ended(f"communication failed, first on rank {first.rank}", first.rank, last)
+    if first.exception is not None and fatal_exception(first):
+        how = first.exception.type
+        if len(gone) > 1 and len(raised_alike(first, gone, policy)) == len(gone):
+            return Ended(f"all ranks raised {how}", first.rank, last)
+    else:
+        assert first.exit is not None
+        how = exit_text(first.exit.code, first.exit.signal, first.exit.oom)
+    return Ended(f"rank {first.rank} went first: {how}", first.rank, last)

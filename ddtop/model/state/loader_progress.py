@@ -1,0 +1,66 @@
+"""Since when the DataLoader worker that owes a rank its batch makes no progress, from one report of its rank to the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddtop.policy import Policy
+from ddtop.wire.loader import Loader
+
+_HELPLESS = (None, "Z", "X", "T", "t")
+_ASLEEP = "nanosleep"
+
+
+@dataclass(frozen=True, slots=True)
+class Owing:
+    """What is known of that worker. `still_since_unix_ns`: since when nothing of it moved, or since when it is gone or stopped.
+
+    `moved_unix_ns`: when something of it moved last while this batch was waited for; None if nothing has.
+    """
+
+    key: tuple[int | None, int, int]
+    helpless: bool
+    still_since_unix_ns: int
+    moved_unix_ns: int | None = None
+
+
+def helpless(loader: Loader) -> bool:
+    """The worker that owes is gone or stopped: it cannot work, whatever it has used before."""
+    return loader.owing_state in _HELPLESS
+
+
+def follow(
+    known: Owing | None, before: Loader | None, now: Loader | None, at_unix_ns: int, seconds: float, policy: Policy
+) -> Owing | None:
+    """What is known after the report `now` of `at_unix_ns`, `seconds` after `before`; None while no worker owes a batch."""
+    if now is None or now.owing_pid is None or (now.waiting_since_unix_ns is None and not now.closing):
+        return None
+    cannot = helpless(now)
+    if not cannot and now.workers_cpu_ns is None:
+        return None
+    key = (now.owing_pid, now.batches, now.exhausted)
+    if known is None or before is None or (known.key, known.helpless) != (key, cannot):
+        return Owing(key, cannot, at_unix_ns)
+    if not cannot and _moved(before, now, seconds, policy):
+        return Owing(key, False, at_unix_ns, at_unix_ns)
+    return known
+
+
+def moves(owing: Owing | None, now_unix_ns: int, policy: Policy) -> bool:
+    """Something of that worker has moved lately: its rank works, though its own process waits."""
+    moved = owing.moved_unix_ns if owing is not None else None
+    return moved is not None and now_unix_ns - moved <= policy.still_limit_s * 1e9
+
+
+def _moved(before: Loader, now: Loader, seconds: float, policy: Policy) -> bool:
+    if _grown(before.workers_cpu_ns, now.workers_cpu_ns) > policy.cpu_working_ratio * seconds * 1e9:
+        return True
+    if _grown(before.owing_io_bytes, now.owing_io_bytes) > policy.io_working_bytes_per_s * seconds:
+        return True
+    # What is downloaded shows in no other counter; a loop that sleeps between two looks at something is no download.
+    wakes = _grown(before.owing_switches, now.owing_switches)
+    return wakes > policy.socket_working_switches_per_s * seconds and _ASLEEP not in (now.owing_wchan or "")
+
+
+def _grown(before: int | None, now: int | None) -> int:
+    return now - before if before is not None and now is not None else 0

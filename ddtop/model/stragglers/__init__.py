@@ -1,0 +1,1 @@
+"""Which rank comes last, and by how much."""

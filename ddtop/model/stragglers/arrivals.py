@@ -1,0 +1,409 @@
+"""Who comes last into collectives: exact arrivals of all ranks laid beside each other, step by step.
+
+All members of a group leave a collective together, so each rank's wait in it is the time between its own arrival and the
+last one. A slow rank hardly waits, and the others wait for it; step times are equal on all of them. What does not work:
+shares of sampled waits alone (40 samples in ten seconds: 20 % of one rank's step are a minute of guessing, and one long step looks like
+many), sums of lateness (a rank that validates every hundred steps is the last for much of the time, and no straggler). So
+a rank counts as late only if it is in most steps, by an amount that is far beyond its own variation. Ranks of several hosts are
+laid beside each other where their clocks are known well enough for what is claimed. What remains uncertain: collectives that overlap with backward are waited for only at its end; of those of one step the longest wait is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import sqrt
+from statistics import fmean, median
+
+from ddtop.policy import Policy
+from ddtop.wire.frames import host_of
+from ddtop.wire.records import Arrivals, Group
+from ddtop.wire.samples import REDUCING, ROOTED
+from ddtop.wire.times import moved
+
+ROUNDS_KEPT = 6
+WIDTHS = (1, 2, 4)
+"""Steps that are looked at together: a rank that collects its garbage at every third step is late, too."""
+LENGTHS = (512, 256, 128, 64, 32, 16, 8)
+"""Numbers of the latest steps that are tried, the longest that agrees with itself counts."""
+PIECES = 16
+"""Parts into which the collectives of steps that are too long for the recorder are divided; each has at least as many."""
+MEMBERS_MAX = 256
+"""Members of one group that are compared: beyond it a part says as much."""
+STEPS_COUNTED = 8
+"""Iterations between two rounds that tell how many collectives one has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one rank has said in a round, and on which host.
+
+    `overlaps`: its main thread was more in backward than in collectives lately, as that of a rank is which waits for
+    gradients. `before`: what it said a round earlier. `error_ns`: how far its host's clock may be off the hub's, None: nobody knows.
+    """
+
+    rank: int
+    host: str
+    unix_ns: int
+    arrivals: Arrivals
+    overlaps: bool = False
+    before: Arrivals | None = None
+    error_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """These ranks of a group come last into its collectives.
+
+    `cost_ms`: how long the others wait for them in a step, `share_ratio`: of the step; the median over `steps`.
+    `late_ratio`: in how many of these steps. `unix_ns`: when the arrivals were read. `counted`: steps are the program's
+    iterations; else nothing counts those, and each collective is one. `few`: there were no more steps to look at. `hosts`: of so many hosts
+    ranks were compared, their clocks may be off each other by `error_ms`; `hosts_apart`: ranks of so many others were not, because of their clocks.
+    """
+
+    group: str
+    ranks: tuple[int, ...]
+    waiters: tuple[int, ...]
+    cost_ms: float
+    step_ms: float
+    steps: int
+    late_ratio: float
+    unix_ns: int
+    counted: bool = True
+    few: bool = False
+    hosts: int = 1
+    error_ms: float = 0.0
+    hosts_apart: int = 0
+
+    @property
+    def share_ratio(self) -> float:
+        """Of each step."""
+        return min(1.0, self.cost_ms / self.step_ms) if self.step_ms else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """How even the ranks of a group are: `waiting_ratio` is how much of its time a rank waits for the last to arrive, mean of all.
+
+    `per_step`: collectives in a step of `step_ms`, of which `reduce_ratio` are all_reduce. What a collective takes besides that is communication.
+    """
+
+    group: str
+    ranks: tuple[int, ...]
+    waiting_ratio: float
+    per_step: int
+    reduce_ratio: float
+    step_ms: float
+    unix_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What follows from one read of the arrivals."""
+
+    late: tuple[Late, ...] = ()
+    balances: tuple[Balance, ...] = ()
+
+
+class Rounds:
+    """Answers of the ranks by the request that they answer, the last few; what follows from a round is worked out once."""
+
+    def __init__(self) -> None:
+        self._answers: dict[str, dict[int, Answer]] = {}
+        self._found: dict[str, tuple[tuple[str, ...], Round]] = {}
+
+    def add(self, answer: Answer) -> None:
+        """One more answer."""
+        request = answer.arrivals.request
+        rounds = self._answers.values()
+        before = next((one[answer.rank] for one in reversed(rounds) if answer.rank in one), None)
+        if before is not None and before.arrivals.request != request:
+            answer = replace(answer, before=before.arrivals)
+        self._answers.setdefault(request, {})[answer.rank] = answer
+        self._found.pop(request, None)
+        while len(self._answers) > ROUNDS_KEPT:
+            oldest = next(iter(self._answers))
+            del self._answers[oldest]
+            self._found.pop(oldest, None)
+
+    def __copy__(self) -> Rounds:
+        made = Rounds()
+        made._answers = {request: dict(answers) for request, answers in self._answers.items()}
+        made._found = dict(self._found)
+        return made
+
+    def move(self, host: str, by_ns: int) -> None:
+        """What the ranks of that host have answered was that much later, by the hub's clock."""
+        for answers in self._answers.values():
+            for rank, one in answers.items():
+                if one.host == host:
+                    before = moved(one.before, by_ns) if one.before is not None else None
+                    answers[rank] = replace(
+                        one, unix_ns=one.unix_ns + by_ns, arrivals=moved(one.arrivals, by_ns), before=before
+                    )
+        self._found.clear()
+
+    def clear(self) -> None:
+        """Forget all: another attempt."""
+        self._answers.clear()
+        self._found.clear()
+
+    def __bool__(self) -> bool:
+        return bool(self._answers)
+
+    def looked_at(self, groups: Iterable[Group], staged: Callable[[Group], bool], policy: Policy) -> list[Round]:
+        """What each round says, the newest last. `staged`: members of this group wait for each other by design."""
+        known = [group for group in groups if len(group.ranks) > 1]
+        names = tuple(group.name for group in known if not staged(group))
+        rounds = []
+        for request, answers in self._answers.items():
+            found = self._found.get(request)
+            if found is None or found[0] != names:
+                found = self._found[request] = (names, _round_of(answers, known, names, policy))
+            rounds.append(found[1])
+        return rounds
+
+
+def _round_of(answers: Mapping[int, Answer], groups: Sequence[Group], names: Sequence[str], policy: Policy) -> Round:
+    found: list[Late] = []
+    balances: list[Balance] = []
+    seen: set[tuple[int, ...]] = set()
+    for group in sorted(groups, key=lambda one: -len(one.ranks)):
+        if group.name not in names:
+            continue
+        by_host: dict[str, list[Answer]] = {}
+        for rank in group.ranks[:MEMBERS_MAX]:
+            if rank in answers:
+                by_host.setdefault(host_of(answers[rank].host), []).append(answers[rank])
+        even = False
+        for members in _crowds(list(by_host.values())):
+            steps = _steps_of(group.name, members)
+            few = steps is None or len(steps.ends) < policy.straggler_few_steps
+            # The recorder holds 2,000 collectives: with 300 a step those are too few steps to tell who is late in them, but
+            # enough collectives to tell how even the ranks are.
+            pieces = _steps_of(group.name, members, pieces=True) if few else steps
+            hosts, error_ms = len({host_of(one.host) for one in members}), _error_ms(members)
+            if pieces is not None and not even and error_ms <= policy.clock_even_ratio * _step_ms(pieces.ends):
+                balances.append(_balance(group.name, pieces))
+                even = hosts > 1
+            if steps is None or few:
+                continue
+            late = _late_in(group.name, steps, policy)
+            if late is None or late.ranks in seen or policy.clock_error_ratio * late.cost_ms < error_ms:
+                continue
+            seen.add(late.ranks)
+            found.append(
+                replace(late, hosts=hosts, error_ms=error_ms, hosts_apart=_apart(late, members, by_host, policy))
+            )
+    # Who is late in one group because it waits in another is not the one to look at.
+    waits = {rank for late in found for rank in late.waiters}
+    return Round(tuple(late for late in found if not waits & set(late.ranks)), tuple(balances))
+
+
+def _crowds(by_host: list[list[Answer]]) -> list[list[Answer]]:
+    """Those that may be compared: all ranks of the hosts whose clocks are known, then each host's by themselves."""
+    known = [members for members in by_host if members[0].error_ns is not None]
+    if len(known) < 2:
+        return by_host
+    return [[one for members in known for one in members], *by_host]
+
+
+def _apart(late: Late, members: Sequence[Answer], by_host: Mapping[str, list[Answer]], policy: Policy) -> int:
+    """Of how many further hosts the clocks are not known well enough to compare their ranks."""
+    others = [theirs for host, theirs in by_host.items() if all(host_of(one.host) != host for one in members)]
+    return sum(
+        theirs[0].error_ns is None
+        or members[0].error_ns is None
+        or _error_ms([*members, *theirs]) > policy.clock_error_ratio * late.cost_ms
+        for theirs in others
+    )
+
+
+def _error_ms(members: Sequence[Answer]) -> float:
+    """How far the clocks of two of these ranks' hosts may be off each other."""
+    errors = sorted({host_of(one.host): one.error_ns or 0 for one in members}.values())
+    return sum(errors[-2:]) / 1e6 if len(errors) > 1 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """Steps of a group: how long each member waited in each (microseconds), and when the last collective of each began.
+
+    `each`: how many collectives one of these has; those of a step are `per_step`.
+    """
+
+    members: Sequence[Answer]
+    per_step: int
+    waits: list[list[int]]
+    ends: list[int]
+    reduce_ratio: float
+    each: int
+
+
+def _steps_of(group: str, members: Sequence[Answer], pieces: bool = False) -> _Steps | None:
+    """`pieces`: not whole steps, but `PIECES` parts of all that is known; only of ranks that count their steps."""
+    counts = [answer.arrivals.iteration for answer in members]
+    # Who counts no steps where others do has another part in the job: it hands out work, or evaluates.
+    members = [answer for answer in members if answer.arrivals.iteration is not None] if any(counts) else members
+    if len(members) < 2:
+        return None
+    times = [_times(answer.arrivals, group) for answer in members]
+    common = sorted(set.intersection(*(set(one) for one in times)))
+    if not any(counts):
+        # Without steps a rank that sends its word to all looks like a late one.
+        common = [seq for seq in common if times[0][seq][1] != ROOTED]
+    arrived = [[one[seq][0] for seq in common] for one in times]
+    last = [max(at) for at in zip(*arrived, strict=True)]
+    per_step = _per_step(members, group)
+    each = len(common) // PIECES if pieces else per_step
+    if pieces and (not any(counts) or each < PIECES):
+        return None
+    steps = [range(end - each, end) for end in range(len(common), each - 1, -each)][::-1]
+    if not any(counts):
+        steps = _bursts(arrived, last)
+    if len(steps) < 2:
+        return None
+    overlaps = 2 * sum(answer.overlaps for answer in members) >= len(members)
+    waited = _longest if overlaps else _joined
+    waits = [[waited(own, last, step) for step in steps] for own in arrived]
+    reducing = sum(times[0][seq][1] == REDUCING for seq in common) / len(common)
+    return _Steps(members, per_step, waits, [last[step[-1]] for step in steps], reducing, each)
+
+
+def _bursts(arrived: Sequence[Sequence[int]], last: Sequence[int]) -> list[range]:
+    """Where nothing counts steps: collectives of which one was put in before all had come to the last. Whoever is late is late in
+    all of these at once, and nine all_reduces of gradients are one piece of evidence, not nine."""
+    found, begin = [], 0
+    for at in range(1, len(last)):
+        if min(own[at] for own in arrived) >= last[at - 1]:
+            found.append(range(begin, at))
+            begin = at
+    return [*found, range(begin, len(last))] if last else []
+
+
+def _step_ms(ends: Sequence[int]) -> float:
+    return median([after - before for before, after in pairwise(ends)]) / 1000
+
+
+def _balance(group: str, steps: _Steps) -> Balance:
+    between = _step_ms(steps.ends)
+    waited = fmean([fmean(_clipped(own)) for own in steps.waits]) / 1000
+    ranks = tuple(sorted(answer.rank for answer in steps.members))
+    ratio = min(1.0, waited / between) if between > 0 else 1.0
+    newest = max(answer.unix_ns for answer in steps.members)
+    step_ms = between * steps.per_step / steps.each
+    return Balance(group, ranks, ratio, steps.per_step, steps.reduce_ratio, step_ms, newest)
+
+
+def _late_in(group: str, steps: _Steps, policy: Policy) -> Late | None:
+    for width in WIDTHS:
+        waits, ends = [_summed(own, width) for own in steps.waits], steps.ends[::-1][::width][::-1]
+        # Few steps are all that there is, or they are too few.
+        least = policy.straggler_steps if len(ends) >= policy.straggler_steps else policy.straggler_few_steps
+        for length in (len(ends), *LENGTHS):
+            if least <= length <= len(ends):
+                late = _judged(group, steps.members, [one[-length:] for one in waits], ends[-length:], width, policy)
+                if late is not None:
+                    return late
+    return None
+
+
+def _summed(waits: Sequence[int], width: int) -> list[int]:
+    """Of so many steps each, the newest whole."""
+    return [sum(waits[max(end - width, 0) : end]) for end in range(len(waits), 0, -width)][::-1]
+
+
+def _times(arrivals: Arrivals, group: str) -> dict[int, tuple[int, int]]:
+    return next((one.times() for one in arrivals.groups if one.group == group), {})
+
+
+def _last_seq(arrivals: Arrivals | None, group: str) -> int | None:
+    """The newest collective of that group."""
+    one = next((one for one in arrivals.groups if one.group == group), None) if arrivals is not None else None
+    return one.first_seq + len(one.kinds) - 1 if one is not None else None
+
+
+def _per_step(members: Sequence[Answer], group: str) -> int:
+    """Collectives of the group in one iteration: since the round before, else as far as the counts from the beginning tell."""
+    found = []
+    for answer in members:
+        last, iteration = _last_seq(answer.arrivals, group), answer.arrivals.iteration or 0
+        earlier, then = _last_seq(answer.before, group), (answer.before.iteration if answer.before else None) or 0
+        if last is None or not iteration:
+            continue
+        if earlier is not None and iteration - then >= STEPS_COUNTED:
+            found.append((last - earlier) / (iteration - then))
+        else:
+            found.append(last / iteration)
+    return max(1, round(median(found))) if found else 1
+
+
+def _longest(own: Sequence[int], last: Sequence[int], step: range) -> int:
+    """The longest wait of one rank in a step, microseconds: what overlaps is waited for once, at the end."""
+    return max(last[at] - own[at] for at in step)
+
+
+def _joined(own: Sequence[int], last: Sequence[int], step: range) -> int:
+    """All its waits in a step, microseconds, counted once where they overlap."""
+    total, until = 0, 0
+    for at in step:
+        if last[at] > until:
+            total += last[at] - max(own[at], until)
+            until = last[at]
+    return total
+
+
+def _judged(
+    group: str, members: Sequence[Answer], waits: list[list[int]], ends: list[int], width: int, policy: Policy
+) -> Late | None:
+    """The ranks that are late in most of these steps, if there are such."""
+    means = sorted((median(one), place) for place, one in enumerate(waits))
+    split = max(range(1, len(means)), key=lambda at: means[at][0] - means[at - 1][0])
+    if split > len(means) / 2:
+        return None
+    late, rest = [place for _, place in means[:split]], [place for _, place in means[split:]]
+    gaps = [
+        median([waits[place][at] for place in rest]) - max(waits[place][at] for place in late)
+        for at in range(len(ends))
+    ]
+    # What comes at some steps only has no median.
+    cost, step = (median(gaps) if width == 1 else fmean(_clipped(gaps))) / 1000, _step_ms(ends)
+    if step <= 0 or cost < max(policy.straggler_ratio * step, policy.straggler_least_ms * width):
+        return None
+    late_ratio, lately = _late_ratio(gaps, cost), _late_ratio(gaps[-policy.straggler_steps :], cost)
+    # What was true of most steps may be over.
+    if min(late_ratio, lately) < policy.straggler_late_ratio or not _beyond_chance(gaps, policy):
+        return None
+    if len(ends) < policy.straggler_weak_steps and cost < policy.straggler_strong_ratio * step:
+        return None
+    return Late(
+        group=group,
+        ranks=tuple(sorted(members[place].rank for place in late)),
+        waiters=tuple(sorted(members[place].rank for place in rest)),
+        cost_ms=cost / width,
+        step_ms=step / width,
+        steps=len(ends) * width,
+        late_ratio=late_ratio,
+        unix_ns=max(answer.unix_ns for answer in members),
+        counted=all(answer.arrivals.iteration for answer in members),
+        few=len(ends) < policy.straggler_steps,
+    )
+
+
+def _late_ratio(gaps: Sequence[float], cost_ms: float) -> float:
+    """In how many of these steps others waited a good part of what it usually costs; `gaps` in microseconds."""
+    return sum(gap > 250 * cost_ms for gap in gaps) / len(gaps)
+
+
+def _beyond_chance(gaps: list[float], policy: Policy) -> bool:
+    """Their mean is that many of its standard errors above nought; a stall or two count no more than the largest of the rest."""
+    kept = _clipped(gaps)
+    mean = fmean(kept)
+    error = sqrt(sum((gap - mean) ** 2 for gap in kept) / max(len(kept) - 1, 1) / len(kept))
+    return mean > 0 and mean >= policy.straggler_errors * error
+
+
+def _clipped(values: Sequence[float]) -> list[float]:
+    top = sorted(values)[int(0.95 * (len(values) - 1))]
+    return [min(value, top) for value in values]

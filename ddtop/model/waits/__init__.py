@@ -1,0 +1,1 @@
+"""Which rank waits for which: sequence numbers, calls, and where chains of waits end."""

@@ -1,0 +1,97 @@
+"""Waits without numbers: MPI_Finalize, and calls of which only the name is known, on windows and files.
+
+MPI_Finalize is collective, so whoever is in it waits for all that have not come to it.
+
+That is how every program ends whose ranks have unequal work, so only a rank that stands still is waited for, and only where no
+rank waits for one that is in Finalize: there it is the early one that is to be named, or whoever waits has a cause of its own.
+For whom a Win.Fence waits nobody knows; but where all others stand still outside MPI, it can only be for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ddtop.model.state.ending import failed
+from ddtop.model.state.facts import PeerWait, RankFacts, Wait
+from ddtop.model.waits.wait_graph import STILL, AnyWait, standing_of
+from ddtop.policy import Policy
+from ddtop.wire.calls import FINALIZE, NAME_ONLY
+from ddtop.wire.mpi import MpiCall
+
+
+def unnumbered_waits_of(
+    ranks: Mapping[int, RankFacts],
+    waits: Iterable[Wait],
+    peer_waits: Iterable[PeerWait],
+    now_unix_ns: int,
+    policy: Policy,
+) -> tuple[PeerWait, ...]:
+    """Waits for ranks that stand still, of those that are in MPI_Finalize or in a call known by name only."""
+    found = _in_finalize(ranks, waits, peer_waits, now_unix_ns, policy)
+    return found or _in_named(ranks, now_unix_ns, policy)
+
+
+def _in_finalize(
+    ranks: Mapping[int, RankFacts],
+    waits: Iterable[Wait],
+    peer_waits: Iterable[PeerWait],
+    now_unix_ns: int,
+    policy: Policy,
+) -> tuple[PeerWait, ...]:
+    since = {
+        rank: at for rank, facts in ranks.items() if not facts.unheard and (at := _finalizing_since(facts)) is not None
+    }
+    # Whoever raised and lingers there has a rule of its own.
+    if not since or any(failed(ranks[rank]) for rank in since):
+        return ()
+    held = set()
+    every: tuple[AnyWait, ...] = (*waits, *peer_waits)
+    for wait in every:
+        if not since.keys().isdisjoint(wait.behind):
+            return ()
+        held.add(wait.rank)
+    behind = tuple(
+        sorted(
+            rank
+            for rank, facts in ranks.items()
+            if rank not in since
+            and rank not in held
+            and facts.mpi is not None
+            and not facts.gone
+            and standing_of(facts, now_unix_ns, policy) == STILL
+        )
+    )
+    if not behind:
+        return ()
+    return tuple(PeerWait(rank, FINALIZE, None, None, at, behind) for rank, at in sorted(since.items()))
+
+
+def _in_named(ranks: Mapping[int, RankFacts], now_unix_ns: int, policy: Policy) -> tuple[PeerWait, ...]:
+    # Who shares the window or file is not known: all other ranks have to stand still.
+    inside: dict[int, MpiCall] = {}
+    still = set()
+    for rank, facts in ranks.items():
+        if facts.gone or facts.unheard or facts.mpi is None:
+            return ()
+        call = next((call for call in facts.mpi.calls if call.name in NAME_ONLY), None)
+        if call is not None:
+            inside[rank] = call
+        elif not facts.mpi.calls and standing_of(facts, now_unix_ns, policy) == STILL:
+            still.add(rank)
+        else:
+            return ()
+    if not inside or not still:
+        return ()
+    behind = tuple(sorted(still))
+    return tuple(PeerWait(rank, call.name, None, None, call.since_unix_ns, behind) for rank, call in inside.items())
+
+
+def _finalizing_since(facts: RankFacts) -> int | None:
+    """Unix ns since which it has been in MPI.Finalize, or in the exit of an interpreter that ends with it."""
+    if facts.mpi is None or facts.gone:
+        return None
+    if facts.mpi.finalize_since_unix_ns is not None:
+        return facts.mpi.finalize_since_unix_ns
+    if facts.phase == "leaving":
+        return facts.phase_since_unix_ns
+    return facts.heard_unix_ns if facts.process is not None and facts.process.exiting else None

@@ -1,0 +1,124 @@
+"""Waits that one of several ranks can end: a receive from anybody, a Waitany.
+
+A master in such a receive is idle, not held up, as long as one of the others may still send. Only where all of them wait
+themselves, stand where no work is done, or have gone, is it an edge: to those that stand, else to each of them. Ranks that may
+still send are found from those that wait for nobody, as long as that adds any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ddtop.model.state.facts import PeerWait, RankFacts, State, Wait
+from ddtop.model.waits.wait_graph import STILL, standing_of
+from ddtop.policy import Policy
+from ddtop.wire.calls import P2P_CALLS, RECEIVES
+from ddtop.wire.records import Group, OpenCall
+
+_AT_WORK = ("child", "pool", "future", "socket", "asyncio")
+_NOT_AT_WORK = ("lock", "queue", "stdin", "debugger")
+_NOT_AT_WORK_IN_KERNEL = ("futex", "pipe", "wait_for_partner")
+"""The last: open() of a named pipe that nobody has opened at the other end."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    rank: int
+    call: OpenCall
+    others: frozenset[int]
+
+
+def any_waits_of(
+    ranks: Mapping[int, RankFacts],
+    groups: Iterable[Group],
+    waits: Iterable[Wait],
+    peer_waits: Iterable[PeerWait],
+    now_unix_ns: int,
+    policy: Policy,
+) -> tuple[PeerWait, ...]:
+    """The receives from anybody that nobody can end any more, each waiting for all who might have."""
+    choices = list(_choices(ranks, {group.name: group.ranks for group in groups}))
+    if not choices:
+        return ()
+    stuck = {rank for rank, facts in ranks.items() if _is_stuck(facts, now_unix_ns, policy)}
+    free = _free(ranks, choices, [*waits, *peer_waits], stuck)
+    return tuple(
+        PeerWait(
+            one.rank, one.call.name, None, one.call.tag, one.call.since_unix_ns,
+            tuple(sorted(one.others & stuck or _here(ranks, one.others) or one.others)),
+            one.call.within, one.call.group,
+        )
+        for one in choices
+        if one.others and not one.others & free
+    )  # fmt: skip
+
+
+def is_choice(call: OpenCall) -> bool:
+    """One of several ranks can end it."""
+    return call.any_of or (call.peer is None and call.name in RECEIVES and call.group is not None)
+
+
+def _choices(ranks: Mapping[int, RankFacts], members: Mapping[str, tuple[int, ...]]) -> Iterable[_Choice]:
+    for rank, facts in ranks.items():
+        if facts.gone or facts.unheard or not facts.open_calls:
+            continue
+        found: dict[int, set[int]] = {}
+        calls: dict[int, OpenCall] = {}
+        for call in facts.open_calls:
+            if call.name in P2P_CALLS and is_choice(call):
+                others = members.get(call.group or "", ()) if call.peer is None else (call.peer,)
+                found.setdefault(call.thread_id, set()).update(others)
+                calls[call.thread_id] = call
+        for thread, who in found.items():
+            yield _Choice(rank, calls[thread], frozenset(who - {rank}))
+
+
+def _free(
+    ranks: Mapping[int, RankFacts], choices: list[_Choice], waits: list[Wait | PeerWait], stuck: set[int]
+) -> set[int]:
+    """Ranks that may still send: they do not wait and are not stuck, or they wait for such ranks only."""
+    of_all: dict[int, set[int]] = {}
+    for wait in waits:
+        of_all.setdefault(wait.rank, set()).update(wait.behind)
+    of_any: dict[int, list[frozenset[int]]] = {}
+    for choice in choices:
+        of_any.setdefault(choice.rank, []).append(choice.others)
+    held = of_all.keys() | of_any.keys() | stuck
+    free = {rank for rank, facts in ranks.items() if rank not in held and not _has_left(facts)}
+    undecided = {rank for rank in held - stuck if not _has_left(ranks[rank])}
+    while True:
+        more = {
+            rank
+            for rank in undecided
+            if of_all.get(rank, set()) <= free and all(others & free for others in of_any.get(rank, ()))
+        }
+        if not more:
+            return free
+        free |= more
+        undecided -= more
+
+
+def _here(ranks: Mapping[int, RankFacts], others: frozenset[int]) -> set[int]:
+    """Those that have not left: of the others nothing was due any more."""
+    return {rank for rank in others if rank in ranks and not _has_left(ranks[rank])}
+
+
+def _is_stuck(facts: RankFacts, now_unix_ns: int, policy: Policy) -> bool:
+    """It stands where no work is done: in a lock, a pipe, a file. Workers that run
+    other programs or talk to servers stand, too."""
+    if facts.mpi is None or facts.line_age_s is None or standing_of(facts, now_unix_ns, policy) != STILL:
+        return False
+    if facts.line_age_s > policy.working_critical_s:
+        return True
+    waits_on = facts.place.waits_on if facts.place is not None else None
+    wchan = (facts.process.wchan if facts.process is not None else None) or ""
+    if waits_on in _AT_WORK or facts.line_age_s < policy.still_limit_s:
+        return False
+    return waits_on in _NOT_AT_WORK or any(word in wchan for word in _NOT_AT_WORK_IN_KERNEL)
+
+
+def _has_left(facts: RankFacts) -> bool:
+    """It will send nothing any more. What a stopped one would do nobody knows."""
+    exiting = facts.process is not None and facts.process.exiting
+    return facts.gone or (facts.state is not State.STOPPED and (facts.phase == "leaving" or exiting))

@@ -1,0 +1,249 @@
+"""Where chains of waits end: the ranks that others wait for and that wait for nobody, and cycles that have no such end.
+
+Ten thousand ranks of which one half waits for the other are 25 million pairs, and that is a healthy moment: half of them have
+come to the collective and the others come within milliseconds. So the graph is one of crowds: all waits that have the very
+same `behind` are one node, between those who wait and those who are waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Union
+
+from ddtop.model.state.facts import Blame, PeerWait, RankFacts, State, Wait
+from ddtop.policy import Policy
+from ddtop.wire.calls import WAITING_CALLS
+
+GONE, STOPPED, STILL, WORKING, UNKNOWN = "gone", "stopped", "still", "working", "unknown"
+LOST = "lost"
+AnyWait = Union[Wait, PeerWait]
+
+
+@dataclass
+class Crowd:
+    """Waits for the same ranks. `behind`: whom they wait for; `waits`: with their places among all."""
+
+    behind: frozenset[int]
+    waits: list[tuple[int, AnyWait]] = field(default_factory=list)
+    next: set[int] = field(default_factory=set)
+    """Numbers of the crowds in which somebody waits for whom this one waits for."""
+
+
+class Graph:
+    """All waits for somebody else, as crowds. `of`: the numbers of the crowds that each waiting rank is in; `held`: all that wait,
+    also those for whom everyone has come."""
+
+    def __init__(self, waits: Iterable[AnyWait], peer_waits: Iterable[AnyWait] = ()) -> None:
+        self.crowds: list[Crowd] = []
+        self.of: dict[int, list[int]] = {}
+        known: dict[int, int] = {}
+        sets: dict[int, frozenset[int]] = {}
+        every: tuple[AnyWait, ...] = (*waits, *peer_waits)
+        self.held = {wait.rank for wait in every}
+        for place, wait in enumerate(every):
+            if not wait.behind:
+                continue
+            # All of them are held by `every`, so that no two have one id.
+            key = id(wait.behind)
+            behind = sets.get(key)
+            if behind is None:
+                behind = sets[key] = frozenset(wait.behind)
+            if wait.rank in behind:
+                number = self._add(behind - {wait.rank})
+            else:
+                found = known.get(key)
+                number = known[key] = self._add(behind) if found is None else found
+            self.crowds[number].waits.append((place, wait))
+            self.of.setdefault(wait.rank, []).append(number)
+        waiting = self.of.keys()
+        for crowd in self.crowds:
+            for rank in crowd.behind & waiting:
+                crowd.next.update(self.of[rank])
+
+    def _add(self, behind: frozenset[int]) -> int:
+        self.crowds.append(Crowd(behind))
+        return len(self.crowds) - 1
+
+    def leading_to(self, numbers: Iterable[int]) -> set[int]:
+        """These crowds, and all whose waits lead into them."""
+        before: dict[int, list[int]] = {}
+        for number, crowd in enumerate(self.crowds):
+            for other in crowd.next:
+                before.setdefault(other, []).append(number)
+        found, todo = set(numbers), list(numbers)
+        while todo:
+            for number in before.get(todo.pop(), ()):
+                if number not in found:
+                    found.add(number)
+                    todo.append(number)
+        return found
+
+    def ranks_of(self, numbers: Iterable[int]) -> set[int]:
+        """Who waits in these crowds."""
+        return {wait.rank for number in numbers for _, wait in self.crowds[number].waits}
+
+
+def waiters_of(blames: Iterable[Blame]) -> set[int]:
+    """Everyone who waits for one of the blamed. Thousands that are blamed together share one tuple of waiters."""
+    found: set[int] = set()
+    seen: set[int] = set()
+    for blame in blames:
+        if id(blame.waiters) not in seen:
+            seen.add(id(blame.waiters))
+            found.update(blame.waiters)
+    return found
+
+
+def blames_of(ranks: Mapping[int, RankFacts], graph: Graph, now_unix_ns: int, policy: Policy) -> tuple[Blame, ...]:
+    """The ends of all chains of waits, those that are waited for by most first."""
+    roots: dict[int, list[int]] = {}
+    for number, crowd in enumerate(graph.crowds):
+        # One that waits for nobody who is elsewhere: its own wait is about to end, or the network's.
+        for rank in crowd.behind - graph.held:
+            roots.setdefault(rank, []).append(number)
+    kinds: dict[tuple[int, ...], _Kind] = {}
+    found = []
+    for root, numbers in roots.items():
+        if _waits_elsewhere(ranks.get(root)):
+            continue
+        kind = kinds.get(key := tuple(numbers))
+        if kind is None:
+            kind = kinds[key] = _kind(graph, key, ranks)
+        found.append(kind.blame(root, ranks.get(root), now_unix_ns, policy))
+    return tuple(sorted(found, key=lambda blame: (-len(blame.waiters), blame.root)))
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What is said alike of all ranks that are waited for in the same crowds."""
+
+    waiters: tuple[int, ...]
+    healthy_ms: float
+    since_unix_ns: int
+    direct: Wait | None
+    single: PeerWait | None
+
+    def blame(self, root: int, facts: RankFacts | None, now_unix_ns: int, policy: Policy) -> Blame:
+        standing = standing_of(facts, now_unix_ns, policy)
+        limit_s = limit_of(standing, self.healthy_ms, policy)
+        due = now_unix_ns - self.since_unix_ns > limit_s * 1e9 and not _too_soon(facts, standing)
+        if self.direct is not None:
+            group, seq, op = self.direct.group, self.direct.seq, self.direct.op
+            return Blame(root, self.waiters, group, seq, op, self.since_unix_ns, standing, limit_s, due)
+        op = self.single.call if self.single is not None else None
+        return Blame(root, self.waiters, None, None, op, self.since_unix_ns, standing, limit_s, due, self.single)
+
+
+def _kind(graph: Graph, numbers: tuple[int, ...], ranks: Mapping[int, RankFacts]) -> _Kind:
+    who = graph.ranks_of(graph.leading_to(numbers))
+    here = sorted(found for number in numbers for found in graph.crowds[number].waits)
+    direct = min((wait for _, wait in here if isinstance(wait, Wait)), key=_since, default=None)
+    single = min((wait for _, wait in here if isinstance(wait, PeerWait)), key=_since, default=None)
+    healthy_ms = max((ranks[rank].healthy_wait_max_ms or 0.0 for rank in who), default=0.0)
+    return _Kind(tuple(sorted(who)), healthy_ms, min(_since(wait) for _, wait in here), direct, single)
+
+
+def _since(wait: AnyWait) -> int:
+    return wait.since_unix_ns
+
+
+def cycles_of(graph: Graph) -> tuple[tuple[int, ...], ...]:
+    """Sets of ranks that wait for each other and for nobody outside: no end of a chain explains them.
+
+    These are the strongly connected components (Tarjan, without recursion) that no edge leaves. Where crowds are one component,
+    its ranks are those that wait in one of them and are waited for in one of them.
+    """
+    found = []
+    for component in _components(graph.crowds):
+        behind = frozenset[int]().union(*(graph.crowds[number].behind for number in component))
+        inside = behind & graph.ranks_of(component)
+        mine = {number for rank in inside for number in graph.of[rank]}
+        if len(inside) > 1 and all(graph.crowds[number].behind <= inside for number in mine):
+            found.append(tuple(sorted(inside)))
+    return tuple(sorted(found))
+
+
+def _components(crowds: list[Crowd]) -> list[list[int]]:
+    """The strongly connected components of more than one crowd."""
+    number: dict[int, int] = {}
+    lowest: dict[int, int] = {}
+    stack: list[int] = []
+    on_stack: set[int] = set()
+    found: list[list[int]] = []
+    for start, crowd in enumerate(crowds):
+        if start in number or not crowd.next:
+            continue
+        todo = [(start, iter(crowd.next))]
+        number[start] = lowest[start] = len(number)
+        stack.append(start)
+        on_stack.add(start)
+        while todo:
+            one, others = todo[-1]
+            other = next(others, None)
+            if other is None:
+                todo.pop()
+                if todo:
+                    lowest[todo[-1][0]] = min(lowest[todo[-1][0]], lowest[one])
+                if lowest[one] == number[one]:
+                    component = _popped(stack, one)
+                    on_stack.difference_update(component)
+                    if len(component) > 1:
+                        found.append(component)
+            elif other not in number:
+                number[other] = lowest[other] = len(number)
+                stack.append(other)
+                on_stack.add(other)
+                todo.append((other, iter(crowds[other].next)))
+            elif other in on_stack:
+                lowest[one] = min(lowest[one], number[other])
+    return found
+
+
+def _popped(stack: list[int], down_to: int) -> list[int]:
+    component = [stack.pop()]
+    while component[-1] != down_to:
+        component.append(stack.pop())
+    return component
+
+
+def _waits_elsewhere(facts: RankFacts | None) -> bool:
+    """It is inside a wait that these numbers do not show: point-to-point."""
+    if facts is None or facts.gone:
+        return False
+    in_p2p = facts.place is not None and facts.place.waits_on == "p2p"
+    return in_p2p or any(call.name in WAITING_CALLS for call in facts.open_calls)
+
+
+def _too_soon(facts: RankFacts | None, standing: str) -> bool:
+    """Nobody has looked at it long enough, or nothing of its host comes through: that is no reason to blame it, nor to wait longer."""
+    if facts is None:
+        return False
+    return facts.unlooked if standing == UNKNOWN else standing == LOST and facts.state is not State.LOST
+
+
+def standing_of(facts: RankFacts | None, now_unix_ns: int, policy: Policy) -> str:
+    """What is known of a rank that others wait for."""
+    if facts is None or facts.hello is None:
+        return UNKNOWN
+    if facts.gone:
+        return GONE
+    if facts.unheard or facts.state is State.STOPPED:
+        return STOPPED if facts.state is State.STOPPED else LOST
+    if facts.progress_unix_ns is not None and now_unix_ns - facts.progress_unix_ns < policy.cpu_window_s * 1e9:
+        # It goes on in another group, in batches or in steps, whatever CPU that takes.
+        return WORKING
+    if facts.working is None:
+        return UNKNOWN
+    return WORKING if facts.working else STILL
+
+
+def limit_of(standing: str, healthy_ms: float, policy: Policy) -> float:
+    """How long waiting for such a rank is borne, seconds; `healthy_ms`: the longest wait of the waiters that ended well lately."""
+    if standing == GONE:
+        return policy.gone_limit_s
+    if standing == STOPPED:
+        return policy.stopped_limit_s
+    if standing in (STILL, LOST):
+        return policy.still_limit_s
+    return max(policy.working_limit_s, policy.healthy_wait_factor * healthy_ms / 1000)

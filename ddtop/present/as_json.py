@@ -1,0 +1,183 @@
+"""`status --json` and `diagnose --json`: stable, versioned, and every key always there.
+
+A key may be added in a later version, none is taken away or changes its meaning within one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ddtop.diagnosis.finding import UNKNOWN, Finding, Verdict
+from ddtop.model.state.facts import Ended, RankFacts, Snapshot
+from ddtop.model.state.probes import probes_off
+from ddtop.wire.records import OpenCall
+
+STATUS_SCHEMA = "ddtop.status/1"
+DIAGNOSE_SCHEMA = "ddtop.diagnose/1"
+
+Json = dict[str, Any]
+
+
+def status_json(snapshot: Snapshot, verdict: Verdict | None = None) -> Json:
+    """One snapshot: a row for every rank of the world, null for what is not measured."""
+    return {
+        "schema": STATUS_SCHEMA,
+        "job": snapshot.job,
+        "live": snapshot.live,
+        "time_unix_ns": snapshot.time_unix_ns,
+        "world_size": snapshot.world_size,
+        "health": verdict.health if verdict is not None else UNKNOWN,
+        **_contact(verdict),
+        "ranks": [_rank(rank) for rank in snapshot.ranks],
+        "probes_off": probes_off_json(snapshot),
+    }
+
+
+def diagnose_json(snapshot: Snapshot, verdict: Verdict) -> Json:
+    """The findings, worst first."""
+    return {
+        "schema": DIAGNOSE_SCHEMA,
+        "job": snapshot.job,
+        "live": snapshot.live,
+        "ended": ended_json(snapshot.ended),
+        "time_unix_ns": snapshot.time_unix_ns,
+        "world_size": snapshot.world_size,
+        "reporting": snapshot.reporting,
+        "iteration": snapshot.iteration,
+        "probes_off": probes_off_json(snapshot),
+        "health": verdict.health,
+        **_contact(verdict),
+        "findings": [finding_json(finding) for finding in verdict.findings],
+    }
+
+
+def probes_off_json(snapshot: Snapshot) -> list[Json]:
+    """Parts of agents that are off, and why."""
+    return [{"rank": one.rank, "probe": one.probe, "why": one.why} for one in probes_off(snapshot.ranks)]
+
+
+def _contact(verdict: Verdict | None) -> Json:
+    """Why health is unknown, and for how long (s) the relay has not been heard; null while it is."""
+    if verdict is None:
+        return {"contact": None, "contact_age_s": None}
+    return {"contact": verdict.unheard, "contact_age_s": verdict.unheard_s}
+
+
+def ended_json(ended: Ended | None) -> Json | None:
+    """How the job ended; null while it lives."""
+    if ended is None:
+        return None
+    return {"reason": ended.reason, "first_rank": ended.first_rank, "time_unix_ns": ended.time_unix_ns}
+
+
+def finding_json(finding: Finding) -> Json:
+    """One finding."""
+    return {
+        "kind": finding.kind,
+        "severity": finding.severity,
+        "ranks": list(finding.ranks),
+        "victims": list(finding.victims),
+        "since_unix_ns": finding.since_unix_ns,
+        "summary": finding.summary,
+        "evidence": list(finding.evidence),
+        "advice": finding.advice,
+        "group": finding.group,
+        "op": finding.op,
+        "seq": finding.seq,
+    }
+
+
+def _rank(rank: RankFacts) -> Json:
+    return {
+        "rank": rank.rank,
+        "host": rank.host,
+        "pid": rank.pid,
+        "state": rank.state.value,
+        "phase": rank.phase,
+        "place": _place(rank),
+        "iteration": rank.iteration,
+        "iteration_source": rank.iteration_source,
+        "step_ms": rank.step_ms,
+        "collective": _collective(rank),
+        "calls": [_call(call) for call in rank.open_calls],
+        "wait_ratio": rank.wait_ratio,
+        "loader": _loader(rank),
+        "gpu": _gpu(rank),
+        "nccl": rank.nccl,
+        "cpu_ratio": rank.cpu_ratio,
+        "rss_bytes": rank.rss_bytes,
+        "report_age_s": rank.report_age_s,
+    }
+
+
+def _place(rank: RankFacts) -> Json | None:
+    place = rank.place
+    if place is None:
+        return None
+    return {
+        "function": place.function,
+        "file": place.file,
+        "line": place.line,
+        "waits_on": place.waits_on,
+    }
+
+
+def _collective(rank: RankFacts) -> Json | None:
+    held = rank.collective
+    if held is None:
+        return None
+    return {
+        "op": held.op,
+        "group": held.group,
+        "seq": held.seq,
+        "age_s": rank.collective_age_s,
+        "state": held.state,
+    }
+
+
+def _call(call: OpenCall) -> Json:
+    """A send, receive or other call that has not returned. `within`: the Wait or Sendrecv of MPI that it is a part of."""
+    return {
+        "name": call.name,
+        "within": call.within,
+        "peer": call.peer,
+        "tag": call.tag,
+        "group": call.group,
+        "since_unix_ns": call.since_unix_ns,
+    }
+
+
+def _gpu(rank: RankFacts) -> Json | None:
+    own, cuda = rank.own, rank.cuda
+    if own is None:
+        return None
+    gpu = own.gpu
+    return {
+        "index": gpu.index,
+        "uuid": gpu.uuid,
+        "name": gpu.name,
+        "known_by": own.by,
+        "util_ratio": gpu.util_ratio,
+        "used_bytes": gpu.used_bytes,
+        "total_bytes": gpu.total_bytes,
+        "allocated_bytes": cuda.allocated_bytes if cuda is not None else None,
+        "reserved_bytes": cuda.reserved_bytes if cuda is not None else None,
+        "power_watts": gpu.power_watts,
+        "celsius": gpu.celsius,
+        "sm_mhz": gpu.sm_mhz,
+        "throttle": None if gpu.throttle is None else list(gpu.throttle),
+        "lost": gpu.lost,
+        "waits": rank.gpu_waits,
+    }
+
+
+def _loader(rank: RankFacts) -> Json | None:
+    loader = rank.loader
+    if loader is None:
+        return None
+    return {
+        "depth": loader.depth,
+        "capacity": loader.capacity,
+        "workers": loader.workers,
+        "wait_ratio": rank.loader_wait_ratio,
+    }

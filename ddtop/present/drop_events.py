@@ -1,0 +1,95 @@
+"""What relays refused, could not read or had to drop, as something that happened: one entry while it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ddtop.model.state.facts import Snapshot
+from ddtop.present.text import clean
+from ddtop.wire.records import HostState
+from ddtop.words import units
+
+APART_NS = 60_000_000_000
+"""What comes again after a minute of peace is another entry; a viewer with a wrong key tries again every two seconds."""
+REFUSED, GARBLED, DROPPED, UNSENT = "refused", "garbled", "dropped", "unsent"
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """At one host, from `unix_ns` on; `of`: the host's name, or its identity where that is known, with the kind of loss."""
+
+    of: tuple[str, str]
+    unix_ns: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    host: str
+    base: int
+    now: int
+    since_unix_ns: int
+    last_unix_ns: int
+
+
+class Losses:
+    """The counts of all hosts as they were seen last. A few µs a host and look."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str], _Count] = {}
+        self._first: dict[tuple[str, str], _Count] = {}
+        self._began_unix_ns: int | None = None
+
+    def take(self, snapshot: Snapshot) -> Iterator[Loss]:
+        """What has grown since the last look; at the first one, all that was ever counted."""
+        now = snapshot.time_unix_ns
+        self._began_unix_ns = self._began_unix_ns or now
+        for number, host in enumerate(snapshot.hosts):
+            name = snapshot.seen[number].sender if number < len(snapshot.seen) else host.host
+            for kind, count in _counts(host):
+                known = self._seen.get((name, kind))
+                if not count or (known is not None and count == known.now):
+                    continue
+                # A relay that was replaced counts from zero again.
+                if known is None or count < known.now:
+                    known = _Count(clean(host.host), 0, count, now, now)
+                elif now - known.last_unix_ns > APART_NS:
+                    known = replace(known, base=known.now, now=count, since_unix_ns=now, last_unix_ns=now)
+                else:
+                    known = replace(known, now=count, last_unix_ns=now)
+                self._seen[name, kind] = known
+                if known.since_unix_ns == self._began_unix_ns:
+                    self._first[name, kind] = known
+                yield _loss((name, kind), known)
+
+    def follow(self, earlier: Losses) -> Iterator[Loss]:
+        """What is left of the first look's sums where an earlier one has told of a part; no `text` where it has told of all."""
+        for of, known in self._first.items():
+            before = earlier._seen.get(of)
+            if before is None or before.now > known.now:
+                continue
+            rest = replace(known, base=before.now)
+            if self._seen[of] == known:
+                self._seen[of] = rest
+            yield _loss(of, rest) if rest.now > rest.base else Loss(of, rest.since_unix_ns, "")
+
+
+def _loss(of: tuple[str, str], count: _Count) -> Loss:
+    return Loss(of, count.since_unix_ns, f"{count.host}: {_words(of[1], count.now - count.base)}")
+
+
+def _counts(host: HostState) -> tuple[tuple[str, int], ...]:
+    unsent = host.hub.dropped if host.hub is not None else 0
+    return (REFUSED, host.refused), (GARBLED, host.garbled), (DROPPED, host.dropped), (UNSENT, unsent)
+
+
+def _words(kind: str, count: int) -> str:
+    if kind == REFUSED:
+        return f"{units.plural(count, 'connection')} refused: another key, none, or no ddtop at all"
+    frames = units.plural(count, "record")
+    return {
+        GARBLED: f"{frames} could not be read",
+        DROPPED: f"{frames} dropped: somebody did not take them in time",
+        UNSENT: f"{frames} did not reach the hub",
+    }[kind]

@@ -1,0 +1,1 @@
+"""Findings as text: the banner, the timeline, the explanation pages."""

@@ -1,0 +1,258 @@
+"""The top of the screen: which job, how it goes, and the one sentence that says what is wrong.
+
+The sentence comes first and whole; evidence and notes fill what is left. Nothing here is shown by colour alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ddtop.diagnosis.finding import CRITICAL, UNKNOWN, WARNING, Finding, Verdict
+from ddtop.model.state.facts import Snapshot
+from ddtop.present.glyphs import UNICODE, Glyphs
+from ddtop.present.text import Line, Span, clean, clip, clip_line, line_width, wrap, wrap_clauses
+from ddtop.present.words import backend_of, hosts_answering, hosts_of, starting
+from ddtop.words import units
+
+MOST_LINES = 10
+_DURATION = re.compile(r"\d+ (?:s|min|h)\b(?: \d+ (?:s|min)\b)?")
+_SUMMARY_LINES, _EVIDENCE_LINES, _ADVICE_LINES = 5, 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """How the shown facts relate to the job: `text` is a sentence, None while they are live.
+
+    `frozen_s`: the viewer holds a picture that is this old, on purpose.
+    """
+
+    text: str | None = None
+    age_s: float | None = None
+    frozen_s: float | None = None
+
+
+LIVE = Contact()
+
+
+def banner_lines(
+    snapshot: Snapshot,
+    verdict: Verdict,
+    width: int,
+    *,
+    contact: Contact = LIVE,
+    glyphs: Glyphs = UNICODE,
+    most: int = MOST_LINES,
+    hint: str = "",
+) -> list[Line]:
+    """Header, contact, verdict and notes, at most `most` lines of at most `width` columns.
+
+    `hint` is put at the right end of the verdict where it fits ("e: why").
+    """
+    if contact.text is None and verdict.unheard is not None:
+        contact = Contact(verdict.unheard, verdict.unheard_s, contact.frozen_s)
+    head = [header_line(snapshot, width, contact, glyphs), *_contact_lines(snapshot, contact, width, glyphs)]
+    room = max(most - len(head), 1)
+    body = verdict_lines(verdict, width, glyphs, room)
+    if hint and verdict.findings:
+        body = _with_hint(body, _hint(verdict, hint), width, room)
+    notes = _note_lines(snapshot, width, glyphs) if len(body) < room else []
+    return [clip_line(line, width, glyphs.ellipsis) for line in [*head, *body, *notes]]
+
+
+def header_line(snapshot: Snapshot, width: int, contact: Contact = LIVE, glyphs: Glyphs = UNICODE) -> Line:
+    """Job, ranks, hosts, backend; at the right iteration, speed or how long it stands still, and the time.
+
+    What has no room is left out, the least telling first; the job's name is cut at last.
+    """
+    everyone = snapshot.reporting >= snapshot.world_size or not snapshot.live
+    job = clip(clean(snapshot.job), max(width // 3, 12), glyphs.ellipsis)
+    ranks = f"{snapshot.reporting:,}/{snapshot.world_size:,} ranks"
+    left: list[tuple[int, Span]] = [(0, (job, "title")), (1, (ranks, "" if everyone else "warning"))]
+    if (hosts := _hosts(snapshot)) is not None:
+        left.append(hosts)
+    backend = backend_of(snapshot)
+    if backend:
+        left.append((6, (backend, "")))
+    if snapshot.attempt:
+        left.append((4, (f"restart {snapshot.attempt}", "")))
+    right = _progress(snapshot)
+    right.append((3, _time(snapshot, contact)))
+    while len(left) + len(right) > 1 and _header_width(left, right) > width:
+        worst = max([*left, *right], key=lambda part: part[0])
+        (left if worst in left else right).remove(worst)
+    return _two_sided([span for _, span in left], [span for _, span in right], width)
+
+
+def _hosts(snapshot: Snapshot) -> tuple[int, Span] | None:
+    """`8/8 hosts` of a job on several, which are heard one by one."""
+    answering, total = hosts_answering(snapshot)
+    if total > 1 and snapshot.live:
+        return 5 if answering == total else 2, (
+            f"{answering:,}/{total:,} hosts",
+            "" if answering == total else "warning",
+        )
+    hosts = hosts_of(snapshot)
+    return (5, (units.plural(hosts, "host"), "")) if hosts else None
+
+
+def _progress(snapshot: Snapshot) -> list[tuple[int, Span]]:
+    parts: list[tuple[int, Span]] = []
+    if snapshot.iteration is not None:
+        parts.append((4, (f"iter {snapshot.iteration:,}", "")))
+    if not snapshot.live:
+        return [*parts, (2, ("ENDED", "bold"))]
+    if snapshot.still_since_unix_ns is not None:
+        still = (snapshot.time_unix_ns - snapshot.still_since_unix_ns) / units.SECOND_NS
+        return [*parts, (2, (f"STANDING STILL {units.duration(still)}", "still"))]
+    if starting(snapshot) and snapshot.first_hello_unix_ns is not None:
+        since = (snapshot.time_unix_ns - snapshot.first_hello_unix_ns) / units.SECOND_NS
+        return [*parts, (2, (f"starting {units.duration(since)}", "starting"))]
+    if snapshot.iterations_per_s is not None:
+        parts.append((5, (_speed(snapshot.iterations_per_s), "")))
+    return parts
+
+
+def _speed(per_second: float) -> str:
+    if 0 < per_second < 0.095:
+        return f"{per_second * 60:.1f} it/min"
+    return f"{per_second:.1f} it/s"
+
+
+def _time(snapshot: Snapshot, contact: Contact) -> Span:
+    time = units.clock(snapshot.time_unix_ns)
+    if contact.frozen_s is not None:
+        return f"FROZEN at {time}, {units.duration(contact.frozen_s)} ago", "still"
+    if contact.text and contact.age_s is not None and snapshot.live:
+        return f"not heard for {units.duration(contact.age_s)}", "warning"
+    return time, ""
+
+
+def _header_width(left: Sequence[tuple[int, Span]], right: Sequence[tuple[int, Span]]) -> int:
+    parts = [*left, *right]
+    return line_width(span for _, span in parts) + 2 * (len(parts) - 1)
+
+
+def _two_sided(left: Sequence[Span], right: Sequence[Span], width: int) -> Line:
+    spans = _joined(left)
+    end = _joined(right)
+    gap = width - line_width(spans) - line_width(end)
+    return (*spans, (" " * max(gap, 0), ""), *end) if end else tuple(spans)
+
+
+def _joined(spans: Sequence[Span]) -> list[Span]:
+    joined: list[Span] = []
+    for span in spans:
+        if joined:
+            joined.append(("  ", ""))
+        joined.append(span)
+    return joined
+
+
+def _contact_lines(snapshot: Snapshot, contact: Contact, width: int, glyphs: Glyphs) -> list[Line]:
+    lines: list[Line] = []
+    if contact.text:
+        style = "warning" if snapshot.live else "bold"
+        lines += [((text, style),) for text in wrap(clean(contact.text), width)[:2]]
+    if snapshot.apart is not None and snapshot.live:
+        lines += [((text, "warning"),) for text in wrap(clean(snapshot.apart), width)[:2]]
+    if snapshot.ended is not None:
+        reason = f"ended {units.clock(snapshot.ended.time_unix_ns)}: {clean(snapshot.ended.reason)}"
+        lines.append(((clip(reason, width, glyphs.ellipsis), "bold"),))
+    return lines
+
+
+def severity_mark(severity: str, glyphs: Glyphs = UNICODE) -> Span:
+    """The glyph of a severity and its style."""
+    if severity == CRITICAL:
+        return glyphs.critical, "critical"
+    return (glyphs.warning, "warning") if severity == WARNING else (glyphs.info, "")
+
+
+def verdict_lines(verdict: Verdict, width: int, glyphs: Glyphs = UNICODE, most: int = MOST_LINES) -> list[Line]:
+    """The worst finding as a sentence with a hanging indent, its first evidence and the next step.
+
+    Where `most` lines are too few the evidence goes first, then the end of the advice, then the end of the sentence.
+    """
+    if not verdict.findings:
+        texts = wrap(clean(verdict.calm), width)
+        return [((text, _calm_style(verdict.health)),) for text in texts[:most]]
+    finding = verdict.findings[0]
+    summary = _summary(finding, width, glyphs)
+    advice = _advice(finding.advice, width, glyphs)
+    evidence = _evidence(finding, width, glyphs)
+    if len(summary) + len(advice) > most:
+        summary = _summary(finding, width, glyphs, wrap)
+    if len(summary) + len(evidence) + len(advice) > most:
+        evidence = []
+    advice = _cut(advice, min(max(most - len(summary), 1), _ADVICE_LINES), glyphs) if most > 1 else []
+    summary = _cut(summary, min(most - len(advice), _SUMMARY_LINES), glyphs)
+    return [*summary, *evidence, *advice]
+
+
+def _calm_style(health: str) -> str:
+    return health if health in (CRITICAL, WARNING) else "silent" if health == UNKNOWN else "calm"
+
+
+def _summary(
+    finding: Finding, width: int, glyphs: Glyphs, wrapped: Callable[[str, int], list[str]] = wrap_clauses
+) -> list[Line]:
+    mark, style = severity_mark(finding.severity, glyphs)
+    texts = wrapped(clean(finding.summary), width - 2)
+    return [((f"{mark if number == 0 else ' '} {text}", style),) for number, text in enumerate(texts)]
+
+
+def _evidence(finding: Finding, width: int, glyphs: Glyphs) -> list[Line]:
+    if not finding.evidence:
+        return []
+    texts = wrap(clean(finding.evidence[0]), width - 2)
+    return _cut([((f"  {text}", ""),) for text in texts], _EVIDENCE_LINES, glyphs)
+
+
+def _advice(advice: str, width: int, glyphs: Glyphs) -> list[Line]:
+    if not advice:
+        return []
+    lead = f"  {glyphs.arrow} "
+    texts = wrap(clean(advice), width - len(lead))
+    return [((lead if number == 0 else " " * len(lead), ""), (text, "bold")) for number, text in enumerate(texts)]
+
+
+def _cut(lines: list[Line], most: int, glyphs: Glyphs) -> list[Line]:
+    """The first lines; the last of them says where something was left out."""
+    if len(lines) <= most:
+        return lines
+    if most <= 0:
+        return []
+    *spans, (text, style) = lines[most - 1]
+    return [*lines[: most - 1], (*spans, (text[: -len(glyphs.ellipsis)] + glyphs.ellipsis, style))]
+
+
+def _hint(verdict: Verdict, hint: str) -> str:
+    more = len(verdict.findings) - 1
+    return f"{hint}, {more} more" if more else hint
+
+
+def _with_hint(body: list[Line], hint: str, width: int, most: int) -> list[Line]:
+    """The hint at the right end of the last line, or on a line of its own where there is room for one."""
+    if not body:
+        return body
+    gap = width - line_width(body[-1]) - len(hint)
+    if gap >= 2 + _growth(body[-1]):
+        return [*body[:-1], (*body[-1], (" " * gap, ""), (hint, "dim"))]
+    if len(body) < most:
+        return [*body, ((" " * max(width - len(hint), 0), ""), (hint, "dim"))]
+    return body
+
+
+def _growth(line: Line) -> int:
+    """Columns by which its durations may still grow: the hint is not to move with them."""
+    found = _DURATION.findall("".join(text for text, _ in line))
+    return sum(max(len("59 min 59 s") - len(duration), 0) for duration in found)
+
+
+def _note_lines(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Line]:
+    if not snapshot.notes:
+        return []
+    more = f" (and {len(snapshot.notes) - 1} more)" if len(snapshot.notes) > 1 else ""
+    return [((clip(f"note: {clean(snapshot.notes[0])}{more}", width, glyphs.ellipsis), "dim"),)]

@@ -1,0 +1,341 @@
+"""What happened, a line an event: findings that appeared and cleared, ranks that came and went, restarts, dumps of stacks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, replace
+
+from ddtop.diagnosis.finding import Finding, Verdict
+from ddtop.model.state.facts import RankFacts, Snapshot
+from ddtop.present.drop_events import Losses
+from ddtop.present.orders import order_text
+from ddtop.present.text import clean
+from ddtop.present.words import exit_text
+from ddtop.words import units
+from ddtop.words.ranks import rank_words
+
+FINDING, CAME, ENDED, RAISED, RESTARTED, STACKS, CONTACT, JOB, LOSS, ORDER = (
+    *("finding", "came", "ended", "exception", "restart", "stacks", "contact", "job", "loss", "order"),
+)
+WORDS_MOST = 24
+"""Sentences kept of one finding: the first, and the newest."""
+SAME_NS = 2_000_000_000
+"""A relay that takes over says to a second when something began."""
+TOGETHER_NS = 10_000_000_000
+"""Ranks that come so soon one after the other have come together."""
+FOLD_FROM = 4
+"""From more ranks on that end in the same way at the same look, one entry tells of all."""
+_DURATION = re.compile(r"\d+ (?:s|min|h|d)(?: \d+ (?:s|min|h))?\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Something that happened at `unix_ns`.
+
+    `words`: of a finding, its sentence at different times (unix ns); of everything else one. `finding`: as it stood last.
+    `over_unix_ns`: when it cleared, None while it stands. `closed`: what ended it was the end of the job or of the attempt.
+    """
+
+    key: Hashable
+    unix_ns: int
+    what: str
+    words: tuple[tuple[int, str], ...]
+    ranks: tuple[int, ...] = ()
+    finding: Finding | None = None
+    over_unix_ns: int | None = None
+    closed: bool = False
+
+    @property
+    def text(self) -> str:
+        """The newest words."""
+        return self.words[-1][1]
+
+
+class Timeline:
+    """The entries of a job that is looked at again and again; at most `most`, the oldest go first.
+
+    `fold`: many ranks that end alike make one entry. `forgotten`: how many entries went.
+    """
+
+    def __init__(self, most: int = 2000, fold: bool = True) -> None:
+        self.forgotten = 0
+        self.began_unix_ns: int | None = None
+        self._most, self._fold = most, fold
+        self._entries: dict[Hashable, Entry] = {}
+        self._standing: dict[Hashable, Hashable] = {}
+        self._latest: dict[Hashable, Hashable] = {}
+        self._seen: set[Hashable] = set()
+        self._attempt: int | None = None
+        self._came_for: tuple[object, ...] = ()
+        self._last_came: tuple[str, int, tuple[int, ...]] = (CAME, 0, ())
+        self._lost_unix_ns: int | None = None
+        self._last: Snapshot | None = None
+        self._losses = Losses()
+        self._sorted: tuple[Entry, ...] | None = None
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """In the order of time, the newest last."""
+        if self._sorted is None:
+            self._sorted = tuple(sorted(self._entries.values(), key=lambda entry: entry.unix_ns))
+        return self._sorted
+
+    def find(self, key: Hashable) -> Entry | None:
+        """The entry of that key."""
+        return self._entries.get(key)
+
+    def of(self, finding: Finding) -> Entry | None:
+        """The entry of a finding that stands."""
+        return self._entries.get(self._standing.get(finding.identity))
+
+    def take(self, snapshot: Snapshot, verdict: Verdict) -> None:
+        """Take in one look. A few ms at 10,000 ranks; nothing for a look that was taken before."""
+        if snapshot is self._last:
+            return
+        if self.began_unix_ns is None:
+            self.began_unix_ns = snapshot.time_unix_ns
+        self._restart(snapshot)
+        self._findings(snapshot, verdict)
+        self._ranks(snapshot)
+        for at, order in snapshot.orders:
+            self._add(Entry((ORDER, at, order), at, ORDER, ((at, order_text(order)),)))
+        for loss in self._losses.take(snapshot):
+            key = (LOSS, loss.of, loss.unix_ns)
+            entry = Entry(key, loss.unix_ns, LOSS, ((loss.unix_ns, loss.text),))
+            self._put(entry) if key in self._entries else self._add(entry)
+        if snapshot.ended is not None:
+            at = snapshot.ended.time_unix_ns
+            self._add(Entry(("job", at), at, JOB, ((at, f"the job ended: {clean(snapshot.ended.reason)}"),)))
+        self._last = snapshot
+
+    def contact(self, lost: str | None, now_unix_ns: int) -> None:
+        """Whether the facts are live, and why not, at that time of the viewer's clock for the job."""
+        if lost is not None and self._lost_unix_ns is None:
+            self._lost_unix_ns = now_unix_ns
+            self._add(Entry(("lost", now_unix_ns), now_unix_ns, CONTACT, ((now_unix_ns, clean(lost)),)))
+        elif lost is None and self._lost_unix_ns is not None:
+            silent = units.duration(max(now_unix_ns - self._lost_unix_ns, 0) / units.SECOND_NS)
+            self._lost_unix_ns = None
+            words = ((now_unix_ns, f"the relay is heard again, after {silent}"),)
+            self._add(Entry(("heard", now_unix_ns), now_unix_ns, CONTACT, words))
+
+    def absorb(self, earlier: Timeline) -> None:
+        """Take in what another one saw before this one began: what stood then and stands now is one entry."""
+        if self.began_unix_ns is None:
+            self.__dict__.update(earlier.__dict__)
+            return
+        begin = self.began_unix_ns
+        self._absorb_came(earlier, begin)
+        self._absorb_losses(earlier)
+        for key, entry in earlier._entries.items():
+            known = self._entries.get(key)
+            if known is None and (identity := entry.finding and entry.finding.identity) is not None:
+                known = self._entries.get(self._standing.get(identity)) if entry.over_unix_ns is None else None
+            if known is None:
+                still = entry.what == FINDING and entry.over_unix_ns is None
+                self._add(replace(entry, over_unix_ns=begin) if still else entry)
+            elif entry.what == FINDING and entry.unix_ns <= known.unix_ns:
+                words = entry.words
+                for at, text in known.words:
+                    words = _with_words(words, max(at, begin), text)
+                self._put(replace(known, unix_ns=entry.unix_ns, words=words))
+
+    def _absorb_came(self, earlier: Timeline, begin: int) -> None:
+        """Of the ranks that were there at the first look it is known now when they came."""
+        told = {rank for entry in earlier._entries.values() if entry.what == CAME for rank in entry.ranks}
+        for key, entry in list(self._entries.items()):
+            if entry.what == CAME and entry.unix_ns <= begin and told.issuperset(entry.ranks):
+                del self._entries[key]
+                self._sorted = None
+
+    def _absorb_losses(self, earlier: Timeline) -> None:
+        """The sums of the first look hold what is known now to have come before."""
+        for loss in self._losses.follow(earlier._losses):
+            key = (LOSS, loss.of, loss.unix_ns)
+            known = self._entries.pop(key, None)
+            self._sorted = None
+            if known is not None and loss.text:
+                self._entries[key] = replace(known, words=((loss.unix_ns, loss.text),))
+
+    def _add(self, entry: Entry) -> None:
+        if entry.key in self._entries:
+            return
+        self._put(entry)
+        if len(self._entries) > self._most:
+            oldest = min(self._entries.values(), key=lambda one: one.unix_ns)
+            del self._entries[oldest.key]
+            self.forgotten += 1
+
+    def _put(self, entry: Entry) -> None:
+        self._entries[entry.key] = entry
+        self._sorted = None
+
+    def _restart(self, snapshot: Snapshot) -> None:
+        attempt = snapshot.attempt
+        if self._attempt is not None and attempt > self._attempt:
+            at = snapshot.time_unix_ns
+            self._add(Entry(("restart", attempt), at, RESTARTED, ((at, f"restarted: attempt {attempt}"),)))
+        self._attempt = attempt
+
+    def _findings(self, snapshot: Snapshot, verdict: Verdict) -> None:
+        now = snapshot.time_unix_ns
+        shown = {finding.identity: finding for finding in verdict.findings}
+        for identity, finding in shown.items():
+            known = self._entries.get(self._standing.get(identity))
+            if known is None:
+                again = self._again(identity, finding.since_unix_ns)
+                key = again.key if again is not None else (FINDING, identity, finding.since_unix_ns)
+                self._standing[identity] = self._latest[identity] = key
+                if again is not None:
+                    # The same fact, which was out of sight for a while.
+                    self._put(replace(again, finding=finding, over_unix_ns=None, closed=False))
+                    continue
+                words = ((finding.since_unix_ns, clean(finding.summary)),)
+                self._add(Entry(key, finding.since_unix_ns, FINDING, words, finding.ranks, finding))
+            elif known.finding != finding:
+                self._put(replace(known, finding=finding, words=_with_words(known.words, now, finding.summary)))
+        for gone in [identity for identity in self._standing if identity not in shown]:
+            entry = self._entries.get(self._standing.pop(gone))
+            if entry is not None:
+                # The end of the job is the end of all that stood.
+                self._put(replace(entry, over_unix_ns=now, closed=snapshot.ended is not None))
+
+    def _again(self, identity: Hashable, since_unix_ns: int) -> Entry | None:
+        """The entry that a finding had before, if it is of the same fact."""
+        entry = self._entries.get(self._latest.get(identity))
+        return entry if entry is not None and abs(entry.unix_ns - since_unix_ns) <= SAME_NS else None
+
+    def _ranks(self, snapshot: Snapshot) -> None:
+        self._came(snapshot)
+        gone: dict[str, list[RankFacts]] = {}
+        dumps: dict[str, list[RankFacts]] = {}
+        for rank in snapshot.ranks:
+            if rank.exit is None and rank.exception is None and rank.stacks is None:
+                continue
+            if rank.exit is not None and rank.exit_unix_ns and self._first((ENDED, rank.rank, rank.exit.pid)):
+                gone.setdefault(exit_text(rank.exit), []).append(rank)
+            if rank.exception is not None and self._first((RAISED, rank.rank, rank.exception.unix_ns)):
+                text = clean(f"rank {rank.rank} raised {rank.exception.type}: {rank.exception.text}")
+                at = rank.exception.unix_ns
+                self._add(Entry((RAISED, rank.rank, at), at, RAISED, ((at, text),), (rank.rank,)))
+            if rank.stacks is not None:
+                dumps.setdefault(rank.stacks.request, []).append(rank)
+        for text, ranks in gone.items():
+            self._ended(text, ranks)
+        for request, ranks in dumps.items():
+            self._dumped(request, ranks)
+
+    def _first(self, key: Hashable) -> bool:
+        if key in self._seen:
+            return False
+        self._seen.add(key)
+        return True
+
+    def _came(self, snapshot: Snapshot) -> None:
+        """Ranks that were not there at the last look; looked for only when the counts say that there may be some."""
+        subject = (snapshot.run, snapshot.attempt, snapshot.world_size, snapshot.reporting)
+        if subject == self._came_for:
+            return
+        self._came_for = subject
+        came = [
+            (rank.rank, rank.hello.started_unix_ns)
+            for rank in snapshot.ranks
+            if rank.hello is not None and self._first((CAME, rank.rank, rank.hello.pid, snapshot.attempt))
+        ]
+        if came:
+            ranks = tuple(rank for rank, _ in came)
+            started = max(started for _, started in came) or snapshot.time_unix_ns
+            # Who was there before anybody looked came with his process; later nobody came before the look without him.
+            last = self._last
+            there = last is None or (last.attempt == snapshot.attempt and started <= (self.began_unix_ns or 0))
+            at = started if last is None or there else max(started, last.time_unix_ns)
+            self._put_came(snapshot, at, ranks)
+
+    def _put_came(self, snapshot: Snapshot, at: int, ranks: tuple[int, ...]) -> None:
+        key = self._last_came
+        before = self._entries.get(key)
+        joins = before is not None and at - before.unix_ns <= TOGETHER_NS and not set(before.ranks) & set(ranks)
+        if before is not None and joins and key[1] == snapshot.attempt:
+            at, ranks = before.unix_ns, tuple(sorted((*before.ranks, *ranks)))
+            del self._entries[key]
+        else:
+            key = (CAME, snapshot.attempt, ranks)
+        self._last_came = key
+        text = f"{rank_words(ranks, 6)} of {snapshot.world_size:,} came"
+        self._add(Entry(key, at, CAME, ((at, text),), ranks))
+
+    def _ended(self, how: str, ranks: list[RankFacts]) -> None:
+        if self._fold and len(ranks) > FOLD_FROM:
+            at = min(rank.exit_unix_ns or 0 for rank in ranks)
+            numbers = tuple(rank.rank for rank in ranks)
+            text = f"{rank_words(numbers, 6)} ended: {how}"
+            self._add(Entry((ENDED, numbers, at), at, ENDED, ((at, text),), numbers))
+            return
+        for rank in ranks:
+            at, pid = rank.exit_unix_ns or 0, rank.exit.pid if rank.exit is not None else 0
+            text = f"rank {rank.rank} (pid {pid}) ended: {how}"
+            self._add(Entry((ENDED, rank.rank, pid), at, ENDED, ((at, text),), (rank.rank,)))
+
+    def _dumped(self, request: str, ranks: list[RankFacts]) -> None:
+        known = self._entries.get((STACKS, request))
+        if known is not None and len(known.ranks) >= len(ranks):
+            return
+        found = [rank.stacks for rank in ranks if rank.stacks is not None]
+        at = min(one.taken_unix_ns for one in found)
+        why = ", because something stood still" if any(one.automatic for one in found) else ""
+        numbers = tuple(rank.rank for rank in ranks)
+        text = f"stacks were taken{why}: {rank_words(numbers, 6)}"
+        self._put(Entry((STACKS, request), at, STACKS, ((at, text),), numbers))
+
+
+def _with_words(words: tuple[tuple[int, str], ...], now: int, summary: str) -> tuple[tuple[int, str], ...]:
+    """A sentence in which only a duration has grown is the same one; the newest numbers stay with the newest look."""
+    text = clean(summary)
+    if text == words[-1][1]:
+        return words
+    if _DURATION.sub("", text) == _DURATION.sub("", words[-1][1]):
+        return (*words[:-1], (words[-1][0], text))
+    return _bounded((*words, (now, text)))
+
+
+def _bounded(words: tuple[tuple[int, str], ...]) -> tuple[tuple[int, str], ...]:
+    return words if len(words) <= WORDS_MOST else (words[0], *words[-WORDS_MOST + 1 :])
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Event:
+    """Something that happened at `unix_ns`, as a line."""
+
+    unix_ns: int
+    text: str
+
+
+def events(looks: Iterable[tuple[Snapshot, Verdict]]) -> tuple[Event, ...]:
+    """The events of a job that was looked at several times, in order of time.
+
+    A finding begins when its fact began, and is over at the first look that does not have it any more.
+    """
+    timeline = Timeline(most=100_000, fold=False)
+    for snapshot, verdict in looks:
+        timeline.take(snapshot, verdict)
+    found: set[Event] = set()
+    for entry in timeline.entries:
+        if entry.finding is None:
+            found.add(Event(entry.unix_ns, entry.text))
+            continue
+        found.add(Event(entry.unix_ns, f"{entry.finding.severity}: {clean(entry.finding.kind)}: {entry.words[0][1]}"))
+        if entry.over_unix_ns is not None and not entry.closed:
+            found.add(Event(entry.over_unix_ns, over_text(entry.finding)))
+    return tuple(sorted(found))
+
+
+def over_text(finding: Finding) -> str:
+    """`over: rank-stopped of rank 1`."""
+    of = f" of {rank_words(finding.ranks, 6)}" if finding.ranks else ""
+    return f"over: {clean(finding.kind)}{of}"
+
+
+def timeline_lines(happened: Iterable[Event]) -> list[str]:
+    """One line an event, with the local time."""
+    return [f"{units.clock(event.unix_ns)}  {event.text}" for event in happened]

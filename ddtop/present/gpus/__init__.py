@@ -1,0 +1,1 @@
+"""GPUs as text."""

@@ -1,0 +1,134 @@
+"""The cards of a host for people who choose one, and `gpus --json`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ddtop.present.table.layout import Field, table_for
+from ddtop.present.text import Line, Span, clean
+from ddtop.wire.gpu import Gpu, GpuProcess
+from ddtop.words import units
+
+GPUS_SCHEMA = "ddtop.gpus/1"
+FREE_RATIO = 0.05
+"""Of its memory and of its time that is used on a card which counts as free: a display server, a forgotten context."""
+FIELDS = (
+    Field("gpu", "GPU", 4),
+    Field("name", "NAME", 10, grows=1, most=26, rank=2),
+    Field("util", "UTIL", 4, right=True),
+    Field("memory", "MEMORY", 11, right=True),
+    Field("power", "POWER", 9, right=True, rank=3),
+    Field("temp", "TEMP", 4, right=True, rank=4),
+    Field("held", "HELD BY", 26, grows=4),
+)
+
+
+def is_free(gpu: Gpu) -> bool:
+    """Nobody computes on it, and its memory is there; a card that is divided (MIG) is taken by its parts."""
+    if gpu.lost or gpu.mig or gpu.prohibited or gpu.used_bytes is None or not gpu.total_bytes:
+        return False
+    if gpu.exclusive and gpu.processes:
+        return False
+    return gpu.used_bytes <= FREE_RATIO * gpu.total_bytes and (gpu.util_ratio or 0.0) <= FREE_RATIO
+
+
+def gpus_json(gpus: Sequence[Gpu], driver: str | None) -> dict[str, Any]:
+    """All cards with who holds them, null for what the driver does not tell."""
+    return {"schema": GPUS_SCHEMA, "driver": driver, "gpus": [_card(gpu) for gpu in gpus]}
+
+
+def _card(gpu: Gpu) -> dict[str, Any]:
+    known = gpu.used_bytes is not None and gpu.total_bytes is not None
+    return {
+        "index": gpu.index,
+        "uuid": gpu.uuid,
+        "name": gpu.name,
+        "free": is_free(gpu),
+        "free_bytes": max(0, (gpu.total_bytes or 0) - (gpu.used_bytes or 0)) if known else None,
+        "total_bytes": gpu.total_bytes,
+        "util_ratio": gpu.util_ratio,
+        "power_watts": gpu.power_watts,
+        "celsius": gpu.celsius,
+        "exclusive": gpu.exclusive,
+        "prohibited": gpu.prohibited,
+        "mig_parent": gpu.parent,
+        "lost": gpu.lost,
+        "processes": None
+        if gpu.processes is None
+        else [
+            {
+                "pid": one.pid,
+                "local": one.local,
+                "user": one.user,
+                "used_bytes": one.used_bytes,
+                "command": one.command,
+            }
+            for one in gpu.processes
+        ],
+    }
+
+
+def gpus_lines(gpus: Sequence[Gpu], driver: str | None, width: int) -> list[str]:
+    """A sentence, a row a card and one more for each further process, and how to start on the free ones."""
+    table = table_for(FIELDS, width)
+    lines = [headline(gpus, driver), "", _text(table.titles())]
+    for gpu in gpus:
+        first, *more = _held(gpu)
+        lines.append(_text(table.line(_cells(gpu, first))))
+        empty: dict[str, Span] = {field.key: ("", "") for field in FIELDS}
+        lines += [_text(table.line({**empty, "held": (text, "")})) for text in more]
+    free = [gpu for gpu in gpus if is_free(gpu)]
+    if free:
+        names = [gpu.uuid if gpu.parent else str(gpu.index) for gpu in free]
+        lines += ["", f"CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={','.join(names)}"]
+    return [line.rstrip() for line in lines]
+
+
+def headline(gpus: Sequence[Gpu], driver: str | None) -> str:
+    """`2 of 8 GPUs are free (driver 580.65.06)`; cards that are divided count by their parts."""
+    parts = [gpu for gpu in gpus if not gpu.mig]
+    free = sum(1 for gpu in parts if is_free(gpu))
+    text = f"{free} of {units.plural(len(parts), 'GPU')} {'is' if free == 1 else 'are'} free" if parts else "no GPU"
+    return f"{text} (driver {clean(driver)})" if driver else text
+
+
+def process_text(one: GpuProcess) -> str:
+    """`ada 4711 python train.py 40.0G`; of a process that cannot be seen only its pid."""
+    if not one.local:
+        return f"pid {one.pid} outside of this container {units.size(one.used_bytes)}"
+    command = clean(one.command or "")
+    words = [clean(one.user or ""), str(one.pid), command, units.size(one.used_bytes) if one.used_bytes else ""]
+    return " ".join(word for word in words if word)
+
+
+def _held(gpu: Gpu) -> list[str]:
+    if gpu.lost:
+        return ["lost: it does not answer any more"]
+    if gpu.prohibited and not gpu.processes:
+        return ["nobody may: compute mode prohibited"]
+    if gpu.processes:
+        return [process_text(one) for one in gpu.processes]
+    if is_free(gpu):
+        return ["free"]
+    if gpu.mig:
+        return ["divided (MIG)"]
+    return ["nobody that can be seen" if gpu.processes is not None else "the driver does not tell"]
+
+
+def _cells(gpu: Gpu, held: str) -> dict[str, Span]:
+    memory = f"{units.size(gpu.used_bytes)}/{units.size(gpu.total_bytes)}" if gpu.total_bytes else units.NOT_MEASURED
+    cap = f"/{gpu.power_cap_watts:.0f}W" if gpu.power_cap_watts is not None else "W"
+    return {
+        "gpu": (f"{gpu.index}.m" if gpu.parent else str(gpu.index), ""),
+        "name": (clean(gpu.name), ""),
+        "util": (units.percent(gpu.util_ratio), ""),
+        "memory": (memory, ""),
+        "power": (units.NOT_MEASURED if gpu.power_watts is None else f"{gpu.power_watts:.0f}{cap}", ""),
+        "temp": (units.NOT_MEASURED if gpu.celsius is None else f"{gpu.celsius}C", ""),
+        "held": (held, ""),
+    }
+
+
+def _text(line: Line) -> str:
+    return "".join(text for text, _ in line)

@@ -1,0 +1,192 @@
+"""Hosts with the ranks on them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+
+from ddtop.model.gpus.owners import Device
+from ddtop.model.hosts.hosts import HostSeen
+from ddtop.model.state.facts import RankFacts, Snapshot
+from ddtop.policy import POLICY
+from ddtop.present.gpus.gpu_text import driver_text, trouble_of
+from ddtop.present.table.grid import Host
+from ddtop.present.table.rank_class import AT_FAULT, FINISHED, WELL, codes_at
+from ddtop.present.text import clean
+from ddtop.wire.gpu import GpuWatch
+from ddtop.wire.hosts import LEAF
+from ddtop.wire.records import HostState
+from ddtop.words import units
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """One host. `state`: what its relay last reported, None for a host that only its ranks tell of; `age_s`: how old that is.
+
+    `name`: with a part of its identity, where another has the same. `seen`: how it is heard, None where nobody tells. `devices`: its cards. `worst`: the code (`present.classes`) of its worst rank. `rank_cores`: cores that its ranks use, None if not measured.
+    `waiting`: its ranks whose cards only wait in NCCL. `watch`: of a driver that does not answer. `troubled`: which of its devices
+    want attention.
+    """
+
+    name: str
+    ranks: tuple[int, ...]
+    worst: int
+    rank_cores: float | None
+    state: HostState | None
+    age_s: float | None
+    devices: tuple[Device, ...] = ()
+    seen: HostSeen | None = None
+    waiting: frozenset[int] = frozenset()
+    watch: GpuWatch | None = None
+    troubled: tuple[int, ...] = ()
+
+    def waits(self, device: Device) -> bool:
+        """All that the ranks on that card have it do is to wait."""
+        return bool(device.ranks) and self.waiting.issuperset(device.ranks)
+
+    @property
+    def lost(self) -> bool:
+        """It has ranks, and nothing of it is heard any more."""
+        return self.seen is not None and self.seen.lost and bool(self.ranks) and self.worst > FINISHED
+
+    @property
+    def calm(self) -> bool:
+        """None of its ranks wants attention."""
+        return self.worst <= WELL
+
+
+def hosts_facts(snapshot: Snapshot, hosts: Sequence[Host], codes: bytes) -> tuple[HostFacts, ...]:
+    """All hosts in the order of their first rank; those with a rank at fault stand first, then those with a card in
+    trouble; those without ranks last."""
+    reports: dict[str, _Report] = {}
+    labels = _labels(snapshot.ranks)
+    for number, report in enumerate(snapshot.hosts):
+        reports[_label(snapshot, number, labels)] = _report(snapshot, number, report)
+    cards: dict[str, list[Device]] = {}
+    # Those of one host stand together: its name is looked at once.
+    for name, devices in groupby(snapshot.devices, attrgetter("host")):
+        cards.setdefault(clean(name), []).extend(devices)
+    found = []
+    for host in hosts:
+        state, age_s, seen = reports.pop(host.name, _UNTOLD)
+        if host.ranks:
+            worst = max(codes_at(codes, host.ranks), default=FINISHED)
+            own = tuple(cards.get(clean(state.host) if state is not None else host.name, ()))
+            cores = _cores(snapshot, host.ranks)
+            more = _of_cards(snapshot, host.ranks, own) if own else _NO_CARDS
+            watch = state.gpu_watch if state is not None and driver_text(state.gpu_watch) else None
+            found.append(
+                HostFacts(host.name, host.ranks, worst, cores, state, age_s, own, seen, more[0], watch, more[1])
+            )
+    found.sort(key=lambda host: (host.worst < AT_FAULT, not host.troubled and host.watch is None))
+    found += [
+        HostFacts(name, (), FINISHED, None, state, age_s, tuple(cards.get(name, ())), seen)
+        for name, (state, age_s, seen) in reports.items()
+    ]
+    return tuple(found)
+
+
+_NO_CARDS: tuple[frozenset[int], tuple[int, ...]] = (frozenset(), ())
+
+
+def _of_cards(
+    snapshot: Snapshot, ranks: Sequence[int], own: Sequence[Device]
+) -> tuple[frozenset[int], tuple[int, ...]]:
+    every, now = snapshot.ranks, snapshot.time_unix_ns
+    waiting = frozenset([rank for rank in ranks if rank < len(every) and every[rank].gpu_waits])
+    return waiting, tuple([number for number, device in enumerate(own) if trouble_of(device, now)])
+
+
+_Report = tuple[HostState | None, float | None, HostSeen | None]
+_UNTOLD: _Report = (None, None, None)
+
+
+def _report(snapshot: Snapshot, number: int, state: HostState) -> _Report:
+    ages, seen = snapshot.host_ages_s, snapshot.seen
+    return state, ages[number] if number < len(ages) else None, seen[number] if number < len(seen) else None
+
+
+def _labels(ranks: Sequence[RankFacts]) -> dict[str, str]:
+    """By identity, the name of each host with ranks: containers repeat names, but stay apart."""
+    names: dict[str, str] = {}
+    for rank in ranks:
+        if rank.sender is not None and rank.sender not in names and rank.hello is not None:
+            names[rank.sender] = clean(rank.hello.host)
+    often = Counter(names.values())
+    return {sender: name if often[name] == 1 else _apart(name, sender) for sender, name in names.items()}
+
+
+def _label(snapshot: Snapshot, number: int, labels: Mapping[str, str]) -> str:
+    name = clean(snapshot.hosts[number].host)
+    if number >= len(snapshot.seen):
+        return name
+    sender = snapshot.seen[number].sender
+    return labels.get(sender) or (name if name not in labels.values() else _apart(name, sender))
+
+
+def _apart(name: str, sender: str) -> str:
+    return f"{name} {clean(sender[-4:])}"
+
+
+def clock_text(seen: HostSeen | None) -> str:
+    """What is worth saying of a host's clock: `+12.3 s`, `±80 ms`, `unknown`; empty while all is well."""
+    if seen is None:
+        return ""
+    if seen.offset_ns is None or seen.error_ns is None:
+        return "unknown"
+    parts = []
+    if abs(seen.offset_ns) > POLICY.clock_shown_s * units.SECOND_NS:
+        # What the host's clock shows beyond the hub's.
+        parts.append(f"{-seen.offset_ns / units.SECOND_NS:+.1f} s")
+    if seen.error_ns > POLICY.clock_matters_s * units.SECOND_NS:
+        parts.append(f"±{seen.error_ns / 1e6:.0f} ms")
+    return " ".join(parts)
+
+
+def clock_words(seen: HostSeen | None) -> str:
+    """The same for a page that has room: `0.3 ms behind the hub's, ±0.2 ms`; empty on the hub and where there is none."""
+    if seen is None or seen.role != LEAF:
+        return ""
+    if seen.offset_ns is None or seen.error_ns is None:
+        return "not measured against the hub's: its times are used as they are"
+    off = abs(seen.offset_ns) / 1e6
+    text = f"{off:,.1f} ms" if off < 1000 else f"{off / 1000:,.1f} s"
+    return f"{text} {'behind' if seen.offset_ns > 0 else 'ahead of'} the hub's, ±{seen.error_ns / 1e6:.1f} ms"
+
+
+def part_of(devices: Sequence[Device], number: int) -> int | None:
+    """Which MIG instance of its card that device is, from 0; None for a whole card."""
+    parent = devices[number].gpu.parent
+    return None if parent is None else sum(one.gpu.parent == parent for one in devices[:number])
+
+
+def cards_note(hosts: Sequence[HostFacts], gpus: bool, folded: bool) -> str:
+    """Why no cards are shown, or not all of them: `no NVIDIA driver`, `2 cards in trouble, the others not shown`."""
+    if gpus:
+        troubled = sum(len(host.troubled) for host in hosts)
+        return f"{units.plural(troubled, 'GPU')} in trouble, the others not listed" if folded else ""
+    told = [host.state for host in hosts if host.state is not None]
+    return "no NVIDIA driver" if told and all(state.gpu_watch is None for state in told) else ""
+
+
+def _cores(snapshot: Snapshot, ranks: Sequence[int]) -> float | None:
+    every = snapshot.ranks
+    known = [ratio for rank in ranks if rank < len(every) and (ratio := every[rank].cpu_ratio) is not None]
+    return sum(known) if known else None
+
+
+def worst_ranks(host: HostFacts, codes: bytes) -> tuple[int, ...]:
+    """Its ranks that are as bad as its worst; none while all are well."""
+    return () if host.calm else tuple(rank for rank in host.ranks if codes[rank] == host.worst)
+
+
+def names_of(ranks: Sequence[RankFacts]) -> list[str | None]:
+    """The host of each rank, None where it has not been seen."""
+    labels = _labels(ranks)
+    return [
+        None if rank.hello is None else labels.get(rank.sender, rank.hello.host) if rank.sender else rank.hello.host
+        for rank in ranks
+    ]

@@ -1,0 +1,165 @@
+"""The jobs of this user as rows of a list: live ones first, then those that have ended, each with what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ddtop import registry
+from ddtop.diagnosis.finding import CRITICAL, UNKNOWN, WARNING, Verdict
+from ddtop.present.glyphs import Glyphs
+from ddtop.present.table.layout import Field, Table, table_for
+from ddtop.present.text import Line, Span, cell_width, clean
+from ddtop.wire.hosts import HUB
+from ddtop.words import units
+
+ASKING = "asking ..."
+HOW_TO_START = "no jobs; start one with: DDTOP=1 torchrun --nproc-per-node 4 train.py"
+MOST_JOB = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What a short look at a job has found; `word` is one of `finding.HEALTHS`, unknown where nobody answered."""
+
+    word: str
+    kind: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One run of a job, on all its hosts. `entry` is where it is attached to."""
+
+    entry: registry.JobEntry
+    live: bool
+    reporting: int
+    hosts: tuple[str, ...]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells it from all others."""
+        return self.entry.job, self.entry.run
+
+
+def health_of(verdict: Verdict) -> Health:
+    """The verdict in a word or two."""
+    if verdict.health == UNKNOWN:
+        return Health(UNKNOWN)
+    worst = next((one for one in verdict.findings if one.severity in (CRITICAL, WARNING)), None)
+    return Health(verdict.health, worst.kind if worst else None)
+
+
+def listed(entries: Iterable[registry.JobEntry], now_unix_ns: int) -> list[Listed]:
+    """The runs: live ones first, each half with the newest start first. A leaf is a part of its hub's run."""
+    runs: dict[tuple[str, str], list[registry.JobEntry]] = {}
+    for entry in entries:
+        runs.setdefault((entry.job, entry.part_of or entry.run), []).append(entry)
+    found = [_one_run(parts, now_unix_ns) for parts in runs.values()]
+    return sorted(found, key=lambda one: (not one.live, -one.entry.started_unix_ns, one.key))
+
+
+def _one_run(parts: list[registry.JobEntry], now_unix_ns: int) -> Listed:
+    # The hub first: it knows of all hosts, and it says when the job has ended.
+    parts = sorted(parts, key=lambda entry: entry.role != HUB)
+    first = parts[0]
+    living = [entry for entry in parts if entry.live(now_unix_ns)]
+    if first.role == HUB and first.ended_unix_ns is not None:
+        living = []
+    # A hub counts the ranks of all hosts, each other relay its own.
+    counting = living[:1] if living and living[0].role == HUB else living
+    reporting = sum(entry.reporting for entry in counting)
+    names = dict.fromkeys(name for entry in parts for name in (entry.host, *entry.hosts))
+    return Listed((living or parts)[0], bool(living), reporting, tuple(names))
+
+
+def passing(jobs: Iterable[Listed], text: str) -> list[Listed]:
+    """Those in whose name, script or hosts every word of the text is found."""
+    words = text.casefold().split()
+    return [one for one in jobs if all(word in _searched(one) for word in words)]
+
+
+def _searched(job: Listed) -> str:
+    return " ".join((job.entry.job, job.entry.script, *job.hosts)).casefold()
+
+
+def heading(jobs: Sequence[Listed]) -> str:
+    """`2 live jobs, 14 that have ended`."""
+    live = sum(one.live for one in jobs)
+    ended = len(jobs) - live
+    text = f"{live} live {'job' if live == 1 else 'jobs'}" if live else "no live job"
+    return f"{text}, {ended} ended" if ended else text
+
+
+def columns(jobs: Sequence[Listed], width: int) -> Table:
+    """The columns of these jobs, that width; what is dropped first is what one needs least to know a job by."""
+    ranks = max([len("RANKS"), *(len(_ranks(one)) for one in jobs)])
+    name = min(max([10, *(cell_width(clean(one.entry.job)) for one in jobs)]), MOST_JOB)
+    script = min(max([6, *(cell_width(_script(one)) for one in jobs)]), 40)
+    host = min(max([4, *(cell_width(hosts_text(one)) for one in jobs)]), 24)
+    fields = (
+        Field("job", "JOB", 10, grows=6, most=name),
+        Field("health", "HEALTH", 11, grows=3, most=44),
+        Field("ranks", "RANKS", ranks, right=True),
+        Field("host", "HOST", min(host, 8), grows=2, most=host, rank=2),
+        Field("script", "SCRIPT", min(script, 8), grows=2, most=script, rank=3),
+        Field("started", "STARTED", 11, right=True, rank=1),
+    )
+    return table_for(fields, width)
+
+
+def row(job: Listed, table: Table, health: Health | None, now_unix_ns: int, glyphs: Glyphs) -> Line:
+    """One job; `health` None: it has been asked and has not answered yet."""
+
+    def cell(field: Field, width: int) -> Span:
+        del width
+        if field.key == "health":
+            text, style = _health(job, health, glyphs)
+            return text, style if job.live else "dim"
+        text = {
+            "job": clean(job.entry.job),
+            "ranks": _ranks(job),
+            "host": hosts_text(job),
+            "script": _script(job),
+            "started": _started(job, now_unix_ns),
+        }[field.key]
+        return text, ("bold" if field.key == "job" else "") if job.live else "dim"
+
+    return table.line({field.key: cell(field, 0) for field in table.fields}, glyphs.ellipsis)
+
+
+def _ranks(job: Listed) -> str:
+    world = f"{job.entry.world_size:,}"
+    return f"{job.reporting:,}/{world}" if job.live else world
+
+
+def hosts_text(job: Listed) -> str:
+    """Its host, or how many it has."""
+    return clean(job.hosts[0]) if len(job.hosts) == 1 else f"{len(job.hosts)} hosts"
+
+
+def _script(job: Listed) -> str:
+    return clean(job.entry.script).rpartition("/")[2]
+
+
+def _started(job: Listed, now_unix_ns: int) -> str:
+    seconds = (now_unix_ns - job.entry.started_unix_ns) / units.SECOND_NS
+    # One unit: a figure that changes every second draws the eye for nothing.
+    for limit, size, unit in ((60, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{max(int(seconds / size), 0)} {unit} ago"
+    return f"{int(seconds / 86400):,} d ago"
+
+
+def _health(job: Listed, health: Health | None, glyphs: Glyphs) -> Span:
+    if not job.live:
+        ended = "ended" if job.entry.ended_unix_ns else "lost"
+        return clean(job.entry.ended_reason or ended), "dim"
+    if health is None:
+        return ASKING, "dim"
+    if health.word == UNKNOWN:
+        return UNKNOWN, "silent"
+    if health.word == "critical":
+        return f"{glyphs.critical} {health.kind or health.word}", "critical"
+    if health.word == "warning":
+        return f"{glyphs.warning} {health.kind or health.word}", "warning"
+    return health.word, "calm"

@@ -1,0 +1,72 @@
+"""`ddtop status` and `ddtop diagnose` as text for pipes and plain terminals: no escape codes, no colour."""
+
+from __future__ import annotations
+
+from ddtop.diagnosis.finding import Finding, Verdict
+from ddtop.model.state.facts import RankFacts, Snapshot
+from ddtop.present.findings.banner import banner_lines, severity_mark
+from ddtop.present.glyphs import UNICODE, Glyphs
+from ddtop.present.table.columns import CellContext, Layout, absent, cell_text, host_width, layout
+from ddtop.present.table.order import by_verdict
+from ddtop.present.text import clean, fit, hang, plain, wrap, wrap_clauses
+from ddtop.words import units
+from ddtop.words.ranks import rank_list
+
+
+def status_text(snapshot: Snapshot, verdict: Verdict, width: int, glyphs: Glyphs = UNICODE) -> str:
+    """The main screen once, as plain lines of at most `width` columns; every rank, culprits first."""
+    shape = layout(width, snapshot.world_size, host_width(snapshot), absent(snapshot))
+    context = CellContext(snapshot.time_unix_ns, glyphs)
+    lines = [plain(line) for line in banner_lines(snapshot, verdict, width, glyphs=glyphs)]
+    lines.append(glyphs.rule * min(shape.total, width))
+    lines.append(_titles(shape))
+    lines += [_row(snapshot.rank(number), shape, context) for number in by_verdict(snapshot, verdict)]
+    return "\n".join(lines) + "\n"
+
+
+def _titles(shape: Layout) -> str:
+    cells = zip(shape.columns, shape.widths, strict=True)
+    return " ".join(fit(column.title, width, column.right) for column, width in cells).rstrip()
+
+
+def _row(rank: RankFacts, shape: Layout, context: CellContext) -> str:
+    cells = [
+        fit(cell_text(column.key, rank, context, width), width, column.right, context.glyphs.ellipsis)
+        for column, width in zip(shape.columns, shape.widths, strict=True)
+    ]
+    return " ".join(cells).rstrip()
+
+
+def diagnose_text(snapshot: Snapshot, verdict: Verdict, width: int, glyphs: Glyphs = UNICODE) -> str:
+    """What stands, worst first, each with its evidence and the next step; one sentence where nothing does."""
+    lines = [plain(line) for line in banner_lines(snapshot, verdict, width, glyphs=glyphs, most=1)[:1]]
+    if verdict.unheard is not None:
+        lines += wrap(clean(verdict.unheard), width)
+    if snapshot.apart is not None and snapshot.live:
+        lines += wrap(clean(snapshot.apart), width)
+    if snapshot.ended is not None:
+        ended = f"ended {units.clock(snapshot.ended.time_unix_ns)}: {clean(snapshot.ended.reason)}"
+        lines += wrap(ended, width)
+    if not verdict.findings:
+        lines += wrap(clean(verdict.calm), width)
+    for finding in verdict.findings:
+        lines += ["", *_finding(snapshot, finding, width, glyphs)]
+    if snapshot.notes:
+        lines += ["", *(line for note in snapshot.notes for line in hang(clean(note), width, "note: "))]
+    return "\n".join(lines) + "\n"
+
+
+def _finding(snapshot: Snapshot, finding: Finding, width: int, glyphs: Glyphs) -> list[str]:
+    mark = severity_mark(finding.severity, glyphs)[0]
+    since = (snapshot.time_unix_ns - finding.since_unix_ns) / units.SECOND_NS
+    lines = [f"{mark} {finding.severity}: {clean(finding.kind)}, for {units.duration(since)}"]
+    lines += [f"  {text}" for text in wrap_clauses(clean(finding.summary), width - 2)]
+    if finding.ranks:
+        lines += hang(rank_list(finding.ranks), width, "  ranks: ")
+    if finding.victims:
+        lines += hang(rank_list(finding.victims), width, "  waiting: ")
+    for evidence in finding.evidence:
+        lines += hang(clean(evidence), width, f"  {glyphs.bullet} ")
+    if finding.advice:
+        lines += hang(clean(finding.advice), width, f"  {glyphs.arrow} ")
+    return lines

@@ -1,0 +1,233 @@
+"""`ddtop report`: all that is known of a job as one text for a ticket. Pure; redacted and bounded at the very end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ddtop.diagnosis.finding import Verdict
+from ddtop.model.stacks.merge import Merged
+from ddtop.model.state.facts import RankFacts, Snapshot
+from ddtop.present.findings.timeline import Event, timeline_lines
+from ddtop.present.plain import diagnose_text, status_text
+from ddtop.present.redaction import redacted
+from ddtop.present.stacks.lines import Around, Shape, stacks_text
+from ddtop.present.text import clean
+from ddtop.wire.records import Hello
+from ddtop.words import units
+from ddtop.words.ranks import rank_list, rank_words
+
+WIDTH = 120
+BYTES_MAX = 1 << 20
+SECTION_BYTES_MAX = 120 << 10
+"""Seven sections of this and the head are below `BYTES_MAX`."""
+_OWN = (
+    *("RANK", "LOCAL_RANK", "ROLE_RANK", "GROUP_RANK", "SLURM_PROCID", "SLURM_LOCALID", "PMI_RANK", "PMIX_RANK"),
+    *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_NODE_RANK", "TORCHELASTIC_ERROR_FILE"),
+)
+"""What every launcher sets differently for every rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What the report is made of.
+
+    `seen`: where the facts come from, a sentence. `merged` None: no stacks, and `stacks_note` says why; beside stacks it says how
+    they are less than they could be. `happened`: what happened lately, or why that is not known in `timeline_note`.
+    """
+
+    written_unix_ns: int
+    version: str
+    seen: str
+    snapshot: Snapshot
+    verdict: Verdict
+    merged: Merged | None = None
+    around: Around | None = None
+    stacks_note: str | None = None
+    happened: tuple[Event, ...] = ()
+    timeline_note: str | None = None
+    garbled: int = 0
+    home: str | None = None
+
+
+def report_text(material: Material) -> str:
+    """The whole report: Markdown whose every table and listing is a block of plain text."""
+    snapshot = material.snapshot
+    verdict = _without_secrets(material.verdict)
+    sections = [
+        ("Verdict", diagnose_text(snapshot, verdict, WIDTH)),
+        ("Ranks", status_text(snapshot, verdict, WIDTH)),
+        ("Stacks", _stacks(material)),
+        ("What happened", "\n".join([*timeline_lines(material.happened), *_noted(material.timeline_note)])),
+        ("Environment", "\n".join(_environment(snapshot.ranks))),
+        ("Process groups", "\n".join(_groups(snapshot))),
+        ("ddtop itself", "\n".join(_health(material))),
+    ]
+    parts = [f"# ddtop report: {clean(snapshot.job)}", "", *_head(material)]
+    for title, body in sections:
+        # Redacted before it is cut: half a secret is not seen to be one.
+        text = _cut(redacted(body.rstrip("\n"), material.home), SECTION_BYTES_MAX)
+        parts += ["", f"## {title}", "", "````text", text.replace("````", "'''' "), "````"]
+    return _cut(redacted("\n".join(parts), material.home), BYTES_MAX - 256) + "\n"
+
+
+def file_name(job: str, unix_ns: int) -> str:
+    """`ddtop-report-JOB-YYYYmmdd-HHMMSS.txt`, in local time."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(unix_ns // units.SECOND_NS))
+    return f"ddtop-report-{job}-{stamp}.txt"
+
+
+def _head(material: Material) -> list[str]:
+    snapshot = material.snapshot
+    hellos = {rank.rank: rank.hello for rank in snapshot.ranks if rank.hello is not None}
+    started = min((one.started_unix_ns for one in hellos.values() if one.started_unix_ns), default=None)
+    ended = snapshot.ended
+    lines = [
+        f"written: {_date(material.written_unix_ns)} by ddtop {material.version}",
+        f"facts: {clean(material.seen)}",
+        f"state at {_date(snapshot.time_unix_ns)}: "
+        + (f"ended {_date(ended.time_unix_ns)}: {clean(ended.reason)}" if ended else "running"),
+        f"ranks: {snapshot.reporting} of {snapshot.world_size} reporting, attempt {snapshot.attempt}",
+        f"started: {_date(started)}" if started else "started: not known",
+    ]
+    for what, values in (
+        ("hosts", {rank: one.host for rank, one in hellos.items()}),
+        ("command", {rank: " ".join(one.argv) or one.script for rank, one in hellos.items()}),
+        ("Python", {rank: one.python for rank, one in hellos.items()}),
+        ("torch", {rank: one.torch or "not loaded" for rank, one in hellos.items()}),
+        ("backend", {rank: one.backend or "none yet" for rank, one in hellos.items()}),
+        ("agent", {rank: one.agent_version for rank, one in hellos.items()}),
+    ):
+        lines.append(f"{what}: {'; '.join(_by_value(values))}")
+    return [f"- {line}" for line in lines]
+
+
+def _without_secrets(verdict: Verdict) -> Verdict:
+    """Redacted before its lines are wrapped: a secret that two lines share is not seen to be one."""
+    findings = tuple(
+        replace(
+            finding,
+            summary=redacted(finding.summary),
+            evidence=tuple(redacted(line) for line in finding.evidence),
+            advice=redacted(finding.advice),
+        )
+        for finding in verdict.findings
+    )
+    return replace(verdict, findings=findings, calm=redacted(verdict.calm))
+
+
+def _date(unix_ns: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(unix_ns / units.SECOND_NS))
+
+
+def _by_value(values: Mapping[int, str]) -> list[str]:
+    """Each value with the ranks that have it, the most frequent first; alone without them."""
+    found: dict[str, list[int]] = {}
+    for rank, value in values.items():
+        found.setdefault(value, []).append(rank)
+    order = sorted(found.items(), key=lambda item: (-len(item[1]), item[1]))
+    if len(order) == 1:
+        return [clean(order[0][0]) or "-"]
+    return [f"{clean(value) or '-'} ({rank_words(ranks, 12)})" for value, ranks in order[:16]]
+
+
+def _stacks(material: Material) -> str:
+    if material.merged is None:
+        return material.stacks_note or "no stacks"
+    text = stacks_text(material.merged, WIDTH, around=material.around or Around(), shape=Shape())
+    tree = stacks_text(material.merged, WIDTH, around=material.around or Around(), shape=Shape(tree=True, threads=True))
+    return "\n".join([*_noted(material.stacks_note), text, "as a tree, with all threads:", tree])
+
+
+def _noted(note: str | None) -> list[str]:
+    return [f"note: {note}"] if note else []
+
+
+def _environment(ranks: Sequence[RankFacts]) -> list[str]:
+    """What differs between ranks first, then what all have."""
+    hellos = {rank.rank: rank.hello for rank in ranks if rank.hello is not None}
+    if not hellos:
+        return ["no rank has told its environment"]
+    names = sorted({name for hello in hellos.values() for name in hello.environment})
+    differing, common, own = [], [], []
+    for name in names:
+        values = {rank: hello.environment.get(name) for rank, hello in hellos.items()}
+        if len(set(values.values())) == 1:
+            common.append(f"  {name}={clean(str(next(iter(values.values()))))}")
+        elif name in _OWN:
+            own.append(name)
+        else:
+            shown = {rank: "(not set)" if value is None else value for rank, value in values.items()}
+            differing += [f"  {name}", *(f"    {line}" for line in _by_value(shown))]
+    lines = ["differs between ranks:", *(differing or ["  nothing that should not"])]
+    if own:
+        lines.append(f"  (each rank has its own {', '.join(own)})")
+    several = [f"  rank {rank}: pid {', '.join(map(str, pids))} too" for rank, pids in _doubles(ranks)]
+    if several:
+        lines += ["claimed by more than one process:", *several]
+    return [*lines, "", "common to all ranks:", *(common or ["  nothing"])]
+
+
+def _doubles(ranks: Iterable[RankFacts]) -> list[tuple[int, tuple[int, ...]]]:
+    return [(rank.rank, rank.other_pids) for rank in ranks if rank.other_pids]
+
+
+def _groups(snapshot: Snapshot) -> list[str]:
+    """Each group: its members, and how far each of them is."""
+    lines = []
+    for group in snapshot.groups:
+        title = f"{clean(group.description or group.name)} ({clean(group.backend)}): ranks {rank_list(group.ranks)}"
+        front: dict[str, list[int]] = {}
+        for rank in group.ranks:
+            progress = next((one for one in snapshot.rank(rank).groups if one.group == group.name), None)
+            told = "has told nothing"
+            if progress is not None:
+                done = "?" if progress.completed is None else str(progress.completed)
+                told = f"enqueued {progress.enqueued}, completed {done}"
+            front.setdefault(told, []).append(rank)
+        lines += [title, *(f"  {rank_words(ranks, 12)}: {text}" for text, ranks in front.items())]
+    return lines or ["no rank has told of a process group"]
+
+
+def _health(material: Material) -> list[str]:
+    """What ddtop lost or could not see: a report that hides this would be believed too much."""
+    snapshot, lines = material.snapshot, []
+    if material.garbled or snapshot.garbled:
+        lines.append(f"{material.garbled + snapshot.garbled:,} records could not be read")
+    for host in snapshot.hosts:
+        lost = f"{host.dropped:,} frames dropped, {host.refused:,} connections refused, {host.garbled:,} frames garbled"
+        lines.append(
+            f"relay on {clean(host.host)} (pid {host.relay_pid}): {lost}, {units.long_size(host.relay_rss_bytes)}"
+        )
+    for what, values in (
+        ("records dropped by the agent", {rank.rank: rank.drops for rank in snapshot.ranks if rank.drops}),
+        ("probes off", {rank.rank: ", ".join(rank.probes_off) for rank in snapshot.ranks if rank.probes_off}),
+        ("flight recorder", {rank.rank: rank.recorder for rank in snapshot.ranks if rank.recorder}),
+        ("no dump signal", _each(snapshot, "dump_off")),
+        ("state page is not shared", _each(snapshot, "page_fallback")),
+    ):
+        lines += [f"{what}: {line}" for line in _with_ranks(values)]
+    lines += [f"note: {clean(note)}" for note in snapshot.notes]
+    return lines or ["nothing was lost"]
+
+
+def _each(snapshot: Snapshot, attribute: str) -> dict[int, str]:
+    hellos: dict[int, Hello] = {rank.rank: rank.hello for rank in snapshot.ranks if rank.hello is not None}
+    return {rank: value for rank, hello in hellos.items() if (value := getattr(hello, attribute))}
+
+
+def _with_ranks(values: Mapping[int, object]) -> list[str]:
+    found: dict[str, list[int]] = {}
+    for rank, value in values.items():
+        found.setdefault(clean(str(value)), []).append(rank)
+    return [f"{value} ({rank_words(ranks, 12)})" for value, ranks in found.items()]
+
+
+def _cut(text: str, most_bytes: int) -> str:
+    """The text, or its first lines and how much was left out."""
+    data = text.encode("utf-8", "replace")
+    if len(data) <= most_bytes:
+        return data.decode("utf-8")
+    kept = data[:most_bytes].decode("utf-8", "ignore").rpartition("\n")[0]
+    return f"{kept}\n(cut: {len(data) - len(kept.encode()):,} bytes more)"

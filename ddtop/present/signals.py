@@ -1,0 +1,80 @@
+"""Signals that people send to a rank, and what each of them does to a program that does not handle it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Sequence
+
+from ddtop.model.state.facts import RankFacts
+from ddtop.present.glyphs import UNICODE, Glyphs
+from ddtop.present.text import Line, clean, clip_line, wrap
+from ddtop.words.ranks import rank_words
+
+SIGNALS: tuple[tuple[signal.Signals, str], ...] = (
+    (signal.SIGTERM, "asks it to end; what the launcher sends to the others"),
+    (signal.SIGINT, "as Ctrl-C: KeyboardInterrupt in Python"),
+    (signal.SIGHUP, "its terminal is gone: ends it"),
+    (signal.SIGQUIT, "ends it with a core dump"),
+    (signal.SIGKILL, "ends it at once, nothing is cleaned up"),
+    (signal.SIGSTOP, "stops it where it is; the others will wait for it"),
+    (signal.SIGCONT, "lets a stopped process go on"),
+    (signal.SIGUSR1, "whatever the program made of it; ends it if it made nothing"),
+    (signal.SIGUSR2, "whatever the program made of it; ends it if it made nothing"),
+    (signal.SIGABRT, "ends it with a core dump, as abort() does"),
+)
+"""In the order in which they are offered."""
+LISTED = 8
+
+
+def why_no_signals(readonly: bool, ranks: Sequence[RankFacts], live: bool) -> str | None:
+    """Why nothing can be sent; None if something can."""
+    if readonly:
+        return "this dashboard was started with --readonly: nothing may be done to the job from here"
+    if not live:
+        return "the job has ended: there is no process to send a signal to"
+    if not ranks:
+        return "no rank is selected"
+    if not any(reachable(rank) for rank in ranks):
+        return f"{rank_words([rank.rank for rank in ranks], 4)}: no process is left"
+    return None
+
+
+def reachable(rank: RankFacts) -> bool:
+    """It has a process that a signal could be sent to."""
+    return not rank.gone and rank.pid is not None
+
+
+def menu_lines(ranks: Sequence[RankFacts], cursor: int, width: int, glyphs: Glyphs = UNICODE) -> list[Line]:
+    """The signals, the one under the cursor marked."""
+    lines: list[Line] = [*_wrapped(f"a signal to {_whom(ranks)}", width, "title"), ()]
+    for number, (one, meaning) in enumerate(SIGNALS):
+        here = number == cursor
+        lead = f"  {glyphs.arrow} " if here else " " * (len(glyphs.arrow) + 3)
+        name = f"{one.name.removeprefix('SIG'):<5} {one.value:>2}"
+        line: Line = ((lead, "key"), (name, "bold" if here else ""), (f"  {meaning}", "" if here else "dim"))
+        lines.append(clip_line(line, width, glyphs.ellipsis))
+    return lines
+
+
+def question_lines(
+    ranks: Sequence[RankFacts], what: signal.Signals, width: int, glyphs: Glyphs = UNICODE
+) -> list[Line]:
+    """Names everything that the signal would reach, before it does."""
+    lines: list[Line] = [*_wrapped(f"send {what.name} to {_whom(ranks)}?", width, "warning")]
+    meaning = dict(SIGNALS).get(what, "")
+    lines += [*_wrapped(f"{meaning[:1].upper()}{meaning[1:]}", width, "dim"), ()]
+    for rank in ranks[:LISTED]:
+        script = clean(rank.hello.script) if rank.hello else ""
+        text = f"  rank {rank.rank}  pid {rank.pid}  {clean(rank.host or '')}  {script}"
+        lines.append(clip_line(((text.rstrip(), ""),), width, glyphs.ellipsis))
+    if len(ranks) > LISTED:
+        lines.append(((f"  and {len(ranks) - LISTED} more", ""),))
+    return [*lines, (), (("y", "key"), (" sends it, any other key does not", "dim"))]
+
+
+def _whom(ranks: Iterable[RankFacts]) -> str:
+    return rank_words([rank.rank for rank in ranks], 6)
+
+
+def _wrapped(text: str, width: int, style: str) -> list[Line]:
+    return [((part, style),) for part in wrap(clean(text), width)] if text else []

@@ -1,0 +1,1 @@
+"""Merged stacks as text and JSON."""

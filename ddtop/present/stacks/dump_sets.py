@@ -1,0 +1,99 @@
+"""From a snapshot to the stacks that belong together: those of one request, and who is missing among them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from ddtop.diagnosis.activity import doing
+from ddtop.diagnosis.finding import Verdict
+from ddtop.model.stacks.merge import Merged, merge
+from ddtop.model.state.facts import RankFacts, Snapshot, State
+from ddtop.present.stacks.lines import Around, Read
+from ddtop.present.table.order import culprits
+from ddtop.present.words import exit_text, op_text
+from ddtop.wire.records import Stacks
+
+HEARD_S = 2.0
+"""Four missed reports: it may be anywhere by now."""
+
+
+def last_request(snapshot: Snapshot) -> str | None:
+    """The dump that was taken last, whoever asked for it."""
+    newest = max((rank.stacks for rank in snapshot.ranks if rank.stacks), key=_taken, default=None)
+    return newest.request if newest is not None else None
+
+
+def _taken(stacks: Stacks) -> int:
+    return stacks.taken_unix_ns
+
+
+def answers(
+    snapshot: Snapshot, request: str, asked_unix_ns: int | None = None, ranks: Collection[int] = ()
+) -> list[Stacks]:
+    """The stacks of one dump, with workers.
+
+    `asked_unix_ns` and `ranks` (empty: all) are given for a dump that this viewer asked for: then stacks that were taken later
+    for somebody else count as well, and ranks that cannot be asked any more are in it as unanswered.
+    """
+    found: list[Stacks] = []
+    missed: list[RankFacts] = []
+    for rank in snapshot.ranks:
+        stacks = rank.stacks
+        if ranks and rank.rank not in ranks:
+            continue
+        if stacks is not None and (
+            stacks.request == request or (asked_unix_ns is not None and stacks.taken_unix_ns >= asked_unix_ns)
+        ):
+            found += [stacks, *rank.worker_stacks]
+        else:
+            missed.append(rank)
+    taken = max(map(_taken, found), default=snapshot.time_unix_ns)
+    if asked_unix_ns is not None or (found and all(_cannot_answer(rank, taken) for rank in missed)):
+        found += [_absent(rank, request, taken) for rank in missed if _cannot_answer(rank, taken)]
+    return found
+
+
+def _cannot_answer(rank: RankFacts, at_unix_ns: int) -> bool:
+    """It was not there when the others were asked."""
+    return rank.state is State.MISSING or (rank.gone and (rank.exit_unix_ns or 0) <= at_unix_ns)
+
+
+def _absent(rank: RankFacts, request: str, at_unix_ns: int) -> Stacks:
+    why = f"its process is gone: {exit_text(rank.exit)}" if rank.exit is not None else "it was never seen"
+    return Stacks(request, rank.rank, rank.pid or 0, at_unix_ns, why=why)
+
+
+def at_fault(verdict: Verdict, snapshot: Snapshot | None = None) -> tuple[int, ...]:
+    """The ranks at fault that are still there: that one has died since says nothing of where it was before."""
+    return tuple(rank for rank in culprits(verdict) if snapshot is None or not snapshot.rank(rank).gone)
+
+
+def merged_of(stacks: Iterable[Stacks], verdict: Verdict, snapshot: Snapshot | None = None) -> Merged:
+    """The stacks as classes, those of the ranks at fault first."""
+    return merge(stacks, at_fault(verdict, snapshot))
+
+
+def around(snapshot: Snapshot, verdict: Verdict, merged: Merged, read: Read | None) -> Around:
+    """What the snapshot knows besides the stacks: only what was so when they were taken."""
+    taken = merged.last_unix_ns or snapshot.time_unix_ns
+    return Around(
+        doing={rank.rank: text for rank in snapshot.ranks if (text := _doing_then(rank, taken))},
+        blamed=frozenset(at_fault(verdict, snapshot)),
+        started={rank.rank: rank.hello.started_unix_ns for rank in snapshot.ranks if rank.hello is not None},
+        read=read,
+    )
+
+
+def _doing_then(rank: RankFacts, taken_unix_ns: int) -> str | None:
+    """What it does now, if it has not moved since its stack was taken."""
+    if rank.stacks is None or rank.gone or (rank.progress_unix_ns or 0) > taken_unix_ns:
+        return None
+    return _doing(rank)
+
+
+def _doing(rank: RankFacts) -> str | None:
+    """Of a rank that waits for others the collective names it best."""
+    # What a rank said before it fell silent is no wait.
+    if rank.wait is not None and (rank.report_age_s or 0.0) <= HEARD_S:
+        return f"waiting in {op_text(rank.wait.op or 'collective')} #{rank.wait.seq}"
+    return doing(rank)

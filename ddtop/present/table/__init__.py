@@ -1,0 +1,1 @@
+"""The table of ranks and the map: columns, order, cells."""

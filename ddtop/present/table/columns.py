@@ -1,0 +1,217 @@
+"""The columns of the ranks table: which of them a width has room for, and what stands in their cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from ddtop.model.state.facts import RankFacts, Snapshot, State
+from ddtop.present.glyphs import UNICODE, Glyphs
+from ddtop.present.table.bars import bar, hollow, phases
+from ddtop.present.text import cell_width, clean
+from ddtop.present.words import now_age_s, now_text
+from ddtop.words import units
+
+NOW_LEAST, NOW_USEFUL, NOW_WANTED, NOW_MOST = 12, 17, 21, 44
+HOST_MOST = 16
+NUMBER = 5
+"""Columns of a number beside a bar."""
+WAITS = "wait"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of the ranks table.
+
+    `metric` names the entry of `ddtop.metrics` that explains it. `descending`: sorted by it, the largest comes first.
+    """
+
+    key: str
+    title: str
+    width: int
+    metric: str
+    right: bool = True
+    descending: bool = True
+
+
+COLUMNS = (
+    Column("rank", "RANK", 4, "rank", descending=False),
+    Column("state", "STATE", 11, "state", right=False, descending=False),
+    Column("host", "HOST", 6, "host", right=False, descending=False),
+    Column("iteration", "ITER", 7, "iteration", descending=False),
+    Column("step", "STEP ms", 7, "step_ms"),
+    Column("now", "NOW", NOW_LEAST, "now", right=False, descending=False),
+    Column("age", "AGE", 4, "now_age_s"),
+    Column("wait", "WAIT", 4, "wait_ratio"),
+    Column("phases", "PHASES", 8, "activity_ratios", right=False),
+    Column("loader", "LOADER", 6, "loader", right=False, descending=False),
+    Column("cpu", "CPU", 3, "cpu_ratio"),
+    Column("rss", "RSS", 5, "rss_bytes"),
+    Column("gpu", "GPU", 4, "gpu"),
+    Column("vram", "VRAM", 5, "gpu_memory"),
+    Column("nccl", "NCCL", 4, "nccl", right=False, descending=False),
+    Column("pid", "PID", 7, "pid", descending=False),
+    Column("seen", "SEEN", 4, "report_age_s"),
+)
+"""In the order of the screen."""
+
+ALWAYS = ("rank", "state", "now")
+_FIRST = ("age", "wait")
+_THEN = ("iteration", "seen", "step", "gpu", "vram", "cpu", "loader")
+_WIDE = ("host", "phases", "rss", "nccl", "pid")
+_GROWTH = (("now", 28), ("gpu", 10), ("vram", 11), ("phases", 14), ("loader", 12), ("now", NOW_MOST))
+OF_GPUS = frozenset({"gpu", "vram", "nccl"})
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The columns that a width has room for, and how wide each is there; one column of space between them."""
+
+    columns: tuple[Column, ...]
+    widths: tuple[int, ...]
+
+    @property
+    def total(self) -> int:
+        """Columns that a row takes."""
+        return sum(self.widths) + len(self.widths) - 1
+
+    def at(self, x: int) -> Column | None:
+        """The column that stands at that offset."""
+        start = 0
+        for column, width in zip(self.columns, self.widths, strict=True):
+            if start <= x <= start + width:
+                return column
+            start += width + 1
+        return None
+
+
+def layout(width: int, world_size: int = 0, host_width: int = 0, hidden: Collection[str] = ()) -> Layout:
+    """The columns for a table of that width; wider ones first lose what is told elsewhere too. `hidden` are not wanted.
+
+    Widths depend on the size of the job and on nothing that changes from tick to tick.
+    """
+    widths = {column.key: column.width for column in COLUMNS}
+    widths["rank"] = max(4, len(str(max(world_size - 1, 0))))
+    widths["host"] = min(max(host_width, 4), HOST_MOST)
+    chosen = set(ALWAYS)
+    room = width - sum(widths[key] for key in ALWAYS) - len(ALWAYS) + 1
+    # What a rank does is worth more than a further number: NOW grows before the next columns come.
+    for now, keys in ((NOW_LEAST, _FIRST), (NOW_USEFUL, _THEN), (NOW_WANTED, _WIDE)):
+        grown = max(min(room, now - widths["now"]), 0)
+        widths["now"] += grown
+        room -= grown
+        for key in keys:
+            if key not in hidden and room >= widths[key] + 1:
+                chosen.add(key)
+                room -= widths[key] + 1
+    for key, most in _GROWTH:
+        if key in chosen and room > 0:
+            more = min(room, max(most - widths[key], 0))
+            widths[key] += more
+            room -= more
+    columns = tuple(column for column in COLUMNS if column.key in chosen)
+    return Layout(columns, tuple(widths[column.key] for column in columns))
+
+
+def absent(snapshot: Snapshot | None) -> frozenset[str]:
+    """The columns about which this job has nothing to say: those of GPUs where no host has any."""
+    return frozenset() if snapshot is not None and snapshot.devices else OF_GPUS
+
+
+def host_width(snapshot: Snapshot) -> int:
+    """Columns of the longest host name."""
+    return max((cell_width(clean(host)) for host in {rank.host for rank in snapshot.ranks} if host), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class CellContext:
+    """What a cell needs besides its rank: the time of the snapshot and the characters that may be used."""
+
+    time_unix_ns: int
+    glyphs: Glyphs = UNICODE
+
+
+def state_text(state: State, glyphs: Glyphs = UNICODE) -> str:
+    """Glyph and word: `✖ culprit`."""
+    return f"{glyphs.states[state]} {state.value}"
+
+
+def cell_text(key: str, rank: RankFacts, context: CellContext, width: int) -> str:
+    """What stands in one cell; it may be too long where the layout could not know."""
+    if key in _PLAIN:
+        return _PLAIN[key](rank) or units.NOT_MEASURED
+    if key == "state":
+        return state_text(rank.state, context.glyphs)
+    if key == "iteration":
+        return units.narrow_count(rank.iteration, width)
+    if key == "age":
+        return units.age(now_age_s(rank, context.time_unix_ns))
+    if key == "phases":
+        return phases(rank.activity_ratios, width) or units.NOT_MEASURED
+    return _DRAWN[key](rank, context, width) if key in _DRAWN else units.NOT_MEASURED
+
+
+_PLAIN: dict[str, Callable[[RankFacts], str]] = {
+    "rank": lambda rank: str(rank.rank),
+    "host": lambda rank: clean(rank.host or ""),
+    "step": lambda rank: units.milliseconds(rank.step_ms),
+    "now": now_text,
+    "wait": lambda rank: units.percent(rank.wait_ratio),
+    "cpu": lambda rank: units.cores(rank.cpu_ratio),
+    "rss": lambda rank: units.size(rank.rss_bytes),
+    "nccl": lambda rank: rank.nccl or "",
+    "pid": lambda rank: "" if rank.pid is None else str(rank.pid),
+    "seen": lambda rank: units.age(rank.report_age_s),
+}
+
+
+def _gpu(rank: RankFacts, context: CellContext, width: int) -> str:
+    gpu = rank.own.gpu if rank.own is not None else None
+    if gpu is not None and gpu.lost:
+        return "lost"
+    if gpu is None or gpu.util_ratio is None or rank.gone:
+        return units.NOT_MEASURED
+    if rank.gpu_waits:
+        return waiting_text(gpu.util_ratio, width, context.glyphs)
+    return _barred(units.percent(gpu.util_ratio), gpu.util_ratio, context, width)
+
+
+def waiting_text(ratio: float, width: int, glyphs: Glyphs) -> str:
+    """A busy card that only waits: the word where the share would stand, and a hollow bar, so that neither is taken for work."""
+    room = width - NUMBER - 1
+    return f"{hollow(ratio, room, glyphs)} {WAITS:>{NUMBER}}" if room >= 4 else WAITS
+
+
+def _vram(rank: RankFacts, context: CellContext, width: int) -> str:
+    gpu = rank.own.gpu if rank.own is not None else None
+    if gpu is None or gpu.used_bytes is None or not gpu.total_bytes or rank.gone:
+        return units.NOT_MEASURED
+    return _barred(units.size(gpu.used_bytes), gpu.used_bytes / gpu.total_bytes, context, width)
+
+
+def _barred(text: str, ratio: float, context: CellContext, width: int) -> str:
+    """The number at the right, and before it a bar where one of four cells fits."""
+    room = width - NUMBER - 1
+    return f"{bar(ratio, room, context.glyphs)} {text:>{NUMBER}}" if room >= 4 else text
+
+
+def _loader(rank: RankFacts, context: CellContext, width: int) -> str:
+    loader = rank.loader
+    if loader is None or loader.depth is None:
+        return units.NOT_MEASURED
+    if not loader.capacity:
+        return str(loader.depth)
+    text = f"{loader.depth}/{loader.capacity}"
+    # An empty bar cannot be told from an empty cell.
+    if loader.depth == 0:
+        return text
+    room = width - len(text) - 1
+    ratio = loader.depth / loader.capacity
+    return f"{bar(ratio, room, context.glyphs)} {text}" if room >= 5 else bar(ratio, width, context.glyphs)
+
+
+_DRAWN: dict[str, Callable[[RankFacts, CellContext, int], str]] = {
+    "loader": _loader,
+    "gpu": _gpu,
+    "vram": _vram,
+}

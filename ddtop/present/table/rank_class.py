@@ -1,0 +1,146 @@
+"""The class of each rank for the map: its state without what flickers.
+
+A rank that runs and one that waits for a moment are both well. Codes are ordered: the worst of several ranks is the largest
+of their codes. A whole job is one `bytes`, so that comparing and counting ten thousand ranks costs microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from ddtop.model.state.facts import Snapshot, State
+from ddtop.present.glyphs import UNICODE, Glyphs
+
+SETTLE_NS = 5_000_000_000
+"""Looks further apart than this are not compared."""
+AT_FAULT = 16
+"""Added to the code of a rank that a critical finding blames."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateClass:
+    """What the map tells of a rank: the state whose glyph it has, the word, and the name of a style."""
+
+    state: State
+    word: str
+    style: str
+
+
+CLASSES = (
+    StateClass(State.EXITED, "finished", "dim"),
+    StateClass(State.RUNNING, "well", "dim"),
+    StateClass(State.STARTING, "starting", "starting"),
+    StateClass(State.BLOCKED, "blocked", "blocked"),
+    StateClass(State.STRAGGLER, "straggler", "straggler"),
+    StateClass(State.SILENT, "silent", "silent"),
+    StateClass(State.STOPPED, "stopped", "silent"),
+    StateClass(State.LOST, "lost", "silent"),
+    StateClass(State.MISSING, "missing", "gone"),
+    StateClass(State.EXITED, "exited", "gone"),
+    StateClass(State.KILLED, "killed", "gone"),
+    StateClass(State.CULPRIT, "culprit", "culprit"),
+)
+"""By code, from the calmest to the worst."""
+FINISHED, WELL, STARTING, BLOCKED, STRAGGLER, SILENT, STOPPED, LOST, MISSING, EXITED, KILLED, CULPRIT = range(
+    len(CLASSES)
+)
+
+_CODES = {
+    State.RUNNING: WELL,
+    State.WAITING: WELL,
+    State.STARTING: STARTING,
+    State.JOINING: STARTING,
+    State.BLOCKED: BLOCKED,
+    State.STRAGGLER: STRAGGLER,
+    State.SILENT: SILENT,
+    State.STOPPED: STOPPED,
+    State.LOST: LOST,
+    State.MISSING: MISSING,
+    State.EXITED: EXITED,
+    State.KILLED: KILLED,
+    State.CULPRIT: CULPRIT,
+}
+_OWN_WORD = frozenset({STRAGGLER, SILENT, STOPPED, LOST, MISSING, EXITED, KILLED, CULPRIT})
+
+
+def class_of(code: int) -> StateClass:
+    """The class of a code, whether at fault or not."""
+    return CLASSES[code & (AT_FAULT - 1)]
+
+
+def glyph_of(code: int, glyphs: Glyphs = UNICODE) -> str:
+    """The sign of a code's class: the glyph of its state; who has finished in good order has one of his own."""
+    found = class_of(code)
+    return glyphs.finished if found.word == CLASSES[FINISHED].word else glyphs.states[found.state]
+
+
+def codes_of(snapshot: Snapshot, at_fault: Collection[int] = ()) -> bytes:
+    """One code a rank. A rank at fault keeps what says how it went, and is the culprit where its state does not say it."""
+    codes = bytearray(map(_CODES.__getitem__, [rank.state for rank in snapshot.ranks]))
+    at = codes.find(EXITED)
+    while at >= 0:
+        gone = snapshot.ranks[at].exit
+        if gone is not None and gone.code == 0:
+            codes[at] = FINISHED
+        at = codes.find(EXITED, at + 1)
+    for number in at_fault:
+        if 0 <= number < len(codes):
+            codes[number] = AT_FAULT + (codes[number] if codes[number] in _OWN_WORD else CULPRIT)
+    return bytes(codes)
+
+
+def codes_at(codes: bytes, ranks: Sequence[int]) -> bytes:
+    """The codes of these ranks; cut out in one piece where they follow each other."""
+    if ranks and ranks[-1] - ranks[0] == len(ranks) - 1:
+        return codes[ranks[0] : ranks[-1] + 1]
+    return bytes(codes[rank] for rank in ranks if rank < len(codes))
+
+
+class Settled:
+    """Codes that do not flicker: what is wrong shows at once, what is well again shows when two looks agree."""
+
+    def __init__(self) -> None:
+        self.codes = b""
+        self._last = b""
+        self._subject: tuple[str, int] = ("", 0)
+        self._unix_ns = 0
+
+    def take(self, snapshot: Snapshot, codes: bytes) -> bytes:
+        """The codes to show after this look; looks of another run or of another time begin anew."""
+        subject, now = (snapshot.run, snapshot.attempt), snapshot.time_unix_ns
+        step = now - self._unix_ns
+        follows = subject == self._subject and len(codes) == len(self._last) and 0 <= step <= SETTLE_NS
+        if follows and step == 0 and codes == self._last:
+            return self.codes
+        if not follows or codes in (self.codes, self._last):
+            self.codes = codes
+        else:
+            self.codes = bytes(map(_settled, codes, self._last, self.codes))
+        self._last, self._subject, self._unix_ns = codes, subject, now
+        return self.codes
+
+
+def _settled(code: int, before: int, shown: int) -> int:
+    return shown if code <= WELL < before else code
+
+
+def counts(codes: bytes) -> list[tuple[int, int]]:
+    """How many ranks each class has that there are any of, the worst first; those at fault are counted with their class."""
+    found = []
+    for code in range(len(CLASSES) - 1, -1, -1):
+        number = codes.count(code) + codes.count(code + AT_FAULT)
+        if number:
+            found.append((code, number))
+    return found
+
+
+def ranks_in(codes: bytes, code: int, most: int) -> list[int]:
+    """The first `most` ranks of a class."""
+    found: list[int] = []
+    for value in (code + AT_FAULT, code):
+        at = codes.find(value)
+        while at >= 0 and len(found) < most:
+            found.append(at)
+            at = codes.find(value, at + 1)
+    return found

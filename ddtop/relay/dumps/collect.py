@@ -1,0 +1,434 @@
+"""Stacks of all ranks of this host, each by the way that is possible, without ever blocking the relay.
+
+The agent is asked first: it takes them with the GIL, which disturbs nobody. Where it is silent, or does not answer, it depends on who
+asks. For a person the dump signal makes faulthandler write them, and py-spy is the last way, which stops the process while it reads.
+What the relay asks by itself changes nothing in the job: no signal, and py-spy only reads memory (`--nonblocking`).
+
+Children of a rank that stand still (DataLoader workers) are asked after it, one after the other: forked ones by the same signal, because they
+share the rank's file, others by py-spy; by itself the relay reads the one worker that owes the rank a batch. Each rank ends with
+exactly one `Stacks` record, if need be one that says why there are none.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from ddtop import registry
+from ddtop.procfs import parent_of, stat_fields
+from ddtop.relay.dumps import faulthandler_text, signal
+from ddtop.relay.dumps.pyspy import PySpy
+from ddtop.relay.processes import sample
+from ddtop.relay.processes.sample import Watched
+from ddtop.wire.records import Hello, Stacks
+from ddtop.wire.stacks import ThreadStack
+
+AGENT_SILENT_S = 1.5
+"""Three missed reports: it waits for the GIL, which somebody holds in C. Then, and only then, the signal is safe."""
+AGENT_S = 2.0
+"""An agent is woken by the request and answers within milliseconds; one that still reports but does not answer, will not."""
+SIGNAL_S = 0.7
+PY_SPY_S = 15.0
+"""Reading symbols of a big CUDA build takes seconds."""
+PY_SPY_AT_ONCE = 2
+POLL_S = 0.02
+WORKERS_MAX = 16
+STANDING_S = 0.1
+"""A child that used no CPU for so long, asleep, is not working: faulthandler may walk its frames."""
+NO_SIGNAL = "its agent is silent, and a signal is sent only for a person who asks (ddtop stacks)"
+
+WAITING, AGENT, SIGNAL, PY_SPY, DONE = "waiting", "agent", "signal", "py-spy", "done"
+
+
+@dataclass
+class _Child:
+    """A child of a rank; `seen`: (CPU ticks, minor page faults) when the dump began."""
+
+    pid: int
+    start_ticks: int
+    seen: tuple[int, int] | None
+
+
+@dataclass
+class _Target:
+    """One rank that is asked. `step` is the way that is being tried, `since` when that began (monotonic s).
+
+    `requests`: who still waits for an answer; more than one where several viewers asked at the same time. `gently`: the py-spy at work
+    was begun without a person's wish.
+    """
+
+    watched: Watched
+    requests: list[str]
+    automatic: bool
+    native: bool
+    step: str = WAITING
+    since: float = 0.0
+    size: int = -1
+    spy: PySpy | None = None
+    gently: bool = False
+    why: list[str] = field(default_factory=list)
+    children: deque[_Child] = field(default_factory=deque)
+    child_pidfd: int | None = None
+    child: _Child | None = None
+    first_request: str = ""
+
+
+class Dumps:
+    """All requests that are under way. Used by the relay's loop only.
+
+    `publish(stacks, hello, latest)` sends a record out; `ask_agent(pid, request, automatic)` says whether the request could be
+    handed to that rank's agent.
+    """
+
+    def __init__(
+        self, publish: Callable[[Stacks, Hello, bool], None], ask_agent: Callable[[int, str, bool], bool]
+    ) -> None:
+        self._publish, self._ask_agent = publish, ask_agent
+        self._targets: dict[int, _Target] = {}
+
+    def ask(self, request: str, watched: Iterable[Watched], *, native: bool = False, automatic: bool = False) -> int:
+        """Begin to ask these ranks; how many `Stacks` will come for it. One that is being asked already answers both."""
+        count = 0
+        for one in watched:
+            count += 1
+            known = self._targets.get(one.hello.pid)
+            if known is not None and known.step != DONE:
+                self._join(known, request)
+                continue
+            if known is not None:
+                self._leave_child(known)
+            target = _Target(one, [request], automatic, native, first_request=request)
+            target.children.extend(_workers(one, automatic))
+            self._targets[one.hello.pid] = target
+            self._begin(target)
+        return count
+
+    def _join(self, target: _Target, request: str) -> None:
+        target.requests.append(request)
+        # A person wants to know: what was begun by itself may now go all the way.
+        target.automatic = False
+        if target.step == AGENT:
+            self._ask_agent(target.watched.hello.pid, request, False)
+
+    def on_agent_answer(self, pid: int, request: str) -> None:
+        """This rank's agent has sent its stacks (they are forwarded as they are)."""
+        target = self._targets.get(pid)
+        if target is None or request not in target.requests:
+            return
+        target.requests.remove(request)
+        if not target.requests and target.step in (WAITING, AGENT):
+            self._enter(target, DONE)
+
+    def on_gone(self, pid: int) -> None:
+        """The process has ended."""
+        target = self._targets.get(pid)
+        if target is not None:
+            self._unanswered(target, "gone")
+            target.children.clear()
+            self._step(target)
+
+    def due(self) -> float:
+        """When `on_time` wants to be called next, monotonic s; infinity when nothing is under way."""
+        return time.monotonic() + POLL_S if self._targets else float("inf")
+
+    def on_time(self) -> None:
+        """Look at everything that is under way."""
+        for target in list(self._targets.values()):
+            self._step(target)
+
+    def close(self) -> None:
+        """End what was started."""
+        for target in self._targets.values():
+            _end_spy(target)
+            self._leave_child(target)
+        self._targets.clear()
+
+    # -- one target
+
+    def _begin(self, target: _Target) -> None:
+        hello = target.watched.hello
+        state = _state(hello.pid)
+        if state is None:
+            self._unanswered(target, "gone")
+        elif target.native:
+            self._enter(target, PY_SPY)
+        elif state in "Tt":
+            target.why.append("stopped: it cannot run a handler (kill -CONT lets it go on)")
+            self._last_way(target)
+        elif _silent(target.watched):
+            self._signal(target)
+        elif self._ask_agent(hello.pid, target.first_request, target.automatic):
+            self._enter(target, AGENT)
+        else:
+            self._signal(target)
+
+    def _step(self, target: _Target) -> None:
+        age = time.monotonic() - target.since
+        if target.step == AGENT and _silent(target.watched):
+            self._signal(target)
+        elif target.step == AGENT and age > AGENT_S:
+            target.why.append(f"its agent reports, but gave no stacks within {AGENT_S:g} s")
+            self._last_way(target)
+        elif target.step == SIGNAL:
+            self._read_signal(target, age)
+        elif target.step == PY_SPY:
+            self._read_py_spy(target, age)
+        elif target.step == DONE and not self._next_child(target, age):
+            self._targets.pop(target.watched.hello.pid, None)
+
+    def _enter(self, target: _Target, step: str) -> None:
+        target.step, target.since, target.size = step, time.monotonic(), -1
+
+    def _signal(self, target: _Target) -> None:
+        watched = target.watched
+        why = NO_SIGNAL if target.automatic else None
+        why = why or signal.why_not(watched.hello, watched.hello.pid, watched.hello.start_ticks)
+        why = why or signal.send(watched.hello, watched.pidfd)
+        if why is not None:
+            target.why.append(why)
+            self._last_way(target)
+            return
+        self._enter(target, SIGNAL)
+
+    def _read_signal(self, target: _Target, age: float) -> None:
+        threads = self._grown_up(target)
+        if threads:
+            self._answered(target, "signal", threads)
+        elif age > SIGNAL_S:
+            state = _state(target.watched.hello.pid) or "gone"
+            target.why.append(
+                f"signal {target.watched.hello.dump_signal} not handled within {age:.1f} s (state {state})"
+            )
+            self._last_way(target)
+
+    def _grown_up(self, target: _Target) -> tuple[ThreadStack, ...]:
+        """The threads in the dump file, once it has not grown between two looks."""
+        data = signal.written(target.watched.hello)
+        if len(data) != target.size or not faulthandler_text.is_complete(data):
+            target.size = len(data)
+            return ()
+        return faulthandler_text.parse(data)
+
+    def _last_way(self, target: _Target) -> None:
+        if target.native:
+            self._unanswered(target, "; ".join(target.why))
+        else:
+            self._enter(target, PY_SPY)
+
+    def _read_py_spy(self, target: _Target, age: float) -> None:
+        if target.spy is None:
+            self._begin_spy(target, target.watched.hello.pid)
+            return
+        found, note = self._spied(target, age)
+        if found is None:
+            return
+        if not isinstance(found, str):
+            self._answered(target, "py-spy", found, note)
+        elif target.gently and not target.automatic:
+            # A person has asked in the meantime, for whom more may be done.
+            target.why.clear()
+            self._begin(target)
+        elif target.native:
+            # Better the agent's stacks than none: without native frames, and the reason is in the log line.
+            target.native = False
+            target.why.append(found)
+            self._begin(target)
+        else:
+            target.why.append(found)
+            self._unanswered(target, "; ".join(target.why))
+
+    def _begin_spy(self, target: _Target, pid: int) -> None:
+        """Have py-spy read this process, as soon as fewer than so many are at work. Nobody's process is stopped unless a person asked."""
+        if sum(1 for one in self._targets.values() if one.spy is not None) >= PY_SPY_AT_ONCE:
+            return
+        gently = target.automatic or (_state(pid) or "T") in "Tt"
+        target.spy = PySpy(pid, native=target.native and not gently, nonblocking=gently)
+        target.gently, target.since = target.automatic, time.monotonic()
+
+    def _spied(self, target: _Target, age: float) -> tuple[tuple[ThreadStack, ...] | str | None, str | None]:
+        """(stacks, or why there are none, or None while py-spy is at work; how they are less than what was asked for)."""
+        assert target.spy is not None
+        found = target.spy.poll()
+        if found is None and age > PY_SPY_S:
+            found = f"py-spy took longer than {PY_SPY_S:g} s"
+        note = target.spy.note
+        if found is not None:
+            _end_spy(target)
+        return found, note
+
+    def _answered(
+        self, target: _Target, method: str, threads: tuple[ThreadStack, ...], note: str | None = None
+    ) -> None:
+        self._tell(target, method=method, threads=threads, why=note)
+        self._enter(target, DONE)
+
+    def _unanswered(self, target: _Target, why: str) -> None:
+        _end_spy(target)
+        self._tell(target, why=why)
+        self._enter(target, DONE)
+
+    def _tell(
+        self, target: _Target, method: str = "", threads: tuple[ThreadStack, ...] = (), why: str | None = None
+    ) -> None:
+        hello = target.watched.hello
+        for request in target.requests:
+            self._publish(_record(target, request, hello.pid, method, threads, why), hello, True)
+        target.requests.clear()
+
+    # -- its children
+
+    def _next_child(self, target: _Target, age: float) -> bool:
+        """Ask the children that stand still, one by one; False when there are no more."""
+        if target.child is not None:
+            if target.child_pidfd is not None:
+                self._read_signal_of_child(target, target.child, age)
+            else:
+                self._read_py_spy_of_child(target, target.child, age)
+            return True
+        if not target.children:
+            return False
+        if age < STANDING_S:
+            return True
+        child = target.children.popleft()
+        # In state T it cannot move, and py-spy reads it without letting it go on.
+        stands = child.seen is not None and child.seen == _effort(child.pid)
+        if stands and registry.start_ticks(child.pid) == child.start_ticks:
+            target.child = child
+            if not target.automatic:
+                self._signal_child(target, child)
+            # Already waited long enough for the others to have stood still.
+            self._enter(target, DONE)
+            target.since -= STANDING_S
+        return True
+
+    def _signal_child(self, target: _Target, child: _Child) -> None:
+        """Send it the dump signal; `child_pidfd` stays None where that cannot be."""
+        hello = target.watched.hello
+        # One that is stopped would handle it when it goes on, long after anybody wanted to know.
+        stopped = (_state(child.pid) or "T") in "Tt"
+        if stopped or signal.why_not(hello, child.pid, child.start_ticks) is not None:
+            return
+        try:
+            pidfd = os.pidfd_open(child.pid)
+        except (OSError, AttributeError):
+            return
+        is_same = registry.start_ticks(child.pid) == child.start_ticks
+        if is_same and signal.send(hello, pidfd) is None:
+            target.child_pidfd = pidfd
+        else:
+            os.close(pidfd)
+
+    def _read_signal_of_child(self, target: _Target, child: _Child, age: float) -> None:
+        threads = self._grown_up(target)
+        if threads:
+            self._tell_of_child(target, child, "signal", threads, None)
+        if threads or age > SIGNAL_S:
+            self._leave_child(target)
+
+    def _read_py_spy_of_child(self, target: _Target, child: _Child, age: float) -> None:
+        if target.spy is None:
+            self._begin_spy(target, child.pid)
+            return
+        found, note = self._spied(target, age)
+        if isinstance(found, tuple):
+            self._tell_of_child(target, child, "py-spy", found, note)
+        if found is not None:
+            self._leave_child(target)
+
+    def _tell_of_child(
+        self, target: _Target, child: _Child, method: str, threads: tuple[ThreadStack, ...], why: str | None
+    ) -> None:
+        record = _record(target, target.first_request, child.pid, method, threads, why, worker=True)
+        self._publish(record, target.watched.hello, False)
+
+    def _leave_child(self, target: _Target) -> None:
+        if target.child_pidfd is not None:
+            os.close(target.child_pidfd)
+        if target.child is not None:
+            _end_spy(target)
+        target.child, target.child_pidfd, target.size = None, None, -1
+
+
+def _record(
+    target: _Target,
+    request: str,
+    pid: int,
+    method: str,
+    threads: tuple[ThreadStack, ...],
+    why: str | None,
+    worker: bool = False,
+) -> Stacks:
+    return Stacks(
+        request=request,
+        of_rank=target.watched.hello.rank,
+        pid=pid,
+        taken_unix_ns=time.time_ns(),
+        method=method,
+        threads=threads,
+        why=why,
+        worker=worker,
+        automatic=target.automatic,
+    )
+
+
+def _end_spy(target: _Target) -> None:
+    if target.spy is not None:
+        target.spy.kill()
+        target.spy = None
+
+
+def _workers(watched: Watched, automatic: bool) -> list[_Child]:
+    """The children that are worth a look, the one that owes a batch first; of itself the relay looks only at that one."""
+    page = sample.page(watched.hello)
+    owing = page.owing_pid if page is not None else 0
+    chosen = [pid for pid in watched.children if pid == owing]
+    if not automatic:
+        chosen += [pid for pid in watched.children if pid != owing and _is_worker(pid, watched.hello.pid)]
+    found = []
+    for pid in chosen[:WORKERS_MAX]:
+        ticks = registry.start_ticks(pid)
+        if ticks is not None:
+            found.append(_Child(pid, ticks, _effort(pid)))
+    return found
+
+
+def _is_worker(pid: int, of: int) -> bool:
+    """A process that multiprocessing has started, in whichever way, and not one of its own servers; or a fork of the rank."""
+    line = _command_line(pid)
+    if b"multiprocessing.resource_tracker" in line:
+        return False
+    if b"multiprocessing.forkserver" in line:
+        # The server is the rank's child, its workers are the server's.
+        return parent_of(pid) != of
+    return b"multiprocessing" in line or line == _command_line(of)
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read(4096)
+    except OSError:
+        return b""
+
+
+def _silent(watched: Watched) -> bool:
+    return time.monotonic_ns() - watched.heard_mono_ns > AGENT_SILENT_S * 1e9
+
+
+def _state(pid: int) -> str | None:
+    fields = stat_fields(pid)
+    return fields[0] if fields is not None and fields[0] not in "ZX" else None
+
+
+def _effort(pid: int) -> tuple[int, int] | None:
+    """(CPU ticks, minor page faults) of a process all of whose threads sleep or are stopped; None if one runs."""
+    fields = stat_fields(pid)
+    try:
+        letters = [(stat_fields(f"{pid}/task/{task}") or "X")[0] for task in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return None
+    asleep = fields is not None and all(letter in "SDT" for letter in letters)
+    return (int(fields[11]) + int(fields[12]), int(fields[7])) if fields is not None and asleep else None

@@ -1,0 +1,345 @@
+"""py-spy, driven without waiting for it: the stacks of a process that has no agent, or whose agent is silent.
+
+py-spy stops its target for some milliseconds while it reads, which can end a system call; `--nonblocking` only reads its memory
+(process_vm_readv, no ptrace), and may then read a stack that never was. From 0.4 on it stops it with PTRACE_SEIZE: a py-spy that is killed on the way leaves its target running. Older ones send a
+SIGSTOP that would stay, hence the version in the extra.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+
+from ddtop.procfs import stat_fields
+from ddtop.wire.stacks import StackFrame, ThreadStack
+from ddtop.wire.truncation import fitting
+
+OUTPUT_MAX_BYTES = 4 << 20
+"""A hundred threads of a hundred frames are 2 MiB of its JSON."""
+THREADS_MAX, FRAMES_MAX = 256, 128
+TEXT_MAX = 1000
+NOT_INSTALLED = "py-spy is not installed: pip install 'ddtop[native]'"
+_YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
+_CAP_SYS_PTRACE = 1 << 19
+_unreaped: list[subprocess.Popen[bytes]] = []
+
+
+class _Frame(msgspec.Struct):
+    name: str
+    filename: str = ""
+    line: int = 0
+    module: str | None = None
+
+
+class _Thread(msgspec.Struct):
+    frames: list[_Frame]
+    thread_id: int | None = None
+    thread_name: str | None = None
+    os_thread_id: int | None = None
+    owns_gil: bool | None = None
+
+
+class PySpy:
+    """One dump of one process, begun at once.
+
+    `native` also asks for the frames of C code; `nonblocking` never pauses the process, and then there are none. A stopped
+    process is always read that way, and stays stopped. `note` says, once the stacks are there, how they are less than what was asked for.
+    The deadline is the caller's: poll until then, then `kill`. Not for several threads.
+    """
+
+    def __init__(self, pid: int, native: bool = False, nonblocking: bool = False) -> None:
+        self.pid = pid
+        self.note: str | None = None
+        self._ways = _ways(pid, native, nonblocking)
+        self._asked_native = native
+        self._process: subprocess.Popen[bytes] | None = None
+        self._output = self._errors = -1
+        self._first_error: str | None = None
+        self._result: tuple[ThreadStack, ...] | str | None = None
+        self._start()
+
+    def poll(self) -> tuple[ThreadStack, ...] | str | None:
+        """The threads, or a sentence that says why there are none; None while py-spy is at work. Never waits."""
+        if self._result is not None:
+            return self._result
+        if self._process is None and not self._take_started():
+            return self._result
+        assert self._process is not None
+        code = self._process.poll()
+        if code is None:
+            if os.fstat(self._output).st_size > OUTPUT_MAX_BYTES:
+                self.kill()
+                self._result = f"py-spy wrote more than {OUTPUT_MAX_BYTES >> 20} MiB about pid {self.pid}"
+            return self._result
+        self._finish(code)
+        return self._result
+
+    def kill(self) -> None:
+        """End py-spy if it still runs, without waiting: one that reads from a process in state D may take its time."""
+        if self._result is None:
+            self._start_of.give_up()
+            self._take_started()
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            _unreaped.append(self._process)
+        self._close()
+        if self._result is None:
+            self._result = f"py-spy did not finish with pid {self.pid} in time"
+
+    def _start(self) -> None:
+        _unreaped[:] = [process for process in _unreaped if process.poll() is None]
+        self._start_of = _Start(["dump", "--json", *self._ways[0], "--pid", str(self.pid)])
+
+    def _take_started(self) -> bool:
+        """Whether py-spy runs by now; where it could not be started, the result says why."""
+        started = self._start_of.take()
+        if isinstance(started, str):
+            self._result = started
+        elif started is not None:
+            self._process, self._output, self._errors = started
+        return self._process is not None
+
+    def _finish(self, code: int) -> None:
+        output, errors = _content(self._output), _content(self._errors)[:65536].decode(errors="replace")
+        self._close()
+        found: tuple[ThreadStack, ...] | str
+        found = threads(output, self.pid) if code == 0 else explain(self.pid, errors or f"it ended with code {code}")
+        way = self._ways.pop(0)
+        if not isinstance(found, str):
+            self._result, self.note = found, self._less(way)
+            return
+        if self._first_error is None:
+            self._first_error = found
+        if self._ways and not _hopeless(self.pid):
+            self._start()
+        else:
+            self._result = self._first_error
+
+    def _less(self, way: tuple[str, ...]) -> str | None:
+        words = []
+        if self._asked_native and "--native" not in way:
+            why = f": {self._first_error}" if self._first_error else " (it cannot be paused)"
+            words.append(f"without frames of C code{why}")
+        if "--nonblocking" in way:
+            words.append("read without pausing the process")
+        return "; ".join(words) or None
+
+    def _close(self) -> None:
+        for descriptor in (self._output, self._errors):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._output = self._errors = -1
+        self._process = None
+
+
+class _Start:
+    """The start of one py-spy, on a thread: the program may lie on a file server that hangs, and so would whoever starts it."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        self._arguments = arguments
+        self._lock = threading.Lock()
+        self._given_up = False
+        self._started: tuple[subprocess.Popen[bytes], int, int] | str | None = None
+        try:
+            threading.Thread(target=self._run, name="ddtop-py-spy", daemon=True).start()
+        except RuntimeError as error:
+            self._started = f"py-spy cannot be started: {error}"
+
+    def take(self) -> tuple[subprocess.Popen[bytes], int, int] | str | None:
+        """The process, and the descriptors of its output and errors, which the caller closes; a sentence if it could not be
+        started; None while it is under way, and after it was taken."""
+        with self._lock:
+            started, self._started = self._started, None
+            return started
+
+    def give_up(self) -> None:
+        """Nobody takes what has not been started yet: it is ended as soon as it has."""
+        with self._lock:
+            self._given_up = True
+
+    def _run(self) -> None:
+        output = errors = -1
+        found: tuple[subprocess.Popen[bytes], int, int] | str
+        try:
+            program = find()
+            if program is None:
+                raise FileNotFoundError(NOT_INSTALLED)
+            # Memory and not a pipe: a py-spy that has to wait for its reader, or a full /tmp, would be one more thing that hangs.
+            output, errors = os.memfd_create("ddtop-py-spy"), os.memfd_create("ddtop-py-spy-errors")
+            process = subprocess.Popen(
+                [program, *self._arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                start_new_session=True,
+            )
+            found = process, output, errors
+        except Exception as error:  # noqa: BLE001 - the thread's own edge: whoever waits is told
+            for descriptor in (output, errors):
+                if descriptor >= 0:
+                    os.close(descriptor)
+            found = NOT_INSTALLED if str(error) == NOT_INSTALLED else f"py-spy cannot be started: {error}"
+        with self._lock:
+            if not self._given_up or isinstance(found, str):
+                self._started = found
+                return
+        process.kill()
+        _unreaped.append(process)
+        os.close(output)
+        os.close(errors)
+
+
+def find() -> str | None:
+    """The py-spy of this Python's environment, else the first on PATH; None without one."""
+    beside = Path(sys.executable).parent / "py-spy"
+    return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
+
+
+def threads(output: bytes, pid: int) -> tuple[ThreadStack, ...] | str:
+    """py-spy's JSON as stacks; a sentence if it is none."""
+    if len(output) > OUTPUT_MAX_BYTES:
+        return f"py-spy wrote more than {OUTPUT_MAX_BYTES >> 20} MiB about pid {pid}"
+    try:
+        found = msgspec.json.decode(output, type=list[_Thread])
+    except (msgspec.DecodeError, RecursionError) as error:
+        return f"py-spy wrote what this ddtop cannot read ({error})"
+    # The main thread must not be the one that is left out.
+    main = _main_of(found, pid)
+    found.sort(key=lambda thread: thread is not main)
+    return fitting(tuple(_stack(thread, thread is main) for thread in found[:THREADS_MAX]))
+
+
+def explain(pid: int, errors: str) -> str:
+    """What py-spy's complaint means, in a sentence with the next step. The process is asked again: py-spy says "check that it runs" also where the right is missing."""
+    if not Path(f"/proc/{pid}").exists():
+        return f"pid {pid} is gone"
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    text = lines[0] if lines else "it does not say why"
+    if "ermission denied" in errors.lower() or "not permitted" in errors.lower() or not _readable(pid):
+        return no_right(pid)
+    if "Failed to find python version" in errors or "Failed to open process" in errors:
+        return f"pid {pid} does not look like Python to py-spy, or is of a version it does not know"
+    cause = next((line.partition(": ")[2] for line in lines[1:] if line[:1].isdigit()), "")
+    return f"py-spy cannot read pid {pid}: {text.removeprefix('Error: ')}{f' ({cause})' if cause else ''}"[:500]
+
+
+def no_right(pid: int) -> str:
+    """Why this process may not be traced by this user, and the command that would work."""
+    try:
+        owner = Path(f"/proc/{pid}").stat().st_uid
+    except OSError:
+        return f"pid {pid} is gone"
+    if os.getuid() not in (0, owner):
+        why, root = f"it belongs to user id {owner}", "would work"
+    elif (scope := yama_scope()) == 3:
+        return f"no right to look into pid {pid}: tracing is off until the next boot (kernel.yama.ptrace_scope = 3)"
+    elif os.getuid() == 0:
+        why = "this root lacks CAP_SYS_PTRACE, as in a container (start it with --cap-add SYS_PTRACE)"
+        root = "on the host would work"
+    elif scope == 2:
+        why, root = "only root may (kernel.yama.ptrace_scope = 2)", "would work"
+    elif scope == 1:
+        why = "only its parents may (kernel.yama.ptrace_scope = 1)"
+        root = "would work, or `sudo sysctl kernel.yama.ptrace_scope=0` for all processes"
+    else:
+        why, root = "it is protected (a set-uid program, or a container's rules)", "may work"
+    return f"no right to look into pid {pid}: {why}; `sudo py-spy dump --pid {pid}` {root}"
+
+
+def yama_scope() -> int | None:
+    """kernel.yama.ptrace_scope: 0 as ever, 1 parents only, 2 root only, 3 nobody; None on a kernel without Yama."""
+    try:
+        return int(_YAMA.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def may_trace_others() -> bool:
+    """This process has CAP_SYS_PTRACE. Check: `grep CapEff /proc/self/status`."""
+    try:
+        words = Path("/proc/self/status").read_text().split()
+        return bool(int(words[words.index("CapEff:") + 1], 16) & _CAP_SYS_PTRACE)
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+def _ways(pid: int, native: bool, nonblocking: bool) -> list[tuple[str, ...]]:
+    """Arguments to try, best first."""
+    if nonblocking or _state(pid) in ("T", "t"):
+        # Twice: what is read from a running process can be torn.
+        return [("--nonblocking",), ("--nonblocking",)]
+    return [("--native",), (), ("--nonblocking",)] if native else [(), ("--nonblocking",)]
+
+
+def _state(pid: int) -> str:
+    fields = stat_fields(pid)
+    return fields[0] if fields is not None else ""
+
+
+def _readable(pid: int) -> bool:
+    try:
+        Path(f"/proc/{pid}/exe").readlink()
+    except PermissionError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _hopeless(pid: int) -> bool:
+    """No other way to ask would change the answer."""
+    return _state(pid) in ("", "Z", "X") or not _readable(pid)
+
+
+def _content(descriptor: int) -> bytes:
+    return os.pread(descriptor, OUTPUT_MAX_BYTES + 1, 0)
+
+
+def _main_of(found: list[_Thread], pid: int) -> _Thread | None:
+    """The main thread. Before 3.11 the thread state has no kernel id, and without pausing the
+    process py-spy knows none: then it is the only thread whose outermost frame is a module's.
+    """
+    for thread in found:
+        if thread.os_thread_id == pid or thread.thread_name == "MainThread":
+            return thread
+    if any(thread.os_thread_id is not None for thread in found):
+        return None
+    modules = [thread for thread in found if thread.frames and thread.frames[-1].name == "<module>"]
+    return modules[0] if len(modules) == 1 else None
+
+
+def _stack(thread: _Thread, main: bool) -> ThreadStack:
+    frames: list[StackFrame] = []
+    for each in thread.frames:
+        frame = _frame(each)
+        if not (frames and not frame.file and frame == frames[-1] and frame.function.startswith("in ")):
+            frames.append(frame)
+    # What started the thread, in C without a name, says nothing.
+    while frames and not frames[-1].file and frames[-1].function.startswith("in "):
+        frames.pop()
+    return ThreadStack(
+        frames=tuple(frames[:FRAMES_MAX]),
+        name=thread.thread_name[:TEXT_MAX] if thread.thread_name else None,
+        thread_id=thread.thread_id,
+        main=main,
+        omitted=max(0, len(frames) - FRAMES_MAX),
+        gil=thread.owns_gil,
+    )
+
+
+def _frame(frame: _Frame) -> StackFrame:
+    """A frame of C code is named by its function; by its library where it has none, since addresses differ from rank to rank."""
+    line = frame.line if 0 <= frame.line < 2**31 else 0
+    if frame.module is None:
+        return StackFrame(frame.name[:TEXT_MAX], frame.filename[:TEXT_MAX], line)
+    name = frame.name[:TEXT_MAX]
+    if name.startswith("0x"):
+        name = "in " + frame.module.rpartition("/")[2][:TEXT_MAX]
+    has_source = line > 0 and frame.filename != frame.module
+    return StackFrame(name, frame.filename[:TEXT_MAX] if has_source else "", line if has_source else 0)

@@ -1,0 +1,121 @@
+"""The dump signal: whether it may be sent to a process, sending it, and what faulthandler wrote.
+
+faulthandler walks all threads' frames without the GIL. While another thread runs Python that can crash the process (seen: one
+run in two, with a second thread in a loop), so the signal is for processes in which no Python can run: an agent that is silent
+has waited for the GIL all that time, so somebody holds it in C and no frame changes; a forked child has stood still.
+
+The default action of the signal is to kill. So it is looked up right before: that it is the same process, that it catches the
+signal, that faulthandler's file is still open under the number that the rank told (a program that closes descriptors would
+otherwise get our text in a file of its own), and that the interpreter is not on its way out, when the handler is taken down.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from ddtop import private, registry
+from ddtop.relay.processes import sample
+from ddtop.wire.page import PageView
+from ddtop.wire.records import Hello
+
+DUMP_BYTES_MAX = 1 << 20
+STEP_AFTER_NS = 1_000_000_000
+"""A step so long after the agent's last tick: it is not the GIL that the agent waits for."""
+
+
+def dump_path(hello: Hello) -> Path | None:
+    """The rank's dump file, if its name is one that an agent of this user makes."""
+    if not hello.dump_path:
+        return None
+    path = Path(hello.dump_path)
+    fits = path.name == f"{hello.pid}-{hello.start_ticks}.stacks" and path.parent.name == registry.pages_folder()
+    return path if fits and str(path.parent.parent) in ("/dev/shm", "/tmp") else None
+
+
+def why_not(hello: Hello, pid: int, start_ticks: int) -> str | None:
+    """Why the signal must not go to this process (the rank, or a child forked from it); None if it may.
+
+    Check: `grep Sig /proc/PID/status`, `ls -l /proc/PID/fd`.
+    """
+    number, path = hello.dump_signal, dump_path(hello)
+    if number is None or path is None or hello.dump_fd is None:
+        return f"no dump signal: {hello.dump_off or 'not set up'}"
+    page = sample.page(hello)
+    if page is None:
+        return "its state page cannot be read"
+    if pid == hello.pid and (runs := _python_may_run(page)) is not None:
+        return runs
+    masks = _masks(pid)
+    if masks is None or registry.start_ticks(pid) != start_ticks:
+        return "gone"
+    return _deaf(masks, number) or _closed(pid, hello.dump_fd, path)
+
+
+def _python_may_run(page: PageView) -> str | None:
+    if page.exiting_mono_ns:
+        return "in interpreter exit"
+    if not page.heartbeat_mono_ns:
+        return "its agent has ended: Python may run"
+    stepped = page.step_mono_ns > page.heartbeat_mono_ns + STEP_AFTER_NS
+    return "its agent is stuck while Python runs" if stepped else None
+
+
+def _deaf(masks: dict[str, int], number: int) -> str | None:
+    bit = 1 << (number - 1)
+    if not masks["SigCgt"] & bit:
+        return f"does not catch signal {number}"
+    if masks["SigBlk"] & bit:
+        return f"blocks signal {number}"
+    return "an earlier dump signal is still pending" if masks["ShdPnd"] & bit else None
+
+
+def _closed(pid: int, descriptor: int, path: Path) -> str | None:
+    try:
+        theirs = os.readlink(f"/proc/{pid}/fd/{descriptor}")
+    except OSError:
+        theirs = ""
+    return None if theirs == str(path) else "has closed its dump file"
+
+
+def _masks(pid: int) -> dict[str, int] | None:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+        found = {name: int(text, 16) for name, _, text in (line.partition(":") for line in lines) if name in _MASKS}
+    except (OSError, ValueError):
+        return None
+    return found if len(found) == len(_MASKS) else None
+
+
+_MASKS = ("SigCgt", "SigBlk", "ShdPnd")
+
+
+def send(hello: Hello, pidfd: int | None) -> str | None:
+    """Empty the file and send the signal; why not, if that failed. Call `why_not` right before."""
+    if pidfd is None:
+        return f"signal {hello.dump_signal}: no pidfd here, it could reach another process"
+    path = dump_path(hello)
+    assert path is not None
+    assert hello.dump_signal is not None
+    try:
+        descriptor = private.opened(path, os.O_WRONLY)
+        try:
+            os.ftruncate(descriptor, 0)
+        finally:
+            os.close(descriptor)
+        signal.pidfd_send_signal(pidfd, hello.dump_signal)
+    except OSError as error:
+        return f"signal {hello.dump_signal}: {error.strerror}"
+    return None
+
+
+def written(hello: Hello) -> bytes:
+    """What stands in the file now; nothing if it cannot be read."""
+    path = dump_path(hello)
+    if path is None:
+        return b""
+    try:
+        return private.read(path, DUMP_BYTES_MAX)
+    except OSError:
+        return b""

@@ -1,0 +1,1 @@
+"""The GPUs of this host: NVML, and the RAS service of NCCL."""

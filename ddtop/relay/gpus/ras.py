@@ -1,0 +1,332 @@
+"""NCCL's status service (RAS): one thread in each process of a job listens on localhost and answers for the whole job.
+
+Asked only while something stands, at most every ten seconds, in a thread of its own: an answer comes within milliseconds, but for five
+to ten seconds after a peer has fallen silent, because NCCL waits for it. Whoever listens on that port may be another job, or a stranger:
+what comes is bounded, and communicators without a process of this job are left out.
+
+Before 2.29 an answer about several communicators of which a rank is missing is put together from memory beyond its buffer, in the
+process that answers; over IPv6 that process allocates gigabytes. Such a release is asked only while all ranks are there and run.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from ddtop.relay.gpus.ras_text import parse_text, usual_of
+from ddtop.relay.processes import cgroup
+from ddtop.relay.processes.sample import Watched
+from ddtop.wire.gpu import Communicator, RasAnswer, RasRank
+
+ADDRESS = "localhost:28028"
+DEADLINE_S = 11.0
+"""NCCL gives up on silent peers after five seconds a leg, ten in all."""
+GREETING_S, TRIES = 1.0, 5
+"""All processes of a node share the port and the kernel picks one by the port of the asking side: one that is stopped takes the question
+and says nothing. A living one greets at once."""
+EVERY_S = 10.0
+STANDS_S = 2.0
+FRESH_S = 2.0
+SILENT_S = 3.0
+"""An agent speaks twice a second: one that has not for so long has no interpreter to do it with."""
+ANSWER_BYTES_MAX = 4 << 20
+COMMUNICATORS_MAX, RANKS_MAX, OPS_MAX, TEXT_MAX = 64, 4096, 16, 200
+TOLD_MAX = 2048
+NOT_ASKED = "before NCCL 2.29 it is not asked while a rank is gone or stopped"
+_NO_COMMA = re.compile(r'("nvml_dev": -?\d+)(\s+"status")')
+"""2.28.7 and 2.28.9 write no comma there, of missing ranks only."""
+
+
+class _NotAskedError(Exception):
+    """It is a release that it is better not to ask now."""
+
+
+def ask(address: str, deadline_s: float = DEADLINE_S, whole: bool = True) -> RasAnswer:
+    """What the service says; JSON where it knows that, else its text. Never raises: `why` tells what failed.
+
+    `whole`: all ranks of the job live and none of them is stopped.
+    """
+    began = time.monotonic()
+    try:
+        text, as_json = _asked(address, began + deadline_s, whole)
+        found = parse_json(text) if as_json else parse_text(text)
+    except _NotAskedError:
+        return RasAnswer(why=NOT_ASKED, took_ms=_ms(began))
+    except (OSError, ValueError, OverflowError) as error:
+        return RasAnswer(why=f"{type(error).__name__}: {error}"[:TEXT_MAX], took_ms=_ms(began))
+    return RasAnswer(found.communicators, found.nccl, found.why, _ms(began), found.text)
+
+
+def _asked(address: str, until: float, whole: bool) -> tuple[str, bool]:
+    host, _, port = address.rpartition(":")
+    for _ in range(TRIES):
+        with socket.create_connection((host.strip("[]") or "localhost", int(port)), timeout=2.0) as link:
+            lines = _Lines(link, min(until, time.monotonic() + GREETING_S))
+            try:
+                greeting = _greeted(lines)
+            except TimeoutError:
+                continue
+            if not greeting.upper().startswith(b"SERVER PROTOCOL"):
+                raise ValueError(f"no NCCL listens there: {greeting[:40]!r}")
+            lines.until = until
+            data, as_json = _talk(lines, whole)
+            return data.decode(errors="replace"), as_json
+    raise TimeoutError("whoever listens there does not answer")
+
+
+def _ms(began: float) -> int:
+    return int((time.monotonic() - began) * 1000)
+
+
+def _greeted(lines: _Lines) -> bytes:
+    lines.say("CLIENT PROTOCOL 2")
+    return lines.read_line()
+
+
+def _talk(lines: _Lines, whole: bool) -> tuple[bytes, bool]:
+    """(the answer to STATUS, whether it is JSON)."""
+    lines.say("SET FORMAT json")
+    as_json = lines.read_line().strip().upper() == b"OK"
+    if not whole:
+        # No such events: 2.29 and later say so and change nothing, older ones do not know the command.
+        lines.say("MONITOR ?")
+        if b"UNKNOWN COMMAND" in lines.read_line().upper():
+            raise _NotAskedError
+    lines.say("STATUS" if as_json else "VERBOSE STATUS")
+    return lines.read_all(), as_json
+
+
+class _Lines:
+    """Lines to and from the service, bounded in bytes and time (`until`, monotonic s)."""
+
+    def __init__(self, link: socket.socket, until: float) -> None:
+        self._link, self.until, self._rest = link, until, b""
+
+    def say(self, line: str) -> None:
+        self._link.settimeout(self._left())
+        self._link.sendall(line.encode() + b"\n")
+
+    def read_line(self) -> bytes:
+        while b"\n" not in self._rest:
+            if not self._more():
+                break
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
+
+    def read_all(self) -> bytes:
+        while self._more():
+            pass
+        return self._rest
+
+    def _more(self) -> bool:
+        self._link.settimeout(self._left())
+        part = self._link.recv(1 << 16)
+        self._rest += part
+        if len(self._rest) > ANSWER_BYTES_MAX:
+            raise ValueError(f"an answer of more than {ANSWER_BYTES_MAX >> 20} MiB")
+        return bool(part)
+
+    def _left(self) -> float:
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"no whole answer within {DEADLINE_S:g} s")
+        return left
+
+
+def parse_json(text: str) -> RasAnswer:
+    """The JSON of 2.28.7 and later."""
+    try:
+        said = json.loads(_NO_COMMA.sub(r"\1,\2", text))
+    except (ValueError, RecursionError) as error:
+        return RasAnswer(why=f"its JSON cannot be read: {error}"[:TEXT_MAX])
+    if not isinstance(said, dict):
+        return RasAnswer(why="its JSON is no object")
+    found = [_communicator(one) for one in _list(said, "communicators")[:COMMUNICATORS_MAX] if isinstance(one, dict)]
+    version = said.get("nccl_version")
+    return RasAnswer(tuple(found), str(version)[:20] if isinstance(version, (str, int)) else None)
+
+
+def _communicator(said: Mapping[str, Any]) -> Communicator:
+    ranks = [_rank(one, False) for one in _list(said, "ranks")[:RANKS_MAX] if isinstance(one, dict)]
+    gone = [_rank(one, True) for one in _list(said, "missing_ranks")[:RANKS_MAX] if isinstance(one, dict)]
+    missing = _number(said, "missing_ranks_count")
+    bad = [one for one in (*ranks, *gone) if one.state not in ("ok", "init")]
+    state = "bad" if bad or missing else "init" if any(one.state == "init" for one in ranks) else "ok"
+    name = str(said.get("hash") or "")[:40]
+    counts: dict[str, list[tuple[int, int]]] = {}
+    for rank in ranks:
+        for op, count in rank.counts.items():
+            counts.setdefault(op, []).append((count, 1))
+    usual = {op: usual_of(values) for op, values in list(counts.items())[:OPS_MAX]}
+    size = _number(said, "size") or len(ranks) + len(gone)
+    return Communicator(name, size, (*ranks, *gone), missing, state, usual=usual)
+
+
+def _rank(said: Mapping[str, Any], missing: bool) -> RasRank:
+    status = said.get("status")
+    status = status if isinstance(status, dict) else {}
+    counts = said.get("collective_counts")
+    counts = counts if isinstance(counts, dict) else {}
+    return RasRank(
+        _number(said, "rank") or 0,
+        str(said.get("host") or "")[:80],
+        _number(said, "pid") or 0,
+        _gone(status) if missing else _state(status),
+        _number(said, "cuda_dev"),
+        {str(name)[:20]: count for name in list(counts)[:OPS_MAX] if (count := _number(counts, name)) is not None},
+    )
+
+
+def _gone(status: Mapping[str, Any]) -> str:
+    if status.get("considered_dead"):
+        return "dead"
+    return "unresponsive" if status.get("unresponsive") else "left"
+
+
+def _state(status: Mapping[str, Any]) -> str:
+    """As NCCL itself sums it up in its text. Of an operation that is in progress (7) it makes no state but in the initialisation."""
+    if status.get("abort_flag"):
+        return "abort"
+    if status.get("finalize_called") or status.get("destroy_flag"):
+        return "finalize"
+    init, error = _number(status, "init_state") or 0, _number(status, "async_error") or 0
+    return "error" if init not in (0, 7) or error not in (0, 7) else "init" if init else "ok"
+
+
+def _list(said: Mapping[str, Any], key: str) -> list[Any]:
+    value = said.get(key)
+    return value if isinstance(value, list) else []
+
+
+def _number(said: Mapping[str, Any], key: str) -> int | None:
+    value = said.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63 else None
+
+
+def of_job(answer: RasAnswer, pids: Collection[int]) -> RasAnswer:
+    """Without the communicators of other jobs of this user: those that share no process with one of these, by whatever others.
+
+    The text names few ranks: what it tells is left out only where it names a process of this host that is none of ours.
+    """
+    if answer.text:
+        kept = [one for one in answer.communicators if not _has_stranger(one, pids)]
+        return RasAnswer(_bounded(kept), answer.nccl, answer.why, answer.took_ms, True)
+    known: set[tuple[str, int]] = set()
+    kept = []
+    left = list(answer.communicators)
+    while True:
+        fitting = [one for one in left if not one.ranks or _shares(one, pids, known)]
+        if not fitting:
+            return RasAnswer(_bounded(kept), answer.nccl, answer.why, answer.took_ms, answer.text)
+        kept += fitting
+        known |= {(rank.host, rank.pid) for one in fitting for rank in one.ranks}
+        left = [one for one in left if one not in fitting]
+
+
+def _bounded(found: list[Communicator]) -> tuple[Communicator, ...]:
+    """At most TOLD_MAX ranks in all, those that stand out first: a frame has a largest size."""
+    room, told = TOLD_MAX, []
+    for one in found:
+        ranks = sorted(one.ranks, key=lambda rank: (rank.state == "ok", sum(rank.counts.values()), rank.number))
+        kept = tuple(sorted(ranks[:room], key=lambda rank: rank.number))
+        room -= len(kept)
+        told.append(Communicator(one.name, one.size, kept, one.missing, one.state, one.problems, one.usual))
+    return tuple(told)
+
+
+def _shares(one: Communicator, pids: Collection[int], known: Collection[tuple[str, int]]) -> bool:
+    return any(rank.pid in pids or (rank.host, rank.pid) in known for rank in one.ranks)
+
+
+def _has_stranger(one: Communicator, pids: Collection[int]) -> bool:
+    return any(_is_here(host) for host in {rank.host for rank in one.ranks if rank.pid and rank.pid not in pids})
+
+
+def _is_here(address: str) -> bool:
+    """Only an address of this host can be bound. A name is none of NCCL's, and to look it up would take its time."""
+    try:
+        family = socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((address, 0))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+class Ras:
+    """When the service is asked, and its last answer; the relay's thread only, but for the asking. Times are monotonic s."""
+
+    def __init__(self, deadline_s: float = DEADLINE_S) -> None:
+        self._deadline_s = deadline_s
+        self._since: float | None = None
+        self._last = self._asked = float("-inf")
+        self._thread: threading.Thread | None = None
+        self._answer: RasAnswer | None = None
+        self._told: list[Communicator] = []
+        self._told_at = 0.0
+
+    def saw(self, now: float) -> None:
+        """An agent says that something stands."""
+        self._since = now if self._since is None or now - self._last > FRESH_S else self._since
+        self._last = now
+
+    def look(self, now: float, here: Iterable[Watched], elsewhere: int = 0) -> RasAnswer | None:
+        """An answer that has just come, once. Asks where something has stood for two seconds; never waits.
+
+        `here`: the living ranks of this host, `elsewhere`: how many live on the others. One relay asks for all hosts: that of rank 0.
+        Where C code holds the interpreter of every rank nobody can say that something stands: their silence says it.
+        """
+        answer, self._answer = self._answer, None
+        ranks = [one for one in here if "nccl" in (one.hello.backend or "")]
+        if any(now - one.heard_mono_ns / 1e9 > SILENT_S for one in ranks):
+            self.saw(now)
+        if self._since is not None and now - self._last > FRESH_S:
+            self._since = None
+        stands = self._since is not None and now - self._since >= STANDS_S
+        busy = self._thread is not None and self._thread.is_alive()
+        if stands and not busy and now - self._asked >= EVERY_S and any(one.hello.rank == 0 for one in ranks):
+            address = address_of([one.hello.environment for one in ranks])
+            if address is not None:
+                self._asked = now
+                arguments = (address, is_whole(ranks, elsewhere))
+                self._thread = threading.Thread(target=self._run, args=arguments, name="ddtop-ras", daemon=True)
+                self._thread.start()
+        return self._dated(of_job(answer, {one.hello.pid for one in ranks}), now) if answer is not None else None
+
+    def _dated(self, answer: RasAnswer, now: float) -> RasAnswer:
+        """The same answer from two processes may have its communicators in another order."""
+        told = sorted(answer.communicators, key=lambda one: one.name)
+        if told != self._told:
+            self._told, self._told_at = told, now
+        return msgspec.structs.replace(answer, same_ms=int((now - self._told_at) * 1000) if told else None)
+
+    def _run(self, address: str, whole: bool) -> None:
+        answer = ask(address, self._deadline_s, whole)
+        self._answer = answer if answer.why != NOT_ASKED else None
+
+
+def is_whole(here: Collection[Watched], elsewhere: int) -> bool:
+    """Whether all ranks of the job live and none of this host is stopped or frozen."""
+    size = max((one.hello.world_size or 0 for one in here), default=0)
+    if not size or len(here) + elsewhere < size:
+        return False
+    return not any((one.last_state or "?") in "Tt" or cgroup.is_frozen(one.freezer) for one in here)
+
+
+def address_of(environments: Collection[Mapping[str, str]]) -> str | None:
+    """Where the service of these ranks listens; None where it is switched off."""
+    for one in environments:
+        if one.get("NCCL_RAS_ENABLE", "1") == "0":
+            return None
+        address = one.get("NCCL_RAS_ADDR")
+        if address:
+            return address
+    return ADDRESS if environments else None

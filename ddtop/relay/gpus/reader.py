@@ -1,0 +1,250 @@
+"""The cards of this host, for the relay: the driver is asked in a thread of its own, because it may not answer.
+
+A hung card can hold any call of NVML for minutes. The relay takes what was read last, and tells how old that is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import psutil
+
+from ddtop import registry
+from ddtop.relay.gpus.nvml import Nvml, NvmlError, driver_is_there, library, text
+from ddtop.relay.processes import process_tree
+from ddtop.wire.gpu import Gpu, GpuProcess, GpuWatch, Xid
+
+SAMPLE_EVERY_S = 1.0
+AGAIN_S = 30.0
+"""A driver that could not be asked is tried again after this: it may be loaded by then."""
+XID_WAIT_MS = 5000
+XIDS_KEPT = 8
+_XID_EVENTS, _TIMEOUT, _NO_EVENTS = 0x8, 10, (3, 13)
+"""Of nvml.h: nvmlEventTypeXidCriticalError; NVML_ERROR_TIMEOUT; not supported, function not found."""
+KNOWN_MAX = 512
+COMMAND_WORDS, COMMAND_CHARACTERS = 3, 120
+"""Program and script: what follows may be a secret, and of a stranger."""
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"
+"""The kernel's own number for the namespace that it starts with."""
+
+
+class Gpus:
+    """Asks the driver once a second from the first look on, if there is one. `look` never waits."""
+
+    def __init__(self, present: Callable[[], bool] = driver_is_there, opened: Callable[[], Any] = library) -> None:
+        self._present, self._opened = present, opened
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._owners: Mapping[int, int | None] = {}
+        self._launcher = 0
+        self._told: tuple[tuple[Gpu, ...], int, int] | None = None
+        self._asked_ns = 0
+        self._driver: str | None = None
+        self._why: str | None = None
+        self._xids = Xids()
+        self._known: dict[tuple[int, int | None], GpuProcess] = {}
+        self._told_of: dict[str, tuple[tuple[GpuProcess, ...], tuple[GpuProcess, ...]]] = {}
+        self._own_namespace = in_own_pid_namespace()
+
+    def look(self, owners: Mapping[int, int | None], launcher: int = 0) -> tuple[tuple[Gpu, ...], GpuWatch | None]:
+        """(the cards, how the driver answers); None where there is no driver. `owners`: rank by pid, children included;
+        `launcher`: what has started the ranks, 0 where that is not known."""
+        self._owners, self._launcher = owners, launcher
+        if self._thread is None:
+            if not self._present():
+                return (), None
+            self._asked_ns = time.monotonic_ns()
+            self._thread = threading.Thread(target=self._run, name="ddtop-nvml", daemon=True)
+            self._thread.start()
+        told = self._told
+        since = told[1] if told is not None else self._asked_ns
+        age_ms = (time.monotonic_ns() - since) // 1_000_000
+        watch = GpuWatch(age_ms, self._driver, self._why, told[2] if told is not None else None)
+        return (told[0] if told is not None else ()), watch
+
+    def close(self) -> None:
+        """Let the threads end; one that stands in the driver is left to it."""
+        self._stop.set()
+        self._xids.stop.set()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                nv = self._opened()
+                nvml = Nvml(nv)
+                try:
+                    self._driver, self._why = nvml.driver, None
+                    self._xids.listen(nv)
+                    self._sample(nvml)
+                finally:
+                    nvml.close()
+            except NvmlError as error:
+                self._why = str(error)
+            except Exception as error:  # noqa: BLE001 - a foreign library: whatever it raises, the relay goes on
+                self._why = f"{type(error).__name__}: {error}"[:200]
+            self._stop.wait(AGAIN_S)
+
+    def _sample(self, nvml: Nvml) -> None:
+        while not self._stop.is_set():
+            began = time.thread_time_ns()
+            cards = tuple(self._described(card) for card in nvml.sample())
+            self._told = (cards, time.monotonic_ns(), time.thread_time_ns() - began)
+            self._stop.wait(SAMPLE_EVERY_S)
+
+    def _described(self, card: Gpu) -> Gpu:
+        xids = self._xids.of(card.uuid)
+        if not card.processes:
+            return msgspec.structs.replace(card, xids=xids)
+        told, known = self._told_of.get(card.uuid, ((), ()))
+        if told is not card.processes:
+            # The list is read every few samples: only then can a pid be another's.
+            known = tuple(self._process(one) for one in card.processes)
+            self._told_of[card.uuid] = card.processes, known
+        return msgspec.structs.replace(card, processes=tuple(self._with_rank(one) for one in known), xids=xids)
+
+    def _with_rank(self, one: GpuProcess) -> GpuProcess:
+        rank = self._owners.get(one.pid) if one.local else None
+        return one if rank == one.rank else msgspec.structs.replace(one, rank=rank)
+
+    def _process(self, one: GpuProcess) -> GpuProcess:
+        key = (one.pid, registry.start_ticks(one.pid))
+        # Of one without a start nothing stays true: it has ended, or is hidden, and the next of that pid would be, too.
+        known = self._known.get(key) if key[1] is not None else None
+        if known is None:
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            known = self._known[key] = described(one.pid, self._own_namespace)
+        ours = (
+            known.local
+            and one.pid not in self._owners
+            and process_tree.is_of_the_job(one.pid, self._launcher, self._owners)
+        )
+        return msgspec.structs.replace(known, used_bytes=one.used_bytes, ours=ours)
+
+
+class Xids:
+    """Listens for the driver's error events in a thread of its own: there is no other way to hear of them."""
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self._found: dict[str, deque[Xid]] = {}
+        self._thread: threading.Thread | None = None
+
+    def listen(self, nv: Any) -> None:
+        """Begin, or go on where a session has ended; where the driver has no events nothing is ever heard."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, args=(nv,), name="ddtop-xid", daemon=True)
+            self._thread.start()
+
+    def of(self, uuid: str) -> tuple[Xid, ...]:
+        """The last ones of a card."""
+        return tuple(self._found.get(uuid, ()))
+
+    def _run(self, nv: Any) -> None:
+        # The wait ends with an error for all cards when one is lost: the others are listened to again.
+        while not self.stop.is_set() and self._session(nv):
+            self.stop.wait(AGAIN_S)
+
+    def _session(self, nv: Any) -> bool:
+        """Listen until the driver ends it; False: no card has events."""
+        # A session of its own: that of the samples may end while this thread stands in the driver.
+        try:
+            nv.nvmlInit()
+        except nv.NVMLError:
+            return True
+        try:
+            events = nv.nvmlEventSetCreate()
+            uuids = _registered(nv, events)
+            if uuids:
+                self._listen(nv, events, uuids)
+            nv.nvmlEventSetFree(events)
+            return bool(uuids)
+        except nv.NVMLError as error:
+            return getattr(error, "value", None) not in _NO_EVENTS
+        finally:
+            with contextlib.suppress(nv.NVMLError):
+                nv.nvmlShutdown()
+
+    def _listen(self, nv: Any, events: Any, uuids: Mapping[int, str]) -> None:
+        while not self.stop.is_set():
+            try:
+                event = nv.nvmlEventSetWait(events, XID_WAIT_MS)
+            except nv.NVMLError as error:
+                if getattr(error, "value", None) == _TIMEOUT:
+                    continue
+                return
+            uuid = uuids.get(_address(event.device))
+            if uuid is not None:
+                xids = self._found.setdefault(uuid, deque(maxlen=XIDS_KEPT))
+                xids.append(Xid(int(event.eventData), time.time_ns()))
+
+
+def _registered(nv: Any, events: Any) -> dict[int, str]:
+    """UUID by handle of the cards whose Xids will come: after one a card may not tell its name any more."""
+    found = {}
+    for index in range(nv.nvmlDeviceGetCount()):
+        try:
+            handle = nv.nvmlDeviceGetHandleByIndex(index)
+            uuid = text(nv.nvmlDeviceGetUUID(handle))
+            nv.nvmlDeviceRegisterEvents(handle, _XID_EVENTS, events)
+        except nv.NVMLError:
+            continue
+        found[_address(handle)] = uuid
+    return found
+
+
+def _address(handle: Any) -> int:
+    """A handle is an opaque pointer; its Python object is a new one each time."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
+
+
+def described(pid: int, own_namespace: bool = False) -> GpuProcess:
+    """Whose process that is, as far as this user may know. `own_namespace`: NVML's pids are those of another namespace."""
+    if own_namespace and not _has_device(pid):
+        return GpuProcess(pid, local=False)
+    try:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            command = " ".join(process.cmdline()[:COMMAND_WORDS])[:COMMAND_CHARACTERS] or process.name()
+            return GpuProcess(pid, user=process.username(), command=command, orphan=process.ppid() == 1)
+    except psutil.NoSuchProcess:
+        # It has ended since the driver was asked, or the kernel hides those of others (hidepid).
+        return GpuProcess(pid, local=_is_there(pid))
+    except (psutil.Error, OSError):
+        return GpuProcess(pid)
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def in_own_pid_namespace() -> bool:
+    """Whether this process counts pids for itself, as in a container: NVML tells the host's."""
+    try:
+        return os.readlink("/proc/self/ns/pid") != _FIRST_PID_NAMESPACE
+    except OSError:
+        return False
+
+
+def _has_device(pid: int) -> bool:
+    """A pid of the host may by chance be one of here too: whoever uses a card has its device file open."""
+    try:
+        return any(
+            os.readlink(f"/proc/{pid}/fd/{name}").startswith("/dev/nvidia") for name in os.listdir(f"/proc/{pid}/fd")
+        )
+    except OSError:
+        return False

@@ -1,0 +1,1 @@
+"""The host itself: CPU, memory, disks and pressure."""

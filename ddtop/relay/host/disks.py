@@ -1,0 +1,168 @@
+"""How full the file systems are that a host's ranks use. A rank's folder may lie on a file server: each is asked on a thread of its own.
+
+Which folders they are is read from the kernel's own memory: the links in /proc touch no file system. Besides the working folder
+and TMPDIR these are the folders of files that a rank had open for writing, such as a checkpoint. A rank in a mount namespace of
+its own (a container) sees other file systems under its paths, so they are looked at through /proc/PID/root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+from ddtop.relay.host.file_calls import CALLS_MAX, SLOW_S, LatestResult
+from ddtop.wire.load import Disk
+from ddtop.wire.records import Hello
+
+DISKS_MAX, FOLDERS_MAX = 8, 12
+STALE_S = 15.0
+"""Each file system is asked every five seconds: what three answers in a row have not renewed is not known any more."""
+SHM = "/dev/shm"
+WRITTEN_S = 900.0
+"""A folder in which a file was open for writing counts so long: checkpoints are written every few minutes."""
+RANKS_A_LOOK, FILES_MAX = 4, 512
+"""Ranks whose open files are read at one look, in turn, and files of each: a readlink and a short read, 10 us together."""
+_NO_DISKS = ("/dev/", "/proc/", "/sys/", "/memfd:")
+
+_Sized = tuple[int, int, int, int, int]
+"""Device, total and free bytes, inodes and free ones."""
+
+
+@dataclass
+class Use:
+    """One folder as the ranks use it. `path`: as they see it; `where`: what to ask here. `ranks`: who had a file open there."""
+
+    path: str
+    where: str
+    use: str
+    ranks: set[int] = field(default_factory=set)
+    seen: float = 0.0
+
+
+class DiskWatch:
+    """Used by the relay's loop only; times are its monotonic s. Source: statvfs(3). Check: `df -h`, `df -i`."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, LatestResult[_Sized]] = {}
+        self._written: dict[str, Use] = {}
+        self._turn = 0
+        self._here = _namespace("self")
+
+    def ask(self, hellos: Iterable[Hello], now: float) -> dict[str, Use]:
+        """Begin to ask for the ranks' folders; what each is used for."""
+        ranks = tuple(hellos)
+        uses: dict[str, Use] = {}
+        outside: dict[str, int] = {}
+        for hello in ranks:
+            for path, use in ((_cwd(hello.pid), "cwd"), (hello.environment.get("TMPDIR", "/tmp"), "TMPDIR")):
+                if path is not None and len(uses) < DISKS_MAX:
+                    where = self._where(hello.pid, path, outside)
+                    uses.setdefault(where, Use(path, where, use))
+        self._look_at_files(ranks, outside, now)
+        for written in self._written.values():
+            if len(uses) < FOLDERS_MAX:
+                uses.setdefault(written.where, written)
+        for path, one in list(self._asked.items()):
+            if path not in uses and not one.waiting_s(now):
+                del self._asked[path]
+        for path in uses:
+            if path not in self._asked and len(self._asked) < CALLS_MAX:
+                self._asked[path] = LatestResult(partial(_sized, path))
+            if path in self._asked:
+                self._asked[path].ask(now)
+        return uses
+
+    def _where(self, pid: int, path: str, outside: dict[str, int]) -> str:
+        """The path as it is reached from here; through one process of each other mount namespace."""
+        namespace = _namespace(str(pid))
+        if namespace is None or namespace == self._here:
+            return path
+        return f"/proc/{outside.setdefault(namespace, pid)}/root{path}"
+
+    def _look_at_files(self, ranks: tuple[Hello, ...], outside: dict[str, int], now: float) -> None:
+        for where in [where for where, one in self._written.items() if now - one.seen > WRITTEN_S]:
+            del self._written[where]
+        # Rank 0 writes most checkpoints; the others follow in turn.
+        first = [one for one in ranks if not one.rank]
+        others = [one for one in ranks if one.rank]
+        chosen = [others[(self._turn + at) % len(others)] for at in range(min(RANKS_A_LOOK, len(others)))]
+        self._turn += RANKS_A_LOOK
+        for hello in (*first[:1], *chosen):
+            for folder in _written_folders(hello.pid):
+                where = self._where(hello.pid, folder, outside)
+                one = self._written.get(where)
+                if one is None:
+                    if len(self._written) >= FOLDERS_MAX:
+                        continue
+                    one = self._written[where] = Use(folder, where, "files")
+                one.seen = now
+                if hello.rank is not None:
+                    one.ranks.add(hello.rank)
+
+    def disks(self, uses: dict[str, Use], now: float) -> tuple[Disk, ...]:
+        """Each file system once, as it was when it last answered; one that has not lately is left out."""
+        found: dict[int, Disk] = {}
+        for where, use in uses.items():
+            sized = self._asked[where].result(now, STALE_S) if where in self._asked else None
+            if sized is not None:
+                found.setdefault(sized[0], Disk(use.path, use.use, *sized[1:], ranks=tuple(sorted(use.ranks))))
+        # Memory of this host: no server is behind it.
+        with contextlib.suppress(OSError):
+            if (shm := _sized(SHM)) is not None:
+                found.setdefault(shm[0], Disk(SHM, "shm", *shm[1:]))
+        return tuple(found.values())[:DISKS_MAX]
+
+    def unanswered(self, now: float) -> tuple[tuple[str, float], ...]:
+        """The paths whose file system has not answered for more than a moment, and for how long (s)."""
+        waiting = ((path, one.waiting_s(now)) for path, one in self._asked.items())
+        return tuple((path, seconds) for path, seconds in waiting if seconds > SLOW_S)
+
+
+def _written_folders(pid: int) -> Iterator[str]:
+    """The folders of regular files that it has open for writing. Check: `ls -l /proc/PID/fd`, `grep flags /proc/PID/fdinfo/*`."""
+    found: set[str] = set()
+    with contextlib.suppress(OSError):
+        for number in os.listdir(f"/proc/{pid}/fd")[:FILES_MAX]:
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                path = os.readlink(f"/proc/{pid}/fd/{number}")
+                if not path.startswith("/") or path.startswith(_NO_DISKS) or path.endswith(" (deleted)"):
+                    continue
+                folder = os.path.dirname(path)
+                if folder not in found and _is_for_writing(pid, number):
+                    found.add(folder)
+                    yield folder
+
+
+def _is_for_writing(pid: int, number: str) -> bool:
+    with open(f"/proc/{pid}/fdinfo/{number}", encoding="ascii", errors="replace") as file:
+        text = file.read(512)
+    flags = int(text[text.index("flags:") + 6 :].split(None, 1)[0], 8)
+    return flags & os.O_ACCMODE != os.O_RDONLY
+
+
+def _namespace(pid: str) -> str | None:
+    """The mount namespace of the process; None if it cannot be read."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/mnt")
+    except OSError:
+        return None
+
+
+def _sized(path: str) -> _Sized | None:
+    """None where nobody can write."""
+    space, device = os.statvfs(path), os.stat(path).st_dev
+    if space.f_flag & os.ST_RDONLY or not space.f_blocks:
+        return None
+    size = space.f_frsize
+    return device, space.f_blocks * size, space.f_bavail * size, space.f_files, space.f_favail
+
+
+def _cwd(pid: int) -> str | None:
+    """Read from the kernel's own memory: the folder itself is not touched."""
+    try:
+        return os.readlink(f"/proc/{pid}/cwd")
+    except OSError:
+        return None

@@ -1,0 +1,134 @@
+"""Where the hub may be, as addresses in digits: from DDTOP_HUB, job files in a shared state folder, and the ranks' meeting point.
+
+All of it may hang (a name server that does not answer, a file server), so it is asked in a thread of its own that nobody waits
+for. What comes back is only where to knock: who answers there has to have the key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import socket
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ddtop import registry
+from ddtop.link.leaf_side import place
+from ddtop.relay.hub.topology import Whereabouts
+from ddtop.wire.hosts import HUB
+
+DEADLINE_S = 10.0
+"""A look that takes longer hangs; another one is begun beside it, but no third."""
+LOOKS_MAX = 2
+ADDRESSES_EACH = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`places`: tcp://ADDRESS:PORT, likeliest first. `said`: the same as a person would write it. `problem`: what could not be looked up."""
+
+    places: tuple[str, ...] = ()
+    said: str = ""
+    problem: str | None = None
+
+
+class Seeker:
+    """Looks in threads; `begin`, `take` and `hangs` are for the relay's."""
+
+    def __init__(self, job: str, sender: str) -> None:
+        self._job, self._sender = job, sender
+        self._lock = threading.Lock()
+        self._looks: dict[int, float] = {}
+        self._begun = 0
+        self._found: Found | None = None
+
+    def begin(self, where: Whereabouts) -> None:
+        """Begin to look, unless a look is under way."""
+        now = time.monotonic()
+        with self._lock:
+            hanging = [since for since in self._looks.values() if now - since > DEADLINE_S]
+            if len(self._looks) > len(hanging) or len(self._looks) >= LOOKS_MAX:
+                return
+            self._begun += 1
+            number = self._begun
+            self._looks[number] = now
+        thread = threading.Thread(target=self._look, args=(number, where), name="ddtop-seeking", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            with self._lock:
+                self._looks.pop(number, None)
+
+    def take(self) -> Found | None:
+        """What the last look has found, once."""
+        with self._lock:
+            found, self._found = self._found, None
+            return found
+
+    def hangs(self) -> bool:
+        """Whether a look takes longer than it may."""
+        with self._lock:
+            return any(time.monotonic() - since > DEADLINE_S for since in self._looks.values())
+
+    def _look(self, number: int, where: Whereabouts) -> None:
+        try:
+            found = seek(self._job, self._sender, where)
+        except Exception as error:  # noqa: BLE001 - the thread's own edge: the relay goes on without what it would have found
+            found = Found(problem=f"{type(error).__name__}: {error}"[:200])
+        with self._lock:
+            self._found = found
+            self._looks.pop(number, None)
+
+
+def seek(job: str, sender: str, where: Whereabouts) -> Found:
+    """All places where the hub of this job may be; may take as long as name servers and file servers take."""
+    problems: list[str] = []
+    places: list[tuple[int, str]] = []
+    said: dict[str, None] = {}
+    for name, ports in _names(job, sender, where):
+        try:
+            addresses = numeric(name)
+        except OSError as error:
+            problems.append(f"{name}: {error.strerror or error}")
+            continue
+        said[f"{name}:{_ports_text(ports)}"] = None
+        places += [(at, place(address, port)) for at, port in enumerate(ports) for address in addresses]
+    # The first port of each host before the others of any: only so many are asked, and a hub takes the first that is free.
+    likely = dict.fromkeys(one for _, one in sorted(places, key=lambda one: one[0]))
+    return Found(tuple(likely), ", ".join(said)[:200], "; ".join(problems)[:200] or None)
+
+
+def _names(job: str, sender: str, where: Whereabouts) -> Iterable[tuple[str, tuple[int, ...]]]:
+    if where.wanted is not None:
+        yield where.wanted[0], (where.wanted[1],)
+        return
+    # Without a state folder the other ways are left; the relay says elsewhere that it cannot write there.
+    with contextlib.suppress(registry.RegistryError, OSError):
+        now = time.time_ns()
+        for entry in registry.read_entries():
+            here = entry.job == job and entry.role == HUB and entry.sender != sender and entry.live(now)
+            if here and entry.public_address and entry.public_port:
+                yield entry.public_address, (entry.public_port,)
+    for host in where.hosts:
+        yield host, where.ports
+
+
+def numeric(name: str) -> tuple[str, ...]:
+    """The addresses of a name, in digits.
+
+    Raises:
+        OSError: it cannot be looked up.
+    """
+    with contextlib.suppress(ValueError):
+        return (str(ipaddress.ip_address(name)),)
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except UnicodeError:
+        raise OSError(None, "not a host name") from None
+    return tuple(dict.fromkeys(str(one[4][0]) for one in found))[:ADDRESSES_EACH]
+
+
+def _ports_text(ports: tuple[int, ...]) -> str:
+    return str(ports[0]) if len(ports) == 1 else f"{ports[0]} and {len(ports) - 1} more ports" if ports else "no port"

@@ -1,0 +1,273 @@
+"""A leaf's way to its hub: it looks for it, asks to be taken in, sends what its ranks say, and does what the hub orders.
+
+States: *looking* (nobody is known yet), *asked* (the places are known and have been asked), *enlisted* (a hub has said yes), and *lost*
+(it has not answered for six seconds: looking again). A leaf belongs to the first hub that takes it in, for as long as it lives: another
+run of the same job must not get half of this one. Nothing here waits, and nothing is kept for a hub that is not there: when it
+comes it is told everything that the keeper has.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from ddtop.relay.hub.clock import HubClock
+from ddtop.relay.hub.discovery import Found, Seeker
+from ddtop.relay.hub.outbox import URGENT, Outbox
+from ddtop.relay.hub.topology import Whereabouts
+from ddtop.wire import frames
+from ddtop.wire.hosts import LEAF, HostClock, HubLink
+from ddtop.wire.records import AnyRecord, Command, Reply
+
+LOOKING, ASKED, ENLISTED, LOST = "looking", "asked", "enlisted", "lost"
+KNOCK_S, AGAIN_S = 0.25, 2.0
+"""How often a place that is not connected is tried, and one that has not answered or has said no."""
+SEEK_S = 15.0
+"""Names and job files change."""
+BEAT_S, BEAT_FIRST_S, BEATS_FIRST = 2.0, 0.25, 6
+"""The first answers come fast: the clock is known after a second."""
+LOST_S = 6.0
+"""Three beats; TCP itself would notice a cable that was cut after a quarter of an hour."""
+FLUSH_S, FLUSH_MANY_S, FLUSH_MOST_S = 0.25, 0.5, 1.0
+MANY_RANKS, MOST_RANKS = 512, 4096
+"""Agents report twice a second; of a large world the hub gets the newest report of each rank once a second."""
+MESSAGES_AT_ONCE = 8
+LAST_WORDS_MS = 200
+VERSION = "1"
+"""Of what leaf and hub say to each other beside the records."""
+
+
+class Ends(Protocol):
+    """The sockets towards the places; `link.leaf_side.LeafLink` is one."""
+
+    def keep_only(self, places: Iterable[str]) -> None:
+        """Be connected to these places and no others."""
+
+    def send(self, place: str, parts: list[bytes]) -> bool:
+        """Queue frames as one message; False if they were not taken."""
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close them; what is queued gets so long to leave."""
+
+
+class Uplink:
+    """The leaf's side. Times are monotonic s of the relay's loop.
+
+    `seal` puts a record of ours in its envelope; `facts` and `everything` give what the keeper has; `obey` follows an order of the hub.
+    """
+
+    def __init__(
+        self,
+        ends: Ends,
+        seeker: Seeker,
+        seal: Callable[[AnyRecord], bytes],
+        facts: Callable[[], Iterable[bytes]],
+        everything: Callable[[], Iterable[bytes]],
+        obey: Callable[[Command], Reply | None],
+    ) -> None:
+        self._ends, self._seeker, self._seal, self._everything, self._obey = ends, seeker, seal, everything, obey
+        self.instance = uuid.uuid4().hex[:12]
+        self.state = LOOKING
+        self.hub_run: str | None = None
+        self._hub_instance = ""
+        self._where = Whereabouts()
+        self._greeting: tuple[str, ...] = ()
+        self._found = Found()
+        self._asked: dict[str, float] = {}
+        self._answers: dict[str, str] = {}
+        self._place: str | None = None
+        self._outbox = Outbox(facts)
+        self._clock = HubClock()
+        self._heard = self._seek_at = self._knock_at = self._beat_at = self._flush_at = 0.0
+        self._beats = 0
+        self._standing: tuple[str, ...] = ()
+        self._lost_unix_ns: int | None = None
+        self._dropped = 0
+
+    # -- what the relay tells
+
+    def set_whereabouts(self, where: Whereabouts, greeting: tuple[str, ...]) -> None:
+        """Where to look, and what to say of ourselves: job, run, world size, master, host."""
+        if where.hosts != self._where.hosts or where.ports != self._where.ports or where.wanted != self._where.wanted:
+            self._seek_at = 0.0
+        self._where, self._greeting = where, greeting
+
+    def put(self, envelope: frames.Envelope, data: bytes) -> None:
+        """Have a frame of ours sent, within a moment."""
+        if self.state != ENLISTED:
+            self._dropped += self.hub_run is not None
+            return
+        self._outbox.put(envelope, data)
+        if envelope.kind in URGENT:
+            self._flush_at = 0.0
+
+    @property
+    def connected(self) -> bool:
+        """The hub has taken us in and answers: it decides for all hosts."""
+        return self.state == ENLISTED
+
+    def due(self) -> float:
+        """When `on_time` wants to be called next."""
+        if self.state == ENLISTED:
+            return min(self._beat_at, self._flush_at) if self._outbox else self._beat_at
+        return min(self._knock_at, self._seek_at)
+
+    def told(self) -> HubLink:
+        """How we stand, for `HostState`."""
+        address = (self._place or "").removeprefix("tcp://") or None
+        dropped = self._dropped + self._outbox.dropped
+        if self.connected:
+            return HubLink(LEAF, address, True, None, None, dropped)
+        return HubLink(LEAF, address, False, self._why(), self._lost_unix_ns, dropped)
+
+    def clock(self) -> HostClock | None:
+        """This host's clock against the hub's; kept while the hub is lost, with its age."""
+        return self._clock.told(time.monotonic_ns())
+
+    def _why(self) -> str:
+        if self._answers:
+            return next(iter(self._answers.values()))
+        if self._seeker.hangs():
+            return "looking up the hub's address takes too long"
+        if self._found.said:
+            return f"nobody with this job's key answers at {self._found.said}"
+        if self._found.problem:
+            return f"the hub's address is not known ({self._found.problem})"
+        if not self._where.hosts and self._where.wanted is None:
+            return "nothing says where rank 0 is: set DDTOP_HUB=HOST:PORT on all hosts"
+        return "looking for the hub"
+
+    # -- what is due
+
+    def on_time(self, now: float, living: int, over: bool) -> None:
+        """Look, knock, beat and send, whatever is due. `living`: ranks of this host; `over`: nothing more will come of them."""
+        if self.state == ENLISTED:
+            if now - self._heard > LOST_S:
+                self._lose(now)
+            else:
+                self._on_enlisted(now, (str(living), "over" if over else ""))
+        if self.state == ENLISTED:
+            return
+        if now >= self._seek_at:
+            self._seek_at = now + SEEK_S
+            self._seeker.begin(self._where)
+        found = self._seeker.take()
+        if found is not None:
+            self._found = found
+            places = found.places if self._place is None else (self._place, *found.places)
+            self._ends.keep_only(places)
+            self._asked = {place: self._asked.get(place, 0.0) for place in dict.fromkeys(places)}
+            self._answers = {place: why for place, why in self._answers.items() if place in self._asked}
+            if self.state == LOOKING and self._asked:
+                self.state = ASKED
+            self._knock_at = 0.0
+        if now >= self._knock_at:
+            self._knock_at = now + KNOCK_S
+            self._knock(now)
+
+    def _knock(self, now: float) -> None:
+        question = [self._seal(self._enlist())] if any(now >= due for due in self._asked.values()) else []
+        for place, due in self._asked.items():
+            if question and now >= due and self._ends.send(place, question):
+                self._asked[place] = now + AGAIN_S
+
+    def _enlist(self) -> Command:
+        return Command("enlist", instance=self.instance, arguments=(VERSION, self.hub_run or "", *self._greeting))
+
+    def _on_enlisted(self, now: float, standing: tuple[str, ...]) -> None:
+        if standing != self._standing:
+            self._standing, self._beat_at = standing, now
+        if now >= self._beat_at:
+            self._beat_at = now + (BEAT_S if self._beats >= BEATS_FIRST else BEAT_FIRST_S)
+            self._beats += 1
+            beat = Command("beat", instance=self.instance, arguments=(str(time.time_ns()), *standing))
+            self._send([self._seal(beat)])
+        if self._outbox and now >= self._flush_at:
+            world = self._where.world_size or 0
+            self._flush_at = now + (
+                FLUSH_MOST_S if world > MOST_RANKS else FLUSH_MANY_S if world > MANY_RANKS else FLUSH_S
+            )
+            self._outbox.send(self._send, MESSAGES_AT_ONCE)
+
+    def _send(self, parts: list[bytes]) -> bool:
+        return self._place is not None and self._ends.send(self._place, parts)
+
+    def _lose(self, now: float) -> None:
+        self.state, self._lost_unix_ns = LOST, time.time_ns()
+        self._outbox.clear()
+        self._asked = {self._place: 0.0} if self._place is not None else {}
+        self._answers = {}
+        if self._place is not None:
+            # A connection of which only one half is left would be found dead by TCP after minutes.
+            self._ends.keep_only(())
+            self._ends.keep_only((self._place,))
+        self._seek_at = self._knock_at = now
+
+    # -- what comes in
+
+    def on_frame(self, place: str, data: bytes, now: float) -> None:
+        """Take in what was said at this place.
+
+        Raises:
+            WireError: it is no frame.
+        """
+        came = time.time_ns()
+        record = frames.open_record(frames.open_envelope(data))
+        if isinstance(record, Reply):
+            self._on_reply(place, record, now, came)
+        elif isinstance(record, Command) and self.state == ENLISTED and place == self._place:
+            answer = self._obey(record)
+            if answer is not None:
+                self._send([self._seal(answer)])
+
+    def _on_reply(self, place: str, reply: Reply, now: float, came: int) -> None:
+        if reply.name == "enlist":
+            self._on_answer(place, reply, now)
+            return
+        if self.state != ENLISTED or place != self._place:
+            return
+        if reply.name == "unlisted" or reply.instance != self._hub_instance:
+            # It is another one than it was: it knows nothing of us.
+            self._ask_again(now)
+            return
+        self._heard = now
+        if reply.name == "beat":
+            times = reply.text.split(",")
+            if len(times) == 3 and all(text.isascii() and text.isdigit() and len(text) < 20 for text in times):
+                sent, had, answered = (int(text) for text in times)
+                self._clock.add(sent, had, answered, came, time.monotonic_ns())
+
+    def _ask_again(self, now: float) -> None:
+        assert self._place is not None
+        self.state, self._lost_unix_ns = LOST, self._lost_unix_ns or time.time_ns()
+        self._outbox.clear()
+        self._asked, self._answers = {self._place: 0.0}, {}
+        self._knock_at, self._seek_at = now, now + LOST_S
+        self._knock(now)
+
+    def _on_answer(self, place: str, reply: Reply, now: float) -> None:
+        if self.state == ENLISTED:
+            return
+        if not reply.ok or (self.hub_run is not None and reply.text != self.hub_run):
+            self._answers[place] = (reply.text if not reply.ok else "another run of this job is there")[:200]
+            return
+        if reply.instance != self._hub_instance:
+            self._clock.forget()
+        self.state, self.hub_run, self._hub_instance = ENLISTED, reply.text[:200], reply.instance
+        self._place, self._heard, self._lost_unix_ns = place, now, None
+        self._answers = {}
+        self._ends.keep_only((place,))
+        self._beats, self._beat_at, self._flush_at = 0, now, now
+        self._outbox.begin(self._everything())
+
+    def close(self, living: int) -> None:
+        """Say that nothing more comes from us, if the ranks are gone too, and send what waits."""
+        if self.state == ENLISTED:
+            self._outbox.send(self._send, MESSAGES_AT_ONCE)
+            beat = Command(
+                "beat", instance=self.instance, arguments=(str(time.time_ns()), str(living), "" if living else "over")
+            )
+            self._send([self._seal(beat)])
+        self._ends.close(LAST_WORDS_MS)

@@ -1,0 +1,1 @@
+"""The processes of the job on this host, seen from outside through /proc and pidfds."""

@@ -1,0 +1,244 @@
+"""Which processes may become a rank that is still missing: those that carry the marks of the job, and no others.
+
+Looked for only while ranks wait in init_process_group. A process of the same shell is no evidence: people run servers
+and second jobs there. The marks are the number that a launcher gave it, a parent chain that leads to a rank, and the same
+program below the same parent. Check: `ps -o pid,ppid,sid,args`, `tr '\\0' '\\n' < /proc/PID/environ`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddtop import registry
+from ddtop.procfs import children, descendants, parent_of, stat_fields
+from ddtop.relay.processes.sample import Watched
+
+CANDIDATES_MAX = 64
+DESCENDANTS_MAX = 128
+"""Of one rank: a rank on each CPU of a large host with its workers stays below."""
+ANCESTORS_MAX, COMMAND_CHARACTERS = 8, 120
+_SHELLS = frozenset({"bash", "sh", "dash", "zsh", "fish", "ksh", "csh", "tcsh"})
+_MULTIPLEXERS = frozenset({"tmux", "screen", "login", "sshd", "systemd", "init", "su", "sudo", "cron"})
+_WORKER = b"--multiprocessing-fork"
+_SESSION = 3
+"""Field 6 of /proc/PID/stat, counted from the third."""
+_TORCH = b"libtorch"
+_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"})
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A process that may become a rank. `rank`: what its environment says; `mark`: why it is of the job, in words."""
+
+    pid: int
+    rank: int | None
+    mark: str
+
+
+def candidates(inside: Collection[Watched], watched: Collection[Watched]) -> list[Found]:
+    """Those that may become the ranks for which these `inside` wait; `watched`: all ranks of this host.
+
+    Called by the relay's thread; costs some reads of /proc for each process below the ranks and their parents.
+    """
+    known = {one.hello.pid for one in watched}
+    taken = {one.hello.rank for one in watched}
+    found: dict[int, Found] = {}
+    for one in (*_of_launchers(inside, known), *_of_ranks(watched), *_beside(inside)):
+        if one.pid not in known and one.rank not in taken and not has_agent(one.pid):
+            found.setdefault(one.pid, one)
+    return list(found.values())[:CANDIDATES_MAX]
+
+
+def launching(inside: Collection[Watched]) -> bool | None:
+    """What started these ranks still lives and may start more: a program or the script of a shell, no prompt."""
+    if not inside:
+        return None
+    return any(may_start_more(pid) for pid in {one.hello.launcher_pid or 0 for one in inside})
+
+
+def torch_loaded(pid: int) -> bool | None:
+    """Whether libtorch is mapped into this Python; None for others, and if it cannot be read. Check: /proc/PID/maps."""
+    if not _is_python(pid):
+        return None
+    try:
+        return _TORCH in Path(f"/proc/{pid}/maps").read_bytes()
+    except OSError:
+        return None
+
+
+def has_agent(pid: int) -> bool:
+    """A state page of it exists: it is a rank already, of this job or of another one."""
+    name = f"{registry.pages_folder()}/{pid}-{registry.start_ticks(pid)}.page"
+    return any(os.path.exists(f"{folder}/{name}") for folder in ("/dev/shm", "/tmp"))
+
+
+# -- the number that a launcher gave it
+
+
+def _of_launchers(inside: Collection[Watched], known: Collection[int]) -> Iterator[Found]:
+    """Children of torchrun with a RANK. Such a child may be a shell that has yet to start Python."""
+    torchruns = {one.hello.launcher_pid or 0 for one in inside if "TORCHELASTIC_RUN_ID" in one.hello.environment}
+    started = {pid for rank in known for pid in _above(rank)}
+    for parent in sorted(pid for pid in torchruns if pid > 1):
+        for pid in children(parent):
+            rank = _number(_environment(pid), "RANK")
+            if rank is None or pid in started:
+                continue
+            # Of a wrapper the program below it is meant, once that is there.
+            below = [one for one in (pid, *descendants(pid, DESCENDANTS_MAX)) if _is_python(one)]
+            for one in below or [pid]:
+                yield Found(one, rank, f"RANK={rank}, started by the launcher")
+
+
+def _of_ranks(watched: Collection[Watched]) -> Iterator[Found]:
+    """What a rank has started under another number, as Lightning's script launcher does; its workers have its own."""
+    for one in watched:
+        ours = one.hello.environment
+        for pid in descendants(one.hello.pid, DESCENDANTS_MAX):
+            theirs = _environment(pid)
+            names = [name for name in ("RANK", "LOCAL_RANK") if name in theirs]
+            if not names or not _is_python(pid) or not _meets_at_the_same_place(ours, theirs):
+                continue
+            if names[0] == "RANK":
+                rank = _number(theirs, "RANK")
+            else:
+                local = _number(theirs, "LOCAL_RANK")
+                if local == (one.hello.local_rank or 0):
+                    continue
+                # On the first node both numbers are the same.
+                first = not _number(theirs, "NODE_RANK") and not _number(theirs, "GROUP_RANK")
+                rank = local if first else None
+            yield Found(pid, rank, f"{names[0]}={theirs[names[0]][:8]}, started by rank {one.hello.rank}")
+
+
+def _meets_at_the_same_place(ours: Mapping[str, str], theirs: Mapping[str, str]) -> bool:
+    return all(
+        ours.get(name, theirs.get(name)) == theirs.get(name, ours.get(name)) for name in ("MASTER_ADDR", "MASTER_PORT")
+    )
+
+
+# -- the same program below the same parent
+
+
+def _beside(inside: Collection[Watched]) -> Iterator[Found]:
+    """Siblings of ranks that told their number as an argument: children of mp.spawn, or one program several times."""
+    for rank in inside:
+        parent = rank.hello.launcher_pid or 0
+        if rank.hello.claim != "init" or parent <= 1:
+            continue
+        stranger = not may_start_more(parent)
+        for pid in children(parent):
+            if pid == rank.hello.pid or not _is_python(pid) or not same_program(pid, rank.hello.pid):
+                continue
+            # A prompt starts anything, the same program in another folder too.
+            if stranger and not _started_alike(pid, rank.hello.pid):
+                continue
+            if _meets_at_the_same_place(rank.hello.environment, _environment(pid)):
+                yield Found(pid, None, "of the same parent")
+
+
+def same_program(pid: int, rank: int) -> bool:
+    """Both are children of multiprocessing, or run one script or module."""
+    one, other = _words(pid), _words(rank)
+    if one == other:
+        return bool(one)
+    if _WORKER in one and _WORKER in other:
+        return True
+    scripts = [_program(pid, one), _program(rank, other)]
+    return scripts[0] is not None and scripts[0] == scripts[1]
+
+
+def _program(pid: int, words: tuple[bytes, ...]) -> tuple[str, str] | None:
+    """("-m", module) or ("", path of the script) that a command line runs; None for `-c` and the interactive interpreter."""
+    rest = [word.decode(errors="replace") for word in words[1:]]
+    while rest:
+        word = rest.pop(0)
+        if word in ("-W", "-X"):
+            rest = rest[1:]
+        elif word == "-m" and rest:
+            return "-m", rest[0]
+        elif word in ("-", "-c", "-m"):
+            return None
+        elif not word.startswith("-"):
+            try:
+                return "", os.path.realpath(os.path.join(os.readlink(f"/proc/{pid}/cwd"), word))
+            except OSError:
+                return None
+    return None
+
+
+def _started_alike(pid: int, rank: int) -> bool:
+    """In one session and folder."""
+    one, other = stat_fields(pid), stat_fields(rank)
+    if one is None or other is None or one[_SESSION] != other[_SESSION]:
+        return False
+    try:
+        return os.readlink(f"/proc/{pid}/cwd") == os.readlink(f"/proc/{rank}/cwd")
+    except OSError:
+        return False
+
+
+# -- what /proc says
+
+
+def may_start_more(pid: int) -> bool:
+    """It lives, and is a program or a shell that runs a script; a prompt may start anything, and says nothing."""
+    if pid <= 1 or registry.start_ticks(pid) is None:
+        return False
+    name = _name(pid)
+    if name in _MULTIPLEXERS:
+        return False
+    return name not in _SHELLS or any(word and not word.startswith(b"-") for word in _words(pid)[1:])
+
+
+def command_line(pid: int) -> str:
+    """Its words, at most 120 characters; empty if it is gone."""
+    return b" ".join(_words(pid)).decode(errors="replace")[:COMMAND_CHARACTERS]
+
+
+def _name(pid: int) -> str:
+    try:
+        comm = Path(f"/proc/{pid}/comm").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""
+    return comm.strip().partition(":")[0]
+
+
+def _above(pid: int) -> list[int]:
+    found: list[int] = []
+    while len(found) < ANCESTORS_MAX and (parent := parent_of(pid)) is not None and parent > 1:
+        found.append(parent)
+        pid = parent
+    return found
+
+
+def _words(pid: int) -> tuple[bytes, ...]:
+    try:
+        return tuple(Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0"))
+    except OSError:
+        return ()
+
+
+def _is_python(pid: int) -> bool:
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python")
+    except OSError:
+        return False
+
+
+def _environment(pid: int) -> Mapping[str, str]:
+    """The variables that it was started with; what it set itself later is not among them."""
+    try:
+        words = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return {}
+    pairs = (word.partition("=") for word in words)
+    return {name: value for name, _, value in pairs if name in _VARIABLES}
+
+
+def _number(environment: Mapping[str, str], name: str) -> int | None:
+    value = environment.get(name, "")
+    return int(value) if value.isascii() and value.isdigit() and len(value) < 8 else None

@@ -1,0 +1,122 @@
+"""The processes beside the ranks: other children of the program that started them, and that program itself.
+
+Where such a child fails, mp.spawn ends the ranks by SIGTERM, which looks as if somebody had cancelled the job. Watched are only
+the parents of ranks that passed their number as an argument: torchrun and the launchers of MPI tell the ranks themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import msgspec
+
+from ddtop import private, registry
+from ddtop.procfs import children
+from ddtop.relay.processes.candidates import command_line, may_start_more, same_program
+from ddtop.relay.processes.exits import ending
+from ddtop.relay.processes.sample import Watched
+from ddtop.wire.records import HelperEnd, LastException
+
+WATCHED_MAX, FAILED_MAX, FILE_BYTES_MAX = 32, 16, 1 << 14
+KEPT_S = 3600.0
+"""A file that no relay has read by then belongs to a program without ranks."""
+
+
+@dataclass
+class _Process:
+    pid: int
+    ticks: int
+    parent: int
+    pidfd: int
+    command: str
+    launcher: bool
+
+
+class Beside:
+    """Used by the relay's thread once a second. `changed`: the last look found an end that was not known before."""
+
+    def __init__(self) -> None:
+        self._watched: dict[int, _Process] = {}
+        self._failed: list[HelperEnd] = []
+        self._swept = False
+        self.changed = False
+
+    def look(self, ranks: Collection[Watched], now_unix_ns: int) -> tuple[HelperEnd, ...]:
+        """Those that have failed so far; `ranks`: the living ones of this host. Check: `ps --ppid PID`."""
+        if not self._swept:
+            self._swept = True
+            _sweep()
+        before = len(self._failed)
+        known = {one.hello.pid for one in ranks}
+        parents: dict[int, int] = {}
+        for one in ranks:
+            if one.hello.claim == "init" and (one.hello.launcher_pid or 0) > 1:
+                parents.setdefault(one.hello.launcher_pid or 0, one.hello.pid)
+        for parent, rank in parents.items():
+            self._begin(parent, rank, known)
+        for process in list(self._watched.values()):
+            if process.pid in known:
+                self._forget(process)
+            elif _has_ended(process.pidfd):
+                self._end(process, now_unix_ns)
+        self.changed = len(self._failed) > before
+        return tuple(self._failed)
+
+    def close(self) -> None:
+        """Close all descriptors."""
+        for one in list(self._watched.values()):
+            self._forget(one)
+
+    def _begin(self, parent: int, rank: int, known: Collection[int]) -> None:
+        if not may_start_more(parent):
+            return
+        self._watch(parent, 0, launcher=True)
+        for pid in children(parent):
+            if pid not in known and pid not in self._watched and same_program(pid, rank):
+                self._watch(pid, parent, launcher=False)
+
+    def _watch(self, pid: int, parent: int, *, launcher: bool) -> None:
+        ticks = registry.start_ticks(pid)
+        if pid in self._watched or ticks is None or len(self._watched) >= WATCHED_MAX:
+            return
+        with contextlib.suppress(OSError, AttributeError):
+            self._watched[pid] = _Process(pid, ticks, parent, os.pidfd_open(pid), command_line(pid), launcher)
+
+    def _forget(self, one: _Process) -> None:
+        del self._watched[one.pid]
+        os.close(one.pidfd)
+
+    def _end(self, one: _Process, now_unix_ns: int) -> None:
+        how, exception = ending(one.pidfd, one.pid), None if one.launcher else _left_behind(one)
+        self._forget(one)
+        if (exception is not None or how.code or how.signal is not None) and len(self._failed) < FAILED_MAX:
+            at = exception.unix_ns if exception is not None else now_unix_ns
+            self._failed.append(HelperEnd(one.pid, at, how.code, how.signal, exception, one.command, one.launcher))
+
+
+def _has_ended(pidfd: int) -> bool:
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _left_behind(one: _Process) -> LastException | None:
+    """The exception in the file that it left; the file is removed."""
+    with contextlib.suppress(OSError, ValueError, private.ForeignError, registry.RegistryError):
+        path = registry.runtime_dir() / registry.helper_file(one.parent, one.pid, one.ticks)
+        found = msgspec.json.decode(private.read(path, FILE_BYTES_MAX), type=LastException)
+        path.unlink(missing_ok=True)
+        return found
+    return None
+
+
+def _sweep() -> None:
+    with contextlib.suppress(OSError, registry.RegistryError):
+        for path in registry.runtime_dir().glob("helper-*-*-*.json"):
+            if time.time() - path.stat().st_mtime > KEPT_S:
+                path.unlink(missing_ok=True)

@@ -1,0 +1,215 @@
+"""The ranks of this host: their processes, how their ends are noticed, and the sockets of their agents.
+
+The end of a process is told by its pidfd. Where there is none it is looked for in /proc, often enough to find most as zombies,
+whose line has the exit code. Who said Hello and cannot be seen at all has gone, unless it is heard again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from ddtop.link.relay_side import RANK, RelayLink
+from ddtop.relay.peer_credentials import Speaker, speaker
+from ddtop.relay.processes import sample
+from ddtop.relay.processes.exits import is_gone
+from ddtop.relay.processes.sample import Watched
+from ddtop.wire.records import AnyRecord, Hello
+
+RANKS_MAX = 4096
+LOOK_S, LOOK_PER_RANK_S = 0.02, 0.002
+"""Between two looks for ends in /proc, at least so long, and so long for each rank: 20 us each, one per cent of a core. Launchers that poll
+reap after 50 to 100 ms, so most are found before that."""
+UNSEEN_S = 2.0
+"""An agent reports twice a second: whose process is not in /proc and who has not been heard for so long, has gone."""
+PIDFD_EVERY_S = 1.0
+"""How often a pidfd is asked for again where there was none: a shortage of descriptors passes."""
+
+
+class Ranks:
+    """Used by the relay's loop only. `watched`: the living ones, by pid."""
+
+    def __init__(self, link: RelayLink, seal: Callable[[AnyRecord], bytes]) -> None:
+        self._link, self._seal = link, seal
+        self.watched: dict[int, Watched] = {}
+        self._pids_of: dict[int, int] = {}
+        self._peers: dict[bytes, int] = {}
+        self._speakers: dict[bytes, Speaker] = {}
+        # Said Hello, and no such process can be seen.
+        self._unseen: dict[int, Watched] = {}
+        self._replaced: list[Watched] = []
+        self._gone: dict[tuple[int, int], None] = {}
+        self._looked_s = self._asked_pidfds_s = 0.0
+        self.dropped = self.refused = 0
+
+    def __len__(self) -> int:
+        return len(self.watched) + len(self._unseen)
+
+    def hellos(self) -> Iterator[Hello]:
+        """Of the living ones."""
+        return (one.hello for one in self.watched.values())
+
+    def heard(self, peer: bytes, pid: int) -> bool | None:
+        """An agent has said something as `pid`: True if this is the first time, None if nothing of it may be taken.
+
+        Nothing is taken from a process that speaks for another one (`refused` counts it), nor where there are too many.
+        """
+        said_by = self.speaker(peer)
+        if said_by is None or not said_by.may_say(pid) or (said_by.foreign and pid in self.watched):
+            self.refused += said_by is not None
+            return None
+        new = peer not in self._peers
+        if new and len(self._peers) >= RANKS_MAX:
+            self.dropped += 1
+            return None
+        self._peers[peer] = pid
+        watched = self.watched.get(pid) or self._unseen.get(pid)
+        if watched is not None:
+            watched.heard_mono_ns = time.monotonic_ns()
+        return new
+
+    def speaker(self, peer: bytes) -> Speaker | None:
+        """Who is behind this connection; None if it is closed and never said a word."""
+        known = self._speakers.get(peer)
+        if known is None and (who := self._link.who(peer)) is not None:
+            known = self._speakers[peer] = speaker(who)
+        return known
+
+    def speaks_for_itself(self, peer: bytes, hello: Hello) -> bool | None:
+        """True where the process that made the connection says Hello; False where it had gone before it was looked at:
+        then it is watched, and never signalled. None: it is another one (counted), or of another pid namespace, which
+        is shown and not watched, because its numbers mean others here.
+        """
+        said_by = self.speaker(peer)
+        if said_by is not None and said_by.foreign:
+            return None
+        if said_by is None or said_by.pid != hello.pid or said_by.start_ticks not in (None, hello.start_ticks):
+            self.refused += 1
+            return None
+        return said_by.start_ticks is not None
+
+    def greet(self, hello: Hello, spoke: bool = True) -> bool:
+        """Begin to watch its process; False if that is watched already, or not the one that said Hello.
+
+        `spoke`: it said so itself, here. What another relay wrote down is watched, and never signalled.
+        """
+        known = self.watched.get(hello.pid)
+        if known is not None and not self._is_another(known, hello):
+            known.hello = hello
+            known.spoke = known.spoke or spoke
+            return False
+        if known is not None:
+            self._replaced.append(self._unwatched(known))
+        # A Hello may be read after the end of whoever said it.
+        return (hello.pid, hello.start_ticks) not in self._gone and self._see(hello, spoke)
+
+    def note_gone(self, hello: Hello) -> None:
+        """Its end has been told: nothing more is to be found out about that process."""
+        self._gone[hello.pid, hello.start_ticks] = None
+        while len(self._gone) > RANKS_MAX:
+            del self._gone[next(iter(self._gone))]
+
+    def _is_another(self, known: Watched, hello: Hello) -> bool:
+        """Its pid has got a new owner before the end of the old one was seen."""
+        is_new = known.hello.start_ticks != hello.start_ticks
+        return is_new and is_gone(hello.pid, known.hello.start_ticks) is True
+
+    def _see(self, hello: Hello, spoke: bool) -> bool:
+        found = sample.watch(hello, time.monotonic_ns())
+        if found is None:
+            self._unseen.setdefault(hello.pid, Watched(hello, None, time.monotonic_ns(), spoke=spoke))
+            return False
+        found.spoke = spoke
+        self._unseen.pop(hello.pid, None)
+        self.watched[hello.pid] = found
+        self._hold(found)
+        return True
+
+    def _hold(self, found: Watched) -> None:
+        if found.pidfd is not None:
+            self._pids_of[found.pidfd] = found.hello.pid
+            self._link.watch(found.pidfd)
+
+    def ended(self, pidfd: int) -> Watched:
+        """The rank whose process is gone; it is not watched any more, its descriptor is still open."""
+        return self._unwatched(self.watched[self._pids_of[pidfd]])
+
+    def _unwatched(self, found: Watched) -> Watched:
+        del self.watched[found.hello.pid]
+        if found.pidfd is not None:
+            del self._pids_of[found.pidfd]
+            self._link.unwatch(found.pidfd)
+        return found
+
+    def look_due_s(self) -> float:
+        """When `look_for_ends` wants to be called next, monotonic s; infinity where pidfds tell all ends."""
+        without = len(self.watched) - len(self._pids_of)
+        if not without and not self._unseen and not self._replaced:
+            return float("inf")
+        return self._looked_s + max(LOOK_S, LOOK_PER_RANK_S * (without + len(self._unseen)))
+
+    def look_for_ends(self, now: float) -> list[tuple[Watched, int]]:
+        """(rank, when it went or was heard last, unix ns) of those that no pidfd tells of and that have gone, the first to go first.
+
+        They are not watched any more; `now` is monotonic s.
+        """
+        self._looked_s = now
+        at = time.time_ns()
+        found = [(one, at) for one in self._replaced]
+        self._replaced.clear()
+        if now >= self._asked_pidfds_s + PIDFD_EVERY_S:
+            self._asked_pidfds_s = now
+            self._ask_for_pidfds()
+        for one in list(self._unseen.values()):
+            silent_ns = int(now * 1e9) - one.heard_mono_ns
+            if silent_ns > UNSEEN_S * 1e9 and is_gone(one.hello.pid, one.hello.start_ticks):
+                del self._unseen[one.hello.pid]
+                # It was alive then; more is not known.
+                found.append((one, at - silent_ns))
+        for one in list(self.watched.values()):
+            if one.pidfd is None and is_gone(one.hello.pid, one.hello.start_ticks):
+                found.append((self._unwatched(one), at))
+        # Of those that went between two looks the state page may tell who did so first.
+        return sorted(found, key=lambda item: sample.went_unix_ns(*item))
+
+    def _ask_for_pidfds(self) -> None:
+        for one in list(self._unseen.values()):
+            self._see(one.hello, one.spoke)
+        for one in self.watched.values():
+            if one.pidfd is None:
+                one.pidfd = sample.pidfd_of(one.hello)
+                self._hold(one)
+
+    def forget(self, gone: Watched) -> None:
+        """Close what is left of it."""
+        self.note_gone(gone.hello)
+        sample.forget(gone)
+        for peer in [peer for peer, owner in self._peers.items() if owner == gone.hello.pid]:
+            self._leave(peer)
+
+    def _leave(self, peer: bytes) -> None:
+        self._peers.pop(peer, None)
+        self._speakers.pop(peer, None)
+
+    def sweep(self) -> None:
+        """Forget the connections that are closed."""
+        for peer in [peer for peer in self._speakers if self._link.who(peer) is None]:
+            self._leave(peer)
+
+    def say(self, peer: bytes, record: AnyRecord) -> None:
+        """Answer one agent."""
+        if not self._link.send(RANK, peer, self._seal(record)):
+            self.dropped += self._link.who(peer) is not None
+
+    def say_all(self, record: AnyRecord) -> None:
+        """Tell all agents."""
+        self.sweep()
+        for peer in list(self._peers):
+            self.say(peer, record)
+
+    def ask(self, pid: int, record: AnyRecord) -> bool:
+        """Tell the agent of this process; False if it could not be handed over."""
+        data = self._seal(record)
+        return any(
+            self._link.send(RANK, peer, data) for peer in [p for p, owner in self._peers.items() if owner == pid]
+        )

@@ -1,0 +1,201 @@
+"""The ways of ranks inside init_process_group to their store, and the processes that have not come there yet.
+
+Asked only for ranks that have been inside for a while, which their state pages tell: a healthy start is over before that,
+and costs nothing here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+import psutil
+
+from ddtop import registry
+from ddtop.relay.processes import candidates, sample, sockets
+from ddtop.relay.processes.candidate_stacks import CandidateStacks
+from ddtop.wire.records import Hello, ProcessState
+from ddtop.wire.rendezvous import Candidacy, Rendezvous, store_address
+from ddtop.wire.stacks import StackFrame
+
+INSIDE_NS = 2_000_000_000
+"""A healthy init_process_group on one host is over in less."""
+COMMAND_CHARACTERS = 120
+ENDPOINTS_MAX = 8
+Family = Mapping[int, "bool | None"]
+"""The processes around a run: whether a store that they open is the run's own, None where it may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Who listens on a port; all None: nobody. `ours`: a process of this run."""
+
+    pid: int | None = None
+    command: str | None = None
+    user: str | None = None
+    ours: bool | None = None
+    started_unix_ns: int | None = None
+
+
+class Seen(NamedTuple):
+    """One look. `ways`: of the ranks inside; `candidates` and `candidacies`: of those that may still come; `launching` as in HostState."""
+
+    ways: tuple[Rendezvous, ...] = ()
+    candidates: tuple[ProcessState, ...] = ()
+    candidacies: tuple[Candidacy, ...] = ()
+    launching: bool | None = None
+
+
+class Meeting:
+    """What is seen of the ranks that meet; used by the relay's thread once a second."""
+
+    def __init__(self) -> None:
+        self._probe = sockets.Probe()
+        self._owners: dict[int, int | None] = {}
+        self._candidates: dict[int, sample.Watched] = {}
+        self._candidacies: dict[tuple[int, int], Candidacy] = {}
+        self._stacks = CandidateStacks()
+        self._torch = False
+
+    def look(self, watched: Collection[sample.Watched], launcher: int, now_mono_ns: int) -> Seen:
+        """What is to be seen now; nothing while nobody has been inside for long."""
+        inside = [one for one in watched if _inside(one, now_mono_ns)]
+        if not inside:
+            self._owners.clear()
+            self._candidates.clear()
+            self._candidacies.clear()
+            self._stacks.keep(())
+            return Seen()
+        ranks = {one.hello.pid for one in watched}
+        parents = {one.hello.launcher_pid or 0 for one in watched} | {launcher}
+        # torchrun opens the store itself, and whoever spawns ranks may; a shell does not.
+        makes = any("TORCHELASTIC_RUN_ID" in one.hello.environment or one.hello.claim == "init" for one in watched)
+        family = dict.fromkeys(parents - {0}, True if makes else None) | dict.fromkeys(ranks, True)
+        tables: dict[int, tuple[sockets.Tcp, ...] | None] = {}
+        ways = []
+        for one in inside:
+            place = store_address(one.hello.init_method, one.hello.environment)
+            if place is None:
+                continue
+            space = _network(one.hello.pid)
+            if space not in tables:
+                tables[space] = sockets.table(one.hello.pid)
+            ways.append(self._way(one.hello, *place, tables[space], family))
+        states, why = self._look_at_candidates(inside, watched, now_mono_ns)
+        return Seen(tuple(ways), states, why, candidates.launching(inside))
+
+    def close(self) -> None:
+        """End what still reads from candidates."""
+        self._stacks.keep(())
+
+    def _way(
+        self, hello: Hello, address: str, port: int, table: tuple[sockets.Tcp, ...] | None, family: Family
+    ) -> Rendezvous:
+        own = sockets.inodes(hello.pid)
+        mine = [] if own is None else [one for one in table or () if one.inode in own]
+        there = [one for one in mine if one.remote_port == port]
+        states = None if own is None or table is None else tuple(sorted({one.state for one in there}))
+        held = [one.remote for one in there if one.state == "ESTABLISHED"]
+        probe, numbers = self._probe.told(address, port)
+        if not held:
+            self._probe.ask(address, port)
+        known = held or numbers or (address,)
+        local = any(sockets.is_local(number) for number in known)
+        listener = self._listener(table, port, family)
+        return Rendezvous(
+            rank=hello.rank,
+            pid=hello.pid,
+            address=address,
+            port=port,
+            sockets=states,
+            dials=_endpoints(
+                (one.remote, one.remote_port) for one in mine if one.state == "SYN_SENT" and one not in there
+            ),
+            listens=_endpoints((one.local, one.port) for one in mine if one.state == "LISTEN"),
+            probe=None if held else probe,
+            local=local if held or numbers or local else None,
+            listener_pid=listener.pid,
+            listener_command=listener.command,
+            listener_user=listener.user,
+            listener_ours=listener.ours,
+            listener_started_unix_ns=listener.started_unix_ns,
+        )
+
+    def _listener(self, table: tuple[sockets.Tcp, ...] | None, port: int, family: Family) -> Listener:
+        listening = [one for one in table or () if one.state == "LISTEN" and one.port == port]
+        if not listening:
+            return Listener()
+        for one in listening:
+            if one.inode not in self._owners:
+                self._owners[one.inode] = sockets.owner(one.inode, family)
+            pid = self._owners[one.inode]
+            if pid is not None:
+                return _described(pid, family.get(pid, False))
+        # All that this user runs can be looked at, but for a few that forbid it.
+        uid = listening[0].uid
+        return Listener(user=f"uid {uid}", ours=False if uid != os.getuid() else None)
+
+    def _look_at_candidates(
+        self, inside: list[sample.Watched], watched: Collection[sample.Watched], now_mono_ns: int
+    ) -> tuple[tuple[ProcessState, ...], tuple[Candidacy, ...]]:
+        states, seen = [], {}
+        candidacies: dict[tuple[int, int], Candidacy] = {}
+        self._torch = self._torch or bool(candidates.torch_loaded(inside[0].hello.pid))
+        for found in candidates.candidates(inside, watched):
+            ticks = registry.start_ticks(found.pid)
+            if ticks is None:
+                continue
+            one = self._candidates.get(found.pid)
+            if one is None or one.hello.start_ticks != ticks:
+                like = inside[0].hello
+                hello = Hello(like.job, like.run, like.attempt, found.rank, None, None, like.host, found.pid, ticks)
+                one = sample.Watched(hello, -1, now_mono_ns)
+            state = sample.look(one, now_mono_ns)
+            if state is None:
+                continue
+            seen[found.pid] = one
+            states.append(msgspec.structs.replace(state, agent_age_ms=None))
+            frames = self._stacks.look(state, now_mono_ns)
+            candidacies[found.pid, ticks] = self._candidacy(found, ticks, frames)
+        self._stacks.keep(seen)
+        self._candidates, self._candidacies = seen, candidacies
+        return tuple(states), tuple(candidacies.values())
+
+    def _candidacy(self, found: candidates.Found, ticks: int, frames: tuple[StackFrame, ...]) -> Candidacy:
+        known = self._candidacies.get((found.pid, ticks))
+        # What is loaded stays so; the maps of a process with torch have a thousand lines.
+        loaded = known.torch_loaded if known is not None else None
+        if self._torch and not loaded:
+            loaded = candidates.torch_loaded(found.pid)
+        here = _described(found.pid, None)
+        return Candidacy(found.pid, found.mark, here.command, here.started_unix_ns, loaded, frames)
+
+
+def _inside(watched: sample.Watched, now_mono_ns: int) -> bool:
+    since = watched.page.init_since_mono_ns if watched.page is not None else 0
+    return bool(since) and now_mono_ns - since >= INSIDE_NS
+
+
+def _endpoints(found: Iterable[tuple[str, int]]) -> tuple[str, ...]:
+    return tuple(sorted({f"{address}:{port}" for address, port in found}))[:ENDPOINTS_MAX]
+
+
+def _network(pid: int) -> int:
+    """What is the same for all processes of one network namespace."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/net").st_ino
+    except OSError:
+        return -pid
+
+
+def _described(pid: int, ours: bool | None) -> Listener:
+    try:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            command = " ".join(process.cmdline())[:COMMAND_CHARACTERS] or process.name()
+            return Listener(pid, command, process.username(), ours, int(process.create_time() * 1e9))
+    except (psutil.Error, OSError):
+        return Listener(pid, ours=ours)

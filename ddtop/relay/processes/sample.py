@@ -1,0 +1,302 @@
+"""The ranks' processes seen from outside: /proc once a second, pidfds (or /proc) for their ends, the state pages for their last words.
+
+psutil reads the host's numbers; a rank's own line is read by hand, because one read of /proc/PID/stat has all of it and
+psutil would take four.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ddtop import private, registry
+from ddtop.procfs import descendants, io_bytes, own_letter, stat_fields, switches, wchan
+from ddtop.relay.host import pressure as load
+from ddtop.relay.processes import cgroup, kernel_wait, oom, sockets
+from ddtop.relay.processes.exits import ending, is_gone
+from ddtop.wire.mpi import MpiState, read_mpi
+from ddtop.wire.page import PAGE_BYTES, PageError, PageView, read_page
+from ddtop.wire.records import Exit, Hello, ProcessState
+
+_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+CHILDREN_EVERY = 2
+"""Children are looked up every second look: a walk over all threads of all ranks is the dearest part."""
+SOCKET_EVERY = 5
+"""Looks between two readings of the table of all TCP sockets: a rank that talks to a server all the time waits on another one at each look."""
+GC_NS = 500_000_000
+"""A shorter garbage collection is not worth a word: seen once a second it would seem to last that long."""
+OOM_MARK_NS = 30_000_000_000
+"""The OOM killer's count is compared with that of half a minute to a minute ago: a worker that it killed an hour before says
+nothing, and a process of many gigabytes takes seconds to be gone."""
+JOIN_FILE_S = 3600.0
+"""Plain ranks join within two minutes; after an hour nobody asks for the file again."""
+
+
+@dataclass
+class Watched:
+    """One rank's process.
+
+    `pidfd`: None where there is none to be had, then its end is looked for in /proc. `spoke`: it said Hello to this
+    relay itself, over a connection that it made.
+    """
+
+    hello: Hello
+    pidfd: int | None
+    heard_mono_ns: int = 0
+    children: tuple[int, ...] = ()
+    looks: int = 0
+    last_state: str | None = None
+    last_wchan: str | None = None
+    stood: bool = False
+    oom_kills: int | None = None
+    oom_marked: tuple[int, int | None] = (0, None)
+    memory_events: Path | None = None
+    freezer: Path | None = None
+    socket: tuple[int, str | None] = (0, None)
+    socket_asked: int = -SOCKET_EVERY
+    page: PageView | None = field(default=None)
+    load: load.ProcessWatch = field(default_factory=load.ProcessWatch)
+    cpu_seen: tuple[int, int] | None = None
+    cpu_ratio: float | None = None
+    spoke: bool = False
+
+    def note_cpu(self, now_mono_ns: int, cpu_ns: int) -> None:
+        """Keep the cores used (its children included) between the last two looks, `cpu_ratio`."""
+        if self.cpu_seen is not None and now_mono_ns > self.cpu_seen[0]:
+            self.cpu_ratio = (cpu_ns - self.cpu_seen[1]) / (now_mono_ns - self.cpu_seen[0])
+        self.cpu_seen = (now_mono_ns, cpu_ns)
+
+    def note_oom(self, now_mono_ns: int) -> None:
+        """Keep the OOM killer's count of a while ago, `oom_kills`."""
+        if self.oom_marked[0] == 0 or now_mono_ns - self.oom_marked[0] > OOM_MARK_NS:
+            count = cgroup.oom_kills(self.memory_events)
+            self.oom_kills = self.oom_marked[1] if self.oom_marked[0] else count
+            self.oom_marked = (now_mono_ns, count)
+
+
+def watch(hello: Hello, now_mono_ns: int) -> Watched | None:
+    """Begin to watch the process that said Hello; None if that one cannot be seen (any more)."""
+    pidfd = pidfd_of(hello)
+    if pidfd is None and registry.start_ticks(hello.pid) != hello.start_ticks:
+        return None
+    watched = Watched(hello, pidfd, now_mono_ns)
+    watched.memory_events = cgroup.memory_events(hello.pid)
+    watched.note_oom(now_mono_ns)
+    return watched
+
+
+def pidfd_of(hello: Hello) -> int | None:
+    """A pidfd of the process that said Hello; None if that has gone, or where there is none to be had.
+
+    An old kernel (before 5.3), a seccomp filter, or no descriptor left: the last may pass.
+    """
+    try:
+        pidfd = os.pidfd_open(hello.pid)
+    except (OSError, AttributeError, OverflowError):
+        return None
+    # In this order: from here on the pid cannot get another owner unseen.
+    if registry.start_ticks(hello.pid) == hello.start_ticks:
+        return pidfd
+    os.close(pidfd)
+    return None
+
+
+def went_unix_ns(watched: Watched, seen_unix_ns: int) -> int:
+    """When a process that was seen to have ended at `seen_unix_ns` began to go, as far as its state page tells."""
+    view = page(watched.hello)
+    stamps = [seen_unix_ns]
+    if view is not None and view.exiting_mono_ns:
+        stamps.append(view.exiting_mono_ns + time.time_ns() - time.monotonic_ns())
+    if view is not None and view.exception is not None and view.exception.thread == "main":
+        stamps.append(view.exception.unix_ns)
+    return min(stamps)
+
+
+def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
+    """The process now; None if it cannot be read. Check: `ps -o stat,wchan,rss,nlwp -p PID`."""
+    pid = watched.hello.pid
+    fields = stat_fields(pid)
+    if fields is None:
+        return None
+    fields[0] = own_letter(pid, fields[0])
+    if watched.looks % CHILDREN_EVERY == 0:
+        watched.children = descendants(pid)
+    watched.looks += 1
+    watched.note_oom(now_mono_ns)
+    gc_since_unix_ns, exiting = _from_page(watched, now_mono_ns)
+    tid, letter = _lead(watched, fields[0])
+    sleeps_in = wchan(f"{pid}/task/{tid}")
+    # One look finds every process asleep somewhere; two in the same sleep are worth asking where.
+    stands = letter in "SD" and (letter, sleeps_in) == (watched.last_state, watched.last_wchan)
+    sleep = kernel_wait.sleeping_in(pid, tid) if stands else kernel_wait.Sleep()
+    if stands and not watched.stood:
+        # Who freezes a process may have moved it into another group for that.
+        watched.freezer = cgroup.freezer(pid)
+    watched.stood = stands
+    watched.last_state, watched.last_wchan = letter, sleeps_in
+    # utime, stime and those of children that were waited for, then the living children's own.
+    cpu = sum(int(value) for value in fields[11:15])
+    for child in watched.children:
+        theirs = stat_fields(child)
+        cpu += int(theirs[11]) + int(theirs[12]) if theirs else 0
+    watched.note_cpu(now_mono_ns, cpu * _TICK_NS)
+    return ProcessState(
+        rank=watched.hello.rank,
+        pid=pid,
+        state=letter,
+        wchan=sleeps_in,
+        cpu_ns=cpu * _TICK_NS,
+        rss_bytes=int(fields[21]) * _PAGE_BYTES,
+        threads=int(fields[17]),
+        io_bytes=io_bytes(pid),
+        children=len(watched.children),
+        agent_age_ms=(now_mono_ns - watched.heard_mono_ns) // 1_000_000,
+        switches=switches(Path(f"/proc/{pid}/task/{tid}/status")),
+        syscall=sleep.call,
+        file=sleep.file,
+        frozen=cgroup.is_frozen(watched.freezer) if stands else None,
+        gc_since_unix_ns=gc_since_unix_ns,
+        exiting=exiting,
+        init_since_unix_ns=_inside_since(watched),
+        load=load.look_at_process(watched.load, pid, fields),
+        mpi=_mpi(watched),
+        remote=_remote(watched, sleep.socket),
+        iteration=watched.page.counted if watched.page is not None else None,
+    )
+
+
+def _remote(watched: Watched, inode: int | None) -> str | None:
+    """Where the socket leads on which it waits."""
+    if inode is None:
+        return None
+    if inode != watched.socket[0] and watched.looks >= watched.socket_asked + SOCKET_EVERY:
+        watched.socket_asked = watched.looks
+        watched.socket = (inode, sockets.remote(watched.hello.pid, inode))
+    return watched.socket[1] if inode == watched.socket[0] else None
+
+
+def _lead(watched: Watched, letter: str) -> tuple[int, str]:
+    """(number of the rank's thread, its state): that of the state page, where it lives; else the main thread, whose state is `letter`.
+
+    What stops or ends a process stops or ends all its threads.
+    """
+    pid = watched.hello.pid
+    tid = watched.page.lead_tid if watched.page is not None else 0
+    if tid <= 0 or tid == pid or letter not in "RSDI":
+        return pid, letter
+    fields = stat_fields(f"{pid}/task/{tid}")
+    return (tid, fields[0]) if fields is not None else (pid, letter)
+
+
+def owners(watched: Iterable[Watched]) -> dict[int, int | None]:
+    """The rank of each process that belongs to one, children included."""
+    return {pid: one.hello.rank for one in watched for pid in (*one.children, one.hello.pid)}
+
+
+def _from_page(watched: Watched, now_mono_ns: int) -> tuple[int | None, bool]:
+    """(since when a full garbage collection is going on, whether its interpreter exits), from the state page."""
+    view = watched.page = page(watched.hello)
+    if view is None:
+        return None, False
+    since = view.gc_since_mono_ns
+    collects = bool(since) and now_mono_ns - since >= GC_NS
+    return since + time.time_ns() - time.monotonic_ns() if collects else None, bool(view.exiting_mono_ns)
+
+
+def _inside_since(watched: Watched) -> int | None:
+    """Since when it is inside init_process_group, from the state page that was read last."""
+    since = watched.page.init_since_mono_ns if watched.page is not None else 0
+    return since + time.time_ns() - time.monotonic_ns() if since else None
+
+
+def _mpi(watched: Watched) -> MpiState | None:
+    """Its calls of MPI, from the state page that was read last."""
+    view, now = watched.page, time.time_ns()
+    return read_mpi(view.mpi, now, now - time.monotonic_ns()) if view is not None and view.mpi else None
+
+
+def last_words(watched: Watched, order: int, unix_ns: int) -> Exit:
+    """How the process ended, what it said last and who outlived it, seen at `unix_ns`. `order`: exits before this one."""
+    hello, view = watched.hello, page(watched.hello)
+    how = ending(watched.pidfd, hello.pid, hello.start_ticks)
+    killed, line = False if how.signal is not None or how.code is not None else None, None
+    if how.signal == signal.SIGKILL:
+        count = cgroup.oom_kills(watched.memory_events)
+        killed, line = oom.verdict(hello.pid, watched.oom_kills, count, oom.read_log())
+    orphans = tuple(pid for pid in watched.children if registry.start_ticks(pid) is not None)
+    exiting_mono_ns = view.exiting_mono_ns if view else 0
+    return Exit(
+        rank=hello.rank,
+        pid=hello.pid,
+        code=how.code,
+        signal=how.signal,
+        oom=killed,
+        order=order,
+        how=how.how,
+        exiting=bool(exiting_mono_ns),
+        exception=view.exception if view else None,
+        orphans=orphans,
+        last_state=watched.last_state,
+        exiting_unix_ns=exiting_mono_ns + unix_ns - time.monotonic_ns() if exiting_mono_ns else None,
+        oom_line=line,
+        orphan_sockets=kernel_wait.sockets_of(orphans) if orphans else None,
+        mpi=read_mpi(view.mpi, unix_ns, unix_ns - time.monotonic_ns()) if view is not None and view.mpi else None,
+        iteration=view.counted if view is not None else None,
+    )
+
+
+def forget(watched: Watched) -> None:
+    """Stop watching: close the pidfd, remove the state page that the process has left behind."""
+    if watched.pidfd is not None:
+        os.close(watched.pidfd)
+    path = page_path(watched.hello)
+    if path is not None:
+        path.unlink(missing_ok=True)
+        path.with_suffix(".stacks").unlink(missing_ok=True)
+
+
+def page_path(hello: Hello) -> Path | None:
+    """The page's file, if its name is one that an agent of this user makes: a frame must not make us unlink others."""
+    if not hello.page_path:
+        return None
+    path = Path(hello.page_path)
+    expected = f"{hello.pid}-{hello.start_ticks}.page"
+    folder = registry.pages_folder()
+    fits = path.name == expected and path.parent.name == folder and str(path.parent.parent) in ("/dev/shm", "/tmp")
+    return path if fits else None
+
+
+def page(hello: Hello) -> PageView | None:
+    """What the state page says; None if there is none or it cannot be read."""
+    path = page_path(hello)
+    if path is None:
+        return None
+    try:
+        # Read, not mapped: a file that its owner makes shorter would end the relay by SIGBUS.
+        return read_page(private.read(path, PAGE_BYTES))
+    except (OSError, PageError):
+        return None
+
+
+def abandoned() -> list[Path]:
+    """Pages whose process is gone, of this user's other jobs, and old join files: left behind where a relay was killed.
+
+    A rank that died an instant ago is among them, and its own relay has yet to read its last words: remove them later.
+    """
+    found = []
+    for path in registry.runtime_dir().glob("plain-*.json"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > JOIN_FILE_S:
+                found.append(path)
+    for folder in (Path("/dev/shm"), Path("/tmp")):
+        for path in (folder / registry.pages_folder()).glob("*-*.[ps]*"):
+            pid, _, ticks = path.stem.partition("-")
+            if (pid + ticks).isascii() and pid.isdigit() and ticks.isdigit() and is_gone(int(pid), int(ticks)):
+                found.append(path)
+    return found

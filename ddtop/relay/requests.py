@@ -1,0 +1,202 @@
+"""What is asked of ranks: stacks, exact arrivals, signals. By viewers, by the hub, and by the relay itself when something stands.
+
+A hub asks the ranks of all hosts under one name, its own here and the others through their relays; a leaf that has a hub asks
+nothing by itself, so that nobody is asked twice.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Hashable
+from typing import Protocol
+
+from ddtop.link.keys import CONTROLLER
+from ddtop.relay.arrivals_trigger import Uneven
+from ddtop.relay.dump_trigger import Automatic
+from ddtop.relay.dumps.collect import Dumps
+from ddtop.relay.hub.leaves import Hub
+from ddtop.relay.orders import OrderError, number, pids_of, ranks_of, send_signal
+from ddtop.relay.processes.ranks import Ranks
+from ddtop.relay.processes.sample import Watched
+from ddtop.relay.rate_limit import Asked, Turns
+from ddtop.wire.frames import Envelope
+from ddtop.wire.records import AnyRecord, Command, Hello, Order, Reply, Stacks
+
+RANKS_TEXT, TEXT = 40, 300
+"""Characters of a list of ranks, and of an answer, that an audit line has."""
+
+
+class Outlet(Protocol):
+    """Where records go from here."""
+
+    instance: str
+
+    def publish(self, record: AnyRecord, of: Hello | None = None, *, latest: bool = True) -> None:
+        """Keep a record of ours about the rank that said this Hello, and tell it to everyone."""
+
+    def publish_about(self, record: AnyRecord, rank: int | None, pid: int) -> None:
+        """The same about a process that is not ours, or gone."""
+
+    def address_of(self, viewer: bytes) -> str:
+        """Where a viewer comes from; empty where that is not known."""
+
+
+class Asking:
+    """Used by the relay's loop only; times are its monotonic s. `hub`: set where this relay is one."""
+
+    def __init__(self, outlet: Outlet, ranks: Ranks, automatic: bool) -> None:
+        self._outlet, self._ranks = outlet, ranks
+        self._automatic, self._uneven = Automatic(automatic), Uneven()
+        self.dumps = Dumps(self._publish, self._ask_agent)
+        self._turns = Turns()
+        self.hub: Hub | None = None
+
+    def due(self) -> float:
+        """When something is to be done here next, monotonic s."""
+        return min(self.dumps.due(), self._turns.due)
+
+    def on_time(self, now: float) -> None:
+        """Whose turn has come, and what is under way."""
+        turn = self._turns.take(now)
+        if turn is not None:
+            self._ask_stacks(turn.first.name, turn.ranks, native=False)
+            self._outlet.publish(Order("stacks", _text_of(turn.ranks), tuple(one.who for one in turn.asked.values())))
+        self.dumps.on_time()
+
+    def sharers(self, stacks: Stacks) -> list[Asked]:
+        """Which viewers asked for these stacks besides the one by whose request they go."""
+        return self._turns.sharers(stacks.request, stacks.of_rank)
+
+    def consider(self, envelope: Envelope, who: Hashable, now: float) -> None:
+        """Whether what a rank says is a reason to ask all of them for more."""
+        self._uneven.saw(who, envelope.wait_ratio, now)
+        if envelope.stuck_key:
+            self._automatic.saw(envelope.stuck_key[:200], now)
+
+    def ask_for_stacks_if_due(self, now: float) -> None:
+        """Something stands still: ask everyone once."""
+        if self._automatic.due(now) is None:
+            return
+        request = f"auto-{uuid.uuid4().hex[:12]}"
+        self._turns.note(None, now)
+        self.dumps.ask(request, list(self._ranks.watched.values()), automatic=True)
+        if self.hub is not None:
+            self.hub.ask_stacks(request, None, "auto")
+
+    def ask_for_arrivals_if_due(self, now: float) -> None:
+        """Some ranks wait more than others: ask everyone when they put in their last collectives."""
+        if not self._uneven.due(now):
+            return
+        request = uuid.uuid4().hex[:12]
+        self._ask_arrivals(request)
+        if self.hub is not None:
+            self.hub.ask_arrivals(request)
+
+    def _ask_arrivals(self, request: str) -> None:
+        self._ranks.say_all(Command("arrivals", instance=self._outlet.instance, arguments=(request,)))
+
+    def follow(self, order: Command, role: str, viewer: bytes) -> Reply | None:
+        """Do what a viewer wants, `stacks` or `signal`; None where the answer comes from another host, later."""
+        who = self._who(order, role, viewer)
+        try:
+            if order.name == "stacks":
+                return self._follow_stacks(order.arguments, role, viewer, who)
+            if role != CONTROLLER:
+                raise OrderError("this viewer is read-only")
+            rank, _, number_text = (*order.arguments, "", "", "")[:3]
+            if self.hub is not None and not self._is_ours(order.arguments):
+                said = self.hub.signal(viewer, uuid.uuid4().hex[:12], order.arguments, time.monotonic())
+                text = said.text if said is not None else f"signal {number_text} was passed on to its host"
+                self._outlet.publish(Order("signal", rank[:RANKS_TEXT], (who,), text[:TEXT], said is None))
+                return said
+            text = self._signal(order.arguments)
+            self._outlet.publish(Order("signal", rank[:RANKS_TEXT], (who,), text))
+            return Reply("signal", text=text)
+        except OrderError as error:
+            return Reply(order.name, ok=False, text=str(error))
+
+    def _follow_stacks(self, arguments: tuple[str, ...], role: str, viewer: bytes, who: str) -> Reply:
+        name, text, *how = (*arguments, "", "")[: max(2, len(arguments))]
+        now, ranks = time.monotonic(), ranks_of(text)
+        if not name:
+            raise OrderError("a request for stacks needs a name")
+        if "native" not in how:
+            self._turns.ask(Asked(viewer, name[:64], ranks, who), now)
+            count = self._count(ranks)
+            self.on_time(now)
+            return Reply("stacks", count=count, text=name)
+        if role != CONTROLLER:
+            raise OrderError("native stacks stop each process for a moment, and this viewer is read-only")
+        left_s = self._turns.native_wait_s(ranks, now)
+        if left_s > 0:
+            raise OrderError(f"native stacks of these ranks were taken lately; again in {left_s:.0f} s")
+        self._turns.note(ranks, now)
+        count = self._ask_stacks(name[:64], ranks, native=True)
+        self._outlet.publish(Order("native", _text_of(ranks), (who,)))
+        return Reply("stacks", count=count, text=name)
+
+    def _who(self, order: Command, role: str, viewer: bytes) -> str:
+        """Who gives an order: the role is proven by his key and the address by the kernel, the rest is what he says of himself."""
+        said = f"{order.instance[:80]} pid {order.pid}" if order.instance else "somebody"
+        address = self._outlet.address_of(viewer)
+        return f"{said} ({role}{f', from {address}' if address else ''})"
+
+    def _asked(self, ranks: frozenset[int] | None) -> list[Watched]:
+        return [one for one in self._ranks.watched.values() if ranks is None or one.hello.rank in ranks]
+
+    def _count(self, ranks: frozenset[int] | None) -> int:
+        """How many processes will answer."""
+        return len(self._asked(ranks)) + (self.hub.count(ranks) if self.hub is not None else 0)
+
+    def _ask_stacks(self, request: str, ranks: frozenset[int] | None, native: bool) -> int:
+        count = self.dumps.ask(request, self._asked(ranks), native=native)
+        return count + (self.hub.ask_stacks(request, ranks, "native" if native else "") if self.hub is not None else 0)
+
+    def _is_ours(self, arguments: tuple[str, ...]) -> bool:
+        watched = self._ranks.watched.get(number(arguments[1]) or 0) if len(arguments) > 1 else None
+        return watched is not None and str(watched.hello.rank) == arguments[0]
+
+    def _signal(self, arguments: tuple[str, ...]) -> str:
+        pid = number(arguments[1]) if len(arguments) > 1 else None
+        return send_signal(self._ranks.watched.get(pid) if pid is not None else None, arguments)
+
+    def obey(self, order: Command) -> Reply | None:
+        """Follow an order of the hub, which has looked at the role of whoever gave it; its answer, if it wants one."""
+        try:
+            if order.name == "signal":
+                return Reply("signal", text=self._signal(order.arguments), instance=order.instance)
+            if order.name == "arrivals" and order.arguments:
+                self._ask_arrivals(order.arguments[0][:64])
+            elif order.name == "stacks" and len(order.arguments) >= 3:
+                self._give_stacks(*order.arguments[:3])
+        except OrderError as error:
+            return Reply(order.name, ok=False, text=str(error), instance=order.instance)
+        return None
+
+    def _give_stacks(self, request: str, text: str, how: str) -> None:
+        """The hub counts on one answer a process."""
+        request, pids = request[:64], pids_of(text)
+        watched = [self._ranks.watched[pid] for pid in pids if pid in self._ranks.watched]
+        self._turns.note([one.hello.rank for one in watched if one.hello.rank is not None], time.monotonic())
+        self.dumps.ask(request, watched, native=how == "native", automatic=how == "auto")
+        for pid in pids.difference(one.hello.pid for one in watched):
+            self.unanswered(Stacks(request, None, pid, time.time_ns(), why="gone"))
+
+    def unanswered(self, stacks: Stacks) -> None:
+        """Tell everyone that a process gives no stacks, and why."""
+        self._outlet.publish_about(stacks, stacks.of_rank, stacks.pid)
+
+    def _publish(self, stacks: Stacks, of: Hello, latest: bool) -> None:
+        self._outlet.publish(stacks, of, latest=latest)
+
+    def _ask_agent(self, pid: int, request: str, automatic: bool) -> bool:
+        arguments = (request, "auto" if automatic else "")
+        return self._ranks.ask(pid, Command("dump", instance=self._outlet.instance, arguments=arguments))
+
+
+def _text_of(ranks: frozenset[int] | None) -> str:
+    if ranks is None:
+        return ""
+    shown = ",".join(str(rank) for rank in sorted(ranks)[:RANKS_TEXT])
+    return shown if len(ranks) <= RANKS_TEXT else f"{shown},..."

@@ -1,0 +1,154 @@
+"""What a relay writes down: the job file that views find it by, the roster for a successor, the last state for afterwards.
+
+The state folder may be on a file server and the runtime folder is where the user put it, so each is written on a thread of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from ddtop import journal, registry
+from ddtop.relay.history import Keeper
+from ddtop.relay.host.file_calls import Writer
+from ddtop.wire.hosts import ALONE, LEAF
+from ddtop.wire.records import Exit, Hello
+
+LAST_STATE_S = 180.0
+"""How much history goes into the last-state file."""
+FINISH_S = 2.0
+"""How long the end of a relay waits for its folders; what a folder has not taken by then is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the job file says that this relay stands; the fields are those of `registry.JobEntry`."""
+
+    role: str = ALONE
+    public_address: str | None = None
+    public_port: int | None = None
+    part_of: str | None = None
+    hub: str | None = None
+    hosts: tuple[str, ...] = ()
+
+
+class Papers:
+    """The files of one relay. No method waits for a folder but `finish`."""
+
+    def __init__(self, job: str, run: str, sender: str, host: str, port: int, keeper: Keeper) -> None:
+        self._job, self._run, self._sender, self._host, self._port = job, run, sender, host, port
+        self._keeper = keeper
+        # Once: the folders are looked at then, and may be anything later.
+        self.socket, self.roster = registry.socket_path(job, run), registry.roster_path(job, run)
+        self._last_state = registry.last_state_path(job, run, sender)
+        self._started_unix_ns = time.time_ns()
+        self._state, self._runtime = Writer(str(self._last_state.parent)), Writer(str(self.roster.parent))
+
+    @property
+    def why(self) -> str | None:
+        """What could not be written, None while all is well."""
+        return self._state.problem or self._runtime.problem
+
+    def write_entry(
+        self,
+        hello: Hello,
+        reporting: int,
+        ended_unix_ns: int | None,
+        exits: Iterable[Exit],
+        place: Place,
+        ranks: Iterable[Hello] = (),
+    ) -> None:
+        """Renew the job file. `ranks`: those of this host that live."""
+        entry = registry.JobEntry(
+            schema=registry.SCHEMA,
+            job=self._job,
+            run=self._run,
+            host=self._host,
+            sender=self._sender,
+            relay_pid=os.getpid(),
+            relay_start_ticks=registry.start_ticks(os.getpid()) or 0,
+            address="127.0.0.1",
+            port=self._port,
+            socket=str(self.socket),
+            script=hello.script,
+            world_size=hello.world_size or 0,
+            reporting=reporting,
+            started_unix_ns=self._started_unix_ns,
+            heartbeat_unix_ns=time.time_ns(),
+            ended_unix_ns=ended_unix_ns,
+            ended_reason=_ended_reason(exits) if ended_unix_ns is not None else None,
+            last_state=str(self._last_state) if ended_unix_ns else None,
+            role=place.role,
+            public_address=place.public_address,
+            public_port=place.public_port,
+            part_of=place.part_of,
+            hub=place.hub,
+            hosts=place.hosts,
+            ranks=tuple((one.pid, one.start_ticks) for one in islice(ranks, registry.RANKS_LISTED)),
+        )
+        # A thousand hosts that share a folder would read a thousand job files each, all the time.
+        prunes = place.role != LEAF or ended_unix_ns is not None
+        self._state.put("job file", lambda: _write_entry(entry, prunes))
+
+    def write_last_state(self) -> None:
+        """What the views show when this relay is gone."""
+        path, frames = self._last_state, self._keeper.since(time.time_ns() - int(LAST_STATE_S * 1e9))
+        self._state.put("last state", lambda: _write(path, frames))
+
+    def write_roster(self) -> None:
+        """Whom we watch, for a relay that takes over; of other hosts it hears from them."""
+        path, frames = self.roster, self._keeper.since(time.time_ns(), own=True)
+        self._runtime.put("roster", lambda: _write(path, frames))
+
+    def sweep(self, abandoned: Iterable[Path]) -> None:
+        """Remove what others have left behind."""
+        paths = tuple(abandoned)
+        self._runtime.put("sweep", lambda: _remove(paths))
+
+    def leave(self) -> None:
+        """This relay ends: nobody connects to its socket any more, and nobody takes over."""
+        self._runtime.put("roster", lambda: _remove((self.socket, self.roster)))
+
+    def finish(self, seconds: float = FINISH_S) -> bool:
+        """Wait until all is written, at most so long for each folder; False where it is not."""
+        runtime = self._runtime.finish(seconds)
+        return self._state.finish(seconds) and runtime
+
+
+def _write_entry(entry: registry.JobEntry, prunes: bool) -> None:
+    registry.write_entry(entry)
+    if prunes:
+        registry.prune_ended(time.time_ns())
+
+
+def _write(path: Path, frames: list[bytes]) -> None:
+    try:
+        journal.write(path, frames)
+    except OSError as error:
+        raise OSError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def _ended_reason(exits: Iterable[Exit]) -> str:
+    """How it ended in three words, for the list of jobs; the verdict is the viewer's."""
+    bad = [one for one in exits if one.code != 0 and not _in_good_order(one)]
+    if not bad:
+        return "finished"
+    if bad[0].signal is not None:
+        return f"signal {bad[0].signal}"
+    return f"exit code {bad[0].code}" if bad[0].code is not None else "unknown end"
+
+
+def _in_good_order(gone: Exit) -> bool:
+    """Nobody could read its exit code, and its interpreter was on its way out without an exception."""
+    return gone.code is None and gone.signal is None and gone.exiting and gone.exception is None

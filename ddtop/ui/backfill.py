@@ -1,0 +1,48 @@
+"""What happened before this viewer looked: found once in what the source has kept, on a thread of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from ddtop.diagnosis.finding import Verdict
+from ddtop.model.state.facts import Snapshot
+from ddtop.present.findings.timeline import Timeline
+from ddtop.ui.session import Session
+from ddtop.viewer.background import aside
+
+LOOKS_MAX = 240
+STEP_MIN_NS = 1_000_000_000
+TAKES_S = 10.0
+"""With hundreds of ranks a look costs a tenth of a second: what is not found by then is left out."""
+REST_PART = 1.0
+"""So much of each look's time the thread rests after it: the screen wants the interpreter too."""
+
+Recall = Callable[[int], Iterator[tuple[Snapshot, Verdict]]]
+
+
+async def recall(session: Session) -> bool:
+    """Put what was before into the session's timeline; False where nothing is kept, or it has been done."""
+    look = session.newest
+    if session.recalled or look.recall is None or look.span is None:
+        return False
+    session.recalled = True
+    step_ns = max((look.span[1] - look.span[0]) // LOOKS_MAX, STEP_MIN_NS)
+    until = session.timeline.began_unix_ns
+    session.timeline.absorb(await aside(_looked, look.recall, step_ns, until))
+    return True
+
+
+def _looked(looks: Recall, step_ns: int, until_unix_ns: int | None) -> Timeline:
+    timeline, began = Timeline(), time.monotonic()
+    at = began
+    for snapshot, verdict in looks(step_ns):
+        if until_unix_ns is not None and snapshot.time_unix_ns >= until_unix_ns:
+            break
+        timeline.take(snapshot, verdict)
+        now = time.monotonic()
+        if now - began > TAKES_S:
+            break
+        time.sleep(min((now - at) * REST_PART, 0.1))
+        at = time.monotonic()
+    return timeline

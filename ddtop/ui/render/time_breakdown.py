@@ -1,0 +1,47 @@
+"""Where a rank's time goes: its phases as a bar of letters and as numbers, its functions, and who waits for it."""
+
+from __future__ import annotations
+
+from ddtop.model.state.facts import RankFacts
+from ddtop.present.table.bars import ACTIVITY_LETTERS, phases
+from ddtop.present.text import clean
+from ddtop.ui.render.page import LABEL, Page
+from ddtop.wire.records import ACTIVITIES
+from ddtop.wire.samples import Spot, by_function
+from ddtop.words import units
+from ddtop.words.ranks import rank_words
+
+BAR_MOST = 50
+_NAMES = {"cuda_sync": "CUDA sync"}
+_SPOT_LEAST_RATIO = 0.02
+
+
+def time_lines(page: Page, rank: RankFacts) -> None:
+    """Add the section; nothing where nothing was sampled."""
+    shares = rank.activity_ratios
+    if not any(shares) and not rank.spots and rank.late is None:
+        return
+    page.heading("where its time goes")
+    if any(shares):
+        # Letters, so that a bar without colours says as much.
+        page.item("phases", phases(shares, max(min(page.width - 2 - LABEL - 2, BAR_MOST), 0)))
+        named = [
+            f"{letter} {_NAMES.get(name, name)} {units.percent(share)}"
+            for letter, name, share in zip(ACTIVITY_LETTERS, ACTIVITIES, shares, strict=False)
+            if share > 0
+        ]
+        page.item("", ", ".join(named))
+    if rank.late is not None:
+        cost = f"{units.milliseconds(rank.late.cost_ms)} ms of each {units.milliseconds(rank.late.step_ms)} ms"
+        page.item("waited for", f"{cost}, by {rank_words(rank.late.waiters, 8)}", "warning")
+    if rank.pressure is not None and rank.pressure.delay_ratio is not None:
+        page.item("no CPU", f"{units.percent(rank.pressure.delay_ratio)} of the time ready to run, and waiting for one")
+    for number, spot in enumerate(by_function(rank.spots)):
+        share = spot.samples / rank.spots_samples if rank.spots_samples else 0.0
+        if share >= _SPOT_LEAST_RATIO:
+            page.item("last 30 s" if number == 0 else "", f"{units.percent(share)} {_spot(spot)}")
+
+
+def _spot(spot: Spot) -> str:
+    function = spot.function.rpartition("<locals>.")[2]
+    return clean(f"{function} {spot.file.rpartition('/')[2]}:{spot.line}")

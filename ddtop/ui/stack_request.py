@@ -1,0 +1,141 @@
+"""The stacks of some ranks, merged, from the question until the last answer: for a page and for a view."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from ddtop.model.stacks.merge import Merged
+from ddtop.model.state.facts import Snapshot
+from ddtop.present.stacks.dump_sets import answers, around, at_fault, last_request, merged_of
+from ddtop.present.stacks.lines import Shape, head_line, stacks_lines
+from ddtop.present.text import Line, clean, wrap
+from ddtop.ui.session import Session
+from ddtop.ui.widgets.key_bar import Key
+from ddtop.viewer.source import Dump, Look
+from ddtop.wire.records import Stacks
+from ddtop.words import units
+from ddtop.words.ranks import rank_words
+
+OLD_S = 5.0
+"""A dump of this age says how old it is."""
+
+
+class AskedStacks:
+    """Classes or a tree of stacks: of `ranks` (empty: all) once they were asked for; with None the last that were taken."""
+
+    def __init__(self, session: Session, ranks: tuple[int, ...] | None) -> None:
+        self.session = session
+        self.ranks = ranks
+        self.shape = Shape()
+        self._refusal: str | None = None
+        self._before: Dump | None = None
+        self._not_before = 0.0
+        self._merged: tuple[tuple[Stacks, ...], tuple[int, ...], Merged] | None = None
+
+    def lines(self, width: int) -> list[Line]:
+        """What came so far, and what is missing."""
+        look = self.session.newest
+        snapshot = look.snapshot
+        if snapshot is None:
+            return []
+        if self.ranks is None:
+            return self._last(look, snapshot, width)
+        dump = self._own_dump(look)
+        if dump is None:
+            if self._refusal is None:
+                return [((f"asking {self._whom(snapshot)} ...", "title"),)]
+            lines: list[Line] = [((text, "warning"),) for text in wrap(clean(self._refusal), width)]
+            return [*lines, (), *self._last(look, snapshot, width)]
+        found = answers(snapshot, dump.request, dump.asked_unix_ns, self.ranks)
+        merged = self._merge(found, look)
+        return [*self._head(dump, merged, snapshot, width), *self._body(merged, look, width)]
+
+    def _own_dump(self, look: Look) -> Dump | None:
+        """The request that was made here, once the source has made it."""
+        before = self._before.request if self._before is not None else None
+        return look.dump if look.dump is not None and look.dump.request != before else None
+
+    def _whom(self, snapshot: Snapshot) -> str:
+        return rank_words(self.ranks, 6) if self.ranks else units.plural(snapshot.world_size, "rank")
+
+    def _head(self, dump: Dump, merged: Merged, snapshot: Snapshot, width: int) -> list[Line]:
+        if dump.refused is not None:
+            warned: list[Line] = [((text, "warning"),) for text in wrap(clean(dump.refused), width)]
+            return [*warned, head_line(merged)] if merged.asked else warned
+        if not dump.done:
+            return [((f"asking {self._whom(snapshot)}, {dump.answered} answered so far ...", "title"),)]
+        return [head_line(merged, self._age(merged, snapshot))]
+
+    def _last(self, look: Look, snapshot: Snapshot, width: int) -> list[Line]:
+        request = last_request(snapshot)
+        if request is None:
+            text = "no stacks have been taken of this job yet" + (
+                "; D asks all ranks" if snapshot.live and snapshot.ended is None else ""
+            )
+            return [((text, "dim"),)]
+        merged = self._merge(answers(snapshot, request), look)
+        return [head_line(merged, self._age(merged, snapshot)), *self._body(merged, look, width)]
+
+    def _age(self, merged: Merged, snapshot: Snapshot) -> str:
+        if merged.last_unix_ns is None:
+            return ""
+        age_s = (snapshot.time_unix_ns - merged.last_unix_ns) / units.SECOND_NS
+        return f", {units.duration(age_s)} ago" if age_s >= OLD_S else ""
+
+    def _merge(self, found: list[Stacks], look: Look) -> Merged:
+        """Merged once: the same answers are shown many times."""
+        blamed, known = at_fault(look.verdict, look.snapshot), self._merged
+        if (
+            known is None
+            or known[1] != blamed
+            or len(known[0]) != len(found)
+            or any(one is not other for one, other in zip(known[0], found, strict=True))
+        ):
+            known = self._merged = (tuple(found), blamed, merged_of(found, look.verdict, look.snapshot))
+        return known[2]
+
+    def _body(self, merged: Merged, look: Look, width: int) -> list[Line]:
+        if look.snapshot is None or not merged.asked:
+            return []
+        setting = around(look.snapshot, look.verdict, merged, self.session.excerpts.get)
+        return stacks_lines(merged, width, self.session.paint.glyphs, setting, self.shape)
+
+    def keys(self) -> tuple[Key, ...]:
+        """What can be done here now."""
+        view, threads = ("classes" if self.shape.tree else "tree"), ("fewer" if self.shape.threads else "all")
+        return (("v", "v", view), ("T", "T", f"{threads} threads"), ("d", "d", "ask again"), ("D", "D", "ask all"))
+
+    def due(self) -> bool:
+        """Something is waited for, and it is time to look whether it has come."""
+        if time.monotonic() < self._not_before:
+            return False
+        dump = self._own_dump(self.session.newest) if self.ranks is not None and self._refusal is None else None
+        waiting = self.ranks is not None and self._refusal is None and (dump is None or not dump.done)
+        return waiting or bool(self.session.excerpts.pending)
+
+    def looked(self, took_s: float) -> None:
+        """A look took so long. Thousands of ranks cost a tenth of a second: at most a quarter of the time goes into this."""
+        self._not_before = time.monotonic() + 3 * took_s
+
+    def asking(self, ranks: tuple[int, ...]) -> None:
+        """These will be asked."""
+        self.ranks, self._refusal, self._before = ranks, None, self.session.newest.dump
+
+    async def ask(self) -> None:
+        """Ask them."""
+        look = self.session.newest
+        if look.snapshot is not None and (look.snapshot.ended is not None or not look.snapshot.live):
+            self._refusal = "the job has ended: these are the last stacks that were taken of it"
+        elif look.travelled:
+            self._refusal = "this is the past: stacks can only be asked for now"
+        else:
+            self._refusal = await self.session.source.ask_stacks(self.ranks or ())
+
+    def change_view(self) -> None:
+        """From classes to the tree and back."""
+        self.shape = replace(self.shape, tree=not self.shape.tree)
+
+    def change_threads(self) -> None:
+        """Show the other threads in full, or in a line a class."""
+        self.shape = replace(self.shape, threads=not self.shape.threads)

@@ -1,0 +1,1 @@
+"""The real terminal below the dashboard: few bytes, keys, suspend and resume."""

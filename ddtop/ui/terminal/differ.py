@@ -1,0 +1,300 @@
+"""Sends the terminal only the cells that changed.
+
+Textual sends a whole line of a widget for one changed cell: 17 KB a refresh at 200x50 where only ages move. The differ
+keeps what the terminal shows and puts itself between Textual's compositor and its driver. What it touches there is not
+public, so `unfit` looks at all of it first; where anything is not as expected, and for good after the first error,
+Textual's own way is taken.
+"""
+
+from __future__ import annotations
+
+import inspect
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.segment import Segment
+from rich.style import Style
+from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
+from textual.app import App
+from textual.geometry import Region, Size
+from textual.strip import Strip
+
+from ddtop.ui.terminal.pens import PLAIN, Pen, Pens
+
+Piece = tuple[int, int, int, Iterable[Segment]]
+"""Line, first column, the column that it must not reach, and what is drawn there."""
+
+GAP_BYTES = 4
+"""Unchanged cells up to so many bytes are written again where the pen allows it: to go over them costs as much."""
+
+RIGHT_HALF = ""
+"""What stands in the second cell of a wide character."""
+
+
+class _Widths(dict[str, int]):
+    def __missing__(self, character: str) -> int:
+        # A control character would move the cursor, whatever the tables say of its width.
+        width = -1 if unicodedata.category(character) == "Cc" else cell_len(character)
+        self[character] = width
+        return width
+
+
+class _Line:
+    """One line of the terminal: a character and a pen a cell, None where it is not known."""
+
+    __slots__ = ("characters", "pens")
+
+    def __init__(self, characters: list[str | None], pens: list[Pen | None]) -> None:
+        self.characters = characters
+        self.pens = pens
+
+
+class Differ:
+    """What the terminal shows, and the way from there to what it is to show.
+
+    `failure` is the error that switched it off, None while it is on.
+    """
+
+    def __init__(self) -> None:
+        self.failure: str | None = None
+        self._lines: list[_Line] = []
+        self._size = Size(0, 0)
+        self._pens: Pens | None = None
+        self._widths = _Widths()
+
+    def forget(self) -> None:
+        """Take nothing for known: the terminal may show anything."""
+        self._size = Size(0, 0)
+
+    def over(self, renderable: Any) -> Any:
+        """The update sent by way of the differ; what is no update as it is."""
+        if self.failure is None and isinstance(renderable, (ChopsUpdate, LayoutUpdate)):
+            return ChangedCells(renderable, self)
+        return renderable
+
+    def encode(self, update: CompositorUpdate, console: Console) -> str:
+        """The bytes that make the terminal show the update; plain Textual's after an error."""
+        if self.failure is None:
+            try:
+                return self._encode(_pieces(update), _size(update), console)
+            except Exception as error:  # noqa: BLE001 - foreign insides: whatever is wrong, the picture must come
+                self.failure = f"{type(error).__name__}: {error}"
+        return update.render_segments(console)
+
+    def _encode(self, pieces: Iterable[Piece], size: Size, console: Console) -> str:
+        if size != self._size:
+            width = size.width
+            self._lines = [_Line([None] * width, [None] * width) for _ in range(size.height)]
+            self._size = size
+        if self._pens is None:
+            self._pens = Pens(console)
+        fresh: dict[int, _Line] = {}
+        for y, x, end, segments in pieces:
+            if not 0 <= y < size.height:
+                continue
+            if y not in fresh:
+                known = self._lines[y]
+                fresh[y] = _Line(known.characters[:], known.pens[:])
+            self._put(fresh[y], x, min(end, size.width), segments, self._pens)
+        hand = _Hand(self._pens)
+        for y, line in sorted(fresh.items()):
+            known = self._lines[y]
+            if RIGHT_HALF in known.characters:
+                self._mend(line)
+            if line.characters != known.characters or line.pens != known.pens:
+                hand.write(y, line, _changed(known, line))
+                self._lines[y] = line
+        return hand.done()
+
+    def _put(self, line: _Line, x: int, end: int, segments: Iterable[Segment], pens: Pens) -> None:
+        for text, style, _ in segments:
+            if x >= end:
+                return
+            pen = pens.of(style)
+            if text.isascii() and text.isprintable():
+                text = text[: end - x]
+                line.characters[x : x + len(text)] = text
+                line.pens[x : x + len(text)] = [pen] * len(text)
+                x += len(text)
+            else:
+                x = self._put_wide(line, x, end, text, pen)
+
+    def _put_wide(self, line: _Line, x: int, end: int, text: str, pen: Pen) -> int:
+        """Text of any characters; gives the column behind it."""
+        for character in text:
+            width = self._widths[character]
+            if width < 0:
+                continue
+            if width == 0:
+                # A combining mark stands in the cell of its letter.
+                at = x - 2 if x > 1 and line.characters[x - 1] == RIGHT_HALF else x - 1
+                if at >= 0:
+                    line.characters[at] = (line.characters[at] or " ") + character
+                continue
+            cells = [character, RIGHT_HALF][:width] if x + width <= end else [" "] * (end - x)
+            line.characters[x : x + len(cells)] = cells
+            line.pens[x : x + len(cells)] = [pen] * len(cells)
+            x += len(cells)
+        return x
+
+    def _mend(self, line: _Line) -> None:
+        """Half a wide character, whose other half was drawn over, is a space."""
+        characters = line.characters
+        for x, character in enumerate(characters):
+            if character == RIGHT_HALF:
+                if x == 0 or self._cells(characters[x - 1]) != 2:
+                    characters[x] = " "
+            elif self._cells(character) == 2 and characters[x + 1 : x + 2] != [RIGHT_HALF]:
+                characters[x] = " "
+
+    def _cells(self, character: str | None) -> int:
+        return self._widths[character[0]] if character else 0
+
+
+def _changed(known: _Line, line: _Line) -> list[int]:
+    """The columns to write. Of a wide character both halves go together, of an old one that is broken as well."""
+    cells = zip(known.characters, line.characters, known.pens, line.pens, strict=True)
+    changed = [x for x, (old, new, pen, new_pen) in enumerate(cells) if old != new or pen is not new_pen]
+    if RIGHT_HALF not in known.characters and RIGHT_HALF not in line.characters:
+        return changed
+    columns, to_look = set(changed), changed
+    while to_look:
+        x = to_look.pop()
+        for side in (known.characters, line.characters):
+            for left, right in ((x - 1, x), (x, x + 1)):
+                if left >= 0 and right < len(side) and side[right] == RIGHT_HALF:
+                    beside = {left, right} - columns
+                    columns |= beside
+                    to_look.extend(beside)
+    return sorted(columns)
+
+
+class _Hand:
+    """The cursor and the pen while one update is written."""
+
+    def __init__(self, pens: Pens) -> None:
+        self.output: list[str] = []
+        self._pens = pens
+        self._pen = PLAIN
+        self._y = 0
+        # None where it is not known: behind a character whose width terminals dispute, and at the right edge.
+        self._x: int | None = None
+
+    def write(self, y: int, line: _Line, columns: Sequence[int]) -> None:
+        """Write these columns of a line."""
+        characters, wanted = line.characters, line.pens
+        for x in columns:
+            character, pen = characters[x], wanted[x]
+            if character is None or pen is None or character == RIGHT_HALF:
+                continue
+            if x != self._x or y != self._y:
+                self.output.append(self._way(line, y, x))
+            if pen is not self._pen:
+                self.output.append(self._pens.change(self._pen, pen))
+                self._pen = pen
+            self.output.append(character)
+            known = x + 1 < len(characters) and characters[x + 1] != RIGHT_HALF and len(character) == 1
+            self._y, self._x = y, x + 1 if known else None
+
+    def done(self) -> str:
+        """All of it; the pen is put away."""
+        self.output.append(self._pens.change(self._pen, PLAIN))
+        return "".join(self.output)
+
+    def _way(self, line: _Line, y: int, x: int) -> str:
+        """How the cursor comes there."""
+        straight = f"\x1b[{y + 1};{x + 1}H" if x else f"\x1b[{y + 1}H"
+        if self._x is None:
+            return straight
+        if y == self._y:
+            return self._over(line, self._x, x) or _steps(x - self._x, "C")
+        aside = x - self._x
+        across = _steps(aside, "C") if aside > 0 else min("\b" * -aside, _steps(-aside, "D"), key=len)
+        return min(straight, _steps(y - self._y, "B") + across, key=len)
+
+    def _over(self, line: _Line, at: int, x: int) -> str | None:
+        """The unchanged cells between, where to write them again costs no more than to jump."""
+        between = line.characters[at:x]
+        if x - at > GAP_BYTES or None in between or any(pen is not self._pen for pen in line.pens[at:x]):
+            return None
+        text = "".join(character or "" for character in between)
+        # Only single cells: behind others the cursor is anywhere.
+        single = RIGHT_HALF not in between and len(text) == x - at
+        return text if single and len(text.encode(errors="replace")) <= GAP_BYTES else None
+
+
+def _steps(count: int, direction: str) -> str:
+    return "" if count == 0 else f"\x1b[{'' if count == 1 else count}{direction}"
+
+
+def _pieces(update: CompositorUpdate) -> Iterator[Piece]:
+    if isinstance(update, LayoutUpdate):
+        left, top, width, _ = update.region
+        for y, strips in enumerate(update.strips, top):
+            # Older releases hold one strip a line, which yields segments; newer ones several strips.
+            yield y, left, left + width, _segments(strips)
+    elif isinstance(update, ChopsUpdate):
+        for y, first, last in update.spans:
+            for end, (x, strip) in zip(update.chop_ends[y], update.chops[y].items(), strict=False):
+                if strip is not None and x < last and end > first:
+                    yield y, x, end, strip
+
+
+def _size(update: CompositorUpdate) -> Size:
+    """The terminal's, as the update knows it: while a change of size is on its way the screen still has another."""
+    if isinstance(update, LayoutUpdate):
+        return Size(update.region.right, update.region.bottom)
+    if isinstance(update, ChopsUpdate):
+        return Size(max((ends[-1] for ends in update.chop_ends if ends), default=0), len(update.chops))
+    raise TypeError(f"{type(update).__name__} is not known")
+
+
+def _segments(strips: Iterable[Any]) -> Iterator[Segment]:
+    for part in strips:
+        if isinstance(part, Segment):
+            yield part
+        else:
+            yield from part
+
+
+class ChangedCells(CompositorUpdate):
+    """An update of the compositor, sent by way of the differ."""
+
+    def __init__(self, update: CompositorUpdate, differ: Differ) -> None:
+        self._update = update
+        self._differ = differ
+
+    def render_segments(self, console: Console) -> str:
+        """Called by the app in the moment of writing: what is never written is never taken for shown."""
+        return self._differ.encode(self._update, console)
+
+
+def unfit() -> str | None:
+    """Why this release of Textual cannot be had with the differ; None if it can.
+
+    Looks at the signatures of what is used, and then sends one line both ways.
+    """
+    wanted = (
+        (App, "_display", ["self", "screen", "renderable"]),
+        (CompositorUpdate, "render_segments", ["self", "console"]),
+        (ChopsUpdate, "__init__", ["self", "chops", "spans", "chop_ends"]),
+        (LayoutUpdate, "__init__", ["self", "strips", "region"]),
+        (Strip, "render", ["self", "console"]),
+    )
+    for owner, name, parameters in wanted:
+        method = getattr(owner, name, None)
+        if method is None or list(inspect.signature(method).parameters) != parameters:
+            return f"{owner.__name__}.{name} is not as expected"
+    console = Console(force_terminal=True, color_system="256", width=4)
+    strip = Strip([Segment("ab", Style(bold=True)), Segment("■ ", Style(color="red"))])
+    differ = Differ()
+    whole = differ.encode(LayoutUpdate([[strip]], Region(0, 0, 4, 1)), console)
+    part = Strip([Segment("c", Style(bold=True))])
+    changed = differ.encode(ChopsUpdate([{0: None, 1: part, 2: None}], [(0, 1, 2)], [[1, 2, 4]]), console)
+    if differ.failure is not None:
+        return differ.failure
+    good = (whole, changed) == ("\x1b[1H\x1b[1mab\x1b[0;31m■ \x1b[0m", "\x1b[1;2H\x1b[1mc\x1b[0m")
+    return None if good else "a line comes out otherwise than expected"

@@ -1,0 +1,288 @@
+"""The dashboard's side of a real terminal: few bytes, no waiting for slow ones, stop and go on, and the terminal's end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import locale
+import os
+import queue
+import shutil
+import signal
+import sys
+import termios
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rich.console import RenderableType
+from textual import events
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.geometry import Size
+from textual.screen import Screen
+from textual.timer import Timer
+
+from ddtop.present.glyphs import Glyphs, glyphs_for
+from ddtop.ui.screens.small import SmallScreen
+
+if TYPE_CHECKING:
+    from ddtop.ui.terminal.differ import Differ
+
+OFF_SWITCH = "DDTOP_DIFFER"
+"""`0` in this variable: Textual's own way of drawing, should a terminal show remains of what was there before."""
+
+MOST_WAITING = 3
+"""Writes that may wait for the terminal; Textual stops the event loop at 30. One frame is up to three of them."""
+
+CATCH_UP_S = 0.1
+GONE_S = 1.0
+"""How often it is asked whether there still is a terminal; normally its end comes as a signal."""
+
+CLEAN = "\x1b(B\x0f\x1b[r\x1b[m\x1b[2J"
+"""Characters, scroll region and pen as they should be, whatever was written onto the terminal, and nothing on it."""
+
+SMALL_ACTIONS = frozenset({"quit", "redraw", "suspend_process"})
+
+
+class TerminalApp(App[None]):
+    """An app that is polite to its terminal and to the shell that it runs in."""
+
+    TITLE = "ddtop"
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    Screen { layers: base; background: $background; overflow: hidden; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "quit", "quit", priority=True, show=False),
+        Binding("ctrl+l", "redraw", "draw everything again", show=False),
+        Binding("ctrl+z", "suspend_process", "stop; fg goes on", show=False, priority=True),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.animation_level = "none"
+        self.ended_by: signal.Signals | None = None
+        self._differ, self._without_differ = _differ()
+        self._drawn_screen: Screen[Any] | None = None
+        self._catching_up: Timer | None = None
+
+    @property
+    def differ_failure(self) -> str | None:
+        """Why whole lines are sent instead of the cells that changed; None where they are not."""
+        return self._without_differ if self._differ is None else self._differ.failure
+
+    @property
+    def waiting_writes(self) -> int:
+        """Writes that the terminal has not taken yet.
+
+        Textual does not tell, so this looks into its driver; one without that queue is never behind.
+        """
+        waiting = _queue(self)
+        return 0 if waiting is None else waiting.qsize()
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Run until it is quit.
+
+        Raises:
+            SystemExit: 128 and the number of the signal that ended it, after the terminal has been given back.
+        """
+        _two_keys()
+        with whole_writes():
+            result: Any = super().run(*args, **kwargs)  # A picture comes this way.
+        if self.ended_by is not None:
+            raise SystemExit(128 + self.ended_by)
+        return result
+
+    def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
+        """Textual's one door to its driver."""
+        if renderable is not None and self.waiting_writes > MOST_WAITING:
+            self._catch_up_later()
+            return
+        if self._differ is not None and renderable is not None:
+            if screen is not self._drawn_screen:
+                # Another page is the habit by which people get rid of what others wrote onto their terminal.
+                self._differ.forget()
+                self._drawn_screen = screen
+            renderable = self._differ.over(renderable)
+        super()._display(screen, renderable)
+
+    def _catch_up_later(self) -> None:
+        if self._catching_up is None:
+            self._catching_up = self.set_interval(CATCH_UP_S, self._catch_up)
+
+    def _catch_up(self) -> None:
+        """Draw what was left out, as soon as the terminal has taken what was written before."""
+        if self.waiting_writes == 0 and self._catching_up is not None:
+            self._catching_up.stop()
+            self._catching_up = None
+            self._refresh_top()
+
+    def _refresh_top(self) -> None:
+        if self.screen_stack:
+            self.screen_stack[-1].refresh()
+
+    def _draw_all(self) -> None:
+        if self._differ is not None:
+            self._differ.forget()
+        self._refresh_top()
+
+    def action_redraw(self) -> None:
+        """Draw everything again: something else wrote onto the terminal."""
+        if self._driver is not None and not self.is_headless and self.waiting_writes <= MOST_WAITING:
+            self._driver.write(CLEAN)
+        self._draw_all()
+
+    def on_resize(self) -> None:
+        """Terminals move their text about when they are resized, also there and back between two pictures."""
+        if self._differ is not None:
+            self._differ.forget()
+        self.call_later(self._judge_size)
+
+    def _judge_size(self) -> None:
+        self._catch_last_size()
+        self._refresh_top()
+        if not self.screen_stack:
+            return
+        shown = isinstance(self.screen_stack[-1], SmallScreen)
+        if SmallScreen.wanted(self.size) and not shown:
+            self.push_screen(SmallScreen())
+        elif shown and not SmallScreen.wanted(self.size):
+            self.pop_screen()
+
+    def _catch_last_size(self) -> None:
+        """Textual asks for the size in its signal handler: one that another interrupts tells the older size last."""
+        if self.is_headless or self._driver is None:
+            return
+        now = Size(*shutil.get_terminal_size((self.size.width, self.size.height)))
+        if now and now != self.size:
+            self.post_message(events.Resize(now, now))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Where nothing can be seen only few keys do something."""
+        if self.screen_stack and isinstance(self.screen_stack[-1], SmallScreen) and action not in SMALL_ACTIONS:
+            return False
+        return super().check_action(action, parameters)
+
+    def on_mount(self) -> None:
+        """Take the signals over from Textual: its handlers run in the midst of anything, these between two events."""
+        if self.is_headless or self._driver is None or threading.current_thread() is not threading.main_thread():
+            return
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, self._leave, number)
+        if self._driver.can_suspend:
+            loop.add_signal_handler(signal.SIGTSTP, self.action_suspend_process)
+            loop.add_signal_handler(signal.SIGCONT, self._continued)
+        if _has_terminal():
+            self.set_interval(GONE_S, self._look_for_terminal)
+
+    def _leave(self, number: signal.Signals) -> None:
+        self.ended_by = number
+        if not _has_terminal():
+            _let_go(_queue(self))
+        self.exit()
+
+    def _look_for_terminal(self) -> None:
+        """Who ignores SIGHUP (nohup) would otherwise read the end of a closed terminal for ever."""
+        if self.ended_by is None and not _has_terminal():
+            self._leave(signal.SIGHUP)
+
+    def action_suspend_process(self) -> None:
+        """Give the terminal back and stop, as Ctrl+Z does everywhere; `fg` goes on."""
+        if self.is_headless or self._driver is None or not self._driver.can_suspend:
+            return
+        self._driver.suspend_application_mode()
+        # The signal's own action, which the kernel leaves out where no shell is there to let us go on.
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        signal.pthread_kill(threading.get_ident(), signal.SIGTSTP)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTSTP, self.action_suspend_process)
+        self._driver.resume_application_mode()
+        self._draw_all()
+
+    def _continued(self) -> None:
+        """After SIGSTOP, which nobody is told of: the shell may have set the terminal up for itself."""
+        if self._driver is not None and not _is_raw():
+            writer = getattr(self._driver, "_writer_thread", None)
+            if writer is None or writer.is_alive():
+                self._driver.suspend_application_mode()
+            self._driver.resume_application_mode()
+        self._draw_all()
+
+
+def glyphs_here() -> Glyphs:
+    """The characters that this terminal can show."""
+    return glyphs_for(locale.getpreferredencoding(False), os.environ.get("TERM", ""))
+
+
+def _differ() -> tuple[Differ | None, str | None]:
+    """The differ, or why there is none."""
+    if os.environ.get(OFF_SWITCH) == "0":
+        return None, f"{OFF_SWITCH}=0"
+    try:
+        # All of the library that is not public is met in that room: a release without it fails here.
+        from ddtop.ui.terminal import differ
+
+        reason = differ.unfit()
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        return None, f"{type(error).__name__}: {error}"
+    return (differ.Differ(), None) if reason is None else (None, reason)
+
+
+def _two_keys() -> None:
+    """Esc and a key at once are two keys, where that can be had."""
+    with contextlib.suppress(ImportError, AttributeError, TypeError, ValueError):
+        from ddtop.ui.terminal import escape_key
+
+        escape_key.install()
+
+
+@contextlib.contextmanager
+def whole_writes() -> Iterator[None]:
+    """Without a buffer (PYTHONUNBUFFERED) a write that a stop cuts short is half a picture: nobody writes the rest."""
+    file = sys.__stderr__
+    if file is None or not isinstance(file.buffer, io.RawIOBase):
+        yield
+        return
+    # The one that the driver takes. Not closed: its thread may wait in a write for a terminal that takes nothing.
+    whole = open(file.fileno(), "w", encoding=file.encoding, errors=file.errors, closefd=False)  # noqa: SIM115
+    vars(sys)["__stderr__"] = whole
+    try:
+        yield
+    finally:
+        vars(sys)["__stderr__"] = file
+
+
+def _queue(app: App[None]) -> queue.Queue[str | None] | None:
+    found = getattr(getattr(getattr(app, "_driver", None), "_writer_thread", None), "_queue", None)
+    return found if isinstance(found, queue.Queue) else None
+
+
+def _has_terminal() -> bool:
+    return sys.__stdin__ is not None and os.isatty(sys.__stdin__.fileno())
+
+
+def _is_raw() -> bool:
+    """The terminal gives every key at once, as the driver had set it."""
+    try:
+        attributes = termios.tcgetattr(sys.__stdin__.fileno()) if sys.__stdin__ is not None else None
+    except termios.error:
+        return True
+    return attributes is None or not attributes[3] & termios.ICANON
+
+
+def _let_go(waiting: queue.Queue[str | None] | None) -> None:
+    """Put nothing in the place of a terminal that is gone, and drop what its writer will never write."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        with contextlib.suppress(OSError):
+            os.dup2(nothing, stream)
+    os.close(nothing)
+    while waiting is not None:
+        try:
+            waiting.get_nowait()
+        except queue.Empty:
+            return

@@ -1,0 +1,136 @@
+"""From looks at a job to what changed between them: the events of `ddtop watch`.
+
+`Judge` decides what stands; here only the difference is told. What the relay says after it was not heard for a while is
+taken in with care: its ranks report again one by one, and a finding that is missing meanwhile is not over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ddtop.diagnosis.finding import SEVERITIES, Finding
+from ddtop.model.state.facts import Ended, Snapshot
+from ddtop.viewer.source import Look
+from ddtop.wire.records import Order
+
+APPEARED, CLEARED, JOINED, LOST, ENDED, ORDERED = "appeared", "cleared", "joined", "lost", "ended", "ordered"
+SETTLE_NS = 5_000_000_000
+"""After the relay is heard again: agents find a new relay within seconds, and a finding stands after one more."""
+SECOND_NS = 1_000_000_000
+_Key = tuple[int, str, tuple[int, ...], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One event, at `unix_ns` of the relay's clock.
+
+    `finding`: of `appeared` and `cleared`. `ranks`: those that came, of `joined`; empty where the relay is heard again.
+    `order`: of `ordered`, what somebody had done to ranks. `ended`: of `ended`. `contact`: of `lost`, why the facts are not live. `seconds`: how long the finding stood, or the
+    relay was not heard.
+    """
+
+    event: str
+    unix_ns: int
+    attempt: int = 0
+    finding: Finding | None = None
+    ranks: tuple[int, ...] = ()
+    world_size: int = 0
+    ended: Ended | None = None
+    contact: str | None = None
+    seconds: float | None = None
+    order: Order | None = None
+
+
+class Changes:
+    """What changed from look to look. A finding that gets worse appears again; one that gets milder does not."""
+
+    def __init__(self) -> None:
+        self._standing: dict[_Key, Finding] = {}
+        self._joined: set[tuple[int, int]] = set()
+        self._told: set[tuple[int, Order]] = set()
+        self._lost_unix_ns: int | None = None
+        self._settled_unix_ns = 0
+
+    def take(self, look: Look) -> list[Change]:
+        """The changes that this look shows, in the order in which they are told."""
+        snapshot = look.snapshot
+        if snapshot is None:
+            return []
+        now = snapshot.time_unix_ns
+        if look.contact is not None:
+            if self._lost_unix_ns is not None:
+                return []
+            self._lost_unix_ns = now
+            at = now + int((look.contact_age_s or 0.0) * SECOND_NS)
+            return [Change(LOST, at, snapshot.attempt, contact=look.contact)]
+        found = self._contact_again(snapshot)
+        found += self._ranks(snapshot)
+        found += self._orders(snapshot)
+        found += self._cleared(look, now)
+        found += self._appeared(look, now)
+        if snapshot.ended is not None:
+            found.append(Change(ENDED, now, snapshot.attempt, ended=snapshot.ended))
+        return found
+
+    def _contact_again(self, snapshot: Snapshot) -> list[Change]:
+        lost, self._lost_unix_ns = self._lost_unix_ns, None
+        # The last state of a job that ended meanwhile is no contact.
+        if lost is None or snapshot.ended is not None:
+            return []
+        now = snapshot.time_unix_ns
+        self._settled_unix_ns = now + SETTLE_NS
+        silent_s = max(now - lost, 0) / SECOND_NS
+        return [Change(JOINED, now, snapshot.attempt, world_size=snapshot.world_size, seconds=silent_s)]
+
+    def _ranks(self, snapshot: Snapshot) -> list[Change]:
+        attempt = snapshot.attempt
+        came = tuple(
+            one.rank
+            for one in snapshot.ranks
+            if one.hello is not None and not one.gone and (attempt, one.rank) not in self._joined
+        )
+        if not came:
+            return []
+        self._joined.update((attempt, rank) for rank in came)
+        return [Change(JOINED, snapshot.time_unix_ns, attempt, ranks=came, world_size=snapshot.world_size)]
+
+    def _orders(self, snapshot: Snapshot) -> list[Change]:
+        new = [one for one in snapshot.orders if one not in self._told]
+        self._told = set(snapshot.orders)
+        return [Change(ORDERED, at, snapshot.attempt, order=order) for at, order in new]
+
+    def _cleared(self, look: Look, now: int) -> list[Change]:
+        assert look.snapshot is not None
+        attempt = look.snapshot.attempt
+        shown = {_key(attempt, finding) for finding in look.verdict.findings}
+        # The end of the job is the end of all that stood, and no good news.
+        if look.snapshot.ended is not None or now < self._settled_unix_ns:
+            return []
+        over = [self._standing.pop(key) for key in list(self._standing) if key not in shown]
+        return [
+            Change(CLEARED, now, attempt, finding=one, seconds=max(now - one.since_unix_ns, 0) / SECOND_NS)
+            for one in over
+        ]
+
+    def _appeared(self, look: Look, now: int) -> list[Change]:
+        assert look.snapshot is not None
+        found, attempt = [], look.snapshot.attempt
+        for finding in look.verdict.findings:
+            key = _key(attempt, finding)
+            known = self._standing.get(key)
+            worse = known is None or SEVERITIES.index(finding.severity) < SEVERITIES.index(known.severity)
+            if worse:
+                found.append(Change(APPEARED, now, attempt, finding=finding))
+            # The words of now, the worst severity so far.
+            severity = finding.severity if worse or known is None else known.severity
+            self._standing[key] = replace(finding, severity=severity)
+        return found
+
+
+def _key(attempt: int, finding: Finding) -> _Key:
+    """What makes it the same to a person who is told of it.
+
+    A crash is one crash, whether its peers still wait in a group or have gone too; only where nobody is at fault does the
+    group tell one from another.
+    """
+    return (attempt, finding.kind, finding.ranks, None if finding.ranks else finding.group)

@@ -1,0 +1,338 @@
+"""The model in a thread of its own, so that a key never waits for 10,000 ranks to be taken in and judged.
+
+The event loop puts frames in, this thread decodes, applies, looks, judges and tapes, and hands finished looks over: frozen
+values, one reference written by this thread and read by the loop. How often it looks follows from what a look costs.
+
+Python's threads share one lock: while this one computes, the loop gets its turn after the switch interval, each time that it
+wants one. 5 ms, the default, add up to 50 ms a key; with `SWITCH_S` it is a few.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ddtop.diagnosis.finding import Verdict
+from ddtop.diagnosis.judge import STEP_NS
+from ddtop.model.state.facts import RankFacts, Snapshot
+from ddtop.viewer.follower import SILENT_S, Follower
+from ddtop.viewer.requests import Asking
+from ddtop.viewer.tape import FRAME_COST_BYTES, LIVE_BYTES, Mark, Tape
+from ddtop.viewer.tape_history import Past
+from ddtop.wire.records import Reply, Stacks
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+QUEUE_BYTES_MAX = 48 << 20
+"""What may wait to be taken in: three times what a relay tells a viewer that joins, ten seconds of 10,000 ranks."""
+LOOK_LEAST_S, LOOK_MOST_S = 0.25, 3.0
+LOOK_SHARE = 0.15
+"""Of a core, for looks: 8 ranks are looked at four times a second, 10,000 every three seconds."""
+WAVERS_S = STEP_NS / 1e9
+"""Something has been found that does not stand yet: the second opinion is wanted as soon as it counts."""
+BEHIND_S = 1.0
+"""A look waits so long for the frames that have come in: of half of them it would say that ranks are silent."""
+LATE_S = 3.0
+"""Facts that are older than the longest pause between two looks are said to be."""
+MANY_PER_S, NAP_S = 400.0, 0.03
+"""From so many frames a second on they are taken in in heaps: to wake up for each of them would cost more than it does."""
+SWITCH_S = 0.0005
+GC_THRESHOLDS = (50_000, 10, 50)
+"""The model is a million objects and none of them is in a circle: Python's collector walked through all of them every few
+seconds, 60 to 200 ms during which no key was answered. Circles are left by screens that were closed, a few thousand objects each."""
+GC_EACH = 20
+"""More of the first threshold for each rank: the facts of two looks are alive for a moment, and that is no growth."""
+CHECKED_BYTES = 256 << 10
+"""So much is taken in between two looks at this process's memory, where that is bounded."""
+LOOK_COST_BYTES = 4096
+"""What a look makes for each rank of the world that the far side claims."""
+LET_GO = 250
+"""Facts of ranks that are freed at once: of 10,000 that is 50 ms in one go, in which no other thread gets its turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much may be held of what a far side says. `memory_bytes`: resident memory of the whole process, from which on nothing more is taken in."""
+
+    queue_bytes: int = QUEUE_BYTES_MAX
+    tape_bytes: int = LIVE_BYTES
+    memory_bytes: int | None = None
+
+
+class EngineError(Exception):
+    """The engine has failed and nothing new will come; the text says how."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One look. `follower`: of which connection. `span`, `marks`, `untaped` and `recall` as in `source.Look`."""
+
+    follower: Follower
+    snapshot: Snapshot
+    verdict: Verdict
+    span: tuple[int, int] | None
+    marks: tuple[Mark, ...]
+    untaped: str | None
+    recall: Callable[[int], Iterator[tuple[Snapshot, Verdict]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What was true at `asked_unix_ns`, by the tape; at its first moment, where that is later."""
+
+    asked_unix_ns: int
+    snapshot: Snapshot
+    verdict: Verdict
+    past: Past
+
+
+class Engine:
+    """Owns the followers and the tape. `put`, `travel`, `start` and `close` are for the event loop; so are `seen` and `moment`.
+
+    `answers`: what came in answer to this viewer's questions, for the loop to take away. `on_news` is called on this thread
+    when there is something to see that somebody waits for.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        on_news: Callable[[], None] = lambda: None,
+        clock: Callable[[], int] = time.time_ns,
+        bounds: Bounds = Bounds(),
+    ) -> None:
+        self._bounds = bounds
+        self.full = False
+        """The memory that this engine may use is used up: it takes in and looks at nothing more."""
+        self.answers: deque[Reply | Stacks] = deque()
+        self._job, self._held, self._clock = job, _Held(), clock
+        self.seen: Seen | None = None
+        self.moment: Moment | None = None
+        self.dropped = 0
+        self.failure: BaseException | None = None
+        self._on_news = on_news
+        self._tape = Tape(bounds.tape_bytes)
+        self._queue: deque[tuple[Follower, bytes, float]] = deque()
+        self._late_s = 0.0
+        self._unchecked = 0
+        self._put_bytes = self._taken_bytes = 0
+        self._wake = threading.Event()
+        self._stop = False
+        self._thread: threading.Thread | None = None
+        self._current: Follower | None = None
+        self._heard = self._due = self._due_first = 0.0
+        self._wanted: int | None = None
+        self._taken, self._counted_from, self._per_s = 0, time.monotonic(), 0.0
+        self._before: tuple[float, tuple[int, int, int]] | None = None
+        self._looked_at: deque[list[RankFacts]] = deque()
+
+    # -- for the event loop
+
+    def start(self) -> None:
+        """Start the thread; once."""
+        self._before = sys.getswitchinterval(), gc.get_threshold()
+        sys.setswitchinterval(SWITCH_S)
+        gc.set_threshold(*GC_THRESHOLDS)
+        self._thread = threading.Thread(target=self._run, name="ddtop-engine", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread: it finishes the look that it is in, at most."""
+        self._stop = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._before is not None:
+            sys.setswitchinterval(self._before[0])
+            gc.set_threshold(*self._before[1])
+            self._before = None
+
+    def follower(self) -> Follower:
+        """For a new connection; only this engine may use it, besides its flags and its clock."""
+        return Follower(self._job, self._clock, self._held)
+
+    def put(self, follower: Follower, data: bytes) -> None:
+        """Let `follower` take this frame in; dropped and counted where too much waits already. O(1)."""
+        if self.full or self._put_bytes - self._taken_bytes > self._bounds.queue_bytes:
+            self.dropped += 1
+            return
+        self._put_bytes += len(data) + FRAME_COST_BYTES
+        self._queue.append((follower, data, time.monotonic()))
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def travel(self, at_unix_ns: int | None) -> None:
+        """Make `moment` of that time; None: none is wanted any more."""
+        self._wanted = at_unix_ns
+        self._wake.set()
+
+    def check(self) -> None:
+        """Raises: EngineError: it has failed."""
+        if self.failure is not None:
+            raise EngineError(f"{type(self.failure).__name__}: {self.failure}") from self.failure
+
+    # -- the thread
+
+    def _run(self) -> None:
+        try:
+            while not self._stop:
+                self._wake.wait(self._pause_s())
+                self._wake.clear()
+                self._take_in()
+                self._go_back()
+                if self._is_due():
+                    self._look()
+                if self._per_s > MANY_PER_S and not self._stop:
+                    time.sleep(NAP_S)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the loop says it and ends
+            self.failure = error
+            self._on_news()
+
+    def _pause_s(self) -> float:
+        return min(max(self._due - time.monotonic(), 0.0), LOOK_MOST_S) if self._current is not None else LOOK_MOST_S
+
+    def _take_in(self) -> None:
+        if not self._queue:
+            return
+        self._heard = time.monotonic()
+        until = self._heard + LOOK_LEAST_S
+        taken = 0
+        while self._queue and not self._stop:
+            follower, data, came = self._queue.popleft()
+            self._taken_bytes += len(data) + FRAME_COST_BYTES
+            if self._is_full(len(data), 0):
+                break
+            envelope = follower.take(data)
+            if envelope is not None:
+                self._tape.add(envelope, data, follower.job)
+            taken += 1
+            if taken & 255 == 0 and time.monotonic() > until:
+                self._wake.set()
+                break
+        self._taken += taken
+        if self.full:
+            return
+        self._late_s = time.monotonic() - came if self._queue else 0.0
+        if follower.live and follower is not self._current:
+            self._current, self._due = follower, 0.0
+            self._on_news()
+        if self._held.replies:
+            replies, self._held.replies = self._held.replies, []
+            self._hand_over(replies)
+        if self._held.stacks_taken:
+            # Who has asked wants to see it now, not at the next look.
+            self._due = min(self._due, self._due_first)
+
+    def _is_full(self, taken_bytes: int, wanted_bytes: int) -> bool:
+        """Whether the memory that there may be is used up, `wanted_bytes` more included; asked each time that a little has been taken in."""
+        most = self._bounds.memory_bytes
+        if most is None or self.full:
+            return self.full
+        self._unchecked += taken_bytes
+        if self._unchecked < CHECKED_BYTES:
+            return False
+        self._unchecked = 0
+        if _resident_bytes() + wanted_bytes < most:
+            return False
+        self.full = True
+        self._queue.clear()
+        self._tape = Tape(0)
+        self._held.stacks_taken.clear()
+        self.answers.clear()
+        self._on_news()
+        return True
+
+    def _is_due(self) -> bool:
+        now = time.monotonic()
+        if self._current is None or now < self._due or now - self._heard > SILENT_S:
+            if self._current is not None and now >= self._due:
+                self._due = now + LOOK_LEAST_S
+            return False
+        return not self._queue or now >= self._due + BEHIND_S
+
+    def _look(self) -> None:
+        follower = self._current
+        assert follower is not None
+        if self._is_full(CHECKED_BYTES, follower.job.world_size * LOOK_COST_BYTES):
+            return
+        began, worked = time.monotonic(), time.thread_time()
+        # What still waits would make its ranks look silent: the look is of the moment that has been taken in.
+        snapshot, verdict = follower.look(follower.now_unix_ns() - int(self._late_s * 1e9))
+        self._tape.notice(follower.judge.found)
+        snapshot = replace(snapshot, notes=(*self._notes(), *snapshot.notes))
+        tape = self._tape
+        self.seen = Seen(follower, snapshot, verdict, tape.span, tape.marks, tape.too_many, tape.looks)
+        self._let_go(snapshot)
+        if self._held.stacks_taken:
+            stacks, self._held.stacks_taken = self._held.stacks_taken, []
+            self._hand_over(stacks)
+        cost_s = time.thread_time() - worked
+        period_s = min(max(cost_s / LOOK_SHARE, LOOK_LEAST_S), LOOK_MOST_S)
+        if follower.judge.wavers:
+            period_s = min(period_s, max(WAVERS_S, 2 * cost_s))
+        self._due_first = began + 2 * cost_s
+        self._due = began + period_s
+        if began > self._counted_from:
+            self._per_s = self._taken / (began - self._counted_from)
+            self._taken, self._counted_from = 0, began
+
+    def _let_go(self, snapshot: Snapshot) -> None:
+        """Free the facts of the look before the last one, a few at a time: whoever shows looks has the last one by now."""
+        self._looked_at.append(list(snapshot.ranks))
+        if len(self._looked_at) > 2:
+            facts = self._looked_at.popleft()
+            while facts:
+                del facts[-LET_GO:]
+        gc.set_threshold(GC_THRESHOLDS[0] + GC_EACH * len(snapshot.ranks), *GC_THRESHOLDS[1:])
+
+    def _notes(self) -> Iterator[str]:
+        if self.dropped:
+            yield f"{self.dropped:,} records came faster than they could be taken in and were dropped"
+        if self._late_s > LATE_S:
+            yield f"this viewer is {self._late_s:.0f} s behind: its host leaves it too little CPU"
+
+    def _hand_over(self, answers: Sequence[Reply | Stacks]) -> None:
+        self.answers.extend(answers)
+        self._on_news()
+
+    def _go_back(self) -> None:
+        wanted, span = self._wanted, self._tape.span
+        if wanted is None or span is None or (self.moment is not None and self.moment.asked_unix_ns == wanted):
+            return
+        at = max(wanted, span[0])
+        self.moment = Moment(wanted, *self._tape.at(at), Past(self._tape, at))
+        self._on_news()
+
+
+def _resident_bytes() -> int:
+    """Of this process. Source: the second field of /proc/self/statm, in pages."""
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * _PAGE_BYTES
+
+
+class _Held(Asking):
+    """What came in answer to this viewer's questions. Stacks are held back until the look in which they are seen has been handed
+    over: a dump that is said to be complete is complete on the screen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stacks_taken: list[Stacks] = []
+        self.replies: list[Reply] = []
+
+    def take_reply(self, reply: Reply, now_mono_s: float) -> bool:
+        """Keep it for the event loop, which knows what was asked, and when."""
+        del now_mono_s
+        if reply.name not in ("signal", "stacks"):
+            return False
+        self.replies.append(reply)
+        return True
+
+    def take_stacks(self, stacks: Stacks, now_mono_s: float) -> None:
+        """Keep it for the event loop."""
+        del now_mono_s
+        self.stacks_taken.append(stacks)

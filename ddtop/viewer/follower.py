@@ -1,0 +1,343 @@
+"""From a job's relay, or from the last state it left behind, to looks.
+
+Time is the relay's: snapshots are taken "now" on its clock, and stand still while it is not heard, because a silent relay
+must not make its ranks look silent.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pwd
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+
+from ddtop import journal, registry
+from ddtop.diagnosis.finding import CRITICAL, Verdict
+from ddtop.diagnosis.judge import Judge
+from ddtop.folders import patiently, state_dir_text
+from ddtop.link.viewer_side import ViewerLink
+from ddtop.model.job import Job
+from ddtop.model.state.facts import Snapshot
+from ddtop.viewer.replay import NO_END, read_recording
+from ddtop.viewer.requests import Asking
+from ddtop.wire import frames
+from ddtop.wire.records import AnyRecord, Command, Reply, Stacks
+
+HISTORY_S = 600.0
+"""History that a viewer asks for: enough for its sparklines."""
+JOIN_S = 5.0
+"""A relay on loopback answers within milliseconds; one that does not within this is not there."""
+SILENT_S = 2.5
+"""The relay says something every second; and less than `policy.report_silent_s`, or its ranks would look silent first."""
+CLOCK_NS = 2_000_000_000
+"""Clocks that differ by less are one: the frames' own way takes some of it."""
+LOOK_S = 0.5
+STOPPED_STATES = "Tt"
+"""Of /proc/PID/stat: stopped by a signal, or by who traces it."""
+
+
+class UnreachableError(Exception):
+    """The job's relay does not answer and it left no last state; the text says what to do."""
+
+
+class NotHeardError(UnreachableError):
+    """The job's relay is there, as far as is known, and does not answer: how the job goes is not known."""
+
+
+LEFT_S = 60.0
+"""How long reading what a relay left may take, beside the patience with a folder: 192 MiB of journal take ten seconds."""
+
+
+class Follower:
+    """A job built from frames, with the clock of its relay and the findings that stand.
+
+    `answers` counts what came in answer to what this viewer asked (`asking`).
+    """
+
+    def __init__(self, name: str, clock: Callable[[], int] = time.time_ns, asking: Asking | None = None) -> None:
+        self.job = Job(name)
+        self.judge = Judge()
+        self.asking = asking if asking is not None else Asking()
+        self.answers = 0
+        self.garbled = 0
+        self.live = False
+        self.refusal: str | None = None
+        self.rejoin = False
+        self.took_mono_s = time.monotonic()
+        """When the last frame came in, of whatever kind."""
+        self._clock = clock
+        self._offset_ns = 0
+        self._groups: tuple[bytes, AnyRecord | None] = (b"", None)
+
+    def take(self, data: bytes) -> frames.Envelope | None:
+        """Take in one frame; what cannot be read is counted. Its envelope, None where there is nothing in it for the model."""
+        self.took_mono_s = time.monotonic()
+        try:
+            envelope = frames.open_envelope(data)
+            record = self._opened(envelope)
+        except frames.SchemaError as error:
+            self.refusal = str(error)
+            return None
+        except frames.WireError:
+            self.garbled += 1
+            return None
+        if isinstance(record, Reply):
+            self._on_reply(record)
+            return None
+        self.job.apply(envelope, record)
+        if isinstance(record, Stacks):
+            self.asking.take_stacks(record, time.monotonic())
+            self.answers += 1
+        if self.live and envelope.kind == "HostState" and envelope.sender == self.job.leader:
+            # Of several hosts the hub's clock is the job's.
+            offset = self.job.hosts[envelope.sender][0] - self._clock()
+            self._offset_ns = offset if abs(offset) > CLOCK_NS else 0
+        return envelope
+
+    def _opened(self, envelope: frames.Envelope) -> AnyRecord:
+        """The record; each of 10,000 ranks sends the same 30 KB of members, which are read once."""
+        if envelope.kind != "Groups":
+            return frames.open_record(envelope)
+        data = bytes(envelope.record)
+        if data != self._groups[0]:
+            self._groups = (data, frames.open_record(envelope))
+        record = self._groups[1]
+        assert record is not None
+        return record
+
+    def _on_reply(self, reply: Reply) -> None:
+        if self.asking.take_reply(reply, time.monotonic()):
+            self.answers += 1
+        elif reply.name == "live":
+            self.live = True
+        elif reply.name == "rejoin":
+            self.rejoin = True
+        elif not reply.ok:
+            self.refusal = reply.text
+
+    def now_unix_ns(self) -> int:
+        """Now, on the clock of the relay, or of the hub of a job on several hosts."""
+        return self._clock() + self._offset_ns
+
+    @property
+    def heard_unix_ns(self) -> int | None:
+        """When the newest frame was made."""
+        return self.job.last_unix_ns or None
+
+    def look(self, at_unix_ns: int | None = None) -> tuple[Snapshot, Verdict]:
+        """Snapshot and verdict now, or at another moment."""
+        snapshot = self.job.snapshot(self.now_unix_ns() if at_unix_ns is None else at_unix_ns)
+        return snapshot, self.judge.observe(snapshot)
+
+
+@functools.cache
+def _myself() -> str:
+    """Who looks, as far as this host knows."""
+    try:
+        name = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        name = f"uid {os.getuid()}"
+    return f"{name}@{os.uname().nodename}"
+
+
+def request(record: AnyRecord) -> bytes:
+    """A viewer's command as a frame; an order says who gives it, for the relay's audit line."""
+    if isinstance(record, Command) and record.name in ("stacks", "signal"):
+        record = msgspec.structs.replace(record, instance=_myself(), pid=os.getpid())
+    return frames.seal(record, sender="viewer", unix_ns=time.time_ns(), mono_ns=time.monotonic_ns())
+
+
+def join(entry: registry.JobEntry, *, history_s: float = 30.0, controller: bool = False) -> tuple[Follower, ViewerLink]:
+    """A follower that has caught up with the job's relay, and the link to it, which the caller closes.
+
+    Raises:
+        NotHeardError: the relay does not answer. UnreachableError: it refuses.
+        RegistryError: the key cannot be read.
+    """
+    follower = Follower(entry.job)
+    link = ViewerLink(*entry.endpoint(), registry.secret(), controller)
+    link.send(request(Command("join", history_s=history_s)))
+    for data in link.receive(JOIN_S):
+        follower.take(data)
+        if follower.live or follower.refusal:
+            break
+    if follower.live and not follower.refusal:
+        return follower, link
+    link.close()
+    if follower.refusal:
+        raise UnreachableError(f"the relay of {entry.job} refuses: {follower.refusal}")
+    raise NotHeardError(why_silent(entry))
+
+
+def why_silent(entry: registry.JobEntry) -> str:
+    """A sentence on a relay that does not answer: what its process does, how many ranks live here, and the next step."""
+    living = entry.living_ranks()
+    ranks = f"; {living} of its ranks live on this host" if living else ""
+    who = f"the relay of {entry.job} (pid {entry.relay_pid})"
+    if entry.is_here and entry.relay_state() is None:
+        text = f"the relay of {entry.job} is gone{ranks}"
+        return f"{text}: their agents start another within 10 s, or their launcher is about to end" if living else text
+    if (entry.relay_state() or "") in STOPPED_STATES:
+        return (
+            f"{who} is stopped, so how the job goes is not known{ranks}; it goes on after: kill -CONT {entry.relay_pid}"
+        )
+    if entry.is_here and entry.relay_state() == "D":
+        return f"{who} waits in the kernel, for a disk or a file server, so how the job goes is not known{ranks}"
+    where = "" if entry.is_here else f" on {entry.host}"
+    return f"{who}{where} does not answer on port {entry.port}, so how the job goes is not known{ranks}"
+
+
+def look_once(entry: registry.JobEntry, seconds: float) -> tuple[Snapshot, Verdict]:
+    """Snapshot and verdict after watching for `seconds`; from what the relay left where it is gone. Where it is not heard, and the job is not
+    known to have ended, health is unknown.
+
+    Raises:
+        UnreachableError: the relay refuses, or is gone and left nothing.
+        RegistryError: the key cannot be read.
+    """
+    if not entry.reachable(time.time_ns()):
+        return left_behind(entry)
+    try:
+        follower, link = join(entry)
+    except NotHeardError as error:
+        return not_heard(entry, str(error))
+    try:
+        return _watch(entry, follower, link, seconds)
+    finally:
+        link.close()
+
+
+def _watch(entry: registry.JobEntry, follower: Follower, link: ViewerLink, seconds: float) -> tuple[Snapshot, Verdict]:
+    until = time.monotonic() + seconds
+    snapshot, verdict = follower.look()
+    while snapshot.ended is None and (left := until - time.monotonic()) > 0:
+        hear(follower, link, min(LOOK_S, left))
+        silent_s = time.monotonic() - follower.took_mono_s
+        if silent_s > SILENT_S:
+            # The look before shows the moment that was heard last.
+            verdict = verdict.when_unheard(why_silent(entry), silent_s)
+        else:
+            snapshot, verdict = follower.look()
+    return snapshot, verdict
+
+
+def left_behind(entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:
+    """What a relay that is gone left. Health is unknown, unless it says how the job ended or what was wrong before all its ranks were gone.
+
+    Raises:
+        UnreachableError: it left nothing, or nothing that can be read.
+    """
+    living = entry.living_ranks()
+    try:
+        snapshot, verdict = last_state(entry)
+    except UnreachableError:
+        if not living:
+            raise
+        return _nothing_known(entry, why_silent(entry))
+    if living:
+        return _as_unheard(entry, snapshot, verdict, why_silent(entry))
+    if snapshot.ended is not None:
+        return snapshot, verdict
+    if living is None and not entry.over(time.time_ns()):
+        return _as_unheard(entry, snapshot, verdict, why_silent(entry))
+    # All of its ranks are gone. What was wrong then is worth a post-mortem; that nothing was says nothing of how it ended.
+    return (snapshot, verdict) if verdict.health == CRITICAL else (snapshot, verdict.when_unheard(NO_END, None))
+
+
+def not_heard(entry: registry.JobEntry, why: str) -> tuple[Snapshot, Verdict]:
+    """What was known when the relay was heard last, as its journal has it; health is unknown, unless the job had ended by then."""
+    try:
+        snapshot, verdict = last_state(entry)
+    except (UnreachableError, registry.RegistryError):
+        return _nothing_known(entry, why)
+    if snapshot.ended is not None and not entry.living_ranks():
+        return snapshot, verdict
+    return _as_unheard(entry, snapshot, verdict, why)
+
+
+def _as_unheard(entry: registry.JobEntry, snapshot: Snapshot, verdict: Verdict, why: str) -> tuple[Snapshot, Verdict]:
+    heard_unix_ns = max(snapshot.time_unix_ns, entry.heartbeat_unix_ns)
+    verdict = verdict.when_unheard(why, max(time.time_ns() - heard_unix_ns, 0) / 1e9)
+    return replace(snapshot, live=True, ended=None), verdict
+
+
+def _nothing_known(entry: registry.JobEntry, why: str) -> tuple[Snapshot, Verdict]:
+    snapshot, verdict = Follower(entry.job).look(entry.heartbeat_unix_ns)
+    return _as_unheard(entry, replace(snapshot, world_size=0), verdict, why)
+
+
+def hear(follower: Follower, link: ViewerLink, seconds: float) -> None:
+    """Take in what comes, for so long; the relay does not forget us meanwhile, where this is called every few seconds."""
+    for data in link.receive(seconds):
+        follower.take(data)
+    if link.is_due:
+        link.send(request(Command("ping")))
+
+
+def last_state(entry: registry.JobEntry, *, from_journal: bool = True) -> tuple[Snapshot, Verdict]:
+    """What was true at the last moment, as the relay wrote it down; else as its journal has it.
+
+    A relay that was killed left only the journal, whose reading takes seconds where it is large.
+
+    Raises:
+        UnreachableError: there is neither, or they cannot be read.
+    """
+    try:
+        return patiently(lambda: _last_state(entry, from_journal), state_dir_text, LEFT_S)
+    except registry.RegistryError as error:
+        raise UnreachableError(f"the relay of {entry.job} is gone, and {error}") from None
+
+
+def _last_state(entry: registry.JobEntry, from_journal: bool) -> tuple[Snapshot, Verdict]:
+    ways = [_from_last_state]
+    if from_journal:
+        # A last state is written when the run is over; one beside a run that is not is that of an attempt before.
+        ways.insert(0 if entry.ended_unix_ns is None else 1, _from_journal)
+    problems: list[journal.JournalError] = []
+    for way in ways:
+        try:
+            return way(entry)
+        except journal.JournalError as error:
+            problems.insert(0, error) if way is _from_last_state else problems.append(error)
+    raise UnreachableError(
+        f"the relay of {entry.job} is gone and left no last state ({problems[0]}); "
+        "if the job still runs, its agents start another within 10 s"
+    )
+
+
+_LAST_HEARD = "this is the last moment of the relay's journal"
+_LAST_MOMENT = "the relay is gone, this is the last moment of its journal; a job that runs starts another"
+
+
+def _from_journal(entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:
+    path = registry.journal_path(entry.job, entry.run, entry.sender)
+    recording = read_recording(path, entry.job)
+    snapshot, verdict = recording.last()
+    notes = [f"the journal is damaged: {recording.damage}"] if recording.damage else []
+    if snapshot.ended is None and entry.over(time.time_ns()):
+        snapshot = replace(snapshot, live=False)
+        notes.append(NO_END)
+    elif snapshot.ended is None:
+        notes.append(_LAST_MOMENT if entry.relay_state() is None else _LAST_HEARD)
+    return replace(snapshot, notes=(*notes, *snapshot.notes)), verdict
+
+
+def _from_last_state(entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:
+    follower = Follower(entry.job)
+    path = registry.left_path(entry)
+    if not entry.last_state and not path.exists():
+        path = registry.last_state_path(entry.job, entry.run)
+    reading = journal.read(path)
+    for data in reading.frames:
+        follower.take(data)
+    if reading.damage:
+        follower.job.notes.append(f"the last state is {reading.damage}")
+    at = follower.heard_unix_ns or entry.heartbeat_unix_ns
+    for _ in range(follower.judge.snapshots_needed):
+        found = follower.look(at)
+        at += 500_000_000
+    return found

@@ -1,0 +1,253 @@
+"""The live side of `source.Source`: joins the relay, joins again when it comes back, shows the last state at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from ddtop import registry
+from ddtop.diagnosis.finding import UNKNOWN, Verdict
+from ddtop.link.viewer_side import PING_S
+from ddtop.model.state.facts import Snapshot
+from ddtop.viewer.engine import Engine
+from ddtop.viewer.follower import HISTORY_S, LOOK_S, SILENT_S, UnreachableError, request
+from ddtop.viewer.requests import REPLY_S, Asking, signal_command
+from ddtop.viewer.routes.relay import GoneError, Link, NoContactError, Way, way_to
+from ddtop.viewer.source import Look
+from ddtop.wire.records import Command, Reply
+
+PAST = "this is the past, \\ goes back to now"
+NOT_HEARD = "the relay is not heard, trying again"
+MISSED_S = 2 * LOOK_S
+"""Between two turns of listening there is less, unless this process did not run: stopped, asleep with its laptop, or starved."""
+
+
+class LiveSource:
+    """The source of the dashboard: joins the relay, joins again when it comes back, shows the last state at the end."""
+
+    def __init__(
+        self, job: registry.JobEntry | Way, controller: bool = False, clock: Callable[[], int] = time.time_ns
+    ) -> None:
+        """`job`: its entry, or another way to it. `controller`: with the right to send signals.
+        `clock`: unix ns, where the facts are not of this host's time; asked on the engine's thread too."""
+        self._way: Way = way_to(job) if isinstance(job, registry.JobEntry) else job
+        self._controller = controller
+        self._asking = Asking()
+        self._answered = asyncio.Event()
+        self._one_signal = asyncio.Lock()
+        self._link: Link | None = None
+        self.on_news: Callable[[], None] = lambda: None
+        self._engine = Engine(self._way.job, self._tell, clock, self._way.bounds)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._context = contextvars.copy_context()
+        self._follower = self._engine.follower()
+        self._joined = self._follower
+        self._contact: str | None = None
+        self._shown: tuple[Snapshot, Verdict] | None = None
+        self._silent_since = self._listened = time.monotonic()
+        self._at: int | None = None
+        self._past: Look | None = None
+
+    def look(self) -> Look:
+        """What is true now; the last look, with its age, while the relay is not heard. Or what was, after `travel`."""
+        self._engine.check()
+        self._collect()
+        found, seen = self._look(), self._engine.seen
+        if self._at is not None:
+            found = self._look_back(found)
+        dump = self._asking.dump(time.monotonic())
+        if seen is None:
+            return replace(found, dump=dump)
+        recall = seen.recall if seen.span is not None else None
+        return replace(found, dump=dump, span=seen.span, marks=seen.marks, recall=recall, untaped=seen.untaped)
+
+    def _look_back(self, now: Look) -> Look:
+        """The moment that was asked for, as soon as the engine has it; until then what was shown before."""
+        moment = self._engine.moment
+        if moment is not None and moment.asked_unix_ns == self._at:
+            self._past = Look(moment.snapshot, moment.verdict, travelled=True, past=moment.past)
+        return self._past or now
+
+    def _silent_s(self) -> float:
+        """How long nothing came while we listened: who does not run hears nobody."""
+        now = time.monotonic()
+        return (now if self._link is None else min(now, self._listened + MISSED_S)) - self._silent_since
+
+    def _look(self) -> Look:
+        silent_s = self._silent_s()
+        if self._contact is None and silent_s <= SILENT_S and self._follower.live:
+            seen = self._engine.seen
+            if seen is not None and seen.follower is self._follower:
+                self._shown = (seen.snapshot, seen.verdict)
+            if self._shown is not None:
+                return Look(*self._shown)
+        if self._shown is None:
+            contact = self._contact or (NOT_HEARD if silent_s > 2 * SILENT_S else None)
+            return Look(None, Verdict(UNKNOWN, (), ""), contact, silent_s if contact else None)
+        snapshot, verdict = self._shown
+        if snapshot.ended is not None:
+            return Look(snapshot, verdict)
+        contact = self._contact or NOT_HEARD
+        return Look(snapshot, verdict.when_unheard(contact, silent_s), contact, silent_s)
+
+    def _collect(self) -> None:
+        """That the relay has told all of the past; and what was answered, to the one who knows what was asked."""
+        if self._joined.live and self._follower is not self._joined:
+            self._follower, self._contact = self._joined, None
+        now = time.monotonic()
+        while self._engine.answers:
+            answer = self._engine.answers.popleft()
+            if isinstance(answer, Reply):
+                self._asking.take_reply(answer, now)
+            else:
+                self._asking.take_stacks(answer, now)
+
+    def _on_news(self) -> None:
+        self._collect()
+        self._answered.set()
+        self.on_news()
+
+    def set_interval(self, seconds: float) -> None:
+        """The relay sends at its own pace; looks are cheap, so nothing has to change."""
+
+    def travel(self, at_unix_ns: int | None) -> None:
+        """Show that moment, as far as what was received is still kept; None: what is true now.
+
+        The engine makes it, which takes a second of 1,000 ranks: `on_news` tells when `look` has it.
+        """
+        self._at, self._past = at_unix_ns, self._past if at_unix_ns is not None else None
+        self._engine.travel(at_unix_ns)
+
+    async def ask_stacks(self, ranks: tuple[int, ...]) -> str | None:
+        """Ask the relay for the stacks of these ranks (empty: all)."""
+        link, deaf = self._link, self._deaf()
+        if link is None or deaf:
+            return f"no stacks can be asked for: {deaf}"
+        if self._at is not None:
+            return f"no stacks can be asked for: {PAST}"
+        command = self._asking.stacks(ranks, self._follower.now_unix_ns(), time.monotonic())
+        await link.send(request(command))
+        return None
+
+    async def send_signal(self, rank: int, number: int) -> str:
+        """Have the relay send a signal to a rank."""
+        link, deaf = self._link, self._deaf()
+        if link is None or deaf:
+            return f"no signal was sent: {deaf}"
+        if self._at is not None:
+            return f"no signal was sent: {PAST}"
+        facts = self._shown[0].rank(rank) if self._shown else None
+        if facts is None or facts.pid is None:
+            return f"no signal was sent: rank {rank} has not been seen"
+        async with self._one_signal:
+            self._asking.forget_signals()
+            self._answered.clear()
+            await link.send(request(signal_command(rank, facts.pid, number)))
+            return await self._signal_answer()
+
+    async def _signal_answer(self) -> str:
+        until = time.monotonic() + REPLY_S
+        while (reply := self._asking.signal_reply()) is None:
+            try:
+                await asyncio.wait_for(self._answered.wait(), max(until - time.monotonic(), 0))
+            except asyncio.TimeoutError:
+                return f"the relay did not answer within {REPLY_S:.0f} s: whether the signal was sent is not known"
+            self._answered.clear()
+        return _sentence(reply)
+
+    def _deaf(self) -> str | None:
+        """Why the relay cannot be asked anything now."""
+        if self._shown is not None and self._shown[0].ended is not None:
+            return "the job has ended"
+        if self._contact is not None:
+            return self._contact
+        return None if self._link is not None and self._follower.live else "the relay is not heard"
+
+    async def run(self) -> None:
+        """Follow the job until cancelled.
+
+        Raises:
+            EngineError: what comes in cannot be made sense of, which is a defect of this program.
+        """
+        self._loop, self._context = asyncio.get_running_loop(), contextvars.copy_context()
+        self._engine.start()
+        try:
+            await self._keep_in_contact()
+        finally:
+            self._loop = None
+            self._engine.close()
+
+    def _tell(self) -> None:
+        """Called on the engine's thread."""
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed just now
+                # In the context of whoever runs this source: the app's timers look for their app in it.
+                loop.call_soon_threadsafe(self._on_news, context=self._context)
+
+    async def _keep_in_contact(self) -> None:
+        while True:
+            if self._engine.full:
+                self._contact = self._way.too_much()
+                await asyncio.sleep(1.0)
+                continue
+            try:
+                link = await self._way.connect(self._controller)
+            except GoneError:
+                await self._show_last_state()
+                await asyncio.sleep(1.0)
+                continue
+            except NoContactError as error:
+                self._contact = str(error)
+                await asyncio.sleep(error.again_s)
+                continue
+            try:
+                self._link = link
+                await self._follow(link)
+            except NoContactError as error:
+                self._contact = str(error)
+            finally:
+                self._link = None
+                link.close()
+
+    async def _follow(self, link: Link) -> None:
+        follower = self._joined = self._engine.follower()
+        pinged = began = self._listened = time.monotonic()
+        await link.send(request(Command("join", history_s=HISTORY_S)))
+        while True:
+            async for data in link.receive(LOOK_S):
+                self._engine.put(follower, data)
+                self._silent_since = now = time.monotonic()
+                if now - pinged > PING_S:
+                    break
+            self._engine.check()
+            if self._engine.full:
+                self._contact = self._way.too_much()
+                return
+            now = time.monotonic()
+            missed_s = max(now - self._listened - MISSED_S, 0.0)
+            self._silent_since, self._listened = min(self._silent_since + missed_s, now), now
+            if follower.refusal:
+                self._contact = follower.refusal
+            if follower.rejoin or now - max(self._silent_since, began) > 2 * SILENT_S:
+                return
+            if now - pinged > PING_S:
+                pinged = now
+                await link.send(request(Command("ping")))
+
+    async def _show_last_state(self) -> None:
+        try:
+            left = await self._way.left()
+        except UnreachableError as error:
+            self._contact = str(error)
+            return
+        if left is not None:
+            self._shown, self._contact = left, "the relay is gone; this is the last state it left"
+
+
+def _sentence(reply: Reply) -> str:
+    return reply.text if reply.ok else f"no signal was sent: {reply.text}"

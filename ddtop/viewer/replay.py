@@ -1,0 +1,176 @@
+"""A journal on the screen: the same dashboard, at any moment that was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ddtop.diagnosis.diagnoses import diagnose
+from ddtop.diagnosis.finding import CRITICAL, Verdict
+from ddtop.journal import JournalError, Reader
+from ddtop.model.job import Job
+from ddtop.model.state.facts import Snapshot
+from ddtop.viewer.background import aside
+from ddtop.viewer.source import Look
+from ddtop.viewer.tape import Tape
+from ddtop.viewer.tape_history import Past
+from ddtop.wire import frames
+from ddtop.words import units
+
+REPLAY_BYTES = 192 << 20
+"""A whole journal of the default size, with what Python adds to each frame; of a larger one the end is kept."""
+NOTICES = 400
+"""So many looks for findings while a journal is read: more than a scrubber has columns, and half a second at most."""
+NO_END = "the journal ends without an end of the job: its relay was killed, as schedulers do with a step"
+RECORDING = "this is a recording"
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A journal that was read; `damage` says what of it could not be shown and why, None if all can."""
+
+    tape: Tape
+    damage: str | None
+
+    def last(self) -> tuple[Snapshot, Verdict]:
+        """The last moment."""
+        span = self.tape.span
+        assert span is not None
+        return self.tape.at(span[1])
+
+
+def read_recording(
+    path: Path, name: str, *, growing: bool = False, progress: Callable[[float], None] = lambda _: None
+) -> Recording:
+    """The journal there (both halves) as a tape. A second for 20 MiB: not for the event loop.
+
+    `growing`: its relay still writes, so what is cut off at its end is no damage. `progress` is told the share that has
+    been read; what it raises ends the reading.
+
+    Raises:
+        JournalError: it is none, or there is nothing in it that this version can read; the text says why.
+    """
+    job, tape = Job(name), Tape(REPLAY_BYTES)
+    garbled, refusal, noticed = 0, None, 0
+    with closing(Reader(path)) as reader:
+        for data in reader:
+            try:
+                envelope = frames.open_envelope(data)
+                job.apply(envelope, frames.open_record(envelope))
+            except frames.SchemaError as error:
+                refusal = str(error)
+            except frames.WireError:
+                garbled += 1
+            else:
+                tape.add(envelope, data, job)
+            if int(reader.read_ratio * NOTICES) > noticed:
+                noticed = int(reader.read_ratio * NOTICES)
+                tape.notice(diagnose(job.snapshot(job.last_unix_ns)))
+                progress(reader.read_ratio)
+    damage = []
+    if reader.damage and not (growing and reader.damage.startswith(f"{path.name}: cut off")):
+        damage.append(f"what comes before the damage is shown ({reader.damage})")
+    if refusal is not None:
+        damage.append(f"some records cannot be read: {refusal}")
+    if garbled:
+        damage.append(f"{units.plural(garbled, 'record')} cannot be read")
+    if tape.forgotten:
+        damage.append("it is too large to be shown whole, this is its end")
+    if tape.span is None:
+        raise JournalError(f"there is nothing to show in {path}" + "".join(f"; {text}" for text in damage))
+    return Recording(tape, "; ".join(damage) or None)
+
+
+def at_end(recording: Recording, growing: bool) -> tuple[Snapshot, Verdict, str | None]:
+    """The last moment, and what has to be said of it; None where the job ended there and nothing is missing."""
+    snapshot, verdict = recording.last()
+    said = [f"the journal is damaged: {recording.damage}"] if recording.damage is not None else []
+    if growing:
+        said.append("the job is live: this is what its journal has so far")
+    elif snapshot.ended is None and not said:
+        said.append(NO_END)
+    if not growing and snapshot.ended is None and verdict.health != CRITICAL:
+        verdict = verdict.when_unheard(NO_END, None)
+    return snapshot, verdict, "; ".join(said) or None
+
+
+class ReplaySource:
+    """A `source.Source` on a journal: opens at its last moment.
+
+    `live` asks whether the job's relay still writes; then the journal's end is not the job's.
+    """
+
+    def __init__(self, path: Path, name: str, live: Callable[[], bool] = lambda: False) -> None:
+        self._path, self._name, self._live = path, name, live
+        self._recording: Recording | None = None
+        self._ratio = 0.0
+        self._problem: str | None = None
+        self._growing = self._left = False
+        self._at: int | None = None
+        self._shown: tuple[int | None, Look] | None = None
+
+    async def run(self) -> None:
+        """Read the journal, off the event loop."""
+        self._growing = await aside(self._live)
+        try:
+            self._recording = await aside(
+                read_recording, self._path, self._name, growing=self._growing, progress=self._progress
+            )
+        except JournalError as error:
+            self._problem = str(error)
+        finally:
+            # Who quits must not wait until all of it has been read: the thread asks.
+            self._left = True
+
+    def _progress(self, ratio: float) -> None:
+        self._ratio = ratio
+        if self._left:
+            raise JournalError("nobody waits for it any more")
+
+    def look(self) -> Look:
+        """The moment that was travelled to, or the last one."""
+        if self._recording is None:
+            text = self._problem or f"reading {self._path}, {units.percent(self._ratio)}"
+            return Look(None, Verdict("ok", (), ""), text)
+        if self._shown is None or self._shown[0] != self._at:
+            self._shown = (self._at, self._look(self._recording))
+        return self._shown[1]
+
+    def _look(self, recording: Recording) -> Look:
+        tape, contact = recording.tape, None
+        if self._at is None:
+            snapshot, verdict, contact = at_end(recording, self._growing)
+        else:
+            snapshot, verdict = tape.at(self._at)
+            if recording.damage is not None:
+                snapshot = replace(snapshot, notes=(f"the journal is damaged: {recording.damage}", *snapshot.notes))
+        return Look(
+            snapshot,
+            verdict,
+            contact,
+            span=tape.span,
+            travelled=True,
+            recording=True,
+            marks=tape.marks,
+            past=Past(tape, snapshot.time_unix_ns),
+            recall=tape.looks,
+        )
+
+    def set_interval(self, seconds: float) -> None:
+        """Nothing becomes new here."""
+
+    def travel(self, at_unix_ns: int | None) -> None:
+        """Show that moment; None: the last one."""
+        self._at = at_unix_ns
+
+    async def ask_stacks(self, ranks: tuple[int, ...]) -> str | None:
+        """Nobody is there to be asked."""
+        del ranks
+        return f"{RECORDING}: it shows the stacks that were taken then; nobody can be asked for others"
+
+    async def send_signal(self, rank: int, number: int) -> str:
+        """Nobody is there to get it."""
+        del rank, number
+        return f"{RECORDING}: no signal was sent"

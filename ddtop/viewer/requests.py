@@ -1,0 +1,95 @@
+"""What a viewer asked of its relay, and what has come of it: requests for stacks, and signals.
+
+Time arrives as an argument, in seconds of the viewer's monotonic clock: everything here can be tested without a relay.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ddtop.viewer.source import Dump
+from ddtop.wire.records import Command, Reply, Stacks
+from ddtop.words.ranks import rank_list
+from ddtop.words.units import plural
+
+REPLY_S = 2.0
+"""A relay answers within milliseconds; one that does not within this is not heard or is older than the question."""
+ANSWERS_S, NATIVE_ANSWERS_S = 8.0, 30.0
+"""So long without one more answer, and no more are waited for; py-spy reads symbols for seconds, one process after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """The request that was made last; `moved_mono_s`: when it was made, or last answered; `processes`: who has answered, grows."""
+
+    dump: Dump
+    answers_s: float
+    moved_mono_s: float
+    processes: set[tuple[int | None, int]]
+
+
+class Asking:
+    """The requests of one viewer; only the last one for stacks is kept."""
+
+    def __init__(self) -> None:
+        self._open: _Open | None = None
+        self._signals: list[Reply] = []
+
+    def stacks(self, ranks: Sequence[int], now_unix_ns: int, now_mono_s: float, native: bool = False) -> Command:
+        """The command that asks for the stacks of these ranks (empty: all)."""
+        request = uuid.uuid4().hex[:12]
+        seconds = NATIVE_ANSWERS_S if native else ANSWERS_S
+        self._open = _Open(Dump(request, now_unix_ns), seconds, now_mono_s, set())
+        return Command("stacks", arguments=(request, rank_list(ranks), "native" if native else ""))
+
+    def take_reply(self, reply: Reply, now_mono_s: float) -> bool:
+        """Take in the relay's answer; False if it belongs to something else."""
+        if reply.name == "signal":
+            self._signals.append(reply)
+            return True
+        if reply.name != "stacks":
+            return False
+        opened = self._open
+        if opened is None or opened.dump.expected is not None or (reply.ok and reply.text != opened.dump.request):
+            return True
+        dump = replace(opened.dump, expected=reply.count) if reply.ok else replace(opened.dump, refused=reply.text)
+        self._open = replace(opened, dump=dump, moved_mono_s=now_mono_s)
+        return True
+
+    def take_stacks(self, stacks: Stacks, now_mono_s: float) -> None:
+        """Count an answer. Stacks of DataLoader workers come with their rank's and are not counted."""
+        opened = self._open
+        if opened is None or stacks.worker or stacks.request != opened.dump.request:
+            return
+        opened.processes.add((stacks.of_rank, stacks.pid))
+        dump = replace(opened.dump, answered=len(opened.processes))
+        self._open = replace(opened, dump=dump, moved_mono_s=now_mono_s)
+
+    def dump(self, now_mono_s: float) -> Dump | None:
+        """How the last request stands; one that has waited too long says so as `refused`, what came is shown all the same."""
+        opened = self._open
+        if opened is None or opened.dump.done:
+            return opened.dump if opened else None
+        dump, waited_s = opened.dump, now_mono_s - opened.moved_mono_s
+        if dump.expected is None and waited_s > REPLY_S:
+            return replace(dump, refused=f"the relay did not answer within {REPLY_S:.0f} s")
+        if dump.expected is not None and waited_s > opened.answers_s:
+            missing = plural(dump.expected - dump.answered, "answer")
+            return replace(dump, refused=f"{missing} did not come within {opened.answers_s:.0f} s")
+        return dump
+
+    def forget_signals(self) -> None:
+        """What was answered before the next signal is none of its business."""
+        self._signals.clear()
+
+    def signal_reply(self) -> Reply | None:
+        """The relay's answer to the last signal, once."""
+        return self._signals.pop(0) if self._signals else None
+
+
+def signal_command(rank: int, pid: int, number: int) -> Command:
+    """The command that has the relay send a signal to a rank's process, if it still is that process."""
+    # A Signals member is written as its name before Python 3.11.
+    return Command("signal", arguments=(str(rank), str(pid), str(int(number))))

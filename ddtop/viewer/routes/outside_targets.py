@@ -1,0 +1,263 @@
+"""Which processes are meant by `--pid`: the numbers, the ranks of a launcher, and what /proc tells of each without any right.
+
+A process that was started without ddtop says its rank only in the environment that its launcher gave it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+
+from ddtop import registry
+from ddtop.agent.identity import IGNORED, LAUNCHER, identify, script_base
+from ddtop.procfs import children, parent_of, wchan
+from ddtop.words.units import plural
+
+PIDS_MAX = 1024
+ANCESTORS_MAX = 64
+_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+_WORLD = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+_LOCAL = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
+_CPU_S = 0.25
+"""So long CPU time is measured for the line about a process without stacks."""
+
+
+class PidsError(ValueError):
+    """The text after `--pid` has no process ids."""
+
+
+class NoProcessError(LookupError):
+    """None of the processes exists and belongs to this user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One process to look at.
+
+    `rank` is from its environment, or its place in the list where `guessed`. `worker`: a child of another one with the same
+    rank, as DataLoader workers are.
+    """
+
+    pid: int
+    start_ticks: int
+    rank: int
+    guessed: bool
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    started_unix_ns: int = 0
+    worker: bool = False
+
+    @property
+    def script(self) -> str:
+        """Name of the program, without folder."""
+        return identify(self.environment, self.argv, self.pid).script
+
+    @property
+    def world_size(self) -> int | None:
+        """Size of the world that its launcher announced."""
+        return _number(self.environment, _WORLD)
+
+    @property
+    def local_rank(self) -> int | None:
+        """Its number on this host."""
+        return _number(self.environment, _LOCAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What `--pid` came to: the processes by rank, those that cannot be looked at and why, and what was assumed."""
+
+    found: tuple[Target, ...]
+    missing: tuple[tuple[int, str], ...]
+    notes: tuple[str, ...]
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """`12,14-16` as numbers, each once, in that order.
+
+    Raises:
+        PidsError: the text is neither.
+    """
+    found: dict[int, None] = {}
+    for part in text.replace(" ", ",").split(","):
+        if not part:
+            continue
+        first, dash, last = part.partition("-")
+        if not _is_pid(first) or (dash and not _is_pid(last)):
+            raise PidsError(f"{part!r} is not a process id; --pid takes numbers: --pid 12,14-16")
+        low, high = int(first), int(last or first)
+        if high < low or high - low >= PIDS_MAX:
+            raise PidsError(f"{part!r} is not a range of at most {PIDS_MAX} process ids")
+        found.update(dict.fromkeys(range(low, high + 1)))
+    if not 0 < len(found) <= PIDS_MAX:
+        raise PidsError(f"--pid takes 1 to {PIDS_MAX} process ids: --pid 12,14-16")
+    return tuple(found)
+
+
+def find(text: str) -> Targets:
+    """The processes that `text` means; a launcher stands for its ranks.
+
+    Raises:
+        PidsError: the text has no process ids.
+        NoProcessError: none of them is a process of this user.
+    """
+    asked = numbers(text)
+    missing: list[tuple[int, str]] = []
+    notes: list[str | None] = []
+    found: dict[int, Target] = {}
+    for pid in asked:
+        seen = _look(pid)
+        if isinstance(seen, str):
+            missing.append((pid, seen))
+            continue
+        ranks = _ranks_of(seen)
+        if ranks:
+            pids = ", ".join(str(one.pid) for one in ranks)
+            notes.append(f"pid {pid} ({launcher_name(seen)}) stands for its {plural(len(ranks), 'rank')}: pid {pids}")
+        elif seen.rank < 0 and (more := [child for child in _spawned(seen) if child not in asked]):
+            others = ",".join(map(str, more))
+            notes.append(f"pid {pid} has started other Pythons, which may be the ranks: --pid {others}")
+        found.update({one.pid: one for one in ranks or [seen]})
+    if not found:
+        whys = dict(missing)
+        listed = "; ".join(dict.fromkeys(whys.values()))
+        raise NoProcessError(f"{listed}; the processes of this host: ps -u $USER -o pid,args")
+    targets, assumed = numbered(_with_workers(found))
+    return Targets(targets, tuple(missing), tuple(text for text in (*notes, assumed) if text))
+
+
+def numbered(targets: list[Target]) -> tuple[tuple[Target, ...], str | None]:
+    """The targets by rank, and what had to be assumed; where two claim a number the order of the list counts for all."""
+    known = [one.rank for one in targets if one.rank >= 0 and not one.worker]
+    if len(set(known)) < len(known):
+        numbers = tuple(replace(one, rank=at, guessed=True, worker=False) for at, one in enumerate(targets))
+        return numbers, "two of these processes have the same rank in their environment, so none is believed"
+    free = (number for number in range(len(targets)) if number not in known)
+    given = [one if one.rank >= 0 else replace(one, rank=next(free), guessed=True) for one in targets]
+    guessed = [str(one.pid) for one in given if one.guessed]
+    ranks = tuple(sorted(given, key=lambda one: (one.rank, one.worker)))
+    return ranks, f"no rank in the environment of pid {', '.join(guessed)}" if guessed else None
+
+
+def _with_workers(found: Mapping[int, Target]) -> list[Target]:
+    """`pgrep -f train.py` lists the DataLoader workers too: same command line, same environment."""
+    marked = []
+    for one in found.values():
+        above: list[int] = []
+        pid = one.pid
+        while (pid := parent_of(pid) or 0) > 1 and len(above) < ANCESTORS_MAX:
+            above.append(pid)
+        worker = one.rank >= 0 and any(pid in found and found[pid].rank == one.rank for pid in above)
+        marked.append(replace(one, worker=worker))
+    return marked
+
+
+def launcher_name(target: Target) -> str:
+    """`torchrun`, or whatever the program is called."""
+    words = [script_base(word) for word in target.argv[:3] if not word.startswith("-")]
+    return words[1] if len(words) > 1 and words[0].startswith("python") else (words or ["?"])[0]
+
+
+def facts_line(pid: int) -> str:
+    """What /proc says of a process that gave no stacks. Check: `ps -o stat,wchan,pcpu,nlwp,args -p PID`."""
+    try:
+        process = psutil.Process(pid)
+        before = process.cpu_times()
+        time.sleep(_CPU_S)
+        after = process.cpu_times()
+        cpu = (after.user + after.system - before.user - before.system) / _CPU_S
+        words = [process.status(), f"{max(cpu, 0.0):.0%} CPU", plural(process.num_threads(), "thread")]
+        count = len(process.children())
+        words.append("1 child" if count == 1 else f"{count} children")
+    except psutil.Error:
+        return f"pid {pid}: nothing more can be read"
+    if (function := wchan(pid)) is not None:
+        words.insert(1, f"in {function}")
+    return f"pid {pid}: {', '.join(words)}"
+
+
+def _look(pid: int) -> Target | str:
+    """The process, or why it cannot be looked at."""
+    ticks = registry.start_ticks(pid)
+    if ticks is None:
+        return f"there is no process {pid}"
+    folder = Path(f"/proc/{pid}")
+    try:
+        owner = folder.stat().st_uid
+        argv = tuple(folder.joinpath("cmdline").read_bytes().decode(errors="replace").split("\0")[:-1])
+        started_s = psutil.Process(pid).create_time()
+    except (OSError, psutil.Error):
+        return f"there is no process {pid}"
+    if os.getuid() not in (0, owner):
+        return f"pid {pid} belongs to user id {owner}, not to you; `sudo py-spy dump --pid {pid}` would work"
+    if not argv:
+        return f"pid {pid} is a zombie or part of the kernel"
+    environment = _environment(pid)
+    rank = _number(environment, _RANK)
+    return Target(pid, ticks, -1 if rank is None else rank, False, argv, environment, int(started_s * 1e9))
+
+
+def _ranks_of(target: Target) -> list[Target]:
+    """The topmost Python processes below it that a launcher has numbered, if it is not such a one itself."""
+    is_launcher = identify(target.environment, target.argv, target.pid).role == LAUNCHER
+    if not is_launcher and _is_python(target.pid) and _number(target.environment, _RANK[:-1]) is not None:
+        return []
+    found: list[Target] = []
+    waiting = [target.pid]
+    while waiting and len(found) < PIDS_MAX:
+        for pid in children(waiting.pop()):
+            child = _look(pid)
+            if isinstance(child, str):
+                continue
+            if child.rank >= 0 and _is_python(pid) and not _launches(child):
+                found.append(child)
+            else:
+                waiting.append(pid)
+    # A process that is no launcher and whose children inherited a number: they are its helpers.
+    if not is_launcher and _is_python(target.pid) and not any("RANK" in one.environment for one in found):
+        return []
+    return sorted(found, key=lambda one: (one.rank, one.pid))
+
+
+def _spawned(target: Target) -> list[int]:
+    """Its Python children that are not helpers of multiprocessing: mp.spawn gives its ranks no environment of their own."""
+    found = [child for pid in children(target.pid) if not isinstance(child := _look(pid), str)]
+    roles = {child.pid: identify(child.environment, child.argv, child.pid).role for child in found}
+    return [pid for pid, role in roles.items() if role != IGNORED and _is_python(pid)]
+
+
+def _launches(target: Target) -> bool:
+    return identify(target.environment, target.argv, target.pid).role == LAUNCHER
+
+
+def _is_python(pid: int) -> bool:
+    try:
+        return "python" in Path(f"/proc/{pid}/exe").readlink().name
+    except OSError:
+        return False
+
+
+def _environment(pid: int) -> dict[str, str]:
+    """The environment it was started with; empty where it may not be read."""
+    try:
+        entries = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return {}
+    return {name: value for name, _, value in (entry.partition("=") for entry in entries) if name}
+
+
+def _number(environment: Mapping[str, str], names: tuple[str, ...]) -> int | None:
+    for name in names:
+        value = environment.get(name, "")
+        if value.isascii() and value.isdigit() and len(value) < 7:
+            return int(value)
+    return None
+
+
+def _is_pid(text: str) -> bool:
+    return text.isascii() and text.isdigit() and 0 < len(text) < 10 and int(text) > 0

@@ -1,0 +1,178 @@
+"""Ways to a job's relay: through this host's state folder, over ssh, or straight to a port.
+
+A way knows where the job is now and what its relay left behind; `live.LiveSource` knows what to do with the frames.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from ddtop import registry
+from ddtop.diagnosis.finding import Verdict
+from ddtop.link.viewer_side import AsyncViewerLink, ViewerLink
+from ddtop.model.state.facts import Snapshot
+from ddtop.viewer.background import aside
+from ddtop.viewer.engine import Bounds
+from ddtop.viewer.follower import JOIN_S, Follower, UnreachableError, last_state, request
+from ddtop.wire.records import Command
+
+AGAIN_S = 2.0
+
+
+class Link(Protocol):
+    """An open connection to a relay; `link.viewer_side.AsyncViewerLink` is one."""
+
+    async def send(self, frame: bytes) -> None:
+        """Queue a frame; dropped if it cannot be taken."""
+
+    def receive(self, seconds: float) -> AsyncIterator[bytes]:
+        """The frames that come in during the next `seconds`; may end before where the connection did."""
+
+    def close(self) -> None:
+        """Close at once."""
+
+
+class GoneError(Exception):
+    """The job's relay is gone: there is only what it left behind."""
+
+
+class NoContactError(Exception):
+    """Nobody can be asked now; the text says why, one sentence without its end. `again_s`: when to try again."""
+
+    def __init__(self, text: str, again_s: float = AGAIN_S) -> None:
+        super().__init__(text)
+        self.again_s = again_s
+
+
+class Way(Protocol):
+    """How one job is reached."""
+
+    @property
+    def job(self) -> str:
+        """Its name."""
+
+    @property
+    def bounds(self) -> Bounds:
+        """How much may be held of what comes this way."""
+
+    def too_much(self) -> str:
+        """What to say when that is used up, one sentence with the next step."""
+
+    async def connect(self, controller: bool) -> Link:
+        """A link to the relay that the job has now. `controller`: with the right to send signals.
+
+        Raises:
+            GoneError: it has none any more.
+            NoContactError: that cannot be told, or it cannot be reached.
+        """
+
+    async def left(self) -> tuple[Snapshot, Verdict] | None:
+        """The last state that the relay left; None where it is the one that was given before.
+
+        Raises:
+            UnreachableError: there is none, or it cannot be read.
+        """
+
+
+class TrustedWay:
+    """The other end has this user's key: what it says is bounded by what a relay keeps."""
+
+    @property
+    def bounds(self) -> Bounds:
+        """Those of any job."""
+        return Bounds()
+
+    def too_much(self) -> str:
+        """Never said."""
+        return "the relay says too much"
+
+
+class LocalWay(TrustedWay):
+    """Through the state folder: the job file is read again before each connection."""
+
+    def __init__(self, entry: registry.JobEntry) -> None:
+        self._entry = entry
+        self._given: registry.JobEntry | None = None
+
+    @property
+    def job(self) -> str:
+        """As its job file has it."""
+        return self._entry.job
+
+    async def connect(self, controller: bool) -> Link:
+        """Straight to the relay's port, with the user's key."""
+        try:
+            # The folder may be on a file server: the screen does not wait for it.
+            again = await aside(registry.of_run, self._entry.job, self._entry.run, self._entry.sender)
+            self._entry = again or self._entry
+            if not self._entry.reachable(time.time_ns()):
+                raise GoneError
+            return AsyncViewerLink(*self._entry.endpoint(), await aside(registry.secret), controller)
+        except registry.RegistryError as error:
+            raise NoContactError(str(error)) from None
+
+    async def left(self) -> tuple[Snapshot, Verdict] | None:
+        """Read once for each state of the job file: a journal may be large, and lie on a file server."""
+        if self._given == self._entry:
+            return None
+        self._given = self._entry
+        return await aside(last_state, self._entry)
+
+
+class PortWay(TrustedWay):
+    """Straight to a relay's port, with the user's key; nothing is known of its job file."""
+
+    def __init__(self, job: str, address: str, port: int) -> None:
+        self._job, self._address, self._port = job, address, port
+
+    @property
+    def job(self) -> str:
+        """As the relay's ranks call it."""
+        return self._job
+
+    async def connect(self, controller: bool) -> Link:
+        """ZeroMQ tries again by itself: a relay that is away is one that is not heard."""
+        try:
+            return AsyncViewerLink(self._address, self._port, registry.secret(), controller)
+        except registry.RegistryError as error:
+            raise NoContactError(str(error)) from None
+
+    async def left(self) -> tuple[Snapshot, Verdict] | None:
+        """Nothing: what a relay leaves lies on its host."""
+        return None
+
+
+def way_to(entry: registry.JobEntry) -> Way:
+    """The way to the relay of this entry."""
+    if entry.sender == registry.ELSEWHERE:
+        return PortWay(entry.job, entry.address, entry.port)
+    return LocalWay(entry)
+
+
+def job_at(address: str, port: int) -> str:
+    """The name of the job whose relay listens there, as soon as it is known.
+
+    Raises:
+        UnreachableError: nobody answers to this user's key.
+        RegistryError: the key cannot be read.
+    """
+    follower = Follower("")
+    link = ViewerLink(address, port, registry.secret())
+    try:
+        link.send(request(Command("join", history_s=0.0)))
+        for data in link.receive(JOIN_S):
+            follower.take(data)
+            if follower.refusal or follower.job.name:
+                break
+    finally:
+        link.close()
+    if follower.refusal:
+        raise UnreachableError(f"the relay at {address}:{port} refuses: {follower.refusal}")
+    if not follower.job.name:
+        raise UnreachableError(
+            f"no relay of yours answers at {address}:{port} within {JOIN_S:.0f} s: another port, one that listens on its own "
+            "host only (then: --ssh HOST), or another key (DDTOP_KEY, or `key` in the state folder, has to be the same)"
+        )
+    return follower.job.name

@@ -1,0 +1,228 @@
+"""What a viewer has received, with its times, and what it saw at any of them.
+
+The tape is cut into segments. Each begins with a copy of the model as it was then, so that a moment is shown by taking in
+the few seconds of frames between the copy and that moment: all that the model remembers is there, also what was said an hour
+before (a stopped rank's last report, since when it has been stopped). A fresh judge looks several times up to that moment,
+so that what stood then stands.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from ddtop.diagnosis.finding import INFO, Finding, Verdict
+from ddtop.diagnosis.judge import STEP_NS, Judge
+from ddtop.model.job import Job
+from ddtop.model.state.facts import Snapshot
+from ddtop.wire import frames
+from ddtop.wire.records import HostState
+
+LIVE_BYTES = 64 << 20
+"""About an hour of 8 ranks, a minute and a half of 1,024."""
+FRAME_COST_BYTES = 128
+"""What Python adds to each frame."""
+RANK_COST_BYTES = 4096
+"""What the copy of one rank's memory takes: the records in it are shared with the next copy, the series are not."""
+SEGMENT_NS = 20_000_000_000
+"""A moment is at most this far from the copy before it. A copy takes about a quarter of what the frames up to the next
+one do."""
+SEGMENT_PART = 8
+"""No segment is larger than this part of the budget: segments are forgotten whole."""
+COPIES_MIN = 4
+"""A world of which not even so many copies have room is not taped: 4,096 ranks live, 12,000 in a replay. The seconds between two
+copies would cost more than what they tell is worth."""
+LOOKS, MANY, LOOKS_OF_MANY = 5, 64, 3
+"""Looks of the judge up to a moment: a finding appears after two and clears after three. From MANY ranks on a look costs
+20 ms and more: then as many as are needed."""
+MARKS_MAX = 512
+
+Mark = tuple[int, str]
+"""When (unix ns) something happened, and what: a finding's severity, or `gone` for a rank that ended."""
+
+
+@dataclass(slots=True)
+class _Segment:
+    """`job` is the model at `begin_unix_ns`, before the frames."""
+
+    job: Job
+    begin_unix_ns: int
+    cost: int
+    times: list[int] = field(default_factory=list)
+    data: list[bytes] = field(default_factory=list)
+
+
+class Tape:
+    """The last frames of a job, at most about `bytes_max`; the oldest go first."""
+
+    def __init__(self, bytes_max: int = LIVE_BYTES) -> None:
+        self.forgotten = 0
+        self._too_many = 0
+        self._bytes_max = bytes_max
+        self._segments: deque[_Segment] = deque()
+        self._job: Job | None = None
+        self._last_unix_ns = 0
+        self._firsts: dict[str, int] = {}
+        self._hosts: dict[str, HostState] = {}
+        self._marks: deque[Mark] = deque(maxlen=MARKS_MAX)
+        self._found: frozenset[object] = frozenset()
+
+    def add(self, envelope: frames.Envelope, data: bytes, job: Job) -> None:
+        """Keep a frame that `job` has just taken in.
+
+        Another job than the last time is that of a follower who joined again: what it is told of the time that is on the
+        tape already is not kept twice.
+        """
+        # First of all: such a world says ten thousand things a second.
+        if COPIES_MIN * RANK_COST_BYTES * len(job.ranks) > self._bytes_max:
+            self._segments.clear()
+            self._too_many = len(job.ranks)
+            return
+        self._too_many = 0
+        at = job.on_hub_clock(envelope)
+        if envelope.kind in ("Command", "Reply") or (job is not self._job and at <= self._last_unix_ns):
+            return
+        if envelope.kind == "HostState" and not self._tells_something(envelope.sender, job):
+            return
+        self._last_unix_ns = max(self._last_unix_ns, at)
+        self._firsts.setdefault(envelope.kind, at)
+        if envelope.kind == "Exit":
+            self._mark(at, "gone")
+        if job is not self._job or not self._segments:
+            self._job = job
+            self._begin(job)
+            return
+        segment = self._segments[-1]
+        segment.times.append(at)
+        segment.data.append(data)
+        segment.cost += len(data) + FRAME_COST_BYTES
+        # Of a large world the copy alone is more than that part: then as much in frames again.
+        most = max(self._bytes_max // SEGMENT_PART, 2 * RANK_COST_BYTES * len(segment.job.ranks))
+        if at - segment.begin_unix_ns >= SEGMENT_NS or segment.cost >= most:
+            self._begin(job)
+
+    def _tells_something(self, sender: str, job: Job) -> bool:
+        """When all is over a relay goes on to say that there is nobody: that is not kept."""
+        known = job.hosts.get(sender)
+        if known is None:
+            return False
+        host, before = known[1], self._hosts.get(sender)
+        self._hosts[sender] = host
+        quiet = before is not None and not before.processes and before.launcher_alive == host.launcher_alive
+        return bool(host.processes) or not quiet
+
+    def _begin(self, job: Job) -> None:
+        """A new segment; the oldest are forgotten."""
+        self._segments.append(_Segment(job.copy(), self._last_unix_ns, RANK_COST_BYTES * (len(job.ranks) + 1)))
+        cost = sum(segment.cost for segment in self._segments) + self._bytes_max // SEGMENT_PART
+        while cost > self._bytes_max and len(self._segments) > 1:
+            first = self._segments.popleft()
+            cost -= first.cost
+            self.forgotten += len(first.data)
+
+    @property
+    def too_many(self) -> str | None:
+        """Why nothing is kept, one sentence; None while it is."""
+        if not self._too_many:
+            return None
+        return (
+            f"{self._too_many:,} ranks are too many to keep what was: {self._bytes_max >> 20} MiB hold "
+            f"{self._bytes_max // COPIES_MIN // RANK_COST_BYTES:,}; ddtop replay shows the journal"
+        )
+
+    @property
+    def span(self) -> tuple[int, int] | None:
+        """The first and the last moment (unix ns) that can be shown.
+
+        It begins when a host and a rank had been heard of: a viewer that joins late is told what a rank that is gone said
+        long ago. It ends when the relay had nothing new to say.
+        """
+        if not self._segments:
+            return None
+        heard = (self._firsts.get(kind, 0) for kind in ("Hello", "HostState"))
+        begin = max(self._segments[0].begin_unix_ns, *heard)
+        return min(begin, self._last_unix_ns), self._last_unix_ns
+
+    @property
+    def marks(self) -> tuple[Mark, ...]:
+        """When findings began and ranks ended, as far as that was noticed."""
+        return tuple(self._marks)
+
+    def notice(self, findings: Iterable[Finding]) -> None:
+        """Mark what is found in this look and was not in the last one."""
+        found = [finding for finding in findings if finding.severity != INFO]
+        for finding in found:
+            if finding.identity not in self._found:
+                self._mark(finding.since_unix_ns, finding.severity)
+        self._found = frozenset(finding.identity for finding in found)
+
+    def _mark(self, at: int, what: str) -> None:
+        if (at, what) not in self._marks:
+            self._marks.append((at, what))
+
+    def between(self, first_unix_ns: int, last_unix_ns: int) -> Iterator[tuple[int, bytes]]:
+        """The frames of that time with when they were made (unix ns), in order of arrival."""
+        # Another thread may go on to record.
+        segments = list(self._segments)
+        for number, segment in enumerate(segments):
+            following = segments[number + 1].begin_unix_ns if number + 1 < len(segments) else last_unix_ns
+            if segment.begin_unix_ns > last_unix_ns or following < first_unix_ns:
+                continue
+            for at, data in zip(segment.times, segment.data, strict=False):
+                if first_unix_ns <= at <= last_unix_ns:
+                    yield at, data
+
+    def at(self, unix_ns: int) -> tuple[Snapshot, Verdict]:
+        """Snapshot and verdict at that moment, as a viewer saw them that had looked for some time.
+
+        `span` must not be None. A few milliseconds for 8 ranks, a few hundred for 256.
+        """
+        looks = LOOKS if len(self._segments[-1].job.ranks) < MANY else LOOKS_OF_MANY
+        moments = [unix_ns - STEP_NS * back for back in range(looks - 1, -1, -1)]
+        begins = [segment.begin_unix_ns for segment in self._segments]
+        first = max(bisect_right(begins, moments[0]) - 1, 0)
+        job, judge = self._segments[first].job.copy(), Judge()
+        waiting = [
+            (at, data)
+            for segment in list(self._segments)[first : max(bisect_right(begins, unix_ns), first + 1)]
+            for at, data in zip(segment.times, segment.data, strict=True)
+        ]
+        for moment in moments:
+            later = []
+            for at, data in waiting:
+                if at <= moment:
+                    _apply(job, data)
+                else:
+                    later.append((at, data))
+            waiting = later
+            snapshot = job.snapshot(moment)
+            verdict = judge.observe(snapshot)
+        return snapshot, verdict
+
+    def looks(self, step_ns: int) -> Iterator[tuple[Snapshot, Verdict]]:
+        """What a viewer saw that looked every `step_ns` over all that is kept, in one pass; for another thread.
+
+        Segments that are forgotten meanwhile are left out; a finding stands after as many looks as always.
+        """
+        segments = list(self._segments)
+        if not segments:
+            return
+        job, judge, due = segments[0].job.copy(), Judge(), segments[0].begin_unix_ns
+        for segment in segments:
+            for at, data in list(zip(segment.times, segment.data, strict=False)):
+                _apply(job, data)
+                if at >= due:
+                    due = at + step_ns
+                    snapshot = job.snapshot(at)
+                    yield snapshot, judge.observe(snapshot)
+
+
+def _apply(job: Job, data: bytes) -> None:
+    envelope = frames.open_envelope(data)
+    try:
+        job.apply(envelope, frames.open_record(envelope))
+    except frames.WireError:
+        # The model did not get it then either.
+        return

@@ -1,0 +1,50 @@
+"""One read of torch's recorder: every collective of the rank with its time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+PROGRAM = """
+import json, sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo", init_method=sys.argv[1], rank=0, world_size=1)
+began = time.time_ns()
+for _ in range(20):
+    dist.all_reduce(torch.zeros(4))
+    dist.broadcast(torch.zeros(4), src=0)
+ended = time.time_ns()
+from ddtop.agent.probes.arrivals import take
+from ddtop.agent.probes.collectives import Collectives
+probe = Collectives()
+for tick in range(4):
+    probe.sample(time.monotonic_ns(), 0, False)
+(group,) = take(probe, "r1", 7).groups
+times = group.times()
+print(json.dumps({"seqs": sorted(times), "kinds": [times[seq][1] for seq in sorted(times)],
+    "inside": all(began // 1000 <= us <= ended // 1000 for us, _ in times.values()),
+    "ordered": [times[seq][0] for seq in sorted(times)] == sorted(us for us, _ in times.values())}))
+dist.destroy_process_group()
+"""
+
+
+def test_every_collective_is_told_with_its_time_and_kind(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, f"file://{tmp_path}/store"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    said = json.loads(done.stdout)
+
+    assert said["seqs"] == list(range(1, 41))
+    assert said["kinds"] == [3, 2] * 20
+    assert said["inside"]
+    assert said["ordered"]

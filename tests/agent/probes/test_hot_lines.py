@@ -1,0 +1,55 @@
+"""Where the main thread was: lines counted over half a minute."""
+
+from __future__ import annotations
+
+from ddtop.agent.probes.hot_lines import KEPT, TOLD, Spots
+from ddtop.agent.probes.place import Seen
+from ddtop.wire.samples import by_function
+
+
+def seen(function="step", line=10, qualname=None, waits_on=None, file="/home/ada/train.py"):
+    look = Seen()
+    look.function, look.file, look.line, look.qualname, look.waits_on = function, file, line, qualname, waits_on
+    return look
+
+
+def test_lines_are_told_with_the_qualified_name_and_functions_are_their_sum():
+    spots = Spots()
+    for line in (88, 88, 90, 88):
+        spots.add(seen("rotate", line, "Augment.rotate"))
+    spots.add(seen("step", 12))
+    told = spots.told()
+
+    assert (told[0].function, told[0].line, told[0].samples) == ("Augment.rotate", 88, 3)
+    assert [(spot.function, spot.line, spot.samples) for spot in by_function(told)] == [
+        ("Augment.rotate", 88, 4),
+        ("step", 12, 1),
+    ]
+    assert spots.total == 5
+
+
+def test_looks_without_own_code_count_in_the_total_only():
+    spots = Spots()
+    spots.add(None)
+    spots.add(Seen())
+    spots.add(seen())
+
+    assert (spots.total, [spot.samples for spot in spots.told()]) == (3, [1])
+
+
+def test_what_is_older_than_half_a_minute_is_forgotten():
+    spots = Spots()
+    for _ in range(KEPT):
+        spots.add(seen("old"))
+    for _ in range(KEPT):
+        spots.add(seen("new"))
+
+    assert [(spot.function, spot.samples) for spot in spots.told()] == [("new", KEPT)]
+
+
+def test_the_table_is_bounded_however_many_lines_a_program_has():
+    spots = Spots()
+    for number in range(10 * KEPT):
+        spots.add(seen(f"f{number}", number))
+
+    assert (spots.total, len(spots.told())) == (KEPT, TOLD)

@@ -1,0 +1,204 @@
+"""Where a thread is: the innermost frame of the user's own code, and what it waits on below it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import queue
+import subprocess
+import sys
+import sysconfig
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import ddtop
+from ddtop.agent.probes.place import FrameReader, Seen, Stay, user_frame_of
+
+LIBRARY = sysconfig.get_paths()
+
+
+@pytest.mark.parametrize(
+    ("file", "user"),
+    [
+        ("/home/ada/train.py", True),
+        ("/home/ada/my_json/train.py", True),
+        ("<stdin>", True),
+        ("<string>", True),
+        ("<ipython-input-3-abc>", True),
+        ("<frozen importlib._bootstrap>", False),
+        ("<__array_function__ internals>", False),
+        (LIBRARY["stdlib"] + "/queue.py", False),
+        (LIBRARY["purelib"] + "/torch/nn/modules/module.py", False),
+        ("/opt/env/lib/python3.11/site-packages/x.py", False),
+        ("/usr/lib/python3/dist-packages/x.py", False),
+        (str(Path(ddtop.__file__).parent / "agent" / "runtime.py"), False),
+        (str(Path(ddtop.__file__).parent / "demo" / "train.py"), True),
+        (json.__file__, False),
+    ],
+)
+def test_a_file_is_the_users_own_or_a_library(file, user):
+    """The demo is the user's own: what it shows is how a training script is shown."""
+    assert FrameReader().is_user(file) is user
+
+
+@contextmanager
+def standing(function, *arguments):
+    """The id of a thread that stands in that call."""
+    thread = threading.Thread(target=function, args=arguments, daemon=True)
+    thread.start()
+    try:
+        yield thread.ident
+    finally:
+        release()
+        thread.join(5)
+
+
+LOCK, QUEUE = threading.Lock(), queue.Queue()
+CHILD = []
+
+
+def release():
+    """Let whoever waits go on."""
+    if LOCK.locked():
+        LOCK.release()
+    QUEUE.put(None)
+    for child in CHILD:
+        child.stdin.close()
+        child.wait()
+    CHILD.clear()
+
+
+def waits_for_a_queue():
+    QUEUE.get()
+
+
+def waits_for_an_event(event):
+    event.wait(10)
+
+
+def waits_for_a_child():
+    CHILD.append(subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE))
+    CHILD[0].wait()
+
+
+def looked_at(reader, ident, word):
+    """The thread as soon as it is seen to wait on that."""
+    for _ in range(1000):
+        seen = reader.look(ident)
+        if seen is not None and seen.waits_on == word:
+            return seen
+        threading.Event().wait(0.002)
+    raise AssertionError(f"never seen waiting on {word}")
+
+
+def waits_for_a_future(event):
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(event.wait, 10).result()
+
+
+def waits_in_an_event_loop(event):
+    async def waits():
+        while not event.is_set():
+            await asyncio.sleep(0.05)
+
+    asyncio.run(waits())
+
+
+def waits_for_what_a_child_says(event):
+    program = [sys.executable, "-c", "import sys; sys.stdin.read(1)"]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        release = threading.Thread(target=lambda: (event.wait(10), child.kill()))
+        release.start()
+        child.communicate()
+        release.join()
+
+
+@pytest.mark.parametrize(
+    ("function", "word"),
+    [
+        pytest.param(
+            waits_for_a_queue, "queue",
+        ),
+        (waits_for_a_child, "child"), (waits_for_an_event, "lock"), (waits_for_a_future, "future"),
+        (waits_in_an_event_loop, "asyncio"), (waits_for_what_a_child_says, "child"),
+    ],
+)  # fmt: skip
+def test_what_a_thread_waits_on_is_told_from_the_library_below_it(function, word):
+    arguments = (threading.Event(),) if function.__code__.co_argcount else ()
+    with standing(function, *arguments) as ident:
+        seen = looked_at(FrameReader(), ident, word)
+        for event in arguments:
+            event.set()
+
+    assert (seen.function, Path(seen.file).name) == (function.__name__, "test_place.py")
+
+
+def test_a_thread_that_is_gone_has_no_place():
+    assert FrameReader().look(1) is None
+
+
+def looked(frame_id, line, callee=None):
+    seen = Seen()
+    seen.frame_id, seen.function, seen.file, seen.line, seen.callee = frame_id, "train", "train.py", line, callee
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("looks", "since", "line_since"),
+    [
+        (((7, 3), (7, 3), (7, 3)), 0, 0),
+        (((7, 3), (7, 4), (7, 4)), 0, 1),
+        (((7, 3), (8, 3), (8, 3)), 1, 1),
+        (((7, 3, "wait"), (7, 3, "wait"), (7, 3, "step")), 0, 2),
+        (((7, 3), (7, 4), (7, 3)), 0, 2),
+    ],
+    ids=["it stands", "it went on", "another call of it", "another callee", "it came back"],
+)
+def test_since_when_a_thread_is_in_its_function_and_on_its_line(looks, since, line_since):
+    stay = Stay()
+    for now, look in enumerate(looks):
+        stay.follow(looked(*look), now)
+
+    assert (stay.since, stay.line_since) == (since, line_since)
+
+
+def test_no_frame_outlives_a_look():
+    """Its locals are the activations of the whole model."""
+    seen = FrameReader().look(threading.get_ident())
+
+    assert seen.function == "test_no_frame_outlives_a_look"
+    assert {type(getattr(seen, name)) for name in seen.__slots__} <= {int, str, type(None)}
+
+
+def test_a_deep_recursion_is_looked_at_only_so_far():
+    reader = FrameReader()
+
+    def dive(depth):
+        return reader.look(threading.get_ident()) if depth == 0 else dive(depth - 1)
+
+    assert dive(600).function == "dive"
+
+
+def test_the_innermost_user_frame_of_a_traceback_is_named():
+    """json.loads deep below the user's load(): the user's line is what helps."""
+
+    def load():
+        json.loads("{")
+
+    try:
+        load()
+    except ValueError as error:
+        found = user_frame_of(error.__traceback__, FrameReader())
+
+    assert (found[0], Path(found[1]).name) == ("load", "test_place.py")
+
+
+def test_a_traceback_without_user_frames_names_none():
+    with pytest.raises(ValueError, match="Expecting") as caught:
+        json.loads("{")
+
+    assert user_frame_of(caught.value.__traceback__.tb_next, FrameReader()) is None

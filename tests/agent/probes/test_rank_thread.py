@@ -1,0 +1,190 @@
+"""Which thread is the rank's: evidence of real threads that stand in code with torch's file names."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+
+import pytest
+
+from ddtop.agent.probes import exceptions_uncaught
+from ddtop.agent.probes.place import COLLECTIVE, LOADER, FrameReader
+from ddtop.agent.probes.rank_thread import Lead
+from ddtop.wire import page as layout
+
+SECOND = 1_000_000_000
+IN_TORCH = "/opt/env/lib/python3.11/site-packages/torch/"
+FILES = {
+    "all_reduce": IN_TORCH + "distributed/distributed_c10d.py",
+    "_next_data": IN_TORCH + "utils/data/dataloader.py",
+    "sends": "/opt/env/lib/python3.11/site-packages/wandb/sender.py",
+}
+
+
+@pytest.fixture
+def threads():
+    """Starts threads that stand in a function of that name until the test is over; gives their idents."""
+    go_on, stack = threading.Event(), ExitStack()
+
+    def stands(call=None, own_code=True):
+        space = {"go_on": go_on, "inside": threading.Event()}
+        body = "inside.set(); go_on.wait(20)"
+        if call is not None:
+            exec(compile(f"def {call}():\n    {body}", FILES[call], "exec"), space)
+            body = f"{call}()"
+        file = "/home/ada/train.py" if own_code else IN_TORCH + "pool.py"
+        exec(compile(f"def train():\n    {body}", file, "exec"), space)
+        thread = threading.Thread(target=space["train"], daemon=True)
+        thread.start()
+        stack.callback(thread.join, 20)
+        assert space["inside"].wait(20)
+        return thread.ident
+
+    yield stands
+    go_on.set()
+    stack.close()
+
+
+@contextmanager
+def main_that(joins):
+    """A stand-in for the main thread: it joins another thread, or computes until it is told to end."""
+    end = threading.Event()
+    inside = threading.Event()
+
+    def computes():
+        inside.set()
+        while not end.is_set():
+            sum(range(100))
+
+    def waits():
+        inside.set()
+        end.wait(20)
+
+    thread = threading.Thread(target=waits if joins else computes, daemon=True)
+    thread.start()
+    assert inside.wait(20)
+    try:
+        yield thread.ident
+    finally:
+        end.set()
+        thread.join(20)
+
+
+def lead_of(main, stepper=0, looks=1, frames=None):
+    lead = Lead(main, frames or FrameReader())
+    for number in range(1, looks + 1):
+        seen = lead.look(number * 2 * SECOND, stepper)
+    return lead, seen
+
+
+def test_the_thread_that_steps_the_optimizer_is_the_ranks(threads):
+    """Ray Train, a notebook's thread: the main thread only joins it."""
+    with main_that(joins=True) as main:
+        trainer = threads()
+        lead, seen = lead_of(main, stepper=trainer)
+
+    assert (lead.ident, seen.function, seen.file) == (trainer, "train", "/home/ada/train.py")
+    assert lead.native_id == next(one.native_id for one in threading.enumerate() if one.ident == trainer)
+
+
+def test_the_main_thread_that_steps_is_the_ranks_whatever_others_do(threads):
+    with main_that(joins=True) as main:
+        threads("all_reduce")
+        lead, _ = lead_of(main, stepper=main)
+
+    assert (lead.ident, lead.native_id) == (main, 0)
+
+
+@pytest.mark.parametrize(("call", "activity"), [("all_reduce", COLLECTIVE), ("_next_data", LOADER)])
+def test_before_the_first_step_the_thread_in_torchs_training_code_is_the_ranks(threads, call, activity):
+    """A hang in its first collective, or in its first batch: nothing has stepped yet."""
+    with main_that(joins=True) as main:
+        threads("sends")
+        trainer = threads(call)
+        lead, seen = lead_of(main, looks=3)
+
+    assert (lead.ident, seen.activity) == (trainer, activity)
+
+
+def test_a_main_thread_that_computes_is_the_ranks_though_another_thread_communicates(threads):
+    """An asynchronous checkpoint in a thread with a group of its own."""
+    with main_that(joins=False) as main:
+        threads("all_reduce")
+        lead, _ = lead_of(main, looks=3)
+
+    assert lead.ident == main
+
+
+def test_a_main_thread_that_waits_for_threads_of_another_kind_stays_the_ranks(threads):
+    with main_that(joins=True) as main:
+        threads("sends")
+        threads("_next_data", own_code=False)
+        lead, seen = lead_of(main, looks=3)
+
+    assert (lead.ident, seen.waits_on) == (main, "lock")
+
+
+def test_a_pools_thread_that_has_nothing_more_to_do_is_no_longer_the_ranks(threads):
+    with main_that(joins=False) as main:
+        idle = threads("sends", own_code=False)
+        lead, _ = lead_of(main, stepper=idle)
+
+    assert lead.ident == main
+
+
+def test_a_thread_that_has_ended_is_no_longer_the_ranks():
+    with main_that(joins=True) as main:
+        gone = threading.Thread(target=int)
+        gone.start()
+        gone.join()
+        lead, _ = lead_of(main, stepper=gone.ident)
+
+    assert lead.ident == main
+
+
+# -- its exceptions
+
+
+class Running:
+    """What the hooks ask of the agent."""
+
+    def __init__(self):
+        self.exception, self.frames = None, FrameReader()
+        self.main_id = self.lead_id = threading.main_thread().ident
+        self.stepper = 0
+        self.page = SimpleNamespace(write_exception=lambda _data: None)
+
+    def guarded(self, _name, part):
+        part()
+
+    def is_here(self):
+        return True
+
+    def wake(self):
+        pass
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("trains", [True, False])
+def test_an_exception_that_ends_the_thread_that_trains_is_the_ranks(monkeypatch, trains):
+    """The same in a thread that logs is told of that thread only."""
+    monkeypatch.setattr(threading, "excepthook", lambda _arguments: None)
+    monkeypatch.setattr("sys.excepthook", lambda *_: None)
+    running = Running()
+    exceptions_uncaught.install(running)
+
+    def train():
+        running.stepper = threading.get_ident() if trains else 0
+        raise RuntimeError("loss is NaN")
+
+    thread = threading.Thread(target=train, name="Trainer")
+    thread.start()
+    thread.join()
+
+    found = running.exception
+    assert (found.type, found.text, found.thread, found.leads) == ("RuntimeError", "loss is NaN", "Trainer", trains)
+
+
+def test_the_page_has_room_for_the_thread():
+    assert layout.LEAD_AT < layout.SLOTS_AT

@@ -1,0 +1,223 @@
+"""What feeds a rank: read from torch's own loaders, without calling anything of the dataset."""
+
+from __future__ import annotations
+
+import gc
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from ddtop.agent.probes.dataset_digest import fingerprint
+from ddtop.agent.probes.sampler import Feeding, digest_of_batch
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from torch.utils.data import (  # noqa: E402
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Subset,
+    TensorDataset,
+)
+
+
+class Rows(Dataset):
+    """A dataset that must not be asked."""
+
+    def __init__(self, files):
+        self.files = files
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        return torch.tensor(float(index))
+
+
+def look(loader, feeding=None, steps=0):
+    """What the agent reads at the loader's first batch."""
+    iterator = iter(loader)
+    next(iterator)
+    return (feeding or Feeding()).look(iterator, steps, steps, "0")
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_torchs_own_samplers_over_the_whole_dataset_are_plain(shuffle):
+    found = look(DataLoader(Rows(["a"]), batch_size=4, shuffle=shuffle))
+
+    assert (found.plain, found.length, found.dataset) == (True, 64, "Rows")
+    assert found.sampler == ("RandomSampler" if shuffle else "SequentialSampler")
+
+
+class Sharded(RandomSampler):
+    """A sampler of a library."""
+
+
+class Stream(IterableDataset):
+    """Shards itself."""
+
+    def __iter__(self):
+        return iter(range(10))
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        lambda: DataLoader(Rows(["a"]), sampler=DistributedSampler(Rows(["a"]), 2, 0)),
+        lambda: DataLoader(Rows(["a"]), sampler=Sharded(Rows(["a"]))),
+        lambda: DataLoader(Rows(["a"]), batch_sampler=[[1, 2], [3]]),
+        lambda: DataLoader(Stream()),
+    ],
+)
+def test_all_others_are_not(loader):
+    assert not look(loader()).plain
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Rows(["a", "b"]), Rows(["c", "d"])),
+        (Subset(Rows([]), range(32)), Subset(Rows([]), range(32, 64))),
+        (TensorDataset(torch.zeros(8)), TensorDataset(torch.ones(8))),
+        (SimpleNamespace(rank=0), SimpleNamespace(rank=1)),
+        (SimpleNamespace(inner=SimpleNamespace(shard=0)), SimpleNamespace(inner=SimpleNamespace(shard=1))),
+    ],
+)
+def test_parts_of_the_data_are_told_apart_by_what_stands_in_their_attributes(one, other):
+    assert fingerprint(one) != fingerprint(other)
+    assert fingerprint(one) == fingerprint(one)
+
+
+class Touchy:
+    """Whatever it is asked, it notes that."""
+
+    def __init__(self, asked):
+        self.__dict__["asked"] = asked
+
+    def __len__(self):
+        self.asked.append("len")
+        return 3
+
+    def __getitem__(self, index):
+        self.asked.append("item")
+        return index
+
+    @property
+    def shape(self):
+        self.asked.append("shape")
+        return (3,)
+
+
+def test_code_of_the_program_is_not_called():
+    asked = []
+    fingerprint(SimpleNamespace(rows=Touchy(asked)))
+
+    assert asked == []
+
+
+def test_tensors_are_not_copied_and_odd_ones_are_no_error():
+    wide = torch.zeros(4, 6).t()
+
+    assert fingerprint(SimpleNamespace(x=wide, y=torch.empty(0), z=torch.zeros(2, device="meta")))
+
+
+def test_a_second_pass_with_the_same_epoch_is_seen_and_one_that_was_set_is_not():
+    sampler = DistributedSampler(Rows(["a"]), 2, 0)
+    loader, feeding = DataLoader(Rows(["a"]), sampler=sampler), Feeding()
+    first = look(loader, feeding, 0)
+    second = look(loader, feeding, 32)
+    sampler.set_epoch(2)
+    third = look(loader, feeding, 64)
+
+    assert [(one.epochs, one.epoch, one.same_epoch) for one in (first, second, third)] == [
+        (1, 0, False), (2, 0, True), (3, 2, False),
+    ]  # fmt: skip
+    assert third.steps == 64
+
+
+def test_validation_in_the_middle_of_an_epoch_does_not_begin_another():
+    sampler, feeding = DistributedSampler(Rows(["a"]), 2, 0), Feeding()
+    train, check = iter(DataLoader(Rows(["a"]), sampler=sampler)), iter(DataLoader(Rows(["b"])))
+    for iterator in (train, check, train, check, train):
+        next(iterator)
+        found = feeding.look(iterator, 0, 0, "0")
+
+    assert (found.epochs, found.same_epoch) == (1, False)
+
+
+def test_a_sampler_of_its_own_for_each_epoch_needs_no_epoch():
+    feeding = Feeding()
+    for seed in range(4):
+        found = look(DataLoader(Rows(["a"]), sampler=DistributedSampler(Rows(["a"]), 2, 0, seed=seed)), feeding)
+        gc.collect()
+
+        assert (found.epochs, found.same_epoch) == (1, False)
+
+
+def test_a_sampler_that_does_not_shuffle_needs_no_epoch():
+    sampler = DistributedSampler(Rows(["a"]), 2, 0, shuffle=False)
+    loader, feeding = DataLoader(Rows(["a"]), sampler=sampler), Feeding()
+    look(loader, feeding)
+
+    assert look(loader, feeding).same_epoch is False
+
+
+def test_a_validation_loader_between_the_epochs_feeds_no_steps():
+    feeding = Feeding()
+    train, check = DataLoader(Rows(["a"])), DataLoader(Rows(["b"]))
+    look(train, feeding, 10)
+    iterator = iter(check)
+    next(iterator)
+    feeding.look(iterator, 20, 20, "0")
+    found = feeding.look(iterator, 20, 40, "0")
+
+    assert found.steps == 0
+
+
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: [x, 3], lambda x: {"image": x}, lambda x: ("name", [x])])
+def test_batches_of_the_same_numbers_have_the_same_digest(wrap):
+    ones, twos = torch.arange(32.0).view(4, 8), torch.arange(32.0).view(4, 8) + 2
+
+    assert digest_of_batch(wrap(ones)) == digest_of_batch(wrap(ones.clone()))
+    assert digest_of_batch(wrap(ones)) != digest_of_batch(wrap(twos))
+    assert digest_of_batch(wrap(ones)) != 0
+
+
+@pytest.mark.parametrize("batch", [["a", {"b": object()}], torch.zeros(4, 8), [torch.full((4,), 7)], torch.empty(0)])
+def test_a_batch_without_numbers_or_with_padding_only_has_no_digest(batch):
+    assert digest_of_batch(batch) == 0
+
+
+def test_labels_that_are_all_alike_are_passed_over():
+    images = torch.arange(32.0).view(4, 8)
+
+    assert digest_of_batch([torch.zeros(4), images]) == digest_of_batch([images])
+
+
+def test_what_passes_over_the_batches_of_others_takes_more_than_it_steps():
+    feeding, loader = Feeding(), DataLoader(Rows(["data/a"]))
+    iterator = iter(loader)
+    next(iterator)
+    for steps in (0, 5, 10):
+        found = feeding.look(iterator, steps, 2 * steps, "0")
+
+    assert (found.steps, found.taken) == (10, 20)
+
+
+@pytest.mark.parametrize("more", [{"replacement": True}, {"replacement": True, "num_samples": 32}, {"num_samples": 32}])
+def test_a_draw_from_the_dataset_is_not_a_pass_over_it(more):
+    rows = Rows(["data/a"])
+
+    assert not look(DataLoader(rows, sampler=RandomSampler(rows, **more))).plain
+
+
+def test_a_collate_function_that_asks_for_the_rank_makes_parts():
+    def collate(rows):
+        return rows[int(os.environ["RANK"])] if "RANK" in os.environ else rows[0]
+
+    assert look(DataLoader(Rows(["data/a"]))).holds
+    assert not look(DataLoader(Rows(["data/a"]), collate_fn=collate)).holds

@@ -1,0 +1,69 @@
+"""What a process group has counted, of groups that say it themselves and of those whose backends have to be asked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from ddtop.agent.probes.sequence_number import number_of
+
+REAL = """
+import sys
+import torch, torch.distributed as dist
+dist.Backend.register_backend("other", lambda *_: None, devices=["cpu"])
+dist.init_process_group("cpu:gloo", store=dist.HashStore(), rank=0, world_size=1)
+for _ in range(3):
+    dist.all_reduce(torch.ones(1))
+group = dist.distributed_c10d._world.default_pg
+try:
+    group._get_sequence_number_for_group()
+    print("says it")
+except RuntimeError:
+    print("does not")
+from ddtop.agent.probes.sequence_number import number_of
+print(number_of(group))
+"""
+
+
+def of_no_default(**numbers):
+    """A group without a default backend, and what each of its devices' backends has counted; None: that one does not count."""
+
+    def ask(group_number=None):
+        if group_number is None:
+            raise RuntimeError("ProcessGroup undefined does not yet support sequence numbers.")
+        return group_number
+
+    def backend(device):
+        return SimpleNamespace(_get_sequence_number_for_group=lambda: ask(numbers[device]))
+
+    return SimpleNamespace(
+        _get_sequence_number_for_group=ask, _device_types=list(numbers), _get_backend=backend, numbers=numbers
+    )
+
+
+@pytest.mark.parametrize(
+    ("group", "number"),
+    [
+        (SimpleNamespace(_get_sequence_number_for_group=lambda: 7), 7),
+        (of_no_default(cpu=12), 12),
+        (of_no_default(cpu=12, cuda=None), 12),
+        (of_no_default(cpu=None), None),
+        (of_no_default(), None),
+        (SimpleNamespace(), None),
+    ],
+)
+def test_where_the_group_has_no_default_backend_those_of_its_devices_are_asked(group, number):
+    """init_process_group("cpu:gloo") in a program that has imported FSDP."""
+    assert number_of(group) == number
+
+
+def test_torch_leaves_a_group_of_named_devices_without_a_default_backend():
+    """If torch ever counts there itself, the answer must stay the same."""
+    pytest.importorskip("torch")
+
+    told = subprocess.run([sys.executable, "-c", REAL], capture_output=True, text=True, timeout=60, check=True).stdout
+
+    assert told.split("\n")[1] == "3"

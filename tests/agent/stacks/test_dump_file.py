@@ -1,0 +1,165 @@
+"""Stacks by signal: beside the program's own handlers, never instead of them. Each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAD = """
+import faulthandler, os, signal, sys
+from pathlib import Path
+from ddtop.agent.stacks.dump_file import DumpFile
+folder = Path(sys.argv[1])
+def made(wanted="on"):
+    return DumpFile(folder, "x.stacks", wanted)
+def written():
+    return (folder / "x.stacks").read_text()
+"""
+
+
+def run(tmp_path: Path, code: str) -> str:
+    """What the program prints; it must end well."""
+    done = subprocess.run(
+        [sys.executable, "-c", HEAD + code, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_signal_writes_all_stacks_to_the_ranks_own_file(tmp_path):
+    out = run(tmp_path, "one = made()\nos.kill(os.getpid(), one.signal)\nprint(written())")
+
+    assert "most recent call first" in out
+    assert "<module>" in out
+    assert (tmp_path / "x.stacks").stat().st_mode & 0o777 == 0o600
+
+
+def test_no_signal_changes_its_action_unless_the_user_says_so(tmp_path):
+    """A program that ends another one by SIGRTMIN+5 must still be able to."""
+    code = """
+one = made("")
+status = dict(line.split(":", 1) for line in open("/proc/self/status") if line.startswith("Sig"))
+print(one.signal, one.descriptor, int(status["SigCgt"], 16) >> (signal.SIGRTMIN + 5 - 1) & 1, one.off)
+"""
+    assert run(tmp_path, code).startswith("None None 0 DDTOP_SIGNAL is not set")
+
+
+def test_where_the_user_wants_one_it_is_a_real_time_signal(tmp_path):
+    assert run(tmp_path, "print(made().signal - signal.SIGRTMIN)") == "5"
+
+
+def test_the_programs_own_handlers_all_still_work(tmp_path):
+    """Handlers for SIGUSR1, SIGUSR2 and SIGTERM, and faulthandler of its own, set before and after ours."""
+    code = """
+seen = []
+signal.signal(signal.SIGUSR1, lambda *_: seen.append("usr1"))
+faulthandler.enable(file=open(folder / "fatal", "w"))
+faulthandler.register(signal.SIGUSR2, file=open(folder / "theirs", "w"), all_threads=True)
+one = made()
+signal.signal(signal.SIGTERM, lambda *_: seen.append("term"))
+for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, one.signal):
+    os.kill(os.getpid(), number)
+print(seen, "<module>" in (folder / "theirs").read_text(), "<module>" in written(), faulthandler.is_enabled())
+"""
+    assert run(tmp_path, code) == "['usr1', 'term'] True True True"
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [
+        "signal.signal(signal.SIGRTMIN + 5, lambda *_: print('theirs'))",
+        "signal.signal(signal.SIGRTMIN + 5, signal.SIG_IGN)",
+        "faulthandler.register(signal.SIGRTMIN + 5, file=sys.stdout)",
+    ],
+)
+def test_a_signal_that_the_program_uses_is_left_to_it(tmp_path, taken):
+    """Also where the handler was set from C, which Python's own table does not show."""
+    out = run(tmp_path, f"{taken}\none = made()\nprint(one.signal, one.path, one.off is not None)")
+
+    assert out == "None None True"
+
+
+def test_a_program_that_takes_the_signal_later_has_it(tmp_path):
+    code = """
+one = made()
+before = one.still_ours()
+signal.signal(signal.SIGRTMIN + 5, lambda *_: print("theirs"))
+after = one.still_ours()
+os.kill(os.getpid(), signal.SIGRTMIN + 5)
+print(before, after, one.signal, one.still_ours())
+"""
+    assert run(tmp_path, code) == "theirs\nTrue False None True"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "number"),
+    [("SIGUSR1", signal.SIGUSR1), ("usr2", signal.SIGUSR2), ("RTMIN+7", signal.SIGRTMIN + 7), ("40", 40)],
+)
+def test_another_signal_can_be_wished_for(tmp_path, wanted, number):
+    assert run(tmp_path, f"print(made({wanted!r}).signal)") == str(int(number))
+
+
+@pytest.mark.parametrize("wanted", ["KILL", "9", "0x10", "999", "RTMIN+x", "RTMIN+99", "nonsense", "-3", "STOP"])
+def test_a_wish_that_makes_no_sense_switches_it_off_and_says_so(tmp_path, wanted):
+    out = run(tmp_path, f"one = made({wanted!r})\nprint(one.signal, one.off)")
+
+    assert out.startswith("None DDTOP_SIGNAL=")
+
+
+def test_it_can_be_switched_off(tmp_path):
+    assert run(tmp_path, "one = made('0')\nprint(one.signal, one.path)") == "None None"
+
+
+def test_system_calls_of_the_program_are_taken_up_again(tmp_path):
+    """chain=True would have dropped SA_RESTART: a read in C code would fail with EINTR."""
+    code = """
+import ctypes
+one = made()
+print(one.signal, flush=True)
+print(ctypes.PyDLL(None, use_errno=True).read(0, ctypes.create_string_buffer(8), 8), ctypes.get_errno())
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", HEAD + code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as reader:
+        assert reader.stdin is not None
+        assert reader.stdout is not None
+        number = int(reader.stdout.readline())
+        while "pipe" not in Path(f"/proc/{reader.pid}/wchan").read_text():
+            assert reader.poll() is None
+        os.kill(reader.pid, number)
+        while not (tmp_path / "x.stacks").read_text():
+            assert reader.poll() is None
+        out, _ = reader.communicate("data")
+
+    assert out == "4 0\n"
+
+
+def test_a_forked_child_that_becomes_a_rank_gets_a_file_of_its_own(tmp_path):
+    code = """
+one = made()
+child = os.fork()
+if not child:
+    own = DumpFile(folder, "child.stacks", "on")
+    os.kill(os.getpid(), own.signal)
+    os._exit(0)
+print(os.waitpid(child, 0)[1], "<module>" in (folder / "child.stacks").read_text(), repr(written()))
+"""
+    assert run(tmp_path, code) == "0 True ''"
+
+
+def test_without_a_folder_there_is_no_signal(tmp_path):
+    assert run(tmp_path, "one = DumpFile(None, 'x', 'on')\nprint(one.signal, one.off)") == "None no folder for its file"
+
+
+def test_a_file_that_cannot_be_made_switches_it_off(tmp_path):
+    (tmp_path / "x.stacks").symlink_to(tmp_path / "elsewhere")
+
+    out = run(tmp_path, "one = made()\nprint(one.signal, one.off)")
+
+    assert out.startswith("None OSError")
+    assert not os.path.lexists(tmp_path / "elsewhere")

@@ -1,0 +1,104 @@
+"""The import hook: the others find, it only adds a step after the module ran."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import pytest
+
+from ddtop.agent import import_hooks
+from ddtop.agent.guard import guard
+
+NAME = "ddtop_tests_torch_like"
+
+
+@pytest.fixture
+def hooked(tmp_path, monkeypatch):
+    """A module on the path whose import is waited for; the list of modules that were handed to its wrapper."""
+    handed = []
+    monkeypatch.setattr(import_hooks, "WRAPPERS", {NAME: handed.append})
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.setattr(guard, "off", {})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sys.modules.pop(NAME, None)
+    import_hooks.install()
+    yield tmp_path / f"{NAME}.py", handed
+    sys.modules.pop(NAME, None)
+
+
+def test_the_module_is_handed_over_after_it_ran(hooked):
+    path, handed = hooked
+    path.write_text("value = 7")
+
+    module = importlib.import_module(NAME)
+
+    assert handed == [module]
+    assert handed[0].value == 7
+
+
+def test_the_loader_is_left_as_it_was(hooked):
+    """pickle, inspect and reload look at `__loader__`; ours must not be found there."""
+    path, _ = hooked
+    path.write_text("")
+
+    module = importlib.import_module(NAME)
+
+    assert type(module.__loader__).__name__ == "SourceFileLoader"
+    assert "exec_module" not in vars(module.__loader__)
+    assert module.__spec__.loader is module.__loader__
+
+
+def test_a_module_that_fails_raises_its_own_error_and_may_be_imported_again(hooked):
+    path, handed = hooked
+    path.write_text("raise ImportError('libcudart.so.12 is missing')")
+
+    with pytest.raises(ImportError, match="libcudart"):
+        importlib.import_module(NAME)
+    assert NAME not in sys.modules
+    path.write_text("fixed = 'a longer file than before'")
+    importlib.invalidate_caches()
+    module = importlib.import_module(NAME)
+
+    assert handed == [module]
+
+
+def test_a_wrapper_that_raises_is_switched_off_and_the_import_succeeds(hooked, monkeypatch):
+    path, _ = hooked
+    path.write_text("")
+
+    def wrapper(_module):
+        raise AttributeError("no init_process_group")
+
+    monkeypatch.setattr(import_hooks, "WRAPPERS", {NAME: wrapper})
+
+    assert importlib.import_module(NAME).__name__ == NAME
+    assert guard.off == {f"wrap {NAME}": "AttributeError: no init_process_group"}
+
+
+def test_a_missing_module_is_missing(hooked):
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module(NAME)
+
+
+def test_other_modules_are_not_touched(hooked):
+    (finder,) = [one for one in sys.meta_path if isinstance(one, import_hooks.Finder)]
+
+    assert finder.find_spec("json") is None
+    assert sys.meta_path[0] is finder
+
+
+def test_installing_twice_adds_one_finder(hooked):
+    import_hooks.install()
+
+    assert sum(isinstance(one, import_hooks.Finder) for one in sys.meta_path) == 1
+
+
+def test_a_module_that_is_there_already_is_wrapped_at_once(hooked, monkeypatch):
+    """A notebook imported torch before anybody thought of watching it."""
+    _, handed = hooked
+    monkeypatch.setitem(sys.modules, NAME, pytest)
+
+    import_hooks.install()
+
+    assert handed == [pytest]

@@ -1,0 +1,81 @@
+"""What a model says of its gradients when it is wrapped: which group averages them, and whether that is gloo on a GPU."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from ddtop.agent import runtime
+from ddtop.agent.guard import guard
+from ddtop.agent.wrap import ddp
+
+
+class Parameter(SimpleNamespace):
+    def numel(self):
+        return self.count
+
+    def element_size(self):
+        return 4
+
+
+PARAMETERS = [Parameter(count=1000, requires_grad=True), Parameter(count=9, requires_grad=False)]
+
+
+def wrapped(monkeypatch, device="cuda", config="cpu:gloo,cuda:gloo", nccl=True, parameters=PARAMETERS):
+    """What the agent knows after such a model was made."""
+
+    class Parallel:
+        def __init__(self):
+            self.device_type, self.process_group = device, "group"
+            self.module = SimpleNamespace(parameters=lambda: iter(parameters))
+
+    world = SimpleNamespace(pg_names={"group": "0"}, pg_backend_config={"group": config})
+    monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", SimpleNamespace(_world=world))
+    monkeypatch.setitem(sys.modules, "torch.distributed", SimpleNamespace(is_nccl_available=lambda: nccl))
+    rank = SimpleNamespace(averages_in=None, gloo_bytes=None)
+    monkeypatch.setattr(runtime, "current", lambda: rank)
+    module = SimpleNamespace(DistributedDataParallel=Parallel)
+    ddp.wrap(module)
+    module.DistributedDataParallel()
+    return rank
+
+
+def test_gradients_on_a_gpu_through_gloo_are_counted(monkeypatch):
+    rank = wrapped(monkeypatch)
+
+    assert (rank.averages_in, rank.gloo_bytes) == ("0", 4000)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"device": "cpu"}, {"config": "cpu:gloo,cuda:nccl"}, {"config": "cuda:nccl"}, {"nccl": False}],
+)
+def test_on_cpus_through_nccl_and_in_a_torch_without_it_there_is_nothing_to_say(monkeypatch, given):
+    rank = wrapped(monkeypatch, **given)
+
+    assert (rank.averages_in, rank.gloo_bytes) == ("0", None)
+
+
+def test_a_model_that_cannot_be_asked_is_made_all_the_same(monkeypatch):
+    monkeypatch.setattr(guard, "off", {})
+    assert wrapped(monkeypatch, parameters=[object()]).averages_in == "0"
+
+
+@pytest.mark.torch
+def test_torch_has_what_is_asked_for():
+    """On one rank: names that a new torch has no more would silence the finding without a word."""
+    pytest.importorskip("torch")
+    from torch import distributed, nn
+    from torch.distributed import distributed_c10d
+
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
+
+        assert model.device_type == "cpu"
+        assert distributed_c10d._world.pg_backend_config[model.process_group] == "cpu:gloo,cuda:gloo"
+        assert isinstance(distributed.is_nccl_available(), bool)
+    finally:
+        distributed.destroy_process_group()

@@ -1,0 +1,272 @@
+"""What the wrappers in torch write to the state page, in a process that is a rank and in one that is none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ddtop.agent import runtime
+from ddtop.agent.state_page import StatePage
+from ddtop.agent.wrap import dataloader as wrap_dataloader
+from ddtop.agent.wrap import distributed
+from ddtop.agent.wrap import optimizer as wrap_optimizer
+from ddtop.wire import page as layout
+
+pytestmark = pytest.mark.torch
+
+
+class FakeRuntime:
+    """What the wrappers see of a rank's agent."""
+
+    def __init__(self):
+        self.page = StatePage(os.getpid(), 1)
+        self.loader = self.first_batch = None
+        self.joined = self.destroyed = False
+        self.final_seqs = {}
+        self.backend, self.paused = None, []
+
+    def greet_again(self):
+        pass
+
+    def pause_collectives(self):
+        self.paused.append("pause")
+
+    def resume_collectives(self):
+        self.paused.append("resume")
+
+    def word(self, at):
+        return self.page.words[at]
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch")
+
+
+@pytest.fixture
+def rank(monkeypatch):
+    """This process is a rank for the length of a test."""
+    found = FakeRuntime()
+    monkeypatch.setattr(runtime, "_current", found)
+    yield found
+    found.page.remove()
+
+
+class Unwatched:
+    """A module of torch whose functions are put back."""
+
+    def __init__(self, module, **names):
+        self.__dict__.update({name: getattr(module, name) for name in dir(module)} | names)
+
+
+@pytest.fixture
+def loaders(torch, monkeypatch):
+    from torch.utils.data import dataloader
+
+    monkeypatch.setattr(dataloader._BaseDataLoaderIter, "__next__", dataloader._BaseDataLoaderIter.__next__)
+    wrap_dataloader.wrap(dataloader)
+    return dataloader
+
+
+@pytest.fixture
+def optimizers(torch):
+    """The hook is registered once a process: torch keeps it."""
+    from torch.optim import optimizer
+
+    hooks = optimizer._global_optimizer_post_hooks
+    before = dict(hooks)
+    wrap_optimizer.wrap(optimizer)
+    yield torch.optim
+    for key in [key for key in hooks if key not in before]:
+        del hooks[key]
+
+
+def stepped(torch, optimizer):
+    return optimizer([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_and_the_time_waited_for_them_are_counted(rank, loaders, workers):
+    seen = list(loaders.DataLoader(range(10), batch_size=2, num_workers=workers))
+
+    assert len(seen) == 5
+    assert rank.word(layout.BATCHES_AT) == 5
+    assert rank.word(layout.EXHAUSTED_AT) == 1
+    assert rank.word(layout.LOADER_WAIT_SINCE_AT) == 0
+    assert rank.word(layout.LOADER_WAIT_TOTAL_AT) > 0
+
+
+def test_the_iterator_of_each_epoch_is_known_though_it_has_the_id_of_the_last(rank, loaders):
+    loader = loaders.DataLoader(range(8))
+    for _ in range(20):
+        iterator = iter(loader)
+        next(iterator)
+
+        assert rank.loader() is iterator
+        del iterator
+
+
+def test_while_a_batch_is_waited_for_the_page_says_since_when(rank, loaders, torch):
+    class Dataset(torch.utils.data.Dataset):
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, index):
+            return rank.word(layout.LOADER_WAIT_SINCE_AT)
+
+    ((since,),) = [batch.tolist() for batch in loaders.DataLoader(Dataset())]
+
+    assert since > 0
+
+
+def test_an_error_in_the_dataset_is_the_users_and_ends_the_wait(rank, loaders):
+    class Dataset(list):
+        def __getitem__(self, index):
+            raise ValueError("bad sample 7")
+
+    with pytest.raises(ValueError, match="bad sample 7"):
+        next(iter(loaders.DataLoader(Dataset([1]))))
+
+    assert rank.word(layout.LOADER_WAIT_SINCE_AT) == 0
+    assert rank.word(layout.BATCHES_AT) == 0
+
+
+def test_in_a_process_that_is_no_rank_the_loader_does_what_it_did(loaders):
+    assert [batch.tolist() for batch in loaders.DataLoader(range(3))] == [[0], [1], [2]]
+
+
+def test_optimizer_steps_are_iterations(rank, optimizers, torch):
+    sgd = stepped(torch, optimizers.SGD)
+    for _ in range(3):
+        sgd.step()
+
+    assert rank.word(layout.ITERATION_AT) == 3
+    assert layout.SOURCES[rank.word(layout.ITERATION_SOURCE_AT)] == "optimizer"
+    assert rank.word(layout.STEP_AT) > 0
+
+
+def test_two_optimizers_of_one_iteration_count_once(rank, optimizers, torch):
+    """A GAN: generator and discriminator step in each iteration."""
+    first, second = stepped(torch, optimizers.SGD), stepped(torch, optimizers.Adam)
+    for _ in range(5):
+        first.step()
+        second.step()
+
+    assert rank.word(layout.ITERATION_AT) == 5
+
+
+def test_a_replaced_optimizer_is_counted_after_a_while(rank, optimizers, torch):
+    """The second phase of training makes a new optimizer; the old one never steps again."""
+    first, second = stepped(torch, optimizers.SGD), stepped(torch, optimizers.SGD)
+    first.step()
+    for _ in range(20):
+        second.step()
+
+    assert rank.word(layout.ITERATION_AT) == 1 + 20 - (wrap_optimizer.FORGET_STEPS - 1)
+
+
+def test_the_users_own_step_beats_the_optimizers(rank, optimizers, torch):
+    sgd = stepped(torch, optimizers.SGD)
+    sgd.step()
+    runtime.user_step()
+    sgd.step()
+    runtime.user_step()
+
+    assert rank.word(layout.ITERATION_AT) == 2
+    assert layout.SOURCES[rank.word(layout.ITERATION_SOURCE_AT)] == "ddtop.step"
+
+
+def test_without_an_agent_a_step_is_nothing(optimizers, torch):
+    stepped(torch, optimizers.SGD).step()
+    runtime.user_step()
+
+    assert runtime.current() is None
+
+
+def test_init_is_on_the_page_while_it_lasts_and_gone_after(rank, torch, monkeypatch):
+    """A rendezvous of ten minutes must say so before it returns."""
+    from torch.distributed import distributed_c10d
+
+    seen = []
+
+    def init(*args, **kwargs):
+        seen.extend(layout.CALLS[call[0]] for call in rank.page.open_calls())
+
+    module = Unwatched(distributed_c10d, init_process_group=init)
+    distributed.wrap(module)
+    module.init_process_group("gloo")
+
+    assert seen == ["init_process_group"]
+    assert rank.page.open_calls() == []
+    assert (rank.joined, rank.backend) == (True, "gloo")
+
+
+@pytest.mark.parametrize(("given", "tag"), [({}, 0), ({"use_local_synchronization": True}, 1)])
+def test_a_new_group_says_on_the_page_whether_all_ranks_have_to_come(rank, torch, given, tag):
+    seen = []
+    module = Unwatched(
+        torch.distributed.distributed_c10d,
+        new_group=lambda *args, **kwargs: seen.extend(
+            (layout.CALLS[call], tag) for call, _, _, tag, _ in rank.page.open_calls()
+        ),
+    )
+    distributed.wrap(module)
+
+    module.new_group([0, 1], **given)
+
+    assert seen == [("new_group", tag)]
+    assert rank.page.open_calls() == []
+
+
+def test_an_init_that_fails_is_gone_from_the_page_too(rank, torch):
+    from torch.distributed import distributed_c10d
+
+    def init(*args, **kwargs):
+        raise ValueError("MASTER_ADDR expected")
+
+    module = Unwatched(distributed_c10d, init_process_group=init)
+    distributed.wrap(module)
+    with pytest.raises(ValueError, match="MASTER_ADDR expected"):
+        module.init_process_group("gloo")
+
+    assert rank.page.open_calls() == []
+
+
+def test_while_a_group_is_destroyed_the_agent_does_not_look_at_it(rank, torch):
+    """The agent's reference was the last one, and a NCCL destructor ran in its thread."""
+    from torch.distributed import distributed_c10d
+
+    module = Unwatched(distributed_c10d, destroy_process_group=lambda *_: rank.paused.append("destroy"))
+    distributed.wrap(module)
+    module.destroy_process_group()
+
+    assert rank.paused == ["pause", "destroy", "resume"]
+    assert rank.destroyed
+
+
+def test_wrapping_twice_wraps_once(torch):
+    from torch.distributed import distributed_c10d
+
+    module = Unwatched(distributed_c10d)
+    distributed.wrap(module)
+    first = module.init_process_group
+    distributed.wrap(module)
+
+    assert module.init_process_group is first
+
+
+def test_both_names_of_a_function_are_one_object(torch, home):
+    """torch compares `op.op is dist.isend`: two objects, and every pipeline raises."""
+    program = (
+        "import torch.distributed as d, torch.distributed.distributed_c10d as c;"
+        "names = ['init_process_group', 'new_group', 'destroy_process_group', 'isend', 'irecv', 'all_reduce'];"
+        "print([getattr(d, name) is getattr(c, name) for name in names], hasattr(d.new_group, '__ddtop_wrapped__'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | {"DDTOP": "1"}, capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout == "[True, True, True, True, True, True] True\n"

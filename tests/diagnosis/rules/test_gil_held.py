@@ -1,0 +1,104 @@
+"""Ranks whose interpreters C code holds: they say nothing, and where those who wait are among them NCCL's own thread still does."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from ddtop.wire.records import CommStatus
+from tests.diagnosis.rules.test_nccl import nccl_job, service
+from tests.jobs import place, trained
+
+
+def test_a_silent_rank_that_others_wait_for_has_a_frozen_interpreter():
+    """A C extension slept with the GIL held: nothing in Python could say so any more."""
+    job = trained()
+    job.ranks[1].place = place("tokenize", "/home/ada/tok.py", 7)
+    job.passes(0.5)
+    job.ranks[1].freezes()
+    job.others_wait(1)
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "interpreter-frozen", (1,))
+    assert finding.summary.startswith(
+        "rank 1 runs but its interpreter is frozen: silent for 8 s, last seen in tokenize (tok.py:7); ranks 0,2,3 wait"
+    )
+
+
+def test_a_frozen_interpreter_that_burns_cpu_is_a_warning():
+    """An index build in C holds the GIL for half a minute and then goes on."""
+    job = trained()
+    job.ranks[1].freezes(cores=1.0)
+    job.others_wait(1)
+    job.passes(30)
+
+    assert job.ever() == [("warning", "interpreter-frozen", (1,))]
+
+
+def test_a_silent_rank_that_nobody_waits_for_is_not_a_finding():
+    """All ranks build the same index in C at the same time."""
+    job = trained()
+    for rank in job.ranks:
+        rank.freezes(cores=1.0)
+    job.passes(30)
+
+    assert job.ever() == []
+
+
+def standing(*frozen, counts=(812, 812, 811, 812), same_ms=10_000, text=False):
+    """Ranks whose interpreters are frozen; rank 2 stands in a sleep. What NCCL says comes while they are silent."""
+    job = nccl_job()
+    job.trains(10)
+    job.ranks[2].trains = False
+    job.ranks[2].stands_at("sleep")
+    for number in frozen:
+        job.ranks[number].freezes()
+    job.passes(6)
+    said = msgspec.structs.replace(service("ok", "ok", "ok", "ok", counts=list(counts)), same_ms=same_ms, text=text)
+    if text:
+        (one,) = said.communicators
+        late = msgspec.structs.replace(one, ranks=(msgspec.structs.replace(one.ranks[2], state="behind"),))
+        said = msgspec.structs.replace(said, communicators=(late,))
+    job.say(CommStatus(said))
+    job.passes(4)
+    return job.verdict().findings
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_who_has_launched_less_than_ranks_that_cannot_speak_is_blamed(text):
+    """They wait in a call that keeps the GIL, and their last reports told of no wait."""
+    (finding,) = standing(0, 1, 3, text=text)
+
+    assert (finding.kind, finding.severity, finding.ranks, finding.victims) == (
+        "not-in-collective", "critical", (2,), (0, 1, 3),
+    )  # fmt: skip
+    assert "rank 2 has not put in the AllReduce that ranks 0,1,3 wait in" in finding.summary
+    assert "NCCL: rank 2 has launched 811 AllReduce, the others 812" in finding.evidence
+
+
+def test_where_all_interpreters_are_frozen_nccl_still_tells_who_has_not_come():
+    (finding,) = standing(0, 1, 2, 3)
+
+    assert (finding.kind, finding.ranks) == ("interpreter-frozen", (2,))
+    assert "--native" in finding.advice
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"same_ms": None},
+        # A loop in C that trains: it has launched more since the last answer.
+        {"same_ms": 2_000},
+        {"counts": (812, 812, 812, 812)},
+        {"counts": (812, 811, 811, 811)},
+    ],
+)
+def test_one_answer_or_even_launches_blame_nobody(more):
+    assert standing(0, 1, 2, 3, **more) == ()
+
+
+def test_while_one_of_the_others_can_speak_it_is_believed():
+    """Rank 3 trains on: a launch that it has put in is no wait."""
+    assert not [one for one in standing(0, 1) if 2 in one.ranks and "NCCL says so" in one.summary]

@@ -1,0 +1,178 @@
+"""On NCCL a slow GPU shows in no time of arrival: it is told by what the cards draw, and only where nothing else explains that."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddtop.model.state.facts import State
+from ddtop.wire.gpu import GpuProcess
+from ddtop.wire.records import Arrivals
+from ddtop.wire.samples import arrivals_of
+from tests.arriving import entered
+from tests.gpu_jobs import GIB, stranger
+from tests.jobs import WORLD
+from tests.nccl_jobs import COMPUTES, HOT, WAITS, NcclJob, one_computes
+
+
+def test_the_card_that_computes_while_the_others_spin_is_the_one_that_comes_last():
+    job = NcclJob()
+    for rank in job.ranks:
+        # The host is ahead of its card: something of NCCL is always open.
+        rank.waits_share = 0.95
+    job.warms_up()
+    job.runs(60, one_computes(5))
+
+    finding = job.finding()
+    assert (finding.severity, finding.kind, finding.ranks, finding.victims) == (
+        "warning",
+        "straggler",
+        (5,),
+        (0, 1, 2, 3, 4, 6, 7),
+    )
+    assert finding.summary == (
+        "rank 5 comes last: its GPU computes while those of ranks 0-4,6,7 wait in NCCL, 100% busy at 29% of its power"
+    )
+    assert "620 W" in finding.evidence[0]
+    assert "180 W" in finding.evidence[0]
+    assert "ms" not in finding.summary
+    assert "longer sequences" in finding.advice
+    snapshot = job.snapshot()
+    assert [rank.state is State.STRAGGLER for rank in snapshot.ranks] == [number == 5 for number in range(8)]
+    assert [rank.gpu_waits for rank in snapshot.ranks] == [number != 5 for number in range(8)]
+
+
+def test_cards_that_draw_even_less_than_the_waiting_ones_wait_too():
+    job = NcclJob()
+    job.warms_up()
+    job.runs(60, lambda second, rank: COMPUTES if rank == 5 else WAITS | ({"power_watts": 45.0} if rank < 2 else {}))
+
+    assert job.kinds() == [("warning", "straggler", (5,))]
+
+
+def test_it_is_not_said_before_it_has_lasted_and_is_over_when_it_is_over():
+    job = NcclJob()
+    job.warms_up()
+    job.runs(35, one_computes(5))
+    early = job.kinds()
+    job.runs(30, one_computes(5))
+    then = job.kinds()
+    job.runs(15, lambda second, rank: COMPUTES)
+
+    assert (early, then, job.kinds()) == ([], [("warning", "straggler", (5,))], [])
+
+
+def test_a_card_that_heat_holds_is_told_once_with_its_clock_and_who_waits():
+    """It draws little itself: that the others wait follows from what they drew before."""
+    job = NcclJob()
+    job.warms_up()
+    job.runs(60, lambda second, rank: HOT if rank == 5 else COMPUTES | {"power_watts": 410.0, "sm_mhz": 1800})
+
+    finding = job.finding()
+    assert (finding.kind, finding.ranks, finding.victims) == ("straggler", (5,), (0, 1, 2, 3, 4, 6, 7))
+    assert finding.summary == (
+        "rank 5 comes last: its GPU is held at 1005 MHz by heat and the hardware, the others run at 1800; "
+        "ranks 0-4,6,7 wait for it in NCCL"
+    )
+    assert "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i 5" in finding.advice
+
+
+def test_a_held_card_of_which_it_is_not_known_that_others_wait_is_throttled_and_no_more():
+    """Held since the job began: what the others draw is all that they ever drew."""
+    job = NcclJob()
+    job.runs(110, lambda second, rank: HOT if rank == 5 else COMPUTES)
+
+    assert job.stood() == [("warning", "gpu-throttled", (5,))]
+
+
+def test_two_ranks_that_are_held_are_told_of_beside_two_that_wait_only_as_throttled():
+    """Nobody is the majority of two."""
+    job = NcclJob(world_size=2)
+    job.warms_up()
+    job.runs(60, one_computes(1))
+
+    assert job.stood() == []
+
+
+def test_a_stranger_on_the_card_is_the_finding_and_the_waiting_is_told_there():
+    job = NcclJob()
+    job.warms_up()
+    both = (GpuProcess(4805, 20 * GIB, rank=5), stranger())
+    job.runs(60, lambda second, rank: COMPUTES | {"processes": both} if rank == 5 else WAITS)
+
+    finding = job.finding()
+    assert (finding.kind, finding.ranks, finding.victims) == ("gpu-busy", (5,), (0, 1, 2, 3, 4, 6, 7))
+    assert finding.summary.endswith("pid 3310 (bob, python sample.py, 31.0 GiB); ranks 0-4,6,7 wait for it in NCCL")
+
+
+# -- as the cause of what the times of arrival have found
+
+
+def answers(job, slow, request="r1", step_ms=100.0, cost_ms=40.0):
+    times = entered(
+        len(job.ranks),
+        100,
+        lambda rank, number: step_ms - cost_ms + (cost_ms if rank == slow else 0) + (rank * 7 + number) % 5,
+    )
+    for rank, one in zip(job.ranks, times, strict=True):
+        job.say(Arrivals(request, (arrivals_of(WORLD, one),), 100), rank)
+
+
+def late_job(does):
+    job = NcclJob(world_size=4)
+    for rank in job.ranks:
+        rank.waits_share = 0.02 if rank.number == 1 else 0.45
+    job.runs(40, lambda second, rank: COMPUTES)
+    job.runs(15, does)
+    answers(job, 1)
+    job.runs(2, does)
+    return job
+
+
+def test_a_card_held_by_heat_is_the_cause_of_a_late_rank_and_told_once():
+    job = late_job(lambda second, rank: HOT if rank == 1 else COMPUTES)
+
+    finding = job.finding()
+    assert (finding.kind, finding.ranks) == ("straggler", (1,))
+    assert finding.summary.endswith(
+        "it runs on a GPU that heat and the hardware holds at 1005 MHz, those of the others run at 1755"
+    )
+    assert "cooling" in finding.advice
+
+
+def test_who_is_named_by_the_times_of_arrival_is_not_named_a_second_time():
+    job = NcclJob()
+    for rank in job.ranks:
+        rank.waits_share = 0.02 if rank.number == 5 else 0.45
+    job.warms_up()
+    job.runs(30, one_computes(5))
+    answers(job, 5)
+    job.runs(25, one_computes(5))
+
+    assert [finding.kind for finding in job.verdict().findings] == ["straggler"]
+    assert "of each 102 ms step" in job.finding().summary
+    assert job.snapshot().ranks[5].card_late is None
+
+
+def test_a_card_that_computes_while_the_others_spin_is_the_cause_of_a_late_rank():
+    job = late_job(one_computes(1))
+
+    assert "it computes longer on its GPU: those of the others are 100% busy at " in job.finding().summary
+
+
+def test_a_stranger_on_the_card_is_the_cause_of_a_late_rank():
+    both = (GpuProcess(4801, 20 * GIB, rank=1), stranger())
+    job = late_job(lambda second, rank: COMPUTES | {"processes": both} if rank == 1 else COMPUTES)
+
+    texts = {one.kind: one.summary for one in job.verdict().findings}
+    assert "it shares its GPU with pid 3310 (bob, python sample.py, 31.0 GiB)" in texts["straggler"]
+
+
+STARVED = {"util_ratio": 0.2, "power_watts": 120.0, "sm_mhz": 600, "throttle": ("hw_slowdown",)}
+"""Its host feeds it slowly; at rest its clocks fall, and this driver calls that a slowdown."""
+
+
+@pytest.mark.parametrize("own", [COMPUTES, STARVED, STARVED | {"sm_mhz": 1755, "throttle": ()}])
+def test_cards_alike_and_a_card_that_its_host_feeds_slowly_are_no_cause(own):
+    job = late_job(lambda second, rank: own if rank == 1 else COMPUTES)
+
+    assert "GPU" not in job.finding().summary

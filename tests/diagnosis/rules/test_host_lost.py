@@ -1,0 +1,329 @@
+"""`host-lost`: a whole host is not heard any more. Who is down, who only waits, and who is only not reached."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ddtop.diagnosis.diagnoses import calm
+from ddtop.diagnosis.judge import Judge
+from ddtop.model.job import Job
+from ddtop.model.state.facts import State
+from ddtop.wire.hosts import HubLink
+from ddtop.wire.records import HostState
+from tests.jobs import FakeJob, brief, unix_ns
+from tests.spread import SpreadJob
+
+
+def cut(world_size=8, hosts=4, host="node2"):
+    """All train; then nothing of one host comes through any more."""
+    job = SpreadJob(world_size, hosts)
+    job.trains(6)
+    job.goes_silent(host)
+    return job
+
+
+def down(seconds=12.0):
+    """... because it is down: the others wait."""
+    job = cut()
+    job.others_wait(4, 5)
+    job.passes(seconds)
+    return job
+
+
+def states(job):
+    return [rank.state for rank in job.snapshot().ranks]
+
+
+def test_a_host_that_is_down_is_named_with_its_ranks_and_who_waits():
+    finding = down().finding()
+
+    assert brief(finding) == ("critical", "host-lost", (4, 5))
+    assert finding.victims == (0, 1, 2, 3, 6, 7)
+    assert finding.since_unix_ns == unix_ns(6)
+    assert finding.summary == (
+        "host node2 (ranks 4,5) has not been heard for 12 s; ranks 0-3,6,7 wait for it in all_reduce #61 of default_pg"
+    )
+    assert finding.evidence[0].startswith("rank 4 on node2, last heard 12 s ago: iteration 60, after all_reduce #60")
+    assert "ping node2" in finding.advice
+
+
+def test_its_ranks_are_lost_and_those_that_wait_for_them_blocked():
+    assert states(down()) == [State.BLOCKED] * 4 + [State.LOST] * 2 + [State.BLOCKED] * 2
+
+
+def test_nothing_else_is_ever_said_of_them():
+    """By what they said last they are not in the collective, or stand still, or their agents are silent."""
+    assert down(40.0).ever() == [("critical", "host-lost", (4, 5))]
+
+
+def test_while_a_relay_may_be_being_replaced_nothing_is_said():
+    job = down(7.0)
+    job.comes_back("node2")
+    for rank in job.ranks:
+        if rank.number not in (4, 5):
+            rank.comes_back()
+    job.trains(10)
+
+    assert job.ever() == []
+
+
+def test_what_its_ranks_did_when_it_fell_silent_is_not_what_they_do():
+    """One was in a collective, another in a disk's sleep, a third in its DataLoader: all three would be findings in time."""
+    job = SpreadJob(6, 2)
+    job.trains(6)
+    job.ranks[3].is_stalled()
+    job.ranks[4].waits_for_batch(locked=1)
+    job.ranks[5].waits_in()
+    job.passes(1)
+    job.goes_silent("node1")
+    job.others_wait(3, 4, 5)
+    job.passes(40)
+
+    assert job.ever() == [("critical", "host-lost", (3, 4, 5))]
+
+
+def test_a_host_that_is_heard_again_is_well_and_nothing_follows():
+    job = down()
+    job.comes_back("node2")
+    for rank in job.ranks:
+        rank.comes_back()
+    job.trains(8)
+
+    assert job.kinds() == []
+    assert job.ever() == [("critical", "host-lost", (4, 5))]
+    assert states(job) == [State.RUNNING] * 8
+
+
+def test_what_comes_late_of_the_time_before_the_cut_raises_nothing():
+    """A leaf that is back tells what it has kept; its relay's reports come first."""
+    job = down()
+    job.comes_back("node2")
+    back = job.now
+    for rank in job.ranks:
+        rank.comes_back()
+    for rank in job.ranks[4:6]:
+        rank.reports = False
+    job.passes(2)
+    for rank in job.ranks[4:6]:
+        job.say(rank.state(), rank, back - 11.0)
+        rank.reports = True
+    job.trains(6)
+
+    # Before it is heard its collectives are completed again.
+    assert {(kind, ranks) for _, kind, ranks in job.ever()} == {("host-lost", (4, 5))}
+    assert job.kinds() == []
+
+
+def test_an_agent_that_stays_silent_when_its_host_is_back_is_said_to_be():
+    job = down()
+    job.comes_back("node2")
+    job.ranks[4].freezes()
+    job.passes(6)
+
+    assert job.snapshot().ranks[4].state is State.SILENT
+    assert ("critical", "interpreter-frozen", (4,)) in job.kinds()
+
+
+def test_a_rank_that_stands_elsewhere_on_another_host_is_named_beside_the_lost_host():
+    job = cut()
+    job.ranks[1].stands_at("fetch")
+    job.others_wait(1, 4, 5)
+    job.passes(14)
+
+    assert sorted(job.kinds()) == [("critical", "host-lost", (4, 5)), ("critical", "not-in-collective", (1,))]
+
+
+def test_while_collectives_with_its_ranks_are_completed_only_the_connection_is_cut():
+    job = cut()
+    job.trains(14)
+
+    finding = job.finding()
+    assert brief(finding) == ("info", "host-lost", (4, 5))
+    assert "the job goes on" in finding.summary
+    assert finding.victims == ()
+    assert job.ever() == [("info", "host-lost", (4, 5))]
+
+
+def test_when_they_end_as_well_it_is_the_host():
+    job = cut()
+    job.trains(14)
+    job.others_wait(4, 5)
+    job.passes(16)
+
+    assert job.kinds() == [("critical", "host-lost", (4, 5))]
+
+
+def test_while_nobody_waits_for_it_and_others_move_it_is_a_warning():
+    """Steps of half a minute: what is cut is not known before the next collective."""
+    job = cut()
+    for rank in job.ranks:
+        rank.trains = False
+        rank.works_at("train_step", activity="forward")
+    for _ in range(24):
+        for rank in job.ranks:
+            rank.progress = job.now
+        job.passes(0.5)
+
+    assert job.kinds() == [("warning", "host-lost", (4, 5))]
+    assert "nobody waits for it yet" in job.finding().summary
+
+
+def test_several_hosts_behind_one_switch_are_one_finding():
+    job = SpreadJob(8, 4)
+    job.trains(6)
+    job.goes_silent("node2", "node3")
+    job.others_wait(4, 5, 6, 7)
+    job.passes(12)
+
+    assert job.kinds() == [("critical", "host-lost", (4, 5, 6, 7))]
+    assert job.finding().summary.startswith("hosts node2, node3 (ranks 4-7) have not been heard for 12 s")
+
+
+def test_a_host_whose_ranks_had_ended_is_not_lost():
+    job = SpreadJob(8, 4)
+    job.trains(6)
+    for rank in job.ranks[4:6]:
+        rank.ends(0)
+    job.goes_silent("node2")
+    job.passes(20)
+
+    assert [kind for kind in job.ever() if kind[1] == "host-lost"] == []
+
+
+def test_at_the_end_of_the_job_nobody_is_lost():
+    """A scheduler ends the relays of the other hosts with the step, before they can tell how their ranks ended."""
+    job = SpreadJob(8, 4)
+    job.trains(6)
+    job.goes_silent("node1", "node2", "node3")
+    for rank in job.ranks[:2]:
+        rank.ends(signal=15)
+    job.passes(20)
+
+    assert [kind for kind in job.ever() if kind[1] == "host-lost"] == []
+    assert job.snapshot().ended is not None
+
+
+def test_a_host_of_which_the_others_died_is_still_the_cause():
+    job = down()
+    for rank in (*job.ranks[:4], *job.ranks[6:]):
+        rank.raises("DistBackendError", "NCCL error: remote process exited or there was a network error")
+        rank.ends(1)
+    job.passes(4)
+
+    assert [(finding.kind, finding.ranks) for finding in job.verdict().findings][:1] == [("host-lost", (4, 5))]
+
+
+def test_where_the_hub_is_not_heard_either_nobody_is_lost():
+    """The viewer's own connection is cut, or the hub hangs."""
+    job = SpreadJob(8, 4)
+    job.trains(6)
+    job.goes_silent("node0", "node1", "node2", "node3")
+    model, judge = job.model(), Judge()
+
+    for seconds in range(1, 40):
+        snapshot = model.snapshot(unix_ns(job.now + seconds))
+        assert [one.kind for one in judge.observe(snapshot).findings if one.kind == "host-lost"] == []
+        assert all(rank.state is not State.LOST for rank in snapshot.ranks)
+
+
+def test_a_viewer_that_is_behind_loses_no_host():
+    """What it has taken in is ten seconds old on all hosts."""
+    job = SpreadJob(8, 4)
+    job.trains(30)
+    model, judge = Job("train-47"), Judge()
+    for envelope, record in job.in_order():
+        model.apply(envelope, record)
+        at = envelope.unix_ns + 10_000_000_000
+        if envelope.kind == "HostState":
+            assert judge.observe(model.snapshot(at)).findings == ()
+
+
+def test_a_job_on_one_host_has_none_to_lose():
+    job = FakeJob(4)
+    job.trains(6)
+    snapshot = job.model().snapshot(unix_ns(40))
+
+    assert [rank.state for rank in snapshot.ranks] == [State.RUNNING] * 4
+    assert [one.lost for one in snapshot.seen] == [False]
+
+
+def test_who_joins_after_the_cut_reads_the_same():
+    """The hub tells it what the lost host said last, of that time."""
+    job = down(30.0)
+    kept = {}
+    for envelope, record in job.in_order():
+        if envelope.sender == "node2":
+            kept[envelope.rank, envelope.kind] = (envelope, record)
+    recent = [item for item in job.in_order() if item[0].unix_ns >= unix_ns(job.now - 5)]
+    facts = [item for item in job.in_order() if item[0].kind in ("Hello", "Groups")]
+    model, judge = Job("train-47"), Judge()
+    for envelope, record in [*facts, *kept.values(), *recent]:
+        model.apply(envelope, record)
+    for back in (1.0, 0.5, 0.0):
+        verdict = judge.observe(model.snapshot(unix_ns(job.now - back)))
+
+    assert [brief(finding) for finding in verdict.findings] == [("critical", "host-lost", (4, 5))]
+
+
+def test_a_viewer_at_a_leaf_is_told_that_it_sees_this_host_only():
+    job = SpreadJob(4, 2)
+    job.goes_silent("node0")
+    job.trains(5)
+    model = job.model()
+    at, host = model.hosts["node1"]
+    lost = HubLink("leaf", "node0:29600", False, "connection refused", at)
+    model.hosts["node1"] = (at, msgspec.structs.replace(host, hub=lost))
+
+    assert model.snapshot(unix_ns(5)).apart == "this host only: hub not reached: connection refused"
+    model.remove(0)
+    model.remove(1)
+    assert calm(model.snapshot(unix_ns(5))) == "ok: 2/2 moving, ranks 0,1 not seen from here, watched 5 s"
+    # A leaf's own view of a hang is no start either.
+    assert calm(model.snapshot(unix_ns(20))).startswith("quiet: no rank has moved for")
+
+
+def test_a_job_whose_hosts_are_all_seen_is_not_apart():
+    job = SpreadJob(4, 2)
+    job.trains(5)
+
+    assert job.snapshot().apart is None
+    assert all(isinstance(host, HostState) for host in job.snapshot().hosts)
+
+
+def test_what_stood_before_a_relay_was_replaced_stands_on_unchanged():
+    """For six seconds nothing of the host comes: that nobody looks at a rank's CPU any more made a critical into a warning."""
+    job = SpreadJob(4, 2)
+    job.trains(5)
+    job.ranks[2].stands_at("fetch")
+    job.others_wait(2)
+    job.passes(8)
+    assert job.kinds() == [("critical", "not-in-collective", (2,))]
+
+    job.goes_silent("node1")
+    job.passes(6)
+    job.comes_back("node1")
+    job.passes(6)
+
+    assert job.ever() == [("critical", "not-in-collective", (2,))]
+
+
+def test_who_works_is_not_said_before_the_relay_has_looked_twice():
+    """A viewer at a relay that was just started: one look at a CPU counter tells nothing."""
+    job = FakeJob(4)
+    job.trains(5)
+    job.ranks[2].stands_at("fetch")
+    job.others_wait(2)
+    job.passes(20)
+    fresh = [
+        item
+        for item in job.in_order()
+        if item[0].unix_ns > unix_ns(job.now - 0.6) or item[0].kind in ("Hello", "Groups")
+    ]
+    model = Job("train-47")
+    for envelope, record in fresh:
+        model.apply(envelope, record)
+
+    snapshot = model.snapshot(unix_ns(job.now))
+
+    assert snapshot.ranks[2].unlooked
+    assert [blame.due for blame in snapshot.blames if blame.root == 2] == [False]

@@ -1,0 +1,345 @@
+"""The worker that owes a batch: dead, stopped, in a lock, or only slow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ddtop.diagnosis.kernel_wait import said_of
+from ddtop.wire.records import ProcessState, Stacks
+from ddtop.wire.stacks import StackFrame, ThreadStack
+from tests.jobs import FakeJob, replace_loader, unix_ns
+
+STUCK, ABSENT = "loader-stuck", "not-in-collective"
+
+
+def starving(number=1, world_size=3, **worker):
+    """Rank `number` waits for a batch, the others for it."""
+    job = FakeJob(world_size)
+    job.trains(10)
+    job.ranks[number].waits_for_batch(**worker)
+    job.passes(0.5)
+    job.others_wait(number)
+    return job
+
+
+def dump(job, rank, *frames, method="signal"):
+    """An automatic dump: the rank's stacks, and those of the worker that owes it."""
+    at = unix_ns(job.now)
+    main = ThreadStack((StackFrame("main", "/home/ada/train.py", 53, True),), "MainThread", main=True)
+    own = ThreadStack(tuple(StackFrame(*frame) for frame in frames), main=True)
+    job.say(Stacks("a", rank.number, rank.pid, at, "agent", (main,), automatic=True), rank)
+    job.say(
+        Stacks("a", rank.number, rank.loader.owing_pid, at, method, (own,), worker=True, automatic=True),
+        rank,
+    )
+
+
+def test_a_worker_in_a_lock_after_fork_is_named_and_not_its_rank_s_own_place():
+    """OpenCV's pool was forked with its mutex held: the first batch never came, on one rank of three."""
+    job = starving()
+    job.passes(3)
+    dump(job, job.ranks[1], ("__getitem__", "/home/ada/data.py", 40, True), ("main", "/home/ada/train.py", 53, True))
+    job.passes(5)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks, finding.victims) == ("critical", STUCK, (1,), (0, 2))
+    assert finding.summary == (
+        "rank 1 has been in the DataLoader (train.py:53 main) for 8 s: its worker pid 9001, which owes the batch, is waiting "
+        "for a lock and does nothing (at __getitem__ data.py:40); ranks 0,2 wait for it in all_reduce #106 of default_pg"
+    )
+    assert "2/2 workers alive; worker pid 9001 owes the batch: state S" in finding.evidence[0]
+    assert any("worker 9001's stack: __getitem__ data.py:40" in line for line in finding.evidence)
+    assert "multiprocessing_context='spawn'" in finding.advice
+    assert "torch gives up in" in finding.advice
+    assert (finding.op, finding.group) == ("all_reduce", "0")
+
+
+@pytest.mark.parametrize("begins", ["_bootstrap", "BaseProcess._bootstrap"])
+def test_what_a_forked_worker_has_from_its_rank_is_not_the_datasets_line(begins):
+    """A dataset that is a library's: the program's only frames on that stack are those from before the fork."""
+    job = starving()
+    job.passes(3)
+    dump(
+        job,
+        job.ranks[1],
+        ("read_table", "/usr/lib/python3/dist-packages/datasets/arrow.py", 7, False),
+        (begins, "/usr/lib/python3.11/multiprocessing/process.py", 314, False),
+        ("main", "/home/ada/train.py", 53, True),
+        method="py-spy",
+    )
+    job.passes(5)
+
+    finding = job.finding()
+
+    assert "(at read_table arrow.py:7)" in finding.summary
+    assert any(line == "worker 9001's stack: read_table arrow.py:7" for line in finding.evidence)
+
+
+def test_it_is_never_called_by_another_kind_before():
+    """A verdict that changes its mind after a second is read twice and believed less."""
+    job = starving()
+    job.passes(20)
+
+    assert job.ever() == [("critical", STUCK, (1,))]
+
+
+def test_it_is_named_within_ten_seconds():
+    job = starving()
+    job.passes(9)
+
+    assert job.kinds() == [("critical", STUCK, (1,))]
+
+
+def test_just_under_the_limit_nothing_is_said():
+    job = starving()
+    job.passes(5)
+
+    assert job.ever() == []
+
+
+def test_a_batch_that_comes_ends_the_finding():
+    job = starving()
+    job.passes(12)
+    job.ranks[1].comes_back()
+    for number in (0, 2):
+        job.ranks[number].comes_back()
+    job.passes(6)
+
+    assert job.kinds() == []
+
+
+@pytest.mark.parametrize(
+    ("worker", "says", "advice"),
+    [
+        ({"state": "T", "wchan": "do_signal_stop"}, "is stopped (SIGSTOP or Ctrl-Z)", "kill -CONT 9001"),
+        ({"state": "t", "wchan": "ptrace_stop"}, "is held by a debugger", "kill -CONT"),
+        ({"state": "Z", "wchan": None}, "is dead", "dmesg"),
+        ({"state": None, "wchan": None}, "is dead", "dmesg"),
+        ({"state": "D", "wchan": "rpc_wait_bit_killable"}, "is waiting for a file server and does nothing", "mend"),
+        ({"state": "D", "wchan": None}, "is in uninterruptible sleep and does nothing", "mend the file server"),
+        ({"wchan": "wait_woken"}, "is waiting on a socket and does nothing", "timeout"),
+        ({"wchan": "hrtimer_nanosleep"}, "is asleep and does nothing", "timeout"),
+        ({"wchan": None}, "which owes the batch, does nothing;", "timeout"),
+    ],
+)
+def test_what_keeps_the_worker_is_said(worker, says, advice):
+    job = starving(**worker)
+    job.passes(9)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", STUCK, (1,))
+    assert says in finding.summary
+    assert advice in finding.advice
+
+
+def test_the_lock_of_a_futex_is_not_a_child():
+    """The kernel calls the one futex_do_wait and the other do_wait."""
+    assert said_of(ProcessState(None, 1, "S", "futex_do_wait")) == ("lock", "waiting for a lock")
+    assert said_of(ProcessState(None, 1, "S", "do_wait")) == ("child", "waiting for a child process")
+
+
+# -- near misses: it works
+
+
+@pytest.mark.parametrize(
+    "worker",
+    [{"cores": 0.5, "wchan": None, "state": "R"}, {"io_per_s": 10**6, "wchan": "folio_wait_bit"}, {"wakes_per_s": 40, "wchan": "wait_woken"}],
+    ids=["decoding", "reading a slow disk", "downloading"],
+)  # fmt: skip
+def test_a_worker_that_is_only_slow_is_a_warning_of_the_old_kind(worker):
+    """A video of nine seconds; the file server is slow today."""
+    job = starving(**worker)
+    job.passes(25)
+
+    assert job.ever() == [("warning", ABSENT, (1,))]
+
+
+def test_a_worker_that_polls_with_a_sleep_does_not_work():
+    """`while not path.exists(): time.sleep(0.05)` wakes twenty times a second and does nothing."""
+    job = starving(wakes_per_s=20, wchan="hrtimer_nanosleep")
+    job.passes(12)
+
+    assert job.ever() == [("critical", STUCK, (1,))]
+
+
+def test_a_worker_that_works_now_and_then_is_not_stuck():
+    """A burst every three seconds: the limit begins anew with each."""
+    job = starving()
+    for _ in range(8):
+        job.ranks[1].worker = {"workers_cpu_ns": 0.5 * 10**9}
+        job.passes(0.5)
+        job.ranks[1].worker = {"workers_cpu_ns": 0}
+        job.passes(2.5)
+
+    assert {kind for _, kind, _ in job.ever()} == {ABSENT}
+    assert {severity for severity, _, _ in job.ever()} == {"warning"}
+
+
+def test_a_worker_that_stops_working_becomes_stuck():
+    """It decoded for ten seconds, then a lock."""
+    job = starving(cores=0.5, wchan="futex_do_wait")
+    job.passes(10)
+    job.ranks[1].worker, job.ranks[1].cores = {"workers_cpu_ns": 0}, 0.004
+    job.passes(9)
+
+    assert job.kinds() == [("critical", STUCK, (1,))]
+    assert job.ever() == [("warning", ABSENT, (1,)), ("critical", STUCK, (1,))]
+
+
+def test_a_dataset_in_the_rank_itself_stays_not_in_collective():
+    """num_workers=0: there is no worker to look at."""
+    job = starving()
+    job.ranks[1].loader = replace_loader(
+        job.ranks[1].loader, workers=0, owing_pid=None, owing_state=None, workers_alive=None, owing_wchan=None
+    )
+    job.ranks[1].worker = {}
+    job.passes(9)
+
+    assert job.kinds() == [("critical", ABSENT, (1,))]
+
+
+def test_where_no_worker_can_be_named_it_stays_not_in_collective():
+    """A torch that keeps its tasks under other names."""
+    job = starving()
+    job.ranks[1].loader, job.ranks[1].worker = replace_loader(job.ranks[1].loader, owing_pid=None), {}
+    job.passes(9)
+
+    assert job.kinds() == [("critical", ABSENT, (1,))]
+
+
+def test_a_stopped_rank_explains_its_own_wait():
+    job = starving()
+    job.ranks[1].is_stopped()
+    job.passes(9)
+
+    assert job.kinds() == [("critical", "rank-stopped", (1,))]
+
+
+# -- nobody waits for it
+
+
+def test_a_stuck_worker_that_nobody_waits_for_is_a_warning_after_thirty_seconds():
+    """Rank 0 waits for its evaluation's batch; the others validate too and are busy."""
+    job = FakeJob(3)
+    job.trains(10)
+    job.ranks[0].waits_for_batch(wchan="wait_woken")
+    for number in (1, 2):
+        job.ranks[number].works_at("validate")
+    job.passes(28)
+    assert job.ever() == []
+    job.passes(5)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks, finding.victims) == ("warning", STUCK, (0,), ())
+
+
+def test_all_ranks_in_loaders_whose_workers_are_all_in_locks_is_critical_soon():
+    """The same dataset on all ranks: all of them deadlocked at the first batch, and nobody waited in a collective."""
+    job = FakeJob(2)
+    job.trains(10)
+    for rank in job.ranks:
+        rank.waits_for_batch()
+    job.passes(9)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", STUCK, (0, 1))
+    assert "the workers that owe the batches (pids 9000, 9001) are waiting for a lock and do nothing" in finding.summary
+
+
+def test_all_ranks_in_loaders_that_wait_for_something_outside_is_no_more_than_a_warning():
+    """Trainers that wait for rollouts: their workers read a socket, or stand behind the one that does."""
+    job = FakeJob(2)
+    job.trains(10)
+    job.ranks[0].waits_for_batch(wchan="futex_do_wait", locked=1)
+    job.ranks[1].waits_for_batch(wchan="wait_woken")
+    job.passes(28)
+    assert job.ever() == []
+    job.passes(10)
+
+    assert {severity for severity, _, _ in job.ever()} == {"warning"}
+
+
+@pytest.mark.parametrize("state", ["T", "Z", None])
+def test_a_stopped_or_dead_worker_is_critical_though_nobody_waits_yet(state):
+    job = FakeJob(3)
+    job.trains(10)
+    job.ranks[2].waits_for_batch(state=state, wchan=None)
+    for number in (0, 1):
+        job.ranks[number].works_at("validate")
+    job.passes(9)
+
+    assert job.kinds() == [("critical", STUCK, (2,))]
+
+
+def test_a_thread_that_fetches_ahead_while_the_main_thread_trains_is_nobodys_stall():
+    """A background prefetcher waits in the DataLoader all the time; steps go on."""
+    job = FakeJob(2)
+    job.trains(10)
+    rank = job.ranks[0]
+    rank.waits_for_batch()
+    rank.trains, rank.activity, rank.cores, rank.letter = True, "forward", 1.0, "R"
+    job.trains(40)
+
+    assert job.ever() == []
+
+
+def test_a_main_thread_that_takes_batches_from_a_thread_which_fetches_ahead_is_stuck_by_the_worker_too():
+    """Queue.get in the main thread, the DataLoader in the other."""
+    job = starving()
+    job.ranks[1].stands_at("main", activity="other", waits_on="queue")
+    job.passes(9)
+
+    assert job.kinds() == [("critical", STUCK, (1,))]
+
+
+def test_a_main_thread_that_is_elsewhere_is_not_explained_by_a_loader_of_another_thread():
+    job = starving()
+    job.ranks[1].stands_at("main", activity="other", waits_on="stdin")
+    job.passes(9)
+
+    assert job.ever() == [("critical", ABSENT, (1,))]
+
+
+# -- the workers do not end
+
+
+def test_a_loader_that_waits_for_its_workers_to_end_is_stuck_by_them():
+    """The loop was left early, and a worker stood in a read that does not return: join, five seconds each."""
+    job = starving(wchan="wait_woken")
+    job.ranks[1].loader = replace_loader(
+        job.ranks[1].loader, waiting_since_unix_ns=None, closing=True, workers_cpu_ns=0
+    )
+    job.ranks[1].activity = "other"
+    job.passes(9)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", STUCK, (1,))
+    assert "its worker pid 9001, which it waits to end, is waiting on a socket" in finding.summary
+    assert finding.evidence[0] == "its DataLoader ends its workers: pid 9001 is still there, state S"
+
+
+def test_an_iterator_that_was_left_behind_closed_says_nothing_of_a_rank_that_is_elsewhere():
+    """The program holds on to it, and a worker of it hangs in its exit."""
+    job = starving(wchan="wait_woken")
+    rank = job.ranks[1]
+    rank.loader = replace_loader(rank.loader, waiting_since_unix_ns=None, closing=True, workers_cpu_ns=0)
+    rank.stands_at("save", "/home/ada/train.py", 88)
+    job.passes(9)
+
+    assert job.kinds() == [("critical", ABSENT, (1,))]
+
+
+def test_a_viewer_that_joins_later_reads_the_same():
+    job = starving()
+    job.passes(25)
+    seen = [replace(one, summary="", evidence=(), advice="") for one in job.verdicts(0.0)[-1].findings]
+
+    for joined in (12.0, 16.0, 20.0, 30.0):
+        assert [replace(one, summary="", evidence=(), advice="") for one in job.verdicts(joined)[-1].findings] == seen

@@ -1,0 +1,254 @@
+"""What NCCL says of itself as evidence: its status service, its communicators being built, torch's watchdog."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from ddtop.diagnosis.nccl import gone_ranks, ras_lines, watchdog_line
+from ddtop.relay.gpus.ras import parse_json, parse_text
+from ddtop.wire.gpu import Communicator, RasAnswer, RasRank
+from ddtop.wire.records import CommStatus
+from tests.jobs import SECOND, FakeJob
+from tests.relay.gpus.test_ras_answers import ANSWERS
+
+
+def nccl_job(**environment):
+    job = FakeJob(4)
+    for rank in job.ranks:
+        rank.told |= {"backend": "nccl", "environment": environment}
+        job.greet(rank)
+    return job
+
+
+def service(*states, counts=None, usual=812, pids=None, hosts=None):
+    """Its answer: a rank a state, with these launches of all_reduce. It tells addresses, not names."""
+    launches, pids = counts or [812] * len(states), pids or [4800 + number for number in range(len(states))]
+    hosts = hosts or ["10.0.0.1"] * len(states)
+    ranks = tuple(
+        RasRank(number, hosts[number], pids[number], state, number, {"AllReduce": launches[number]})
+        for number, state in enumerate(states)
+    )
+    state = "ok" if set(states) == {"ok"} else "bad"
+    return RasAnswer((Communicator("0x5c", len(states), ranks, state=state, usual={"AllReduce": usual}),), "2.29.7")
+
+
+def recorded(job, name):
+    """What it really answered, of processes of this job."""
+    text = (ANSWERS / name).read_text()
+    said = parse_json(text) if name.endswith(".json") else parse_text(text)
+    world = [one for one in said.communicators if one.size in (0, 4)]
+    # 2.24 does not tell the number of the process that it misses.
+    pids = {
+        rank.pid: 4800 + (rank.number if rank.number >= 0 else 2) for one in world for rank in one.ranks if rank.pid
+    }
+    communicators = tuple(
+        msgspec.structs.replace(
+            one, ranks=tuple(msgspec.structs.replace(rank, pid=pids.get(rank.pid, rank.pid)) for rank in one.ranks)
+        )
+        for one in said.communicators
+    )
+    job.say(CommStatus(msgspec.structs.replace(said, communicators=communicators)))
+    return ras_lines(job.snapshot())
+
+
+def stuck(job, answer=None, seconds=8):
+    job.trains(10)
+    job.others_wait()
+    job.passes(seconds / 2)
+    if answer is not None:
+        job.say(CommStatus(answer))
+    job.passes(seconds / 2)
+    return job.finding()
+
+
+def test_a_stuck_collective_has_nccl_s_own_view_in_its_evidence():
+    finding = stuck(nccl_job(), service("ok", "ok", "ok", "ok"))
+
+    assert finding.kind == "collective-stuck"
+    assert "NCCL's own view: 1 communicator, no peer missing or dead" in finding.evidence
+
+
+@pytest.mark.parametrize("state", ["dead", "unresponsive"])
+def test_a_peer_that_is_gone_for_nccl_is_named_by_its_number_in_the_job(state):
+    finding = stuck(nccl_job(), service("ok", "ok", state, "ok"))
+
+    assert f"NCCL calls rank 2 {state}" in finding.evidence
+
+
+def test_who_has_launched_less_is_named():
+    finding = stuck(nccl_job(), service("ok", "ok", "ok", "ok", counts=[812, 812, 811, 812]))
+
+    assert "NCCL: rank 2 has launched 811 AllReduce, the others 812" in finding.evidence
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("2.27.5/healthy.txt", ["NCCL's own view: 1 communicator, no peer missing or dead"]),
+        ("2.28.9/healthy.json", ["NCCL's own view: 1 communicator, no peer missing or dead"]),
+        ("2.27.5/three-comms.txt", ["NCCL's own view: 3 communicators, no peer missing or dead"]),
+        ("2.24.3/behind.txt", ["NCCL: rank 2 has launched 811 collectives, the others 812"]),
+        ("2.27.5/visible-behind.txt", ["NCCL: rank 2 has launched 811 AllReduce, the others 812"]),
+        ("2.30.7/behind.json", ["NCCL: rank 2 has launched 811 AllReduce, the others 812"]),
+        ("2.27.5/init.txt", [
+            "NCCL: rank 3 has not finished building a communicator",
+            "NCCL: rank 3 has launched 0 AllReduce, the others 812",
+        ]),
+        ("2.30.7/init.json", [
+            "NCCL: rank 3 has not finished building a communicator",
+            "NCCL: rank 3 has launched 0 AllReduce, the others 812",
+        ]),
+        ("2.27.5/async-three.txt", ["NCCL: ranks 0,1,3 have an error in a communicator"]),
+        ("2.30.7/async.json", ["NCCL: rank 1 has an error in a communicator"]),
+        ("2.30.7/abort.json", ["NCCL: rank 1 has aborted a communicator"]),
+        ("2.30.7/finalize.json", ["NCCL: rank 1 is taking down a communicator"]),
+        ("2.27.5/left.txt", ["NCCL: rank 3 answers and is not in a communicator of the others"]),
+        ("2.28.9/left.json", ["NCCL: rank 3 answers and is not in a communicator of the others"]),
+        ("2.24.3/dead.txt", ["NCCL calls rank 2 dead"]),
+        ("2.27.5/unresponsive.txt", ["NCCL calls rank 2 unresponsive"]),
+        ("2.30.7/dead.json", ["NCCL calls rank 2 dead"]),
+        ("2.28.9/three-comms-dead.json", ["NCCL calls rank 2 dead"]),
+        ("2.28.9/cut-off.json", ["NCCL: the process that answered reaches 1 of 4 ranks"]),
+        ("2.30.7/cut-off.txt", ["NCCL: the process that answered reaches 1 of 4 ranks"]),
+    ],
+)  # fmt: skip
+def test_what_it_really_answered_is_told_of_the_ranks_of_the_job(name, lines):
+    job = nccl_job()
+    job.trains(2)
+
+    assert recorded(job, name) == lines
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks"), [("2.30.7/dead.json", (2,)), ("2.28.9/left.json", ()), ("2.28.9/cut-off.json", ())]
+)
+def test_gone_is_who_does_not_answer(name, ranks):
+    """Not who has left a communicator; nor all others, where one that was stopped for long has answered: NCCL takes nobody back."""
+    job = nccl_job()
+    job.trains(2)
+    recorded(job, name)
+
+    assert gone_ranks(job.snapshot()) == ranks
+
+
+def test_of_two_ranks_the_one_with_fewer_launches_has_not_come():
+    job = FakeJob(2)
+    for rank in job.ranks:
+        rank.told |= {"backend": "nccl"}
+        job.greet(rank)
+    job.trains(2)
+    job.say(CommStatus(service("ok", "ok", counts=[812, 811])))
+
+    assert ras_lines(job.snapshot()) == ["NCCL: rank 1 has launched 811 AllReduce, the others 812"]
+
+
+def test_who_has_launched_more_than_all_others_is_named():
+    """`if rank == 0: all_reduce()`"""
+    finding = stuck(nccl_job(), service("ok", "ok", "ok", "ok", counts=[812, 811, 811, 811], usual=811))
+
+    assert "NCCL: rank 0 has launched 812 AllReduce, the others 811" in finding.evidence
+
+
+def test_ranks_with_one_pid_are_told_apart_by_their_numbers_in_a_communicator_of_all():
+    """Each container has a process 1."""
+    job = FakeJob(4, hosts=4)
+    job.trains(2)
+    addresses = [f"10.0.0.{number}" for number in range(4)]
+    world = service("ok", "ok", "ok", "ok", pids=[1] * 4, hosts=addresses).communicators[0]
+    pair = service("ok", "ok", counts=[812, 811], pids=[1] * 2, hosts=addresses[2:]).communicators[0]
+    job.say(CommStatus(RasAnswer((pair, world), "2.29.7")))
+    seen = job.snapshot()
+    ranks = [msgspec.structs.replace(rank, hello=msgspec.structs.replace(rank.hello, pid=1)) for rank in seen.ranks]
+
+    assert ras_lines(replace(seen, ranks=tuple(ranks))) == ["NCCL: rank 3 has launched 811 AllReduce, the others 812"]
+
+
+def test_an_old_answer_says_nothing_of_now():
+    job = nccl_job()
+    job.say(CommStatus(service("ok", "dead", "ok", "ok")))
+    job.trains(70)
+
+    assert ras_lines(job.snapshot()) == []
+
+
+def test_a_service_that_did_not_answer_is_said():
+    finding = stuck(nccl_job(), RasAnswer(why="ConnectionRefusedError"))
+
+    assert "NCCL's status service did not answer: ConnectionRefusedError" in finding.evidence
+
+
+def test_where_python_is_frozen_nccl_still_tells_who_has_not_come():
+    """C code holds the interpreter of rank 2 for ever: its agent is silent, NCCL's own thread is not."""
+    job = nccl_job()
+    job.trains(10)
+    job.ranks[2].freezes()
+    job.others_wait(2)
+    job.passes(4)
+    job.say(CommStatus(service("ok", "ok", "ok", "ok", counts=[812, 812, 811, 812])))
+    job.passes(4)
+    finding = job.finding()
+
+    assert finding.ranks == (2,)
+    assert "NCCL: rank 2 has launched 811 AllReduce, the others 812" in finding.evidence
+
+
+def test_an_error_of_the_backend_blames_the_peer_that_nccl_calls_dead():
+    """get_error says REMOTE_ERROR on three ranks; nobody's process is gone on this host."""
+    job = nccl_job()
+    job.trains(10)
+    job.ranks[3].trains = False
+    job.ranks[3].stands_at("train_step")
+    job.others_wait(3)
+    for rank in job.ranks[:3]:
+        groups = tuple(msgspec.structs.replace(one, error="REMOTE_ERROR") for one in rank.state().groups)
+        rank.says = {"groups": groups}
+    job.say(CommStatus(service("ok", "ok", "ok", "dead")))
+    job.passes(3)
+
+    assert any("NCCL calls rank 3 dead" in line for finding in job.verdict().findings for line in finding.evidence)
+
+
+@pytest.mark.parametrize(
+    ("environment", "line"),
+    [
+        ({}, "torch's watchdog ends the ranks in 29 min 52 s (timeout 30 min), with a dump of its flight recorder"),
+        ({"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}, "torch's watchdog ends the ranks in 29 min 52 s (timeout 30 min)"),
+        (
+            {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"},
+            "nothing ends this wait: TORCH_NCCL_ASYNC_ERROR_HANDLING=0 switches torch's watchdog off",
+        ),
+    ],
+)
+def test_the_watchdog_s_time_is_told_from_the_environment(environment, line):
+    assert line in stuck(nccl_job(**environment)).evidence
+
+
+def test_of_gloo_there_is_no_watchdog_to_tell():
+    assert not [line for line in stuck(FakeJob(4)).evidence if "watchdog" in line]
+
+
+def test_a_timeout_that_has_passed_is_said():
+    job = nccl_job()
+    finding = stuck(job)
+    rank = job.snapshot().ranks[0]
+
+    assert finding.kind == "collective-stuck"
+    assert "has passed" in (watchdog_line([rank], 0, 1_900 * SECOND) or "")
+
+
+def test_a_communicator_that_is_being_built_is_said():
+    job = nccl_job()
+    job.trains(10)
+    job.others_wait()
+    for rank in job.ranks:
+        rank.says = {"groups": tuple(msgspec.structs.replace(one, building=True) for one in rank.state().groups)}
+    job.passes(8)
+
+    assert (
+        "ranks 0-3 are in the first collective of this group: NCCL builds its communicator there, and needs all members"
+        in (job.finding().evidence)
+    )
+    assert job.snapshot().ranks[0].nccl is None

@@ -1,0 +1,388 @@
+"""A job that made steps and makes none: what is said where no rule knows why, and the long pauses that are no fault."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddtop.policy import POLICY
+from ddtop.wire.records import OpenCall
+from tests.jobs import FakeJob, trained, unix_ns
+
+KIND = "no-progress"
+LOCK = "/home/ada/.cache/torch_extensions/cpu/scan/lock"
+
+
+def makes_groups(job, lines):
+    """Each rank is inside new_group, called from the line of its own."""
+    for rank, line in zip(job.ranks, lines, strict=True):
+        since = {"since_unix_ns": unix_ns(job.now)}
+        rank.stands_at("main", line=line, activity="collective", waits_on="collective", callee="new_group", **since)
+        rank.calls = [OpenCall("new_group", unix_ns(job.now))]
+
+
+def all_stand(job, function="main", **more):
+    for rank in job.ranks:
+        rank.stands_at(function, **more)
+
+
+def waits_at_prompt(rank):
+    """The kernel's word for a thread in input()."""
+    rank.wchan = "n_tty_read"
+
+
+# -- the fault of one rank that no number shows
+
+
+def test_a_rank_that_skips_a_new_group_is_the_one_in_another_call():
+    """`if rank != 2: dist.new_group(...)`, then one more for all: every rank is inside some new_group."""
+    job = trained(3)
+    makes_groups(job, (34, 34, 31))
+    job.passes(25)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks, finding.victims) == ("warning", KIND, (2,), (0, 1))
+    assert finding.summary == (
+        "no progress for 25 s: rank 2 is in new_group (train.py:31 main); ranks 0,1 are in new_group (train.py:34 main)"
+    )
+    assert "same calls in the same order" in finding.advice
+
+
+def test_it_is_a_warning_from_twenty_seconds_and_critical_from_a_minute():
+    job = trained(3)
+    makes_groups(job, (34, 34, 31))
+    job.passes(19)
+    assert job.ever() == []
+    job.passes(40)
+    assert job.ever() == [("warning", KIND, (2,))]
+    job.passes(4)
+
+    assert job.kinds() == [("critical", KIND, (2,))]
+    assert job.verdict().health == "critical"
+
+
+def test_a_job_whose_first_calls_differ_has_made_no_progress_ever_and_is_found_too():
+    """The groups are made right after init_process_group: there has been no step and no collective."""
+    job = FakeJob(3)
+    for rank in job.ranks:
+        rank.iteration, rank.says = None, {"progress_unix_ns": None}
+    makes_groups(job, (34, 34, 31))
+    job.passes(70)
+
+    assert job.ever() == [("warning", KIND, (2,)), ("critical", KIND, (2,))]
+
+
+def test_where_no_class_is_larger_all_ranks_are_marked():
+    job = trained(2)
+    makes_groups(job, (34, 31))
+    job.passes(70)
+
+    assert job.kinds() == [("critical", KIND, (0, 1))]
+    assert (
+        "rank 0 is in new_group (train.py:34 main); rank 1 is in new_group (train.py:31 main)" in job.finding().summary
+    )
+
+
+def test_a_rank_outside_of_all_calls_is_marked_though_half_of_them_are_there():
+    """Send and receive on NCCL: for whom they wait is not known, but these ranks do wait for somebody."""
+    job = trained(4)
+    for rank in job.ranks:
+        rank.stands_at("exchange", callee="recv", waits_on="p2p", activity="collective")
+    for number in (1, 3):
+        job.ranks[number].stands_at("read_table", line=12, waits_on="lock")
+    job.passes(70)
+
+    assert job.kinds() == [("critical", KIND, (1, 3))]
+    assert job.finding().victims == (0, 2)
+
+
+def test_a_rule_that_knows_more_replaces_it():
+    """The wait in a collective becomes known only after a while."""
+    job = trained(3)
+    all_stand(job, waits_on="p2p")
+    job.passes(30)
+    assert job.kinds() == [("warning", KIND, (0, 1, 2))]
+    job.others_wait(2)
+    job.ranks[2].stands_at("fetch", waits_on="socket")
+    job.passes(10)
+
+    assert job.kinds() == [("critical", "not-in-collective", (2,))]
+
+
+# -- all ranks in one place
+
+
+def test_all_ranks_in_a_lock_are_found():
+    job = trained(4)
+    all_stand(job, "flush", waits_on="lock", callee="acquire")
+    job.passes(70)
+
+    assert job.kinds() == [("critical", KIND, (0, 1, 2, 3))]
+    assert job.finding().summary.startswith(
+        "no progress for 70 s: ranks 0-3 are waiting for a lock (train.py:40 flush)"
+    )
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_stale_lock_file_is_named(begun):
+    """A build of an extension was killed; before the first step, too, all ranks wait for its lock file to go away."""
+    job = trained(2) if begun else FakeJob(2)
+    all_stand(job, "load_ops", waits_on="lock", callee="wait", waits_for=LOCK, since_unix_ns=unix_ns(job.now))
+    for rank in job.ranks:
+        rank.wakes_per_s = 10.0
+        if not begun:
+            rank.phase, rank.standings, rank.iteration, rank.says = "starting", {}, None, {"progress_unix_ns": None}
+    job.passes(70)
+
+    assert job.kinds() == [("critical", KIND, (0, 1))]
+    assert f"waiting for the lock file {LOCK} (train.py:40 load_ops)" in job.finding().summary
+    assert f"rm {LOCK}" in job.finding().advice
+
+
+def test_while_one_rank_builds_the_others_may_wait_for_its_lock_file():
+    job = FakeJob(3)
+    for rank in job.ranks:
+        rank.phase, rank.standings, rank.iteration, rank.says = "starting", {}, None, {"progress_unix_ns": None}
+    all_stand(job, "load_ops", waits_on="lock", callee="wait", waits_for=LOCK, since_unix_ns=unix_ns(0))
+    job.ranks[0].works_at("load_ops", waits_on="child")
+    job.passes(280)
+
+    assert job.ever() == []
+
+
+def test_all_ranks_in_one_call_of_the_file_system_are_found():
+    """A named pipe on a share that nobody opens for writing: state S, so no rule of disks speaks."""
+    job = trained(2)
+    all_stand(job, "read_labels")
+    for rank in job.ranks:
+        rank.seen_outside, rank.wchan = {"syscall": "openat"}, "wait_for_partner"
+    job.passes(70)
+
+    assert job.kinds() == [("critical", KIND, (0, 1))]
+    assert "opening a named pipe that has nobody at its other end in read_labels" in job.finding().summary
+
+
+def test_all_ranks_in_one_dead_file_system_become_critical():
+    """Nobody waits for them in a collective, so each for itself is a warning; the job stands all the same."""
+    job = trained(2)
+    for rank in job.ranks:
+        rank.is_stalled("load", syscall="read", file="/data/a.tar")
+    job.passes(50)
+    assert job.kinds() == [("warning", "io-stall", (0, 1))]
+    job.passes(15)
+
+    assert job.kinds() == [("critical", "io-stall", (0, 1))]
+
+
+def test_a_question_in_the_middle_of_a_training_is_found():
+    """`input("overwrite? ")` on all ranks."""
+    job = trained(2)
+    all_stand(job, "confirm", line=7)
+    for rank in job.ranks:
+        waits_at_prompt(rank)
+    job.passes(70)
+
+    assert job.kinds() == [("critical", KIND, (0, 1))]
+    assert "waiting for input from the terminal in confirm (train.py:7)" in job.finding().summary
+
+
+# -- idle: no fault, however long
+
+
+def test_an_interpreter_at_its_prompt_is_idle():
+    """Cells of a notebook have trained; now nobody types."""
+    job = trained(2)
+    for rank in job.ranks:
+        rank.stands_at("select", "/usr/lib/python3.11/selectors.py", 468, waits_on="asyncio")
+    job.passes(900)
+
+    assert job.ever() == [("info", KIND, ())]
+    assert job.verdict().health == "ok"
+    assert job.finding().summary.startswith("idle for 15 min")
+
+
+def test_servers_that_never_counted_a_step_are_idle_between_two_requests():
+    job = trained(4)
+    for rank in job.ranks:
+        rank.iteration = None
+    all_stand(job, "serve", waits_on="queue")
+    job.passes(900)
+
+    assert job.ever() == [("info", KIND, ())]
+
+
+def test_a_master_that_polls_with_sleeps_while_its_workers_wait_in_a_broadcast_is_idle():
+    """A loop of requests: `while not requests: time.sleep(0.2)`, then a broadcast."""
+    job = trained(3)
+    for rank in job.ranks:
+        rank.iteration = None
+    job.ranks[0].stands_at("serve", "/home/ada/serve.py", 8)
+    job.ranks[0].wakes_per_s, job.ranks[0].wchan = 5.0, "hrtimer_nanosleep"
+    job.others_wait(0, op="broadcast")
+    job.passes(120)
+
+    assert job.ever() == [("info", KIND, ())]
+
+
+def test_a_farm_whose_calls_have_a_rhythm_is_idle_if_it_has_waited_so_long_before():
+    job = trained(3)
+    for rank in job.ranks:
+        rank.says = {"iteration_source": "collectives"}
+        rank.usual_wait_ms = 4000.0
+    job.ranks[0].stands_at("farm", "/home/ada/farm.py", 8)
+    job.ranks[0].wakes_per_s, job.ranks[0].wchan = 2.0, "hrtimer_nanosleep"
+    job.others_wait(0, op="Bcast")
+    job.passes(60)
+
+    assert job.ever() == [("info", KIND, ())]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"iteration": 50}, id="it counted steps"),
+        pytest.param({"wakes_per_s": 0.0}, id="it sleeps once"),
+        pytest.param({"says": {"iteration_source": "collectives"}, "iteration": 50}, id="a simulation"),
+    ],
+)
+def test_a_rank_that_sleeps_in_a_training_is_no_idle_master(change):
+    job = trained(3)
+    job.ranks[0].stands_at("wait_for_licence", line=8)
+    job.ranks[0].wakes_per_s, job.ranks[0].wchan, job.ranks[0].iteration = 5.0, "hrtimer_nanosleep", None
+    for name, value in change.items():
+        setattr(job.ranks[0], name, value)
+    job.others_wait(0, op="broadcast")
+    job.passes(10)
+
+    assert job.kinds() == [("critical", "not-in-collective", (0,))]
+
+
+# -- long pauses of healthy jobs
+
+
+def test_ten_of_its_steps_are_no_pause():
+    job = trained(2)
+    for rank in job.ranks:
+        rank.says = {"step_ms": 12_000.0}
+    all_stand(job, waits_on="lock")
+    job.passes(118)
+    assert job.ever() == []
+    job.passes(10)
+
+    assert job.ever() == [("warning", KIND, (0, 1))]
+
+
+def test_a_pause_that_it_has_made_twice_is_usual():
+    """After each epoch it waits 50 s for a server that evaluates: the third time is no news."""
+    job = trained(2)
+    for _ in range(2):
+        all_stand(job, "evaluate_elsewhere", waits_on="lock")
+        job.passes(15)
+        for rank in job.ranks:
+            rank.comes_back()
+        job.trains(10)
+    pauses = [rank.usual_pause_s for rank in job.snapshot().ranks]
+    all_stand(job, "evaluate_elsewhere", waits_on="lock")
+    job.passes(22)
+
+    assert all(15 <= pause <= 16 for pause in pauses)
+    assert job.ever() == []
+
+
+def test_a_long_validation_on_all_ranks_is_silent_and_an_info_in_the_end():
+    job = trained(4)
+    job.passes(1)
+    for second in range(320):
+        for rank in job.ranks:
+            rank.works_at("validate", line=30 + second % 5, callee="forward")
+        job.passes(1)
+        if second == 280:
+            assert job.ever() == []
+
+    assert job.ever() == [("info", KIND, ())]
+
+
+def test_one_line_of_c_for_minutes_is_a_warning_and_never_critical():
+    """A tokenizer, or a library that spins while it waits: from outside they look the same."""
+    job = trained(2)
+    for rank in job.ranks:
+        rank.works_at("tokenize", callee="encode_batch")
+    job.passes(900)
+
+    assert job.ever() == [("warning", KIND, (0, 1))]
+
+
+def test_ranks_that_wait_beside_one_that_computes_are_a_warning_after_a_minute():
+    job = trained(3)
+    all_stand(job, "wait_for_index", waits_on="lock")
+    for second in range(280):
+        job.ranks[0].works_at("build_index", line=30 + second % 3)
+        job.passes(1)
+
+    assert job.ever() == [("warning", KIND, (0,))]
+
+
+@pytest.mark.parametrize("word", ["compile", "checkpoint-save", "checkpoint-load"])
+def test_a_phase_that_takes_long_is_no_hang_for_five_minutes(word):
+    job = trained(2)
+    all_stand(job, waits_on=word)
+    job.passes(58)
+    assert job.ever() == []
+    job.passes(230)
+    assert job.ever() == [("warning", KIND, (0, 1))]
+    job.passes(20)
+
+    assert job.kinds() == [("critical", KIND, (0, 1))]
+
+
+def test_trainers_that_wait_for_an_engine_outside_of_the_job_are_a_warning_for_five_minutes():
+    job = trained(2)
+    all_stand(job, "next_rollouts", waits_on="pipe")
+    job.passes(280)
+
+    assert job.ever() == [("warning", KIND, (0, 1))]
+
+
+def test_what_follows_a_training_that_is_over_is_not_critical_soon():
+    """All groups are destroyed; the results are uploaded by another process."""
+    job = trained(2)
+    all_stand(job, "upload", waits_on="child")
+    for rank in job.ranks:
+        rank.phase = "leaving"
+    job.passes(200)
+
+    assert job.ever() == [("warning", KIND, (0, 1))]
+
+
+def test_ranks_that_are_done_wait_for_those_that_compute():
+    job = trained(3)
+    job.ranks[2].leaves()
+    for second in range(200):
+        for number in (0, 1):
+            job.ranks[number].works_at("export", line=30 + second % 3)
+        job.passes(1)
+
+    assert job.ever() == []
+
+
+def test_a_job_of_which_a_rank_moves_is_not_still():
+    job = trained(3)
+    for number in (0, 1):
+        job.ranks[number].stands_at("sleep_well", waits_on="lock")
+    job.passes(120)
+
+    assert job.ever() == []
+
+
+def test_a_job_that_is_starting_is_left_in_peace():
+    job = FakeJob(2)
+    for rank in job.ranks:
+        rank.phase, rank.standings, rank.iteration, rank.says = "starting", {}, None, {"progress_unix_ns": None}
+    all_stand(job, "<module>", waits_on="import")
+    job.passes(200)
+
+    assert job.ever() == []
+
+
+def test_the_limits_are_those_that_are_told():
+    assert (POLICY.no_progress_s, POLICY.no_progress_step_factor, POLICY.no_progress_critical_s) == (20.0, 10.0, 60.0)

@@ -1,0 +1,277 @@
+"""Ranks that are there and do not find each other: in the wrong place, twice, or at an old file."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddtop.wire.rendezvous import Rendezvous
+from tests.diagnosis.rules.test_starting import early, enter
+from tests.jobs import BASE, SECOND
+
+PORT = 29500
+
+
+def meets(world_size=3, absent=(), environments=None, **told):
+    """All that are there look for the store of rank 0 on this host."""
+    job = early(world_size, absent)
+    for rank in job.ranks:
+        rank.told |= {"environment": {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(PORT)}} | told
+    for number, variables in (environments or {}).items():
+        job.ranks[number].told["environment"] = job.ranks[number].told["environment"] | variables
+    job.passes(1)
+    return job
+
+
+def way(number, **more):
+    given = {"address": "127.0.0.1", "port": PORT, "sockets": ("ESTABLISHED",), "local": True, "listener_pid": 4800}
+    return Rendezvous(number, 4800 + number, **(given | {"listener_ours": True} | more))
+
+
+def all_enter(job, *numbers, **more):
+    for number in numbers:
+        job.ranks[number].way = way(number, **more)
+    enter(job, *numbers)
+
+
+# -- duplicate-rank
+
+
+def another(job, number, pid, **told):
+    """A further process claims this rank."""
+    rank = job.ranks[number]
+    first, rank.pid = rank.pid, pid
+    kept, rank.told = rank.told, rank.told | told
+    job.say(rank.hello(), rank)
+    rank.pid, rank.told = first, kept
+
+
+def test_two_processes_with_one_number_are_named_with_both_pids():
+    """srun starts torchrun on each task, and none sets RANK: two are rank 1, and nobody is rank 2."""
+    job = meets(3, absent=[2])
+    all_enter(job, 0, 1)
+    another(job, 1, 4902, init_unix_ns=BASE + 2 * SECOND)
+    job.passes(7)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "duplicate-rank", (1,))
+    assert finding.summary.startswith(
+        "2 processes claim rank 1 (pids 4801, 4902), and none claims rank 2; ranks 0,1 wait"
+    )
+    assert finding.victims == (0,)
+
+
+def test_a_second_rank_0_that_found_the_port_taken_is_a_duplicate_though_it_has_ended():
+    """RANK=0 in both panes: the second one cannot listen, and dies; the first waits for rank 1."""
+    job = meets(2, absent=[1])
+    all_enter(job, 0)
+    another(job, 0, 4902)
+    rank = job.ranks[0]
+    rank.pid = 4902
+    rank.ends(1)
+    rank.gone, rank.reports, rank.pid = False, True, 4800
+    job.passes(4)
+
+    finding = job.finding()
+
+    assert (finding.kind, finding.ranks) == ("duplicate-rank", (0,))
+    assert "2 processes claim rank 0 (pids 4800, 4902, 1 of them has ended), and none claims rank 1" in finding.summary
+
+
+def test_a_program_that_starts_the_real_one_is_no_duplicate():
+    """A wrapper with RANK in its environment runs the training as its child, which joins the group."""
+    job = meets(2)
+    all_enter(job, 0, 1)
+    another(job, 1, 4902, claim="init", launcher_pid=4801, init_unix_ns=BASE + 2 * SECOND)
+    job.passes(7)
+
+    assert "duplicate-rank" not in [kind for _, kind, _ in job.ever()]
+
+
+# -- rendezvous-mismatch
+
+
+def test_a_rank_with_another_port_is_the_odd_one():
+    job = meets(3, environments={2: {"MASTER_PORT": "29501"}})
+    all_enter(job, 0, 1)
+    all_enter(job, 2, port=29501, sockets=(), probe="refused", listener_pid=None, listener_ours=None)
+    job.passes(7)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "rendezvous-mismatch", (2,))
+    assert "(ranks 0,1: 127.0.0.1:29500, rank 2: 127.0.0.1:29501)" in finding.summary
+    assert "rank 2 (pid 4802) → 127.0.0.1:29501: no connection, a try of the relay: refused; nobody listens there" in (
+        finding.evidence
+    )
+
+
+def test_of_two_ranks_with_two_ports_the_one_without_the_store_is_odd():
+    job = meets(2, environments={1: {"MASTER_PORT": "29501"}})
+    all_enter(job, 0)
+    all_enter(job, 1, port=29501, sockets=(), probe="refused", listener_pid=None, listener_ours=None)
+    job.passes(7)
+
+    assert job.kinds() == [("critical", "rendezvous-mismatch", (1,))]
+
+
+def test_several_names_of_one_host_are_no_mismatch():
+    """localhost here, 127.0.0.1 there, and the host's own name on the third: all three have reached the store."""
+    job = meets(3, environments={1: {"MASTER_ADDR": "localhost"}, 2: {"MASTER_ADDR": "node0"}})
+    all_enter(job, 0)
+    all_enter(job, 1, address="localhost")
+    all_enter(job, 2, address="node0")
+    job.passes(7)
+
+    assert job.ever() == []
+
+
+def test_names_are_not_compared_where_nobody_looks_from_outside():
+    job = meets(2, environments={1: {"MASTER_ADDR": "node0"}})
+    enter(job, 0, 1)
+    job.passes(7)
+
+    assert job.ever() == []
+
+
+def test_a_world_size_that_fewer_processes_contradict_is_the_odd_one():
+    """WORLD_SIZE=2 and WORLD_SIZE=3, and two processes."""
+    job = meets(3, absent=[2])
+    job.ranks[0].told["world_size"] = 2
+    all_enter(job, 0, 1)
+    job.passes(7)
+
+    finding = job.finding()
+
+    assert (finding.kind, finding.ranks) == ("rendezvous-mismatch", (1,))
+    assert finding.summary.startswith("WORLD_SIZE differs between ranks (rank 0: 2, rank 1: 3)")
+
+
+def test_backends_that_have_nothing_in_common_differ():
+    job = meets(3)
+    for rank, backend in zip(job.ranks, ("gloo", "gloo", "mpi"), strict=True):
+        rank.told["backend"] = backend
+    all_enter(job, 0, 1, 2)
+    job.passes(7)
+
+    assert job.kinds() == [("critical", "rendezvous-mismatch", (2,))]
+
+
+def test_a_backend_that_was_given_for_one_device_only_is_the_same():
+    job = meets(2)
+    job.ranks[0].told["backend"], job.ranks[1].told["backend"] = "gloo", "cpu:gloo,cuda:nccl"
+    all_enter(job, 0, 1)
+    job.passes(7)
+
+    assert job.ever() == []
+
+
+# -- master-unreachable
+
+
+@pytest.mark.parametrize(
+    ("probe", "why"),
+    [
+        ("timed out", "no answer: the packets are dropped"),
+        ("name not found", "no such host name"),
+        ("unreachable", "no route to that host"),
+    ],
+)
+def test_an_address_that_leads_nowhere_is_unreachable_for_those_who_have_it(probe, why):
+    job = meets(2)
+    all_enter(job, 0, 1, sockets=("SYN_SENT",), probe=probe, local=False, listener_pid=None, listener_ours=None)
+    job.passes(7)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "master-unreachable", (0, 1))
+    assert finding.summary.startswith(f"ranks 0,1 cannot reach the store at 127.0.0.1:29500 ({why}")
+
+
+def test_rank_0_that_listens_here_under_an_address_of_another_host_says_so():
+    job = meets(2)
+    all_enter(job, 0, 1, sockets=("CLOSE_WAIT",), probe="open", local=False)
+    job.passes(7)
+
+    assert "rank 0 listens on this host, whose address this is not" in job.finding().summary
+
+
+def test_a_store_behind_an_address_of_a_service_is_reached():
+    """Kubernetes: MASTER_ADDR is a service's, which no host has, and leads to rank 0 all the same."""
+    job = meets(2)
+    all_enter(job, 0, 1, local=False)
+    job.passes(7)
+
+    assert job.ever() == []
+
+
+def test_a_refusal_while_rank_0_is_not_there_says_that_rank_0_is_missing():
+    job = meets(3, absent=[0])
+    all_enter(job, 1, 2, sockets=(), probe="refused", listener_pid=None, listener_ours=None)
+    job.passes(10)
+
+    assert job.ever() == [("critical", "rank-missing", (0,))]
+
+
+def test_a_refusal_while_rank_0_sleeps_before_init_says_that_rank_0_is_late():
+    job = meets(2)
+    job.ranks[0].stands_at("prepare", line=5)
+    all_enter(job, 1, sockets=(), probe="refused", listener_pid=None, listener_ours=None)
+    job.passes(9)
+
+    assert job.ever() == [("critical", "late-to-init", (0,))]
+
+
+def test_ranks_that_gave_up_without_a_connection_could_not_reach_the_store():
+    job = meets(2)
+    all_enter(job, 0, 1, sockets=("SYN_SENT",), probe="timed out", local=False, listener_pid=None, listener_ours=None)
+    job.passes(7)
+    for rank in job.ranks:
+        rank.raises(
+            "DistNetworkError", "The client socket has timed out after 1800000ms while trying to connect to (a, 1)."
+        )
+        rank.ends(1)
+    job.passes(2)
+
+    finding = job.finding()
+
+    assert (finding.kind, finding.ranks) == ("master-unreachable", (0, 1))
+    assert finding.summary == "ranks 0,1 cannot reach the store at 127.0.0.1:29500 and gave up in init_process_group"
+
+
+STRANGER = {"listener_pid": 99, "listener_ours": False, "listener_command": "python old.py"}
+
+
+def test_a_stranger_on_the_port_is_named_and_the_rank_that_could_not_listen():
+    """A run of yesterday still holds 29500: rank 0 dies, rank 1 talks to it for ever."""
+    job = meets(2)
+    all_enter(job, 1, **STRANGER)
+    enter(job, 0)
+    job.ranks[0].raises("DistNetworkError", "failed to listen on any local network address. name: EADDRINUSE")
+    job.ranks[0].ends(1)
+    job.passes(3)
+
+    finding = job.finding()
+
+    assert (finding.kind, finding.ranks) == ("master-unreachable", (0, 1))
+    assert "rank 0 could not listen: 127.0.0.1:29500 is held by pid 99 (python old.py)" in finding.summary
+    assert "kill 99" in finding.advice
+
+
+def test_another_users_listener_is_named_by_its_number():
+    job = meets(2)
+    all_enter(job, 1, listener_pid=None, listener_ours=False, listener_user="uid 1003")
+    job.passes(7)
+
+    assert "is held by a process of uid 1003, which is not of this job" in job.finding().summary
+
+
+def test_the_launcher_of_the_other_node_on_one_host_is_no_stranger():
+    """Two torchruns with --nnodes 2 on one machine: the store belongs to the first."""
+    job = meets(2)
+    for rank in job.ranks:
+        rank.told["environment"] |= {"GROUP_WORLD_SIZE": "2"}
+    all_enter(job, 0, 1, listener_pid=99, listener_ours=False, listener_command="python -m torch.distributed.run")
+    job.passes(7)
+
+    assert job.ever() == []

@@ -1,0 +1,418 @@
+"""Ranks that wait in init_process_group for some that are not there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ddtop.diagnosis.diagnoses import calm
+from ddtop.policy import POLICY
+from ddtop.wire.records import ProcessState
+from ddtop.wire.rendezvous import Candidacy, Rendezvous
+from ddtop.wire.stacks import StackFrame
+from tests.jobs import SECOND, FakeJob, unix_ns
+
+
+def early(world_size=4, absent=(), hosts=1):
+    """A job whose ranks have just begun."""
+    job = FakeJob(world_size, hosts=hosts, absent=absent)
+    for rank in job.ranks:
+        rank.phase, rank.trains, rank.iteration = "starting", False, None
+        rank.works_at("<module>", line=1, waits_on="import")
+    return job
+
+
+def enter(job, *numbers):
+    """These are inside, and wait."""
+    for number in numbers:
+        job.ranks[number].stands_at("main", line=30, waits_on="collective", callee="init_process_group")
+        job.ranks[number].is_in_init()
+
+
+def missing(**variables):
+    job = early(4, absent=[3])
+    for rank in job.ranks:
+        rank.told["environment"] = {"MASTER_ADDR": "node0", "MASTER_PORT": "29500"} | variables
+    job.passes(2)
+    enter(job, 0, 1, 2)
+    return job
+
+
+# -- rank-missing
+
+
+def test_a_rank_that_nobody_started_is_named_with_those_who_wait():
+    """WORLD_SIZE=4, and a loop over three hosts' shells."""
+    job = missing()
+    job.passes(10)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "rank-missing", (3,))
+    assert finding.victims == (0, 1, 2)
+    assert finding.summary == (
+        "rank 3 has not come: WORLD_SIZE is 4, ranks 0-2 wait in init_process_group (store node0:29500), 10 s so far; "
+        "no process with RANK=3 was seen on any host that reports"
+    )
+    assert finding.advice.startswith("start it with RANK=3, or set WORLD_SIZE=3 on all ranks; torch gives up in 29 min")
+
+
+def test_ranks_that_wait_for_less_than_eight_seconds_miss_nobody_yet():
+    """Somebody types the same line in four panes."""
+    job = missing()
+    job.passes(POLICY.init_missing_limit_s)
+
+    assert job.ever() == []
+
+
+def test_a_rank_that_comes_at_last_ends_the_finding():
+    job = missing()
+    job.passes(10)
+    job.greet(job.ranks[3])
+    job.ranks[3].reports = True
+    for rank in job.ranks:
+        rank.calls, rank.phase = [], "running"
+        rank.comes_back()
+    job.passes(3)
+
+    assert job.kinds() == []
+
+
+@pytest.mark.parametrize(
+    "variables", [{"GROUP_WORLD_SIZE": "2"}, {"SLURM_NNODES": "4"}, {"LOCAL_WORLD_SIZE": "3"}, {"NNODES": "2"}]
+)
+def test_a_rank_that_may_live_on_a_host_that_is_not_seen_is_a_warning(variables):
+    """Two nodes of which one has no ddtop: that rank may be there, and the wait have another reason."""
+    job = missing(**variables)
+    job.passes(12)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "rank-missing", (3,))
+    assert "only node0 reports here" in finding.summary
+
+
+def test_a_rank_of_two_hosts_that_both_report_is_missing_for_certain():
+    job = early(4, absent=[3], hosts=2)
+    for rank in job.ranks:
+        rank.told["environment"] = {"GROUP_WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    job.passes(1)
+    enter(job, 0, 1, 2)
+    job.passes(10)
+
+    assert job.kinds() == [("critical", "rank-missing", (3,))]
+
+
+def test_while_another_rank_still_imports_nobody_is_missing():
+    """They come one after the other: the shell loop is still at work."""
+    job = early(4, absent=[3])
+    enter(job, 0, 1)
+    job.passes(9.5)
+
+    assert job.ever() == []
+
+
+def test_the_timeout_that_follows_half_an_hour_later_does_not_change_the_cause():
+    """The post-mortem: torch's own error names nobody."""
+    job = missing()
+    job.passes(12)
+    for rank in job.ranks[:3]:
+        rank.raises("DistStoreError", "Timed out after 1801 seconds waiting for clients. 3/4 clients joined.")
+        rank.ends(1)
+    job.passes(2)
+
+    finding = job.finding()
+
+    assert (finding.kind, finding.ranks, finding.victims) == ("rank-missing", (3,), (0, 1, 2))
+    assert "ranks 0-2 gave up in init_process_group" in finding.summary
+    assert finding.advice.endswith("torch has given up")
+
+
+# -- late-to-init
+
+
+def late(**more):
+    job = early(3)
+    job.passes(2)
+    job.ranks[2].stands_at("wait_for_licence", line=88, **more)
+    enter(job, 0, 1)
+    return job
+
+
+def test_a_rank_that_sleeps_before_init_is_named_with_its_place():
+    """It waits for a licence server, before the group exists: torch would say nothing for half an hour."""
+    job = late()
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "late-to-init", (2,))
+    assert finding.victims == (0, 1)
+    assert "rank 2 has been in wait_for_licence (train.py:88)" in finding.summary
+    assert "ranks 0,1 wait in init_process_group" in finding.summary
+
+
+def test_just_before_the_limit_the_sleeper_is_not_named():
+    job = late()
+    job.passes(POLICY.still_limit_s)
+
+    assert job.ever() == []
+
+
+def test_a_rank_that_still_imports_torch_is_a_warning_after_ten_seconds():
+    job = early(3)
+    enter(job, 0, 1)
+    job.passes(POLICY.init_late_warning_s)
+    assert job.ever() == []
+    job.passes(3)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "late-to-init", (2,))
+    assert "rank 2 is not in init_process_group yet, still importing a module (train.py:1 <module>)" in finding.summary
+
+
+def test_an_import_that_waits_for_the_disk_is_no_standstill():
+    """Torch from a busy file server: seconds without CPU, in state D or between two reads."""
+    job = early(3)
+    job.ranks[2].stands_at("<module>", line=1, waits_on="import")
+    enter(job, 0, 1)
+    job.passes(60)
+
+    assert job.ever() == [("warning", "late-to-init", (2,))]
+
+
+def test_a_rank_that_works_for_minutes_before_init_is_critical_in_the_end():
+    job = early(3)
+    job.ranks[2].works_at("tokenise", line=12)
+    enter(job, 0, 1)
+    job.passes(POLICY.init_late_critical_s + 3)
+
+    assert job.ever() == [("warning", "late-to-init", (2,)), ("critical", "late-to-init", (2,))]
+
+
+def test_half_of_the_groups_own_timeout_makes_it_critical_sooner():
+    """timeout=timedelta(seconds=60): at 30 s it is time to say so."""
+    job = early(3)
+    job.ranks[2].works_at("tokenise", line=12)
+    for rank in job.ranks:
+        rank.told["init_timeout_ms"] = 60_000
+    enter(job, 0, 1)
+    job.passes(33)
+
+    assert job.kinds() == [("critical", "late-to-init", (2,))]
+
+
+def test_all_ranks_that_import_for_minutes_are_a_slow_start_and_nothing_else():
+    job = early(4)
+    job.passes(180)
+    enter(job, 0, 1, 2, 3)
+    job.passes(1)
+
+    assert job.ever() == []
+
+
+def test_a_rank_that_comes_a_while_after_the_others_is_no_news():
+    job = early(2)
+    enter(job, 0)
+    job.passes(9)
+    enter(job, 1)
+    job.passes(1)
+    for rank in job.ranks:
+        rank.calls, rank.phase = [], "running"
+        rank.comes_back()
+    job.passes(20)
+
+    assert job.ever() == []
+
+
+def test_a_rank_that_is_stopped_before_init_is_stopped_and_not_late():
+    job = early(3)
+    enter(job, 0, 1)
+    job.ranks[2].is_stopped()
+    job.passes(12)
+
+    assert job.kinds() == [("critical", "rank-stopped", (2,))]
+
+
+def test_a_rank_that_raised_before_init_is_the_cause_and_not_missing():
+    job = early(3)
+    enter(job, 0, 1)
+    job.ranks[2].raises("ModuleNotFoundError", "no module named data")
+    job.ranks[2].ends(1)
+    job.passes(12)
+
+    assert job.kinds() == [("critical", "rank-crashed", (2,))]
+
+
+def test_a_rank_that_left_in_good_order_before_init_left_early():
+    """if rank != 0: sys.exit(), in the wrong place."""
+    job = early(3)
+    enter(job, 0, 1)
+    job.ranks[2].ends(0)
+    job.passes(5)
+
+    assert job.kinds() == [("critical", "left-early", (2,))]
+
+
+def test_an_elastic_restart_begins_anew():
+    job = missing()
+    job.passes(10)
+    job.restarts()
+    for rank in job.ranks:
+        rank.phase, rank.trains, rank.iteration = "starting", False, None
+    enter(job, 0, 1, 2, 3)
+    job.passes(3)
+
+    assert job.kinds() == []
+
+
+def test_who_has_communicated_and_meets_again_is_not_judged_here():
+    """destroy_process_group and a second init in the middle of the run."""
+    job = FakeJob(3)
+    job.trains(10)
+    enter(job, 0, 1)
+    job.passes(6)
+
+    assert all(kind not in ("late-to-init", "rank-missing") for _, kind, _ in job.ever())
+
+
+def test_a_rank_that_its_launcher_may_still_start_is_a_warning_for_a_minute():
+    """Lightning's launcher and scripts of shells pause between two ranks."""
+    job = missing()
+    job.host_says = {"launching": True}
+    job.passes(56)
+    before = job.ever()
+    job.passes(10)
+
+    assert before == [("warning", "rank-missing", (3,))]
+    assert job.kinds() == [("critical", "rank-missing", (3,))]
+
+
+# -- candidates
+
+
+def spawned(cpu_per_s=0, switches_per_s=0, seconds=14, **candidacy):
+    """Rank 2's process exists, but has no number yet: it sleeps before init_process_group."""
+    job = early(3, absent=[2])
+    for rank in job.ranks:
+        rank.claim = "init"
+    job.passes(1)
+    enter(job, 0, 1)
+    if candidacy:
+        began = unix_ns(job.now)
+        job.host_says = {"candidacies": (Candidacy(4999, started_unix_ns=began, **candidacy),)}
+    for second in range(seconds):
+        if second > 2:
+            cpu_ns, switches = cpu_per_s * second * SECOND, switches_per_s * second
+            sleep = {"wchan": "hrtimer_nanosleep", "syscall": "clock_nanosleep"}
+            job.candidates = (ProcessState(None, 4999, "S", cpu_ns=cpu_ns, switches=switches, **sleep),)
+        job.passes(1)
+    return job
+
+
+def test_a_child_without_a_number_is_named_by_its_pid():
+    """mp.spawn: who calls init is a rank, and this one sleeps before it."""
+    job = spawned()
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "late-to-init", (2,))
+    assert "process 4999 of the same parent is standing still (in clock_nanosleep)" in finding.summary
+    assert "py-spy dump --pid 4999" in finding.advice
+
+
+def test_the_line_of_a_child_that_stands_still_is_in_the_sentence():
+    """Without a number it has no agent; py-spy has read its stack."""
+    slept = (StackFrame("sleep", "", 0), StackFrame("fetch_config", "/home/ada/late.py", 4))
+    job = spawned(mark="of the same parent", frames=slept)
+
+    assert "process 4999 of the same parent is standing still in fetch_config (late.py:4)" in (job.finding().summary)
+
+
+def test_a_child_without_a_number_that_works_is_a_warning():
+    job = spawned(cpu_per_s=1)
+
+    assert job.ever() == [("warning", "late-to-init", (2,))]
+
+
+def test_a_child_that_wakes_now_and_then_is_a_warning():
+    """An import from a busy file server reads a little once a second, and uses no CPU to speak of."""
+    job = spawned(switches_per_s=1)
+
+    assert job.ever() == [("warning", "late-to-init", (2,))]
+
+
+def test_a_child_that_has_not_loaded_torch_is_still_importing_it():
+    job = spawned(mark="LOCAL_RANK=2, started by rank 0", command="python train.py", torch_loaded=False)
+
+    assert job.ever() == [("warning", "late-to-init", (2,))]
+    assert job.finding().summary == (
+        "rank 2 is still importing torch, 14 s: process 4999 (LOCAL_RANK=2, started by rank 0) has not loaded it yet; "
+        "ranks 0,1 wait in init_process_group, 14 s so far"
+    )
+    assert job.finding().evidence[0].endswith("; LOCAL_RANK=2, started by rank 0, python train.py")
+
+
+def test_an_import_that_takes_longer_than_any_work_is_critical():
+    job = spawned(mark="of the same parent", torch_loaded=False, seconds=310)
+
+    assert job.kinds() == [("critical", "late-to-init", (2,))]
+
+
+def test_a_child_that_sleeps_with_torch_loaded_is_critical():
+    job = spawned(mark="of the same parent", torch_loaded=True)
+
+    assert job.kinds() == [("critical", "late-to-init", (2,))]
+
+
+def test_too_few_children_are_missing_ranks():
+    """nprocs=2 and world_size=3."""
+    job = early(3, absent=[2])
+    for rank in job.ranks:
+        rank.claim = "init"
+        job.greet(rank) if rank.number < 2 else None
+    enter(job, 0, 1)
+    job.passes(10)
+
+    finding = job.finding()
+
+    assert (finding.kind, finding.ranks) == ("rank-missing", (2,))
+    assert "no process" in finding.summary
+
+
+def test_the_way_to_the_store_is_in_the_evidence():
+    job = missing()
+    job.ranks[0].way = Rendezvous(
+        0, 4800, "node0", 29500, ("ESTABLISHED",), local=True, listener_pid=4800, listener_command="python train.py"
+    )
+    job.passes(10)
+
+    assert (
+        "rank 0 (pid 4800) → node0:29500: ESTABLISHED; there listens pid 4800 (python train.py)"
+        in job.finding().evidence
+    )
+
+
+# -- not wrong yet
+
+
+def test_ranks_that_have_met_and_made_no_step_yet_are_starting():
+    """The first step takes its time: torch imports half of itself when the optimizer is made."""
+    job = FakeJob(4)
+    job.trains(1)
+    new = replace(job.snapshot(), moving=0, still_since_unix_ns=None)
+
+    assert calm(new) == "starting: 4/4 ranks there, none has made a step yet"
+
+
+def test_who_waits_is_told_while_the_verdict_is_not_there_yet():
+    """Between the first look that finds a wait and the second that agrees, nobody shall read that none waits."""
+    job = FakeJob(4)
+    job.trains(10)
+    job.others_wait(2)
+    job.ranks[2].stands_at("wait_for_licence")
+    job.passes(6)
+
+    assert calm(job.snapshot()).startswith("quiet: no rank has moved for 6 s; ranks 0,1,3 wait in a collective")

@@ -1,0 +1,231 @@
+"""Stores and peers that cannot be reached or trusted, and ranks of different versions."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddtop.wire.rendezvous import StoreFile
+from tests.diagnosis.rules.test_rendezvous import all_enter, meets
+from tests.diagnosis.rules.test_starting import enter
+from tests.jobs import BASE, SECOND, FakeJob
+
+# -- peer-unreachable
+
+
+def dials(**more):
+    """Rank 1 has the store, and asks for rank 0 at an address that rank 0's other network has."""
+    job = meets(2)
+    job.ranks[0].told["environment"] |= {"GLOO_SOCKET_IFNAME": "docker0"}
+    all_enter(job, 0, listens=("172.17.0.1:41234", "0.0.0.0:29500"))
+    all_enter(job, 1, dials=("172.17.0.1:41234",), **more)
+    return job
+
+
+def test_a_peer_at_an_address_of_a_bridge_is_named_with_its_interface():
+    job = dials()
+    job.passes(10)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "peer-unreachable", (0,))
+    assert finding.summary.startswith(
+        "rank 1 has reached the store, but not rank 0 at 172.17.0.1:41234 (a bridge of containers), in init_process_group for"
+    )
+    assert "rank 0 on node0: GLOO_SOCKET_IFNAME=docker0" in finding.evidence
+
+
+def test_a_peer_that_is_dialled_for_a_moment_is_no_news():
+    job = dials()
+    job.passes(7)
+
+    assert job.ever() == []
+
+
+def test_whoever_has_no_store_yet_does_not_know_its_peers():
+    job = dials(sockets=("SYN_SENT",))
+    job.passes(10)
+
+    assert "peer-unreachable" not in [kind for _, kind, _ in job.ever()]
+
+
+def test_ranks_that_gave_up_on_each_other_say_at_which_address():
+    """The host's own name leads to 127.0.1.1: each rank tells the others to come there."""
+    job = meets(2)
+    all_enter(job, 0, 1)
+    job.passes(2)
+    for rank in job.ranks:
+        rank.raises(
+            "RuntimeError", "Gloo connectFullMesh failed: SO_ERROR: Connection refused, remote=[127.0.1.1]:3492"
+        )
+        rank.ends(1)
+    job.passes(2)
+
+    finding = job.finding()
+
+    assert (finding.kind, finding.ranks, finding.victims) == ("peer-unreachable", (), (0, 1))
+    assert "but not the others at 127.0.1.1:3492 (loopback: on each host another address)" in finding.summary
+
+
+def test_a_rank_that_left_is_why_the_others_gave_up_on_it():
+    job = meets(2)
+    all_enter(job, 0)
+    job.passes(2)
+    job.ranks[1].ends(0)
+    job.ranks[0].raises("RuntimeError", "Gloo connectFullMesh failed with Connection closed by peer")
+    job.ranks[0].ends(1)
+    job.passes(2)
+
+    assert job.kinds() == [("critical", "left-early", (1,))]
+
+
+# -- stale-store
+
+
+def file_store(age_s=86400, **more):
+    modified = None if age_s is None else BASE - age_s * SECOND
+    given = {"bytes": 911, "modified_unix_ns": modified, "writable": True}
+    return {
+        "environment": {},
+        "init_method": "file:///data/store",
+        "store_file": StoreFile("/data/store", **(given | more)),
+    }
+
+
+def test_a_file_store_of_an_earlier_run_is_named_with_its_age():
+    job = meets(2, **file_store())
+    enter(job, 0, 1)
+    job.passes(7)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "stale-store", (0, 1))
+    assert (
+        "the file store /data/store is older than this job: 911 bytes, last written 1 d before it began"
+        in finding.summary
+    )
+    assert finding.advice == "remove it and start again: rm /data/store"
+
+
+def test_the_error_that_a_stale_store_leads_to_is_its_consequence():
+    job = meets(2, **file_store())
+    enter(job, 0, 1)
+    job.passes(2)
+    job.ranks[0].raises(
+        "RuntimeError", "Gloo connectFullMesh failed with ... Connection refused, remote=[10.0.0.1]:3492"
+    )
+    job.ranks[0].ends(1)
+    job.passes(2)
+
+    assert job.ever() == [("critical", "stale-store", (0, 1))]
+
+
+@pytest.mark.parametrize(
+    "more", [{"bytes": 0}, {"bytes": None, "modified_unix_ns": None}, {"modified_unix_ns": BASE + SECOND}]
+)
+def test_a_file_that_is_empty_or_of_this_job_is_not_stale(more):
+    """Made by mkstemp a day ago; not there yet; written by rank 1 a moment ago."""
+    job = meets(2, **file_store(**more))
+    enter(job, 0, 1)
+    job.passes(7)
+
+    assert job.ever() == []
+
+
+def test_a_file_that_may_not_be_written_is_named():
+    job = meets(2, **file_store(writable=False, bytes=0, owner="uid 0"))
+    enter(job, 0, 1)
+    job.ranks[0].raises("RuntimeError", "open(/data/store): Permission denied")
+    job.ranks[0].ends(1)
+    job.passes(2)
+
+    finding = job.finding()
+
+    assert finding.kind == "stale-store"
+    assert "cannot use the file store /data/store: not writable for this user, it is of uid 0" in finding.summary
+
+
+# -- version-skew
+
+
+def test_another_torch_on_one_rank_is_a_warning():
+    job = FakeJob(3)
+    for rank, version in zip(job.ranks, ("2.7.0", "2.7.0", "2.6.0"), strict=True):
+        rank.told["torch"] = version
+        job.say(rank.hello(), rank)
+    job.trains(3)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "version-skew", (2,))
+    assert finding.summary == "rank 2 runs other versions than the rest: torch (ranks 0,1: 2.7.0, rank 2: 2.6.0)"
+
+
+def test_two_copies_of_the_script_are_told_apart_by_their_text():
+    job = FakeJob(2)
+    for rank, digest in zip(job.ranks, ("3f2a0000", "9bc10000"), strict=True):
+        rank.told["script_digest"] = digest
+        job.say(rank.hello(), rank)
+    job.trains(3)
+
+    finding = job.finding()
+
+    assert (finding.kind, finding.ranks) == ("version-skew", (0, 1))
+    assert "script (rank 0: train 3f2a0000, rank 1: train 9bc10000)" in finding.summary
+
+
+def test_a_rank_that_has_not_imported_torch_yet_has_no_other_torch():
+    job = FakeJob(2)
+    job.ranks[0].told["torch"] = "2.7.0"
+    job.say(job.ranks[0].hello(), job.ranks[0])
+    job.trains(3)
+
+    assert job.ever() == []
+
+
+# -- all have come
+
+
+def test_a_start_that_does_not_return_though_all_have_come_is_no_ok():
+    """After a restart by torchrun the store had an address of the attempt before: both connected to nobody, for half an hour."""
+    job = meets(2)
+    all_enter(job, 0, 1)
+    job.passes(20)
+    early = job.finding()
+    job.passes(50)
+    late = job.finding()
+
+    assert (early.severity, early.kind, early.ranks, early.victims) == ("warning", "collective-stuck", (), (0, 1))
+    assert (late.severity, late.kind) == ("critical", "collective-stuck")
+    assert late.summary == (
+        "all of ranks 0,1 have been in init_process_group for 70 s; no rank is missing, and none does anything"
+    )
+
+
+def test_a_restart_that_does_not_meet_is_told_to_start_anew():
+    job = meets(2)
+    job.trains(1)
+    job.restarts()
+    all_enter(job, 0, 1)
+    job.passes(20)
+
+    assert job.finding().advice.startswith("start the job anew")
+
+
+def test_a_start_in_which_somebody_works_takes_its_time():
+    job = meets(2)
+    all_enter(job, 0, 1)
+    job.ranks[1].cores = 0.5
+    job.passes(60)
+
+    assert job.ever() == []
+
+
+def test_a_start_is_measured_from_the_last_ones_coming():
+    job = meets(2)
+    all_enter(job, 0)
+    job.ranks[1].cores = 0.5
+    job.passes(8)
+    all_enter(job, 1)
+    job.passes(8)
+
+    assert job.ever() == []

@@ -1,0 +1,352 @@
+"""One rank comes last at most steps: it is named, with its cost and its cause; healthy differences are not."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddtop.diagnosis.straggler_cause import flame
+from ddtop.model.state.facts import State
+from ddtop.wire.load import HostLoad, ProcessLoad
+from ddtop.wire.loader import Loader
+from ddtop.wire.records import Arrivals
+from ddtop.wire.samples import Spot, arrivals_of
+from tests.arriving import entered
+from tests.jobs import SECOND, FakeJob, replace_loader
+
+AUG = "/home/ada/aug.py"
+
+
+def job_with(slow=(1,), share=0.6, ranks=4):
+    """The others wait this share of each step for the slow ranks."""
+    job = FakeJob(ranks)
+    for rank in job.ranks:
+        rank.waits_share = 0.02 if rank.number in slow else share
+    return job
+
+
+def answers(job, slow=(1,), step_ms=100.0, cost_ms=60.0, request="r1", steps=100):
+    """All ranks say when they put in their last collectives, of which each step has one."""
+    times = entered(
+        len(job.ranks),
+        steps,
+        lambda rank, number: step_ms - cost_ms + (cost_ms if rank in slow else 0) + (rank * 7 + number) % 5,
+    )
+    for rank, one in zip(job.ranks, times, strict=True):
+        record = arrivals_of("0", one)
+        job.say(Arrivals(request, (record,), steps), rank)
+
+
+def test_a_rank_that_all_wait_for_is_a_straggler_and_critical_over_half_of_the_step():
+    job = job_with()
+    job.trains(12)
+    answers(job)
+    job.trains(2)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks, finding.victims) == (
+        "critical",
+        "straggler",
+        (1,),
+        (0, 2, 3),
+    )
+    assert finding.summary.startswith("rank 1 comes last: ranks 0,2,3 wait 61 ms of each 102 ms step for it (60%); it ")
+    assert [rank.state for rank in job.snapshot().ranks] == [
+        State.RUNNING,
+        State.STRAGGLER,
+        State.RUNNING,
+        State.RUNNING,
+    ]
+
+
+def test_a_fifth_of_the_step_is_a_warning_and_needs_a_second_read():
+    job = job_with(share=0.18)
+    job.trains(12)
+    answers(job, cost_ms=17.0)
+    job.trains(5)
+    once = job.kinds()
+    answers(job, cost_ms=17.0, request="r2")
+    job.trains(2)
+
+    assert (once, job.kinds()) == ([], [("warning", "straggler", (1,))])
+
+
+@pytest.mark.parametrize(("seconds", "named"), [(3, False), (10, True)])
+def test_on_crowded_cores_the_second_read_has_to_come_later(seconds, named):
+    job = job_with(share=0.2)
+    for passed in range(24 + seconds):
+        job.ranks[1].seen_outside = {"load": ProcessLoad(run_delay_ns=round(passed * 0.4 * SECOND))}
+        job.trains(1)
+        if passed == 23:
+            answers(job, cost_ms=20.0)
+    answers(job, cost_ms=20.0, request="r2")
+    job.trains(2)
+
+    assert (job.kinds() != []) is named
+
+
+def test_of_two_reads_that_name_different_ranks_neither_is_believed_below_the_strong_share():
+    """A busy neighbour for ten seconds."""
+    job = job_with(share=0.18)
+    job.trains(12)
+    answers(job, slow=(1,), cost_ms=17.0)
+    job.trains(5)
+    answers(job, slow=(2,), cost_ms=17.0, request="r2")
+    job.trains(5)
+
+    assert job.ever() == []
+
+
+def test_it_is_over_when_the_samples_say_so_before_the_next_read():
+    job = job_with()
+    job.trains(12)
+    answers(job)
+    job.trains(3)
+    before = job.kinds()
+    for rank in job.ranks:
+        rank.waits_share = 0.02
+    job.trains(14)
+
+    assert (before, job.kinds()) == ([("critical", "straggler", (1,))], [])
+
+
+def test_a_read_that_nobody_repeats_is_forgotten():
+    job = job_with()
+    job.trains(12)
+    answers(job)
+    job.trains(170)
+
+    assert job.kinds() == []
+
+
+def test_a_hang_is_said_alone():
+    job = job_with()
+    job.trains(12)
+    answers(job)
+    job.ranks[2].stands_at("fetch")
+    job.others_wait(2)
+    job.passes(12)
+
+    assert [kind for _, kind, _ in job.kinds()] == ["not-in-collective"]
+
+
+def test_the_function_in_which_only_the_slow_rank_is_found_is_the_cause():
+    job = job_with()
+    job.ranks[1].says = {
+        "spots": (Spot("Augment.rotate", AUG, 88, 62), Spot("step", "/home/ada/t.py", 9, 30)),
+        "spots_samples": 100,
+    }
+    for rank in (0, 2, 3):
+        job.ranks[rank].says = {"spots": (Spot("step", "/home/ada/t.py", 9, 97),), "spots_samples": 100}
+    job.trains(12)
+    answers(job)
+    job.trains(2)
+
+    finding = job.finding()
+
+    assert finding.summary.endswith("it is 60% of the time in Augment.rotate (aug.py:88), the others 0%")
+    assert "rank 1, last 30 s: 62% in Augment.rotate (aug.py:88), 30% in step (t.py:9)" in finding.evidence
+    assert flame(job.snapshot().rank(0)) == ["97% in step (t.py:9)"]
+
+
+def test_work_and_wait_at_one_line_are_told_apart():
+    job = job_with()
+    job.ranks[1].says = {"spots": (Spot("main", "/home/ada/t.py", 9, 90),), "spots_samples": 100}
+    for rank in (0, 2, 3):
+        waits = Spot("main", "/home/ada/t.py", 9, 60, "collective")
+        job.ranks[rank].says = {"spots": (waits, Spot("main", "/home/ada/t.py", 9, 35)), "spots_samples": 100}
+    job.trains(12)
+    answers(job)
+    job.trains(2)
+
+    assert job.finding().summary.endswith("it is 90% of the time in main (t.py:9), the others 35%")
+
+
+def test_its_own_loader_is_the_cause_and_input_bound_is_not_said_too():
+    job = job_with()
+    for rank in job.ranks:
+        rank.loader, rank.loader_share = Loader(workers=0), 0.6 if rank.number == 1 else 0.02
+    job.trains(12)
+    answers(job)
+    job.trains(2)
+
+    finding = job.finding()
+
+    assert "waits 60% of the time for its DataLoader with num_workers=0, the others less" in finding.summary
+    assert finding.kind == "straggler"
+
+
+def counting(job, rank, **per_s):
+    """These counters of the rank's reports grow so fast."""
+    job.ranks[rank].says = dict.fromkeys(per_s, 0)
+
+    def pass_on(seconds):
+        for _ in range(round(seconds / 0.5)):
+            job.ranks[rank].says = {name: job.ranks[rank].says[name] + round(per_s[name] * 0.5) for name in per_s}
+            job.trains(0.5)
+
+    return pass_on
+
+
+def test_full_garbage_collections_are_the_cause():
+    job = job_with()
+    passes = counting(job, 1, gc_total_ns=0.5 * SECOND)
+    passes(12)
+    answers(job)
+    passes(2)
+
+    assert "it spends 50% of the time in full garbage collections" in job.finding().summary
+
+
+def test_looks_that_come_late_on_one_rank_are_c_code_that_holds_the_gil():
+    job = job_with()
+    passes = counting(job, 1, held_samples=6)
+    passes(12)
+    answers(job)
+    passes(2)
+
+    assert "it runs C code that holds the GIL at 60% of the looks" in job.finding().summary
+
+
+def test_a_rank_without_a_cpu_is_told_with_the_cpus_that_it_may_use():
+    job = job_with()
+    job.host_says = {"load": HostLoad(runnable=7)}
+    passed = 0
+
+    def passes(seconds):
+        nonlocal passed
+        for _ in range(round(seconds)):
+            passed += 1
+            for rank in job.ranks:
+                load = ProcessLoad(
+                    run_delay_ns=round(passed * (0.7 if rank.number == 1 else 0.05) * SECOND), cpus="0", cpus_count=1
+                )
+                rank.seen_outside = {"load": load}
+            job.trains(1)
+
+    passes(24)
+    answers(job)
+    passes(2)
+
+    assert (
+        "it waits 70% of the time for a CPU; it may only use CPU 0; more threads want to run than node0 has cores (4)"
+        in job.finding().summary
+    )
+
+
+def test_who_sleeps_longer_on_a_busy_host_waits_for_a_cpu_too_and_the_code_is_the_cause():
+    job = job_with()
+    job.ranks[1].says = {"spots": (Spot("Slow.step", AUG, 88, 55),), "spots_samples": 100}
+    for passed in range(24):
+        for rank in job.ranks:
+            delay = passed * (0.38 if rank.number == 1 else 0.05) * SECOND
+            rank.seen_outside = {"load": ProcessLoad(run_delay_ns=round(delay))}
+        job.trains(1)
+    answers(job)
+    job.trains(2)
+
+    assert job.finding().summary.endswith("it is 55% of the time in Slow.step (aug.py:88)")
+
+
+def test_the_sentence_does_not_change_with_every_sample():
+    job = job_with()
+    job.trains(12)
+    answers(job)
+    said = set()
+    for samples in (61, 60, 62, 59, 58):
+        job.ranks[1].says = {"spots": (Spot("Slow.step", AUG, 88, samples),), "spots_samples": 100}
+        job.trains(1)
+        said.add(job.finding().summary)
+
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("spots", [(), (Spot("save", AUG, 88, 10),)])
+def test_without_a_cause_that_explains_much_of_the_wait_it_says_so(spots):
+    job = job_with()
+    job.ranks[1].says = {"spots": spots, "spots_samples": 100}
+    job.trains(12)
+    answers(job)
+    job.trains(2)
+
+    assert job.finding().summary.endswith("it is slow for a reason that is not measured")
+
+
+@pytest.mark.parametrize("slow", [(1,), (0, 3)])
+def test_a_viewer_that_joins_later_reads_the_same(slow):
+    job = job_with(slow)
+    job.trains(12)
+    answers(job, slow)
+    job.trains(5)
+    early, late = job.verdicts()[-1].findings, job.verdicts(joined_s=16.0)[-1].findings
+
+    assert (
+        [finding.identity for finding in early] == [finding.identity for finding in late] == [("straggler", "0", slow)]
+    )
+
+
+def test_a_job_of_stages_that_send_to_each_other_is_left_in_peace():
+    """A pipeline: the first stage is the last to finish its step, by design."""
+    job = job_with()
+    for rank in job.ranks:
+        rank.standings["0"].offset = 40
+    job.trains(12)
+    answers(job)
+    job.trains(5)
+
+    assert job.ever() == []
+
+
+@pytest.mark.parametrize(("joined", "kinds"), [((0, 2, 3), []), ((0,), [("critical", "straggler", (1,))])])
+def test_who_has_joined_and_shadows_the_last_batches_waits_for_no_straggler(joined, kinds):
+    """Uneven inputs under Join: the rank with the most batches comes last into every collective, by design."""
+    job = job_with()
+    job.trains(12)
+    for number in joined:
+        job.ranks[number].says = {"spots": (Spot("main", AUG, 118, 20, "join"),), "spots_samples": 100}
+    answers(job)
+    job.trains(2)
+
+    assert job.ever() == kinds
+
+
+def test_ranks_that_are_late_in_turn_are_not_named_each_in_its_turn():
+    """Data from generators of uneven speed: whose queue is empty is the last one for ten seconds, then it is another's."""
+    job = job_with()
+    for turn, slow in enumerate((1, 2, 0, 3)):
+        for rank in job.ranks:
+            rank.waits_share = 0.02 if rank.number == slow else 0.6
+        job.trains(12)
+        answers(job, (slow,), request=f"r{turn}")
+        job.trains(2)
+
+    assert job.ever() == [("critical", "straggler", (1,))]
+
+
+def test_who_becomes_slow_after_another_was_is_named_by_a_second_read_some_seconds_later():
+    job = job_with()
+    for request, slow in (("r1", 1), ("r2", 2), ("r3", 2)):
+        for rank in job.ranks:
+            rank.waits_share = 0.02 if rank.number == slow else 0.6
+        job.trains(12)
+        answers(job, (slow,), request=request)
+        job.trains(2)
+
+    assert job.kinds() == [("critical", "straggler", (2,))]
+
+
+def test_one_slow_worker_of_several_is_named_by_its_pid():
+    job = FakeJob(2)
+    for rank in job.ranks:
+        rank.loader = Loader(4, 0, 8, 4, owed_most_pid=4711, owed_most_ratio=0.95)
+        rank.loader_share = 0.7
+    job.trains(15)
+    finding = job.finding()
+
+    assert "95% of the batches waited for are owed by one worker, pid 4711" in finding.evidence[0]
+    assert finding.advice.startswith("one worker is slower than the others")
+    for rank in job.ranks:
+        rank.loader = replace_loader(rank.loader, owed_most_ratio=0.3)
+    job.trains(2)
+
+    assert job.finding().advice.startswith("raise num_workers")

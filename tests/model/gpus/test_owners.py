@@ -1,0 +1,147 @@
+"""Which card is whose: by torch, by the driver's list, by the environment as CUDA reads it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddtop.model.gpus.owners import by_environment, own_card, visible
+from ddtop.wire.gpu import CudaState, Gpu, GpuProcess, GpuWatch
+from ddtop.wire.records import Hello
+from tests.jobs import FakeJob
+
+GIB = 1 << 30
+CARDS = tuple(Gpu(number, f"GPU-{number}aaa-bbbb", name="H100", pci=f"00000000:{number:02x}:00") for number in range(4))
+
+
+def hello(local=1, rank=1, backend="nccl", **environment):
+    return Hello("job", "r1", 0, rank, local, 4, "node0", 4800 + rank, 1, environment=environment, backend=backend)
+
+
+def indices(found):
+    return None if found is None else [gpu.index for gpu in found]
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("0,1", [0, 1]),
+        ("3,1", [3, 1]),
+        ("2", [2]),
+        ("", []),
+        ("-1", []),
+        ("0,-1,2", [0]),
+        ("0,9,2", [0]),
+        ("1,1", []),
+        ("NoDevFiles", []),
+        ("GPU-2aaa", [2]),
+        ("GPU-2aaa-bbbb,GPU-0", [2, 0]),
+        ("GPU-", []),
+        ("GPU-7", []),
+        (" 1 , 2 ", [1, 2]),
+    ],
+)
+def test_visible_devices_are_read_as_cuda_reads_them(text, seen):
+    assert indices(visible({"CUDA_VISIBLE_DEVICES": text}, CARDS)) == seen
+
+
+def test_numbers_of_unlike_cards_mean_nothing_without_the_order_of_the_bus():
+    """CUDA puts the fastest first, the driver goes by PCI address: card 0 of one is card 3 of the other."""
+    mixed = (*CARDS[:3], Gpu(3, "GPU-3", name="T400"))
+
+    assert visible({"CUDA_VISIBLE_DEVICES": "0"}, mixed) is None
+    assert indices(visible({"CUDA_VISIBLE_DEVICES": "3", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, mixed)) == [3]
+    assert indices(visible({"CUDA_VISIBLE_DEVICES": "GPU-3"}, mixed)) == [3]
+
+
+def test_a_mig_instance_is_found_by_its_own_name():
+    parts = (msgspec.structs.replace(CARDS[0], mig=True), Gpu(0, "MIG-77-88", parent=CARDS[0].uuid))
+
+    assert by_environment(hello(0, CUDA_VISIBLE_DEVICES="MIG-77-88"), parts) == parts[1]
+    assert visible({}, parts) is None
+
+
+def test_the_local_rank_counts_among_the_visible_ones():
+    assert by_environment(hello(1, CUDA_VISIBLE_DEVICES="3,2"), CARDS).index == 2
+    assert by_environment(hello(1), CARDS).index == 1
+    assert by_environment(hello(5), CARDS) is None
+
+
+def test_a_launcher_that_shows_each_rank_one_card_has_no_local_rank_to_count():
+    assert by_environment(hello(3, CUDA_VISIBLE_DEVICES="2"), CARDS).index == 2
+
+
+def test_torch_knows_better_than_the_list_and_the_list_better_than_the_environment():
+    held = tuple(
+        msgspec.structs.replace(card, processes=(GpuProcess(4801, GIB, rank=1),) if card.index == 3 else ())
+        for card in CARDS
+    )
+
+    assert (own_card(hello(0), CudaState(0, "2AAA-bbbb"), held).gpu.index) == 2
+    assert own_card(hello(0), CudaState(0, None, "00000000:01:00"), held).gpu.index == 1
+    assert (own_card(hello(0), None, held).gpu.index, own_card(hello(0), None, held).by) == (3, "process")
+    assert (own_card(hello(0), None, CARDS).gpu.index, own_card(hello(0), None, CARDS).certain) == (0, False)
+
+
+def test_a_rank_on_gloo_that_the_driver_does_not_list_has_no_card():
+    """A CPU job on a host with GPUs must not seem to use them."""
+    assert own_card(hello(0, backend="gloo"), None, CARDS) is None
+
+
+@given(st.text(alphabet="0123456789,-GPUMIG ab", max_size=30), st.integers(0, 9))
+def test_no_environment_makes_a_card_twice_or_one_that_is_not_there(text, local):
+    found = visible({"CUDA_VISIBLE_DEVICES": text}, CARDS)
+
+    assert found is None or (len({gpu.uuid for gpu in found}) == len(found) and set(found) <= set(CARDS))
+    by_environment(hello(local, CUDA_VISIBLE_DEVICES=text), CARDS)
+
+
+def job_on(*gpus, **more):
+    job = FakeJob(2)
+    job.host_says = {"gpus": gpus, "gpu_watch": GpuWatch(300, "580")} | more
+    return job
+
+
+def test_the_snapshot_has_each_rank_s_card_and_each_card_s_ranks():
+    gpu = Gpu(
+        0, "GPU-a", 0.5, 9 * GIB, 80 * GIB, processes=(GpuProcess(4800, 5 * GIB, rank=0), GpuProcess(77, 4 * GIB))
+    )
+    job = job_on(gpu)
+    job.trains(3)
+    snapshot = job.snapshot()
+
+    (device,) = snapshot.devices
+    assert (snapshot.ranks[0].own.gpu.uuid, snapshot.ranks[1].own) == ("GPU-a", None)
+    assert (device.host, device.ranks, [one.pid for one in device.foreign]) == ("node0", (0,), [77])
+    assert (device.ours_bytes, device.foreign_bytes) == (5 * GIB, 4 * GIB)
+
+
+def test_in_a_container_nothing_is_said_of_whose_memory_it_is():
+    gpu = Gpu(0, "GPU-a", 0.5, 9 * GIB, 80 * GIB, processes=(GpuProcess(99, 9 * GIB, local=False),))
+    job = job_on(gpu)
+    job.trains(3)
+    (device,) = job.snapshot().devices
+
+    assert (device.foreign, device.ours_bytes, device.foreign_bytes) == ((), None, None)
+
+
+def test_numbers_that_the_driver_gave_long_ago_are_not_shown_as_those_of_now():
+    """It hangs: the card's name stays, its use does not."""
+    gpu = Gpu(0, "GPU-a", 0.97, 9 * GIB, 80 * GIB, processes=(GpuProcess(4800, 5 * GIB, rank=0),))
+    job = job_on(gpu)
+    job.trains(3)
+    job.host_says["gpu_watch"] = GpuWatch(60_000, "580")
+    job.trains(3)
+    own = job.snapshot().ranks[0].own
+
+    assert (own.gpu.uuid, own.gpu.util_ratio, own.gpu.used_bytes) == ("GPU-a", None, None)
+
+
+def test_a_host_without_gpus_costs_the_snapshot_nothing():
+    job = FakeJob(2)
+    job.trains(3)
+    model = job.model()
+
+    assert (model.cards.devices(), job.snapshot().devices) == ({}, ())

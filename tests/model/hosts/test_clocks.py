@@ -1,0 +1,126 @@
+"""Hosts whose clocks differ: the model has one clock, the hub's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddtop.diagnosis.judge import Judge
+from ddtop.model.hosts.clocks import OFFSET_MAX_NS, Clock, agreed
+from ddtop.model.job import Job
+from ddtop.wire.hosts import HostClock
+from ddtop.wire.records import HostState
+from tests.jobs import SECOND, unix_ns
+from tests.spread import SpreadJob, skewed
+
+MS = 1_000_000
+OFFSETS = st.one_of(st.floats(0.06, 90_000), st.floats(-90_000, -0.06)).map(lambda seconds: round(seconds, 3))
+
+
+def busy_job():
+    """Something of every kind has happened on three hosts."""
+    job = SpreadJob(6, hosts=3)
+    job.trains(4)
+    job.ranks[5].raises("ValueError", "bad")
+    job.ranks[2].stands_at("fetch", since_unix_ns=unix_ns(4))
+    job.others_wait(2, 5)
+    job.passes(8)
+    job.ranks[5].ends(1)
+    job.passes(2)
+    return job
+
+
+BUSY = busy_job()
+
+
+def looked_at(records, until=BUSY.now):
+    """What a viewer saw that took in these records in this order and looked at the end."""
+    job, judge = Job("train-47"), Judge()
+    for envelope, record in records:
+        job.apply(envelope, record)
+    for back in (1.0, 0.5, 0.0):
+        snapshot = job.snapshot(unix_ns(until - back))
+        verdict = judge.observe(snapshot)
+    return snapshot, verdict
+
+
+def without_clocks(snapshot):
+    """What the hosts say of their clocks is another thing."""
+    hosts = tuple(msgspec.structs.replace(host, clock=None) for host in snapshot.hosts)
+    return replace(snapshot, hosts=hosts, seen=())
+
+
+PLAIN = looked_at(BUSY.in_order())
+
+
+@settings(max_examples=40)
+@given(OFFSETS, OFFSETS)
+def test_the_same_job_by_other_clocks_gives_the_same_snapshot_and_verdict(one, other):
+    """From a twentieth of a second to a day; what came before the first report of a host's clock is moved when that comes."""
+    snapshot, verdict = looked_at(skewed(BUSY.in_order(), {"node1": one, "node2": other}))
+
+    assert verdict == PLAIN[1]
+    assert without_clocks(snapshot) == without_clocks(PLAIN[0])
+
+
+@settings(max_examples=15)
+@given(st.floats(-0.049, 0.049), st.floats(-0.049, 0.049))
+def test_some_milliseconds_change_no_verdict(one, other):
+    _, verdict = looked_at(skewed(BUSY.in_order(), {"node1": one, "node2": other}))
+
+    assert [(one.kind, one.ranks, one.victims) for one in verdict.findings] == [
+        (one.kind, one.ranks, one.victims) for one in PLAIN[1].findings
+    ]
+
+
+def test_a_clock_that_is_set_right_in_the_midst_of_the_job_changes_nothing():
+    """NTP steps a clock by half a minute; its relay has measured it anew with its next report."""
+    records = BUSY.in_order()
+    half = len(records) // 2
+    told = skewed(records[:half], {"node1": 30.0}) + skewed(records[half:], {"node1": 0.0})
+    told = [
+        (envelope, msgspec.structs.replace(record, clock=HostClock(0, 100_000)))
+        if at >= half and isinstance(record, HostState) and envelope.sender == "node1"
+        else (envelope, record)
+        for at, (envelope, record) in enumerate(told)
+    ]
+
+    _, verdict = looked_at(told)
+
+    assert [finding.identity for finding in verdict.findings] == [finding.identity for finding in PLAIN[1].findings]
+
+
+def test_the_snapshot_tells_how_each_clock_stands():
+    snapshot, _ = looked_at(skewed(BUSY.in_order(), {"node1": 12.5}))
+
+    found = {one.host: (one.role, one.offset_ns, one.error_ns) for one in snapshot.seen}
+    assert found["node0"] == ("hub", 0, 0)
+    assert found["node1"] == ("leaf", 12.5 * SECOND, 100_000)
+
+
+def test_a_clock_that_nobody_has_measured_is_said_to_be_unknown():
+    records = [
+        (envelope, msgspec.structs.replace(record, clock=None) if isinstance(record, HostState) else record)
+        for envelope, record in BUSY.in_order()
+    ]
+    snapshot, verdict = looked_at(records)
+
+    assert [(one.host, one.offset_ns) for one in snapshot.seen] == [("node0", 0), ("node1", None), ("node2", None)]
+    assert verdict == PLAIN[1]
+
+
+@pytest.mark.parametrize("clock", [HostClock(OFFSET_MAX_NS + 1, 5), HostClock(-(2**62), 5), HostClock(5, -1)])
+def test_an_absurd_offset_is_not_believed(clock):
+    assert agreed(None, clock) is None
+
+
+def test_what_lies_within_the_error_of_a_new_measurement_is_no_news():
+    used = Clock(100 * MS, 2 * MS)
+
+    assert agreed(used, HostClock(101 * MS, 3 * MS)) == Clock(100 * MS, 4 * MS)
+    assert agreed(used, HostClock(110 * MS, 3 * MS)) == Clock(110 * MS, 3 * MS)
+    assert agreed(used, None) == used

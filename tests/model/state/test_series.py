@@ -1,0 +1,123 @@
+"""Cumulative counters over time."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddtop.model.state.series import POINTS, Series
+
+S = 1_000_000_000
+
+
+def series(*points):
+    found = Series()
+    for at, *values in points:
+        found.add(round(at * S), *values)
+    return found
+
+
+def test_growth_is_over_the_window_that_was_asked_for():
+    found = series((0, 0), (1, 10), (2, 20), (3, 40), (4, 80))
+
+    assert found.grown(2.0, 4 * S) == (2.0, (60,))
+    assert found.grown(100.0, 4 * S) == (4.0, (80,))
+
+
+def test_the_window_reaches_back_to_the_last_point_before_it():
+    """Reports come at 2 Hz with some jitter: a window of 2 s must not become one of 1.5 s."""
+    found = series((0, 0), (1.9, 19), (4, 40))
+
+    assert found.grown(2.0, 4 * S) == ((4 * S - 1.9 * S) / S, (21,))
+
+
+def test_one_point_is_no_growth():
+    assert series((0, 5)).grown(10.0, 0) is None
+    assert series().grown(10.0, 0) is None
+
+
+def test_of_points_older_than_the_window_nothing_is_known():
+    """A rank that stopped reporting a minute ago does not wait 0 % of its time: it is unknown."""
+    found = series((0, 0), (1, 10))
+
+    assert found.grown(10.0, 11 * S) == (1.0, (10,))
+    assert found.grown(10.0, 11 * S + 1) is None
+
+
+def test_a_counter_that_fell_starts_anew():
+    """The process was restarted: its CPU time begins at zero again."""
+    found = series((0, 100), (1, 200), (2, 5), (3, 6))
+
+    assert found.grown(10.0, 3 * S) == (1.0, (1,))
+
+
+def test_one_counter_of_several_that_fell_starts_all_anew():
+    """They are counted by one process: a new one counts none of them on."""
+    found = series((0, 5, 100), (1, 6, 110), (2, 7, 50), (3, 9, 60))
+
+    assert found.grown(10.0, 3 * S) == (1.0, (2, 10))
+
+
+def test_another_number_of_counters_starts_anew():
+    found = series((0, 1), (1, 2, 2), (2, 3, 3))
+
+    assert found.grown(10.0, 2 * S) == (1.0, (1, 1))
+
+
+def test_a_point_that_is_not_newer_is_ignored():
+    found = series((0, 0), (2, 20), (1, 999), (2, 999))
+
+    assert found.grown(10.0, 2 * S) == (2.0, (20,))
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 10**9)), max_size=400), st.floats(0.1, 100))
+def test_growth_is_never_negative_and_memory_is_bounded(points, window_s):
+    found = series(*((at / S, value) for at, value in points))
+    grown = found.grown(window_s, max((at for at, _ in points), default=0))
+
+    assert len(found) <= POINTS
+    assert grown is None or (grown[0] > 0 and grown[1][0] >= 0)
+
+
+def grown_of_all_points(points, window_s, now):
+    """The same from everything that was ever added."""
+    if len(points) < 2 or now - points[-1][0] > window_s * 1e9:
+        return None
+    end, *_ = points[-1]
+    old = [point for point in points if end - point[0] >= window_s * 1e9]
+    begin = old[-1] if old else points[0]
+    if begin[0] == end:
+        return None
+    return (end - begin[0]) / 1e9, tuple(b - a for a, b in zip(begin[1:], points[-1][1:], strict=True))
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 3 * S), st.integers(0, 9), st.integers(0, 9)), max_size=60),
+    st.sampled_from((0.5, 1.0, 2.0, 5.0, 10.0)),
+    st.integers(0, 12 * S),
+)
+def test_what_is_forgotten_changes_no_window_that_is_asked_for(steps, window_s, later_ns):
+    found, points, at, first, second = Series(), [], 0, 0, 0
+    for step, one, two in steps:
+        at, first, second = at + step, first + one, second + two
+        found.add(at, first, second)
+        points.append((at, first, second))
+
+    assert found.grown(window_s, at + later_ns) == grown_of_all_points(points, window_s, at + later_ns)
+    assert len(found) <= POINTS
+
+
+def test_a_counter_beyond_what_a_machine_counts_is_not_believed():
+    """Foreign bytes may say 2**64 - 1; what comes after is counted anew."""
+    found = series((0, 1), (1, 2), (2, 1 << 64), (3, 3), (4, 5))
+
+    assert found.grown(10.0, 4 * S) == (1.0, (2,))
+
+
+def test_who_asks_for_a_longer_memory_gets_it():
+    found = Series(keep_s=60.0)
+    for second in range(100):
+        found.add(second * S, second)
+
+    assert found.grown(60.0, 99 * S) == (60.0, (60,))
+    assert Series().grown(60.0, 0) is None

@@ -1,0 +1,183 @@
+"""Restarts of a job on several hosts, each of which counts for itself: who belongs to the life of the job that goes on."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from ddtop.model.hosts.clocks import Clock
+from ddtop.model.job import HOSTS_MAX
+from ddtop.model.state.facts import State
+from ddtop.wire.hosts import HostClock
+from ddtop.wire.records import HostState
+from tests.jobs import FakeJob
+from tests.spread import SpreadJob
+
+
+def trained(world_size=4, hosts=2):
+    job = SpreadJob(world_size, hosts)
+    job.trains(5)
+    return job
+
+
+def rows(job):
+    """Each rank's host and state."""
+    return [(rank.host, rank.state) for rank in job.snapshot().ranks]
+
+
+def test_one_failed_worker_counts_on_its_own_host_only():
+    """torchrun's agent on the other host has only joined again: its TORCHELASTIC_RESTART_COUNT stays 0."""
+    job = trained()
+    job.starts_again({"node0": (0, 1), "node1": (2, 3)}, 4, counts=["node0"])
+    job.trains(5)
+
+    snapshot = job.snapshot()
+
+    assert rows(job) == [("node0", State.RUNNING)] * 2 + [("node1", State.RUNNING)] * 2
+    assert (snapshot.attempt, snapshot.notes) == (1, ("restarted: attempt 1",))
+    assert [rank.others for rank in snapshot.ranks] == [()] * 4
+    assert job.kinds() == []
+
+
+def test_where_both_have_failed_both_counts_are_one_restart():
+    job = trained()
+    job.starts_again({"node0": (0, 1), "node1": (2, 3)}, 4, counts=["node0", "node1"])
+    job.trains(5)
+
+    assert job.snapshot().notes == ("restarted: attempt 1",)
+    assert rows(job) == [("node0", State.RUNNING)] * 2 + [("node1", State.RUNNING)] * 2
+
+
+@pytest.mark.parametrize("counts", [["node0"], ["node1"], ["node0", "node1"]])
+def test_whose_hello_comes_first_does_not_matter(counts):
+    job = trained()
+    job.starts_again({"node1": (2, 3), "node0": (0, 1)}, 4, counts=counts)
+    job.trains(5)
+
+    assert job.snapshot().notes == ("restarted: attempt 1",)
+    assert rows(job) == [("node0", State.RUNNING)] * 2 + [("node1", State.RUNNING)] * 2
+    assert job.kinds() == []
+
+
+def test_a_second_restart_is_another_though_no_host_has_counted_to_two():
+    job = trained()
+    job.starts_again({"node0": (0, 1), "node1": (2, 3)}, 4, counts=["node0"])
+    job.trains(5)
+    job.starts_again({"node0": (0, 1), "node1": (2, 3)}, 4, counts=["node1"])
+    job.trains(5)
+
+    assert job.snapshot().notes == ("restarted: attempt 1", "restarted: attempt 2")
+    assert rows(job) == [("node0", State.RUNNING)] * 2 + [("node1", State.RUNNING)] * 2
+
+
+@pytest.mark.parametrize("order", [("node0", "node1"), ("node1", "node0")])
+def test_ranks_that_have_changed_hosts_are_no_duplicates(order):
+    job = trained()
+    numbers = {"node0": (2, 3), "node1": (0, 1)}
+    job.starts_again({host: numbers[host] for host in order}, 4, counts=["node0"])
+    job.trains(5)
+
+    assert rows(job) == [("node1", State.RUNNING)] * 2 + [("node0", State.RUNNING)] * 2
+    assert [rank.other_pids for rank in job.snapshot().ranks] == [()] * 4
+    assert job.kinds() == []
+
+
+def test_a_world_that_has_become_smaller_has_no_rows_of_those_that_left():
+    job = trained(6, 3)
+    job.starts_again({"node0": (0, 1), "node1": (2, 3)}, 4, counts=["node0"])
+    job.trains(5)
+
+    snapshot = job.snapshot()
+
+    assert snapshot.world_size == len(snapshot.ranks) == 4
+    assert rows(job) == [("node0", State.RUNNING)] * 2 + [("node1", State.RUNNING)] * 2
+    assert snapshot.group("0").ranks == (0, 1, 2, 3)
+
+
+def test_a_host_that_is_down_leaves_the_job_with_the_restart_without_it():
+    """Nobody tells how its ranks ended."""
+    job = trained(6, 3)
+    job.goes_silent("node2")
+    for rank in job.ranks[:4]:
+        rank.ends(1)
+    job.begins_again({"node0": (0, 1), "node1": (2, 3)}, 4, counts=["node0", "node1"])
+    job.trains(12)
+
+    assert job.snapshot().world_size == 4
+    assert job.kinds() == []
+
+
+def test_a_viewer_that_comes_after_the_restart_sees_the_same_ranks():
+    job = trained(6, 3)
+    job.goes_silent("node2")
+    for rank in job.ranks[:4]:
+        rank.ends(1)
+    before = len(job.records)
+    last = [item for item in job.records if item[0].sender == "node2"][-8:]
+    hellos = [item for item in job.records if item[0].sender == "node2" and item[0].kind == "Hello"]
+    job.begins_again({"node0": (0, 1), "node1": (2, 3)}, 4, counts=["node0", "node1"])
+    job.trains(12)
+    job.records = [*hellos, *last, *job.records[before:]]
+
+    assert job.snapshot().world_size == 4
+    assert job.kinds() == []
+
+
+def test_who_is_back_from_before_is_not_the_rank_again():
+    """A partition has healed: processes of the last life of the job say who they are once more."""
+    job = trained(4, 2)
+    old = job.ranks[3]
+    hello = old.hello()
+    job.goes_silent("node1")
+    for rank in job.ranks[:2]:
+        rank.ends(1)
+    job.begins_again({"node0": (0, 1, 2, 3)}, 4, counts=["node0"])
+    job.trains(12)
+    job.comes_back("node1")
+    job.host_of_rank[3] = "node1"
+    now, job.begun_s = job.begun_s, 0.0
+    job.say(hello, old)
+    job.say(old.state(), old)
+    job.begun_s, job.host_of_rank[3] = now, "node0"
+    job.trains(3)
+
+    assert rows(job) == [("node0", State.RUNNING)] * 4
+    assert [rank.other_pids for rank in job.snapshot().ranks] == [()] * 4
+
+
+def test_two_containers_with_one_pid_and_one_number_are_two():
+    job = FakeJob(2, hosts=2)
+    job.trains(1)
+    first, second = job.ranks
+    second.number = 0
+    second.pid = first.pid
+    job.host_of = lambda rank: "node0" if rank is first else "node1"  # type: ignore[method-assign]
+    job.greet(second)
+
+    rank = job.snapshot().ranks[0]
+
+    assert (rank.host, [hello.host for hello in rank.others]) == ("node0", ["node1"])
+
+
+def test_on_a_single_host_a_rank_that_is_started_again_by_hand_is_no_restart():
+    job = FakeJob(1)
+    job.trains(1)
+    job.ranks[0].ends(1)
+    job.ranks[0].pid, job.ranks[0].gone, job.ranks[0].reports = 7777, False, True
+    job.greet(job.ranks[0])
+
+    snapshot = job.snapshot()
+
+    assert (snapshot.attempt, snapshot.notes, snapshot.ranks[0].pid) == (0, (), 7777)
+
+
+def test_invented_hosts_are_bounded():
+    job = FakeJob(2).model()
+    job.attempts = {str(number): (0, 0) for number in range(HOSTS_MAX)}
+    job.clocks = {str(number): Clock(0, 0) for number in range(HOSTS_MAX)}
+    for envelope, record in SpreadJob(4, 2).records:
+        job.apply(msgspec.structs.replace(envelope, sender="one more"), record)
+    said = HostState("h", 1, clock=HostClock(5, 5))
+    job.apply(msgspec.structs.replace(envelope, sender="one more", kind="HostState"), said)
+
+    assert (len(job.attempts), len(job.clocks)) == (HOSTS_MAX, HOSTS_MAX)

@@ -1,0 +1,158 @@
+"""GPUs on the screen: columns of the table, cards below their hosts, the rank's page; nothing where there are none."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddtop.model.gpus.owners import Device
+from ddtop.present.as_json import status_json
+from ddtop.present.glyphs import ASCII
+from ddtop.present.gpus.gpu_text import card_line
+from ddtop.present.hosts.hosts import hosts_facts, names_of
+from ddtop.present.plain import status_text
+from ddtop.present.table.columns import OF_GPUS, absent, layout
+from ddtop.present.table.grid import hosts_of_ranks
+from ddtop.present.table.rank_class import codes_of
+from ddtop.present.text import cell_width, line_width, plain
+from ddtop.ui.render.detail import detail_lines
+from ddtop.ui.render.hosts import host_row, hosts_table
+from ddtop.viewer.history import History
+from ddtop.wire.gpu import Gpu, GpuProcess, GpuWatch
+from tests.nvml import GIB
+from tests.ui import builders
+from tests.ui.changed import replace
+from tests.ui.gpus import TROUBLE, on_gpus
+
+
+def status(snapshot, width=140):
+    return status_text(snapshot, builders.calm(snapshot), width).splitlines()
+
+
+def page(snapshot, rank, width=90):
+    return [plain(line) for line in detail_lines(snapshot, rank, History().of(rank), width)]
+
+
+def cards(snapshot, width=100, glyphs=None):
+    return [plain(card_line(device, width, *([glyphs] if glyphs else []))) for device in snapshot.devices]
+
+
+def test_a_job_without_gpus_has_no_columns_for_them():
+    snapshot = builders.healthy()
+
+    assert absent(snapshot) == OF_GPUS
+    assert not {"GPU", "VRAM", "NCCL"} & set(status(snapshot, 200)[-9].split())
+    assert "GPU" not in "\n".join(page(snapshot, 0))
+    assert status_json(snapshot)["ranks"][0]["gpu"] is None
+
+
+def test_use_and_memory_of_the_card_stand_in_the_table():
+    lines = status(on_gpus(), 160)
+    title, first = lines[-9], lines[-8]
+
+    assert " GPU " in title
+    assert " VRAM " in title
+    assert " 97%" in first
+    assert "41.0G" in first
+    assert first[title.index("NCCL") :].startswith("ok")
+
+
+def test_eighty_columns_have_room_for_the_gpu_before_the_cpu():
+    """On a job of GPUs that is the number that people look for."""
+    keys = [column.key for column in layout(80, 8, 7).columns]
+
+    assert {"gpu", "vram"} <= set(keys)
+
+
+def test_a_lost_card_is_a_word_and_what_the_driver_does_not_tell_is_a_dash():
+    snapshot = on_gpus(8, {0: {"lost": True}, 1: {"util_ratio": None, "used_bytes": None}})
+    lines = status(snapshot)
+
+    assert " lost " in lines[-8]
+    at = lines[-9].index("GPU")
+    assert lines[-7][at : at + 10].split() == ["-", "-"]
+
+
+def test_cards_stand_below_their_host_with_ranks_strangers_and_trouble():
+    lines = cards(on_gpus(8, TROUBLE), 140)
+
+    assert lines[0].split()[:2] == ["GPU", "0"]
+    assert "rank 0" in lines[0]
+    assert lines[1].endswith("91C  rank 1      slowed down by heat")
+    assert lines[3].endswith("rank 3      bob 3310 python sample.py 31.0G")
+    assert lines[5].split("  lost: it answers no more ")[1].split() == ["rank", "5", "Xid", "79"]
+    assert lines[6].endswith("rank 6      Xid 94, 2 uncorrectable memory errors")
+    assert len({line.index("rank") for line in lines}) == 1
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 140])
+@pytest.mark.parametrize("glyphs", [None, ASCII])
+def test_a_card_is_never_wider_than_the_screen(width, glyphs):
+    long = GpuProcess(1, GIB, user="u" * 40, command="\x1b[31m" + "計" * 60)
+    device = Device("node", Gpu(0, "GPU-a", 0.5, GIB, 2 * GIB, processes=(long,)), (), (long, long))
+    lines = [*cards(on_gpus(8, TROUBLE), width, glyphs), plain(card_line(device, width))]
+
+    assert max(cell_width(line) for line in lines) <= width
+    assert "\x1b" not in "".join(lines)
+
+
+def test_the_row_of_a_host_sums_its_cards_up():
+    snapshot = on_gpus()
+    codes = codes_of(snapshot, ())
+    (host,) = hosts_facts(snapshot, hosts_of_ranks(names_of(snapshot.ranks)), codes)
+    table = hosts_table(140, (host,), gpus=True)
+
+    assert "8  96%   356G/640G" in plain(host_row(host, codes, None, table))
+    assert line_width(host_row(host, codes, None, table)) <= 140
+    silent = replace(snapshot, hosts=tuple(_with_watch(one, GpuWatch(34_000, "580")) for one in snapshot.hosts))
+    (host,) = hosts_facts(silent, hosts_of_ranks(names_of(silent.ranks)), codes)
+    assert "driver silent 34s" in plain(host_row(host, codes, None, table))
+    fails = replace(snapshot, hosts=tuple(_with_watch(one, GpuWatch(1, None, "no")) for one in snapshot.hosts))
+    (host,) = hosts_facts(fails, hosts_of_ranks(names_of(fails.ranks)), codes)
+    assert "driver fails" in plain(host_row(host, codes, None, table))
+
+
+def _with_watch(host, watch):
+    return type(host)(**{name: getattr(host, name) for name in host.__struct_fields__} | {"gpu_watch": watch})
+
+
+def test_the_page_of_a_rank_tells_its_card_and_what_torch_has_of_it():
+    text = "\n".join(page(on_gpus(8, TROUBLE), 3))
+
+    assert "GPU 3, NVIDIA H100 80GB HBM3" in text
+    assert "torch says so" in text
+    assert "36.0 GiB allocated, at most 38.0 GiB, 39.0 GiB reserved" in text
+    assert "bob 3310 python sample.py 31.0G" in text
+    assert "1755 of 1980 MHz" in text
+    assert "612 of 700 W, 64 C" in text
+    assert "PCIe 5 x16, 18 NVLinks" in text
+    assert "2.27.5" in text
+
+
+def test_a_narrow_link_says_what_it_could_be():
+    text = "\n".join(page(on_gpus(8, TROUBLE), 6))
+
+    assert "PCIe 5 x8 of x16, 17 of 18 NVLinks" in text
+    assert "Xid 94, 2 uncorrectable memory errors" in text
+
+
+def test_json_has_the_card_of_each_rank():
+    said = status_json(on_gpus())["ranks"][2]
+
+    assert said["nccl"] == "ok"
+    assert set(said["gpu"]) == {
+        "index", "uuid", "name", "known_by", "util_ratio", "used_bytes", "total_bytes", "allocated_bytes",
+        "reserved_bytes", "power_watts", "celsius", "sm_mhz", "throttle", "lost", "waits",
+    }  # fmt: skip
+    assert (said["gpu"]["index"], said["gpu"]["known_by"], said["gpu"]["reserved_bytes"]) == (2, "torch", 39 * GIB)
+
+
+@pytest.mark.parametrize(("change", "word"), [
+    ({}, "ok"), ({"building": True, "pending_since_unix_ns": 1}, "init"), ({"pending_since_unix_ns": 1}, "wait"),
+    ({"error": "TIMEOUT", "pending_since_unix_ns": 1}, "err"),
+])  # fmt: skip
+def test_nccl_in_one_word(change, word):
+    rank = on_gpus().ranks[0]
+    group = type(rank.groups[0])(**{n: getattr(rank.groups[0], n) for n in rank.groups[0].__struct_fields__} | change)
+
+    assert replace(rank, groups=(group,)).nccl == word
+    assert replace(rank, groups=(group,), own=None, cuda=None).nccl is None

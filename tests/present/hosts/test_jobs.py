@@ -1,0 +1,161 @@
+"""The rows of the list of jobs: what is said of each, in what order, and that nothing is wider than its terminal."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddtop import registry
+from ddtop.diagnosis.finding import CRITICAL, INFO, Finding, Verdict
+from ddtop.present.glyphs import ASCII, UNICODE, Glyphs
+from ddtop.present.hosts.jobs import Health, columns, heading, health_of, listed, passing, row
+from ddtop.present.text import line_width, plain
+
+SECOND = 1_000_000_000
+NOW = 1_700_000_000 * SECOND
+
+
+def entry(job: str, age_s: float = 60.0, **more: object) -> registry.JobEntry:
+    """A live job of 8 ranks; `sender` is another host's, so that only its heartbeat is asked."""
+    told: dict[str, object] = {
+        "schema": registry.SCHEMA, "job": job, "run": "r1", "host": "node1", "sender": "feed", "relay_pid": 1,
+        "relay_start_ticks": 1, "address": "127.0.0.1", "port": 1, "socket": "", "script": "train.py", "world_size": 8,
+        "reporting": 8, "started_unix_ns": NOW - round(age_s * SECOND), "heartbeat_unix_ns": NOW,
+    }  # fmt: skip
+    return registry.JobEntry(**(told | more))  # type: ignore[arg-type]
+
+
+def ended(job: str, age_s: float = 60.0, **more: object) -> registry.JobEntry:
+    return entry(job, age_s, **({"heartbeat_unix_ns": 0, "ended_unix_ns": NOW, "ended_reason": "cancelled"} | more))
+
+
+def shown(jobs: list[registry.JobEntry], width: int = 80, health: Health | None = None) -> list[str]:
+    found = listed(jobs, NOW)
+    table = columns(found, width)
+    return [plain(row(one, table, health, NOW, UNICODE)) for one in found]
+
+
+def test_live_jobs_come_first_and_in_each_half_the_newest() -> None:
+    jobs = [ended("old", 500.0), entry("second", 90.0), ended("late", 100.0), entry("first", 30.0)]
+
+    assert [one.entry.job for one in listed(jobs, NOW)] == ["first", "second", "late", "old"]
+
+
+def test_a_run_on_several_hosts_is_one_row_with_all_its_ranks() -> None:
+    jobs = [entry("big", host=f"node{number}", sender=f"{number}", world_size=24) for number in range(3)]
+
+    (found,) = listed(jobs, NOW)
+
+    assert (found.reporting, found.hosts) == (24, ("node0", "node1", "node2"))
+    assert "24/24" in shown(jobs)[0]
+    assert "3 hosts" in shown(jobs)[0]
+
+
+def test_a_hub_and_its_leaves_are_one_row_with_the_hubs_count() -> None:
+    """The hub counts the ranks of all hosts; on a host whose file is not here there may be more of them."""
+    parts = [
+        entry("big", run="x1", role="leaf", part_of="r1", host="node1", sender="1", reporting=8),
+        entry("big", role="hub", host="node0", hosts=("node1", "node2"), world_size=24, reporting=23),
+    ]
+
+    (found,) = listed(parts, NOW)
+
+    assert (found.entry.host, found.reporting, set(found.hosts)) == ("node0", 23, {"node0", "node1", "node2"})
+    assert found.key == ("big", "r1")
+
+
+def test_a_hub_that_is_lost_leaves_the_row_to_a_leaf_that_lives() -> None:
+    parts = [
+        entry("big", role="hub", host="node0", heartbeat_unix_ns=0, world_size=24, reporting=24),
+        entry("big", run="x1", role="leaf", part_of="r1", host="node1", sender="1", world_size=24, reporting=8),
+    ]
+
+    (found,) = listed(parts, NOW)
+
+    assert (found.entry.host, found.live, found.reporting) == ("node1", True, 8)
+
+
+def test_two_runs_of_one_name_are_two_rows() -> None:
+    assert len(listed([entry("a"), ended("a", run="r0")], NOW)) == 2
+
+
+@pytest.mark.parametrize(
+    ("health", "words"),
+    [
+        (None, "asking ..."),
+        (Health("unknown"), "unknown"),
+        (Health("ok"), "ok"),
+        (Health("warning", "straggler"), "▲ straggler"),
+        (Health("critical", "rank-killed"), "✖ rank-killed"),
+        (Health("critical"), "✖ critical"),
+    ],
+)
+def test_how_a_job_is_doing_is_said_in_words_and_not_by_colour_alone(health: Health | None, words: str) -> None:
+    assert words in shown([entry("a")], 100, health)[0]
+
+
+def test_of_an_ended_job_it_is_said_how_it_ended_whatever_was_asked_before() -> None:
+    assert "cancelled" in shown([ended("a")], 100, Health("ok"))[0]
+    assert "lost" in shown([entry("a", heartbeat_unix_ns=0)], 100)[0]
+
+
+def test_the_worst_finding_is_the_one_that_is_named() -> None:
+    def finding(kind: str, severity: str) -> Finding:
+        return Finding(kind, severity, (), (), NOW, "", (), "")
+
+    verdict = Verdict("critical", (finding("rank-killed", CRITICAL), finding("version-skew", INFO)), "")
+    assert health_of(verdict) == Health("critical", "rank-killed")
+    assert health_of(Verdict("ok", (finding("cancelled", INFO),), "")) == Health("ok", None)
+
+
+def test_every_word_of_a_filter_is_looked_for_in_name_script_and_hosts() -> None:
+    found = listed([entry("Train-7b", host="gpu7"), entry("eval", script="score.py")], NOW)
+
+    assert [one.entry.job for one in passing(found, "train GPU7")] == ["Train-7b"]
+    assert [one.entry.job for one in passing(found, "score")] == ["eval"]
+    assert passing(found, "train score") == []
+    assert passing(found, "  ") == found
+
+
+@pytest.mark.parametrize(
+    ("jobs", "said"),
+    [
+        ([], "no live job"),
+        ([entry("a")], "1 live job"),
+        ([entry("a"), entry("b"), ended("c")], "2 live jobs, 1 ended"),
+        ([ended("c")], "no live job, 1 ended"),
+    ],
+)
+def test_the_heading_counts(jobs: list[registry.JobEntry], said: str) -> None:
+    assert heading(listed(jobs, NOW)) == said
+
+
+NAMES = st.text(max_size=70) | st.sampled_from(
+    ["ファインチューニング-日本語-とても長い名前のジョブ", "a" * 64, "x\x1b[2Jy", "e\u0301" * 9]
+)
+
+
+@given(
+    st.lists(st.tuples(NAMES, NAMES, NAMES, st.integers(0, 65_536), st.booleans(), st.floats(0, 1e8)), max_size=5),
+    st.integers(24, 220),
+    st.sampled_from([UNICODE, ASCII]),
+)
+def test_no_row_is_wider_than_its_terminal_whatever_jobs_and_hosts_are_called(
+    told: list[tuple[str, str, str, int, bool, float]], width: int, glyphs: Glyphs
+) -> None:
+    make = {True: entry, False: ended}
+    jobs = [
+        make[live](name or "job", age, run=str(number), host=host, script=script, world_size=world)
+        for number, (name, host, script, world, live, age) in enumerate(told)
+    ]
+    found = listed(jobs, NOW)
+    table = columns(found, width)
+    health = Health("critical", "rank-missing")
+    lines = [table.titles(), *(row(one, table, health, NOW, glyphs) for one in found)]
+    # What never leaves: the name, how it is doing, and its ranks.
+    least = 10 + 2 + 11 + 2 + max([5, *(len(f"{one.reporting:,}/{one.entry.world_size:,}") for one in found)])
+
+    assert all(line_width(line) <= max(width, least) for line in lines)
+    assert len({line_width(line) for line in lines}) == 1
+    assert not any("\x1b" in text for line in lines for text, _ in line)

@@ -1,0 +1,116 @@
+"""Which rows are shown, and who comes first."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddtop.diagnosis.finding import Verdict
+from ddtop.model.state.facts import State
+from ddtop.present.table.order import BY_VERDICT, Rows, by_column, by_verdict, culprits, describe_filter, parse_filter
+from tests.ui import builders
+from tests.ui.changed import replace
+
+
+def passing(text, snapshot):
+    found = parse_filter(text)
+    return [rank.rank for rank in snapshot.ranks if found.passes(rank)]
+
+
+def test_without_a_finding_ranks_stand_in_their_order_whatever_their_state():
+    """A rank that is blocked for a moment must not make the table jump."""
+    snapshot = builders.hang()[0]
+
+    assert by_verdict(snapshot, Verdict("ok", (), "ok")) == list(range(8))
+
+
+def test_in_a_hang_the_culprit_comes_first_then_the_blocked_then_the_others():
+    snapshot, verdict = builders.hang()
+    ranks = [replace(rank, state=State.RUNNING) if rank.rank == 1 else rank for rank in snapshot.ranks]
+
+    assert by_verdict(replace(snapshot, ranks=tuple(ranks)), verdict) == [5, 0, 2, 3, 4, 6, 7, 1]
+
+
+def test_a_straggler_comes_first_and_nobody_else_moves():
+    snapshot, verdict = builders.hang()
+    warning = replace(verdict.findings[0], severity="warning")
+
+    assert by_verdict(snapshot, Verdict("warning", (warning,), "")) == [5, 0, 1, 2, 3, 4, 6, 7]
+
+
+def test_ranks_without_a_value_come_last_in_either_direction():
+    snapshot = builders.healthy(4)
+    ranks = (replace(snapshot.ranks[0], step_ms=None), *snapshot.ranks[1:])
+    snapshot = replace(snapshot, ranks=ranks)
+
+    assert by_column(snapshot, "step", descending=True) == [3, 2, 1, 0]
+    assert by_column(snapshot, "step", descending=False) == [1, 2, 3, 0]
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["rank", "state", "host", "iteration", "step", "now", "age", "wait", "phases", "loader", "cpu", "rss", "gpu",
+     "vram", "nccl", "pid", "seen"],
+)  # fmt: skip
+def test_every_column_can_be_sorted_by_on_any_picture(key):
+    for snapshot in (builders.healthy(), builders.starting_up()[0], builders.ended()[0]):
+        assert sorted(by_column(snapshot, key, descending=True)) == list(range(len(snapshot.ranks)))
+
+
+def test_a_filter_takes_states_hosts_ranks_and_words():
+    snapshot, _ = builders.hang(16)
+
+    assert passing("", snapshot) == list(range(16))
+    assert passing("state:culprit", snapshot) == [5]
+    assert passing("state:culprit,blocked rank:3-6", snapshot) == [3, 4, 5, 6]
+    assert passing("host:node001 rank:0-8,15", snapshot) == [8, 15]
+    assert passing("data.py", snapshot) == [5]
+    assert passing("DATALOADER", snapshot) == [5]
+    assert passing("4805", snapshot) == [5]
+
+
+def test_a_filter_that_is_being_typed_already_works():
+    snapshot, _ = builders.hang()
+
+    assert passing("state:", snapshot) == list(range(8))
+    assert passing("state:cul", snapshot) == [5]
+    assert passing("rank:3-", snapshot) == [3]
+
+
+def test_a_filter_that_makes_no_sense_says_so_and_hides_nothing_by_mistake():
+    assert parse_filter("rank:x").problem == "not ranks: 'x'"
+    assert parse_filter("rank:x").empty
+    assert parse_filter("state:bocked").problem == "no state 'bocked'"
+    assert describe_filter(parse_filter("rank:x"), 8, 8) == "filter rank:x (not ranks: 'x'), 8 of 8 ranks"
+
+
+def test_a_range_of_ten_million_ranks_costs_nothing():
+    assert parse_filter("rank:0-9999999").ranks == (range(10_000_000),)
+
+
+def test_a_warning_that_names_most_ranks_moves_nobody_and_paints_no_row():
+    """Four ranks that wait for data are no culprits: a job that moves is shown calm."""
+    snapshot, verdict = builders.hang()
+    everyone = replace(verdict.findings[0], severity="warning", ranks=tuple(range(8)))
+    found = Verdict("warning", (everyone,), "")
+
+    assert by_verdict(snapshot, found) == list(range(8))
+    assert culprits(found) == ()
+
+
+def test_rows_are_those_that_pass_in_the_order_that_was_asked_for():
+    snapshot, verdict = builders.hang()
+    rows, everyone, some = Rows(), parse_filter(""), parse_filter("rank:3-7")
+
+    assert rows.of(snapshot, verdict, BY_VERDICT, False, everyone) == by_verdict(snapshot, verdict)
+    assert rows.of(snapshot, verdict, BY_VERDICT, False, some) == [5, 3, 4, 6, 7]
+    assert rows.of(snapshot, verdict, "rank", True, some) == [7, 6, 5, 4, 3]
+
+
+def test_rows_are_worked_out_anew_only_for_something_new():
+    """A screen is refreshed twice a second, ten thousand ranks are looked at every two seconds."""
+    snapshot, verdict = builders.hang()
+    rows, some = Rows(), parse_filter("rank:3-7")
+    first = rows.of(snapshot, verdict, "now", False, some)
+
+    assert rows.of(snapshot, verdict, "now", False, some) is first
+    assert rows.of(replace(snapshot), verdict, "now", False, some) is not first

@@ -1,0 +1,92 @@
+"""The JSON that scripts read: its keys are a promise."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from ddtop.model.state.facts import RankFacts, State
+from ddtop.present.as_json import diagnose_json, status_json
+from tests.ui import builders
+from tests.ui.builders import NOW, SECOND
+
+RANK_KEYS = [
+    "rank", "host", "pid", "state", "phase", "place", "iteration", "iteration_source", "step_ms", "collective", "calls",
+    "wait_ratio", "loader", "gpu", "nccl", "cpu_ratio", "rss_bytes", "report_age_s",
+]  # fmt: skip
+
+
+def test_a_status_has_a_row_for_every_rank_with_every_key():
+    found = json.loads(json.dumps(status_json(builders.hang()[0])))
+
+    assert list(found) == [
+        "schema", "job", "live", "time_unix_ns", "world_size", "health", "contact", "contact_age_s", "ranks",
+            "probes_off",
+    ]  # fmt: skip
+    assert (found["schema"], found["job"], found["live"]) == ("ddtop.status/1", "train-4730", True)
+    assert [list(rank) for rank in found["ranks"]] == [RANK_KEYS] * 8
+
+
+def test_a_blocked_rank_in_json():
+    assert status_json(builders.hang()[0])["ranks"][0] == {
+        "rank": 0,
+        "host": "node000",
+        "pid": 4800,
+        "state": "blocked",
+        "phase": "running",
+        "place": {"function": "train_step", "file": "/home/ada/train.py", "line": 88, "waits_on": None},
+        "iteration": 12_482,
+        "iteration_source": "optimizer",
+        "step_ms": None,
+        "collective": {
+            "op": "gloo:all_reduce",
+            "group": "0",
+            "seq": 74_893,
+            "age_s": 31.0,
+            "state": "started",
+        },
+        "calls": [],
+        "wait_ratio": 0.94,
+        "loader": {"depth": 8, "capacity": 8, "workers": 4, "wait_ratio": 0.01},
+        "gpu": None,
+        "nccl": None,
+        "cpu_ratio": 0.01,
+        "rss_bytes": 1180 * 2**20,
+        "report_age_s": 0.2,
+    }
+
+
+def test_a_rank_that_was_never_seen_has_all_keys_too():
+    bare = replace(builders.healthy(1), ranks=(RankFacts(0, State.MISSING),))
+    rank = status_json(bare)["ranks"][0]
+
+    assert list(rank) == RANK_KEYS
+    assert {key for key, value in rank.items() if value is not None} == {"rank", "state", "phase", "calls"}
+
+
+def test_a_diagnosis_in_json():
+    snapshot, verdict = builders.hang()
+    found = json.loads(json.dumps(diagnose_json(snapshot, verdict)))
+
+    assert list(found) == [
+        "schema", "job", "live", "ended", "time_unix_ns", "world_size", "reporting", "iteration",
+        "probes_off", "health", "contact", "contact_age_s", "findings",
+    ]  # fmt: skip
+    assert found["ended"] is None
+    assert found["health"] == "critical"
+    assert list(found["findings"][0]) == [
+        "kind", "severity", "ranks", "victims", "since_unix_ns", "summary", "evidence", "advice",
+        "group", "op", "seq",
+    ]  # fmt: skip
+    assert found["findings"][0]["victims"] == [0, 1, 2, 3, 4, 6, 7]
+
+
+def test_how_a_job_ended_is_part_of_its_diagnosis():
+    found = diagnose_json(*builders.ended())
+
+    assert found["live"] is False
+    assert found["ended"] == {
+        "reason": "exit code 1 of rank 2",
+        "first_rank": 2,
+        "time_unix_ns": NOW - 40 * SECOND,
+    }

@@ -1,0 +1,135 @@
+"""Process groups: how far they are, who is behind, and which of them stand first."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ddtop.present.glyphs import UNICODE
+from ddtop.present.groups import group_facts, label_of, member_classes, natural, order_of, standings
+from ddtop.present.text import line_width, plain
+from ddtop.ui.render.groups import group_lines, group_row, groups_table
+from ddtop.wire.records import Group, GroupProgress
+from tests.ui import builders
+from tests.ui.builders import NOW, SECOND
+from tests.ui.changed import replace
+
+
+def many(world_size=64, culprit=13):
+    """A hang in default_pg, and tensor-parallel groups of four in which nothing waits."""
+    snapshot, verdict = builders.hang(world_size, culprit)
+    parts = [Group(str(at + 1), f"tp_{at}", tuple(range(at * 4, at * 4 + 4)), "nccl") for at in range(world_size // 4)]
+    return replace(snapshot, groups=(*snapshot.groups, *parts)), verdict
+
+
+def row(snapshot, name, width=110):
+    found = group_facts(snapshot, snapshot.group(name), standings(snapshot).get(name))
+    return plain(group_row(snapshot, found, groups_table(width)))
+
+
+def mismatched():
+    """Ranks 4-7 are in a broadcast at the number at which the others reduce."""
+    snapshot, _ = builders.hang()
+    ranks = []
+    for rank in snapshot.ranks:
+        calls = tuple(msgspec.structs.replace(one, op="gloo:broadcast", sizes=()) for one in rank.open_collectives)
+        ranks.append(replace(rank, open_collectives=calls) if rank.rank >= 4 else rank)
+    return replace(snapshot, ranks=tuple(ranks))
+
+
+def test_a_row_tells_the_front_who_is_behind_since_when_and_in_what():
+    assert row(builders.hang()[0], "0").split() == (
+        ["default_pg", "gloo", "0-7", "74,893", "5", "at", "74,892", "(31", "s)", "all_reduce", "4.0", "MiB", "float32"]
+    )
+
+
+def test_a_training_in_its_rhythm_has_nobody_behind():
+    snapshot, _ = builders.hang()
+    fresh = tuple(replace(wait, since_unix_ns=NOW - SECOND) for wait in snapshot.waits)
+
+    assert standings(replace(snapshot, waits=fresh)) == {}
+    assert " - " in row(replace(snapshot, waits=fresh), "0")
+
+
+def test_where_all_are_there_and_nothing_comes_back_that_is_said():
+    snapshot, _ = builders.hang()
+    waits = tuple(replace(wait, behind=()) for wait in snapshot.waits)
+
+    assert "nobody; nothing comes back (31 s)" in row(replace(snapshot, waits=waits), "0", 140)
+
+
+def test_a_member_that_is_gone_is_behind_whatever_it_had_put_in():
+    snapshot, _ = builders.hang()
+    ahead = replace(snapshot.ranks[5], groups=(GroupProgress("0", 74_893, 74_892),))
+    ranks = (*snapshot.ranks[:5], ahead, *snapshot.ranks[6:])
+
+    assert "rank 5 (31 s)" in row(replace(snapshot, ranks=ranks), "0")
+
+
+def test_members_in_different_calls_at_one_number_are_a_mismatch_and_marked_without_colour():
+    snapshot = mismatched()
+    found = group_facts(snapshot, snapshot.group("0"), standings(snapshot).get("0"))
+
+    assert found.mismatch
+    assert "✖ all_reduce 4.0 MiB float32 [0-3] against broadcast" in row(snapshot, "0", 200)
+
+
+def test_what_stands_still_comes_first_then_the_names_as_people_count():
+    snapshot, _ = many()
+    names = [group.name for group in sorted(snapshot.groups, key=lambda group: natural(label_of(group)))]
+    order = order_of(snapshot, standings(snapshot), names)
+
+    assert [label_of(snapshot.group(name)) for name in order[:4]] == ["default_pg", "tp_0", "tp_1", "tp_2"]
+    assert label_of(snapshot.group(order[-1])) == "tp_15"
+    waits = tuple(replace(wait, group="12") for wait in snapshot.waits)
+    assert order_of(snapshot, standings(replace(snapshot, waits=waits)), names)[0] == "12"
+
+
+def test_of_several_that_stand_still_the_one_that_waits_for_the_rank_at_fault_comes_first():
+    snapshot, _ = many()
+    longer = replace(snapshot.waits[0], group="12", since_unix_ns=NOW - 60 * SECOND, behind=(44,))
+    standing = standings(replace(snapshot, waits=(*snapshot.waits, longer)))
+
+    assert order_of(snapshot, standing, ())[0] == "12"
+    assert order_of(snapshot, standing, (), (13,))[0] == "0"
+
+
+def test_the_page_of_a_group_has_its_members_by_what_they_do_the_last_first():
+    snapshot, _ = builders.hang()
+    lines = [plain(line) for line in group_lines(snapshot, "0", 110)]
+    at = next(number for number, line in enumerate(lines) if line.startswith("  RANKS"))
+
+    assert lines[0] == "default_pg  gloo  8 members"
+    assert lines[at + 1].split() == ["5", "✖", "culprit", "74,892", "74,892", "-", "all_reduce"]
+    assert lines[at + 2].split() == [
+        "0-4,6,7",
+        "■",
+        "blocked",
+        "74,893",
+        "74,892",
+        "31s",
+        "all_reduce",
+        "4.0",
+        "MiB",
+        "float32",
+    ]
+    assert len(member_classes(snapshot, snapshot.group("0"))) == 2
+
+
+def test_the_page_of_a_group_with_a_mismatch_says_who_is_in_which_call():
+    text = "\n".join(plain(line) for line in group_lines(mismatched(), "0", 90))
+
+    assert "members are in different calls at the same number:" in text
+    assert "broadcast float32: ranks 4,6,7" in text
+
+
+def test_a_group_that_went_has_a_page_that_says_so():
+    assert plain(group_lines(builders.healthy(), "7", 60)[0]) == "the group 7 is not there any more"
+
+
+def test_no_row_is_wider_than_its_table():
+    snapshot, _ = many()
+    for width in range(72, 220, 7):
+        table = groups_table(width)
+        for name in ("0", "3"):
+            found = group_facts(snapshot, snapshot.group(name), standings(snapshot).get(name))
+            assert line_width(group_row(snapshot, found, table, UNICODE)) <= width

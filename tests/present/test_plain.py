@@ -1,0 +1,250 @@
+"""`ddtop status` and `ddtop diagnose` as they come out of a pipe."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddtop.model.state.facts import RankFacts, State
+from ddtop.present.findings.banner import Contact, banner_lines
+from ddtop.present.glyphs import ASCII
+from ddtop.present.plain import diagnose_text, status_text
+from ddtop.present.table.columns import OF_GPUS, layout
+from ddtop.present.text import cell_width, line_width, plain
+from tests.ui import builders
+from tests.ui.changed import replace
+
+WIDE_HOST = "計算機-東京-第三"
+
+
+def lines_of(text):
+    return text.rstrip("\n").split("\n")
+
+
+def test_a_healthy_job_is_one_calm_sentence_and_its_ranks():
+    snapshot = builders.healthy(3)
+
+    assert lines_of(status_text(snapshot, builders.calm(snapshot), 80)) == [
+        "train-4730  3/3 ranks  1 host  gloo              iter 12,482  5.1 it/s  22:13:20",
+        "ok: 3/3 moving, watched 2 min",
+        "─" * 80,
+        "RANK STATE          ITER STEP ms NOW                    AGE WAIT LOADER CPU SEEN",
+        "   0 · running    12,482   196.0 backward              0.1s  30% █████▎  99 0.2s",
+        "   1 ◦ waiting    12,482   196.3 all_reduce #74892     0.0s  31% ████▌   98 0.3s",
+        "   2 ◦ waiting    12,482   196.6 all_reduce #74892     0.0s  32% █████▎  99 0.4s",
+    ]
+
+
+def test_a_job_that_stands_still_says_who_where_since_when_and_what_to_do():
+    assert lines_of(status_text(*builders.hang(3, culprit=1), 80)) == [
+        "train-4730  3/3 ranks  1 host  gloo   iter 12,482  STANDING STILL 31 s  22:13:20",
+        "✖ rank 1 has been in the DataLoader (data.py:40 load_image) for 31 s;",
+        "  ranks 0,2 wait for it in all_reduce #74893 of default_pg",
+        "  worker pid 4811 owes the batch: state D, nfs_wait, /data/shard-17.tar",
+        "  → check the file server of /data; torch gives up in 29 min 29 s",
+        "─" * 80,
+        "RANK STATE          ITER STEP ms NOW                    AGE WAIT LOADER CPU SEEN",
+        "   1 ✖ culprit    12,482       - DataLoader data.py:40  31s   0% 0/8      2 0.4s",
+        "   0 ■ blocked    12,482       - all_reduce #74893      31s  94% ██████   1 0.2s",
+        "   2 ■ blocked    12,482       - all_reduce #74893      31s  94% ██████   1 0.4s",
+    ]
+
+
+def test_the_same_without_unicode():
+    text = status_text(*builders.hang(3, culprit=1), 80, ASCII)
+
+    assert text.isascii()
+    assert lines_of(text)[5:8] == [
+        "-" * 80,
+        "RANK STATE          ITER STEP ms NOW                    AGE WAIT LOADER CPU SEEN",
+        "   1 X culprit    12,482       - DataLoader data.py:40  31s   0% 0/8      2 0.4s",
+    ]
+
+
+def test_a_start_up_names_the_rank_that_did_not_come():
+    assert lines_of(status_text(*builders.starting_up(), 80)) == [
+        "train-4730  3/4 ranks  1 host  gloo                      starting 14 s  22:13:20",
+        "✖ rank 3 has not come: WORLD_SIZE is 4, ranks 0-2 wait in init_process_group",
+        "  (store node000:29500), 12 s so far",
+        "  no process with RANK=3 was seen on any host that reports",
+        "  → start it, or fix --nproc-per-node / --nnodes of the launcher",
+        "─" * 80,
+        "RANK STATE          ITER STEP ms NOW                    AGE WAIT LOADER CPU SEEN",
+        "   3 ∅ missing         -       - never seen               -    - -        -    -",
+        "   0 … joining         -       - init_process_group     12s    - -        - 0.3s",
+        "   1 … joining         -       - init_process_group     12s    - -        - 0.3s",
+        "   2 … joining         -       - init_process_group     12s    - -        - 0.3s",
+    ]
+
+
+def test_a_job_that_has_ended_says_how_and_who_went_first():
+    assert lines_of(status_text(*builders.ended(), 80))[:8] == [
+        "train-4730  0/4 ranks  1 host  gloo                 iter 12,482  ENDED  22:13:20",
+        "ended 22:12:40: exit code 1 of rank 2",
+        "✖ rank 2 died: ValueError: bad batch (train.py:31 forward);",
+        "  the launcher ended ranks 0,1,3",
+        "  → read the traceback of rank 2",
+        "─" * 80,
+        "RANK STATE          ITER STEP ms NOW                    AGE WAIT LOADER CPU SEEN",
+        "   2 ✝ exited     12,482       - exit code 1            40s  32% █████▎  99  40s",
+    ]
+
+
+def test_forty_columns_still_tell_who_and_where():
+    assert lines_of(status_text(*builders.hang(3, culprit=1), 40))[-4:] == [
+        "RANK STATE       NOW            AGE WAIT",
+        "   1 ✖ culprit   DataLoader d…  31s   0%",
+        "   0 ■ blocked   all_reduce #…  31s  94%",
+        "   2 ■ blocked   all_reduce #…  31s  94%",
+    ]
+
+
+def test_wide_terminals_show_host_phases_memory_and_pid():
+    titles = [column.key for column in layout(120, 8, 7, OF_GPUS).columns]
+
+    assert titles == [
+        "rank", "state", "host", "iteration", "step", "now", "age", "wait",
+        "phases", "loader", "cpu", "rss", "pid", "seen",
+    ]  # fmt: skip
+
+
+def test_wide_characters_in_a_host_name_keep_the_columns_in_line():
+    """A cluster whose nodes are named in Japanese."""
+    snapshot = builders.healthy(2)
+    ranks = (
+        replace(snapshot.ranks[0], hello=builders.hello(0, 2, WIDE_HOST)),
+        replace(snapshot.ranks[1], hello=builders.hello(1, 2, "node1")),
+    )
+    lines = lines_of(status_text(replace(snapshot, ranks=ranks), builders.calm(snapshot), 130))
+
+    assert {cell_width(line) for line in lines[-2:]} == {cell_width(lines[-3])}
+    assert WIDE_HOST in lines[-2]
+
+
+def test_what_is_not_measured_is_a_dash_and_not_a_zero():
+    bare = replace(builders.healthy(1), ranks=(RankFacts(0, State.RUNNING),), groups=(), hosts=())
+
+    assert lines_of(status_text(bare, builders.calm(bare), 80))[-1] == (
+        "   0 · running         -       - starting                 -    - -        -    -"
+    )
+
+
+PICTURES = st.sampled_from(
+    [
+        builders.hang(),
+        builders.hang(512, 300),
+        builders.starting_up(),
+        builders.ended(),
+        (builders.healthy(), builders.calm(builders.healthy())),
+    ]
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(PICTURES, st.integers(40, 250))
+def test_nothing_is_wider_than_the_terminal(picture, width):
+    texts = (status_text(*picture, width), diagnose_text(*picture, width))
+
+    assert all(cell_width(line) <= width for text in texts for line in text.split("\n"))
+
+
+@settings(deadline=None, max_examples=60)
+@given(PICTURES, st.integers(40, 250), st.integers(1, 12), st.booleans())
+def test_the_banner_keeps_to_its_lines_and_columns(picture, width, most, frozen):
+    snapshot, verdict = picture
+    contact = Contact("relay not heard for 8 s, trying again", 8.0, 12.0 if frozen else None)
+    lines = banner_lines(
+        replace(snapshot, notes=("3 records were lost", "1 garbled")),
+        verdict,
+        width,
+        contact=contact,
+        most=most,
+        hint="e: why",
+    )
+
+    assert all(line_width(line) <= width for line in lines)
+    # Header, contact and how the job ended are said whatever happens.
+    assert len(lines) <= max(most, 5)
+
+
+@given(st.integers(20, 250), st.integers(0, 65_536), st.integers(0, 60))
+def test_a_row_fits_any_terminal_that_has_room_for_the_least(width, world_size, host_width):
+    shape = layout(width, world_size, host_width)
+
+    assert shape.total <= max(width, 30)
+
+
+def test_the_sentence_outlives_the_evidence_where_lines_are_few():
+    snapshot, verdict = builders.hang()
+    lines = [plain(line) for line in banner_lines(snapshot, verdict, 80, most=4)]
+
+    assert lines[1:] == [
+        "✖ rank 5 has been in the DataLoader (data.py:40 load_image) for 31 s;",
+        "  ranks 0-4,6,7 wait for it in all_reduce #74893 of default_pg",
+        "  → check the file server of /data; torch gives up in 29 min 29 s",
+    ]
+
+
+def test_on_a_small_terminal_the_sentence_stays_whole_and_the_advice_is_cut():
+    snapshot, verdict = builders.hang()
+    lines = [plain(line) for line in banner_lines(snapshot, verdict, 60, most=5)]
+
+    assert lines[1:] == [
+        "✖ rank 5 has been in the DataLoader (data.py:40 load_image)",
+        "  for 31 s; ranks 0-4,6,7 wait for it in all_reduce #74893",
+        "  of default_pg",
+        "  → check the file server of /data; torch gives up in 29 mi…",
+    ]
+
+
+def test_lost_contact_is_said_with_the_age_of_what_is_shown():
+    snapshot = builders.healthy()
+    contact = Contact("relay not heard for 8 s, trying again", 8.0)
+    lines = [plain(line) for line in banner_lines(snapshot, builders.calm(snapshot), 80, contact=contact)]
+
+    assert lines[0].endswith("not heard for 8 s")
+    assert lines[1] == "relay not heard for 8 s, trying again"
+
+
+def test_a_diagnosis_is_the_findings_with_evidence_and_advice():
+    assert diagnose_text(*builders.hang(), 80) == (
+        "train-4730  8/8 ranks  1 host  gloo   iter 12,482  STANDING STILL 31 s  22:13:20\n"
+        "\n"
+        "✖ critical: loader-stuck, for 31 s\n"
+        "  rank 5 has been in the DataLoader (data.py:40 load_image) for 31 s;\n"
+        "  ranks 0-4,6,7 wait for it in all_reduce #74893 of default_pg\n"
+        "  ranks: 5\n"
+        "  waiting: 0-4,6,7\n"
+        "  · worker pid 4811 owes the batch: state D, nfs_wait, /data/shard-17.tar\n"
+        "  · default_pg: ranks 0-4,6,7 at #74893, rank 5 at #74892\n"
+        "  · rank 5: main.py:12 main, train.py:80 train_step, torch (4 frames),\n"
+        "    data.py:40 load_image\n"
+        "  → check the file server of /data; torch gives up in 29 min 29 s\n"
+    )
+
+
+def test_a_diagnosis_of_a_healthy_job_is_one_sentence():
+    snapshot = builders.healthy()
+
+    assert lines_of(diagnose_text(snapshot, builders.calm(snapshot), 80))[1:] == ["ok: 8/8 moving, watched 2 min"]
+
+
+def test_a_verdict_from_one_host_of_several_says_that_it_is_only_that():
+    """`ok` of a relay that has not found its hub is not the job's."""
+    snapshot = replace(builders.healthy(8), apart="this host only: hub not reached: looking for the hub")
+
+    assert lines_of(diagnose_text(snapshot, builders.calm(snapshot), 80))[1] == snapshot.apart
+
+
+def test_plain_text_needs_no_terminal_library():
+    """`ddtop status` in a cron job must start fast."""
+    probe = (
+        "import sys, ddtop.present.plain, ddtop.present.as_json, ddtop.viewer.source; "
+        "print([name for name in ('textual', 'rich', 'zmq', 'torch') if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+
+    assert result.stdout.strip() == "[]"

@@ -1,0 +1,88 @@
+"""The NOW column: one rank, one thing worth saying of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddtop.model.state.facts import State, Wait
+from ddtop.present.words import hosts_of, now_age_s, now_text, starting
+from ddtop.wire.records import Exit, LastException, OpenCall, Place, ProcessState
+from tests.ui import builders
+from tests.ui.builders import NOW, SECOND
+from tests.ui.changed import replace
+
+HEALTHY = builders.healthy_rank(0)
+IN_COLLECTIVE = builders.healthy_rank(1)
+EVAL = Place("validate", "/home/ada/eval.py", 31, None, NOW - 40 * SECOND)
+
+
+def gone(code=None, number=None, oom=None, exception=None):
+    return replace(HEALTHY, exit=Exit(0, 1, code, number, oom, 0, "pidfd", exception=exception))
+
+
+@pytest.mark.parametrize(
+    ("rank", "text"),
+    [
+        (HEALTHY, "backward"),
+        (IN_COLLECTIVE, "all_reduce #74892"),
+        (replace(HEALTHY, activity="other"), "train_step train.py:88"),
+        (replace(HEALTHY, activity="other", place=None), "running"),
+        (replace(HEALTHY, activity="cuda_sync", place=None), "CUDA sync"),
+        (replace(HEALTHY, state=State.CULPRIT, place=EVAL), "validate eval.py:31"),
+        (replace(IN_COLLECTIVE, state=State.CULPRIT, place=EVAL), "validate eval.py:31"),
+        (replace(HEALTHY, open_calls=(OpenCall("recv", NOW, 0, 7),)), "recv from 0"),
+        (replace(HEALTHY, open_calls=(OpenCall("send", NOW, 1),)), "send to 1"),
+        (replace(HEALTHY, open_calls=(OpenCall("init_process_group", NOW),)), "init_process_group"),
+        (replace(HEALTHY, state=State.MISSING), "never seen"),
+        (replace(HEALTHY, state=State.STOPPED), "stopped, state T"),
+        (replace(HEALTHY, state=State.SILENT, process=ProcessState(0, 1, "D", "nfs_wait")), "silent, process D nfs_wait"),
+        (replace(HEALTHY, state=State.SILENT, process=None), "agent silent"),
+        (gone(code=1), "exit code 1"),
+        (gone(code=1, exception=LastException("ValueError", "bad", NOW)), "exit code 1: ValueError"),
+        (gone(number=9), "SIGKILL"),
+        (gone(number=9, oom=True), "SIGKILL, out of memory"),
+        (gone(), "ended, code unknown"),
+    ],
+)  # fmt: skip
+def test_what_a_rank_does_is_said_in_a_few_words(rank, text):
+    assert now_text(rank) == text
+
+
+def test_a_rank_at_fault_says_where_it_is_and_what_it_waits_on():
+    snapshot, _ = builders.hang()
+
+    assert now_text(snapshot.rank(5)) == "DataLoader data.py:40"
+    assert now_age_s(snapshot.rank(5), snapshot.time_unix_ns) == 31.0
+
+
+def test_a_line_of_a_function_that_is_never_left_is_as_old_as_the_last_progress():
+    rank = replace(HEALTHY, activity="other", place=EVAL, progress_unix_ns=NOW - 3 * SECOND)
+
+    assert now_text(rank).endswith("eval.py:31")
+    assert now_age_s(rank, NOW) == 3.0
+    assert now_age_s(replace(rank, progress_unix_ns=None), NOW) == 40.0
+
+
+def test_a_wait_of_which_only_the_number_is_known_is_a_collective():
+    """Where the flight recorder is off the sequence numbers of the group are all there is."""
+    rank = replace(IN_COLLECTIVE, collective=None, wait=Wait(1, "0", 99, NOW - 5 * SECOND, (0,)))
+
+    assert now_text(rank) == "collective #99"
+    assert now_age_s(rank, NOW) == 5.0
+
+
+def test_a_culprit_that_waits_itself_shows_its_own_wait():
+    """In a cycle across groups every rank is at fault and every rank waits."""
+    held = builders.collective(99)
+    rank = replace(IN_COLLECTIVE, state=State.CULPRIT, collective=held, wait=Wait(1, "0", 99, NOW - 5 * SECOND, (0,)))
+
+    assert now_text(rank) == "all_reduce #99"
+
+
+def test_a_job_is_starting_until_somebody_is_past_the_start_up():
+    assert starting(builders.starting_up()[0])
+    assert not starting(builders.healthy())
+
+
+def test_hosts_are_counted_from_the_ranks_where_no_relay_has_spoken():
+    assert hosts_of(replace(builders.healthy(16), hosts=())) == 2

@@ -1,0 +1,510 @@
+"""Stacks of ranks that answer, that cannot, and that must not be disturbed: real processes, real signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ddtop import registry
+from ddtop.procfs import descendants, stat_fields
+from ddtop.relay.dumps import collect, pyspy
+from ddtop.relay.dumps import signal as dump_signal
+from ddtop.relay.dumps.collect import Dumps
+from ddtop.relay.dumps.pyspy import find
+from ddtop.relay.processes import sample
+from ddtop.wire.page import OWING_PID_AT
+from ddtop.wire.records import Hello, Stacks
+
+DEADLINE_S = 20.0
+
+RANK = """
+import ctypes, json, os, signal, sys, threading
+from pathlib import Path
+from ddtop import registry
+from ddtop.agent.stacks.dump_file import DumpFile
+from ddtop.agent.state_page import StatePage
+from ddtop.wire.page import EXITING_AT, HEARTBEAT_AT, STEP_AT
+
+folder = Path("/tmp") / registry.pages_folder()
+folder.mkdir(mode=0o700, exist_ok=True)
+pid = os.getpid()
+made = DumpFile(folder, f"{pid}-{registry.start_ticks(pid)}.stacks", "on")
+page = StatePage(pid, registry.start_ticks(pid))
+page.words[HEARTBEAT_AT] = 1
+
+def agent_ended():
+    page.words[HEARTBEAT_AT] = 0
+    sleep_in_python()
+
+def leaves():
+    page.words[EXITING_AT] = 1
+    sleep_in_python()
+
+def steps_on():
+    page.words[STEP_AT] = 3_000_000_000
+    sleep_in_python()
+
+def say(**more):
+    print(json.dumps({"page": str(page.path), "signal": made.signal, "path": str(made.path), "fd": made.descriptor, "off": made.off, **more}), flush=True)
+
+def hold_the_gil():
+    # A read is taken up again after a signal (SA_RESTART); libc's sleep() would end early.
+    say()
+    ctypes.PyDLL(None).read(0, ctypes.create_string_buffer(1), 1)
+
+def sleep_in_python():
+    say()
+    sys.stdin.read(1)
+
+def spin():
+    say()
+    while True:
+        pass
+
+def block_the_signal():
+    signal.pthread_sigmask(signal.SIG_BLOCK, [made.signal])
+    sleep_in_python()
+
+def take_the_signal_away():
+    signal.signal(made.signal, signal.SIG_DFL)
+    sleep_in_python()
+
+def close_its_files():
+    os.closerange(3, 100)
+    sleep_in_python()
+
+def fork_a_worker():
+    child = os.fork()
+    if child:
+        say(child=child)
+        sys.stdin.read(1)
+    else:
+        stuck_worker()
+
+def stuck_worker():
+    os.read(os.pipe()[0], 1)
+
+def start_a_worker():
+    import multiprocessing, time
+    worker = multiprocessing.get_context(sys.argv[2]).Process(target=time.sleep, args=(3600,))
+    worker.start()
+    say(child=worker.pid)
+    sys.stdin.read(1)
+
+globals()[sys.argv[1]]()
+"""
+
+
+class Ranks:
+    """Processes as a relay watches them, and what comes of asking them."""
+
+    def __init__(self) -> None:
+        self.started: list[subprocess.Popen[str]] = []
+        self.watched: list[sample.Watched] = []
+        self.found: list[tuple[Stacks, bool]] = []
+        self.asked: list[tuple[int, str, bool]] = []
+        self.dumps = Dumps(lambda stacks, _, latest: self.found.append((stacks, latest)), self._ask)
+        self.agents_answer = True
+        self.children: list[int] = []
+
+    def _ask(self, pid: int, request: str, automatic: bool) -> bool:
+        self.asked.append((pid, request, automatic))
+        return self.agents_answer
+
+    def start(self, what: str, silent: bool = True, words: tuple[str, ...] = ()) -> sample.Watched:
+        """A rank that does this; a silent one has not been heard for long."""
+        process = subprocess.Popen(
+            [sys.executable, "-c", RANK, what, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.started.append(process)
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        ticks = registry.start_ticks(process.pid)
+        assert ticks is not None
+        hello = Hello(
+            "j", "r", 0, len(self.watched), 0, 9, "h", process.pid, ticks,
+            page_path=told["page"], dump_signal=told["signal"], dump_path=told["path"], dump_fd=told["fd"], dump_off=told["off"],
+        )  # fmt: skip
+        one = sample.watch(hello, 0 if silent else time.monotonic_ns())
+        assert one is not None
+        while what == "hold_the_gil" and "pipe" not in Path(f"/proc/{process.pid}/wchan").read_text():
+            assert process.poll() is None
+        if "child" in told:
+            self.children.append(told["child"])
+            one.children = (told["child"],)
+        self.watched.append(one)
+        return one
+
+    def finish(self) -> list[Stacks]:
+        """Everything that came, once nothing is under way."""
+        end = time.monotonic() + DEADLINE_S
+        while self.dumps.due() != float("inf"):
+            assert time.monotonic() < end, self.found
+            self.dumps.on_time()
+            time.sleep(collect.POLL_S / 2)
+        return [stacks for stacks, _ in self.found]
+
+    def close(self) -> None:
+        self.dumps.close()
+        for pid in self.children:
+            os.kill(pid, signal.SIGKILL)
+        for process in self.started:
+            process.kill()
+            process.communicate()
+        for one in self.watched:
+            sample.forget(one)
+            path = dump_signal.dump_path(one.hello)
+            if path is not None:
+                path.unlink(missing_ok=True)
+
+
+class PySpyThatFindsNothing:
+    """py-spy that has looked and could not read."""
+
+    note = None
+
+    def __init__(self, pid, **how):
+        self.pid = pid
+
+    def poll(self):
+        return "nothing was found"
+
+    def kill(self):
+        """It has ended."""
+
+
+@pytest.fixture
+def no_py_spy(monkeypatch):
+    """py-spy is not installed."""
+    monkeypatch.setattr(pyspy, "find", lambda: None)
+
+
+@pytest.fixture
+def ranks():
+    found = Ranks()
+    yield found
+    found.close()
+
+
+def functions(stacks: Stacks) -> list[str]:
+    (main,) = [thread for thread in stacks.threads if thread.main]
+    return [frame.function for frame in main.frames]
+
+
+def test_a_rank_that_holds_the_gil_in_c_is_read_by_signal(ranks):
+    one = ranks.start("hold_the_gil")
+    ranks.dumps.ask("q", [one])
+
+    (found,) = ranks.finish()
+
+    assert (found.method, found.request, found.of_rank, found.pid) == ("signal", "q", 0, one.hello.pid)
+    assert functions(found) == ["hold_the_gil", "<module>"]
+    assert ranks.started[0].poll() is None
+    assert ranks.asked == []
+
+
+def test_an_agent_that_was_heard_is_asked_and_its_answer_ends_the_request(ranks):
+    one = ranks.start("sleep_in_python", silent=False)
+    ranks.dumps.ask("q", [one])
+    ranks.dumps.on_agent_answer(one.hello.pid, "q")
+
+    assert ranks.finish() == []
+    assert ranks.asked == [(one.hello.pid, "q", False)]
+
+
+def test_an_agent_that_falls_silent_is_followed_by_the_signal(ranks):
+    one = ranks.start("hold_the_gil", silent=False)
+    ranks.dumps.ask("q", [one])
+
+    (found,) = ranks.finish()
+
+    assert (found.method, functions(found)[0]) == ("signal", "hold_the_gil")
+
+
+def test_two_viewers_that_ask_at_the_same_time_are_both_answered(ranks):
+    one = ranks.start("hold_the_gil")
+    ranks.dumps.ask("first", [one])
+    ranks.dumps.ask("second", [one])
+
+    assert sorted(found.request for found in ranks.finish()) == ["first", "second"]
+
+
+def test_a_stopped_rank_gets_no_signal(ranks):
+    """It would be handled when the rank goes on, long after anybody wanted to know."""
+    one = ranks.start("sleep_in_python")
+    os.kill(one.hello.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, one.hello.pid, os.WSTOPPED | os.WNOWAIT)
+    ranks.dumps.ask("q", [one], automatic=True)
+
+    (found,) = ranks.finish()
+
+    assert found.automatic
+    assert found.method == "py-spy" or (found.why or "").startswith("stopped")
+    assert dump_signal.written(one.hello) == b""
+    assert stat_fields(one.hello.pid)[0] == "T"
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        ("block_the_signal", "blocks signal"),
+        ("take_the_signal_away", "does not catch signal"),
+        ("close_its_files", "has closed its dump file"),
+        ("agent_ended", "its agent has ended"),
+        ("leaves", "in interpreter exit"),
+        ("steps_on", "is stuck while Python runs"),
+    ],
+)
+def test_a_rank_that_cannot_take_the_signal_is_not_sent_it(ranks, what, why, no_py_spy):
+    """Its default action is to kill; and a closed descriptor may be a file of the program's by now."""
+    one = ranks.start(what)
+    ranks.dumps.ask("q", [one])
+
+    (found,) = ranks.finish()
+
+    assert found.method == ""
+    assert why in (found.why or "")
+    assert ranks.started[0].poll() is None
+
+
+@pytest.mark.parametrize("what", ["hold_the_gil", "spin"])
+def test_nobody_is_signalled_by_an_automatic_dump(ranks, what, no_py_spy):
+    """What happens by itself must not change the job: a signal ends a sleep in C."""
+    one = ranks.start(what)
+    ranks.dumps.ask("q", [one], automatic=True)
+
+    (found,) = ranks.finish()
+
+    assert (found.method, found.automatic) == ("", True)
+    assert "only for a person who asks" in (found.why or "")
+    assert dump_signal.written(one.hello) == b""
+
+
+@pytest.mark.skipif(find() is None, reason="py-spy is not installed")
+def test_an_automatic_dump_reads_a_frozen_rank_without_stopping_it(ranks):
+    one = ranks.start("hold_the_gil")
+    ranks.dumps.ask("q", [one], automatic=True)
+
+    (found,) = ranks.finish()
+
+    assert (found.method, found.why) == ("py-spy", "read without pausing the process") or "ptrace" in (found.why or "")
+    if found.method:
+        assert "hold_the_gil" in functions(found)
+    assert dump_signal.written(one.hello) == b""
+
+
+def test_a_person_who_asks_while_an_automatic_dump_is_under_way_gets_all_that_can_be_had(ranks, monkeypatch):
+    """The look that the relay began has no result; for a person the signal may be sent."""
+    monkeypatch.setattr(collect, "PySpy", PySpyThatFindsNothing)
+    one = ranks.start("hold_the_gil")
+    ranks.dumps.ask("auto", [one], automatic=True)
+    ranks.dumps.on_time()
+    ranks.dumps.ask("q", [one])
+
+    found = ranks.finish()
+
+    assert {(stacks.request, stacks.method, stacks.automatic) for stacks in found} == {
+        ("auto", "signal", False),
+        ("q", "signal", False),
+    }
+
+
+def test_a_person_may_have_a_silent_rank_that_works_signalled(ranks):
+    one = ranks.start("spin")
+    one.cpu_ratio = 0.97
+    ranks.dumps.ask("q", [one])
+
+    (found,) = ranks.finish()
+
+    assert found.method == "signal"
+    assert "spin" in functions(found)
+
+
+def test_an_agent_that_reports_but_does_not_answer_is_not_followed_by_the_signal(
+    ranks, monkeypatch, agents_count_as_heard, no_py_spy
+):
+    """It reports, so it gets the GIL, so Python runs: faulthandler would walk frames that change."""
+    monkeypatch.setattr(collect, "AGENT_S", 0.3)
+    one = ranks.start("sleep_in_python", silent=False)
+    ranks.dumps.ask("q", [one])
+
+    (found,) = ranks.finish()
+
+    assert found.method == ""
+    assert "gave no stacks" in (found.why or "")
+    assert ranks.asked == [(one.hello.pid, "q", False)]
+    assert dump_signal.written(one.hello) == b""
+
+
+def test_a_forked_child_that_stands_still_is_read_after_its_rank(ranks):
+    """The DataLoader worker that owes the batch."""
+    one = ranks.start("fork_a_worker")
+    end = time.monotonic() + DEADLINE_S
+    while "pipe" not in Path(f"/proc/{ranks.children[0]}/wchan").read_text():
+        assert time.monotonic() < end
+    ranks.dumps.ask("q", [one])
+
+    rank, worker = ranks.finish()
+
+    assert (rank.worker, worker.worker) == (False, True)
+    assert (worker.of_rank, worker.pid, worker.method) == (0, ranks.children[0], "signal")
+    assert functions(worker)[0] == "stuck_worker"
+    assert [latest for _, latest in ranks.found] == [True, False]
+
+
+def with_a_worker(ranks, method):
+    """A rank with one worker that was started so, both asleep; the worker's pid."""
+    one = ranks.start("start_a_worker", words=(method,))
+    worker = ranks.children[0]
+    until_asleep_in("nanosleep", worker)
+    one.children = descendants(one.hello.pid)
+    ranks.children[:] = one.children
+    return one, worker
+
+
+def owes(one, pid):
+    """The rank's page names this worker."""
+    with Path(one.hello.page_path).open("r+b") as page:
+        page.seek(8 * OWING_PID_AT)
+        page.write(pid.to_bytes(8, sys.byteorder))
+
+
+def until_asleep_in(part, pid):
+    end = time.monotonic() + DEADLINE_S
+    # Before 3.11 time.sleep waits in select.
+    parts = (part, "poll_schedule_timeout", "do_select") if part == "nanosleep" else (part,)
+    while not any(one in Path(f"/proc/{pid}/wchan").read_text() for one in parts):
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def may_be_read(stacks, worker):
+    """Where this user may not trace, py-spy reads nobody."""
+    if not [one for one in stacks if one.worker]:
+        (rank,) = stacks
+        assert "ptrace" in (rank.why or "")
+        pytest.skip("py-spy may not read other processes here")
+    return [(one.pid, one.method) for one in stacks if one.worker] == [(worker, "py-spy")]
+
+
+@pytest.mark.skipif(find() is None, reason="py-spy is not installed")
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_person_gets_the_stack_of_a_worker_that_was_not_forked_and_of_no_server(ranks, method):
+    """It does not catch the signal. The resource tracker and the server that forks workers say nothing to anybody."""
+    one, worker = with_a_worker(ranks, method)
+    ranks.dumps.ask("q", [one])
+
+    assert may_be_read(ranks.finish(), worker)
+
+
+@pytest.mark.skipif(find() is None, reason="py-spy is not installed")
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_by_itself_the_relay_reads_the_worker_that_owes_without_a_signal(ranks, method):
+    one, worker = with_a_worker(ranks, method)
+    owes(one, worker)
+    ranks.dumps.ask("q", [one], automatic=True)
+
+    assert may_be_read(ranks.finish(), worker)
+    assert dump_signal.written(one.hello) == b""
+
+
+@pytest.mark.parametrize("named", ["nobody", "a stranger"])
+def test_by_itself_the_relay_reads_no_worker_that_the_page_does_not_name(ranks, named):
+    one, _ = with_a_worker(ranks, "fork")
+    if named == "a stranger":
+        owes(one, os.getpid())
+    ranks.dumps.ask("q", [one], automatic=True)
+
+    assert [stacks.worker for stacks in ranks.finish()] == [False]
+
+
+def test_a_forked_worker_that_is_stopped_gets_no_signal(ranks):
+    one, worker = with_a_worker(ranks, "fork")
+    os.kill(worker, signal.SIGSTOP)
+    end = time.monotonic() + DEADLINE_S
+    while stat_fields(worker)[0] != "T":
+        assert time.monotonic() < end
+    ranks.dumps.ask("q", [one])
+
+    methods = {stacks.method for stacks in ranks.finish() if stacks.worker}
+
+    assert methods <= {"py-spy"}
+    pending = Path(f"/proc/{worker}/status").read_text().partition("ShdPnd:")[2].split()[0]
+    assert int(pending, 16) == 0
+
+
+def test_a_rank_that_ended_is_said_to_be_gone(ranks):
+    one = ranks.start("sleep_in_python")
+    ranks.started[0].kill()
+    ranks.started[0].wait()
+    ranks.dumps.ask("q", [one])
+
+    (found,) = ranks.finish()
+
+    assert (found.method, found.why) == ("", "gone")
+
+
+def test_a_rank_that_ends_while_it_is_asked_is_said_to_be_gone(ranks):
+    one = ranks.start("sleep_in_python", silent=False)
+    ranks.dumps.ask("q", [one])
+    ranks.dumps.on_gone(one.hello.pid)
+
+    (found,) = ranks.finish()
+
+    assert (found.method, found.why) == ("", "gone")
+
+
+@pytest.mark.skipif(find() is None, reason="py-spy is not installed")
+def test_what_no_signal_reaches_is_left_to_py_spy(ranks):
+    one = ranks.start("block_the_signal")
+    ranks.dumps.ask("q", [one])
+
+    (found,) = ranks.finish()
+
+    assert found.method == "py-spy" or "ptrace" in (found.why or "")
+    if found.method:
+        assert "block_the_signal" in functions(found)
+
+
+@pytest.mark.parametrize(("automatic", "nonblocking"), [(True, True), (False, False)])
+def test_py_spy_stops_a_process_only_for_a_person(ranks, monkeypatch, automatic, nonblocking):
+    begun = []
+    monkeypatch.setattr(collect, "PySpy", lambda pid, **how: begun.append(how) or PySpyThatFindsNothing(pid))
+    one = ranks.start("block_the_signal")
+    ranks.dumps.ask("q", [one], automatic=automatic)
+
+    assert [found.method for found in ranks.finish()] == [""]
+    assert begun == [{"native": False, "nonblocking": nonblocking}]
+
+
+def test_a_foreign_path_in_a_hello_is_neither_emptied_nor_read(ranks, tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("x")
+    hello = Hello("j", "r", 0, 0, 0, 1, "h", 1, 1, dump_signal=39, dump_path=str(precious), dump_fd=3)
+
+    assert dump_signal.dump_path(hello) is None
+    assert dump_signal.why_not(hello, 1, 1) is not None
+    assert dump_signal.written(hello) == b""
+    assert precious.read_text() == "x"
+
+
+def test_a_link_in_the_place_of_the_dump_file_is_not_followed(ranks, tmp_path, no_py_spy):
+    one = ranks.start("sleep_in_python")
+    precious = tmp_path / "precious"
+    precious.write_text("x")
+    path = Path(one.hello.dump_path or "")
+    path.unlink()
+    path.symlink_to(precious)
+    ranks.dumps.ask("q", [one])
+
+    (found,) = ranks.finish()
+
+    assert found.method == ""
+    assert precious.read_text() == "x"

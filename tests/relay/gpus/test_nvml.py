@@ -1,0 +1,146 @@
+"""What is read of the cards, over a double of pynvml: what a card does not tell is None and nothing else fails with it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from ddtop.relay.gpus.nvml import NO_DRIVER, Nvml, NvmlError
+from ddtop.wire.gpu import Gpu
+from tests.nvml import GIB, IS_LOST, NOT_SUPPORTED, FakeCard, FakeNvml
+from tests.nvml import NO_DRIVER as NOT_LOADED
+
+
+def test_a_card_at_work_is_read_in_units_of_its_names():
+    nv = FakeNvml(FakeCard(processes={4711: 40 * GIB}, reasons=0x4 | 0x40))
+
+    (card,) = Nvml(nv).sample()
+
+    assert (card.index, card.uuid, card.name) == (
+        0,
+        "GPU-11111111-2222-3333-4444-555555555555",
+        "NVIDIA H100 80GB HBM3",
+    )
+    assert (card.util_ratio, card.memory_util_ratio) == (0.97, 0.4)
+    assert (card.used_bytes, card.total_bytes) == (41 * GIB, 80 * GIB)
+    assert (card.sm_mhz, card.sm_max_mhz, card.memory_mhz) == (1755, 1980, 2619)
+    assert (card.power_watts, card.power_cap_watts, card.celsius) == (650.0, 700.0, 61)
+    assert card.throttle == ("hw_thermal", "sw_power_cap")
+    assert (card.pcie_generation, card.pcie_width, card.nvlinks, card.nvlinks_total) == (5, 16, 18, 18)
+    assert (card.ecc_uncorrected, card.remapped_rows, card.remap_failed, card.exclusive) == (0, 0, False, False)
+    assert card.pci == "00000000:1b:00"
+    assert [(one.pid, one.used_bytes) for one in card.processes or ()] == [(4711, 40 * GIB)]
+
+
+_CALLS = sorted(
+    name.removeprefix("_")
+    for name in dir(FakeNvml)
+    if name.startswith("_nvmlDeviceGet") and "Handle" not in name and "Count" not in name and "UUID" not in name
+)
+
+
+@pytest.mark.parametrize("call", _CALLS)
+def test_one_call_that_is_not_supported_leaves_the_others_alone(call):
+    """A GeForce has no ECC, a vGPU no power, a MIG instance no utilisation."""
+    whole = Nvml(FakeNvml(FakeCard(processes={1: GIB}, mig=()))).sample()[0]
+    card = FakeCard(processes={1: GIB}, mig=(), raises={call: NOT_SUPPORTED})
+    part = Nvml(FakeNvml(card)).sample()[0]
+    differing = {
+        name: getattr(part, name) for name in Gpu.__struct_fields__ if getattr(part, name) != getattr(whole, name)
+    }
+
+    assert set(differing.values()) <= {None, ""}
+    assert len(differing) <= 4
+
+
+def test_what_is_not_supported_is_not_asked_again():
+    nv = FakeNvml(FakeCard(raises={"nvmlDeviceGetTemperature": NOT_SUPPORTED}))
+    nvml = Nvml(nv)
+    for second in range(5):
+        nvml.sample(float(second))
+
+    assert nv.calls["nvmlDeviceGetTemperature"] == 1
+    assert nv.calls["nvmlDeviceGetPowerUsage"] == 5
+
+
+def test_an_older_driver_has_the_older_struct_of_memory():
+    (card,) = Nvml(FakeNvml(FakeCard(raises={"memory v2": 13}))).sample()
+
+    assert (card.used_bytes, card.total_bytes) == (41 * GIB, 80 * GIB)
+
+
+def test_dear_calls_are_rare():
+    """Eight cards at one look a second must not cost 1 % of a core: processes every 5 s, links every 30 s."""
+    nv = FakeNvml(*[FakeCard(uuid=f"GPU-{number}") for number in range(8)])
+    nvml = Nvml(nv)
+    for second in range(30):
+        nvml.sample(float(second))
+
+    assert nv.calls["nvmlDeviceGetUtilizationRates"] == 8 * 30
+    assert nv.calls["nvmlDeviceGetComputeRunningProcesses"] == 8 * 6
+    assert nv.calls["nvmlDeviceGetRemappedRows"] == 8
+    assert nv.calls["nvmlDeviceGetNvLinkState"] == 8 * FakeNvml.NVML_NVLINK_MAX_LINKS
+
+
+def test_a_card_that_falls_off_the_bus_is_lost_and_keeps_its_name():
+    """Xid 79: every call of that card fails from then on, the other cards answer."""
+    nv = FakeNvml(FakeCard(uuid="GPU-a"), FakeCard(uuid="GPU-b"))
+    nvml = Nvml(nv)
+    nvml.sample(0.0)
+    nv.cards[0].raises = {"*": IS_LOST, "nvmlDeviceGetHandleByIndex": IS_LOST}
+
+    lost, other = nvml.sample(1.0)
+
+    assert (lost.uuid, lost.lost, lost.util_ratio) == ("GPU-a", True, None)
+    assert (other.lost, other.util_ratio) == (False, 0.97)
+
+
+def test_mig_instances_have_their_own_memory_and_no_utilisation():
+    part = FakeCard(uuid="MIG-a", name="H100 MIG 3g.40gb", used=GIB, total=40 * GIB, processes={77: GIB})
+    card, instance = Nvml(FakeNvml(FakeCard(mig=(part,)))).sample()
+
+    assert card.mig is True
+    assert (instance.uuid, instance.parent, instance.index) == ("MIG-a", card.uuid, 0)
+    assert (instance.used_bytes, instance.total_bytes, instance.util_ratio) == (GIB, 40 * GIB, None)
+    assert [one.pid for one in instance.processes or ()] == [77]
+
+
+def test_bytes_of_a_process_that_the_driver_does_not_tell_are_not_measured():
+    nv = FakeNvml(FakeCard(processes={1: None, 2: GIB}, graphics={2: 2 * GIB, 3: (1 << 64) - 1}))
+    (card,) = Nvml(nv).sample()
+
+    assert [(one.pid, one.used_bytes) for one in card.processes or ()] == [(2, 2 * GIB), (1, None), (3, None)]
+
+
+def test_without_a_driver_a_plain_sentence_says_so():
+    with pytest.raises(NvmlError, match=f"^{NO_DRIVER} \\(Driver Not Loaded\\)$"):
+        Nvml(FakeNvml(driver=False))
+    assert NOT_LOADED == 9
+
+
+def test_a_driver_that_is_unloaded_ends_the_session():
+    nv = FakeNvml(FakeCard())
+    nvml = Nvml(nv)
+    nv.driver = False
+
+    with pytest.raises(NvmlError, match="does not answer"):
+        nvml.sample()
+
+
+def test_what_is_read_fits_the_record():
+    nv = FakeNvml(FakeCard(mig=(FakeCard(uuid="MIG-a"),)))
+    for card in Nvml(nv).sample():
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(card), type=Gpu) == card
+
+
+def test_the_library_is_not_loaded_where_there_is_no_driver():
+    code = (
+        "import sys, ddtop.relay.gpus.reader as g\n"
+        "gpus = g.Gpus(lambda: False)\n"
+        "assert gpus.look({}) == ((), None)\n"
+        "assert 'pynvml' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

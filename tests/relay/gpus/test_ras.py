@@ -1,0 +1,400 @@
+"""NCCL's status service: its protocol over a double on a socket, bytes of strangers, and when it is asked."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddtop.relay.gpus import ras
+from ddtop.relay.gpus.ras import NOT_ASKED, TOLD_MAX, Ras, address_of, ask, of_job, parse_json, parse_text
+from ddtop.wire.frames import FRAME_BYTES_MAX
+from ddtop.wire.gpu import Communicator, RasAnswer, RasRank
+from ddtop.wire.records import CommStatus, Hello
+from tests.relay.gpus.test_ras_answers import ALL, ANSWERS
+
+
+def rank(number, pid, count=812, **status):
+    """A rank as the service has it."""
+    given = {"init_state": 0, "async_error": 0, "finalize_called": False, "destroy_flag": False, "abort_flag": False}
+    return {
+        "rank": number, "host": "node0", "pid": pid, "cuda_dev": number, "nvml_dev": number, "status": given | status,
+        "collective_counts": {"Broadcast": 4, "Reduce": 0, "AllGather": 0, "ReduceScatter": 0, "AllReduce": count},
+    }  # fmt: skip
+
+
+def answer(*ranks, missing=()):
+    return {
+        "nccl_version": "2.29.7", "cuda_runtime_version": 12080, "timestamp": "2026-03-01 10:00:00",
+        "communicators": [{
+            "hash": "0x5c1d", "secondary_hash": "0x0", "size": len(ranks) + len(missing), "ranks_count": len(ranks),
+            "missing_ranks_count": len(missing), "ranks": list(ranks), "missing_ranks": list(missing),
+        }],
+        "ras": {"collection_time_sec": 0.002, "timeouts_count": 0},
+    }  # fmt: skip
+
+
+TEXT = (ANSWERS / "2.27.5/behind.txt").read_text()
+
+
+class Service:
+    """The service on a port of its own; each connection gets the next of `scripts`: lines answered, then the answer.
+
+    None for lines: it takes the connection and says nothing, as a stopped process does.
+    """
+
+    def __init__(self, *scripts, address="127.0.0.1:0"):
+        self.said: list[list[str]] = []
+        host, _, port = address.rpartition(":")
+        self._listener = socket.create_server((host, int(port)))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._run, args=(scripts,), daemon=True)
+        self._thread.start()
+
+    def _run(self, scripts):
+        for replies, body in scripts:
+            link, _ = self._listener.accept()
+            heard: list[str] = []
+            self.said.append(heard)
+            with link, link.makefile("rb") as lines:
+                for line in lines:
+                    heard.append(line.decode().strip())
+                    if replies is None:
+                        continue
+                    if heard[-1].endswith("STATUS"):
+                        link.sendall(body)
+                        break
+                    link.sendall(next((reply for key, reply in replies if heard[-1].startswith(key)), b"OK\n"))
+                    if body is None:
+                        lines.read()
+
+    def close(self):
+        self._listener.close()
+        self._thread.join(10)
+
+
+@pytest.fixture
+def service():
+    made = []
+
+    def make(*scripts):
+        made.append(Service(*scripts))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+GREETS = (("CLIENT", b"SERVER PROTOCOL 2\n"),)
+OLD = (*GREETS, ("SET", b"ERROR: Unknown command SET FORMAT json\n"), ("MON", b"ERROR: Unknown command MONITOR ?\n"))
+JSON_ONLY = (*GREETS, ("MON", b"ERROR: Unknown command MONITOR ?\n"))
+NEW = (*GREETS, ("MON", b"ERROR: Invalid event group '?'\n"))
+
+
+def test_json_is_asked_for_and_read(service):
+    one = service((GREETS, json.dumps(answer(rank(0, 4800), rank(1, 4801, 811))).encode()))
+    found = ask(one.address)
+
+    assert one.said == [["CLIENT PROTOCOL 2", "SET FORMAT json", "STATUS"]]
+    (communicator,) = found.communicators
+    assert (found.nccl, found.why, communicator.size, communicator.state) == ("2.29.7", None, 2, "ok")
+    assert [(each.number, each.pid, each.counts["AllReduce"]) for each in communicator.ranks] == [
+        (0, 4800, 812),
+        (1, 4801, 811),
+    ]
+    assert found.took_ms is not None
+
+
+def test_a_release_that_knows_no_json_is_asked_for_text(service):
+    """2.24 to 2.28.3; torch 2.8 to 2.11 ship such."""
+    one = service((OLD, TEXT.encode()))
+    found = ask(one.address)
+
+    assert one.said[0][-1] == "VERBOSE STATUS"
+    assert (found.text, found.nccl) == (True, "2.27.5")
+    (late,) = found.communicators[0].ranks
+    assert (late.number, late.pid, late.host, late.state) == (2, 4121, "127.0.0.1", "behind")
+
+
+def test_json_that_cannot_be_read_is_not_asked_for_again(service):
+    """A second answer may cost ten seconds, and the text of such a release is no better."""
+    one = service((GREETS, b'{"communicators": [ {]'))
+
+    assert "its JSON cannot be read" in (ask(one.address).why or "")
+    assert len(one.said) == 1
+
+
+@pytest.mark.parametrize("release", [OLD, JSON_ONLY])
+def test_before_2_29_it_is_not_asked_while_a_rank_is_missing(service, release):
+    """It would read beyond its buffer, and over IPv6 allocate gigabytes, in the process that is watched."""
+    one = service((release, b"never sent"))
+
+    assert ask(one.address, whole=False).why == NOT_ASKED
+    assert one.said[0][-1] == "MONITOR ?"
+
+
+def test_from_2_29_on_it_is_asked_while_a_rank_is_missing(service):
+    one = service((NEW, json.dumps(answer(rank(0, 4800))).encode()))
+
+    assert ask(one.address, whole=False).why is None
+    assert one.said[0][-2:] == ["MONITOR ?", "STATUS"]
+
+
+def test_a_stopped_process_that_takes_the_question_is_passed_over(service, monkeypatch):
+    """All processes share the port, and the kernel does not know who is stopped."""
+    monkeypatch.setattr(ras, "GREETING_S", 0.1)
+    one = service((None, None), (None, None), (GREETS, json.dumps(answer(rank(0, 4800))).encode()))
+    found = ask(one.address)
+
+    assert (found.why, len(found.communicators)) == (None, 1)
+    assert [heard[0] for heard in one.said] == ["CLIENT PROTOCOL 2"] * 3
+
+
+def test_where_all_are_stopped_it_is_said(service, monkeypatch):
+    monkeypatch.setattr(ras, "GREETING_S", 0.05)
+    one = service(*[(None, None)] * ras.TRIES)
+
+    assert "whoever listens there does not answer" in (ask(one.address).why or "")
+
+
+@pytest.mark.parametrize(
+    ("status", "state"),
+    [
+        ({}, "ok"),
+        ({"init_state": 7}, "init"),
+        ({"init_state": 3}, "error"),
+        # An operation of a communicator that does not block is in progress; NCCL's own text says RUNNING.
+        ({"async_error": 7}, "ok"),
+        ({"async_error": 6}, "error"),
+        ({"abort_flag": True}, "abort"),
+        ({"finalize_called": True}, "finalize"),
+        ({"destroy_flag": 1}, "finalize"),
+    ],
+)
+def test_the_state_of_a_rank(status, state):
+    (communicator,) = parse_json(json.dumps(answer(rank(0, 1, **status)))).communicators
+
+    assert communicator.ranks[0].state == state
+
+
+@pytest.mark.parametrize(
+    ("status", "state"),
+    [({"considered_dead": True}, "dead"), ({"unresponsive": True}, "unresponsive"), ({}, "left")],
+)
+def test_peers_that_do_not_answer(status, state):
+    gone = {"rank": 1, "host": "node1", "pid": 4801, "status": status}
+    (communicator,) = parse_json(json.dumps(answer(rank(0, 4800), missing=(gone,)))).communicators
+
+    assert (communicator.state, communicator.missing, communicator.size) == ("bad", 1, 2)
+    assert [(each.number, each.state) for each in communicator.ranks] == [(0, "ok"), (1, state)]
+
+
+def test_nobody_listens():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+
+    assert "ConnectionRefused" in (ask(address).why or "")
+
+
+@pytest.mark.parametrize("address", ["", "nonsense", "localhost:", "localhost:99999", "localhost:x"])
+def test_an_address_that_is_none(address):
+    assert ask(address).why
+
+
+def test_a_stranger_on_that_port_is_told_so(service):
+    one = service(((("CLIENT", b"HTTP/1.1 400 Bad Request\r\n"),), b""))
+
+    assert "no NCCL listens there" in (ask(one.address).why or "")
+
+
+def test_one_that_never_answers_is_given_up(service):
+    one = service(((("CLIENT", b"SERVER PROTOCOL 2\n"), ("SET", b"")), None))
+
+    assert "imeout" in (ask(one.address, 0.2).why or "")
+
+
+def test_an_answer_without_end_is_cut(service, monkeypatch):
+    monkeypatch.setattr(ras, "ANSWER_BYTES_MAX", 1000)
+    one = service((GREETS, b"x" * 100_000))
+
+    assert "an answer of more than" in (ask(one.address).why or "")
+
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(
+        st.sampled_from(["communicators", "ranks", "missing_ranks", "status", "collective_counts", "pid", "rank", "host", "size",
+                         "init_state", "hash", "nccl_version", "AllReduce"]), inner, max_size=5),
+    max_leaves=20,
+)  # fmt: skip
+
+
+@given(ANY_JSON)
+def test_any_json_gives_an_answer_that_fits_the_record(said):
+    found = parse_json(json.dumps(said))
+
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(found), type=RasAnswer) == found
+
+
+LINES = sorted({line for name in ALL for line in (ANSWERS / name).read_text().splitlines()})
+
+
+@given(st.text(max_size=300) | st.lists(st.sampled_from(LINES), max_size=60).map("\n".join))
+def test_any_text_gives_an_answer_that_fits_the_record(text):
+    for found in (parse_text(text), parse_json(text)):
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(found), type=RasAnswer) == found
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_as_something(data):
+    parse_text(data.decode(errors="replace"))
+    parse_json(data.decode(errors="replace"))
+
+
+def test_communicators_of_another_job_on_the_same_port_are_left_out():
+    """Two jobs of one user on a node share the port, and the kernel picks who answers."""
+    ours = Communicator("world", 4, (RasRank(0, "node0", 4800), RasRank(1, "node1", 4801)))
+    part = Communicator("tensor", 2, (RasRank(0, "node1", 4801),))
+    theirs = Communicator("other", 2, (RasRank(0, "node0", 9900),))
+
+    assert of_job(RasAnswer((theirs, part, ours)), {4800}).communicators == (ours, part)
+
+
+def test_an_answer_of_very_many_ranks_fits_a_frame():
+    ranks = tuple(
+        RasRank(n, "node" * 10, n, "ok" if n != 4000 else "dead", 0, {"AllReduce": 10**9 + n}) for n in range(4096)
+    )
+    told = of_job(RasAnswer(tuple(Communicator(str(n), 4096, ranks) for n in range(8))), {5})
+
+    assert sum(len(one.ranks) for one in told.communicators) == TOLD_MAX
+    assert "dead" in {one.state for one in told.communicators[0].ranks}
+    assert len(msgspec.msgpack.encode(CommStatus(told))) < FRAME_BYTES_MAX // 2
+
+
+def hello(number=0, backend="nccl", heard_s=float("inf"), state="S", size=1, **environment):
+    """A rank that the relay watches."""
+    said = Hello(
+        "job", "r1", 0, number, number, size, "node0", 4800 + number, 1, backend=backend, environment=environment
+    )
+    return SimpleNamespace(hello=said, heard_mono_ns=heard_s * 1e9, last_state=state, freezer=None)
+
+
+def asked(monkeypatch, hellos, seconds, step=1.0, sees=True):
+    """The moments at which the service was asked, while something stands all the time."""
+    found: list[float] = []
+    watch = Ras()
+    monkeypatch.setattr(ras, "ask", lambda *_: RasAnswer())
+    for number in range(int(seconds / step)):
+        now = 100.0 + number * step
+        if sees:
+            watch.saw(now)
+        before = watch._asked
+        watch.look(now, hellos)
+        if watch._asked != before:
+            found.append(now - 100.0)
+        if watch._thread is not None:
+            watch._thread.join(10)
+    return found
+
+
+def test_it_is_asked_after_two_seconds_and_then_every_ten(monkeypatch):
+    assert asked(monkeypatch, [hello()], 25) == [2.0, 12.0, 22.0]
+
+
+def test_where_no_interpreter_runs_the_silence_of_the_agents_is_reason_enough(monkeypatch):
+    """C code holds the interpreter of each rank: no agent can say that something stands. They were heard at 105 s."""
+    frozen = [hello(0, heard_s=105.0), hello(1, heard_s=105.0)]
+
+    assert asked(monkeypatch, frozen, 25, sees=False) == [11.0, 21.0]
+    assert asked(monkeypatch, [hello(0), hello(1)], 25, sees=False) == []
+
+
+@pytest.mark.parametrize(
+    ("ranks", "elsewhere", "whole"),
+    [
+        ([hello(0, size=2), hello(1, size=2)], 0, True),
+        ([hello(0, size=2)], 0, False),
+        ([hello(0, size=2)], 1, True),
+        ([hello(0, size=2), hello(1, size=2, state="T")], 0, False),
+        ([hello(0, size=2), hello(1, size=2, state="t")], 0, False),
+        ([hello(0, size=None)], 0, False),
+        ([], 0, False),
+    ],
+)
+def test_a_job_is_whole_while_all_its_ranks_are_there_and_run(ranks, elsewhere, whole):
+    assert ras.is_whole(ranks, elsewhere) is whole
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_a_question_that_was_not_asked_has_no_answer(monkeypatch, missing):
+    told = []
+    monkeypatch.setattr(ras, "ask", lambda *arguments: told.append(arguments) or RasAnswer(why=NOT_ASKED))
+    watch = Ras()
+    ranks = [hello(0, size=2), *([] if missing else [hello(1, size=2)])]
+    for second in range(6):
+        watch.saw(float(second))
+        assert watch.look(float(second), ranks) is None
+        if watch._thread is not None:
+            watch._thread.join(10)
+
+    assert [arguments[2] for arguments in told] == [not missing]
+
+
+@pytest.mark.parametrize("hellos", [[], [hello(backend="gloo")], [hello(1)], [hello(NCCL_RAS_ENABLE="0")]])
+def test_without_nccl_or_rank_0_or_switched_off_nobody_is_asked(monkeypatch, hellos):
+    """One relay asks for the whole job: each answer makes NCCL talk to all of its processes."""
+    assert asked(monkeypatch, hellos, 25) == []
+
+
+def test_a_job_that_moves_is_left_alone(monkeypatch):
+    watch = Ras()
+    monkeypatch.setattr(ras, "ask", lambda *_: pytest.fail("asked"))
+    for second in range(0, 60, 3):
+        watch.saw(float(second))
+        assert watch.look(second + 0.5, [hello()]) is None
+
+
+def test_an_answer_is_given_once_and_of_this_job_only(monkeypatch):
+    watch = Ras()
+    both = RasAnswer((Communicator("a", 1, (RasRank(0, "n", 4800),)), Communicator("b", 1, (RasRank(0, "n", 1),))))
+    monkeypatch.setattr(ras, "ask", lambda *_: both)
+    told = []
+    for second in range(6):
+        watch.saw(float(second))
+        told.append(watch.look(float(second), [hello()]))
+        if watch._thread is not None:
+            watch._thread.join(10)
+    (first,) = [one for one in told if one is not None]
+
+    assert [one.name for one in first.communicators] == ["a"]
+
+
+def test_an_answer_tells_for_how_long_it_has_been_the_same(monkeypatch):
+    """Whichever process answers, and in whatever order."""
+    first, second = (Communicator(name, 1, (RasRank(0, "n", 4800, counts={"AllReduce": 1}),)) for name in "ab")
+    moved = msgspec.structs.replace(first, ranks=(RasRank(0, "n", 4800, counts={"AllReduce": 2}),))
+    said = [(first, second), (second, first), (moved, second)]
+    monkeypatch.setattr(ras, "ask", lambda *_: RasAnswer(said.pop(0)))
+    watch = Ras()
+    told = []
+    for second_s in range(27):
+        watch.saw(float(second_s))
+        told.append(watch.look(float(second_s), [hello()]))
+        if watch._thread is not None:
+            watch._thread.join(10)
+
+    assert [one.same_ms for one in told if one is not None] == [0, 10_000, 0]
+
+
+def test_the_address_may_be_chosen():
+    assert address_of([{}]) == "localhost:28028"
+    assert address_of([{}, {"NCCL_RAS_ADDR": "localhost:12345"}]) == "localhost:12345"
+    assert address_of([]) is None

@@ -1,0 +1,39 @@
+"""NCCL's status service and a relay: a real one, with ranks played by the test and a double of the service."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import pytest
+
+from ddtop.relay.gpus import ras
+from ddtop.wire.records import CommStatus, RankState
+from tests.relay.gpus.test_ras import NEW, Service, answer, rank
+from tests.relay.test_server import Stage, is_a
+
+
+@pytest.fixture
+def stage(home, monkeypatch):
+    monkeypatch.setattr(ras, "SILENT_S", 0.5)
+    monkeypatch.setattr(ras, "STANDS_S", 0.5)
+    found = Stage(home)
+    yield found
+    found.close()
+
+
+def test_viewers_hear_what_it_says_of_a_job_whose_agents_are_all_silent(stage):
+    """One of two ranks is there, so that it is asked with care."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    link, pid = stage.rank(backend="nccl", environment={"NCCL_RAS_ADDR": address})
+    said = answer(rank(0, pid), rank(1, pid + 1, 811))
+    service = Service((NEW, json.dumps(said).encode()), address=address)
+    try:
+        stage.says(link, RankState("running", iteration=7), pid=pid)
+        told = stage.heard(stage.viewer(), is_a(CommStatus))[-1].answer
+
+        assert [rank.counts["AllReduce"] for rank in told.communicators[0].ranks] == [812, 811]
+        assert service.said == [["CLIENT PROTOCOL 2", "SET FORMAT json", "MONITOR ?", "STATUS"]]
+    finally:
+        service.close()

@@ -1,0 +1,260 @@
+"""What the host's load does to a process: this test's own, and cgroups as files."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from ddtop.relay.host import disks, pressure
+from ddtop.relay.host.file_calls import CALLS_MAX
+from ddtop.relay.processes import cgroup
+from ddtop.relay.processes.sample import stat_fields
+from ddtop.wire.records import Hello
+
+
+def look(watch=None):
+    return pressure.look_at_process(watch or pressure.ProcessWatch(), os.getpid(), stat_fields(os.getpid()))
+
+
+def test_a_process_that_computes_has_run_and_its_limits_are_its_own():
+    watch = pressure.ProcessWatch()
+    before = look(watch)
+    until = time.process_time() + 0.02
+    while time.process_time() < until:
+        pass
+    after = look(watch)
+
+    assert after.ran_ns - before.ran_ns >= 15_000_000
+    assert after.run_delay_ns >= before.run_delay_ns
+    assert after.cpus_count == len(os.sched_getaffinity(0))
+    assert after.files_limit == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert 0 < after.files <= len(os.listdir("/proc/self/fd")) + 1
+
+
+LIMITED = """
+import resource, sys
+for limit, most in ((resource.RLIMIT_AS, 4 << 30), (resource.RLIMIT_DATA, 3 << 30)):
+    resource.setrlimit(limit, (most, most))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_limits_of_a_process_are_read_with_what_it_uses_of_them():
+    child = subprocess.Popen([sys.executable, "-c", LIMITED], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout.readline() == b"ready\n"
+    found = pressure.look_at_process(pressure.ProcessWatch(), child.pid, stat_fields(child.pid)).limits
+    child.communicate()
+
+    by_name = {one.name: one for one in found}
+    assert by_name["RLIMIT_AS"].limit == 4 << 30
+    assert by_name["RLIMIT_DATA"].limit == 3 << 30
+    assert 1 << 20 < by_name["RLIMIT_DATA"].used <= by_name["RLIMIT_AS"].used < 4 << 30
+
+
+def test_a_process_without_limits_has_none_of_memory():
+    assert resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
+
+    assert not {one.name for one in look().limits} & {"RLIMIT_AS", "RLIMIT_DATA"}
+
+
+def test_of_a_process_that_is_gone_nothing_is_measured():
+    found = pressure.look_at_process(pressure.ProcessWatch(), 1 << 30, ["0"] * 30)
+
+    assert (found.ran_ns, found.cpus, found.files) == (None, None, None)
+
+
+def test_what_other_threads_wait_for_a_cpu_only_grows_though_threads_end():
+    """A pool of threads that ends takes its counters out of /proc."""
+    watch, go_on = pressure.ProcessWatch(), threading.Event()
+
+    def compute():
+        while not go_on.is_set():
+            sum(range(1000))
+
+    helpers = [threading.Thread(target=compute) for _ in range(4)]
+    for one in helpers:
+        one.start()
+    first = look(watch).threads_delay_ns
+    go_on.set()
+    for one in helpers:
+        one.join()
+    watch.looks = 0
+    second = look(watch).threads_delay_ns
+
+    assert 0 <= first <= second
+    assert set(watch.delays) <= set(os.listdir("/proc/self/task"))
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("0", 1), ("0-3", 4), ("0-3,8,10-11", 7), ("", None), ("x", None), (None, None)]
+)
+def test_cpus_are_counted_as_the_kernel_lists_them(text, count):
+    assert pressure._count(text) == count
+
+
+def test_the_host_has_threads_that_run_and_the_disks_that_its_ranks_use():
+    hello = Hello("j", "r", 0, 0, 0, 1, "h", os.getpid(), 1, environment={"TMPDIR": "/dev/shm"})
+    watch = pressure.HostWatch()
+    watch.look([hello])
+    while (found := watch.look([hello])).steal_ratio is None or len(found.disks) < 2:
+        time.sleep(0.005)  # the kernel counts in ticks
+
+    assert found.runnable >= 0
+    assert 0.0 <= found.steal_ratio <= 1.0
+    assert {disk.path for disk in found.disks} == {os.getcwd(), "/dev/shm"}
+    assert all(0 <= disk.free_bytes <= disk.total_bytes for disk in found.disks)
+
+
+def test_disks_of_ranks_that_are_gone_are_left_out():
+    hello = Hello("j", "r", 0, 0, 0, 1, "h", 1 << 30, 1, environment={"TMPDIR": "/nowhere"})
+
+    assert [disk.path for disk in pressure.HostWatch().look([hello]).disks] == ["/dev/shm"]
+
+
+def test_a_folder_that_does_not_answer_holds_nobody_up_and_is_reported_with_its_age(monkeypatch):
+    go, hung = threading.Event(), threading.Event()
+    real = os.statvfs
+
+    def statvfs(path):
+        if path == "/data":
+            hung.set()
+            assert go.wait(20.0)
+        return real("/" if path == "/data" else path)
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    hello = Hello("j", "r", 0, 0, 0, 1, "h", os.getpid(), 1, environment={"TMPDIR": "/data"})
+    watch = disks.DiskWatch()
+    uses = watch.ask([hello], 100.0)
+    assert hung.wait(20.0)
+    while not (found := watch.disks(uses, time.monotonic())) or found[0].uses != "cwd":
+        pass
+    begun = watch._asked["/data"]
+    watch.ask([hello], 105.0)
+    names = [disk.path for disk in watch.disks(uses, time.monotonic())]
+    unanswered = dict(watch.unanswered(112.0))
+    go.set()
+    threads = [one for one in threading.enumerate() if one.name == "ddtop-file-call"]
+    for thread in threads:
+        thread.join(20.0)
+
+    assert names == [os.getcwd(), "/dev/shm"]
+    assert unanswered["/data"] == 12.0
+    assert watch._asked["/data"] is begun
+    assert sum(one.is_alive() for one in threads) == 0
+
+
+def test_what_a_folder_said_long_ago_is_not_known_any_more():
+    watch = disks.DiskWatch()
+    hello = Hello("j", "r", 0, 0, 0, 1, "h", os.getpid(), 1, environment={"TMPDIR": "/dev/shm"})
+    uses = watch.ask([hello], time.monotonic())
+    while len(watch.disks(uses, time.monotonic())) < 2:
+        pass
+
+    assert [disk.path for disk in watch.disks(uses, time.monotonic() + disks.STALE_S + 1)] == ["/dev/shm"]
+
+
+def asked(watch, hello):
+    """The folders that are asked for, by how they are used."""
+    return {one.path: one for one in watch.ask([hello], time.monotonic()).values()}
+
+
+def test_the_folder_of_a_file_that_is_open_for_writing_is_asked_for(tmp_path):
+    """A checkpoint folder is neither TMPDIR nor the working folder."""
+    (tmp_path / "read").mkdir()
+    (tmp_path / "read" / "data").write_bytes(b"x")
+    (tmp_path / "ckpt").mkdir()
+    hello = Hello("j", "r", 0, 3, 0, 1, "h", os.getpid(), 1, environment={"TMPDIR": "/dev/shm"})
+    watch = disks.DiskWatch()
+    with (tmp_path / "read" / "data").open("rb"), (tmp_path / "ckpt" / "model.pt").open("wb"):
+        found = asked(watch, hello)
+    later = asked(watch, hello)
+
+    assert str(tmp_path / "read") not in found
+    assert (found[str(tmp_path / "ckpt")].use, found[str(tmp_path / "ckpt")].ranks) == ("files", {3})
+    assert str(tmp_path / "ckpt") in later
+
+
+def test_a_folder_to_which_nobody_has_written_for_long_is_asked_for_no_more(tmp_path):
+    hello = Hello("j", "r", 0, 0, 0, 1, "h", os.getpid(), 1, environment={"TMPDIR": "/dev/shm"})
+    watch = disks.DiskWatch()
+    with (tmp_path / "model.pt").open("wb"):
+        now = time.monotonic()
+        watch.ask([hello], now)
+    uses = watch.ask([hello], now + disks.WRITTEN_S + 1)
+
+    assert str(tmp_path) not in {one.path for one in uses.values()}
+
+
+def test_a_rank_in_a_mount_namespace_of_its_own_is_asked_through_its_root(monkeypatch):
+    """In a container /ckpt is another file system than here."""
+    monkeypatch.setattr(disks, "_namespace", lambda pid: "here" if pid == "self" else "container")
+    hello = Hello("j", "r", 0, 0, 0, 1, "h", os.getpid(), 1, environment={"TMPDIR": "/ckpt"})
+    found = asked(disks.DiskWatch(), hello)
+
+    assert found["/ckpt"].where == f"/proc/{os.getpid()}/root/ckpt"
+
+
+def test_so_many_paths_that_hang_hold_a_bounded_number_of_threads(monkeypatch):
+    go = threading.Event()
+    monkeypatch.setattr("ddtop.relay.host.disks._sized", lambda path: go.wait(20.0) and None)
+    watch = disks.DiskWatch()
+    for number in range(200):
+        watch.ask([Hello("j", "r", 0, 0, 0, 1, "h", 1 << 30, 1, environment={"TMPDIR": f"/{number}"})], 1.0 + number)
+    alive = sum(one.name == "ddtop-file-call" for one in threading.enumerate())
+    go.set()
+
+    assert alive == len(watch._asked) == CALLS_MAX
+
+
+@pytest.fixture
+def group(tmp_path):
+    """`group(version, files)`: a cgroup of this process, as its folder."""
+
+    def make(version, **files):
+        folder = tmp_path / "cg" / ("cpu" if version == 1 else "") / "job"
+        folder.mkdir(parents=True)
+        for name, text in files.items():
+            (folder / name.replace("__", ".")).write_text(text)
+        (tmp_path / "7").mkdir()
+        (tmp_path / "7" / "cgroup").write_text("4:cpu:/job\n4:memory:/job\n" if version == 1 else "0::/job\n")
+        return cgroup.cpu_stat(7, tmp_path / "cg", tmp_path)
+
+    return make
+
+
+def test_a_quota_is_read_from_both_versions_of_cgroups(group):
+    stat = group(2, cpu__stat="nr_throttled 3\nthrottled_usec 1500\n", cpu__max="150000 100000\n")
+
+    assert cgroup.quota_cores(stat) == 1.5
+    assert cgroup.throttled_ns(stat) == 1_500_000
+
+
+def test_version_one_counts_in_nanoseconds_and_has_minus_one_for_no_limit(group):
+    stat = group(1, cpu__stat="throttled_time 77\n", cpu__cfs_quota_us="-1\n", cpu__cfs_period_us="100000\n")
+
+    assert cgroup.quota_cores(stat) is None
+    assert cgroup.throttled_ns(stat) == 77
+
+
+def test_memory_that_the_kernel_can_drop_is_not_used(tmp_path):
+    """A file that was read once fills any limit."""
+    (tmp_path / "memory.max").write_text("1000\n")
+    (tmp_path / "memory.current").write_text("990\n")
+    (tmp_path / "memory.stat").write_text("anon 90\ninactive_file 900\n")
+
+    assert cgroup.memory(tmp_path) == (1000, 90)
+
+
+@pytest.mark.parametrize("limit", ["max", str((1 << 63) - 4096), "garbage"])
+def test_without_a_limit_there_is_no_pressure(tmp_path, limit):
+    (tmp_path / "memory.max").write_text(limit)
+    (tmp_path / "memory.current").write_text("990\n")
+
+    assert cgroup.memory(tmp_path) == (None, None)

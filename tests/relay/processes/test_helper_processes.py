@@ -1,0 +1,133 @@
+"""The processes beside the ranks: real children of a real parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import msgspec
+import pytest
+
+from ddtop import registry
+from ddtop.procfs import children
+from ddtop.relay.processes.helper_processes import Beside
+from ddtop.relay.processes.sample import Watched
+from ddtop.wire.records import Hello, LastException
+
+PARENT = """
+import os, subprocess, sys
+started = [subprocess.Popen([sys.executable, "-c", "import os, sys; os.write(1, bytes([10])); sys.stdin.read()"], stdin=subprocess.PIPE) for _ in range(3)]
+os.write(1, bytes([10]))
+sys.stdin.read()
+for one in started:
+    one.kill()
+    one.wait()
+sys.exit(5)
+"""
+
+
+class Family:
+    """A program with three children: two ranks and one helper."""
+
+    def __init__(self):
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.program = subprocess.Popen([sys.executable, "-c", PARENT], **pipes)
+        # A child that has only just called exec has no command line yet.
+        assert [self.program.stdout.readline() for _ in range(4)] == [b"\n"] * 4
+        *ranks, self.helper = children(self.program.pid)
+        self.ranks = [self.rank(number, pid) for number, pid in enumerate(ranks)]
+
+    def rank(self, number, pid, claim="init"):
+        ticks = registry.start_ticks(pid)
+        return Watched(
+            Hello("j", "r", 0, number, 1, 2, "h", pid, ticks, claim=claim, launcher_pid=self.program.pid), -1
+        )
+
+    def close(self):
+        self.program.stdin.close()
+        self.program.wait()
+        self.program.stdout.close()
+
+
+@pytest.fixture
+def family(home):
+    found = Family()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def beside():
+    found = Beside()
+    yield found
+    found.close()
+
+
+def soon(beside, ranks, wanted):
+    """The first look that finds so many."""
+    for _ in range(500):
+        found = beside.look(ranks, time.time_ns())
+        if len(found) >= wanted:
+            return found
+        time.sleep(0.01)
+    pytest.fail(f"{found} after 5 s")
+
+
+def test_a_helper_that_a_signal_ended_is_told(family, beside):
+    assert beside.look(family.ranks, time.time_ns()) == ()
+    os.kill(family.helper, signal.SIGKILL)
+
+    (found,) = soon(beside, family.ranks, 1)
+
+    assert (found.pid, found.signal, found.launcher) == (family.helper, 9, False)
+    assert found.command.endswith("sys.stdin.read()")
+    assert beside.changed
+    assert beside.look(family.ranks, time.time_ns()) == (found,)
+    assert not beside.changed
+
+
+def test_the_exception_that_a_helper_left_is_told_and_its_file_removed(family, beside, home):
+    beside.look(family.ranks, time.time_ns())
+    name = registry.helper_file(family.program.pid, family.helper, registry.start_ticks(family.helper))
+    said = LastException("ValueError", "no such table", 77)
+    (home.runtime / name).write_bytes(msgspec.json.encode(said))
+    os.kill(family.helper, signal.SIGTERM)
+
+    (found,) = soon(beside, family.ranks, 1)
+
+    assert (found.exception, found.unix_ns) == (said, 77)
+    assert not (home.runtime / name).exists()
+
+
+def test_the_exit_code_of_the_program_that_started_the_ranks_is_told(family, beside):
+    beside.look(family.ranks, time.time_ns())
+    family.program.stdin.close()
+
+    # The ranks are still watched as ranks; the helper's end is told too.
+    (launcher,) = [one for one in soon(beside, (), 2) if one.launcher]
+
+    assert (launcher.pid, launcher.code) == (family.program.pid, 5)
+
+
+def test_beside_ranks_of_a_launcher_nothing_is_watched(family, beside):
+    """torchrun's own exit code is 1 after a cancellation too."""
+    ranks = [family.rank(0, family.ranks[0].hello.pid, claim="env")]
+    beside.look(ranks, time.time_ns())
+    os.kill(family.helper, signal.SIGKILL)
+    while registry.start_ticks(family.helper) is not None:
+        time.sleep(0.01)
+
+    assert beside.look(ranks, time.time_ns()) == ()
+
+
+def test_who_becomes_a_rank_is_no_helper(family, beside):
+    beside.look(family.ranks, time.time_ns())
+    beside.look([*family.ranks, family.rank(2, family.helper)], time.time_ns())
+    os.kill(family.helper, signal.SIGKILL)
+    while registry.start_ticks(family.helper) is not None:
+        time.sleep(0.01)
+
+    assert beside.look(family.ranks, time.time_ns()) == ()

@@ -1,0 +1,69 @@
+"""When the relay asks for exact arrivals: soon, again a few times, then rarely, and never while all ranks wait alike."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from ddtop.relay.arrivals_trigger import EVERY_S, Uneven
+
+
+def asked(seconds, shares, uneven=None, begin=0.0):
+    """The moments at which it asks; `shares(second)`: the ranks' wait ratios, once a second."""
+    uneven, found = uneven or Uneven(), []
+    for second in range(seconds):
+        now = begin + second
+        for pid, share in enumerate(shares(second)):
+            uneven.saw(pid, share, now)
+        if uneven.due(now):
+            found.append(second)
+    return found
+
+
+def test_ranks_that_wait_alike_are_never_asked():
+    assert asked(600, lambda _: (0.2, 0.22, 0.18, 0.24)) == []
+
+
+def test_one_that_hardly_waits_is_asked_about_within_two_seconds_and_then_ever_less_often():
+    times = asked(400, lambda _: (0.7, 0.02, 0.68, 0.71))
+
+    assert times[0] <= 2
+    assert [later - before for before, later in pairwise(times)][: len(EVERY_S)] == list(EVERY_S)
+    assert len(times) <= 400 / EVERY_S[-1] + len(EVERY_S)
+
+
+def test_a_rank_alone_has_nobody_to_differ_from():
+    assert asked(60, lambda _: (0.9,)) == []
+
+
+def test_a_job_that_waits_half_of_the_time_is_asked_though_its_ranks_are_alike():
+    """Whether for each other or for the network only the arrivals tell."""
+    assert asked(30, lambda _: (0.62, 0.6, 0.61)) != []
+
+
+def test_shares_of_ranks_that_are_no_longer_heard_are_forgotten():
+    uneven = Uneven()
+    asked(1, lambda _: (0.7, 0.02), uneven)
+
+    assert asked(60, lambda _: (0.7,), uneven, begin=100.0) == []
+
+
+def test_another_slow_rank_is_asked_about_at_once_and_not_a_minute_later():
+    uneven = Uneven()
+    asked(300, lambda _: (0.7, 0.02, 0.7), uneven)
+    times = asked(30, lambda _: (0.02, 0.7, 0.7), uneven, begin=300.0)
+
+    assert times[0] <= EVERY_S[0] + 1
+
+
+def test_nonsense_is_not_believed():
+    assert asked(20, lambda _: (float("nan"), -3.0, 1e300, None)) == []
+
+
+def test_what_chance_does_to_few_samples_is_not_asked_about():
+    """Two ranks that wait a third of the time, in their first seconds."""
+    assert asked(3, lambda _: (0.25, 0.42)) == []
+    assert asked(3, lambda _: (0.02, 0.7)) != []
+
+
+def test_a_fifth_of_a_step_is_asked_about_once_there_are_enough_samples():
+    assert asked(40, lambda _: (0.18, 0.03)) != []

@@ -1,0 +1,261 @@
+"""What a moment of the past looks like: the same as it did to the viewer who was there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ddtop.diagnosis.diagnoses import diagnose
+from ddtop.diagnosis.judge import Judge
+from ddtop.model.job import Job
+from ddtop.viewer.history import SERIES, History
+from ddtop.viewer.tape import Tape
+from ddtop.viewer.tape_history import Past
+from ddtop.wire import frames
+from ddtop.wire.records import RankState, Stacks
+from ddtop.wire.stacks import ThreadStack
+from tests.jobs import FakeJob, unix_ns
+
+
+def taped(job, tape=None, model=None, **more):
+    tape = tape or Tape(**more)
+    model = model or Job(job.name)
+    for envelope, data in in_order(job):
+        model.apply(envelope, frames.open_record(envelope))
+        tape.add(envelope, data, model)
+    return tape
+
+
+def in_order(job):
+    found = [(frames.open_envelope(data), data) for data in job.frames]
+    return sorted(found, key=lambda item: item[0].unix_ns)
+
+
+def seen_live(job, until_s=None, joined_s=0.0):
+    """(second, snapshot, verdict) of a viewer that looked every half second from then on."""
+    model, judge, waiting, found = Job(job.name), Judge(), job.in_order(), []
+    moment = joined_s
+    while moment <= (job.now if until_s is None else until_s) + 1e-9:
+        while waiting and waiting[0][0].unix_ns <= unix_ns(moment):
+            model.apply(*waiting.pop(0))
+        snapshot = model.snapshot(unix_ns(moment))
+        found.append((moment, snapshot, judge.observe(snapshot)))
+        moment += 0.5
+    return found
+
+
+def hangs():
+    job = FakeJob(4)
+    job.trains(40)
+    job.ranks[2].stands_at("fetch_labels", "data.py", 40)
+    job.others_wait(2)
+    job.passes(60)
+    return job
+
+
+def is_stopped():
+    """A rank that was stopped long ago has said nothing for longer than any window."""
+    job = FakeJob(4)
+    job.trains(20)
+    job.ranks[1].letter = "T"
+    job.ranks[1].reports = False
+    job.others_wait(1)
+    job.passes(120)
+    return job
+
+
+def dies():
+    job = FakeJob(4)
+    job.trains(30)
+    job.ranks[3].ends(signal=9)
+    job.others_wait(3)
+    job.passes(20)
+    for number in range(3):
+        job.ranks[number].ends(signal=15, later_s=0.1 * number)
+    job.passes(3)
+    return job
+
+
+def restarts():
+    job = FakeJob(4)
+    job.trains(20)
+    job.ranks[1].ends(code=1)
+    job.passes(5)
+    job.restarts()
+    job.trains(20)
+    return job
+
+
+SCENES = {"hangs": hangs, "is stopped": is_stopped, "dies": dies, "restarts": restarts}
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_every_moment_has_the_verdict_that_a_live_viewer_saw(scene):
+    job = SCENES[scene]()
+    tape = taped(job)
+
+    for second, snapshot, verdict in seen_live(job):
+        if second < 3:
+            continue  # its viewer had not looked often enough yet
+        then, told = tape.at(unix_ns(second))
+        assert told == verdict, second
+        assert [rank.state for rank in then.ranks] == [rank.state for rank in snapshot.ranks], second
+        assert (then.reporting, then.moving, then.iteration, then.ended, then.time_unix_ns) == (
+            snapshot.reporting, snapshot.moving, snapshot.iteration, snapshot.ended, snapshot.time_unix_ns,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_every_rank_has_the_facts_that_a_live_viewer_saw(scene):
+    """All of them: a stopped rank's last report is older than any window, and so is the time when it was stopped."""
+    job = SCENES[scene]()
+    tape = taped(job)
+
+    for second, snapshot, _ in seen_live(job)[6::7]:
+        then, _ = tape.at(unix_ns(second))
+        # What a relay says after the end is not on the tape.
+        assert replace(then, host_ages_s=snapshot.host_ages_s, seen=snapshot.seen) == snapshot, second
+
+
+def test_a_tape_of_a_small_budget_keeps_to_it_and_knows_the_last_minutes():
+    job = is_stopped()
+    tape = taped(job, bytes_max=256 << 10)
+
+    first, last = tape.span
+
+    assert sum(segment.cost for segment in tape._segments) <= 256 << 10
+    assert tape.forgotten > 0
+    assert unix_ns(20) < first < last == unix_ns(job.now)
+    assert tape.at(last) == seen_live(job)[-1][1:]
+    for second, _, verdict in seen_live(job):
+        if unix_ns(second - 2) >= first:
+            assert tape.at(unix_ns(second))[1] == verdict
+
+
+def test_a_look_back_changes_nothing_of_what_comes():
+    """The copies must not share what the model goes on to change."""
+    job = dies()
+    tape, model = Tape(), Job(job.name)
+    for number, (envelope, data) in enumerate(in_order(job)):
+        model.apply(envelope, frames.open_record(envelope))
+        tape.add(envelope, data, model)
+        if number % 50 == 49:
+            tape.at(tape.span[0])
+            tape.at(tape.span[1])
+
+    assert model.snapshot(unix_ns(job.now)) == job.snapshot()
+    assert tape.at(tape.span[1]) == taped(job).at(tape.span[1])
+
+
+def test_a_follower_that_joins_again_tells_nothing_twice_and_goes_on():
+    """Its relay was killed, or not heard for some seconds: what was on the tape stays there."""
+    job = hangs()
+    tape = taped(job)
+    cost, first = sum(segment.cost for segment in tape._segments), tape.span[0]
+    again = Job(job.name)
+    taped(job, tape, again)
+    assert sum(segment.cost for segment in tape._segments) == cost
+
+    job.passes(30)
+    taped(job, tape, Job(job.name))
+
+    assert tape.span == (first, unix_ns(job.now))
+    for second, _, verdict in seen_live(job)[60::5]:
+        assert tape.at(unix_ns(second))[1] == verdict, second
+
+
+def test_what_a_relay_says_after_the_end_is_not_part_of_the_span():
+    """It lingers for five minutes: nobody wants to press a key sixty times to get out of them."""
+    job = dies()
+    end_s = job.now
+    job.launcher_alive = False
+    job.passes(300)
+
+    tape = taped(job)
+
+    assert unix_ns(end_s) <= tape.span[1] <= unix_ns(end_s + 2)
+    assert tape.at(tape.span[1])[0].ended is not None
+
+
+def test_the_last_dump_before_a_moment_is_shown_with_it():
+    job = hangs()
+    for at_s, request in ((50.0, "a"), (90.0, "b")):
+        stacks = Stacks(request, 2, job.ranks[2].pid, unix_ns(at_s), "agent", (ThreadStack((), "MainThread"),))
+        job.say(stacks, job.ranks[2], at_s=at_s)
+        worker = Stacks(request, 2, 999, unix_ns(at_s), "py-spy", (), worker=True)
+        job.say(worker, job.ranks[2], at_s=at_s)
+    tape = taped(job)
+
+    requests = [
+        (rank.stacks.request if rank.stacks else None, [one.request for one in rank.worker_stacks])
+        for rank in (tape.at(unix_ns(second))[0].ranks[2] for second in (49, 51, 89, 91))
+    ]
+
+    assert requests == [(None, []), ("a", ["a"]), ("a", ["a"]), ("b", ["b"])]
+
+
+def test_ends_and_findings_are_marked_when_they_began():
+    job = dies()
+    tape, model = Tape(), Job(job.name)
+    for envelope, data in in_order(job):
+        model.apply(envelope, frames.open_record(envelope))
+        tape.add(envelope, data, model)
+        if envelope.kind == "HostState":
+            tape.notice(diagnose(model.snapshot(envelope.unix_ns)))
+
+    marks = [(round((at - unix_ns(0)) / 1e9, 1), what) for at, what in tape.marks]
+
+    assert [at for at, what in marks if what == "gone"] == [30.0, 50.0, 50.1, 50.2]
+    assert (30.0, "critical") in marks
+    assert len(marks) < 10
+
+
+def test_a_frame_with_no_record_in_it_is_passed_over():
+    job = hangs()
+    tape, model = Tape(), Job(job.name)
+    taped(job, tape, model)
+    broken = frames.seal(RankState("running"), sender="node0", unix_ns=unix_ns(101), mono_ns=0, rank=0, pid=4800)
+    data = broken.replace(b"running", b"\xff" * 7)
+    tape.add(frames.open_envelope(data), data, model)
+
+    assert tape.at(tape.span[1])[0].reporting == 4
+
+
+def test_a_moment_before_the_first_rank_spoke_is_empty_and_no_error():
+    job = hangs()
+
+    snapshot, verdict = taped(job).at(unix_ns(-10))
+
+    assert (snapshot.reporting, snapshot.moving, verdict.findings) == (1, 0, ())
+
+
+def test_the_sparklines_of_a_moment_are_those_that_a_live_viewer_had():
+    job = hangs()
+    tape, history = taped(job), History()
+    for second, snapshot, _ in seen_live(job):
+        history.record(snapshot)
+        if second in (30.0, 60.0, 100.0):
+            past = Past(tape, unix_ns(second))
+            for rank in range(4):
+                was, live = past.of(rank), history.of(rank)
+                for name in SERIES:
+                    # Not of the same half of each second: a ratio that rises is up to a twentieth apart.
+                    a, b = list(getattr(was, name))[-20:], list(getattr(live, name))[-20:]
+                    assert len(a) == len(b) == 20
+                    assert a == pytest.approx(b, abs=0.051), (second, rank, name)
+
+
+def test_the_past_of_a_rank_that_never_came_is_empty():
+    assert not Past(taped(hangs()), unix_ns(50)).of(99).step_ms
+
+
+def test_a_world_that_is_too_large_is_not_taped_and_costs_nothing():
+    """A copy of ten thousand ranks takes half a second: a live viewer has no time for it."""
+    job = FakeJob(200)
+    job.trains(2)
+
+    tape = taped(job, bytes_max=1 << 20)
+
+    assert tape.span is None
+    assert not tape._segments

@@ -1,0 +1,110 @@
+"""Numbers and places as a sentence has them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddtop.wire.records import Collective, Group, OpenCall
+from ddtop.words.ranks import rank_list, ranks_text
+from ddtop.words.sentences import collective_text, names_of_groups, tensor_text
+from ddtop.words.units import duration
+from tests.jobs import FakeJob, unix_ns
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [([2], "2"), ([0, 1], "0,1"), ([0, 1, 2], "0-2"), ([7, 0, 2, 3, 4, 4], "0,2-4,7"), ([], ""), (range(512), "0-511")],
+)
+def test_rank_range(ranks, text):
+    assert rank_list(ranks) == text
+
+
+@given(st.sets(st.integers(0, 200)))
+def test_a_rank_range_names_each_rank_once(ranks):
+    named = set()
+    for part in filter(None, rank_list(ranks).split(",")):
+        first, _, last = part.partition("-")
+        named |= set(range(int(first), int(last or first) + 1))
+
+    assert named == ranks
+
+
+def test_very_many_ranks_are_counted():
+    assert ranks_text(range(0, 400, 2)) == "200 ranks"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-1, "0 s"), (0.44, "0.4 s"), (31.9, "31 s"), (119, "119 s"), (125, "2 min 5 s"), (1800, "30 min"),
+     (3780, "1 h 3 min")],
+)  # fmt: skip
+def test_duration(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_a_collective_is_named_as_far_as_it_is_known():
+    assert collective_text("all_reduce", 1203, "default_pg") == "all_reduce #1203 of default_pg"
+    assert collective_text(None, None, None) == "collective"
+
+
+def test_several_tensors_of_one_collective_are_added_up():
+    call = Collective("0", "all_gather", 1, 1, ((2, 3), (4,)), ("Float", "Long"))
+
+    assert tensor_text(call) == "all_gather of 10 float,long"
+    assert tensor_text(Collective("0", "barrier", 1, 1)) == "barrier"
+
+
+def test_groups_with_one_description_are_told_apart_by_their_names():
+    groups = [Group("0", "default_pg", (0, 1), "gloo"), Group("1", "tp", (0,), "gloo"), Group("2", "tp", (1,), "gloo")]
+
+    assert names_of_groups(groups) == {"0": "default_pg", "1": "tp 1", "2": "tp 2"}
+
+
+def test_only_those_that_wait_in_a_collective_are_said_to_wait_in_it():
+    """Rank 3 is no member of the mesh: it waits for ranks that wait in that group's all_gather."""
+    job = FakeJob(5)
+    job.new_group("mesh_dp", 0, 1, 2, 4)
+    job.new_group("mesh_tp", 2, 3)
+    job.trains(10)
+    for number in (0, 1, 2):
+        job.ranks[number].waits_in("all_gather", group="mesh_dp")
+    job.ranks[3].waits_in(group="mesh_tp")
+    job.ranks[4].stands_at("fetch", waits_on="socket")
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert (finding.ranks, finding.victims) == ((4,), (0, 1, 2, 3))
+    assert "; ranks 0-2 wait for it in all_gather #101 of group mesh_dp; rank 3 waits for these" in finding.summary
+
+
+def test_ranks_that_wait_in_two_groups_are_told_by_their_calls():
+    job = FakeJob(3)
+    job.new_group("pair", 1, 2)
+    job.trains(10)
+    job.ranks[0].waits_in()
+    job.ranks[1].waits_in("all_gather", group="pair")
+    job.ranks[2].stands_at("fetch", waits_on="socket")
+    job.passes(8)
+
+    assert "; rank 0 waits for it in all_reduce #101 of default_pg" in job.finding().summary
+    assert ", rank 1 in all_gather #101 of group pair" in job.finding().summary
+
+
+@pytest.mark.parametrize(
+    ("call", "advice"),
+    [("recv", "each recv needs a send from that rank"), ("send", "each send needs a recv on that rank")],
+)
+def test_the_advice_names_the_call_that_is_missing(call, advice):
+    """A sender was told that its recv needs a send."""
+    job = FakeJob(2)
+    job.trains(10)
+    job.ranks[0].stands_at("exchange", callee=call, waits_on="p2p", activity="collective")
+    job.ranks[0].calls = [OpenCall(call, unix_ns(job.now), 1, 0)]
+    job.ranks[1].stands_at("fetch")
+    job.passes(8)
+
+    assert job.finding().ranks == (1,)
+    assert advice in job.finding().advice
