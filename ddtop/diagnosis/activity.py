@@ -17,6 +17,7 @@ from ddtop.wire.calls import P2P_CALLS
 from ddtop.wire.frame_kinds import word_of
 from ddtop.wire.records import Stacks
 from ddtop.wire.stacks import StackFrame, ThreadStack
+from ddtop.words.activities import COLLECTIVE, COMPUTES, P2P, WAITS
 from ddtop.words.sentences import file_line
 
 WORDS = (
@@ -39,30 +40,7 @@ class Doing:
     source: str
 
 
-# Words of `Place.waits_on`.
-_OF_FRAMES: dict[str, tuple[str, str]] = {
-    "DataLoader": ("loader", "in the DataLoader"),
-    "child": ("child", "waiting for a child process"),
-    "pool": ("child", "waiting for a pool of worker processes"),
-    "future": ("lock", "waiting for the result of another thread or process"),
-    "lock": ("lock", "waiting for a lock"),
-    "queue": ("queue", "waiting for a queue"),
-    "pipe": ("pipe", "waiting on a pipe"),
-    "rpc": ("rpc", "waiting for the answer to an RPC"),
-    "socket": ("socket", "waiting on a socket"),
-    "asyncio": ("socket", "waiting in its event loop"),
-    "join": ("collective", "in Join, out of data"),
-    "stdin": ("stdin", "waiting for input from the terminal"),
-    "file": ("file", "reading or writing a file"),
-    "checkpoint-save": ("checkpoint-save", "saving a checkpoint"),
-    "checkpoint-load": ("checkpoint-load", "loading a checkpoint"),
-    "cuda-sync": ("cuda-sync", "waiting for the GPU"),
-    "debugger": ("debugger", "in a debugger"),
-    "compile": ("compile", "compiling"),
-    "import": ("import", "importing a module"),
-    "exit": ("exit", "waiting at exit for its other threads"),
-}
-_BUSY = ("forward", "backward", "optimizer")
+_OF_FRAMES = {word: (one.word, one.phrase) for word, one in WAITS.items()}
 _NOTHING = Doing("unknown", "", NOTHING)
 
 
@@ -121,7 +99,7 @@ def other_threads(stacks: Stacks, threads_max: int = 3) -> list[str]:
 def _frames_line(own: tuple[StackFrame, ...], frames_max: int) -> str | None:
     users = [frame for frame in own if owner_of(frame) is Owner.USER]
     frames = (users or [frame for frame in own if owner_of(frame) is not Owner.OWN])[:frames_max]
-    return " ‹ ".join(f"{frame.function} {_file_line(frame)}" for frame in frames) or None
+    return " ‹ ".join(f"{frame.function} {file_line(frame)}" for frame in frames) or None
 
 
 def fresh_stacks(facts: RankFacts) -> Stacks | None:
@@ -184,7 +162,9 @@ def _of_activity(facts: RankFacts) -> Doing | None:
         return None
     if facts.activity == "cuda_sync":
         return Doing(*_OF_FRAMES["cuda-sync"], FRAMES)
-    return Doing("python", f"in {facts.activity}", FRAMES) if facts.activity in _BUSY and facts.place.callee else None
+    return (
+        Doing("python", f"in {facts.activity}", FRAMES) if facts.activity in COMPUTES and facts.place.callee else None
+    )
 
 
 def _closer(facts: RankFacts, found: Doing) -> Doing:
@@ -221,7 +201,7 @@ def _of_stacks(facts: RankFacts) -> Doing | None:
         if owner is Owner.FRAMEWORK:
             word = word_of(frame.file, frame.function) or word
     if word in ("collective", "p2p"):
-        return Doing(word, "in a collective" if word == "collective" else "in point-to-point", STACKS)
+        return Doing(word, (COLLECTIVE if word == "collective" else P2P).phrase, STACKS)
     return _closer(facts, Doing(*_OF_FRAMES[word], STACKS)) if word in _OF_FRAMES else None
 
 
@@ -273,9 +253,9 @@ def _in_c(facts: RankFacts, found: Doing) -> str:
     user = _user_frame(stacks) if stacks is not None else None
     does = found.text if found.source in (STACKS, KERNEL) else ""
     if user is not None and found.word == "gil":
-        return f"waiting at {_file_line(user)} {user.function} for the GIL that another of its threads holds"
+        return f"waiting at {file_line(user)} {user.function} for the GIL that another of its threads holds"
     if user is not None:
-        return f"{does} in C called from {_file_line(user)} {user.function}".strip()
+        return f"{does} in C called from {file_line(user)} {user.function}".strip()
     place = facts.place
     if place is None:
         return found.text or "at a place that cannot be seen"
@@ -297,7 +277,3 @@ def _user_frame(stacks: Stacks) -> StackFrame | None:
     """The innermost frame of the program's own code in its main thread."""
     thread = _main(stacks)
     return next((frame for frame in thread.frames if owner_of(frame) is Owner.USER), None) if thread else None
-
-
-def _file_line(frame: StackFrame) -> str:
-    return f"{frame.file.rpartition('/')[2]}:{frame.line}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ddtop.model.state.facts import Blame, PeerWait
 from ddtop.wire.calls import RECEIVES
 from ddtop.wire.records import Group
-from ddtop.words.sentences import collective_text, names_of_groups
+from ddtop.words.sentences import call_text, collective_text, names_of_groups
 
 
 def peer_text(wait: PeerWait) -> str:
@@ -15,16 +15,12 @@ def peer_text(wait: PeerWait) -> str:
 
     The tag only where it is not the default; of MPI's communicators always, where it is not any.
     """
-    text, receives = wait.call, wait.call in RECEIVES
-    if wait.peer is not None:
-        text += f" {'from' if receives else 'to'} rank {wait.peer}"
-    elif receives and wait.group is not None:
-        text += " from any rank"
+    tag = ""
+    if wait.peer is None and wait.call in RECEIVES and wait.group is not None:
+        tag = " from any rank"
     if wait.tag or (wait.tag == 0 and wait.group is not None):
-        text += f", tag {wait.tag}"
-    if wait.within is None:
-        return text
-    return f"{wait.within} for {text}" if wait.within.lower().startswith("wait") else f"{wait.within}: {text}"
+        tag += f", tag {wait.tag}"
+    return call_text(wait.call, wait.peer, wait.within, tag)
 
 
 def waited_text(blame: Blame, groups: Iterable[Group]) -> str:

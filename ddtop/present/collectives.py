@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import prod
 
 from ddtop.present.text import clean
-from ddtop.present.words import op_text
 from ddtop.wire.records import Collective
 from ddtop.words import units
+from ddtop.words.sentences import op_name
 
 _BYTES = {
     "float64": 8, "double": 8, "int64": 8, "long": 8, "complex64": 8,
@@ -30,7 +30,7 @@ def what_moves(one: Collective) -> str:
 def op_with_bytes(one: Collective) -> str:
     """`all_reduce 4.0 MiB float32`, as much of it as is known."""
     number = input_bytes(one)
-    parts = (op_text(one.op) or "collective", "" if number is None else units.long_size(number), types_text(one))
+    parts = (clean(op_name(one.op)) or "collective", "" if number is None else units.long_size(number), types_text(one))
     return " ".join(part for part in parts if part)
 
 

@@ -9,7 +9,7 @@ from ddtop.present.orders import order_text
 from ddtop.present.text import clean
 from ddtop.viewer.changes import APPEARED, CLEARED, ENDED, JOINED, ORDERED, Change
 from ddtop.words import units
-from ddtop.words.ranks import rank_words
+from ddtop.words.ranks import ranks_text
 
 EVENT_SCHEMA = "ddtop.event/1"
 
@@ -25,7 +25,7 @@ def event_text(change: Change) -> str:  # noqa: PLR0911 - one answer an event
     if change.event == APPEARED and finding is not None:
         return f"{finding.severity} {clean(finding.kind)}: {clean(finding.summary)}"
     if change.event == CLEARED and finding is not None:
-        of = f" of {rank_words(finding.ranks, 6)}" if finding.ranks else ""
+        of = f" of {ranks_text(finding.ranks, 6)}" if finding.ranks else ""
         return f"{finding.severity} {clean(finding.kind)}{of}, after {units.duration(change.seconds or 0.0)}"
     if change.event == ENDED and change.ended is not None:
         return clean(change.ended.reason)
@@ -35,7 +35,7 @@ def event_text(change: Change) -> str:  # noqa: PLR0911 - one answer an event
         return f"again: the relay is heard after {units.duration(change.seconds or 0.0)}"
     if change.event == JOINED:
         attempt = f" (attempt {change.attempt})" if change.attempt else ""
-        return f"{rank_words(change.ranks, 6)} of {change.world_size}{attempt}"
+        return f"{ranks_text(change.ranks, 6)} of {change.world_size}{attempt}"
     return f"contact: {clean(change.contact or '')}"
 
 

@@ -14,8 +14,8 @@ from ddtop.model.state.facts import RankFacts, Snapshot, State
 from ddtop.model.waits.align import comparable_seq
 from ddtop.present.collectives import op_with_bytes
 from ddtop.present.text import clean
-from ddtop.present.words import op_text
 from ddtop.wire.records import Collective, Group, GroupProgress
+from ddtop.words.sentences import op_name
 
 BEHIND_S, STANDS_S = 2.0, 5.0
 """Waits shorter than the first are the rhythm of a training; from the second on a group moves to the top."""
@@ -140,7 +140,7 @@ def group_facts(snapshot: Snapshot, group: Group, standing: Standing | None) -> 
         if seq != front and standing is not None and not standing.late.isdisjoint(reached[seq])
     )
     found = tuple((op, tuple(sorted(who))) for op, who in ops.items())
-    return GroupFacts(group, front, lag, standing, found, op_text(last_op))
+    return GroupFacts(group, front, lag, standing, found, clean(op_name(last_op)))
 
 
 def _progress(rank: RankFacts, name: str) -> GroupProgress | None:
@@ -158,7 +158,7 @@ def member_classes(snapshot: Snapshot, group: Group) -> tuple[MemberClass, ...]:
         put_in = comparable_seq(progress) if progress is not None else None
         behind = (progress.p2p_offset or 0) if progress is not None else 0
         back = None if progress is None or progress.completed is None else progress.completed - behind
-        op = op_with_bytes(held) if held is not None else op_text((progress.last_op if progress else "") or "")
+        op = op_with_bytes(held) if held is not None else clean(op_name((progress.last_op if progress else "") or ""))
         key = (rank.state, put_in, back, op, held is not None)
         found.setdefault(key, []).append(number)
         at = progress.pending_since_unix_ns if progress is not None else None

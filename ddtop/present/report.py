@@ -16,7 +16,7 @@ from ddtop.present.stacks.lines import Around, Shape, stacks_text
 from ddtop.present.text import clean
 from ddtop.wire.records import Hello
 from ddtop.words import units
-from ddtop.words.ranks import rank_list, rank_words
+from ddtop.words.ranks import rank_list, ranks_text
 
 WIDTH = 120
 BYTES_MAX = 1 << 20
@@ -129,7 +129,7 @@ def _by_value(values: Mapping[int, str]) -> list[str]:
     order = sorted(found.items(), key=lambda item: (-len(item[1]), item[1]))
     if len(order) == 1:
         return [clean(order[0][0]) or "-"]
-    return [f"{clean(value) or '-'} ({rank_words(ranks, 12)})" for value, ranks in order[:16]]
+    return [f"{clean(value) or '-'} ({ranks_text(ranks, 12)})" for value, ranks in order[:16]]
 
 
 def _stacks(material: Material) -> str:
@@ -186,7 +186,7 @@ def _groups(snapshot: Snapshot) -> list[str]:
                 done = "?" if progress.completed is None else str(progress.completed)
                 told = f"enqueued {progress.enqueued}, completed {done}"
             front.setdefault(told, []).append(rank)
-        lines += [title, *(f"  {rank_words(ranks, 12)}: {text}" for text, ranks in front.items())]
+        lines += [title, *(f"  {ranks_text(ranks, 12)}: {text}" for text, ranks in front.items())]
     return lines or ["no rank has told of a process group"]
 
 
@@ -221,7 +221,7 @@ def _with_ranks(values: Mapping[int, object]) -> list[str]:
     found: dict[str, list[int]] = {}
     for rank, value in values.items():
         found.setdefault(clean(str(value)), []).append(rank)
-    return [f"{value} ({rank_words(ranks, 12)})" for value, ranks in found.items()]
+    return [f"{value} ({ranks_text(ranks, 12)})" for value, ranks in found.items()]
 
 
 def _cut(text: str, most_bytes: int) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from ddtop.model.state.facts import RankFacts
 from ddtop.present.glyphs import UNICODE, Glyphs
 from ddtop.present.text import Line, clean, clip_line, wrap
-from ddtop.words.ranks import rank_words
+from ddtop.words.ranks import ranks_text
 
 SIGNALS: tuple[tuple[signal.Signals, str], ...] = (
     (signal.SIGTERM, "asks it to end; what the launcher sends to the others"),
@@ -35,7 +35,7 @@ def why_no_signals(readonly: bool, ranks: Sequence[RankFacts], live: bool) -> st
     if not ranks:
         return "no rank is selected"
     if not any(reachable(rank) for rank in ranks):
-        return f"{rank_words([rank.rank for rank in ranks], 4)}: no process is left"
+        return f"{ranks_text([rank.rank for rank in ranks], 4)}: no process is left"
     return None
 
 
@@ -73,7 +73,7 @@ def question_lines(
 
 
 def _whom(ranks: Iterable[RankFacts]) -> str:
-    return rank_words([rank.rank for rank in ranks], 6)
+    return ranks_text([rank.rank for rank in ranks], 6)
 
 
 def _wrapped(text: str, width: int, style: str) -> list[Line]:

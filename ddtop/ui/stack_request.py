@@ -15,7 +15,7 @@ from ddtop.ui.widgets.key_bar import Key
 from ddtop.viewer.source import Dump, Look
 from ddtop.wire.records import Stacks
 from ddtop.words import units
-from ddtop.words.ranks import rank_words
+from ddtop.words.ranks import ranks_text
 
 OLD_S = 5.0
 """A dump of this age says how old it is."""
@@ -57,7 +57,7 @@ class AskedStacks:
         return look.dump if look.dump is not None and look.dump.request != before else None
 
     def _whom(self, snapshot: Snapshot) -> str:
-        return rank_words(self.ranks, 6) if self.ranks else units.plural(snapshot.world_size, "rank")
+        return ranks_text(self.ranks, 6) if self.ranks else units.plural(snapshot.world_size, "rank")
 
     def _head(self, dump: Dump, merged: Merged, snapshot: Snapshot, width: int) -> list[Line]:
         if dump.refused is not None:

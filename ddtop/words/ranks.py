@@ -29,19 +29,18 @@ def rank_list(ranks: Iterable[int], most: int = 0) -> str:
     return ",".join(texts) + (f" and {rest:,} more" if rest else "")
 
 
-def rank_words(ranks: Collection[int], most: int = 0) -> str:
-    """`rank 5`, `ranks 0-4,6,7`; empty for none."""
+def ranks_text(ranks: Collection[int], most: int = 0) -> str:
+    """`rank 2`, `ranks 0,1,3`; empty for none.
+
+    `most` > 0 limits the number of ranges. Without it, a list of more than 40 characters becomes a
+    count: `200 ranks`.
+    """
     if not ranks:
         return ""
-    return f"rank{'' if len(ranks) == 1 else 's'} {rank_list(ranks, most)}"
-
-
-def ranks_text(ranks: Sequence[int]) -> str:
-    """`rank 2`, `ranks 0,1,3`; of very many only how many."""
     if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    text = rank_list(ranks)
-    return f"ranks {text}" if len(text) <= 40 else f"{len(ranks)} ranks"
+        return f"rank {next(iter(ranks))}"
+    text = rank_list(ranks, most)
+    return f"ranks {text}" if most or len(text) <= 40 else f"{len(ranks):,} ranks"
 
 
 def told_apart(values: Mapping[int, str]) -> dict[str, list[int]]:

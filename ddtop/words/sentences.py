@@ -1,4 +1,4 @@
-"""Collectives, places and process groups as a sentence has them."""
+"""Collectives, calls, places and process groups, as sentences and table cells name them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 from math import prod
 
+from ddtop.wire.calls import RECEIVES
 from ddtop.wire.records import Collective, Group, Place
+from ddtop.wire.samples import Spot
 from ddtop.wire.stacks import StackFrame
 
 
@@ -17,21 +19,41 @@ def clipped(text: str, most: int) -> str:
 
 
 def about(ratio: float) -> str:
-    """`85%`, in steps of five: a sampled share that a sentence repeats must not change with every sample."""
+    """`85%`, in steps of five: a sentence must not change with every sample of a share."""
     return f"{round(ratio * 20) * 5}%" if ratio >= 0.05 else f"{ratio:.0%}"
 
 
-def file_line(place: Place | StackFrame) -> str:
+def file_line(place: Place | Spot | StackFrame) -> str:
     """`data.py:40`."""
     return f"{place.file.rpartition('/')[2]}:{place.line}"
 
 
-def collective_text(op: str | None, seq: int | None, group: str | None) -> str:
-    """`all_reduce #1203 of default_pg`."""
-    text = op or "collective"
+def op_name(op: str) -> str:
+    """The operation without the backend that torch writes before it: `all_reduce`."""
+    return op.rpartition(":")[2] or op
+
+
+def collective_text(op: str | None, seq: int | None, group: str | None = None) -> str:
+    """`all_reduce #1203 of default_pg`, as much of it as is known."""
+    text = op_name(op or "") or "collective"
     if seq is not None:
         text += f" #{seq}"
     return f"{text} of {group}" if group else text
+
+
+def call_text(call: str, peer: int | None, within: str | None = None, tag: str = "") -> str:
+    """A call for single ranks: `recv from rank 0`, `send to rank 1`, `Wait for Irecv from rank 0`.
+
+    `peer` None: the call names no rank. `within`: the call that waits for this one. `tag` follows
+    the peer as it is.
+    """
+    text = call
+    if peer is not None:
+        text += f" {'from' if call in RECEIVES else 'to'} rank {peer}"
+    text += tag
+    if within is None:
+        return text
+    return f"{within} for {text}" if within.lower().startswith("wait") else f"{within}: {text}"
 
 
 def tensor_text(collective: Collective) -> str:
@@ -45,7 +67,10 @@ def tensor_text(collective: Collective) -> str:
 
 
 def names_of_groups(groups: Iterable[Group]) -> dict[str, str]:
-    """Torch's group names as people know them: the description where it is unique, `group 2` where nobody named it."""
+    """Torch's group names as users know them.
+
+    The description where it is unique, `group 2` where the group has none.
+    """
     found = list(groups)
     texts = Counter(group.description for group in found)
     return {

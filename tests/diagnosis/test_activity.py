@@ -44,7 +44,7 @@ OF_FRAMES = [
     ("DataLoader", "loader", "in the DataLoader"),
     ("child", "child", "waiting for a child process"),
     ("pool", "child", "waiting for a pool of worker processes"),
-    ("future", "lock", "waiting for the result of another thread or process"),
+    ("future", "lock", "waiting for a future of another thread or process"),
     ("lock", "lock", "waiting for a lock"),
     ("queue", "queue", "waiting for a queue"),
     ("pipe", "pipe", "waiting on a pipe"),

@@ -10,7 +10,7 @@ from ddtop.present.glyphs import ASCII, UNICODE
 from ddtop.present.table.bars import bar, phases, shares, sparkline
 from ddtop.present.text import cell_width, clean, clip, clip_line, fit, line_width, wrap, wrap_clauses
 from ddtop.words import units
-from ddtop.words.ranks import rank_list, rank_words
+from ddtop.words.ranks import rank_list, ranks_text
 
 
 @given(st.text(), st.integers(0, 60), st.booleans())
@@ -61,7 +61,7 @@ def test_ranks_are_written_the_way_people_write_them():
     assert rank_list((0, 1, 2, 3, 4, 6, 7)) == "0-4,6,7"
     assert rank_list((5,)) == "5"
     assert rank_list((9, 1, 5, 7), most=2) == "1,5 and 2 more"
-    assert (rank_words(()), rank_words((3,)), rank_words((3, 4))) == ("", "rank 3", "ranks 3,4")
+    assert (ranks_text(()), ranks_text((3,)), ranks_text((3, 4))) == ("", "rank 3", "ranks 3,4")
 
 
 @pytest.mark.parametrize(

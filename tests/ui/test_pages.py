@@ -94,7 +94,7 @@ def test_the_page_of_a_rank_that_is_gone_says_how_it_went():
     ranks = (*snapshot.ranks[:2], rank, snapshot.ranks[3])
     found = texts(detail_lines(replace(snapshot, ranks=ranks), 2, memory(), 100))
 
-    assert "  ended         SIGKILL, out of memory, 40 s ago, number 1 on its host" in found
+    assert "  ended         SIGKILL (out of memory), 40 s ago, number 1 on its host" in found
     assert "  ValueError: bad batch?[2J" in found
     assert "  outlived by   pid 4811" in found
 
@@ -249,4 +249,4 @@ def test_open_calls_are_listed_with_their_tag():
     rank = replace(snapshot.ranks[0], open_calls=(OpenCall("recv", NOW - 5 * SECOND, 0, 7),))
 
     found = texts(detail_lines(replace(snapshot, ranks=(rank,)), 0, memory(), 100))
-    assert "  in call       recv from 0, tag 7, 5 s" in found
+    assert "  in call       recv from rank 0, tag 7, 5 s" in found

@@ -12,7 +12,6 @@ from ddtop.diagnosis.rules.not_in_collective import uneven_advice
 from ddtop.model.state.ending import (
     CANCEL_SIGNALS,
     comm_failure,
-    exit_text,
     failed,
     failed_helper,
     fatal_exception,
@@ -27,6 +26,7 @@ from ddtop.model.waits.wait_graph import waiters_of
 from ddtop.policy import Policy
 from ddtop.wire.mpi import MpiCall
 from ddtop.wire.records import HelperEnd
+from ddtop.words.exits import exit_text
 from ddtop.words.ranks import ranks_text, verb
 from ddtop.words.sentences import clipped, collective_text, file_line, names_of_groups
 from ddtop.words.units import duration

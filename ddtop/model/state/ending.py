@@ -14,6 +14,7 @@ from collections.abc import Collection
 from ddtop.model.state.facts import Ended, RankFacts
 from ddtop.policy import POLICY, Policy
 from ddtop.wire.records import GroupProgress, HelperEnd
+from ddtop.words.exits import exit_text
 
 CANCEL_SIGNALS = (int(signal.SIGTERM), int(signal.SIGINT), int(signal.SIGHUP))
 _CONSEQUENCE = re.compile(
@@ -36,17 +37,6 @@ NOTICED_LATE_NS = 2_000_000_000
 """A relay on a host with ten times the load that it can bear notices a process's end so late."""
 WENT_ON_NS = 1_000_000_000
 """An agent notes a step up to a quarter of a second after it was made."""
-
-
-def exit_text(code: int | None, number: int | None, oom: bool | None = None) -> str:
-    """`exit code 1`, `SIGKILL`, `SIGKILL (out of memory)`, or that nobody could tell."""
-    if number is not None:
-        try:
-            name = signal.Signals(number).name
-        except ValueError:
-            name = f"signal {number}"
-        return f"{name} (out of memory)" if oom else name
-    return f"exit code {code}" if code is not None else "an unknown end"
 
 
 def fatal_exception(rank: RankFacts) -> bool:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from ddtop.diagnosis.finding import CRITICAL, UNKNOWN, WARNING, Finding, Verdict
 from ddtop.model.state.facts import Snapshot
 from ddtop.present.glyphs import UNICODE, Glyphs
+from ddtop.present.job_text import backend_of, hosts_answering, hosts_of, starting
 from ddtop.present.text import Line, Span, clean, clip, clip_line, line_width, wrap, wrap_clauses
-from ddtop.present.words import backend_of, hosts_answering, hosts_of, starting
 from ddtop.words import units
 
 MOST_LINES = 10

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from ddtop.diagnosis.finding import Finding, Verdict
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.present.drop_events import Losses
+from ddtop.present.now import end_text
 from ddtop.present.orders import order_text
 from ddtop.present.text import clean
-from ddtop.present.words import exit_text
 from ddtop.words import units
-from ddtop.words.ranks import rank_words
+from ddtop.words.ranks import ranks_text
 
 FINDING, CAME, ENDED, RAISED, RESTARTED, STACKS, CONTACT, JOB, LOSS, ORDER = (
     *("finding", "came", "ended", "exception", "restart", "stacks", "contact", "job", "loss", "order"),
@@ -214,7 +214,7 @@ class Timeline:
             if rank.exit is None and rank.exception is None and rank.stacks is None:
                 continue
             if rank.exit is not None and rank.exit_unix_ns and self._first((ENDED, rank.rank, rank.exit.pid)):
-                gone.setdefault(exit_text(rank.exit), []).append(rank)
+                gone.setdefault(end_text(rank.exit), []).append(rank)
             if rank.exception is not None and self._first((RAISED, rank.rank, rank.exception.unix_ns)):
                 text = clean(f"rank {rank.rank} raised {rank.exception.type}: {rank.exception.text}")
                 at = rank.exception.unix_ns
@@ -262,14 +262,14 @@ class Timeline:
         else:
             key = (CAME, snapshot.attempt, ranks)
         self._last_came = key
-        text = f"{rank_words(ranks, 6)} of {snapshot.world_size:,} came"
+        text = f"{ranks_text(ranks, 6)} of {snapshot.world_size:,} came"
         self._add(Entry(key, at, CAME, ((at, text),), ranks))
 
     def _ended(self, how: str, ranks: list[RankFacts]) -> None:
         if self._fold and len(ranks) > FOLD_FROM:
             at = min(rank.exit_unix_ns or 0 for rank in ranks)
             numbers = tuple(rank.rank for rank in ranks)
-            text = f"{rank_words(numbers, 6)} ended: {how}"
+            text = f"{ranks_text(numbers, 6)} ended: {how}"
             self._add(Entry((ENDED, numbers, at), at, ENDED, ((at, text),), numbers))
             return
         for rank in ranks:
@@ -285,7 +285,7 @@ class Timeline:
         at = min(one.taken_unix_ns for one in found)
         why = ", because something stood still" if any(one.automatic for one in found) else ""
         numbers = tuple(rank.rank for rank in ranks)
-        text = f"stacks were taken{why}: {rank_words(numbers, 6)}"
+        text = f"stacks were taken{why}: {ranks_text(numbers, 6)}"
         self._put(Entry((STACKS, request), at, STACKS, ((at, text),), numbers))
 
 
@@ -332,7 +332,7 @@ def events(looks: Iterable[tuple[Snapshot, Verdict]]) -> tuple[Event, ...]:
 
 def over_text(finding: Finding) -> str:
     """`over: rank-stopped of rank 1`."""
-    of = f" of {rank_words(finding.ranks, 6)}" if finding.ranks else ""
+    of = f" of {ranks_text(finding.ranks, 6)}" if finding.ranks else ""
     return f"over: {clean(finding.kind)}{of}"
 
 

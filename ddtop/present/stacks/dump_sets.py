@@ -8,10 +8,12 @@ from ddtop.diagnosis.activity import doing
 from ddtop.diagnosis.finding import Verdict
 from ddtop.model.stacks.merge import Merged, merge
 from ddtop.model.state.facts import RankFacts, Snapshot, State
+from ddtop.present.now import end_text
 from ddtop.present.stacks.lines import Around, Read
 from ddtop.present.table.order import culprits
-from ddtop.present.words import exit_text, op_text
+from ddtop.present.text import clean
 from ddtop.wire.records import Stacks
+from ddtop.words.sentences import collective_text
 
 HEARD_S = 2.0
 """Four missed reports: it may be anywhere by now."""
@@ -59,7 +61,7 @@ def _cannot_answer(rank: RankFacts, at_unix_ns: int) -> bool:
 
 
 def _absent(rank: RankFacts, request: str, at_unix_ns: int) -> Stacks:
-    why = f"its process is gone: {exit_text(rank.exit)}" if rank.exit is not None else "it was never seen"
+    why = f"its process is gone: {end_text(rank.exit)}" if rank.exit is not None else "it was never seen"
     return Stacks(request, rank.rank, rank.pid or 0, at_unix_ns, why=why)
 
 
@@ -95,5 +97,5 @@ def _doing(rank: RankFacts) -> str | None:
     """Of a rank that waits for others the collective names it best."""
     # What a rank said before it fell silent is no wait.
     if rank.wait is not None and (rank.report_age_s or 0.0) <= HEARD_S:
-        return f"waiting in {op_text(rank.wait.op or 'collective')} #{rank.wait.seq}"
+        return f"waiting in {clean(collective_text(rank.wait.op, rank.wait.seq))}"
     return doing(rank)

@@ -12,7 +12,7 @@ from ddtop.present.stacks.words import path_lines, path_steps, place_of, threads
 from ddtop.present.text import Line, Span, cell_width, clean, clip_line, fit, plain, wrap
 from ddtop.viewer.source_lines import Excerpt
 from ddtop.words import units
-from ddtop.words.ranks import rank_words
+from ddtop.words.ranks import ranks_text
 
 CLASSES_MAX = 256
 """Nobody reads more of them; JSON has all."""
@@ -105,7 +105,7 @@ def _unanswered(unanswered: Sequence[Unanswered], width: int, glyphs: Glyphs) ->
         reasons.setdefault(one.why, []).append(one)
     for why, those in reasons.items():
         ranks = [one.rank for one in those if one.rank >= 0]
-        who = rank_words(ranks, 6) or f"pid {', '.join(str(one.pid) for one in those[:6])}"
+        who = ranks_text(ranks, 6) or f"pid {', '.join(str(one.pid) for one in those[:6])}"
         # A reason tells of one: its process is gone.
         who = f"each of {who}" if len(those) > 1 else who
         for number, text in enumerate(wrap(clean(f"{who} did not answer: {why}"), width - 2)):
@@ -183,7 +183,7 @@ def doing_text(one: StackClass, doing: Mapping[int, str]) -> str:
     if len(found) == 1 and sum(map(len, found.values())) == len(one.ranks):
         return clean(next(iter(found)))
     most = sorted(found.items(), key=lambda item: -len(item[1]))
-    return clean("; ".join(f"{rank_words(ranks, 4)}: {text}" for text, ranks in most[:DOING_MAX]))
+    return clean("; ".join(f"{ranks_text(ranks, 4)}: {text}" for text, ranks in most[:DOING_MAX]))
 
 
 def _busy_workers(merged: Merged, one: StackClass) -> list[StackClass]:

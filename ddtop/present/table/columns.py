@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from ddtop.model.state.facts import RankFacts, Snapshot, State
 from ddtop.present.glyphs import UNICODE, Glyphs
+from ddtop.present.now import now_age_s, now_text
 from ddtop.present.table.bars import bar, hollow, phases
 from ddtop.present.text import cell_width, clean
-from ddtop.present.words import now_age_s, now_text
 from ddtop.words import units
 
 NOW_LEAST, NOW_USEFUL, NOW_WANTED, NOW_MOST = 12, 17, 21, 44

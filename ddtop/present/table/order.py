@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Verdict
 from ddtop.model.state.facts import RankFacts, Snapshot, State
+from ddtop.present.now import now_age_s, now_text
 from ddtop.present.text import clean
-from ddtop.present.words import now_age_s, now_text
 
 BY_VERDICT = "verdict"
 

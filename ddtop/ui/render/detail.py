@@ -10,27 +10,21 @@ from ddtop.present.collectives import what_moves
 from ddtop.present.glyphs import STATE_MEANINGS, UNICODE, Glyphs, state_style
 from ddtop.present.groups import BEHIND_S
 from ddtop.present.hosts.hosts import clock_words
+from ddtop.present.job_text import group_label
+from ddtop.present.now import now_age_s, now_text, open_call_text, waits_text
 from ddtop.present.stacks.lines import Around, Shape, stacks_lines
 from ddtop.present.table.bars import sparkline
 from ddtop.present.table.columns import state_text
 from ddtop.present.text import Line, clean
-from ddtop.present.words import (
-    call_text,
-    collective_text,
-    group_label,
-    line_text,
-    now_age_s,
-    now_text,
-    signal_name,
-    waits_text,
-)
 from ddtop.ui.render.gpu import gpu_lines, gpu_title
 from ddtop.ui.render.page import LABEL, Page
 from ddtop.ui.render.time_breakdown import time_lines
 from ddtop.viewer.history import Memory
 from ddtop.wire.records import Collective, Place
 from ddtop.words import units
-from ddtop.words.ranks import rank_words
+from ddtop.words.exits import exit_text
+from ddtop.words.ranks import ranks_text
+from ddtop.words.sentences import collective_text, file_line
 
 RANGE = 18
 """Columns for the least and the largest value of a line: `1196.0 to 12020.0`."""
@@ -134,7 +128,7 @@ def _place(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         page.item("there for", _there_for(snapshot, place))
     for call in rank.open_calls:
         tag = "" if call.tag is None else f", tag {call.tag}"
-        page.item("in call", f"{call_text(call)}{tag}, {_ago(snapshot, call.since_unix_ns)}")
+        page.item("in call", f"{open_call_text(call)}{tag}, {_ago(snapshot, call.since_unix_ns)}")
     page.item("phase", clean(rank.phase) + (f", {clean(rank.activity)}" if rank.activity else ""))
 
 
@@ -156,7 +150,7 @@ def _collectives(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         return
     page.heading("collectives")
     if wait is not None:
-        whom = rank_words(wait.behind, 8) if wait.behind else "nobody: all have joined"
+        whom = ranks_text(wait.behind, 8) if wait.behind else "nobody: all have joined"
         since = _ago(snapshot, wait.since_unix_ns)
         page.item("waits for", f"{whom}, {since}, in {group_label(snapshot, wait.group)}", "blocked")
     for one in rank.open_collectives:
@@ -169,7 +163,8 @@ def _collectives(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
 
 
 def _collective(snapshot: Snapshot, one: Collective) -> str:
-    return f"{collective_text(one)} of {group_label(snapshot, one.group)}, {clean(one.state)} {what_moves(one)}".strip()
+    text = clean(collective_text(one.op, one.seq, group_label(snapshot, one.group)))
+    return f"{text}, {clean(one.state)} {what_moves(one)}".strip()
 
 
 def _deadline(snapshot: Snapshot, one: Collective) -> str:
@@ -233,12 +228,9 @@ def _process(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     page.heading("process")
     gone = rank.exit
     if gone is not None:
-        how = signal_name(gone.signal) if gone.signal is not None else f"exit code {gone.code}"
-        if gone.code is None and gone.signal is None:
-            how = "the kernel did not tell how"
+        how = exit_text(gone.code, gone.signal, gone.oom)
         when = f", {_ago(snapshot, rank.exit_unix_ns)} ago" if rank.exit_unix_ns is not None else ""
-        oom = ", out of memory" if gone.oom else ""
-        page.item("ended", f"{how}{oom}{when}, number {gone.order + 1} on its host", "gone")
+        page.item("ended", f"{how}{when}, number {gone.order + 1} on its host", "gone")
         page.item("outlived by", ", ".join(f"pid {pid}" for pid in gone.orphans))
     if process is not None:
         since = _ago(snapshot, rank.process_since_unix_ns)
@@ -260,7 +252,7 @@ def _exception(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     page.heading("exception")
     page.text(clean(f"{error.type}: {error.text}"), "critical", "  ")
     if error.place is not None:
-        page.item("at", f"{clean(error.place.function)} {line_text(error.place)}")
+        page.item("at", clean(f"{error.place.function} {file_line(error.place)}"))
     page.item("in thread", clean(error.thread))
     page.item("ago", _ago(snapshot, error.unix_ns))
 

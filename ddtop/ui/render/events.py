@@ -26,7 +26,7 @@ from ddtop.present.text import Line, Span, clean
 from ddtop.ui.render.findings import add_finding, add_meaning
 from ddtop.ui.render.page import Page
 from ddtop.words import units
-from ddtop.words.ranks import rank_words
+from ddtop.words.ranks import ranks_text
 
 FIELDS = (
     Field("time", "TIME", 8),
@@ -108,7 +108,7 @@ def _stood(row: Row, now_unix_ns: int) -> Span:
 def _text(row: Row) -> Span:
     entry = row.entry
     if row.over:
-        of = f" of {rank_words(entry.ranks, 6)}" if entry.ranks else ""
+        of = f" of {ranks_text(entry.ranks, 6)}" if entry.ranks else ""
         return f"over{of}", ""
     return entry.text, "dim" if entry.over_unix_ns is not None else ""
 
@@ -124,5 +124,5 @@ def story_lines(snapshot: Snapshot, entry: Entry, width: int, glyphs: Glyphs = U
     page.blank()
     ago = units.duration((snapshot.time_unix_ns - entry.unix_ns) / units.SECOND_NS)
     page.item("at", f"{units.clock(entry.unix_ns)}, {ago} ago")
-    page.item("ranks", rank_words(entry.ranks, 16))
+    page.item("ranks", ranks_text(entry.ranks, 16))
     return page.lines

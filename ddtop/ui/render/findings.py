@@ -8,11 +8,12 @@ from ddtop.model.state.facts import Snapshot
 from ddtop.present.findings.banner import severity_mark
 from ddtop.present.findings.timeline import Entry, Timeline
 from ddtop.present.glyphs import UNICODE, Glyphs
+from ddtop.present.job_text import group_label
 from ddtop.present.text import Line, clean, clip, wrap_clauses
-from ddtop.present.words import group_label, op_text
 from ddtop.ui.render.page import Page
 from ddtop.words import units
-from ddtop.words.ranks import rank_words
+from ddtop.words.ranks import ranks_text
+from ddtop.words.sentences import collective_text
 
 BEFORE_MOST = 5
 
@@ -82,8 +83,8 @@ def add_finding(page: Page, snapshot: Snapshot, finding: Finding, entry: Entry |
     if entry is not None and entry.over_unix_ns is not None:
         stood = units.duration((entry.over_unix_ns - entry.unix_ns) / units.SECOND_NS)
         page.item("over", f"{units.clock(entry.over_unix_ns)}, it stood for {stood}")
-    page.item("at fault", rank_words(finding.ranks) or "no rank is blamed")
-    page.item("waiting", rank_words(finding.victims))
+    page.item("at fault", ranks_text(finding.ranks, len(finding.ranks)) or "no rank is blamed")
+    page.item("waiting", ranks_text(finding.victims, len(finding.victims)))
     if finding.group is not None:
         page.item("in", _where(snapshot, finding))
     if finding.evidence:
@@ -126,6 +127,4 @@ def add_meaning(page: Page, kind: str) -> None:
 
 
 def _where(snapshot: Snapshot, finding: Finding) -> str:
-    named = op_text(finding.op) if finding.op else "collective"
-    seq = "" if finding.seq is None else f" #{finding.seq}"
-    return f"{named}{seq} of {group_label(snapshot, finding.group or '')}"
+    return clean(collective_text(finding.op, finding.seq, group_label(snapshot, finding.group or "")))

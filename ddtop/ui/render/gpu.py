@@ -19,7 +19,7 @@ from ddtop.present.text import clean
 from ddtop.ui.render.page import Page
 from ddtop.wire.gpu import GpuWatch
 from ddtop.words import units
-from ddtop.words.ranks import rank_words
+from ddtop.words.ranks import ranks_text
 
 KNOWN_BY = {
     TORCH: "torch says so",
@@ -56,7 +56,7 @@ def gpu_lines(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         return
     if device is not None:
         others = tuple(number for number in device.ranks if number != rank.rank)
-        page.item("shared with", rank_words(others, 8) if others else "", "warning")
+        page.item("shared with", ranks_text(others, 8) if others else "", "warning")
         page.item("strangers", "; ".join(process_text(one) for one in device.foreign), "warning")
     page.item("clock", clocks_text(own.gpu))
     page.item("held back", throttle_text(own.gpu), "warning")

@@ -10,7 +10,7 @@ from ddtop.present.table.layout import Field, Table, table_for
 from ddtop.present.text import Line, Span, clean
 from ddtop.ui.render.page import Page
 from ddtop.words import units
-from ddtop.words.ranks import rank_list, rank_words
+from ddtop.words.ranks import rank_list, ranks_text
 
 RANGES_MOST = 4
 FIELDS = (
@@ -53,7 +53,7 @@ def _behind(snapshot: Snapshot, found: GroupFacts) -> Span:
         more = f", {len(found.lag) - 2} more" if len(found.lag) > 2 else ""
         return f"{'; '.join(parts)}{more} ({for_s})", "warning"
     if found.standing.late:
-        return f"{rank_words(found.standing.late, 2)} ({for_s})", "warning"
+        return f"{ranks_text(found.standing.late, 2)} ({for_s})", "warning"
     return f"nobody; nothing comes back ({for_s})", "warning"
 
 
@@ -82,7 +82,7 @@ def group_lines(snapshot: Snapshot, name: str, width: int, glyphs: Glyphs = UNIC
     if found.mismatch:
         page.text("members are in different calls at the same number:", "critical", f"  {glyphs.critical} ")
         for op, ranks in found.ops:
-            page.text(f"{op}: {rank_words(ranks, 8)}", "", f"    {glyphs.bullet} ")
+            page.text(f"{op}: {ranks_text(ranks, 8)}", "", f"    {glyphs.bullet} ")
     page.heading("members")
     _members(page, snapshot, found, glyphs)
     return page.lines

@@ -10,11 +10,11 @@ from textual.strip import Strip
 
 from ddtop.model.state.facts import Snapshot
 from ddtop.present.glyphs import UNICODE, Glyphs, state_style
+from ddtop.present.now import now_age_s, now_text
 from ddtop.present.table.columns import state_text
 from ddtop.present.table.grid import Grid, Piece
 from ddtop.present.table.rank_class import AT_FAULT, BLOCKED, WELL, class_of, codes_at, counts, glyph_of, ranks_in
 from ddtop.present.text import Line, Span, clean, clip_line, fit, line_width
-from ddtop.present.words import now_age_s, now_text
 from ddtop.ui.render.palette import Palette
 from ddtop.words import units
 from ddtop.words.ranks import rank_list

@@ -9,7 +9,8 @@ from ddtop.ui.render.page import LABEL, Page
 from ddtop.wire.records import ACTIVITIES
 from ddtop.wire.samples import Spot, by_function
 from ddtop.words import units
-from ddtop.words.ranks import rank_words
+from ddtop.words.ranks import ranks_text
+from ddtop.words.sentences import file_line
 
 BAR_MOST = 50
 _NAMES = {"cuda_sync": "CUDA sync"}
@@ -33,7 +34,7 @@ def time_lines(page: Page, rank: RankFacts) -> None:
         page.item("", ", ".join(named))
     if rank.late is not None:
         cost = f"{units.milliseconds(rank.late.cost_ms)} ms of each {units.milliseconds(rank.late.step_ms)} ms"
-        page.item("waited for", f"{cost}, by {rank_words(rank.late.waiters, 8)}", "warning")
+        page.item("waited for", f"{cost}, by {ranks_text(rank.late.waiters, 8)}", "warning")
     if rank.pressure is not None and rank.pressure.delay_ratio is not None:
         page.item("no CPU", f"{units.percent(rank.pressure.delay_ratio)} of the time ready to run, and waiting for one")
     for number, spot in enumerate(by_function(rank.spots)):
@@ -44,4 +45,4 @@ def time_lines(page: Page, rank: RankFacts) -> None:
 
 def _spot(spot: Spot) -> str:
     function = spot.function.rpartition("<locals>.")[2]
-    return clean(f"{function} {spot.file.rpartition('/')[2]}:{spot.line}")
+    return clean(f"{function} {file_line(spot)}")

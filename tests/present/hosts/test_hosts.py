@@ -9,10 +9,10 @@ from ddtop.model.state.facts import State
 from ddtop.present.findings.banner import banner_lines, header_line
 from ddtop.present.glyphs import ASCII, UNICODE
 from ddtop.present.hosts.hosts import clock_words, hosts_facts, names_of
+from ddtop.present.now import now_age_s, now_text
 from ddtop.present.table.grid import hosts_of_ranks
 from ddtop.present.table.rank_class import codes_of
 from ddtop.present.text import line_width, plain
-from ddtop.present.words import now_age_s, now_text
 from ddtop.ui.render.hosts import host_row, hosts_table
 from ddtop.wire.hosts import HubLink
 from ddtop.wire.records import Exit, HostState

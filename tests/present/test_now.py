@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ddtop.model.state.facts import State, Wait
-from ddtop.present.words import hosts_of, now_age_s, now_text, starting
+from ddtop.present.job_text import hosts_of, starting
+from ddtop.present.now import now_age_s, now_text
 from ddtop.wire.records import Exit, LastException, OpenCall, Place, ProcessState
 from tests.ui import builders
 from tests.ui.builders import NOW, SECOND
@@ -27,11 +28,11 @@ def gone(code=None, number=None, oom=None, exception=None):
         (IN_COLLECTIVE, "all_reduce #74892"),
         (replace(HEALTHY, activity="other"), "train_step train.py:88"),
         (replace(HEALTHY, activity="other", place=None), "running"),
-        (replace(HEALTHY, activity="cuda_sync", place=None), "CUDA sync"),
+        (replace(HEALTHY, activity="cuda_sync", place=None), "GPU wait"),
         (replace(HEALTHY, state=State.CULPRIT, place=EVAL), "validate eval.py:31"),
         (replace(IN_COLLECTIVE, state=State.CULPRIT, place=EVAL), "validate eval.py:31"),
-        (replace(HEALTHY, open_calls=(OpenCall("recv", NOW, 0, 7),)), "recv from 0"),
-        (replace(HEALTHY, open_calls=(OpenCall("send", NOW, 1),)), "send to 1"),
+        (replace(HEALTHY, open_calls=(OpenCall("recv", NOW, 0, 7),)), "recv from rank 0"),
+        (replace(HEALTHY, open_calls=(OpenCall("send", NOW, 1),)), "send to rank 1"),
         (replace(HEALTHY, open_calls=(OpenCall("init_process_group", NOW),)), "init_process_group"),
         (replace(HEALTHY, state=State.MISSING), "never seen"),
         (replace(HEALTHY, state=State.STOPPED), "stopped, state T"),
@@ -40,8 +41,8 @@ def gone(code=None, number=None, oom=None, exception=None):
         (gone(code=1), "exit code 1"),
         (gone(code=1, exception=LastException("ValueError", "bad", NOW)), "exit code 1: ValueError"),
         (gone(number=9), "SIGKILL"),
-        (gone(number=9, oom=True), "SIGKILL, out of memory"),
-        (gone(), "ended, code unknown"),
+        (gone(number=9, oom=True), "SIGKILL (out of memory)"),
+        (gone(), "exit code unknown"),
     ],
 )  # fmt: skip
 def test_what_a_rank_does_is_said_in_a_few_words(rank, text):

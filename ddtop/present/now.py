@@ -1,0 +1,135 @@
+"""The NOW column: what a rank does, in the fewest words that name it, and for how long."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ddtop.model.state.facts import RankFacts, State
+from ddtop.present.text import clean
+from ddtop.wire.records import Exit, OpenCall, Place
+from ddtop.words import activities, units
+from ddtop.words.exits import exit_text
+from ddtop.words.sentences import call_text, collective_text, file_line
+
+_OPEN = frozenset({"scheduled", "started"})
+
+
+def waits_text(place: Place) -> str | None:
+    """What the place waits on, as the cell of `words.activities`; None where it does not wait."""
+    word = place.waits_on
+    if not word or word == "collective":
+        return None
+    if word == "p2p":
+        return activities.P2P.cell
+    known = activities.WAITS.get(word)
+    return known.cell if known else clean(word)
+
+
+def place_now(place: Place) -> str:
+    """A place in one table cell: what it waits on and where, else the function and where."""
+    return clean(f"{waits_text(place) or place.function} {file_line(place)}")
+
+
+def open_call_text(call: OpenCall) -> str:
+    """`recv from rank 0`, `init_process_group`."""
+    return clean(call_text(call.name, call.peer, call.within))
+
+
+def end_text(gone: Exit) -> str:
+    """How a process ended, with the exception: `exit code 1: ValueError`, `SIGKILL (out of memory)`."""
+    text = exit_text(gone.code, gone.signal, gone.oom)
+    raised = gone.exception if gone.signal is None and gone.code is not None else None
+    return f"{text}: {clean(raised.type)}" if raised else text
+
+
+def oldest_call(rank: RankFacts) -> OpenCall | None:
+    """The call that has been open longest."""
+    return min(rank.open_calls, key=lambda call: call.since_unix_ns, default=None)
+
+
+class Doing(NamedTuple):
+    """What a rank does, and since when.
+
+    `since_unix_ns`: on the clock of the snapshot. `age_s`: where only the age is known, seconds.
+    """
+
+    text: str
+    since_unix_ns: int | None = None
+    age_s: float | None = None
+
+
+def now_text(rank: RankFacts) -> str:
+    """The NOW column: what this rank does, or how it ended."""
+    return doing(rank).text
+
+
+def now_age_s(rank: RankFacts, time_unix_ns: int) -> float | None:
+    """For how long it has been doing what `now_text` says, seconds."""
+    now = doing(rank)
+    if now.since_unix_ns is None:
+        return now.age_s
+    return max(time_unix_ns - now.since_unix_ns, 0) / units.SECOND_NS
+
+
+def doing(rank: RankFacts) -> Doing:
+    """Its end, a call that it is in, what it waits for, else where its code is."""
+    if rank.exit is not None:
+        return Doing(end_text(rank.exit), rank.exit_unix_ns)
+    if rank.state is State.MISSING:
+        return Doing("never seen")
+    if rank.state is State.STOPPED:
+        return Doing("stopped, state T", rank.process_since_unix_ns)
+    if rank.state is State.SILENT:
+        return _silent(rank)
+    if rank.state is State.LOST:
+        return Doing(f"was in {_calling(rank).text}", None, rank.report_age_s)
+    return _calling(rank)
+
+
+def _calling(rank: RankFacts) -> Doing:
+    """By its own last report."""
+    call = oldest_call(rank)
+    if call is not None:
+        return Doing(open_call_text(call), call.since_unix_ns)
+    return _waiting(rank) or _working(rank)
+
+
+def _waiting(rank: RankFacts) -> Doing | None:
+    held = rank.collective
+    if rank.wait is not None:
+        since = rank.wait.since_unix_ns
+        if held is not None and held.seq == rank.wait.seq:
+            return Doing(clean(collective_text(held.op, held.seq)), since)
+        return Doing(clean(collective_text(rank.wait.op, rank.wait.seq)), since)
+    if held is None or held.state not in _OPEN or _place_says_more(rank):
+        return None
+    return Doing(clean(collective_text(held.op, held.seq)), None, rank.collective_age_s)
+
+
+def _working(rank: RankFacts) -> Doing:
+    if rank.activity in activities.COMPUTES and not _place_says_more(rank):
+        return Doing(rank.activity or "", rank.progress_unix_ns)
+    if rank.place is not None:
+        # A loop at the top of a script never leaves its function, so the last progress counts too.
+        known = [at for at in (rank.place.since_unix_ns, rank.progress_unix_ns) if at is not None]
+        return Doing(place_now(rank.place), max(known, default=None))
+    if rank.activity is not None and rank.activity != "other":
+        known_wait = activities.OF_THREAD.get(rank.activity)
+        cell = known_wait.cell if known_wait else clean(rank.activity)
+        return Doing(cell, rank.progress_unix_ns)
+    return Doing(clean(rank.phase))
+
+
+def _place_says_more(rank: RankFacts) -> bool:
+    """Of a rank at fault users ask where it is, not what kind of work that is."""
+    return rank.state is State.CULPRIT and rank.place is not None
+
+
+def _silent(rank: RankFacts) -> Doing:
+    """Its agent no longer reports: what the relay sees of the process from outside."""
+    if rank.process is None:
+        return Doing("agent silent", None, rank.report_age_s)
+    seen = f"process {clean(rank.process.state)}"
+    if rank.process.wchan:
+        seen += f" {clean(rank.process.wchan)}"
+    return Doing(f"silent, {seen}", None, rank.report_age_s)

@@ -1,0 +1,44 @@
+"""A sentence and the NOW column name the same thing in the same words."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddtop.diagnosis.activity import doing
+from ddtop.model.state.facts import State
+from ddtop.present.now import now_text
+from ddtop.wire.records import Place
+from ddtop.words.activities import OF_THREAD, P2P, WAITS
+from tests.ui import builders
+from tests.ui.changed import replace
+
+HERE = Place("step", "/home/ada/train.py", 88, since_unix_ns=builders.NOW)
+
+
+def stuck(**more):
+    rank = builders.healthy_rank(0)
+    return replace(rank, state=State.CULPRIT, activity="other", open_calls=(), **more)
+
+
+@pytest.mark.parametrize("waits_on", WAITS)
+def test_the_column_has_the_words_of_the_sentence(waits_on):
+    rank = stuck(place=replace(HERE, waits_on=waits_on))
+    cell = now_text(rank).removesuffix(" train.py:88")
+
+    assert all(word in doing(rank) for word in cell.split())
+
+
+@pytest.mark.parametrize("one", [*OF_THREAD.values(), P2P], ids=lambda one: one.word)
+def test_a_cell_is_made_of_the_words_of_its_phrase(one):
+    assert all(word in one.phrase for word in one.cell.split())
+
+
+def test_an_event_loop_is_an_event_loop_in_both():
+    """The sentence said `event loop` and the column said `asyncio`."""
+    rank = stuck(place=replace(HERE, waits_on="asyncio"))
+
+    assert (doing(rank), now_text(rank)) == ("waiting in its event loop", "event loop train.py:88")
+
+
+def test_a_word_of_a_newer_agent_is_shown_as_it_came():
+    assert now_text(stuck(place=replace(HERE, waits_on="semaphore"))) == "semaphore train.py:88"
