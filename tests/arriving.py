@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ddtop.model.stragglers.arrivals import Answer, Late, Round, Rounds
+from ddtop.model.state.arrival_rounds import Answer, Round, Rounds
+from ddtop.model.state.straggler_facts import Late
+from ddtop.model.stragglers.arrivals import findings_of
 from ddtop.policy import POLICY
 from ddtop.wire.records import Arrivals, Group
 from ddtop.wire.samples import REDUCING, arrivals_of
@@ -81,7 +83,8 @@ def looked_at(*asked: Sequence[Answer], groups: Sequence[Group] = ()) -> list[Ro
         for answer in one:
             rounds.add(answer)
     members = tuple(sorted({answer.rank for one in asked for answer in one}))
-    return rounds.looked_at(groups or [Group("0", "default_pg", members, "gloo")], lambda _: False, POLICY)
+    known = groups or [Group("0", "default_pg", members, "gloo")]
+    return findings_of(rounds, known, lambda _: False, POLICY)
 
 
 def late(ranks: int, collectives: int, takes: Takes, **more: object) -> tuple[Late, ...]:

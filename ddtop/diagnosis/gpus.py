@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ddtop.model.gpus.owners import Device, by_environment, large, visible
+from ddtop.model.gpus.owners import by_environment, large, visible
 from ddtop.model.state.facts import RankFacts, Snapshot
+from ddtop.model.state.gpu_facts import Device
 from ddtop.policy import Policy
 from ddtop.wire.gpu import Gpu, GpuProcess
 from ddtop.words.ranks import rank_list

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from ddtop.diagnosis.gpus import device_of, held_by_more_than_load, holders_text, lasting_strangers, why_held
-from ddtop.model.gpus.owners import Device
 from ddtop.model.state.facts import RankFacts, Snapshot
-from ddtop.model.stragglers.arrivals import Late
+from ddtop.model.state.gpu_facts import Device
+from ddtop.model.state.straggler_facts import Late
 from ddtop.policy import POLICY
 from ddtop.wire.records import ACTIVITIES, HostState
 from ddtop.wire.samples import Spot, by_function

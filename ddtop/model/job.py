@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import copy
-from collections import deque
-from dataclasses import dataclass, field
-from typing import Any
-
 from ddtop.model import restarts
 from ddtop.model import snapshot as build
 from ddtop.model.gpus import records
-from ddtop.model.gpus.owners import Cards, Own
 from ddtop.model.hosts import clocks, hosts
-from ddtop.model.hosts.candidates import Candidates
 from ddtop.model.state import loader_progress, ratios
+from ddtop.model.state.arrival_rounds import Answer
 from ddtop.model.state.facts import Snapshot
+from ddtop.model.state.memory import JobMemory, RankMemory, copy_parts
 from ddtop.model.state.series import Series
-from ddtop.model.stragglers.arrivals import Answer, Rounds
 from ddtop.policy import POLICY, Policy
 from ddtop.wire.frames import Envelope
-from ddtop.wire.gpu import RasAnswer
 from ddtop.wire.rank_runs import unpacked
 from ddtop.wire.records import (
     ACTIVITIES,
@@ -27,7 +20,6 @@ from ddtop.wire.records import (
     Arrivals,
     CommStatus,
     Exit,
-    Group,
     Groups,
     Hello,
     HostState,
@@ -37,13 +29,10 @@ from ddtop.wire.records import (
     RankState,
     Stacks,
 )
-from ddtop.wire.rendezvous import Rendezvous
 
 WORLD_MAX = 1 << 17
 """Ranks beyond this are not believed: a single damaged Hello must not cost gigabytes."""
 HOSTS_MAX = 1 << 16
-ORDERS_MAX = 64
-"""Orders of people that are remembered; all are in the recording."""
 OTHERS_MAX = 64
 """Further processes kept that claim the number of one rank."""
 WORKERS_MAX = 256
@@ -51,61 +40,7 @@ WORKERS_MAX = 256
 _BACKWARD, _COLLECTIVE = ACTIVITIES.index("backward"), ACTIVITIES.index("collective")
 
 
-@dataclass
-class RankMemory:
-    """What was heard of one rank's process; times unix ns of the sender."""
-
-    hello: Hello
-    hello_unix_ns: int
-    sender: str
-    generation: int = 0
-    state: RankState | None = None
-    state_unix_ns: int = 0
-    process: ProcessState | None = None
-    letter_since_unix_ns: int = 0
-    process_unix_ns: int = 0
-    stalled_since_unix_ns: int | None = None
-    line_since_unix_ns: int = 0
-    phase_since_unix_ns: int = 0
-    exit: Exit | None = None
-    exit_unix_ns: int = 0
-    said: Series = field(default_factory=Series)
-    loader: Series = field(default_factory=Series)
-    cpu: Series = field(default_factory=Series)
-    other_pids: dict[int, int] = field(default_factory=dict)
-    others: dict[int, Hello] = field(default_factory=dict)
-    others_from: dict[int, str] = field(default_factory=dict)
-    others_gone: dict[int, Exit] = field(default_factory=dict)
-    rendezvous: Rendezvous | None = None
-    stacks: Stacks | None = None
-    worker_stacks: dict[int, Stacks] = field(default_factory=dict)
-    owing: loader_progress.Owing | None = None
-    load: Series | None = None
-    own: Own | None = None
-    wait_long_ratio: float | None = None
-    step_best_ms: float | None = None
-    longest_pauses_ns: tuple[int, int] = (0, 0)
-
-    def copy(self) -> RankMemory:
-        """The same facts, to be changed apart: only the frozen records are shared."""
-        made = object.__new__(RankMemory)
-        _copy_parts(self, made)
-        return made
-
-    def said_by(self, envelope: Envelope) -> bool:
-        """It is this process that says it: in containers pids repeat, on other hosts anyway."""
-        return self.hello.pid == envelope.pid and self.sender == envelope.sender
-
-    def heir(self, pid: int) -> RankMemory:
-        """What is known of another process that claims this number, as of the rank."""
-        found = RankMemory(self.others[pid], self.other_pids[pid], self.others_from[pid], self.generation)
-        found.other_pids = {one: at for one, at in self.other_pids.items() if one != pid}
-        found.others = {one: hello for one, hello in self.others.items() if one != pid}
-        found.others_from = {one: sender for one, sender in self.others_from.items() if one != pid}
-        return found
-
-
-class Job:
+class Job(JobMemory):
     """One run of one job. Attempts (elastic restarts) follow each other: the newest is the one that counts.
 
     Times are on the hub's clock as far as the others' are known (`model.hosts.clocks`). By host: `clocks`, `stated` (its relay's last report),
@@ -114,36 +49,7 @@ class Job:
     """
 
     def __init__(self, name: str, policy: Policy = POLICY) -> None:
-        self.name = name
-        self.run = ""
-        self.attempt = 0
-        self.generation = 0
-        self.generation_unix_ns = 0
-        self.attempts: dict[str, tuple[int, int]] = {}
-        self.policy = policy
-        self.ranks: dict[int, RankMemory] = {}
-        self.ranks_of: dict[str, set[int]] = {}
-        self.groups: dict[str, Group] = {}
-        self.groups_of: dict[str, int] = {}
-        self.hosts: dict[str, tuple[int, HostState]] = {}
-        self.candidates = Candidates()
-        self.cards = Cards(policy)
-        self.ras: tuple[int, RasAnswer] | None = None
-        self.rounds = Rounds()
-        self.world_size = 0
-        self.leader: str | None = None
-        self.clocks: dict[str, clocks.Clock] = {}
-        self.unmeasured: set[str] = set()
-        self.firsts: dict[str, int] = {}
-        self.heard: dict[str, int] = {}
-        self.stated: dict[str, int] = {}
-        self.stated_first: dict[str, int] = {}
-        self.returned: dict[str, int] = {}
-        self.completed: dict[str, int] = {}
-        self.some_quiet = False
-        self.orders: deque[tuple[int, Order]] = deque(maxlen=ORDERS_MAX)
-        self.garbled = 0
-        self.notes: deque[str] = deque(maxlen=32)
+        super().__init__(name, policy)
 
     def apply(self, envelope: Envelope, record: AnyRecord) -> None:
         """Take one record in. A record that is older than what is known of its rank changes nothing."""
@@ -174,7 +80,7 @@ class Job:
         memory = self.ranks.get(envelope.rank) if envelope.rank is not None else None
         if memory is None:
             return
-        if not memory.said_by(envelope):
+        if not memory.is_from(envelope):
             known = self._other(memory, envelope, record)
             if known is None:
                 return
@@ -219,30 +125,13 @@ class Job:
         new.others_gone = memory.others_gone | {ended.pid: ended}
         self.place(heir.rank, new)
 
-    def place(self, rank: int, memory: RankMemory) -> RankMemory:
-        """This process is the rank from now on."""
-        self.remove(rank)
-        self.ranks[rank] = memory
-        self.ranks_of.setdefault(memory.sender, set()).add(rank)
-        return memory
-
-    def remove(self, rank: int) -> None:
-        """Nobody is that rank any more, as far as is known."""
-        before = self.ranks.pop(rank, None)
-        if before is not None:
-            self.ranks_of[before.sender].discard(rank)
-
-    def widen(self, hello: Hello) -> None:
-        """The world is as large as its largest process says."""
-        self.world_size = max(self.world_size, hello.world_size or 0, (hello.rank or 0) + 1)
-
     def copy(self) -> Job:
         """A second model that knows the same: what one of the two takes in changes nothing in the other.
 
         Frozen records, numbers and text are shared. About 20 us a rank.
         """
         made = object.__new__(Job)
-        _copy_parts(self, made)
+        copy_parts(self, made)
         return made
 
     def snapshot(self, now_unix_ns: int) -> Snapshot:
@@ -315,7 +204,7 @@ class Job:
         at = envelope.unix_ns
         if self.some_quiet:
             hosts.note_progress(self, memory.state, state, at)
-        memory.said.add(at, *ratios.said(state))
+        memory.counters.add(at, *ratios.counters(state))
         if state.loader is not None:
             memory.loader.add(at, state.loader.wait_total_ns, state.loader.batches, state.iteration or 0)
         if at >= memory.state_unix_ns:
@@ -335,7 +224,7 @@ class Job:
     def _on_arrivals(self, memory: RankMemory, envelope: Envelope, record: Arrivals) -> None:
         if envelope.rank is None:
             return
-        looks = ratios.part(memory.said.grown(self.policy.window_s, envelope.unix_ns), ratios.ACTIVITIES)
+        looks = ratios.part(memory.counters.grown(self.policy.window_s, envelope.unix_ns), ratios.ACTIVITIES)
         overlaps = looks is not None and len(looks[1]) > _COLLECTIVE and looks[1][_BACKWARD] > looks[1][_COLLECTIVE]
         clock, sender = self.clocks.get(envelope.sender), envelope.sender
         error_ns = clock.error_ns if clock is not None else 0 if sender == self.leader else None
@@ -370,7 +259,7 @@ class Job:
             here[process.rank] = memory
             self._on_process(memory, process, envelope.unix_ns)
             memory.rendezvous = ways.get(process.pid)
-        if host.gpus or envelope.sender in self.cards:
+        if host.gpus or envelope.sender in self.gpus:
             records.take_in(self, envelope.sender, host, envelope.unix_ns, here)
 
     def _on_process(self, memory: RankMemory, process: ProcessState, at: int) -> None:
@@ -388,24 +277,6 @@ class Job:
                 memory.load = Series(self.policy.oversubscribed_window_s)
             delays = (load.run_delay_ns or 0, load.threads_delay_ns or 0)
             memory.load.add(at, delays[0], load.major_faults or 0, load.throttled_ns or 0, delays[1])
-
-
-def _copy_parts(known: RankMemory | Job, made: RankMemory | Job) -> None:
-    own = vars(made)
-    for name, value in vars(known).items():
-        own[name] = _copy_part(value) if type(value) in _MUTABLE else value
-
-
-def _copy_part(value: Any) -> Any:
-    if isinstance(value, RankMemory):
-        return value.copy()
-    if type(value) is dict:
-        return {key: _copy_part(one) if type(one) in _MUTABLE else one for key, one in value.items()}
-    return copy.copy(value)
-
-
-_MUTABLE = frozenset((dict, deque, list, set, RankMemory, Candidates, Series, Rounds, Cards))
-"""The types of all parts that change after they were made; each copies what is mutable in it."""
 
 
 def _note_pause(memory: RankMemory, state: RankState) -> None:

@@ -7,22 +7,18 @@ life of the job follows from who has started again since.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ddtop.model.state.memory import JobMemory, RankMemory
 from ddtop.wire.frames import Envelope
 from ddtop.wire.records import Hello
 
-if TYPE_CHECKING:
-    from ddtop.model.job import Job, RankMemory
 
-
-def is_current(job: Job, envelope: Envelope) -> bool:
+def is_current(job: JobMemory, envelope: Envelope) -> bool:
     """It is of the attempt that its host is in."""
     known = job.attempts.get(envelope.sender)
     return known is not None and known[0] == envelope.attempt
 
 
-def admit(job: Job, envelope: Envelope, hello: Hello) -> bool:
+def admit(job: JobMemory, envelope: Envelope, hello: Hello) -> bool:
     """Take in whose life of the job this process belongs to; False: to one that is over."""
     sender, attempt = envelope.sender, envelope.attempt
     known = job.attempts.get(sender)
@@ -49,29 +45,29 @@ def admit(job: Job, envelope: Envelope, hello: Hello) -> bool:
     return True
 
 
-def _note(job: Job, attempt: int) -> None:
+def _note(job: JobMemory, attempt: int) -> None:
     job.attempt = attempt
     job.notes.append(f"restarted: attempt {attempt}")
 
 
-def _is_known(job: Job, envelope: Envelope, hello: Hello) -> bool:
+def _is_known(job: JobMemory, envelope: Envelope, hello: Hello) -> bool:
     memory = job.ranks.get(hello.rank) if hello.rank is not None else None
-    return memory is not None and memory.said_by(envelope)
+    return memory is not None and memory.is_from(envelope)
 
 
-def _is_before(job: Job, hello: Hello) -> bool:
+def _is_before(job: JobMemory, hello: Hello) -> bool:
     """Its process started well before those of this life of the job."""
     begun = job.generation_unix_ns
     return 0 < hello.started_unix_ns < begun - job.policy.restart_apart_s * 1e9
 
 
-def _has_left(job: Job, sender: str) -> bool:
+def _has_left(job: JobMemory, sender: str) -> bool:
     """All processes of that host have ended: who says hello there now was started again. On a job's only host its launcher counts that."""
     mine = job.ranks_of.get(sender)
     return len(job.attempts) > 1 and bool(mine) and all(job.ranks[rank].exit is not None for rank in mine or ())
 
 
-def _begin(job: Job, sender: str, attempt: int, hello: Hello) -> None:
+def _begin(job: JobMemory, sender: str, attempt: int, hello: Hello) -> None:
     """Another life of the job begins with this process. Of the other hosts' those stay that started with it, and those whose
     end is not known yet, until it is or until another takes their number."""
     job.generation += 1
@@ -98,7 +94,7 @@ def _begin(job: Job, sender: str, attempt: int, hello: Hello) -> None:
         job.groups.clear()
 
 
-def _started_with(job: Job, memory: RankMemory) -> RankMemory | None:
+def _started_with(job: JobMemory, memory: RankMemory) -> RankMemory | None:
     """The process of that number that belongs to the life of the job that has just begun."""
     if memory.exit is None and memory.hello.started_unix_ns and not _is_before(job, memory.hello):
         memory.generation = job.generation

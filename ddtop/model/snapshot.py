@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ddtop.model.gpus import records
-from ddtop.model.gpus.owners import Device
+from ddtop.model.gpus.devices import devices_of
 from ddtop.model.hosts import hosts
-from ddtop.model.hosts.hosts import HostSeen, Outside
+from ddtop.model.hosts.hosts import Outside
 from ddtop.model.state import loader_progress, probes, ratios
 from ddtop.model.state.ending import ended
 from ddtop.model.state.facts import Blame, Ended, RankFacts, Snapshot, State, Wait, mark
+from ddtop.model.state.gpu_facts import Device
+from ddtop.model.state.host_facts import HostSeen
 from ddtop.model.state.loader_progress import Owing
+from ddtop.model.state.memory import JobMemory, RankMemory
 from ddtop.model.stragglers import gpu_straggler, straggler
 from ddtop.model.waits import align, mpi, wait_graph
 from ddtop.model.waits.mpi_finalize import unnumbered_waits_of
@@ -25,15 +28,12 @@ from ddtop.wire.frames import host_of
 from ddtop.wire.mpi import MpiState
 from ddtop.wire.records import Collective, Group, GroupProgress, Hello, RankState, Stacks
 
-if TYPE_CHECKING:
-    from ddtop.model.job import Job, RankMemory
 
-
-def snapshot(job: Job, now_unix_ns: int) -> Snapshot:
+def snapshot(job: JobMemory, now_unix_ns: int) -> Snapshot:
     """What is true of the job at this moment."""
     policy = job.policy
     seen = hosts.hosts_seen(job, now_unix_ns)
-    devices = job.cards.devices()
+    devices = devices_of(job.gpus, policy)
     facts = _facts_of_all(job, seen, devices, now_unix_ns)
     world_size = _left_without(facts, job.world_size)
     groups = tuple(sorted(job.groups.values(), key=lambda group: group.name))
@@ -71,7 +71,7 @@ def snapshot(job: Job, now_unix_ns: int) -> Snapshot:
         peer_waits=peer_waits,
         cycles=cycles,
         moving=moving,
-        watched_s=max(0.0, (now_unix_ns - (job.first_unix_ns or now_unix_ns)) / 1e9),
+        watched_s=max(0.0, (now_unix_ns - (min(job.firsts.values(), default=0) or now_unix_ns)) / 1e9),
         iteration=int(median(iterations)) if iterations else None,
         iterations_per_s=1000 / median(steps) if steps and not still and end is None else None,
         still_since_unix_ns=max(progress) if still else None,
@@ -88,7 +88,7 @@ def snapshot(job: Job, now_unix_ns: int) -> Snapshot:
 
 
 def _facts_of_all(
-    job: Job, seen: dict[str, HostSeen], devices: dict[str, tuple[Device, ...]], now_unix_ns: int
+    job: JobMemory, seen: dict[str, HostSeen], devices: dict[str, tuple[Device, ...]], now_unix_ns: int
 ) -> dict[int, RankFacts]:
     outside, cards = hosts.outside_of(job, seen, now_unix_ns), records.own_devices(job, devices)
     return {
@@ -98,14 +98,14 @@ def _facts_of_all(
     }
 
 
-def _ended(job: Job, facts: Iterable[RankFacts], seen: dict[str, HostSeen]) -> Ended | None:
+def _ended(job: JobMemory, facts: Iterable[RankFacts], seen: dict[str, HostSeen]) -> Ended | None:
     """Whether it is over. Who is not heard when all others have gone has ended with them."""
     launchers = [job.hosts[sender][1].launcher_alive for sender, one in seen.items() if not one.lost]
     helpers = [helper for sender in seen for helper in job.hosts[sender][1].helpers]
     return ended([one for one in facts if one.state is not State.LOST], any(launchers), job.policy, helpers)
 
 
-def _of_hosts(job: Job, seen: dict[str, HostSeen], now_unix_ns: int) -> dict[str, Any]:
+def _of_hosts(job: JobMemory, seen: dict[str, HostSeen], now_unix_ns: int) -> dict[str, Any]:
     """What the relays reported last, and how they are heard."""
     parts = hosts.by_host(job, seen)
     reports = tuple([hosts.one_report([job.hosts[sender][1] for sender in own]) for own in parts])
@@ -119,7 +119,7 @@ def _of_hosts(job: Job, seen: dict[str, HostSeen], now_unix_ns: int) -> dict[str
 
 
 def _of_gpus(
-    job: Job,
+    job: JobMemory,
     found: dict[str, tuple[Device, ...]],
     facts: dict[int, RankFacts],
     groups: tuple[Group, ...],
@@ -156,7 +156,7 @@ def _facts(
     alive = memory.exit is None
     heard = max(memory.state_unix_ns, memory.hello_unix_ns)
     age_s = max(0.0, (now - heard) / 1e9)
-    said = memory.said.grown(policy.window_s, now)
+    said = memory.counters.grown(policy.window_s, now)
     waits = ratios.part(said, ratios.WAITS)
     owing = memory.owing if alive else None
     cpu_ratio, working, wakes_per_s = _at_work(memory, inside, owing, now, policy)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ddtop.model.hosts.clocks import Clock
 from ddtop.model.job import HOSTS_MAX
 from ddtop.model.state.facts import State
+from ddtop.model.state.memory import Clock
 from ddtop.wire.hosts import HostClock
 from ddtop.wire.records import HostState
 from tests.jobs import FakeJob

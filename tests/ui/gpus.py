@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ddtop.model.gpus.owners import TORCH, Device, Own, devices_of
+from ddtop.model.gpus.devices import first_devices
 from ddtop.model.state.facts import Snapshot
+from ddtop.model.state.gpu_facts import TORCH, Device, Own
+from ddtop.policy import POLICY
 from ddtop.wire.gpu import CudaState, Gpu, GpuProcess, GpuWatch, Xid
 from ddtop.wire.records import Group, GroupProgress, HostState
 from tests.ui import builders
@@ -55,7 +57,7 @@ def on_gpus(
         hosts.append(host)
         devices += [
             replace(one, power_mean_watts=188.2) if waits and waits_on(one, waits) else one
-            for one in devices_of(host, owns)
+            for one in first_devices(host, owns, POLICY)
         ]
         for rank in mine:
             assert rank.hello is not None

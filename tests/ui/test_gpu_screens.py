@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.model.gpus.owners import Device, unheard
+from ddtop.model.gpus.owners import unheard
 from ddtop.model.state.facts import Snapshot
+from ddtop.model.state.gpu_facts import Device
 from ddtop.present.glyphs import ASCII, UNICODE
 from ddtop.present.gpus.gpu_text import card_line, clip_words
 from ddtop.present.plain import status_text

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.gpus import card_text, ranks_of
-from ddtop.model.gpus.owners import Device
 from ddtop.model.state.facts import Snapshot
+from ddtop.model.state.gpu_facts import Device
 from ddtop.words.ranks import ranks_text, verb
 
 HARDWARE = {

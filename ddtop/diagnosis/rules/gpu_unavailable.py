@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from ddtop.diagnosis.finding import CRITICAL, Finding
 from ddtop.diagnosis.gpus import card_text, device_of, free_cards, free_text, holders_text, mixed, size, strangers
-from ddtop.model.gpus.owners import Device
 from ddtop.model.state.facts import RankFacts, Snapshot
+from ddtop.model.state.gpu_facts import Device
 from ddtop.policy import Policy
 
 _BUSY = re.compile(r"devices?(\(s\))? (are|is|is/are) busy or unavailable", re.IGNORECASE)

@@ -22,8 +22,8 @@ from ddtop.diagnosis.gpus import (
 )
 from ddtop.diagnosis.rules.gpu_unavailable import memory_line
 from ddtop.diagnosis.straggler_cause import CARD, cause_of
-from ddtop.model.gpus.owners import Device
 from ddtop.model.state.facts import RankFacts, Snapshot
+from ddtop.model.state.gpu_facts import Device
 from ddtop.policy import Policy
 from ddtop.words.ranks import ranks_text, verb
 from ddtop.words.units import duration

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Finding
 from ddtop.diagnosis.wait_text import waited_text
-from ddtop.model.hosts.hosts import HostSeen
 from ddtop.model.state.ending import comm_failure, failed, first_to_go
 from ddtop.model.state.facts import Blame, RankFacts, Snapshot, State
+from ddtop.model.state.host_facts import HostSeen
 from ddtop.model.waits.wait_graph import LOST, waiters_of
 from ddtop.policy import Policy
 from ddtop.words.ranks import ranks_text, verb

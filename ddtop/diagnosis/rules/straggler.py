@@ -5,8 +5,8 @@ from __future__ import annotations
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.gpus import card_text, device_of, held_by_more_than_load, why_held
 from ddtop.diagnosis.straggler_cause import cause_of, cooling, flame, host_of, more_work
-from ddtop.model.state.facts import CardLate, Snapshot
-from ddtop.model.stragglers.arrivals import Late
+from ddtop.model.state.facts import Snapshot
+from ddtop.model.state.straggler_facts import CardLate, Late
 from ddtop.policy import Policy
 from ddtop.words.ranks import ranks_text, verb
 from ddtop.words.sentences import names_of_groups

@@ -6,7 +6,7 @@ from statistics import median
 
 from ddtop.diagnosis.finding import WARNING, Finding
 from ddtop.model.state.facts import RankFacts, Snapshot
-from ddtop.model.stragglers.arrivals import Balance
+from ddtop.model.state.straggler_facts import Balance
 from ddtop.policy import POLICY, Policy
 from ddtop.words.ranks import ranks_text
 from ddtop.words.sentences import about, names_of_groups

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from ddtop.model.gpus.owners import TORCH, Device, Own, again, own_card, unheard
+from ddtop.model.gpus.devices import take
+from ddtop.model.gpus.owners import again, own_gpu, unheard
+from ddtop.model.state.gpu_facts import TORCH, Device, Own
+from ddtop.model.state.memory import JobMemory, RankMemory
 from ddtop.wire.frames import host_of
 from ddtop.wire.gpu import CudaState, Gpu, GpuProcess
 from ddtop.wire.records import HostState
 
-if TYPE_CHECKING:
-    from ddtop.model.job import Job, RankMemory
 
-
-def take_in(job: Job, sender: str, host: HostState, at_unix_ns: int, here: Mapping[int, RankMemory]) -> None:
+def take_in(job: JobMemory, sender: str, host: HostState, at_unix_ns: int, here: Mapping[int, RankMemory]) -> None:
     """The cards of one report, and which of the host's ranks are on them. `here`: those of which it tells."""
     owns: dict[int, Own] = {}
     watch = host.gpu_watch
@@ -26,24 +25,25 @@ def take_in(job: Job, sender: str, host: HostState, at_unix_ns: int, here: Mappi
     for rank, memory in here.items():
         cuda = memory.state.cuda if memory.state is not None else None
         own = memory.own = (
-            _same(memory.own, cuda, by_uuid) or own_card(memory.hello, cuda, host.gpus) or again(memory.own, host.gpus)
+            _same(memory.own, cuda, by_uuid) or own_gpu(memory.hello, cuda, host.gpus) or again(memory.own, host.gpus)
         )
         if own is not None:
             owns[rank] = own
     # The driver's list is some seconds old: a rank that has just ended is still on it.
     pids = {job.ranks[rank].hello.pid for rank in job.ranks_of.get(sender, ())}
-    job.cards.take(host, owns, at_unix_ns, {rank: here[rank].state for rank in owns}, sender, pids)
+    states = {rank: here[rank].state for rank in owns}
+    take(job.gpus, host, owns, at_unix_ns, job.policy, states, sender, pids)
 
 
 def _same(own: Own | None, cuda: CudaState | None, by_uuid: Mapping[str, Gpu]) -> Own | None:
     """The card that torch has named before and still names: nearly always that is all there is to ask."""
-    if own is None or own.by != TORCH or own.said is None or cuda is None or cuda.uuid != own.said:
+    if own is None or own.by != TORCH or own.uuid is None or cuda is None or cuda.uuid != own.uuid:
         return None
     now = by_uuid.get(own.gpu.uuid)
-    return Own(now, TORCH, own.said) if now is not None else None
+    return Own(now, TORCH, own.uuid) if now is not None else None
 
 
-def own_devices(job: Job, found: Mapping[str, tuple[Device, ...]]) -> dict[int, Device]:
+def own_devices(job: JobMemory, found: Mapping[str, tuple[Device, ...]]) -> dict[int, Device]:
     """The card of each rank that has one for itself and of which it can be told whether it works; not of the other ranks."""
     own = {}
     for sender, devices in found.items():

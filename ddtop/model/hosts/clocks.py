@@ -7,28 +7,17 @@ journal replays as it was; what came before it was known is moved when it is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
+from ddtop.model.state.memory import Clock, JobMemory, RankMemory
 from ddtop.policy import Policy
 from ddtop.wire.frames import Envelope
 from ddtop.wire.hosts import HostClock
 from ddtop.wire.records import AnyRecord, HostState, RankState
 from ddtop.wire.times import moved
 
-if TYPE_CHECKING:
-    from ddtop.model.job import Job, RankMemory
-
 OFFSET_MAX_NS = 40 * 365 * 86_400 * 1_000_000_000
 """A clock that is wrong by more is not believed: a host whose battery is dead begins in 1970 or 2000."""
-
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """A host's clock as it is used: its times plus `offset_ns` are the hub's, wrong by at most `error_ns`."""
-
-    offset_ns: int
-    error_ns: int
 
 
 def agreed(used: Clock | None, said: HostClock | None) -> Clock | None:
@@ -57,7 +46,7 @@ def _matters(clock: Clock | None, policy: Policy) -> bool:
     return clock is not None and abs(clock.offset_ns) >= policy.clock_matters_s * 1e9
 
 
-def learn(job: Job, sender: str, said: HostClock | None) -> None:
+def learn(job: JobMemory, sender: str, said: HostClock | None) -> None:
     """Take in what a relay says of its clock; what was said on it before moves with it where that is more than a trifle."""
     used = job.clocks.get(sender)
     clock = agreed(used, said)
@@ -69,7 +58,7 @@ def learn(job: Job, sender: str, said: HostClock | None) -> None:
         _move_all(job, sender, by_ns)
 
 
-def _move_all(job: Job, sender: str, by_ns: int) -> None:
+def _move_all(job: JobMemory, sender: str, by_ns: int) -> None:
     for times in (job.heard, job.firsts, job.stated, job.stated_first, job.returned):
         if sender in times:
             times[sender] += by_ns
@@ -80,7 +69,7 @@ def _move_all(job: Job, sender: str, by_ns: int) -> None:
         _move_rank(job.ranks[rank], by_ns)
     job.rounds.move(sender, by_ns)
     job.candidates.move(sender, by_ns)
-    job.cards.move(sender, by_ns)
+    job.gpus.move(sender, by_ns)
 
 
 def _move_rank(memory: RankMemory, by_ns: int) -> None:
@@ -90,7 +79,7 @@ def _move_rank(memory: RankMemory, by_ns: int) -> None:
     for name in _RECORDS:
         if (record := getattr(memory, name)) is not None:
             setattr(memory, name, moved(record, by_ns))
-    for name in ("said", "loader", "cpu", "load"):
+    for name in ("counters", "loader", "cpu", "load"):
         series = getattr(memory, name)
         if series is not None:
             series.move(by_ns)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from ddtop.model.state.host_facts import HostSeen
+from ddtop.model.state.memory import JobMemory, RankMemory
 from ddtop.policy import Policy
 from ddtop.wire.frames import host_of
 from ddtop.wire.hosts import ALONE, HUB, LEAF
@@ -21,49 +22,20 @@ from ddtop.wire.records import HostState, RankState
 UNANSWERED_MAX = 4
 """Notes on paths that do not answer: ranks on one file server all name it."""
 
-if TYPE_CHECKING:
-    from ddtop.model.job import Job, RankMemory
-
-
-@dataclass(frozen=True, slots=True)
-class HostSeen:
-    """How a host is heard.
-
-    `sender`: the host's identity, because containers repeat names; before its relays are put together (`one_host`) one of those. `offset_ns`, `error_ns`: what its clock is taken to be off the hub's and how far
-    that may be wrong; None: not measured, and its times are used as they are. `heard_unix_ns`: when it or one of its ranks was last heard. `quiet`: its
-    relay has missed reports; `lost_since_unix_ns`: it is not heard at all any more since then, while the hub is. `completing_unix_ns`:
-    a collective that needs its ranks was over at that time, long after they had last been heard.
-    """
-
-    sender: str
-    host: str
-    role: str
-    offset_ns: int | None
-    error_ns: int | None
-    heard_unix_ns: int
-    quiet: bool = False
-    lost_since_unix_ns: int | None = None
-    completing_unix_ns: int | None = None
-
-    @property
-    def lost(self) -> bool:
-        """Nothing of it has been heard for longer than a relay takes to be replaced."""
-        return self.lost_since_unix_ns is not None
-
 
 def role_of(host: HostState) -> str:
     """What its relay is in the job; a relay that does not say is alone."""
     return host.hub.role if host.hub is not None and host.hub.role in (HUB, LEAF) else ALONE
 
 
-def lead(job: Job, sender: str, host: HostState) -> None:
+def lead(job: JobMemory, sender: str, host: HostState) -> None:
     """Settle whose clock is the job's: the hub's; before one is known, that of the first host."""
     role, known = role_of(host), job.hosts.get(job.leader) if job.leader is not None else None
     if known is None or role == HUB or (role == ALONE and role_of(known[1]) == LEAF):
         job.leader = sender
 
 
-def note_report(job: Job, sender: str, at: int, host: HostState) -> None:
+def note_report(job: JobMemory, sender: str, at: int, host: HostState) -> None:
     """A relay has reported, at that time of its own clock as far as that is known."""
     now = arrived(job, sender, at)
     before = job.stated.get(sender)
@@ -79,19 +51,19 @@ def note_report(job: Job, sender: str, at: int, host: HostState) -> None:
         job.unmeasured.discard(sender)
 
 
-def arrived(job: Job, sender: str, at: int) -> int:
+def arrived(job: JobMemory, sender: str, at: int) -> int:
     """When a record of that time came, on the job's clock: of a host whose clock nobody knows its arrival counts."""
     now = job.stated.get(job.leader) if job.leader is not None else None
     return at if now is None or sender not in job.unmeasured else now
 
 
-def is_quiet(job: Job, sender: str) -> bool:
+def is_quiet(job: JobMemory, sender: str) -> bool:
     """Its relay has missed reports while the hub's came."""
     now, own = job.stated.get(job.leader or ""), job.stated.get(sender)
     return now is not None and own is not None and now - own > job.policy.host_quiet_s * 1e9
 
 
-def note_progress(job: Job, before: RankState | None, state: RankState, at: int) -> None:
+def note_progress(job: JobMemory, before: RankState | None, state: RankState, at: int) -> None:
     """Some host is not heard: which collectives are over nevertheless?"""
     if before is None:
         return
@@ -106,13 +78,13 @@ def note_progress(job: Job, before: RankState | None, state: RankState, at: int)
             job.completed[name] = max(at, job.completed.get(name, at))
 
 
-def hosts_seen(job: Job, now_unix_ns: int) -> dict[str, HostSeen]:
+def hosts_seen(job: JobMemory, now_unix_ns: int) -> dict[str, HostSeen]:
     """All relays that have reported, by sender, in the order of their hosts' names."""
     every = sorted(job.hosts.items(), key=lambda item: (item[1][1].host, item[0]))
     return {sender: _seen(job, sender, host, now_unix_ns, job.policy) for sender, (_, host) in every}
 
 
-def by_host(job: Job, seen: Iterable[str]) -> list[list[str]]:
+def by_host(job: JobMemory, seen: Iterable[str]) -> list[list[str]]:
     """The relays of each host. One whose ranks have all ended says nothing of the host where another one has living ranks."""
     found: dict[str, list[str]] = {}
     for sender in seen:
@@ -120,7 +92,7 @@ def by_host(job: Job, seen: Iterable[str]) -> list[list[str]]:
     return [own if len(own) == 1 else [one for one in own if _has_living(job, one)] or own for own in found.values()]
 
 
-def _has_living(job: Job, sender: str) -> bool:
+def _has_living(job: JobMemory, sender: str) -> bool:
     return any(job.ranks[rank].exit is None for rank in job.ranks_of.get(sender, ()))
 
 
@@ -160,7 +132,7 @@ _COUNTS = ("relay_cpu_ns", "relay_rss_bytes", "dropped", "refused", "garbled", "
 _LISTS = ("processes", "rendezvous", "candidates", "candidacies", "helpers")
 
 
-def _seen(job: Job, sender: str, host: HostState, now: int, policy: Policy) -> HostSeen:
+def _seen(job: JobMemory, sender: str, host: HostState, now: int, policy: Policy) -> HostSeen:
     clock, role = job.clocks.get(sender), role_of(host)
     stated = job.stated.get(sender, now)
     heard = max(stated, job.heard.get(sender, stated))
@@ -182,7 +154,7 @@ def _seen(job: Job, sender: str, host: HostState, now: int, policy: Policy) -> H
     )
 
 
-def _completing(job: Job, sender: str, heard: int, policy: Policy) -> int | None:
+def _completing(job: JobMemory, sender: str, heard: int, policy: Policy) -> int | None:
     """When a collective of one of its ranks with ranks of other hosts was over last, if that was after its silence began."""
     mine = job.ranks_of.get(sender, set())
     margin = heard + policy.host_quiet_s * 1e9
@@ -222,7 +194,7 @@ class Outside:
         return self.seen.quiet or (returned is not None and heard < returned and now - returned <= silent_ns)
 
 
-def outside_of(job: Job, seen: dict[str, HostSeen], now: int) -> dict[str, Outside]:
+def outside_of(job: JobMemory, seen: dict[str, HostSeen], now: int) -> dict[str, Outside]:
     """This of all hosts that have ranks."""
     found = {}
     for sender in job.ranks_of:
@@ -241,7 +213,7 @@ def apart(reports: Sequence[HostState]) -> str | None:
     return f"this host only: hub not reached: {link.why or 'it does not answer'}"
 
 
-def unanswered_paths(job: Job, seen: dict[str, HostSeen]) -> tuple[str, ...]:
+def unanswered_paths(job: JobMemory, seen: dict[str, HostSeen]) -> tuple[str, ...]:
     """A sentence for each path of the job whose file system does not answer, by the latest reports of the hosts that are heard."""
     found = {}
     for sender, one in seen.items():

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from ddtop.model.gpus.owners import Device, Own
-from ddtop.model.hosts.hosts import HostSeen
-from ddtop.model.stragglers.arrivals import Balance, Late
+from ddtop.model.state.gpu_facts import Device, Own
+from ddtop.model.state.host_facts import HostSeen
+from ddtop.model.state.straggler_facts import Balance, CardLate, Hold, Late, Pressure
 from ddtop.policy import POLICY
 from ddtop.wire.gpu import CudaState, RasAnswer
 from ddtop.wire.loader import Loader
@@ -87,56 +87,6 @@ class PeerWait:
     behind: tuple[int, ...]
     within: str | None = None
     group: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Pressure:
-    """What the host does to one rank's process, over `seconds`; None is not measured.
-
-    `delay_ratio`: share of the time in which its main thread was ready to run and had no CPU. `throttled_ratio`: in which its
-    cgroup's quota held it. `faults_per_s`: pages that had to be read from a disk. `threads_delay_cores`: how many of its other
-    threads were ready and had no CPU, mean over the time.
-    """
-
-    seconds: float
-    delay_ratio: float | None = None
-    throttled_ratio: float | None = None
-    faults_per_s: float | None = None
-    threads_delay_cores: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """What kept the interpreter of one rank, over the last `seconds`.
-
-    `held_ratio`: share of the agent's looks that came late, because C code held the GIL or there was no CPU; `spot`: where
-    such looks found it. `gc_ratio`: share of the time in full garbage collections.
-    """
-
-    seconds: float
-    held_ratio: float = 0.0
-    gc_ratio: float = 0.0
-    spot: Spot | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CardLate:
-    """The cards of these ranks of a group come last: over the last `seconds` those of `waiters` were busy all the time and waited in NCCL.
-
-    `power_watts`, `sm_mhz`: means of the late cards; `others_...`: of those that wait, `others_peak_ratio` what they draw of the most that they have drawn.
-    `others_there`: somebody else's process is on a late card.
-    """
-
-    group: str
-    ranks: tuple[int, ...]
-    waiters: tuple[int, ...]
-    power_watts: float
-    others_watts: float
-    others_peak_ratio: float | None
-    sm_mhz: float
-    others_mhz: float
-    seconds: float
-    others_there: bool = False
 
 
 class RankFacts(msgspec.Struct, frozen=True, gc=False):

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ddtop.model.state.memory import RankMemory
 from ddtop.model.state.series import Series
 from ddtop.policy import Policy
 from ddtop.wire.records import RankState
-
-if TYPE_CHECKING:
-    from ddtop.model.job import RankMemory
 
 SERVED = ("socket", "asyncio", "checkpoint-save", "checkpoint-load")
 """Waits in which a thread that wakes often is being served by a server; checkpoints also go to object stores."""
@@ -18,10 +14,10 @@ Grown = tuple[float, tuple[float, ...]] | None
 """What `Series.grown` says."""
 
 WAITS, AGENT, ACTIVITIES = slice(0, 2), slice(2, 5), slice(5, None)
-"""Which of the counters in `RankMemory.said` are what."""
+"""Which of the counters in `RankMemory.counters` are what."""
 
 
-def said(state: RankState) -> tuple[int, ...]:
+def counters(state: RankState) -> tuple[int, ...]:
     """All counters that grow with every report, for one series: what one series does a report costs as much as what it keeps."""
     return (
         state.wait_samples,
@@ -74,7 +70,7 @@ def cpu(memory: RankMemory, now: int, policy: Policy) -> tuple[float | None, boo
         return None, None, None
     seconds, (cpu_ns, io_bytes, switches) = grown
     wakes_per_s = switches / seconds
-    own_ratio = agent_ratio(memory.said.grown(policy.cpu_window_s, now)) or 0.0
+    own_ratio = agent_ratio(memory.counters.grown(policy.cpu_window_s, now)) or 0.0
     ratio = max(0.0, cpu_ns / (seconds * 1e9) - own_ratio)
     if ratio >= policy.cpu_working_ratio or io_bytes / seconds >= policy.io_working_bytes_per_s:
         return ratio, True, wakes_per_s
@@ -91,12 +87,12 @@ def cpu(memory: RankMemory, now: int, policy: Policy) -> tuple[float | None, boo
 def _cpu_mean(memory: RankMemory, now: int, policy: Policy) -> float:
     """Cores used over the whole window, without the agent's share."""
     grown = memory.cpu.grown(policy.window_s, now)
-    own_ratio = agent_ratio(memory.said.grown(policy.window_s, now)) or 0.0
+    own_ratio = agent_ratio(memory.counters.grown(policy.window_s, now)) or 0.0
     return grown[1][0] / (grown[0] * 1e9) - own_ratio if grown else 0.0
 
 
 def agent_ratio(grown: Grown) -> float | None:
-    """Cores that ddtop's own thread in the rank takes, out of what `RankMemory.said` has grown by."""
+    """Cores that ddtop's own thread in the rank takes, out of what `RankMemory.counters` has grown by."""
     return grown[1][AGENT.start] / (grown[0] * 1e9) if grown else None
 
 

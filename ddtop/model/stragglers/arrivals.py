@@ -16,13 +16,13 @@ from itertools import pairwise
 from math import sqrt
 from statistics import fmean, median
 
+from ddtop.model.state.arrival_rounds import Answer, Round, Rounds
+from ddtop.model.state.straggler_facts import Balance, Late
 from ddtop.policy import Policy
 from ddtop.wire.frames import host_of
 from ddtop.wire.records import Arrivals, Group
 from ddtop.wire.samples import REDUCING, ROOTED
-from ddtop.wire.times import moved
 
-ROUNDS_KEPT = 6
 WIDTHS = (1, 2, 4)
 """Steps that are looked at together: a rank that collects its garbage at every third step is late, too."""
 LENGTHS = (512, 256, 128, 64, 32, 16, 8)
@@ -35,134 +35,22 @@ STEPS_COUNTED = 8
 """Iterations between two rounds that tell how many collectives one has."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What one rank has said in a round, and on which host.
+def findings_of(
+    rounds: Rounds, groups: Iterable[Group], staged: Callable[[Group], bool], policy: Policy
+) -> list[Round]:
+    """What follows from each round, the newest last; worked out once and kept in `rounds`.
 
-    `overlaps`: its main thread was more in backward than in collectives lately, as that of a rank is which waits for
-    gradients. `before`: what it said a round earlier. `error_ns`: how far its host's clock may be off the hub's, None: nobody knows.
+    `staged`: the members of this group wait for each other by design.
     """
-
-    rank: int
-    host: str
-    unix_ns: int
-    arrivals: Arrivals
-    overlaps: bool = False
-    before: Arrivals | None = None
-    error_ns: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Late:
-    """These ranks of a group come last into its collectives.
-
-    `cost_ms`: how long the others wait for them in a step, `share_ratio`: of the step; the median over `steps`.
-    `late_ratio`: in how many of these steps. `unix_ns`: when the arrivals were read. `counted`: steps are the program's
-    iterations; else nothing counts those, and each collective is one. `few`: there were no more steps to look at. `hosts`: of so many hosts
-    ranks were compared, their clocks may be off each other by `error_ms`; `hosts_apart`: ranks of so many others were not, because of their clocks.
-    """
-
-    group: str
-    ranks: tuple[int, ...]
-    waiters: tuple[int, ...]
-    cost_ms: float
-    step_ms: float
-    steps: int
-    late_ratio: float
-    unix_ns: int
-    counted: bool = True
-    few: bool = False
-    hosts: int = 1
-    error_ms: float = 0.0
-    hosts_apart: int = 0
-
-    @property
-    def share_ratio(self) -> float:
-        """Of each step."""
-        return min(1.0, self.cost_ms / self.step_ms) if self.step_ms else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Balance:
-    """How even the ranks of a group are: `waiting_ratio` is how much of its time a rank waits for the last to arrive, mean of all.
-
-    `per_step`: collectives in a step of `step_ms`, of which `reduce_ratio` are all_reduce. What a collective takes besides that is communication.
-    """
-
-    group: str
-    ranks: tuple[int, ...]
-    waiting_ratio: float
-    per_step: int
-    reduce_ratio: float
-    step_ms: float
-    unix_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """What follows from one read of the arrivals."""
-
-    late: tuple[Late, ...] = ()
-    balances: tuple[Balance, ...] = ()
-
-
-class Rounds:
-    """Answers of the ranks by the request that they answer, the last few; what follows from a round is worked out once."""
-
-    def __init__(self) -> None:
-        self._answers: dict[str, dict[int, Answer]] = {}
-        self._found: dict[str, tuple[tuple[str, ...], Round]] = {}
-
-    def add(self, answer: Answer) -> None:
-        """One more answer."""
-        request = answer.arrivals.request
-        rounds = self._answers.values()
-        before = next((one[answer.rank] for one in reversed(rounds) if answer.rank in one), None)
-        if before is not None and before.arrivals.request != request:
-            answer = replace(answer, before=before.arrivals)
-        self._answers.setdefault(request, {})[answer.rank] = answer
-        self._found.pop(request, None)
-        while len(self._answers) > ROUNDS_KEPT:
-            oldest = next(iter(self._answers))
-            del self._answers[oldest]
-            self._found.pop(oldest, None)
-
-    def __copy__(self) -> Rounds:
-        made = Rounds()
-        made._answers = {request: dict(answers) for request, answers in self._answers.items()}
-        made._found = dict(self._found)
-        return made
-
-    def move(self, host: str, by_ns: int) -> None:
-        """What the ranks of that host have answered was that much later, by the hub's clock."""
-        for answers in self._answers.values():
-            for rank, one in answers.items():
-                if one.host == host:
-                    before = moved(one.before, by_ns) if one.before is not None else None
-                    answers[rank] = replace(
-                        one, unix_ns=one.unix_ns + by_ns, arrivals=moved(one.arrivals, by_ns), before=before
-                    )
-        self._found.clear()
-
-    def clear(self) -> None:
-        """Forget all: another attempt."""
-        self._answers.clear()
-        self._found.clear()
-
-    def __bool__(self) -> bool:
-        return bool(self._answers)
-
-    def looked_at(self, groups: Iterable[Group], staged: Callable[[Group], bool], policy: Policy) -> list[Round]:
-        """What each round says, the newest last. `staged`: members of this group wait for each other by design."""
-        known = [group for group in groups if len(group.ranks) > 1]
-        names = tuple(group.name for group in known if not staged(group))
-        rounds = []
-        for request, answers in self._answers.items():
-            found = self._found.get(request)
-            if found is None or found[0] != names:
-                found = self._found[request] = (names, _round_of(answers, known, names, policy))
-            rounds.append(found[1])
-        return rounds
+    known = [group for group in groups if len(group.ranks) > 1]
+    names = tuple(group.name for group in known if not staged(group))
+    every = []
+    for request, answers in rounds.answers.items():
+        found = rounds.found.get(request)
+        if found is None or found[0] != names:
+            found = rounds.found[request] = (names, _round_of(answers, known, names, policy))
+        every.append(found[1])
+    return every
 
 
 def _round_of(answers: Mapping[int, Answer], groups: Sequence[Group], names: Sequence[str], policy: Policy) -> Round:

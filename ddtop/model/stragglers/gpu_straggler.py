@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
 
-from ddtop.model.gpus.gpu_load import SPANS
-from ddtop.model.gpus.owners import Device, large
-from ddtop.model.state.facts import CardLate, RankFacts, State, mark
+from ddtop.model.gpus.owners import large
+from ddtop.model.state.facts import RankFacts, State, mark
+from ddtop.model.state.gpu_facts import Device
+from ddtop.model.state.gpu_memory import SPANS
+from ddtop.model.state.straggler_facts import CardLate
 from ddtop.model.stragglers.straggler import sends
 from ddtop.policy import Policy
 from ddtop.wire.records import Group

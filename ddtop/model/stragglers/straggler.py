@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from statistics import median
-from typing import TYPE_CHECKING
 
 from ddtop.model.state import ratios
-from ddtop.model.state.facts import Hold, Pressure, RankFacts, State, mark
-from ddtop.model.stragglers.arrivals import Balance, Late, Round
+from ddtop.model.state.arrival_rounds import Round
+from ddtop.model.state.facts import RankFacts, State, mark
+from ddtop.model.state.memory import JobMemory, RankMemory
+from ddtop.model.state.straggler_facts import Balance, Hold, Late, Pressure
+from ddtop.model.stragglers import arrivals
 from ddtop.policy import Policy
 from ddtop.wire.records import Group
 
-if TYPE_CHECKING:
-    from ddtop.model.job import Job, RankMemory
 
-
-def settle(job: Job, facts: dict[int, RankFacts], now_unix_ns: int, policy: Policy) -> tuple[Balance, ...]:
+def settle(job: JobMemory, facts: dict[int, RankFacts], now_unix_ns: int, policy: Policy) -> tuple[Balance, ...]:
     """Marks the ranks that are late now in place, as `build` does with what follows from all ranks; how even they all are."""
     if not job.rounds:
         return ()
-    rounds = job.rounds.looked_at(job.groups.values(), _staged(job, facts, policy), policy)
+    rounds = arrivals.findings_of(job.rounds, job.groups.values(), _staged(job, facts, policy), policy)
     found: list[Late] = []
     # A last read in which nobody stands out may have met a noisy moment, or half of the ranks have answered so far: what the
     # one before said stands, as long as the samples agree.
@@ -63,7 +62,7 @@ def pressure(memory: RankMemory, now_unix_ns: int, policy: Policy) -> Pressure |
 
 
 def _hold(memory: RankMemory, now_unix_ns: int, policy: Policy) -> Hold | None:
-    grown = memory.said.grown(policy.window_s, now_unix_ns)
+    grown = memory.counters.grown(policy.window_s, now_unix_ns)
     if grown is None:
         return None
     seconds, (_, held, gc_ns), looks = grown[0], grown[1][ratios.AGENT], sum(grown[1][ratios.ACTIVITIES])
@@ -71,7 +70,7 @@ def _hold(memory: RankMemory, now_unix_ns: int, policy: Policy) -> Hold | None:
     return Hold(seconds, min(1.0, held / looks), min(1.0, gc_ns / (seconds * 1e9)), spot) if looks else None
 
 
-def _staged(job: Job, facts: Mapping[int, RankFacts], policy: Policy) -> Callable[[Group], bool]:
+def _staged(job: JobMemory, facts: Mapping[int, RankFacts], policy: Policy) -> Callable[[Group], bool]:
     """Whether two members of a group hand each other their work by send and recv: then they wait for each other by design."""
     stages = [
         frozenset(group.ranks)
@@ -93,7 +92,7 @@ def sends(rank: RankFacts, group: str, policy: Policy) -> bool:
 def _stands(
     late: Late,
     earlier: list[Round],
-    job: Job,
+    job: JobMemory,
     facts: Mapping[int, RankFacts],
     now_unix_ns: int,
     policy: Policy,
@@ -153,7 +152,7 @@ def _seen_before(late: Late, earlier: list[Round], apart_s: float) -> bool:
     )
 
 
-def _sampled(job: Job, facts: Mapping[int, RankFacts], rank: int, strong: bool) -> float | None:
+def _sampled(job: JobMemory, facts: Mapping[int, RankFacts], rank: int, strong: bool) -> float | None:
     """How much it waits by the agent's samples: over ten seconds where that tells the difference, else over twenty."""
     if strong:
         return facts[rank].wait_ratio if rank in facts else None

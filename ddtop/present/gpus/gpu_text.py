@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ddtop.diagnosis.gpus import strangers
-from ddtop.model.gpus.owners import Device
 from ddtop.model.state.facts import Snapshot
+from ddtop.model.state.gpu_facts import Device
 from ddtop.policy import POLICY, Policy
 from ddtop.present.glyphs import UNICODE, Glyphs
 from ddtop.present.gpus.gpu_list import process_text

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 
-from ddtop.model.gpus.owners import Device
-from ddtop.model.hosts.hosts import HostSeen
 from ddtop.model.state.facts import RankFacts, Snapshot
+from ddtop.model.state.gpu_facts import Device
+from ddtop.model.state.host_facts import HostSeen
 from ddtop.policy import POLICY
 from ddtop.present.gpus.gpu_text import driver_text, trouble_of
 from ddtop.present.table.grid import Host

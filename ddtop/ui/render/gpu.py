@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ddtop.model.gpus.owners import ENVIRONMENT, PROCESS, TORCH, Device
 from ddtop.model.state.facts import RankFacts, Snapshot
+from ddtop.model.state.gpu_facts import ENVIRONMENT, PROCESS, TORCH, Device
 from ddtop.present.gpus.gpu_list import process_text
 from ddtop.present.gpus.gpu_text import (
     alarming,

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.model.gpus.owners import by_environment, own_card, visible
+from ddtop.model.gpus.devices import devices_of
+from ddtop.model.gpus.owners import by_environment, own_gpu, visible
 from ddtop.wire.gpu import CudaState, Gpu, GpuProcess, GpuWatch
 from ddtop.wire.records import Hello
 from tests.jobs import FakeJob
@@ -79,15 +80,15 @@ def test_torch_knows_better_than_the_list_and_the_list_better_than_the_environme
         for card in CARDS
     )
 
-    assert (own_card(hello(0), CudaState(0, "2AAA-bbbb"), held).gpu.index) == 2
-    assert own_card(hello(0), CudaState(0, None, "00000000:01:00"), held).gpu.index == 1
-    assert (own_card(hello(0), None, held).gpu.index, own_card(hello(0), None, held).by) == (3, "process")
-    assert (own_card(hello(0), None, CARDS).gpu.index, own_card(hello(0), None, CARDS).certain) == (0, False)
+    assert (own_gpu(hello(0), CudaState(0, "2AAA-bbbb"), held).gpu.index) == 2
+    assert own_gpu(hello(0), CudaState(0, None, "00000000:01:00"), held).gpu.index == 1
+    assert (own_gpu(hello(0), None, held).gpu.index, own_gpu(hello(0), None, held).by) == (3, "process")
+    assert (own_gpu(hello(0), None, CARDS).gpu.index, own_gpu(hello(0), None, CARDS).certain) == (0, False)
 
 
 def test_a_rank_on_gloo_that_the_driver_does_not_list_has_no_card():
     """A CPU job on a host with GPUs must not seem to use them."""
-    assert own_card(hello(0, backend="gloo"), None, CARDS) is None
+    assert own_gpu(hello(0, backend="gloo"), None, CARDS) is None
 
 
 @given(st.text(alphabet="0123456789,-GPUMIG ab", max_size=30), st.integers(0, 9))
@@ -144,4 +145,4 @@ def test_a_host_without_gpus_costs_the_snapshot_nothing():
     job.trains(3)
     model = job.model()
 
-    assert (model.cards.devices(), job.snapshot().devices) == ({}, ())
+    assert (devices_of(model.gpus, model.policy), job.snapshot().devices) == ({}, ())

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddtop.diagnosis.judge import Judge
-from ddtop.model.hosts.clocks import OFFSET_MAX_NS, Clock, agreed
+from ddtop.model.hosts.clocks import OFFSET_MAX_NS, agreed
 from ddtop.model.job import Job
+from ddtop.model.state.memory import Clock
 from ddtop.wire.hosts import HostClock
 from ddtop.wire.records import HostState
 from tests.jobs import SECOND, unix_ns

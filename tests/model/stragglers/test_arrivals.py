@@ -7,7 +7,8 @@ from copy import copy
 
 import pytest
 
-from ddtop.model.stragglers.arrivals import Rounds
+from ddtop.model.state.arrival_rounds import Rounds
+from ddtop.model.stragglers.arrivals import findings_of
 from ddtop.policy import POLICY
 from ddtop.wire.records import Group
 from tests.arriving import BASE, answers, entered, in_bursts, late, looked_at
@@ -198,8 +199,8 @@ def test_a_round_is_worked_out_again_when_another_rank_has_answered():
     before = copy(rounds)
     rounds.add(third)
 
-    assert before.looked_at(groups, lambda _: False, POLICY)[-1].late == ()
-    assert [found.ranks for found in rounds.looked_at(groups, lambda _: False, POLICY)[-1].late] == [(2,)]
+    assert findings_of(before, groups, lambda _: False, POLICY)[-1].late == ()
+    assert [found.ranks for found in findings_of(rounds, groups, lambda _: False, POLICY)[-1].late] == [(2,)]
 
 
 def test_the_order_of_the_answers_does_not_matter():
@@ -214,7 +215,7 @@ def test_stages_of_a_pipeline_wait_for_each_other_by_design():
     for answer in said:
         rounds.add(answer)
 
-    assert rounds.looked_at([Group("0", "default_pg", (0, 1), "gloo")], lambda _: True, POLICY)[-1].late == ()
+    assert findings_of(rounds, [Group("0", "default_pg", (0, 1), "gloo")], lambda _: True, POLICY)[-1].late == ()
 
 
 def of_two_hosts(times, errors_ms):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.model.gpus.owners import Device
+from ddtop.model.state.gpu_facts import Device
 from ddtop.present.as_json import status_json
 from ddtop.present.glyphs import ASCII
 from ddtop.present.gpus.gpu_text import card_line

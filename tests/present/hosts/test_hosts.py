@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.model.hosts.hosts import HostSeen
 from ddtop.model.state.facts import State
+from ddtop.model.state.host_facts import HostSeen
 from ddtop.present.findings.banner import banner_lines, header_line
 from ddtop.present.glyphs import ASCII, UNICODE
 from ddtop.present.hosts.hosts import clock_words, hosts_facts, names_of

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ddtop.model.state.facts import Pressure, RankFacts, State
-from ddtop.model.stragglers.arrivals import Late
+from ddtop.model.state.facts import RankFacts, State
+from ddtop.model.state.straggler_facts import Late, Pressure
 from ddtop.ui.render.page import Page
 from ddtop.ui.render.time_breakdown import time_lines
 from ddtop.wire.samples import Spot

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.model.gpus.gpu_load import SPANS, Done, Load, done
-from ddtop.model.gpus.owners import Cards, Own
+from ddtop.model.gpus.devices import devices_of, take
+from ddtop.model.state.gpu_facts import Done, Own
+from ddtop.model.state.gpu_memory import SPANS, Gpus, Load, done
 from ddtop.policy import POLICY
 from ddtop.viewer.tape import Tape
 from ddtop.wire import frames
@@ -104,10 +105,10 @@ def test_how_far_a_card_is_counts_all_its_ranks_but_steps_of_only_one():
     assert done((None,)) == done(()) == Done()
 
 
-def looked_at(cards, host, owns, second):
+def looked_at(gpus, host, owns, second):
     """The host's devices after this report."""
-    cards.take(host, owns, START + second * SECOND, {0: said(second)[0]}, host.host)
-    return cards.devices()[host.host]
+    take(gpus, host, owns, START + second * SECOND, POLICY, {0: said(second)[0]}, host.host)
+    return devices_of(gpus, POLICY)[host.host]
 
 
 REPORTED = st.fixed_dictionaries(
@@ -140,7 +141,7 @@ REPORTED = st.fixed_dictionaries(
 @given(st.lists(REPORTED, max_size=40))
 def test_devices_that_are_made_when_somebody_looks_are_those_that_each_report_would_have_made(reports):
     """What is asked for at the end alone is what was asked for after each step, whatever happened in between."""
-    lazy, eager, at = Cards(), Cards(), START
+    lazy, eager, at = Gpus(), Gpus(), START
     for one in reports:
         at += one["step"] * SECOND
         gpus = tuple(Gpu(number, f"GPU-{number}", **values) for number, values in enumerate(one["cards"]))
@@ -148,23 +149,23 @@ def test_devices_that_are_made_when_somebody_looks_are_those_that_each_report_wo
         owns = {rank: Own(gpus[rank % len(gpus)], "torch") for rank in one["owned"]} if gpus else {}
         for cards in (lazy, eager):
             if one["what"] == "report":
-                cards.take(host, owns, at, {0: said(one["step"], at)[0]}, one["node"], (0, 1))
+                take(cards, host, owns, at, POLICY, {0: said(one["step"], at)[0]}, one["node"], (0, 1))
             elif one["what"] == "move":
                 cards.move(one["node"], SECOND)
         if one["what"] == "look":
-            lazy.devices()
+            devices_of(lazy, POLICY)
         elif one["what"] == "copy":
             lazy = copy.copy(lazy)
-        eager.devices()
+        devices_of(eager, POLICY)
 
     fresh = copy.copy(eager)
-    fresh._devices.clear()
-    assert lazy.devices() == eager.devices() == fresh.devices()
+    fresh.devices.clear()
+    assert devices_of(lazy, POLICY) == devices_of(eager, POLICY) == devices_of(fresh, POLICY)
 
 
 def test_a_copy_and_its_original_go_their_own_ways():
     gpu = card(0, 0, throttle=("hw_thermal",), ecc_uncorrected=1)
-    host, owns, cards = HostState("node0", 4, 0.5, gpus=(gpu,)), {0: Own(gpu, "torch")}, Cards()
+    host, owns, cards = HostState("node0", 4, 0.5, gpus=(gpu,)), {0: Own(gpu, "torch")}, Gpus()
     for second in range(25):
         looked_at(cards, host, owns, second)
     twin = copy.copy(cards)

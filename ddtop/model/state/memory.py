@@ -1,0 +1,204 @@
+"""What a viewer remembers of a job and of its ranks. Only `Job.apply` and what it calls change it.
+
+Times are unix ns on the hub's clock, as far as the clock of the sender's host is known
+(`ddtop.model.hosts.clocks`). None is "not reported yet".
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddtop.model.state import loader_progress
+from ddtop.model.state.arrival_rounds import Rounds
+from ddtop.model.state.candidates import Candidates
+from ddtop.model.state.gpu_facts import Own
+from ddtop.model.state.gpu_memory import Gpus
+from ddtop.model.state.series import Series
+from ddtop.policy import Policy
+from ddtop.wire.frames import Envelope
+from ddtop.wire.gpu import RasAnswer
+from ddtop.wire.records import (
+    Exit,
+    Group,
+    Hello,
+    HostState,
+    Order,
+    ProcessState,
+    RankState,
+    Stacks,
+)
+from ddtop.wire.rendezvous import Rendezvous
+
+ORDERS_MAX = 64
+"""Orders of people that are remembered. The recording has all of them."""
+NOTES_MAX = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """A host's clock: its times plus `offset_ns` are the hub's, wrong by at most `error_ns`."""
+
+    offset_ns: int
+    error_ns: int
+
+
+@dataclass
+class RankMemory:
+    """What one rank's process and its relay have reported."""
+
+    hello: Hello
+    hello_unix_ns: int
+    #: Identity of the relay that reports this rank.
+    sender: str
+    #: The life of the job that the process belongs to (`JobMemory.generation`).
+    generation: int = 0
+
+    # Reported by the agent in the rank:
+    state: RankState | None = None
+    state_unix_ns: int = 0
+    #: Since when every report has named the same line and the same call below it.
+    line_since_unix_ns: int = 0
+    #: When the phase of `state` was first reported.
+    phase_since_unix_ns: int = 0
+    #: Counters of `ratios.counters`.
+    counters: Series = field(default_factory=Series)
+    #: (waited ns, batches, iteration) of the DataLoader.
+    loader: Series = field(default_factory=Series)
+    owing: loader_progress.Owing | None = None
+    #: Share of the time spent waiting over twenty seconds, as the envelope says it.
+    wait_long_ratio: float | None = None
+    step_best_ms: float | None = None
+    #: The two longest pauses between two moments of progress, the longest first.
+    longest_pauses_ns: tuple[int, int] = (0, 0)
+    #: The newest dump of the process, and the newest of each DataLoader worker by pid.
+    stacks: Stacks | None = None
+    worker_stacks: dict[int, Stacks] = field(default_factory=dict)
+
+    # Reported by the relay of its host:
+    process: ProcessState | None = None
+    process_unix_ns: int = 0
+    #: Since when the main thread has had its state letter (R, S, D, T) of /proc.
+    letter_since_unix_ns: int = 0
+    #: Since when it has been in the same uninterruptible sleep; None: it is in none.
+    stalled_since_unix_ns: int | None = None
+    #: (cpu ns, I/O bytes, context switches) of the process.
+    cpu: Series = field(default_factory=Series)
+    #: What the host does to the process; None while the relay does not measure it.
+    load: Series | None = None
+    rendezvous: Rendezvous | None = None
+    own: Own | None = None
+    exit: Exit | None = None
+    exit_unix_ns: int = 0
+
+    # Further processes that claim the same rank, by pid:
+    #: When each of those that live said hello.
+    other_pids: dict[int, int] = field(default_factory=dict)
+    others: dict[int, Hello] = field(default_factory=dict)
+    others_from: dict[int, str] = field(default_factory=dict)
+    others_gone: dict[int, Exit] = field(default_factory=dict)
+
+    def copy(self) -> RankMemory:
+        """The same facts, independent of these. Only frozen records are shared."""
+        made = object.__new__(RankMemory)
+        copy_parts(self, made)
+        return made
+
+    def is_from(self, envelope: Envelope) -> bool:
+        """Whether this process sent the record. Pids repeat in containers and on other hosts."""
+        return self.hello.pid == envelope.pid and self.sender == envelope.sender
+
+    def heir(self, pid: int) -> RankMemory:
+        """What is known of another process that claims this rank, as if it were the rank."""
+        hello, at, sender = self.others[pid], self.other_pids[pid], self.others_from[pid]
+        found = RankMemory(hello, at, sender, self.generation)
+        found.other_pids = {one: at for one, at in self.other_pids.items() if one != pid}
+        found.others = {one: hello for one, hello in self.others.items() if one != pid}
+        found.others_from = {one: frm for one, frm in self.others_from.items() if one != pid}
+        return found
+
+
+class JobMemory:
+    """What is remembered of one run of one job."""
+
+    def __init__(self, name: str, policy: Policy) -> None:
+        self.name = name
+        self.policy = policy
+        self.run = ""
+        #: The newest attempt (elastic restart) of the job.
+        self.attempt = 0
+        #: The life of the job that counts, and when its first process started.
+        self.generation = 0
+        self.generation_unix_ns = 0
+        #: By host: its own attempt, and the life of the job that its ranks belong to.
+        self.attempts: dict[str, tuple[int, int]] = {}
+        self.world_size = 0
+        self.ranks: dict[int, RankMemory] = {}
+        self.ranks_of: dict[str, set[int]] = {}
+        self.groups: dict[str, Group] = {}
+        #: The generation of the rank that reported each group.
+        self.groups_of: dict[str, int] = {}
+        #: By host: when its relay reported last, and the report.
+        self.hosts: dict[str, tuple[int, HostState]] = {}
+        self.candidates = Candidates()
+        self.gpus = Gpus()
+        #: The last answer of NCCL's RAS service, and when.
+        self.ras: tuple[int, RasAnswer] | None = None
+        self.rounds = Rounds()
+        #: The relay whose clock is the job's.
+        self.leader: str | None = None
+        self.clocks: dict[str, Clock] = {}
+        #: Hosts whose clock has not been measured.
+        self.unmeasured: set[str] = set()
+        #: By host: its first record, its last record, and its relay's last and first report.
+        self.firsts: dict[str, int] = {}
+        self.heard: dict[str, int] = {}
+        self.stated: dict[str, int] = {}
+        self.stated_first: dict[str, int] = {}
+        #: By host: the first report of its relay after a silence.
+        self.returned: dict[str, int] = {}
+        #: By group: when a collective last completed while some host was silent.
+        self.completed: dict[str, int] = {}
+        self.some_quiet = False
+        self.orders: deque[tuple[int, Order]] = deque(maxlen=ORDERS_MAX)
+        #: Records that were refused because their numbers are absurd.
+        self.garbled = 0
+        self.notes: deque[str] = deque(maxlen=NOTES_MAX)
+
+    def place(self, rank: int, memory: RankMemory) -> RankMemory:
+        """Make this process the rank from now on."""
+        self.remove(rank)
+        self.ranks[rank] = memory
+        self.ranks_of.setdefault(memory.sender, set()).add(rank)
+        return memory
+
+    def remove(self, rank: int) -> None:
+        """Forget the process of that rank."""
+        before = self.ranks.pop(rank, None)
+        if before is not None:
+            self.ranks_of[before.sender].discard(rank)
+
+    def widen(self, hello: Hello) -> None:
+        """The world is as large as the largest report of it."""
+        self.world_size = max(self.world_size, hello.world_size or 0, (hello.rank or 0) + 1)
+
+
+def copy_parts(known: RankMemory | JobMemory, made: RankMemory | JobMemory) -> None:
+    """Give `made` all parts of `known`, with copies of those that change."""
+    own = vars(made)
+    for name, value in vars(known).items():
+        own[name] = _copy_part(value) if type(value) in _MUTABLE else value
+
+
+def _copy_part(value: Any) -> Any:
+    if isinstance(value, RankMemory):
+        return value.copy()
+    if type(value) is dict:
+        return {key: _copy_part(one) if type(one) in _MUTABLE else one for key, one in value.items()}
+    return copy.copy(value)
+
+
+_MUTABLE = frozenset((dict, deque, list, set, RankMemory, Candidates, Series, Rounds, Gpus))
+"""The types of all parts that change after they were made. Each copies what is mutable in it."""
