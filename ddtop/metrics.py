@@ -70,7 +70,7 @@ METRICS = (
     Metric(
         "activity_ratios",
         "share of the last 10 s",
-        "what the rank's thread was seen doing, a letter an activity; what counts in WAIT is communication here, also in backward",
+        "what the rank's thread was seen doing, a letter an activity; what counts in COMM is communication here, also in backward",
         "the agent's samples of the main thread's frames, 4 a second",
         "py-spy top --pid PID",
     ),
@@ -85,7 +85,7 @@ METRICS = (
         "late.cost_ms",
         "ms a step",
         "how long the others wait for this rank in a step, the median over the steps looked at",
-        "the times at which all ranks put in their collectives, from torch's flight recorder",
+        "the times at which all ranks enqueued their collectives, from torch's flight recorder",
         "log time.time() before a barrier on all ranks",
     ),
     Metric(
@@ -111,7 +111,7 @@ METRICS = (
     Metric(
         "cpu_ratio",
         "% of one core, c: cores",
-        "CPU that the rank and its children use; what ddtop uses in it is taken off",
+        "CPU that the rank and its children use; what ddtop uses in it is subtracted",
         "utime and stime of /proc/PID/stat, over two seconds",
         "top -p PID",
     ),
@@ -125,8 +125,8 @@ METRICS = (
     Metric(
         "gpu",
         "% of the last second",
-        "how much of the time the rank's GPU ran some kernel; wait: busy at little power, NCCL's kernel waits for another rank; lost: it "
-        "answers no more",
+        "how much of the time the rank's GPU ran some kernel; wait: busy at little power, NCCL's kernel waits for another rank; lost: it no "
+        "longer answers",
         "NVML, read by the relay; which GPU is the rank's torch says, else the driver's list, else CUDA_VISIBLE_DEVICES",
         "nvidia-smi",
     ),

@@ -38,7 +38,7 @@ SPAWN_EVERY_NS = 6_000_000_000
 
 def counted_as(activity: int, waits: bool) -> int:
     """The activity under which a look is counted. A look that found the rank waiting for a collective is communication, also
-    inside backward: so the share of communication in PHASES is never below WAIT."""
+    inside backward: so the share of communication in PHASES is never below COMM."""
     return COLLECTIVE if waits else activity
 
 

@@ -10,7 +10,7 @@ from ddtop.diagnosis.explain import PAGES
 from ddtop.diagnosis.finding import Finding
 from ddtop.metrics import METRICS
 from ddtop.model.state.facts import Snapshot
-from ddtop.present.table.columns import COLUMNS
+from ddtop.present.table.columns import COLUMNS, FORMER
 from ddtop.present.table.order import BY_VERDICT
 from ddtop.present.text import clean
 from ddtop.ui.actions import ACTIONS
@@ -40,6 +40,7 @@ class Command:
     meaning: str
     run: str
     shown: str = ""
+    also: str = ""
 
 
 def commands(snapshot: Snapshot | None, findings: Sequence[Finding]) -> tuple[Command, ...]:
@@ -55,7 +56,13 @@ def commands(snapshot: Snapshot | None, findings: Sequence[Finding]) -> tuple[Co
         Command("sort by verdict", "culprits first, then those that wait, then by number", f"sort_to('{BY_VERDICT}')")
     )
     found += [
-        Command(f"sort by {column.title}", meanings[column.metric], f"sort_to('{column.key}')") for column in COLUMNS
+        Command(
+            f"sort by {column.title}",
+            meanings[column.metric],
+            f"sort_to('{column.key}')",
+            also=" ".join(former for former, key in FORMER.items() if key == column.key),
+        )
+        for column in COLUMNS
     ]
     found += [Command(name, f"{meaning}: {text}", f"filter_to('{text}')") for name, meaning, text in _PRESETS]
     found.append(Command("all ranks", "take the filter away", "filter_to('')"))
@@ -67,9 +74,10 @@ def commands(snapshot: Snapshot | None, findings: Sequence[Finding]) -> tuple[Co
 
 
 def matching(found: Iterable[Command], text: str, snapshot: Snapshot | None) -> tuple[Command, ...]:
-    """Those in which every word is found; first where the name begins with what was typed, then in the name, then elsewhere.
+    """The commands in which every word is found.
 
-    A number is a rank's.
+    Those whose name begins with what was typed come first, then those that have it in the name,
+    then in the meaning. A number is a rank's.
     """
     text = text.casefold().strip()
     words = text.split()
@@ -78,7 +86,7 @@ def matching(found: Iterable[Command], text: str, snapshot: Snapshot | None) -> 
         name = one.name.casefold()
         if name.startswith(text):
             order[0].append(one)
-        elif all(word in name for word in words):
+        elif all(word in f"{name} {one.also}" for word in words):
             order[1].append(one)
         elif all(word in f"{name} {one.meaning.casefold()}" for word in words):
             order[2].append(one)

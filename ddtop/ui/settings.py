@@ -15,6 +15,8 @@ from pathlib import Path
 
 import msgspec
 
+from ddtop.present.table.columns import FORMER
+
 SCHEMA = "ddtop.setup/1"
 FILE_BYTES_MAX = 1 << 16
 
@@ -82,7 +84,13 @@ def _read(path: Path) -> tuple[Setup, str | None]:
         return Setup(), f"{left}: {error}"
     if setup.schema != SCHEMA:
         return Setup(), f"{left} is {setup.schema[:40]!r}, this ddtop reads {SCHEMA!r}"
-    return setup, None
+    return _renamed(setup), None
+
+
+def _renamed(setup: Setup) -> Setup:
+    """With today's keys for columns that had another key in an older ddtop."""
+    hidden = dict.fromkeys(FORMER.get(key, key) for key in setup.hidden)
+    return msgspec.structs.replace(setup, hidden=tuple(hidden))
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -54,7 +54,7 @@ def test_where_all_are_there_and_nothing_comes_back_that_is_said():
     snapshot, _ = builders.hang()
     waits = tuple(replace(wait, behind=()) for wait in snapshot.waits)
 
-    assert "nobody; nothing comes back (31 s)" in row(replace(snapshot, waits=waits), "0", 140)
+    assert "nothing completes (31 s)" in row(replace(snapshot, waits=waits), "0", 140)
 
 
 def test_a_member_that_is_gone_is_behind_whatever_it_had_put_in():

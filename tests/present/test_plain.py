@@ -31,25 +31,25 @@ def test_a_healthy_job_is_one_calm_sentence_and_its_ranks():
         "train-4730  3/3 ranks  1 host  gloo              iter 12,482  5.1 it/s  22:13:20",
         "ok: 3/3 moving, watched 2 min",
         "─" * 80,
-        "RANK STATE          ITER STEP ms NOW                    AGE WAIT LOADER CPU SEEN",
-        "   0 · running    12,482   196.0 backward              0.1s  30% █████▎  99 0.2s",
-        "   1 ◦ waiting    12,482   196.3 all_reduce #74892     0.0s  31% ████▌   98 0.3s",
-        "   2 ◦ waiting    12,482   196.6 all_reduce #74892     0.0s  32% █████▎  99 0.4s",
+        "RANK STATE         ITER STEP ms NOW                    FOR COMM LOADER CPU HEARD",
+        "   0 · running   12,482   196.0 backward              0.1s  30% █████▎  99  0.2s",
+        "   1 ◦ waiting   12,482   196.3 all_reduce #74892     0.0s  31% ████▌   98  0.3s",
+        "   2 ◦ waiting   12,482   196.6 all_reduce #74892     0.0s  32% █████▎  99  0.4s",
     ]
 
 
 def test_a_job_that_stands_still_says_who_where_since_when_and_what_to_do():
     assert lines_of(status_text(*builders.hang(3, culprit=1), 80)) == [
-        "train-4730  3/3 ranks  1 host  gloo   iter 12,482  STANDING STILL 31 s  22:13:20",
+        "train-4730  3/3 ranks  1 host  gloo      iter 12,482  NO PROGRESS 31 s  22:13:20",
         "✖ rank 1 has been in the DataLoader (data.py:40 load_image) for 31 s;",
         "  ranks 0,2 wait for it in all_reduce #74893 of default_pg",
         "  worker pid 4811 owes the batch: state D, nfs_wait, /data/shard-17.tar",
         "  → check the file server of /data; torch gives up in 29 min 29 s",
         "─" * 80,
-        "RANK STATE          ITER STEP ms NOW                    AGE WAIT LOADER CPU SEEN",
-        "   1 ✖ culprit    12,482       - DataLoader data.py:40  31s   0% 0/8      2 0.4s",
-        "   0 ■ blocked    12,482       - all_reduce #74893      31s  94% ██████   1 0.2s",
-        "   2 ■ blocked    12,482       - all_reduce #74893      31s  94% ██████   1 0.4s",
+        "RANK STATE         ITER STEP ms NOW                    FOR COMM LOADER CPU HEARD",
+        "   1 ✖ culprit   12,482       - DataLoader data.py:40  31s   0% 0/8      2  0.4s",
+        "   0 ■ blocked   12,482       - all_reduce #74893      31s  94% ██████   1  0.2s",
+        "   2 ■ blocked   12,482       - all_reduce #74893      31s  94% ██████   1  0.4s",
     ]
 
 
@@ -59,8 +59,8 @@ def test_the_same_without_unicode():
     assert text.isascii()
     assert lines_of(text)[5:8] == [
         "-" * 80,
-        "RANK STATE          ITER STEP ms NOW                    AGE WAIT LOADER CPU SEEN",
-        "   1 X culprit    12,482       - DataLoader data.py:40  31s   0% 0/8      2 0.4s",
+        "RANK STATE         ITER STEP ms NOW                    FOR COMM LOADER CPU HEARD",
+        "   1 X culprit   12,482       - DataLoader data.py:40  31s   0% 0/8      2  0.4s",
     ]
 
 
@@ -72,11 +72,11 @@ def test_a_start_up_names_the_rank_that_did_not_come():
         "  no process with RANK=3 was seen on any host that reports",
         "  → start it, or fix --nproc-per-node / --nnodes of the launcher",
         "─" * 80,
-        "RANK STATE          ITER STEP ms NOW                    AGE WAIT LOADER CPU SEEN",
-        "   3 ∅ missing         -       - never seen               -    - -        -    -",
-        "   0 … joining         -       - init_process_group     12s    - -        - 0.3s",
-        "   1 … joining         -       - init_process_group     12s    - -        - 0.3s",
-        "   2 … joining         -       - init_process_group     12s    - -        - 0.3s",
+        "RANK STATE         ITER STEP ms NOW                    FOR COMM LOADER CPU HEARD",
+        "   3 ∅ missing        -       - never seen               -    - -        -     -",
+        "   0 … joining        -       - init_process_group     12s    - -        -  0.3s",
+        "   1 … joining        -       - init_process_group     12s    - -        -  0.3s",
+        "   2 … joining        -       - init_process_group     12s    - -        -  0.3s",
     ]
 
 
@@ -88,14 +88,14 @@ def test_a_job_that_has_ended_says_how_and_who_went_first():
         "  the launcher ended ranks 0,1,3",
         "  → read the traceback of rank 2",
         "─" * 80,
-        "RANK STATE          ITER STEP ms NOW                    AGE WAIT LOADER CPU SEEN",
-        "   2 ✝ exited     12,482       - exit code 1            40s  32% █████▎  99  40s",
+        "RANK STATE         ITER STEP ms NOW                    FOR COMM LOADER CPU HEARD",
+        "   2 ✝ exited    12,482       - exit code 1            40s  32% █████▎  99   40s",
     ]
 
 
 def test_forty_columns_still_tell_who_and_where():
     assert lines_of(status_text(*builders.hang(3, culprit=1), 40))[-4:] == [
-        "RANK STATE       NOW            AGE WAIT",
+        "RANK STATE       NOW            FOR COMM",
         "   1 ✖ culprit   DataLoader d…  31s   0%",
         "   0 ■ blocked   all_reduce #…  31s  94%",
         "   2 ■ blocked   all_reduce #…  31s  94%",
@@ -106,8 +106,8 @@ def test_wide_terminals_show_host_phases_memory_and_pid():
     titles = [column.key for column in layout(120, 8, 7, OF_GPUS).columns]
 
     assert titles == [
-        "rank", "state", "host", "iteration", "step", "now", "age", "wait",
-        "phases", "loader", "cpu", "rss", "pid", "seen",
+        "rank", "state", "host", "iteration", "step", "now", "for", "comm",
+        "phases", "loader", "cpu", "rss", "pid", "heard",
     ]  # fmt: skip
 
 
@@ -128,7 +128,7 @@ def test_what_is_not_measured_is_a_dash_and_not_a_zero():
     bare = replace(builders.healthy(1), ranks=(RankFacts(0, State.RUNNING),), groups=(), hosts=())
 
     assert lines_of(status_text(bare, builders.calm(bare), 80))[-1] == (
-        "   0 · running         -       - starting                 -    - -        -    -"
+        "   0 · running        -       - starting                 -    - -        -     -"
     )
 
 
@@ -211,7 +211,7 @@ def test_lost_contact_is_said_with_the_age_of_what_is_shown():
 
 def test_a_diagnosis_is_the_findings_with_evidence_and_advice():
     assert diagnose_text(*builders.hang(), 80) == (
-        "train-4730  8/8 ranks  1 host  gloo   iter 12,482  STANDING STILL 31 s  22:13:20\n"
+        "train-4730  8/8 ranks  1 host  gloo      iter 12,482  NO PROGRESS 31 s  22:13:20\n"
         "\n"
         "✖ critical: loader-stuck, for 31 s\n"
         "  rank 5 has been in the DataLoader (data.py:40 load_image) for 31 s;\n"

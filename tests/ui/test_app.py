@@ -157,9 +157,9 @@ async def test_rows_are_sorted_by_the_next_and_the_last_column():
         await pilot.press("greater_than_sign")
         assert app.screen.ranks.sort_key == "rank"
         await pilot.press("less_than_sign", "less_than_sign")
-        assert app.screen.ranks.sort_key == "seen"
+        assert app.screen.ranks.sort_key == "heard"
         assert shown_ranks(app) == [2, 5, 1, 4, 7, 0, 3, 6]
-        assert any("sorted by SEEN" in line for line in screen_text(app))
+        assert any("sorted by HEARD" in line for line in screen_text(app))
         await pilot.press("f6")
         assert app.screen.ranks.sort_key == "verdict"
         assert shown_ranks(app) == list(range(8))

@@ -35,7 +35,8 @@ def test_every_command_has_a_name_a_meaning_and_an_action_of_its_own():
 @pytest.mark.parametrize(
     ("text", "first"),
     [
-        ("sort wait", "sort by WAIT"),
+        ("sort comm", "sort by COMM"),
+        ("sort wait", "sort by COMM"),
         ("freeze", "freeze"),
         ("rank 3", "go to rank 3"),
         ("3", "go to rank 3"),
@@ -92,7 +93,7 @@ async def test_sorting_themes_and_ranks_by_command():
         await chosen(pilot, "theme mono")
         await chosen(pilot, "rank 6")
 
-        assert app.screen.ranks.sort_key == "wait"
+        assert app.screen.ranks.sort_key == "comm"
         assert app.session.paint.palette.name == "mono"
         assert app.screen.table.cursor_rank == 6
 

@@ -8,14 +8,14 @@ from ddtop.model.gpus.owners import unheard
 from ddtop.model.state.facts import Snapshot
 from ddtop.model.state.gpu_facts import Device
 from ddtop.present.glyphs import ASCII, UNICODE
-from ddtop.present.gpus.gpu_text import card_line, clip_words
+from ddtop.present.gpus.gpu_text import clip_words, gpu_line
 from ddtop.present.plain import status_text
 from ddtop.present.table.columns import COLUMNS, CellContext, cell_text, layout
 from ddtop.present.table.order import by_column
 from ddtop.present.text import plain
 from ddtop.ui.app import DdtopApp
 from ddtop.ui.render.detail import detail_lines
-from ddtop.ui.views.hosts import HOSTS_WITH_CARDS
+from ddtop.ui.views.hosts import HOSTS_WITH_GPUS
 from ddtop.viewer.history import History
 from ddtop.wire.gpu import Gpu, GpuProcess, GpuWatch
 from ddtop.wire.records import GroupProgress
@@ -133,7 +133,7 @@ async def test_without_a_driver_it_is_said_once_and_nothing_has_room_for_cards()
 
 async def test_of_many_hosts_only_the_cards_in_trouble_are_listed_and_their_hosts_come_first():
     """1,250 hosts of eight cards are ten thousand rows, of which one matters."""
-    many = 8 * (HOSTS_WITH_CARDS + 4)
+    many = 8 * (HOSTS_WITH_GPUS + 4)
     snapshot = on_gpus(many, {100: {"lost": True}, 101: WAITS}, waits=frozenset({101}))
 
     async with watching(live(snapshot), size=(120, 40)) as (app, pilot):
@@ -143,7 +143,7 @@ async def test_of_many_hosts_only_the_cards_in_trouble_are_listed_and_their_host
     rows, foot = [line for line in lines if line.startswith(("node", "  GPU"))], lines[-2]
 
     assert [row.split()[0] for row in rows[:3]] == ["node012", "GPU", "node000"]
-    assert len(rows) == HOSTS_WITH_CARDS + 5
+    assert len(rows) == HOSTS_WITH_GPUS + 5
     assert "1 of 8 lost" in rows[0]
     assert "rank 100" in rows[1]
     assert "1 GPU in trouble, the others not listed" in foot
@@ -153,8 +153,8 @@ def test_instances_of_a_divided_card_are_counted_below_it():
     whole = Gpu(2, "GPU-a", None, 30 * GIB, 80 * GIB, mig=True, power_watts=400.0, celsius=60)
     part = Gpu(2, "MIG-b", None, 29 * GIB, 40 * GIB, parent="GPU-a", processes=(GpuProcess(7, 29 * GIB, 3),))
 
-    assert plain(card_line(Device("n", whole), 80)).split()[-1] == "divided"
-    assert plain(card_line(Device("n", part, (3,)), 80, part=1)).split()[:2] == ["MIG", "2.1"]
+    assert plain(gpu_line(Device("n", whole), 80)).split()[-1] == "divided"
+    assert plain(gpu_line(Device("n", part, (3,)), 80, part=1)).split()[:2] == ["MIG", "2.1"]
 
 
 def test_a_cut_falls_between_words():

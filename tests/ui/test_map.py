@@ -15,8 +15,8 @@ from ddtop.present.table.rank_class import (
     CLASSES,
     CULPRIT,
     FINISHED,
+    HEALTHY,
     KILLED,
-    WELL,
     Settled,
     codes_of,
     counts,
@@ -43,7 +43,7 @@ def with_state(snapshot, number, state, gone=None):
 
 
 def test_ranks_that_run_and_that_wait_for_a_moment_look_the_same():
-    assert set(codes_of(builders.healthy(8))) == {WELL}
+    assert set(codes_of(builders.healthy(8))) == {HEALTHY}
 
 
 def test_a_rank_at_fault_keeps_what_says_how_it_went():
@@ -76,7 +76,7 @@ def test_what_is_wrong_shows_at_once_and_what_is_well_again_after_two_looks():
         settled.take(later(one, at), codes_of(one))[2] for at, one in enumerate((well, bad, well, bad, well, well))
     ]
 
-    assert shown == [WELL, BLOCKED, BLOCKED, BLOCKED, BLOCKED, WELL]
+    assert shown == [HEALTHY, BLOCKED, BLOCKED, BLOCKED, BLOCKED, HEALTHY]
 
 
 def test_another_run_and_another_time_begin_anew():
@@ -84,15 +84,15 @@ def test_another_run_and_another_time_begin_anew():
     bad = with_state(well, 2, State.BLOCKED)
     settled.take(bad, codes_of(bad))
 
-    assert settled.take(later(well, 120), codes_of(well))[2] == WELL
+    assert settled.take(later(well, 120), codes_of(well))[2] == HEALTHY
     settled.take(later(bad, 121), codes_of(bad))
-    assert settled.take(replace(later(well, 122), attempt=1), codes_of(well))[2] == WELL
+    assert settled.take(replace(later(well, 122), attempt=1), codes_of(well))[2] == HEALTHY
 
 
 def test_counts_put_the_worst_first():
-    codes = bytes([WELL, BLOCKED, BLOCKED, KILLED + AT_FAULT])
+    codes = bytes([HEALTHY, BLOCKED, BLOCKED, KILLED + AT_FAULT])
 
-    assert counts(codes) == [(KILLED, 1), (BLOCKED, 2), (WELL, 1)]
+    assert counts(codes) == [(KILLED, 1), (BLOCKED, 2), (HEALTHY, 1)]
     assert ranks_in(codes, KILLED, 4) == [3]
 
 
@@ -105,7 +105,7 @@ def lines_of(grid, codes, glyphs=UNICODE, picked=None):
 
 
 def test_hosts_stand_in_rows_where_they_fit():
-    codes = bytearray([WELL]) * 24
+    codes = bytearray([HEALTHY]) * 24
     codes[13] = KILLED + AT_FAULT
 
     assert lines_of(grid_for(hosts(3, 8), 24, 40, 10, True), bytes(codes)) == [
@@ -118,7 +118,7 @@ def test_a_host_with_more_ranks_than_columns_takes_several_lines():
     grid = grid_for(hosts(1, 40), 40, 30, 10, True)
 
     assert isinstance(grid, HostGrid)
-    assert lines_of(grid, bytes([WELL]) * 40) == ["node000 " + "·" * 22, " " * 8 + "·" * 18]
+    assert lines_of(grid, bytes([HEALTHY]) * 40) == ["node000 " + "·" * 22, " " * 8 + "·" * 18]
     assert grid.moved(0, 0, 1) == 22
 
 
@@ -127,11 +127,11 @@ def test_where_hosts_have_no_room_ranks_stand_in_their_order():
 
     assert isinstance(grid, EvenGrid)
     assert (grid.columns, grid.lines, grid.note()) == (64, 8, "")
-    assert lines_of(grid, bytes([WELL]) * 512)[1] == " 64 " + "·" * 64
+    assert lines_of(grid, bytes([HEALTHY]) * 512)[1] == " 64 " + "·" * 64
 
 
 def test_half_blocks_show_both_ranks_and_the_culprits_own_sign():
-    codes = bytearray([WELL]) * 512
+    codes = bytearray([HEALTHY]) * 512
     codes[70], codes[300] = BLOCKED, KILLED + AT_FAULT
     grid = grid_for(hosts(64, 8), 512, 70, 5, True)
     line = map_line(grid, bytes(codes), 0)
@@ -145,7 +145,7 @@ def test_half_blocks_show_both_ranks_and_the_culprits_own_sign():
 
 
 def test_without_colours_one_cell_stands_for_the_worst_of_several():
-    codes = bytearray([WELL]) * 512
+    codes = bytearray([HEALTHY]) * 512
     codes[300] = KILLED + AT_FAULT
     grid = grid_for(hosts(64, 8), 512, 70, 5, False)
 
@@ -197,7 +197,7 @@ def test_the_line_below_tells_the_rank_under_the_cursor_and_of_whom_a_cell_stand
 @pytest.mark.parametrize("palette", PALETTES.values(), ids=PALETTES.keys())
 def test_every_cell_has_a_style_and_a_line_its_width(palette):
     """A segment without a style ends the app where NO_COLOR is set."""
-    codes = bytes([WELL, BLOCKED, KILLED + AT_FAULT, FINISHED] * 20)
+    codes = bytes([HEALTHY, BLOCKED, KILLED + AT_FAULT, FINISHED] * 20)
     for halves in (False, True):
         grid = EvenGrid(80, 16, 3, 1, halves)
         for y in range(grid.lines):

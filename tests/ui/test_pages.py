@@ -180,7 +180,7 @@ def test_an_old_report_is_shown_as_old_and_a_tag_costs_no_column():
     assert plain(line).startswith("   0*· running")
     assert line_width(line) == shape.total
     assert {style for _, style in line[4::2]} >= {"old", "warning"}
-    assert (" 12s", "warning") in line
+    assert ("  12s", "warning") in line
 
 
 @pytest.mark.parametrize("palette", PALETTES.values(), ids=PALETTES.keys())
@@ -199,8 +199,8 @@ def test_every_cell_of_a_row_has_a_style_and_the_row_its_width(palette, width):
 def test_the_column_that_rows_are_sorted_by_is_marked_without_colour():
     shape = layout(80, 8, 7)
 
-    assert ("AGE", "sorted") in title_line(shape, "age")
-    assert line_width(title_line(shape, "age")) == shape.total
+    assert ("FOR", "sorted") in title_line(shape, "for")
+    assert line_width(title_line(shape, "for")) == shape.total
 
 
 def test_a_rule_is_as_wide_as_the_screen_with_notes_and_without():

@@ -225,7 +225,7 @@ async def test_an_opened_finding_stays_open_when_a_worse_one_comes():
     [
         (["1"], "what ranks shows"),
         (["2"], "what map shows"),
-        (["3"], "CAME BACK"),
+        (["3"], "COMPLETED"),
         (["4"], "what stacks shows"),
         (["5"], "RANKS' CORES"),
         (["6"], "STOOD"),

@@ -101,7 +101,7 @@ async def test_the_keys_go_back_and_forth_in_time(dead, size):
         assert "-5 s" in scrubber(app)
         await press(app, pilot, "left_square_bracket", "left_square_bracket", "right_square_bracket")
         assert seconds(app) == end - 10
-        assert "STANDING STILL" in screen_text(app)[0]
+        assert "NO PROGRESS" in screen_text(app)[0]
         await press(app, pilot, "left_curly_bracket")
         assert seconds(app) == 1.0
         assert "rank 3" not in screen_text(app)[1]

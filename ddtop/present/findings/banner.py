@@ -62,7 +62,8 @@ def banner_lines(
 
 
 def header_line(snapshot: Snapshot, width: int, contact: Contact = LIVE, glyphs: Glyphs = UNICODE) -> Line:
-    """Job, ranks, hosts, backend; at the right iteration, speed or how long it stands still, and the time.
+    """Job, ranks, hosts, backend; at the right the iteration, the speed or how long there is no progress,
+    and the time.
 
     What has no room is left out, the least telling first; the job's name is cut at last.
     """
@@ -105,7 +106,7 @@ def _progress(snapshot: Snapshot) -> list[tuple[int, Span]]:
         return [*parts, (2, ("ENDED", "bold"))]
     if snapshot.still_since_unix_ns is not None:
         still = (snapshot.time_unix_ns - snapshot.still_since_unix_ns) / units.SECOND_NS
-        return [*parts, (2, (f"STANDING STILL {units.duration(still)}", "still"))]
+        return [*parts, (2, (f"NO PROGRESS {units.duration(still)}", "still"))]
     if starting(snapshot) and snapshot.first_hello_unix_ns is not None:
         since = (snapshot.time_unix_ns - snapshot.first_hello_unix_ns) / units.SECOND_NS
         return [*parts, (2, (f"starting {units.duration(since)}", "starting"))]

@@ -1,4 +1,4 @@
-"""The cards of a host for people who choose one, and `gpus --json`."""
+"""The GPUs of a host, for a user who chooses one, and `gpus --json`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddtop.words import units
 
 GPUS_SCHEMA = "ddtop.gpus/1"
 FREE_RATIO = 0.05
-"""Of its memory and of its time that is used on a card which counts as free: a display server, a forgotten context."""
+"""Of its memory and of its time that is used on a GPU that counts as free: a display server, a forgotten context."""
 FIELDS = (
     Field("gpu", "GPU", 4),
     Field("name", "NAME", 10, grows=1, most=26, rank=2),
@@ -25,7 +25,7 @@ FIELDS = (
 
 
 def is_free(gpu: Gpu) -> bool:
-    """Nobody computes on it, and its memory is there; a card that is divided (MIG) is taken by its parts."""
+    """Nobody computes on it, and its memory is there; a GPU that is divided (MIG) is taken by its parts."""
     if gpu.lost or gpu.mig or gpu.prohibited or gpu.used_bytes is None or not gpu.total_bytes:
         return False
     if gpu.exclusive and gpu.processes:
@@ -34,11 +34,11 @@ def is_free(gpu: Gpu) -> bool:
 
 
 def gpus_json(gpus: Sequence[Gpu], driver: str | None) -> dict[str, Any]:
-    """All cards with who holds them, null for what the driver does not tell."""
-    return {"schema": GPUS_SCHEMA, "driver": driver, "gpus": [_card(gpu) for gpu in gpus]}
+    """All GPUs with who holds them, null for what the driver does not tell."""
+    return {"schema": GPUS_SCHEMA, "driver": driver, "gpus": [_gpu_json(gpu) for gpu in gpus]}
 
 
-def _card(gpu: Gpu) -> dict[str, Any]:
+def _gpu_json(gpu: Gpu) -> dict[str, Any]:
     known = gpu.used_bytes is not None and gpu.total_bytes is not None
     return {
         "index": gpu.index,
@@ -70,7 +70,7 @@ def _card(gpu: Gpu) -> dict[str, Any]:
 
 
 def gpus_lines(gpus: Sequence[Gpu], driver: str | None, width: int) -> list[str]:
-    """A sentence, a row a card and one more for each further process, and how to start on the free ones."""
+    """A sentence, a row a GPU and one more for each further process, and how to start on the free ones."""
     table = table_for(FIELDS, width)
     lines = [headline(gpus, driver), "", _text(table.titles())]
     for gpu in gpus:
@@ -86,7 +86,7 @@ def gpus_lines(gpus: Sequence[Gpu], driver: str | None, width: int) -> list[str]
 
 
 def headline(gpus: Sequence[Gpu], driver: str | None) -> str:
-    """`2 of 8 GPUs are free (driver 580.65.06)`; cards that are divided count by their parts."""
+    """`2 of 8 GPUs are free (driver 580.65.06)`; GPUs that are divided count by their parts."""
     parts = [gpu for gpu in gpus if not gpu.mig]
     free = sum(1 for gpu in parts if is_free(gpu))
     text = f"{free} of {units.plural(len(parts), 'GPU')} {'is' if free == 1 else 'are'} free" if parts else "no GPU"
@@ -104,7 +104,7 @@ def process_text(one: GpuProcess) -> str:
 
 def _held(gpu: Gpu) -> list[str]:
     if gpu.lost:
-        return ["lost: it does not answer any more"]
+        return ["lost: it no longer answers"]
     if gpu.prohibited and not gpu.processes:
         return ["nobody may: compute mode prohibited"]
     if gpu.processes:

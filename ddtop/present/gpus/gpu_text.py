@@ -1,4 +1,4 @@
-"""A card in words: its numbers, what holds it back, who is on it."""
+"""A GPU as text: its numbers, what throttles it, which processes use it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def power_text(gpu: Gpu, mean_watts: float | None = None) -> str:
 
 
 def trouble_text(gpu: Gpu) -> str:
-    """Errors that the card or its driver have counted; empty where there are none."""
+    """Errors that the GPU or its driver have counted; empty where there are none."""
     parts = []
     if gpu.xids:
         parts.append("Xid " + ", ".join(str(code) for code in dict.fromkeys(one.code for one in gpu.xids)))
@@ -84,7 +84,7 @@ def links_text(gpu: Gpu) -> str:
 
 
 def trouble_of(device: Device, time_unix_ns: int, policy: Policy = POLICY) -> str:
-    """The style of what wants attention about a card of the job: "critical", "warning", empty where nothing does."""
+    """The style of what wants attention about a GPU of the job: "critical", "warning", empty where nothing does."""
     gpu = device.gpu
     if gpu.lost or gpu.xids or device.ecc_new or gpu.remap_failed:
         return "critical"
@@ -111,12 +111,12 @@ def driver_text(watch: GpuWatch | None, policy: Policy = POLICY) -> str:
     return f"driver silent {units.age(silent_s)}" if silent_s > policy.gpu_silent_s else ""
 
 
-def card_line(
+def gpu_line(
     device: Device, width: int, glyphs: Glyphs = UNICODE, waits: bool = False, part: int | None = None
 ) -> Line:
-    """A card as one row below its host: use, memory, power, heat, its ranks, trouble, strangers on it.
+    """A GPU as one row below its host: use, memory, power, heat, its ranks, trouble, strangers on it.
 
-    `waits`: what it is busy with is waiting in NCCL. `part`: which MIG instance of its card it is, from 0.
+    `waits`: what it is busy with is waiting in NCCL. `part`: which MIG instance of its GPU it is, from 0.
     """
     gpu = device.gpu
     name = f"  GPU {gpu.index}" if part is None else f"    MIG {gpu.index}.{part}"
@@ -138,7 +138,7 @@ def card_line(
 
 
 def _lost(bars: bool) -> list[Span]:
-    return [(f"{'lost: it answers no more':<{BARRED if bars else PLAIN}}", "critical")]
+    return [(f"{'lost: it no longer answers':<{BARRED if bars else PLAIN}}", "critical")]
 
 
 def _numbers(gpu: Gpu, glyphs: Glyphs, waits: bool, bars: bool) -> list[Span]:
@@ -150,7 +150,7 @@ def _numbers(gpu: Gpu, glyphs: Glyphs, waits: bool, bars: bool) -> list[Span]:
     drawn: Span = (_bar(gpu.util_ratio, glyphs), "bar")
     if waits:
         drawn = (hollow(gpu.util_ratio or 0.0, BAR, glyphs), "dim")
-    # What is not told of a card whose driver is silent, or of a part of one, is not to be looked at.
+    # A silent driver, and a MIG instance, report no memory: the cell steps back.
     rest: Span = (f"{memory:>11}  {watts:>5} {celsius:>4}", "dim" if gpu.used_bytes is None else "")
     spans: list[Span] = [drawn, (f" {share:>4}  ", "dim" if waits or gpu.util_ratio is None else "")]
     return [*spans, (_bar(ratio, glyphs) + " ", "bar"), rest] if bars else [*spans, rest]
@@ -161,12 +161,12 @@ def refused_text(device: Device) -> str:
     return f"{units.plural(device.refused_lately, 'allocation')} did not fit" if device.refused_lately else ""
 
 
-def driver_line(watch: GpuWatch, cards: int, width: int, glyphs: Glyphs = UNICODE) -> Line:
-    """One row in place of those of the cards whose driver does not tell."""
+def driver_line(watch: GpuWatch, gpus: int, width: int, glyphs: Glyphs = UNICODE) -> Line:
+    """One row in place of those of GPUs whose driver does not answer."""
     text = driver_text(watch)
     more = clean(watch.why) if watch.why is not None else "what it said last is left out"
     style = "warning" if watch.why is not None else "critical"
-    lead = f"  {units.plural(cards, 'GPU')}" if cards else "  GPUs"
+    lead = f"  {units.plural(gpus, 'GPU')}" if gpus else "  GPUs"
     spans: Line = ((f"{lead:<10}", "dim"), (text, style), (f": {more}", ""))
     return clip_line(spans, width, glyphs.ellipsis)
 

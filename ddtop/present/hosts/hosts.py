@@ -14,7 +14,7 @@ from ddtop.model.state.host_facts import HostSeen
 from ddtop.policy import POLICY
 from ddtop.present.gpus.gpu_text import driver_text, trouble_of
 from ddtop.present.table.grid import Host
-from ddtop.present.table.rank_class import AT_FAULT, FINISHED, WELL, codes_at
+from ddtop.present.table.rank_class import AT_FAULT, FINISHED, HEALTHY, codes_at
 from ddtop.present.text import clean
 from ddtop.wire.gpu import GpuWatch
 from ddtop.wire.hosts import LEAF
@@ -26,8 +26,8 @@ from ddtop.words import units
 class HostFacts:
     """One host. `state`: what its relay last reported, None for a host that only its ranks tell of; `age_s`: how old that is.
 
-    `name`: with a part of its identity, where another has the same. `seen`: how it is heard, None where nobody tells. `devices`: its cards. `worst`: the code (`present.classes`) of its worst rank. `rank_cores`: cores that its ranks use, None if not measured.
-    `waiting`: its ranks whose cards only wait in NCCL. `watch`: of a driver that does not answer. `troubled`: which of its devices
+    `name`: with a part of its identity, where another has the same. `seen`: how it is heard, None where nobody tells. `devices`: its GPUs. `worst`: the code (`present.table.rank_class`) of its worst rank. `rank_cores`: cores that its ranks use, None if not measured.
+    `waiting`: its ranks whose GPUs only wait in NCCL. `watch`: of a driver that does not answer. `troubled`: which of its devices
     want attention.
     """
 
@@ -44,7 +44,7 @@ class HostFacts:
     troubled: tuple[int, ...] = ()
 
     def waits(self, device: Device) -> bool:
-        """All that the ranks on that card have it do is to wait."""
+        """All that the ranks on that GPU have it do is to wait."""
         return bool(device.ranks) and self.waiting.issuperset(device.ranks)
 
     @property
@@ -55,46 +55,44 @@ class HostFacts:
     @property
     def calm(self) -> bool:
         """None of its ranks wants attention."""
-        return self.worst <= WELL
+        return self.worst <= HEALTHY
 
 
 def hosts_facts(snapshot: Snapshot, hosts: Sequence[Host], codes: bytes) -> tuple[HostFacts, ...]:
-    """All hosts in the order of their first rank; those with a rank at fault stand first, then those with a card in
+    """All hosts in the order of their first rank; those with a rank at fault stand first, then those with a GPU in
     trouble; those without ranks last."""
     reports: dict[str, _Report] = {}
     labels = _labels(snapshot.ranks)
     for number, report in enumerate(snapshot.hosts):
         reports[_label(snapshot, number, labels)] = _report(snapshot, number, report)
-    cards: dict[str, list[Device]] = {}
+    gpus: dict[str, list[Device]] = {}
     # Those of one host stand together: its name is looked at once.
     for name, devices in groupby(snapshot.devices, attrgetter("host")):
-        cards.setdefault(clean(name), []).extend(devices)
+        gpus.setdefault(clean(name), []).extend(devices)
     found = []
     for host in hosts:
         state, age_s, seen = reports.pop(host.name, _UNTOLD)
         if host.ranks:
             worst = max(codes_at(codes, host.ranks), default=FINISHED)
-            own = tuple(cards.get(clean(state.host) if state is not None else host.name, ()))
+            own = tuple(gpus.get(clean(state.host) if state is not None else host.name, ()))
             cores = _cores(snapshot, host.ranks)
-            more = _of_cards(snapshot, host.ranks, own) if own else _NO_CARDS
+            more = _of_gpus(snapshot, host.ranks, own) if own else _NO_GPUS
             watch = state.gpu_watch if state is not None and driver_text(state.gpu_watch) else None
             found.append(
                 HostFacts(host.name, host.ranks, worst, cores, state, age_s, own, seen, more[0], watch, more[1])
             )
     found.sort(key=lambda host: (host.worst < AT_FAULT, not host.troubled and host.watch is None))
     found += [
-        HostFacts(name, (), FINISHED, None, state, age_s, tuple(cards.get(name, ())), seen)
+        HostFacts(name, (), FINISHED, None, state, age_s, tuple(gpus.get(name, ())), seen)
         for name, (state, age_s, seen) in reports.items()
     ]
     return tuple(found)
 
 
-_NO_CARDS: tuple[frozenset[int], tuple[int, ...]] = (frozenset(), ())
+_NO_GPUS: tuple[frozenset[int], tuple[int, ...]] = (frozenset(), ())
 
 
-def _of_cards(
-    snapshot: Snapshot, ranks: Sequence[int], own: Sequence[Device]
-) -> tuple[frozenset[int], tuple[int, ...]]:
+def _of_gpus(snapshot: Snapshot, ranks: Sequence[int], own: Sequence[Device]) -> tuple[frozenset[int], tuple[int, ...]]:
     every, now = snapshot.ranks, snapshot.time_unix_ns
     waiting = frozenset([rank for rank in ranks if rank < len(every) and every[rank].gpu_waits])
     return waiting, tuple([number for number, device in enumerate(own) if trouble_of(device, now)])
@@ -158,13 +156,13 @@ def clock_words(seen: HostSeen | None) -> str:
 
 
 def part_of(devices: Sequence[Device], number: int) -> int | None:
-    """Which MIG instance of its card that device is, from 0; None for a whole card."""
+    """Which MIG instance of its GPU that device is, from 0; None for a whole GPU."""
     parent = devices[number].gpu.parent
     return None if parent is None else sum(one.gpu.parent == parent for one in devices[:number])
 
 
-def cards_note(hosts: Sequence[HostFacts], gpus: bool, folded: bool) -> str:
-    """Why no cards are shown, or not all of them: `no NVIDIA driver`, `2 cards in trouble, the others not shown`."""
+def gpus_note(hosts: Sequence[HostFacts], gpus: bool, folded: bool) -> str:
+    """Why no GPUs are shown, or not all of them: `no NVIDIA driver`, `2 GPUs in trouble, the others not shown`."""
     if gpus:
         troubled = sum(len(host.troubled) for host in hosts)
         return f"{units.plural(troubled, 'GPU')} in trouble, the others not listed" if folded else ""

@@ -38,11 +38,11 @@ COLUMNS = (
     Column("rank", "RANK", 4, "rank", descending=False),
     Column("state", "STATE", 11, "state", right=False, descending=False),
     Column("host", "HOST", 6, "host", right=False, descending=False),
-    Column("iteration", "ITER", 7, "iteration", descending=False),
+    Column("iteration", "ITER", 6, "iteration", descending=False),
     Column("step", "STEP ms", 7, "step_ms"),
     Column("now", "NOW", NOW_LEAST, "now", right=False, descending=False),
-    Column("age", "AGE", 4, "now_age_s"),
-    Column("wait", "WAIT", 4, "wait_ratio"),
+    Column("for", "FOR", 4, "now_age_s"),
+    Column("comm", "COMM", 4, "wait_ratio"),
     Column("phases", "PHASES", 8, "activity_ratios", right=False),
     Column("loader", "LOADER", 6, "loader", right=False, descending=False),
     Column("cpu", "CPU", 3, "cpu_ratio"),
@@ -51,15 +51,17 @@ COLUMNS = (
     Column("vram", "VRAM", 5, "gpu_memory"),
     Column("nccl", "NCCL", 4, "nccl", right=False, descending=False),
     Column("pid", "PID", 7, "pid", descending=False),
-    Column("seen", "SEEN", 4, "report_age_s"),
+    Column("heard", "HEARD", 5, "report_age_s"),
 )
 """In the order of the screen."""
+FORMER = {"age": "for", "wait": "comm", "seen": "heard"}
+"""Keys of columns in settings that an older ddtop saved, and what the user may still type."""
 
 ALWAYS = ("rank", "state", "now")
-_FIRST = ("age", "wait")
-_THEN = ("iteration", "seen", "step", "gpu", "vram", "cpu", "loader")
+_FIRST = ("for", "comm")
+_THEN = ("iteration", "heard", "step", "gpu", "vram", "cpu", "loader")
 _WIDE = ("host", "phases", "rss", "nccl", "pid")
-_GROWTH = (("now", 28), ("gpu", 10), ("vram", 11), ("phases", 14), ("loader", 12), ("now", NOW_MOST))
+_GROWTH = (("now", 28), ("iteration", 7), ("gpu", 10), ("vram", 11), ("phases", 14), ("loader", 12), ("now", NOW_MOST))
 OF_GPUS = frozenset({"gpu", "vram", "nccl"})
 
 
@@ -144,7 +146,7 @@ def cell_text(key: str, rank: RankFacts, context: CellContext, width: int) -> st
         return state_text(rank.state, context.glyphs)
     if key == "iteration":
         return units.narrow_count(rank.iteration, width)
-    if key == "age":
+    if key == "for":
         return units.age(now_age_s(rank, context.time_unix_ns))
     if key == "phases":
         return phases(rank.activity_ratios, width) or units.NOT_MEASURED
@@ -156,12 +158,12 @@ _PLAIN: dict[str, Callable[[RankFacts], str]] = {
     "host": lambda rank: clean(rank.host or ""),
     "step": lambda rank: units.milliseconds(rank.step_ms),
     "now": now_text,
-    "wait": lambda rank: units.percent(rank.wait_ratio),
+    "comm": lambda rank: units.percent(rank.wait_ratio),
     "cpu": lambda rank: units.cores(rank.cpu_ratio),
     "rss": lambda rank: units.size(rank.rss_bytes),
     "nccl": lambda rank: rank.nccl or "",
     "pid": lambda rank: "" if rank.pid is None else str(rank.pid),
-    "seen": lambda rank: units.age(rank.report_age_s),
+    "heard": lambda rank: units.age(rank.report_age_s),
 }
 
 
@@ -177,7 +179,10 @@ def _gpu(rank: RankFacts, context: CellContext, width: int) -> str:
 
 
 def waiting_text(ratio: float, width: int, glyphs: Glyphs) -> str:
-    """A busy card that only waits: the word where the share would stand, and a hollow bar, so that neither is taken for work."""
+    """A busy GPU that only waits: the word in place of the share, and a hollow bar.
+
+    So neither is taken for work.
+    """
     room = width - NUMBER - 1
     return f"{hollow(ratio, room, glyphs)} {WAITS:>{NUMBER}}" if room >= 4 else WAITS
 

@@ -38,7 +38,7 @@ _STATE_ORDER = {
 
 
 def _work_ratio(rank: RankFacts) -> float | None:
-    """How busy its card is; a card that only waits stands below all that compute."""
+    """How busy its GPU is; a GPU that only waits sorts below all that compute."""
     ratio = rank.own.gpu.util_ratio if rank.own is not None else None
     return ratio - 2.0 if ratio is not None and rank.gpu_waits else ratio
 
@@ -50,7 +50,7 @@ _KEYS: dict[str, SortKey] = {
     "iteration": lambda rank: rank.iteration,
     "step": lambda rank: rank.step_ms,
     "now": now_text,
-    "wait": lambda rank: rank.wait_ratio,
+    "comm": lambda rank: rank.wait_ratio,
     "phases": lambda rank: rank.loader_wait_ratio,
     "loader": lambda rank: rank.loader.depth if rank.loader else None,
     "cpu": lambda rank: rank.cpu_ratio,
@@ -59,11 +59,11 @@ _KEYS: dict[str, SortKey] = {
     "vram": lambda rank: rank.own.gpu.used_bytes if rank.own is not None else None,
     "nccl": lambda rank: rank.nccl,
     "pid": lambda rank: rank.pid,
-    "seen": lambda rank: rank.report_age_s,
+    "heard": lambda rank: rank.report_age_s,
 }
 
 
-_TIMED: dict[str, Callable[[RankFacts, int], object]] = {"age": now_age_s}
+_TIMED: dict[str, Callable[[RankFacts, int], object]] = {"for": now_age_s}
 """With the time of the snapshot, unix ns."""
 
 

@@ -1,6 +1,6 @@
 """The class of each rank for the map: its state without what flickers.
 
-A rank that runs and one that waits for a moment are both well. Codes are ordered: the worst of several ranks is the largest
+A rank that runs and one that waits for a moment are both healthy. Codes are ordered: the worst of several ranks is the largest
 of their codes. A whole job is one `bytes`, so that comparing and counting ten thousand ranks costs microseconds.
 """
 
@@ -29,7 +29,7 @@ class StateClass:
 
 CLASSES = (
     StateClass(State.EXITED, "finished", "dim"),
-    StateClass(State.RUNNING, "well", "dim"),
+    StateClass(State.RUNNING, "healthy", "dim"),
     StateClass(State.STARTING, "starting", "starting"),
     StateClass(State.BLOCKED, "blocked", "blocked"),
     StateClass(State.STRAGGLER, "straggler", "straggler"),
@@ -42,13 +42,13 @@ CLASSES = (
     StateClass(State.CULPRIT, "culprit", "culprit"),
 )
 """By code, from the calmest to the worst."""
-FINISHED, WELL, STARTING, BLOCKED, STRAGGLER, SILENT, STOPPED, LOST, MISSING, EXITED, KILLED, CULPRIT = range(
+FINISHED, HEALTHY, STARTING, BLOCKED, STRAGGLER, SILENT, STOPPED, LOST, MISSING, EXITED, KILLED, CULPRIT = range(
     len(CLASSES)
 )
 
 _CODES = {
-    State.RUNNING: WELL,
-    State.WAITING: WELL,
+    State.RUNNING: HEALTHY,
+    State.WAITING: HEALTHY,
     State.STARTING: STARTING,
     State.JOINING: STARTING,
     State.BLOCKED: BLOCKED,
@@ -98,7 +98,7 @@ def codes_at(codes: bytes, ranks: Sequence[int]) -> bytes:
 
 
 class Settled:
-    """Codes that do not flicker: what is wrong shows at once, what is well again shows when two looks agree."""
+    """Codes that do not flicker: what is wrong shows at once, what is healthy again shows when two looks agree."""
 
     def __init__(self) -> None:
         self.codes = b""
@@ -122,7 +122,7 @@ class Settled:
 
 
 def _settled(code: int, before: int, shown: int) -> int:
-    return shown if code <= WELL < before else code
+    return shown if code <= HEALTHY < before else code
 
 
 def counts(codes: bytes) -> list[tuple[int, int]]:

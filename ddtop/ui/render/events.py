@@ -42,7 +42,7 @@ _NAMES = {
     STACKS: "stacks",
     CONTACT: "contact",
     JOB: "job",
-    LOSS: "lost",
+    LOSS: "dropped",
     ORDER: "order",
 }
 _STYLES = {ENDED: "gone", RAISED: "critical", RESTARTED: "warning", CONTACT: "warning", JOB: "bold", LOSS: "warning"}

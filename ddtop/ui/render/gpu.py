@@ -38,7 +38,7 @@ def gpu_lines(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     device = _device(snapshot, rank)
     if own is not None:
         gpu = own.gpu
-        page.item("card", name_text(gpu) + (", lost: it answers no more" if gpu.lost else ""), *_alarm(gpu.lost))
+        page.item("GPU", name_text(gpu) + (", lost: it no longer answers" if gpu.lost else ""), *_alarm(gpu.lost))
         page.item("known", KNOWN_BY[own.by])
         page.item("driver", _driver(watch), "critical")
         page.item("busy", _busy(rank, device))
@@ -67,7 +67,7 @@ def gpu_lines(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
 
 
 def gpu_title(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
-    """Its card in one line: `GPU 3: 100% at 188 of 700 W: waits in NCCL`; nothing where none is known."""
+    """Its GPU in one line: `GPU 3: 100% at 188 of 700 W: waits in NCCL`; nothing where none is known."""
     if rank.own is None:
         return
     gpu = rank.own.gpu
@@ -105,7 +105,7 @@ def _driver(watch: GpuWatch | None) -> str:
 
 
 def _busy(rank: RankFacts, device: Device | None) -> str:
-    """Of a card that only waits, the mean draw: that is how it is known."""
+    """Of a GPU that only waits, the mean draw: that is how it is known."""
     gpu = rank.own.gpu if rank.own is not None else None
     if gpu is None or gpu.util_ratio is None:
         return ""

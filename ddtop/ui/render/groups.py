@@ -48,13 +48,13 @@ def _behind(snapshot: Snapshot, found: GroupFacts) -> Span:
     if found.lag:
         parts = []
         for seq, ranks in found.lag[:2]:
-            at = "nothing put in" if seq is None else f"at {seq:,}"
+            at = "nothing enqueued" if seq is None else f"at {seq:,}"
             parts.append(f"{rank_list(ranks, 2)} {at}")
         more = f", {len(found.lag) - 2} more" if len(found.lag) > 2 else ""
         return f"{'; '.join(parts)}{more} ({for_s})", "warning"
     if found.standing.late:
         return f"{ranks_text(found.standing.late, 2)} ({for_s})", "warning"
-    return f"nobody; nothing comes back ({for_s})", "warning"
+    return f"nothing completes ({for_s})", "warning"
 
 
 def _op(found: GroupFacts, glyphs: Glyphs) -> Span:
@@ -77,7 +77,7 @@ def group_lines(snapshot: Snapshot, name: str, width: int, glyphs: Glyphs = UNIC
     page.add((label_of(group), "title"), (f"  {clean(group.backend)}  {units.plural(len(group.ranks), 'member')}", ""))
     page.item("ranks", rank_list(group.ranks, 16))
     page.item("torch's name", clean(group.name))
-    page.item("front", "-" if found.front is None else f"collective #{found.front:,} is the last that was put in")
+    page.item("front", "-" if found.front is None else f"collective #{found.front:,} is the last that was enqueued")
     page.item("behind", "nobody" if found.standing is None else _behind(snapshot, found)[0])
     if found.mismatch:
         page.text("members are in different calls at the same number:", "critical", f"  {glyphs.critical} ")
@@ -91,8 +91,8 @@ def group_lines(snapshot: Snapshot, name: str, width: int, glyphs: Glyphs = UNIC
 _MEMBER_FIELDS = (
     Field("ranks", "RANKS", 12, grows=3, most=32),
     Field("state", "STATE", 11),
-    Field("in", "PUT IN", 8, right=True),
-    Field("back", "CAME BACK", 9, right=True, rank=1),
+    Field("in", "ENQUEUED", 8, right=True),
+    Field("back", "COMPLETED", 9, right=True, rank=1),
     Field("since", "OPEN", 5, right=True),
     Field("op", "OP", 14, grows=4),
 )

@@ -8,7 +8,7 @@ from ddtop.metrics import METRICS
 from ddtop.present.glyphs import STATE_MEANINGS, STATE_STYLES, UNICODE, Glyphs
 from ddtop.present.table.bars import ACTIVITY_LETTERS
 from ddtop.present.table.columns import COLUMNS, state_text
-from ddtop.present.table.rank_class import CLASSES, glyph_of
+from ddtop.present.table.rank_class import CLASSES, HEALTHY, glyph_of
 from ddtop.present.text import Line
 from ddtop.ui import actions
 from ddtop.ui.render.page import Page
@@ -20,24 +20,24 @@ Items = tuple[tuple[str, str], ...]
 RANK_PAGE, FINDING_PAGE, GROUP_PAGE = "a rank", "why", "a group"
 
 _GROUP_WORDS: Items = (
-    ("FRONT", "the number of the last collective that any member has put in"),
-    ("BEHIND", "members that have not put it in while others wait for them, where they are, and for how long"),
+    ("FRONT", "the number of the last collective that any member has enqueued"),
+    ("BEHIND", "members that have not enqueued it while others wait for them, where they are, and for how long"),
     ("OP", "the collective that is open, its input's bytes and types; two of them are a mismatch"),
-    ("PUT IN", "the number of the last collective that these members have called"),
-    ("CAME BACK", "the number of the last one that is complete on them"),
+    ("ENQUEUED", "the number of the last collective that these members have called"),
+    ("COMPLETED", "the number of the last one that is complete on them"),
     ("OPEN", "for how long something has been open there without moving"),
 )
 _TOPICS: dict[str, tuple[str, Items]] = {
     actions.RANKS: (
         "One row a rank. While something is wrong those at fault stand first, then those that wait; else by number. The "
-        "culprit's row stands out as a whole. What is older than 3 s is dim, SEEN says how old it is.",
+        "culprit's row stands out as a whole. What is older than 3 s is dim, HEARD says how old it is.",
         (),
     ),
     actions.MAP: (
         "One cell a rank, host by host, or in rank order where hosts have no room; then two ranks a cell, one above the other; "
         "then one cell for the worst of several ranks, and the line above the keys says of how many. A rank that is at fault "
-        "has its sign in alarm at any size. A state that is well again shows when two looks agree. n and N go to the next and "
-        "the last rank that is not well.",
+        "has its sign in alarm at any size. A state that is healthy again shows when two looks agree. n and N go to the "
+        "next and the last rank that is not healthy.",
         (),
     ),
     actions.GROUPS: (
@@ -60,17 +60,17 @@ _TOPICS: dict[str, tuple[str, Items]] = {
             ("/dev/shm", "in use, of all; DataLoader workers pass batches through it (check: df /dev/shm)"),
             (
                 "GPUS",
-                "how many, how busy on average, their memory; 7/8 wait: so many of them are busy with waiting in NCCL (check: nvidia-smi)",
+                "how many, how busy on average, their memory; 7/8 wait: 7 of 8 only wait in NCCL (check: nvidia-smi)",
             ),
             (
                 "GPU 3",
-                "a card of the host above: busy, memory, power, heat, its ranks, what is wrong, processes that are no rank's. Of more than "
-                "16 hosts only cards with something wrong are listed",
+                "a GPU of the host above: busy, memory, power, heat, its ranks, what is wrong, processes that are no rank's. Of more than "
+                "16 hosts only GPUs with something wrong are listed",
             ),
             ("wait", "in place of how busy: NCCL's kernel spins there, at little power, until another rank comes"),
             ("RELAY", "what ddtop's own relay uses there: share of one core, memory"),
-            ("LOST", "records that the relay dropped or could not read"),
-            ("SEEN", "how old its last report is"),
+            ("DROPPED", "records that the relay dropped or could not read"),
+            ("HEARD", "how old its last report is"),
         ),
     ),
     actions.EVENTS: (
@@ -124,7 +124,7 @@ def _classes(page: Page) -> None:
 
 
 def _meaning(word: str) -> str:
-    if word == "well":
+    if word == CLASSES[HEALTHY].word:
         return "runs, or waits for a moment"
     if word == "finished":
         return "its process ended with exit code 0"

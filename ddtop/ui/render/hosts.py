@@ -9,7 +9,7 @@ from ddtop.present.gpus.gpu_text import driver_text
 from ddtop.present.hosts.hosts import HostFacts, clock_text, worst_ranks
 from ddtop.present.table.bars import bar
 from ddtop.present.table.layout import Field, Table, table_for
-from ddtop.present.table.rank_class import AT_FAULT, WELL, class_of, glyph_of
+from ddtop.present.table.rank_class import AT_FAULT, HEALTHY, class_of, glyph_of
 from ddtop.present.text import Line, Span, cell_width
 from ddtop.wire.hosts import ALONE, HUB
 from ddtop.wire.records import HostState
@@ -27,8 +27,8 @@ FIELDS = (
     Field("memory", "MEMORY", 11, grows=2, most=30),
     Field("shm", "/dev/shm", 11, grows=1, most=22, rank=1),
     Field("relay", "RELAY", 11, right=True, rank=2),
-    Field("lost", "LOST", 4, right=True, rank=4),
-    Field("seen", "SEEN", 4, right=True),
+    Field("dropped", "DROPPED", 7, right=True, rank=4),
+    Field("heard", "HEARD", 5, right=True),
 )
 
 
@@ -67,14 +67,14 @@ def host_row(
     """One host. `relay_cpu_ratio`: share of a core that its relay used lately, None if not known yet."""
     late = host.age_s is not None and host.age_s > OLD_S
     cells: dict[str, Span] = {
-        "host": (host.name, "bold" if host.worst > WELL else ""),
+        "host": (host.name, "bold" if host.worst > HEALTHY else ""),
         "ranks": (rank_list(host.ranks, 2) or "-", ""),
         "state": _worst(host, codes, glyphs),
         "gpus": _gpus(host),
         "link": _link(host),
         "clock": (clock_text(host.seen), "warning"),
         "load": ("-" if host.rank_cores is None else f"{host.rank_cores:.1f}", ""),
-        "seen": (units.age(host.age_s), "critical" if host.lost else "warning" if late else "dim"),
+        "heard": (units.age(host.age_s), "critical" if host.lost else "warning" if late else "dim"),
         **_reported(host.state, relay_cpu_ratio, table, glyphs),
     }
     return table.line(cells, glyphs.ellipsis)
@@ -103,30 +103,30 @@ def _gpus(host: HostFacts) -> Span:
     whole = [one for one in host.devices if one.gpu.parent is None]
     if not whole:
         return (units.NOT_MEASURED if host.state is None or watch is not None else "no driver"), "dim"
-    cards = [one.gpu for one in whole]
-    lost = sum(gpu.lost for gpu in cards)
+    gpus = [one.gpu for one in whole]
+    lost = sum(gpu.lost for gpu in gpus)
     if lost:
-        return f"{lost} of {len(cards)} lost", "critical"
-    busy = [gpu.util_ratio for gpu in cards if gpu.util_ratio is not None]
-    used = [gpu.used_bytes for gpu in cards if gpu.used_bytes is not None]
+        return f"{lost} of {len(gpus)} lost", "critical"
+    busy = [gpu.util_ratio for gpu in gpus if gpu.util_ratio is not None]
+    used = [gpu.used_bytes for gpu in gpus if gpu.used_bytes is not None]
     share = units.percent(sum(busy) / len(busy)) if busy else units.NOT_MEASURED
     waits = sum(host.waits(one) for one in whole)
-    memory = f"{units.size(sum(used))}/{units.size(sum(gpu.total_bytes or 0 for gpu in cards))}" if used else ""
-    return f"{f'{waits}/{len(cards)} wait' if waits else f'{len(cards)} {share:>4}':<8} {memory}", ""
+    memory = f"{units.size(sum(used))}/{units.size(sum(gpu.total_bytes or 0 for gpu in gpus))}" if used else ""
+    return f"{f'{waits}/{len(gpus)} wait' if waits else f'{len(gpus)} {share:>4}':<8} {memory}", ""
 
 
 def _reported(state: HostState | None, relay_cpu_ratio: float | None, table: Table, glyphs: Glyphs) -> dict[str, Span]:
     if state is None:
-        return dict.fromkeys(("cpu", "memory", "shm", "relay", "lost", "refused"), (units.NOT_MEASURED, "dim"))
+        return dict.fromkeys(("cpu", "memory", "shm", "relay", "dropped", "refused"), (units.NOT_MEASURED, "dim"))
     share = "-" if relay_cpu_ratio is None else f"{relay_cpu_ratio * 100:.1f}%"
     relay = f"{share} {units.size(state.relay_rss_bytes)}" if state.relay_rss_bytes else share
-    lost = state.dropped + state.garbled + (state.hub.dropped if state.hub is not None else 0)
+    dropped = state.dropped + state.garbled + (state.hub.dropped if state.hub is not None else 0)
     return {
         "cpu": (units.percent(state.cpu_ratio), ""),
         "memory": _bar(state.memory_available_bytes, state.memory_total_bytes, table.width("memory"), glyphs),
         "shm": _bar(state.shm_free_bytes, state.shm_total_bytes, table.width("shm"), glyphs),
         "relay": (relay, "dim"),
-        "lost": (units.narrow_count(lost, 4), "warning" if lost else "dim"),
+        "dropped": (units.narrow_count(dropped, 7), "warning" if dropped else "dim"),
         "refused": (units.narrow_count(state.refused, 7), "warning" if state.refused else "dim"),
     }
 

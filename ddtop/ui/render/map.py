@@ -13,7 +13,7 @@ from ddtop.present.glyphs import UNICODE, Glyphs, state_style
 from ddtop.present.now import now_age_s, now_text
 from ddtop.present.table.columns import state_text
 from ddtop.present.table.grid import Grid, Piece
-from ddtop.present.table.rank_class import AT_FAULT, BLOCKED, WELL, class_of, codes_at, counts, glyph_of, ranks_in
+from ddtop.present.table.rank_class import AT_FAULT, BLOCKED, HEALTHY, class_of, codes_at, counts, glyph_of, ranks_in
 from ddtop.present.text import Line, Span, clean, clip_line, fit, line_width
 from ddtop.ui.render.palette import Palette
 from ddtop.words import units
@@ -85,7 +85,7 @@ def _half(upper: int, lower: int, glyphs: Glyphs) -> Span:
 
 def _half_style(code: int) -> str:
     # A hang makes thousands of blocked ranks: a field of the colour that a line of text has would outshine the culprit.
-    return _CALM_HALF if code <= WELL else _BLOCKED_HALF if code == BLOCKED else class_of(code).style
+    return _CALM_HALF if code <= HEALTHY else _BLOCKED_HALF if code == BLOCKED else class_of(code).style
 
 
 def map_strip(line: Line, width: int, palette: Palette) -> Strip:
@@ -110,7 +110,7 @@ def legend_line(snapshot: Snapshot, codes: bytes, width: int, glyphs: Glyphs = U
         text = f" {number:,} {found.word}"
         if code > BLOCKED and number <= NAMED_MOST:
             text += f": {_named(snapshot, ranks_in(codes, code, NAMED_MOST))}"
-        parts.append([(glyph_of(code, glyphs), found.style), (text, found.style if code > WELL else "")])
+        parts.append([(glyph_of(code, glyphs), found.style), (text, found.style if code > HEALTHY else "")])
     spans: list[Span] = []
     for number, part in enumerate(parts):
         gap: list[Span] = [("  ", "")] if number else []

@@ -16,8 +16,8 @@ from ddtop.words.units import NOT_MEASURED
 OLD_S = 3.0
 """A report older than this is six missed ones at the agent's 2 Hz; what it said is shown as old."""
 
-_TOLD_BY_STATE = frozenset({"state", "now", "age"})
-_QUIET = frozenset({"host", "phases", "pid", "seen", "nccl"})
+_TOLD_BY_STATE = frozenset({"state", "now", "for"})
+_QUIET = frozenset({"host", "phases", "pid", "heard", "nccl"})
 _BARS = frozenset({"loader", "gpu", "vram"})
 _ALARMS = {"gpu": ("lost",), "nccl": ("err",)}
 _NUMBERED = frozenset({"gpu", "vram"})
@@ -54,7 +54,7 @@ def _style(key: str, text: str, state: str, old: bool, late: bool) -> str:
     if key in _TOLD_BY_STATE and (key == "state" or state != "dim"):
         return state
     if old and key not in _NEVER_OLD:
-        return "warning" if key == "seen" and late else "old"
+        return "warning" if key == "heard" and late else "old"
     return "dim" if key in _QUIET else ""
 
 

@@ -45,7 +45,7 @@ class CommandsScreen(SizedScreen[Command | None]):
         self._all = commands(look.snapshot, look.verdict.findings)
         self._found: tuple[Command, ...] = ()
         paint = session.paint
-        self.input = Input(placeholder="sort by wait, only blocked ranks, rank 12, explain ...", id="wanted")
+        self.input = Input(placeholder="sort by comm, only blocked ranks, rank 12, explain ...", id="wanted")
         self.rule = LinesView(paint, "rule")
         self.list = PickList(paint, "body")
         self.list.can_focus = False

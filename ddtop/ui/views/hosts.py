@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ddtop.model.state.facts import Snapshot
-from ddtop.present.gpus.gpu_text import card_line, driver_line
-from ddtop.present.hosts.hosts import HostFacts, cards_note, hosts_facts, part_of
+from ddtop.present.gpus.gpu_text import driver_line, gpu_line
+from ddtop.present.hosts.hosts import HostFacts, gpus_note, hosts_facts, part_of
 from ddtop.present.text import Line
 from ddtop.ui import actions
 from ddtop.ui.render.hosts import OLD_S, host_row, hosts_table
@@ -20,8 +20,8 @@ from ddtop.viewer.source import Look
 SECOND_NS = 1_000_000_000
 SPAN_NS = 10 * SECOND_NS
 """Over so long the share of a relay's CPU is taken."""
-HOSTS_WITH_CARDS = 16
-"""Of more hosts the list would be one of cards: only those that want attention are shown."""
+HOSTS_WITH_GPUS = 16
+"""With more hosts than this, only the GPUs that want attention are listed."""
 
 
 class HostsView(ListingView):
@@ -50,28 +50,28 @@ class HostsView(ListingView):
         rows = self._rows()
 
         def row(index: int) -> Line:
-            host, card = rows[index]
-            if card is not None and host.watch is not None:
+            host, gpu = rows[index]
+            if gpu is not None and host.watch is not None:
                 return driver_line(host.watch, len(host.devices), width, glyphs)
-            if card is not None:
-                device = host.devices[card]
-                line = card_line(device, width, glyphs, host.waits(device), part_of(host.devices, card))
+            if gpu is not None:
+                device = host.devices[gpu]
+                line = gpu_line(device, width, glyphs, host.waits(device), part_of(host.devices, gpu))
                 # What was told so long ago is not what is.
                 return line if (host.age_s or 0.0) <= OLD_S else tuple((text, "old") for text, _ in line)
             return host_row(host, codes, self._relay_cpu(host), table, glyphs)
 
-        self.list.show([host.name if card is None else (host.name, card) for host, card in rows], row)
+        self.list.show([host.name if gpu is None else (host.name, gpu) for host, gpu in rows], row)
 
     def _rows(self) -> list[tuple[HostFacts, int | None]]:
-        """Hosts, and below each its cards; of many hosts only those cards that want attention."""
-        few = len(self._found) <= HOSTS_WITH_CARDS
+        """Hosts, and below each its GPUs; of many hosts only those GPUs that want attention."""
+        few = len(self._found) <= HOSTS_WITH_GPUS
         found: list[tuple[HostFacts, int | None]] = []
         for host in self._found:
             found.append((host, None))
             if host.watch is not None:
                 found.append((host, 0))
             else:
-                found += [(host, card) for card in (range(len(host.devices)) if few else host.troubled)]
+                found += [(host, gpu) for gpu in (range(len(host.devices)) if few else host.troubled)]
         return found
 
     def _due(self, snapshot: Snapshot) -> bool:
@@ -104,8 +104,8 @@ class HostsView(ListingView):
         return max(known[-1][1] - known[0][1], 0) / (known[-1][0] - known[0][0])
 
     def notes(self, snapshot: Snapshot) -> list[str]:
-        """What is said of cards, and which rows are visible."""
-        note = cards_note(self._found, bool(snapshot.devices), len(self._found) > HOSTS_WITH_CARDS)
+        """What is said of GPUs, and which rows are visible."""
+        note = gpus_note(self._found, bool(snapshot.devices), len(self._found) > HOSTS_WITH_GPUS)
         return [*([note] if note else []), self.list.range_note]
 
     def keys(self) -> list[Key]:

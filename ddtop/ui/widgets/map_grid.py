@@ -13,7 +13,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from ddtop.present.table.grid import Grid, Host, grid_for
-from ddtop.present.table.rank_class import BLOCKED, WELL
+from ddtop.present.table.rank_class import BLOCKED, HEALTHY
 from ddtop.present.text import Line
 from ddtop.ui.render.map import map_line, map_strip
 from ddtop.ui.session import Paint
@@ -35,8 +35,8 @@ class MapGrid(Widget, can_focus=True):
         ("pagedown", "move_lines(1)", "page down"),
         ("home", "to_end(0)", "first"),
         ("end", "to_end(1)", "last"),
-        ("n", "trouble(1)", "next that is not well"),
-        ("N", "trouble(-1)", "the one before that is not well"),
+        ("n", "trouble(1)", "next unhealthy rank"),
+        ("N", "trouble(-1)", "unhealthy rank before"),
         ("enter", "open", "rank"),
     ]
 
@@ -155,11 +155,11 @@ class MapGrid(Widget, can_focus=True):
             self._move_to(len(self._codes) - 1 if last else 0)
 
     def action_trouble(self, steps: int) -> None:
-        """Move the cursor to the next rank that is not well, around the end; where some are worse than blocked, to those."""
+        """Move the cursor to the next rank that is not healthy, around the end; where some are worse than blocked, to those."""
         if not self._codes:
             return
         count, at = len(self._codes), self.cursor_rank or 0
-        borne = BLOCKED if max(self._codes) > BLOCKED else WELL
+        borne = BLOCKED if max(self._codes) > BLOCKED else HEALTHY
         found = (number % count for number in range(at + steps, at + steps * (count + 1), steps))
         rank = next((number for number in found if self._codes[number] > borne and number not in self.cell), None)
         if rank is not None:

@@ -47,7 +47,7 @@ PLACE_OLD_S = 10.0
 REFUSED_S = 30.0
 """So long a process that could not be read is not tried again."""
 SNAPSHOT_S = 0.25
-JUDGED_BY = "watched from outside: no sequence numbers, so no verdict"
+JUDGED_BY = "started without DDTOP=1: stacks only"
 
 
 @dataclass

@@ -7,7 +7,7 @@ import pytest
 from ddtop.model.state.gpu_facts import Device
 from ddtop.present.as_json import status_json
 from ddtop.present.glyphs import ASCII
-from ddtop.present.gpus.gpu_text import card_line
+from ddtop.present.gpus.gpu_text import gpu_line
 from ddtop.present.hosts.hosts import hosts_facts, names_of
 from ddtop.present.plain import status_text
 from ddtop.present.table.columns import OF_GPUS, absent, layout
@@ -33,7 +33,7 @@ def page(snapshot, rank, width=90):
 
 
 def cards(snapshot, width=100, glyphs=None):
-    return [plain(card_line(device, width, *([glyphs] if glyphs else []))) for device in snapshot.devices]
+    return [plain(gpu_line(device, width, *([glyphs] if glyphs else []))) for device in snapshot.devices]
 
 
 def test_a_job_without_gpus_has_no_columns_for_them():
@@ -79,7 +79,7 @@ def test_cards_stand_below_their_host_with_ranks_strangers_and_trouble():
     assert "rank 0" in lines[0]
     assert lines[1].endswith("91C  rank 1      slowed down by heat")
     assert lines[3].endswith("rank 3      bob 3310 python sample.py 31.0G")
-    assert lines[5].split("  lost: it answers no more ")[1].split() == ["rank", "5", "Xid", "79"]
+    assert lines[5].split("  lost: it no longer answers ")[1].split() == ["rank", "5", "Xid", "79"]
     assert lines[6].endswith("rank 6      Xid 94, 2 uncorrectable memory errors")
     assert len({line.index("rank") for line in lines}) == 1
 
@@ -89,7 +89,7 @@ def test_cards_stand_below_their_host_with_ranks_strangers_and_trouble():
 def test_a_card_is_never_wider_than_the_screen(width, glyphs):
     long = GpuProcess(1, GIB, user="u" * 40, command="\x1b[31m" + "計" * 60)
     device = Device("node", Gpu(0, "GPU-a", 0.5, GIB, 2 * GIB, processes=(long,)), (), (long, long))
-    lines = [*cards(on_gpus(8, TROUBLE), width, glyphs), plain(card_line(device, width))]
+    lines = [*cards(on_gpus(8, TROUBLE), width, glyphs), plain(gpu_line(device, width))]
 
     assert max(cell_width(line) for line in lines) <= width
     assert "\x1b" not in "".join(lines)

@@ -59,7 +59,7 @@ def test_a_row_has_the_load_the_memory_and_what_ddtop_itself_costs():
             "13",
             "40%",
             "0.1",
-            "███████▌",
+            "██████▊",
             "384G/512G",
             "▉",
             "56.0G/256G",
@@ -89,7 +89,7 @@ def test_a_host_without_ranks_stands_last():
 def test_a_report_that_is_old_says_so():
     found, codes = facts(replace(reported(), host_ages_s=(12.0,)), (13,))
 
-    assert (" 12s", "warning") in host_row(found[0], codes, None, hosts_table(100, found))
+    assert ("  12s", "warning") in host_row(found[0], codes, None, hosts_table(100, found))
 
 
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])

@@ -48,8 +48,8 @@ def test_ranks_without_a_value_come_last_in_either_direction():
 
 @pytest.mark.parametrize(
     "key",
-    ["rank", "state", "host", "iteration", "step", "now", "age", "wait", "phases", "loader", "cpu", "rss", "gpu",
-     "vram", "nccl", "pid", "seen"],
+    ["rank", "state", "host", "iteration", "step", "now", "for", "comm", "phases", "loader", "cpu", "rss", "gpu",
+     "vram", "nccl", "pid", "heard"],
 )  # fmt: skip
 def test_every_column_can_be_sorted_by_on_any_picture(key):
     for snapshot in (builders.healthy(), builders.starting_up()[0], builders.ended()[0]):
