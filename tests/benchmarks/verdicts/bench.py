@@ -23,6 +23,7 @@ BEGIN_S, NAME_S, HEALTHY_S = 40.0, 16.0, 45.0
 """How long a fault may take to begin and to be named, and a healthy job to end."""
 AFTER_S = 3.0
 """Watched on after the right verdict, or after a healthy job's end: what comes then may be wrong."""
+TRIES = 4
 SECONDS_BAR_S, RIGHT_BAR_RATIO = 8.0, 0.99
 SLOWER_UNDER_LOAD = 2.0
 """Factor on all limits and bars beside other processes that compute."""
@@ -45,6 +46,8 @@ class Outcome:
     last: tuple[Finding, ...] = ()
     trouble: str = ""
     slower: float = 1.0
+    failed_itself: bool = False
+    """A program that should have been healthy ended with an exit code: what was said of it judges nobody."""
 
     @property
     def right(self) -> bool:
@@ -123,6 +126,7 @@ def _watch(stage: Stage, case: Case, seed: int | None, outcome: Outcome) -> None
     if case.expected and fault is None:
         raise StageError(f"the fault did not begin\n{_tail(stage)}")
     outcome.last = seen[-1][1] if seen else ()
+    outcome.failed_itself = not case.expected and any(process.poll() for process in stage.processes)
     _collect(case, outcome, seen, fault or began)
     if case.restarts:
         for finding in outcome.last:
@@ -193,7 +197,7 @@ def line(outcome: Outcome) -> str:
     expected = " | ".join(_ranks(one) for one in case.expected) or "nothing"
     last = "; ".join(_ranks(_said(one)) for one in outcome.last) or "nothing"
     seconds = f"{outcome.named_s:5.1f}" if case.expected and outcome.named_s is not None else "    -"
-    verdict = "ok" if outcome.right else "WRONG"
+    verdict = "ok" if outcome.right else "FAILED BY ITSELF" if outcome.failed_itself else "WRONG"
     first = f"{case.name:<19} {expected[:44]:<44} {last[:36]:<36} {seconds} {len(outcome.wrong):>3}  {verdict}"
     rows = [first]
     for mark, found in (("wrong", outcome.wrong), ("beside", outcome.beside)):
@@ -222,15 +226,24 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
     with busy_processes(options.under_load):
         for name in names:
             for _ in range(options.repeat):
-                outcomes.append(run(CASES[name], options.rename, slower))
-                print(line(outcomes[-1]), flush=True)
+                outcomes += _tried(CASES[name], options.rename, slower)
     yield from rows(outcomes)
+
+
+def _tried(case: Case, seed: int | None, slower: float) -> Iterator[Outcome]:
+    """The case, and once more where the program itself failed: torch's elastic restarts on gloo do, also without ddtop."""
+    for _ in range(TRIES):
+        outcome = run(case, seed, slower)
+        print(line(outcome), flush=True)
+        yield outcome
+        if not outcome.failed_itself:
+            return
 
 
 def rows(outcomes: list[Outcome]) -> Iterator[Row]:
     """Right verdicts, p95 of their seconds, wrong critical findings, silence on healthy jobs."""
     faults = [one for one in outcomes if one.case.expected]
-    healthy = [one for one in outcomes if not one.case.expected]
+    healthy = [one for one in outcomes if not one.case.expected and not one.failed_itself]
     bad = sum(len(one.wrong) for one in faults)
     if faults:
         right = sum(one.named_s is not None and not one.trouble for one in faults)
@@ -266,3 +279,5 @@ def rows(outcomes: list[Outcome]) -> Iterator[Row]:
         silent = sum(one.right for one in healthy)
         loud = ", ".join(one.case.name for one in healthy if not one.right)
         yield Row("healthy jobs left in peace", f"{silent} of {len(healthy)}", "all", silent == len(healthy), loud)
+    if itself := [one.case.name for one in outcomes if one.failed_itself]:
+        yield Row("healthy programs that failed", str(len(itself)), detail=", ".join(itself))
