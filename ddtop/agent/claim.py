@@ -6,9 +6,11 @@ import os
 import sys
 from urllib.parse import urlparse
 
-from ddtop import registry
+from ddtop import launch, registry
 from ddtop.agent import identity, run_name, runtime, start_relay
 from ddtop.agent.guard import guard
+from ddtop.launch.launcher import number
+from ddtop.launch.torchrun import is_elastic
 from ddtop.wire.escaping import escaped
 
 
@@ -24,7 +26,7 @@ def become_rank(who: identity.Identity, source: str, backend: str | None = None,
         guard.off["runtime"] = str(error)
         runtime.say(who, f"ddtop is off in this job: {error}")
         return
-    os.environ[identity.CLAIM] = f"{os.getpid()}:{identity.fingerprint(os.environ)}"
+    os.environ[identity.CLAIM] = f"{os.getpid()}:{launch.fingerprint(os.environ)}"
     if complaint:
         runtime.say(who, f"ddtop: {complaint}")
     if moved:
@@ -48,34 +50,34 @@ def entering_init(rank: object, world_size: object, backend: str | None, method:
             running.who.world_size = world_size
         running.greet_again()
         return
-    number = rank if isinstance(rank, int) and rank >= 0 else _number("RANK")
-    size = world_size if isinstance(world_size, int) and world_size > 0 else _number("WORLD_SIZE")
-    if number is None or size is None or not 0 <= number < size:
+    environ = os.environ
+    own = rank if isinstance(rank, int) and rank >= 0 else number(environ, "RANK")
+    given = world_size if isinstance(world_size, int) and world_size > 0 else None
+    size = given or number(environ, "WORLD_SIZE")
+    if own is None or size is None or not 0 <= own < size:
         return
     # The command line is looked at again without the parent's claim: who joins a group is a rank, whoever its parent is.
     seen = identity.identify({}, sys.orig_argv, os.getpid())
     # A spawned child's own command line says nothing; the tree is named after the program that started it.
-    script = (
-        seen.script
-        if seen.script != "python"
-        else os.environ.get(identity.TREE, "").partition("|")[0].rpartition("-")[0]
-    )
-    elastic = "TORCHELASTIC_RUN_ID" in os.environ
-    attempt = _number("TORCHELASTIC_RESTART_COUNT") or 0
-    who = identity.Identity(identity.RANK, script or seen.script, number, _number("LOCAL_RANK"), size, attempt, elastic)
+    script = seen.script
+    if script == "python":
+        script = environ.get(identity.TREE, "").partition("|")[0].rpartition("-")[0] or script
+    local, attempt = number(environ, "LOCAL_RANK"), launch.restarts(environ)
+    elastic = is_elastic(environ)
+    who = identity.Identity(identity.RANK, script, own, local, size, attempt, elastic)
     become_rank(who, "init", backend, _endpoint(method))
 
 
 def entering_mpi() -> None:
     """mpi4py is about to call MPI_Init in a process that is no rank yet: whoever does that under a launcher is one."""
-    rank, size, local_rank = identity.numbers(os.environ, slurm=True)
+    rank, size, local_rank = launch.numbers(os.environ, any_task=True)
     if rank is not None and size is not None and size > 1 and 0 <= rank < size:
         _become_mpi_rank(rank, size, local_rank, None)
 
 
 def is_mpi_rank(rank: int, size: int, backend: str) -> None:
     """MPI itself has said which rank this process is, and no launcher had."""
-    _become_mpi_rank(rank, size, identity.numbers(os.environ, slurm=True)[2], backend)
+    _become_mpi_rank(rank, size, launch.numbers(os.environ, any_task=True)[2], backend)
 
 
 def _become_mpi_rank(rank: int, size: int, local_rank: int | None, backend: str | None) -> None:
@@ -86,8 +88,3 @@ def _become_mpi_rank(rank: int, size: int, local_rank: int | None, backend: str 
 def _endpoint(method: str | None) -> str | None:
     """HOST:PORT of `tcp://HOST:PORT?rank=0`."""
     return urlparse(method).netloc or None if method and method.startswith("tcp://") else None
-
-
-def _number(name: str) -> int | None:
-    value = os.environ.get(name, "")
-    return int(value) if value.isascii() and value.isdigit() else None

@@ -1,9 +1,10 @@
 """Which run a rank belongs to, and what its job is called.
 
-A launcher's children share its pid and start time. Ranks started one by one from plain shells join through a small locked
-file: by user, script and folder, whatever MASTER_PORT or WORLD_SIZE says, because a wrong one must not split the very job that has
-to be diagnosed; and by MASTER_ADDR, MASTER_PORT and WORLD_SIZE together, whatever their scripts are. A run is a host's own; a job has one name on all its hosts
-(`spanning`).
+The children of a launcher share its pid and start time. Ranks that are started one by one from
+plain shells join through a small locked file. They join by user, script and folder, whatever
+MASTER_PORT or WORLD_SIZE says: a wrong one must not split the job that has to be diagnosed. They
+also join by MASTER_ADDR, MASTER_PORT and WORLD_SIZE together, whatever their scripts are. Each host
+has its own run; a job has one name on all its hosts (`multi_host`).
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from ddtop import registry
-from ddtop.agent import launchers, multi_host
-from ddtop.agent.identity import TREE, Identity, chosen_run_id
+from ddtop import launch, registry
+from ddtop.agent import multi_host
+from ddtop.agent.ancestors import ancestors
+from ddtop.agent.identity import TREE, Identity
 from ddtop.wire.rendezvous import is_loopback
 
 JOIN_S = 120.0
@@ -34,16 +36,16 @@ def launcher_tree(script: str, pid: int) -> str:
 def name_run(
     who: Identity, environ: Mapping[str, str], parent_pid: int, endpoint: str | None = None
 ) -> tuple[str, str, str | None]:
-    """(job, run, complaint): the complaint is a sentence for the user if the wanted name could not be used.
+    """(job, run, complaint). The complaint tells the user why a wanted name could not be used.
 
-    `endpoint`: HOST:PORT where this rank was told to meet the others, if not by its environment.
+    `endpoint` is HOST:PORT where this rank was told to meet the others, if not by its environment.
 
     Raises:
         RegistryError: the runtime folder cannot be used.
     """
     tree_name, _, tree_run = environ.get(TREE, "").partition("|")
-    wanted = environ.get("DDTOP_JOB") or chosen_run_id(environ)
-    start = launchers.mpi_start(environ, parent_pid) if not who.elastic else None
+    wanted = environ.get("DDTOP_JOB") or launch.chosen_name(environ)
+    start = launch.find_start(environ, ancestors(parent_pid)) if not who.elastic else None
     if start is not None:
         run = start.run
         default = start.label if start.whole else f"{who.script}-{start.label}"
@@ -58,8 +60,9 @@ def name_run(
         if met and (met, who.world_size) == (first.place, first.world_size):
             # They meet, so they are one job, under one name.
             wanted = first.wanted
-        who = Identity(who.role, first.script, who.rank, who.local_rank, who.world_size, who.attempt, who.elastic)
-        # Of the first one: a rank with a wrong MASTER_PORT is to be seen beside those that it does not meet.
+        numbers = (who.rank, who.local_rank, who.world_size, who.attempt, who.elastic)
+        who = Identity(who.role, first.script, *numbers)
+        # The first one's: a rank with a wrong MASTER_PORT belongs beside those it does not meet.
         endpoint = first.master
     default = multi_host.name_across_hosts(who, environ, parent_pid, endpoint, start) or default
     if not wanted:
@@ -67,18 +70,17 @@ def name_run(
     name = registry.clean_job_name(wanted)
     complaint = None
     if name != wanted:
-        shown = wanted if len(wanted) <= 40 else f"{wanted[:40]}... ({len(wanted)} characters)"
+        is_short = len(wanted) <= 40
+        shown = wanted if is_short else f"{wanted[:40]}... ({len(wanted)} characters)"
         complaint = f"the job name {shown!r} cannot be a file name, this job is called {name}"
     return name, run, complaint
 
 
 ALL_GONE_S = 15.0
-"""A run all of whose members have ended takes no more after this: what comes then is the next try. Before, it is a rank that
-started late beside one that crashed at once."""
-
-
+"""A run without living members takes no more ranks after this: a later rank is the next try.
+Before that, it is a rank that started late beside one that crashed at once."""
 RUNS_MAX = 64
-"""Runs of the last two minutes that are remembered, of all jobs of this user."""
+"""How many runs of the last two minutes are remembered, over all jobs of this user."""
 
 
 class _Member(msgspec.Struct):
@@ -103,11 +105,14 @@ class _PlainRun(msgspec.Struct):
 def join_plain(who: Identity, environ: Mapping[str, str], endpoint: str | None = None) -> tuple[_Member, str]:
     """(first member, run) of the plain run that this rank belongs to; makes one if there is none.
 
-    Ranks of another script or folder belong to it where a living member meets at the same address and port, with as many ranks.
+    A rank of another script or folder belongs to a run where a living member meets at the same
+    address and port, with as many ranks.
 
-    A rank whose number is taken by a living process with the same MASTER_ADDR:MASTER_PORT belongs to that run (two
-    processes claim one rank); with another master it is a second job beside the first. Of several runs that it could belong
-    to it takes the one that agrees in both, master and size; one that agrees in neither is none of its own.
+    A living process may have the same rank. With the same MASTER_ADDR:MASTER_PORT both belong to
+    one run: two processes claim one rank. With another one this rank is a second job.
+
+    Of several runs the rank takes the one with the same master and the same size. It never joins a
+    run where both differ.
     """
     rank = who.rank if who.rank is not None else -1
     key = f"{os.getcwd()}|{script_path()}|{environ.get(TREE, '')}"
@@ -116,7 +121,8 @@ def join_plain(who: Identity, environ: Mapping[str, str], endpoint: str | None =
     master = multi_host.endpoint_in(environ, endpoint) or f":{environ.get('MASTER_PORT', '')}"
     me = _Member(rank, os.getpid(), registry.start_ticks(os.getpid()) or 0, master, who.world_size or 0)
     me.place, me.script = place_of(environ, endpoint), who.script
-    me.tree, me.wanted = environ.get(TREE, "").partition("|")[0], environ.get("DDTOP_JOB") or chosen_run_id(environ)
+    me.tree = environ.get(TREE, "").partition("|")[0]
+    me.wanted = environ.get("DDTOP_JOB") or launch.chosen_name(environ)
     now_s = time.time()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "r+b") as file:
@@ -126,7 +132,8 @@ def join_plain(who: Identity, environ: Mapping[str, str], endpoint: str | None =
         except ValueError:
             runs = []
         runs = [run for run in runs if now_s - run.started_s < JOIN_S]
-        fitting = [run for run in reversed(runs) if (run.key == key or _is_met(run, me)) and _fits(run, me, now_s)]
+        known = [run for run in reversed(runs) if run.key == key or _is_met(run, me)]
+        fitting = [run for run in known if _fits(run, me, now_s)]
         mine = max(fitting, key=lambda run: _agreement(run, me), default=None)
         if mine is None or not _agreement(mine, me):
             mine = _PlainRun(f"p{me.pid}.{me.start_ticks}", now_s, [], key)
@@ -139,7 +146,10 @@ def join_plain(who: Identity, environ: Mapping[str, str], endpoint: str | None =
 
 
 def place_of(environ: Mapping[str, str], endpoint: str | None = None) -> str:
-    """HOST:PORT at which this rank meets the others, one word for all names of this host; empty where that is not complete."""
+    """HOST:PORT where this rank meets the others, empty where a part is missing.
+
+    All names of this host are `localhost`.
+    """
     host, _, port = (endpoint or "").rpartition(":")
     host, port = host or environ.get("MASTER_ADDR", ""), port or environ.get("MASTER_PORT", "")
     host = host.strip("[]")
@@ -147,16 +157,19 @@ def place_of(environ: Mapping[str, str], endpoint: str | None = None) -> str:
 
 
 def _is_met(run: _PlainRun, me: _Member) -> bool:
-    """A living member looks for as many ranks at the same place: no other job can listen there at the same time."""
-    return any(
-        one.place == me.place and one.world_size == me.world_size and one.rank != me.rank and _lives(one)
-        for one in run.members
-        if me.place and me.world_size > 1
-    )
+    """A living member meets as many ranks at the same place: two jobs cannot listen there."""
+    if not me.place or me.world_size <= 1:
+        return False
+    where = (me.place, me.world_size)
+    others = [one for one in run.members if one.rank != me.rank]
+    return any((one.place, one.world_size) == where and _lives(one) for one in others)
 
 
 def _agreement(run: _PlainRun, me: _Member) -> int:
-    """2: a member has the same master and world size, 1: one of them, 0: none. A dead one with another size is no fellow."""
+    """2: a member has the same master and world size, 1: one of both, 0: none.
+
+    A dead member with another size does not count.
+    """
     found = [
         (one.master == me.master) + (one.world_size == me.world_size)
         for one in run.members
@@ -180,5 +193,6 @@ def _lives(member: _Member) -> bool:
 
 
 def script_path() -> str:
-    """The program's own file, as far as the command line tells."""
-    return os.path.abspath(sys.argv[0]) if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "-"
+    """The program's own file, `-` where the command line does not tell."""
+    has_file = bool(sys.argv) and sys.argv[0] not in ("", "-c", "-m")
+    return os.path.abspath(sys.argv[0]) if has_file else "-"

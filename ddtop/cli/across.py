@@ -7,12 +7,13 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 
-from ddtop import registry
+from ddtop import launch, registry
 from ddtop.agent import multi_host
 from ddtop.agent.environment import redacted_environment
-from ddtop.agent.identity import RANK, Identity, chosen_run_id, numbers
+from ddtop.agent.identity import RANK, Identity
 from ddtop.cli import reaching
 from ddtop.cli.jobs import HUB
+from ddtop.launch.torchrun import is_elastic
 from ddtop.relay.hub.topology import Whereabouts, hub_wanted, is_here, names_of_this_host, whereabouts
 from ddtop.wire import hosts
 from ddtop.wire.records import Hello
@@ -30,14 +31,14 @@ WAITED_S = 60.0
 def spans() -> Line:
     """Whether the job in whose environment this runs (`srun ddtop doctor`) has several hosts, and where its hub would be."""
     environ = os.environ
-    rank, size, local = numbers(environ, slurm=True)
+    rank, size, local = launch.numbers(environ, any_task=True)
     if rank is None or size is None:
         return GOOD, "hosts", "nothing here is of a job; inside one this says where its hub is: srun ddtop doctor"
-    who = Identity(RANK, "doctor", rank, local, size, 0, "TORCHELASTIC_RUN_ID" in environ)
+    who = Identity(RANK, "doctor", rank, local, size, 0, is_elastic(environ))
     found = _where(who, environ)
     if not found.spans:
         return GOOD, "hosts", f"rank {rank} of {size}: a job on this host alone"
-    name = environ.get("DDTOP_JOB") or chosen_run_id(environ)
+    name = environ.get("DDTOP_JOB") or launch.chosen_name(environ)
     if found.is_hub:
         ports = f"port {found.wanted[1]}" if found.wanted else f"one of the ports {_ports(found)}" if name else "a port"
         return (
@@ -54,7 +55,7 @@ def spans() -> Line:
 
 
 def _where(who: Identity, environ: Mapping[str, str]) -> Whereabouts:
-    job = environ.get("DDTOP_JOB") or chosen_run_id(environ)
+    job = environ.get("DDTOP_JOB") or launch.chosen_name(environ)
     job = (
         job
         or multi_host.name_across_hosts(who, environ, os.getppid(), multi_host.endpoint_in(environ), None)

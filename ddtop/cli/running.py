@@ -23,6 +23,7 @@ from ddtop.cli.jobs import USAGE, CommandError, exit_code
 from ddtop.demo import catalogue
 from ddtop.demo.catalogue import DEMOS, MPI_DEMOS, NOT_HERE, Demo, Place, Start
 from ddtop.diagnosis.finding import Verdict
+from ddtop.launch import launchers
 
 PLAIN_S = 60.0
 """Without a terminal the demo ends by itself within this time; in up to twice that where the ranks were slow to come."""
@@ -36,7 +37,7 @@ HEALTHY_S = 20.0
 MORE_S = 5.0
 """How long the demo looks on once its fault is named."""
 SCRIPTS = Path(catalogue.__file__).parent
-_OF_A_LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "TORCHELASTIC_", "OMPI_COMM_", "PMI", "SLURM_")
+_OF_A_LAUNCHER = tuple(prefix for one in launchers() for prefix in one.prefixes)
 # Open MPI refuses to run as root, as in containers, and to start more ranks than there are cores; MPICH does not ask.
 _ANY_HOST = {
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ddtop.launch import in_batch_job
 from ddtop.model.gpus.owners import by_environment, large, visible
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.model.state.gpu_facts import Device
@@ -101,8 +102,6 @@ _WHY = {
     "hw_thermal": "heat", "sw_thermal": "heat", "hw_power_brake": "the power brake", "hw_slowdown": "the hardware",
     "sw_power_cap": "its power cap",
 }  # fmt: skip
-_SCHEDULERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "KUBERNETES_SERVICE_HOST")
-"""Who starts in a batch job may only use the cards that it was given."""
 
 
 def free_cards(host: str | None, snapshot: Snapshot, policy: Policy) -> tuple[Gpu, ...]:
@@ -120,7 +119,7 @@ def _given(host: str | None, snapshot: Snapshot, cards: Sequence[Gpu]) -> set[st
         if rank.hello is None or rank.host != host:
             continue
         environment = rank.hello.environment
-        if "CUDA_VISIBLE_DEVICES" not in environment or not any(name in environment for name in _SCHEDULERS):
+        if "CUDA_VISIBLE_DEVICES" not in environment or not in_batch_job(environment):
             return None
         found |= {gpu.uuid for gpu in visible(environment, cards) or ()}
     return found

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ddtop.diagnosis.finding import Verdict
+from ddtop.launch import launchers
 from ddtop.model.stacks.merge import Merged
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.present.findings.timeline import Event, timeline_lines
@@ -22,10 +23,7 @@ WIDTH = 120
 BYTES_MAX = 1 << 20
 SECTION_BYTES_MAX = 120 << 10
 """Seven sections of this and the head are below `BYTES_MAX`."""
-_OWN = (
-    *("RANK", "LOCAL_RANK", "ROLE_RANK", "GROUP_RANK", "SLURM_PROCID", "SLURM_LOCALID", "PMI_RANK", "PMIX_RANK"),
-    *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_NODE_RANK", "TORCHELASTIC_ERROR_FILE"),
-)
+_OWN = tuple(name for one in launchers() for name in one.own_to_rank)
 """What every launcher sets differently for every rank."""
 
 

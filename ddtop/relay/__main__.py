@@ -12,6 +12,7 @@ import sys
 import time
 import traceback
 
+from ddtop.launch import in_batch_job
 from ddtop.procfs import parent_of
 
 LINGER_S, LINGER_SCHEDULED_S = 300.0, 10.0
@@ -20,7 +21,6 @@ LOCK_TRIES, LOCK_BETWEEN_S = 20, 0.05
 NICE = 5
 DESCRIPTORS = 1 << 15
 """A connection is one each: strangers may not take what the ranks and the files need."""
-_SCHEDULERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "KUBERNETES_SERVICE_HOST")
 
 
 def detach() -> None:
@@ -51,7 +51,7 @@ def linger_s(launcher: int) -> float:
     wanted = os.environ.get("DDTOP_LINGER_S", "")
     if wanted.isascii() and wanted.replace(".", "", 1).isdigit():
         return float(wanted)
-    if any(name in os.environ for name in _SCHEDULERS) or launcher == 1 or parent_of(launcher) == 1:
+    if in_batch_job(os.environ) or launcher == 1 or parent_of(launcher) == 1:
         return LINGER_SCHEDULED_S
     return LINGER_S
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from ddtop import journal, registry
+from ddtop.launch.torchrun import is_elastic
 from ddtop.link.keys import SERVER
 from ddtop.link.relay_side import HUB, PROCESS, RANK, VIEW, RelayLink
 from ddtop.relay.dumps.journal_share import StacksShare
@@ -423,7 +424,7 @@ class Server:
         if self._ended_unix_ns is not None:
             return False
         # Under torchrun only: an interactive shell lives on and says nothing about the job.
-        elastic = self._hello is not None and "TORCHELASTIC_RUN_ID" in self._hello.environment
+        elastic = self._hello is not None and is_elastic(self._hello.environment)
         return registry.start_ticks(self.launcher) is not None if elastic and self.launcher > 1 else None
 
     def _is_over_here(self, now: float) -> bool:

@@ -77,12 +77,6 @@ def is_loopback(name: str) -> bool:
     return _LOOPBACK.match(name) is not None
 
 
-def master_pod(environment: Mapping[str, str]) -> str | None:
-    """The name of this pod, if it is the one that the others of its PyTorchJob meet at: some operators tell it `localhost` only."""
-    name = environment.get("HOSTNAME", "")
-    return name if "KUBERNETES_SERVICE_HOST" in environment and name.endswith("-master-0") else None
-
-
 def store_address(init_method: str | None, environment: Mapping[str, str]) -> tuple[str, int] | None:
     """(address, port) of the TCP store that these name; None for another kind of store, and where they name none."""
     try:

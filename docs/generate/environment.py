@@ -126,5 +126,5 @@ def page() -> str:
         "",
         *table(("variable", "meaning"), ((code(name), text) for name, text in STANDARD)),
     ]
-    text = "The variables that each launcher sets, and that ddtop reads, are in `ddtop/agent/launchers.py`."
+    text = "The variables that each launcher sets, and that ddtop reads, are in `ddtop/launch`, one file a launcher."
     return "\n".join([*lines, text, ""])

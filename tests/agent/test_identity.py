@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from ddtop import launch
 from ddtop.agent.identity import (
     CANDIDATE,
     CLAIM,
     IGNORED,
     LAUNCHER,
     RANK,
-    chosen_run_id,
-    fingerprint,
     identify,
-    launched_script,
 )
 
 TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none"}
@@ -104,7 +102,7 @@ def test_variables_that_make_no_rank_make_a_candidate(variables):
 
 
 def claim(pid, environ):
-    return dict(environ) | {CLAIM: f"{pid}:{fingerprint(environ)}"}
+    return dict(environ) | {CLAIM: f"{pid}:{launch.fingerprint(environ)}"}
 
 
 def test_a_ranks_subprocess_is_not_the_rank():
@@ -147,95 +145,52 @@ def test_a_script_is_named_as_people_know_it(line, name):
     assert identify({}, line.split(), PID).script == name
 
 
-@pytest.mark.parametrize(
-    ("line", "name"),
-    [
-        ("python /env/bin/torchrun --nproc-per-node 4 train.py --lr 1", "train"),
-        ("python /env/bin/torchrun --nproc-per-node=4 --standalone src/train.py", "train"),
-        ("python /env/bin/torchrun --standalone --nnodes 1 train.py --config a.py", "train"),
-        ("python /env/bin/torchrun -m pkg.train --lr 1", "train"),
-        ("python -m torch.distributed.run --nproc_per_node 2 train.py", "train"),
-        ("python -m torch.distributed.launch --use-env --nproc_per_node=2 train.py", "train"),
-        ("python -m torch.distributed.run --nproc_per_node 2 --no-python ./run.sh", "run.sh"),
-        ("python /env/bin/torchrun --nproc-per-node 2 -- train.py", "train"),
-        ("python /env/bin/torchrun --rdzv-id train.py train.py", "train"),
-        ("python /env/bin/accelerate launch --num_processes 4 train.py", "train"),
-        ("python /env/bin/accelerate launch train.py", "train"),
-        ("python /env/bin/deepspeed --num_gpus 2 train.py", "train"),
-        ("python /env/bin/accelerate launch --multi_gpu --num_processes 2 script.py", "script"),
-        (
-            "python /env/bin/accelerate launch --multi-gpu --num_machines 1 --mixed_precision bf16 src/train.py +a=b",
-            "train",
-        ),
-        ("python /env/bin/accelerate launch --use_fsdp --config_file fsdp.yaml -m pkg.train", "train"),
-        ("python -m accelerate.commands.launch --cpu --num_processes 2 train.py", "train"),
-        ("python -m accelerate.commands.accelerate_cli launch --multi_gpu train.py", "train"),
-        ("python /env/bin/deepspeed --no_ssh --include localhost:0,1 train.py --deepspeed", "train"),
-        ("python /env/bin/deepspeed --num_gpus=2 --module pkg.train", "train"),
-        (
-            "python -u -m deepspeed.launcher.launch --world_info=e30= --master_port=29500 --no_local_rank train.py",
-            "train",
-        ),
-        ("python /env/bin/composer -n 2 train.py", "train"),
-        ("python /env/bin/composer -v --nproc 2 -m pkg.train", "train"),
-        ("python /env/bin/composer -n 2 -c python train.py", "train"),
-        ("python /env/bin/horovodrun -np 2 -H localhost:2 python train.py", "train"),
-        ("python /env/bin/fabric run --devices 2 train.py", "train"),
-        ("python /env/bin/lightning run model --strategy ddp train.py", "train"),
-        ("python /env/bin/torchrun --nproc-per-node 2 train.py +trainer.max_epochs=3 hydra.run.dir=out", "train"),
-        ("python /env/bin/torchrun --standalone -m pkg.train.__main__", "train"),
-        ("python /env/bin/torchrun --nproc-per-node 2 job/__main__.py", "job"),
-        ("python /env/bin/torchrun --help", None),
-        ("python /env/bin/torchrun", None),
-    ],
-)
-def test_the_script_that_a_launcher_starts(line, name):
-    assert launched_script(line.split()) == name
-
-
-def parser_of_torchrun():
-    return pytest.importorskip("torch.distributed.run").get_args_parser()
-
-
-def parser_of_accelerate():
-    return pytest.importorskip("accelerate.commands.launch").launch_command_parser()
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize(
-    ("launcher", "parser"), [("torchrun", parser_of_torchrun), ("accelerate launch", parser_of_accelerate)]
-)
-def test_options_of_an_installed_launcher_take_the_values_that_its_own_parser_says(launcher, parser):
-    """Each option alone in front of the script: with its value, or without where it is a flag."""
-    wrong = []
-    for action in parser()._actions:
-        for name in action.option_strings:
-            if name in ("-h", "--help") or not name.startswith("-"):
-                continue
-            value = [] if action.nargs == 0 else ["2"]
-            words = ["python", *f"/env/bin/{launcher}".split(), name, *value, "pkg_train", "x"]
-            if launched_script(words) != "pkg_train":
-                wrong.append(name)
-
-    assert wrong == []
-
-
-@pytest.mark.parametrize(
-    ("value", "chosen"),
-    [
-        ("", None),
-        ("none", None),
-        ("2c1d7a0e-9c4b-4f0e-8a57-0a3f7c1f6b11", None),
-        ("llama-7b", "llama-7b"),
-        ("1234", "1234"),
-    ],
-)
-def test_only_a_run_id_that_a_person_chose_names_the_job(value, chosen):
-    """torchrun --standalone makes a UUID up: nobody types that into `ddtop attach`."""
-    assert chosen_run_id({"TORCHELASTIC_RUN_ID": value}) == chosen
-
-
 def test_an_empty_command_line_is_nobody():
     """An embedded interpreter has no sys.orig_argv to speak of."""
     assert identify({}, [], PID).role == CANDIDATE
     assert identify({}, [""], PID).role == CANDIDATE
+
+
+# -- under launchers of MPI
+
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "2",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+    "PMIX_NAMESPACE": "prterun-node0-4711@1",
+}
+HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1"}
+SCRIPT = ["python", "sim.py"]
+
+
+def who(environ, argv=SCRIPT, pid=1):
+    found = identify(environ, argv, pid)
+    return found.role, found.rank, found.world_size, found.local_rank
+
+
+def test_a_process_of_mpirun_is_a_rank_before_it_imports_anything():
+    assert who(OPEN_MPI) == (RANK, 2, 4, 0)
+    assert who(HYDRA) == (RANK, 1, 2, 1)
+
+
+@pytest.mark.parametrize("words", [["sim.py", "4"], ["-m", "pkg.sim"]])
+def test_the_program_that_mpi4py_runs_gives_the_name(words):
+    found = identify(OPEN_MPI, ["python", "-m", "mpi4py", *words], 1)
+    assert (found.role, found.script) == (RANK, "sim")
+
+
+def test_torchrun_inside_mpirun_gives_the_rank():
+    """One torchrun a node under mpirun: its ranks inherit the variables of mpirun, which count nodes."""
+    torchrun = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
+    assert who(OPEN_MPI | torchrun) == (RANK, 5, 8, 1)
+
+
+def test_a_child_of_a_rank_with_its_variables_is_no_second_rank():
+    claimed = OPEN_MPI | {CLAIM: f"99:{launch.fingerprint(OPEN_MPI)}"}
+    assert who(claimed, pid=100)[0] == CANDIDATE
+    assert who(claimed, pid=99)[0] == RANK
+
+
+@pytest.mark.parametrize("environ", [OPEN_MPI | {"OMPI_COMM_WORLD_RANK": "4"}, HYDRA | {"PMI_SIZE": "x"}])
+def test_numbers_that_make_no_sense_make_no_rank(environ):
+    assert who(environ)[0] == CANDIDATE

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import pytest
 
 from ddtop.cli import outside
+from ddtop.launch import launchers
 from ddtop.relay.dumps import pyspy
 from ddtop.viewer.routes import outside_targets
 from ddtop.viewer.routes.outside import OutsideSource, _place_of
@@ -72,8 +73,8 @@ def script(tmp_path):
 @contextmanager
 def started(*command, **environment):
     """A process that has said its first line; it ends when its stdin does, and by its pid if that does not help."""
-    names = (*outside_targets._RANK, *outside_targets._WORLD, *outside_targets._LOCAL)
-    inherited = {name: value for name, value in os.environ.items() if name not in names}
+    prefixes = tuple(prefix for one in launchers() for prefix in one.prefixes)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
     process = subprocess.Popen(
         [sys.executable, *map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         env=inherited | environment,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
-from ddtop.agent import identity
+from ddtop.launch.command_line import script_of
 from ddtop.wire.rendezvous import StoreFile
 
 METHOD_CHARACTERS = 200
@@ -62,7 +62,7 @@ def script_digest(argv: Sequence[str]) -> str | None:
 
     Check: `sha256sum SCRIPT | head -c 8`.
     """
-    script = identity.script_of(argv)
+    script = script_of(argv)
     if not script:
         return None
     try:

@@ -5,11 +5,13 @@ What the others bring to the meeting is compared first (`rules.rendezvous`): who
 
 from __future__ import annotations
 
+from ddtop import launch
 from ddtop.diagnosis.activity import where
 from ddtop.diagnosis.evidence import place_line, process_line, stack_lines
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.rendezvous import INIT, LOOPBACK, Meeting, has_entered, meeting_of, store_of, way_line
 from ddtop.diagnosis.rules import rendezvous, unreachable
+from ddtop.launch.torchrun import is_elastic
 from ddtop.model.stacks.frames import Owner, owner_of
 from ddtop.model.state.ending import failed
 from ddtop.model.state.facts import Candidate, RankFacts, Snapshot, State
@@ -19,8 +21,7 @@ from ddtop.words.ranks import rank_list, ranks_text, verb
 from ddtop.words.sentences import file_line
 from ddtop.words.units import duration
 
-_NODES = ("GROUP_WORLD_SIZE", "NNODES", "SLURM_NNODES")
-_LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+_NODES = tuple(name for one in launch.launchers() for name in one.nodes_of_job)
 _DEFAULT_TIMEOUT_S = {"nccl": 600.0}
 _TIMEOUT_S = 1800.0
 """Torch's own, where the program gives none."""
@@ -275,7 +276,7 @@ def _missing_advice(snapshot: Snapshot, missing: tuple[int, ...], unseen: str | 
     seen = [rank.hello for rank in snapshot.ranks if rank.hello is not None]
     if unseen is not None:
         return f"see whether the job runs on the other hosts: ddtop status {snapshot.job} there"
-    if any("TORCHELASTIC_RUN_ID" in hello.environment for hello in seen):
+    if any(is_elastic(hello.environment) for hello in seen):
         return "see why the launcher did not start it: --nproc-per-node, --nnodes, and its output"
     if all(hello.claim == "init" for hello in seen):
         return f"world_size is {snapshot.world_size}, but {len(seen)} processes came: start as many as world_size says"
@@ -290,8 +291,7 @@ def unseen_hosts(snapshot: Snapshot) -> str | None:
         nodes = max((_number(hello.environment.get(name)) for hello in hellos), default=0)
         if nodes > 1:
             return f"{name} is {nodes}" if len(hosts) < nodes else None
-    sizes = [size for hello in hellos for name in _LOCAL_SIZES if (size := _number(hello.environment.get(name)))]
-    local = max(sizes, default=0)
+    local = max((launch.local_size(hello.environment) or 0 for hello in hellos), default=0)
     if local and len(hosts) * local < snapshot.world_size:
         return f"{local} of {snapshot.world_size} ranks live on each host"
     far = [rank for rank in snapshot.ranks if rank.rendezvous is not None and rank.rendezvous.local is False]

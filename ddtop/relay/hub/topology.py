@@ -15,8 +15,10 @@ from dataclasses import dataclass
 
 import psutil
 
+from ddtop import launch
+from ddtop.launch.kubernetes import master_pod
 from ddtop.wire.records import Hello
-from ddtop.wire.rendezvous import is_loopback, master_pod, store_address
+from ddtop.wire.rendezvous import is_loopback, store_address
 
 PORTS = 8
 PORT_FIRST, PORT_SPAN = 20480, 8192
@@ -27,12 +29,6 @@ there are others."""
 HOSTS_MAX = 6
 NAME_MAX = 255
 _HUB = re.compile(r"^(?:\[([0-9A-Fa-f:.%\w]+)\]|([^:\s\[\]]+)):([0-9]{1,5})$")
-_HOST_IN_URI = re.compile(r"tcp[46]?://\[?([^,;\]]+?)\]?(?::[0-9,]+)?(?:[,;]|$)")
-_LOCAL_SIZES = (
-    "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE",
-    "JSM_NAMESPACE_LOCAL_SIZE",
-)  # fmt: skip
-"""torchrun and who imitates it, Open MPI, Hydra (MPICH, Intel MPI), Cray's PALS, LSF's jsrun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +100,13 @@ def _spans(
     world = hello.world_size
     if not world:
         return None
-    local = next((size for name in _LOCAL_SIZES if (size := _number(environment.get(name, ""))) is not None), None)
+    local = launch.local_size(environment)
     if local is not None:
         return local < world
     if ranks >= world:
         return False
-    nodes = _number(environment.get("SLURM_STEP_NUM_NODES") or environment.get("SLURM_NNODES") or "")
-    if nodes is not None and environment.get("SLURM_PROCID") == str(hello.rank):
+    nodes = launch.nodes_of_rank(environment, hello.rank)
+    if nodes is not None:
         return nodes > 1
     if master is None or is_loopback(master):
         return None if master is None else False
@@ -154,28 +150,11 @@ def derived_ports(job: str, taken: int = 0) -> tuple[int, ...]:
 
 
 def _hosts(environment: Mapping[str, str], master: str | None) -> tuple[str, ...]:
-    """Where rank 0 may be. Where its launcher was started is only a hint: it often runs on the first host."""
-    found = [
-        master,
-        _first_of_list(environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_NODELIST") or ""),
-        (environment.get("LSB_HOSTS") or environment.get("LSB_MCPU_HOSTS") or "").partition(" ")[0],
-        environment.get("PMI_PORT", "").rpartition(":")[0],
-        *_HOST_IN_URI.findall(environment.get("OMPI_MCA_orte_hnp_uri", "")),
-        environment.get("SLURM_LAUNCH_NODE_IPADDR"),
-    ]
-    names = dict.fromkeys(name for name in found if name and len(name) <= NAME_MAX and name.isprintable())
-    return tuple(names)[:HOSTS_MAX]
-
-
-def _first_of_list(nodes: str) -> str:
-    """`node[003-010,12],other` as node003."""
-    match = re.match(r"^([\w.-]+)(?:\[([0-9]+)[^\]]*\]([\w.-]*))?(?:,|$)", nodes)
-    return f"{match[1]}{match[2] or ''}{match[3] or ''}" if match else ""
+    """Where rank 0 may be, likeliest first: where the ranks meet, then what the launcher says."""
+    found = (master, *launch.likely_first_hosts(environment))
+    named = (name for name in found if name and len(name) <= NAME_MAX and name.isprintable())
+    return tuple(dict.fromkeys(named))[:HOSTS_MAX]
 
 
 def _numeric(name: str) -> bool:
     return ":" in name or name.replace(".", "").isdigit()
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 8 else None

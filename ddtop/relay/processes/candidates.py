@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddtop import registry
+from ddtop.launch.torchrun import is_elastic
 from ddtop.procfs import children, descendants, parent_of, stat_fields
 from ddtop.relay.processes.sample import Watched
 
@@ -80,7 +81,7 @@ def has_agent(pid: int) -> bool:
 
 def _of_launchers(inside: Collection[Watched], known: Collection[int]) -> Iterator[Found]:
     """Children of torchrun with a RANK. Such a child may be a shell that has yet to start Python."""
-    torchruns = {one.hello.launcher_pid or 0 for one in inside if "TORCHELASTIC_RUN_ID" in one.hello.environment}
+    torchruns = {one.hello.launcher_pid or 0 for one in inside if is_elastic(one.hello.environment)}
     started = {pid for rank in known for pid in _above(rank)}
     for parent in sorted(pid for pid in torchruns if pid > 1):
         for pid in children(parent):

@@ -15,6 +15,7 @@ import msgspec
 import psutil
 
 from ddtop import registry
+from ddtop.launch.torchrun import is_elastic
 from ddtop.relay.processes import candidates, sample, sockets
 from ddtop.relay.processes.candidate_stacks import CandidateStacks
 from ddtop.wire.records import Hello, ProcessState
@@ -72,7 +73,7 @@ class Meeting:
         ranks = {one.hello.pid for one in watched}
         parents = {one.hello.launcher_pid or 0 for one in watched} | {launcher}
         # torchrun opens the store itself, and whoever spawns ranks may; a shell does not.
-        makes = any("TORCHELASTIC_RUN_ID" in one.hello.environment or one.hello.claim == "init" for one in watched)
+        makes = any(is_elastic(one.hello.environment) or one.hello.claim == "init" for one in watched)
         family = dict.fromkeys(parents - {0}, True if makes else None) | dict.fromkeys(ranks, True)
         tables: dict[int, tuple[sockets.Tcp, ...] | None] = {}
         ways = []

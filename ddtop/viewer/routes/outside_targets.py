@@ -13,16 +13,14 @@ from pathlib import Path
 
 import psutil
 
-from ddtop import registry
-from ddtop.agent.identity import IGNORED, LAUNCHER, identify, script_base
+from ddtop import launch, registry
+from ddtop.agent.identity import IGNORED, LAUNCHER, identify
+from ddtop.launch.command_line import script_base
 from ddtop.procfs import children, parent_of, wchan
 from ddtop.words.units import plural
 
 PIDS_MAX = 1024
 ANCESTORS_MAX = 64
-_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
-_WORLD = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
-_LOCAL = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 _CPU_S = 0.25
 """So long CPU time is measured for the line about a process without stacks."""
 
@@ -60,12 +58,12 @@ class Target:
     @property
     def world_size(self) -> int | None:
         """Size of the world that its launcher announced."""
-        return _number(self.environment, _WORLD)
+        return launch.world_size(self.environment)
 
     @property
     def local_rank(self) -> int | None:
         """Its number on this host."""
-        return _number(self.environment, _LOCAL)
+        return launch.local_rank(self.environment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,14 +196,16 @@ def _look(pid: int) -> Target | str:
     if not argv:
         return f"pid {pid} is a zombie or part of the kernel"
     environment = _environment(pid)
-    rank = _number(environment, _RANK)
+    rank = launch.rank(environment)
     return Target(pid, ticks, -1 if rank is None else rank, False, argv, environment, int(started_s * 1e9))
 
 
 def _ranks_of(target: Target) -> list[Target]:
     """The topmost Python processes below it that a launcher has numbered, if it is not such a one itself."""
     is_launcher = identify(target.environment, target.argv, target.pid).role == LAUNCHER
-    if not is_launcher and _is_python(target.pid) and _number(target.environment, _RANK[:-1]) is not None:
+    # srun numbers tasks of any kind, as a shell script that starts torchrun.
+    numbered = launch.rank(target.environment, any_task=False) is not None
+    if not is_launcher and _is_python(target.pid) and numbered:
         return []
     found: list[Target] = []
     waiting = [target.pid]
@@ -249,14 +249,6 @@ def _environment(pid: int) -> dict[str, str]:
     except OSError:
         return {}
     return {name: value for name, _, value in (entry.partition("=") for entry in entries) if name}
-
-
-def _number(environment: Mapping[str, str], names: tuple[str, ...]) -> int | None:
-    for name in names:
-        value = environment.get(name, "")
-        if value.isascii() and value.isdigit() and len(value) < 7:
-            return int(value)
-    return None
 
 
 def _is_pid(text: str) -> bool:

@@ -1,0 +1,195 @@
+"""What each launcher says: one file a launcher, one table, one protocol (`launcher.Launcher`).
+
+A new launcher is a new file, its test, and a line in `launchers()`.
+"""
+
+from __future__ import annotations
+
+# Not at run time: this module is loaded in every Python of a DDTOP=1 shell. The files of the
+# launchers are loaded where there is a rank: together they would cost each Python 1 ms.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ddtop.launch.launcher import Ancestors, Launcher
+    from ddtop.launch.start import NodeOptions, Start
+
+MARKS = frozenset(["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK"])
+"""A process without any of these has no rank of a launcher."""
+MASTER_PORT = "29500"
+"""torchrun's default."""
+_table: tuple[Launcher, ...] = ()
+
+
+def launchers() -> tuple[Launcher, ...]:
+    """The table of launchers, innermost first.
+
+    torchrun below mpirun below srun: each rank inherits the variables of all three, and those of
+    torchrun are its own.
+    """
+    global _table
+    if not _table:
+        from ddtop.launch.hydra import Hydra
+        from ddtop.launch.kubernetes import Kubernetes
+        from ddtop.launch.lsf import Lsf
+        from ddtop.launch.openmpi import OpenMpi
+        from ddtop.launch.pals import Pals
+        from ddtop.launch.pbs import Pbs
+        from ddtop.launch.slurm import Slurm
+        from ddtop.launch.torchrun import Torchrun
+
+        _table = (
+            Torchrun(),
+            OpenMpi(),
+            Hydra(),
+            Slurm(),
+            Lsf(),
+            Pals(),
+            Pbs(),
+            Kubernetes(),
+        )
+    return _table
+
+
+# -- variables
+
+
+def numbers(environ: Mapping[str, str], any_task: bool = False) -> tuple[int | None, int | None, int | None]:
+    """(rank, world size, local rank) of the innermost launcher that set the first two.
+
+    `any_task`: also those of srun and jsrun, which number tasks of any kind.
+    """
+    if MARKS.isdisjoint(environ):
+        return None, None, None
+    for one in launchers():
+        if (any_task or not one.numbers_any_task) and (found := one.numbers(environ)) is not None:
+            return found
+    return None, None, None
+
+
+def rank(environ: Mapping[str, str], any_task: bool = True) -> int | None:
+    """The rank alone, where no other number has to be set with it."""
+    from ddtop.launch.launcher import first_number
+
+    known = (one for one in launchers() if any_task or not one.numbers_any_task)
+    return _first(first_number(environ, one.ranks) for one in known)
+
+
+def world_size(environ: Mapping[str, str]) -> int | None:
+    """The world size alone."""
+    from ddtop.launch.launcher import first_number
+
+    return _first(first_number(environ, one.world_sizes) for one in launchers())
+
+
+def local_rank(environ: Mapping[str, str]) -> int | None:
+    """The local rank alone."""
+    from ddtop.launch.launcher import first_number
+
+    return _first(first_number(environ, one.local_ranks) for one in launchers())
+
+
+def local_size(environ: Mapping[str, str]) -> int | None:
+    """How many ranks of the job are on this host."""
+    from ddtop.launch.launcher import first_number
+
+    return _first(first_number(environ, one.local_sizes) for one in launchers())
+
+
+def local_and_world_size(environ: Mapping[str, str]) -> tuple[int, int] | None:
+    """(ranks on this host, ranks of the job), both by the same launcher."""
+    found = (one.local_and_world_size(environ) for one in launchers())
+    return next((sizes for sizes in found if sizes is not None), None)
+
+
+def restarts(environ: Mapping[str, str]) -> int:
+    """How often the launcher has restarted the ranks, 0 where it does not say."""
+    return _first(one.restarts(environ) for one in launchers()) or 0
+
+
+def fingerprint(environ: Mapping[str, str]) -> str:
+    """The variables that are new for each rank: a child with others was launched, not forked."""
+    return ",".join(environ.get(name, "") for one in launchers() for name in one.new_for_each_rank)
+
+
+# -- jobs and starts
+
+
+def batch_job(environ: Mapping[str, str]) -> str | None:
+    """The id of the whole batch job. Check: `squeue --me`, `qstat -u $USER`, `bjobs`."""
+    return next((job for one in launchers() if (job := one.job_id(environ)) is not None), None)
+
+
+def in_batch_job(environ: Mapping[str, str]) -> bool:
+    """Whether a scheduler runs this process, in whichever job."""
+    return any(one.job_mark in environ for one in launchers() if one.job_mark)
+
+
+def chosen_name(environ: Mapping[str, str]) -> str | None:
+    """The name that the user told the launcher."""
+    return next((name for one in launchers() if (name := one.chosen_name(environ))), None)
+
+
+def find_start(environ: Mapping[str, str], ancestors: Ancestors) -> Start | None:
+    """The start of MPI's launcher, or of srun, that numbered this rank; None where none shows.
+
+    `ancestors` gives the command lines of the parent processes, the nearest first.
+    """
+    job = batch_job(environ)
+    for one in launchers():
+        if (found := one.start(environ, ancestors, job)) is not None:
+            return found
+    return None
+
+
+# -- nodes
+
+
+def start_across_nodes(environ: Mapping[str, str]) -> str | None:
+    """The name of a start whose tasks are on several nodes: ranks, or a launcher on each node."""
+    found = (one.start_across_nodes(environ) for one in launchers())
+    return next((name for name in found if name), None)
+
+
+def nodes_of_world(environ: Mapping[str, str], size: int | None) -> int | None:
+    """How many nodes the ranks are on, said by a launcher with as many tasks as ranks."""
+    return _first(one.nodes_of_world(environ, size) for one in launchers())
+
+
+def nodes_of_rank(environ: Mapping[str, str], number: int | None) -> int | None:
+    """How many nodes the ranks are on, said by the launcher that numbered this rank."""
+    return _first(one.nodes_of_rank(environ, number) for one in launchers())
+
+
+def likely_first_hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Where rank 0 may be, likeliest first. A launcher often runs on the first host."""
+    first = [one.first_host(environ) for one in launchers()]
+    started = [host for one in launchers() for host in one.started_from(environ)]
+    return tuple(dict.fromkeys(host for host in (*first, *started) if host))
+
+
+def node_options(environ: Mapping[str, str], ancestors: Ancestors) -> NodeOptions:
+    """What the nearest torchrun above was told: by its options, else by PET_*, as Kubeflow does."""
+    from ddtop.launch.command_line import is_launcher, launcher_options
+    from ddtop.launch.start import NodeOptions
+
+    told: dict[str, str] = {}
+    for words in ancestors():
+        if is_launcher(words):
+            told = launcher_options(words)
+            break
+
+    def option(name: str) -> str:
+        return told.get(name) or environ.get(f"PET_{name.upper()}", "")
+
+    endpoint = option("rdzv_endpoint")
+    if not endpoint and option("master_addr"):
+        endpoint = f"{option('master_addr')}:{option('master_port') or MASTER_PORT}"
+    most = option("nnodes").rpartition(":")[2]
+    is_number = most.isascii() and most.isdigit() and len(most) < 7
+    nodes = int(most) if is_number and "standalone" not in told else 1
+    return NodeOptions(endpoint or None, nodes)
+
+
+def _first(found: Iterable[int | None]) -> int | None:
+    return next((one for one in found if one is not None), None)
