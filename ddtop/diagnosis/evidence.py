@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 from ddtop.diagnosis.activity import CPU, classify, fresh_stacks, other_threads, stack_line
 from ddtop.diagnosis.kernel_wait import sleeps
-from ddtop.model.state.facts import RankFacts, State
+from ddtop.model.state.ending import went_unix_ns
+from ddtop.model.state.facts import RankFacts, Snapshot, State
+from ddtop.words.exits import exit_text
 from ddtop.words.ranks import verb
+from ddtop.words.sentences import clipped
 from ddtop.words.units import duration
 
+REASON_CHARACTERS = 80
 _HOW = {"agent": "by its agent", "signal": "by signal", "py-spy": "by py-spy"}
 
 
@@ -84,3 +90,18 @@ def loader_line(rank: RankFacts) -> str | None:
     if loader.owing_pid is not None:
         text += f"; worker pid {loader.owing_pid} owes the batch: state {loader.owing_state or 'gone'}"
     return text
+
+
+def end_line(rank: RankFacts, snapshot: Snapshot) -> str:
+    """`rank 2 (pid 4802): exit code 1, RuntimeError: Connection closed by peer, 12 s ago`."""
+    text = f"rank {rank.rank}"
+    if rank.exit is not None:
+        text += f" (pid {rank.exit.pid}): {exit_text(rank.exit.code, rank.exit.signal, rank.exit.oom)}"
+    elif rank.pid is not None:
+        text += f" (pid {rank.pid}): still alive"
+    if rank.exception is not None:
+        # gloo puts the path of its own source file before the reason.
+        reason = re.sub(r"^\[[^\]]*\]\s*", "", rank.exception.text)
+        text += f", {rank.exception.type}: {clipped(reason, REASON_CHARACTERS)}"
+    ago = (snapshot.time_unix_ns - went_unix_ns(rank)) / 1e9
+    return f"{text}, {duration(ago)} ago" if ago > 1 else text

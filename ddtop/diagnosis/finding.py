@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ddtop.diagnosis.kinds import Kind
+
 CRITICAL, WARNING, INFO = "critical", "warning", "info"
 SEVERITIES = (CRITICAL, WARNING, INFO)
 """Worst first."""
@@ -21,7 +23,7 @@ class Finding:
     `since_unix_ns`: when the fact began, not when it was seen.
     """
 
-    kind: str
+    kind: Kind
     severity: str
     ranks: tuple[int, ...]
     victims: tuple[int, ...]
@@ -34,7 +36,7 @@ class Finding:
     seq: int | None = None
 
     @property
-    def identity(self) -> tuple[str, str | None, tuple[int, ...]]:
+    def identity(self) -> tuple[Kind, str | None, tuple[int, ...]]:
         """What makes it the same finding in the next snapshot."""
         return (self.kind, self.group, self.ranks)
 

@@ -49,6 +49,18 @@ def device_of(rank: RankFacts, snapshot: Snapshot) -> Device | None:
     return next((one for one in devices if gpu is not None and one.gpu.uuid == gpu.uuid), None)
 
 
+def memory_line(rank: RankFacts, device: Device | None) -> str | None:
+    """`GPU 3 of node0: 79.1 GiB of 80.0 GiB used; rank 3 has 70.2 GiB allocated, 76.0 GiB reserved, 12 allocations retried`."""
+    parts = []
+    if device is not None and device.gpu.used_bytes is not None:
+        parts.append(f"{card_text(device)}: {size(device.gpu.used_bytes)} of {size(device.gpu.total_bytes)} used")
+    cuda = rank.cuda
+    if cuda is not None and cuda.reserved_bytes is not None:
+        text = f"rank {rank.rank} has {size(cuda.allocated_bytes)} allocated, {size(cuda.reserved_bytes)} reserved"
+        parts.append(text + (f", {cuda.retries:,} allocations retried" if cuda.retries else ""))
+    return "; ".join(parts) or None
+
+
 def ranks_on(device: Device, snapshot: Snapshot) -> tuple[int, ...]:
     """The ranks whose own card it is; one that only has a context on it is none of them."""
     found = []

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 
 from ddtop.diagnosis.diagnoses import conclude, diagnose
 from ddtop.diagnosis.finding import CRITICAL, Finding, Verdict
+from ddtop.diagnosis.kinds import Kind
 from ddtop.model.state.facts import Snapshot, State
 from ddtop.policy import POLICY, Policy
 
-OF_PHASES = frozenset({"input-bound", "epoch-not-set"})
+OF_PHASES = frozenset({Kind.INPUT_BOUND, Kind.EPOCH_NOT_SET})
 """Kinds that are seen while the job trains, and not while it validates or saves in between."""
-Identity = tuple[str, str | None, tuple[int, ...]]
+Identity = tuple[Kind, str | None, tuple[int, ...]]
 STEP_NS = 500_000_000
 """Snapshots closer together than this are one: a viewer that draws more often does not see more evidence."""
 
@@ -30,7 +31,7 @@ class Judge:
 
     def __init__(self, policy: Policy = POLICY) -> None:
         self._policy = policy
-        self._standing: dict[tuple[str, str | None, tuple[int, ...]], _Standing] = {}
+        self._standing: dict[Identity, _Standing] = {}
         self._run: tuple[str, int] | None = None
         self._observed_unix_ns: int | None = None
         self.found: tuple[Finding, ...] = ()

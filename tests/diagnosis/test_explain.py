@@ -1,45 +1,19 @@
-"""The pages of `ddtop explain`: one for each kind that a rule can produce, with the thresholds of the policy in them."""
+"""The pages of `ddtop explain`: one for each kind of finding, with the thresholds of the policy in them."""
 
 from __future__ import annotations
 
-import ast
 import re
 from dataclasses import fields, replace
-from pathlib import Path
 from string import Formatter
 
 import pytest
 
-from ddtop.diagnosis import activity, rules
 from ddtop.diagnosis.explain import PAGES, explain, nearest
 from ddtop.diagnosis.explain.page import limits
 from ddtop.policy import POLICY, Policy
 from ddtop.present.findings.explain import explain_text, kinds_text
 
 LINES_MAX, COLUMNS = 40, 80
-_KEBAB = re.compile(r"[a-z0-9]+(-[a-z0-9]+)+")
-
-
-def kinds_of_the_rules():
-    """Every `kind=` of the rules, and every text in their code that looks like one and is no word for what a rank does."""
-    found = set()
-    for path in Path(rules.__file__).parent.glob("*.py"):
-        tree = ast.parse(path.read_text())
-        docstrings = {
-            ast.get_docstring(node, clean=False)
-            for node in ast.walk(tree)
-            if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef))
-        }
-        for node in ast.walk(tree):
-            if isinstance(node, ast.keyword) and node.arg == "kind" and isinstance(node.value, ast.Constant):
-                found.add(node.value.value)
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in docstrings:
-                found |= {node.value} if _KEBAB.fullmatch(node.value) else set()
-    return found - set(activity.WORDS)
-
-
-def test_every_kind_that_the_rules_can_produce_has_a_page_and_every_page_a_kind():
-    assert set(PAGES) == kinds_of_the_rules()
 
 
 @pytest.mark.parametrize("kind", PAGES)

@@ -11,7 +11,7 @@ from ddtop.diagnosis.explain import deadlocks, ends, gpus, hosts, slow, stalls, 
 from ddtop.diagnosis.explain.page import Explanation, filled
 from ddtop.policy import POLICY, Policy
 
-PAGES = {
+PAGES: dict[str, Explanation] = {
     page.kind: page
     for page in (
         *waits.PAGES,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ddtop.diagnosis.explain.page import Explanation
+from ddtop.diagnosis.kinds import Kind
 
 PAGES = (
     Explanation(
-        kind="wait-cycle",
+        kind=Kind.WAIT_CYCLE,
         severity="critical",
         brief="ranks wait for each other in a cycle",
         meaning="Each rank of the cycle waits for the next one, and the last for the first. None of them "
@@ -41,7 +42,7 @@ PAGES = (
         ),
     ),
     Explanation(
-        kind="unmatched-p2p",
+        kind=Kind.UNMATCHED_P2P,
         severity="critical",
         brief="a send or recv that its peer does not match",
         meaning="A rank is in send or recv, and its peer does something that cannot match: the peer is "

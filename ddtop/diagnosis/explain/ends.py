@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ddtop.diagnosis.explain.page import Explanation
+from ddtop.diagnosis.kinds import Kind
 
 PAGES = (
     Explanation(
-        kind="rank-crashed",
+        kind=Kind.RANK_CRASHED,
         severity="critical",
         brief="an exception or exit code ended a rank first",
         meaning="An exception that nothing caught ended the rank, or it left with an exit code other "
@@ -29,7 +30,7 @@ PAGES = (
         after=("threading.Thread(target=upload_logs, daemon=True).start()",),
     ),
     Explanation(
-        kind="rank-killed",
+        kind=Kind.RANK_KILLED,
         severity="critical",
         brief="a signal ended a rank: out of memory, a crash, a kill",
         meaning="A signal ended the rank, or it is gone and nobody saw how. It was the first to end; "
@@ -51,7 +52,7 @@ PAGES = (
         ),
     ),
     Explanation(
-        kind="helper-crashed",
+        kind=Kind.HELPER_CRASHED,
         severity="critical",
         brief="a process beside the ranks failed, which ended them",
         meaning="A process beside the ranks (a parameter server, a logger, an evaluator), or the program that started them, failed. "
@@ -69,7 +70,7 @@ PAGES = (
         ),
     ),
     Explanation(
-        kind="cancelled",
+        kind=Kind.CANCELLED,
         severity="info",
         brief="all ranks were ended together, from outside",
         meaning="One action ended all ranks: Ctrl-C, scancel, a time limit, preemption. Nothing is wrong "

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ddtop.diagnosis.explain.page import Explanation
+from ddtop.diagnosis.kinds import Kind
 
 PAGES = (
     Explanation(
-        kind="gpu-unavailable",
+        kind=Kind.GPU_UNAVAILABLE,
         severity="critical",
         brief="a rank could not use its GPU",
         meaning="CUDA refused the GPU to the rank: another process holds it, its memory is in use, or no "
@@ -28,7 +29,7 @@ PAGES = (
         after=('torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',),
     ),
     Explanation(
-        kind="gpu-busy",
+        kind=Kind.GPU_BUSY,
         severity="warning",
         brief="processes outside the job use a rank's GPU",
         meaning="A process that is no part of the job computes or holds memory on the GPU of a rank. The "
@@ -46,7 +47,7 @@ PAGES = (
         ),
     ),
     Explanation(
-        kind="gpu-shared",
+        kind=Kind.GPU_SHARED,
         severity="warning; critical where NCCL refuses it",
         brief="two ranks of the job are on one GPU",
         meaning="Each rank should have a GPU of its own. Two ranks on one GPU share its time and its "
@@ -65,7 +66,7 @@ PAGES = (
         after=('torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))', 'model.to("cuda")'),
     ),
     Explanation(
-        kind="gpu-memory-low",
+        kind=Kind.GPU_MEMORY_LOW,
         severity="warning",
         brief="a GPU's memory is nearly full, and allocations fail",
         meaning="Torch keeps memory that it once had, so a full GPU alone is normal. Here allocations "
@@ -85,7 +86,7 @@ PAGES = (
         ),
     ),
     Explanation(
-        kind="gpu-throttled",
+        kind=Kind.GPU_THROTTLED,
         severity="warning",
         brief="a GPU runs at lower clocks than the others of the job",
         meaning="Heat, power or the hardware's own protection lowers the clocks of this GPU. It computes "
@@ -105,7 +106,7 @@ PAGES = (
         ),
     ),
     Explanation(
-        kind="gpu-error",
+        kind=Kind.GPU_ERROR,
         severity="critical; warning where the GPU continues",
         brief="a GPU of the job has failed",
         meaning="The driver reports an error of the GPU: it has fallen off the bus, its memory has an "

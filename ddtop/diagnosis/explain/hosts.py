@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ddtop.diagnosis.explain.page import Explanation
+from ddtop.diagnosis.kinds import Kind
 
 PAGES = (
     Explanation(
-        kind="host-lost",
+        kind=Kind.HOST_LOST,
         severity="critical; a warning while nobody waits; info while its collectives are completed",
         brief="nothing has been received from a whole host",
         meaning="The relay of a host and all of its ranks stopped reporting at once, while the hub and "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
+from ddtop.diagnosis.kinds import Kind
 from ddtop.policy import Policy
 
 
@@ -18,7 +19,7 @@ class Explanation:
     In `meaning` and `found` the name of a field of `Policy` in braces stands for its value: `{still_limit_s}` reads `5 s`.
     """
 
-    kind: str
+    kind: Kind
     severity: str
     brief: str
     meaning: str

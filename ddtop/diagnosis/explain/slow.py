@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ddtop.diagnosis.explain.page import Explanation
+from ddtop.diagnosis.kinds import Kind
 
 PAGES = (
     Explanation(
-        kind="straggler",
+        kind=Kind.STRAGGLER,
         severity="warning; critical where it costs more than half of the step",
         brief="in most steps all ranks wait for the same one",
         meaning="All ranks leave a collective together, so the slowest one sets the speed and every step "
@@ -36,7 +37,7 @@ PAGES = (
         after=("if rank == 0 and step % 100 == 0:", "    queue.put(step)            # a thread writes them"),
     ),
     Explanation(
-        kind="sync-bound",
+        kind=Kind.SYNC_BOUND,
         severity="warning",
         brief="much of each step is communication, and no rank is late",
         meaning="The ranks arrive together and wait for the collectives themselves. Each collective has "
@@ -56,7 +57,7 @@ PAGES = (
         after=("model = DistributedDataParallel(model)   # a few buckets, in backward",),
     ),
     Explanation(
-        kind="cpu-oversubscribed",
+        kind=Kind.CPU_OVERSUBSCRIBED,
         severity="warning",
         brief="a host's ranks are ready to run and have no CPU",
         meaning="More threads want to run than there are cores for, or the ranks are pinned to the same "
@@ -77,7 +78,7 @@ PAGES = (
         ),
     ),
     Explanation(
-        kind="memory-pressure",
+        kind=Kind.MEMORY_PRESSURE,
         severity="warning",
         brief="memory, /dev/shm, files or threads are nearly used up",
         meaning="The host, the cgroup of a rank, its /dev/shm or its table of open files is nearly full. "
@@ -97,7 +98,7 @@ PAGES = (
         ),
     ),
     Explanation(
-        kind="disk-full",
+        kind=Kind.DISK_FULL,
         severity="warning",
         brief="a disk that ranks write to is full",
         meaning="The next checkpoint, log or cache file may fail, or be incomplete. Usually one rank "
@@ -113,7 +114,7 @@ PAGES = (
         ),
     ),
     Explanation(
-        kind="sampler-not-distributed",
+        kind=Kind.SAMPLER_NOT_DISTRIBUTED,
         severity="warning",
         brief="all data-parallel ranks read the same data",
         meaning="Each rank's DataLoader reads the whole dataset. Nothing fails and the loss falls, but "
@@ -136,7 +137,7 @@ PAGES = (
         ),
     ),
     Explanation(
-        kind="epoch-not-set",
+        kind=Kind.EPOCH_NOT_SET,
         severity="warning",
         brief="a DistributedSampler shuffles the same in every epoch",
         meaning="DistributedSampler shuffles by its epoch number, which only set_epoch changes. Without it every epoch has the same order and "
@@ -155,7 +156,7 @@ PAGES = (
         ),
     ),
     Explanation(
-        kind="exception-swallowed",
+        kind=Kind.EXCEPTION_SWALLOWED,
         severity="info; where a critical finding blames the rank, a line of its evidence",
         brief="some ranks catch an exception that the others never see",
         meaning="The same line of the program's own code catches the same exception again and again, on "
@@ -185,7 +186,7 @@ PAGES = (
         ),
     ),
     Explanation(
-        kind="wrong-backend",
+        kind=Kind.WRONG_BACKEND,
         severity="warning",
         brief="the backend does not fit the devices",
         meaning="The program asked for NCCL, but torch finds no GPU or was built without NCCL: "

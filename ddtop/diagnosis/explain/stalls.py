@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ddtop.diagnosis.explain.page import Explanation
+from ddtop.diagnosis.kinds import Kind
 
 PAGES = (
     Explanation(
-        kind="rank-stopped",
+        kind=Kind.RANK_STOPPED,
         severity="critical",
         brief="a rank is stopped: SIGSTOP, a debugger, a frozen cgroup",
         meaning="The process is there and nothing in it runs: SIGSTOP or Ctrl-Z stopped it, a debugger holds it, or its cgroup is "
@@ -24,7 +25,7 @@ PAGES = (
         ),
     ),
     Explanation(
-        kind="io-stall",
+        kind=Kind.IO_STALL,
         severity="critical; a warning while nobody waits for the rank",
         brief="a disk or file server does not answer a rank",
         meaning="The main thread is in uninterruptible sleep (state D), in the same call all the time, "
@@ -45,7 +46,7 @@ PAGES = (
         ),
     ),
     Explanation(
-        kind="loader-stuck",
+        kind=Kind.LOADER_STUCK,
         severity="critical; a warning while nobody waits for the rank",
         brief="the worker of the next batch makes no progress",
         meaning="The main thread waits for its next batch, and the worker process that must deliver it "
@@ -71,7 +72,7 @@ PAGES = (
         after=('DataLoader(data, num_workers=8, multiprocessing_context="spawn")',),
     ),
     Explanation(
-        kind="input-bound",
+        kind=Kind.INPUT_BOUND,
         severity="warning",
         brief="the step waits for the DataLoader for much of its time",
         meaning="The job trains, but at every step the next batch is not ready yet: loading sets the "

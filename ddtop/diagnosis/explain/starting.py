@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ddtop.diagnosis.explain.page import Explanation
+from ddtop.diagnosis.kinds import Kind
 
 PAGES = (
     Explanation(
-        kind="rank-missing",
+        kind=Kind.RANK_MISSING,
         severity="critical; a warning where it may live on a host that is not seen",
         brief="not started; others wait in init_process_group",
         meaning="WORLD_SIZE says that there are more ranks than were started. The started ranks wait for "
@@ -30,7 +31,7 @@ PAGES = (
         after=("mp.spawn(train, args=(world,), nprocs=world)",),
     ),
     Explanation(
-        kind="late-to-init",
+        kind=Kind.LATE_TO_INIT,
         severity="critical; a warning while the rank visibly works",
         brief="alive, but not in init_process_group, where others wait",
         meaning="The rank is alive and has not called init_process_group yet: it imports, prepares, or "
@@ -56,7 +57,7 @@ PAGES = (
         after=("dist.init_process_group('gloo', timeout=timedelta(hours=2))",),
     ),
     Explanation(
-        kind="master-unreachable",
+        kind=Kind.MASTER_UNREACHABLE,
         severity="critical",
         brief="ranks cannot reach the store at MASTER_ADDR",
         meaning="The ranks meet at a store that rank 0 (or torchrun) opens at MASTER_ADDR:MASTER_PORT. "
@@ -79,7 +80,7 @@ PAGES = (
         ),
     ),
     Explanation(
-        kind="peer-unreachable",
+        kind=Kind.PEER_UNREACHABLE,
         severity="critical",
         brief="ranks reach the store, but not each other",
         meaning="The ranks reach the store and have each other's addresses, but some of these addresses "
@@ -98,7 +99,7 @@ PAGES = (
         ),
     ),
     Explanation(
-        kind="duplicate-rank",
+        kind=Kind.DUPLICATE_RANK,
         severity="critical",
         brief="two processes claim the same rank",
         meaning="Two processes have the same RANK. The group counts one of them and waits for a rank "
@@ -118,7 +119,7 @@ PAGES = (
         after=("dist.init_process_group('gloo')       # RANK as the launcher sets it",),
     ),
     Explanation(
-        kind="rendezvous-mismatch",
+        kind=Kind.RENDEZVOUS_MISMATCH,
         severity="critical",
         brief="ranks disagree about WORLD_SIZE, store or backend",
         meaning="To meet, all ranks need the same WORLD_SIZE, the same MASTER_ADDR and MASTER_PORT (or "
@@ -139,7 +140,7 @@ PAGES = (
         after=("port = os.environ['MASTER_PORT']       # set once, where all are started",),
     ),
     Explanation(
-        kind="stale-store",
+        kind=Kind.STALE_STORE,
         severity="critical",
         brief="the file:// store is old, or cannot be used",
         meaning="With init_method=file://PATH the ranks meet in a file. One that an earlier run left behind holds addresses of processes "
@@ -159,7 +160,7 @@ PAGES = (
         after=("init_method=f'file:///data/store-{os.environ[\"SLURM_JOB_ID\"]}'",),
     ),
     Explanation(
-        kind="version-skew",
+        kind=Kind.VERSION_SKEW,
         severity="warning",
         brief="ranks run different torch, Python or scripts",
         meaning="The ranks do not run the same code. Two versions may call different collectives, or "

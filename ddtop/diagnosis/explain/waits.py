@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ddtop.diagnosis.explain.page import Explanation
+from ddtop.diagnosis.kinds import Kind
 
 PAGES = (
     Explanation(
-        kind="not-in-collective",
+        kind=Kind.NOT_IN_COLLECTIVE,
         severity="critical; a warning while the rank works or waits as usual",
         brief="others wait in a collective that it has not joined",
         meaning="A collective ends when every rank of its group has joined it. Some ranks are inside and "
@@ -46,7 +47,7 @@ PAGES = (
         ),
     ),
     Explanation(
-        kind="left-early",
+        kind=Kind.LEFT_EARLY,
         severity="critical",
         brief="ranks ended while others need them: uneven inputs",
         meaning="A rank has left its loop, or ended with exit code 0, and others still wait for it in a "
@@ -77,7 +78,7 @@ PAGES = (
         ),
     ),
     Explanation(
-        kind="interpreter-frozen",
+        kind=Kind.INTERPRETER_FROZEN,
         severity="critical; a warning while the call computes",
         brief="C code holds the GIL: no Python runs in the process",
         meaning="The process lives, but C code holds the interpreter's lock (GIL). No Python thread can "
@@ -103,7 +104,7 @@ PAGES = (
         after=('lib = ctypes.CDLL("libsolver.so")     # lets other threads run',),
     ),
     Explanation(
-        kind="collective-mismatch",
+        kind=Kind.COLLECTIVE_MISMATCH,
         severity="critical",
         brief="at one point the ranks called different collectives",
         meaning="At the same number in the order of a group's collectives the ranks called different "
@@ -138,7 +139,7 @@ PAGES = (
         ),
     ),
     Explanation(
-        kind="collective-stuck",
+        kind=Kind.COLLECTIVE_STUCK,
         severity="critical",
         brief="all ranks are in one collective; it does not complete",
         meaning="Every rank of the group has joined the same collective; none is missing, stopped, gone or elsewhere. The fault "
@@ -163,7 +164,7 @@ PAGES = (
         ),
     ),
     Explanation(
-        kind="no-progress",
+        kind=Kind.NO_PROGRESS,
         severity="a warning, critical where it lasts; info while the job is idle",
         brief="the job made steps and makes none, and no rule says why",
         meaning="No rank has made a step, taken a batch or ended a collective for long, and no other kind of finding fits. Where the "
@@ -192,7 +193,7 @@ PAGES = (
         ),
     ),
     Explanation(
-        kind="comm-error",
+        kind=Kind.COMM_ERROR,
         severity="critical",
         brief="the backend failed or timed out, no rank went first",
         meaning="Torch's process group failed under some ranks: a connection was closed or reset, or a "
@@ -215,7 +216,7 @@ PAGES = (
         ),
     ),
     Explanation(
-        kind="threads-share-group",
+        kind=Kind.THREADS_SHARE_GROUP,
         severity="warning",
         brief="two threads of a rank communicate on one group at once",
         meaning="Two threads of one rank have collectives of one group open at the same time. Which one "

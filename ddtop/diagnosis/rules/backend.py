@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import WARNING, Finding
 from ddtop.diagnosis.gpus import size
+from ddtop.diagnosis.kinds import Kind
 from ddtop.model.state.facts import Snapshot
 from ddtop.policy import Policy
 from ddtop.wire.gpu import CudaState
@@ -15,8 +17,9 @@ from ddtop.words.ranks import ranks_text, verb
 _NCCL_WITHOUT = re.compile(r"doesn't have NCCL built in|NCCL is only supported with GPUs|no GPUs? found", re.IGNORECASE)
 
 
-def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+def rule(context: Context) -> list[Finding]:
     """NCCL was asked for where there is no GPU, or gradients on GPUs go through gloo."""
+    snapshot, policy = context.snapshot, context.policy
     return _nccl_without(snapshot) + (_gloo_instead(snapshot, policy) if snapshot.ended is None else [])
 
 
@@ -37,7 +40,7 @@ def _gloo_instead(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     moves = verb(ranks, "moves", "move")
     return [
         Finding(
-            kind="wrong-backend",
+            kind=Kind.WRONG_BACKEND,
             severity=WARNING,
             ranks=ranks,
             victims=(),
@@ -68,7 +71,7 @@ def _nccl_without(snapshot: Snapshot) -> list[Finding]:
     assert first.exception is not None
     return [
         Finding(
-            kind="wrong-backend",
+            kind=Kind.WRONG_BACKEND,
             severity=WARNING,
             ranks=ranks,
             victims=(),

@@ -11,9 +11,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from ddtop.diagnosis.activity import where
+from ddtop.diagnosis.comm_failures import reporters
+from ddtop.diagnosis.context import Context
+from ddtop.diagnosis.evidence import end_line
 from ddtop.diagnosis.finding import CRITICAL, Finding
+from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.nccl import gone_ranks, ras_lines
-from ddtop.diagnosis.rules.departures import end_line
 from ddtop.model.state.ending import comm_failure, ended_by_watchdog, first_to_go, went_unix_ns
 from ddtop.model.state.facts import RankFacts, Snapshot, State
 from ddtop.model.waits.align import comparable_seq, first_open_seq
@@ -39,8 +42,9 @@ class _Peers:
     going: bool = False
 
 
-def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+def rule(context: Context) -> list[Finding]:
     """At most one finding. Asked only where nothing else has been found."""
+    snapshot, policy = context.snapshot, context.policy
     failed = reporters(snapshot)
     if failed:
         first = first_to_go(snapshot.ranks)[0]
@@ -59,18 +63,6 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     hold_s = policy.comm_error_leaving_s if peers.going else policy.comm_error_after_s
     young = snapshot.ended is None and snapshot.time_unix_ns - since < hold_s * 1e9
     return [] if young and not peers.sure else [_finding(snapshot, first, peers, failed, since, text)]
-
-
-def reporters(snapshot: Snapshot) -> set[int]:
-    """Ranks that failed because of others: where they stand now explains nothing."""
-    return {rank.rank for rank in snapshot.ranks if comm_failure(rank)}
-
-
-def is_reported(snapshot: Snapshot) -> bool:
-    """Some rank reports such an error: then a collective that does not end has a better name than that it is stuck."""
-    return bool(reporters(snapshot)) or any(
-        one.error is not None for rank in snapshot.ranks if not rank.gone for one in rank.groups
-    )
 
 
 def named_in(text: str) -> tuple[int, ...]:
@@ -168,7 +160,7 @@ def _finding(
     if address is not None:
         lines.append(f"the peer's address: {address}")
     return Finding(
-        kind="comm-error",
+        kind=Kind.COMM_ERROR,
         severity=CRITICAL,
         ranks=peers.ranks,
         victims=tuple(reporting),

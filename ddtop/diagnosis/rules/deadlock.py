@@ -7,9 +7,11 @@ of the cycle are named.
 
 from __future__ import annotations
 
+from ddtop.diagnosis.advice import NEW_GROUP_RULE
+from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import CRITICAL, Finding
+from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.mpi_traffic import traffic_lines
-from ddtop.diagnosis.rules.not_in_collective import NEW_GROUP_RULE
 from ddtop.diagnosis.wait_text import peer_text
 from ddtop.model.state.facts import PeerWait, Snapshot, Wait
 from ddtop.model.waits.wait_graph import AnyWait, Graph
@@ -20,8 +22,9 @@ from ddtop.words.sentences import collective_text, file_line, names_of_groups
 from ddtop.words.units import duration
 
 
-def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+def rule(context: Context) -> list[Finding]:
     """One finding a cycle whose waits have all stood for long enough."""
+    snapshot, policy = context.snapshot, context.policy
     found = []
     alone = any(wait.behind == (wait.rank,) for wait in snapshot.peer_waits)
     about = _About(snapshot) if snapshot.cycles or alone else None
@@ -107,7 +110,7 @@ def _unmatched(about: _About, cycle: tuple[int, ...], since: int, odd: list[Peer
     lines = [_says(about, rank) for rank in cycle[:8]]
     instead = _instead(about, first, odd)
     return Finding(
-        kind="unmatched-p2p",
+        kind=Kind.UNMATCHED_P2P,
         severity=CRITICAL,
         ranks=ranks,
         victims=tuple(sorted(set(about.held_up(cycle)) - set(ranks))),
@@ -161,7 +164,7 @@ def _cycle(
     else:
         advice = "use the groups in the same order on all ranks"
     return Finding(
-        kind="wait-cycle",
+        kind=Kind.WAIT_CYCLE,
         severity=CRITICAL,
         ranks=cycle,
         victims=tuple(sorted(set(about.held_up(cycle)) - set(cycle))),

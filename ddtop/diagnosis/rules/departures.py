@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import re
 
+from ddtop.diagnosis.advice import uneven_advice
+from ddtop.diagnosis.context import Context
+from ddtop.diagnosis.evidence import end_line
 from ddtop.diagnosis.finding import CRITICAL, INFO, Finding
-from ddtop.diagnosis.rules.not_in_collective import uneven_advice
+from ddtop.diagnosis.kinds import Kind
 from ddtop.model.state.ending import (
     CANCEL_SIGNALS,
     comm_failure,
@@ -29,16 +32,16 @@ from ddtop.wire.records import HelperEnd
 from ddtop.words.exits import exit_text
 from ddtop.words.ranks import ranks_text, verb
 from ddtop.words.sentences import clipped, collective_text, file_line, names_of_groups
-from ddtop.words.units import duration
 
 _WORKER_GONE = re.compile(r"DataLoader worker \(pid.{0,40}(killed by signal|exited unexpectedly)")
 """Torch raises this in the rank within five seconds after a worker's death."""
 
-_TEXT_CHARACTERS, _REASON_CHARACTERS = 100, 80
+_TEXT_CHARACTERS = 100
 
 
-def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+def rule(context: Context) -> list[Finding]:
     """At most one finding: the first to go, and what that did to the others."""
+    snapshot, policy = context.snapshot, context.policy
     bad = [rank for rank in snapshot.ranks if failed(rank)]
     if not bad:
         return _left_behind(snapshot, [rank for rank in snapshot.ranks if rank.gone])
@@ -93,7 +96,7 @@ def _cancelled(snapshot: Snapshot, bad: list[RankFacts]) -> Finding:
     how = "KeyboardInterrupt" if first.exception else exit_text(None, first.exit.signal if first.exit else None)
     ranks = tuple(rank.rank for rank in bad)
     return Finding(
-        kind="cancelled",
+        kind=Kind.CANCELLED,
         severity=INFO,
         ranks=(),
         victims=(),
@@ -123,7 +126,7 @@ def _helper_failed(snapshot: Snapshot, helper: HelperEnd, bad: list[RankFacts]) 
     ranks = tuple(sorted(rank.rank for rank in bad))
     lines = [f"pid {helper.pid}: {helper.command}"] if helper.command else []
     return Finding(
-        kind="helper-crashed",
+        kind=Kind.HELPER_CRASHED,
         severity=CRITICAL,
         ranks=(),
         victims=ranks,
@@ -150,7 +153,7 @@ def _killed(snapshot: Snapshot, first: RankFacts, others: tuple[int, ...]) -> Fi
         advice = "the host or cgroup ran out of memory: fewer workers, smaller batches, or a higher limit"
     if first.exit.oom_line is not None:
         evidence = (f"kernel log: {first.exit.oom_line[:200]}", *evidence)
-    return _first(snapshot, "rank-killed", first, others, summary, evidence, advice)
+    return _first(snapshot, Kind.RANK_KILLED, first, others, summary, evidence, advice)
 
 
 def _outlived(gone: RankFacts) -> str:
@@ -190,12 +193,12 @@ def _crashed(snapshot: Snapshot, first: RankFacts, same: tuple[int, ...], others
         passed_on = (code or 0) - _PASSED_ON
         if passed_on in _OF_SIGNALS:
             advice = f"shells and containers end with {code} after signal {passed_on}: {_OF_SIGNALS[passed_on]}"
-    return _first(snapshot, "rank-crashed", first, others, summary, _evidence(snapshot, first), advice, same)
+    return _first(snapshot, Kind.RANK_CRASHED, first, others, summary, _evidence(snapshot, first), advice, same)
 
 
 def _first(
     snapshot: Snapshot,
-    kind: str,
+    kind: Kind,
     first: RankFacts,
     others: tuple[int, ...],
     summary: str,
@@ -258,21 +261,6 @@ def _call_text(call: MpiCall) -> str:
     return text if call.peer is None else f"{text}, {'root' if call.seq is not None else 'rank'} {call.peer}"
 
 
-def end_line(rank: RankFacts, snapshot: Snapshot) -> str:
-    """`rank 2 (pid 4802): exit code 1, RuntimeError: Connection closed by peer, 12 s ago`."""
-    text = f"rank {rank.rank}"
-    if rank.exit is not None:
-        text += f" (pid {rank.exit.pid}): {exit_text(rank.exit.code, rank.exit.signal, rank.exit.oom)}"
-    elif rank.pid is not None:
-        text += f" (pid {rank.pid}): still alive"
-    if rank.exception is not None:
-        # gloo puts the path of its own source file before the reason.
-        reason = re.sub(r"^\[[^\]]*\]\s*", "", rank.exception.text)
-        text += f", {rank.exception.type}: {clipped(reason, _REASON_CHARACTERS)}"
-    ago = (snapshot.time_unix_ns - went_unix_ns(rank)) / 1e9
-    return f"{text}, {duration(ago)} ago" if ago > 1 else text
-
-
 def _left_behind(snapshot: Snapshot, finished: list[RankFacts]) -> list[Finding]:
     """Ranks that finished in good order while others still wait for them."""
     names = {rank.rank for rank in finished}
@@ -294,7 +282,7 @@ def _left_early(snapshot: Snapshot, early: list[RankFacts], victims: list[int]) 
         if theirs and max(one or 0 for one in theirs) != first.iteration:
             summary += f", the others are at {max(one or 0 for one in theirs):,}"
     return Finding(
-        kind="left-early",
+        kind=Kind.LEFT_EARLY,
         severity=CRITICAL,
         ranks=ranks,
         victims=tuple(victims),

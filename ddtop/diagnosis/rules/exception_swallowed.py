@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import CRITICAL, INFO, Finding
+from ddtop.diagnosis.kinds import Kind
 from ddtop.model.state.facts import RankFacts, Snapshot, State
 from ddtop.policy import Policy
 from ddtop.wire.samples import Caught
@@ -19,8 +21,9 @@ PLACES_MAX = 4
 _Place = tuple[str, str, str, int]
 
 
-def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+def rule(context: Context) -> list[Finding]:
     """One finding for each set of ranks."""
+    snapshot, policy = context.snapshot, context.policy
     looked = [rank for rank in snapshot.ranks if rank.catching is not None]
     judged = [rank for rank in looked if _is_judged(rank, policy)]
     if len(judged) < 2:
@@ -36,11 +39,12 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     return [_finding(snapshot, ranks, places) for ranks, places in by_ranks.items()]
 
 
-def explain(found: list[Finding], swallowed: list[Finding], snapshot: Snapshot, policy: Policy) -> list[Finding]:
+def fold(context: Context, own: list[Finding]) -> list[Finding]:
     """All findings; what a critical one's ranks catch is its evidence, and then no finding of its own."""
+    snapshot, policy = context.snapshot, context.policy
     explained: list[Finding] = []
     told: set[int] = set()
-    for finding in found:
+    for finding in context.found:
         if finding.severity == CRITICAL:
             ranks = finding.ranks[:PLACES_MAX]
             lines = [line for rank in ranks for line in _lines(snapshot, rank, finding.victims, policy)]
@@ -48,7 +52,7 @@ def explain(found: list[Finding], swallowed: list[Finding], snapshot: Snapshot, 
                 finding = replace(finding, evidence=(*finding.evidence, *lines))
                 told.update(finding.ranks)
         explained.append(finding)
-    return explained + [one for one in swallowed if not set(one.ranks) <= told]
+    return explained + [one for one in own if not set(one.ranks) <= told]
 
 
 def _is_judged(rank: RankFacts, policy: Policy) -> bool:
@@ -87,7 +91,7 @@ def _finding(snapshot: Snapshot, ranks: tuple[int, ...], places: list[tuple[Rank
         if rank.catching is not None
     ]
     return Finding(
-        kind="exception-swallowed",
+        kind=Kind.EXCEPTION_SWALLOWED,
         severity=INFO,
         ranks=ranks,
         victims=(),

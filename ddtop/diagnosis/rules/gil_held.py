@@ -6,17 +6,19 @@ Only where all that have put it in are silent, and NCCL has told the same twice:
 
 from __future__ import annotations
 
+from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.evidence import place_line, process_line
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
+from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.nccl import launched_less, ras_lines
 from ddtop.model.state.facts import RankFacts, Snapshot, State
-from ddtop.policy import Policy
 from ddtop.words.ranks import ranks_text, verb
 from ddtop.words.units import duration
 
 
-def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+def rule(context: Context) -> list[Finding]:
     """At most one finding: of the first communicator of which NCCL tells such a thing."""
+    snapshot, policy = context.snapshot, context.policy
     answer = snapshot.ras
     if answer is None or answer.why is not None or (snapshot.ras_age_s or 0.0) > policy.ras_fresh_s:
         return []
@@ -47,7 +49,7 @@ def _finding(snapshot: Snapshot, op: str, roots: list[RankFacts], waiters: tuple
     lines = [process_line(first), place_line(first) if not frozen else None, *ras_lines(snapshot)[:3]]
     how = "--native " if frozen else ""
     return Finding(
-        kind="interpreter-frozen" if frozen else "not-in-collective",
+        kind=Kind.INTERPRETER_FROZEN if frozen else Kind.NOT_IN_COLLECTIVE,
         severity=WARNING if any(one.working for one in roots) else CRITICAL,
         ranks=ranks,
         victims=waiters,

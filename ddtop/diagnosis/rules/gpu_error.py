@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.gpus import card_text, ranks_of
+from ddtop.diagnosis.kinds import Kind
 from ddtop.model.state.facts import Snapshot
 from ddtop.model.state.gpu_facts import Device
 from ddtop.words.ranks import ranks_text, verb
@@ -17,19 +19,23 @@ HARDWARE = {
 """Xids after which nothing goes on; NVIDIA's list, in its words shortened."""
 PROGRAM = frozenset({13, 31, 43, 45, 68, 69})
 """Xids of a program's own faults (a bad address, an assert): the rank's exception says more."""
-_EXPLAINED = frozenset({"not-in-collective", "collective-stuck", "rank-crashed", "comm-error", "interpreter-frozen"})
+_EXPLAINED = frozenset(
+    {Kind.NOT_IN_COLLECTIVE, Kind.COLLECTIVE_STUCK, Kind.RANK_CRASHED, Kind.COMM_ERROR, Kind.INTERPRETER_FROZEN}
+)
 
 
-def rule(snapshot: Snapshot) -> list[Finding]:
+def rule(context: Context) -> list[Finding]:
     """One finding a card; at once nothing where no host has any."""
+    snapshot = context.snapshot
     return [finding for device in snapshot.devices if (finding := _of(device, snapshot)) is not None]
 
 
-def fold(found: list[Finding], errors: list[Finding]) -> list[Finding]:
+def fold(context: Context, own: list[Finding]) -> list[Finding]:
     """What follows from a card that failed goes under it: its rank stands elsewhere, crashes, or all wait for each other."""
-    critical = [error for error in errors if error.severity == CRITICAL]
+    found = context.found
+    critical = [error for error in own if error.severity == CRITICAL]
     if not critical:
-        return found + errors
+        return [*found, *own]
     failed = {rank for error in critical for rank in error.ranks}
     kept, victims = [], set[int]()
     for finding in found:
@@ -50,7 +56,7 @@ def fold(found: list[Finding], errors: list[Finding]) -> list[Finding]:
         first.evidence,
         first.advice,
     )
-    return [*kept, first, *others, *(error for error in errors if error.severity != CRITICAL)]
+    return [*kept, first, *others, *(error for error in own if error.severity != CRITICAL)]
 
 
 def _of(device: Device, snapshot: Snapshot) -> Finding | None:
@@ -76,7 +82,7 @@ def _of(device: Device, snapshot: Snapshot) -> Finding | None:
         what = "has a memory row that could not be replaced"
     critical = gpu.lost or bool(hard) or bool(device.ecc_new)
     return Finding(
-        kind="gpu-error",
+        kind=Kind.GPU_ERROR,
         severity=CRITICAL if critical else WARNING,
         ranks=ranks,
         victims=(),

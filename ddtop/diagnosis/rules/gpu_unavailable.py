@@ -8,8 +8,19 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import CRITICAL, Finding
-from ddtop.diagnosis.gpus import card_text, device_of, free_cards, free_text, holders_text, mixed, size, strangers
+from ddtop.diagnosis.gpus import (
+    card_text,
+    device_of,
+    free_cards,
+    free_text,
+    holders_text,
+    memory_line,
+    mixed,
+    strangers,
+)
+from ddtop.diagnosis.kinds import Kind
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.model.state.gpu_facts import Device
 from ddtop.policy import Policy
@@ -24,9 +35,18 @@ _ORDINAL = re.compile(r"invalid device ordinal", re.IGNORECASE)
 _MEMORY = re.compile(r"CUDA out of memory|CUDA error: out of memory|_STATUS_ALLOC_FAILED", re.IGNORECASE)
 
 
-def rule(found: list[Finding], snapshot: Snapshot, policy: Policy) -> list[Finding]:
-    """The findings, those about a rank that crashed for want of a GPU told as that."""
-    return [_told(one, snapshot, policy) if one.kind == "rank-crashed" and one.ranks else one for one in found]
+def rule(context: Context) -> list[Finding]:
+    """The crashes whose cause is a GPU, with that cause."""
+    snapshot, policy = context.snapshot, context.policy
+    crashes = [one for one in context.found if one.kind == Kind.RANK_CRASHED and one.ranks]
+    told = [(one, _told(one, snapshot, policy)) for one in crashes]
+    return [new for crash, new in told if new is not crash]
+
+
+def fold(context: Context, own: list[Finding]) -> list[Finding]:
+    """The crash is reported with its cause, and not a second time."""
+    by_rank = {one.ranks: one for one in own}
+    return [by_rank.get(one.ranks, one) if one.kind == Kind.RANK_CRASHED else one for one in context.found]
 
 
 def _told(crash: Finding, snapshot: Snapshot, policy: Policy) -> Finding:
@@ -70,18 +90,6 @@ def _of_memory(crash: Finding, rank: RankFacts, device: Device | None, snapshot:
     return replace(crash, evidence=(*crash.evidence, *([line] if line else [])), advice=advice)
 
 
-def memory_line(rank: RankFacts, device: Device | None) -> str | None:
-    """`GPU 3 of node0: 79.1 GiB of 80.0 GiB used; rank 3 has 70.2 GiB allocated, 76.0 GiB reserved, 12 allocations retried`."""
-    parts = []
-    if device is not None and device.gpu.used_bytes is not None:
-        parts.append(f"{card_text(device)}: {size(device.gpu.used_bytes)} of {size(device.gpu.total_bytes)} used")
-    cuda = rank.cuda
-    if cuda is not None and cuda.reserved_bytes is not None:
-        text = f"rank {rank.rank} has {size(cuda.allocated_bytes)} allocated, {size(cuda.reserved_bytes)} reserved"
-        parts.append(text + (f", {cuda.retries:,} allocations retried" if cuda.retries else ""))
-    return "; ".join(parts) or None
-
-
 def _finding(
     crash: Finding, rank: RankFacts, device: Device | None, snapshot: Snapshot, policy: Policy, why: str, advice: str
 ) -> Finding:
@@ -111,7 +119,7 @@ def _finding(
         evidence.append("the driver was not asked there: who holds the GPU is not known")
     return replace(
         crash,
-        kind="gpu-unavailable",
+        kind=Kind.GPU_UNAVAILABLE,
         severity=CRITICAL,
         summary=why + _others(crash),
         evidence=tuple(evidence),

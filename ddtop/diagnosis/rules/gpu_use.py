@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from statistics import median
 
-from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
+from ddtop.diagnosis.advice import ONE_GPU_EACH
+from ddtop.diagnosis.context import Context
+from ddtop.diagnosis.finding import WARNING, Finding
 from ddtop.diagnosis.gpus import (
     card_text,
     free_cards,
@@ -15,12 +16,13 @@ from ddtop.diagnosis.gpus import (
     held_by_more_than_load,
     holders_text,
     lasting_strangers,
+    memory_line,
     ranks_on,
     shares_by_wish,
     size,
     why_held,
 )
-from ddtop.diagnosis.rules.gpu_unavailable import memory_line
+from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.straggler_cause import CARD, cause_of
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.model.state.gpu_facts import Device
@@ -28,11 +30,10 @@ from ddtop.policy import Policy
 from ddtop.words.ranks import ranks_text, verb
 from ddtop.words.units import duration
 
-_DUPLICATE = re.compile(r"duplicate GPU detected ?: ?rank (\d{1,7}) and rank (\d{1,7})", re.IGNORECASE)
 
-
-def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+def rule(context: Context) -> list[Finding]:
     """Findings a card; at once nothing where no host has any."""
+    snapshot, policy = context.snapshot, context.policy
     if not snapshot.devices:
         return []
     found: list[Finding] = []
@@ -63,40 +64,16 @@ def _stands_out(device: Device, policy: Policy) -> bool:
     return gpu.total_bytes - gpu.used_bytes <= policy.gpu_memory_low_ratio * gpu.total_bytes
 
 
-def told(found: list[Finding], snapshot: Snapshot) -> list[Finding]:
-    """The findings; a crash because NCCL refuses two ranks on one card is told as that."""
-    texts = [
-        (one, rank.exception.text) for one in found if one.ranks and (rank := snapshot.rank(one.ranks[0])).exception
-    ]
-    for crash, text in texts:
-        match = _DUPLICATE.search(text)
-        if crash.kind != "rank-crashed" or match is None:
-            continue
-        ranks = tuple(sorted({int(match[1]), int(match[2])}))
-        changed = replace(
-            crash, kind="gpu-shared", severity=CRITICAL, ranks=ranks,
-            victims=tuple(rank for rank in crash.victims if rank not in ranks),
-            summary=f"{ranks_text(ranks)} are on the same GPU, and NCCL refuses that", advice=_OWN,
-        )  # fmt: skip
-        return [changed if one is crash else one for one in found]
-    return found
-
-
-_OWN = (
-    'give each its own: torch.cuda.set_device(int(os.environ["LOCAL_RANK"])), and no more ranks a host than it has GPUs'
-)
-
-
 def _shared(device: Device, ranks: tuple[int, ...], snapshot: Snapshot, policy: Policy) -> Iterator[Finding]:
     living = tuple(rank for rank in ranks if not snapshot.rank(rank).gone)
     if len(living) < 2 or shares_by_wish(device, living, snapshot):
         return
     free = free_cards(device.host, snapshot, policy)
     text = f"{ranks_text(living)} share {card_text(device)}; {free_text(free)}"
-    advice = _OWN
+    advice = ONE_GPU_EACH
     if not free:
         advice = "more ranks than GPUs: start fewer (--nproc-per-node), or limit each: torch.cuda.set_per_process_memory_fraction(0.4)"
-    yield _warning("gpu-shared", living, snapshot, text, _lines(device, living, snapshot), advice)
+    yield _warning(Kind.GPU_SHARED, living, snapshot, text, _lines(device, living, snapshot), advice)
 
 
 def _busy(device: Device, ranks: tuple[int, ...], snapshot: Snapshot, policy: Policy) -> Iterator[Finding]:
@@ -106,7 +83,7 @@ def _busy(device: Device, ranks: tuple[int, ...], snapshot: Snapshot, policy: Po
     text = f"{card_text(device)} of {ranks_text(ranks)} is used by others too: {holders_text(others)}"
     advice = f"end them if they are yours: kill {' '.join(str(one.pid) for one in others[:4])}; else take another GPU: "
     advice += free_text(free_cards(device.host, snapshot, policy))
-    yield _warning("gpu-busy", ranks, snapshot, text, _lines(device, ranks, snapshot), advice)
+    yield _warning(Kind.GPU_BUSY, ranks, snapshot, text, _lines(device, ranks, snapshot), advice)
 
 
 def _memory_low(device: Device, ranks: tuple[int, ...], snapshot: Snapshot, policy: Policy) -> Iterator[Finding]:
@@ -140,7 +117,7 @@ def _memory_low(device: Device, ranks: tuple[int, ...], snapshot: Snapshot, poli
     text = f"{card_text(device)} of {ranks_text(ranks)} is nearly full: {size(left)} of {size(gpu.total_bytes)} left"
     if refused:
         text += f", {refused:,} {verb(range(refused), 'allocation', 'allocations')} of torch did not fit at once lately"
-    yield _warning("gpu-memory-low", ranks, snapshot, text, _lines(device, ranks, snapshot), advice)
+    yield _warning(Kind.GPU_MEMORY_LOW, ranks, snapshot, text, _lines(device, ranks, snapshot), advice)
 
 
 def _throttled(
@@ -172,7 +149,7 @@ def _throttled(
     watts = f"{gpu.power_watts:.0f}{cap} W, " if gpu.power_watts is not None else ""
     stands = duration((snapshot.time_unix_ns - since) / 1e9)
     advice = f"look at its cooling and power (nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {gpu.index}); start without that host"
-    yield _warning("gpu-throttled", ranks, snapshot, text, (f"{heat}{watts}for {stands}",), advice, since)
+    yield _warning(Kind.GPU_THROTTLED, ranks, snapshot, text, (f"{heat}{watts}for {stands}",), advice, since)
 
 
 def _clock_under_load(device: Device, snapshot: Snapshot, policy: Policy) -> float | None:
@@ -187,12 +164,13 @@ def _clock_under_load(device: Device, snapshot: Snapshot, policy: Policy) -> flo
     return float(median(found)) if len(found) > 2 else None
 
 
-def fold(found: list[Finding], cards: list[Finding], snapshot: Snapshot) -> list[Finding]:
+def fold(context: Context, own: list[Finding]) -> list[Finding]:
     """The findings with those about cards: one that is the cause of a straggler is told there, and who waits for a card that others use is told here."""
-    slow = {rank for finding in found if finding.kind == "straggler" for rank in finding.ranks}
+    snapshot = context.snapshot
+    slow = {rank for finding in context.found if finding.kind == Kind.STRAGGLER for rank in finding.ranks}
     told = {number for number in slow if _is_told(snapshot.rank(number), snapshot)}
-    kept = [one for one in cards if one.kind != "gpu-throttled" or not set(one.ranks) <= told]
-    return found + [_awaited(one, snapshot) if one.kind == "gpu-busy" else one for one in kept]
+    kept = [one for one in own if one.kind != Kind.GPU_THROTTLED or not set(one.ranks) <= told]
+    return [*context.found, *(_awaited(one, snapshot) if one.kind == Kind.GPU_BUSY else one for one in kept)]
 
 
 def _is_told(rank: RankFacts, snapshot: Snapshot) -> bool:
@@ -231,7 +209,7 @@ def _lines(device: Device, ranks: tuple[int, ...], snapshot: Snapshot) -> tuple[
 
 
 def _warning(
-    kind: str,
+    kind: Kind,
     ranks: tuple[int, ...],
     snapshot: Snapshot,
     text: str,

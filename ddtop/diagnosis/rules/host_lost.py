@@ -6,9 +6,11 @@ while they are still over, its ranks are alive.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Finding
+from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.wait_text import waited_text
 from ddtop.model.state.ending import comm_failure, failed, first_to_go
 from ddtop.model.state.facts import Blame, RankFacts, Snapshot, State
@@ -28,8 +30,9 @@ class _Lost:
     ranks: tuple[RankFacts, ...]
 
 
-def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+def rule(context: Context) -> list[Finding]:
     """One finding for all lost hosts whose ranks still take part in collectives, one for those of which that is not known."""
+    snapshot, policy = context.last_known, context.policy
     ranks = [rank for rank in snapshot.ranks if rank.state is State.LOST]
     if not ranks or _is_over(snapshot):
         return []
@@ -41,35 +44,6 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     rest = [one for one in lost if one not in cut]
     found = [_of_gone(rest, snapshot)] if rest else []
     return [*found, _of_cut(cut, snapshot)] if cut else found
-
-
-def heard_only(snapshot: Snapshot) -> Snapshot:
-    """The snapshot for all other rules: of ranks whose host is not heard only what cannot have changed."""
-    if not any(rank.unheard for rank in snapshot.ranks):
-        return snapshot
-    ranks = tuple([_without_news(rank) if _is_dumb(rank) else rank for rank in snapshot.ranks])
-    return replace(snapshot, ranks=ranks)
-
-
-def _is_dumb(rank: RankFacts) -> bool:
-    # One that had been stopped before goes on to be until the host is lost.
-    return rank.unheard and rank.state is not State.STOPPED
-
-
-def _without_news(rank: RankFacts) -> RankFacts:
-    return RankFacts(
-        rank.rank,
-        rank.state,
-        rank.hello,
-        rank.phase,
-        iteration=rank.iteration,
-        exception=rank.exception,
-        report_age_s=rank.report_age_s,
-        heard_unix_ns=rank.heard_unix_ns,
-        phase_since_unix_ns=rank.phase_since_unix_ns,
-        sender=rank.sender,
-        unheard=True,
-    )
 
 
 def _is_over(snapshot: Snapshot) -> bool:
@@ -109,7 +83,7 @@ def _of_gone(lost: list[_Lost], snapshot: Snapshot) -> Finding:
         summary += "; no other rank moves"
     names = " ".join(one.host.host for one in lost[:HOSTS_NAMED])
     return Finding(
-        kind="host-lost",
+        kind=Kind.HOST_LOST,
         severity=WARNING if harmless else CRITICAL,
         ranks=ranks,
         victims=victims,
@@ -128,7 +102,7 @@ def _of_cut(lost: list[_Lost], snapshot: Snapshot) -> Finding:
         f"collectives with {'its' if len(lost) == 1 else 'their'} ranks are still completed, the job goes on"
     )
     return Finding(
-        kind="host-lost",
+        kind=Kind.HOST_LOST,
         severity=INFO,
         ranks=ranks,
         victims=(),

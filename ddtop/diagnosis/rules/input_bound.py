@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from statistics import median
 
+from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import WARNING, Finding
+from ddtop.diagnosis.kinds import Kind
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.policy import Policy
 from ddtop.words.ranks import ranks_text, verb
 from ddtop.words.sentences import about
 
 
-def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+def rule(context: Context) -> list[Finding]:
     """One finding for all ranks whose loader is the bottleneck; silent while anything stands still."""
+    snapshot, policy = context.snapshot, context.policy
     concerned = [rank for rank in snapshot.ranks if _concerned(rank, snapshot, policy)]
     if not concerned:
         return []
@@ -22,6 +25,9 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
         least = policy.input_bound_ratio * policy.input_bound_others
         concerned = [rank for rank in snapshot.ranks if not rank.gone and (rank.loader_wait_ratio or 0.0) >= least]
     ranks = tuple(rank.rank for rank in concerned)
+    if set(ranks) <= context.explained:
+        # The loader of one rank is the cause that its straggler finding names.
+        return []
     share = median(rank.loader_wait_ratio or 0.0 for rank in concerned)
     lead = concerned[0]
     assert lead.loader is not None
@@ -38,7 +44,7 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
         advice = "set num_workers to 2 or more, so that loading overlaps with the step"
     return [
         Finding(
-            kind="input-bound",
+            kind=Kind.INPUT_BOUND,
             severity=WARNING,
             ranks=ranks,
             victims=(),

@@ -7,19 +7,21 @@ dead does neither. Not even SIGKILL ends it before the server answers.
 from __future__ import annotations
 
 from ddtop.diagnosis.activity import classify, where
+from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.evidence import place_line, process_line, stack_lines
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.kernel_wait import may_be_io
+from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.waiters import waits_clause
 from ddtop.model.state.facts import Blame, RankFacts, Snapshot
 from ddtop.model.waits.wait_graph import GONE, LOST, STOPPED, waiters_of
-from ddtop.policy import Policy
 from ddtop.words.ranks import ranks_text, verb
 from ddtop.words.units import duration
 
 
-def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+def rule(context: Context) -> list[Finding]:
     """One finding for the ranks that others wait for, one for those that nobody waits for yet."""
+    snapshot, policy = context.snapshot, context.policy
     now = snapshot.time_unix_ns
     blames = {
         blame.root: blame
@@ -56,7 +58,7 @@ def _finding(snapshot: Snapshot, severity: str, stalled: list[RankFacts], blames
         summary += f"; {waits_clause(snapshot, first, ranks, victims)}"
     lines = [line for rank in stalled[:4] for line in (process_line(rank), place_line(rank), *stack_lines(rank))]
     return Finding(
-        kind="io-stall",
+        kind=Kind.IO_STALL,
         severity=severity,
         ranks=ranks,
         victims=victims,

@@ -6,75 +6,37 @@ is left to `not-in-collective`, which warns of it; so is a loader without worker
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from ddtop.diagnosis.activity import stack_line, where
+from ddtop.diagnosis.advice import with_timeout
+from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.evidence import loader_line, place_line, process_line, stack_lines
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
-from ddtop.diagnosis.kernel_wait import said_of
-from ddtop.diagnosis.rules.not_in_collective import with_timeout
+from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.stuck_worker import DEAD, DISK, HALTED, LOCKED, STANDING, cause_of, worker_said
 from ddtop.diagnosis.waiters import waits_clause
-from ddtop.model.state.facts import Blame, RankFacts, Snapshot, State
+from ddtop.model.state.facts import Blame, RankFacts, Snapshot
 from ddtop.model.state.loader_progress import helpless
 from ddtop.model.waits.wait_graph import GONE, STOPPED, waiters_of
 from ddtop.policy import Policy
-from ddtop.wire.loader import Loader
-from ddtop.wire.records import ProcessState
 from ddtop.words.ranks import ranks_text, verb
 from ddtop.words.units import duration
 
-DEAD, HALTED, LOCKED, DISK, STANDING = "gone", "stopped", "lock", "disk", "standing"
-"""What keeps the worker: one finding for all ranks of which it is the same."""
 
-
-def rule(snapshot: Snapshot, policy: Policy, explained: Collection[int] = ()) -> list[Finding]:
+def rule(context: Context) -> list[Finding]:
     """One finding a cause for the ranks that others wait for, one for those that nobody waits for yet."""
+    snapshot, policy = context.snapshot, context.policy
     blames = {blame.root: blame for blame in snapshot.blames if blame.standing not in (GONE, STOPPED)}
     found: dict[tuple[str, str], list[RankFacts]] = {}
     about: _About | None = None
     for rank in snapshot.ranks:
-        cause = _cause(rank)
-        if cause is None or rank.rank in explained:
+        cause = cause_of(rank)
+        if cause is None or rank.rank in context.explained:
             continue
         about = about or _About(snapshot)
         severity = _severity(about, rank, cause, blames.get(rank.rank), policy)
         if severity is not None:
             found.setdefault((severity, cause), []).append(rank)
     return [_finding(snapshot, severity, cause, ranks, blames) for (severity, cause), ranks in found.items()]
-
-
-def watched(snapshot: Snapshot) -> set[int]:
-    """Ranks of which this rule speaks as soon as its limit has passed, and no other should before."""
-    return {rank.rank for rank in snapshot.ranks if _cause(rank) is not None}
-
-
-def _cause(rank: RankFacts) -> str | None:
-    loader = rank.loader
-    if rank.gone or rank.state in (State.STOPPED, State.SILENT) or rank.owing_still_since_unix_ns is None:
-        return None
-    if loader is None or not _waits_for_it(rank, loader):
-        return None
-    if helpless(loader):
-        return HALTED if loader.owing_state in ("T", "t") else DEAD
-    if rank.working:
-        return None
-    if loader.owing_state == "D":
-        return DISK
-    said = _said(loader)
-    return LOCKED if said is not None and said[0] == "lock" else STANDING
-
-
-def _waits_for_it(rank: RankFacts, loader: Loader) -> bool:
-    """The main thread is in torch's code for loaders, or behind a thread of the program that fetches batches ahead."""
-    waits_on = rank.place.waits_on if rank.place is not None else None
-    # An iterator that is shut down stays so, whether anybody waits for its workers or not.
-    if loader.closing:
-        return waits_on == "DataLoader"
-    return rank.activity == "loader" or waits_on in ("DataLoader", "queue", "lock")
-
-
-def _said(loader: Loader) -> tuple[str, str] | None:
-    return said_of(ProcessState(None, loader.owing_pid or 0, loader.owing_state or "", loader.owing_wchan))
 
 
 class _About:
@@ -107,7 +69,7 @@ def _all_locked(snapshot: Snapshot) -> bool:
     """No rank has anything but workers that wait for locks: there is nobody left in the job to open one."""
     living = [rank for rank in snapshot.ranks if not rank.gone]
     return bool(living) and all(
-        _cause(rank) == LOCKED and rank.loader is not None and rank.loader.locked == rank.loader.workers_alive
+        cause_of(rank) == LOCKED and rank.loader is not None and rank.loader.locked == rank.loader.workers_alive
         for rank in living
     )
 
@@ -132,7 +94,7 @@ def _finding(
         summary += f"; {waits_clause(snapshot, first, ranks, victims)}"
     advice = _ADVICE[cause].format(pid=lead.loader.owing_pid, rank=lead.rank)
     return Finding(
-        kind="loader-stuck",
+        kind=Kind.LOADER_STUCK,
         severity=severity,
         ranks=ranks,
         victims=victims,
@@ -164,7 +126,7 @@ def _does(rank: RankFacts, number: int) -> str:
     if helpless(loader):
         how = {"T": "stopped (SIGSTOP or Ctrl-Z)", "t": "held by a debugger"}.get(loader.owing_state or "", "dead")
         return f"{be} {how}"
-    said, nothing = _said(loader), "does nothing" if number == 1 else "do nothing"
+    said, nothing = worker_said(loader), "does nothing" if number == 1 else "do nothing"
     if said is not None:
         text = f"{be} {said[1]} and {nothing}"
     elif loader.owing_state == "D":

@@ -12,7 +12,9 @@ from math import prod
 
 from msgspec.structs import replace
 
+from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import CRITICAL, Finding
+from ddtop.diagnosis.kinds import Kind
 from ddtop.model.state.facts import Snapshot
 from ddtop.policy import Policy
 from ddtop.wire.calls import EQUAL_BYTES, ROOTED, same_call
@@ -34,8 +36,9 @@ _SAME_SIZES = {
 """Collectives to which every rank must bring the same number of values; in the others sizes may differ by design."""
 
 
-def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+def rule(context: Context) -> list[Finding]:
     """At most one finding: the earliest collective on which the ranks of a group disagree."""
+    snapshot, policy = context.snapshot, context.policy
     if not any(_stands(wait.since_unix_ns, snapshot, policy) for wait in snapshot.waits):
         return []
     calls: dict[tuple[str, int], dict[int, Collective]] = {}
@@ -112,7 +115,7 @@ def _finding(snapshot: Snapshot, group: str, seq: int, by_rank: dict[int, Collec
     )
     same_op = len({call.op for call in by_rank.values()}) == 1
     return Finding(
-        kind="collective-mismatch",
+        kind=Kind.COLLECTIVE_MISMATCH,
         severity=CRITICAL,
         ranks=odd,
         victims=tuple(sorted({wait.rank for wait in waits} - set(odd))),

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 
+from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import CRITICAL, Finding
+from ddtop.diagnosis.kinds import Kind
 from ddtop.model.state.ending import fatal_exception, went_unix_ns
-from ddtop.model.state.facts import RankFacts, Snapshot
+from ddtop.model.state.facts import RankFacts
 from ddtop.wire.calls import MPI_COLLECTIVES
 from ddtop.wire.mpi import MpiCall
 from ddtop.wire.records import Collective
@@ -21,8 +23,9 @@ from ddtop.words.units import duration
 _TRUNCATED = re.compile(r"MPI_ERR_TRUNCATE|message truncated", re.IGNORECASE)
 
 
-def rule(snapshot: Snapshot) -> list[Finding]:
+def rule(context: Context) -> list[Finding]:
     """At most one finding: the first rank that a collective's truncated message has ended."""
+    snapshot = context.snapshot
     raised = [rank for rank in snapshot.ranks if _is_truncated(rank)]
     if not raised:
         return []
@@ -44,7 +47,7 @@ def rule(snapshot: Snapshot) -> list[Finding]:
     waiting = tuple(rank.rank for rank in snapshot.ranks if rank.rank not in ranks and not rank.gone)
     return [
         Finding(
-            kind="collective-mismatch",
+            kind=Kind.COLLECTIVE_MISMATCH,
             severity=CRITICAL,
             ranks=ranks,
             victims=waiting,

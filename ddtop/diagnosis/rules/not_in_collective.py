@@ -6,13 +6,16 @@ warning until it takes longer than is bearable, one that stands still is critica
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from ddtop.diagnosis.activity import FRAMES, classify, where
+from ddtop.diagnosis.advice import NEW_GROUP_RULE, timeout_s, uneven_advice, with_timeout
+from ddtop.diagnosis.comm_failures import reporters
+from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.evidence import collecting_line, loader_line, place_line, process_line, stack_lines
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.idle import Idle
+from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.nccl import ras_lines
+from ddtop.diagnosis.stuck_worker import ranks_with_stuck_worker
 from ddtop.diagnosis.waiters import waits_clause
 from ddtop.model.state.facts import Blame, RankFacts, Snapshot, State
 from ddtop.model.waits.wait_graph import GONE, LOST, STILL, STOPPED, UNKNOWN, WORKING, waiters_of
@@ -23,12 +26,14 @@ from ddtop.words.sentences import file_line
 from ddtop.words.units import duration
 
 PLACES_MAX = 3
-NEW_GROUP_RULE = "all ranks must call new_group, also those that are not in the group, and in the same order"
 
 
-def rule(snapshot: Snapshot, policy: Policy, explained: Collection[int] = ()) -> list[Finding]:
-    """One finding for all ranks that are waited for in the same way; of `explained` ranks another rule has spoken."""
-    kinds: dict[tuple[str, str], list[Blame]] = {}
+def rule(context: Context) -> list[Finding]:
+    """One finding for all ranks that are waited for in the same way; other rules explain what ranks do that wait for a DataLoader
+    worker or that report an error of the backend."""
+    snapshot, policy = context.snapshot, context.policy
+    explained = context.explained | ranks_with_stuck_worker(snapshot) | reporters(snapshot)
+    kinds: dict[tuple[Kind, str], list[Blame]] = {}
     about = _About(snapshot, policy)
     for blame in snapshot.blames:
         # Gone and stopped ranks and those of lost hosts have rules of their own; of a rank that was never heard of nothing is known.
@@ -58,11 +63,11 @@ class _About:
         last = blame.peer_wait is not None and blame.peer_wait.call == FINALIZE
         return last and classify(self._snapshot.rank(blame.root)).word in ("child", "sleep")
 
-    def severity(self, blame: Blame, kind: str) -> str:
+    def severity(self, blame: Blame, kind: Kind) -> str:
         """A rank that works is a warning until that takes longer than its waiters are used to, and so is, for less long, one
         that stands still. Who has left its loop does not come back to it."""
         works = blame.standing in (WORKING, UNKNOWN) or self._finishes(blame)
-        if not works and kind == "left-early":
+        if not works and kind == Kind.LEFT_EARLY:
             return CRITICAL
         waited_s = (self._snapshot.time_unix_ns - blame.since_unix_ns) / 1e9
         key = (id(blame.waiters), blame.group, works)
@@ -78,15 +83,15 @@ def _just_left(rank: RankFacts, policy: Policy) -> bool:
     return exiting and rank.phase != "leaving" and (rank.report_age_s or 0.0) < policy.last_report_s
 
 
-def _kind(snapshot: Snapshot, blame: Blame, policy: Policy) -> str:
+def _kind(snapshot: Snapshot, blame: Blame, policy: Policy) -> Kind:
     rank = snapshot.rank(blame.root)
     if rank.process is not None and rank.process.exiting:
-        return "left-early"
+        return Kind.LEFT_EARLY
     if rank.state is State.SILENT:
-        return "interpreter-frozen"
+        return Kind.INTERPRETER_FROZEN
     if rank.phase == "leaving" or _ran_dry(snapshot, rank, blame, policy):
-        return "left-early"
-    return "not-in-collective"
+        return Kind.LEFT_EARLY
+    return Kind.NOT_IN_COLLECTIVE
 
 
 def _ran_dry(snapshot: Snapshot, rank: RankFacts, blame: Blame, policy: Policy) -> bool:
@@ -112,23 +117,13 @@ def _limit_s(snapshot: Snapshot, blame: Blame, policy: Policy, works: bool) -> f
     limit_s = policy.still_habit_factor * usual_s
     if works:
         limit_s = max(policy.working_critical_s, policy.working_critical_factor * healthy_s)
-    timeout_s = _timeout_s(snapshot, blame)
-    if timeout_s is not None:
-        limit_s = min(limit_s, max(policy.still_limit_s, policy.timeout_critical_ratio * timeout_s))
+    given_s = timeout_s(snapshot, blame)
+    if given_s is not None:
+        limit_s = min(limit_s, max(policy.still_limit_s, policy.timeout_critical_ratio * given_s))
     return limit_s
 
 
-def _timeout_s(snapshot: Snapshot, blame: Blame) -> float | None:
-    timeouts = [
-        call.timeout_ms
-        for rank in blame.waiters
-        for call in snapshot.rank(rank).open_collectives
-        if call.group == blame.group and call.timeout_ms
-    ]
-    return min(timeouts) / 1000 if timeouts else None
-
-
-def _finding(snapshot: Snapshot, kind: str, severity: str, blames: list[Blame]) -> Finding:
+def _finding(snapshot: Snapshot, kind: Kind, severity: str, blames: list[Blame]) -> Finding:
     now = snapshot.time_unix_ns
     first = min(blames, key=lambda blame: blame.since_unix_ns)
     ranks = tuple(sorted(blame.root for blame in blames))
@@ -136,12 +131,12 @@ def _finding(snapshot: Snapshot, kind: str, severity: str, blames: list[Blame]) 
     waited = duration((now - first.since_unix_ns) / 1e9)
     lead = snapshot.rank(ranks[0])
     subject = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {_places(snapshot, ranks, waited)}"
-    if kind == "interpreter-frozen":
+    if kind == Kind.INTERPRETER_FROZEN:
         subject = (
             f"{ranks_text(ranks)} {verb(ranks, 'runs', 'run')} but {verb(ranks, 'its', 'their')} interpreter is frozen: "
             f"silent for {duration(lead.report_age_s or 0)}, {where(lead)}"
         )
-    elif kind == "left-early":
+    elif kind == Kind.LEFT_EARLY:
         subject = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} done{_after(lead)} and {where(lead)}"
     elif severity == WARNING and _only_around_it(lead):
         subject += f", while other threads or children of {verb(ranks, 'it', 'them')} work"
@@ -207,26 +202,16 @@ def _evidence(snapshot: Snapshot, blames: list[Blame]) -> tuple[str, ...]:
     return tuple(line for line in lines if line is not None)
 
 
-def with_timeout(advice: str, snapshot: Snapshot, blame: Blame) -> str:
-    """The advice, with the time that is left until torch ends the waiters itself."""
-    timeout_s = _timeout_s(snapshot, blame)
-    if timeout_s is None:
-        return advice
-    remaining = timeout_s - (snapshot.time_unix_ns - blame.since_unix_ns) / 1e9
-    left = f"torch gives up in {duration(remaining)}" if remaining > 0 else "torch's timeout has passed"
-    return f"{advice}; {left}"
-
-
-def _next_step(kind: str, severity: str, rank: RankFacts, blame: Blame) -> str:
+def _next_step(kind: Kind, severity: str, rank: RankFacts, blame: Blame) -> str:
     by_word = _BY_WORD.get(classify(rank).word)
     stands = severity == CRITICAL or blame.standing == STILL or _only_around_it(rank)
-    if kind == "left-early":
+    if kind == Kind.LEFT_EARLY:
         text = uneven_advice(rank)
     elif by_word is not None and stands:
         text = by_word.format(pid=rank.pid)
     elif stands and classify(rank).word == "socket" and rank.process is not None and rank.process.remote is not None:
         text = f"see why {rank.process.remote} does not answer, and give that call a timeout"
-    elif kind == "interpreter-frozen":
+    elif kind == Kind.INTERPRETER_FROZEN:
         text = f"C code holds the GIL: py-spy dump --native --pid {rank.pid}"
     elif not stands:
         text = "let it finish, or do this work on all ranks or outside the collective"
@@ -237,18 +222,6 @@ def _next_step(kind: str, severity: str, rank: RankFacts, blame: Blame) -> str:
     else:
         text = f"{_rule_of(blame)}" + ("" if blame.peer_wait else " in the same order")
     return text
-
-
-def uneven_advice(rank: RankFacts) -> str:
-    """What helps where one rank has less to do than the others."""
-    if rank.mpi is not None:
-        return (
-            "uneven loops: let all ranks make the same number of collective calls, also one that has nothing left to do"
-        )
-    if rank.loader is not None and rank.loader.exhausted_unix_ns is None:
-        # Its data was not at an end: it has decided to stop.
-        return "stop on all ranks at the same step: all_reduce the flag that ends the loop"
-    return "uneven inputs: use DDP's join(), drop_last=True or shards that divide by the world size"
 
 
 def _rule_of(blame: Blame) -> str:

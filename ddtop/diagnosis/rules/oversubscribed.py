@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from statistics import median
 
+from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import WARNING, Finding
+from ddtop.diagnosis.kinds import Kind
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.policy import POLICY, Policy
 from ddtop.wire.records import HostState
@@ -12,8 +14,9 @@ from ddtop.words.ranks import ranks_text
 from ddtop.words.sentences import about
 
 
-def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+def rule(context: Context) -> list[Finding]:
     """One finding a host."""
+    snapshot, policy = context.snapshot, context.policy
     found = []
     for host, every in snapshot.by_host():
         ranks = [rank for rank in every if rank.pressure and not rank.gone]
@@ -147,7 +150,7 @@ def _finding(host: HostState, ranks: list[RankFacts], what: str, snapshot: Snaps
     values = ", ".join(sorted(value if value else "not set" for value in omp))
     evidence.append(f"OMP_NUM_THREADS: {values}; {len(ranks)} ranks with {threads} threads")
     return Finding(
-        kind="cpu-oversubscribed",
+        kind=Kind.CPU_OVERSUBSCRIBED,
         severity=WARNING,
         ranks=numbers,
         victims=(),

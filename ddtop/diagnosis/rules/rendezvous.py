@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import CRITICAL, Finding
+from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.rendezvous import (
     INIT,
     LOOPBACK,
@@ -13,6 +15,7 @@ from ddtop.diagnosis.rendezvous import (
     could_not_connect,
     entered_unix_ns,
     has_entered,
+    meeting_of,
     port_was_taken,
     store_of,
     store_text,
@@ -26,8 +29,12 @@ from ddtop.words.ranks import ranks_text, told_apart, verb
 from ddtop.words.units import duration
 
 
-def rule(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding]:
+def rule(context: Context) -> list[Finding]:
     """At most one finding: what comes first here is the cause of what comes later."""
+    snapshot, policy = context.snapshot, context.policy
+    meeting = meeting_of(snapshot)
+    if meeting is None:
+        return []
     if meeting.waited_s < policy.still_limit_s and not meeting.gave_up and not _ended_twice(snapshot):
         return []
     return (
@@ -43,7 +50,7 @@ def _ended_twice(snapshot: Snapshot) -> bool:
 
 
 def _finding(
-    kind: str,
+    kind: Kind,
     ranks: tuple[int, ...],
     meeting: Meeting,
     summary: str,
@@ -86,7 +93,7 @@ def _duplicate(snapshot: Snapshot, meeting: Meeting) -> list[Finding]:
         advice = "give each process a number of its own in init_process_group(rank=...)"
     else:
         advice = "set RANK on each process anew; two launchers inside each other (srun and torchrun) also do this"
-    return [_finding("duplicate-rank", ranks, meeting, summary, lines, advice)]
+    return [_finding(Kind.DUPLICATE_RANK, ranks, meeting, summary, lines, advice)]
 
 
 def _rivals(rank: RankFacts) -> list[int]:
@@ -146,7 +153,7 @@ def _stale(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding
         lines = [f"rank {rank.rank} found {one.bytes or 0:,} bytes there" for rank, one in used[:4]]
         return [
             _finding(
-                "stale-store",
+                Kind.STALE_STORE,
                 ranks,
                 meeting,
                 summary,
@@ -162,7 +169,7 @@ def _stale(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding
     summary = f"{ranks_text(ranks)} cannot use the file store {file.path}: {why}"
     return [
         _finding(
-            "stale-store",
+            Kind.STALE_STORE,
             ranks,
             meeting,
             summary,
@@ -207,7 +214,7 @@ def _mismatch(snapshot: Snapshot, meeting: Meeting) -> list[Finding]:
         )
         lines = [line for rank in ranks[:6] if (line := way_line(rank)) is not None]
         advice = f"give all ranks the same {_LABELS[name]}"
-        return [_finding("rendezvous-mismatch", odd, meeting, summary, lines + _ends(meeting), advice)]
+        return [_finding(Kind.RENDEZVOUS_MISMATCH, odd, meeting, summary, lines + _ends(meeting), advice)]
     return []
 
 
@@ -274,7 +281,7 @@ def _unreachable(snapshot: Snapshot, meeting: Meeting) -> list[Finding]:
     summary += f", in {INIT} for {waited}" if cut else f" and gave up in {INIT}"
     lines = [line for rank, _ in cut[:6] if (line := way_line(rank)) is not None]
     advice = _ADVICE.get(probe or "", "see MASTER_ADDR and MASTER_PORT, and that rank 0 runs").format(store=store)
-    return [_finding("master-unreachable", ranks, meeting, summary, lines + _ends(meeting), advice)]
+    return [_finding(Kind.MASTER_UNREACHABLE, ranks, meeting, summary, lines + _ends(meeting), advice)]
 
 
 _WHY = {
@@ -333,7 +340,7 @@ def _stranger(meeting: Meeting, taken: list[RankFacts], strange: list[tuple[Rank
     lines = [line for rank, _ in strange[:6] if (line := way_line(rank)) is not None]
     end = f"end it (kill {way.listener_pid}) or " if way is not None and way.listener_pid is not None else ""
     advice = f"{end}choose another MASTER_PORT; torchrun --standalone finds a free one by itself"
-    return _finding("master-unreachable", ranks, meeting, summary, lines + _ends(meeting), advice)
+    return _finding(Kind.MASTER_UNREACHABLE, ranks, meeting, summary, lines + _ends(meeting), advice)
 
 
 def _cannot(way: Rendezvous) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import WARNING, Finding
+from ddtop.diagnosis.kinds import Kind
 from ddtop.model.state.facts import RankFacts, Snapshot, State
 from ddtop.policy import Policy
 from ddtop.wire.load import Disk
@@ -13,8 +15,9 @@ from ddtop.words.ranks import ranks_text, verb
 from ddtop.words.sentences import about
 
 
-def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+def rule(context: Context) -> list[Finding]:
     """Findings a host, those of single ranks where it is their own limit."""
+    snapshot, policy = context.snapshot, context.policy
     found: list[Finding] = []
     for host, every in snapshot.by_host():
         ranks = [rank for rank in every if not rank.gone and rank.state is not State.LOST]
@@ -104,7 +107,7 @@ def _of_own_limits(ranks: list[RankFacts], snapshot: Snapshot, policy: Policy) -
 
 
 def _memory(ranks: tuple[int, ...], text: str, evidence: list[str], advice: str, snapshot: Snapshot) -> Finding:
-    return Finding("memory-pressure", WARNING, ranks, (), snapshot.time_unix_ns, text, tuple(evidence), advice)
+    return Finding(Kind.MEMORY_PRESSURE, WARNING, ranks, (), snapshot.time_unix_ns, text, tuple(evidence), advice)
 
 
 def _little(left: int | None, total: int | None, policy: Policy) -> bool:
@@ -137,7 +140,7 @@ def _of_disks(host: HostState, ranks: list[RankFacts], snapshot: Snapshot, polic
             numbers = tuple(rank for rank in disk.ranks if rank in every) or every
             uses = {"TMPDIR": "its TMPDIR", "files": "files"}.get(disk.uses, "the working folder")
             yield Finding(
-                kind="disk-full",
+                kind=Kind.DISK_FULL,
                 severity=WARNING,
                 ranks=numbers,
                 victims=(),

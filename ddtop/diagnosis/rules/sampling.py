@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import WARNING, Finding
+from ddtop.diagnosis.kinds import Kind
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.policy import Policy
 from ddtop.wire.loader import Feed
 from ddtop.words.ranks import ranks_text, verb
 
 
-def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+def rule(context: Context) -> list[Finding]:
     """At most one finding of each kind for the group in which gradients are averaged."""
+    snapshot, policy = context.snapshot, context.policy
     by_group: dict[str, list[RankFacts]] = {}
     for rank in snapshot.ranks:
         feed = _feed(rank)
@@ -46,7 +49,7 @@ def _undivided(ranks: list[RankFacts], group: str, snapshot: Snapshot, policy: P
     numbers = tuple(rank.rank for rank in ranks)
     return [
         Finding(
-            kind="sampler-not-distributed",
+            kind=Kind.SAMPLER_NOT_DISTRIBUTED,
             severity=WARNING,
             ranks=numbers,
             victims=(),
@@ -71,7 +74,7 @@ def _unmoved(ranks: list[RankFacts], group: str, snapshot: Snapshot) -> list[Fin
     numbers, first = tuple(rank.rank for rank in ranks), feeds[0]
     return [
         Finding(
-            kind="epoch-not-set",
+            kind=Kind.EPOCH_NOT_SET,
             severity=WARNING,
             ranks=numbers,
             victims=(),

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from ddtop import launch
 from ddtop.diagnosis.activity import where
+from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.evidence import place_line, process_line, stack_lines
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
+from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.rendezvous import INIT, LOOPBACK, Meeting, has_entered, meeting_of, store_of, way_line
-from ddtop.diagnosis.rules import rendezvous, unreachable
 from ddtop.launch.torchrun import is_elastic
 from ddtop.model.stacks.frames import Owner, owner_of
 from ddtop.model.state.ending import failed
@@ -27,27 +28,16 @@ _TIMEOUT_S = 1800.0
 """Torch's own, where the program gives none."""
 
 
-def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+def rule(context: Context) -> list[Finding]:
     """What keeps the ranks from meeting; nothing once anybody has communicated."""
+    snapshot, policy = context.snapshot, context.policy
     meeting = meeting_of(snapshot)
     if meeting is None:
         return []
-    found = rendezvous.rule(snapshot, meeting, policy)
-    if found:
-        return found
-    if not meeting.inside:
-        return (
-            _left(snapshot, meeting, policy)
-            or _missing(snapshot, meeting, policy)
-            or unreachable.after_the_end(meeting)
-        )
-    return (
-        _left(snapshot, meeting, policy)
-        or _late(snapshot, meeting, policy)
-        or _missing(snapshot, meeting, policy)
-        or unreachable.rule(snapshot, meeting, policy)
-        or unreachable.does_not_return(snapshot, meeting, policy)
-    )
+    found = _left(snapshot, meeting, policy)
+    if not found and meeting.inside:
+        found = _late(snapshot, meeting, policy)
+    return found or _missing(snapshot, meeting, policy)
 
 
 def _left(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding]:
@@ -58,7 +48,7 @@ def _left(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding]
     ranks = tuple(rank.rank for rank in gone)
     return [
         Finding(
-            kind="left-early",
+            kind=Kind.LEFT_EARLY,
             severity=CRITICAL,
             ranks=ranks,
             victims=meeting.victims,
@@ -130,7 +120,7 @@ def _late_finding(snapshot: Snapshot, meeting: Meeting, late: list[RankFacts], s
         if meeting.init == INIT:
             advice = "move this work before the start of the job, or give init_process_group a longer timeout="
     return Finding(
-        kind="late-to-init",
+        kind=Kind.LATE_TO_INIT,
         severity=severity,
         ranks=ranks,
         victims=meeting.without(ranks),
@@ -159,7 +149,7 @@ def _late_candidates(snapshot: Snapshot, meeting: Meeting, missing: tuple[int, .
     ranks = tuple(rank for rank in missing if rank in numbered) or missing
     return [
         Finding(
-            kind="late-to-init",
+            kind=Kind.LATE_TO_INIT,
             severity=severity,
             ranks=ranks,
             victims=meeting.victims,
@@ -255,7 +245,7 @@ def _missing(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Findi
     lines += [line for rank in meeting.inside[:4] if (line := way_line(rank)) is not None]
     return [
         Finding(
-            kind="rank-missing",
+            kind=Kind.RANK_MISSING,
             severity=CRITICAL if unseen is None and not _may_still_come(snapshot, meeting, policy) else WARNING,
             ranks=missing,
             victims=meeting.victims,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.evidence import process_line
 from ddtop.diagnosis.finding import CRITICAL, Finding
+from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.waiters import waits_clause
-from ddtop.model.state.facts import RankFacts, Snapshot, State
-from ddtop.policy import Policy
+from ddtop.model.state.facts import RankFacts, State
 from ddtop.words.ranks import ranks_text, verb
 from ddtop.words.units import duration
 
 
-def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+def rule(context: Context) -> list[Finding]:
     """One finding for all ranks that are stopped."""
+    snapshot, policy = context.snapshot, context.policy
     now = snapshot.time_unix_ns
     stopped = [
         rank
@@ -36,7 +38,7 @@ def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     evidence = tuple(line for rank in stopped[:8] if (line := process_line(rank)) is not None)
     return [
         Finding(
-            kind="rank-stopped",
+            kind=Kind.RANK_STOPPED,
             severity=CRITICAL,
             ranks=ranks,
             victims=victims,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.gpus import card_text, device_of, held_by_more_than_load, why_held
+from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.straggler_cause import cause_of, cooling, flame, host_of, more_work
 from ddtop.model.state.facts import Snapshot
 from ddtop.model.state.straggler_facts import CardLate, Late
@@ -12,8 +14,9 @@ from ddtop.words.ranks import ranks_text, verb
 from ddtop.words.sentences import names_of_groups
 
 
-def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+def rule(context: Context) -> list[Finding]:
     """One finding for each set of late ranks, by the times of arrival and, on NCCL, by what their cards draw."""
+    snapshot, policy = context.snapshot, context.policy
     lates = list(dict.fromkeys(rank.late for rank in snapshot.ranks if rank.late is not None))
     cards = list(dict.fromkeys(rank.card_late for rank in snapshot.ranks if rank.card_late is not None))
     found = [_finding(late, snapshot, policy) for late in lates]
@@ -42,7 +45,7 @@ def _by_card(late: CardLate, snapshot: Snapshot, policy: Policy) -> Finding:
         advice = more_work(ranks[0], device) if device is not None else ""
     group = names_of_groups(snapshot.groups).get(late.group, late.group)
     return Finding(
-        kind="straggler",
+        kind=Kind.STRAGGLER,
         severity=WARNING,
         ranks=ranks,
         victims=waiters,
@@ -82,7 +85,7 @@ def _finding(late: Late, snapshot: Snapshot, policy: Policy) -> Finding:
     summary = f"{ranks_text(ranks)} {verb(ranks, 'comes', 'come')} last: {who} {cost}"
     summary += f"; {it} {lead.text}"
     return Finding(
-        kind="straggler",
+        kind=Kind.STRAGGLER,
         severity=CRITICAL if share > policy.straggler_critical_ratio else WARNING,
         ranks=ranks,
         victims=late.waiters,

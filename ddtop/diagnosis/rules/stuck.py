@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import CRITICAL, Finding
+from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.nccl import building_line, ras_lines, watchdog_line
 from ddtop.model.state.facts import RankFacts, Snapshot, State, Wait
 from ddtop.policy import Policy
@@ -11,8 +13,9 @@ from ddtop.words.sentences import collective_text, names_of_groups
 from ddtop.words.units import duration
 
 
-def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+def rule(context: Context) -> list[Finding]:
     """One finding a group whose members all wait in the same collective."""
+    snapshot, policy = context.snapshot, context.policy
     found = []
     by_group: dict[str, list[Wait]] = {}
     for wait in snapshot.waits:
@@ -50,7 +53,7 @@ def _finding(snapshot: Snapshot, group: str, waits: list[Wait]) -> Finding:
     more = (building_line(members), watchdog_line(members, since, snapshot.time_unix_ns))
     evidence += [line for line in more if line is not None] + ras_lines(snapshot)
     return Finding(
-        kind="collective-stuck",
+        kind=Kind.COLLECTIVE_STUCK,
         severity=CRITICAL,
         ranks=(),
         victims=victims,

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from statistics import median
 
+from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import WARNING, Finding
+from ddtop.diagnosis.kinds import Kind
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.model.state.straggler_facts import Balance
-from ddtop.policy import POLICY, Policy
+from ddtop.policy import POLICY
 from ddtop.words.ranks import ranks_text
 from ddtop.words.sentences import about, names_of_groups
 
 
-def rule(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+def rule(context: Context) -> list[Finding]:
     """One finding for the largest group whose steps are mostly collectives; silent where ranks wait for each other."""
+    snapshot, policy = context.snapshot, context.policy
     for balance in sorted(snapshot.balances, key=lambda one: -len(one.ranks)):
         members = [snapshot.rank(number) for number in balance.ranks]
         share = _communicating(members, balance)
@@ -39,7 +42,7 @@ def _finding(balance: Balance, members: list[RankFacts], share: float, snapshot:
     crowded = median([(one.pressure.delay_ratio or 0.0) if one.pressure is not None else 0.0 for one in members])
     op = next((one.last_op for one in lead.groups if one.group == balance.group), None) or "collectives"
     return Finding(
-        kind="sync-bound",
+        kind=Kind.SYNC_BOUND,
         severity=WARNING,
         ranks=balance.ranks,
         victims=(),

@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import WARNING, Finding
+from ddtop.diagnosis.kinds import Kind
 from ddtop.model.state.facts import RankFacts, Snapshot, State
 from ddtop.wire.stacks import ThreadStack
 from ddtop.words.ranks import ranks_text, verb
@@ -25,8 +27,9 @@ Calls = tuple[tuple[str, str], ...]
 """(thread, what it has open), the longest open first."""
 
 
-def rule(snapshot: Snapshot) -> list[Finding]:
+def rule(context: Context) -> list[Finding]:
     """One finding a group."""
+    snapshot = context.snapshot
     found: dict[str, list[tuple[RankFacts, Calls]]] = {}
     for rank in snapshot.ranks:
         if rank.gone or rank.state in (State.STOPPED, State.SILENT):
@@ -40,11 +43,11 @@ def rule(snapshot: Snapshot) -> list[Finding]:
     return [_finding(snapshot, group, sharing) for group, sharing in sorted(found.items())]
 
 
-def explain(found: list[Finding], shared: list[Finding]) -> list[Finding]:
+def fold(context: Context, own: list[Finding]) -> list[Finding]:
     """The findings, each that is about a shared group with the threads as its likely cause."""
-    by_group = {one.group: one for one in shared}
+    by_group = {one.group: one for one in own}
     explained = []
-    for finding in found:
+    for finding in context.found:
         why = by_group.get(finding.group) if finding.group is not None and finding.kind in _FOLLOWS else None
         if why is not None:
             summary = finding.summary.partition("; no rank is missing")[0]
@@ -53,10 +56,10 @@ def explain(found: list[Finding], shared: list[Finding]) -> list[Finding]:
                 finding, summary=f"{summary}; {text}", evidence=(*why.evidence, *finding.evidence), advice=why.advice
             )
         explained.append(finding)
-    return explained
+    return explained + own
 
 
-_FOLLOWS = frozenset({"collective-mismatch", "collective-stuck", "wait-cycle"})
+_FOLLOWS = frozenset({Kind.COLLECTIVE_MISMATCH, Kind.COLLECTIVE_STUCK, Kind.WAIT_CYCLE})
 """What it leads to."""
 
 
@@ -116,7 +119,7 @@ def _finding(snapshot: Snapshot, group: str, sharing: list[tuple[RankFacts, Call
         if one.group == group and one.pending_since_unix_ns is not None
     )
     return Finding(
-        kind="threads-share-group",
+        kind=Kind.THREADS_SHARE_GROUP,
         severity=WARNING,
         ranks=ranks,
         victims=(),

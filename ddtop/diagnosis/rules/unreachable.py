@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import re
 
+from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
-from ddtop.diagnosis.rendezvous import INIT, Meeting, entered_unix_ns, way_line
+from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.rendezvous import INIT, Meeting, entered_unix_ns, meeting_of, way_line
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.policy import Policy
 from ddtop.words.ranks import ranks_text, verb
@@ -22,8 +24,18 @@ _BRIDGES = ("172.17.", "192.168.122.")
 """Addresses of docker0 and virbr0, which every host has for itself."""
 
 
-def rule(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding]:
-    """One finding for all that dial in vain."""
+def rule(context: Context) -> list[Finding]:
+    """What keeps ranks inside init_process_group that have all reached the store."""
+    snapshot, policy = context.snapshot, context.policy
+    meeting = meeting_of(snapshot)
+    if meeting is None:
+        return []
+    if not meeting.inside:
+        return _after_the_end(meeting)
+    return _in_vain(snapshot, meeting, policy) or _does_not_return(snapshot, meeting, policy)
+
+
+def _in_vain(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding]:
     dialling = [
         rank for rank in meeting.inside if _dials(rank) and _waited_s(snapshot, rank) > policy.init_missing_limit_s
     ]
@@ -39,7 +51,7 @@ def rule(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding]:
     waited_s = max(_waited_s(snapshot, rank) for rank in dialling)
     return [
         Finding(
-            kind="peer-unreachable",
+            kind=Kind.PEER_UNREACHABLE,
             severity=CRITICAL,
             ranks=ranks,
             victims=meeting.without(ranks),
@@ -56,7 +68,7 @@ def rule(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding]:
     ]
 
 
-def does_not_return(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding]:
+def _does_not_return(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding]:
     """All have come and stand still, so nobody is late, and it is their meeting itself that fails."""
     inside, size = meeting.inside, snapshot.world_size
     if meeting.init != INIT or size < 2 or len(inside) != size or any(rank.working is not False for rank in inside):
@@ -74,7 +86,7 @@ def does_not_return(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> lis
         advice = f"start the job anew: ranks of a restarted one may look for those of the attempt before; {advice}"
     return [
         Finding(
-            kind="collective-stuck",
+            kind=Kind.COLLECTIVE_STUCK,
             severity=CRITICAL if waited_s > policy.init_stuck_critical_s + more_s else WARNING,
             ranks=(),
             victims=meeting.victims,
@@ -88,7 +100,7 @@ def does_not_return(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> lis
     ]
 
 
-def after_the_end(meeting: Meeting) -> list[Finding]:
+def _after_the_end(meeting: Meeting) -> list[Finding]:
     """What is left to say of ranks that gave up while they connected to each other, and none went before them."""
     failed = [rank for rank in meeting.gave_up if rank.exception is not None and _MESH.search(rank.exception.text)]
     if not failed:
@@ -99,7 +111,7 @@ def after_the_end(meeting: Meeting) -> list[Finding]:
     at = f" at {', '.join(dialled[:4])}" if dialled else ""
     return [
         Finding(
-            kind="peer-unreachable",
+            kind=Kind.PEER_UNREACHABLE,
             severity=CRITICAL,
             ranks=(),
             victims=meeting.victims,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 
+from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import WARNING, Finding
-from ddtop.model.state.facts import Snapshot
+from ddtop.diagnosis.kinds import Kind
 from ddtop.wire.records import Hello
 from ddtop.words.ranks import ranks_text, told_apart, verb
 
 
-def rule(snapshot: Snapshot) -> list[Finding]:
+def rule(context: Context) -> list[Finding]:
     """One finding for all ranks that differ; what a rank has not said yet is not compared."""
+    snapshot = context.snapshot
     hellos = {rank.rank: rank.hello for rank in snapshot.ranks if rank.hello is not None}
     if len({(one.torch, one.python, one.script, one.script_digest) for one in hellos.values()}) < 2:
         return []
@@ -37,7 +39,7 @@ def rule(snapshot: Snapshot) -> list[Finding]:
     same = "different versions" if len(odd) == len(hellos) else "other versions than the rest"
     return [
         Finding(
-            kind="version-skew",
+            kind=Kind.VERSION_SKEW,
             severity=WARNING,
             ranks=ranks,
             victims=(),

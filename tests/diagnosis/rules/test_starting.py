@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddtop.diagnosis.diagnoses import calm
+from ddtop.diagnosis.calm import calm
 from ddtop.policy import POLICY
 from ddtop.wire.records import ProcessState
 from ddtop.wire.rendezvous import Candidacy, Rendezvous

@@ -1,0 +1,45 @@
+"""Next steps that several rules advise."""
+
+from __future__ import annotations
+
+from ddtop.model.state.facts import Blame, RankFacts, Snapshot
+from ddtop.words.units import duration
+
+NEW_GROUP_RULE = "all ranks must call new_group, also those that are not in the group, and in the same order"
+
+ONE_GPU_EACH = (
+    'give each its own: torch.cuda.set_device(int(os.environ["LOCAL_RANK"])), and no more ranks a host than it has GPUs'
+)
+
+
+def uneven_advice(rank: RankFacts) -> str:
+    """What helps where one rank has less to do than the others."""
+    if rank.mpi is not None:
+        return (
+            "uneven loops: let all ranks make the same number of collective calls, also one that has nothing left to do"
+        )
+    if rank.loader is not None and rank.loader.exhausted_unix_ns is None:
+        # Its data was not at an end: it has decided to stop.
+        return "stop on all ranks at the same step: all_reduce the flag that ends the loop"
+    return "uneven inputs: use DDP's join(), drop_last=True or shards that divide by the world size"
+
+
+def with_timeout(advice: str, snapshot: Snapshot, blame: Blame) -> str:
+    """The advice, with the time that is left until torch ends the waiters itself."""
+    limit_s = timeout_s(snapshot, blame)
+    if limit_s is None:
+        return advice
+    remaining = limit_s - (snapshot.time_unix_ns - blame.since_unix_ns) / 1e9
+    left = f"torch gives up in {duration(remaining)}" if remaining > 0 else "torch's timeout has passed"
+    return f"{advice}; {left}"
+
+
+def timeout_s(snapshot: Snapshot, blame: Blame) -> float | None:
+    """The shortest timeout (s) of the collectives in which the waiters of a blamed rank are."""
+    timeouts = [
+        call.timeout_ms
+        for rank in blame.waiters
+        for call in snapshot.rank(rank).open_collectives
+        if call.group == blame.group and call.timeout_ms
+    ]
+    return min(timeouts) / 1000 if timeouts else None

@@ -1,0 +1,104 @@
+"""The sentence for when no rule has found anything."""
+
+from __future__ import annotations
+
+from ddtop.diagnosis.activity import doing, where
+from ddtop.diagnosis.wait_text import waited_text
+from ddtop.model.state.ending import failed
+from ddtop.model.state.facts import Snapshot, State
+from ddtop.model.waits.align import tells_nothing
+from ddtop.policy import POLICY
+from ddtop.words.ranks import rank_list, ranks_text, told_apart, verb
+from ddtop.words.units import duration
+
+
+def calm(snapshot: Snapshot) -> str:
+    """What is true when no rule has anything to say."""
+    total = snapshot.world_size
+    if snapshot.ended is not None:
+        well = snapshot.ended.first_rank is None and not snapshot.ended.failed
+        return f"{'ok' if well else 'ended'}: {snapshot.ended.reason}"
+    if not total:
+        return "no rank has reported yet"
+    missing = [rank.rank for rank in snapshot.ranks if rank.state is State.MISSING]
+    # From a host whose hub cannot be asked only its own ranks are seen: that is no start.
+    unseen = missing if snapshot.apart is not None else []
+    if missing and not unseen:
+        seen = total - len(missing)
+        return f"starting: {seen}/{total} ranks seen, not yet {rank_list(missing[:64])}"
+    early = [rank.rank for rank in snapshot.ranks if rank.state in (State.STARTING, State.JOINING)]
+    if early:
+        joining = sum(1 for rank in snapshot.ranks if rank.state is State.JOINING)
+        mpi = any(call.name == "MPI_Init" for rank in snapshot.ranks for call in rank.open_calls)
+        where = "MPI_Init" if mpi else "init_process_group"
+        return f"starting: {len(early)}/{total} ranks not in {'MPI' if mpi else 'a process group'} yet, {joining} in {where}"
+    finished = [rank.rank for rank in snapshot.ranks if rank.gone and not failed(rank)]
+    lost = [rank.rank for rank in snapshot.ranks if rank.gone and failed(rank)]
+    left = f", {ranks_text(finished)} finished" if finished else ""
+    left += f", {ranks_text(lost)} gone" if lost else ""
+    left += f", {ranks_text(unseen[:64])} not seen from here" if unseen else ""
+    if snapshot.moving == 0:
+        return (_unheard(snapshot) or _quiet(snapshot)) + left
+    return f"ok: {snapshot.moving}/{total - len(unseen)} moving{left}, watched {duration(snapshot.watched_s)}"
+
+
+def _unheard(snapshot: Snapshot) -> str | None:
+    """Where nothing of a host comes through, which may be why."""
+    hosts = {rank.sender: rank.host or "?" for rank in snapshot.ranks if rank.unheard}
+    if not hosts:
+        return None
+    names = ", ".join(sorted(hosts.values())[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
+    are = verb(range(len(hosts)), "has", "have")
+    return f"quiet: no rank has moved{_since(snapshot)}; {names} {are} not been heard lately"
+
+
+def _since(snapshot: Snapshot) -> str:
+    still = snapshot.still_since_unix_ns
+    return f" for {duration((snapshot.time_unix_ns - still) / 1e9)}" if still is not None else ""
+
+
+def _quiet(snapshot: Snapshot) -> str:
+    still, since = snapshot.still_since_unix_ns, _since(snapshot)
+    if all(rank.gone for rank in snapshot.ranks):
+        return "quiet: no rank is left, and the launcher has not ended yet"
+    idle = next((blame for blame in snapshot.blames if blame.due and blame.peer_wait is not None), None)
+    if idle is not None and (what := doing(snapshot.rank(idle.root))) is not None:
+        who = f"{ranks_text(idle.waiters)} {verb(idle.waiters, 'waits', 'wait')}"
+        return f"idle{since}: {who} in {waited_text(idle, snapshot.groups)} for rank {idle.root}, which is {what}"
+    dumb = [rank.rank for rank in snapshot.ranks if not rank.gone and tells_nothing(rank)]
+    if dumb:
+        return f"quiet: no rank has moved{since}; nothing is known of the collectives of {ranks_text(dumb)}, whose probe failed"
+    judged = {wait.rank for wait in snapshot.peer_waits}
+    unjudged = [
+        rank.rank
+        for rank in snapshot.ranks
+        if rank.wait is None
+        and not rank.gone
+        and rank.place is not None
+        and rank.place.waits_on in ("p2p", "collective", "join")
+        and rank.rank not in judged
+    ]
+    if unjudged:
+        return (
+            f"quiet: no rank has moved{since}; {ranks_text(unjudged)} {verb(unjudged, 'is', 'are')} in a call of "
+            f"torch.distributed, and for whom {verb(unjudged, 'it waits', 'they wait')} is not known"
+        )
+    if still is None:
+        return f"starting: {snapshot.reporting}/{snapshot.world_size} ranks there, none has made a step yet"
+    waiting = sorted({wait.rank for wait in snapshot.waits})
+    told = f", and none waits for another in a collective{_stand(snapshot)}"
+    if waiting:
+        told = f"; {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} in a collective"
+    return f"quiet: no rank has moved{since}{told}"
+
+
+def _stand(snapshot: Snapshot) -> str:
+    """Where the ranks are that are left, if that is one place: what they wait for is outside of what is looked at."""
+    alive = [rank for rank in snapshot.ranks if not rank.gone]
+    if len(alive) > POLICY.stand_most_ranks or any(rank.place is None for rank in alive):
+        return ""
+    places = told_apart({rank.rank: where(rank) for rank in alive})
+    if len(places) != 1:
+        return ""
+    ((text, ranks),) = places.items()
+    return f"; {ranks_text(ranks)} {verb(ranks, 'is', 'are')} {text}"

@@ -1,0 +1,143 @@
+"""Whether the whole job makes no progress, since when, and how bad that is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddtop.diagnosis.activity import classify
+from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING
+from ddtop.diagnosis.idle import OUTSIDE, counts_steps, polls, runs_own_code
+from ddtop.model.state.facts import RankFacts, Snapshot, State
+from ddtop.model.waits.align import tells_nothing
+from ddtop.policy import Policy
+from ddtop.wire.calls import WAITING_CALLS
+
+_PHASES = frozenset({"compile", "checkpoint-save", "checkpoint-load", "import", "gc"})
+COMMUNICATES = frozenset({"collective", "p2p"})
+WORKS, SPINS, STILL = "works", "spins", "still"
+
+
+@dataclass(frozen=True, slots=True)
+class Standstill:
+    """`alive`: the ranks whose processes live; `active`: those that are not done, or all. `stances`: what each of these does for
+    the job, by rank. `since_unix_ns`: the last progress."""
+
+    alive: tuple[RankFacts, ...]
+    active: tuple[RankFacts, ...]
+    stances: dict[int, str]
+    since_unix_ns: int
+    quiet_s: float
+
+    def all_are(self, stance: str) -> bool:
+        return all(one == stance for one in self.stances.values())
+
+    def any_is(self, stance: str) -> bool:
+        return stance in self.stances.values()
+
+
+def standstill_of(snapshot: Snapshot, policy: Policy) -> Standstill | None:
+    """None while something moves, and where too little is known of some rank."""
+    alive = tuple([rank for rank in snapshot.ranks if not rank.gone])
+    if snapshot.ended is not None or snapshot.moving or not alive:
+        return None
+    if any(rank.hello is None or rank.unheard or rank.state is State.STOPPED for rank in alive):
+        return None
+    if all(tells_nothing(rank) and not counts_steps(rank) for rank in alive):
+        return None
+    since = snapshot.still_since_unix_ns
+    if since is None or any(rank.state in (State.STARTING, State.JOINING) for rank in alive):
+        since = _since_of_start(alive)
+    if since is None:
+        return None
+    quiet_s = (snapshot.time_unix_ns - since) / 1e9
+    # A rank that has left its groups waits for those that have work left.
+    active = tuple([rank for rank in alive if rank.phase != "leaving"]) or alive
+    return Standstill(alive, active, {rank.rank: _stance(rank, quiet_s, policy) for rank in active}, since, quiet_s)
+
+
+def _since_of_start(alive: tuple[RankFacts, ...]) -> int | None:
+    """Of a start that can be told from a slow one: all ranks stand in a lock that has a name, or all in communication."""
+    places = [rank.place for rank in alive if rank.place is not None and rank.working is False]
+    if len(places) < len(alive):
+        return None
+    locked = all(place.waits_for is not None for place in places)
+    joined = all(rank.state not in (State.STARTING, State.JOINING) for rank in alive)
+    meets = joined and all(word_of(rank) in COMMUNICATES for rank in alive)
+    return max(place.since_unix_ns or 0 for place in places) or None if locked or meets else None
+
+
+def word_of(rank: RankFacts) -> str:
+    """What it does, and of a call whose other side is not known that it communicates."""
+    if any(call.name in WAITING_CALLS for call in rank.open_calls):
+        return "collective"
+    place = rank.place
+    return "p2p" if place is not None and place.waits_on == "p2p" else classify(rank).word
+
+
+def _stance(rank: RankFacts, quiet_s: float, policy: Policy) -> str:
+    if rank.gpu_waits:
+        return STILL
+    if rank.gpu_computes:
+        return WORKS
+    if rank.working is False:
+        return STILL
+    # One line for all that time: a long call into C, or a library that spins while it waits.
+    same_line = (rank.line_age_s or 0.0) >= max(policy.same_line_s, 0.8 * quiet_s)
+    return SPINS if same_line or rank.working is None else WORKS
+
+
+def severity_of(snapshot: Snapshot, still: Standstill, policy: Policy) -> str | None:
+    """None: not yet."""
+    usual_s = _usual_s(snapshot, still, policy)
+    warning_s = max(policy.no_progress_s, usual_s)
+    critical_s = max(policy.no_progress_critical_s, policy.no_progress_habit_factor * usual_s)
+    patient_s = max(policy.no_progress_patient_s, critical_s)
+    if not still.any_is(STILL):
+        # It is work, or a wait that looks like it.
+        return None if still.quiet_s < patient_s else WARNING if still.all_are(SPINS) else INFO
+    words = {word_of(rank) for rank in still.active}
+    if not still.all_are(STILL) or words & _PHASES:
+        warning_s, critical_s = critical_s, patient_s
+    elif not _needs_nobody(still, words, policy):
+        critical_s = patient_s
+    if "loader" in words or any(rank.stalled_since_unix_ns for rank in still.active):
+        # From then on the rules of loaders and disks speak.
+        warning_s = max(warning_s, policy.stall_alone_limit_s)
+    if still.quiet_s < warning_s:
+        return None
+    own_code = any(runs_own_code(rank) for rank in still.active) or words <= COMMUNICATES
+    return CRITICAL if still.quiet_s >= critical_s and own_code else WARNING
+
+
+def _usual_s(snapshot: Snapshot, still: Standstill, policy: Policy) -> float:
+    """How long this job usually shows no progress, or ten of its steps."""
+    steps_s = max((rank.step_ms or 0.0 for rank in still.active), default=0.0) / 1000
+    # The pauses of the whole job are at most those of the rank that pauses least.
+    habit_s = min((rank.usual_pause_s or 0.0 for rank in still.active), default=0.0)
+    waits_s = max((snapshot.rank(wait.rank).healthy_wait_max_ms or 0.0 for wait in snapshot.waits), default=0.0) / 1000
+    return max(
+        policy.no_progress_step_factor * steps_s,
+        policy.no_progress_habit_factor * habit_s,
+        policy.healthy_wait_factor * waits_s,
+    )
+
+
+def _needs_nobody(still: Standstill, words: set[str], policy: Policy) -> bool:
+    """Nothing outside of the job can be what it waits for: `words` are those of all ranks, which stand still."""
+    if all(rank.phase == "leaving" for rank in still.active):
+        return False
+    if all(rank.place is not None and rank.place.waits_for is not None for rank in still.active):
+        return True
+    elsewhere = [rank for rank in still.active if word_of(rank) not in COMMUNICATES]
+    if not elsewhere:
+        return True
+    if not any(rank.iteration is not None for rank in still.active):
+        # Nothing that has steps: a server's main thread sleeps, too.
+        return words <= COMMUNICATES | {"file"}
+    return not all(_asks_outside(rank, policy) for rank in elsewhere)
+
+
+def _asks_outside(rank: RankFacts, policy: Policy) -> bool:
+    """It waits for an answer of a server or another process; whoever opens a named pipe has not even a peer."""
+    opens = rank.process is not None and rank.process.syscall in ("open", "openat")
+    return (word_of(rank) in OUTSIDE - {"stdin"} and not opens) or polls(rank, policy)

@@ -1,0 +1,48 @@
+"""What keeps the DataLoader worker that must deliver the next batch of a rank."""
+
+from __future__ import annotations
+
+from ddtop.diagnosis.kernel_wait import said_of
+from ddtop.model.state.facts import RankFacts, Snapshot, State
+from ddtop.model.state.loader_progress import helpless
+from ddtop.wire.loader import Loader
+from ddtop.wire.records import ProcessState
+
+DEAD, HALTED, LOCKED, DISK, STANDING = "gone", "stopped", "lock", "disk", "standing"
+"""What keeps the worker."""
+
+
+def ranks_with_stuck_worker(snapshot: Snapshot) -> set[int]:
+    """The ranks whose worker is stuck, from the first moment: no other rule should report them before `loader-stuck` does."""
+    return {rank.rank for rank in snapshot.ranks if cause_of(rank) is not None}
+
+
+def cause_of(rank: RankFacts) -> str | None:
+    """One of the words above; None where the rank waits for no worker, or the worker works."""
+    loader = rank.loader
+    if rank.gone or rank.state in (State.STOPPED, State.SILENT) or rank.owing_still_since_unix_ns is None:
+        return None
+    if loader is None or not _waits_for_it(rank, loader):
+        return None
+    if helpless(loader):
+        return HALTED if loader.owing_state in ("T", "t") else DEAD
+    if rank.working:
+        return None
+    if loader.owing_state == "D":
+        return DISK
+    said = worker_said(loader)
+    return LOCKED if said is not None and said[0] == "lock" else STANDING
+
+
+def _waits_for_it(rank: RankFacts, loader: Loader) -> bool:
+    """The main thread is in torch's code for loaders, or behind a thread of the program that fetches batches ahead."""
+    waits_on = rank.place.waits_on if rank.place is not None else None
+    # An iterator that is shut down stays so, whether anybody waits for its workers or not.
+    if loader.closing:
+        return waits_on == "DataLoader"
+    return rank.activity == "loader" or waits_on in ("DataLoader", "queue", "lock")
+
+
+def worker_said(loader: Loader) -> tuple[str, str] | None:
+    """What the kernel says of the worker: a word and a phrase that follows "is"."""
+    return said_of(ProcessState(None, loader.owing_pid or 0, loader.owing_state or "", loader.owing_wchan))

@@ -1,0 +1,367 @@
+"""Every rule in one table: what it reports, what it reads, and what keeps it silent.
+
+The rows run from top to bottom. A cause stands above what it may cause, so that a rule can see
+whether its own finding is only a consequence. `ddtop/diagnosis/diagnoses.py` runs the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from ddtop.diagnosis.comm_failures import is_reported
+from ddtop.diagnosis.context import Context
+from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
+from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.rules import (
+    backend,
+    comm_error,
+    deadlock,
+    departures,
+    escalation,
+    exception_swallowed,
+    gil_held,
+    gpu_duplicate,
+    gpu_error,
+    gpu_unavailable,
+    gpu_use,
+    host_lost,
+    input_bound,
+    io_stall,
+    loader_stuck,
+    mismatch,
+    mpi_truncated,
+    no_progress,
+    not_in_collective,
+    oversubscribed,
+    rendezvous,
+    resources,
+    sampling,
+    starting,
+    stopped,
+    straggler,
+    stuck,
+    sync_bound,
+    threads,
+    unreachable,
+    version_skew,
+)
+
+Rule = Callable[[Context], list[Finding]]
+Fold = Callable[[Context, list[Finding]], list[Finding]]
+Condition = Callable[[Context], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One rule."""
+
+    #: Its findings at this moment.
+    rule: Rule
+    #: The kinds that it may report.
+    kinds: tuple[Kind, ...]
+    #: The facts that it reads, in words.
+    reads: str
+    #: Fields of the snapshot. The rule is silent while one of them is empty.
+    needs: tuple[str, ...] = ("ranks",)
+    #: Rules above. Any finding of one of them silences this rule.
+    silenced_by: tuple[str, ...] = ()
+    #: The rule is silent while one of these is true.
+    unless: tuple[Condition, ...] = ()
+    #: Rules above. This rule leaves out the ranks that they have reported (`Context.explained`).
+    leaves_out: tuple[str, ...] = ()
+    #: All findings after this rule, where it completes or replaces findings of rules above.
+    fold: Fold | None = None
+
+    @property
+    def name(self) -> str:
+        """The module of the rule."""
+        return self.rule.__module__.rpartition(".")[2]
+
+    def is_silent(self, context: Context) -> bool:
+        """Whether the rule must not be asked at this moment."""
+        return (
+            any(context.reported.get(name) for name in self.silenced_by)
+            or not all(getattr(context.snapshot, name) for name in self.needs)
+            or any(condition(context) for condition in self.unless)
+        )
+
+    def ranks_left_out(self, reported: Mapping[str, tuple[Finding, ...]]) -> Iterator[int]:
+        """The ranks that the rules in `leaves_out` have reported."""
+        for name in self.leaves_out:
+            for finding in reported.get(name, ()):
+                yield from finding.ranks
+
+
+STARTS = ("rendezvous", "starting", "unreachable")
+ENDS = (*STARTS, "mpi_truncated", "departures")
+"""What keeps the ranks from meeting explains why they gave up; a departure explains later waits."""
+CAUSES = (*ENDS, "stopped", "mismatch")
+"""What explains every wait."""
+BESIDE = frozenset({
+    Kind.VERSION_SKEW, Kind.WRONG_BACKEND, Kind.SAMPLER_NOT_DISTRIBUTED, Kind.EPOCH_NOT_SET,
+    Kind.INPUT_BOUND, Kind.SYNC_BOUND, Kind.STRAGGLER, Kind.CPU_OVERSUBSCRIBED, Kind.GPU_SHARED,
+    Kind.GPU_BUSY, Kind.GPU_MEMORY_LOW, Kind.GPU_THROTTLED, Kind.MEMORY_PRESSURE, Kind.DISK_FULL,
+    Kind.EXCEPTION_SWALLOWED, Kind.THREADS_SHARE_GROUP, Kind.CANCELLED,
+})  # fmt: skip
+"""Kinds that may be true of a job that moves: as warnings they do not explain that it has stopped."""
+
+
+def job_has_ended(context: Context) -> bool:
+    """No process of the job is left."""
+    return context.snapshot.ended is not None
+
+
+def end_explains_all(context: Context) -> bool:
+    """No rank makes progress, and a rank that has gone or never came is the reason."""
+    ends = (finding for name in ENDS for finding in context.reported.get(name, ()))
+    return not context.snapshot.moving and any(one.severity == CRITICAL for one in ends)
+
+
+def anything_critical(context: Context) -> bool:
+    """Some finding so far is critical."""
+    return any(one.severity == CRITICAL for one in context.found)
+
+
+def hang_found(context: Context) -> bool:
+    """Some finding so far is critical, and is not about a slow rank."""
+    return any(one.severity == CRITICAL and one.kind != Kind.STRAGGLER for one in context.found)
+
+
+def backend_reports_error(context: Context) -> bool:
+    """A rank reports an error of its backend: `comm-error` is the better name for its wait."""
+    return is_reported(context.snapshot)
+
+
+def waits_are_explained(context: Context) -> bool:
+    """Some finding so far says for whom others wait."""
+    return any(one.victims for one in context.found)
+
+
+def standstill_is_explained(context: Context) -> bool:
+    """Some finding so far may be why the job makes no progress."""
+    return any(
+        one.severity == CRITICAL or (one.severity == WARNING and one.kind not in BESIDE) for one in context.found
+    )
+
+
+RUNS = (job_has_ended, end_explains_all)
+"""For rules about a job that still runs."""
+MOVES = (*RUNS, hang_found)
+"""For rules about a job that makes progress."""
+
+TABLE = (
+    # -- the start
+    Row(
+        rendezvous.rule,
+        (Kind.DUPLICATE_RANK, Kind.STALE_STORE, Kind.RENDEZVOUS_MISMATCH, Kind.MASTER_UNREACHABLE),
+        "what each rank brings to init_process_group, and the sockets of its process",
+    ),
+    Row(
+        starting.rule,
+        (Kind.LEFT_EARLY, Kind.LATE_TO_INIT, Kind.RANK_MISSING),
+        "who is inside init_process_group, who is alive outside, who was never seen",
+        silenced_by=("rendezvous",),
+    ),
+    Row(
+        unreachable.rule,
+        (Kind.PEER_UNREACHABLE, Kind.COLLECTIVE_STUCK),
+        "the addresses to which a rank inside init_process_group connects",
+        silenced_by=("rendezvous", "starting"),
+    ),
+    # -- the end
+    Row(
+        mpi_truncated.rule,
+        (Kind.COLLECTIVE_MISMATCH,),
+        "exceptions, the MPI call that failed",
+        silenced_by=STARTS,
+    ),
+    Row(
+        departures.rule,
+        (Kind.RANK_CRASHED, Kind.RANK_KILLED, Kind.HELPER_CRASHED, Kind.CANCELLED, Kind.LEFT_EARLY),
+        "exits and exceptions in the order of their times",
+        silenced_by=(*STARTS, "mpi_truncated"),
+    ),
+    # -- a rank that keeps others waiting
+    Row(
+        stopped.rule,
+        (Kind.RANK_STOPPED,),
+        "process states",
+        unless=RUNS,
+    ),
+    Row(
+        mismatch.rule,
+        (Kind.COLLECTIVE_MISMATCH,),
+        "the flight recorder's entries of each rank, by group and sequence number",
+        needs=("waits",),
+        silenced_by=("mpi_truncated", "stopped"),
+        unless=RUNS,
+    ),
+    Row(
+        deadlock.rule,
+        (Kind.WAIT_CYCLE, Kind.UNMATCHED_P2P),
+        "waits in collectives and in send and recv, and the cycles of both",
+        silenced_by=CAUSES,
+        unless=RUNS,
+    ),
+    Row(
+        io_stall.rule,
+        (Kind.IO_STALL,),
+        "process states, I/O counters, who is blamed for waits",
+        silenced_by=CAUSES,
+        unless=RUNS,
+    ),
+    Row(
+        loader_stuck.rule,
+        (Kind.LOADER_STUCK,),
+        "the DataLoader's worker that must deliver the next batch, who is blamed for waits",
+        silenced_by=CAUSES,
+        unless=RUNS,
+        leaves_out=("io_stall",),
+    ),
+    Row(
+        not_in_collective.rule,
+        (Kind.NOT_IN_COLLECTIVE, Kind.LEFT_EARLY, Kind.INTERPRETER_FROZEN),
+        "who is blamed for waits, and where that rank is instead",
+        needs=("blames",),
+        silenced_by=CAUSES,
+        unless=RUNS,
+        leaves_out=("io_stall", "loader_stuck"),
+    ),
+    Row(
+        gil_held.rule,
+        (Kind.NOT_IN_COLLECTIVE, Kind.INTERPRETER_FROZEN),
+        "NCCL's status service: how many collectives each rank has launched",
+        needs=("ras",),
+        silenced_by=(*CAUSES, "not_in_collective"),
+        unless=RUNS,
+    ),
+    Row(
+        stuck.rule,
+        (Kind.COLLECTIVE_STUCK,),
+        "groups of which all members wait in the same collective",
+        needs=("waits", "groups"),
+        silenced_by=CAUSES,
+        unless=(*RUNS, backend_reports_error, waits_are_explained),
+    ),
+    Row(
+        host_lost.rule,
+        (Kind.HOST_LOST,),
+        "when each host was heard last, and whether collectives with its ranks complete",
+        needs=("seen",),
+    ),
+    # -- a job that moves slowly
+    Row(
+        straggler.rule,
+        (Kind.STRAGGLER,),
+        "the times at which the ranks arrive in collectives; power and clocks of their GPUs",
+        unless=MOVES,
+    ),
+    Row(
+        input_bound.rule,
+        (Kind.INPUT_BOUND,),
+        "the share of the time that each rank waits for its DataLoader",
+        unless=MOVES,
+        leaves_out=("straggler",),
+    ),
+    Row(
+        oversubscribed.rule,
+        (Kind.CPU_OVERSUBSCRIBED,),
+        "the share of the time that the ranks of a host are ready to run without a CPU",
+        needs=("hosts",),
+        unless=MOVES,
+    ),
+    Row(
+        sync_bound.rule,
+        (Kind.SYNC_BOUND,),
+        "the share of the time in collectives for which all ranks have arrived",
+        needs=("balances",),
+        silenced_by=("oversubscribed",),
+        unless=MOVES,
+    ),
+    Row(
+        sampling.rule,
+        (Kind.SAMPLER_NOT_DISTRIBUTED, Kind.EPOCH_NOT_SET),
+        "the dataset and the sampler of the DataLoader that feeds the optimizer",
+        needs=("groups",),
+        unless=MOVES,
+    ),
+    # -- what explains findings above
+    Row(
+        threads.rule,
+        (Kind.THREADS_SHARE_GROUP,),
+        "the threads of the open collectives of one group",
+        unless=RUNS,
+        fold=threads.fold,
+    ),
+    Row(
+        exception_swallowed.rule,
+        (Kind.EXCEPTION_SWALLOWED,),
+        "exceptions that each rank has caught (DDTOP_EXCEPTIONS=1)",
+        unless=RUNS,
+        fold=exception_swallowed.fold,
+    ),
+    Row(
+        version_skew.rule,
+        (Kind.VERSION_SKEW,),
+        "versions of Python and torch, and a digest of the script",
+    ),
+    Row(
+        backend.rule,
+        (Kind.WRONG_BACKEND,),
+        "exceptions about NCCL, and the size of gradients on GPUs that go through gloo",
+    ),
+    Row(
+        gpu_unavailable.rule,
+        (Kind.GPU_UNAVAILABLE, Kind.RANK_CRASHED),
+        "the exception of a rank that crashed, and who holds its GPU",
+        fold=gpu_unavailable.fold,
+    ),
+    Row(
+        gpu_duplicate.rule,
+        (Kind.GPU_SHARED,),
+        "the exception of a rank that crashed",
+        fold=gpu_duplicate.fold,
+    ),
+    Row(
+        gpu_error.rule,
+        (Kind.GPU_ERROR,),
+        "errors that the driver reports (Xid, ECC, a lost GPU)",
+        needs=("devices",),
+        fold=gpu_error.fold,
+    ),
+    Row(
+        gpu_use.rule,
+        (Kind.GPU_SHARED, Kind.GPU_BUSY, Kind.GPU_MEMORY_LOW, Kind.GPU_THROTTLED),
+        "processes, memory and clocks of each GPU",
+        needs=("devices",),
+        unless=(job_has_ended,),
+        fold=gpu_use.fold,
+    ),
+    Row(
+        resources.rule,
+        (Kind.MEMORY_PRESSURE, Kind.DISK_FULL),
+        "memory, /dev/shm, cgroup limits, disks, and limits of each process",
+        needs=("hosts",),
+        unless=(job_has_ended,),
+    ),
+    # -- what is left
+    Row(
+        comm_error.rule,
+        (Kind.COMM_ERROR,),
+        "errors of the backend: exceptions, the state of its groups, NCCL's status service",
+        unless=(anything_critical,),
+    ),
+    Row(
+        escalation.rule,
+        (Kind.IO_STALL, Kind.LOADER_STUCK),
+        "whether the whole job makes no progress",
+        fold=escalation.fold,
+    ),
+    Row(
+        no_progress.rule,
+        (Kind.NO_PROGRESS,),
+        "whether the whole job makes no progress, and where each rank is",
+        unless=(standstill_is_explained,),
+    ),
+)

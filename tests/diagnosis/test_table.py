@@ -1,0 +1,107 @@
+"""The table of rules: it is complete, and it agrees with the enum of kinds, the pages and the docs."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from ddtop.diagnosis import rules
+from ddtop.diagnosis.explain import PAGES
+from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.table import TABLE
+from ddtop.model.state.facts import Snapshot
+from tests.jobs import FakeJob
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = {path.stem: path for path in Path(rules.__file__).parent.glob("*.py") if path.stem != "__init__"}
+ROWS = {row.name: row for row in TABLE}
+
+
+def test_each_file_in_rules_has_one_row():
+    assert sorted(row.name for row in TABLE) == sorted(FILES)
+
+
+def test_table_enum_and_pages_have_the_same_kinds():
+    in_table = {kind for row in TABLE for kind in row.kinds}
+
+    assert in_table == set(Kind)
+    assert list(PAGES) == list(Kind)
+
+
+def test_the_reference_of_findings_has_one_section_for_each_kind():
+    """It is generated, so this fails while `python -m docs.generate` has not been run."""
+    text = (ROOT / "docs/reference/findings.md").read_text()
+
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == [str(kind) for kind in Kind]
+
+
+def named_in(path):
+    """The members of Kind that stand in the code of a rule."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Kind":
+            yield Kind[node.attr], node
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_rule_reports_the_kinds_of_its_row(name):
+    path = FILES[name]
+    reported = {
+        keyword.value.attr
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        for keyword in node.keywords
+        if keyword.arg == "kind" and isinstance(keyword.value, ast.Attribute)
+    }
+
+    assert {kind for kind, _ in named_in(path)} >= set(ROWS[name].kinds)
+    assert {Kind[one] for one in reported} <= set(ROWS[name].kinds)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_text_of_a_rule_is_a_kind(name):
+    """A rule says Kind.RANK_STOPPED, so that a wrong name is found by the type checker."""
+    texts = {node.value for node in ast.walk(ast.parse(FILES[name].read_text())) if isinstance(node, ast.Constant)}
+
+    assert {text for text in texts if isinstance(text, str)} & {kind.value for kind in Kind} == set()
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+def test_a_row_is_silenced_by_rules_above_it(row):
+    above = [one.name for one in TABLE[: TABLE.index(row)]]
+
+    assert set(row.silenced_by) | set(row.leaves_out) <= set(above)
+    assert set(row.needs) <= {field.name for field in fields(Snapshot)}
+    assert all(condition.__doc__ for condition in row.unless)
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+def test_each_rule_has_the_same_signature(row):
+    code = row.rule.__code__
+
+    assert code.co_varnames[: code.co_argcount] == ("context",)
+    if row.fold is not None:
+        assert row.fold.__module__ == row.rule.__module__
+
+
+def test_a_kind_is_its_value_in_text_json_and_comparisons():
+    """Scripts, recordings and old viewers know the values."""
+    kind = Kind.RANK_STOPPED
+
+    assert kind == "rank-stopped"
+    assert {kind: 1}["rank-stopped"] == 1
+    assert (str(kind), f"{kind}", f"{kind:<14}|") == ("rank-stopped", "rank-stopped", "rank-stopped  |")
+    assert json.dumps({"kind": kind}) == '{"kind": "rank-stopped"}'
+
+
+def test_every_finding_has_a_kind_of_the_enum():
+    job = FakeJob(2)
+    job.trains(10)
+    job.ranks[1].is_stopped()
+    job.passes(6)
+
+    assert type(job.finding().kind) is Kind
