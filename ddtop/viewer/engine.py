@@ -18,12 +18,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ddtop.diagnosis.finding import Verdict
 from ddtop.diagnosis.judge import STEP_NS
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.viewer.follower import SILENT_S, Follower
-from ddtop.viewer.requests import Asking
-from ddtop.viewer.tape import FRAME_COST_BYTES, LIVE_BYTES, Mark, Tape
+from ddtop.viewer.source import Look
+from ddtop.viewer.tape import FRAME_COST_BYTES, LIVE_BYTES, Tape
 from ddtop.viewer.tape_history import Past
 from ddtop.wire.records import Reply, Stacks
 
@@ -64,52 +63,49 @@ class Bounds:
     memory_bytes: int | None = None
 
 
+Answers = Sequence[Reply | Stacks]
+
+
 class EngineError(Exception):
     """The engine has failed and nothing new will come; the text says how."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One look. `follower`: of which connection. `span`, `marks`, `untaped` and `recall` as in `source.Look`."""
+    """The newest look, and the connection from which it was made."""
 
     follower: Follower
-    snapshot: Snapshot
-    verdict: Verdict
-    span: tuple[int, int] | None
-    marks: tuple[Mark, ...]
-    untaped: str | None
-    recall: Callable[[int], Iterator[tuple[Snapshot, Verdict]]]
+    look: Look
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What was true at `asked_unix_ns`, by the tape; at its first moment, where that is later."""
+    """What was true at `asked_unix_ns`, from the tape; at its first moment, where that is later."""
 
     asked_unix_ns: int
-    snapshot: Snapshot
-    verdict: Verdict
-    past: Past
+    look: Look
 
 
 class Engine:
-    """Owns the followers and the tape. `put`, `travel`, `start` and `close` are for the event loop; so are `seen` and `moment`.
+    """Owns the followers and the tape.
 
-    `answers`: what came in answer to this viewer's questions, for the loop to take away. `on_news` is called on this thread
-    when there is something to see that somebody waits for.
+    `put`, `travel`, `start` and `close` are for the event loop; so are `seen` and `moment`. The
+    thread calls `on_news` with the answers to this viewer's requests, and without any when there is
+    something else to see that a user waits for.
     """
 
     def __init__(
         self,
         job: str,
-        on_news: Callable[[], None] = lambda: None,
+        on_news: Callable[[Answers], None] = lambda _: None,
         clock: Callable[[], int] = time.time_ns,
         bounds: Bounds = Bounds(),
     ) -> None:
         self._bounds = bounds
         self.full = False
         """The memory that this engine may use is used up: it takes in and looks at nothing more."""
-        self.answers: deque[Reply | Stacks] = deque()
-        self._job, self._held, self._clock = job, _Held(), clock
+        self._job, self._clock = job, clock
+        self._answers: list[Reply | Stacks] = []
         self.seen: Seen | None = None
         self.moment: Moment | None = None
         self.dropped = 0
@@ -154,7 +150,7 @@ class Engine:
 
     def follower(self) -> Follower:
         """For a new connection; only this engine may use it, besides its flags and its clock."""
-        return Follower(self._job, self._clock, self._held)
+        return Follower(self._job, self._clock, self._answers.append)
 
     def put(self, follower: Follower, data: bytes) -> None:
         """Let `follower` take this frame in; dropped and counted where too much waits already. O(1)."""
@@ -191,7 +187,7 @@ class Engine:
                     time.sleep(NAP_S)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the loop says it and ends
             self.failure = error
-            self._on_news()
+            self._on_news(())
 
     def _pause_s(self) -> float:
         return min(max(self._due - time.monotonic(), 0.0), LOOK_MOST_S) if self._current is not None else LOOK_MOST_S
@@ -220,12 +216,10 @@ class Engine:
         self._late_s = time.monotonic() - came if self._queue else 0.0
         if follower.live and follower is not self._current:
             self._current, self._due = follower, 0.0
-            self._on_news()
-        if self._held.replies:
-            replies, self._held.replies = self._held.replies, []
-            self._hand_over(replies)
-        if self._held.stacks_taken:
-            # Who has asked wants to see it now, not at the next look.
+            self._on_news(())
+        self._hand_over(Reply)
+        if self._answers:
+            # These are stacks: the user who asked wants to see them now, not at the next look.
             self._due = min(self._due, self._due_first)
 
     def _is_full(self, taken_bytes: int, wanted_bytes: int) -> bool:
@@ -242,9 +236,8 @@ class Engine:
         self.full = True
         self._queue.clear()
         self._tape = Tape(0)
-        self._held.stacks_taken.clear()
-        self.answers.clear()
-        self._on_news()
+        self._answers.clear()
+        self._on_news(())
         return True
 
     def _is_due(self) -> bool:
@@ -266,11 +259,13 @@ class Engine:
         self._tape.notice(follower.judge.found)
         snapshot = replace(snapshot, notes=(*self._notes(), *snapshot.notes))
         tape = self._tape
-        self.seen = Seen(follower, snapshot, verdict, tape.span, tape.marks, tape.too_many, tape.looks)
+        recall = tape.looks if tape.span is not None else None
+        look = Look(snapshot, verdict, span=tape.span, marks=tape.marks, recall=recall, untaped=tape.too_many)
+        self.seen = Seen(follower, look)
         self._let_go(snapshot)
-        if self._held.stacks_taken:
-            stacks, self._held.stacks_taken = self._held.stacks_taken, []
-            self._hand_over(stacks)
+        # Stacks are handed over after the look that has them: a dump that is said to be complete is
+        # complete on the screen.
+        self._hand_over(Reply, Stacks)
         cost_s = time.thread_time() - worked
         period_s = min(max(cost_s / LOOK_SHARE, LOOK_LEAST_S), LOOK_MOST_S)
         if follower.judge.wavers:
@@ -296,43 +291,23 @@ class Engine:
         if self._late_s > LATE_S:
             yield f"this viewer is {self._late_s:.0f} s behind: its host leaves it too little CPU"
 
-    def _hand_over(self, answers: Sequence[Reply | Stacks]) -> None:
-        self.answers.extend(answers)
-        self._on_news()
+    def _hand_over(self, *kinds: type[Reply | Stacks]) -> None:
+        """Give the answers of these kinds to the event loop, and forget them here."""
+        answers = [answer for answer in self._answers if isinstance(answer, kinds)]
+        if answers:
+            self._answers[:] = [answer for answer in self._answers if not isinstance(answer, kinds)]
+            self._on_news(answers)
 
     def _go_back(self) -> None:
         wanted, span = self._wanted, self._tape.span
         if wanted is None or span is None or (self.moment is not None and self.moment.asked_unix_ns == wanted):
             return
         at = max(wanted, span[0])
-        self.moment = Moment(wanted, *self._tape.at(at), Past(self._tape, at))
-        self._on_news()
+        self.moment = Moment(wanted, Look(*self._tape.at(at), travelled=True, past=Past(self._tape, at)))
+        self._on_news(())
 
 
 def _resident_bytes() -> int:
     """Of this process. Source: the second field of /proc/self/statm, in pages."""
     with open("/proc/self/statm", "rb") as file:
         return int(file.read().split()[1]) * _PAGE_BYTES
-
-
-class _Held(Asking):
-    """What came in answer to this viewer's questions. Stacks are held back until the look in which they are seen has been handed
-    over: a dump that is said to be complete is complete on the screen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stacks_taken: list[Stacks] = []
-        self.replies: list[Reply] = []
-
-    def take_reply(self, reply: Reply, now_mono_s: float) -> bool:
-        """Keep it for the event loop, which knows what was asked, and when."""
-        del now_mono_s
-        if reply.name not in ("signal", "stacks"):
-            return False
-        self.replies.append(reply)
-        return True
-
-    def take_stacks(self, stacks: Stacks, now_mono_s: float) -> None:
-        """Keep it for the event loop."""
-        del now_mono_s
-        self.stacks_taken.append(stacks)

@@ -23,7 +23,7 @@ from ddtop.link.viewer_side import ViewerLink
 from ddtop.model.job import Job
 from ddtop.model.state.facts import Snapshot
 from ddtop.viewer.replay import NO_END, read_recording
-from ddtop.viewer.requests import Asking
+from ddtop.viewer.requests import ANSWERS, Requests
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Command, Reply, Stacks
 
@@ -55,14 +55,21 @@ LEFT_S = 60.0
 class Follower:
     """A job built from frames, with the clock of its relay and the findings that stand.
 
-    `answers` counts what came in answer to what this viewer asked (`asking`).
+    `asking`: what this viewer asked. `answers`: how many answers came.
     """
 
-    def __init__(self, name: str, clock: Callable[[], int] = time.time_ns, asking: Asking | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        clock: Callable[[], int] = time.time_ns,
+        answered: Callable[[Reply | Stacks], None] | None = None,
+    ) -> None:
+        """`clock`: unix ns. `answered` takes each answer; None: `asking` takes it."""
         self.job = Job(name)
         self.judge = Judge()
-        self.asking = asking if asking is not None else Asking()
+        self.asking = Requests()
         self.answers = 0
+        self._answered = answered or self._take_answer
         self.garbled = 0
         self.live = False
         self.refusal: str | None = None
@@ -90,8 +97,8 @@ class Follower:
             return None
         self.job.apply(envelope, record)
         if isinstance(record, Stacks):
-            self.asking.take_stacks(record, time.monotonic())
             self.answers += 1
+            self._answered(record)
         if self.live and envelope.kind == "HostState" and envelope.sender == self.job.leader:
             # Of several hosts the hub's clock is the job's.
             offset = self.job.hosts[envelope.sender][0] - self._clock()
@@ -110,14 +117,18 @@ class Follower:
         return record
 
     def _on_reply(self, reply: Reply) -> None:
-        if self.asking.take_reply(reply, time.monotonic()):
+        if reply.name in ANSWERS:
             self.answers += 1
+            self._answered(reply)
         elif reply.name == "live":
             self.live = True
         elif reply.name == "rejoin":
             self.rejoin = True
         elif not reply.ok:
             self.refusal = reply.text
+
+    def _take_answer(self, answer: Reply | Stacks) -> None:
+        self.asking.take(answer, time.monotonic())
 
     def now_unix_ns(self) -> int:
         """Now, on the clock of the relay, or of the hub of a job on several hosts."""

@@ -12,10 +12,9 @@ from dataclasses import replace
 from ddtop import registry
 from ddtop.diagnosis.finding import UNKNOWN, Verdict
 from ddtop.link.viewer_side import PING_S
-from ddtop.model.state.facts import Snapshot
-from ddtop.viewer.engine import Engine
+from ddtop.viewer.engine import Answers, Engine
 from ddtop.viewer.follower import HISTORY_S, LOOK_S, SILENT_S, UnreachableError, request
-from ddtop.viewer.requests import REPLY_S, Asking, signal_command
+from ddtop.viewer.requests import REPLY_S, Requests, signal_command
 from ddtop.viewer.routes.relay import GoneError, Link, NoContactError, Way, way_to
 from ddtop.viewer.source import Look
 from ddtop.wire.records import Command, Reply
@@ -36,7 +35,7 @@ class LiveSource:
         `clock`: unix ns, where the facts are not of this host's time; asked on the engine's thread too."""
         self._way: Way = way_to(job) if isinstance(job, registry.JobEntry) else job
         self._controller = controller
-        self._asking = Asking()
+        self._asking = Requests()
         self._answered = asyncio.Event()
         self._one_signal = asyncio.Lock()
         self._link: Link | None = None
@@ -47,30 +46,30 @@ class LiveSource:
         self._follower = self._engine.follower()
         self._joined = self._follower
         self._contact: str | None = None
-        self._shown: tuple[Snapshot, Verdict] | None = None
+        self._shown: Look | None = None
         self._silent_since = self._listened = time.monotonic()
         self._at: int | None = None
         self._past: Look | None = None
 
     def look(self) -> Look:
-        """What is true now; the last look, with its age, while the relay is not heard. Or what was, after `travel`."""
+        """What is true now, or what was at the moment that `travel` went to.
+
+        While the relay is not heard: the last look, with its age.
+        """
         self._engine.check()
-        self._collect()
-        found, seen = self._look(), self._engine.seen
+        found = self._look()
         if self._at is not None:
             found = self._look_back(found)
-        dump = self._asking.dump(time.monotonic())
-        if seen is None:
-            return replace(found, dump=dump)
-        recall = seen.recall if seen.span is not None else None
-        return replace(found, dump=dump, span=seen.span, marks=seen.marks, recall=recall, untaped=seen.untaped)
+        return replace(found, dump=self._asking.dump(time.monotonic()))
 
     def _look_back(self, now: Look) -> Look:
-        """The moment that was asked for, as soon as the engine has it; until then what was shown before."""
+        """The moment that was asked for; until the engine has it, what was shown before."""
         moment = self._engine.moment
         if moment is not None and moment.asked_unix_ns == self._at:
-            self._past = Look(moment.snapshot, moment.verdict, travelled=True, past=moment.past)
-        return self._past or now
+            self._past = moment.look
+        if self._past is None:
+            return now
+        return replace(self._past, span=now.span, marks=now.marks, recall=now.recall, untaped=now.untaped)
 
     def _silent_s(self) -> float:
         """How long nothing came while we listened: who does not run hears nobody."""
@@ -78,36 +77,36 @@ class LiveSource:
         return (now if self._link is None else min(now, self._listened + MISSED_S)) - self._silent_since
 
     def _look(self) -> Look:
+        self._switch()
         silent_s = self._silent_s()
         if self._contact is None and silent_s <= SILENT_S and self._follower.live:
             seen = self._engine.seen
             if seen is not None and seen.follower is self._follower:
-                self._shown = (seen.snapshot, seen.verdict)
+                self._shown = seen.look
             if self._shown is not None:
-                return Look(*self._shown)
+                return self._shown
         if self._shown is None:
             contact = self._contact or (NOT_HEARD if silent_s > 2 * SILENT_S else None)
             return Look(None, Verdict(UNKNOWN, (), ""), contact, silent_s if contact else None)
-        snapshot, verdict = self._shown
-        if snapshot.ended is not None:
-            return Look(snapshot, verdict)
+        if self._ended():
+            return self._shown
         contact = self._contact or NOT_HEARD
-        return Look(snapshot, verdict.when_unheard(contact, silent_s), contact, silent_s)
+        verdict = self._shown.verdict.when_unheard(contact, silent_s)
+        return replace(self._shown, verdict=verdict, contact=contact, contact_age_s=silent_s)
 
-    def _collect(self) -> None:
-        """That the relay has told all of the past; and what was answered, to the one who knows what was asked."""
+    def _ended(self) -> bool:
+        snapshot = self._shown.snapshot if self._shown is not None else None
+        return snapshot is not None and snapshot.ended is not None
+
+    def _switch(self) -> None:
+        """To the new connection, once its relay has sent all of the past."""
         if self._joined.live and self._follower is not self._joined:
             self._follower, self._contact = self._joined, None
-        now = time.monotonic()
-        while self._engine.answers:
-            answer = self._engine.answers.popleft()
-            if isinstance(answer, Reply):
-                self._asking.take_reply(answer, now)
-            else:
-                self._asking.take_stacks(answer, now)
 
-    def _on_news(self) -> None:
-        self._collect()
+    def _on_news(self, answers: Answers) -> None:
+        self._switch()
+        for answer in answers:
+            self._asking.take(answer, time.monotonic())
         self._answered.set()
         self.on_news()
 
@@ -140,7 +139,8 @@ class LiveSource:
             return f"no signal was sent: {deaf}"
         if self._at is not None:
             return f"no signal was sent: {PAST}"
-        facts = self._shown[0].rank(rank) if self._shown else None
+        shown = self._shown.snapshot if self._shown is not None else None
+        facts = shown.rank(rank) if shown is not None else None
         if facts is None or facts.pid is None:
             return f"no signal was sent: rank {rank} has not been seen"
         async with self._one_signal:
@@ -161,7 +161,7 @@ class LiveSource:
 
     def _deaf(self) -> str | None:
         """Why the relay cannot be asked anything now."""
-        if self._shown is not None and self._shown[0].ended is not None:
+        if self._ended():
             return "the job has ended"
         if self._contact is not None:
             return self._contact
@@ -181,13 +181,13 @@ class LiveSource:
             self._loop = None
             self._engine.close()
 
-    def _tell(self) -> None:
+    def _tell(self, answers: Answers) -> None:
         """Called on the engine's thread."""
         loop = self._loop
         if loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop was closed just now
                 # In the context of whoever runs this source: the app's timers look for their app in it.
-                loop.call_soon_threadsafe(self._on_news, context=self._context)
+                loop.call_soon_threadsafe(self._on_news, answers, context=self._context)
 
     async def _keep_in_contact(self) -> None:
         while True:
@@ -246,7 +246,9 @@ class LiveSource:
             self._contact = str(error)
             return
         if left is not None:
-            self._shown, self._contact = left, "the relay is gone; this is the last state it left"
+            before = self._shown or Look(*left)
+            self._shown = replace(before, snapshot=left[0], verdict=left[1])
+            self._contact = "the relay is gone; this is the last state it left"
 
 
 def _sentence(reply: Reply) -> str:

@@ -16,6 +16,8 @@ from ddtop.words.units import plural
 
 REPLY_S = 2.0
 """A relay answers within milliseconds; one that does not within this is not heard or is older than the question."""
+ANSWERS = ("signal", "stacks")
+"""Names of the replies that answer a request; the others are about the connection."""
 ANSWERS_S, NATIVE_ANSWERS_S = 8.0, 30.0
 """So long without one more answer, and no more are waited for; py-spy reads symbols for seconds, one process after the other."""
 
@@ -30,7 +32,7 @@ class _Open:
     processes: set[tuple[int | None, int]]
 
 
-class Asking:
+class Requests:
     """The requests of one viewer; only the last one for stacks is kept."""
 
     def __init__(self) -> None:
@@ -44,22 +46,27 @@ class Asking:
         self._open = _Open(Dump(request, now_unix_ns), seconds, now_mono_s, set())
         return Command("stacks", arguments=(request, rank_list(ranks), "native" if native else ""))
 
-    def take_reply(self, reply: Reply, now_mono_s: float) -> bool:
-        """Take in the relay's answer; False if it belongs to something else."""
-        if reply.name == "signal":
-            self._signals.append(reply)
-            return True
-        if reply.name != "stacks":
-            return False
+    def take(self, answer: Reply | Stacks, now_mono_s: float) -> None:
+        """Take in one answer of the relay or of a process."""
+        if isinstance(answer, Stacks):
+            self._take_stacks(answer, now_mono_s)
+        elif answer.name == "signal":
+            self._signals.append(answer)
+        elif answer.name == "stacks":
+            self._take_count(answer, now_mono_s)
+
+    def _take_count(self, reply: Reply, now_mono_s: float) -> None:
+        """The relay says how many answers will come, or why none will."""
         opened = self._open
-        if opened is None or opened.dump.expected is not None or (reply.ok and reply.text != opened.dump.request):
-            return True
+        if opened is None or opened.dump.expected is not None:
+            return
+        if reply.ok and reply.text != opened.dump.request:
+            return
         dump = replace(opened.dump, expected=reply.count) if reply.ok else replace(opened.dump, refused=reply.text)
         self._open = replace(opened, dump=dump, moved_mono_s=now_mono_s)
-        return True
 
-    def take_stacks(self, stacks: Stacks, now_mono_s: float) -> None:
-        """Count an answer. Stacks of DataLoader workers come with their rank's and are not counted."""
+    def _take_stacks(self, stacks: Stacks, now_mono_s: float) -> None:
+        """Count an answer. Stacks of DataLoader workers come with their rank's and do not count."""
         opened = self._open
         if opened is None or stacks.worker or stacks.request != opened.dump.request:
             return

@@ -152,7 +152,7 @@ def test_an_honest_job_is_looked_at_and_nothing_is_said_to_be_full():
     engine = taken_in(Bounds(memory_bytes=resident + (64 << 20)), HONEST)
 
     assert not engine.full
-    assert engine.seen.snapshot.world_size == 4
+    assert engine.seen.look.snapshot.world_size == 4
 
 
 def test_every_kind_of_flood_is_one_that_a_viewer_can_read():

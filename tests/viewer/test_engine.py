@@ -24,8 +24,13 @@ class Waiting:
 
     def __init__(self):
         self.news = threading.Event()
-        self.engine = Engine("train", self.news.set)
+        self.answers = []
+        self.engine = Engine("train", self.on_news)
         self.follower = self.engine.follower()
+
+    def on_news(self, answers):
+        self.answers += answers
+        self.news.set()
 
     def until(self, question):
         """Waits for it; news or not, an engine looks by itself."""
@@ -73,10 +78,10 @@ def test_a_look_is_handed_over_as_soon_as_the_relay_has_told_its_past(waiting):
     joined(waiting, job)
 
     seen = waiting.engine.seen
-    assert (seen.follower, seen.snapshot.reporting) == (waiting.follower, 4)
-    assert seen.snapshot.iteration == job.ranks[0].iteration
-    assert seen.span is not None
-    assert seen.untaped is None
+    assert (seen.follower, seen.look.snapshot.reporting) == (waiting.follower, 4)
+    assert seen.look.snapshot.iteration == job.ranks[0].iteration
+    assert seen.look.span is not None
+    assert seen.look.untaped is None
 
 
 def test_nothing_is_looked_at_before_the_past_has_been_told(waiting):
@@ -86,7 +91,7 @@ def test_nothing_is_looked_at_before_the_past_has_been_told(waiting):
         waiting.engine.put(waiting.follower, data)
     waiting.says(Reply("signal"))
 
-    waiting.until(lambda: waiting.engine.answers)
+    waiting.until(lambda: waiting.answers)
 
     assert waiting.engine.seen is None
 
@@ -98,25 +103,25 @@ def test_an_answer_is_told_after_the_look_in_which_it_is_seen(waiting):
     joined(waiting, job)
 
     waiting.says(Stacks("r1", 0, 4800, time.time_ns(), "agent"))
-    waiting.until(lambda: waiting.engine.answers)
+    waiting.until(lambda: waiting.answers)
 
-    assert waiting.engine.answers.popleft().request == "r1"
-    assert waiting.engine.seen.snapshot.ranks[0].stacks.request == "r1"
+    assert [answer.request for answer in waiting.answers] == ["r1"]
+    assert waiting.engine.seen.look.snapshot.ranks[0].stacks.request == "r1"
 
 
 def test_the_past_is_made_on_the_thread_and_told(waiting):
     job = FakeJob(2)
     job.trains(10)
     joined(waiting, job)
-    first, last = waiting.engine.seen.span
+    first, last = waiting.engine.seen.look.span
 
     waiting.engine.travel(last - 4_000_000_000)
     waiting.until(lambda: waiting.engine.moment is not None)
 
     moment = waiting.engine.moment
-    assert moment.asked_unix_ns == moment.snapshot.time_unix_ns == last - 4_000_000_000
-    assert first < moment.snapshot.time_unix_ns
-    assert moment.snapshot.ranks[0].iteration < waiting.engine.seen.snapshot.ranks[0].iteration
+    assert moment.asked_unix_ns == moment.look.snapshot.time_unix_ns == last - 4_000_000_000
+    assert first < moment.look.snapshot.time_unix_ns
+    assert moment.look.snapshot.ranks[0].iteration < waiting.engine.seen.look.snapshot.ranks[0].iteration
 
 
 def test_what_does_not_fit_into_the_queue_is_dropped_counted_and_said(monkeypatch):
@@ -137,7 +142,7 @@ def test_what_does_not_fit_into_the_queue_is_dropped_counted_and_said(monkeypatc
         found.engine.close()
 
     assert found.engine.dropped == 2
-    assert found.engine.seen.snapshot.notes[0].startswith("2 records came faster")
+    assert found.engine.seen.look.snapshot.notes[0].startswith("2 records came faster")
 
 
 def test_a_failure_is_loud(waiting, monkeypatch):
@@ -188,6 +193,6 @@ def test_a_viewer_that_is_behind_says_so_and_calls_nobody_silent(monkeypatch):
     found.engine._look()
 
     assert found.engine.seen is not None
-    snapshot = found.engine.seen.snapshot
+    snapshot = found.engine.seen.look.snapshot
     assert "this viewer is 30 s behind: its host leaves it too little CPU" in snapshot.notes
     assert snapshot.reporting == 4

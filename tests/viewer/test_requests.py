@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ddtop.viewer.requests import ANSWERS_S, NATIVE_ANSWERS_S, REPLY_S, Asking, signal_command
+from ddtop.viewer.requests import ANSWERS_S, NATIVE_ANSWERS_S, REPLY_S, Requests, signal_command
 from ddtop.wire.records import Reply, Stacks
 
 ASKED_NS = 5_000
 
 
 def asked(ranks=(), native=False):
-    asking = Asking()
+    asking = Requests()
     command = asking.stacks(ranks, ASKED_NS, 0.0, native)
     return asking, command.arguments[0]
 
@@ -19,19 +19,19 @@ def answer(request, rank, **more):
 
 
 def test_the_command_names_the_request_the_ranks_and_the_way():
-    first, second = (Asking().stacks((0, 3, 4, 5), 0, 0.0, native).arguments for native in (False, True))
+    first, second = (Requests().stacks((0, 3, 4, 5), 0, 0.0, native).arguments for native in (False, True))
 
     assert (first[1:], second[1:]) == (("0,3-5", ""), ("0,3-5", "native"))
     assert first[0] != second[0]
-    assert Asking().stacks((), 0, 0.0).arguments[1] == ""
+    assert Requests().stacks((), 0, 0.0).arguments[1] == ""
 
 
 def test_answers_are_counted_until_all_have_come():
     asking, request = asked()
     states = [asking.dump(0.1)]
-    assert asking.take_reply(Reply("stacks", text=request, count=2), 0.1)
+    asking.take(Reply("stacks", text=request, count=2), 0.1)
     for rank in (0, 1):
-        asking.take_stacks(answer(request, rank), 0.2)
+        asking.take(answer(request, rank), 0.2)
         states.append(asking.dump(0.2))
 
     assert [(dump.expected, dump.answered, dump.done) for dump in states] == [
@@ -45,24 +45,24 @@ def test_answers_are_counted_until_all_have_come():
 def test_an_answer_that_overtakes_the_relays_reply_counts():
     """A rank that is stopped is answered for while the relay still counts whom it asks."""
     asking, request = asked()
-    asking.take_stacks(Stacks(request, 0, 100, 0, why="stopped"), 0.1)
-    asking.take_reply(Reply("stacks", text=request, count=1), 0.1)
+    asking.take(Stacks(request, 0, 100, 0, why="stopped"), 0.1)
+    asking.take(Reply("stacks", text=request, count=1), 0.1)
 
     assert asking.dump(0.1).done
 
 
 def test_workers_other_requests_and_repetitions_are_not_counted():
     asking, request = asked()
-    asking.take_reply(Reply("stacks", text=request, count=3), 0.0)
+    asking.take(Reply("stacks", text=request, count=3), 0.0)
     for stacks in (answer(request, 0), answer(request, 0), answer("another", 1), answer(request, 1, worker=True)):
-        asking.take_stacks(stacks, 0.1)
+        asking.take(stacks, 0.1)
 
     assert asking.dump(0.1).answered == 1
 
 
 def test_a_refusal_is_final_and_says_why():
     asking, _ = asked()
-    asking.take_reply(Reply("stacks", ok=False, text="unknown command stacks"), 0.1)
+    asking.take(Reply("stacks", ok=False, text="unknown command stacks"), 0.1)
 
     assert (asking.dump(99.0).refused, asking.dump(99.0).done) == ("unknown command stacks", True)
 
@@ -76,19 +76,19 @@ def test_a_relay_that_does_not_answer_is_not_waited_for():
 
 def test_what_does_not_come_is_given_up_some_seconds_after_the_last_that_came():
     asking, request = asked()
-    asking.take_reply(Reply("stacks", text=request, count=3), 1.0)
-    asking.take_stacks(answer(request, 0), 6.0)
+    asking.take(Reply("stacks", text=request, count=3), 1.0)
+    asking.take(answer(request, 0), 6.0)
 
     assert asking.dump(6.0 + ANSWERS_S).refused is None
     late = asking.dump(6.1 + ANSWERS_S)
     assert (late.refused, late.answered) == ("2 answers did not come within 8 s", 1)
-    asking.take_stacks(answer(request, 1), 15.0)
+    asking.take(answer(request, 1), 15.0)
     assert asking.dump(15.0).refused is None
 
 
 def test_py_spy_is_given_more_time():
     asking, request = asked(native=True)
-    asking.take_reply(Reply("stacks", text=request, count=1), 0.0)
+    asking.take(Reply("stacks", text=request, count=1), 0.0)
 
     assert asking.dump(NATIVE_ANSWERS_S).refused is None
     assert asking.dump(NATIVE_ANSWERS_S + 0.1).refused is not None
@@ -97,25 +97,25 @@ def test_py_spy_is_given_more_time():
 def test_the_reply_to_an_earlier_request_changes_nothing():
     asking, first = asked()
     asking.stacks((), ASKED_NS, 1.0)
-    assert asking.take_reply(Reply("stacks", text=first, count=8), 1.1)
+    asking.take(Reply("stacks", text=first, count=8), 1.1)
 
     assert asking.dump(1.1).expected is None
 
 
 def test_only_answers_to_questions_are_taken():
-    asking = Asking()
+    asking = Requests()
 
-    assert not asking.take_reply(Reply("live"), 0.0)
-    assert asking.take_reply(Reply("stacks", text="r", count=1), 0.0)
+    asking.take(Reply("live"), 0.0)
+    asking.take(Reply("stacks", text="r", count=1), 0.0)
     assert asking.dump(0.0) is None
 
 
 def test_the_answer_to_a_signal_is_given_once_and_not_an_earlier_one():
-    asking = Asking()
-    asking.take_reply(Reply("signal", text="sent SIGTERM to rank 0"), 0.0)
+    asking = Requests()
+    asking.take(Reply("signal", text="sent SIGTERM to rank 0"), 0.0)
     asking.forget_signals()
     assert asking.signal_reply() is None
-    asking.take_reply(Reply("signal", ok=False, text="rank 1 is gone"), 0.0)
+    asking.take(Reply("signal", ok=False, text="rank 1 is gone"), 0.0)
 
     assert asking.signal_reply().text == "rank 1 is gone"
     assert asking.signal_reply() is None
