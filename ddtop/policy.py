@@ -270,6 +270,8 @@ class Policy:
     """Of what a card draws while it computes: a waiting kernel takes a quarter to a half of it, alike cards under one load differ by a tenth."""
     gpu_wait_cap_ratio: float = 0.5
     """... and of its power cap: kernels that read much memory and compute little draw more than half, those that wait do not."""
+    gpu_wait_pending_ratio: float = 0.5
+    """Share of samples with an open collective: below it, the program's own kernel draws little."""
     gpu_wait_job_s: float = 60.0
     """A job that young compiles, warms up and loads: what it does then it does not do at every step."""
     gpu_wait_steps: int = 2
@@ -284,6 +286,9 @@ class Policy:
     """Of a group's members that have to be known: one that is not could be the one that all wait for."""
     gpu_wait_below_peak_ratio: float = 0.8
     """Of the most that they have drawn: others that wait for a card with low clocks have drawn more before."""
+    waiting_s: float = 1.0
+    """A rank is `waiting` once a collective has been open for so long. There are four samples a
+    second, so a younger one is the rhythm of the training."""
     nccl_wait_s: float = 1.0
     """On NCCL the host runs ahead, so for a moment something is always open: only what stays so is shown as a wait."""
     watchdog_ratio: float = 0.9
@@ -310,6 +315,12 @@ class Policy:
     """Of more it is not asked at each look whether all stand at one place."""
     together_s: float = 2.0
     """Signals to all ranks within this time are one act: Ctrl-C, scancel, a time limit."""
+    went_on_s: float = 1.0
+    """Progress so much later than an exception: a thread still trains. An agent notes a step up to
+    a quarter of a second after it was made."""
+    noticed_late_s: float = 2.0
+    """So late may a relay notice the end of a process, on a host with ten times the load that it
+    can bear."""
     cancel_gap_s: float = 0.06
     """A launcher that passes on a signal ends all ranks within milliseconds; one that cleans up after a death polls
     every 100 ms first."""

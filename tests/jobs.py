@@ -20,6 +20,7 @@ from ddtop.diagnosis.finding import Finding, Verdict
 from ddtop.diagnosis.judge import Judge
 from ddtop.model.job import Job
 from ddtop.model.state.facts import Snapshot
+from ddtop.policy import POLICY
 from ddtop.wire import frames
 from ddtop.wire.records import (
     AnyRecord,
@@ -150,7 +151,7 @@ class FakeJob:
 
     def model(self) -> Job:
         """All records so far, taken in in the order of their time."""
-        job = Job(self.name)
+        job = Job(self.name, POLICY)
         for envelope, record in self.in_order():
             job.apply(envelope, record)
         return job
@@ -164,7 +165,7 @@ class FakeJob:
 
     def verdicts(self, joined_s: float = 0.0, every_s: float = TICK_S) -> list[Verdict]:
         """What a viewer saw that came at `joined_s` and looked every half second until now."""
-        job, judge, found = Job(self.name), Judge(), []
+        job, judge, found = Job(self.name, POLICY), Judge(), []
         waiting = self.in_order()
         moment = joined_s
         while moment <= self.now + 1e-9:

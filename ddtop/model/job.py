@@ -11,7 +11,7 @@ from ddtop.model.state.arrival_rounds import Answer
 from ddtop.model.state.facts import Snapshot
 from ddtop.model.state.memory import JobMemory, RankMemory, copy_parts
 from ddtop.model.state.series import Series
-from ddtop.policy import POLICY, Policy
+from ddtop.policy import Policy
 from ddtop.wire.frames import Envelope
 from ddtop.wire.rank_runs import unpacked
 from ddtop.wire.records import (
@@ -47,9 +47,6 @@ class Job(JobMemory):
     `heard` (its last record), `returned` (its first report after it had not been heard), `attempts` (its own attempt, and the life of the job
     that its ranks belong to).
     """
-
-    def __init__(self, name: str, policy: Policy = POLICY) -> None:
-        super().__init__(name, policy)
 
     def apply(self, envelope: Envelope, record: AnyRecord) -> None:
         """Take one record in. A record that is older than what is known of its rank changes nothing."""
@@ -137,22 +134,6 @@ class Job(JobMemory):
     def snapshot(self, now_unix_ns: int) -> Snapshot:
         """What is true at this moment (the clock of the hub's host)."""
         return build.snapshot(self, now_unix_ns)
-
-    @property
-    def first_unix_ns(self) -> int | None:
-        """When the first record was made."""
-        return min(self.firsts.values(), default=None)
-
-    @property
-    def last_unix_ns(self) -> int:
-        """When the newest record was made; of hosts whose clock is known, if there are any."""
-        known = [at for sender, at in self.heard.items() if sender not in self.unmeasured]
-        return max(known or self.heard.values(), default=0)
-
-    def on_hub_clock(self, envelope: Envelope) -> int:
-        """When this record, which has just been taken in, was made, as far as its host's clock is known."""
-        clock = self.clocks.get(envelope.sender)
-        return envelope.unix_ns + (clock.offset_ns if clock is not None else 0)
 
     def _note_time(self, envelope: Envelope) -> None:
         sender, at = envelope.sender, envelope.unix_ns

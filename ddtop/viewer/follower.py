@@ -22,6 +22,7 @@ from ddtop.folders import patiently, state_dir_text
 from ddtop.link.viewer_side import ViewerLink
 from ddtop.model.job import Job
 from ddtop.model.state.facts import Snapshot
+from ddtop.policy import POLICY
 from ddtop.viewer.replay import NO_END, read_recording
 from ddtop.viewer.requests import ANSWERS, Requests
 from ddtop.wire import frames
@@ -65,7 +66,7 @@ class Follower:
         answered: Callable[[Reply | Stacks], None] | None = None,
     ) -> None:
         """`clock`: unix ns. `answered` takes each answer; None: `asking` takes it."""
-        self.job = Job(name)
+        self.job = Job(name, POLICY)
         self.judge = Judge()
         self.asking = Requests()
         self.answers = 0

@@ -12,6 +12,7 @@ from ddtop.diagnosis.finding import CRITICAL, Verdict
 from ddtop.journal import JournalError, Reader
 from ddtop.model.job import Job
 from ddtop.model.state.facts import Snapshot
+from ddtop.policy import POLICY
 from ddtop.viewer.background import aside
 from ddtop.viewer.source import Look
 from ddtop.viewer.tape import Tape
@@ -52,7 +53,7 @@ def read_recording(
     Raises:
         JournalError: it is none, or there is nothing in it that this version can read; the text says why.
     """
-    job, tape = Job(name), Tape(REPLAY_BYTES)
+    job, tape = Job(name, POLICY), Tape(REPLAY_BYTES)
     garbled, refusal, noticed = 0, None, 0
     with closing(Reader(path)) as reader:
         for data in reader:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from ddtop.diagnosis.judge import Judge
 from ddtop.model.job import Job
+from ddtop.policy import POLICY
 from ddtop.present import as_json
 from ddtop.present.findings.timeline import Timeline
 from ddtop.present.hosts.hosts import hosts_facts, names_of
@@ -53,7 +54,7 @@ VALID, LAST = of_job()
 
 def bears(found):
     """Take these in and look at them in every way; all that is drawn is printable."""
-    job, judge, timeline = Job("train"), Judge(), Timeline()
+    job, judge, timeline = Job("train", POLICY), Judge(), Timeline()
     for at, (envelope, record) in enumerate(found):
         job.apply(envelope, record)
         if at in (len(found) // 2, len(found) - 1):

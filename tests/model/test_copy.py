@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddtop.model.job import Job
+from ddtop.policy import POLICY
 from ddtop.wire.records import ProcessState
 from tests import gpu_jobs
 from tests.arriving import answers, entered
@@ -36,7 +37,7 @@ JOBS = {"hung start": hung_start(), "hang on GPUs": hang_on_gpus()}
 
 
 def told(records):
-    job = Job("train")
+    job = Job("train", POLICY)
     for envelope, record in records:
         job.apply(envelope, record)
     return job

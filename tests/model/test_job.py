@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from ddtop.model.job import HOSTS_MAX, WORLD_MAX, Job
 from ddtop.model.state.facts import State
+from ddtop.policy import POLICY
 from ddtop.wire.records import Command, Exit, HostState, ProcessState, Reply
 from tests.jobs import FakeJob, unix_ns
 
 
 def applied(records, name="train-47"):
-    job = Job(name)
+    job = Job(name, POLICY)
     for envelope, record in records:
         job.apply(envelope, record)
     return job
@@ -319,7 +320,7 @@ def test_commands_and_replies_are_no_facts():
 
 
 def test_invented_hosts_are_bounded():
-    job = Job("j")
+    job = Job("j", POLICY)
     job.hosts = {str(number): (0, HostState("h", 1)) for number in range(HOSTS_MAX)}
     envelope, _ = FakeJob(1).records[0]
     job.apply(msgspec.structs.replace(envelope, sender="one more"), HostState("h", 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.model.state.facts import RankFacts, State, mark
+from ddtop.model.state.facts import RankFacts, RankFields, State, freeze
 from ddtop.wire.loader import Loader
 from ddtop.wire.records import Arrivals, GroupProgress, ProcessState, RankState
 from tests.jobs import SECOND, FakeJob, unix_ns
@@ -128,12 +128,13 @@ def test_a_candidate_is_measured_from_outside_until_its_relay_names_it_no_more()
 
 
 def test_facts_are_frozen_for_all_who_see_them():
-    facts = RankFacts(0, State.RUNNING)
+    fields = RankFields(0, State.RUNNING, wait_ratio=0.5)
+    fields.state = State.BLOCKED
+    facts = freeze(fields)
 
     with pytest.raises(AttributeError):
         facts.state = State.CULPRIT
-    mark(facts, "state", State.BLOCKED)
-    assert facts == RankFacts(0, State.BLOCKED) != RankFacts(0, State.RUNNING)
+    assert facts == RankFacts(0, State.BLOCKED, wait_ratio=0.5)
 
 
 def test_arrivals_of_a_rank_that_tells_of_no_activities_are_taken_in():

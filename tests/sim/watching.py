@@ -8,6 +8,7 @@ from ddtop.diagnosis.finding import Verdict
 from ddtop.diagnosis.judge import Judge
 from ddtop.model.job import Job
 from ddtop.model.state.facts import Snapshot
+from ddtop.policy import POLICY
 from ddtop.sim.incidents import Incident, Scenario
 from ddtop.sim.job import SimulatedJob
 from ddtop.wire import frames
@@ -33,7 +34,7 @@ class Watcher:
 
     def __init__(self, job: SimulatedJob, from_s: float = 0.0) -> None:
         self.job, self.now_s = job, from_s
-        self.model, self.judge = Job(job.name), Judge()
+        self.model, self.judge = Job(job.name, POLICY), Judge()
         self._take(job.joining(at(from_s)))
 
     def _take(self, found: Iterator[bytes]) -> None:

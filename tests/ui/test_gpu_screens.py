@@ -71,7 +71,7 @@ def test_a_collective_that_is_open_for_a_moment_is_no_wait_of_nccl():
 
     def word(open_s: float) -> str:
         group = GroupProgress("0", 9, 8, pending_since_unix_ns=NOW - round(open_s * SECOND))
-        rank = replace(snapshot.rank(0), groups=(group,), collective_age_s=open_s)
+        rank = replace(snapshot.rank(0), groups=(group,), collective_young=open_s < 1.0)
         return cell_text("nccl", rank, CellContext(NOW), 4)
 
     assert [word(0.4), word(1.5)] == ["ok", "wait"]

@@ -9,6 +9,7 @@ import pytest
 from ddtop.diagnosis.diagnoses import diagnose
 from ddtop.diagnosis.judge import Judge
 from ddtop.model.job import Job
+from ddtop.policy import POLICY
 from ddtop.viewer.history import SERIES, History
 from ddtop.viewer.tape import Tape
 from ddtop.viewer.tape_history import Past
@@ -20,7 +21,7 @@ from tests.jobs import FakeJob, unix_ns
 
 def taped(job, tape=None, model=None, **more):
     tape = tape or Tape(**more)
-    model = model or Job(job.name)
+    model = model or Job(job.name, POLICY)
     for envelope, data in in_order(job):
         model.apply(envelope, frames.open_record(envelope))
         tape.add(envelope, data, model)
@@ -34,7 +35,7 @@ def in_order(job):
 
 def seen_live(job, until_s=None, joined_s=0.0):
     """(second, snapshot, verdict) of a viewer that looked every half second from then on."""
-    model, judge, waiting, found = Job(job.name), Judge(), job.in_order(), []
+    model, judge, waiting, found = Job(job.name, POLICY), Judge(), job.in_order(), []
     moment = joined_s
     while moment <= (job.now if until_s is None else until_s) + 1e-9:
         while waiting and waiting[0][0].unix_ns <= unix_ns(moment):
@@ -136,7 +137,7 @@ def test_a_tape_of_a_small_budget_keeps_to_it_and_knows_the_last_minutes():
 def test_a_look_back_changes_nothing_of_what_comes():
     """The copies must not share what the model goes on to change."""
     job = dies()
-    tape, model = Tape(), Job(job.name)
+    tape, model = Tape(), Job(job.name, POLICY)
     for number, (envelope, data) in enumerate(in_order(job)):
         model.apply(envelope, frames.open_record(envelope))
         tape.add(envelope, data, model)
@@ -153,12 +154,12 @@ def test_a_follower_that_joins_again_tells_nothing_twice_and_goes_on():
     job = hangs()
     tape = taped(job)
     cost, first = sum(segment.cost for segment in tape._segments), tape.span[0]
-    again = Job(job.name)
+    again = Job(job.name, POLICY)
     taped(job, tape, again)
     assert sum(segment.cost for segment in tape._segments) == cost
 
     job.passes(30)
-    taped(job, tape, Job(job.name))
+    taped(job, tape, Job(job.name, POLICY))
 
     assert tape.span == (first, unix_ns(job.now))
     for second, _, verdict in seen_live(job)[60::5]:
@@ -197,7 +198,7 @@ def test_the_last_dump_before_a_moment_is_shown_with_it():
 
 def test_ends_and_findings_are_marked_when_they_began():
     job = dies()
-    tape, model = Tape(), Job(job.name)
+    tape, model = Tape(), Job(job.name, POLICY)
     for envelope, data in in_order(job):
         model.apply(envelope, frames.open_record(envelope))
         tape.add(envelope, data, model)
@@ -213,7 +214,7 @@ def test_ends_and_findings_are_marked_when_they_began():
 
 def test_a_frame_with_no_record_in_it_is_passed_over():
     job = hangs()
-    tape, model = Tape(), Job(job.name)
+    tape, model = Tape(), Job(job.name, POLICY)
     taped(job, tape, model)
     broken = frames.seal(RankState("running"), sender="node0", unix_ns=unix_ns(101), mono_ns=0, rank=0, pid=4800)
     data = broken.replace(b"running", b"\xff" * 7)

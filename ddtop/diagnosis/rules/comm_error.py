@@ -17,7 +17,7 @@ from ddtop.diagnosis.evidence import end_line
 from ddtop.diagnosis.finding import CRITICAL, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.nccl import gone_ranks, ras_lines
-from ddtop.model.state.ending import comm_failure, ended_by_watchdog, first_to_go, went_unix_ns
+from ddtop.model.state.ending import comm_failure, first_to_go, went_unix_ns
 from ddtop.model.state.facts import RankFacts, Snapshot, State
 from ddtop.model.waits.align import comparable_seq, first_open_seq
 from ddtop.policy import Policy
@@ -47,9 +47,9 @@ def rule(context: Context) -> list[Finding]:
     snapshot, policy = context.snapshot, context.policy
     failed = reporters(snapshot)
     if failed:
-        first = first_to_go(snapshot.ranks)[0]
+        first = first_to_go(snapshot.ranks, policy)[0]
         since = went_unix_ns(first)
-        text = first.exception.text if first.exception is not None else f"its backend says {ended_by_watchdog(first)}"
+        text = first.exception.text if first.exception is not None else f"its backend says {first.watchdog_error}"
         if not comm_failure(first):
             return []
     else:

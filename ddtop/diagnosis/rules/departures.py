@@ -50,7 +50,7 @@ def rule(context: Context) -> list[Finding]:
         return [_helper_failed(snapshot, helper, bad)]
     if all(rank.gone for rank in snapshot.ranks if rank.hello is not None) and was_cancelled(bad, policy):
         return [_cancelled(snapshot, bad)]
-    first, *more = first_to_go(snapshot.ranks)
+    first, *more = first_to_go(snapshot.ranks, policy)
     if not failed(first):
         return [_left_early(snapshot, [first, *more], [rank.rank for rank in bad])]
     # Every failure is one that follows from another, which nobody has seen: `comm_error` speaks if no living rank explains it.

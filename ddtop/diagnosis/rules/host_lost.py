@@ -34,7 +34,7 @@ def rule(context: Context) -> list[Finding]:
     """One finding for all lost hosts whose ranks still take part in collectives, one for those of which that is not known."""
     snapshot, policy = context.last_known, context.policy
     ranks = [rank for rank in snapshot.ranks if rank.state is State.LOST]
-    if not ranks or _is_over(snapshot):
+    if not ranks or _is_over(snapshot, policy):
         return []
     by_sender: dict[str | None, list[RankFacts]] = {}
     for rank in ranks:
@@ -46,13 +46,13 @@ def rule(context: Context) -> list[Finding]:
     return [*found, _of_cut(cut, snapshot)] if cut else found
 
 
-def _is_over(snapshot: Snapshot) -> bool:
+def _is_over(snapshot: Snapshot, policy: Policy) -> bool:
     """All others have gone: then the lost one has ended with them, unless it is what they ended of."""
     others = [rank for rank in snapshot.ranks if rank.hello is not None and rank.state is not State.LOST]
     if not all(rank.gone for rank in others):
         return False
     bad = [rank for rank in others if failed(rank)]
-    return not bad or not comm_failure(first_to_go(others)[0])
+    return not bad or not comm_failure(first_to_go(others, policy)[0])
 
 
 def _takes_part(lost: _Lost, snapshot: Snapshot, policy: Policy) -> bool:

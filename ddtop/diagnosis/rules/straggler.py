@@ -8,7 +8,7 @@ from ddtop.diagnosis.gpus import card_text, device_of, held_by_more_than_load, w
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.straggler_cause import cause_of, cooling, flame, host_of, more_work
 from ddtop.model.state.facts import Snapshot
-from ddtop.model.state.straggler_facts import CardLate, Late
+from ddtop.model.state.straggler_facts import GpuLate, Late
 from ddtop.policy import Policy
 from ddtop.words.ranks import ranks_text, verb
 from ddtop.words.sentences import names_of_groups
@@ -23,7 +23,7 @@ def rule(context: Context) -> list[Finding]:
     return found + [_by_card(late, snapshot, policy) for late in cards if not late.others_there]
 
 
-def _by_card(late: CardLate, snapshot: Snapshot, policy: Policy) -> Finding:
+def _by_card(late: GpuLate, snapshot: Snapshot, policy: Policy) -> Finding:
     """No cost is told: the hosts move together, and nothing measures how long a kernel waited."""
     ranks, waiters = late.ranks, late.waiters
     device = device_of(snapshot.rank(ranks[0]), snapshot)

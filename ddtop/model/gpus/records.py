@@ -10,6 +10,7 @@ from ddtop.model.gpus.devices import take
 from ddtop.model.gpus.owners import again, own_gpu, unheard
 from ddtop.model.state.gpu_facts import TORCH, Device, Own
 from ddtop.model.state.memory import JobMemory, RankMemory
+from ddtop.policy import Policy
 from ddtop.wire.frames import host_of
 from ddtop.wire.gpu import CudaState, Gpu, GpuProcess
 from ddtop.wire.records import HostState
@@ -62,10 +63,10 @@ def may_wait(memory: RankMemory) -> bool:
     return memory.exit is None and "nccl" in (memory.hello.backend or "")
 
 
-def waits_in_nccl(pending: bool, wait_ratio: float | None) -> bool:
+def waits_in_nccl(pending: bool, wait_ratio: float | None, policy: Policy) -> bool:
     """Where a card is busy at little power: what the rank has put in has not come back, now or in most looks. Else it is a kernel of the
     program itself that draws so little."""
-    return pending or (wait_ratio or 0.0) >= 0.5
+    return pending or (wait_ratio or 0.0) >= policy.gpu_wait_pending_ratio
 
 
 def all_devices(found: Mapping[str, tuple[Device, ...]]) -> tuple[Device, ...]:

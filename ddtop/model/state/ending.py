@@ -10,11 +10,14 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Collection
+from typing import TypeVar
 
-from ddtop.model.state.facts import Ended, RankFacts
-from ddtop.policy import POLICY, Policy
+from ddtop.model.state.facts import Ended, RankFields
+from ddtop.policy import Policy
 from ddtop.wire.records import GroupProgress, HelperEnd
 from ddtop.words.exits import exit_text
+
+Rank = TypeVar("Rank", bound=RankFields)
 
 CANCEL_SIGNALS = (int(signal.SIGTERM), int(signal.SIGINT), int(signal.SIGHUP))
 _CONSEQUENCE = re.compile(
@@ -33,23 +36,15 @@ _BACKEND_TYPES = ("RuntimeError", "DistBackendError", "DistNetworkError", "DistS
 """What torch's process groups raise; a ConnectionError of Python is about a connection of the program's own."""
 
 
-NOTICED_LATE_NS = 2_000_000_000
-"""A relay on a host with ten times the load that it can bear notices a process's end so late."""
-WENT_ON_NS = 1_000_000_000
-"""An agent notes a step up to a quarter of a second after it was made."""
-
-
-def fatal_exception(rank: RankFacts) -> bool:
+def fatal_exception(rank: RankFields) -> bool:
     """An exception that nothing caught ended its main thread, or the thread that trained."""
     exception = rank.exception
     if exception is None or exception.type == "SystemExit":
         return False
-    # The main thread may have started another training since: whoever makes progress has not ended.
-    went_on = (rank.progress_unix_ns or 0) > exception.unix_ns + WENT_ON_NS
-    return exception.thread == "main" or (exception.leads and not went_on)
+    return exception.thread == "main" or (exception.leads and not rank.went_on)
 
 
-def failed(rank: RankFacts) -> bool:
+def failed(rank: RankFields) -> bool:
     """It has gone, or will go, otherwise than in good order."""
     if rank.exit is None:
         return fatal_exception(rank)
@@ -61,7 +56,7 @@ def failed(rank: RankFacts) -> bool:
     return not rank.exit.exiting if rank.exit.code is None else rank.exit.code != 0
 
 
-def went_unix_ns(rank: RankFacts) -> int:
+def went_unix_ns(rank: RankFields) -> int:
     """When it began to go: its exception and its interpreter's exit came before its process's end.
 
     Its sockets close while the interpreter exits, so peers can fail some 100 ms before the process is gone.
@@ -72,7 +67,7 @@ def went_unix_ns(rank: RankFacts) -> int:
     return min(times, default=0)
 
 
-def ended_by_watchdog(rank: RankFacts) -> str | None:
+def watchdog_error(rank: RankFields, policy: Policy) -> str | None:
     """The error ("TIMEOUT") for which NCCL's watchdog has aborted this rank while it waited for others; None if it did not.
 
     The watchdog sets the group's error a minute before it aborts; an old torch does not tell it, but by then the timeout is over.
@@ -83,31 +78,31 @@ def ended_by_watchdog(rank: RankFacts) -> str | None:
     for group in rank.groups:
         if group.error is not None:
             return group.error
-        if _timed_out(rank, group):
+        if _timed_out(rank, group, policy):
             return "TIMEOUT"
     return None
 
 
-def _timed_out(rank: RankFacts, group: GroupProgress) -> bool:
+def _timed_out(rank: RankFields, group: GroupProgress, policy: Policy) -> bool:
     timeouts = [call.timeout_ms for call in rank.open_collectives if call.group == group.group and call.timeout_ms]
     if group.pending_since_unix_ns is None or not timeouts:
         return False
     waited_ms = (rank.exit_unix_ns - group.pending_since_unix_ns) / 1e6 if rank.exit_unix_ns else 0.0
-    return waited_ms >= POLICY.watchdog_ratio * min(timeouts)
+    return waited_ms >= policy.watchdog_ratio * min(timeouts)
 
 
-def is_consequence(rank: RankFacts) -> bool:
+def is_consequence(rank: RankFields) -> bool:
     """It failed in a way in which ranks fail when another one has gone, or does not come."""
-    if ended_by_watchdog(rank) is not None:
+    if rank.watchdog_error is not None:
         return True
     if rank.exception is not None and fatal_exception(rank):
         return bool(_CONSEQUENCE.search(f"{rank.exception.type} {rank.exception.text}"))
     return rank.exit is not None and rank.exit.signal in CANCEL_SIGNALS
 
 
-def comm_failure(rank: RankFacts) -> bool:
+def comm_failure(rank: RankFields) -> bool:
     """Its process group failed under it, after it had worked: a message of the backend about others, not about this rank."""
-    if ended_by_watchdog(rank) is not None:
+    if rank.watchdog_error is not None:
         return True
     exception = rank.exception
     if exception is None or not fatal_exception(rank) or exception.type not in _BACKEND_TYPES:
@@ -118,14 +113,14 @@ def comm_failure(rank: RankFacts) -> bool:
     return began and not of_loader and is_consequence(rank) and bool(_BACKEND.search(exception.text))
 
 
-def first_to_go(ranks: Collection[RankFacts]) -> tuple[RankFacts, ...]:
+def first_to_go(ranks: Collection[Rank], policy: Policy) -> tuple[Rank, ...]:
     """The departure that explains the others: one failed rank, or those that finished too early; () if none failed."""
     bad = [rank for rank in ranks if failed(rank)]
     if not bad:
         return ()
     first = min(bad, key=lambda rank: (is_consequence(rank), went_unix_ns(rank)))
     if comm_failure(first):
-        first = _stopped_before(first, bad) or first
+        first = _stopped_before(first, bad, policy) or first
     if is_consequence(first) or _by_mpi_launcher(first):
         early = [rank for rank in ranks if rank.gone and not failed(rank) and went_unix_ns(rank) <= went_unix_ns(first)]
         if not is_consequence(first):
@@ -136,7 +131,7 @@ def first_to_go(ranks: Collection[RankFacts]) -> tuple[RankFacts, ...]:
     return (first,)
 
 
-def _stopped_before(first: RankFacts, bad: Collection[RankFacts]) -> RankFacts | None:
+def _stopped_before(first: Rank, bad: Collection[Rank], policy: Policy) -> Rank | None:
     """The rank that a signal had ended before any process that reports a lost connection was gone.
 
     The exception is stamped in the rank, the signal by the relay, which a busy host wakes late. A launcher sends its signals
@@ -144,7 +139,7 @@ def _stopped_before(first: RankFacts, bad: Collection[RankFacts]) -> RankFacts |
     """
     reporters = [rank for rank in bad if comm_failure(rank)]
     first_end = min((rank.exit_unix_ns for rank in reporters if rank.exit_unix_ns is not None), default=None)
-    latest = went_unix_ns(first) + NOTICED_LATE_NS
+    latest = went_unix_ns(first) + int(policy.noticed_late_s * 1e9)
     stopped = [
         rank
         for rank in bad
@@ -156,7 +151,7 @@ def _stopped_before(first: RankFacts, bad: Collection[RankFacts]) -> RankFacts |
     return min(stopped, key=went_unix_ns, default=None)
 
 
-def raised_alike(first: RankFacts, bad: Collection[RankFacts], policy: Policy) -> tuple[int, ...]:
+def raised_alike(first: RankFields, bad: Collection[RankFields], policy: Policy) -> tuple[int, ...]:
     """The ranks, `first` among them, that raised the same as it within a moment: then none of them is the cause of the others'.
 
     The same is the type and the line; the text may name the rank. Where no line is known the text has to agree.
@@ -171,7 +166,7 @@ def raised_alike(first: RankFacts, bad: Collection[RankFacts], policy: Policy) -
     return tuple(sorted(same))
 
 
-def _raised(rank: RankFacts) -> tuple[object, ...] | None:
+def _raised(rank: RankFields) -> tuple[object, ...] | None:
     exception = rank.exception
     if exception is None or not fatal_exception(rank):
         return None
@@ -179,7 +174,7 @@ def _raised(rank: RankFacts) -> tuple[object, ...] | None:
     return (exception.type, place.file, place.line) if place is not None else (exception.type, exception.text)
 
 
-def _by_mpi_launcher(rank: RankFacts) -> bool:
+def _by_mpi_launcher(rank: RankFields) -> bool:
     """MPI's launchers end the others with SIGTERM or SIGKILL within milliseconds when a rank leaves without MPI_Finalize."""
     return (
         rank.mpi is not None
@@ -188,7 +183,7 @@ def _by_mpi_launcher(rank: RankFacts) -> bool:
     )
 
 
-def was_cancelled(gone: Collection[RankFacts], policy: Policy) -> bool:
+def was_cancelled(gone: Collection[RankFields], policy: Policy) -> bool:
     """All of them ended by one act from outside: a signal to all, Ctrl-C, a time limit.
 
     A launcher that cleans up after a death does so later than `cancel_gap_s`, because it polls. It does so for its own host, and a
@@ -203,18 +198,18 @@ def was_cancelled(gone: Collection[RankFacts], policy: Policy) -> bool:
     return all(interrupted(rank) for rank in bad) or _at_once(bad, policy)
 
 
-def _at_once(bad: Collection[RankFacts], policy: Policy) -> bool:
+def _at_once(bad: Collection[RankFields], policy: Policy) -> bool:
     host = min(bad, key=_signalled_unix_ns).sender
     there = [rank for rank in bad if rank.sender == host]
     times = sorted(_signalled_unix_ns(rank) for rank in (there if len(there) > 1 else bad))
     return len(times) > 1 and times[1] - times[0] <= policy.cancel_gap_s * 1e9
 
 
-def _signalled_unix_ns(rank: RankFacts) -> int:
+def _signalled_unix_ns(rank: RankFields) -> int:
     return went_unix_ns(rank) if interrupted(rank) else rank.exit_unix_ns or 0
 
 
-def failed_helper(helpers: Collection[HelperEnd], ranks: Collection[RankFacts], policy: Policy) -> HelperEnd | None:
+def failed_helper(helpers: Collection[HelperEnd], ranks: Collection[RankFields], policy: Policy) -> HelperEnd | None:
     """The process beside the ranks whose failure ended them: each was ended by a signal, or failed because another had gone.
 
     None where a rank failed for a reason of its own, and at Ctrl-C. A child goes before the program that started it.
@@ -237,21 +232,21 @@ def _explains(one: HelperEnd, first_unix_ns: int, policy: Policy) -> bool:
     return one.code not in (None, 0, *(128 + number for number in CANCEL_SIGNALS))
 
 
-def interrupted(rank: RankFacts) -> bool:
+def interrupted(rank: RankFields) -> bool:
     """Ctrl-C ended it."""
     if rank.exception is not None and fatal_exception(rank) and rank.exception.type == "KeyboardInterrupt":
         return True
     return rank.exit is not None and rank.exit.signal == int(signal.SIGINT)
 
 
-def _by_cancel(rank: RankFacts) -> bool:
+def _by_cancel(rank: RankFields) -> bool:
     if rank.exit is None:
         return False
     return rank.exit.signal in CANCEL_SIGNALS or rank.exit.code in (128 + 15, 128 + 2) or interrupted(rank)
 
 
 def ended(
-    ranks: Collection[RankFacts], launcher_alive: bool, policy: Policy, helpers: Collection[HelperEnd] = ()
+    ranks: Collection[RankFields], launcher_alive: bool, policy: Policy, helpers: Collection[HelperEnd] = ()
 ) -> Ended | None:
     """None while a rank lives, or while a launcher that may restart them does."""
     gone = [rank for rank in ranks if rank.gone]
@@ -270,8 +265,8 @@ def ended(
     return _first_went(gone, last, policy)
 
 
-def _first_went(gone: Collection[RankFacts], last: int, policy: Policy) -> Ended:
-    first = first_to_go(gone)[0]
+def _first_went(gone: Collection[RankFields], last: int, policy: Policy) -> Ended:
+    first = first_to_go(gone, policy)[0]
     if comm_failure(first):
         return Ended(f"communication failed, first on rank {first.rank}", first.rank, last)
     if first.exception is not None and fatal_exception(first):

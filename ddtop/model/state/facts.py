@@ -1,20 +1,19 @@
-"""What is true of a job at one moment: frozen values, made by `Job.snapshot`, read by rules and views.
+"""What is true of a job at one moment: frozen values, made by `Job.snapshot`.
 
-All times are unix ns on the clock of the hub's host. None is "not measured".
+Rules and views read them. All times are unix ns on the clock of the hub's host. None is "not
+measured".
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 import msgspec
 
 from ddtop.model.state.gpu_facts import Device, Own
 from ddtop.model.state.host_facts import HostSeen
-from ddtop.model.state.straggler_facts import Balance, CardLate, Hold, Late, Pressure
-from ddtop.policy import POLICY
+from ddtop.model.state.straggler_facts import Balance, GpuLate, Hold, Late, Pressure
 from ddtop.wire.gpu import CudaState, RasAnswer
 from ddtop.wire.loader import Loader
 from ddtop.wire.mpi import MpiState
@@ -38,152 +37,215 @@ from ddtop.wire.samples import Catching, Spot
 
 
 class State(str, Enum):
-    """What a rank is, in one word; the same word on the screen, in JSON and in prose."""
+    """What a rank is, in one word. The screen, JSON and prose use the same word."""
 
-    STARTING = "starting"  # agent up, no process group
-    JOINING = "joining"  # in init_process_group or MPI_Init
+    #: Its agent reports, and there is no process group yet.
+    STARTING = "starting"
+    #: In init_process_group or MPI_Init.
+    JOINING = "joining"
     RUNNING = "running"
-    WAITING = "waiting"  # in a collective, not long
-    BLOCKED = "blocked"  # waits longer than the limit: a victim
-    CULPRIT = "culprit"  # others wait for it
+    #: In a collective, for less than the limit.
+    WAITING = "waiting"
+    #: It waits for longer than the limit: a victim.
+    BLOCKED = "blocked"
+    #: Others wait for it.
+    CULPRIT = "culprit"
     STRAGGLER = "straggler"
-    SILENT = "silent"  # the process lives, its agent does not report
-    STOPPED = "stopped"  # state T
+    #: The process lives, and its agent does not report.
+    SILENT = "silent"
+    #: In state T of /proc, or in a frozen cgroup.
+    STOPPED = "stopped"
     EXITED = "exited"
     KILLED = "killed"
-    MISSING = "missing"  # never seen
-    LOST = "lost"  # nothing of its whole host is heard any more
+    #: No process of this rank was ever seen.
+    MISSING = "missing"
+    #: Nothing of its host is heard any more.
+    LOST = "lost"
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """One rank waits in one group for the members that are behind it.
-
-    `seq` is the first collective that is open on the waiter (comparable across ranks); `behind` are the members that
-    have not put it in; empty: every member has. `since_unix_ns`: since when nothing came back.
-    """
+    """One rank waits in one group for the members that are behind it."""
 
     rank: int
     group: str
+    #: The first collective that is open on the waiter, counted as on all other ranks.
     seq: int
+    #: Since when no collective has completed.
     since_unix_ns: int
+    #: Members that have not enqueued `seq`; empty: every member has.
     behind: tuple[int, ...]
     op: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PeerWait:
-    """One rank waits in a call for single ranks: send, recv or monitored_barrier.
-
-    `behind`: those that are not in a call that would let it end; empty: the other side is there. `peer` None: anybody.
-    `within`: the Wait or Sendrecv of MPI that waits for this one, `group` its communicator.
-    """
+    """One rank waits in a call for single ranks: send, recv or monitored_barrier."""
 
     rank: int
     call: str
+    #: None: any rank.
     peer: int | None
     tag: int | None
     since_unix_ns: int
+    #: Ranks that are not in a call that would end this one; empty: the other side is there.
     behind: tuple[int, ...]
+    #: The Wait or Sendrecv of MPI that waits for this one.
     within: str | None = None
+    #: Communicator of the call.
     group: str | None = None
 
 
-class RankFacts(msgspec.Struct, frozen=True, gc=False):
-    """Everything known of one rank at the moment of the snapshot.
+class RankFields(msgspec.Struct, gc=False):
+    """The fields of `RankFacts`, while a snapshot is made.
 
-    `report_age_s`: since its agent was last heard, None if never. `cpu_ratio`: cores used over the last two seconds, its
-    children included, the agent's own work taken off. `wait_ratio`, `loader_wait_ratio` and `activity_ratios` are over
-    the last `window_s` seconds; `loader_wait_low_ratio` is the lowest ratio of the window's quarters, looked for only where that much waiting is worth a word. `working`: it visibly works, None where nobody looks from outside.
-    `stacks`: the last dump of its threads, or why there was none; `worker_stacks`: of its DataLoader workers, same dump.
-    `heard_unix_ns`: when its agent was last heard. `wakes_per_s`: how often its main thread went to sleep and woke, over two
-    seconds. `line_age_s`: for how long every report has named the same line and the same call below it.
-    `stalled_since_unix_ns`: since when it is in one and the same uninterruptible sleep (state D) and reads and writes nothing.
-    `rendezvous`: its way to the store, while it is inside init_process_group. `others`, `others_gone`: what further processes said
-    that claim the same number and live, and how such processes ended.
-    `phase_since_unix_ns`: when its phase was first reported.
-    `late`: the others wait for it in most steps; with it comes `hold`, also of those that wait. `spots`: the functions in which its last
-    `spots_samples` looks found it. `step_best_ms`: the shortest step that it has reported.
-    `usual_pause_s`: the second longest time between two moments at which something of it moved: it has paused so long twice. `pressure`: where the relay measures it.
-    `own`: its card and how that is known, `cuda`: what torch says of it. `catching`: where somebody asked for it.
-    `sender`: its host's identity. `unheard`: nothing of its host has come through lately, so what stands here is old. `unlooked`: its
-    relay has not been heard long enough to tell whether it works.
-    `owing_still_since_unix_ns`: since when nothing moves of the DataLoader worker that owes it a batch; None while none owes.
-    `gpu_waits`: NCCL has work of it, and its card is busy all the time and draws little power for that: it waits inside a kernel of NCCL.
-    `gpu_computes`: at the last look its card drew more than any card that waits, None where that cannot be told.
-    `card_late`: its card is one that those of the others wait for.
+    Only `Job.snapshot` and what it calls fill them. `freeze` makes a `RankFacts` of them.
 
-    No dataclass: one that is frozen takes six times as long to make, and 10,000 of these are made a look.
+    A Struct, because 10,000 of these are made for each snapshot: a frozen dataclass takes six times
+    as long to make. They are filled attribute by attribute, because a call with 60 keyword
+    arguments takes five times as long.
     """
 
     rank: int
     state: State
     hello: Hello | None = None
+
+    # As the rank's agent reported it last:
+    #: starting, joining, running or leaving.
     phase: str = "starting"
+    #: When the phase was first reported.
+    phase_since_unix_ns: int | None = None
+    #: When its agent was last heard.
+    heard_unix_ns: int | None = None
+    #: Seconds since its agent was last heard.
+    report_age_s: float | None = None
+    #: One of `ACTIVITIES`, at the last sample.
     activity: str | None = None
+    #: Share of each of `ACTIVITIES` in the samples of the last `window_s`.
+    activity_ratios: tuple[float, ...] = ()
+    #: Seconds over which `wait_ratio` and `activity_ratios` are measured.
+    window_s: float | None = None
     place: Place | None = None
+    #: Seconds for which every report has named the same line and the same call below it.
+    line_age_s: float | None = None
+    #: Count of iterations; the newest of its report, its state page and its exit.
     iteration: int | None = None
+    #: What counts the iterations.
     iteration_source: str | None = None
     step_ms: float | None = None
-    collective: Collective | None = None
-    collective_age_s: float | None = None
-    groups: tuple[GroupProgress, ...] = ()
-    open_collectives: tuple[Collective, ...] = ()
-    retired_collectives: tuple[Collective, ...] = ()
-    open_calls: tuple[OpenCall, ...] = ()
-    wait: Wait | None = None
-    wait_ratio: float | None = None
-    loader: Loader | None = None
-    loader_wait_ratio: float | None = None
-    loader_wait_low_ratio: float | None = None
-    activity_ratios: tuple[float, ...] = ()
-    window_s: float | None = None
-    process: ProcessState | None = None
-    process_since_unix_ns: int | None = None
-    cpu_ratio: float | None = None
-    rss_bytes: int | None = None
-    working: bool | None = None
-    report_age_s: float | None = None
+    #: The shortest step that it has reported.
+    step_best_ms: float | None = None
+    #: When a sequence number, an iteration or a batch last moved.
     progress_unix_ns: int | None = None
-    healthy_wait_max_ms: float | None = None
-    usual_wait_ms: float | None = None
-    exception: LastException | None = None
-    exit: Exit | None = None
-    exit_unix_ns: int | None = None
-    agent_cpu_ratio: float | None = None
-    drops: int = 0
-    probes_off: tuple[str, ...] = ()
-    recorder: str | None = None
-    other_pids: tuple[int, ...] = ()
-    loader_window_steps: int | None = None
-    stacks: Stacks | None = None
-    worker_stacks: tuple[Stacks, ...] = ()
-    heard_unix_ns: int | None = None
-    wakes_per_s: float | None = None
-    line_age_s: float | None = None
-    stalled_since_unix_ns: int | None = None
-    owing_still_since_unix_ns: int | None = None
-    phase_since_unix_ns: int | None = None
-    rendezvous: Rendezvous | None = None
-    others: tuple[Hello, ...] = ()
-    others_gone: tuple[Exit, ...] = ()
-    late: Late | None = None
-    hold: Hold | None = None
-    pressure: Pressure | None = None
+    #: The second longest time without progress: it has paused that long twice.
+    usual_pause_s: float | None = None
+    #: The functions in which its last `spots_samples` samples found the main thread most often.
     spots: tuple[Spot, ...] = ()
     spots_samples: int = 0
-    step_best_ms: float | None = None
-    usual_pause_s: float | None = None
+    #: Exceptions that it catches; only while somebody asks for them.
+    catching: Catching | None = None
+    #: The exception that nothing caught, of its last report or of its exit.
+    exception: LastException | None = None
+    #: It made progress after `exception`, so a thread of it still trains.
+    went_on: bool = False
+
+    # Its collectives and calls:
+    groups: tuple[GroupProgress, ...] = ()
+    open_collectives: tuple[Collective, ...] = ()
+    #: The last collectives that have completed.
+    retired_collectives: tuple[Collective, ...] = ()
+    open_calls: tuple[OpenCall, ...] = ()
+    #: The collective that has been open longest.
+    collective: Collective | None = None
+    #: Seconds for which it has been open.
+    collective_age_s: float | None = None
+    #: `collective_age_s` is below `Policy.nccl_wait_s`: on NCCL that is no wait yet.
+    collective_young: bool = False
+    #: Share of the samples of the last `window_s` in which it waited in a collective.
+    wait_ratio: float | None = None
+    #: The longest wait that ended in the last 100 steps, milliseconds.
+    healthy_wait_max_ms: float | None = None
+    #: The second longest of these waits, milliseconds.
+    usual_wait_ms: float | None = None
     mpi: MpiState | None = None
+    #: Its route to the store, while it is inside init_process_group.
+    rendezvous: Rendezvous | None = None
+
+    # Its DataLoader:
+    loader: Loader | None = None
+    #: Share of the last `Policy.window_s` in which it waited for data.
+    loader_wait_ratio: float | None = None
+    #: The lowest of these shares in a quarter of the window; only where the whole is high.
+    loader_wait_low_ratio: float | None = None
+    #: Iterations in the window.
+    loader_window_steps: int | None = None
+    #: Since when the worker that must deliver the next batch makes no progress.
+    owing_still_since_unix_ns: int | None = None
+
+    # Its process, as the relay of its host sees it:
+    process: ProcessState | None = None
+    #: Since when its main thread has had its state letter (R, S, D, T).
+    process_since_unix_ns: int | None = None
+    #: Cores used over the last two seconds, with its children, without the agent's own work.
+    cpu_ratio: float | None = None
+    rss_bytes: int | None = None
+    #: It visibly works; None where nobody looks from outside.
+    working: bool | None = None
+    #: How often its main thread slept and woke per second, over two seconds.
+    wakes_per_s: float | None = None
+    #: Since when it is in the same uninterruptible sleep (state D), without any I/O.
+    stalled_since_unix_ns: int | None = None
+    #: What its host does to it; None where the relay does not measure it.
+    pressure: Pressure | None = None
+    exit: Exit | None = None
+    exit_unix_ns: int | None = None
+    #: The error for which NCCL's watchdog aborted it; None if it did not.
+    watchdog_error: str | None = None
+    #: The last dump of its threads, or why there was none.
+    stacks: Stacks | None = None
+    #: The stacks of its DataLoader workers in the same dump.
+    worker_stacks: tuple[Stacks, ...] = ()
+
+    # Its GPU:
     cuda: CudaState | None = None
     own: Own | None = None
+    #: NCCL has work of it, and its GPU is busy and draws little power: it waits in an NCCL kernel.
     gpu_waits: bool | None = None
-    card_late: CardLate | None = None
-    catching: Catching | None = None
-    sender: str | None = None
-    unheard: bool = False
-    unlooked: bool = False
+    #: In the last report its GPU drew more power than any GPU that waits.
     gpu_computes: bool | None = None
+
+    # How it is heard:
+    #: Identity of its host, because containers repeat names.
+    sender: str | None = None
+    #: Nothing of its host has come through lately, so these facts are old.
+    unheard: bool = False
+    #: Its relay has not been heard long enough to tell whether the rank works.
+    unlooked: bool = False
+    #: Cores that the agent itself uses.
+    agent_cpu_ratio: float | None = None
+    #: Reports that the agent had to drop.
+    drops: int = 0
+    #: Parts of the agent that are off, as `NAME: REASON`.
+    probes_off: tuple[str, ...] = ()
+    #: Why the flight recorder reports nothing.
+    recorder: str | None = None
+
+    # Further processes that claim the same rank:
+    #: Pids of those that live.
+    other_pids: tuple[int, ...] = ()
+    others: tuple[Hello, ...] = ()
+    #: How such processes ended.
+    others_gone: tuple[Exit, ...] = ()
+
+    # What follows from all ranks together:
+    #: Its longest wait in a collective.
+    wait: Wait | None = None
+    #: The others wait for it in most steps.
+    late: Late | None = None
+    #: What kept its interpreter; only of ranks that are late, and of ranks that wait for them.
+    hold: Hold | None = None
+    #: The GPUs of other ranks wait for its GPU.
+    card_late: GpuLate | None = None
 
     @property
     def host(self) -> str | None:
@@ -208,7 +270,7 @@ class RankFacts(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def nccl(self) -> str | None:
-        """NCCL in one word, None where it is not used: err, init, wait (for `nccl_wait_s` or more) or ok."""
+        """NCCL in one word, None where it is not used: err, init, wait or ok."""
         if self.own is None and self.cuda is None:
             return None
         if self.hello is None or "nccl" not in (self.hello.backend or "") or not self.groups:
@@ -217,32 +279,40 @@ class RankFacts(msgspec.Struct, frozen=True, gc=False):
             return "err"
         if any(one.building for one in self.groups):
             return "init"
-        young = self.collective_age_s is not None and self.collective_age_s < POLICY.nccl_wait_s
         on_nccl = [one for one in self.groups if not one.group.endswith(BESIDE)]
-        if not young and any(one.pending_since_unix_ns is not None for one in on_nccl):
-            return "wait"
-        return "ok"
+        pending = any(one.pending_since_unix_ns is not None for one in on_nccl)
+        return "wait" if pending and not self.collective_young else "ok"
 
 
-def mark(facts: RankFacts, name: str, value: Any) -> None:
-    """Write what follows from all ranks into facts that nobody has seen yet: 10,000 copies would take longer than the rest of a look."""
-    vars(RankFacts)[name].__set__(facts, value)
+class RankFacts(RankFields, frozen=True, gc=False):  # type: ignore[misc]
+    """Everything known of one rank at the moment of the snapshot: the same fields, frozen.
+
+    msgspec allows a frozen Struct below one that is not frozen. mypy treats both as dataclasses,
+    where that is forbidden.
+    """
+
+
+def freeze(fields: RankFields) -> RankFacts:
+    """The facts of a rank, after all fields have been filled. Takes 0.2 us."""
+    return RankFacts(*msgspec.structs.astuple(fields))
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A process with marks of the job that has not said which rank it is; `process.rank` is what its environment says.
-
-    `since_unix_ns`: when it was first seen, which is some seconds after others began to wait. `cpu_ratio`, `working` as of ranks.
-    `woke`: its main thread ran lately, however little. `candidacy`: why it is of the job, and how far its start has come.
-    """
+    """A process that belongs to the job and has not reported yet which rank it is."""
 
     host: str
+    #: `process.rank` is what its environment says.
     process: ProcessState
+    #: When it was first seen, which is some seconds after others began to wait.
     since_unix_ns: int
+    #: As of ranks.
     cpu_ratio: float | None = None
+    #: As of ranks.
     working: bool | None = None
+    #: Its main thread ran lately, however little.
     woke: bool | None = None
+    #: Why it belongs to the job, and how far its start has come.
     candidacy: Candidacy | None = None
 
     @property
@@ -258,81 +328,97 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """One rank at which chains of waits end: others wait for it, and it waits for nobody.
-
-    `standing` says what is known of it: gone, stopped, still, working or unknown. `limit_s` is how long waiting for such a
-    rank is borne, `since_unix_ns` when the first waiter began to wait in `group` for collective `seq`. `due`: the limit
-    has passed. Where they wait in a call for single ranks, `peer_wait` is the first of these waits, and `group` and `seq` are None.
-    """
+    """One rank at which chains of waits end: others wait for it, and it waits for nobody."""
 
     root: int
     waiters: tuple[int, ...]
+    #: Where the first waiter waits: group, collective and op. `group` and `seq` are None where the
+    #: waiters are in a call for single ranks.
     group: str | None
     seq: int | None
     op: str | None
+    #: When the first waiter began to wait.
     since_unix_ns: int
+    #: What is known of the rank: gone, stopped, still, working, lost or unknown.
     standing: str
+    #: How long waiting for such a rank is normal, seconds.
     limit_s: float
+    #: The limit has passed.
     due: bool
+    #: The first of the waits in a call for single ranks, if they are in one.
     peer_wait: PeerWait | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a job ended: `reason` is a sentence's object ("exit code 1 of rank 2", "all ranks finished"). `failed`: something that
-    is no rank failed first."""
+    """How a job ended."""
 
+    #: Words that follow "the job ended:", such as "all ranks finished".
     reason: str
     first_rank: int | None
     time_unix_ns: int
+    #: A process that is no rank failed first.
     failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One job at one moment.
-
-    `ranks` has one entry a rank of the world, ascending, also for those never seen. `waits` are all open waits in collectives, `peer_waits` those for single ranks, `cycles` the sets of ranks that wait for each
-    other and for nobody else.
-    `moving`: how many ranks made progress in the last seconds; `watched_s`: since the first record of this run.
-    `iterations_per_s`: median over the ranks, None while nothing counts iterations. `candidates`: only while ranks wait in
-    init_process_group. `host_ages_s`: how old the report of each of `hosts` is. `balances`: of the groups whose
-    arrivals were read lately. `devices`: the cards of all hosts that have any. `ras`: what NCCL itself said last, `ras_age_s` ago.
-    `orders`: what people had done to ranks lately, each with its time (unix ns), in order of arrival.
-    `seen`: how each of `hosts` is heard. `apart`: why only one host of several is seen here, one sentence.
-    """
+    """One job at one moment."""
 
     job: str
     run: str
     attempt: int
     time_unix_ns: int
+    #: The job has not ended.
     live: bool
     world_size: int
+    #: How many ranks have reported lately.
     reporting: int
+    #: One entry for each rank of the world, ascending; a rank that was never seen is `missing`.
     ranks: tuple[RankFacts, ...]
     groups: tuple[Group, ...] = ()
+    #: The last report of each host.
     hosts: tuple[HostState, ...] = ()
+    #: All open waits in collectives.
     waits: tuple[Wait, ...] = ()
     blames: tuple[Blame, ...] = ()
+    #: All open waits for single ranks.
     peer_waits: tuple[PeerWait, ...] = ()
+    #: Sets of ranks that wait for each other and for nobody else.
     cycles: tuple[tuple[int, ...], ...] = ()
+    #: How many ranks made progress in the last seconds.
     moving: int = 0
+    #: Seconds since the first record of this run.
     watched_s: float = 0.0
+    #: Median over the ranks.
     iteration: int | None = None
+    #: Median over the ranks; None while nothing counts iterations.
     iterations_per_s: float | None = None
+    #: Since when no rank makes progress; None: some rank does.
     still_since_unix_ns: int | None = None
     ended: Ended | None = None
     first_hello_unix_ns: int | None = None
+    #: Only while ranks wait in init_process_group.
     candidates: tuple[Candidate, ...] = ()
+    #: Records that were refused because their numbers are absurd.
     garbled: int = 0
+    #: Seconds since the report of each of `hosts`.
     host_ages_s: tuple[float, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    #: Sentences for the screen.
+    notes: tuple[str, ...] = ()
+    #: How even the groups are whose arrivals were read lately.
     balances: tuple[Balance, ...] = ()
+    #: The GPUs of all hosts that have any.
     devices: tuple[Device, ...] = ()
+    #: The last answer of NCCL's RAS service.
     ras: RasAnswer | None = None
+    #: Seconds since that answer.
     ras_age_s: float | None = None
+    #: How each of `hosts` is heard.
     seen: tuple[HostSeen, ...] = ()
+    #: Why only one of several hosts is seen here, one sentence.
     apart: str | None = None
+    #: What people had done to ranks lately, each with its time (unix ns), in order of arrival.
     orders: tuple[tuple[int, Order], ...] = ()
 
     def rank(self, number: int) -> RankFacts:
@@ -342,8 +428,10 @@ class Snapshot:
         return RankFacts(number, State.MISSING)
 
     def by_host(self) -> list[tuple[HostState, list[RankFacts]]]:
-        """Each host with its ranks, ascending. For who asks of every host: 1,250 hosts that each look through 10,000 ranks
-        take seconds."""
+        """Each host with its ranks, ascending.
+
+        For callers that need every host: 1,250 searches through 10,000 ranks take seconds.
+        """
         found: dict[str | None, list[RankFacts]] = {}
         for rank in self.ranks:
             if rank.hello is not None:
@@ -352,10 +440,11 @@ class Snapshot:
         return [(host, found.get(key, [])) for host, key in zip(self.hosts, keys, strict=True)]
 
     def host_of(self, rank: RankFacts) -> HostState | None:
-        """What its host's relay reported last."""
+        """The last report of its host's relay."""
         keys = [one.sender for one in self.seen] or [host.host for host in self.hosts]
         own = rank.sender if self.seen else rank.host
-        return next((host for host, key in zip(self.hosts, keys, strict=True) if key == own), None)
+        pairs = zip(self.hosts, keys, strict=True)
+        return next((host for host, key in pairs if key == own), None)
 
     def group(self, name: str) -> Group | None:
         """The process group of that name."""

@@ -184,6 +184,22 @@ class JobMemory:
         """The world is as large as the largest report of it."""
         self.world_size = max(self.world_size, hello.world_size or 0, (hello.rank or 0) + 1)
 
+    @property
+    def first_unix_ns(self) -> int | None:
+        """When the first record was made."""
+        return min(self.firsts.values(), default=None)
+
+    @property
+    def last_unix_ns(self) -> int:
+        """When the newest record was made; of hosts whose clock is known, if there are any."""
+        known = [at for sender, at in self.heard.items() if sender not in self.unmeasured]
+        return max(known or self.heard.values(), default=0)
+
+    def on_hub_clock(self, envelope: Envelope) -> int:
+        """When this record, which has just been taken in, was made, as far as its host's clock is known."""
+        clock = self.clocks.get(envelope.sender)
+        return envelope.unix_ns + (clock.offset_ns if clock is not None else 0)
+
 
 def copy_parts(known: RankMemory | JobMemory, made: RankMemory | JobMemory) -> None:
     """Give `made` all parts of `known`, with copies of those that change."""

@@ -1,4 +1,7 @@
-"""Which ranks and GPUs come last, how even the others are, and what kept them: frozen values."""
+"""Which ranks and GPUs are stragglers, how even the others are, and what kept them: frozen values.
+
+Times are unix ns on the hub's clock. None is "not measured".
+"""
 
 from __future__ import annotations
 
@@ -9,45 +12,50 @@ from ddtop.wire.samples import Spot
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """These ranks of a group come last into its collectives.
-
-    `cost_ms`: how long the others wait for them in a step, `share_ratio`: of the step; the median over `steps`.
-    `late_ratio`: in how many of these steps. `unix_ns`: when the arrivals were read. `counted`: steps are the program's
-    iterations; else nothing counts those, and each collective is one. `few`: there were no more steps to look at. `hosts`: of so many hosts
-    ranks were compared, their clocks may be off each other by `error_ms`; `hosts_apart`: ranks of so many others were not, because of their clocks.
-    """
+    """These ranks of a group come last into its collectives."""
 
     group: str
     ranks: tuple[int, ...]
     waiters: tuple[int, ...]
+    #: How long the others wait for them in a step: median over `steps`, milliseconds.
     cost_ms: float
     step_ms: float
     steps: int
+    #: In what share of these steps the others wait.
     late_ratio: float
+    #: When the arrivals were read.
     unix_ns: int
+    #: Steps are the program's iterations; False: nothing counts those, each collective is a step.
     counted: bool = True
+    #: There were no more steps to compare.
     few: bool = False
+    #: How many hosts these ranks are on.
     hosts: int = 1
+    #: How far the clocks of these hosts may differ, milliseconds.
     error_ms: float = 0.0
+    #: How many further hosts were not compared, because of their clocks.
     hosts_apart: int = 0
 
     @property
     def share_ratio(self) -> float:
-        """Of each step."""
+        """Share of each step in which the others wait."""
         return min(1.0, self.cost_ms / self.step_ms) if self.step_ms else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """How even the ranks of a group are: `waiting_ratio` is how much of its time a rank waits for the last to arrive, mean of all.
+    """How even the ranks of a group are.
 
-    `per_step`: collectives in a step of `step_ms`, of which `reduce_ratio` are all_reduce. What a collective takes besides that is communication.
+    What a collective takes beyond the wait for the last rank is communication.
     """
 
     group: str
     ranks: tuple[int, ...]
+    #: Share of its time in which a rank waits for the last to arrive, mean of all ranks.
     waiting_ratio: float
+    #: Collectives in a step.
     per_step: int
+    #: Share of the collectives that are all_reduce.
     reduce_ratio: float
     step_ms: float
     unix_ns: int
@@ -55,49 +63,52 @@ class Balance:
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """What the host does to one rank's process, over `seconds`; None is not measured.
+    """What the host does to one rank's process."""
 
-    `delay_ratio`: share of the time in which its main thread was ready to run and had no CPU. `throttled_ratio`: in which its
-    cgroup's quota held it. `faults_per_s`: pages that had to be read from a disk. `threads_delay_cores`: how many of its other
-    threads were ready and had no CPU, mean over the time.
-    """
-
+    #: Seconds over which the rest is measured.
     seconds: float
+    #: Share of the time in which its main thread was ready to run and had no CPU.
     delay_ratio: float | None = None
+    #: Share of the time in which the CPU quota of its cgroup held it.
     throttled_ratio: float | None = None
+    #: Pages read from a disk.
     faults_per_s: float | None = None
+    #: How many of its other threads were ready to run and had no CPU, mean over the time.
     threads_delay_cores: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What kept the interpreter of one rank, over the last `seconds`.
+    """What kept the interpreter of one rank."""
 
-    `held_ratio`: share of the agent's looks that came late, because C code held the GIL or there was no CPU; `spot`: where
-    such looks found it. `gc_ratio`: share of the time in full garbage collections.
-    """
-
+    #: Seconds over which the rest is measured.
     seconds: float
+    #: Share of the agent's samples that came late: C code held the GIL, or there was no CPU.
     held_ratio: float = 0.0
+    #: Share of the time in full garbage collections.
     gc_ratio: float = 0.0
+    #: Where the samples that came late found the main thread.
     spot: Spot | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class CardLate:
-    """The cards of these ranks of a group come last: over the last `seconds` those of `waiters` were busy all the time and waited in NCCL.
+class GpuLate:
+    """The GPUs of these ranks of a group are stragglers.
 
-    `power_watts`, `sm_mhz`: means of the late cards; `others_...`: of those that wait, `others_peak_ratio` what they draw of the most that they have drawn.
-    `others_there`: somebody else's process is on a late card.
+    The GPUs of `waiters` were busy all the time and waited in NCCL. Powers and clocks are means.
     """
 
     group: str
     ranks: tuple[int, ...]
     waiters: tuple[int, ...]
     power_watts: float
+    #: Power of the GPUs that wait.
     others_watts: float
+    #: ... as a share of the most that they have drawn.
     others_peak_ratio: float | None
     sm_mhz: float
     others_mhz: float
+    #: Seconds over which the rest is measured.
     seconds: float
+    #: A process that is not the job's uses one of these GPUs.
     others_there: bool = False

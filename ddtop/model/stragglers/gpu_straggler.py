@@ -14,10 +14,10 @@ from itertools import pairwise
 from statistics import fmean, median
 
 from ddtop.model.gpus.owners import large
-from ddtop.model.state.facts import RankFacts, State, mark
+from ddtop.model.state.facts import RankFields, State
 from ddtop.model.state.gpu_facts import Device
 from ddtop.model.state.gpu_memory import SPANS
-from ddtop.model.state.straggler_facts import CardLate
+from ddtop.model.state.straggler_facts import GpuLate
 from ddtop.model.stragglers.straggler import sends
 from ddtop.policy import Policy
 from ddtop.wire.records import Group
@@ -39,7 +39,7 @@ class _Card:
 
 
 def settle(
-    facts: dict[int, RankFacts], groups: Iterable[Group], devices: Iterable[Device], now_unix_ns: int, policy: Policy
+    facts: dict[int, RankFields], groups: Iterable[Group], devices: Iterable[Device], now_unix_ns: int, policy: Policy
 ) -> None:
     """Marks the ranks whose cards come last in place, as `build` does with what follows from all ranks."""
     busy = _busy(devices, facts, now_unix_ns, policy)
@@ -48,13 +48,13 @@ def settle(
     for late in _found(busy, _Work(facts, list(groups), now_unix_ns, policy)):
         for rank in late.ranks:
             one = facts[rank]
-            mark(one, "card_late", late)
+            one.card_late = late
             if one.state in (State.RUNNING, State.WAITING) and not late.others_there:
-                mark(one, "state", State.STRAGGLER)
+                one.state = State.STRAGGLER
 
 
 def _busy(
-    devices: Iterable[Device], facts: Mapping[int, RankFacts], now_unix_ns: int, policy: Policy
+    devices: Iterable[Device], facts: Mapping[int, RankFields], now_unix_ns: int, policy: Policy
 ) -> dict[int, Device]:
     """The card of each rank that has been busy in the newest span, and told everything in it."""
     newest, least, found = now_unix_ns // int(policy.gpu_mean_s * 1e9), policy.gpu_wait_busy_ratio, {}
@@ -74,7 +74,7 @@ def _busy(
     return found
 
 
-def _is_own(rank: RankFacts | None, device: Device) -> bool:
+def _is_own(rank: RankFields | None, device: Device) -> bool:
     return rank is not None and (rank.own is None or rank.own.gpu.uuid == device.gpu.uuid)
 
 
@@ -89,7 +89,7 @@ class _Work:
     """What is known besides the cards; the pipelines are looked for once, and only where some card comes last."""
 
     def __init__(
-        self, facts: Mapping[int, RankFacts], groups: Sequence[Group], now_unix_ns: int, policy: Policy
+        self, facts: Mapping[int, RankFields], groups: Sequence[Group], now_unix_ns: int, policy: Policy
     ) -> None:
         self.facts, self.groups, self.now_unix_ns, self.policy = facts, groups, now_unix_ns, policy
         self.on_nccl = {group.name for group in groups if "nccl" in group.backend}
@@ -105,9 +105,9 @@ class _Work:
         return any(len(stage.intersection(group.ranks)) > 1 for stage in self._stages)
 
 
-def _found(busy: Mapping[int, Device], work: _Work) -> list[CardLate]:
+def _found(busy: Mapping[int, Device], work: _Work) -> list[GpuLate]:
     policy = work.policy
-    found: list[CardLate] = []
+    found: list[GpuLate] = []
     seen: set[int] = set()
     for group in sorted(work.groups, key=lambda one: -len(one.ranks)):
         if group.name not in work.on_nccl or len(group.ranks) < policy.gpu_wait_members:
@@ -223,17 +223,17 @@ def _moves(card: _Card, policy: Policy) -> bool:
     return all(after.calls - before.calls >= policy.gpu_wait_calls for before, after in pairwise(done))
 
 
-def _busiest(rank: RankFacts, on_nccl: Collection[str]) -> str | None:
+def _busiest(rank: RankFields, on_nccl: Collection[str]) -> str | None:
     """The group in which it has put in most."""
     counts = {one.group: one.enqueued for one in rank.groups if one.group in on_nccl}
     return max(counts, key=lambda name: counts[name], default=None)
 
 
-def _told(group: Group, split: _Split, policy: Policy) -> CardLate:
+def _told(group: Group, split: _Split, policy: Policy) -> GpuLate:
     late, others = split
     watts, theirs = fmean([fmean(one.watts) for one in late]), median([fmean(one.watts) for one in others])
     peaks = [fmean(one.watts) / one.device.power_peak_watts for one in others if one.device.power_peak_watts]
-    return CardLate(
+    return GpuLate(
         group=group.name,
         ranks=tuple(sorted(one.rank for one in late)),
         waiters=tuple(sorted(one.rank for one in others)),

@@ -7,7 +7,7 @@ from statistics import median
 
 from ddtop.model.state import ratios
 from ddtop.model.state.arrival_rounds import Round
-from ddtop.model.state.facts import RankFacts, State, mark
+from ddtop.model.state.facts import RankFields, State
 from ddtop.model.state.memory import JobMemory, RankMemory
 from ddtop.model.state.straggler_facts import Balance, Hold, Late, Pressure
 from ddtop.model.stragglers import arrivals
@@ -15,7 +15,7 @@ from ddtop.policy import Policy
 from ddtop.wire.records import Group
 
 
-def settle(job: JobMemory, facts: dict[int, RankFacts], now_unix_ns: int, policy: Policy) -> tuple[Balance, ...]:
+def settle(job: JobMemory, facts: dict[int, RankFields], now_unix_ns: int, policy: Policy) -> tuple[Balance, ...]:
     """Marks the ranks that are late now in place, as `build` does with what follows from all ranks; how even they all are."""
     if not job.rounds:
         return ()
@@ -32,12 +32,12 @@ def settle(job: JobMemory, facts: dict[int, RankFacts], now_unix_ns: int, policy
     for late in found:
         for rank in late.ranks:
             one = facts[rank]
-            mark(one, "late", late)
+            one.late = late
             if one.state in (State.RUNNING, State.WAITING):
-                mark(one, "state", State.STRAGGLER)
+                one.state = State.STRAGGLER
         for rank in (*late.ranks, *late.waiters):
             if rank in facts:
-                mark(facts[rank], "hold", _hold(job.ranks[rank], now_unix_ns, policy))
+                facts[rank].hold = _hold(job.ranks[rank], now_unix_ns, policy)
     oldest = now_unix_ns - policy.straggler_stale_s * 1e9
     balances = next((one.balances for one in reversed(rounds) if one.balances), ())
     return tuple(balance for balance in balances if balance.unix_ns >= oldest)
@@ -70,7 +70,7 @@ def _hold(memory: RankMemory, now_unix_ns: int, policy: Policy) -> Hold | None:
     return Hold(seconds, min(1.0, held / looks), min(1.0, gc_ns / (seconds * 1e9)), spot) if looks else None
 
 
-def _staged(job: JobMemory, facts: Mapping[int, RankFacts], policy: Policy) -> Callable[[Group], bool]:
+def _staged(job: JobMemory, facts: Mapping[int, RankFields], policy: Policy) -> Callable[[Group], bool]:
     """Whether two members of a group hand each other their work by send and recv: then they wait for each other by design."""
     stages = [
         frozenset(group.ranks)
@@ -80,7 +80,7 @@ def _staged(job: JobMemory, facts: Mapping[int, RankFacts], policy: Policy) -> C
     return lambda group: any(len(stage.intersection(group.ranks)) > 1 for stage in stages)
 
 
-def sends(rank: RankFacts, group: str, policy: Policy) -> bool:
+def sends(rank: RankFields, group: str, policy: Policy) -> bool:
     """A good part of what it does in that group is send and recv."""
     return any(
         progress.group == group
@@ -93,7 +93,7 @@ def _stands(
     late: Late,
     earlier: list[Round],
     job: JobMemory,
-    facts: Mapping[int, RankFacts],
+    facts: Mapping[int, RankFields],
     now_unix_ns: int,
     policy: Policy,
 ) -> bool:
@@ -118,12 +118,12 @@ def _stands(
     return median(waiters) - max(own) >= policy.straggler_gone_ratio * late.share_ratio
 
 
-def _has_joined(rank: RankFacts | None) -> bool:
+def _has_joined(rank: RankFields | None) -> bool:
     """In the last half minute it was out of data, and took part only so that the others could go on: it waited for nobody's slowness."""
     return rank is not None and any(spot.waits_on == "join" for spot in rank.spots)
 
 
-def _apart_s(late: Late, facts: Mapping[int, RankFacts], policy: Policy) -> float:
+def _apart_s(late: Late, facts: Mapping[int, RankFields], policy: Policy) -> float:
     """How far apart two reads have to be to be two opinions: a crowd on the host's cores is one for some seconds."""
     delays = [one.delay_ratio or 0.0 for rank in late.ranks if (one := facts[rank].pressure) is not None]
     crowded = late.share_ratio < policy.straggler_strong_ratio and any(delay >= late.share_ratio for delay in delays)
@@ -152,7 +152,7 @@ def _seen_before(late: Late, earlier: list[Round], apart_s: float) -> bool:
     )
 
 
-def _sampled(job: JobMemory, facts: Mapping[int, RankFacts], rank: int, strong: bool) -> float | None:
+def _sampled(job: JobMemory, facts: Mapping[int, RankFields], rank: int, strong: bool) -> float | None:
     """How much it waits by the agent's samples: over ten seconds where that tells the difference, else over twenty."""
     if strong:
         return facts[rank].wait_ratio if rank in facts else None

@@ -12,9 +12,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
 
-from ddtop.model.state.facts import RankFacts, State, Wait
+from ddtop.model.state.facts import RankFields, State, Wait
 from ddtop.model.waits.gpu_wait import on_nccl, stands_in_line
-from ddtop.policy import POLICY, Policy
+from ddtop.policy import Policy
 from ddtop.wire.calls import MPI_STARTED, ROOT_GIVES
 from ddtop.wire.records import Collective, Group, GroupProgress
 
@@ -38,7 +38,7 @@ def first_open_seq(progress: GroupProgress, open_collectives: Iterable[Collectiv
     return progress.completed + 1 - (progress.p2p_offset or 0)
 
 
-def waits_of(ranks: Mapping[int, RankFacts], groups: Collection[Group], policy: Policy = POLICY) -> tuple[Wait, ...]:
+def waits_of(ranks: Mapping[int, RankFields], groups: Collection[Group], policy: Policy) -> tuple[Wait, ...]:
     """All open waits, one a rank and group. Who waits for the same ranks has the very same `behind`."""
     members, nccl = {group.name: group.ranks for group in groups}, on_nccl(groups)
     fronts: dict[str, _Front] = {}
@@ -72,7 +72,7 @@ def waits_of(ranks: Mapping[int, RankFacts], groups: Collection[Group], policy: 
 class _Front:
     """How far the members of one group are: looked at once, asked by each of them that waits."""
 
-    def __init__(self, ranks: Mapping[int, RankFacts], group: str, members: tuple[int, ...]) -> None:
+    def __init__(self, ranks: Mapping[int, RankFields], group: str, members: tuple[int, ...]) -> None:
         self._ranks, self._members = ranks, members
         self._outside: tuple[int, ...] | None = None
         reached = [(_reached(ranks.get(member), group), place) for place, member in enumerate(members)]
@@ -103,12 +103,12 @@ class _Front:
         return tuple([other for other in behind if other != rank]) if rank in members else behind
 
 
-def _is_outside_mpi(member: RankFacts | None) -> bool:
+def _is_outside_mpi(member: RankFields | None) -> bool:
     mpi = member.mpi if member is not None and not member.gone else None
     return mpi is not None and not mpi.calls and mpi.finalize_since_unix_ns is None
 
 
-def _reached(member: RankFacts | None, group: str) -> float:
+def _reached(member: RankFields | None, group: str) -> float:
     """The last collective that this member has put in; -inf: it will never come, inf: nothing is known of it."""
     # A member that is gone cannot help any more, whatever it had put in.
     if member is None or member.hello is None or member.gone:
@@ -121,7 +121,7 @@ def _reached(member: RankFacts | None, group: str) -> float:
     return float("-inf")
 
 
-def tells_nothing(facts: RankFacts) -> bool:
+def tells_nothing(facts: RankFields) -> bool:
     """Its agent could not read its collectives and has said so: where it stands is not known, and no reason to blame it."""
     return bool(facts.probes_off) and any(reason.startswith("collectives:") for reason in facts.probes_off)
 
@@ -136,7 +136,7 @@ _ELSEWHERE_CALLS = frozenset({"nanosleep", "clock_nanosleep", "wait4", "waitid",
 _ELSEWHERE_WCHANS = ("nanosleep", "pipe_read", "pipe_write", "n_tty_read")
 
 
-def _really_waits(facts: RankFacts) -> bool:
+def _really_waits(facts: RankFields) -> bool:
     """Something of it is open, and its thread waits for that.
 
     An open asynchronous collective while the thread computes, sleeps or waits for a batch holds nobody up yet.

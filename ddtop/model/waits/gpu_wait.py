@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ddtop.model.state.facts import RankFacts
+from ddtop.model.state.facts import RankFields
 from ddtop.policy import Policy
 from ddtop.wire.records import Group
 
@@ -19,7 +19,7 @@ def on_nccl(groups: Iterable[Group]) -> frozenset[str]:
     return frozenset(group.name for group in groups if "nccl" in group.backend)
 
 
-def stands_in_line(facts: RankFacts, policy: Policy) -> bool:
+def stands_in_line(facts: RankFields, policy: Policy) -> bool:
     """For seconds its main thread has been inside one call and no collective has come back, and its card does not compute, as far as that
     can be told. In a job that its cards hold up each look finds the host in the same call: only both together are a standstill."""
     still_s = min(facts.line_age_s or 0.0, facts.collective_age_s or 0.0)

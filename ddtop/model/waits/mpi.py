@@ -31,7 +31,7 @@ def _with_dtype(call: MpiCall, known: tuple[MpiCall, ...]) -> MpiCall:
     return call if same is None else msgspec.structs.replace(call, dtype=same.dtype, nbytes=same.nbytes)
 
 
-def told(state: RankState, mpi: MpiState | None) -> RankState:
+def with_calls(state: RankState, mpi: MpiState | None) -> RankState:
     """The rank's state with what it does in MPI."""
     if mpi is None:
         return state

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ddtop.model.state.ending import failed
-from ddtop.model.state.facts import PeerWait, RankFacts, Wait
+from ddtop.model.state.facts import PeerWait, RankFields, Wait
 from ddtop.model.waits.wait_graph import STILL, AnyWait, standing_of
 from ddtop.policy import Policy
 from ddtop.wire.calls import FINALIZE, NAME_ONLY
@@ -20,7 +20,7 @@ from ddtop.wire.mpi import MpiCall
 
 
 def unnumbered_waits_of(
-    ranks: Mapping[int, RankFacts],
+    ranks: Mapping[int, RankFields],
     waits: Iterable[Wait],
     peer_waits: Iterable[PeerWait],
     now_unix_ns: int,
@@ -32,7 +32,7 @@ def unnumbered_waits_of(
 
 
 def _in_finalize(
-    ranks: Mapping[int, RankFacts],
+    ranks: Mapping[int, RankFields],
     waits: Iterable[Wait],
     peer_waits: Iterable[PeerWait],
     now_unix_ns: int,
@@ -66,7 +66,7 @@ def _in_finalize(
     return tuple(PeerWait(rank, FINALIZE, None, None, at, behind) for rank, at in sorted(since.items()))
 
 
-def _in_named(ranks: Mapping[int, RankFacts], now_unix_ns: int, policy: Policy) -> tuple[PeerWait, ...]:
+def _in_named(ranks: Mapping[int, RankFields], now_unix_ns: int, policy: Policy) -> tuple[PeerWait, ...]:
     # Who shares the window or file is not known: all other ranks have to stand still.
     inside: dict[int, MpiCall] = {}
     still = set()
@@ -86,7 +86,7 @@ def _in_named(ranks: Mapping[int, RankFacts], now_unix_ns: int, policy: Policy) 
     return tuple(PeerWait(rank, call.name, None, None, call.since_unix_ns, behind) for rank, call in inside.items())
 
 
-def _finalizing_since(facts: RankFacts) -> int | None:
+def _finalizing_since(facts: RankFields) -> int | None:
     """Unix ns since which it has been in MPI.Finalize, or in the exit of an interpreter that ends with it."""
     if facts.mpi is None or facts.gone:
         return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ddtop.model.state.facts import PeerWait, RankFacts, State
+from ddtop.model.state.facts import PeerWait, RankFields, State
 from ddtop.wire.calls import NEW_GROUP, OF_MEMBERS_ONLY, P2P_CALLS, RECEIVES, SENDS
 from ddtop.wire.mpi import MpiTraffic
 from ddtop.wire.records import OpenCall
@@ -19,7 +19,7 @@ _OF_TORCH = frozenset({"send", "recv", "isend", "irecv"})
 BARRIER = "monitored_barrier"
 
 
-def peer_waits_of(ranks: Mapping[int, RankFacts]) -> tuple[PeerWait, ...]:
+def peer_waits_of(ranks: Mapping[int, RankFields]) -> tuple[PeerWait, ...]:
     """All open waits for single ranks, one a rank and thread."""
     found = []
     calling = sorted(rank for rank, facts in ranks.items() if facts.open_calls)
@@ -42,7 +42,7 @@ def peer_waits_of(ranks: Mapping[int, RankFacts]) -> tuple[PeerWait, ...]:
     return tuple(found)
 
 
-def _innermost(facts: RankFacts) -> list[OpenCall]:
+def _innermost(facts: RankFields) -> list[OpenCall]:
     """One call a thread: a recv that waits for its Work is on the page twice."""
     calls: dict[int, OpenCall] = {}
     for call in facts.open_calls:
@@ -59,7 +59,7 @@ def _innermost(facts: RankFacts) -> list[OpenCall]:
     return [*(outer.get(thread, call) for thread, call in calls.items()), *parts]
 
 
-def _peer_behind(ranks: Mapping[int, RankFacts], rank: int, call: OpenCall) -> tuple[int, ...] | None:
+def _peer_behind(ranks: Mapping[int, RankFields], rank: int, call: OpenCall) -> tuple[int, ...] | None:
     if call.peer is None or (call.peer == rank and (call.group is None or call.within is not None)):
         return None
     peer = ranks.get(call.peer)
@@ -78,7 +78,7 @@ def _same_tag(one: OpenCall, other: OpenCall) -> bool:
     return one.group == other.group and (one.tag == other.tag or None in (one.tag, other.tag))
 
 
-def _has_come(facts: RankFacts, peer: RankFacts, call: OpenCall) -> bool:
+def _has_come(facts: RankFields, peer: RankFields, call: OpenCall) -> bool:
     """Of a request among others: the other side has begun as many of these as this one, so it is not the one that is missing."""
     if call.tag is None or facts.mpi is None or peer.mpi is None:
         return False
@@ -89,7 +89,7 @@ def _has_come(facts: RankFacts, peer: RankFacts, call: OpenCall) -> bool:
     return theirs.sent >= ours.received if call.name in RECEIVES else theirs.received >= ours.sent
 
 
-def traffic_of(facts: RankFacts, group: str | None, peer: int | None, tag: int | None) -> MpiTraffic | None:
+def traffic_of(facts: RankFields, group: str | None, peer: int | None, tag: int | None) -> MpiTraffic | None:
     """What this rank has begun to send and to receive with that peer and tag."""
     kept = facts.mpi.traffic if facts.mpi is not None else ()
     return next((one for one in kept if (one.group, one.peer, one.tag) == (group, peer, tag)), None)
@@ -102,10 +102,10 @@ def _barrier_behind(outside: list[int], rank: int) -> tuple[int, ...]:
     return (0,) if outside else ()
 
 
-def _new_group(facts: RankFacts) -> OpenCall | None:
+def _new_group(facts: RankFields) -> OpenCall | None:
     """The call in which it makes a group."""
     return next((call for call in facts.open_calls if call.name == NEW_GROUP), None) if not facts.gone else None
 
 
-def _in_barrier(facts: RankFacts) -> bool:
+def _in_barrier(facts: RankFields) -> bool:
     return not facts.gone and any(call.name == BARRIER for call in facts.open_calls)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ddtop.model.state.facts import PeerWait, RankFacts, State, Wait
+from ddtop.model.state.facts import PeerWait, RankFields, State, Wait
 from ddtop.model.waits.wait_graph import STILL, standing_of
 from ddtop.policy import Policy
 from ddtop.wire.calls import P2P_CALLS, RECEIVES
@@ -30,7 +30,7 @@ class _Choice:
 
 
 def any_waits_of(
-    ranks: Mapping[int, RankFacts],
+    ranks: Mapping[int, RankFields],
     groups: Iterable[Group],
     waits: Iterable[Wait],
     peer_waits: Iterable[PeerWait],
@@ -59,7 +59,7 @@ def is_choice(call: OpenCall) -> bool:
     return call.any_of or (call.peer is None and call.name in RECEIVES and call.group is not None)
 
 
-def _choices(ranks: Mapping[int, RankFacts], members: Mapping[str, tuple[int, ...]]) -> Iterable[_Choice]:
+def _choices(ranks: Mapping[int, RankFields], members: Mapping[str, tuple[int, ...]]) -> Iterable[_Choice]:
     for rank, facts in ranks.items():
         if facts.gone or facts.unheard or not facts.open_calls:
             continue
@@ -75,7 +75,7 @@ def _choices(ranks: Mapping[int, RankFacts], members: Mapping[str, tuple[int, ..
 
 
 def _free(
-    ranks: Mapping[int, RankFacts], choices: list[_Choice], waits: list[Wait | PeerWait], stuck: set[int]
+    ranks: Mapping[int, RankFields], choices: list[_Choice], waits: list[Wait | PeerWait], stuck: set[int]
 ) -> set[int]:
     """Ranks that may still send: they do not wait and are not stuck, or they wait for such ranks only."""
     of_all: dict[int, set[int]] = {}
@@ -99,12 +99,12 @@ def _free(
         undecided -= more
 
 
-def _here(ranks: Mapping[int, RankFacts], others: frozenset[int]) -> set[int]:
+def _here(ranks: Mapping[int, RankFields], others: frozenset[int]) -> set[int]:
     """Those that have not left: of the others nothing was due any more."""
     return {rank for rank in others if rank in ranks and not _has_left(ranks[rank])}
 
 
-def _is_stuck(facts: RankFacts, now_unix_ns: int, policy: Policy) -> bool:
+def _is_stuck(facts: RankFields, now_unix_ns: int, policy: Policy) -> bool:
     """It stands where no work is done: in a lock, a pipe, a file. Workers that run
     other programs or talk to servers stand, too."""
     if facts.mpi is None or facts.line_age_s is None or standing_of(facts, now_unix_ns, policy) != STILL:
@@ -118,7 +118,7 @@ def _is_stuck(facts: RankFacts, now_unix_ns: int, policy: Policy) -> bool:
     return waits_on in _NOT_AT_WORK or any(word in wchan for word in _NOT_AT_WORK_IN_KERNEL)
 
 
-def _has_left(facts: RankFacts) -> bool:
+def _has_left(facts: RankFields) -> bool:
     """It will send nothing any more. What a stopped one would do nobody knows."""
     exiting = facts.process is not None and facts.process.exiting
     return facts.gone or (facts.state is not State.STOPPED and (facts.phase == "leaving" or exiting))

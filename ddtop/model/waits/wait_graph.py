@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Union
 
-from ddtop.model.state.facts import Blame, PeerWait, RankFacts, State, Wait
+from ddtop.model.state.facts import Blame, PeerWait, RankFields, State, Wait
 from ddtop.policy import Policy
 from ddtop.wire.calls import WAITING_CALLS
 
@@ -95,7 +95,7 @@ def waiters_of(blames: Iterable[Blame]) -> set[int]:
     return found
 
 
-def blames_of(ranks: Mapping[int, RankFacts], graph: Graph, now_unix_ns: int, policy: Policy) -> tuple[Blame, ...]:
+def blames_of(ranks: Mapping[int, RankFields], graph: Graph, now_unix_ns: int, policy: Policy) -> tuple[Blame, ...]:
     """The ends of all chains of waits, those that are waited for by most first."""
     roots: dict[int, list[int]] = {}
     for number, crowd in enumerate(graph.crowds):
@@ -124,7 +124,7 @@ class _Kind:
     direct: Wait | None
     single: PeerWait | None
 
-    def blame(self, root: int, facts: RankFacts | None, now_unix_ns: int, policy: Policy) -> Blame:
+    def blame(self, root: int, facts: RankFields | None, now_unix_ns: int, policy: Policy) -> Blame:
         standing = standing_of(facts, now_unix_ns, policy)
         limit_s = limit_of(standing, self.healthy_ms, policy)
         due = now_unix_ns - self.since_unix_ns > limit_s * 1e9 and not _too_soon(facts, standing)
@@ -135,7 +135,7 @@ class _Kind:
         return Blame(root, self.waiters, None, None, op, self.since_unix_ns, standing, limit_s, due, self.single)
 
 
-def _kind(graph: Graph, numbers: tuple[int, ...], ranks: Mapping[int, RankFacts]) -> _Kind:
+def _kind(graph: Graph, numbers: tuple[int, ...], ranks: Mapping[int, RankFields]) -> _Kind:
     who = graph.ranks_of(graph.leading_to(numbers))
     here = sorted(found for number in numbers for found in graph.crowds[number].waits)
     direct = min((wait for _, wait in here if isinstance(wait, Wait)), key=_since, default=None)
@@ -207,7 +207,7 @@ def _popped(stack: list[int], down_to: int) -> list[int]:
     return component
 
 
-def _waits_elsewhere(facts: RankFacts | None) -> bool:
+def _waits_elsewhere(facts: RankFields | None) -> bool:
     """It is inside a wait that these numbers do not show: point-to-point."""
     if facts is None or facts.gone:
         return False
@@ -215,14 +215,14 @@ def _waits_elsewhere(facts: RankFacts | None) -> bool:
     return in_p2p or any(call.name in WAITING_CALLS for call in facts.open_calls)
 
 
-def _too_soon(facts: RankFacts | None, standing: str) -> bool:
+def _too_soon(facts: RankFields | None, standing: str) -> bool:
     """Nobody has looked at it long enough, or nothing of its host comes through: that is no reason to blame it, nor to wait longer."""
     if facts is None:
         return False
     return facts.unlooked if standing == UNKNOWN else standing == LOST and facts.state is not State.LOST
 
 
-def standing_of(facts: RankFacts | None, now_unix_ns: int, policy: Policy) -> str:
+def standing_of(facts: RankFields | None, now_unix_ns: int, policy: Policy) -> str:
     """What is known of a rank that others wait for."""
     if facts is None or facts.hello is None:
         return UNKNOWN

@@ -23,6 +23,7 @@ from ddtop.diagnosis.judge import Judge
 from ddtop.model.job import Job
 from ddtop.model.stacks.frames import Owner, owner_of
 from ddtop.model.state.facts import Snapshot
+from ddtop.policy import POLICY
 from ddtop.relay.dumps import pyspy
 from ddtop.relay.dumps.pyspy import PySpy
 from ddtop.relay.host.usage import HostProbe
@@ -85,7 +86,7 @@ class OutsideSource:
     def __init__(self, targets: Sequence[Target], name: str, notes: Sequence[str] = ()) -> None:
         self._targets = [one for one in targets if not one.worker]
         self._workers = [one for one in targets if one.worker]
-        self._job = Job(name)
+        self._job = Job(name, POLICY)
         self._judge = Judge()
         self._probe = HostProbe()
         self._sender = registry.host_identity()

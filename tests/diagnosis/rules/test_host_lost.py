@@ -8,6 +8,7 @@ from ddtop.diagnosis.calm import calm
 from ddtop.diagnosis.judge import Judge
 from ddtop.model.job import Job
 from ddtop.model.state.facts import State
+from ddtop.policy import POLICY
 from ddtop.wire.hosts import HubLink
 from ddtop.wire.records import HostState
 from tests.jobs import FakeJob, brief, unix_ns
@@ -230,7 +231,7 @@ def test_a_viewer_that_is_behind_loses_no_host():
     """What it has taken in is ten seconds old on all hosts."""
     job = SpreadJob(8, 4)
     job.trains(30)
-    model, judge = Job("train-47"), Judge()
+    model, judge = Job("train-47", POLICY), Judge()
     for envelope, record in job.in_order():
         model.apply(envelope, record)
         at = envelope.unix_ns + 10_000_000_000
@@ -256,7 +257,7 @@ def test_who_joins_after_the_cut_reads_the_same():
             kept[envelope.rank, envelope.kind] = (envelope, record)
     recent = [item for item in job.in_order() if item[0].unix_ns >= unix_ns(job.now - 5)]
     facts = [item for item in job.in_order() if item[0].kind in ("Hello", "Groups")]
-    model, judge = Job("train-47"), Judge()
+    model, judge = Job("train-47", POLICY), Judge()
     for envelope, record in [*facts, *kept.values(), *recent]:
         model.apply(envelope, record)
     for back in (1.0, 0.5, 0.0):
@@ -319,7 +320,7 @@ def test_who_works_is_not_said_before_the_relay_has_looked_twice():
         for item in job.in_order()
         if item[0].unix_ns > unix_ns(job.now - 0.6) or item[0].kind in ("Hello", "Groups")
     ]
-    model = Job("train-47")
+    model = Job("train-47", POLICY)
     for envelope, record in fresh:
         model.apply(envelope, record)
 

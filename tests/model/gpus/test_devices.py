@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddtop.model.gpus.devices import devices_of, take
+from ddtop.model.job import Job
 from ddtop.model.state.gpu_facts import Done, Own
 from ddtop.model.state.gpu_memory import SPANS, Gpus, Load, done
 from ddtop.policy import POLICY
@@ -187,7 +188,7 @@ def test_who_goes_back_in_time_finds_the_cards_as_they_were():
     job.trains(30)
     job.change(1, throttle=(), power_watts=690.0)
     job.trains(40)
-    tape, model = Tape(), job.model().__class__(job.name)
+    tape, model = Tape(), Job(job.name, POLICY)
     for data in job.frames:
         envelope = frames.open_envelope(data)
         model.apply(envelope, frames.open_record(envelope))

@@ -13,6 +13,7 @@ from ddtop.diagnosis.judge import Judge
 from ddtop.model.hosts.clocks import OFFSET_MAX_NS, agreed
 from ddtop.model.job import Job
 from ddtop.model.state.memory import Clock
+from ddtop.policy import POLICY
 from ddtop.wire.hosts import HostClock
 from ddtop.wire.records import HostState
 from tests.jobs import SECOND, unix_ns
@@ -40,7 +41,7 @@ BUSY = busy_job()
 
 def looked_at(records, until=BUSY.now):
     """What a viewer saw that took in these records in this order and looked at the end."""
-    job, judge = Job("train-47"), Judge()
+    job, judge = Job("train-47", POLICY), Judge()
     for envelope, record in records:
         job.apply(envelope, record)
     for back in (1.0, 0.5, 0.0):

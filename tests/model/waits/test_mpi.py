@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddtop.model.state.facts import PeerWait, RankFacts, State
-from ddtop.model.waits.mpi import is_inside, newest, told
+from ddtop.model.waits.mpi import is_inside, newest, with_calls
 from ddtop.model.waits.wait_any import any_waits_of
 from ddtop.policy import POLICY
 from ddtop.wire.mpi import MpiCall, MpiComm, MpiPart, MpiState, MpiTraffic
@@ -33,7 +33,7 @@ def test_who_looked_later_is_believed_and_the_agents_details_stay():
 
 
 def test_an_open_collective_is_pending_on_its_communicator():
-    state = told(RankState("running", activity="other"), MpiState(1, (BARRIER,), (COMM,)))
+    state = with_calls(RankState("running", activity="other"), MpiState(1, (BARRIER,), (COMM,)))
 
     (group,), (call,) = state.groups, state.open_collectives
     assert (group.group, group.enqueued, group.completed, group.pending_since_unix_ns) == (WORLD, 5, 4, 100)
@@ -44,7 +44,7 @@ def test_an_open_collective_is_pending_on_its_communicator():
 def test_a_wait_is_open_in_all_that_its_requests_stand_for():
     parts = (MpiPart("Ibarrier", WORLD, 4), MpiPart("Irecv", WORLD, None, 2, 9))
     call = MpiCall("Waitall", 100, 7, parts=parts, parts_total=2)
-    state = told(RankState("running"), MpiState(1, (call,), (MpiComm(WORLD, 6, 3),)))
+    state = with_calls(RankState("running"), MpiState(1, (call,), (MpiComm(WORLD, 6, 3),)))
 
     assert (state.groups[0].enqueued, state.groups[0].completed) == (6, 3)
     assert [one.op for one in state.open_collectives] == ["Ibarrier"]
@@ -53,14 +53,14 @@ def test_a_wait_is_open_in_all_that_its_requests_stand_for():
 
 def test_a_waitany_needs_one_of_its_requests():
     call = MpiCall("Waitany", 100, 7, parts=(MpiPart("Irecv", WORLD, None, 2, 9),), parts_total=1)
-    state = told(RankState("running"), MpiState(1, (call,)))
+    state = with_calls(RankState("running"), MpiState(1, (call,)))
 
     assert state.open_calls[0].any_of
 
 
 def test_a_rank_without_mpi_stays_as_it_is():
     state = RankState("running")
-    assert told(state, None) is state
+    assert with_calls(state, None) is state
     assert not is_inside(None)
     assert is_inside(MpiState(1, finalize_since_unix_ns=5))
 

@@ -144,7 +144,7 @@ def test_who_is_behind_is_the_same_looked_at_once_and_looked_at_for_each_waiter(
         for seq in [first_open_seq(progress, facts.open_collectives)]
     }
 
-    assert {wait.rank: (wait.seq, wait.behind) for wait in waits_of(everyone, [group])} == expected
+    assert {wait.rank: (wait.seq, wait.behind) for wait in waits_of(everyone, [group], POLICY)} == expected
 
 
 def test_those_that_wait_for_the_same_ranks_share_one_tuple():

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from ddtop.diagnosis.judge import Judge
 from ddtop.model.job import Job
+from ddtop.policy import POLICY
 from ddtop.present.findings.timeline import events, timeline_lines
 from tests.jobs import TICK_S, FakeJob, unix_ns
 
 
 def looks(job):
     """What a viewer saw that looked twice a second."""
-    model, judge, waiting, at = Job(job.name), Judge(), job.in_order(), 0.0
+    model, judge, waiting, at = Job(job.name, POLICY), Judge(), job.in_order(), 0.0
     while at <= job.now + 1e-9:
         while waiting and waiting[0][0].unix_ns <= unix_ns(at):
             model.apply(*waiting.pop(0))
