@@ -59,13 +59,13 @@ def test_json_has_the_described_keys_and_types():
 def test_a_list_of_jobs_has_the_described_keys_and_types(monkeypatch):
     """It is made from job files, which simulated jobs do not have."""
     from ddtop import registry
-    from ddtop.cli.jobs import as_json
+    from ddtop.cli.job_list import jobs_json
 
     entry = registry.JobEntry(registry.SCHEMA, "train", "r1", "node0", "feed", 1, 1, "", 1, "", "train.py", 8, 8, 1, 1)
     monkeypatch.setattr(registry, "read_entries", lambda: [entry])
 
-    assert json_schema.complaints(json_schema.JOBS_SCHEMA, as_json()) == []
-    assert len(as_json()["jobs"]) == 1
+    assert json_schema.complaints(json_schema.JOBS_SCHEMA, jobs_json()) == []
+    assert len(jobs_json()["jobs"]) == 1
 
 
 def test_a_key_that_nobody_describes_is_a_complaint():
@@ -128,9 +128,10 @@ def commands_in(text):
 def understood(line):
     """The command exists, and so do its options."""
     words = line.split()
-    command = cli.commands.get(words[0]) if words and not words[0].startswith("-") else cli
-    if command is None:
+    named = bool(words) and not words[0].startswith("-")
+    if named and words[0] not in cli.commands:
         return False
+    command = cli.load(words[0]) if named else cli
     known = {name for one in command.params for name in one.opts} | {"--help", "-h"}
     # What follows `--` is another command.
     own = words[: words.index("--")] if "--" in words else words

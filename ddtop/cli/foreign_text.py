@@ -1,4 +1,4 @@
-"""What another host says, on its way to this terminal: its text, and none of its control."""
+"""Output of another host on its way to this terminal: the text, without control characters."""
 
 from __future__ import annotations
 
@@ -15,35 +15,44 @@ READ_BYTES = 1 << 16
 
 
 class ForeignText:
-    """Takes bytes as they come, gives text that may go to a terminal: lines of printable characters, whatever the bytes were."""
+    """Turns bytes, as they come, into lines of printable characters."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, data: bytes, final: bool = False) -> str:
-        """The text of these bytes. What an unfinished character begins with is kept for the next, unless this is `final`."""
-        return "\n".join(clean(line) for line in self._decoder.decode(data, final).split("\n"))
+        """The text of these bytes.
+
+        The first bytes of an incomplete character are kept for the next call, unless `final`.
+        """
+        text = self._decoder.decode(data, final)
+        return "\n".join(clean(line) for line in text.split("\n"))
 
 
 def copied(process: subprocess.Popen[bytes]) -> int:
-    """Copy what this program says on stdout and stderr to ours, as text, until it ends both; its exit code. Holds one read of each at a time.
+    """Copy stdout and stderr of this program to ours, as text, until it closes both.
+
+    Holds one read of each in memory at a time.
+
+    Returns:
+        Its exit code.
 
     Raises:
-        BrokenPipeError: nobody reads ours any more. The program has been ended then.
+        BrokenPipeError: nobody reads ours any more. The program has been killed then.
     """
     assert process.stdout is not None
     assert process.stderr is not None
-    ways: dict[int, tuple[TextIO, ForeignText]] = {
+    streams: dict[int, tuple[TextIO, ForeignText]] = {
         process.stdout.fileno(): (sys.stdout, ForeignText()),
         process.stderr.fileno(): (sys.stderr, ForeignText()),
     }
     try:
         with selectors.DefaultSelector() as selector:
-            for descriptor in ways:
+            for descriptor in streams:
                 selector.register(descriptor, selectors.EVENT_READ)
             while selector.get_map():
                 for key, _ in selector.select():
-                    out, text = ways[key.fd]
+                    out, text = streams[key.fd]
                     data = os.read(key.fd, READ_BYTES)
                     out.write(text.feed(data, final=not data))
                     out.flush()

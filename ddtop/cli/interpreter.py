@@ -1,4 +1,7 @@
-"""Whether the start-up hook is in the Python that will run the job: people install tools apart from their training."""
+"""Whether the start-up hook is in the Python that will run the job.
+
+Many users install tools and training in different environments.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,18 @@ from pathlib import Path
 _ASK = (
     "import sys, site, os; paths = site.getsitepackages() + [site.getusersitepackages()];"
     "hook = any(os.path.exists(os.path.join(p, 'ddtop.pth')) for p in paths);"
-    "import importlib.util as u; print(int(hook and u.find_spec('ddtop') is not None), int(u.find_spec('torch') is not None))"
+    "from importlib.util import find_spec;"
+    "print(int(hook and find_spec('ddtop') is not None), int(find_spec('torch') is not None))"
 )
 ASK_S = 20.0
+"""A Python on a slow file server takes seconds to start."""
 
 
 def of_command(command: list[str]) -> str | None:
-    """The Python interpreter that a command line runs, as far as its first word or its script's first line tell."""
+    """The Python interpreter that a command line runs; None if that is not known.
+
+    It is read from the first word, or from the first line of the script that it names.
+    """
     program = shutil.which(command[0]) if command else None
     if program is None:
         return None
@@ -30,21 +38,28 @@ def of_command(command: list[str]) -> str | None:
 
 
 def _interpreter_line(script: str) -> list[str]:
-    """The words behind `#!`, none if there is no such line."""
+    """The words behind `#!`; empty if there is no such line."""
     try:
         with open(script, "rb") as file:
             line = file.readline(512)
     except OSError:
         return []
-    return line[2:].decode("utf-8", "replace").split() if line.startswith(b"#!") else []
+    if not line.startswith(b"#!"):
+        return []
+    return line[2:].decode("utf-8", "replace").split()
 
 
 def looks(python: str) -> tuple[bool, bool] | None:
-    """(the hook is there, torch is there) in that interpreter; None if it cannot be asked."""
+    """(hook installed, torch installed) in that interpreter; None if it does not answer."""
     environment = {name: value for name, value in os.environ.items() if name != "DDTOP"}
     try:
         done = subprocess.run(
-            [python, "-c", _ASK], capture_output=True, text=True, timeout=ASK_S, env=environment, check=False
+            [python, "-c", _ASK],
+            capture_output=True,
+            text=True,
+            timeout=ASK_S,
+            env=environment,
+            check=False,
         )
         hook, torch = done.stdout.split()
     except (OSError, ValueError, subprocess.TimeoutExpired):
@@ -53,7 +68,7 @@ def looks(python: str) -> tuple[bool, bool] | None:
 
 
 def advice(python: str) -> str | None:
-    """What to install where so that jobs of that interpreter are seen; None if the hook is there."""
+    """What to install so that jobs of that interpreter are seen; None if the hook is there."""
     found = looks(python)
     if found is None or found[0]:
         return None
@@ -61,14 +76,26 @@ def advice(python: str) -> str | None:
 
 
 _MPI_LAUNCHERS = ("mpirun", "mpiexec", "prterun", "orterun")
-_HOST_OPTIONS = ("--host", "-host", "-H", "--hostfile", "-hostfile", "--machinefile", "-machinefile")
+_HOST_OPTIONS = (
+    "--host",
+    "-host",
+    "-H",
+    "--hostfile",
+    "-hostfile",
+    "--machinefile",
+    "-machinefile",
+)
 
 
-def stays_here(command: list[str], environ: Mapping[str, str]) -> str | None:
-    """What to add to a launcher that starts ranks on other hosts and does not take the environment along, as Open MPI's."""
+def not_passed_on(command: list[str], environ: Mapping[str, str]) -> str | None:
+    """What to add to a launcher that does not pass the environment on to ranks on other hosts.
+
+    Open MPI does not. None if nothing must be added.
+    """
     if Path(command[0]).name not in _MPI_LAUNCHERS or "-x" in command:
         return None
     if not any(word in _HOST_OPTIONS for word in command):
         return None
-    names = [name for name in ("DDTOP", "DDTOP_JOB", "DDTOP_HUB", "DDTOP_KEY") if name in environ]
-    return f"with Open MPI, ranks on other hosts are seen only with: {' '.join(f'-x {name}' for name in names)}"
+    names = ("DDTOP", "DDTOP_JOB", "DDTOP_HUB", "DDTOP_KEY")
+    words = " ".join(f"-x {name}" for name in names if name in environ)
+    return f"with Open MPI, ranks on other hosts are seen only with: {words}"

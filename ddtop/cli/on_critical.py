@@ -1,4 +1,4 @@
-"""The command of `ddtop watch --on-critical`: started without a shell, never waited for, few at once."""
+"""The command of `ddtop watch --on-critical`. It runs without a shell and beside the watching."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ddtop.cli.jobs import USAGE, CommandError
+from ddtop.cli.errors import USAGE, CommandError
 
 AT_ONCE_MAX = 4
-"""A command that hangs (a mail server that does not answer) must not pile up processes for as long as the job runs."""
+"""A command that hangs, on a mail server for example, must not pile up processes."""
 LEAVE_S = 10.0
-"""At the end of the job its own command has just been started: time for a message to be sent."""
+"""A finding at the end of the job starts a last command. It gets time to send a message."""
 _POLL_S = 0.05
 
 
@@ -27,7 +27,10 @@ class _Running:
 
 
 class OnCritical:
-    """Starts the command for events and says on `complain` what went wrong with it. All calls on one thread."""
+    """Starts the command for events, and passes on to `complain` what went wrong with it.
+
+    Not thread-safe.
+    """
 
     def __init__(self, command: str, complain: Callable[[str], object]) -> None:
         """
@@ -41,12 +44,16 @@ class OnCritical:
         self.skipped = 0
 
     def start(self, event: bytes, kind: str) -> None:
-        """Run it with the event on stdin, its output on our stderr; a fifth at a time is counted instead."""
+        """Run it with the event on stdin and its output on our stderr.
+
+        If `AT_ONCE_MAX` of them still run, it is skipped and counted.
+        """
         self.look()
         if len(self._running) >= AT_ONCE_MAX:
             self.skipped += 1
             self._complain(
-                f"{self._name} was not run for {kind}: {AT_ONCE_MAX} are still running ({self.skipped} left out so far)"
+                f"{self._name} was not run for {kind}: {AT_ONCE_MAX} are still running "
+                f"({self.skipped} left out so far)"
             )
             return
         try:
@@ -57,7 +64,7 @@ class OnCritical:
         self._running.append(_Running(process, kind))
 
     def look(self) -> None:
-        """See which have ended, and how."""
+        """Complain about those that have failed since the last call."""
         still = []
         for one in self._running:
             code = one.process.poll()
@@ -68,24 +75,29 @@ class OnCritical:
         self._running = still
 
     def leave(self) -> None:
-        """Wait a little for those that run; they are never ended."""
+        """Wait for those that run, at most `LEAVE_S`. They are never killed."""
         until = time.monotonic() + LEAVE_S
         while self._running and time.monotonic() < until:
             time.sleep(_POLL_S)
             self.look()
         for one in self._running:
-            self._complain(f"{self._name} for {one.kind} still runs (pid {one.process.pid}) and is left alone")
+            pid = one.process.pid
+            self._complain(f"{self._name} for {one.kind} still runs (pid {pid}) and is left alone")
 
 
 def _parsed(command: str) -> list[str]:
     try:
         words = shlex.split(command)
     except ValueError as error:
+        why = str(error).lower()
         raise CommandError(
-            f"ddtop: --on-critical {command!r} is no command line: {str(error).lower()}", USAGE
+            f"ddtop: --on-critical {command!r} is no command line: {why}", USAGE
         ) from None
     if not words:
-        raise CommandError("ddtop: --on-critical needs a command: --on-critical 'mail -s hang me@example.org'", USAGE)
+        raise CommandError(
+            "ddtop: --on-critical needs a command: --on-critical 'mail -s hang me@example.org'",
+            USAGE,
+        )
     words[0] = os.path.expanduser(words[0])
     if shutil.which(words[0]) is None:
         raise CommandError(
@@ -97,7 +109,7 @@ def _parsed(command: str) -> list[str]:
 
 
 def _spawn(words: list[str], event: bytes) -> subprocess.Popen[bytes]:
-    # A file, not a pipe: a command that does not read its input cannot block us, nor fail for that.
+    # A file, not a pipe: with a pipe, a command that does not read its input would block us.
     descriptor = os.memfd_create("event")
     try:
         with open(descriptor, "r+b", buffering=0, closefd=False) as file:

@@ -1,4 +1,7 @@
-"""`stacks --pid` and `attach --pid`: the stacks of processes that were started without ddtop, through py-spy, merged like those of a job."""
+"""`stacks --pid` and `attach --pid`: processes that were started without ddtop.
+
+py-spy reads their stacks. They are merged like those of a job.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,16 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 import click
 
-from ddtop.cli.jobs import UNREACHABLE, USAGE, CommandError, shown
+from ddtop.cli import dashboard
+from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
+from ddtop.cli.output import explain_no_dashboard, no_dashboard, print_status, printable
+from ddtop.cli.stacks_output import text_of
+from ddtop.model.stacks.merge import merge
+from ddtop.present.stacks.as_json import stacks_json
+from ddtop.present.stacks.lines import Shape
 from ddtop.relay.dumps.pyspy import PySpy
 from ddtop.viewer.routes import outside_targets
 from ddtop.viewer.routes.outside import DEADLINE_S, OutsideSource, stacks_from
@@ -19,35 +27,38 @@ from ddtop.viewer.routes.outside_targets import Target, Targets
 from ddtop.viewer.source import Look
 from ddtop.wire.records import Stacks
 
-if TYPE_CHECKING:
-    pass
-
 AT_ONCE = max(2, min(8, os.cpu_count() or 2))
-"""py-spy is a process that computes: more of them at once than cores would only wait for each other."""
+"""py-spy uses a core. More of them at once than cores would wait for each other."""
 NATIVE_DEADLINE_S = 60.0
-"""A CUDA build has gigabytes of symbols to be read for frames of C code."""
+"""For frames of C code, py-spy reads gigabytes of symbols of a CUDA build."""
 POLL_S = 0.005
 STATUS_S, LOOK_S = 2.5, 0.5
-"""Long enough for a place of each of a few processes, and for what stands to stand."""
+"""Long enough to read the places of a few processes, and to confirm a finding."""
 REQUEST = "outside"
+"""The name of the request in the answers: no relay gave one."""
 
 
-def stacks_of(pids: str, native: bool, as_json: bool, tree: bool, threads: bool = False, source: bool = True) -> int:
-    """Print the stacks of these processes; 1 if one of them did not answer.
+def stacks_of(
+    pids: str,
+    native: bool,
+    as_json: bool,
+    tree: bool,
+    threads: bool = False,
+    source: bool = True,
+) -> int:
+    """Print the stacks of these processes. `pids`: `4711,4712`.
+
+    Returns:
+        1 if one of them did not answer, else 0.
 
     Raises:
-        CommandError: 2, no process ids; 3, none of them is there and ours.
+        CommandError: 2, no process ids; 3, none of them exists and belongs to this user.
     """
-    from ddtop.cli.stacks import text_of
-    from ddtop.model.stacks.merge import merge
-    from ddtop.present.stacks.as_json import stacks_json
-    from ddtop.present.stacks.lines import Shape
-
     found = _targets(pids)
     outside = OutsideSource(found.found, f"pid {pids}")
     try:
-        # What they do besides: the source has looked once already, what sleeps is known at the second look.
         answers = [*dump(found.found, native, outside.take_stacks), *unfound(found)]
+        # The second look, after that of the constructor: two are needed to know who sleeps.
         outside.observe()
         look = outside.look()
     finally:
@@ -57,12 +68,12 @@ def stacks_of(pids: str, native: bool, as_json: bool, tree: bool, threads: bool 
         click.echo(json.dumps(stacks_json(merged, None, True, time.time_ns())))
         return 1 if merged.unanswered else 0
     for note in found.notes:
-        click.echo(shown(f"note: {note}"))
+        click.echo(printable(f"note: {note}"))
     assert look.snapshot is not None
     text = text_of(merged, look.snapshot, look.verdict, Shape(tree=tree, threads=threads), source)
-    click.echo(shown(text), nl=False)
+    click.echo(printable(text), nl=False)
     for line in afterwards(answers):
-        click.echo(shown(line))
+        click.echo(printable(line))
     return 1 if merged.unanswered else 0
 
 
@@ -78,32 +89,29 @@ def _targets(pids: str) -> Targets:
 def attach_to(pids: str, readonly: bool) -> int:
     """The dashboard on these processes; without a terminal the status table after some seconds.
 
-    Raises:
-        CommandError: 2, no process ids; 3, none of them is there and ours.
-    """
-    from ddtop.cli import glyphs, width
-    from ddtop.cli.looking import plain_terminal
-    from ddtop.present.plain import status_text
-    from ddtop.ui.app import DdtopApp
-    from ddtop.ui.settings import kept
+    Returns:
+        0. Health is always unknown from outside, so it says nothing here.
 
+    Raises:
+        CommandError: 2, no process ids; 3, none of them exists and belongs to this user.
+    """
     found = _targets(pids)
     notes = [*found.notes, *(why for _, why in found.missing)]
     name = f"pid {pids}"
     source = OutsideSource(found.found, name, notes)
-    why = plain_terminal()
+    why = no_dashboard()
     if why is None:
-        DdtopApp(source, name, readonly=readonly, kept=kept()).run()
+        dashboard.show(source, name, readonly=readonly)
         return 0
-    click.echo(f"ddtop: {why}, so here is the status table instead of the dashboard", err=True)
+    explain_no_dashboard(why)
     look = asyncio.run(_watch(source, STATUS_S))
     if look.snapshot is not None:
-        click.echo(status_text(look.snapshot, look.verdict, width(), glyphs()), nl=False)
+        print_status(look.snapshot, look.verdict)
     return 0
 
 
 async def _watch(source: OutsideSource, seconds: float) -> Look:
-    """What is true after looking for so long."""
+    """Look for so long, and return the last look."""
     running = asyncio.ensure_future(source.run())
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -116,13 +124,13 @@ async def _watch(source: OutsideSource, seconds: float) -> Look:
 
 
 def unfound(found: Targets) -> list[Stacks]:
-    """Those that were asked for and cannot be looked at, as processes that did not answer."""
+    """The processes that cannot be read, as answers without stacks."""
     now = time.time_ns()
     return [Stacks(REQUEST, None, pid, now, why=why) for pid, why in found.missing]
 
 
 def afterwards(answers: Iterable[Stacks]) -> list[str]:
-    """How the stacks are less than what was asked for, and what /proc tells of those without any."""
+    """Lines behind the stacks: what they lack, and /proc on the processes without any."""
     lines: list[str] = []
     whys: dict[str, list[str]] = {}
     for one in answers:
@@ -135,8 +143,13 @@ def afterwards(answers: Iterable[Stacks]) -> list[str]:
     return [*(f"note: pid {', '.join(pids)}: {why}" for why, pids in whys.items()), *lines]
 
 
-def dump(found: Iterable[Target], native: bool, keep: Callable[[Stacks, Target], None]) -> list[Stacks]:
-    """The stacks of these processes, a few at a time, each within a deadline. Pauses each for some milliseconds."""
+def dump(
+    found: Iterable[Target], native: bool, keep: Callable[[Stacks, Target], None]
+) -> list[Stacks]:
+    """Take the stacks of these processes, a few at a time, each within a deadline.
+
+    Pauses each process for some milliseconds. `keep` is called with each answer.
+    """
     waiting = list(reversed(list(found)))
     running: list[tuple[Target, PySpy, float]] = []
     answers: list[Stacks] = []
@@ -145,14 +158,16 @@ def dump(found: Iterable[Target], native: bool, keep: Callable[[Stacks, Target],
         while waiting or running:
             while waiting and len(running) < AT_ONCE:
                 target = waiting.pop()
-                running.append((target, PySpy(target.pid, native), time.monotonic() + deadline_s))
+                until = time.monotonic() + deadline_s
+                running.append((target, PySpy(target.pid, native), until))
             for entry in list(running):
                 target, spy, until = entry
                 if spy.poll() is None and time.monotonic() < until:
                     continue
                 spy.kill()
                 running.remove(entry)
-                answer = stacks_from(spy, target, REQUEST, None if target.guessed else target.rank)
+                rank = None if target.guessed else target.rank
+                answer = stacks_from(spy, target, REQUEST, rank)
                 keep(answer, target)
                 answers.append(answer)
             time.sleep(POLL_S)

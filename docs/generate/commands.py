@@ -12,7 +12,7 @@ from docs.generate.markdown import code, fenced, head, table
 
 EXITS = {
     "ddtop": "0; 3 no live job",
-    "attach": "0; 3 no such job",
+    "attach": "0; 3 no such job; without a terminal as `status`",
     "demo": "as `attach`; without a terminal as `diagnose`",
     "diagnose": "0 nothing critical; 1 a critical finding; 3 no contact; 4 unknown: the relay is not heard",
     "doctor": "0; 1 something does not work",
@@ -53,8 +53,9 @@ def page() -> str:
 
 
 def _shown() -> Iterator[tuple[str, click.Command]]:
-    """All commands by what is typed behind `ddtop`; a group stands as its commands."""
-    for name, one in sorted(cli.commands.items()):
+    """All commands by what is typed behind `ddtop`. A group is replaced by its commands."""
+    for name in sorted(cli.commands):
+        one = cli.load(name)
         if isinstance(one, click.Group):
             yield from ((f"{name} {below}", two) for below, two in sorted(one.commands.items()))
         elif not one.hidden:
@@ -70,7 +71,8 @@ def _summary(command: click.Command) -> str:
 def _section(name: str, command: click.Command) -> list[str]:
     lines = [f"## {name}", "", *fenced([f"{name} {_usage(command)}".rstrip()], "text")]
     for text in inspect.cleandoc(command.help or "").split("\n\n"):
-        lines += [text.replace("\b\n", ""), ""]
+        # Behind \b click keeps the lines as they are.
+        lines += [text.replace("\b\n", "") if "\b" in text else text.replace("\n", " "), ""]
     options = [one for one in command.params if isinstance(one, click.Option)]
     if options:
         lines += table(

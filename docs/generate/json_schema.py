@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ddtop.cli.simulating import moment
+from ddtop.cli.simulate import moment
 from ddtop.diagnosis.finding import Verdict
 from ddtop.model.stacks.merge import Merged, merge
 from ddtop.model.state.facts import Snapshot

@@ -16,8 +16,8 @@ from pathlib import Path
 os.environ.update(TERM="xterm-256color", COLORTERM="truecolor")
 os.environ.pop("NO_COLOR", None)
 
-from ddtop.cli.running import demo_job
-from ddtop.cli.simulating import NOTE, JobClock, SimSource, moment
+from ddtop.cli.commands.demo import demo_job
+from ddtop.cli.simulate import NOTE, JobClock, SimSource, moment
 from ddtop.present.hosts.jobs import ASKING, Health, health_of
 from ddtop.registry import SCHEMA, JobEntry
 from ddtop.sim.incidents import SCENARIOS

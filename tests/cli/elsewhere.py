@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 from ddtop import registry
+
 from tests.cli.test_commands import write_ended
 
 

@@ -12,13 +12,13 @@ import time
 import msgspec
 import psutil
 import pytest
-
 from ddtop import registry
 from ddtop.link.ssh_pipe import Pipe
 from ddtop.viewer.follower import UnreachableError, request
 from ddtop.viewer.routes import relay
 from ddtop.wire import bridge, frames
 from ddtop.wire.records import Command, Reply
+
 from tests import hosts
 from tests.cli.elsewhere import attach, over
 from tests.cli.test_commands import finished, killed
@@ -52,7 +52,9 @@ def dashboard(there):
 
     def start(*words):
         program = f"import sys; sys.argv = {['ddtop', 'attach', *words]!r}\nfrom ddtop.cli import main\nmain()"
-        started.append(Terminal(program, size=(100, 24), TERM="xterm-256color", **there.environment))
+        started.append(
+            Terminal(program, size=(100, 24), TERM="xterm-256color", **there.environment)
+        )
         return started[-1]
 
     yield start
@@ -75,7 +77,9 @@ def gone(pids):
     return True
 
 
-def test_a_dashboard_over_ssh_loses_its_ssh_says_so_comes_back_and_ends_both(there, stage, dashboard):
+def test_a_dashboard_over_ssh_loses_its_ssh_says_so_comes_back_and_ends_both(
+    there, stage, dashboard
+):
     terminal = dashboard("--ssh", "there")
     terminal.until(STOPPED)
     there.down()
@@ -198,10 +202,21 @@ def test_where_ddtop_is_not_on_the_path_a_login_shell_is_asked(stand_in, stage, 
     folder = tmp_path / "venv"
     folder.mkdir()
     os.symlink(stand_in.environment["DDTOP_REMOTE"], folder / "ddtop")
-    (tmp_path / ".profile").write_text(f"echo 'loading modules'\nPATH={shlex.quote(str(folder))}:$PATH\n")
-    path = os.pathsep.join(one for one in os.environ["PATH"].split(os.pathsep) if not os.path.exists(f"{one}/ddtop"))
+    (tmp_path / ".profile").write_text(
+        f"echo 'loading modules'\nPATH={shlex.quote(str(folder))}:$PATH\n"
+    )
+    path = os.pathsep.join(
+        one for one in os.environ["PATH"].split(os.pathsep) if not os.path.exists(f"{one}/ddtop")
+    )
     found = attach(
-        stand_in, "--ssh", "there", DDTOP_REMOTE="", HOME=str(tmp_path), PATH=path, SHELL="/bin/sh", PYTHONSAFEPATH=""
+        stand_in,
+        "--ssh",
+        "there",
+        DDTOP_REMOTE="",
+        HOME=str(tmp_path),
+        PATH=path,
+        SHELL="/bin/sh",
+        PYTHONSAFEPATH="",
     )
 
     assert (found.returncode, THERE in found.stdout) == (0, True), found.stderr
@@ -245,7 +260,10 @@ async def test_a_bridge_that_may_only_look_lets_nobody_send_a_signal(stage, word
     try:
         await pipe.greeted(DEADLINE_S)
         assert await pipe.ask(bridge.Open("train", "r1", True), DEADLINE_S) == bridge.Opened()
-        for command in (Command("join", history_s=0.0), Command("signal", arguments=("0", str(pid), "0"))):
+        for command in (
+            Command("join", history_s=0.0),
+            Command("signal", arguments=("0", str(pid), "0")),
+        ):
             pipe.send(bridge.Frame(request(command)))
         reply = await signal_reply(pipe)
     finally:

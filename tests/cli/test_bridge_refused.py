@@ -52,7 +52,10 @@ def test_a_host_that_cannot_be_reached_is_said_in_the_words_of_ssh(there):
         ("yes noise | head -c 100000; true", "it answers with 64 KiB of other text"),
         ("echo hello; true", "it ended with exit code 0"),
         ("exit 9 #", "it ended with exit code 9"),
-        ("echo \"Error: No such command 'bridge'.\" >&2; exit 2 #", "the ddtop on there is too old"),
+        (
+            "echo \"Error: No such command 'bridge'.\" >&2; exit 2 #",
+            "the ddtop on there is too old",
+        ),
         (
             'echo \'ddtop-bridge {"protocol":9,"version":"7.5","host":"x"}\'; sleep 30 #',
             "ddtop '7.5', which speaks 9, this one speaks 1: install the same version on both",

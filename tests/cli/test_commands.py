@@ -9,15 +9,17 @@ import sys
 import time
 
 import pytest
-
 from ddtop import journal, registry
+
 from tests.jobs import FakeJob
 
 COMMANDS = ("attach", "demo", "diagnose", "doctor", "jobs", "run", "status")
 
 
 def ddtop(*words, **variables):
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("DDTOP_J")} | variables
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("DDTOP_J")
+    } | variables
     return subprocess.run(
         [sys.executable, "-m", "ddtop", *words],
         env=environment,
@@ -109,7 +111,8 @@ def test_a_file_that_is_too_large_for_a_job_file_is_counted(home):
 
 
 @pytest.mark.parametrize(
-    "words", [["nosuch"], ["diagnose", "--nosuch"], ["diagnose", "--for", "x"], ["demo", "--ranks", "1"]]
+    "words",
+    [["nosuch"], ["diagnose", "--nosuch"], ["diagnose", "--for", "x"], ["demo", "--ranks", "1"]],
 )
 def test_a_usage_error_is_exit_code_2_without_a_traceback(home, words):
     done = ddtop(*words)
@@ -143,7 +146,11 @@ def test_a_job_that_was_killed_is_diagnosed_from_its_last_state(home):
     done = ddtop("diagnose", "train", "--json")
     found = json.loads(done.stdout)
 
-    assert (done.returncode, found["schema"], found["health"]) == (1, "ddtop.diagnose/1", "critical")
+    assert (done.returncode, found["schema"], found["health"]) == (
+        1,
+        "ddtop.diagnose/1",
+        "critical",
+    )
     assert (found["live"], found["ended"]["first_rank"]) == (False, 1)
     assert [(one["kind"], one["ranks"]) for one in found["findings"]] == [("rank-killed", [1])]
 
@@ -161,7 +168,10 @@ def test_status_has_a_row_for_every_rank(home):
 
     rows = json.loads(ddtop("status", "train", "--json").stdout)["ranks"]
 
-    assert [(row["rank"], row["state"], row["iteration"]) for row in rows] == [(0, "killed", 100), (1, "killed", 100)]
+    assert [(row["rank"], row["state"], row["iteration"]) for row in rows] == [
+        (0, "killed", 100),
+        (1, "killed", 100),
+    ]
 
 
 def test_a_damaged_last_state_tells_what_is_left(home):
@@ -209,8 +219,9 @@ def test_attach_without_a_terminal_prints_the_table(home):
     assert "RANK" in done.stdout
 
 
-def test_of_a_job_whose_relay_does_not_answer_nothing_is_known(home):
-    """Its job file is fresh, but a firewall, or a stopped relay, keeps silent."""
+@pytest.fixture
+def silent_job(home):
+    """A job with a fresh job file whose relay does not answer: a firewall drops the packets."""
     now = time.time_ns()
     entry = registry.JobEntry(
         registry.SCHEMA, "train", "r1", "node0", registry.host_identity(), os.getpid(),
@@ -218,11 +229,23 @@ def test_of_a_job_whose_relay_does_not_answer_nothing_is_known(home):
     )  # fmt: skip
     registry.write_entry(entry)
 
+
+def test_of_a_job_whose_relay_does_not_answer_nothing_is_known(silent_job):
     done = ddtop("diagnose", "train")
 
     assert (done.returncode, done.stderr) == (4, "")
     assert "does not answer on port 1, so how the job goes is not known" in done.stdout
     assert "ok" not in done.stdout.split()
+
+
+@pytest.mark.parametrize("words", [("attach", "train"), ("attach",), ()])
+def test_without_a_terminal_attach_has_the_exit_code_of_status(silent_job, words):
+    """A script that checks only the exit code must not take an unknown job for a healthy one."""
+    done, status = ddtop(*words), ddtop("status", "train")
+
+    assert (done.returncode, status.returncode) == (4, 4)
+    assert "no terminal, so here is the status table" in done.stderr
+    assert "RANK" in done.stdout
 
 
 def test_an_unusable_state_folder_is_said_with_the_next_step(home):
@@ -240,7 +263,10 @@ def test_a_reader_that_goes_away_is_no_error(home):
     for number in range(40):
         write_ended(finished(), f"job-{number:02d}-" + "x" * 40)
     done = subprocess.run(
-        ["/bin/sh", "-c", f"{sys.executable} -m ddtop jobs | head -1"], capture_output=True, text=True, check=False
+        ["/bin/sh", "-c", f"{sys.executable} -m ddtop jobs | head -1"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert done.stderr == ""

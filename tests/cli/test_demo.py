@@ -9,9 +9,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-
-from ddtop.cli import running
-from ddtop.cli.jobs import CommandError
+from ddtop.cli.commands import demo as demo_command
+from ddtop.cli.errors import CommandError
 from ddtop.demo import catalogue
 from ddtop.demo.catalogue import DEMOS, MPI_DEMOS, NOT_HERE, Place
 from ddtop.diagnosis.explain import PAGES
@@ -21,7 +20,11 @@ PLACE = Place(4000, 4001, "/tmp/store")
 
 def demo(*words):
     return subprocess.run(
-        [sys.executable, "-m", "ddtop", "demo", *words], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "ddtop", "demo", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
 
@@ -71,7 +74,9 @@ def test_help_names_every_fault():
 @pytest.mark.parametrize("fault", DEMOS)
 def test_a_fault_is_made_by_scripts_that_are_there(fault):
     one = DEMOS[fault]
-    starts = [*one.plain(4, PLACE), *(one.earlier(4, PLACE) if one.earlier else [])] if one.plain else []
+    starts = (
+        [*one.plain(4, PLACE), *(one.earlier(4, PLACE) if one.earlier else [])] if one.plain else []
+    )
     scripts = {start.script for start in starts} | ({one.script} if one.script else set())
 
     assert scripts
@@ -94,7 +99,9 @@ def test_the_environments_differ_in_the_fault_alone(ranks):
 def test_a_page_says_how_to_see_its_kind_if_a_demo_can_make_it(home):
     def last_line(kind):
         words = [sys.executable, "-m", "ddtop", "explain", kind]
-        return subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()[-1]
+        return subprocess.run(
+            words, capture_output=True, text=True, timeout=60, check=True
+        ).stdout.splitlines()[-1]
 
     assert last_line("left-early") == "see it: ddtop demo --fault left-early"
     assert "ddtop demo" not in last_line("io-stall")
@@ -116,7 +123,7 @@ def test_a_fault_that_is_none_of_mpis_lists_those_that_are(home):
 
 
 def test_without_mpi_the_demo_says_what_to_install(home, monkeypatch):
-    monkeypatch.setattr(running.importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setattr(demo_command.importlib.util, "find_spec", lambda _name: None)
 
     with pytest.raises(CommandError, match=r"pip install 'ddtop\[mpi\]'"):
-        running._mpi_demo_of("healthy", 2)
+        demo_command._mpi_demo_of("healthy", 2)

@@ -6,11 +6,10 @@ import importlib
 import sys
 
 import pytest
-
 from ddtop.relay.dumps import pyspy
 
 # The package's own name `doctor` is the command.
-doctor = importlib.import_module("ddtop.cli.doctor")
+doctor = importlib.import_module("ddtop.cli.commands.doctor")
 
 
 def test_the_dump_signal_is_sent_and_not_only_registered(home, monkeypatch):
@@ -22,7 +21,8 @@ def test_the_dump_signal_is_sent_and_not_only_registered(home, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "text"), [("off", "switched off"), ("", "py-spy"), ("KILL", "is no signal that can be used")]
+    ("wanted", "text"),
+    [("off", "switched off"), ("", "py-spy"), ("KILL", "is no signal that can be used")],
 )
 def test_a_dump_signal_that_cannot_be_is_a_note(home, monkeypatch, wanted, text):
     monkeypatch.setenv("DDTOP_SIGNAL", wanted)
@@ -84,7 +84,11 @@ def test_without_py_spy_the_note_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    assert doctor._py_spy() == ("note", "py-spy", "not installed: pip install 'ddtop[native]' (for --native and --pid)")
+    assert doctor._py_spy() == (
+        "note",
+        "py-spy",
+        "not installed: pip install 'ddtop[native]' (for --native and --pid)",
+    )
 
 
 def test_a_journal_has_a_place_and_room(home):

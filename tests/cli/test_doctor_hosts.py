@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 import pytest
+from ddtop.cli import doctor_hosts
 
-from ddtop.cli import across
 from tests.relay.test_server import is_a, sees_ranks
 
 
@@ -23,9 +23,9 @@ def variables(monkeypatch, **given):
 
 
 def test_doctor_outside_of_a_job_says_where_to_ask(plain):
-    assert across.spans()[0] == "ok"
-    assert "srun ddtop doctor" in across.spans()[2]
-    assert across.hub()[::2] == (
+    assert doctor_hosts.spans()[0] == "ok"
+    assert "srun ddtop doctor" in doctor_hosts.spans()[2]
+    assert doctor_hosts.hub()[::2] == (
         "ok",
         "DDTOP_HUB is not set: other hosts find it in the shared state folder, or where the ranks meet",
     )
@@ -41,20 +41,26 @@ def test_doctor_in_a_step_of_srun_says_where_the_hub_would_be(plain):
     }
     variables(plain, **step, SLURM_STEP_NODELIST="node[7-8]")
 
-    assert across.spans() == ("ok", "hosts", "rank 5 of 8, on several hosts: the hub would be at node7")
+    assert doctor_hosts.spans() == (
+        "ok",
+        "hosts",
+        "rank 5 of 8, on several hosts: the hub would be at node7",
+    )
 
     variables(plain, SLURM_PROCID="0", DDTOP_HUB="node7:7777")
-    assert "this would be the hub, on port 7777" in across.spans()[2]
+    assert "this would be the hub, on port 7777" in doctor_hosts.spans()[2]
 
     variables(plain, SLURM_STEP_NUM_NODES="1", DDTOP_HUB="")
-    assert across.spans()[2] == "rank 0 of 8: a job on this host alone"
+    assert doctor_hosts.spans()[2] == "rank 0 of 8: a job on this host alone"
 
 
 def test_doctor_says_where_nothing_tells_the_hosts_from_each_other(plain):
-    variables(plain, OMPI_COMM_WORLD_RANK="5", OMPI_COMM_WORLD_SIZE="8", OMPI_COMM_WORLD_LOCAL_SIZE="4")
+    variables(
+        plain, OMPI_COMM_WORLD_RANK="5", OMPI_COMM_WORLD_SIZE="8", OMPI_COMM_WORLD_LOCAL_SIZE="4"
+    )
 
-    assert across.spans()[0] == "bad"
-    assert "set DDTOP_HUB=HOST:PORT on all of them" in across.spans()[2]
+    assert doctor_hosts.spans()[0] == "bad"
+    assert "set DDTOP_HUB=HOST:PORT on all of them" in doctor_hosts.spans()[2]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +74,7 @@ def test_doctor_says_where_nothing_tells_the_hosts_from_each_other(plain):
 def test_doctor_tries_the_hub_that_is_named(plain, value, mark, text):
     variables(plain, DDTOP_HUB=value)
 
-    found = across.hub()
+    found = doctor_hosts.hub()
 
     assert found[0] == mark
     assert text in found[2]
@@ -79,6 +85,9 @@ def test_doctor_joins_a_hub_that_answers_and_compares_clocks(here, plain):
     here.heard(link, is_a(type(here.heard(link, sees_ranks)[-1])))
     variables(plain, DDTOP_HUB=f"127.0.0.1:{here.server._link.port}")
 
-    mark, _, text = across.hub()
+    mark, _, text = doctor_hosts.hub()
 
-    assert (mark, "answers to this key: train, 1 rank; clocks differ by less than 2 s" in text) == ("ok", True)
+    assert (mark, "answers to this key: train, 1 rank; clocks differ by less than 2 s" in text) == (
+        "ok",
+        True,
+    )

@@ -6,13 +6,16 @@ import subprocess
 import sys
 
 import pytest
-
 from ddtop.diagnosis.explain import PAGES
 
 
 def explain(*words):
     return subprocess.run(
-        [sys.executable, "-m", "ddtop", "explain", *words], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "ddtop", "explain", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
 
@@ -21,7 +24,13 @@ def test_a_kind_is_explained(home):
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("not-in-collective (critical; a warning while the rank works")
-    for heading in ("what it means", "how it is found", "what to do", "code that does it", "code that does not"):
+    for heading in (
+        "what it means",
+        "how it is found",
+        "what to do",
+        "code that does it",
+        "code that does not",
+    ):
         assert f"\n{heading}\n" in done.stdout
 
 

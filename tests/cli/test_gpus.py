@@ -8,16 +8,19 @@ import signal
 import subprocess
 import sys
 import textwrap
+from functools import partial
 from pathlib import Path
 
 import pytest
-
-from ddtop.cli.gpus import gpus, read
-from ddtop.cli.jobs import CommandError
+from ddtop.cli import gpu_query
+from ddtop.cli.commands.gpus import gpus
+from ddtop.cli.errors import CommandError
+from ddtop.cli.gpu_query import read
 from ddtop.present.gpus.gpu_list import gpus_lines, headline, is_free
 from ddtop.present.text import cell_width
 from ddtop.relay.gpus.nvml import driver_is_there
 from ddtop.wire.gpu import Gpu, GpuProcess
+
 from tests.nvml import GIB, IS_LOST, FakeCard, FakeNvml
 
 ROOT = Path(__file__).parents[2]
@@ -37,8 +40,20 @@ def host(*more):
     )
 
 
-def test_free_and_busy_cards_and_who_holds_them(capsys):
-    status = gpus(False, 120, host)
+@pytest.fixture
+def driver(monkeypatch):
+    """The library that the command finds."""
+
+    def found(opened):
+        monkeypatch.setattr(gpu_query, "read", partial(read, opened))
+
+    monkeypatch.setenv("COLUMNS", "120")
+    return found
+
+
+def test_free_and_busy_gpus_and_who_holds_them(driver, capsys):
+    driver(host)
+    status = gpus(as_json=False)
 
     out = capsys.readouterr().out.splitlines()
     assert status == 0
@@ -49,13 +64,16 @@ def test_free_and_busy_cards_and_who_holds_them(capsys):
     assert out[-1] == "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=1"
 
 
-def test_none_free_is_exit_code_1(capsys):
-    assert gpus(True, 120, lambda: FakeNvml(FakeCard())) == 1
+def test_none_free_is_exit_code_1(driver, capsys):
+    driver(lambda: FakeNvml(FakeCard()))
+
+    assert gpus(as_json=True) == 1
     assert json.loads(capsys.readouterr().out)["gpus"][0]["free"] is False
 
 
-def test_json_is_versioned_and_has_every_key(capsys):
-    gpus(True, 80, host)
+def test_json_is_versioned_and_has_every_key(driver, capsys):
+    driver(host)
+    gpus(as_json=True)
     said = json.loads(capsys.readouterr().out)
 
     assert (said["schema"], said["driver"]) == ("ddtop.gpus/1", "580.65.06")
@@ -79,11 +97,17 @@ def test_a_driver_that_does_not_load_is_exit_code_3_and_a_sentence():
 @pytest.mark.skipif(driver_is_there(), reason="a host without a driver")
 def test_a_host_without_gpu_gets_one_line_and_no_traceback():
     done = subprocess.run(
-        [sys.executable, "-m", "ddtop", "gpus"], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "ddtop", "gpus"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
     assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr == "ddtop: no NVIDIA driver on this host: there is no GPU that could be free\n"
+    assert (
+        done.stderr == "ddtop: no NVIDIA driver on this host: there is no GPU that could be free\n"
+    )
 
 
 def test_a_driver_that_hangs_is_not_waited_for():
@@ -115,7 +139,13 @@ def test_a_driver_that_hangs_is_not_waited_for():
 )
 def test_what_counts_as_free(change, free):
     """A display server does not make a card busy; in exclusive mode any process does."""
-    card = {"index": 0, "uuid": "GPU-a", "used_bytes": GIB, "total_bytes": 80 * GIB, "util_ratio": 0.0} | change
+    card = {
+        "index": 0,
+        "uuid": "GPU-a",
+        "used_bytes": GIB,
+        "total_bytes": 80 * GIB,
+        "util_ratio": 0.0,
+    } | change
 
     assert is_free(Gpu(**card)) is free
 
@@ -135,7 +165,13 @@ def test_parts_of_a_divided_card_are_named_by_their_uuid():
 def test_nothing_is_wider_than_the_terminal(width):
     long = GpuProcess(4711, 40 * GIB, user="ada\x1b[31m", command="python " + "train" * 40)
     card = Gpu(
-        0, "GPU-a", 0.9, 40 * GIB, 80 * GIB, "NVIDIA H100 80GB HBM3 with a very long name", processes=(long, long)
+        0,
+        "GPU-a",
+        0.9,
+        40 * GIB,
+        80 * GIB,
+        "NVIDIA H100 80GB HBM3 with a very long name",
+        processes=(long, long),
     )
     lines = gpus_lines((card, Gpu(1, "GPU-b", lost=True)), "580", width)
 
@@ -156,8 +192,8 @@ def test_a_child_that_cannot_be_killed_holds_neither_this_command_nor_who_reads_
     """What stands in the driver stays until the driver lets it go: the shell, and `ddtop gpus | less`, get their end."""
     code = """
         import os
-        from ddtop.cli.gpus import read
-        from ddtop.cli.jobs import CommandError
+        from ddtop.cli.gpu_query import read
+        from ddtop.cli.errors import CommandError
         from tests.nvml import FakeCard, FakeNvml
 
         nv = FakeNvml(FakeCard())
@@ -188,7 +224,8 @@ def _breaks():
 
 
 @pytest.mark.parametrize(
-    ("opened", "said"), [(_dies, "ended the process"), (_breaks, "cannot be asked .ValueError: of the library")]
+    ("opened", "said"),
+    [(_dies, "ended the process"), (_breaks, "cannot be asked .ValueError: of the library")],
 )
 def test_a_library_that_dies_or_breaks_is_a_sentence(opened, said):
     with pytest.raises(CommandError, match=said) as raised:

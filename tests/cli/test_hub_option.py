@@ -6,11 +6,11 @@ import socket
 import threading
 
 import pytest
-
 from ddtop import registry
-from ddtop.cli import reaching
-from ddtop.cli.jobs import CommandError
+from ddtop.cli import routing
+from ddtop.cli.errors import CommandError
 from ddtop.viewer.routes import relay
+
 from tests.cli.elsewhere import ddtop
 
 
@@ -22,7 +22,10 @@ def test_a_relay_is_asked_at_its_port(here, tmp_path, command):
 
     call = (command, "-o", "-") if command == "report" else (command,)
 
-    by_option, by_variable = ddtop(*call, "--hub", place, **words), ddtop(*call, DDTOP_HUB=place, **words)
+    by_option, by_variable = (
+        ddtop(*call, "--hub", place, **words),
+        ddtop(*call, DDTOP_HUB=place, **words),
+    )
 
     assert (by_option.returncode, by_variable.returncode) == (0, 0)
     assert "train" in by_option.stdout
@@ -39,7 +42,10 @@ def test_a_relay_is_asked_at_its_port(here, tmp_path, command):
     ],
 )
 def test_a_hub_that_is_none_is_said_with_the_reason(home, place, code, text):
-    for done, said in ((ddtop("status", "--hub", place), "--hub"), (ddtop("status", DDTOP_HUB=place), "DDTOP_HUB")):
+    for done, said in (
+        (ddtop("status", "--hub", place), "--hub"),
+        (ddtop("status", DDTOP_HUB=place), "DDTOP_HUB"),
+    ):
         assert (done.returncode, done.stdout) == (code, "")
         assert f"{said} " in done.stderr
         assert text in done.stderr
@@ -58,7 +64,7 @@ def test_another_key_is_said_to_be_that_or_another_program(here, monkeypatch):
     monkeypatch.setenv("DDTOP_KEY", "another key than the job's own")
 
     with pytest.raises(CommandError, match="another key") as error:
-        reaching.asked_at(f"127.0.0.1:{here.server._link.port}")
+        routing.asked_at(f"127.0.0.1:{here.server._link.port}")
     assert error.value.code == 3
 
 
@@ -87,6 +93,9 @@ def test_a_name_server_that_does_not_answer_holds_nobody_up(monkeypatch):
 
     monkeypatch.setattr(socket, "getaddrinfo", stand)
     try:
-        assert reaching.no_contact("node0", 1, 0.05) == "not reachable: the name node0 was not resolved within 0 s"
+        assert (
+            routing.no_contact("node0", 1, 0.05)
+            == "not reachable: the name node0 was not resolved within 0 s"
+        )
     finally:
         stands.set()

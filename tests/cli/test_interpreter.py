@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 import pytest
-
 from ddtop.cli import interpreter
 
 
@@ -40,7 +39,9 @@ def test_a_script_that_asks_env_is_looked_up(tmp_path, monkeypatch):
     (tmp_path / "python9").write_text("")
     (tmp_path / "python9").chmod(0o755)
 
-    assert interpreter.of_command(script(tmp_path, "#!/usr/bin/env python9")) == str(tmp_path / "python9")
+    assert interpreter.of_command(script(tmp_path, "#!/usr/bin/env python9")) == str(
+        tmp_path / "python9"
+    )
 
 
 def test_a_command_that_is_not_there_has_no_python():
@@ -55,7 +56,10 @@ def test_a_python_without_the_hook_gets_an_advice(tmp_path):
     fake.chmod(0o755)
 
     assert interpreter.looks(str(fake)) == (False, True)
-    assert interpreter.advice(str(fake)) == f"the start-up hook is not in {fake}: {fake} -m pip install ddtop"
+    assert (
+        interpreter.advice(str(fake))
+        == f"the start-up hook is not in {fake}: {fake} -m pip install ddtop"
+    )
 
 
 @pytest.mark.parametrize("text", ["#!/bin/sh\nexit 1\n", "#!/bin/sh\necho what\n", "#!/nosuch\n"])
@@ -78,6 +82,6 @@ def test_a_python_that_cannot_be_asked_is_not_advised_about(tmp_path, text):
     ],
 )
 def test_open_mpi_is_told_what_to_take_to_other_hosts(command, said):
-    hint = interpreter.stays_here(command, {"DDTOP": "1", "DDTOP_JOB": "sim", "PATH": "/bin"})
+    hint = interpreter.not_passed_on(command, {"DDTOP": "1", "DDTOP_JOB": "sim", "PATH": "/bin"})
 
     assert hint == (said and f"with Open MPI, ranks on other hosts are seen only with: {said}")

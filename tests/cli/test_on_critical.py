@@ -6,8 +6,7 @@ import os
 import time
 
 import pytest
-
-from ddtop.cli.jobs import CommandError
+from ddtop.cli.errors import CommandError
 from ddtop.cli.on_critical import AT_ONCE_MAX, OnCritical
 
 DEADLINE_S = 15.0
@@ -63,7 +62,9 @@ def test_a_program_that_has_gone_meanwhile_is_told(tmp_path):
     program.unlink()
     action.start(b"{}", "rank-killed")
 
-    assert said == [f"--on-critical {program} could not be run for rank-killed: No such file or directory"]
+    assert said == [
+        f"--on-critical {program} could not be run for rank-killed: No such file or directory"
+    ]
 
 
 def test_those_that_do_not_end_do_not_pile_up(tmp_path):

@@ -12,7 +12,6 @@ import time
 from contextlib import contextmanager
 
 import pytest
-
 from ddtop.cli import outside
 from ddtop.launch import launchers
 from ddtop.relay.dumps import pyspy
@@ -21,7 +20,9 @@ from ddtop.viewer.routes.outside import OutsideSource, _place_of
 from ddtop.wire.records import Place, Stacks
 from ddtop.wire.stacks import StackFrame, ThreadStack
 
-NEEDS_PY_SPY = pytest.mark.skipif(pyspy.find() is None, reason="py-spy is not installed: pip install 'ddtop[native]'")
+NEEDS_PY_SPY = pytest.mark.skipif(
+    pyspy.find() is None, reason="py-spy is not installed: pip install 'ddtop[native]'"
+)
 TRAIN = """
 import os, subprocess, sys
 
@@ -93,13 +94,20 @@ def started(*command, **environment):
 
 @contextmanager
 def two_ranks(script):
-    with started(script, RANK="0", WORLD_SIZE="2") as zero, started(script, RANK="1", WORLD_SIZE="2") as one:
+    with (
+        started(script, RANK="0", WORLD_SIZE="2") as zero,
+        started(script, RANK="1", WORLD_SIZE="2") as one,
+    ):
         yield zero, one
 
 
 def ddtop(*words):
     return subprocess.run(
-        [sys.executable, "-m", "ddtop", *map(str, words)], capture_output=True, text=True, timeout=90, check=False
+        [sys.executable, "-m", "ddtop", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
     )
 
 
@@ -120,7 +128,12 @@ def test_ranks_are_told_by_their_environment_and_merged(home, script):
         assert zero.poll() is one.poll() is None
 
     shown = json.loads(done.stdout)
-    assert (done.returncode, shown["schema"], shown["job"], shown["unanswered"]) == (0, "ddtop.stacks/1", None, [])
+    assert (done.returncode, shown["schema"], shown["job"], shown["unanswered"]) == (
+        0,
+        "ddtop.stacks/1",
+        None,
+        [],
+    )
     innermost = {tuple(group["ranks"]): group["frames"][0]["function"] for group in shown["groups"]}
     assert innermost == {(0,): "all_reduce", (1,): "load_image"}
     assert {group["method"] for group in shown["groups"]} == {"py-spy"}
@@ -205,10 +218,14 @@ def test_a_job_and_pids_do_not_go_together(home, command):
     assert "--pid stands alone" in done.stderr
 
 
-def test_without_the_right_to_trace_the_command_that_works_is_named(home, script, tmp_path, monkeypatch, capsys):
+def test_without_the_right_to_trace_the_command_that_works_is_named(
+    home, script, tmp_path, monkeypatch, capsys
+):
     """Ubuntu's Yama allows parents only."""
     fake = tmp_path / "py-spy"
-    fake.write_text("#!/bin/sh\necho 'Permission Denied: Try running again with elevated permissions' >&2\nexit 1\n")
+    fake.write_text(
+        "#!/bin/sh\necho 'Permission Denied: Try running again with elevated permissions' >&2\nexit 1\n"
+    )
     fake.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with started_by(sys.base_prefix, script) as process:
@@ -225,7 +242,9 @@ def test_without_the_right_to_trace_the_command_that_works_is_named(home, script
 def started_by(prefix, script):
     """As `started`, with a Python that was not taken away."""
     python = os.path.join(prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}")
-    process = subprocess.Popen([python, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [python, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
         assert process.stdout.readline()
         yield process
@@ -278,7 +297,10 @@ def until(source, holds):
 def test_places_come_from_py_spy_without_a_pause(home, script):
     with two_ranks(script) as (zero, one), watching(zero, one) as source:
         look = until(
-            source, lambda look: all(rank.place for rank in look.snapshot.ranks) or "no right" in look.verdict.calm
+            source,
+            lambda look: (
+                all(rank.place for rank in look.snapshot.ranks) or "no right" in look.verdict.calm
+            ),
         )
 
     if "no right" in look.verdict.calm:
@@ -294,7 +316,9 @@ def test_a_stopped_rank_is_a_finding_from_outside_too(home, script):
         os.kill(one.pid, signal.SIGSTOP)
         look = until(source, lambda look: look.verdict.findings)
 
-    assert [(finding.kind, finding.ranks) for finding in look.verdict.findings] == [("rank-stopped", (1,))]
+    assert [(finding.kind, finding.ranks) for finding in look.verdict.findings] == [
+        ("rank-stopped", (1,))
+    ]
 
 
 def test_a_rank_that_is_killed_is_named(home, script):
@@ -304,7 +328,9 @@ def test_a_rank_that_is_killed_is_named(home, script):
         late = asyncio.run(source.send_signal(1, signal.SIGTERM))
 
     assert said == f"SIGKILL sent to rank 1 (pid {one.pid})"
-    assert [(finding.kind, finding.ranks) for finding in look.verdict.findings] == [("rank-killed", (1,))]
+    assert [(finding.kind, finding.ranks) for finding in look.verdict.findings] == [
+        ("rank-killed", (1,))
+    ]
     assert late == "no signal was sent: rank 1 is gone"
 
 
@@ -345,6 +371,9 @@ def test_a_place_says_what_the_nearest_library_frame_is_there_for():
 
 def test_what_py_spy_left_out_is_said_below():
     frames = (ThreadStack((StackFrame("f", "a.py", 1),), main=True),)
-    told = [Stacks("r", 0, 11, 1, "py-spy", frames, "without frames of C code"), Stacks("r", 1, 2**30, 1, why="gone")]
+    told = [
+        Stacks("r", 0, 11, 1, "py-spy", frames, "without frames of C code"),
+        Stacks("r", 1, 2**30, 1, why="gone"),
+    ]
 
     assert outside.afterwards(told) == ["note: pid 11: without frames of C code"]

@@ -9,11 +9,11 @@ import sys
 import time
 
 import pytest
-
 from ddtop import journal, registry
 from ddtop.wire import frames
 from ddtop.wire.records import Hello, Stacks
 from ddtop.wire.stacks import StackFrame, ThreadStack
+
 from tests.jobs import FakeJob, unix_ns
 
 NAME, SENDER = "train-47", "0" * 12
@@ -21,7 +21,12 @@ NAME, SENDER = "train-47", "0" * 12
 
 def ddtop(*words, **more):
     return subprocess.run(
-        [sys.executable, "-m", "ddtop", *words], capture_output=True, text=True, timeout=60, check=False, **more
+        [sys.executable, "-m", "ddtop", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        **more,
     )
 
 
@@ -30,7 +35,9 @@ def killed():
     job.trains(10)
     thread = ThreadStack((StackFrame("save", "/home/ada/train.py", 7, True),), main=True)
     for rank in job.ranks:
-        stacks = Stacks("r", rank.number, rank.pid, unix_ns(job.now), "agent", (thread,), automatic=True)
+        stacks = Stacks(
+            "r", rank.number, rank.pid, unix_ns(job.now), "agent", (thread,), automatic=True
+        )
         job.say(stacks, rank)
     job.ranks[1].raises("ValueError", "wrong token=abcdef")
     job.ranks[1].ends(signal=9)

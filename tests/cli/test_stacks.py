@@ -7,13 +7,13 @@ import signal
 import time
 
 import pytest
-
 from ddtop import registry
-from ddtop.cli.jobs import CommandError
-from ddtop.cli.ranks import parse_ranks, parse_signal
-from ddtop.cli.signalling import send
-from ddtop.cli.stacks import Wanted, stacks
+from ddtop.cli.commands.signal import parse_signal, send
+from ddtop.cli.commands.stacks import Wanted, stacks
+from ddtop.cli.errors import CommandError
+from ddtop.cli.ranks import parse_ranks
 from ddtop.wire.records import RankState
+
 from tests.agents import LOAD, Answering
 from tests.cli.test_commands import ddtop, finished, write_ended
 from tests.relay.test_server import DEADLINE_S, Stage
@@ -45,7 +45,7 @@ def refused(what, *arguments):
 def test_stacks_of_two_ranks_are_printed_merged(stage, capsys):
     (link0, pid0), (link1, pid1) = stage.ranks
     with Answering(link0, 0, pid0), Answering(link1, 1, pid1, LOAD):
-        code = stacks("train", 0.0, None, Wanted())
+        code = stacks("train", 0.0, Wanted())
     lines = capsys.readouterr().out.splitlines()
 
     assert code == 0
@@ -58,11 +58,13 @@ def test_stacks_of_two_ranks_are_printed_merged(stage, capsys):
 def test_only_the_wanted_ranks_are_asked(stage, capsys):
     link, pid = stage.ranks[1]
     with Answering(link, 1, pid):
-        assert stacks("train", 0.0, "1", Wanted(as_json=True)) == 0
+        assert stacks("train", 0.0, Wanted((1,), as_json=True)) == 0
     found = json.loads(capsys.readouterr().out)
 
     assert (found["schema"], found["job"], found["live"]) == ("ddtop.stacks/1", "train", True)
-    assert [(one["ranks"], one["pids"], one["method"]) for one in found["groups"]] == [([1], [pid], "agent")]
+    assert [(one["ranks"], one["pids"], one["method"]) for one in found["groups"]] == [
+        ([1], [pid], "agent")
+    ]
     assert found["groups"][0]["frames"] == [
         {"function": "train_step", "file": "/home/ada/train.py", "line": 88, "owner": "user"}
     ]
@@ -73,7 +75,7 @@ def test_a_rank_that_is_gone_is_unanswered_and_that_is_exit_code_1(stage, capsys
     stage.children[1].kill()
     stage.heard(stage.viewer(), lambda record: type(record).__name__ == "Exit")
     with Answering(link, 0, pid):
-        assert stacks("train", 0.0, None, Wanted(as_json=True)) == 1
+        assert stacks("train", 0.0, Wanted(as_json=True)) == 1
 
     assert json.loads(capsys.readouterr().out)["unanswered"] == [
         {"rank": 1, "pid": gone, "why": "its process is gone: SIGKILL"}
@@ -83,26 +85,29 @@ def test_a_rank_that_is_gone_is_unanswered_and_that_is_exit_code_1(stage, capsys
 def test_the_last_stacks_are_shown_without_asking(stage, capsys):
     link, pid = stage.ranks[0]
     with Answering(link, 0, pid):
-        stacks("train", 0.0, "0", Wanted())
+        stacks("train", 0.0, Wanted((0,)))
     first = capsys.readouterr().out
 
-    assert stacks("train", 0.0, None, Wanted(last=True)) == 0
+    assert stacks("train", 0.0, Wanted(last=True)) == 0
     assert capsys.readouterr().out == first
 
 
 def test_without_any_stacks_there_is_nothing_to_show(stage, home):
-    assert refused(stacks, "train", 0.0, None, Wanted(last=True)) == (
+    assert refused(stacks, "train", 0.0, Wanted(last=True)) == (
         3,
         "ddtop: train still runs, but nobody has taken stacks of it yet: leave out --last to take them now",
     )
     write_ended(finished(), "ended-1")
-    code, text = refused(stacks, "ended-1", 0.0, None, Wanted())
+    code, text = refused(stacks, "ended-1", 0.0, Wanted())
     assert code == 3
     assert "has ended and left no stacks" in text
 
 
 def test_a_rank_that_the_job_does_not_have_is_a_usage_error(stage):
-    assert refused(stacks, "train", 0.0, "0,7", Wanted()) == (2, "ddtop: train has no rank 7, its ranks are 0,1")
+    assert refused(stacks, "train", 0.0, Wanted((0, 7))) == (
+        2,
+        "ddtop: train has no rank 7, its ranks are 0,1",
+    )
     assert refused(send, "train", "2", "TERM", True)[0] == 2
 
 
@@ -136,15 +141,22 @@ def test_without_a_terminal_it_needs_yes(stage):
 
 
 @pytest.mark.parametrize(("answer", "ended"), [(True, True), (False, False)])
-def test_at_a_terminal_it_names_what_it_would_reach_and_asks(stage, capsys, monkeypatch, answer, ended):
+def test_at_a_terminal_it_names_what_it_would_reach_and_asks(
+    stage, capsys, monkeypatch, answer, ended
+):
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("click.confirm", lambda _: answer)
 
     assert send("train", "1", "KILL", False) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == ["SIGKILL to 1 of 2 ranks of train:", f"  rank 1  pid {stage.ranks[1][1]}  h  train"]
+    assert lines[:2] == [
+        "SIGKILL to 1 of 2 ranks of train:",
+        f"  rank 1  pid {stage.ranks[1][1]}  h  train",
+    ]
     assert lines[2].startswith("sent SIGKILL" if ended else "no signal was sent")
-    assert (stage.children[1].wait(DEADLINE_S) if ended else stage.children[1].poll()) == (-9 if ended else None)
+    assert (stage.children[1].wait(DEADLINE_S) if ended else stage.children[1].poll()) == (
+        -9 if ended else None
+    )
 
 
 def test_a_job_that_has_ended_gets_no_signal(home):
@@ -156,7 +168,9 @@ def test_a_job_that_has_ended_gets_no_signal(home):
 # -- what people type
 
 
-@pytest.mark.parametrize(("text", "ranks"), [("0", (0,)), ("0,3-5", (0, 3, 4, 5)), ("3-3, 1", (1, 3)), ("2,2", (2,))])
+@pytest.mark.parametrize(
+    ("text", "ranks"), [("0", (0,)), ("0,3-5", (0, 3, 4, 5)), ("3-3, 1", (1, 3)), ("2,2", (2,))]
+)
 def test_ranks_as_people_write_them(text, ranks):
     assert parse_ranks(text) == ranks
 
@@ -179,7 +193,9 @@ def test_an_unknown_signal_is_a_usage_error(text):
     assert refused(parse_signal, text)[0] == 2
 
 
-@pytest.mark.parametrize("words", [["stacks", "--pid", "1", "job"], ["stacks", "--rank", "0", "--pid", "1"]])
+@pytest.mark.parametrize(
+    "words", [["stacks", "--pid", "1", "job"], ["stacks", "--rank", "0", "--pid", "1"]]
+)
 def test_pid_and_a_job_exclude_each_other(home, words):
     done = ddtop(*words)
 

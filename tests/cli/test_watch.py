@@ -12,11 +12,11 @@ import time
 from dataclasses import replace
 
 import pytest
-
 from ddtop import registry
-from ddtop.cli.jobs import CommandError
-from ddtop.cli.watching import LAST_WORD_S, _Watch
+from ddtop.cli.commands.watch import LAST_WORD_S, _Watch
+from ddtop.cli.errors import CommandError
 from ddtop.viewer.source import Look
+
 from tests.cli.test_commands import finished, killed, write_ended
 from tests.relay.test_server import DEADLINE_S, Stage, sees_ranks
 from tests.ui import builders
@@ -27,7 +27,10 @@ class Watching:
 
     def __init__(self, *words):
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "ddtop", "watch", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+            [sys.executable, "-m", "ddtop", "watch", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
         )
         self.buffer = b""
 
@@ -35,7 +38,9 @@ class Watching:
         """The next line."""
         end = time.monotonic() + DEADLINE_S
         while b"\n" not in self.buffer:
-            ready, _, _ = select.select([self.process.stdout], [], [], max(end - time.monotonic(), 0))
+            ready, _, _ = select.select(
+                [self.process.stdout], [], [], max(end - time.monotonic(), 0)
+            )
             data = os.read(self.process.stdout.fileno(), 65536) if ready else b""
             assert data, (self.buffer, self.close())
             self.buffer += data
@@ -111,13 +116,17 @@ def test_a_job_is_told_from_its_first_rank_to_its_end(stage, watching):
     code, rest, err = watch.ends()
 
     assert events[0] == "joined rank 0 of 2"
-    assert events[1].startswith("appeared critical rank-stopped: rank 0 has been stopped (SIGSTOP or Ctrl-Z) for ")
+    assert events[1].startswith(
+        "appeared critical rank-stopped: rank 0 has been stopped (SIGSTOP or Ctrl-Z) for "
+    )
     assert events[2].startswith("cleared critical rank-stopped of rank 0, after ")
     assert [line.partition(" ")[2] for line in rest] == ["ended all ranks finished"]
     assert (code, err) == (0, "")
 
 
-def test_a_relay_that_is_known_by_its_port_alone_is_watched_there(stage, watching, tmp_path, monkeypatch):
+def test_a_relay_that_is_known_by_its_port_alone_is_watched_there(
+    stage, watching, tmp_path, monkeypatch
+):
     """From a host without the job's file: a leaf's own says where its hub is, and knows its own ranks only."""
     child = one_rank(stage)
     monkeypatch.setenv("DDTOP_KEY", registry.secret().decode())
@@ -154,7 +163,9 @@ def test_a_relay_that_is_known_by_its_port_alone_is_waited_for_as_long_as_any_ot
         watch._give_up(lost)
 
 
-def test_a_job_that_ends_badly_is_exit_code_1_and_its_finding_goes_to_the_command(stage, watching, tmp_path):
+def test_a_job_that_ends_badly_is_exit_code_1_and_its_finding_goes_to_the_command(
+    stage, watching, tmp_path
+):
     """The next morning: who was it, and was I told?"""
     child = one_rank(stage, code="import sys; sys.stdin.readline(); sys.exit(7)")
     watch = watching("train", "--json", "--on-critical", f"dd status=none of={tmp_path / 'event'}")
@@ -200,7 +211,9 @@ def test_a_rank_that_comes_later_and_what_stood_before_are_told(stage, watching)
     ]
 
 
-def test_a_relay_that_goes_and_comes_back_is_told_and_what_stands_is_not_told_again(stage, home, watching):
+def test_a_relay_that_goes_and_comes_back_is_told_and_what_stands_is_not_told_again(
+    stage, home, watching
+):
     child = one_rank(stage)
     child.send_signal(signal.SIGSTOP)
     watch = watching("train")
@@ -221,7 +234,13 @@ def test_a_relay_that_goes_and_comes_back_is_told_and_what_stands_is_not_told_ag
         child.communicate()
         second.close()
 
-    assert [event.split()[0] for event in events] == ["joined", "appeared", "lost", "joined", "cleared"]
+    assert [event.split()[0] for event in events] == [
+        "joined",
+        "appeared",
+        "lost",
+        "joined",
+        "cleared",
+    ]
     assert events[3].startswith("joined again: the relay is heard after ")
 
 
@@ -259,7 +278,9 @@ def test_a_relay_that_does_not_answer_has_an_exit_code_of_its_own(stage, watchin
 
 
 @pytest.mark.parametrize(
-    ("job", "code", "events"), [(finished, 0, ["ended"]), (killed, 1, ["appeared", "ended"])], ids=["well", "badly"]
+    ("job", "code", "events"),
+    [(finished, 0, ["ended"]), (killed, 1, ["appeared", "ended"])],
+    ids=["well", "badly"],
 )
 def test_a_job_that_has_ended_already_tells_how(home, watching, job, code, events):
     write_ended(job())

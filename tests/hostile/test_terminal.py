@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from ddtop import registry
-from ddtop.cli.jobs import shown, table
+from ddtop.cli.job_list import table
+from ddtop.cli.output import printable
 
 BAD = "a\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202eb\x00"
 
@@ -71,4 +72,4 @@ def test_columns_stay_straight_beside_wide_names(home):
 
 
 def test_several_lines_stay_several_lines():
-    assert shown(f"ddtop: {BAD}\n  next") == "ddtop: a?]0;owned??[2J ?31mb?\n  next"
+    assert printable(f"ddtop: {BAD}\n  next") == "ddtop: a?]0;owned??[2J ?31mb?\n  next"

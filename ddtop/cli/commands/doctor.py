@@ -1,4 +1,4 @@
-"""`doctor`: what works here, a line each, and what to do about what does not."""
+"""`ddtop doctor`: what works here, a line each, and what to do about what does not."""
 
 from __future__ import annotations
 
@@ -17,34 +17,52 @@ import click
 
 import ddtop
 from ddtop import registry
-from ddtop.agent.probes import exceptions_caught
-from ddtop.cli import across, interpreter
-from ddtop.cli.jobs import shown
+from ddtop.cli import interpreter
+from ddtop.cli.errors import CommandError
+from ddtop.cli.output import printable
 
 GOOD, BAD, NOTE = "ok", "bad", "note"
 Line = tuple[str, str, str]
+"""Mark, what was checked, and one sentence."""
+MPI_S, PY_SPY_S = 20.0, 10.0
+"""How long a child process may take that loads MPI, or py-spy."""
 
 
-def examine() -> int:
-    """Print every check; 1 if one that matters fails."""
+@click.command("doctor")
+def command() -> None:
+    """What works here: hook, torch, folders, keys, signals, GPU."""
+    sys.exit(doctor())
+
+
+def doctor() -> int:
+    """Run and print every check. Returns 1 if one that ddtop needs fails, else 0."""
+    from ddtop.agent.probes import exceptions_caught
+    from ddtop.cli import doctor_hosts
+
     checks: list[Callable[[], Line]] = [
-        _python, _hook, _torch, _mpi, _state, _runtime, _key, _page, _loopback, *across.CHECKS, _processes, _dump_signal,
-        _ptrace, _py_spy, _journal, _gpu, _relays,
+        _python, _hook, _torch, _mpi, _state, _runtime, _key, _page, _loopback,
+        *doctor_hosts.CHECKS, _processes, _dump_signal, _ptrace, _py_spy, _journal, _gpu, _relays,
     ]  # fmt: skip
     checks += [_exceptions] if exceptions_caught.asked_for() else []
     lines = [check() for check in checks]
     for mark, what, text in lines:
-        click.echo(shown(f"{mark:<5}{what:<14}{text}"))
+        click.echo(printable(f"{mark:<5}{what:<14}{text}"))
     return 1 if any(mark == BAD for mark, _, _ in lines) else 0
 
 
 def _python() -> Line:
-    return GOOD, "ddtop", f"{ddtop.__version__} on Python {sys.version.split()[0]} ({sys.executable})"
+    return (
+        GOOD,
+        "ddtop",
+        f"{ddtop.__version__} on Python {sys.version.split()[0]} ({sys.executable})",
+    )
 
 
 def _hook() -> Line:
     hint = interpreter.advice(sys.executable)
-    return (BAD, "hook", hint) if hint else (GOOD, "hook", "ddtop.pth is in this Python: jobs with DDTOP=1 are seen")
+    if hint:
+        return BAD, "hook", hint
+    return GOOD, "hook", "ddtop.pth is in this Python: jobs with DDTOP=1 are seen"
 
 
 def _torch() -> Line:
@@ -53,7 +71,11 @@ def _torch() -> Line:
     try:
         return GOOD, "torch", version("torch")
     except PackageNotFoundError:
-        return NOTE, "torch", "not in this Python; jobs of another Python need ddtop installed there"
+        return (
+            NOTE,
+            "torch",
+            "not in this Python; jobs of another Python need ddtop installed there",
+        )
 
 
 _ASKS_MPI = """
@@ -64,26 +86,36 @@ from ddtop.agent.mpi.patch import table_of
 table_of(MPI.Comm)["Barrier"]
 print(mpi4py.__version__, MPI.get_vendor()[0], ".".join(map(str, MPI.get_vendor()[1])), sep="|")
 """
-"""Loads the MPI library without MPI_Init; in a process of its own, for a library that does not fit may end it."""
+"""Loads the MPI library without MPI_Init.
+
+It runs in a child process, because a library that does not fit may end its process.
+"""
 
 
 def _mpi() -> Line:
     from importlib.util import find_spec
 
     if find_spec("mpi4py") is None:
-        return NOTE, "MPI", "mpi4py is not in this Python: pip install 'ddtop[mpi]', for jobs under MPI only"
+        advice = "pip install 'ddtop[mpi]', for jobs under MPI only"
+        return NOTE, "MPI", f"mpi4py is not in this Python: {advice}"
     environ = {name: value for name, value in os.environ.items() if name != "DDTOP"}
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _ASKS_MPI], capture_output=True, text=True, timeout=20, env=environ, check=False
+            [sys.executable, "-c", _ASKS_MPI],
+            capture_output=True,
+            text=True,
+            timeout=MPI_S,
+            env=environ,
+            check=False,
         )
     except (OSError, subprocess.SubprocessError) as error:
         return NOTE, "MPI", f"mpi4py could not be tried: {error}"
-    said = done.stdout.strip().split("|")
-    if done.returncode or len(said) != 3:
+    words = done.stdout.strip().split("|")
+    if done.returncode or len(words) != 3:
         why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         return NOTE, "MPI", f"mpi4py finds no MPI library that it can use: {why[:120]}"
-    return GOOD, "MPI", f"mpi4py {said[0]} on {said[1]} {said[2]}: its calls can be watched"
+    version, vendor, number = words
+    return GOOD, "MPI", f"mpi4py {version} on {vendor} {number}: its calls can be watched"
 
 
 def _state() -> Line:
@@ -110,8 +142,9 @@ def _key() -> Line:
     except registry.RegistryError as error:
         return BAD, "key", str(error)
     place = "DDTOP_KEY" if os.environ.get("DDTOP_KEY") else "in the state folder, private"
-    # Of the public half, which a relay shows to everybody.
-    return GOOD, "key", f"{place}; {hashlib.sha256(public).hexdigest()[:8]} here: the same on all hosts of a job"
+    # A digest of the public half, which a relay shows to everybody.
+    digest = hashlib.sha256(public).hexdigest()[:8]
+    return GOOD, "key", f"{place}; {digest} here: the same on all hosts of a job"
 
 
 def _page() -> Line:
@@ -122,8 +155,10 @@ def _page() -> Line:
     except OSError as error:
         return NOTE, "state pages", f"/dev/shm: {error.strerror}; /tmp is used"
     if free.f_bavail * free.f_frsize < 64 * PAGE_BYTES:
-        return NOTE, "state pages", "/dev/shm is full: pages go to /tmp, and DataLoader workers will fail there too"
-    return GOOD, "state pages", f"/dev/shm has {free.f_bavail * free.f_frsize >> 20:,} MiB free"
+        text = "/dev/shm is full: pages go to /tmp, and DataLoader workers will fail there too"
+        return NOTE, "state pages", text
+    free_mib = free.f_bavail * free.f_frsize >> 20
+    return GOOD, "state pages", f"/dev/shm has {free_mib:,} MiB free"
 
 
 def _loopback() -> Line:
@@ -136,33 +171,32 @@ def _loopback() -> Line:
 
 
 def _processes() -> Line:
+    instead = "ends are looked for in /proc, how a rank ended may stay unknown"
     if not hasattr(os, "pidfd_open"):
-        return NOTE, "exits", "no pidfd on this kernel: ends are looked for in /proc, how a rank ended may stay unknown"
+        return NOTE, "exits", f"no pidfd on this kernel: {instead}"
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError as error:
-        return (
-            NOTE,
-            "exits",
-            f"no pidfd here ({error.strerror}): ends are looked for in /proc, how a rank ended may stay unknown",
-        )
+        return NOTE, "exits", f"no pidfd here ({error.strerror}): {instead}"
     return GOOD, "exits", f"pidfd works (Linux {os.uname().release})"
 
 
 def _dump_signal() -> Line:
-    """Not only set up but sent, to this process."""
+    """Send the signal to this process, not only register it."""
     from ddtop.agent.stacks.dump_file import DumpFile
     from ddtop.relay.dumps import faulthandler_text
 
     with tempfile.TemporaryDirectory() as folder:
         dump = DumpFile(Path(folder), "doctor.stacks", os.environ.get("DDTOP_SIGNAL", ""))
         if dump.signal is None or dump.path is None:
-            return NOTE, "dump signal", f"{dump.off}: a rank whose agent is silent is read by py-spy only"
+            text = f"{dump.off}: a rank whose agent is silent is read by py-spy only"
+            return NOTE, "dump signal", text
         os.kill(os.getpid(), dump.signal)
         stacks = faulthandler_text.parse(dump.path.read_bytes())
         faulthandler.unregister(dump.signal)
     if not stacks:
-        return NOTE, "dump signal", f"signal {dump.signal} came, but faulthandler wrote nothing"
+        text = f"signal {dump.signal} came, but faulthandler wrote nothing"
+        return NOTE, "dump signal", text
     return GOOD, "dump signal", f"signal {dump.signal} makes faulthandler write the stacks"
 
 
@@ -177,8 +211,10 @@ def _ptrace() -> Line:
     if may_trace_others():
         return GOOD, "ptrace", f"restricted (Yama {scope}), not for this user"
     if scope == 2:
-        return NOTE, "ptrace", "root only (Yama 2): no py-spy; with root: sudo py-spy dump --pid P"
-    text = "parents only (Yama 1): py-spy reads the ranks of a DDTOP=1 job, for others: sudo py-spy dump --pid P"
+        text = "root only (Yama 2): no py-spy; with root: sudo py-spy dump --pid P"
+        return NOTE, "ptrace", text
+    text = "parents only (Yama 1): py-spy reads the ranks of a DDTOP=1 job"
+    text = f"{text}, for others: sudo py-spy dump --pid P"
     return NOTE, "ptrace", text
 
 
@@ -187,15 +223,19 @@ def _py_spy() -> Line:
 
     program = find()
     if program is None:
-        return NOTE, "py-spy", f"{NOT_INSTALLED.removeprefix('py-spy is ')} (for --native and --pid)"
+        text = NOT_INSTALLED.removeprefix("py-spy is ")
+        return NOTE, "py-spy", f"{text} (for --native and --pid)"
     try:
-        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=PY_SPY_S, check=True
+        )
     except (OSError, subprocess.SubprocessError) as error:
         return NOTE, "py-spy", f"{program} does not start: {error}"
     version = done.stdout.split()[-1] if done.stdout.split() else "?"
     numbers = [int(part) for part in version.split(".") if part.isdigit()]
     if numbers and numbers < [0, 4]:
-        return NOTE, "py-spy", f"{version}: one that is killed can leave its target stopped; pip install -U py-spy"
+        text = f"{version}: one that is killed can leave its target stopped; pip install -U py-spy"
+        return NOTE, "py-spy", text
     return GOOD, "py-spy", f"{version} ({program})"
 
 
@@ -213,34 +253,36 @@ def _journal() -> Line:
     if problem is not None:
         return NOTE, "journal", problem
     if size == 0:
-        return NOTE, "journal", "switched off by DDTOP_JOURNAL_MIB: nothing to replay after the end"
+        text = "switched off by DDTOP_JOURNAL_MIB: nothing to replay after the end"
+        return NOTE, "journal", text
     room = free.f_bavail * free.f_frsize
     if room < 2 * size:
-        return NOTE, "journal", f"only {room >> 20:,} MiB free in {folder}, a job may write {size >> 20} MiB"
-    return GOOD, "journal", f"at most {size >> 20} MiB a job, {room >> 20:,} MiB free in {folder}"
+        text = f"only {room >> 20:,} MiB free in {folder}, a job may write {size >> 20} MiB"
+        return NOTE, "journal", text
+    text = f"at most {size >> 20} MiB a job, {room >> 20:,} MiB free in {folder}"
+    return GOOD, "journal", text
 
 
 def _gpu() -> Line:
-    from ddtop.cli.gpus import read
-    from ddtop.cli.jobs import CommandError
+    from ddtop.cli.gpu_query import read
+    from ddtop.words.units import plural
 
     try:
-        cards, driver = read()
+        gpus, driver = read()
     except CommandError as error:
         return NOTE, "NVML", str(error).removeprefix("ddtop: ")
-    count = len([card for card in cards if card.parent is None])
-    return (
-        GOOD,
-        "NVML",
-        f"{count} {'GPU' if count == 1 else 'GPUs'}, driver {driver or 'unknown'}; who holds them: ddtop gpus",
-    )
+    count = plural(len([gpu for gpu in gpus if gpu.parent is None]), "GPU")
+    text = f"{count}, driver {driver or 'unknown'}; who holds them: ddtop gpus"
+    return GOOD, "NVML", text
 
 
 def _exceptions() -> Line:
-    reason = exceptions_caught.why_not()
+    from ddtop.agent.probes import exceptions_caught
+
+    name, reason = exceptions_caught.VARIABLE, exceptions_caught.why_not()
     if reason is not None:
-        return NOTE, "exceptions", f"{exceptions_caught.VARIABLE} {reason}: what is caught is not seen"
-    return GOOD, "exceptions", f"{exceptions_caught.VARIABLE}: what ranks catch again and again is looked at"
+        return NOTE, "exceptions", f"{name} {reason}: what is caught is not seen"
+    return GOOD, "exceptions", f"{name}: what ranks catch again and again is looked at"
 
 
 def _relays() -> Line:

@@ -1,6 +1,7 @@
-"""`ddtop --sim N`: the dashboard on a simulated job, over the same way that the facts of a real one take.
+"""`ddtop --sim N`: the dashboard on a simulated job.
 
-What stands in for the relay is a link: it gives the frames that are due, and answers what a viewer asks.
+Its facts take the same path as those of a real job. A link stands in for the relay: it gives the
+frames that are due, and answers what a viewer asks.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ddtop.cli.jobs import USAGE, CommandError
+from ddtop.cli import dashboard
+from ddtop.cli.errors import USAGE, CommandError
+from ddtop.cli.output import no_dashboard, print_status
 from ddtop.cli.ranks import parse_ranks
 from ddtop.diagnosis.finding import Verdict
 from ddtop.model.state.facts import Snapshot
@@ -34,25 +37,32 @@ if TYPE_CHECKING:
 NOTE = "simulated{slowly}: ddtop --sim makes these ranks up ({scenario}, seed {seed})"
 NO_SIGNALS = "these ranks are simulated: there is no process to send a signal to"
 LARGEST = 12_000
-"""Ranks of which every one can be made up and taken in once a second by one process; the time of larger jobs goes more slowly."""
+"""Ranks that one process can simulate and follow in real time. Larger jobs are slower."""
 REPORTS_PER_S = 6_000
-"""So many of their ranks report in a second."""
+"""Reports a second of all ranks of a larger job together."""
 MOST_NS = 500_000_000
-"""Of the time since it was last looked at it goes on at most so far: it waits for who cannot keep up, or was stopped."""
+"""The most that the job's time advances between two calls of its clock.
+
+So the job waits for a viewer that cannot keep up, or that was stopped.
+"""
 HISTORY_FRAMES = 30_000
-"""History that a viewer is given when it joins, so that shares and rates are there at once: a second of work at most."""
+"""Frames of history for a viewer that joins, so that shares and rates are there at once.
+
+They take a second to make.
+"""
 HISTORY_S = 12.0
 AT_ONCE = 200
-"""Frames given before others may run: keys are answered while a large job is made up."""
+"""Frames between two chances for the event loop, which must answer keys meanwhile."""
 SHOWN_S = 25.0
-"""Without a terminal the moment is shown that comes so long after something has begun to go wrong: by then it stands."""
+"""From the first incident to the moment that is shown without a terminal: it is confirmed then."""
 LOOK_S, WATCHED_S = 0.5, 12.0
 
 
 class JobClock:
-    """Unix ns of a simulated job; its time goes at this pace, and while somebody listens: who does so calls it.
+    """The clock of a simulated job, in unix ns.
 
-    `now_unix_ns` is what it said last, for everybody else.
+    It advances only when it is called, which the link does while a viewer listens. `pace`: job
+    seconds a second. `now_unix_ns`: the time at the last call, for everybody else.
     """
 
     def __init__(self, pace: float = 1.0, clock: Callable[[], int] = time.time_ns) -> None:
@@ -66,12 +76,12 @@ class JobClock:
 
 
 class SimLink:
-    """A link to a relay that is not there. `clock` gives unix ns."""
+    """A link to a simulated relay. `clock` gives unix ns."""
 
     def __init__(self, job: SimulatedJob, clock: Callable[[], int]) -> None:
         self._job, self._clock = job, clock
-        self._told_unix_ns: int | None = None
-        # Not in `receive`: who listens may stop in the midst of it and go on later.
+        self._sent_to_unix_ns: int | None = None
+        # Not in `receive`: a viewer may leave it in the middle and go on later.
         self._waiting: deque[Iterator[bytes]] = deque()
         self._asked = asyncio.Event()
         self._given = 0
@@ -84,7 +94,7 @@ class SimLink:
             self._asked.set()
 
     async def receive(self, seconds: float) -> AsyncIterator[bytes]:
-        """What was asked for, and what becomes due in the next `seconds`."""
+        """The answers that are due, and the frames that become due in the next `seconds`."""
         until = time.monotonic() + seconds
         while True:
             self._asked.clear()
@@ -103,9 +113,9 @@ class SimLink:
                 continue
 
     def close(self) -> None:
-        """Say nothing more."""
+        """Send nothing more."""
         self._waiting.clear()
-        self._told_unix_ns = None
+        self._sent_to_unix_ns = None
 
     def _next(self) -> bytes | None:
         while self._waiting:
@@ -116,26 +126,26 @@ class SimLink:
         return None
 
     def _make_due(self) -> None:
-        """Put what has become due since the last time behind what waits."""
-        told, now = self._told_unix_ns, self._clock()
-        if told is None or self._waiting:
+        """Append the frames since the last call to what waits."""
+        sent_to, now = self._sent_to_unix_ns, self._clock()
+        if sent_to is None or self._waiting:
             return
-        self._told_unix_ns = now
-        self._waiting.append(self._job.frames(told, now))
+        self._sent_to_unix_ns = now
+        self._waiting.append(self._job.frames(sent_to, now))
 
     def _answer(self, command: Command) -> Iterator[bytes]:
         now = self._clock()
         if command.name == "join":
-            # At least a second of it, so that everybody has reported.
+            # At least a second of it, so that every rank has reported.
             most_s = max(HISTORY_FRAMES / self._job.fleet.world_size, 1.0)
             history_s = min(command.history_s, HISTORY_S, most_s)
             yield self._say(Reply("joined"))
             yield from self._job.joining(now, history_s)
-            self._told_unix_ns = now
+            self._sent_to_unix_ns = now
             yield self._say(Reply("live"))
         elif command.name == "stacks":
             request, text = (*command.arguments, "", "")[:2]
-            # A list that people can type has been checked long before.
+            # Already checked if a user typed it.
             ranks = parse_ranks(text) if text else ()
             found = list(self._job.stacks(now, request, ranks))
             asked = {frames.open_envelope(data).rank for data in found}
@@ -150,7 +160,7 @@ class SimLink:
 
 
 class SimWay(TrustedWay):
-    """The way to a simulated job; its script goes on while nobody is connected."""
+    """The route to a simulated job. Its script goes on while nobody is connected."""
 
     def __init__(self, job: SimulatedJob, clock: Callable[[], int]) -> None:
         self._job, self._clock = job, clock
@@ -166,19 +176,19 @@ class SimWay(TrustedWay):
         return SimLink(self._job, self._clock)
 
     async def left(self) -> tuple[Snapshot, Verdict] | None:
-        """Nothing: it does not end before its viewer."""
+        """None: the job does not end before its viewer."""
         return None
 
 
 class SimSource(LiveSource):
-    """What a viewer of a real job would show, and that it is none."""
+    """The source of a real job, with a note that this one is simulated."""
 
     def __init__(self, job: SimulatedJob, note: str, clock: JobClock) -> None:
         super().__init__(SimWay(job, clock), controller=True, clock=lambda: clock.now_unix_ns)
         self._note = note
 
     def look(self) -> Look:
-        """As of a real job, with a note."""
+        """What is true now, with the note."""
         look = super().look()
         if look.snapshot is None:
             return look
@@ -190,57 +200,64 @@ def _marked(snapshot: Snapshot, note: str) -> Snapshot:
 
 
 def simulate(text: str, scenario: str | None, seed: int, readonly: bool = False) -> None:
-    """The dashboard on a simulated job of so many ranks; a moment of it as text where there is no terminal.
+    """The dashboard on a simulated job; without a terminal a moment of it as text.
+
+    `text`: how many ranks, as typed.
 
     Raises:
-        CommandError: 2, no such job can be made up.
+        CommandError: 2, no such number of ranks, or no such scenario.
     """
-    from ddtop.cli.looking import plain_terminal
-
     world_size, name = ranks_of(text), scenario or TOUR
     if name not in SCENARIOS:
-        raise CommandError(f"ddtop: there is no scenario {name!r}; there are {', '.join(SCENARIOS)}", USAGE)
-    why = plain_terminal()
+        there = ", ".join(SCENARIOS)
+        raise CommandError(f"ddtop: there is no scenario {name!r}; there are {there}", USAGE)
+    why = no_dashboard()
     if why is not None:
         print_moment(world_size, name, seed, why)
         return
-    from ddtop.ui.app import DdtopApp
-    from ddtop.ui.settings import kept
-
     clock = JobClock(1.0 if world_size <= LARGEST else REPORTS_PER_S / world_size)
     slowly = f" at {clock.pace:.0%} of its speed" if clock.pace < 1 else ""
     job = SimulatedJob(world_size, seed, SCENARIOS[name], began_unix_ns=clock())
     note = NOTE.format(slowly=slowly, scenario=name, seed=seed)
-    DdtopApp(SimSource(job, note, clock), job.name, readonly=readonly, kept=kept()).run()
+    dashboard.show(SimSource(job, note, clock), job.name, readonly=readonly)
 
 
 def ranks_of(text: str) -> int:
-    """How many ranks are meant.
+    """The number of ranks that was typed: `64`, `1,024`.
 
     Raises:
         CommandError: 2, not a number of ranks that can be simulated.
     """
     cleaned = text.replace(",", "").replace("_", "")
-    if cleaned.isascii() and cleaned.isdigit() and len(cleaned) < 10 and 1 <= int(cleaned) <= WORLD_MAX:
+    digits = cleaned.isascii() and cleaned.isdigit() and len(cleaned) < 10
+    if digits and 1 <= int(cleaned) <= WORLD_MAX:
         return int(cleaned)
-    raise CommandError(f"ddtop: --sim takes a number of ranks from 1 to {WORLD_MAX:,}, not {text[:40]!r}", USAGE)
+    raise CommandError(
+        f"ddtop: --sim takes a number of ranks from 1 to {WORLD_MAX:,}, not {text[:40]!r}", USAGE
+    )
 
 
 def print_moment(world_size: int, name: str, seed: int, why: str) -> None:
-    """Status table and verdict at the moment at which the first incident of the scenario stands; nobody waits for it."""
-    from ddtop.cli import glyphs, width
-    from ddtop.present.plain import status_text
+    """Print the status table at the moment at which the scenario's first incident is confirmed.
 
+    The job is made up as fast as possible, so nobody waits for that moment.
+    """
     incidents = SCENARIOS[name].incidents
     at_s = SHOWN_S + (incidents[0].begin_s if incidents else 0.0)
-    snapshot, verdict = moment(SimulatedJob(world_size, seed, SCENARIOS[name], began_unix_ns=time.time_ns()), at_s)
-    click.echo(f"ddtop: {why}, so here is the status table {at_s:.0f} s after its beginning", err=True)
-    shown = _marked(snapshot, NOTE.format(slowly="", scenario=name, seed=seed))
-    click.echo(status_text(shown, verdict, width(), glyphs()), nl=False)
+    job = SimulatedJob(world_size, seed, SCENARIOS[name], began_unix_ns=time.time_ns())
+    snapshot, verdict = moment(job, at_s)
+    click.echo(
+        f"ddtop: {why}, so here is the status table {at_s:.0f} s after its beginning", err=True
+    )
+    note = NOTE.format(slowly="", scenario=name, seed=seed)
+    print_status(_marked(snapshot, note), verdict)
 
 
 def moment(job: SimulatedJob, at_s: float) -> tuple[Snapshot, Verdict]:
-    """What a viewer that has looked for some seconds sees so long after its beginning."""
+    """What a viewer sees `at_s` seconds after the job's beginning.
+
+    The viewer has followed it for `WATCHED_S` by then.
+    """
     until = job.began_unix_ns + round(at_s * 1e9)
     at = until - round(WATCHED_S * 1e9)
     follower = Follower(job.name, clock=lambda: until)

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING
 import click
 
 from ddtop import registry
-from ddtop.cli import reaching
-from ddtop.cli.jobs import HEALTH_LOOK_S, UNREACHABLE, USAGE, CommandError, unknown
-from ddtop.cli.looking import STATUS_S, plain_terminal
+from ddtop.cli import dashboard, pick_job, recordings, routing
+from ddtop.cli.errors import UNREACHABLE, CommandError
+from ddtop.cli.find_job import unknown
+from ddtop.cli.look import HEALTH_LOOK_S, STATUS_S
+from ddtop.cli.output import explain_no_dashboard, no_dashboard, print_status
+from ddtop.cli.over_ssh import host_called
 from ddtop.diagnosis.finding import UNKNOWN
 from ddtop.viewer.routes.relay import NoContactError, PortWay, Way
 
@@ -24,14 +27,23 @@ if TYPE_CHECKING:
     from ddtop.viewer.routes.ssh import Found, Host
 
 ASK_AGAIN_S = 1.0
+"""How often the other host is asked for a job that has not shown up yet."""
 LOOK_S = 0.5
 
 
-def over_ssh(host_name: str, ddtop: str | None, name: str | None, wait_s: float, readonly: bool) -> None:
-    """The dashboard on a job of that host.
+def over_ssh(
+    host_name: str, ddtop: str | None, name: str | None, wait_s: float, readonly: bool
+) -> int:
+    """The dashboard on a job of that host; the status table if there is no terminal.
+
+    `ddtop`: how ddtop is called there, None to look for it. `wait_s`: how long to wait for the job.
+
+    Returns:
+        0; without a terminal 4 if the relay is not heard.
 
     Raises:
-        CommandError: 2, no host name, or several jobs could be meant; 3, no contact, or no such job.
+        CommandError: 2, no host name, or several jobs could be meant; 3, no contact, or no such
+            job.
     """
     from ddtop.link.ssh_pipe import PipeError
     from ddtop.viewer.routes.ssh import Host
@@ -43,11 +55,10 @@ def over_ssh(host_name: str, ddtop: str | None, name: str | None, wait_s: float,
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
     try:
         asyncio.run(there.pipe.greeted(None))
-        if name is None and plain_terminal() is None and there.several_live():
-            while (picked := _pick(there)) is not None and _show_job(there, picked, readonly, from_list=True):
-                pass
-        else:
-            _show_job(there, asyncio.run(_choose(there.pipe, host.name, name, wait_s)), readonly)
+        if name is None and no_dashboard() is None and there.several_live():
+            _show_picked(there, readonly)
+            return 0
+        return _show_job(there, asyncio.run(_choose(there.pipe, host.name, name, wait_s)), readonly)
     except PipeError as error:
         words = [] if sys.stderr.isatty() else there.pipe.words
         raise CommandError(f"ddtop: {host.why(error, words)}", UNREACHABLE) from None
@@ -56,15 +67,20 @@ def over_ssh(host_name: str, ddtop: str | None, name: str | None, wait_s: float,
 
 
 class _There:
-    """The jobs of the other host, for a list of them. One asks at a time: the list does so from several threads."""
+    """The jobs of the other host.
+
+    The list of jobs asks on several threads. The pipe takes one question at a time.
+    """
 
     def __init__(self, host: Host, pipe: Pipe) -> None:
         self.host, self.pipe = host, pipe
         self.found: list[Found] = []
         self.one_at_a_time = threading.Lock()
+        self.to_list = False
+        """True after a dashboard if the user wants to go back to the list of jobs."""
 
     def read(self) -> list[registry.JobEntry]:
-        """What is there now.
+        """The jobs of that host now.
 
         Raises:
             RegistryError: no answer.
@@ -80,12 +96,12 @@ class _There:
         return [one.entry for one in self.found]
 
     def several_live(self) -> bool:
-        """More than one job could be meant."""
+        """True if more than one job could be meant."""
         now = time.time_ns()
-        return len({(one.job) for one in self.read() if one.live(now)}) > 1
+        return len({one.job for one in self.read() if one.live(now)}) > 1
 
-    def ask(self, entry: registry.JobEntry) -> Health:
-        """How a job is doing, by a short look."""
+    def health(self, entry: registry.JobEntry) -> Health:
+        """The health of a job, by a short look."""
         from ddtop.link.ssh_pipe import PipeError
         from ddtop.present.hosts.jobs import Health, health_of
         from ddtop.viewer.routes.ssh import verdict_there
@@ -97,49 +113,53 @@ class _There:
                 return Health(UNKNOWN)
         return health_of(verdict) if verdict is not None else Health(UNKNOWN)
 
+    def entry_of(self, picked: registry.JobEntry | None) -> Found | None:
+        """The job of that entry, as it was read last; None if it is gone, or None was picked."""
+        # A thread of the list may still wait for an answer on the pipe.
+        with self.one_at_a_time:
+            if picked is None:
+                return None
+            # An MPI launcher gives the run the same name on all hosts, so the sender counts too.
+            meant = picked.job, picked.run, picked.sender
+            return next(
+                (
+                    one
+                    for one in self.found
+                    if (one.entry.job, one.entry.run, one.entry.sender) == meant
+                ),
+                None,
+            )
 
-def _pick(there: _There) -> Found | None:
-    """The job that a person chooses from the list; None where the list was quit."""
-    from ddtop.ui import picker
-    from ddtop.ui.settings import kept
 
-    app = picker.PickerApp(picker.Found(there.read, there.ask), kept=kept())
-    app.run()
-    # Who was being asked when the list was left may still answer.
-    with there.one_at_a_time:
-        picked = app.picked
-        # Launchers of MPI give one name to the run on all hosts.
-        meant = (picked.job, picked.run, picked.sender) if picked is not None else None
-        return next((one for one in there.found if (one.entry.job, one.entry.run, one.entry.sender) == meant), None)
+def _show_picked(there: _There, readonly: bool) -> None:
+    """The list of jobs and the dashboard on what is chosen from it, in turn."""
+    pick = pick_job.picker(there.read, there.health)
+    while (picked := there.entry_of(pick())) is not None:
+        _show_job(there, picked, readonly, from_list=True)
+        if not there.to_list:
+            return
 
 
-def _show_job(there: _There, found: Found, readonly: bool, from_list: bool = False) -> bool:
-    """True where the list of jobs is wanted after it."""
+def _show_job(there: _There, found: Found, readonly: bool, from_list: bool = False) -> int:
+    """The dashboard or the status table. Returns the exit code."""
     from ddtop.viewer.routes.ssh import SshWay
 
     if found.over:
-        return _show_left(there, found, from_list)
+        there.to_list = _show_left(there, found, from_list)
+        return 0
     way = SshWay(there.host, found.entry, there.pipe)
     try:
-        return show(way, readonly, from_list)
+        why = no_dashboard()
+        if why is not None:
+            return _status(way, why)
+        there.to_list = _show(way, readonly, from_list)
+        return 0
     finally:
         there.pipe = way.pipe
 
 
-def host_called(name: str) -> str:
-    """The name, if ssh will take it for one.
-
-    Raises:
-        CommandError: 2, it will not.
-    """
-    # ssh would take it for an option, and an option can run a command.
-    if not name.strip() or name.startswith("-") or not name.isprintable():
-        raise CommandError(f"ddtop: --ssh {name!r} is not the name of a host", USAGE)
-    return name
-
-
 def _echo(line: str) -> None:
-    """What ssh says before it has connected, as ssh itself would show it: a banner may tell where to log in."""
+    """Pass on what ssh says before it has connected: a banner may say where to log in."""
     if sys.stderr.isatty():
         click.echo(line, err=True)
 
@@ -162,24 +182,28 @@ async def _choose(pipe: Pipe, host: str, name: str | None, wait_s: float) -> Fou
 
 
 def _show_left(there: _There, found: Found, from_list: bool) -> bool:
-    """A job that is over: its journal, copied for as long as it is looked at."""
-    from ddtop.cli import replaying
+    """The journal of a job that is over, in a copy that is removed afterwards."""
     from ddtop.viewer import temp_journals
     from ddtop.viewer.routes.ssh import fetch
 
     with temp_journals.folder() as folder:
         try:
-            path = asyncio.run(fetch(there.pipe, found.entry, folder, last=False, progress=_progress))
+            path = asyncio.run(
+                fetch(there.pipe, found.entry, folder, last=False, progress=_progress)
+            )
         except OSError as error:
             if isinstance(error, ConnectionError):
                 raise
-            raise CommandError(f"ddtop: cannot write to {folder}: {error.strerror}", UNREACHABLE) from None
+            raise CommandError(
+                f"ddtop: cannot write to {folder}: {error.strerror}", UNREACHABLE
+            ) from None
         if path is None:
             left = f"the relay of {found.entry.job} is gone and left nothing on {there.host.name}"
             raise CommandError(f"ddtop: {left}", UNREACHABLE)
         if not from_list:
             there.pipe.close()
-        return replaying.open_journal(replaying.Recorded(path, found.entry.job, None), from_list)
+        recorded = recordings.Recorded(path, found.entry.job, None)
+        return recordings.open_journal(recorded, from_list)
 
 
 def _progress(ratio: float) -> None:
@@ -187,42 +211,44 @@ def _progress(ratio: float) -> None:
         click.echo(f"\rcopying its journal, {ratio:.0%} ", nl=ratio >= 1, err=True)
 
 
-def to_hub(where: str, readonly: bool, said: str = "--hub") -> None:
-    """The dashboard on whatever job's relay listens there, with the user's key. `said`: who named the place.
+def to_hub(where: str, readonly: bool) -> int:
+    """The dashboard on the job whose relay listens at `where`; the status table without a terminal.
+
+    Returns:
+        0; without a terminal 4 if the relay is not heard.
 
     Raises:
         CommandError: 2, no HOST:PORT; 3, no answer.
     """
-    entry = reaching.asked_at(where, said)
-    show(PortWay(entry.job, entry.address, entry.port), readonly)
+    entry = routing.asked_at(where)
+    way = PortWay(entry.job, entry.address, entry.port)
+    why = no_dashboard()
+    if why is not None:
+        return _status(way, why)
+    _show(way, readonly)
+    return 0
 
 
-def show(way: Way, readonly: bool, from_list: bool = False) -> bool:
-    """The dashboard on the job at the end of this way, the status table where there is no terminal; True where the list of jobs is
-    wanted after it."""
-    from ddtop.ui.app import DdtopApp
-    from ddtop.ui.settings import kept
+def _show(way: Way, readonly: bool, from_list: bool = False) -> bool:
     from ddtop.viewer.live import LiveSource
 
     source = LiveSource(way, controller=not readonly)
-    why = plain_terminal()
-    if why is None:
-        app = DdtopApp(source, way.job, readonly=readonly, from_list=from_list, kept=kept())
-        app.run()
-        return app.to_list
-    click.echo(f"ddtop: {why}, so here is the status table instead of the dashboard", err=True)
-    asyncio.run(_print(source))
-    return False
+    return dashboard.show(source, way.job, readonly=readonly, from_list=from_list)
 
 
-async def _print(source: LiveSource) -> None:
-    """The status table of what is true after a short look.
+def _status(way: Way, why: str) -> int:
+    """Print the status table after a short look. Returns the exit code of `status`.
 
     Raises:
         CommandError: 3, nothing was heard.
     """
-    from ddtop.cli import glyphs, width
-    from ddtop.present.plain import status_text
+    from ddtop.viewer.live import LiveSource
+
+    explain_no_dashboard(why)
+    return asyncio.run(_print(LiveSource(way)))
+
+
+async def _print(source: LiveSource) -> int:
     from ddtop.viewer.follower import JOIN_S
 
     feeding = asyncio.create_task(source.run())
@@ -233,7 +259,9 @@ async def _print(source: LiveSource) -> None:
             await asyncio.sleep(LOOK_S / 10)
             look = source.look()
         until = time.monotonic() + STATUS_S
-        while look.snapshot is not None and look.snapshot.ended is None and time.monotonic() < until:
+        while (
+            look.snapshot is not None and look.snapshot.ended is None and time.monotonic() < until
+        ):
             await asyncio.sleep(LOOK_S)
             look = source.look()
     finally:
@@ -241,4 +269,4 @@ async def _print(source: LiveSource) -> None:
         await asyncio.gather(feeding, return_exceptions=True)
     if look.snapshot is None:
         raise CommandError(f"ddtop: {look.contact or 'the relay does not answer'}", UNREACHABLE)
-    click.echo(status_text(look.snapshot, look.verdict, width(), glyphs()), nl=False)
+    return print_status(look.snapshot, look.verdict)

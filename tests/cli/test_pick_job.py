@@ -6,10 +6,11 @@ import os
 import time
 
 import pytest
-
 from ddtop import registry
-from ddtop.cli.picking import ask, several_live
+from ddtop.cli.look import health
+from ddtop.cli.pick_job import several_live
 from ddtop.present.hosts.jobs import Health
+
 from tests.conftest import Home
 from tests.ui.terminals import Terminal
 
@@ -32,15 +33,21 @@ def on_terminal(*words: str) -> Terminal:
     return Terminal(PROGRAM.format(words=list(words)), TERM="xterm-256color")
 
 
-@pytest.mark.parametrize(("live", "ended", "several"), [(0, 0, False), (1, 3, False), (0, 3, False), (2, 1, True)])
-def test_a_list_is_needed_only_where_several_are_live(home: Home, live: int, ended: int, several: bool) -> None:
+@pytest.mark.parametrize(
+    ("live", "ended", "several"), [(0, 0, False), (1, 3, False), (0, 3, False), (2, 1, True)]
+)
+def test_a_list_is_needed_only_where_several_are_live(
+    home: Home, live: int, ended: int, several: bool
+) -> None:
     for number in range(live + ended):
         write(f"job-{number}", number < live)
 
     assert several_live() is several
 
 
-def test_a_folder_that_cannot_be_read_is_left_to_who_says_why(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_read_is_left_to_who_says_why(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DDTOP_STATE", "/dev/null/x")
 
     assert several_live() is False
@@ -49,12 +56,14 @@ def test_a_folder_that_cannot_be_read_is_left_to_who_says_why(home: Home, monkey
 def test_a_job_that_does_not_answer_is_no_error(home: Home) -> None:
     entry = write("gone", live=False)
 
-    assert ask(registry.read_entries()[0]) == Health("unknown")
+    assert health(registry.read_entries()[0]) == Health("unknown")
     assert entry.job == "gone"
 
 
 @pytest.mark.parametrize("words", [(), ("attach",)], ids=["alone", "attach"])
-def test_of_several_jobs_one_is_picked_and_j_leads_back_to_the_list(home: Home, words: tuple[str, ...]) -> None:
+def test_of_several_jobs_one_is_picked_and_j_leads_back_to_the_list(
+    home: Home, words: tuple[str, ...]
+) -> None:
     write("first", age_s=10.0)
     write("second", age_s=60.0)
     write("third", live=False)

@@ -8,14 +8,14 @@ import subprocess
 import sys
 
 import pytest
-
-from ddtop.cli.jobs import CommandError
-from ddtop.cli.simulating import MOST_NS, NO_SIGNALS, JobClock, SimLink, SimSource, moment, ranks_of
+from ddtop.cli.errors import CommandError
+from ddtop.cli.simulate import MOST_NS, NO_SIGNALS, JobClock, SimLink, SimSource, moment, ranks_of
 from ddtop.sim.incidents import SCENARIOS, Incident, Scenario
 from ddtop.sim.job import SimulatedJob
 from ddtop.viewer.follower import Follower, request
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Command, HostState, RankState, Reply, Stacks
+
 from tests.ui.terminals import Terminal
 
 SECOND = 1_000_000_000
@@ -24,7 +24,9 @@ PROGRAM = "import sys; sys.argv = ['ddtop', *{words!r}]; from ddtop.cli import m
 
 
 def ddtop(*words: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("DDTOP")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("DDTOP")
+    }
     return subprocess.run(
         [sys.executable, "-m", "ddtop", *words],
         env=environment,
@@ -62,7 +64,9 @@ def test_a_number_of_ranks_may_be_written_with_thousands_parted(text: str) -> No
     assert ranks_of(text) == int(text.replace(",", "").replace("_", ""))
 
 
-@pytest.mark.parametrize("text", ["0", "65537", "-3", "x", "", "1e3", "٣", "9" * 5000, "00000000199999"])
+@pytest.mark.parametrize(
+    "text", ["0", "65537", "-3", "x", "", "1e3", "٣", "9" * 5000, "00000000199999"]
+)
 def test_any_other_number_is_refused_in_a_sentence(text: str) -> None:
     with pytest.raises(CommandError, match="from 1 to 65,536") as error:
         ranks_of(text)
@@ -73,7 +77,10 @@ def test_any_other_number_is_refused_in_a_sentence(text: str) -> None:
     ("words", "said"),
     [
         (("--sim", "0"), "from 1 to 65,536"),
-        (("--sim", "8", "--scenario", "nonsense"), "there is no scenario 'nonsense'; there are tour, healthy"),
+        (
+            ("--sim", "8", "--scenario", "nonsense"),
+            "there is no scenario 'nonsense'; there are tour, healthy",
+        ),
         (("--sim", "8", "status"), "--sim N stands alone"),
         (("--seed", "3"), "give --sim N too"),
         (("--scenario", "healthy", "jobs"), "give --sim N too"),
@@ -195,7 +202,11 @@ async def test_the_source_shows_it_with_a_note_and_refuses_signals() -> None:
             await asyncio.sleep(0.01)
         snapshot = source.look().snapshot
         assert snapshot is not None
-        assert (snapshot.job, snapshot.world_size, snapshot.notes) == ("sim-8", 8, ("simulated: so it is",))
+        assert (snapshot.job, snapshot.world_size, snapshot.notes) == (
+            "sim-8",
+            8,
+            ("simulated: so it is",),
+        )
         assert NO_SIGNALS in await source.send_signal(3, 15)
     finally:
         running.cancel()

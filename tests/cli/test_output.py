@@ -7,8 +7,7 @@ import subprocess
 import sys
 
 import pytest
-
-from ddtop.cli.looking import plain_terminal
+from ddtop.cli.output import no_dashboard
 
 
 @pytest.fixture
@@ -21,7 +20,7 @@ def on_a_terminal(monkeypatch):
 def test_it_can_be_drawn_on_every_terminal_with_a_cursor(monkeypatch, on_a_terminal, term):
     monkeypatch.setenv("TERM", term)
 
-    assert plain_terminal() is None
+    assert no_dashboard() is None
 
 
 @pytest.mark.parametrize("term", ["dumb", "", None])
@@ -31,7 +30,7 @@ def test_a_terminal_that_only_prints_lines_gets_lines(monkeypatch, on_a_terminal
     else:
         monkeypatch.setenv("TERM", term)
 
-    assert plain_terminal() == "TERM=dumb"
+    assert no_dashboard() == "TERM=dumb"
 
 
 def test_who_redirects_errors_does_not_look_at_an_empty_screen(monkeypatch, on_a_terminal):
@@ -39,10 +38,14 @@ def test_who_redirects_errors_does_not_look_at_an_empty_screen(monkeypatch, on_a
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("sys.stderr.isatty", lambda: False)
 
-    assert plain_terminal() == "standard error leads elsewhere, and there the dashboard would be drawn"
+    assert (
+        no_dashboard() == "standard error leads elsewhere, and there the dashboard would be drawn"
+    )
 
 
-@pytest.mark.parametrize(("encoding", "sign"), [("latin-1", "X"), ("ascii", "X"), ("utf-8", "\u2716")])
+@pytest.mark.parametrize(
+    ("encoding", "sign"), [("latin-1", "X"), ("ascii", "X"), ("utf-8", "\u2716")]
+)
 def test_an_output_that_has_no_signs_gets_letters_and_no_traceback(encoding, sign, home):
     """cron on a host whose language is set to ISO-8859-1."""
     found = subprocess.run(

@@ -7,8 +7,8 @@ import os
 import time
 
 import pytest
-
 from ddtop import journal, registry
+
 from tests.cli.test_commands import ddtop, finished, killed
 from tests.jobs import FakeJob, unix_ns
 
@@ -107,7 +107,9 @@ def test_a_file_that_is_none_of_ours_is_refused_with_the_reason(home, tmp_path, 
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("what", ["nosuch.journal", "./nosuch", "/nosuch/folder/x", "", "/", ".", "pipe", "x" * 300])
+@pytest.mark.parametrize(
+    "what", ["nosuch.journal", "./nosuch", "/nosuch/folder/x", "", "/", ".", "pipe", "x" * 300]
+)
 def test_what_cannot_be_read_is_no_traceback_and_does_not_block(home, tmp_path, monkeypatch, what):
     os.mkfifo(tmp_path / "pipe")
     monkeypatch.chdir(tmp_path)
@@ -149,7 +151,9 @@ def test_a_job_whose_relay_was_killed_is_told_from_its_journal(home):
     assert (done.returncode, found["live"], found["ended"]) == (1, False, None)
     assert found["findings"][0]["ranks"] == [1]
     assert found["time_unix_ns"] == unix_ns(30)
-    assert "ends without an end of the job: its relay was killed" in " ".join(ddtop("diagnose", "train").stdout.split())
+    assert "ends without an end of the job: its relay was killed" in " ".join(
+        ddtop("diagnose", "train").stdout.split()
+    )
     assert "ENDED" in ddtop("status", "train").stdout
 
 

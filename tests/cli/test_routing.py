@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import socket
 import time
 
 import pytest
-
 from ddtop import journal, registry
-from ddtop.cli import reaching
+from ddtop.cli import job_list, routing
+from ddtop.present.hosts.jobs import Health
+
 from tests.cli.elsewhere import ddtop
 from tests.cli.test_commands import finished
 
-jobs = importlib.import_module("ddtop.cli.jobs")  # the package's own name `jobs` is the command
 NOBODY = "feedfeedfeed"
 """The identity of another host."""
 
@@ -79,14 +78,18 @@ def test_a_line_for_each_host_is_there_when_asked_for(home):
 
 
 def test_json_has_the_hosts_of_a_job(home, monkeypatch):
-    monkeypatch.setattr(jobs, "health", lambda entry, now: None)
+    monkeypatch.setattr(job_list, "health", lambda entry: Health("unknown"))
     for one in (hub(), leaf(1), leaf(2)):
         registry.write_entry(one)
 
-    (found,) = jobs.as_json()["jobs"]
+    (found,) = job_list.jobs_json()["jobs"]
 
-    assert (sorted(found["hosts"]), found["reporting"], found["role"]) == (["node0", "node1", "node2"], 6, "hub")
-    assert len(jobs.as_json(parts=True)["jobs"]) == 3
+    assert (sorted(found["hosts"]), found["reporting"], found["role"]) == (
+        ["node0", "node1", "node2"],
+        6,
+        "hub",
+    )
+    assert len(job_list.jobs_json(parts=True)["jobs"]) == 3
 
 
 def test_a_job_whose_hub_has_ended_it_is_over_though_a_leaf_lingers(home):
@@ -116,14 +119,17 @@ def test_the_hub_of_a_job_is_meant_by_its_name(home):
 def test_a_hub_on_another_host_is_asked_at_its_public_address(home, door):
     there = hub(public_port=door, host=os.uname().nodename)
 
-    assert reaching.route(there) == reaching.Route(there)
+    assert routing.route(there) == routing.Route(there)
     assert there.endpoint() == ("127.0.0.1", door)
 
 
 def test_a_hub_that_cannot_be_reached_leads_to_its_host_by_ssh(home):
-    found = reaching.route(hub(public_address="node0.invalid"))
+    found = routing.route(hub(public_address="node0.invalid"))
 
-    assert (found.ssh, found.why) == ("node0", "not reachable: no host is called node0.invalid here")
+    assert (found.ssh, found.why) == (
+        "node0",
+        "not reachable: no host is called node0.invalid here",
+    )
 
 
 def test_a_port_behind_a_firewall_is_called_that_and_the_name_is_not_blamed(home):
@@ -136,7 +142,7 @@ def test_a_port_behind_a_firewall_is_called_that_and_the_name_is_not_blamed(home
             one = waiting.enter_context(socket.socket())
             one.setblocking(False)
             one.connect_ex(("127.0.0.1", port))
-        found = reaching.no_contact("localhost", port, 0.3)
+        found = routing.no_contact("localhost", port, 0.3)
 
     assert found == (
         f"not reachable: localhost does not answer on port {port} within 0.3 s (a firewall, or the host is down)"
@@ -149,16 +155,20 @@ def test_of_a_name_with_several_addresses_one_that_answers_is_enough(home, monke
 
     def several(host, port, *rest, **more):
         found = asked("127.0.0.1", port, *rest, **more)
-        return [(socket.AF_INET6, *found[0][1:4], ("100::1", port, 0, 0)), *found] if host == "node0" else found
+        return (
+            [(socket.AF_INET6, *found[0][1:4], ("100::1", port, 0, 0)), *found]
+            if host == "node0"
+            else found
+        )
 
     monkeypatch.setattr(socket, "getaddrinfo", several)
 
-    assert reaching.no_contact("node0", door, 0.3) is None
+    assert routing.no_contact("node0", door, 0.3) is None
 
 
 def test_a_job_on_another_host_that_listens_there_only_leads_there_at_once(home):
     """Its port on 127.0.0.1 is somebody else's here: nobody knocks."""
-    found = reaching.route(entry())
+    found = routing.route(entry())
 
     assert (found.ssh, found.why) == ("node0", "it listens on its own host only")
 
@@ -167,11 +177,11 @@ def test_a_container_on_this_host_is_asked_at_this_hosts_own_address(home, door)
     """Same host name, own pid namespace, the host's network: docker run --network host."""
     there = entry(host=os.uname().nodename, port=door)
 
-    assert reaching.route(there) == reaching.Route(there)
+    assert routing.route(there) == routing.Route(there)
 
 
 def test_a_leaf_leads_to_its_hub(home, door):
-    found = reaching.route(leaf(1, sender=registry.host_identity(), hub=f"127.0.0.1:{door}"))
+    found = routing.route(leaf(1, sender=registry.host_identity(), hub=f"127.0.0.1:{door}"))
 
     assert found.port == ("127.0.0.1", door)
     assert found.entry.endpoint() == ("127.0.0.1", door)
@@ -180,10 +190,13 @@ def test_a_leaf_leads_to_its_hub(home, door):
 def test_a_leaf_whose_hub_is_away_is_looked_at_for_its_own_host(home):
     here = leaf(1, sender=registry.host_identity())
 
-    found = reaching.route(here)
+    found = routing.route(here)
 
     assert (found.entry, found.port, found.ssh) == (here, None, None)
-    assert found.why == "this host only: its hub is not reachable: nobody listens on port 9 of 127.0.0.1"
+    assert (
+        found.why
+        == "this host only: its hub is not reachable: nobody listens on port 9 of 127.0.0.1"
+    )
 
 
 def test_a_hub_that_is_cut_off_leads_to_the_part_that_is_on_this_host(home):
@@ -191,10 +204,13 @@ def test_a_hub_that_is_cut_off_leads_to_the_part_that_is_on_this_host(home):
     here = leaf(1, sender=registry.host_identity())
     registry.write_entry(here)
 
-    found = reaching.route(hub())
+    found = routing.route(hub())
 
     assert (found.entry, found.port, found.ssh) == (here, None, None)
-    assert found.why == "this host only: its hub is not reachable: nobody listens on port 9 of 127.0.0.1"
+    assert (
+        found.why
+        == "this host only: its hub is not reachable: nobody listens on port 9 of 127.0.0.1"
+    )
 
 
 def test_what_an_ended_job_on_another_host_left_is_read_from_the_shared_folder(home):
@@ -232,15 +248,18 @@ def test_a_command_that_cannot_ask_from_here_says_what_to_type(home, command, ad
 
 
 def test_attach_goes_there_by_itself(home, monkeypatch, capfd):
-    from ddtop.cli import attaching, looking
+    from ddtop.cli import attach_remote
+    from ddtop.cli.commands.attach import show_job
 
     went = []
-    monkeypatch.setattr(attaching, "over_ssh", lambda *given: went.append(given))
+    monkeypatch.setattr(attach_remote, "over_ssh", lambda *given: went.append(given))
     monkeypatch.delenv("DDTOP_REMOTE", raising=False)
 
-    assert looking.show_any(entry(), readonly=True) is False
+    assert show_job(entry(), readonly=True) is False
     assert went == [("node0", None, "train-node0-29500", 0.0, True)]
-    assert "is on node0: it listens on its own host only; going there by ssh" in capfd.readouterr().err
+    assert (
+        "is on node0: it listens on its own host only; going there by ssh" in capfd.readouterr().err
+    )
 
 
 # -- by ssh
@@ -277,7 +296,9 @@ def test_a_host_that_refuses_and_one_without_ddtop_are_told_apart(stand_in):
     stand_in.down()
     refused = ddtop("status", "--ssh", "there", **stand_in.environment)
     stand_in.up()
-    missing = ddtop("status", "--ssh", "there", **stand_in.environment | {"DDTOP_REMOTE": "/nowhere/ddtop"})
+    missing = ddtop(
+        "status", "--ssh", "there", **stand_in.environment | {"DDTOP_REMOTE": "/nowhere/ddtop"}
+    )
 
     assert (refused.returncode, missing.returncode) == (3, 3)
     assert "no contact with there" in refused.stderr

@@ -1,6 +1,7 @@
-"""`ddtop bridge`: the other end of `attach --ssh`, on the host where the job is. Started by ssh, ends with it.
+"""`ddtop bridge`: the other end of `attach --ssh`, on the host of the job. ssh starts it.
 
-It joins the relay there as a viewer of this user and copies frames between it and its own stdin and stdout.
+It joins the relay there as a viewer of this user, and copies frames between the relay and its own
+stdin and stdout. It ends when ssh closes them.
 """
 
 from __future__ import annotations
@@ -10,35 +11,63 @@ import contextlib
 import os
 import socket
 import stat
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import msgspec
 
 import ddtop
 from ddtop import journal, private, registry
-from ddtop.cli.jobs import USAGE, CommandError
+from ddtop.cli.errors import USAGE, CommandError
 from ddtop.link.viewer_side import AsyncViewerLink
 from ddtop.wire import bridge
-from ddtop.wire.bridge import LAST, NEWER, OLDER, AskFiles, AskJobs, Frame, Listed, Message, Open, Refused
+from ddtop.wire.bridge import (
+    LAST,
+    NEWER,
+    OLDER,
+    AskFiles,
+    AskJobs,
+    Frame,
+    Listed,
+    Message,
+    Open,
+    Refused,
+)
 
 IDLE_S = 600.0
-"""Whoever says nothing for so long is gone, though TCP does not know it; a dashboard that is suspended is given that long."""
+"""After so long without a message the other side is taken for gone, though TCP does not know it.
+
+A dashboard may be suspended for that long.
+"""
 FILES_BYTES_MAX = 64 << 20
 JOBS_MAX = 500
 READ_BYTES = 1 << 16
 
 
+@click.command("bridge", hidden=True)
+@click.option("--readonly", is_flag=True, help="Whatever the other side asks for.")
+def command(readonly: bool) -> None:
+    """The other end of attach --ssh: ssh starts it."""
+    sys.exit(serve(readonly))
+
+
 def serve(readonly: bool) -> int:
-    """Until stdin ends.
+    """Serve the other side until stdin ends.
+
+    Returns:
+        0, or 1 if the connection broke, or if the other side sent something that is no message.
 
     Raises:
         CommandError: 2, stdin and stdout are no pipes.
     """
     if not all(_is_pipe(descriptor) for descriptor in (0, 1)):
-        raise CommandError("ddtop: the bridge talks to a program: ddtop attach --ssh HOST starts it there", USAGE)
-    # What is printed by mistake must not come between the messages.
+        raise CommandError(
+            "ddtop: the bridge talks to a program: ddtop attach --ssh HOST starts it there", USAGE
+        )
+    # Text that is printed by mistake must not come between the messages.
     out = os.dup(1)
     os.dup2(2, 1)
     try:
@@ -49,7 +78,7 @@ def serve(readonly: bool) -> int:
 
 
 def _is_pipe(descriptor: int) -> bool:
-    """A pipe, or a socket as some sshds give."""
+    """True for a pipe, and for a socket, which some sshds use."""
     try:
         mode = os.fstat(descriptor).st_mode
     except OSError:
@@ -60,8 +89,9 @@ def _is_pipe(descriptor: int) -> bool:
 async def _serve(out: int, readonly: bool) -> None:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(os.dup(0), "rb", buffering=0))
-    ends = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, os.fdopen(out, "wb", buffering=0))
+    stdin, stdout = os.fdopen(os.dup(0), "rb", buffering=0), os.fdopen(out, "wb", buffering=0)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), stdin)
+    ends = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, stdout)
     one = _Bridge(asyncio.StreamWriter(*ends, reader=None, loop=loop), readonly)
     try:
         await one.serve(reader)
@@ -71,7 +101,7 @@ async def _serve(out: int, readonly: bool) -> None:
 
 
 class _Bridge:
-    """One person's view. A person who does not read holds up the reading from the relay, and nothing else."""
+    """One viewer. While it does not read, nothing is read from the relay for it."""
 
     def __init__(self, writer: asyncio.StreamWriter, readonly: bool) -> None:
         self._writer, self._readonly = writer, readonly
@@ -80,7 +110,7 @@ class _Bridge:
         self._copying: asyncio.Task[None] | None = None
 
     async def serve(self, reader: asyncio.StreamReader) -> None:
-        """Until that end is closed, or silent for too long."""
+        """Take messages until the reader ends, or is silent for `IDLE_S`."""
         await self._write(bridge.greet(ddtop.__version__, socket.gethostname()))
         incoming = bridge.Incoming(greeted=True)
         with contextlib.suppress(asyncio.TimeoutError):
@@ -150,16 +180,22 @@ class _Bridge:
 def _jobs() -> bridge.Jobs:
     now = time.time_ns()
     entries = registry.read_entries()[:JOBS_MAX]
-    listed = (Listed(msgspec.json.encode(one), one.reachable(now), one.over(now)) for one in entries)
+    listed = (
+        Listed(msgspec.json.encode(one), one.reachable(now), one.over(now)) for one in entries
+    )
     return bridge.Jobs(now, tuple(listed))
 
 
 def _files(entry: registry.JobEntry, last: bool) -> Iterator[tuple[str, Path, int]]:
-    """(kind, path, bytes) of what is to be sent: the newer half of the journal before the older, or the last state."""
+    """(kind, path, bytes) of what is to be sent: the newer half of the journal, then the older.
+
+    The last state instead if `last`, or if there is no journal.
+    """
     state = registry.left_path(entry)
     path = registry.journal_path(entry.job, entry.run, entry.sender)
     room, sent = FILES_BYTES_MAX, False
-    for kind, one in () if last and state.exists() else ((NEWER, path), (OLDER, journal.older_half(path))):
+    halves = ((NEWER, path), (OLDER, journal.older_half(path)))
+    for kind, one in () if last and state.exists() else halves:
         size = _size(one)
         if size is None:
             continue

@@ -1,0 +1,124 @@
+"""`ddtop attach`: the dashboard on a job. Also what `ddtop` alone does."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import click
+
+from ddtop import registry
+from ddtop.cli.errors import USAGE, CommandError
+from ddtop.cli.options import (
+    HUB,
+    JOB,
+    READONLY,
+    REMOTE,
+    SSH,
+    WAIT,
+    hub_without_job,
+    only_one_route,
+)
+from ddtop.cli.output import explain_no_dashboard, no_dashboard, printable
+
+
+@click.command("attach")
+@JOB
+@WAIT
+@READONLY
+@click.option(
+    "--pid", "pids", help="Processes that were started without DDTOP, from outside: 4711,4712"
+)
+@SSH
+@REMOTE
+@HUB
+def command(
+    job: str | None,
+    wait_s: float,
+    readonly: bool,
+    pids: str | None,
+    host: str | None,
+    remote: str | None,
+    hub: str | None,
+) -> None:
+    """The dashboard on a live or ended job."""
+    only_one_route(pids, host, hub)
+    hub_without_job(hub, job)
+    if pids is not None and job is not None:
+        raise CommandError("ddtop: --pid stands alone: it watches processes, not a job", USAGE)
+    if pids is not None:
+        from ddtop.cli.outside import attach_to
+
+        sys.exit(attach_to(pids, readonly))
+    if host is not None:
+        from ddtop.cli import attach_remote
+
+        sys.exit(attach_remote.over_ssh(host, remote, job, wait_s, readonly))
+    if hub is not None:
+        from ddtop.cli import attach_remote
+
+        sys.exit(attach_remote.to_hub(hub, readonly))
+    sys.exit(attach(job, wait_s, readonly))
+
+
+def attach(name: str | None, wait_s: float, readonly: bool) -> int:
+    """The dashboard, and before it the list of jobs if several could be meant.
+
+    Without a terminal it prints the status table.
+
+    Returns:
+        0; without a terminal 4 if the relay is not heard.
+
+    Raises:
+        CommandError: 2, several jobs could be meant; 3, no such job, or no contact.
+    """
+    from ddtop.cli.find_job import find, known
+    from ddtop.cli.look import health, status
+
+    why = no_dashboard()
+    if why is not None:
+        known(name, wait_s)
+        explain_no_dashboard(why)
+        return status(find(name, asked_by="status"))
+    if name is None:
+        from ddtop.cli import pick_job
+
+        if pick_job.several_live():
+            pick = pick_job.picker(registry.read_entries, health)
+            while (picked := pick()) is not None and show_job(picked, readonly, from_list=True):
+                pass
+            return 0
+    show_job(known(name, wait_s), readonly)
+    return 0
+
+
+def show_job(entry: registry.JobEntry, readonly: bool, from_list: bool = False) -> bool:
+    """The dashboard on a live job, or on the journal of one that is over.
+
+    A job on another host is reached at its hub's port, or through ssh if that port is closed.
+
+    Returns:
+        True if the user wants to go back to the list of jobs.
+
+    Raises:
+        CommandError: 3, no contact.
+    """
+    from ddtop.cli import attach_remote, dashboard, recordings, routing
+    from ddtop.viewer.live import LiveSource
+    from ddtop.viewer.routes.relay import PortWay
+
+    route = routing.route(entry)
+    if route.ssh is not None:
+        text = f"ddtop: {entry.job} is on {route.ssh}: {route.why}; going there by ssh"
+        click.echo(printable(text), err=True)
+        remote = os.environ.get("DDTOP_REMOTE")
+        attach_remote.over_ssh(route.ssh, remote, entry.job, 0.0, readonly)
+        return from_list
+    if route.port is None and route.entry.over(time.time_ns()):
+        left = recordings.journal_of(route.entry)
+        if left is not None:
+            return recordings.show(left, from_list)
+    job = route.entry if route.port is None else PortWay(entry.job, *route.port)
+    source = LiveSource(job, controller=not readonly)
+    return dashboard.show(source, entry.job, readonly=readonly, from_list=from_list)

@@ -1,0 +1,68 @@
+"""`ddtop diagnose`: what is wrong with a job."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from ddtop.cli.errors import exit_code
+from ddtop.cli.options import AS_JSON, HUB, JOB, REMOTE, SSH, WAIT, flags, run_there
+
+
+@click.command("diagnose")
+@JOB
+@WAIT
+@AS_JSON
+@click.option(
+    "--for",
+    "seconds",
+    type=click.FloatRange(0, 3600),
+    default=2.0,
+    show_default=True,
+    help="Look so long.",
+)
+@SSH
+@REMOTE
+@HUB
+def command(
+    job: str | None,
+    wait_s: float,
+    as_json: bool,
+    seconds: float,
+    host: str | None,
+    remote: str | None,
+    hub: str | None,
+) -> None:
+    """The findings. Health is ok, warning, critical or unknown.
+
+    Exit code 0: nothing critical, 1: critical, 3: no contact, 4: unknown, the relay is not heard.
+    """
+    words = flags(wait=wait_s > 0, json=as_json)
+    run_there(host, remote, hub, job, "diagnose", f"--for={seconds}", *words)
+    sys.exit(diagnose(job, wait_s, as_json, seconds, hub))
+
+
+def diagnose(
+    name: str | None, wait_s: float, as_json: bool, seconds: float, hub: str | None = None
+) -> int:
+    """Look at a job for `seconds` and print the findings.
+
+    Returns:
+        1 if a finding is critical, 4 if the relay is not heard, else 0.
+
+    Raises:
+        CommandError: 2, several jobs could be meant; 3, no contact.
+    """
+    from ddtop.cli.find_job import find
+    from ddtop.cli.look import look
+    from ddtop.cli.output import print_findings
+    from ddtop.present.as_json import diagnose_json
+
+    snapshot, verdict = look(find(name, wait_s, asked_by="diagnose", hub=hub), seconds)
+    if as_json:
+        click.echo(json.dumps(diagnose_json(snapshot, verdict)))
+    else:
+        print_findings(snapshot, verdict)
+    return exit_code(verdict)

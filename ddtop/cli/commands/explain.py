@@ -1,0 +1,47 @@
+"""`ddtop explain`: what a finding means, how it is found, what to do."""
+
+from __future__ import annotations
+
+import click
+
+from ddtop.cli.errors import USAGE, CommandError
+from ddtop.cli.output import width
+
+KIND_SHOWN = 60
+"""Characters of an unknown kind in the message."""
+
+
+@click.command("explain")
+@click.argument("kind", required=False)
+def command(kind: str | None) -> None:
+    """What a finding means, how it is found, what to do; without KIND: which there are."""
+    explain(kind)
+
+
+def explain(kind: str | None) -> None:
+    """Print the page of that kind; without one, the list of kinds.
+
+    Raises:
+        CommandError: 2, there is no such kind.
+    """
+    from ddtop.demo.catalogue import DEMOS
+    from ddtop.diagnosis.explain import PAGES, nearest
+    from ddtop.diagnosis.explain import explain as page_of
+    from ddtop.present.findings.explain import explain_text, kinds_text
+
+    if kind is None:
+        click.echo(kinds_text(PAGES.values(), width()), nl=False)
+        return
+    page = page_of(kind)
+    if page is None:
+        meant = nearest(kind)
+        hint = f"; did you mean {meant}?" if meant else ""
+        plain = kind.isprintable() and len(kind) <= KIND_SHOWN
+        name = kind if plain else repr(kind[:KIND_SHOWN])
+        raise CommandError(
+            f"ddtop: there is no finding named {name}{hint}\nthe kinds are: {', '.join(PAGES)}",
+            USAGE,
+        )
+    click.echo(explain_text(page, width()), nl=False)
+    if kind in DEMOS:
+        click.echo(f"\nsee it: ddtop demo --fault {kind}")

@@ -1,0 +1,43 @@
+"""`ddtop gpus`: the GPUs of this host and who holds them. No relay is asked."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from ddtop.cli.options import AS_JSON
+from ddtop.cli.output import printable, width
+
+NONE_FREE = 1
+
+
+@click.command("gpus")
+@AS_JSON
+def command(as_json: bool) -> None:
+    """Free and busy GPUs of this host, and who holds them.
+
+    Exit code 1: none is free, 3: no driver.
+    """
+    sys.exit(gpus(as_json))
+
+
+def gpus(as_json: bool) -> int:
+    """Print the GPUs.
+
+    Returns:
+        0, or 1 if none is free.
+
+    Raises:
+        CommandError: 3, no driver, or it does not answer.
+    """
+    from ddtop.cli import gpu_query
+    from ddtop.present.gpus.gpu_list import gpus_json, gpus_lines, is_free
+
+    found, driver = gpu_query.read()
+    if as_json:
+        click.echo(json.dumps(gpus_json(found, driver)))
+    else:
+        click.echo(printable("\n".join(gpus_lines(found, driver, width()))))
+    return 0 if any(is_free(gpu) for gpu in found) else NONE_FREE

@@ -1,0 +1,41 @@
+"""`ddtop jobs`: the jobs of this user."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from ddtop.cli.options import AS_JSON
+
+NAMED = 3
+"""Files that are named in the note about job files that were not read."""
+
+
+@click.command("jobs")
+@AS_JSON
+@click.option(
+    "--all", "parts", is_flag=True, help="A line for each host of a job that has several."
+)
+def command(as_json: bool, parts: bool) -> None:
+    """Live and ended jobs of this user.
+
+    With --json each has its health: ok, warning, critical or unknown.
+    """
+    from ddtop import registry
+    from ddtop.cli.job_list import jobs_json, table
+    from ddtop.present.text import clean
+
+    if as_json:
+        click.echo(json.dumps(jobs_json(parts)))
+        return
+    entries = registry.read_entries()
+    none = "no jobs; start one with: DDTOP=1 torchrun ..."
+    click.echo("\n".join(table(entries, parts)) if entries else none)
+    if refused := registry.refused_files():
+        names = ", ".join(clean(name) for name in refused[:NAMED])
+        click.echo(
+            f"not read as job files of this version: {len(refused)} in {registry.state_dir()} "
+            f"({names})",
+            err=True,
+        )

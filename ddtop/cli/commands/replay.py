@@ -1,0 +1,14 @@
+"""`ddtop replay`: the dashboard on a journal."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("replay")
+@click.argument("what", metavar="FILE|JOB")
+def command(what: str) -> None:
+    """The dashboard on a journal, at any moment: [ ] { } go back and forth in time."""
+    from ddtop.cli import recordings
+
+    recordings.open_journal(recordings.recorded(what))

@@ -1,0 +1,279 @@
+"""`ddtop report`: everything about a job in one redacted file."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+import ddtop
+from ddtop import registry
+from ddtop.cli.errors import UNREACHABLE, CommandError
+from ddtop.cli.options import HUB, JOB, NO_SOURCE, WAIT, run_there
+from ddtop.cli.output import WIDTH, printable
+from ddtop.words.units import SECOND_NS
+
+if TYPE_CHECKING:
+    from ddtop.diagnosis.finding import Verdict
+    from ddtop.link.viewer_side import ViewerLink
+    from ddtop.model.state.facts import Snapshot
+    from ddtop.present.findings.timeline import Event
+    from ddtop.present.report import Material
+    from ddtop.viewer.follower import Follower
+    from ddtop.viewer.replay import Recording
+
+WATCH_S = 1.2
+"""Two snapshots half a second apart confirm a finding."""
+SLICE_S, SOURCE_S = 0.05, 1.0
+LOOK_S = 0.5
+BACK_S = 900.0
+"""The timeline tells of the last minutes; exits are told of the whole run."""
+LOOKS_MAX, LOOKS_S = 180, 6.0
+"""Moments of the past that are looked at, and how long that may take.
+
+With thousands of ranks each look takes a second.
+"""
+STDOUT = "-"
+
+
+@click.command("report")
+@JOB
+@WAIT
+@click.option("-o", "output", metavar="FILE", help="Where to write it; - is stdout.")
+@NO_SOURCE
+@HUB
+def command(
+    job: str | None, wait_s: float, output: str | None, no_source: bool, hub: str | None
+) -> None:
+    """Verdict, stacks, environment and what happened, in one redacted file for a ticket."""
+    run_there(None, None, hub, job)
+    sys.exit(report(job, wait_s, output, hub, not no_source))
+
+
+def report(
+    name: str | None,
+    wait_s: float,
+    output: str | None,
+    hub: str | None = None,
+    source: bool = True,
+) -> int:
+    """Write the report and print where. `source`: with the lines of source around the frames.
+
+    Raises:
+        CommandError: 2, several such jobs; 3, no contact, or it cannot be written.
+    """
+    from ddtop.cli.find_job import find
+    from ddtop.present.report import file_name, report_text
+
+    entry = find(name, wait_s, asked_by="report", hub=hub)
+    now = time.time_ns()
+    target = Path(output) if output is not None else Path(file_name(entry.job, now))
+    if output is None and target.exists():
+        raise CommandError(
+            f"ddtop: {target} exists already; name the file: ddtop report -o FILE", UNREACHABLE
+        )
+    recording, why = _recording(entry)
+    text = printable(report_text(_material(_known(entry), recording, why, now, source)))
+    if output == STDOUT:
+        click.echo(text, nl=False)
+        return 0
+    size = _write(target, text, output is not None)
+    click.echo(
+        f"wrote {target} ({size / 1024:,.0f} KiB); "
+        "secrets are redacted by their looks: read it before you share it"
+    )
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What could be learned of the job.
+
+    `seen`: from where. `request`: the stacks that belong to the report, None if there are none.
+    `asked_unix_ns`: when they were asked for, None if they are older. `garbled`: frames that could
+    not be read.
+    """
+
+    snapshot: Snapshot
+    verdict: Verdict
+    seen: str
+    request: str | None = None
+    asked_unix_ns: int | None = None
+    stacks_note: str | None = None
+    garbled: int = 0
+
+
+def _known(entry: registry.JobEntry) -> _Known:
+    from ddtop.present.stacks.dump_sets import last_request
+    from ddtop.viewer.follower import UnreachableError, left_behind, not_heard
+
+    gone = "its relay is gone"
+    if entry.reachable(time.time_ns()):
+        try:
+            return _from_relay(entry)
+        except UnreachableError as error:
+            gone = str(error)
+    try:
+        if entry.reachable(time.time_ns()):
+            snapshot, verdict = not_heard(entry, gone)
+        else:
+            snapshot, verdict = left_behind(entry)
+    except UnreachableError as error:
+        raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
+    seen = f"what its relay left behind ({gone})"
+    return _Known(snapshot, verdict, seen, last_request(snapshot))
+
+
+def _from_relay(entry: registry.JobEntry) -> _Known:
+    """What its relay sends, with fresh stacks while the job lives."""
+    from ddtop.present.stacks.dump_sets import answers, last_request
+    from ddtop.viewer.follower import join, request
+
+    follower, link = join(entry)
+    try:
+        request_name, asked, note = None, None, None
+        _listen(follower, link, time.monotonic() + WATCH_S)
+        if follower.look()[0].ended is None:
+            asked = follower.now_unix_ns()
+            link.send(request(follower.asking.stacks((), asked, time.monotonic())))
+            _listen(follower, link, None)
+            dump = follower.asking.dump(time.monotonic())
+            if dump is not None:
+                request_name, note = dump.request, dump.refused
+        snapshot, verdict = follower.look()
+        if request_name is None or not answers(snapshot, request_name, None):
+            request_name, asked = last_request(snapshot), None
+            note = f"no fresh stacks: {note}" if note else None
+        seen = "its relay" + (", live" if snapshot.ended is None else "")
+        return _Known(snapshot, verdict, seen, request_name, asked, note, follower.garbled)
+    finally:
+        link.close()
+
+
+def _listen(follower: Follower, link: ViewerLink, until_mono_s: float | None) -> None:
+    """Take in what comes until then. None: until the stacks that were asked for have come."""
+    from ddtop.viewer.follower import hear
+
+    looked = 0.0
+    while True:
+        now = time.monotonic()
+        if until_mono_s is not None and now >= until_mono_s:
+            return
+        if until_mono_s is None and ((dump := follower.asking.dump(now)) is None or dump.done):
+            return
+        hear(follower, link, SLICE_S)
+        if now - looked >= LOOK_S:
+            looked = now
+            follower.look()
+
+
+def _recording(entry: registry.JobEntry) -> tuple[Recording | None, str | None]:
+    """The journal of the run, or why there is none."""
+    from ddtop.folders import patiently, state_dir_text
+    from ddtop.journal import JournalError
+    from ddtop.viewer.follower import LEFT_S
+    from ddtop.viewer.replay import read_recording
+
+    path = registry.journal_path(entry.job, entry.run, entry.sender)
+    try:
+        growing = entry.reachable(time.time_ns())
+        found = patiently(
+            lambda: read_recording(path, entry.job, growing=growing), state_dir_text, LEFT_S
+        )
+    except (JournalError, OSError, registry.RegistryError) as error:
+        return None, f"no journal, so the last minutes are not known: {error}"
+    return found, None
+
+
+def _material(
+    known: _Known, recording: Recording | None, why: str | None, now_unix_ns: int, source: bool
+) -> Material:
+    """What the report is made of. `why`: why there is no recording."""
+    from ddtop.present.report import Material
+    from ddtop.present.stacks.dump_sets import answers, around, merged_of
+    from ddtop.present.stacks.lines import stacks_text
+    from ddtop.viewer.source_lines import Excerpts
+
+    happened, note = _happened(known, recording)
+    material = Material(
+        written_unix_ns=now_unix_ns,
+        version=ddtop.__version__,
+        seen=known.seen,
+        snapshot=known.snapshot,
+        verdict=known.verdict,
+        stacks_note=known.stacks_note,
+        happened=happened,
+        timeline_note=note or why,
+        garbled=known.garbled,
+        home=str(Path.home()),
+    )
+    if known.request is None:
+        state = (
+            "has ended and left no stacks" if known.snapshot.ended else "nobody has taken stacks"
+        )
+        return replace(material, stacks_note=known.stacks_note or state)
+    found = answers(known.snapshot, known.request, known.asked_unix_ns)
+    merged = merged_of(found, known.verdict, known.snapshot)
+    excerpts = Excerpts(source)
+    setting = around(known.snapshot, known.verdict, merged, excerpts.get)
+    # This pass finds out which lines are wanted. A thread reads the files.
+    stacks_text(merged, WIDTH, around=setting)
+    excerpts.wait(SOURCE_S)
+    return replace(material, merged=merged, around=setting)
+
+
+def _happened(known: _Known, recording: Recording | None) -> tuple[tuple[Event, ...], str | None]:
+    """The events of the last minutes, with a note if not all of them could be looked at."""
+    from ddtop.present.findings.timeline import events
+
+    looks = [(known.snapshot, known.verdict)]
+    if recording is None or recording.tape.span is None:
+        return events(looks), None
+    first, last = recording.tape.span
+    began = time.monotonic()
+    past: list[tuple[Snapshot, Verdict]] = []
+    note = recording.damage
+    for at in _moments(first, last):
+        if time.monotonic() - began > LOOKS_S:
+            note = (
+                f"looked back to {(last - at) / SECOND_NS:.0f} s before the end only: "
+                "a look at so many ranks takes long"
+            )
+            break
+        past.append(recording.tape.at(at))
+    now_unix_ns = known.snapshot.time_unix_ns
+    past = [look for look in reversed(past) if look[0].time_unix_ns < now_unix_ns]
+    return events([*past, *looks]), note
+
+
+def _moments(first: int, last: int) -> Iterator[int]:
+    """Moments (ns) from the last one back, as densely as `LOOKS_MAX` allows."""
+    begin = max(first, last - int(BACK_S * SECOND_NS))
+    step = max((last - begin) // LOOKS_MAX, SECOND_NS)
+    yield from range(last, begin - 1, -step)
+
+
+def _write(target: Path, text: str, named: bool) -> int:
+    """Write the file, readable by this user only, and return its size in bytes.
+
+    A file that exists is replaced only if the user named it.
+    """
+    data = text.encode("utf-8")
+    new = os.O_TRUNC if named else os.O_EXCL | os.O_NOFOLLOW
+    try:
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | new, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            if named and target.is_file():
+                os.fchmod(descriptor, 0o600)
+            file.write(data)
+    except OSError as error:
+        raise CommandError(
+            f"ddtop: {target} cannot be written: {error.strerror}", UNREACHABLE
+        ) from None
+    return len(data)

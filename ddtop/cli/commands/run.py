@@ -1,0 +1,52 @@
+"""`ddtop run`: runs a command as a watched job."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+
+import click
+
+from ddtop.cli.errors import USAGE, CommandError
+
+
+@click.command(
+    "run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)
+@click.option("--job", "name", help="What to call the job.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def command(name: str | None, command: tuple[str, ...]) -> None:
+    """Run CMD as a watched job: ddtop run -- torchrun --nproc-per-node 4 train.py"""
+    run(name, list(command))
+
+
+def run(name: str | None, words: list[str]) -> None:
+    """Become that command with DDTOP=1 in the environment. Does not return.
+
+    Warns before that if the job would not be seen: its Python lacks the hook, or its launcher does
+    not pass the environment on to other hosts.
+
+    Raises:
+        CommandError: 2, no such command.
+    """
+    from ddtop.cli import interpreter
+
+    if words[0] == "--":
+        words = words[1:]
+    program = shutil.which(words[0]) if words else None
+    if program is None:
+        what = words[0] if words else "CMD"
+        raise CommandError(f"ddtop: {what}: command not found", USAGE)
+    python = interpreter.of_command(words)
+    hint = interpreter.advice(python) if python else None
+    if hint:
+        click.echo(f"ddtop: this job will not be seen: {hint}", err=True)
+    os.environ["DDTOP"] = "1"
+    if name:
+        os.environ["DDTOP_JOB"] = name
+    not_passed_on = interpreter.not_passed_on(words, os.environ)
+    if not_passed_on:
+        click.echo(f"ddtop: {not_passed_on}", err=True)
+    sys.stdout.flush()
+    os.execv(program, words)

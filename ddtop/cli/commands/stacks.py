@@ -1,0 +1,286 @@
+"""`ddtop stacks`: asks the ranks for their stacks, waits for the answers, prints them merged."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from ddtop import registry
+from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, USAGE, CommandError
+from ddtop.cli.options import (
+    AS_JSON,
+    HUB,
+    JOB,
+    NO_SOURCE,
+    REMOTE,
+    SSH,
+    WAIT,
+    flags,
+    only_one_route,
+    run_there,
+)
+from ddtop.cli.output import printable
+
+if TYPE_CHECKING:
+    from ddtop.diagnosis.finding import Verdict
+    from ddtop.link.viewer_side import ViewerLink
+    from ddtop.model.state.facts import Snapshot
+    from ddtop.viewer.follower import Follower
+    from ddtop.wire.records import Stacks
+
+JUDGED_NS = 600_000_000
+"""A finding needs two looks half a second apart. The first of them is made of the history."""
+SLICE_S = 0.05
+WORKERS_QUIET_S, WORKERS_S = 0.5, 3.0
+"""DataLoader workers answer one by one after their rank. After so long without one, none comes."""
+PATIENCE_S = 1.0
+"""After so long a user at a terminal is told what is waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What was typed.
+
+    `ranks`: empty for all. `last`: print the stacks that were taken last, ask nobody. `source`:
+    with the lines of source around each frame.
+    """
+
+    ranks: tuple[int, ...] = ()
+    native: bool = False
+    as_json: bool = False
+    tree: bool = False
+    threads: bool = False
+    last: bool = False
+    source: bool = True
+
+
+@click.command("stacks")
+@JOB
+@WAIT
+@AS_JSON
+@click.option("--rank", "ranks", help="Only these ranks: 0,3-5.")
+@click.option(
+    "--native",
+    is_flag=True,
+    help="With C and C++ frames, through py-spy; each process stops for a moment.",
+)
+@click.option("--tree", is_flag=True, help="Every frame once, with the ranks that go through it.")
+@click.option("--threads", is_flag=True, help="All frames of the other threads too.")
+@click.option("--last", is_flag=True, help="The stacks that were taken last; nobody is asked.")
+@NO_SOURCE
+@click.option(
+    "--pid",
+    "pids",
+    help="Processes that were started without DDTOP, through py-spy: 4711,4712",
+)
+@SSH
+@REMOTE
+@HUB
+def command(
+    job: str | None,
+    wait_s: float,
+    as_json: bool,
+    ranks: str | None,
+    native: bool,
+    tree: bool,
+    threads: bool,
+    last: bool,
+    no_source: bool,
+    pids: str | None,
+    host: str | None,
+    remote: str | None,
+    hub: str | None,
+) -> None:
+    """The stacks of all ranks, those alike together.
+
+    Exit code 1: a rank did not answer, 3: no contact, 4: the relay is not heard.
+    """
+    only_one_route(pids, host, hub)
+    if pids is not None:
+        if job is not None or ranks is not None:
+            raise CommandError(
+                "ddtop: --pid stands alone: it asks processes, not a job's ranks", USAGE
+            )
+        from ddtop.cli.outside import stacks_of
+
+        sys.exit(stacks_of(pids, native, as_json, tree, threads, not no_source))
+    words = flags(
+        wait=wait_s > 0,
+        json=as_json,
+        native=native,
+        tree=tree,
+        threads=threads,
+        last=last,
+        no_source=no_source,
+    )
+    only = [f"--rank={ranks}"] if ranks is not None else []
+    run_there(host, remote, hub, job, "stacks", *only, *words)
+    from ddtop.cli.ranks import parse_ranks
+
+    numbers = parse_ranks(ranks) if ranks is not None else ()
+    wanted = Wanted(numbers, native, as_json, tree, threads, last, not no_source)
+    sys.exit(stacks(job, wait_s, wanted, hub))
+
+
+def stacks(name: str | None, wait_s: float, wanted: Wanted, hub: str | None = None) -> int:
+    """Print the merged stacks.
+
+    Returns:
+        1 if a rank did not answer, 4 if the stacks are old because the relay is not heard, else 0.
+
+    Raises:
+        CommandError: 2, no such ranks; 3, no contact, or no stacks of a job that has ended; 4, the
+            relay is not heard and left no stacks.
+    """
+    from ddtop.cli.find_job import find
+    from ddtop.viewer.follower import NotHeardError, UnreachableError, left_behind, not_heard
+
+    entry = find(name, wait_s, asked_by="stacks", hub=hub)
+    try:
+        live = entry.reachable(time.time_ns())
+        found = _ask(entry, wanted) if live else _left_behind(left_behind(entry), wanted)
+    except NotHeardError as error:
+        found = _left_behind(not_heard(entry, str(error)), wanted)
+    except UnreachableError as error:
+        raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
+    return _print(found, wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The answers and the state of the job. `missing`: why not all ranks answered."""
+
+    answers: list[Stacks]
+    snapshot: Snapshot
+    verdict: Verdict
+    missing: str | None = None
+
+
+def _ask(entry: registry.JobEntry, wanted: Wanted) -> _Found:
+    from ddtop.cli.ranks import check_ranks
+    from ddtop.present.stacks.dump_sets import answers
+    from ddtop.viewer.follower import join, request
+
+    # py-spy stops a process for native frames, so only who may act on the job may ask for them.
+    follower, link = join(entry, controller=wanted.native)
+    try:
+        follower.look(follower.now_unix_ns() - JUDGED_NS)
+        snapshot, verdict = follower.look()
+        check_ranks(wanted.ranks, snapshot)
+        if wanted.last or snapshot.ended is not None:
+            return _last(snapshot, verdict, wanted)
+        asked_unix_ns, asked_mono_s = follower.now_unix_ns(), time.monotonic()
+        link.send(
+            request(
+                follower.asking.stacks(wanted.ranks, asked_unix_ns, asked_mono_s, wanted.native)
+            )
+        )
+        _wait(follower, link)
+        _wait_for_workers(follower, link, wanted.ranks)
+        dump = follower.asking.dump(time.monotonic())
+        assert dump is not None
+        if dump.refused is not None and dump.expected is None:
+            raise CommandError(f"ddtop: {dump.refused}", UNREACHABLE)
+        snapshot, verdict = follower.look()
+        found = answers(snapshot, dump.request, asked_unix_ns, wanted.ranks)
+        return _Found(found, snapshot, verdict, dump.refused)
+    finally:
+        link.close()
+
+
+def _wait(follower: Follower, link: ViewerLink) -> None:
+    """Wait until all have answered, or until the time for it is over."""
+    from ddtop.viewer.follower import hear
+
+    began = time.monotonic()
+    explained = not sys.stderr.isatty()
+    while (dump := follower.asking.dump(time.monotonic())) is not None and not dump.done:
+        if not explained and time.monotonic() - began > PATIENCE_S:
+            explained = True
+            click.echo(
+                f"{dump.answered} of {dump.expected or '?'} answered so far, "
+                "waiting for the others",
+                err=True,
+            )
+        hear(follower, link, SLICE_S)
+
+
+def _wait_for_workers(follower: Follower, link: ViewerLink, ranks: tuple[int, ...]) -> None:
+    from ddtop.viewer.follower import hear
+
+    heard, quiet_since = follower.answers, time.monotonic()
+    until = quiet_since + (WORKERS_S if _with_workers(follower.look()[0], ranks) else 0.0)
+    while time.monotonic() < min(until, quiet_since + WORKERS_QUIET_S):
+        hear(follower, link, SLICE_S)
+        if follower.answers != heard:
+            heard, quiet_since = follower.answers, time.monotonic()
+
+
+def _with_workers(snapshot: Snapshot, ranks: tuple[int, ...]) -> bool:
+    return any(
+        rank.loader is not None and rank.loader.workers > 0
+        for rank in snapshot.ranks
+        if (not ranks or rank.rank in ranks) and not rank.gone
+    )
+
+
+def _left_behind(left: tuple[Snapshot, Verdict], wanted: Wanted) -> _Found:
+    """The stacks in what a relay left that is gone or not heard."""
+    from ddtop.cli.ranks import check_ranks
+    from ddtop.diagnosis.finding import UNKNOWN
+    from ddtop.present.stacks.dump_sets import last_request
+
+    snapshot, verdict = left
+    if verdict.health == UNKNOWN and last_request(snapshot) is None:
+        why = verdict.unheard or verdict.calm
+        raise CommandError(f"ddtop: {why}; no stacks of it are there", NOT_HEARD)
+    check_ranks(wanted.ranks, snapshot)
+    found = _last(snapshot, verdict, wanted)
+    if verdict.health == UNKNOWN:
+        return _Found(found.answers, snapshot, verdict, verdict.unheard)
+    return found
+
+
+def _last(snapshot: Snapshot, verdict: Verdict, wanted: Wanted) -> _Found:
+    """The stacks that were taken last, for example by the relay itself."""
+    from ddtop.present.stacks.dump_sets import answers, last_request
+
+    request = last_request(snapshot)
+    if request is None:
+        state = (
+            "still runs, but nobody has taken stacks of it yet: leave out --last to take them now"
+        )
+        if snapshot.ended is not None or not snapshot.live:
+            state = "has ended and left no stacks"
+            state = f"{state}: they are taken when something stands still for some seconds"
+        raise CommandError(f"ddtop: {snapshot.job} {state}", UNREACHABLE)
+    return _Found(answers(snapshot, request, None, wanted.ranks), snapshot, verdict)
+
+
+def _print(found: _Found, wanted: Wanted) -> int:
+    """Print the stacks. Returns the exit code."""
+    from ddtop.cli.stacks_output import text_of
+    from ddtop.diagnosis.finding import UNKNOWN
+    from ddtop.present.stacks.as_json import stacks_json
+    from ddtop.present.stacks.dump_sets import merged_of
+    from ddtop.present.stacks.lines import Shape
+
+    snapshot, verdict = found.snapshot, found.verdict
+    merged = merged_of(found.answers, verdict, snapshot)
+    live = snapshot.live and snapshot.ended is None
+    if wanted.as_json:
+        click.echo(json.dumps(stacks_json(merged, snapshot.job, live, snapshot.time_unix_ns)))
+    else:
+        shape = Shape(wanted.tree, wanted.threads)
+        text = text_of(merged, snapshot, verdict, shape, wanted.source)
+        click.echo(printable(text), nl=False)
+    if found.missing is not None:
+        click.echo(printable(f"ddtop: {found.missing}"), err=True)
+    if verdict.health == UNKNOWN:
+        return NOT_HEARD
+    return 1 if merged.unanswered or found.missing is not None else 0

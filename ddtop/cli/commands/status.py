@@ -1,0 +1,35 @@
+"""`ddtop status`: one snapshot of a job."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from ddtop.cli.options import AS_JSON, HUB, JOB, REMOTE, SSH, WAIT, flags, run_there
+
+
+@click.command("status")
+@JOB
+@WAIT
+@AS_JSON
+@SSH
+@REMOTE
+@HUB
+def command(
+    job: str | None,
+    wait_s: float,
+    as_json: bool,
+    host: str | None,
+    remote: str | None,
+    hub: str | None,
+) -> None:
+    """One snapshot as a table.
+
+    Exit code 0; 3: no contact, 4: the relay is not heard, so nothing is known of now.
+    """
+    from ddtop.cli.find_job import find
+    from ddtop.cli.look import status
+
+    run_there(host, remote, hub, job, "status", *flags(wait=wait_s > 0, json=as_json))
+    sys.exit(status(find(job, wait_s, asked_by="status", hub=hub), as_json))

@@ -1,0 +1,219 @@
+"""`ddtop watch`: one line an event, until the job ends."""
+
+from __future__ import annotations
+
+import json
+import select
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from ddtop import registry
+from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, CommandError
+from ddtop.cli.options import HUB, JOB, WAIT, run_there
+from ddtop.cli.output import printable
+
+if TYPE_CHECKING:
+    from ddtop.cli.on_critical import OnCritical
+    from ddtop.viewer.changes import Change
+    from ddtop.viewer.source import Look
+
+FIRST_S = 15.0
+"""How long the first contact may take: agents start a new relay within 10 s after the old one."""
+REREAD_S = 2.0
+"""How often the job file is read while the relay is not heard."""
+UNHEARD_S = 90.0
+"""A relay that is silent for so long is stopped or hangs. A dead one is replaced within 10 s."""
+LEAVE_TRIES = 4
+LAST_WORD_S = 30.0
+"""How long reading what a relay left may take, with a large journal on a file server."""
+
+
+@click.command("watch")
+@JOB
+@WAIT
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object a line, stable and versioned."
+)
+@click.option(
+    "--on-critical",
+    metavar="CMD",
+    help="Run for each critical finding that appears; its JSON is on stdin.",
+)
+@HUB
+def command(
+    job: str | None, wait_s: float, as_json: bool, on_critical: str | None, hub: str | None
+) -> None:
+    """One line an event until the job ends.
+
+    Exit code 0: it ended well, 1: it did not, 3: no contact, 4: the relay is not heard any
+    more.
+    """
+    run_there(None, None, hub, job)
+    sys.exit(watch(job, wait_s, as_json, on_critical, hub))
+
+
+def watch(
+    name: str | None, wait_s: float, as_json: bool, on_critical: str | None, hub: str | None = None
+) -> int:
+    """Print what happens.
+
+    Returns:
+        0 if the job ended well, 1 if it did not.
+
+    Raises:
+        CommandError: 2, a command that cannot be run; 3, no contact, or lost for good; 4, the relay
+            is not heard, though the job may live.
+    """
+    import asyncio
+
+    from ddtop.cli.find_job import find
+    from ddtop.cli.on_critical import OnCritical
+
+    action = OnCritical(on_critical, _complain) if on_critical is not None else None
+    entry = find(name, wait_s, asked_by="watch", hub=hub)
+    code = asyncio.run(_Watch(entry, as_json, action).until_the_end())
+    if action is not None:
+        action.leave()
+    return code
+
+
+class _Watch:
+    """One job, until it ends or nothing more can come."""
+
+    def __init__(self, entry: registry.JobEntry, as_json: bool, action: OnCritical | None) -> None:
+        from ddtop.viewer.changes import Changes
+
+        self._entry = entry
+        self._as_json = as_json
+        self._action = action
+        self._changes = Changes()
+        self._began = time.monotonic()
+        self._read = float("-inf")
+        self._over_since: float | None = None
+
+    async def until_the_end(self) -> int:
+        """Print changes until the job ends. Returns the exit code."""
+        import asyncio
+
+        from ddtop.diagnosis.finding import CRITICAL
+        from ddtop.viewer.follower import LOOK_S
+        from ddtop.viewer.live import LiveSource
+
+        source = LiveSource(self._entry)
+        feeding = asyncio.create_task(source.run())
+        try:
+            while True:
+                look = source.look()
+                for change in self._changes.take(look):
+                    self._tell(change)
+                if look.snapshot is not None and look.snapshot.ended is not None:
+                    failed = look.snapshot.ended.first_rank is not None
+                    return 1 if failed or look.verdict.health == CRITICAL else 0
+                self._give_up(look)
+                if self._action is not None:
+                    self._action.look()
+                if _reader_gone():
+                    raise BrokenPipeError
+                done, _ = await asyncio.wait({feeding}, timeout=LOOK_S)
+                for task in done:
+                    task.result()
+        finally:
+            # ZeroMQ's own future can swallow a cancellation, so one may not be enough.
+            for _ in range(LEAVE_TRIES):
+                feeding.cancel()
+                if (await asyncio.wait({feeding}, timeout=LOOK_S))[0]:
+                    break
+
+    def _tell(self, change: Change) -> None:
+        from ddtop.diagnosis.finding import CRITICAL
+        from ddtop.present.events import event_json, event_line
+        from ddtop.viewer.changes import APPEARED
+
+        event = event_json(change, self._entry.job)
+        click.echo(json.dumps(event) if self._as_json else event_line(change))
+        finding = change.finding
+        if finding is None or (change.event, finding.severity) != (APPEARED, CRITICAL):
+            return
+        if self._action is not None:
+            self._action.start(json.dumps(event).encode() + b"\n", finding.kind)
+
+    def _give_up(self, look: Look) -> None:
+        """End the command if nothing more can come.
+
+        Raises:
+            CommandError: 3, there was no contact, or there will be none any more; 4, the relay is
+                not heard.
+        """
+        if look.snapshot is not None and look.contact is None:
+            self._over_since = None
+            if self._entry.sender == registry.ELSEWHERE:
+                import msgspec
+
+                # No job file renews the heartbeat of a relay that is known by its port.
+                now = time.time_ns()
+                self._entry = msgspec.structs.replace(self._entry, heartbeat_unix_ns=now)
+            return
+        hopeless = self._hopeless(look, time.monotonic())
+        if hopeless is not None:
+            raise CommandError(f"ddtop: {hopeless[0]}", hopeless[1])
+
+    def _hopeless(self, look: Look, now: float) -> tuple[str, int] | None:
+        """Why nothing more will come, and the exit code; None while something may."""
+        from ddtop.viewer import live
+        from ddtop.viewer.follower import JOIN_S, why_silent
+
+        if self._over(now):
+            return self._lost(look, now)
+        entry, tried_s = self._entry, now - self._began
+        if look.snapshot is not None:
+            silent = (look.contact_age_s or 0.0) > UNHEARD_S
+            return (why_silent(entry), NOT_HEARD) if silent else None
+        if look.contact in (None, live.NOT_HEARD) and tried_s > JOIN_S:
+            return why_silent(entry), NOT_HEARD
+        if look.contact is not None and tried_s > FIRST_S:
+            return look.contact, UNREACHABLE
+        return None
+
+    def _lost(self, look: Look, now: float) -> tuple[str, int] | None:
+        """The same for a run that is over by its job file."""
+        if look.snapshot is None and look.contact is not None:
+            return look.contact, UNREACHABLE
+        if self._over_since is None or now - self._over_since <= LAST_WORD_S:
+            return None
+        job = self._entry.job
+        gone = f"the relay of {job} is gone and no other has followed"
+        text = f"{gone}: how the job ended is not known"
+        return f"{text}; what was last seen: ddtop diagnose {job}", UNREACHABLE
+
+    def _over(self, now: float) -> bool:
+        """True if this run is over by its job file."""
+        if self._over_since is not None or now - self._read < REREAD_S:
+            return self._over_since is not None
+        self._read = now
+        try:
+            again = registry.of_run(self._entry.job, self._entry.run, self._entry.sender)
+        except registry.RegistryError:
+            return False
+        self._entry = again or self._entry
+        self._over_since = now if self._entry.over(time.time_ns()) else None
+        return self._over_since is not None
+
+
+def _reader_gone() -> bool:
+    """True if the reader of our output has closed the pipe.
+
+    A write would notice it too, but a quiet job may write nothing for hours.
+    """
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(events & select.POLLERR for _, events in poll.poll(0))
+    except (OSError, ValueError):
+        return False
+
+
+def _complain(text: str) -> None:
+    click.echo(printable(f"ddtop: {text}"), err=True)

@@ -1,0 +1,24 @@
+"""Starts the dashboard. No other module of `ddtop/cli` knows its class."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ddtop.viewer.source import Source
+
+
+def show(source: Source, name: str, *, readonly: bool, from_list: bool = False) -> bool:
+    """Run the dashboard on a job until the user quits it.
+
+    `name`: the job's name for the title. `from_list`: the user came from the list of jobs.
+
+    Returns:
+        True if the user wants to go back to the list of jobs.
+    """
+    from ddtop.ui.app import DdtopApp
+    from ddtop.ui.settings import kept
+
+    app = DdtopApp(source, name, readonly=readonly, from_list=from_list, kept=kept())
+    app.run()
+    return app.to_list

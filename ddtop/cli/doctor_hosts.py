@@ -1,0 +1,150 @@
+"""Checks of `ddtop doctor` for jobs of several hosts.
+
+Does the environment tell where the hub is, can the hub be reached, do key and clock agree with it?
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+
+from ddtop import launch, registry
+from ddtop.agent import multi_host
+from ddtop.agent.environment import redacted_environment
+from ddtop.agent.identity import RANK, Identity
+from ddtop.cli import routing
+from ddtop.cli.find_job import HUB_VARIABLE as HUB
+from ddtop.launch.torchrun import is_elastic
+from ddtop.relay.hub.topology import (
+    Whereabouts,
+    hub_wanted,
+    is_here,
+    names_of_this_host,
+    whereabouts,
+)
+from ddtop.wire import hosts
+from ddtop.wire.records import Hello
+from ddtop.words.units import plural
+
+GOOD, BAD, NOTE = "ok", "bad", "note"
+Line = tuple[str, str, str]
+CLOCK_NS = 2_000_000_000
+"""A smaller difference cannot be seen from the times in frames."""
+CLOCK_S = 1.5
+"""A relay sends a frame with its time once a second."""
+WAITED_S = 60.0
+"""Age of the job in seconds: by then all ranks have met, so all addresses are known."""
+
+
+def spans() -> Line:
+    """Does the job of this environment have several hosts, and where is its hub?
+
+    In a job it runs as `srun ddtop doctor`.
+    """
+    environ = os.environ
+    rank, size, local = launch.numbers(environ, any_task=True)
+    if rank is None or size is None:
+        text = "nothing here is of a job; inside one this says where its hub is: srun ddtop doctor"
+        return GOOD, "hosts", text
+    identity = Identity(RANK, "doctor", rank, local, size, 0, is_elastic(environ))
+    found = _topology(identity, environ)
+    if not found.spans:
+        return GOOD, "hosts", f"rank {rank} of {size}: a job on this host alone"
+    name = environ.get("DDTOP_JOB") or launch.chosen_name(environ)
+    if found.is_hub:
+        ports = f"one of the ports {_ports(found)}" if name else "a port"
+        ports = f"port {found.wanted[1]}" if found.wanted else ports
+        text = f"rank 0 of {size} is here: this would be the hub, on {ports}"
+        return GOOD, "hosts", f"{text}; the other hosts must reach it"
+    ranks = f"rank {rank} of {size}, on several hosts"
+    if found.wanted is None and not found.hosts:
+        advice = f"set {HUB}=HOST:PORT on all of them"
+        return BAD, "hosts", f"{ranks}, and nothing says where rank 0 is: {advice}"
+    place = f"{found.wanted[0]}:{found.wanted[1]}" if found.wanted else " or ".join(found.hosts)
+    ports = f", ports {_ports(found)}" if name and not found.wanted else ""
+    return GOOD, "hosts", f"{ranks}: the hub would be at {place}{ports}"
+
+
+def _topology(identity: Identity, environ: Mapping[str, str]) -> Whereabouts:
+    """What the relay of this rank would conclude about its hub."""
+    job = environ.get("DDTOP_JOB") or launch.chosen_name(environ)
+    endpoint = multi_host.endpoint_in(environ)
+    job = job or multi_host.name_across_hosts(identity, environ, os.getppid(), endpoint, None)
+    name = job or "doctor"
+    hello = Hello(
+        name, "", 0, identity.rank, identity.local_rank, identity.world_size, socket.gethostname(),
+        os.getpid(), 0, environment=redacted_environment(environ),
+    )  # fmt: skip
+    own_names = names_of_this_host()
+    return whereabouts(registry.clean_job_name(name), [hello], environ, own_names, WAITED_S)
+
+
+def _ports(found: Whereabouts) -> str:
+    return ", ".join(map(str, sorted(found.ports)))
+
+
+def hub() -> Line:
+    """Does the hub that is named here, or one of a live job of this user, answer to this host?"""
+    named = os.environ.get(HUB, "")
+    if named:
+        return _named(named)
+    now = time.time_ns()
+    try:
+        entries = [
+            one for one in registry.read_entries() if one.role == hosts.HUB and one.live(now)
+        ]
+    except registry.RegistryError as error:
+        return BAD, "hub", str(error)
+    for entry in entries:
+        if entry.sender != registry.host_identity():
+            address, port = entry.endpoint()
+            why = routing.no_contact(address, port)
+            return _answers(f"{entry.job} at {address}:{port}", entry, why)
+    elsewhere = "other hosts find it in the shared state folder, or where the ranks meet"
+    return GOOD, "hub", f"{HUB} is not set: {elsewhere}"
+
+
+def _named(text: str) -> Line:
+    """The check of the hub in $DDTOP_HUB."""
+    place, _ = hub_wanted(text)
+    if place is None:
+        return BAD, "hub", f"{HUB}={text[:60]!r} is not HOST:PORT"
+    host, port = place
+    why = routing.no_contact(host, port)
+    named = f"{HUB}={text}"
+    if why is not None and is_here(host, names_of_this_host()):
+        later = "a job with rank 0 here will"
+        return GOOD, "hub", f"{named}: on this host, nobody listens there yet; {later}"
+    if why is not None:
+        advice = "right where no job runs now, else ask for that port to be opened"
+        return NOTE, "hub", f"{named} is {why}; {advice}"
+    return _answers(named, registry.at_port("", host, port), None)
+
+
+def _answers(hub_text: str, entry: registry.JobEntry, why: str | None) -> Line:
+    """Does this relay answer to the key here, and does its clock agree? `why`: no contact."""
+    from ddtop.viewer.follower import UnreachableError, join
+
+    if why is not None:
+        return NOTE, "hub", f"{hub_text} is {why}"
+    try:
+        follower, link = join(entry, history_s=0.0)
+    except (UnreachableError, registry.RegistryError):
+        text = "takes connections, but no relay with this key answers"
+        return BAD, "hub", f"{hub_text} {text}: the key is another, or so is the program there"
+    for data in link.receive(CLOCK_S):
+        follower.take(data)
+    link.close()
+    ahead_ns = follower.now_unix_ns() - time.time_ns()
+    if abs(ahead_ns) > CLOCK_NS:
+        apart = f"{abs(ahead_ns) / 1e9:.0f} s {'ahead' if ahead_ns > 0 else 'behind'}"
+        return NOTE, "hub", f"{hub_text} answers, its clock is {apart}: fix it (chrony, ntpd)"
+    ranks = plural(len(follower.job.ranks), "rank")
+    job = follower.job.name or "a job"
+    text = f"answers to this key: {job}, {ranks}; clocks differ by less than 2 s"
+    return GOOD, "hub", f"{hub_text} {text}"
+
+
+CHECKS: tuple[Callable[[], Line], ...] = (spans, hub)

@@ -1,0 +1,30 @@
+"""Exit codes, and the exception that ends a command with one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ddtop.diagnosis.finding import Verdict
+
+USAGE = 2
+"""The command line is wrong, or it names several jobs."""
+UNREACHABLE = 3
+"""There is no such job, or no contact with it."""
+NOT_HEARD = 4
+"""The job exists as far as is known, but its relay is not heard: its present state is unknown."""
+
+
+class CommandError(Exception):
+    """Ends a command with a message on stderr and an exit code."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def exit_code(verdict: Verdict) -> int:
+    """The exit code of `diagnose`: 0 nothing critical, 1 critical, 4 health is unknown."""
+    from ddtop.diagnosis.finding import CRITICAL, UNKNOWN
+
+    return {CRITICAL: 1, UNKNOWN: NOT_HEARD}.get(verdict.health, 0)

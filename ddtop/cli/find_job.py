@@ -1,0 +1,88 @@
+"""Finds the job that a command line means, and says what to do if there is none."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from ddtop import registry
+from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
+from ddtop.cli.interpreter import advice
+from ddtop.cli.job_list import table
+
+HUB_VARIABLE = "DDTOP_HUB"
+LISTED = 10
+"""Jobs in a message that no job, or several, could be meant."""
+READ_AGAIN_S = 0.25
+
+
+def find(
+    name: str | None, wait_s: float = 0.0, *, asked_by: str, hub: str | None = None
+) -> registry.JobEntry:
+    """The job's entry, at an address that can be asked from here.
+
+    `name`: its name or the beginning of it, None for the one live job; without such a job the relay
+    at $DDTOP_HUB is asked. `wait_s`: how long to wait for the job to show up. `asked_by`: the
+    command's name. `hub`: the value of `--hub`.
+
+    Raises:
+        CommandError: 2, several jobs could be meant; 3, no such job, or none that can be asked from
+            here.
+    """
+    if hub is not None:
+        return _asked_at(hub, "--hub")
+    entry = known(name, wait_s)
+    from ddtop.cli.routing import from_here
+
+    return from_here(entry, asked_by)
+
+
+def _asked_at(place: str, named_by: str) -> registry.JobEntry:
+    from ddtop.cli.routing import asked_at
+
+    return asked_at(place, named_by)
+
+
+def known(name: str | None, wait_s: float = 0.0) -> registry.JobEntry:
+    """The job's entry as its file has it, or as the relay at $DDTOP_HUB says if there is no file.
+
+    Raises:
+        CommandError: 2, several jobs could be meant; 3, no such job.
+    """
+    until = time.monotonic() + wait_s
+    while True:
+        try:
+            return registry.find_job(name, time.time_ns())
+        except registry.RegistryError as error:
+            raise CommandError(str(error), UNREACHABLE) from None
+        except registry.UnknownJobError as error:
+            if error.ambiguous or time.monotonic() >= until:
+                hub = os.environ.get(HUB_VARIABLE)
+                if name is None and not error.ambiguous and hub:
+                    return _asked_at(hub, HUB_VARIABLE)
+                raise unknown(name, error) from None
+        time.sleep(READ_AGAIN_S)
+
+
+def unknown(name: str | None, error: registry.UnknownJobError, there: str = "") -> CommandError:
+    """The error for a name that no job, or more than one, has: 3, or 2.
+
+    `there`: the options that lead to the jobs of another host, for the command that it proposes.
+    """
+    lines = [f"ddtop: {error}"]
+    if error.entries:
+        lines.append("jobs:" if not error.ambiguous else "they are:")
+        lines += [f"  {line}" for line in table(error.entries[:LISTED])]
+        if len(error.entries) > LISTED:
+            lines.append(f"  and {len(error.entries) - LISTED} more: ddtop jobs")
+    if error.ambiguous:
+        return CommandError("\n".join(lines), USAGE)
+    if name is None and error.entries:
+        example = f"ddtop attach {there}{error.entries[0].job}"
+        lines.append(f"an ended one can be opened by its name: {example}")
+    lines.append("start one with: DDTOP=1 torchrun --nproc-per-node 4 train.py")
+    hint = advice(sys.executable) if not there else None
+    if hint:
+        lines.append(hint)
+    return CommandError("\n".join(lines), UNREACHABLE)

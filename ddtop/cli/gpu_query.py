@@ -1,0 +1,145 @@
+"""Asks the NVIDIA driver for the GPUs of this host and the processes that hold them.
+
+Source: NVML, in a child process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import msgspec
+
+from ddtop.cli.errors import UNREACHABLE, CommandError
+from ddtop.relay.gpus.nvml import (
+    NO_DRIVER,
+    NOT_ANSWERING,
+    Nvml,
+    NvmlError,
+    driver_is_there,
+    library,
+)
+from ddtop.relay.gpus.reader import described, in_own_pid_namespace
+from ddtop.wire.gpu import Gpu
+
+ENDED = "the NVIDIA driver's library ended the process that asked it"
+DEADLINE_S = 10.0
+"""The driver of a GPU that hangs may never answer.
+
+A first call without its persistence daemon takes up to three seconds.
+"""
+
+
+def read(
+    opened: Callable[[], Any] = library, deadline_s: float = DEADLINE_S
+) -> tuple[tuple[Gpu, ...], str | None]:
+    """(all GPUs with their processes, the driver's version).
+
+    `opened`: opens the library.
+
+    Raises:
+        CommandError: 3, no driver, or it does not answer.
+    """
+    if opened is library and not driver_is_there():
+        raise CommandError(
+            f"ddtop: {NO_DRIVER} on this host: there is no GPU that could be free", UNREACHABLE
+        )
+    answer = _in_child(opened, deadline_s)
+    if answer is None:
+        raise CommandError(
+            f"ddtop: the NVIDIA driver has not answered for {deadline_s:g} s: a GPU hangs; "
+            "look at dmesg for Xid",
+            UNREACHABLE,
+        )
+    if answer.why is not None:
+        raise CommandError(f"ddtop: {answer.why}", UNREACHABLE)
+    return answer.gpus, answer.driver
+
+
+class _Answer(msgspec.Struct, frozen=True, array_like=True):
+    """What the child found. `why`: why it found nothing."""
+
+    gpus: tuple[Gpu, ...] = ()
+    driver: str | None = None
+    why: str | None = None
+
+
+def _in_child(opened: Callable[[], Any], deadline_s: float) -> _Answer | None:
+    """What a child process reads; None if it has not answered in time.
+
+    Not a thread: a process with a thread that is stuck in the driver cannot end, not even by
+    SIGKILL.
+    """
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _child(opened, writing)
+    os.close(writing)
+    data, ends = b"", time.monotonic() + deadline_s
+    try:
+        while select.select([reading], [], [], max(0.0, ends - time.monotonic()))[0]:
+            more = os.read(reading, 1 << 16)
+            if not more:
+                _reap(pid)
+                if not data:
+                    return _Answer(why=ENDED)
+                return msgspec.msgpack.decode(data, type=_Answer)
+            data += more
+    finally:
+        os.close(reading)
+    os.kill(pid, signal.SIGKILL)
+    _reap(pid)
+    return None
+
+
+def _reap(pid: int) -> None:
+    """Reap the child.
+
+    One that is stuck in the driver is left alone. init adopts it when this process ends.
+    """
+    with contextlib.suppress(ChildProcessError):
+        for _ in range(20):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                return
+            time.sleep(0.005)
+
+
+def _child(opened: Callable[[], Any], writing: int) -> NoReturn:
+    try:
+        # A child that is stuck in the driver must not keep our output open for its reader.
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for number in range(3):
+            os.dup2(nothing, number)
+        data = msgspec.msgpack.encode(_read(opened))
+        with open(writing, "wb") as pipe:
+            pipe.write(data)
+    finally:
+        os._exit(0)
+
+
+def _read(opened: Callable[[], Any]) -> _Answer:
+    try:
+        nvml = Nvml(opened())
+        found = nvml.sample()
+    except NvmlError as error:
+        return _Answer(why=str(error))
+    except Exception as error:  # noqa: BLE001 - a foreign library may raise anything
+        return _Answer(why=f"{NOT_ANSWERING} ({type(error).__name__}: {error})"[:300])
+    own = in_own_pid_namespace()
+    return _Answer(tuple(_with_processes(gpu, own) for gpu in found), nvml.driver)
+
+
+def _with_processes(gpu: Gpu, own_namespace: bool) -> Gpu:
+    """The GPU with user and command of each of its processes."""
+    if not gpu.processes:
+        return gpu
+    processes = tuple(
+        msgspec.structs.replace(described(one.pid, own_namespace), used_bytes=one.used_bytes)
+        for one in gpu.processes
+    )
+    return msgspec.structs.replace(gpu, processes=processes)

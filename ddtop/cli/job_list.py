@@ -1,0 +1,74 @@
+"""The jobs of this user as a table and as JSON."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ddtop import registry
+from ddtop.cli.look import health
+from ddtop.wire.hosts import ALONE
+
+if TYPE_CHECKING:
+    from ddtop.present.hosts.jobs import Listed
+
+NAME_SHOWN = 40
+"""Characters of a job's name in the table: a unique prefix is enough to attach."""
+
+
+def table(entries: list[registry.JobEntry], parts: bool = False) -> list[str]:
+    """One line a job: name, live or how it ended, ranks, host or number of hosts, script, age.
+
+    `parts`: a line for each host of a job.
+    """
+    from ddtop.present.hosts.jobs import hosts_text
+    from ddtop.present.text import cell_width, clean, fit
+    from ddtop.words.units import duration
+
+    now = time.time_ns()
+    rows = [("JOB", "STATE", "RANKS", "HOST", "SCRIPT", "STARTED")]
+    for one in _listed(entries, parts, now):
+        entry = one.entry
+        ended = entry.ended_reason or ("ended" if entry.ended_unix_ns else "lost")
+        ranks = f"{one.reporting}/{entry.world_size}" if one.live else str(entry.world_size)
+        alone = not parts or entry.role == ALONE
+        host = hosts_text(one) if alone else f"{entry.host} ({entry.role})"
+        age = f"{duration((now - entry.started_unix_ns) / 1e9)} ago"
+        state = "live" if one.live else ended
+        rows.append((entry.job[:NAME_SHOWN], state, ranks, host, entry.script, age))
+    cleaned = [tuple(clean(cell) for cell in row) for row in rows]
+    widths = [max(cell_width(row[column]) for row in cleaned) for column in range(len(rows[0]))]
+    return [
+        "  ".join(fit(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cleaned
+    ]
+
+
+def jobs_json(parts: bool = False) -> dict[str, object]:
+    """The schema `ddtop.jobs/1`: one object a job. `parts`: one object a host of a job."""
+    return {
+        "schema": "ddtop.jobs/1",
+        "jobs": [
+            {
+                "job": one.entry.job,
+                "live": one.live,
+                "world_size": one.entry.world_size,
+                "reporting": one.reporting if one.live else 0,
+                "hosts": list(one.hosts),
+                "script": one.entry.script,
+                "health": health(one.entry).word,
+                "started_unix_ns": one.entry.started_unix_ns,
+                "role": one.entry.role,
+            }
+            for one in _listed(registry.read_entries(), parts, time.time_ns())
+        ],
+    }
+
+
+def _listed(entries: Iterable[registry.JobEntry], parts: bool, now_unix_ns: int) -> list[Listed]:
+    from ddtop.present.hosts.jobs import Listed, listed
+
+    if not parts:
+        return listed(entries, now_unix_ns)
+    return [Listed(one, one.live(now_unix_ns), one.reporting, (one.host,)) for one in entries]

@@ -1,0 +1,45 @@
+"""A click group that imports a command when it is named."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are modules of one package.
+
+    Each module has its click command as `command`. What the group lists, for `--help` and for shell
+    completion, are placeholders with a name and one sentence, so a list imports no command.
+    """
+
+    def __init__(
+        self,
+        *given: Any,
+        package: str,
+        summaries: Mapping[str, str],
+        hidden: Sequence[str],
+        **more: Any,
+    ) -> None:
+        """`summaries`: the first sentence of each command's help. `hidden`: not in the list."""
+        super().__init__(*given, **more)
+        self._package = package
+        for name in (*summaries, *hidden):
+            self.add_command(click.Command(name, help=summaries.get(name), hidden=name in hidden))
+
+    def load(self, name: str) -> click.Command:
+        """The command of that name, imported now."""
+        command = importlib.import_module(f"{self._package}.{name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """What is to be run: name, command and the arguments behind it."""
+        name, placeholder, rest = super().resolve_command(ctx, args)
+        found = self.load(name) if name is not None and placeholder is not None else None
+        return name, found, rest

@@ -1,0 +1,86 @@
+"""Arguments and options that several commands share, and the rules about using them together."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from ddtop.cli.errors import USAGE, CommandError
+
+JOB = click.argument("job", required=False)
+AS_JSON = click.option(
+    "--json", "as_json", is_flag=True, help="Machine-readable output, stable and versioned."
+)
+WAIT = click.option(
+    "--wait",
+    "wait_s",
+    is_flag=True,
+    callback=lambda _context, _option, given: WAIT_S if given else 0.0,
+    help="Wait for a job that has not shown up yet.",
+)
+SSH = click.option(
+    "--ssh",
+    "host",
+    metavar="HOST",
+    help="On that host, through ssh; nothing but ddtop is needed there.",
+)
+REMOTE = click.option(
+    "--remote",
+    metavar="CMD",
+    envvar="DDTOP_REMOTE",
+    help="How ddtop is called there, if it is not found.",
+)
+HUB = click.option(
+    "--hub", metavar="HOST:PORT", help="The relay that listens there, with your key."
+)
+READONLY = click.option("--readonly", is_flag=True, help="No key may act on the job.")
+NO_SOURCE = click.option(
+    "--no-source", is_flag=True, help="Without the lines of source around each frame."
+)
+WAIT_S = 3600.0
+"""How long `--wait` waits for a job."""
+
+
+def only_one_route(pids: str | None, host: str | None, hub: str | None) -> None:
+    """Refuse two of `--pid`, `--ssh` and `--hub`.
+
+    Raises:
+        CommandError: 2, two of them are given.
+    """
+    if (pids, host, hub).count(None) < 2:
+        raise CommandError("ddtop: --pid, --ssh and --hub are three ways: give one of them", USAGE)
+
+
+def hub_without_job(hub: str | None, job: str | None) -> None:
+    """Refuse a job's name beside `--hub`.
+
+    Raises:
+        CommandError: 2, both are given.
+    """
+    if hub is not None and job is not None:
+        raise CommandError("ddtop: --hub stands alone: the relay there says which job it is", USAGE)
+
+
+def run_there(
+    host: str | None, remote: str | None, hub: str | None, job: str | None, *words: str
+) -> None:
+    """With `--ssh HOST`, run the same command on that host and exit with its exit code.
+
+    Does nothing without it. `words`: the command and its options.
+
+    Raises:
+        CommandError: 2, options that exclude each other; 3, no contact with the host.
+    """
+    if host is not None and hub is not None:
+        raise CommandError("ddtop: --ssh and --hub are two ways: give one of them", USAGE)
+    hub_without_job(hub, job)
+    if host is not None:
+        from ddtop.cli.over_ssh import over_ssh
+
+        sys.exit(over_ssh(host, remote, [*words, *(["--", job] if job is not None else [])]))
+
+
+def flags(**given: bool) -> list[str]:
+    """The flags that are on, as they are typed: `no_source=True` is `--no-source`."""
+    return [f"--{name.replace('_', '-')}" for name, on in given.items() if on]

@@ -1,0 +1,74 @@
+"""What the terminal or the pipe can take: its width, its characters, and the tables for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from ddtop.cli.errors import NOT_HEARD
+
+if TYPE_CHECKING:
+    from ddtop.diagnosis.finding import Verdict
+    from ddtop.model.state.facts import Snapshot
+    from ddtop.present.glyphs import Glyphs
+
+WIDTH = 120
+"""Columns of the output where it is not a terminal."""
+
+
+def width() -> int:
+    """Columns of the output."""
+    return shutil.get_terminal_size((WIDTH, 24)).columns
+
+
+def glyphs() -> Glyphs:
+    """The characters that the encoding of stdout has."""
+    from ddtop.present.glyphs import glyphs_for
+
+    return glyphs_for(sys.stdout.encoding)
+
+
+def printable(text: str) -> str:
+    """The text without control characters, line by line.
+
+    Names and reasons in it come from jobs and from other hosts. They must not control the terminal.
+    """
+    from ddtop.present.text import clean
+
+    return "\n".join(clean(line) for line in text.split("\n"))
+
+
+def no_dashboard() -> str | None:
+    """Why the dashboard cannot be drawn here; None if it can."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return "no terminal"
+    if not sys.stderr.isatty():
+        return "standard error leads elsewhere, and there the dashboard would be drawn"
+    if os.environ.get("TERM", "dumb") in ("", "dumb"):
+        return "TERM=dumb"
+    return None
+
+
+def explain_no_dashboard(why: str, instead: str = "the status table") -> None:
+    """Say on stderr what is printed instead of the dashboard. `why`: of `no_dashboard`."""
+    click.echo(f"ddtop: {why}, so here is {instead} instead of the dashboard", err=True)
+
+
+def print_status(snapshot: Snapshot, verdict: Verdict) -> int:
+    """Print the status table. Returns the exit code of `status`: 0, or 4 if health is unknown."""
+    from ddtop.diagnosis.finding import UNKNOWN
+    from ddtop.present.plain import status_text
+
+    click.echo(status_text(snapshot, verdict, width(), glyphs()), nl=False)
+    return NOT_HEARD if verdict.health == UNKNOWN else 0
+
+
+def print_findings(snapshot: Snapshot, verdict: Verdict) -> None:
+    """Print the findings as `diagnose` does."""
+    from ddtop.present.plain import diagnose_text
+
+    click.echo(diagnose_text(snapshot, verdict, width(), glyphs()), nl=False)

@@ -1,0 +1,47 @@
+"""The list of jobs, if several are live and none was named."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ddtop import registry
+
+if TYPE_CHECKING:
+    from ddtop.present.hosts.jobs import Health
+
+
+def several_live() -> bool:
+    """True if more than one job could be meant.
+
+    False also if the jobs cannot be read. Whoever looks for one then reports why.
+    """
+    try:
+        registry.find_job(None, time.time_ns())
+    except registry.UnknownJobError as error:
+        return error.ambiguous
+    except registry.RegistryError:
+        return False
+    return False
+
+
+def picker(
+    read: Callable[[], Sequence[registry.JobEntry]], health: Callable[[registry.JobEntry], Health]
+) -> Callable[[], registry.JobEntry | None]:
+    """A function that shows the list and returns the chosen job, or None if the user quit.
+
+    What is known of the jobs is kept between its calls. `read` and `health` are called on threads
+    of the list.
+    """
+    from ddtop.ui.picker import Found, PickerApp
+    from ddtop.ui.settings import kept
+
+    found = Found(read, health)
+
+    def pick() -> registry.JobEntry | None:
+        app = PickerApp(found, kept=kept())
+        app.run()
+        return app.picked
+
+    return pick

@@ -1,0 +1,205 @@
+"""How a job's relay is reached from here: on this host, at its hub's port, or only through ssh."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import threading
+import time
+from dataclasses import dataclass
+
+import click
+import msgspec
+
+from ddtop import registry
+from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
+from ddtop.cli.output import printable
+from ddtop.link.viewer_side import admits
+from ddtop.relay.hub.discovery import numeric
+from ddtop.relay.hub.topology import hub_wanted
+from ddtop.wire.hosts import LEAF
+from ddtop.wire.rendezvous import is_loopback
+
+CONNECT_S = 1.5
+"""A relay accepts within a round trip. A firewall that drops packets must not hold a user up."""
+ADDRESSES_MAX = 2
+"""Addresses of one name that are tried: one for IPv4 and one for IPv6, each for `CONNECT_S`."""
+WITH_SSH = ("status", "diagnose", "stacks")
+"""Commands that have `--ssh`. `attach` has it too, but goes there without being told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How to reach a relay.
+
+    `entry`: the relay to ask, with its address. `port`: host and port, if it is asked there and
+    its job file is not on this host. `ssh`: the host, if it can only be asked from there. `why`:
+    why the better route is closed, one sentence.
+    """
+
+    entry: registry.JobEntry
+    port: tuple[str, int] | None = None
+    ssh: str | None = None
+    why: str | None = None
+
+
+def route(entry: registry.JobEntry) -> Route:
+    """The route to the relay of this entry.
+
+    For a leaf it leads to its hub if that can be reached, else to the leaf itself.
+    """
+    if entry.sender == registry.ELSEWHERE:
+        return Route(entry, (entry.address, entry.port))
+    if not entry.reachable(time.time_ns()):
+        return Route(entry)
+    at = hub_wanted(entry.hub or "")[0] if entry.role == LEAF else None
+    closed = no_contact(*at) if at is not None else None
+    if at is not None and closed is None:
+        return Route(_moved(entry, *at), at)
+    if entry.sender == registry.host_identity():
+        why = f"this host only: its hub is {closed}" if closed is not None else None
+        return Route(entry, why=why)
+    return _from_elsewhere(entry)
+
+
+def _from_elsewhere(entry: registry.JobEntry) -> Route:
+    """The route to a relay of another host, or of a container here, whose job file is readable."""
+    address, port = entry.endpoint()
+    loopback = entry.public_address is None and is_loopback(address)
+    if loopback and entry.host != os.uname().nodename:
+        why: str | None = "it listens on its own host only"
+    else:
+        why = no_contact(address, port)
+    if why is not None and entry.ended_unix_ns is not None:
+        # What its relay left is in the shared folder.
+        return Route(msgspec.structs.replace(entry, heartbeat_unix_ns=0))
+    if why is not None and (leaf := _leaf_here(entry)) is not None:
+        return Route(leaf, why=f"this host only: its hub is {why}")
+    return Route(entry, ssh=entry.host if why is not None else None, why=why)
+
+
+def _leaf_here(hub: registry.JobEntry) -> registry.JobEntry | None:
+    """The relay of this job on this host. It answers also while the network to the hub is down."""
+    here, now = registry.host_identity(), time.time_ns()
+    parts = (
+        entry
+        for entry in registry.read_entries()
+        if entry.job == hub.job and entry.part_of == hub.run
+    )
+    return next((one for one in parts if one.sender == here and one.reachable(now)), None)
+
+
+def from_here(entry: registry.JobEntry, command: str) -> registry.JobEntry:
+    """The entry with an address that can be asked from here. `command`: who asks.
+
+    Raises:
+        CommandError: 3, it can only be asked from its own host; names the command that does so.
+    """
+    found = route(entry)
+    if found.ssh is None:
+        if found.why is not None:
+            click.echo(printable(f"ddtop: {found.why}"), err=True)
+        return found.entry
+    option = command in WITH_SSH
+    there = f"ddtop {command} --ssh {found.ssh}" if option else f"ssh {found.ssh} ddtop {command}"
+    raise CommandError(
+        f"ddtop: {entry.job} is on {found.ssh}, and from here it cannot be asked: {found.why}; "
+        f"try\n  {there} {entry.job}",
+        UNREACHABLE,
+    )
+
+
+def hub_at(text: str, named_by: str = "--hub") -> tuple[str, int]:
+    """Host and port of HOST:PORT. `named_by`: the option or variable, for the message.
+
+    Raises:
+        CommandError: 2, it is no HOST:PORT.
+    """
+    found, _ = hub_wanted(text)
+    if found is None:
+        raise CommandError(f"ddtop: {named_by} takes HOST:PORT, not {text!r}", USAGE)
+    return found
+
+
+def asked_at(text: str, named_by: str = "--hub") -> registry.JobEntry:
+    """The job whose relay listens at HOST:PORT, without its job file.
+
+    Raises:
+        CommandError: 2, no HOST:PORT; 3, nobody listens there, or nobody who knows this key.
+        RegistryError: the key cannot be read.
+    """
+    from ddtop.viewer.follower import UnreachableError
+    from ddtop.viewer.routes.relay import job_at
+
+    host, port = hub_at(text, named_by)
+    why = no_contact(host, port)
+    if why is not None:
+        raise CommandError(
+            f"ddtop: {named_by} {host}:{port} is {why}; "
+            f"where a firewall is between: ddtop attach --ssh {host}",
+            UNREACHABLE,
+        )
+    try:
+        name = job_at(host, port)
+    except UnreachableError as error:
+        raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
+    return registry.at_port(name, host, port)
+
+
+def no_contact(host: str, port: int, seconds: float = CONNECT_S) -> str | None:
+    """Why no connection to that port is accepted; None if one is.
+
+    The name is resolved on a thread, because a resolver may take minutes.
+    """
+    found: list[tuple[str, ...]] = []
+    thread = threading.Thread(target=lambda: found.append(_addresses(host)), daemon=True)
+    thread.start()
+    thread.join(2 * seconds)
+    if not found:
+        return f"not reachable: the name {host} was not resolved within {2 * seconds:.0f} s"
+    return _refusal(host, found[0], port, seconds)
+
+
+def _addresses(host: str) -> tuple[str, ...]:
+    try:
+        return numeric(host)[:ADDRESSES_MAX]
+    except OSError:
+        return ()
+
+
+def _refusal(host: str, addresses: tuple[str, ...], port: int, seconds: float) -> str | None:
+    # A key that cannot be read is reported by whoever connects with it afterwards.
+    with contextlib.suppress(registry.RegistryError):
+        secret = registry.secret()
+        if any(admits(address, port, secret, seconds) for address in addresses):
+            return None
+    why = f"not reachable: no host is called {host} here"
+    for address in addresses:
+        try:
+            socket.create_connection((address, port), seconds).close()
+            return None
+        except TimeoutError:
+            why = (
+                f"not reachable: {host} does not answer on port {port} within {seconds:.1f} s "
+                "(a firewall, or the host is down)"
+            )
+        except OSError as error:
+            why = f"not reachable: {error.strerror or error}"
+            if error.errno == errno.ECONNREFUSED:
+                why = f"not reachable: nobody listens on port {port} of {host}"
+    return why
+
+
+def _moved(entry: registry.JobEntry, host: str, port: int) -> registry.JobEntry:
+    """The entry with the address of its hub."""
+    return msgspec.structs.replace(
+        entry,
+        host=host,
+        sender=registry.ELSEWHERE,
+        address=host,
+        port=port,
+        public_address=None,
+        public_port=None,
+    )

@@ -1,0 +1,26 @@
+"""Merged stacks as text for this output, with the lines of source around each frame."""
+
+from __future__ import annotations
+
+from ddtop.cli.output import glyphs, width
+from ddtop.diagnosis.finding import Verdict
+from ddtop.model.stacks.merge import Merged
+from ddtop.model.state.facts import Snapshot
+from ddtop.present.stacks.dump_sets import around
+from ddtop.present.stacks.lines import Shape, stacks_text
+from ddtop.viewer.source_lines import Excerpts
+
+SOURCE_S = 1.0
+"""How long files of source are waited for."""
+
+
+def text_of(
+    merged: Merged, snapshot: Snapshot, verdict: Verdict, shape: Shape, source: bool = True
+) -> str:
+    """The stacks as text. `source`: with the lines of source that can be read in time."""
+    excerpts = Excerpts(source)
+    setting = around(snapshot, verdict, merged, excerpts.get)
+    # The first pass finds out which lines are wanted. A thread reads the files.
+    stacks_text(merged, width(), glyphs(), setting, shape)
+    excerpts.wait(SOURCE_S)
+    return stacks_text(merged, width(), glyphs(), setting, shape)

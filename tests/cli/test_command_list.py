@@ -1,0 +1,64 @@
+"""The list of commands in `ddtop --help`, made without importing a command."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import subprocess
+import sys
+
+import click
+import pytest
+from ddtop.cli import SUMMARIES, cli, commands
+
+NAMES = sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
+
+
+def test_every_module_of_a_command_is_in_the_list():
+    assert sorted(cli.commands) == NAMES
+
+
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_the_list_has_the_first_sentence_of_a_command(name):
+    text = cli.load(name).get_short_help_str(limit=500)
+
+    assert text.removesuffix(".") == SUMMARIES[name].removesuffix(".")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_command_has_the_name_of_its_module(name):
+    command = importlib.import_module(f"ddtop.cli.commands.{name}").command
+
+    assert (command.name, command.hidden) == (name, cli.commands[name].hidden)
+
+
+def test_help_imports_no_command():
+    program = (
+        "import sys; from ddtop.cli import cli; cli.main(['--help'], standalone_mode=False);"
+        "print([name for name in sys.modules if name.startswith('ddtop.cli.commands.')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+
+    assert "  watch  " in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_the_options_of_a_command_are_shown_without_textual_torch_or_zeromq(name):
+    """Help and a mistyped option come at once, and on a host that has none of them."""
+    program = (
+        f"import sys; from ddtop.cli import cli; cli.load({name!r});"
+        "print([name for name in ('textual', 'torch', 'zmq', 'asyncio') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+
+    assert done.stdout == "[]\n"
+
+
+def test_an_unknown_command_is_a_usage_error_that_names_it():
+    with pytest.raises(click.UsageError, match="No such command 'stauts'"):
+        cli.main(["stauts"], standalone_mode=False)
