@@ -11,8 +11,8 @@ from textual.widgets import Input
 from ddtop.present.text import Line, clip_line, fit, line_width
 from ddtop.ui.commands import Command, commands, matching
 from ddtop.ui.render.strips import rule_line
-from ddtop.ui.screens.sized import SizedScreen
 from ddtop.ui.session import Session
+from ddtop.ui.terminal.sized import SizedScreen
 from ddtop.ui.widgets.key_bar import KeyBar
 from ddtop.ui.widgets.lines import LinesView
 from ddtop.ui.widgets.pick_list import PickList

@@ -10,8 +10,8 @@ from ddtop.present.scrubber import scrubber_line
 from ddtop.present.text import Line, clean, clip
 from ddtop.ui.actions import RANKS, key_table
 from ddtop.ui.render.strips import rule_line
-from ddtop.ui.screens.sized import SizedScreen
 from ddtop.ui.session import Session
+from ddtop.ui.terminal.sized import SizedScreen
 from ddtop.ui.widgets.cursor_list import CursorList
 from ddtop.ui.widgets.key_bar import KeyBar
 from ddtop.ui.widgets.lines import LinesView

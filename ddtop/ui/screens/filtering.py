@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.widget import Widget
 from textual.widgets import Input
 
-from ddtop.ui.screens.sized import SizedScreen
+from ddtop.ui.terminal.sized import SizedScreen
 
 
 class FilteringScreen(SizedScreen[None]):

@@ -25,7 +25,7 @@ from textual.screen import Screen
 from textual.timer import Timer
 
 from ddtop.present.glyphs import Glyphs, glyphs_for
-from ddtop.ui.screens.small import SmallScreen
+from ddtop.ui.terminal.small import SmallScreen
 
 if TYPE_CHECKING:
     from ddtop.ui.terminal.differ import Differ

@@ -6,7 +6,7 @@ from textual.app import ComposeResult
 from textual.geometry import Size
 from textual.widgets import Static
 
-from ddtop.ui.screens.sized import SizedScreen
+from ddtop.ui.terminal.sized import SizedScreen
 
 SMALLEST = Size(40, 10)
 """Below that the verdict and a row of the table no longer fit."""
