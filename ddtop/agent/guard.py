@@ -62,6 +62,10 @@ class Guard:
             return False
         return True
 
+    def note(self, name: str, reason: str) -> None:
+        """Report a part as off that has found out by itself that it cannot work here; it is not tried again."""
+        self.off[name] = reason[:REASON_CHARACTERS]
+
     def again_s(self, name: str, failures: int) -> float | None:
         """After how many seconds a part that has failed so often is tried again; None: never."""
         return AGAIN_S * 4 ** (failures - 1) if name in AGAIN and failures < FAILURES_MAX else None

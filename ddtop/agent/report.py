@@ -378,6 +378,7 @@ class Reporter:
         stands = self._collectives.stuck is not None
         running = self._running
         self._cuda.sample(time.monotonic_ns(), mark, stands, running.who.local_rank, running.gloo_bytes)
+        self._collectives.gpu = self._cuda.state.index if self._cuda.state is not None else None
 
     def _longest_waits_ms(self) -> tuple[float | None, float | None]:
         """The longest wait that ended lately, and the one after it: what has happened twice is usual."""

@@ -28,12 +28,12 @@ class FakeRecorder:
     """Torch's recorder: `completed` 0 groups it knows, or none where it is off."""
 
     def __init__(self):
-        self.says, self.list = {}, []
+        self.says, self.list, self.why_off = {}, [], None
 
     def status(self, _without=()):
         return self.says
 
-    def entries(self, _size_guess):
+    def entries(self, _size_guess, _stalls=False, _nccl_gpu=None):
         return self.list
 
 

@@ -141,3 +141,35 @@ def test_a_python_without_mpi4py_is_told_what_brings_it(monkeypatch):
         "MPI",
         "mpi4py is not in this Python: pip install 'ddtop[mpi]', for jobs under MPI only",
     )
+
+
+@pytest.mark.torch
+def test_the_flight_recorder_is_tried_in_a_process_of_its_own():
+    pytest.importorskip("torch")
+
+    mark, what, text = doctor._torch()
+
+    assert (mark, what) == ("ok", "torch")
+    assert "the flight recorder's entries are read" in text
+
+
+@pytest.mark.parametrize(
+    ("program", "text"),
+    [
+        (
+            "print('off|torch 2.16: entries cannot be read (x); verdicts name ranks, not operations')",
+            "torch 2.16: entries",
+        ),
+        ("raise SystemExit(3)", "could not be tried: exit code 3"),
+        ("import os; os.abort()", "could not be tried: exit code -6"),
+    ],
+)
+def test_a_torch_whose_recorder_cannot_be_read_is_a_note(monkeypatch, program, text):
+    """A torch that crashes in the trial must not end `ddtop doctor`."""
+    monkeypatch.setattr(doctor, "_TRIES_RECORDER", program)
+    monkeypatch.setattr("importlib.metadata.version", lambda _name: "2.16.0")
+
+    mark, _, said = doctor._torch()
+
+    assert mark == "note"
+    assert text in said

@@ -12,8 +12,9 @@ from collections import deque
 from heapq import nlargest
 from typing import Any
 
+from ddtop.agent.guard import guard
 from ddtop.agent.probes.group_status import Watch
-from ddtop.agent.probes.recorder import Recorder, Status, collective
+from ddtop.agent.probes.recorder import Entries, Recorder, Status, UnreadableError, collective
 from ddtop.agent.probes.sequence_number import numbers_of
 from ddtop.agent.wrap import p2p
 from ddtop.procfs import stat_fields
@@ -24,6 +25,12 @@ STUCK_NS = 1_000_000_000
 """A collective open and unmoved for this long is worth one read of the entries."""
 STILL_NS = 2_000_000_000
 """Nothing open, nothing moved for this long: one read too, for what this rank has passed."""
+STILL_STALL_NS = 4_000_000_000
+"""After this long without a movement a read may also hold the GIL for some tens of ms."""
+NCCL_STUCK_NS = 4_000_000_000
+"""Entries of NCCL are read only after this long: a healthy step may keep a collective open for seconds."""
+ENTRIES, STATUS = "entries", "recorder status"
+"""Names in `probes_off`."""
 IN_LINE_NS = 3_000_000_000
 """Inside one call for this long a main thread waits for something, its card for one; loops come to another call."""
 UNSEEN_READ_AFTER_NS, UNSEEN_READ_EVERY_NS = 5_000_000_000, 1_000_000_000
@@ -34,7 +41,10 @@ RECENT_SAMPLES, RECENT_LEAST = 80, 12
 
 
 class Collectives:
-    """The probe. All methods on the agent's thread; holds no reference to a process group between two calls."""
+    """The probe. All methods on the agent's thread; holds no reference to a process group between two calls.
+
+    `gpu`: the rank's own CUDA device, None while it is not known; without it the entries of NCCL are not read.
+    """
 
     def __init__(self) -> None:
         self._recorder: Recorder | None = None
@@ -53,8 +63,10 @@ class Collectives:
         self.all_samples = 0
         self.waits = False
         self.why_blind: str | None = None
+        self.gpu: int | None = None
         self._recent: deque[bool] = deque(maxlen=RECENT_SAMPLES)
         self._left = False
+        self._status_unreadable = False
 
     @property
     def stuck(self) -> tuple[str, int] | None:
@@ -81,7 +93,8 @@ class Collectives:
         """(group, sequence number, unix ns, op) of the last collectives; one read of the entries."""
         if self._recorder is None or not self._recorder_answers():
             return []
-        times = self._recorder.times(sum(watch.enqueued for watch in self._watches.values()))
+        times = self._recorder.times(self._size_guess())
+        self._note_entries()
         told = [(self._track(recorder, group), seq, at, op) for recorder, group, seq, at, op in times]
         return [time for time in told if time[0] in self._watches]
 
@@ -158,7 +171,7 @@ class Collectives:
         return self._recorder is not None and any(watch.completed is not None for watch in self._watches.values())
 
     def _may_read_status(self, now: int) -> bool:
-        if not any(watch.enqueued for watch in self._watches.values()):
+        if self._status_unreadable or not any(watch.enqueued for watch in self._watches.values()):
             return False
         without = self._not_read()
         unseen = [
@@ -179,7 +192,13 @@ class Collectives:
     def _look_at_status(self, now: int) -> None:
         if self._recorder is None:
             self._recorder = Recorder()
-        status = self._recorder.status(self._not_read())
+            self._note_entries()
+        try:
+            status = self._recorder.status(self._not_read())
+        except UnreadableError as error:
+            # Numbers and frames go on without it.
+            guard.note(STATUS, str(error))
+            status, self._status_unreadable = {}, True
         self._status_at = now
         if not status:
             self.why_blind = "flight recorder off"
@@ -262,13 +281,16 @@ class Collectives:
         return all(key in self._names for key in status)
 
     def _maybe_read_entries(self, now: int, unix_minus_mono: int) -> None:
-        if self._recorder is None or not self._recorder_answers():
+        if self._recorder is None or self.why_blind is not None:
             return
         key: tuple[object, ...]
         gaps = self._gaps()
+        if not gaps and not self._recorder_answers():
+            return
         doubted = [
             one.status for one in self._watches.values() if one.doubted is not None and one.doubted == one.status
         ]
+        stalls = bool(gaps)
         if gaps:
             # Each gap once: one that is real must not hide that another one is not.
             key = next((new for gap in gaps if (new := ("stuck", *gap)) not in self._read_keys), ("stuck", *gaps[0]))
@@ -279,18 +301,47 @@ class Collectives:
             key = ("doubted", *doubted)
         elif self.moved_at is not None and now - self.moved_at > STILL_NS:
             key = ("still", tuple((name, watch.enqueued, watch.last) for name, watch in self._watches.items()))
+            stalls = now - self.moved_at > STILL_STALL_NS
         else:
             return
-        if key not in self._read_keys and now - self._entries_at > STUCK_NS:
+        gpu = self.gpu if self._stuck_on_nccl(now) else None
+        if gpu is not None:
+            key = (*key, "nccl")
+        if (
+            key not in self._read_keys
+            and now - self._entries_at > STUCK_NS
+            and self._read_entries(now, unix_minus_mono, stalls, gpu)
+        ):
             self._read_keys.append(key)
-            self._read_entries(now, unix_minus_mono)
 
-    def _read_entries(self, now: int, unix_minus_mono: int) -> None:
+    def _stuck_on_nccl(self, now: int) -> bool:
+        """A group of NCCL has made no progress for so long that its entries are worth the risk of reading them."""
+        on_nccl = {group.name for group in self.groups if "nccl" in group.backend}
+        return any(
+            watch.pending_since is not None and now - max(watch.pending_since, watch.moved_at) > NCCL_STUCK_NS
+            for name, watch in self._watches.items()
+            if name in on_nccl
+        )
+
+    def _size_guess(self) -> int:
+        return sum(watch.enqueued for watch in self._watches.values())
+
+    def _note_entries(self) -> None:
+        why = self._recorder.why_off if self._recorder is not None else None
+        if why is not None:
+            guard.note(ENTRIES, why)
+
+    def _read_entries(self, now: int, unix_minus_mono: int, stalls: bool = False, gpu: int | None = None) -> bool:
+        """Read the entries and take them in; False if they cannot be had now."""
         assert self._recorder is not None
         self._entries_at = now
-        entries = self._recorder.entries(sum(watch.enqueued for watch in self._watches.values()))
-        if entries is None:
-            return
+        entries = self._recorder.entries(self._size_guess(), stalls, gpu)
+        self._note_entries()
+        if entries is not None:
+            self._take_entries(entries, unix_minus_mono)
+        return entries is not None
+
+    def _take_entries(self, entries: Entries, unix_minus_mono: int) -> None:
         told = [(recorder, self._track(recorder, entry.process_group[0]), entry) for recorder, entry in entries]
         told = [(recorder, name, entry) for recorder, name, entry in told if name in self._watches]
         for recorder, name, entry in told:

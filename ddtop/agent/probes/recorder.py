@@ -1,22 +1,40 @@
-"""Torch's flight recorder: the cheap read (status of each group) and the dear one (entries).
+"""Torch's flight recorder: the status of each group (cheap) and the entries (dear).
 
-The cheap read takes about 4 us. Entries hold the GIL while they are read (0.3 ms at 16 entries, 34 to 56 ms at 2,000, torch
-2.13), so they go through torch's GIL-free handler where there is one, and are asked for once a stuck collective.
+The status takes about 4 us (torch 2.13) to 60 us (2.15). Reading 2,000 entries takes 15 to 45 ms. Torch's handler
+`fr_trace_json` reads them without the GIL; it works up to torch 2.14. From 2.15 on that handler asks `_Request.params()`
+for a C++ multimap, which nothing in Python can be, and NCCL's handler has always asked for it. There the entries are read
+directly, with the GIL held: at any time while they are few, else only for a rank that makes no progress.
+
+Source: `_dump_fr_trace_json`, `_dump_nccl_trace_json`, `_get_handler` of `torch._C._distributed_c10d`; measured on
+torch 2.13, 2.14.1 and 2.15 with gloo.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
+import time
 from typing import Any
 
 import msgspec
 
+from ddtop.agent.own_thread import OwnThread
 from ddtop.agent.probes.recorder_entries import collectives_of
 from ddtop.wire.records import Collective
 
 DIRECT_ENTRIES_MAX = 256
-"""Up to here a direct read stalls the program for at most 3 ms (measured); beyond it only the handler is used."""
+"""A direct read of so many stalls the program for at most 3 ms (measured)."""
+STALL_ENTRIES_MAX = 4096
+"""A direct read of so many takes 30 to 90 ms: tolerable once for a rank that makes no progress, and for no other."""
+STALL_RATIO_MAX = 1 / 200
+"""Direct reads of more than `DIRECT_ENTRIES_MAX` entries may hold the GIL for this part of the time."""
+RING_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+RING_SIZE = 2000
+DEADLINE_S = 2.0
+FAILURES_MAX = 3
+LAYOUT_FAULT = "its entries have a layout that ddtop does not know"
+CONSEQUENCE = "verdicts name ranks, not operations"
 
 
 class _Status(msgspec.Struct):
@@ -25,11 +43,11 @@ class _Status(msgspec.Struct):
 
 
 class _Brief(msgspec.Struct):
-    pg_status: dict[str, _Status] = {}
+    pg_status: dict[str, _Status] | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Entry(msgspec.Struct):
-    record_id: int = 0
+    record_id: int = -1
     pg_id: int = 0
     process_group: tuple[str, str] = ("", "")
     collective_seq_id: int = 0
@@ -72,57 +90,190 @@ _times_decoder = msgspec.json.Decoder(_Times, strict=False)
 Status = dict[tuple[str, str], tuple[int, int]]
 """(recorder, pg_id) -> (last enqueued, last completed). pg_id is a counter of this process: never compared across ranks."""
 
+Entries = list[tuple[str, _Entry]]
+"""Entries with their recorder's name."""
+
+
+class UnreadableError(Exception):
+    """The status of groups cannot be read in this process; the text says why."""
+
 
 class Recorder:
-    """The recorders of this torch: the generic one (gloo) and NCCL's own, whichever exist."""
+    """The recorders of this torch: the generic one (gloo) and NCCL's own, whichever exist.
+
+    `why_off`: why entries are not read (any more), None where they are; the status may be read all the same.
+    """
 
     def __init__(self) -> None:
+        torch: Any = sys.modules.get("torch")
         native: Any = sys.modules["torch._C"]._distributed_c10d
+        self._version = str(getattr(torch, "__version__", "")).partition("+")[0]
+        # On ROCm each dump, the short one too, asks every communicator of RCCL (ncclCommDump), which may hang.
+        hip = getattr(getattr(torch, "version", None), "hip", None) is not None
         self._briefs = [
             (name, getattr(native, function))
             for name, function in (("fr", "_dump_fr_trace_json"), ("nccl", "_dump_nccl_trace_json"))
-            if hasattr(native, function)
+            if hasattr(native, function) and not (hip and name == "nccl")
         ]
         self._handlers = _handlers(native, [name for name, _ in self._briefs])
+        self._failures = 0
+        self._stall_again_at = 0.0
+        self.why_off: str | None = None
+        if hip:
+            self._give_up("RCCL is not asked for entries, which may hang there")
+        elif not self._briefs:
+            self._give_up("this torch has no flight recorder that ddtop knows")
+
+    @property
+    def reads_without_gil(self) -> bool:
+        """Gloo's entries are read through torch's handler: known after the first read."""
+        return "fr" in self._handlers
+
+    def _give_up(self, why: str) -> None:
+        self.why_off = f"torch {self._version}: entries cannot be read ({why}); {CONSEQUENCE}"
 
     def status(self, without: str | None = None) -> Status:
-        """What was last enqueued and completed in each group; completed is 0 before the first one is. `without`: this recorder is not read where
-        there is another one."""
+        """What was last enqueued and completed in each group; completed is 0 before the first one is. `without`: this
+        recorder is not read where there is another one.
+
+        Raises:
+            UnreadableError: the status has another layout.
+        """
         found: Status = {}
         for name, dump in self._briefs:
             if name == without and len(self._briefs) > 1:
                 continue
-            for pg_id, status in _brief_decoder.decode(dump(False, True)).pg_status.items():
+            try:
+                told = _brief_decoder.decode(dump(False, True)).pg_status
+            except msgspec.DecodeError as error:
+                raise UnreadableError(f"torch {self._version}: {error}") from error
+            if told is msgspec.UNSET:
+                raise UnreadableError(f"torch {self._version}: the status of groups is not where it was")
+            for pg_id, status in told.items():
                 found[name, pg_id] = (status.last_enqueued_collective, max(0, status.last_completed_collective))
         return found
 
-    def entries(self, size_guess: int) -> list[tuple[str, _Entry]] | None:
-        """Each entry with its recorder's name, in the order in which they were made, of sends and receives before the others; None if they
-        cannot be had without a long stall."""
-        dumps = self._dumps(size_guess)
-        if dumps is None:
+    def entries(self, size_guess: int, stalls: bool = False, nccl_gpu: int | None = None) -> Entries | None:
+        """Each entry with its recorder's name, in the order in which they were made, of sends and receives before the
+        others; None if they cannot be had now.
+
+        `stalls`: the rank makes no progress, so a read may hold the GIL for some tens of ms. `nccl_gpu`: read NCCL's
+        entries too, on this device; None: leave them alone.
+        """
+        dumps = self._dumps(size_guess, stalls, nccl_gpu)
+        if not dumps:
             return None
-        return [(name, entry) for name, data in dumps for entry in _told(name, _full_decoder.decode(data).entries)]
+        found = []
+        for name, data in dumps:
+            entries = self._decoded(_full_decoder, data)
+            if entries is None or not _knows_layout(entries):
+                self._give_up(LAYOUT_FAULT)
+                return None
+            found += [(name, entry) for entry in _told(name, entries)]
+        return found
 
     def times(self, size_guess: int) -> list[tuple[str, str, int, int, str]]:
-        """(recorder, group, sequence number, unix ns, op) of all collectives that it has; none where that would take a long stall."""
+        """(recorder, group, sequence number, unix ns, op) of all collectives that gloo's recorder has; none where they
+        cannot be had now. NCCL's are left alone: there the host runs ahead, and when it came says nothing."""
         return [
             (name, entry.process_group[0], entry.collective_seq_id, entry.time_created_ns, _op(entry.profiling_name))
-            for name, data in self._dumps(size_guess) or ()
-            for entry in _timed(name, _times_decoder.decode(data).entries)
+            for name, data in self._dumps(size_guess, True, None) or ()
+            for entry in _timed(name, self._decoded(_times_decoder, data) or [])
             if entry.time_created_ns
         ]
 
-    def _dumps(self, size_guess: int) -> list[tuple[str, str | bytes]] | None:
+    def _decoded(self, decoder: Any, data: str | bytes) -> Any:
+        try:
+            return decoder.decode(data).entries
+        except msgspec.DecodeError:
+            self._give_up(LAYOUT_FAULT)
+            return None
+
+    def _dumps(self, size_guess: int, stalls: bool, nccl_gpu: int | None) -> list[tuple[str, str | bytes]]:
         found = []
         for name, dump in self._briefs:
-            handler = self._handlers.get(name)
-            if handler is None and size_guess > DIRECT_ENTRIES_MAX:
-                return None
-            data = handler() if handler is not None else dump(True, False)
+            if self.why_off is not None or (name == "nccl" and nccl_gpu is None):
+                continue
+            gpu = nccl_gpu if name == "nccl" else None
+            data = self._through_handler(name, gpu)
+            if data is None and name not in self._handlers:
+                data = self._directly(dump, size_guess, stalls, gpu)
             if data:
                 found.append((name, data))
         return found
+
+    def _through_handler(self, name: str, gpu: int | None) -> str | bytes | None:
+        handler = self._handlers.get(name)
+        if handler is None:
+            return None
+        try:
+            return self._in_time(handler, gpu)
+        except Exception:  # noqa: BLE001 - whatever it does not take: the direct read is next
+            del self._handlers[name]
+            return None
+
+    def _directly(self, dump: Any, size_guess: int, stalls: bool, gpu: int | None) -> str | bytes | None:
+        size = min(size_guess, _ring_size())
+        if size > DIRECT_ENTRIES_MAX:
+            if size > STALL_ENTRIES_MAX:
+                self._give_up(f"{size:,} of them would stall the program")
+                return None
+            if not stalls or time.monotonic() < self._stall_again_at:
+                return None
+        began = time.monotonic()
+        try:
+            data = self._in_time(lambda: dump(True, False), gpu)
+        except Exception as error:  # noqa: BLE001 - torch raises what CUDA says, which is the program's fault and not ours
+            self._failures += 1
+            if self._failures >= FAILURES_MAX:
+                self._give_up(f"{type(error).__name__}: {error}"[:120])
+            return None
+        finally:
+            ended = time.monotonic()
+            self._stall_again_at = ended + (ended - began) / STALL_RATIO_MAX
+        self._failures = 0
+        return data
+
+    def _in_time(self, read: Any, gpu: int | None) -> str | bytes | None:
+        """Read on a thread of its own: one that hangs must not take the agent with it.
+
+        `gpu`: the rank's own device. A new thread is on device 0, and what asks an event there makes a CUDA context.
+        """
+        results: list[str | bytes] = []
+        errors: list[Exception] = []
+
+        def work() -> None:
+            try:
+                if gpu is not None:
+                    sys.modules["torch"]._C._cuda_setDevice(gpu)
+                results.append(read())
+            except Exception as error:  # noqa: BLE001 - raised again by whoever waits
+                errors.append(error)
+
+        thread = OwnThread(work)
+        thread.start()
+        if not thread.join(DEADLINE_S):
+            self._give_up(f"a read did not end within {DEADLINE_S:.0f} s")
+            return None
+        if errors:
+            raise errors[0]
+        return results[0] if results else None
+
+
+def _ring_size() -> int:
+    for name in RING_SIZES:
+        text = os.environ.get(name, "")
+        if text.isdecimal():
+            return int(text)
+    return RING_SIZE
+
+
+def _knows_layout(entries: list[_Entry]) -> bool:
+    """No key has another name: what is missing has its default in every entry."""
+    return not entries or (
+        all(entry.record_id >= 0 and entry.profiling_name and entry.process_group[0] for entry in entries[-1:])
+        and any(entry.collective_seq_id or entry.p2p_seq_id for entry in entries)
+    )
 
 
 def _timed(recorder: str, entries: list[_Time]) -> list[_Time]:

@@ -69,13 +69,64 @@ def _torch() -> Line:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        return GOOD, "torch", version("torch")
+        found = version("torch")
     except PackageNotFoundError:
         return (
             NOTE,
             "torch",
             "not in this Python; jobs of another Python need ddtop installed there",
         )
+    answer = _tried(_TRIES_RECORDER, TORCH_TRIAL_S)
+    if isinstance(answer, str):
+        return NOTE, "torch", f"{found}: its flight recorder could not be tried: {answer}"
+    mark, _, text = answer[0].partition("|")
+    return (GOOD, "torch", f"{found}: {text}") if mark == "ok" else (NOTE, "torch", text)
+
+
+TORCH_TRIAL_S = 60
+"""Importing a torch with CUDA from a network file system takes that long."""
+_TRIES_RECORDER = """
+import torch, torch.distributed as dist
+from ddtop.agent.probes.recorder import Recorder
+version = torch.__version__.partition("+")[0]
+if not dist.is_available() or not dist.is_gloo_available():
+    print(f"off|torch {version} has no torch.distributed with gloo: only stacks and processes are shown")
+    raise SystemExit
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+for _ in range(3):
+    dist.all_reduce(torch.zeros(3))
+recorder = Recorder()
+status = recorder.status()
+entries = recorder.entries(3)
+ways = "without the GIL" if recorder.reads_without_gil else "for ranks that make no progress"
+if entries and status:
+    print(f"ok|the flight recorder's entries are read {ways}")
+elif recorder.why_off:
+    print(f"off|{recorder.why_off}")
+else:
+    print(f"off|torch {version}: the flight recorder is off; verdicts name ranks, not operations")
+"""
+"""Records three collectives of one process and reads them as a rank's agent does; a torch that cannot may crash."""
+
+
+def _tried(program: str, within_s: float) -> list[str] | str:
+    """The lines that a program prints in a Python of its own, or why there are none."""
+    environ = {name: value for name, value in os.environ.items() if name != "DDTOP"}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            timeout=within_s,
+            env=environ,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)[:120]
+    lines = done.stdout.strip().splitlines()
+    if done.returncode or not lines:
+        return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1][:120]
+    return lines
 
 
 _ASKS_MPI = """

@@ -306,7 +306,7 @@ def test_a_gap_of_gloos_status_is_healed_by_one_read_of_the_entries(bench):
     bench.passes(2, steps=True, completed=0)
     reads = []
     last = bench.group.seq
-    bench.recorder.entries = lambda _guess: reads.append(bench.now) or gloo_entries((last - 1, True), (last, True))
+    bench.recorder.entries = lambda *_: reads.append(bench.now) or gloo_entries((last - 1, True), (last, True))
     bench.passes(20, completed=1)
 
     assert (bench.pending, bench.probe.stuck) == (None, None)
