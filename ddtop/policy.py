@@ -50,6 +50,9 @@ class Policy:
     by what they said before."""
     host_lost_s: float = 8.0
     """Nothing of a whole host for so long, while the hub is heard: a relay that died is replaced within about 6 s."""
+    host_lost_step_factor: float = 3.0
+    """... of the longest usual step: a collective with a rank of that host that completed within this time shows that the rank
+    takes part."""
     relay_away_s: float = 15.0
     """For so long what a relay saw last of a process is what is known of it: unknown is neither work nor standing still."""
     first_look_s: float = 3.0
@@ -69,6 +72,10 @@ class Policy:
     start all within this."""
     init_late_warning_s: float = 10.0
     """Waiting there for a rank that is alive and works: imports of a few seconds more than the others' are no news."""
+    init_still_line_slack_s: float = 1.0
+    """A rank is at one line for `still_limit_s` less this: the first report of that line came up to a second later."""
+    init_still_process_slack_s: float = 2.0
+    """The same of a process without an agent, which the relay looks at every two seconds."""
     init_late_critical_s: float = 300.0
     """... and this is no import any more; half of the group's own timeout where that is shorter."""
 
@@ -178,6 +185,9 @@ class Policy:
     """... and so many of them a step: few large ones are the price of the model's size, many small ones are not."""
     sync_bound_reduce_ratio: float = 0.75
     """... of which so many are all_reduce: sharded models gather and scatter each layer, that is what they are."""
+    sync_bound_uneven_factor: float = 1.25
+    """... and no rank communicates less than the usual one by more than this: a rank that hardly waits is not held up by the
+    network."""
     sync_bound_crowded_ratio: float = 0.1
     """Of the time the ranks wait for a CPU: from here on that is told beside the communication, which it makes longer."""
     oversubscribed_ratio: float = 0.4
@@ -197,6 +207,8 @@ class Policy:
     """Of CPUs that are all in use somebody else has so many: from here on that is told beside what the job does itself."""
     oversubscribed_window_s: float = 20.0
     """... over so long, in a rank that has been running since before: imports and worker starts are crowded, and pass."""
+    oversubscribed_window_ratio: float = 0.9
+    """... or most of that: reports come every half second, so the window is rarely full."""
     throttled_ratio: float = 0.2
     """Of the time their cgroup's CPU quota holds a host's ranks."""
     throttled_told_ratio: float = 0.05
@@ -243,6 +255,8 @@ class Policy:
     """Of a card's memory that is left, where allocations failed or others hold a part: a full card alone is how torch works."""
     gpu_retries: int = 3
     """Allocations within half a minute that came only after cached memory had been given back, or not at all: one or two are a large batch."""
+    gpu_refused_shown: int = 1
+    """The row of a GPU is marked from so many such allocations on; it is no finding yet."""
     gloo_bytes: int = 4 << 20
     """Of gradients that go through gloo: below it a step loses less than the milliseconds that it takes anyway."""
     gpu_spare_ratio: float = 0.2
@@ -311,6 +325,8 @@ class Policy:
     """Cores used by a process without children of which the main thread computes, though it was asleep at this instant."""
     same_line_s: float = 3.0
     """Six reports in which a busy main thread stood at the same line, with the same call below it."""
+    same_line_quiet_ratio: float = 0.8
+    """... and in a job without progress, for most of that time: then its main thread spins and does not work."""
     stand_most_ranks: int = 512
     """Of more it is not asked at each look whether all stand at one place."""
     together_s: float = 2.0

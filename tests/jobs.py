@@ -20,7 +20,7 @@ from ddtop.diagnosis.finding import Finding, Verdict
 from ddtop.diagnosis.judge import Judge
 from ddtop.model.job import Job
 from ddtop.model.state.facts import Snapshot
-from ddtop.policy import POLICY
+from ddtop.policy import POLICY, Policy
 from ddtop.wire import frames
 from ddtop.wire.records import (
     AnyRecord,
@@ -47,6 +47,8 @@ from tests.ranks import (  # noqa: F401
 
 class FakeJob:
     """A job of `world_size` ranks on `hosts` hosts. `now`: seconds since its first record."""
+
+    policy: Policy = POLICY
 
     def __init__(
         self, world_size: int = 4, hosts: int = 1, absent: Iterable[int] = (), attempt: int = 0, run: str = "r1"
@@ -151,7 +153,7 @@ class FakeJob:
 
     def model(self) -> Job:
         """All records so far, taken in in the order of their time."""
-        job = Job(self.name, POLICY)
+        job = Job(self.name, self.policy)
         for envelope, record in self.in_order():
             job.apply(envelope, record)
         return job
@@ -165,7 +167,7 @@ class FakeJob:
 
     def verdicts(self, joined_s: float = 0.0, every_s: float = TICK_S) -> list[Verdict]:
         """What a viewer saw that came at `joined_s` and looked every half second until now."""
-        job, judge, found = Job(self.name, POLICY), Judge(), []
+        job, judge, found = Job(self.name, self.policy), Judge(self.policy), []
         waiting = self.in_order()
         moment = joined_s
         while moment <= self.now + 1e-9:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ddtop.diagnosis.kernel_wait import READS, WRITES, path_of, said_of, short, sleeps
 from ddtop.model.stacks.frames import Owner, is_birth, owner_of
 from ddtop.model.state.facts import RankFacts, State
-from ddtop.policy import POLICY
+from ddtop.policy import Policy
 from ddtop.wire.calls import P2P_CALLS
 from ddtop.wire.frame_kinds import word_of
 from ddtop.wire.records import Stacks
@@ -44,25 +44,34 @@ _OF_FRAMES = {word: (one.word, one.phrase) for word, one in WAITS.items()}
 _NOTHING = Doing("unknown", "", NOTHING)
 
 
-def doing(facts: RankFacts) -> str | None:
+def doing(facts: RankFacts, policy: Policy) -> str | None:
     """A phrase that follows "is" or "has been"; None where nothing tells, and of a process that is gone."""
-    return classify(facts).text or None
+    return classify(facts, policy).text or None
 
 
-def classify(facts: RankFacts) -> Doing:
+def classify(facts: RankFacts, policy: Policy) -> Doing:
     """What the rank is doing now, as far as that can be told."""
     if facts.gone:
         return _NOTHING
-    steps = _WHILE_SILENT if _silent(facts) else _WHILE_HEARD
-    return next((found for step in steps if (found := step(facts)) is not None), _NOTHING)
+    if _silent(facts):
+        return (
+            _certain(facts)
+            or _of_gil(facts, policy)
+            or _of_stacks(facts)
+            or _of_kernel(facts)
+            or _of_cpu(facts, policy)
+            or _NOTHING
+        )
+    found = _certain(facts) or _of_call(facts) or _of_frames(facts) or _of_kernel(facts) or _of_activity(facts)
+    return found or _of_stacks(facts) or _of_cpu(facts, policy) or _NOTHING
 
 
-def where(facts: RankFacts) -> str:
+def where(facts: RankFacts, policy: Policy) -> str:
     """Where a rank is instead, to follow "has been" or "is": `in the DataLoader (data.py:40 load_image)`.
 
     Of a silent rank without stacks: where it was seen last, in these words.
     """
-    found = classify(facts)
+    found = classify(facts, policy)
     if found.source in (STACKS, KERNEL, CPU, NOTHING) and _silent(facts):
         return _in_c(facts, found)
     place = facts.place
@@ -205,9 +214,9 @@ def _of_stacks(facts: RankFacts) -> Doing | None:
     return _closer(facts, Doing(*_OF_FRAMES[word], STACKS)) if word in _OF_FRAMES else None
 
 
-def _of_gil(facts: RankFacts) -> Doing | None:
+def _of_gil(facts: RankFacts, policy: Policy) -> Doing | None:
     """Of a silent rank: whether its main thread asks for the GIL again and again."""
-    if facts.process is None or facts.working is not False or (facts.wakes_per_s or 0.0) < POLICY.gil_wakes_per_s:
+    if facts.process is None or facts.working is not False or (facts.wakes_per_s or 0.0) < policy.gil_wakes_per_s:
         return None
     # A look may find it awake, then the kernel says nothing.
     said = said_of(facts.process)
@@ -227,24 +236,20 @@ def _of_kernel(facts: RankFacts) -> Doing | None:
     return None
 
 
-def _of_cpu(facts: RankFacts) -> Doing | None:
+def _of_cpu(facts: RankFacts, policy: Policy) -> Doing | None:
     process = facts.process
     if not facts.working or facts.cpu_ratio is None or process is None:
         return None
     # What it works may also be its children's work, or bytes: then its main thread is asleep.
-    if process.state != "R" and (process.children or facts.cpu_ratio < POLICY.busy_ratio):
+    if process.state != "R" and (process.children or facts.cpu_ratio < policy.busy_ratio):
         return None
     if _silent(facts):
         return Doing("c", "computing in C", CPU)
     if facts.place is None:
         return None
-    if (facts.line_age_s or 0.0) >= POLICY.same_line_s:
+    if (facts.line_age_s or 0.0) >= policy.same_line_s:
         return Doing("c", "computing at the same line (a call into C, or a loop of one line)", CPU)
     return Doing("python", f"computing in {facts.place.callee or 'Python'}", CPU)
-
-
-_WHILE_HEARD = (_certain, _of_call, _of_frames, _of_kernel, _of_activity, _of_stacks, _of_cpu)
-_WHILE_SILENT = (_certain, _of_gil, _of_stacks, _of_kernel, _of_cpu)
 
 
 def _in_c(facts: RankFacts, found: Doing) -> str:

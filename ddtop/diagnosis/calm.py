@@ -7,12 +7,12 @@ from ddtop.diagnosis.wait_text import waited_text
 from ddtop.model.state.ending import failed
 from ddtop.model.state.facts import Snapshot, State
 from ddtop.model.waits.align import tells_nothing
-from ddtop.policy import POLICY
+from ddtop.policy import Policy
 from ddtop.words.ranks import rank_list, ranks_text, told_apart, verb
 from ddtop.words.units import duration
 
 
-def calm(snapshot: Snapshot) -> str:
+def calm(snapshot: Snapshot, policy: Policy) -> str:
     """What is true when no rule has anything to say."""
     total = snapshot.world_size
     if snapshot.ended is not None:
@@ -38,7 +38,7 @@ def calm(snapshot: Snapshot) -> str:
     left += f", {ranks_text(lost)} gone" if lost else ""
     left += f", {ranks_text(unseen[:64])} not seen from here" if unseen else ""
     if snapshot.moving == 0:
-        return (_unheard(snapshot) or _quiet(snapshot)) + left
+        return (_unheard(snapshot) or _quiet(snapshot, policy)) + left
     return f"ok: {snapshot.moving}/{total - len(unseen)} moving{left}, watched {duration(snapshot.watched_s)}"
 
 
@@ -57,12 +57,12 @@ def _since(snapshot: Snapshot) -> str:
     return f" for {duration((snapshot.time_unix_ns - still) / 1e9)}" if still is not None else ""
 
 
-def _quiet(snapshot: Snapshot) -> str:
+def _quiet(snapshot: Snapshot, policy: Policy) -> str:
     still, since = snapshot.still_since_unix_ns, _since(snapshot)
     if all(rank.gone for rank in snapshot.ranks):
         return "quiet: no rank is left, and the launcher has not ended yet"
     idle = next((blame for blame in snapshot.blames if blame.due and blame.peer_wait is not None), None)
-    if idle is not None and (what := doing(snapshot.rank(idle.root))) is not None:
+    if idle is not None and (what := doing(snapshot.rank(idle.root), policy)) is not None:
         who = f"{ranks_text(idle.waiters)} {verb(idle.waiters, 'waits', 'wait')}"
         return f"idle{since}: {who} in {waited_text(idle, snapshot.groups)} for rank {idle.root}, which is {what}"
     dumb = [rank.rank for rank in snapshot.ranks if not rank.gone and tells_nothing(rank)]
@@ -86,18 +86,18 @@ def _quiet(snapshot: Snapshot) -> str:
     if still is None:
         return f"starting: {snapshot.reporting}/{snapshot.world_size} ranks there, none has made a step yet"
     waiting = sorted({wait.rank for wait in snapshot.waits})
-    told = f", and none waits for another in a collective{_stand(snapshot)}"
+    told = f", and none waits for another in a collective{_stand(snapshot, policy)}"
     if waiting:
         told = f"; {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} in a collective"
     return f"quiet: no rank has moved{since}{told}"
 
 
-def _stand(snapshot: Snapshot) -> str:
+def _stand(snapshot: Snapshot, policy: Policy) -> str:
     """Where the ranks are that are left, if that is one place: what they wait for is outside of what is looked at."""
     alive = [rank for rank in snapshot.ranks if not rank.gone]
-    if len(alive) > POLICY.stand_most_ranks or any(rank.place is None for rank in alive):
+    if len(alive) > policy.stand_most_ranks or any(rank.place is None for rank in alive):
         return ""
-    places = told_apart({rank.rank: where(rank) for rank in alive})
+    places = told_apart({rank.rank: where(rank, policy) for rank in alive})
     if len(places) != 1:
         return ""
     ((text, ranks),) = places.items()

@@ -8,10 +8,10 @@ from ddtop.diagnosis.finding import CRITICAL, INFO, SEVERITIES, WARNING, Finding
 from ddtop.diagnosis.heard import heard_only
 from ddtop.diagnosis.table import TABLE
 from ddtop.model.state.facts import Snapshot
-from ddtop.policy import POLICY, Policy
+from ddtop.policy import Policy
 
 
-def diagnose(snapshot: Snapshot, policy: Policy = POLICY) -> tuple[Finding, ...]:
+def diagnose(snapshot: Snapshot, policy: Policy) -> tuple[Finding, ...]:
     """The findings of this moment, worst first, one for each root cause."""
     heard = heard_only(snapshot)
     found: list[Finding] = []
@@ -27,8 +27,8 @@ def diagnose(snapshot: Snapshot, policy: Policy = POLICY) -> tuple[Finding, ...]
     return tuple(sorted(found, key=lambda one: (SEVERITIES.index(one.severity), one.since_unix_ns)))
 
 
-def conclude(findings: tuple[Finding, ...], snapshot: Snapshot) -> Verdict:
+def conclude(findings: tuple[Finding, ...], snapshot: Snapshot, policy: Policy) -> Verdict:
     """Findings and health as they are shown."""
     worst = min((SEVERITIES.index(one.severity) for one in findings), default=SEVERITIES.index(INFO))
     health = {CRITICAL: "critical", WARNING: "warning", INFO: "ok"}[SEVERITIES[worst]]
-    return Verdict(health, findings, calm(snapshot))
+    return Verdict(health, findings, calm(snapshot, policy))

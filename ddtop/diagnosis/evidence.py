@@ -8,6 +8,7 @@ from ddtop.diagnosis.activity import CPU, classify, fresh_stacks, other_threads,
 from ddtop.diagnosis.kernel_wait import sleeps
 from ddtop.model.state.ending import went_unix_ns
 from ddtop.model.state.facts import RankFacts, Snapshot, State
+from ddtop.policy import Policy
 from ddtop.words.exits import exit_text
 from ddtop.words.ranks import verb
 from ddtop.words.sentences import clipped
@@ -17,7 +18,7 @@ REASON_CHARACTERS = 80
 _HOW = {"agent": "by its agent", "signal": "by signal", "py-spy": "by py-spy"}
 
 
-def process_line(rank: RankFacts) -> str | None:
+def process_line(rank: RankFacts, policy: Policy) -> str | None:
     """`rank 2 (pid 4802): state D, 0% of a core, wchan nfs_wait_bit_killable, in write of /ckpt/7.pt, 2 children`."""
     process = rank.process
     if process is None:
@@ -34,7 +35,7 @@ def process_line(rank: RankFacts) -> str | None:
         text += f", in {process.syscall}" + (f" of {process.file}" if process.file else "")
     if process.children:
         text += f", {process.children} {verb(range(process.children), 'child', 'children')}"
-    found = classify(rank)
+    found = classify(rank, policy)
     return f"{text}, {found.text}" if found.source == CPU else text
 
 
@@ -57,7 +58,7 @@ def collecting_line(rank: RankFacts, now_unix_ns: int) -> str | None:
     )
 
 
-def stack_lines(rank: RankFacts) -> list[str]:
+def stack_lines(rank: RankFacts, policy: Policy) -> list[str]:
     """Own frames of the rank, and of the DataLoader worker that owes it a batch, as far as a dump of now has them."""
     stacks = fresh_stacks(rank)
     if stacks is None:
@@ -67,7 +68,7 @@ def stack_lines(rank: RankFacts) -> list[str]:
     # One frame says no more than the place.
     if text is not None and (" ‹ " in text or rank.state is State.SILENT):
         lines.append(f"rank {rank.rank}'s stack ({_HOW.get(stacks.method, stacks.method)}): {text}")
-    if classify(rank).word == "gil":
+    if classify(rank, policy).word == "gil":
         lines += [f"another thread of rank {rank.rank}: {line}" for line in other_threads(stacks)]
     owing = rank.loader.owing_pid if rank.loader is not None else None
     worker = next((one for one in rank.worker_stacks if one.pid == owing and one.method), None)

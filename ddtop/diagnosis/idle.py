@@ -34,7 +34,7 @@ def counts_steps(rank: RankFacts) -> bool:
 def polls(rank: RankFacts, policy: Policy) -> bool:
     """It sleeps, wakes and sleeps again, as a loop does that looks for work; one long sleep does not wake."""
     wakes = rank.wakes_per_s or 0.0
-    return rank.working is False and wakes >= policy.poll_wakes_per_s and classify(rank).word in _POLLING
+    return rank.working is False and wakes >= policy.poll_wakes_per_s and classify(rank, policy).word in _POLLING
 
 
 class Idle:
@@ -59,7 +59,7 @@ class Idle:
         orders = all(single) if single else (blame.op or "").lower().startswith(("broadcast", "bcast"))
         if not orders or (root.iteration is not None and not self._used_to_it(blame, bool(single))):
             return False
-        return classify(root).word in REQUESTS or polls(root, self._policy)
+        return classify(root, self._policy).word in REQUESTS or polls(root, self._policy)
 
     def _used_to_it(self, blame: Blame, single: bool) -> bool:
         """The rhythm of a simulation has a broadcast in it, too. A recv has none, and a farm has waited as long before, twice."""
@@ -77,7 +77,7 @@ class Idle:
         return found
 
     def _by_itself(self, rank: RankFacts) -> bool:
-        word = classify(rank).word
+        word = classify(rank, self._policy).word
         if word == "debugger":
             return True
         if rank.phase == "leaving" or (rank.place is not None and rank.place.waits_for is not None):

@@ -9,7 +9,7 @@ from ddtop.diagnosis.diagnoses import conclude, diagnose
 from ddtop.diagnosis.finding import CRITICAL, Finding, Verdict
 from ddtop.diagnosis.kinds import Kind
 from ddtop.model.state.facts import Snapshot, State
-from ddtop.policy import POLICY, Policy
+from ddtop.policy import Policy
 
 OF_PHASES = frozenset({Kind.INPUT_BOUND, Kind.EPOCH_NOT_SET})
 """Kinds that are seen while the job trains, and not while it validates or saves in between."""
@@ -29,7 +29,7 @@ class _Standing:
 class Judge:
     """Holds what stands. `observe` is called with snapshots of one job in the order of their time."""
 
-    def __init__(self, policy: Policy = POLICY) -> None:
+    def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._standing: dict[Identity, _Standing] = {}
         self._run: tuple[str, int] | None = None
@@ -97,4 +97,4 @@ class Judge:
             shown = [finding for finding in shown if finding.identity in found]
         order = {"critical": 0, "warning": 1, "info": 2}
         shown.sort(key=lambda finding: (order[finding.severity], finding.since_unix_ns))
-        return conclude(tuple(shown), snapshot)
+        return conclude(tuple(shown), snapshot, self._policy)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from ddtop.model.state.facts import RankFacts, Snapshot
-from ddtop.policy import POLICY
+from ddtop.policy import Policy
 from ddtop.wire.gpu import Communicator, RasAnswer, RasRank
 from ddtop.words.ranks import rank_list, ranks_text, verb
 from ddtop.words.units import duration
@@ -69,10 +69,10 @@ class _Known:
         return f"its {'rank' if len(ranks) == 1 else 'ranks'} {rank_list(rank.number for rank in ranks)}"
 
 
-def ras_lines(snapshot: Snapshot) -> list[str]:
+def ras_lines(snapshot: Snapshot, policy: Policy) -> list[str]:
     """What the service said: who is gone for NCCL, who has launched less than the others; empty where it said nothing lately."""
     answer = snapshot.ras
-    if answer is None or (snapshot.ras_age_s or 0.0) > POLICY.ras_fresh_s:
+    if answer is None or (snapshot.ras_age_s or 0.0) > policy.ras_fresh_s:
         return []
     if answer.why is not None:
         return [f"NCCL's status service did not answer: {answer.why}"]
@@ -93,10 +93,10 @@ def ras_lines(snapshot: Snapshot) -> list[str]:
     return list(dict.fromkeys(lines))[:8]
 
 
-def gone_ranks(snapshot: Snapshot) -> tuple[int, ...]:
+def gone_ranks(snapshot: Snapshot, policy: Policy) -> tuple[int, ...]:
     """Ranks of the job that NCCL calls dead or unresponsive."""
     answer = snapshot.ras
-    if answer is None or (snapshot.ras_age_s or 0.0) > POLICY.ras_fresh_s:
+    if answer is None or (snapshot.ras_age_s or 0.0) > policy.ras_fresh_s:
         return ()
     known = _Known(snapshot, answer)
     gone = [rank for one in answer.communicators if not _is_cut_off(one) for rank in one.ranks if rank.state in GONE]

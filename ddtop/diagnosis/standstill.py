@@ -46,7 +46,7 @@ def standstill_of(snapshot: Snapshot, policy: Policy) -> Standstill | None:
         return None
     since = snapshot.still_since_unix_ns
     if since is None or any(rank.state in (State.STARTING, State.JOINING) for rank in alive):
-        since = _since_of_start(alive)
+        since = _since_of_start(alive, policy)
     if since is None:
         return None
     quiet_s = (snapshot.time_unix_ns - since) / 1e9
@@ -55,23 +55,23 @@ def standstill_of(snapshot: Snapshot, policy: Policy) -> Standstill | None:
     return Standstill(alive, active, {rank.rank: _stance(rank, quiet_s, policy) for rank in active}, since, quiet_s)
 
 
-def _since_of_start(alive: tuple[RankFacts, ...]) -> int | None:
+def _since_of_start(alive: tuple[RankFacts, ...], policy: Policy) -> int | None:
     """Of a start that can be told from a slow one: all ranks stand in a lock that has a name, or all in communication."""
     places = [rank.place for rank in alive if rank.place is not None and rank.working is False]
     if len(places) < len(alive):
         return None
     locked = all(place.waits_for is not None for place in places)
     joined = all(rank.state not in (State.STARTING, State.JOINING) for rank in alive)
-    meets = joined and all(word_of(rank) in COMMUNICATES for rank in alive)
+    meets = joined and all(word_of(rank, policy) in COMMUNICATES for rank in alive)
     return max(place.since_unix_ns or 0 for place in places) or None if locked or meets else None
 
 
-def word_of(rank: RankFacts) -> str:
+def word_of(rank: RankFacts, policy: Policy) -> str:
     """What it does, and of a call whose other side is not known that it communicates."""
     if any(call.name in WAITING_CALLS for call in rank.open_calls):
         return "collective"
     place = rank.place
-    return "p2p" if place is not None and place.waits_on == "p2p" else classify(rank).word
+    return "p2p" if place is not None and place.waits_on == "p2p" else classify(rank, policy).word
 
 
 def _stance(rank: RankFacts, quiet_s: float, policy: Policy) -> str:
@@ -82,7 +82,7 @@ def _stance(rank: RankFacts, quiet_s: float, policy: Policy) -> str:
     if rank.working is False:
         return STILL
     # One line for all that time: a long call into C, or a library that spins while it waits.
-    same_line = (rank.line_age_s or 0.0) >= max(policy.same_line_s, 0.8 * quiet_s)
+    same_line = (rank.line_age_s or 0.0) >= max(policy.same_line_s, policy.same_line_quiet_ratio * quiet_s)
     return SPINS if same_line or rank.working is None else WORKS
 
 
@@ -95,7 +95,7 @@ def severity_of(snapshot: Snapshot, still: Standstill, policy: Policy) -> str | 
     if not still.any_is(STILL):
         # It is work, or a wait that looks like it.
         return None if still.quiet_s < patient_s else WARNING if still.all_are(SPINS) else INFO
-    words = {word_of(rank) for rank in still.active}
+    words = {word_of(rank, policy) for rank in still.active}
     if not still.all_are(STILL) or words & _PHASES:
         warning_s, critical_s = critical_s, patient_s
     elif not _needs_nobody(still, words, policy):
@@ -128,7 +128,7 @@ def _needs_nobody(still: Standstill, words: set[str], policy: Policy) -> bool:
         return False
     if all(rank.place is not None and rank.place.waits_for is not None for rank in still.active):
         return True
-    elsewhere = [rank for rank in still.active if word_of(rank) not in COMMUNICATES]
+    elsewhere = [rank for rank in still.active if word_of(rank, policy) not in COMMUNICATES]
     if not elsewhere:
         return True
     if not any(rank.iteration is not None for rank in still.active):
@@ -140,4 +140,4 @@ def _needs_nobody(still: Standstill, words: set[str], policy: Policy) -> bool:
 def _asks_outside(rank: RankFacts, policy: Policy) -> bool:
     """It waits for an answer of a server or another process; whoever opens a named pipe has not even a peer."""
     opens = rank.process is not None and rank.process.syscall in ("open", "openat")
-    return (word_of(rank) in OUTSIDE - {"stdin"} and not opens) or polls(rank, policy)
+    return (word_of(rank, policy) in OUTSIDE - {"stdin"} and not opens) or polls(rank, policy)

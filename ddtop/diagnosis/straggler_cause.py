@@ -10,7 +10,7 @@ from ddtop.diagnosis.gpus import device_of, held_by_more_than_load, holders_text
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.model.state.gpu_facts import Device
 from ddtop.model.state.straggler_facts import Late
-from ddtop.policy import POLICY
+from ddtop.policy import Policy
 from ddtop.wire.records import ACTIVITIES, HostState
 from ddtop.wire.samples import Spot, by_function
 from ddtop.words.sentences import about
@@ -29,20 +29,20 @@ class Cause:
     advice: str
 
 
-def cause_of(rank: RankFacts, late: Late, snapshot: Snapshot) -> Cause:
+def cause_of(rank: RankFacts, late: Late, snapshot: Snapshot, policy: Policy) -> Cause:
     """The first of the known causes that explains half of what the others wait."""
     others = [snapshot.rank(number) for number in late.waiters]
     share = late.share_ratio
     host = host_of(rank, snapshot)
     for found in (
-        _of_loader(rank, others, share),
-        _of_gc(rank, share),
-        _of_gil(rank, others, share),
-        _of_throttling(rank, share),
-        _of_card(rank, others, share, snapshot),
-        _of_cpu(rank, others, share, host),
-        _of_memory(rank, others, host),
-        _of_python(rank, others, share),
+        _of_loader(rank, others, share, policy),
+        _of_gc(rank, share, policy),
+        _of_gil(rank, others, share, policy),
+        _of_throttling(rank, share, policy),
+        _of_card(rank, others, share, snapshot, policy),
+        _of_cpu(rank, others, share, host, policy),
+        _of_memory(rank, others, host, policy),
+        _of_python(rank, others, share, policy),
     ):
         if found is not None:
             return found
@@ -57,12 +57,12 @@ def host_of(rank: RankFacts, snapshot: Snapshot) -> HostState | None:
     return snapshot.host_of(rank)
 
 
-def flame(rank: RankFacts, most: int = 3) -> list[str]:
+def flame(rank: RankFacts, policy: Policy, most: int = 3) -> list[str]:
     """`62% in Augment.rotate (aug.py:88)`: where its looks of the last half minute found it, most first."""
     return [
         f"{_share(spot, rank):.0%} in {_spot(spot)}"
         for spot in by_function(rank.spots)[:most]
-        if _share(spot, rank) >= POLICY.spot_least_ratio
+        if _share(spot, rank) >= policy.spot_least_ratio
     ]
 
 
@@ -75,9 +75,9 @@ def _spot(spot: Spot) -> str:
     return f"{spot.function.rpartition('<locals>.')[2]} ({spot.file.rpartition('/')[2]}:{spot.line})"
 
 
-def _of_loader(rank: RankFacts, others: Sequence[RankFacts], share: float) -> Cause | None:
+def _of_loader(rank: RankFacts, others: Sequence[RankFacts], share: float, policy: Policy) -> Cause | None:
     own = _loading(rank)
-    if own - median(_loading(other) for other in others) < POLICY.cause_part * share:
+    if own - median(_loading(other) for other in others) < policy.cause_part * share:
         return None
     loader = rank.loader
     setting = f" with num_workers={loader.workers}" if loader is not None else ""
@@ -91,9 +91,9 @@ def _loading(rank: RankFacts) -> float:
     return rank.activity_ratios[ACTIVITIES.index("loader")] if rank.activity_ratios else 0.0
 
 
-def _of_gc(rank: RankFacts, share: float) -> Cause | None:
+def _of_gc(rank: RankFacts, share: float, policy: Policy) -> Cause | None:
     ratio = rank.hold.gc_ratio if rank.hold is not None else 0.0
-    if ratio < POLICY.cause_part * share:
+    if ratio < policy.cause_part * share:
         return None
     text = f"spends {about(ratio)} of the time in full garbage collections"
     return Cause(
@@ -101,10 +101,10 @@ def _of_gc(rank: RankFacts, share: float) -> Cause | None:
     )
 
 
-def _of_gil(rank: RankFacts, others: Sequence[RankFacts], share: float) -> Cause | None:
+def _of_gil(rank: RankFacts, others: Sequence[RankFacts], share: float, policy: Policy) -> Cause | None:
     own = _held(rank)
     # A busy machine makes looks late on all ranks of a host, and a rank without a CPU.
-    if own - max(median(_held(other) for other in others), _delay(rank)) < POLICY.cause_held_part * share:
+    if own - max(median(_held(other) for other in others), _delay(rank)) < policy.cause_held_part * share:
         return None
     spot = rank.hold.spot if rank.hold is not None else None
     where = f", seen at {_spot(spot)}" if spot is not None else ""
@@ -119,9 +119,9 @@ def _held(rank: RankFacts) -> float:
     return rank.hold.held_ratio if rank.hold is not None else 0.0
 
 
-def _of_throttling(rank: RankFacts, share: float) -> Cause | None:
+def _of_throttling(rank: RankFacts, share: float, policy: Policy) -> Cause | None:
     ratio = rank.pressure.throttled_ratio if rank.pressure is not None else None
-    if ratio is None or ratio < POLICY.cause_part * share:
+    if ratio is None or ratio < policy.cause_part * share:
         return None
     load = rank.process.load if rank.process is not None else None
     quota = f" of {load.quota_cores:g} cores" if load is not None and load.quota_cores else ""
@@ -129,13 +129,15 @@ def _of_throttling(rank: RankFacts, share: float) -> Cause | None:
     return Cause(THROTTLED, text, "raise the CPU limit of its container, or start fewer threads and workers in it")
 
 
-def _of_card(rank: RankFacts, others: Sequence[RankFacts], share: float, snapshot: Snapshot) -> Cause | None:
+def _of_card(
+    rank: RankFacts, others: Sequence[RankFacts], share: float, snapshot: Snapshot, policy: Policy
+) -> Cause | None:
     """Its GPU: others compute there too, it is held at low clocks, or it computes while those of the others wait in NCCL."""
     device = device_of(rank, snapshot) if rank.own is not None and rank.own.certain and snapshot.devices else None
-    if device is None or (device.util_mean_ratio or 0.0) < POLICY.gpu_busy_ratio:
+    if device is None or (device.util_mean_ratio or 0.0) < policy.gpu_busy_ratio:
         # A slow host leaves its card idle: that is no fault of the card.
         return None
-    if busy := lasting_strangers(device, POLICY):
+    if busy := lasting_strangers(device, policy):
         return Cause(
             CARD,
             f"shares its GPU with {holders_text(busy)}",
@@ -151,26 +153,26 @@ def _of_card(rank: RankFacts, others: Sequence[RankFacts], share: float, snapsho
         device.gpu.sm_mhz,
         [one.gpu.sm_mhz for one in alike if one.gpu.sm_mhz],
     )
-    lasts = since is not None and snapshot.time_unix_ns - since >= POLICY.gpu_throttled_s * 1e9
+    lasts = since is not None and snapshot.time_unix_ns - since >= policy.gpu_throttled_s * 1e9
     if lasts and mhz and clocks and held_by_more_than_load(device.gpu):
         usual = median(clocks)
-        if mhz < POLICY.gpu_slow_ratio * usual and 1 - mhz / usual >= POLICY.cause_part * share:
+        if mhz < policy.gpu_slow_ratio * usual and 1 - mhz / usual >= policy.cause_part * share:
             text = (
                 f"runs on a GPU that {why_held(device.gpu)} holds at {mhz} MHz, those of the others run at {usual:.0f}"
             )
             return Cause(CARD, text, cooling(device))
-    return _of_computing(rank, device, alike)
+    return _of_computing(rank, device, alike, policy)
 
 
-def _of_computing(rank: RankFacts, device: Device, alike: Sequence[Device]) -> Cause | None:
+def _of_computing(rank: RankFacts, device: Device, alike: Sequence[Device], policy: Policy) -> Cause | None:
     """Cards of the others are as busy at a fraction of its power: a computing kernel and waiting ones."""
-    own, busy = device.power_mean_watts, POLICY.gpu_wait_busy_ratio
+    own, busy = device.power_mean_watts, policy.gpu_wait_busy_ratio
     watts = [one.power_mean_watts for one in alike if one.power_mean_watts and (one.util_mean_ratio or 0.0) >= busy]
     nccl = rank.hello is not None and "nccl" in (rank.hello.backend or "")
     if not nccl or not own or (device.util_mean_ratio or 0.0) < busy or 2 * len(watts) <= len(alike):
         return None
     ratio = median(watts) / own
-    if ratio > POLICY.gpu_wait_power_ratio:
+    if ratio > policy.gpu_wait_power_ratio:
         return None
     text = (
         f"computes longer on its GPU: those of the others are 100% busy at {ratio:.0%} of its power, they wait in NCCL"
@@ -191,11 +193,13 @@ def more_work(rank: int, device: Device) -> str:
     )
 
 
-def _of_cpu(rank: RankFacts, others: Sequence[RankFacts], share: float, host: HostState | None) -> Cause | None:
+def _of_cpu(
+    rank: RankFacts, others: Sequence[RankFacts], share: float, host: HostState | None, policy: Policy
+) -> Cause | None:
     delay = _delay(rank)
     more = delay - median(_delay(other) for other in others)
     # On a busy machine who sleeps longer waits longer for a CPU afterwards: the code explains more of it then.
-    if more < max(POLICY.cause_part * share, POLICY.cause_cpu_part * _most(rank, others)[0]):
+    if more < max(policy.cause_part * share, policy.cause_cpu_part * _most(rank, others)[0]):
         return None
     load = rank.process.load if rank.process is not None else None
     parts = [f"waits {about(delay)} of the time for a CPU"]
@@ -204,7 +208,7 @@ def _of_cpu(rank: RankFacts, others: Sequence[RankFacts], share: float, host: Ho
     if host is not None and host.load is not None and (host.load.runnable or 0) > host.cores:
         # How many differs from look to look, and stands in the evidence.
         parts.append(f"more threads want to run than {host.host} has cores ({host.cores})")
-    if host is not None and host.load is not None and (host.load.steal_ratio or 0.0) >= POLICY.throttled_told_ratio:
+    if host is not None and host.load is not None and (host.load.steal_ratio or 0.0) >= policy.throttled_told_ratio:
         parts.append(f"the hypervisor takes {about(host.load.steal_ratio or 0.0)}")
     return Cause(
         CPU,
@@ -217,9 +221,9 @@ def _delay(rank: RankFacts) -> float:
     return (rank.pressure.delay_ratio or 0.0) if rank.pressure is not None else 0.0
 
 
-def _of_memory(rank: RankFacts, others: Sequence[RankFacts], host: HostState | None) -> Cause | None:
+def _of_memory(rank: RankFacts, others: Sequence[RankFacts], host: HostState | None, policy: Policy) -> Cause | None:
     faults = _faults(rank)
-    if faults < POLICY.cause_faults_per_s or faults < POLICY.cause_faults_factor * median(
+    if faults < policy.cause_faults_per_s or faults < policy.cause_faults_factor * median(
         _faults(other) for other in others
     ):
         return None
@@ -235,10 +239,10 @@ def _faults(rank: RankFacts) -> float:
     return (rank.pressure.faults_per_s or 0.0) if rank.pressure is not None else 0.0
 
 
-def _of_python(rank: RankFacts, others: Sequence[RankFacts], share: float) -> Cause | None:
+def _of_python(rank: RankFacts, others: Sequence[RankFacts], share: float, policy: Policy) -> Cause | None:
     """The function, or the line, at which it is more than the others are."""
     more, own, theirs, spot = _most(rank, others)
-    if spot is None or more < max(POLICY.spot_least_ratio, POLICY.cause_code_part * share):
+    if spot is None or more < max(policy.spot_least_ratio, policy.cause_code_part * share):
         return None
     beside = f", the others {about(theirs)}" if any(other.spots_samples for other in others) else ""
     text = f"is {about(own)} of the time in {_spot(spot)}{beside}"

@@ -67,7 +67,7 @@ class Follower:
     ) -> None:
         """`clock`: unix ns. `answered` takes each answer; None: `asking` takes it."""
         self.job = Job(name, POLICY)
-        self.judge = Judge()
+        self.judge = Judge(POLICY)
         self.asking = Requests()
         self.answers = 0
         self._answered = answered or self._take_answer

@@ -17,6 +17,7 @@ from ddtop.diagnosis.finding import INFO, Finding, Verdict
 from ddtop.diagnosis.judge import STEP_NS, Judge
 from ddtop.model.job import Job
 from ddtop.model.state.facts import Snapshot
+from ddtop.policy import POLICY
 from ddtop.wire import frames
 from ddtop.wire.records import HostState
 
@@ -183,7 +184,7 @@ class Tape:
         moments = [unix_ns - STEP_NS * back for back in range(looks - 1, -1, -1)]
         begins = [segment.begin_unix_ns for segment in self._segments]
         first = max(bisect_right(begins, moments[0]) - 1, 0)
-        job, judge = self._segments[first].job.copy(), Judge()
+        job, judge = self._segments[first].job.copy(), Judge(POLICY)
         waiting = [
             (at, data)
             for segment in list(self._segments)[first : max(bisect_right(begins, unix_ns), first + 1)]
@@ -209,7 +210,7 @@ class Tape:
         segments = list(self._segments)
         if not segments:
             return
-        job, judge, due = segments[0].job.copy(), Judge(), segments[0].begin_unix_ns
+        job, judge, due = segments[0].job.copy(), Judge(POLICY), segments[0].begin_unix_ns
         for segment in segments:
             for at, data in list(zip(segment.times, segment.data, strict=False)):
                 _apply(job, data)

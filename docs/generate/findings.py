@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ddtop.diagnosis.explain import PAGES, explain
+from ddtop.policy import POLICY
 from docs.generate.markdown import cell, code, fenced, head, listed, table
 
 
@@ -19,7 +20,7 @@ def page() -> str:
         ((f"[{code(kind)}](#{kind})", one.severity, one.brief) for kind, one in PAGES.items()),
     )
     for kind in PAGES:
-        one = explain(kind)
+        one = explain(kind, POLICY)
         assert one is not None, kind
         lines += [f"## {kind}", "", f"*{cell(one.severity)}.* {one.meaning}", "", "How it is found:", ""]
         lines += [*listed(one.found), "What to do:", "", *listed(one.steps)]

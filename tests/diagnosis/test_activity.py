@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ddtop.diagnosis.activity import WORDS, classify, doing, fresh_stacks, stack_line, where
 from ddtop.diagnosis.evidence import process_line, stack_lines
 from ddtop.model.state.facts import RankFacts, State
+from ddtop.policy import POLICY
 from ddtop.wire.loader import Loader
 from ddtop.wire.records import Exit, OpenCall, Place, ProcessState, Stacks
 from ddtop.wire.stacks import StackFrame, ThreadStack
@@ -67,8 +68,8 @@ OF_FRAMES = [
 def test_the_library_frame_below_the_users_line_says_it(waits_on, word, text):
     one = rank(place=place(waits_on=waits_on))
 
-    assert (classify(one).word, doing(one)) == (word, text)
-    assert where(one) == f"{text} (train.py:53 take)"
+    assert (classify(one, POLICY).word, doing(one, POLICY)) == (word, text)
+    assert where(one, POLICY) == f"{text} (train.py:53 take)"
 
 
 OF_KERNEL = [
@@ -123,8 +124,8 @@ OF_KERNEL = [
 def test_without_a_library_frame_the_kernel_says_it(seen, word, text):
     one = rank(process=process(**seen))
 
-    assert (classify(one).word, doing(one)) == (word, text)
-    assert where(one) == f"{text} in take (train.py:53)"
+    assert (classify(one, POLICY).word, doing(one, POLICY)) == (word, text)
+    assert where(one, POLICY) == f"{text} in take (train.py:53)"
 
 
 @pytest.mark.parametrize(
@@ -145,7 +146,7 @@ def test_without_a_library_frame_the_kernel_says_it(seen, word, text):
     ],
 )
 def test_the_kernel_adds_the_file_or_the_child_to_what_frames_say(waits_on, seen, text):
-    assert doing(rank(place=place(waits_on=waits_on), process=process(**seen))) == text
+    assert doing(rank(place=place(waits_on=waits_on), process=process(**seen)), POLICY) == text
 
 
 @pytest.mark.parametrize(
@@ -171,28 +172,28 @@ def test_the_kernel_adds_the_file_or_the_child_to_what_frames_say(waits_on, seen
 def test_what_is_certain_comes_first(more, word, text):
     one = rank(**more)
 
-    assert (classify(one).word, doing(one)) == (word, text)
+    assert (classify(one, POLICY).word, doing(one, POLICY)) == (word, text)
 
 
 def test_a_busy_rank_computes_in_python_while_its_lines_change_and_else_stays_at_one_line():
     busy = {"working": True, "cpu_ratio": 1.0, "process": process("R")}
 
-    assert doing(rank(**busy, line_age_s=0.5)) == "computing in Python"
-    assert classify(rank(**busy, line_age_s=8.0)).word == "c"
-    assert classify(frozen(**busy)).text == "computing in C"
-    assert doing(rank(**busy, place=place(callee="conv2d"))) == "computing in conv2d"
-    assert where(rank(**busy)) == "in take (train.py:53)"
+    assert doing(rank(**busy, line_age_s=0.5), POLICY) == "computing in Python"
+    assert classify(rank(**busy, line_age_s=8.0), POLICY).word == "c"
+    assert classify(frozen(**busy), POLICY).text == "computing in C"
+    assert doing(rank(**busy, place=place(callee="conv2d")), POLICY) == "computing in conv2d"
+    assert where(rank(**busy), POLICY) == "in take (train.py:53)"
 
 
 def test_the_work_of_its_children_is_not_called_its_own():
     """Its DataLoader workers decode while its main thread sleeps."""
-    assert doing(rank(working=True, cpu_ratio=1.9, process=process("S", children=2))) is None
+    assert doing(rank(working=True, cpu_ratio=1.9, process=process("S", children=2)), POLICY) is None
 
 
 def test_a_busy_rank_that_is_asleep_at_this_instant_does_not_wait_for_a_lock():
     """A thread that works sleeps now and then; of a file that it reads for seconds that is no chance."""
-    assert doing(rank(working=True, process=process(syscall="futex"))) is None
-    assert doing(rank(working=True, process=process("D", syscall="read", file="/a"))) == "reading /a"
+    assert doing(rank(working=True, process=process(syscall="futex")), POLICY) is None
+    assert doing(rank(working=True, process=process("D", syscall="read", file="/a")), POLICY) == "reading /a"
 
 
 # -- stacks
@@ -202,30 +203,31 @@ def test_of_a_silent_rank_the_place_is_that_of_stacks_taken_since():
     """GIL held in C: what the agent saw last was another line."""
     asleep = process(syscall="clock_nanosleep")
 
-    assert where(frozen(stacks=dump())) == "in C called from sim.py:31 step"
-    assert where(frozen(stacks=dump(), process=asleep)) == "asleep in C called from sim.py:31 step"
-    assert where(frozen(stacks=dump(at=150))) == "last seen in take (train.py:53)"
-    assert where(frozen(process=asleep)) == "asleep, last seen in take (train.py:53)"
-    assert where(frozen()) == "last seen in take (train.py:53)"
+    assert where(frozen(stacks=dump()), POLICY) == "in C called from sim.py:31 step"
+    assert where(frozen(stacks=dump(), process=asleep), POLICY) == "asleep in C called from sim.py:31 step"
+    assert where(frozen(stacks=dump(at=150)), POLICY) == "last seen in take (train.py:53)"
+    assert where(frozen(process=asleep), POLICY) == "asleep, last seen in take (train.py:53)"
+    assert where(frozen(), POLICY) == "last seen in take (train.py:53)"
     assert (
-        where(frozen(place=place(waits_on="collective", callee="barrier"))) == "last seen in barrier (train.py:53 take)"
+        where(frozen(place=place(waits_on="collective", callee="barrier")), POLICY)
+        == "last seen in barrier (train.py:53 take)"
     )
-    assert where(frozen(place=None)) == "at a place that cannot be seen"
+    assert where(frozen(place=None), POLICY) == "at a place that cannot be seen"
 
 
 def test_a_main_thread_that_waits_for_the_gil_is_not_the_one_that_holds_it():
     """It wakes every 5 ms to ask for it; a thread that sleeps in C with the GIL held does not wake."""
     waits = {"process": process(syscall="futex"), "stacks": dump()}
 
-    assert where(frozen(**waits, wakes_per_s=200.0)) == (
+    assert where(frozen(**waits, wakes_per_s=200.0), POLICY) == (
         "waiting at sim.py:31 step for the GIL that another of its threads holds"
     )
     holder = ThreadStack((StackFrame("decode", "/home/ada/video.py", 9, True),))
     told = Stacks("r1", 1, 4801, 300, "signal", (*dump().threads, holder, ThreadStack(())))
     assert "another thread of rank 1: decode video.py:9" in stack_lines(
-        frozen(process=process(syscall="futex"), stacks=told, wakes_per_s=200.0)
+        frozen(process=process(syscall="futex"), stacks=told, wakes_per_s=200.0), POLICY
     )
-    assert where(frozen(**waits, wakes_per_s=0.0)) == "waiting for a lock in C called from sim.py:31 step"
+    assert where(frozen(**waits, wakes_per_s=0.0), POLICY) == "waiting for a lock in C called from sim.py:31 step"
 
 
 @pytest.mark.parametrize(
@@ -247,14 +249,14 @@ def test_a_main_thread_that_waits_for_the_gil_is_not_the_one_that_holds_it():
     ],
 )  # fmt: skip
 def test_the_frame_nearest_to_the_users_line_names_a_stack(frames, word):
-    assert classify(frozen(stacks=dump(*frames))).word == word
+    assert classify(frozen(stacks=dump(*frames)), POLICY).word == word
 
 
 def test_a_compiled_forward_is_not_called_compiling():
     """Every call of a compiled model passes through torch._dynamo.eval_frame."""
     frames = [StackFrame("_fn", TORCH + "_dynamo/eval_frame.py", 1)]
 
-    assert classify(frozen(stacks=dump(*frames), working=True, cpu_ratio=1.0)).word == "c"
+    assert classify(frozen(stacks=dump(*frames), working=True, cpu_ratio=1.0), POLICY).word == "c"
 
 
 def test_stacks_of_another_place_tell_nothing_of_this_one():
@@ -281,13 +283,16 @@ def test_the_worker_that_owes_the_batch_shows_its_stack():
     other = Stacks("r1", 1, 4812, 300, "signal", worker.threads, worker=True)
     one = frozen(stacks=dump(), worker_stacks=(other, worker), loader=Loader(2, owing_pid=4811))
 
-    assert stack_lines(one) == ["rank 1's stack (by signal): step sim.py:31", "worker 4811's stack: read d.py:7"]
+    assert stack_lines(one, POLICY) == [
+        "rank 1's stack (by signal): step sim.py:31",
+        "worker 4811's stack: read d.py:7",
+    ]
 
 
 def test_the_process_line_has_state_call_and_file():
     one = rank(process=process("D", wchan="nfs_wait", syscall="write", file="/ckpt/7.pt", children=2))
 
-    assert process_line(one) == (
+    assert process_line(one, POLICY) == (
         "rank 1 (pid 4801): state D, 0% of a core, wchan nfs_wait, in write of /ckpt/7.pt, 2 children"
     )
 
@@ -326,10 +331,10 @@ STACKS = st.none() | st.builds(
     )
 )  # fmt: skip
 def test_no_combination_makes_it_raise_and_every_word_is_known(facts):
-    found = classify(facts)
+    found = classify(facts, POLICY)
 
     assert found.word in WORDS
-    assert (doing(facts) is None) == (not found.text)
-    assert where(facts)
-    assert stack_lines(facts) is not None
-    assert (process_line(facts) is None) == (facts.process is None)
+    assert (doing(facts, POLICY) is None) == (not found.text)
+    assert where(facts, POLICY)
+    assert stack_lines(facts, POLICY) is not None
+    assert (process_line(facts, POLICY) is None) == (facts.process is None)

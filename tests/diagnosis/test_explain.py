@@ -19,7 +19,7 @@ LINES_MAX, COLUMNS = 40, 80
 @pytest.mark.parametrize("kind", PAGES)
 def test_a_page_fits_on_a_screen(kind):
     """A terminal of 80 columns; nobody scrolls while a job hangs."""
-    lines = explain_text(explain(kind), COLUMNS).splitlines()
+    lines = explain_text(explain(kind, POLICY), COLUMNS).splitlines()
 
     assert len(lines) <= LINES_MAX
     assert [line for line in lines if len(line) > COLUMNS] == []

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from ddtop.diagnosis.judge import Judge
+from ddtop.policy import POLICY
 from tests.jobs import BASE, FakeJob, brief, place, unix_ns, without_times
 
 
 def judged(job, moments, judge=None):
     """What stands after looks at these moments of the job's clock."""
-    judge = judge or Judge()
+    judge = judge or Judge(POLICY)
     model = job.model()
     return [[brief(one) for one in judge.observe(model.snapshot(unix_ns(moment))).findings] for moment in moments]
 
@@ -37,7 +38,7 @@ def test_looks_closer_together_than_half_a_second_are_one():
 
 
 def test_it_clears_after_three_snapshots_without_it():
-    job, judge = hang(), Judge()
+    job, judge = hang(), Judge(POLICY)
     judged(job, [19.0, 19.5], judge)
     for rank in job.ranks:
         rank.comes_back()
@@ -47,7 +48,7 @@ def test_it_clears_after_three_snapshots_without_it():
 
 
 def test_one_snapshot_without_it_does_not_make_it_flicker():
-    job, judge = hang(), Judge()
+    job, judge = hang(), Judge(POLICY)
     judged(job, [19.0, 19.5], judge)
 
     seen = judged(job, [12.0], judge) + judged(job, [20.0], judge)
@@ -56,7 +57,7 @@ def test_one_snapshot_without_it_does_not_make_it_flicker():
 
 
 def test_what_was_seen_once_and_not_again_never_stood():
-    job, judge = hang(), Judge()
+    job, judge = hang(), Judge(POLICY)
 
     assert judged(job, [19.0, 12.0, 19.5, 20.0], judge) == [[], [], [], [CULPRIT]]
 
@@ -83,7 +84,7 @@ def test_since_is_when_the_fact_began_and_does_not_move():
 
 def test_what_stood_in_the_last_attempt_ended_with_it():
     job = hang()
-    judge = Judge()
+    judge = Judge(POLICY)
     judged(job, [19.0, 19.5], judge)
     job.restarts()
     job.trains(1)
@@ -104,7 +105,7 @@ def test_an_ended_job_needs_no_second_opinion():
 
 def test_after_the_end_what_stood_before_is_replaced_by_how_it_ended():
     job = hang()
-    judge = Judge()
+    judge = Judge(POLICY)
     judged(job, [19.0, 19.5], judge)
     for rank in job.ranks:
         rank.ends(signal=15, later_s=0.01)
@@ -124,7 +125,7 @@ def test_the_worst_comes_first():
 def test_a_judge_of_an_empty_job_says_that_nobody_has_reported():
     job = FakeJob(0)
 
-    verdict = Judge().observe(job.model().snapshot(BASE))
+    verdict = Judge(POLICY).observe(job.model().snapshot(BASE))
 
     assert (verdict.health, verdict.headline) == ("ok", "no rank has reported yet")
 

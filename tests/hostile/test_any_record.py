@@ -54,7 +54,7 @@ VALID, LAST = of_job()
 
 def bears(found):
     """Take these in and look at them in every way; all that is drawn is printable."""
-    job, judge, timeline = Job("train", POLICY), Judge(), Timeline()
+    job, judge, timeline = Job("train", POLICY), Judge(POLICY), Timeline()
     for at, (envelope, record) in enumerate(found):
         job.apply(envelope, record)
         if at in (len(found) // 2, len(found) - 1):

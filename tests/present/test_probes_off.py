@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ddtop.diagnosis.judge import Judge
 from ddtop.model.state import probes
+from ddtop.policy import POLICY
 from ddtop.present.as_json import diagnose_json, status_json
 from ddtop.present.plain import diagnose_text, status_text
 from tests.jobs import FakeJob
@@ -19,7 +20,7 @@ def looked(off):
 
 def test_a_part_that_is_off_is_on_the_screen_and_in_json():
     snapshot = looked({1: ("cuda: OSError: no: such file",)})
-    verdict = Judge().observe(snapshot)
+    verdict = Judge(POLICY).observe(snapshot)
     rows = [{"rank": 1, "probe": "cuda", "why": "OSError: no: such file"}]
 
     assert snapshot.notes == ("the agent's part 'cuda' is off on rank 1: OSError: no: such file",)

@@ -34,7 +34,7 @@ class Watcher:
 
     def __init__(self, job: SimulatedJob, from_s: float = 0.0) -> None:
         self.job, self.now_s = job, from_s
-        self.model, self.judge = Job(job.name, POLICY), Judge()
+        self.model, self.judge = Job(job.name, POLICY), Judge(POLICY)
         self._take(job.joining(at(from_s)))
 
     def _take(self, found: Iterator[bytes]) -> None:

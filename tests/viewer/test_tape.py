@@ -35,7 +35,7 @@ def in_order(job):
 
 def seen_live(job, until_s=None, joined_s=0.0):
     """(second, snapshot, verdict) of a viewer that looked every half second from then on."""
-    model, judge, waiting, found = Job(job.name, POLICY), Judge(), job.in_order(), []
+    model, judge, waiting, found = Job(job.name, POLICY), Judge(POLICY), job.in_order(), []
     moment = joined_s
     while moment <= (job.now if until_s is None else until_s) + 1e-9:
         while waiting and waiting[0][0].unix_ns <= unix_ns(moment):
@@ -203,7 +203,7 @@ def test_ends_and_findings_are_marked_when_they_began():
         model.apply(envelope, frames.open_record(envelope))
         tape.add(envelope, data, model)
         if envelope.kind == "HostState":
-            tape.notice(diagnose(model.snapshot(envelope.unix_ns)))
+            tape.notice(diagnose(model.snapshot(envelope.unix_ns), POLICY))
 
     marks = [(round((at - unix_ns(0)) / 1e9, 1), what) for at, what in tape.marks]
 

@@ -6,6 +6,7 @@ import pytest
 
 from ddtop.diagnosis.activity import doing
 from ddtop.model.state.facts import State
+from ddtop.policy import POLICY
 from ddtop.present.now import now_text
 from ddtop.wire.records import Place
 from ddtop.words.activities import OF_THREAD, P2P, WAITS
@@ -25,7 +26,7 @@ def test_the_column_has_the_words_of_the_sentence(waits_on):
     rank = stuck(place=replace(HERE, waits_on=waits_on))
     cell = now_text(rank).removesuffix(" train.py:88")
 
-    assert all(word in doing(rank) for word in cell.split())
+    assert all(word in doing(rank, POLICY) for word in cell.split())
 
 
 @pytest.mark.parametrize("one", [*OF_THREAD.values(), P2P], ids=lambda one: one.word)
@@ -37,7 +38,7 @@ def test_an_event_loop_is_an_event_loop_in_both():
     """The sentence said `event loop` and the column said `asyncio`."""
     rank = stuck(place=replace(HERE, waits_on="asyncio"))
 
-    assert (doing(rank), now_text(rank)) == ("waiting in its event loop", "event loop train.py:88")
+    assert (doing(rank, POLICY), now_text(rank)) == ("waiting in its event loop", "event loop train.py:88")
 
 
 def test_a_word_of_a_newer_agent_is_shown_as_it_came():

@@ -6,6 +6,7 @@ import click
 
 from ddtop.cli.errors import USAGE, CommandError
 from ddtop.cli.output import width
+from ddtop.policy import POLICY
 
 KIND_SHOWN = 60
 """Characters of an unknown kind in the message."""
@@ -32,7 +33,7 @@ def explain(kind: str | None) -> None:
     if kind is None:
         click.echo(kinds_text(PAGES.values(), width()), nl=False)
         return
-    page = page_of(kind)
+    page = page_of(kind, POLICY)
     if page is None:
         meant = nearest(kind)
         hint = f"; did you mean {meant}?" if meant else ""

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 from ddtop.diagnosis.explain import deadlocks, ends, gpus, hosts, slow, stalls, starting, waits
 from ddtop.diagnosis.explain.page import Explanation, filled
-from ddtop.policy import POLICY, Policy
+from ddtop.policy import Policy
 
 PAGES: dict[str, Explanation] = {
     page.kind: page
@@ -27,7 +27,7 @@ PAGES: dict[str, Explanation] = {
 """By kind, in the order in which they are listed; the values of the policy are not in them yet."""
 
 
-def explain(kind: str, policy: Policy = POLICY) -> Explanation | None:
+def explain(kind: str, policy: Policy) -> Explanation | None:
     """The page of this kind; None if there is no such kind."""
     page = PAGES.get(kind)
     return filled(page, policy) if page is not None else None

@@ -62,7 +62,7 @@ def rule(context: Context) -> list[Finding]:
     peers = _peers(snapshot, first, failed, since, policy, text)
     hold_s = policy.comm_error_leaving_s if peers.going else policy.comm_error_after_s
     young = snapshot.ended is None and snapshot.time_unix_ns - since < hold_s * 1e9
-    return [] if young and not peers.sure else [_finding(snapshot, first, peers, failed, since, text)]
+    return [] if young and not peers.sure else [_finding(snapshot, first, peers, failed, since, text, policy)]
 
 
 def named_in(text: str) -> tuple[int, ...]:
@@ -86,7 +86,7 @@ def _peers(
     named = {rank for one in texts for rank in named_in(one) if 0 <= rank < snapshot.world_size} - set(failed)
     others = [rank for rank in snapshot.ranks if rank.rank not in failed]
     if named:
-        return _Peers(tuple(sorted(named)), "did not come" + _at(snapshot, named))
+        return _Peers(tuple(sorted(named)), "did not come" + _at(snapshot, named, policy))
     wait = _open(first)
     group = snapshot.group(wait.group) if wait is not None else None
     if _TIMEOUT.search(text) and wait is not None and group is not None:
@@ -94,7 +94,7 @@ def _peers(
         members = set(group.ranks)
         behind = [rank.rank for rank in others if rank.rank in members and _is_behind(rank, wait.group, seq)]
         if behind:
-            return _Peers(tuple(behind), "had not joined it" + _at(snapshot, behind), sure=True)
+            return _Peers(tuple(behind), "had not joined it" + _at(snapshot, behind, policy), sure=True)
     # The news of its own end may lie between the error and now; what it left before is what closed the connections.
     left = [
         rank.rank
@@ -106,7 +106,7 @@ def _peers(
         going = any(not snapshot.rank(rank).gone for rank in left)
         why = f"{verb(left, 'has', 'have')} left {verb(left, 'its', 'their')} process group"
         return _Peers(tuple(left), why, going=going)
-    dead = [rank for rank in gone_ranks(snapshot) if rank not in failed]
+    dead = [rank for rank in gone_ranks(snapshot, policy) if rank not in failed]
     if dead:
         return _Peers(tuple(dead), f"{verb(dead, 'is', 'are')} gone for NCCL")
     silent = [rank for rank in others if rank.state is State.SILENT and not rank.gone]
@@ -129,18 +129,18 @@ def _is_behind(rank: RankFacts, group: str, seq: int) -> bool:
     return progress is not None and comparable_seq(progress) < seq
 
 
-def _at(snapshot: Snapshot, ranks: Collection[int]) -> str:
+def _at(snapshot: Snapshot, ranks: Collection[int], policy: Policy) -> str:
     """In brackets, where the first of them is, or was."""
     rank = snapshot.rank(min(ranks))
     if rank.place is None:
         return ""
     who = f"rank {rank.rank} " if len(ranks) > 1 else ""
-    spot = f"last seen in {rank.place.function}, {file_line(rank.place)}" if rank.gone else where(rank)
+    spot = f"last seen in {rank.place.function}, {file_line(rank.place)}" if rank.gone else where(rank, policy)
     return f" ({who}{spot})"
 
 
 def _finding(
-    snapshot: Snapshot, first: RankFacts, peers: _Peers, failed: Collection[int], since: int, text: str
+    snapshot: Snapshot, first: RankFacts, peers: _Peers, failed: Collection[int], since: int, text: str, policy: Policy
 ) -> Finding:
     reporting = sorted(failed)
     wait = _open(first)
@@ -169,7 +169,7 @@ def _finding(
         evidence=(
             *([f"rank {first.rank}: {_short(text)}"] if first.exception is None else []),
             *lines[:8],
-            *ras_lines(snapshot)[:3],
+            *ras_lines(snapshot, policy)[:3],
         ),
         advice=_advice(snapshot, peers, how, address),
         group=wait.group if wait is not None else None,

@@ -12,6 +12,7 @@ from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.nccl import launched_less, ras_lines
 from ddtop.model.state.facts import RankFacts, Snapshot, State
+from ddtop.policy import Policy
 from ddtop.words.ranks import ranks_text, verb
 from ddtop.words.units import duration
 
@@ -29,7 +30,7 @@ def rule(context: Context) -> list[Finding]:
         roots, others = [snapshot.rank(rank) for rank in late], [snapshot.rank(rank) for rank in waiters]
         if all(_is_frozen(one) for one in others) and not any(_is_out(one) for one in roots):
             at = snapshot.time_unix_ns - int(((snapshot.ras_age_s or 0.0) + same_s) * 1e9)
-            return [_finding(snapshot, op, roots, waiters, at)]
+            return [_finding(snapshot, op, roots, waiters, at, policy)]
     return []
 
 
@@ -42,11 +43,13 @@ def _is_out(rank: RankFacts) -> bool:
     return rank.gone or rank.state is State.STOPPED or rank.hello is None or rank.unheard
 
 
-def _finding(snapshot: Snapshot, op: str, roots: list[RankFacts], waiters: tuple[int, ...], since: int) -> Finding:
+def _finding(
+    snapshot: Snapshot, op: str, roots: list[RankFacts], waiters: tuple[int, ...], since: int, policy: Policy
+) -> Finding:
     ranks, first = tuple(one.rank for one in roots), roots[0]
     frozen = all(_is_frozen(one) for one in roots)
     held = duration(min(snapshot.rank(rank).report_age_s or 0.0 for rank in waiters))
-    lines = [process_line(first), place_line(first) if not frozen else None, *ras_lines(snapshot)[:3]]
+    lines = [process_line(first, policy), place_line(first) if not frozen else None, *ras_lines(snapshot, policy)[:3]]
     how = "--native " if frozen else ""
     return Finding(
         kind=Kind.INTERPRETER_FROZEN if frozen else Kind.NOT_IN_COLLECTIVE,

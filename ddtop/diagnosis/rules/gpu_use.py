@@ -168,14 +168,16 @@ def fold(context: Context, own: list[Finding]) -> list[Finding]:
     """The findings with those about cards: one that is the cause of a straggler is told there, and who waits for a card that others use is told here."""
     snapshot = context.snapshot
     slow = {rank for finding in context.found if finding.kind == Kind.STRAGGLER for rank in finding.ranks}
-    told = {number for number in slow if _is_told(snapshot.rank(number), snapshot)}
+    told = {number for number in slow if _is_told(snapshot.rank(number), snapshot, context.policy)}
     kept = [one for one in own if one.kind != Kind.GPU_THROTTLED or not set(one.ranks) <= told]
     return [*context.found, *(_awaited(one, snapshot) if one.kind == Kind.GPU_BUSY else one for one in kept)]
 
 
-def _is_told(rank: RankFacts, snapshot: Snapshot) -> bool:
+def _is_told(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
     """The finding about its slowness speaks of its card."""
-    return rank.card_late is not None or (rank.late is not None and cause_of(rank, rank.late, snapshot).word == CARD)
+    return rank.card_late is not None or (
+        rank.late is not None and cause_of(rank, rank.late, snapshot, policy).word == CARD
+    )
 
 
 def _awaited(busy: Finding, snapshot: Snapshot) -> Finding:

@@ -60,7 +60,10 @@ def _takes_part(lost: _Lost, snapshot: Snapshot, policy: Policy) -> bool:
     if at is None:
         return False
     step_s = max((rank.step_ms or 0.0 for rank in snapshot.ranks), default=0.0) / 1000
-    return snapshot.time_unix_ns - at <= max(policy.moving_s, policy.host_lost_s, 3 * step_s) * 1e9
+    return (
+        snapshot.time_unix_ns - at
+        <= max(policy.moving_s, policy.host_lost_s, policy.host_lost_step_factor * step_s) * 1e9
+    )
 
 
 def _of_gone(lost: list[_Lost], snapshot: Snapshot) -> Finding:

@@ -15,6 +15,7 @@ from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.waiters import waits_clause
 from ddtop.model.state.facts import Blame, RankFacts, Snapshot
 from ddtop.model.waits.wait_graph import GONE, LOST, STOPPED, waiters_of
+from ddtop.policy import Policy
 from ddtop.words.ranks import ranks_text, verb
 from ddtop.words.units import duration
 
@@ -37,11 +38,13 @@ def rule(context: Context) -> list[Finding]:
             awaited.append(rank)
         elif now - since >= policy.stall_alone_limit_s * 1e9:
             alone.append(rank)
-    found = [_finding(snapshot, CRITICAL, awaited, blames)] if awaited else []
-    return [*found, _finding(snapshot, WARNING, alone, {})] if alone else found
+    found = [_finding(snapshot, CRITICAL, awaited, blames, policy)] if awaited else []
+    return [*found, _finding(snapshot, WARNING, alone, {}, policy)] if alone else found
 
 
-def _finding(snapshot: Snapshot, severity: str, stalled: list[RankFacts], blames: dict[int, Blame]) -> Finding:
+def _finding(
+    snapshot: Snapshot, severity: str, stalled: list[RankFacts], blames: dict[int, Blame], policy: Policy
+) -> Finding:
     now = snapshot.time_unix_ns
     ranks = tuple(rank.rank for rank in stalled)
     since = min(rank.stalled_since_unix_ns or now for rank in stalled)
@@ -49,14 +52,18 @@ def _finding(snapshot: Snapshot, severity: str, stalled: list[RankFacts], blames
     wchan = lead.process.wchan if lead.process is not None else None
     summary = (
         f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been in uninterruptible sleep ({wchan or 'state D'}) "
-        f"for {duration((now - since) / 1e9)}, {where(lead)}"
+        f"for {duration((now - since) / 1e9)}, {where(lead, policy)}"
     )
     mine = [blames[rank] for rank in ranks if rank in blames]
     first = min(mine, key=lambda blame: blame.since_unix_ns) if mine else None
     victims = tuple(sorted(waiters_of(mine) - set(ranks)))
     if first is not None:
         summary += f"; {waits_clause(snapshot, first, ranks, victims)}"
-    lines = [line for rank in stalled[:4] for line in (process_line(rank), place_line(rank), *stack_lines(rank))]
+    lines = [
+        line
+        for rank in stalled[:4]
+        for line in (process_line(rank, policy), place_line(rank), *stack_lines(rank, policy))
+    ]
     return Finding(
         kind=Kind.IO_STALL,
         severity=severity,
@@ -65,14 +72,14 @@ def _finding(snapshot: Snapshot, severity: str, stalled: list[RankFacts], blames
         since_unix_ns=since,
         summary=summary,
         evidence=tuple(line for line in lines if line is not None),
-        advice=_advice(lead),
+        advice=_advice(lead, policy),
         group=first.group if first else None,
         op=first.op if first else None,
         seq=first.seq if first else None,
     )
 
 
-def _advice(rank: RankFacts) -> str:
-    if classify(rank).word == "child":
+def _advice(rank: RankFacts, policy: Policy) -> str:
+    if classify(rank, policy).word == "child":
         return f"see what its child waits for: ps -o pid,stat,wchan:32,args --ppid {rank.pid}"
     return "mend the file server or disk behind it (dmesg names it); kill -9 has no effect before that answers"

@@ -36,7 +36,7 @@ def rule(context: Context) -> list[Finding]:
         severity = _severity(about, rank, cause, blames.get(rank.rank), policy)
         if severity is not None:
             found.setdefault((severity, cause), []).append(rank)
-    return [_finding(snapshot, severity, cause, ranks, blames) for (severity, cause), ranks in found.items()]
+    return [_finding(snapshot, severity, cause, ranks, blames, policy) for (severity, cause), ranks in found.items()]
 
 
 class _About:
@@ -75,7 +75,7 @@ def _all_locked(snapshot: Snapshot) -> bool:
 
 
 def _finding(
-    snapshot: Snapshot, severity: str, cause: str, stuck: list[RankFacts], blames: dict[int, Blame]
+    snapshot: Snapshot, severity: str, cause: str, stuck: list[RankFacts], blames: dict[int, Blame], policy: Policy
 ) -> Finding:
     now = snapshot.time_unix_ns
     ranks = tuple(rank.rank for rank in stuck)
@@ -87,7 +87,7 @@ def _finding(
     assert lead.loader is not None
     begun = min(lead.loader.waiting_since_unix_ns or since, since)
     summary = (
-        f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where(lead)} for {duration((now - begun) / 1e9)}: "
+        f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where(lead, policy)} for {duration((now - begun) / 1e9)}: "
         f"{_owed(stuck)} {_does(lead, len(stuck))}"
     )
     if first is not None:
@@ -100,7 +100,7 @@ def _finding(
         victims=victims,
         since_unix_ns=since,
         summary=summary,
-        evidence=tuple(line for rank in stuck[:4] for line in _evidence(snapshot, rank)),
+        evidence=tuple(line for rank in stuck[:4] for line in _evidence(snapshot, rank, policy)),
         advice=with_timeout(advice, snapshot, first) if first is not None else advice,
         group=first.group if first else None,
         op=first.op if first else None,
@@ -150,7 +150,7 @@ def _worker_stack(rank: RankFacts) -> str | None:
     return stack_line(found[0]) if found else None
 
 
-def _evidence(snapshot: Snapshot, rank: RankFacts) -> list[str]:
+def _evidence(snapshot: Snapshot, rank: RankFacts, policy: Policy) -> list[str]:
     loader = rank.loader
     assert loader is not None
     lines = [loader_line(rank)]
@@ -159,10 +159,10 @@ def _evidence(snapshot: Snapshot, rank: RankFacts) -> list[str]:
         at = f", wchan {loader.owing_wchan}" if loader.owing_wchan else ""
         lines.append(f"worker pid {loader.owing_pid}: no CPU, no I/O and no wake-up for {duration(stood_s)}{at}")
     stack = _worker_stack(rank)
-    own = stack_lines(rank)
+    own = stack_lines(rank, policy)
     if stack is not None and not any(line.startswith("worker ") for line in own):
         own.append(f"worker {loader.owing_pid}'s stack: {stack}")
-    lines += [*own, process_line(rank), place_line(rank)]
+    lines += [*own, process_line(rank, policy), place_line(rank)]
     if loader.locked:
         lines.append(
             f"{loader.locked} of its {loader.workers} workers {verb(range(loader.locked), 'waits', 'wait')} for locks"

@@ -17,6 +17,7 @@ from ddtop.diagnosis.idle import Idle
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.standstill import COMMUNICATES, STILL, Standstill, severity_of, standstill_of, word_of
 from ddtop.model.state.facts import RankFacts, Snapshot
+from ddtop.policy import Policy
 from ddtop.words.ranks import ranks_text, verb
 from ddtop.words.units import duration
 
@@ -31,9 +32,9 @@ def rule(context: Context) -> list[Finding]:
         # The rule of that wait still tolerates it: such waits have taken as long before.
         return []
     if set(still.stances) <= Idle(snapshot, policy).ranks(still.active):
-        return [_finding(snapshot, still, INFO, idle=True)] if still.quiet_s >= policy.no_progress_s else []
+        return [_finding(snapshot, still, INFO, policy, idle=True)] if still.quiet_s >= policy.no_progress_s else []
     severity = severity_of(snapshot, still, policy)
-    return [_finding(snapshot, still, severity)] if severity is not None else []
+    return [_finding(snapshot, still, severity, policy)] if severity is not None else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,31 +45,31 @@ class _Class:
     text: str
 
 
-def _classes(alive: Iterable[RankFacts]) -> list[_Class]:
+def _classes(alive: Iterable[RankFacts], policy: Policy) -> list[_Class]:
     """The smallest class first."""
     by_place: dict[tuple[object, ...], list[RankFacts]] = {}
     for rank in alive:
-        by_place.setdefault(_place_key(rank), []).append(rank)
+        by_place.setdefault(_place_key(rank, policy), []).append(rank)
     found: list[_Class] = []
     for same in by_place.values():
-        found += _told_by_stacks(same)
+        found += _told_by_stacks(same, policy)
     return sorted(found, key=lambda one: (len(one.ranks), one.ranks))
 
 
-def _place_key(rank: RankFacts) -> tuple[object, ...]:
+def _place_key(rank: RankFacts, policy: Policy) -> tuple[object, ...]:
     place = rank.place
     if place is None:
-        return (None, word_of(rank))
+        return (None, word_of(rank, policy))
     # A loop that polls comes to one of several lines at each look.
     line = place.line if (rank.line_age_s or 0.0) >= 1.0 else None
     return (place.file, place.function, line)
 
 
-def _told_by_stacks(same: list[RankFacts]) -> list[_Class]:
+def _told_by_stacks(same: list[RankFacts], policy: Policy) -> list[_Class]:
     """Ranks at one place, by who has called it, where all of them have a dump of now."""
     stacks = {rank.rank: fresh_stacks(rank) for rank in same}
     lines = {rank: stack_line(one, 6) if one is not None else None for rank, one in stacks.items()}
-    text = where(same[0])
+    text = where(same[0], policy)
     if len(set(lines.values())) == 1 or None in lines.values():
         return [_Class(tuple(rank.rank for rank in same), text)]
     callers: dict[str, list[int]] = {}
@@ -77,10 +78,10 @@ def _told_by_stacks(same: list[RankFacts]) -> list[_Class]:
     return [_Class(tuple(ranks), f"{text}, by {line}") for line, ranks in callers.items()]
 
 
-def _culprits(still: Standstill, classes: list[_Class]) -> tuple[int, ...]:
+def _culprits(still: Standstill, classes: list[_Class], policy: Policy) -> tuple[int, ...]:
     """The minority; all, where there is none."""
     every = tuple(rank.rank for rank in still.active)
-    elsewhere = [rank.rank for rank in still.active if word_of(rank) not in COMMUNICATES]
+    elsewhere = [rank.rank for rank in still.active if word_of(rank, policy) not in COMMUNICATES]
     if elsewhere and len(elsewhere) < len(every):
         # Some are in a call for others: whoever is not in one is waited for, however many they are.
         return tuple(elsewhere)
@@ -88,10 +89,10 @@ def _culprits(still: Standstill, classes: list[_Class]) -> tuple[int, ...]:
     return tuple(rank for rank in every if rank not in largest) if 2 * len(largest) > len(every) else ()
 
 
-def _finding(snapshot: Snapshot, still: Standstill, severity: str, idle: bool = False) -> Finding:
-    classes = _classes(still.alive)
+def _finding(snapshot: Snapshot, still: Standstill, severity: str, policy: Policy, idle: bool = False) -> Finding:
+    classes = _classes(still.alive, policy)
     every = tuple(rank.rank for rank in still.alive)
-    ranks = () if severity == INFO else _culprits(still, classes) or every
+    ranks = () if severity == INFO else _culprits(still, classes, policy) or every
     victims = tuple(rank for rank in every if rank not in ranks) if ranks else ()
     classes.sort(key=lambda one: not set(one.ranks) & set(ranks))
     lead = snapshot.rank(classes[0].ranks[0])
@@ -108,16 +109,16 @@ def _finding(snapshot: Snapshot, still: Standstill, severity: str, idle: bool = 
         victims=victims,
         since_unix_ns=still.since_unix_ns,
         summary=f"{lead_in} for {duration(still.quiet_s)}: {'; '.join(shown)}",
-        evidence=_evidence(snapshot, classes, still),
-        advice=_advice(lead, still, idle),
+        evidence=_evidence(snapshot, classes, still, policy),
+        advice=_advice(lead, still, idle, policy),
     )
 
 
-def _evidence(snapshot: Snapshot, classes: list[_Class], still: Standstill) -> tuple[str, ...]:
+def _evidence(snapshot: Snapshot, classes: list[_Class], still: Standstill, policy: Policy) -> tuple[str, ...]:
     lines: list[str | None] = []
     for one in classes[:CLASSES_MAX]:
         rank = snapshot.rank(one.ranks[0])
-        lines += [process_line(rank), place_line(rank), *stack_lines(rank)]
+        lines += [process_line(rank, policy), place_line(rank), *stack_lines(rank, policy)]
     counted = [rank for rank in still.alive if rank.iteration is not None]
     if counted:
         steps = [rank.step_ms for rank in counted if rank.step_ms]
@@ -127,13 +128,13 @@ def _evidence(snapshot: Snapshot, classes: list[_Class], still: Standstill) -> t
     return tuple(line for line in lines if line is not None)
 
 
-def _advice(lead: RankFacts, still: Standstill, idle: bool) -> str:
+def _advice(lead: RankFacts, still: Standstill, idle: bool, policy: Policy) -> str:
     place = lead.place
     if idle:
         return "nothing to do: the next request, order or input lets it go on"
     if place is not None and place.waits_for is not None:
         return f"see who holds the lock; if no process builds there any more, it is stale: rm {place.waits_for}"
-    if all(word_of(rank) in COMMUNICATES for rank in still.alive):
+    if all(word_of(rank, policy) in COMMUNICATES for rank in still.alive):
         return "all ranks must make the same calls in the same order: compare their lines, ddtop stacks shows them side by side"
     if not still.any_is(STILL):
         return "let it finish, or see whether its loop ends: ddtop stacks"

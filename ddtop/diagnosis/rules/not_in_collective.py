@@ -47,7 +47,7 @@ def rule(context: Context) -> list[Finding]:
             continue
         kind = _kind(snapshot, blame, policy)
         kinds.setdefault((kind, about.severity(blame, kind)), []).append(blame)
-    return [_finding(snapshot, kind, severity, blames) for (kind, severity), blames in kinds.items()]
+    return [_finding(snapshot, kind, severity, blames, policy) for (kind, severity), blames in kinds.items()]
 
 
 class _About:
@@ -61,7 +61,7 @@ class _About:
     def _finishes(self, blame: Blame) -> bool:
         """The others are done and only it has something left, for which it may well wait: a child that packs the results, a pause."""
         last = blame.peer_wait is not None and blame.peer_wait.call == FINALIZE
-        return last and classify(self._snapshot.rank(blame.root)).word in ("child", "sleep")
+        return last and classify(self._snapshot.rank(blame.root), self._policy).word in ("child", "sleep")
 
     def severity(self, blame: Blame, kind: Kind) -> str:
         """A rank that works is a warning until that takes longer than its waiters are used to, and so is, for less long, one
@@ -123,28 +123,28 @@ def _limit_s(snapshot: Snapshot, blame: Blame, policy: Policy, works: bool) -> f
     return limit_s
 
 
-def _finding(snapshot: Snapshot, kind: Kind, severity: str, blames: list[Blame]) -> Finding:
+def _finding(snapshot: Snapshot, kind: Kind, severity: str, blames: list[Blame], policy: Policy) -> Finding:
     now = snapshot.time_unix_ns
     first = min(blames, key=lambda blame: blame.since_unix_ns)
     ranks = tuple(sorted(blame.root for blame in blames))
     victims = tuple(sorted(waiters_of(blames) - set(ranks)))
     waited = duration((now - first.since_unix_ns) / 1e9)
     lead = snapshot.rank(ranks[0])
-    subject = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {_places(snapshot, ranks, waited)}"
+    subject = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {_places(snapshot, ranks, waited, policy)}"
     if kind == Kind.INTERPRETER_FROZEN:
         subject = (
             f"{ranks_text(ranks)} {verb(ranks, 'runs', 'run')} but {verb(ranks, 'its', 'their')} interpreter is frozen: "
-            f"silent for {duration(lead.report_age_s or 0)}, {where(lead)}"
+            f"silent for {duration(lead.report_age_s or 0)}, {where(lead, policy)}"
         )
     elif kind == Kind.LEFT_EARLY:
-        subject = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} done{_after(lead)} and {where(lead)}"
-    elif severity == WARNING and _only_around_it(lead):
+        subject = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} done{_after(lead)} and {where(lead, policy)}"
+    elif severity == WARNING and _only_around_it(lead, policy):
         subject += f", while other threads or children of {verb(ranks, 'it', 'them')} work"
     elif severity == WARNING and first.standing != STILL:
         busy = "is still working" if len(ranks) == 1 else "are still working"
         # One that moves by other signs than its CPU may well be asleep at this instant.
         asleep = lead.working is False and lead.place is not None
-        spot = f"in {lead.place.function} ({file_line(lead.place)})" if asleep and lead.place else where(lead)
+        spot = f"in {lead.place.function} ({file_line(lead.place)})" if asleep and lead.place else where(lead, policy)
         subject = f"{ranks_text(ranks)} {busy}, {spot}, {waited}"
     tail = waits_clause(snapshot, first, ranks, victims)
     return Finding(
@@ -154,26 +154,26 @@ def _finding(snapshot: Snapshot, kind: Kind, severity: str, blames: list[Blame])
         victims=victims,
         since_unix_ns=first.since_unix_ns,
         summary=f"{subject}; {tail}",
-        evidence=_evidence(snapshot, blames),
-        advice=with_timeout(_next_step(kind, severity, lead, first), snapshot, first),
+        evidence=_evidence(snapshot, blames, policy),
+        advice=with_timeout(_next_step(kind, severity, lead, first, policy), snapshot, first),
         group=first.group,
         op=first.op,
         seq=first.seq,
     )
 
 
-def _only_around_it(rank: RankFacts) -> bool:
+def _only_around_it(rank: RankFacts, policy: Policy) -> bool:
     """Its main thread waits for what others of its process bring, which is where the CPU time goes."""
-    found = classify(rank)
+    found = classify(rank, policy)
     return bool(rank.working) and found.source == FRAMES and found.word in ("lock", "queue", "rpc")
 
 
-def _places(snapshot: Snapshot, ranks: tuple[int, ...], waited: str) -> str:
+def _places(snapshot: Snapshot, ranks: tuple[int, ...], waited: str, policy: Policy) -> str:
     """Where they are; each by itself where that differs."""
-    texts = {where(snapshot.rank(rank)) for rank in ranks}
+    texts = {where(snapshot.rank(rank), policy) for rank in ranks}
     if len(texts) == 1:
         return f"{texts.pop()} for {waited}"
-    shown = "; ".join(f"rank {rank} {where(snapshot.rank(rank))}" for rank in ranks[:PLACES_MAX])
+    shown = "; ".join(f"rank {rank} {where(snapshot.rank(rank), policy)}" for rank in ranks[:PLACES_MAX])
     more = f"; {len(ranks) - PLACES_MAX} more" if len(ranks) > PLACES_MAX else ""
     return f"elsewhere for {waited}: {shown}{more}"
 
@@ -182,13 +182,18 @@ def _after(rank: RankFacts) -> str:
     return f" after iteration {rank.iteration:,}" if rank.iteration is not None else ""
 
 
-def _evidence(snapshot: Snapshot, blames: list[Blame]) -> tuple[str, ...]:
+def _evidence(snapshot: Snapshot, blames: list[Blame], policy: Policy) -> tuple[str, ...]:
     """The most telling line first: the banner shows it under the sentence."""
     lines: list[str | None] = []
     for blame in blames[:4]:
         rank = snapshot.rank(blame.root)
-        lines += [loader_line(rank), collecting_line(rank, snapshot.time_unix_ns), process_line(rank), place_line(rank)]
-        lines += stack_lines(rank)
+        lines += [
+            loader_line(rank),
+            collecting_line(rank, snapshot.time_unix_ns),
+            process_line(rank, policy),
+            place_line(rank),
+        ]
+        lines += stack_lines(rank, policy)
         own = next((item for item in rank.groups if item.group == blame.group), None)
         put_in = own.enqueued - (own.p2p_offset or 0) if own else 0
         waits = verb(blame.waiters, "waits", "wait")
@@ -196,20 +201,25 @@ def _evidence(snapshot: Snapshot, blames: list[Blame]) -> tuple[str, ...]:
             lines.append(f"rank {rank.rank} has put in #{put_in}, {ranks_text(blame.waiters)} {waits} in #{blame.seq}")
     waiter = snapshot.rank(blames[0].waiters[0])
     # From a thread of NCCL's own: it answers where Python stands, and where torch's recorder is off.
-    lines += ras_lines(snapshot)[:3]
+    lines += ras_lines(snapshot, policy)[:3]
     if waiter.place is not None:
         lines.append(f"rank {waiter.rank} waits at {file_line(waiter.place)} {waiter.place.function}")
     return tuple(line for line in lines if line is not None)
 
 
-def _next_step(kind: Kind, severity: str, rank: RankFacts, blame: Blame) -> str:
-    by_word = _BY_WORD.get(classify(rank).word)
-    stands = severity == CRITICAL or blame.standing == STILL or _only_around_it(rank)
+def _next_step(kind: Kind, severity: str, rank: RankFacts, blame: Blame, policy: Policy) -> str:
+    by_word = _BY_WORD.get(classify(rank, policy).word)
+    stands = severity == CRITICAL or blame.standing == STILL or _only_around_it(rank, policy)
     if kind == Kind.LEFT_EARLY:
         text = uneven_advice(rank)
     elif by_word is not None and stands:
         text = by_word.format(pid=rank.pid)
-    elif stands and classify(rank).word == "socket" and rank.process is not None and rank.process.remote is not None:
+    elif (
+        stands
+        and classify(rank, policy).word == "socket"
+        and rank.process is not None
+        and rank.process.remote is not None
+    ):
         text = f"see why {rank.process.remote} does not answer, and give that call a timeout"
     elif kind == Kind.INTERPRETER_FROZEN:
         text = f"C code holds the GIL: py-spy dump --native --pid {rank.pid}"

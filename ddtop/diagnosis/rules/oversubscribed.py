@@ -8,7 +8,7 @@ from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import WARNING, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.model.state.facts import RankFacts, Snapshot
-from ddtop.policy import POLICY, Policy
+from ddtop.policy import Policy
 from ddtop.wire.records import HostState
 from ddtop.words.ranks import ranks_text
 from ddtop.words.sentences import about
@@ -25,17 +25,19 @@ def rule(context: Context) -> list[Finding]:
         throttled = median([_throttled(rank) for rank in ranks])
         delayed = median([_delayed(rank) for rank in ranks])
         if throttled >= policy.throttled_ratio:
-            found.append(_finding(host, ranks, f"are held by a CPU quota {about(throttled)} of the time", snapshot))
+            found.append(
+                _finding(host, ranks, f"are held by a CPU quota {about(throttled)} of the time", snapshot, policy)
+            )
         elif (delayed >= policy.oversubscribed_ratio and _of_their_own(host, ranks, policy)) or (
             delayed >= policy.oversubscribed_threads_ratio and _by_threads(host, ranks, policy)
         ):
-            found.append(_finding(host, ranks, f"wait {about(delayed)} of the time for a CPU", snapshot))
+            found.append(_finding(host, ranks, f"wait {about(delayed)} of the time for a CPU", snapshot, policy))
     return found
 
 
 def _settled(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
     """It has been through a whole window of its training."""
-    window_s = 0.9 * policy.oversubscribed_window_s
+    window_s = policy.oversubscribed_window_ratio * policy.oversubscribed_window_s
     if rank.pressure is None or rank.pressure.seconds < window_s or rank.phase != "running":
         return False
     return snapshot.time_unix_ns - (rank.phase_since_unix_ns or snapshot.time_unix_ns) >= window_s * 1e9
@@ -78,10 +80,10 @@ def _cpus(host: HostState, ranks: list[RankFacts]) -> int:
     return pinned[1] if pinned is not None else host.cores
 
 
-def _beside_others(host: HostState, ranks: list[RankFacts]) -> str | None:
+def _beside_others(host: HostState, ranks: list[RankFacts], policy: Policy) -> str | None:
     """Who else takes CPUs, where the ranks have too few: the CPUs are all in use then, also those that the ranks do not use."""
     others = _cpus(host, ranks) - sum(rank.cpu_ratio or 0.0 for rank in ranks)
-    if others < POLICY.foreign_cores:
+    if others < policy.foreign_cores:
         return None
     return f"other processes take about {others:.1f} of the {_cpus(host, ranks)} CPUs, so a part of the wait is theirs"
 
@@ -105,7 +107,7 @@ def _fewer(omp: set[str | None], share: int, threads: float) -> str:
     return f"set OMP_NUM_THREADS to cores / ranks ({share}), take fewer DataLoader workers or fewer ranks on this host"
 
 
-def _finding(host: HostState, ranks: list[RankFacts], what: str, snapshot: Snapshot) -> Finding:
+def _finding(host: HostState, ranks: list[RankFacts], what: str, snapshot: Snapshot, policy: Policy) -> Finding:
     numbers = tuple(rank.rank for rank in ranks)
     pinned = _pinned(host, ranks)
     runnable = host.load.runnable if host.load is not None else None
@@ -124,7 +126,7 @@ def _finding(host: HostState, ranks: list[RankFacts], what: str, snapshot: Snaps
         advice = (
             "give each rank CPUs of its own (srun --cpu-bind=cores, numactl, taskset -cp), or none that are forbidden"
         )
-    elif any(_throttled(rank) >= POLICY.throttled_told_ratio for rank in ranks):
+    elif any(_throttled(rank) >= policy.throttled_told_ratio for rank in ranks):
         summary += ": more threads run than its cgroup's quota pays for"
         advice = "raise the container's CPU limit, or start fewer threads: OMP_NUM_THREADS, num_workers"
     else:
@@ -133,8 +135,8 @@ def _finding(host: HostState, ranks: list[RankFacts], what: str, snapshot: Snaps
         waiting = sum(_threads_delayed(rank) for rank in ranks) / len(ranks)
         advice = _fewer(omp, max(1, host.cores // len(ranks)), waiting)
     beside = None
-    if not any(_throttled(rank) >= POLICY.throttled_told_ratio for rank in ranks):
-        beside = _beside_others(host, ranks)
+    if not any(_throttled(rank) >= policy.throttled_told_ratio for rank in ranks):
+        beside = _beside_others(host, ranks, policy)
     if beside is not None:
         summary += ", beside other load"
         evidence.append(beside)
@@ -145,7 +147,7 @@ def _finding(host: HostState, ranks: list[RankFacts], what: str, snapshot: Snaps
         )
     if runnable is not None:
         evidence.append(f"{host.host}: {runnable} threads ran or wanted to at the last look, on {host.cores} cores")
-    if host.load is not None and (host.load.steal_ratio or 0.0) >= POLICY.throttled_told_ratio:
+    if host.load is not None and (host.load.steal_ratio or 0.0) >= policy.throttled_told_ratio:
         evidence.append(f"{host.host}: the hypervisor gives {host.load.steal_ratio:.0%} of its CPUs' time to others")
     values = ", ".join(sorted(value if value else "not set" for value in omp))
     evidence.append(f"OMP_NUM_THREADS: {values}; {len(ranks)} ranks with {threads} threads")

@@ -67,10 +67,10 @@ def _late(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding]
     late = [rank for rank in snapshot.ranks if _is_late(rank)]
     still = [rank for rank in late if _stands(rank, policy)]
     if still and meeting.waited_s > policy.still_limit_s:
-        return [_late_finding(snapshot, meeting, still, CRITICAL)]
+        return [_late_finding(snapshot, meeting, still, CRITICAL, policy)]
     if late and meeting.waited_s > policy.init_late_warning_s:
         limit_s = min(policy.init_late_critical_s, policy.timeout_critical_ratio * timeout_s(meeting))
-        return [_late_finding(snapshot, meeting, late, CRITICAL if meeting.waited_s > limit_s else WARNING)]
+        return [_late_finding(snapshot, meeting, late, CRITICAL if meeting.waited_s > limit_s else WARNING, policy)]
     missing = _absent(snapshot)
     return _late_candidates(snapshot, meeting, missing, policy) if missing and not late else []
 
@@ -89,24 +89,26 @@ def _stands(rank: RankFacts, policy: Policy) -> bool:
         return (rank.report_age_s or 0.0) >= policy.still_limit_s
     if rank.place is not None and rank.place.waits_on == "import":
         return False
-    return rank.line_age_s is not None and rank.line_age_s >= policy.still_limit_s - 1.0
+    return rank.line_age_s is not None and rank.line_age_s >= policy.still_limit_s - policy.init_still_line_slack_s
 
 
-def _late_finding(snapshot: Snapshot, meeting: Meeting, late: list[RankFacts], severity: str) -> Finding:
+def _late_finding(
+    snapshot: Snapshot, meeting: Meeting, late: list[RankFacts], severity: str, policy: Policy
+) -> Finding:
     ranks = tuple(rank.rank for rank in late)
     lead, now = late[0], snapshot.time_unix_ns
     since = lead.place.since_unix_ns if lead.place is not None else None
     it = verb(ranks, "it", "them")
     if severity == CRITICAL:
         here = f" for {duration((now - since) / 1e9)}" if since is not None and lead.working is False else ""
-        subject = (
-            f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where(lead)}{here}, not in {meeting.init} yet"
-        )
+        subject = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where(lead, policy)}{here}, not in {meeting.init} yet"
     else:
-        subject = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} not in {meeting.init} yet, still {_busy(lead)}"
-    lines = [line for rank in late[:4] for line in (process_line(rank), place_line(rank)) if line is not None]
+        subject = (
+            f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} not in {meeting.init} yet, still {_busy(lead, policy)}"
+        )
+    lines = [line for rank in late[:4] for line in (process_line(rank, policy), place_line(rank)) if line is not None]
     for rank in late[:2]:
-        lines += stack_lines(rank)
+        lines += stack_lines(rank, policy)
     if severity == WARNING:
         advice = f"let {it} finish; work of minutes belongs before the start or behind a longer timeout="
         if meeting.init == "MPI_Init":
@@ -131,10 +133,10 @@ def _late_finding(snapshot: Snapshot, meeting: Meeting, late: list[RankFacts], s
     )
 
 
-def _busy(rank: RankFacts) -> str:
+def _busy(rank: RankFacts, policy: Policy) -> str:
     if rank.place is not None and rank.place.waits_on == "import":
-        return where(rank)
-    return f"at work {where(rank)}" if rank.working else where(rank)
+        return where(rank, policy)
+    return f"at work {where(rank, policy)}" if rank.working else where(rank, policy)
 
 
 def _late_candidates(snapshot: Snapshot, meeting: Meeting, missing: tuple[int, ...], policy: Policy) -> list[Finding]:
@@ -166,7 +168,7 @@ def _candidates_severity(snapshot: Snapshot, meeting: Meeting, found: list[Candi
     """Who stands still is critical at once; who works or imports is only after as long as any rank that works."""
     seen_s = min((snapshot.time_unix_ns - one.since_unix_ns) / 1e9 for one in found)
     still = all(one.stands_still and not one.imports for one in found)
-    if still and seen_s > policy.still_limit_s - 2.0:
+    if still and seen_s > policy.still_limit_s - policy.init_still_process_slack_s:
         return CRITICAL
     limit_s = min(policy.init_late_critical_s, policy.timeout_critical_ratio * timeout_s(meeting))
     return CRITICAL if meeting.waited_s > limit_s else WARNING

@@ -35,7 +35,7 @@ def rule(context: Context) -> list[Finding]:
     victims = tuple(rank.rank for rank in waiting)
     if wait is not None:
         summary += f"; {waits_clause(snapshot, wait, ranks, victims)}"
-    evidence = tuple(line for rank in stopped[:8] if (line := process_line(rank)) is not None)
+    evidence = tuple(line for rank in stopped[:8] if (line := process_line(rank, policy)) is not None)
     return [
         Finding(
             kind=Kind.RANK_STOPPED,

@@ -75,7 +75,7 @@ def _card_line(number: int, snapshot: Snapshot) -> str | None:
 
 def _finding(late: Late, snapshot: Snapshot, policy: Policy) -> Finding:
     ranks, share = late.ranks, late.share_ratio
-    causes = {number: cause_of(snapshot.rank(number), late, snapshot) for number in ranks}
+    causes = {number: cause_of(snapshot.rank(number), late, snapshot, policy) for number in ranks}
     lead = causes[ranks[0]]
     who = f"{ranks_text(late.waiters)} {verb(late.waiters, 'waits', 'wait')}"
     it = verb(ranks, "it", f"rank {ranks[0]}")
@@ -91,7 +91,7 @@ def _finding(late: Late, snapshot: Snapshot, policy: Policy) -> Finding:
         victims=late.waiters,
         since_unix_ns=late.unix_ns - int(late.late_ratio * late.steps * late.step_ms * 1e6),
         summary=summary,
-        evidence=(_measured(late, snapshot), *_lines(late, snapshot)),
+        evidence=(_measured(late, snapshot), *_lines(late, snapshot, policy)),
         advice=lead.advice,
         group=late.group,
     )
@@ -112,7 +112,7 @@ def _measured(late: Late, snapshot: Snapshot) -> str:
     return text
 
 
-def _lines(late: Late, snapshot: Snapshot) -> list[str]:
+def _lines(late: Late, snapshot: Snapshot, policy: Policy) -> list[str]:
     lines = []
     for number in late.ranks[:4]:
         rank = snapshot.rank(number)
@@ -120,15 +120,15 @@ def _lines(late: Late, snapshot: Snapshot) -> list[str]:
         scores = f"{1 - late.share_ratio:.2f} of the others' speed"
         if rank.step_best_ms:
             scores += f", {min(1.0, rank.step_best_ms / late.step_ms):.2f} of its own best (a step of {_ms(rank.step_best_ms)})"
-        lines.append(f"rank {number}: {cause_of(rank, late, snapshot).text}; {scores}")
-        if seen := flame(rank):
+        lines.append(f"rank {number}: {cause_of(rank, late, snapshot, policy).text}; {scores}")
+        if seen := flame(rank, policy):
             lines.append(f"rank {number}, last 30 s: " + ", ".join(seen))
     host = host_of(snapshot.rank(late.ranks[0]), snapshot)
     if host is not None and host.load is not None and (host.load.runnable or 0) > host.cores:
         lines.append(
             f"{host.host}: {host.load.runnable} threads ran or wanted to at the last look, on {host.cores} cores"
         )
-    if (first := next(iter(late.waiters), None)) is not None and (seen := flame(snapshot.rank(first))):
+    if (first := next(iter(late.waiters), None)) is not None and (seen := flame(snapshot.rank(first), policy)):
         lines.append(f"rank {first}, which waits: " + ", ".join(seen))
     return lines
 

@@ -25,7 +25,7 @@ def rule(context: Context) -> list[Finding]:
         if not waits or len(waits) != len(group.ranks) or len({wait.seq for wait in waits}) != 1:
             continue
         if all(not wait.behind for wait in waits) and _stands(snapshot, waits, "nccl" in group.backend, policy):
-            found.append(_finding(snapshot, group.name, waits))
+            found.append(_finding(snapshot, group.name, waits, policy))
     return found
 
 
@@ -43,7 +43,7 @@ def _idles(rank: RankFacts, nccl: bool) -> bool:
     return rank.working is False or (nccl and rank.gpu_waits is True)
 
 
-def _finding(snapshot: Snapshot, group: str, waits: list[Wait]) -> Finding:
+def _finding(snapshot: Snapshot, group: str, waits: list[Wait], policy: Policy) -> Finding:
     since = max(wait.since_unix_ns for wait in waits)
     victims = tuple(wait.rank for wait in waits)
     name = names_of_groups(snapshot.groups).get(group, group)
@@ -51,7 +51,7 @@ def _finding(snapshot: Snapshot, group: str, waits: list[Wait]) -> Finding:
     members = [snapshot.rank(rank) for rank in victims]
     evidence = [f"all {len(victims)} members have put in #{waits[0].seq}; none is elsewhere, stopped or gone"]
     more = (building_line(members), watchdog_line(members, since, snapshot.time_unix_ns))
-    evidence += [line for line in more if line is not None] + ras_lines(snapshot)
+    evidence += [line for line in more if line is not None] + ras_lines(snapshot, policy)
     return Finding(
         kind=Kind.COLLECTIVE_STUCK,
         severity=CRITICAL,

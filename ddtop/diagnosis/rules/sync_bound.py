@@ -9,7 +9,7 @@ from ddtop.diagnosis.finding import WARNING, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.model.state.straggler_facts import Balance
-from ddtop.policy import POLICY
+from ddtop.policy import Policy
 from ddtop.words.ranks import ranks_text
 from ddtop.words.sentences import about, names_of_groups
 
@@ -19,24 +19,24 @@ def rule(context: Context) -> list[Finding]:
     snapshot, policy = context.snapshot, context.policy
     for balance in sorted(snapshot.balances, key=lambda one: -len(one.ranks)):
         members = [snapshot.rank(number) for number in balance.ranks]
-        share = _communicating(members, balance)
+        share = _communicating(members, balance, policy)
         if balance.per_step < policy.sync_bound_calls or balance.reduce_ratio < policy.sync_bound_reduce_ratio:
             continue
         if share is not None and share >= policy.sync_bound_ratio:
-            return [_finding(balance, members, share, snapshot)]
+            return [_finding(balance, members, share, snapshot, policy)]
     return []
 
 
-def _communicating(members: list[RankFacts], balance: Balance) -> float | None:
+def _communicating(members: list[RankFacts], balance: Balance, policy: Policy) -> float | None:
     """Share of the time in collectives that is not waiting for the last one to come; None where they make no steps."""
     if any(rank.gone or rank.late is not None or not rank.step_ms or rank.wait_ratio is None for rank in members):
         return None
     ratios = [rank.wait_ratio or 0.0 for rank in members]
     # Ranks of which one hardly waits are not held up by the network.
-    return min(median(ratios), 1.25 * min(ratios)) - balance.waiting_ratio
+    return min(median(ratios), policy.sync_bound_uneven_factor * min(ratios)) - balance.waiting_ratio
 
 
-def _finding(balance: Balance, members: list[RankFacts], share: float, snapshot: Snapshot) -> Finding:
+def _finding(balance: Balance, members: list[RankFacts], share: float, snapshot: Snapshot, policy: Policy) -> Finding:
     group = names_of_groups(snapshot.groups).get(balance.group, balance.group)
     lead = members[0]
     crowded = median([(one.pressure.delay_ratio or 0.0) if one.pressure is not None else 0.0 for one in members])
@@ -55,7 +55,7 @@ def _finding(balance: Balance, members: list[RankFacts], share: float, snapshot:
             f"the last one was {op}; {balance.per_step * 1000 / balance.step_ms:.0f} collectives a second",
             *(
                 [f"the ranks also waited {crowded:.0%} of the time for a CPU, which makes each collective take longer"]
-                if crowded >= POLICY.sync_bound_crowded_ratio
+                if crowded >= policy.sync_bound_crowded_ratio
                 else []
             ),
         ),

@@ -83,7 +83,7 @@ def links_text(gpu: Gpu) -> str:
     return ", ".join(parts)
 
 
-def trouble_of(device: Device, time_unix_ns: int, policy: Policy = POLICY) -> str:
+def trouble_of(device: Device, time_unix_ns: int, policy: Policy) -> str:
     """The style of what wants attention about a GPU of the job: "critical", "warning", empty where nothing does."""
     gpu = device.gpu
     if gpu.lost or gpu.xids or device.ecc_new or gpu.remap_failed:
@@ -91,7 +91,7 @@ def trouble_of(device: Device, time_unix_ns: int, policy: Policy = POLICY) -> st
     since = device.throttled_since_unix_ns
     if since is not None and time_unix_ns - since >= policy.gpu_throttled_s * units.SECOND_NS and alarming(gpu):
         return "warning"
-    if device.refused_lately or len(device.ranks) > 1:
+    if device.refused_lately >= policy.gpu_refused_shown or len(device.ranks) > 1:
         return "warning"
     return "warning" if device.ranks and device.foreign and strangers(device, policy) else ""
 

@@ -95,7 +95,7 @@ _NO_GPUS: tuple[frozenset[int], tuple[int, ...]] = (frozenset(), ())
 def _of_gpus(snapshot: Snapshot, ranks: Sequence[int], own: Sequence[Device]) -> tuple[frozenset[int], tuple[int, ...]]:
     every, now = snapshot.ranks, snapshot.time_unix_ns
     waiting = frozenset([rank for rank in ranks if rank < len(every) and every[rank].gpu_waits])
-    return waiting, tuple([number for number, device in enumerate(own) if trouble_of(device, now)])
+    return waiting, tuple([number for number, device in enumerate(own) if trouble_of(device, now, POLICY)])
 
 
 _Report = tuple[HostState | None, float | None, HostSeen | None]

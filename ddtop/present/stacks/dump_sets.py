@@ -8,6 +8,7 @@ from ddtop.diagnosis.activity import doing
 from ddtop.diagnosis.finding import Verdict
 from ddtop.model.stacks.merge import Merged, merge
 from ddtop.model.state.facts import RankFacts, Snapshot, State
+from ddtop.policy import POLICY
 from ddtop.present.now import end_text
 from ddtop.present.stacks.lines import Around, Read
 from ddtop.present.table.order import culprits
@@ -98,4 +99,4 @@ def _doing(rank: RankFacts) -> str | None:
     # What a rank said before it fell silent is no wait.
     if rank.wait is not None and (rank.report_age_s or 0.0) <= HEARD_S:
         return f"waiting in {clean(collective_text(rank.wait.op, rank.wait.seq))}"
-    return doing(rank)
+    return doing(rank, POLICY)

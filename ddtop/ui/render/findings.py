@@ -5,6 +5,7 @@ from __future__ import annotations
 from ddtop.diagnosis.explain import explain
 from ddtop.diagnosis.finding import Finding, Verdict
 from ddtop.model.state.facts import Snapshot
+from ddtop.policy import POLICY
 from ddtop.present.findings.banner import severity_mark
 from ddtop.present.findings.timeline import Entry, Timeline
 from ddtop.present.glyphs import UNICODE, Glyphs
@@ -109,7 +110,7 @@ def _story(page: Page, entry: Entry) -> None:
 
 def add_meaning(page: Page, kind: str) -> None:
     """What a kind of finding means, how it is found and what to do: what `ddtop explain` says."""
-    explanation = explain(kind)
+    explanation = explain(kind, POLICY)
     if explanation is None:
         return
     page.heading("what it means")

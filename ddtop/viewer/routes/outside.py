@@ -87,7 +87,7 @@ class OutsideSource:
         self._targets = [one for one in targets if not one.worker]
         self._workers = [one for one in targets if one.worker]
         self._job = Job(name, POLICY)
-        self._judge = Judge()
+        self._judge = Judge(POLICY)
         self._probe = HostProbe()
         self._sender = registry.host_identity()
         self._ranks: dict[int, _Watched] = {}

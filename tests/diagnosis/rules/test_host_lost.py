@@ -219,7 +219,7 @@ def test_where_the_hub_is_not_heard_either_nobody_is_lost():
     job = SpreadJob(8, 4)
     job.trains(6)
     job.goes_silent("node0", "node1", "node2", "node3")
-    model, judge = job.model(), Judge()
+    model, judge = job.model(), Judge(POLICY)
 
     for seconds in range(1, 40):
         snapshot = model.snapshot(unix_ns(job.now + seconds))
@@ -231,7 +231,7 @@ def test_a_viewer_that_is_behind_loses_no_host():
     """What it has taken in is ten seconds old on all hosts."""
     job = SpreadJob(8, 4)
     job.trains(30)
-    model, judge = Job("train-47", POLICY), Judge()
+    model, judge = Job("train-47", POLICY), Judge(POLICY)
     for envelope, record in job.in_order():
         model.apply(envelope, record)
         at = envelope.unix_ns + 10_000_000_000
@@ -257,7 +257,7 @@ def test_who_joins_after_the_cut_reads_the_same():
             kept[envelope.rank, envelope.kind] = (envelope, record)
     recent = [item for item in job.in_order() if item[0].unix_ns >= unix_ns(job.now - 5)]
     facts = [item for item in job.in_order() if item[0].kind in ("Hello", "Groups")]
-    model, judge = Job("train-47", POLICY), Judge()
+    model, judge = Job("train-47", POLICY), Judge(POLICY)
     for envelope, record in [*facts, *kept.values(), *recent]:
         model.apply(envelope, record)
     for back in (1.0, 0.5, 0.0):
@@ -278,9 +278,9 @@ def test_a_viewer_at_a_leaf_is_told_that_it_sees_this_host_only():
     assert model.snapshot(unix_ns(5)).apart == "this host only: hub not reached: connection refused"
     model.remove(0)
     model.remove(1)
-    assert calm(model.snapshot(unix_ns(5))) == "ok: 2/2 moving, ranks 0,1 not seen from here, watched 5 s"
+    assert calm(model.snapshot(unix_ns(5)), POLICY) == "ok: 2/2 moving, ranks 0,1 not seen from here, watched 5 s"
     # A leaf's own view of a hang is no start either.
-    assert calm(model.snapshot(unix_ns(20))).startswith("quiet: no rank has moved for")
+    assert calm(model.snapshot(unix_ns(20)), POLICY).startswith("quiet: no rank has moved for")
 
 
 def test_a_job_whose_hosts_are_all_seen_is_not_apart():

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from ddtop.diagnosis.nccl import gone_ranks, ras_lines, watchdog_line
+from ddtop.policy import POLICY
 from ddtop.relay.gpus.ras import parse_json, parse_text
 from ddtop.wire.gpu import Communicator, RasAnswer, RasRank
 from ddtop.wire.records import CommStatus
@@ -51,7 +52,7 @@ def recorded(job, name):
         for one in said.communicators
     )
     job.say(CommStatus(msgspec.structs.replace(said, communicators=communicators)))
-    return ras_lines(job.snapshot())
+    return ras_lines(job.snapshot(), POLICY)
 
 
 def stuck(job, answer=None, seconds=8):
@@ -131,7 +132,7 @@ def test_gone_is_who_does_not_answer(name, ranks):
     job.trains(2)
     recorded(job, name)
 
-    assert gone_ranks(job.snapshot()) == ranks
+    assert gone_ranks(job.snapshot(), POLICY) == ranks
 
 
 def test_of_two_ranks_the_one_with_fewer_launches_has_not_come():
@@ -142,7 +143,7 @@ def test_of_two_ranks_the_one_with_fewer_launches_has_not_come():
     job.trains(2)
     job.say(CommStatus(service("ok", "ok", counts=[812, 811])))
 
-    assert ras_lines(job.snapshot()) == ["NCCL: rank 1 has launched 811 AllReduce, the others 812"]
+    assert ras_lines(job.snapshot(), POLICY) == ["NCCL: rank 1 has launched 811 AllReduce, the others 812"]
 
 
 def test_who_has_launched_more_than_all_others_is_named():
@@ -163,7 +164,9 @@ def test_ranks_with_one_pid_are_told_apart_by_their_numbers_in_a_communicator_of
     seen = job.snapshot()
     ranks = [msgspec.structs.replace(rank, hello=msgspec.structs.replace(rank.hello, pid=1)) for rank in seen.ranks]
 
-    assert ras_lines(replace(seen, ranks=tuple(ranks))) == ["NCCL: rank 3 has launched 811 AllReduce, the others 812"]
+    assert ras_lines(replace(seen, ranks=tuple(ranks)), POLICY) == [
+        "NCCL: rank 3 has launched 811 AllReduce, the others 812"
+    ]
 
 
 def test_an_old_answer_says_nothing_of_now():
@@ -171,7 +174,7 @@ def test_an_old_answer_says_nothing_of_now():
     job.say(CommStatus(service("ok", "dead", "ok", "ok")))
     job.trains(70)
 
-    assert ras_lines(job.snapshot()) == []
+    assert ras_lines(job.snapshot(), POLICY) == []
 
 
 def test_a_service_that_did_not_answer_is_said():

@@ -404,7 +404,7 @@ def test_ranks_that_have_met_and_made_no_step_yet_are_starting():
     job.trains(1)
     new = replace(job.snapshot(), moving=0, still_since_unix_ns=None)
 
-    assert calm(new) == "starting: 4/4 ranks there, none has made a step yet"
+    assert calm(new, POLICY) == "starting: 4/4 ranks there, none has made a step yet"
 
 
 def test_who_waits_is_told_while_the_verdict_is_not_there_yet():
@@ -415,4 +415,4 @@ def test_who_waits_is_told_while_the_verdict_is_not_there_yet():
     job.ranks[2].stands_at("wait_for_licence")
     job.passes(6)
 
-    assert calm(job.snapshot()).startswith("quiet: no rank has moved for 6 s; ranks 0,1,3 wait in a collective")
+    assert calm(job.snapshot(), POLICY).startswith("quiet: no rank has moved for 6 s; ranks 0,1,3 wait in a collective")

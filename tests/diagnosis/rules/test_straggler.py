@@ -6,6 +6,7 @@ import pytest
 
 from ddtop.diagnosis.straggler_cause import flame
 from ddtop.model.state.facts import State
+from ddtop.policy import POLICY
 from ddtop.wire.load import HostLoad, ProcessLoad
 from ddtop.wire.loader import Loader
 from ddtop.wire.records import Arrivals
@@ -146,7 +147,7 @@ def test_the_function_in_which_only_the_slow_rank_is_found_is_the_cause():
 
     assert finding.summary.endswith("it is 60% of the time in Augment.rotate (aug.py:88), the others 0%")
     assert "rank 1, last 30 s: 62% in Augment.rotate (aug.py:88), 30% in step (t.py:9)" in finding.evidence
-    assert flame(job.snapshot().rank(0)) == ["97% in step (t.py:9)"]
+    assert flame(job.snapshot().rank(0), POLICY) == ["97% in step (t.py:9)"]
 
 
 def test_work_and_wait_at_one_line_are_told_apart():

@@ -41,7 +41,7 @@ BUSY = busy_job()
 
 def looked_at(records, until=BUSY.now):
     """What a viewer saw that took in these records in this order and looked at the end."""
-    job, judge = Job("train-47", POLICY), Judge()
+    job, judge = Job("train-47", POLICY), Judge(POLICY)
     for envelope, record in records:
         job.apply(envelope, record)
     for back in (1.0, 0.5, 0.0):

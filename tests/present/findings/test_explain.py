@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ddtop.diagnosis.explain import PAGES, explain
 from ddtop.diagnosis.explain.page import Explanation
+from ddtop.policy import POLICY
 from ddtop.present.findings.explain import explain_text
 from ddtop.present.text import plain
 from ddtop.ui.render.findings import finding_lines
@@ -26,7 +27,7 @@ def test_the_page_of_a_finding_says_what_it_means_under_the_advice():
 
     assert lines.index("what to do") < at
     found = lines.index("how it is found")
-    assert " ".join(" ".join(lines[at + 1 : found]).split()) == explain("rank-stopped").meaning
+    assert " ".join(" ".join(lines[at + 1 : found]).split()) == explain("rank-stopped", POLICY).meaning
     assert lines.index("steps") > found
     assert lines[-1] == "  → ddtop explain rank-stopped"
 
@@ -64,4 +65,4 @@ def test_a_page_as_text_keeps_commands_whole():
 
 
 def test_no_page_is_wider_than_a_line_that_people_read():
-    assert max(len(line) for kind in PAGES for line in explain_text(explain(kind), 250).splitlines()) <= 100
+    assert max(len(line) for kind in PAGES for line in explain_text(explain(kind, POLICY), 250).splitlines()) <= 100

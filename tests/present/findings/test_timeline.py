@@ -11,7 +11,7 @@ from tests.jobs import TICK_S, FakeJob, unix_ns
 
 def looks(job):
     """What a viewer saw that looked twice a second."""
-    model, judge, waiting, at = Job(job.name, POLICY), Judge(), job.in_order(), 0.0
+    model, judge, waiting, at = Job(job.name, POLICY), Judge(POLICY), job.in_order(), 0.0
     while at <= job.now + 1e-9:
         while waiting and waiting[0][0].unix_ns <= unix_ns(at):
             model.apply(*waiting.pop(0))

@@ -1,0 +1,264 @@
+"""Every rule judges by the policy that it is given, and by no other number."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import ddtop.diagnosis
+from ddtop.policy import POLICY
+from ddtop.wire.load import Disk, HostLoad
+from ddtop.wire.records import OpenCall
+from tests.diagnosis.rules.test_comm_error import fails
+from tests.diagnosis.rules.test_crowded import loaded
+from tests.diagnosis.rules.test_exception_swallowed import catching, caught, job_in_which
+from tests.diagnosis.rules.test_gpus import memory, refuses
+from tests.diagnosis.rules.test_input_bound import loading
+from tests.diagnosis.rules.test_io_stall import stalled
+from tests.diagnosis.rules.test_loader_stuck import starving
+from tests.diagnosis.rules.test_misuse import PLAIN, communicating, fed, on_gloo
+from tests.diagnosis.rules.test_no_progress import all_stand
+from tests.diagnosis.rules.test_starting import early, enter, missing
+from tests.diagnosis.rules.test_straggler import answers, job_with
+from tests.gpu_jobs import GIB, GpuJob, card, holding, stranger
+from tests.jobs import FakeJob, trained, unix_ns
+
+LONG_S = 3600.0
+ROOM = Path(ddtop.diagnosis.__file__).parent
+
+
+def a_stopped_rank():
+    job = trained()
+    job.ranks[1].is_stopped()
+    job.passes(6)
+    return job
+
+
+def a_rank_elsewhere():
+    job = trained()
+    job.ranks[2].stands_at("fetch_labels", "data.py", 40)
+    job.others_wait(2)
+    job.passes(8)
+    return job
+
+
+def a_rank_at_work():
+    job = trained()
+    job.ranks[2].works_at("evaluate")
+    job.others_wait(2)
+    job.passes(75)
+    return job
+
+
+def a_stuck_collective():
+    job = trained()
+    job.others_wait()
+    job.passes(8)
+    return job
+
+
+def a_cycle():
+    job = trained(3)
+    for rank in job.ranks:
+        rank.stands_at("exchange", "/home/ada/pipe.py", 30)
+        rank.calls.append(OpenCall("recv", unix_ns(job.now), (rank.number - 1) % 3, 0, 1))
+    job.passes(8)
+    return job
+
+
+def a_dead_file_server(seconds=8, awaited=True):
+    job = stalled(3) if awaited else trained()
+    if not awaited:
+        job.ranks[3].is_stalled()
+    job.passes(seconds)
+    return job
+
+
+def a_dead_worker():
+    job = starving()
+    job.passes(10)
+    return job
+
+
+def a_cut_link():
+    job = trained(3)
+    job.others_wait()
+    job.passes(1)
+    fails(job, 1, leaves=False)
+    job.passes(12)
+    return job
+
+
+def nobody_moves():
+    job = trained(3)
+    all_stand(job)
+    job.passes(25)
+    return job
+
+
+def a_rank_that_never_came():
+    job = missing()
+    job.passes(10)
+    return job
+
+
+def a_rank_that_imports():
+    job = early()
+    job.passes(2)
+    enter(job, 0, 1, 2)
+    job.passes(14)
+    return job
+
+
+def slow_loaders():
+    job = loading()
+    job.trains(15)
+    return job
+
+
+def too_few_cpus():
+    job = FakeJob(4)
+    job.host_says = {"load": HostLoad(runnable=9)}
+    loaded(job, 40, run_delay_ns=0.55)
+    return job
+
+
+def little_memory():
+    job = FakeJob(4)
+    job.host_says = {"memory_total_bytes": 64 * GIB, "memory_available_bytes": GIB}
+    job.trains(10)
+    return job
+
+
+def a_full_disk():
+    job = FakeJob(4)
+    job.host_says = {"load": HostLoad(disks=(Disk("/scratch", "cwd", 1000 * GIB, GIB),))}
+    job.trains(10)
+    return job
+
+
+def a_straggler():
+    job = job_with()
+    job.trains(12)
+    answers(job)
+    job.trains(2)
+    return job
+
+
+def the_same_data_on_all_ranks():
+    job = fed(**PLAIN)
+    job.trains(10)
+    return job
+
+
+def a_swallowed_exception():
+    return job_in_which(catching(), catching(), catching(caught()), catching())
+
+
+def gradients_through_gloo():
+    job = on_gloo()
+    job.trains(10)
+    return job
+
+
+def a_gpu_of_two():
+    job = GpuJob()
+    job.has(card(0, 0), holding(card(1, 1), stranger()), card(2, 2), card(3, 3))
+    job.trains(14)
+    return job
+
+
+def a_full_gpu():
+    job = GpuJob(card(0, 0, used_bytes=79 * GIB), card(1, 1), world_size=2)
+    refuses(job, memory())
+    return job
+
+
+def a_hot_gpu():
+    job = GpuJob()
+    job.change(2, throttle=("hw_thermal", "hw_slowdown"), sm_mhz=1005, celsius=91)
+    job.trains(10)
+    return job
+
+
+CASES = [
+    (a_stopped_rank, "rank-stopped", {"stopped_limit_s": LONG_S}),
+    (a_rank_elsewhere, "not-in-collective", {"still_limit_s": LONG_S}),
+    (a_rank_at_work, "not-in-collective", {"working_limit_s": LONG_S}),
+    (a_stuck_collective, "collective-stuck", {"still_limit_s": LONG_S}),
+    (a_cycle, "wait-cycle", {"still_limit_s": LONG_S}),
+    (a_dead_file_server, "io-stall", {"still_limit_s": LONG_S}),
+    (lambda: a_dead_file_server(45, False), "io-stall", {"stall_alone_limit_s": LONG_S}),
+    (a_dead_worker, "loader-stuck", {"still_limit_s": LONG_S}),
+    (a_cut_link, "comm-error", {"comm_error_after_s": LONG_S}),
+    (nobody_moves, "no-progress", {"no_progress_s": LONG_S}),
+    (nobody_moves, "no-progress", {"no_progress_step_factor": 1e9}),
+    (a_rank_that_never_came, "rank-missing", {"init_missing_limit_s": LONG_S}),
+    (a_rank_that_imports, "late-to-init", {"init_late_warning_s": LONG_S}),
+    (slow_loaders, "input-bound", {"input_bound_ratio": 0.9}),
+    (slow_loaders, "input-bound", {"input_bound_window_s": LONG_S}),
+    (slow_loaders, "input-bound", {"input_bound_steps": 1_000_000}),
+    (too_few_cpus, "cpu-oversubscribed", {"oversubscribed_ratio": 0.9, "oversubscribed_threads_ratio": 0.9}),
+    (too_few_cpus, "cpu-oversubscribed", {"oversubscribed_window_ratio": 9.0}),
+    (little_memory, "memory-pressure", {"memory_low_ratio": 0.001}),
+    (little_memory, "memory-pressure", {"memory_low_bytes": 1.0}),
+    (a_full_disk, "disk-full", {"disk_full_ratio": 0.0001}),
+    (a_full_disk, "disk-full", {"disk_full_bytes": 1.0}),
+    (a_straggler, "straggler", {"straggler_ratio": 0.9}),
+    (the_same_data_on_all_ranks, "sampler-not-distributed", {"feed_steps": 1_000_000}),
+    (a_swallowed_exception, "exception-swallowed", {"caught_windows": 100}),
+    (gradients_through_gloo, "wrong-backend", {"gloo_bytes": 1 << 60}),
+    (a_gpu_of_two, "gpu-busy", {"gpu_foreign_ratio": 0.9}),
+    (a_gpu_of_two, "gpu-busy", {"gpu_foreign_s": LONG_S}),
+    (a_full_gpu, "gpu-memory-low", {"gpu_memory_low_ratio": 0.001}),
+    (a_full_gpu, "gpu-memory-low", {"gpu_retries": 1_000_000}),
+    (a_hot_gpu, "gpu-throttled", {"gpu_throttled_s": LONG_S}),
+    (a_hot_gpu, "gpu-throttled", {"gpu_slow_ratio": 0.1}),
+    (a_hot_gpu, "gpu-throttled", {"gpu_busy_ratio": 1.1}),
+    (lambda: communicating(0.8), "sync-bound", {"sync_bound_ratio": 0.99}),
+    (lambda: communicating(0.8), "sync-bound", {"sync_bound_calls": 1000}),
+    (lambda: communicating(0.8), "sync-bound", {"sync_bound_uneven_factor": 0.1}),
+]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "kind", "changes"), CASES, ids=[f"{kind}-{next(iter(more))}" for _, kind, more in CASES]
+)
+def test_a_rule_is_silent_with_a_larger_limit(scenario, kind, changes):
+    job = scenario()
+
+    assert kind in [found for _, found, _ in job.kinds()]
+    job.policy = replace(POLICY, **changes)
+    assert kind not in [found for _, found, _ in job.kinds()]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "changes", "severities"),
+    [
+        (a_rank_at_work, {"working_critical_s": LONG_S}, ("critical", "warning")),
+        (a_straggler, {"straggler_critical_ratio": 0.9}, ("critical", "warning")),
+        (nobody_moves, {"no_progress_critical_s": 20.0}, ("warning", "critical")),
+        (a_rank_that_imports, {"init_late_critical_s": 11.0}, ("warning", "critical")),
+    ],
+)
+def test_the_policy_says_when_a_finding_is_critical(scenario, changes, severities):
+    job = scenario()
+    before = job.finding().severity
+    job.policy = replace(POLICY, **changes)
+
+    assert (before, job.finding().severity) == severities
+
+
+def test_no_module_of_the_diagnosis_knows_the_policy_of_the_commands():
+    """A program that embeds ddtop, or a test, may judge by other limits."""
+    found = [
+        path.name
+        for path in ROOM.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.alias) and node.name == "POLICY"
+    ]
+
+    assert found == []
