@@ -6,35 +6,30 @@ from ddtop.diagnosis.finding import Finding, Verdict
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.present.findings.banner import banner_lines, severity_mark
 from ddtop.present.glyphs import UNICODE, Glyphs
-from ddtop.present.table.columns import CellContext, Layout, absent, cell_text, host_width, layout
+from ddtop.present.table.columns import CellContext, Column, absent, cell_text, host_width, rank_table
+from ddtop.present.table.layout import Table
 from ddtop.present.table.order import by_verdict
-from ddtop.present.text import clean, fit, hang, plain, wrap, wrap_clauses
+from ddtop.present.text import Span, clean, hang, plain, wrap, wrap_clauses
 from ddtop.words import units
 from ddtop.words.ranks import rank_list
 
 
 def status_text(snapshot: Snapshot, verdict: Verdict, width: int, glyphs: Glyphs = UNICODE) -> str:
     """The main screen once, as plain lines of at most `width` columns; every rank, culprits first."""
-    shape = layout(width, snapshot.world_size, host_width(snapshot), absent(snapshot))
+    shape = rank_table(width, snapshot.world_size, host_width(snapshot), absent(snapshot))
     context = CellContext(snapshot.time_unix_ns, glyphs)
     lines = [plain(line) for line in banner_lines(snapshot, verdict, width, glyphs=glyphs)]
     lines.append(glyphs.rule * min(shape.total, width))
-    lines.append(_titles(shape))
+    lines.append(plain(shape.titles()))
     lines += [_row(snapshot.rank(number), shape, context) for number in by_verdict(snapshot, verdict)]
     return "\n".join(lines) + "\n"
 
 
-def _titles(shape: Layout) -> str:
-    cells = zip(shape.columns, shape.widths, strict=True)
-    return " ".join(fit(column.title, width, column.right) for column, width in cells).rstrip()
-
-
-def _row(rank: RankFacts, shape: Layout, context: CellContext) -> str:
-    cells = [
-        fit(cell_text(column.key, rank, context, width), width, column.right, context.glyphs.ellipsis)
-        for column, width in zip(shape.columns, shape.widths, strict=True)
-    ]
-    return " ".join(cells).rstrip()
+def _row(rank: RankFacts, shape: Table[Column], context: CellContext) -> str:
+    cells: dict[str, Span] = {
+        column.key: (cell_text(column.key, rank, context, width), "") for column, width in shape.columns()
+    }
+    return plain(shape.line(cells, context.glyphs.ellipsis))
 
 
 def diagnose_text(snapshot: Snapshot, verdict: Verdict, width: int, glyphs: Glyphs = UNICODE) -> str:

@@ -12,7 +12,7 @@ from ddtop.model.state.facts import RankFacts, State
 from ddtop.present.findings.banner import Contact, banner_lines
 from ddtop.present.glyphs import ASCII
 from ddtop.present.plain import diagnose_text, status_text
-from ddtop.present.table.columns import OF_GPUS, layout
+from ddtop.present.table.columns import OF_GPUS, rank_table
 from ddtop.present.text import cell_width, line_width, plain
 from tests.ui import builders
 from tests.ui.changed import replace
@@ -103,7 +103,7 @@ def test_forty_columns_still_tell_who_and_where():
 
 
 def test_wide_terminals_show_host_phases_memory_and_pid():
-    titles = [column.key for column in layout(120, 8, 7, OF_GPUS).columns]
+    titles = [column.key for column in rank_table(120, 8, 7, OF_GPUS).fields]
 
     assert titles == [
         "rank", "state", "host", "iteration", "step", "now", "for", "comm",
@@ -172,7 +172,7 @@ def test_the_banner_keeps_to_its_lines_and_columns(picture, width, most, frozen)
 
 @given(st.integers(20, 250), st.integers(0, 65_536), st.integers(0, 60))
 def test_a_row_fits_any_terminal_that_has_room_for_the_least(width, world_size, host_width):
-    shape = layout(width, world_size, host_width)
+    shape = rank_table(width, world_size, host_width)
 
     assert shape.total <= max(width, 30)
 

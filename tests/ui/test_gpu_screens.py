@@ -10,7 +10,7 @@ from ddtop.model.state.gpu_facts import Device
 from ddtop.present.glyphs import ASCII, UNICODE
 from ddtop.present.gpus.gpu_text import clip_words, gpu_line
 from ddtop.present.plain import status_text
-from ddtop.present.table.columns import COLUMNS, CellContext, cell_text, layout
+from ddtop.present.table.columns import COLUMNS, CellContext, cell_text, rank_table
 from ddtop.present.table.order import by_column
 from ddtop.present.text import plain
 from ddtop.ui.app import DdtopApp
@@ -51,17 +51,17 @@ def test_sorted_by_gpu_those_that_wait_stand_below_all_that_compute():
 
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
 def test_no_column_moves_with_what_the_cards_do(width):
-    shape = layout(width, 8, 7)
+    shape = rank_table(width, 8, 7)
     seen = [on_gpus(), on_gpus(8, waits=WAITERS), on_gpus(8, TROUBLE)]
     texts = {
         cell_text(column.key, rank, CellContext(NOW), cells)
         for snapshot in seen
         for rank in snapshot.ranks
-        for column, cells in zip(shape.columns, shape.widths, strict=True)
+        for column, cells in zip(shape.fields, shape.widths, strict=True)
         if column.key in ("gpu", "vram", "nccl") and len(cell_text(column.key, rank, CellContext(NOW), cells)) > cells
     }
 
-    assert {"gpu", "vram"} <= {column.key for column in shape.columns}
+    assert {"gpu", "vram"} <= {column.key for column in shape.fields}
     assert texts == set()
 
 

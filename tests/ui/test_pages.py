@@ -13,7 +13,7 @@ from ddtop.metrics import METRICS, metric
 from ddtop.model.state.facts import RankFacts, State
 from ddtop.present.collectives import input_bytes, what_moves
 from ddtop.present.glyphs import UNICODE
-from ddtop.present.table.columns import COLUMNS, CellContext, layout
+from ddtop.present.table.columns import COLUMNS, CellContext, rank_table
 from ddtop.present.text import line_width, plain
 from ddtop.ui.render.detail import detail_lines
 from ddtop.ui.render.findings import finding_lines
@@ -174,7 +174,7 @@ def test_help_explains_every_column_from_the_dictionary_of_metrics():
 
 def test_an_old_report_is_shown_as_old_and_a_tag_costs_no_column():
     rank = replace(builders.healthy_rank(0), report_age_s=12.0)
-    shape, context = layout(80, 8, 7), CellContext(NOW)
+    shape, context = rank_table(80, 8, 7), CellContext(NOW)
     line = row_line(rank, shape, context, tagged=True, old=False)
 
     assert plain(line).startswith("   0*· running")
@@ -188,7 +188,7 @@ def test_an_old_report_is_shown_as_old_and_a_tag_costs_no_column():
 def test_every_cell_of_a_row_has_a_style_and_the_row_its_width(palette, width):
     """A segment without a style ends the app where NO_COLOR is set."""
     snapshot, _ = builders.hang()
-    shape = layout(width, 8, 7)
+    shape = rank_table(width, 8, 7)
     for rank in snapshot.ranks[4:6]:
         line = row_line(rank, shape, CellContext(NOW), tagged=False, old=False)
         strip = row_strip(line, width, palette, at_fault=rank.rank == 5, selected=True)
@@ -197,7 +197,7 @@ def test_every_cell_of_a_row_has_a_style_and_the_row_its_width(palette, width):
 
 
 def test_the_column_that_rows_are_sorted_by_is_marked_without_colour():
-    shape = layout(80, 8, 7)
+    shape = rank_table(80, 8, 7)
 
     assert ("FOR", "sorted") in title_line(shape, "for")
     assert line_width(title_line(shape, "for")) == shape.total

@@ -90,7 +90,7 @@ def heading(jobs: Sequence[Listed]) -> str:
     return f"{text}, {ended} ended" if ended else text
 
 
-def columns(jobs: Sequence[Listed], width: int) -> Table:
+def columns(jobs: Sequence[Listed], width: int) -> Table[Field]:
     """The columns of these jobs, that width; what is dropped first is what one needs least to know a job by."""
     ranks = max([len("RANKS"), *(len(_ranks(one)) for one in jobs)])
     name = min(max([10, *(cell_width(clean(one.entry.job)) for one in jobs)]), MOST_JOB)
@@ -107,7 +107,7 @@ def columns(jobs: Sequence[Listed], width: int) -> Table:
     return table_for(fields, width)
 
 
-def row(job: Listed, table: Table, health: Health | None, now_unix_ns: int, glyphs: Glyphs) -> Line:
+def row(job: Listed, table: Table[Field], health: Health | None, now_unix_ns: int, glyphs: Glyphs) -> Line:
     """One job; `health` None: it has been asked and has not answered yet."""
 
     def cell(field: Field, width: int) -> Span:

@@ -9,6 +9,7 @@ from ddtop.model.state.facts import RankFacts, Snapshot, State
 from ddtop.present.glyphs import UNICODE, Glyphs
 from ddtop.present.now import now_age_s, now_text
 from ddtop.present.table.bars import bar, hollow, phases
+from ddtop.present.table.layout import Field, Table
 from ddtop.present.text import cell_width, clean
 from ddtop.words import units
 
@@ -20,38 +21,43 @@ WAITS = "wait"
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class Column(Field):
     """One column of the ranks table.
 
-    `metric` names the entry of `ddtop.metrics` that explains it. `descending`: sorted by it, the largest comes first.
+    `metric`: the entry of `ddtop.metrics` that explains it. `descending`: sorted by this column, the
+    largest value comes first.
     """
 
-    key: str
-    title: str
-    width: int
-    metric: str
-    right: bool = True
+    metric: str = ""
     descending: bool = True
 
 
+def _text(key: str, title: str, width: int, metric: str) -> Column:
+    return Column(key, title, width, metric=metric, descending=False)
+
+
+def _number(key: str, title: str, width: int, metric: str, descending: bool = True) -> Column:
+    return Column(key, title, width, right=True, metric=metric, descending=descending)
+
+
 COLUMNS = (
-    Column("rank", "RANK", 4, "rank", descending=False),
-    Column("state", "STATE", 11, "state", right=False, descending=False),
-    Column("host", "HOST", 6, "host", right=False, descending=False),
-    Column("iteration", "ITER", 6, "iteration", descending=False),
-    Column("step", "STEP ms", 7, "step_ms"),
-    Column("now", "NOW", NOW_LEAST, "now", right=False, descending=False),
-    Column("for", "FOR", 4, "now_age_s"),
-    Column("comm", "COMM", 4, "wait_ratio"),
-    Column("phases", "PHASES", 8, "activity_ratios", right=False),
-    Column("loader", "LOADER", 6, "loader", right=False, descending=False),
-    Column("cpu", "CPU", 3, "cpu_ratio"),
-    Column("rss", "RSS", 5, "rss_bytes"),
-    Column("gpu", "GPU", 4, "gpu"),
-    Column("vram", "VRAM", 5, "gpu_memory"),
-    Column("nccl", "NCCL", 4, "nccl", right=False, descending=False),
-    Column("pid", "PID", 7, "pid", descending=False),
-    Column("heard", "HEARD", 5, "report_age_s"),
+    _number("rank", "RANK", 4, "rank", descending=False),
+    _text("state", "STATE", 11, "state"),
+    _text("host", "HOST", 6, "host"),
+    _number("iteration", "ITER", 6, "iteration", descending=False),
+    _number("step", "STEP ms", 7, "step_ms"),
+    _text("now", "NOW", NOW_LEAST, "now"),
+    _number("for", "FOR", 4, "now_age_s"),
+    _number("comm", "COMM", 4, "wait_ratio"),
+    Column("phases", "PHASES", 8, metric="activity_ratios"),
+    _text("loader", "LOADER", 6, "loader"),
+    _number("cpu", "CPU", 3, "cpu_ratio"),
+    _number("rss", "RSS", 5, "rss_bytes"),
+    _number("gpu", "GPU", 4, "gpu"),
+    _number("vram", "VRAM", 5, "gpu_memory"),
+    _text("nccl", "NCCL", 4, "nccl"),
+    _number("pid", "PID", 7, "pid", descending=False),
+    _number("heard", "HEARD", 5, "report_age_s"),
 )
 """In the order of the screen."""
 FORMER = {"age": "for", "wait": "comm", "seen": "heard"}
@@ -65,32 +71,11 @@ _GROWTH = (("now", 28), ("iteration", 7), ("gpu", 10), ("vram", 11), ("phases", 
 OF_GPUS = frozenset({"gpu", "vram", "nccl"})
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The columns that a width has room for, and how wide each is there; one column of space between them."""
+def rank_table(width: int, world_size: int = 0, host_width: int = 0, hidden: Collection[str] = ()) -> Table[Column]:
+    """The columns for a table of that width. `hidden`: keys of columns that are not wanted.
 
-    columns: tuple[Column, ...]
-    widths: tuple[int, ...]
-
-    @property
-    def total(self) -> int:
-        """Columns that a row takes."""
-        return sum(self.widths) + len(self.widths) - 1
-
-    def at(self, x: int) -> Column | None:
-        """The column that stands at that offset."""
-        start = 0
-        for column, width in zip(self.columns, self.widths, strict=True):
-            if start <= x <= start + width:
-                return column
-            start += width + 1
-        return None
-
-
-def layout(width: int, world_size: int = 0, host_width: int = 0, hidden: Collection[str] = ()) -> Layout:
-    """The columns for a table of that width; wider ones first lose what is told elsewhere too. `hidden` are not wanted.
-
-    Widths depend on the size of the job and on nothing that changes from tick to tick.
+    Widths depend on the size of the job and on nothing that changes from tick to tick. Columns come
+    in tiers, because NOW grows between them: `table_for` knows no such order.
     """
     widths = {column.key: column.width for column in COLUMNS}
     widths["rank"] = max(4, len(str(max(world_size - 1, 0))))
@@ -112,7 +97,7 @@ def layout(width: int, world_size: int = 0, host_width: int = 0, hidden: Collect
             widths[key] += more
             room -= more
     columns = tuple(column for column in COLUMNS if column.key in chosen)
-    return Layout(columns, tuple(widths[column.key] for column in columns))
+    return Table(columns, tuple(widths[column.key] for column in columns), gap=1)
 
 
 def absent(snapshot: Snapshot | None) -> frozenset[str]:

@@ -1,17 +1,22 @@
-"""Columns of text for a list: what a width has room for, and a row of it with its styles."""
+"""Tables of text: the columns that a width has room for, and a row of them with its styles."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from ddtop.present.text import Line, Span, fit
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One column. `grows`: it takes what is left, in shares of this weight. `rank`: those with the highest leave first
-    where there is no room; 0 never leaves."""
+    """One column.
+
+    `width`: the least, in columns of the terminal; `most`: the largest. `grows`: the column takes
+    what is left, in shares of this weight. `rank`: where there is no room, columns with the highest
+    rank leave first; 0 never leaves.
+    """
 
     key: str
     title: str
@@ -22,16 +27,38 @@ class Field:
     most: int = 999
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """The columns that a width has room for."""
+FieldT = TypeVar("FieldT", bound=Field)
 
-    fields: tuple[Field, ...]
+
+@dataclass(frozen=True, slots=True)
+class Table(Generic[FieldT]):
+    """The columns that a width has room for, and how wide each is there. `gap`: spaces between two."""
+
+    fields: tuple[FieldT, ...]
     widths: tuple[int, ...]
+    gap: int = 2
+
+    @property
+    def total(self) -> int:
+        """Columns of the terminal that a row takes."""
+        return sum(self.widths) + self.gap * (len(self.widths) - 1)
+
+    def columns(self) -> Iterator[tuple[FieldT, int]]:
+        """Each column with its width, from left to right."""
+        return zip(self.fields, self.widths, strict=True)
 
     def width(self, key: str) -> int:
-        """Columns of the field of that name; 0 where it has no room."""
-        return next((width for field, width in zip(self.fields, self.widths, strict=True) if field.key == key), 0)
+        """The width of the column of that name; 0 where it has no room."""
+        return next((width for field, width in self.columns() if field.key == key), 0)
+
+    def at(self, x: int) -> FieldT | None:
+        """The column at that offset; the gap behind a column belongs to it."""
+        start = 0
+        for field, width in self.columns():
+            if start <= x < start + width + self.gap:
+                return field
+            start += width + self.gap
+        return None
 
     def titles(self) -> Line:
         """The row of titles."""
@@ -40,16 +67,16 @@ class Table:
     def line(self, cells: Mapping[str, Span], ellipsis: str = "…") -> Line:
         """A row of these texts with their styles."""
         spans: list[Span] = []
-        for number, (field, width) in enumerate(zip(self.fields, self.widths, strict=True)):
+        for number, (field, width) in enumerate(self.columns()):
             if number:
-                spans.append(("  ", ""))
+                spans.append((" " * self.gap, ""))
             text, style = cells[field.key]
             spans.append((fit(text, width, field.right, ellipsis), style))
         return tuple(spans)
 
 
-def table_for(fields: Sequence[Field], width: int) -> Table:
-    """As many columns as fit, two columns of space between them; what is left goes to those that grow."""
+def table_for(fields: Sequence[Field], width: int) -> Table[Field]:
+    """As many columns as fit, two spaces between them; what is left goes to those that grow."""
     chosen = list(fields)
 
     def used() -> int:

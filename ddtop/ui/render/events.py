@@ -69,12 +69,12 @@ def rows_of(entries: Sequence[Entry]) -> list[Row]:
     return rows
 
 
-def events_table(width: int) -> Table:
+def events_table(width: int) -> Table[Field]:
     """The columns of the events for that width."""
     return table_for(FIELDS, width)
 
 
-def event_row(row: Row, now_unix_ns: int, table: Table, glyphs: Glyphs = UNICODE) -> Line:
+def event_row(row: Row, now_unix_ns: int, table: Table[Field], glyphs: Glyphs = UNICODE) -> Line:
     """One row; what lies after the moment that is shown is dim."""
     cells = {
         "time": (units.clock(row.unix_ns), "dim"),

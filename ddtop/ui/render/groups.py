@@ -23,12 +23,12 @@ FIELDS = (
 )
 
 
-def groups_table(width: int) -> Table:
+def groups_table(width: int) -> Table[Field]:
     """The columns of the groups for that width."""
     return table_for(FIELDS, width)
 
 
-def group_row(snapshot: Snapshot, found: GroupFacts, table: Table, glyphs: Glyphs = UNICODE) -> Line:
+def group_row(snapshot: Snapshot, found: GroupFacts, table: Table[Field], glyphs: Glyphs = UNICODE) -> Line:
     """One group; a culprit's word and a mismatch are marked by a glyph too."""
     cells: dict[str, Span] = {
         "group": (label_of(found.group), "bold" if found.standing else ""),

@@ -37,7 +37,7 @@ LINK = Field("link", "LINK", 5)
 REFUSED = Field("refused", "REFUSED", 7, right=True)
 
 
-def hosts_table(width: int, hosts: Sequence[HostFacts] = (), gpus: bool = False) -> Table:
+def hosts_table(width: int, hosts: Sequence[HostFacts] = (), gpus: bool = False) -> Table[Field]:
     """The columns of these hosts for that width; `gpus`: some host has any."""
     names = max((cell_width(host.name) for host in hosts), default=0)
     clocks = max((cell_width(clock_text(host.seen)) for host in hosts), default=0)
@@ -62,7 +62,7 @@ def hosts_table(width: int, hosts: Sequence[HostFacts] = (), gpus: bool = False)
 
 
 def host_row(
-    host: HostFacts, codes: bytes, relay_cpu_ratio: float | None, table: Table, glyphs: Glyphs = UNICODE
+    host: HostFacts, codes: bytes, relay_cpu_ratio: float | None, table: Table[Field], glyphs: Glyphs = UNICODE
 ) -> Line:
     """One host. `relay_cpu_ratio`: share of a core that its relay used lately, None if not known yet."""
     late = host.age_s is not None and host.age_s > OLD_S
@@ -115,7 +115,9 @@ def _gpus(host: HostFacts) -> Span:
     return f"{f'{waits}/{len(gpus)} wait' if waits else f'{len(gpus)} {share:>4}':<8} {memory}", ""
 
 
-def _reported(state: HostState | None, relay_cpu_ratio: float | None, table: Table, glyphs: Glyphs) -> dict[str, Span]:
+def _reported(
+    state: HostState | None, relay_cpu_ratio: float | None, table: Table[Field], glyphs: Glyphs
+) -> dict[str, Span]:
     if state is None:
         return dict.fromkeys(("cpu", "memory", "shm", "relay", "dropped", "refused"), (units.NOT_MEASURED, "dim"))
     share = "-" if relay_cpu_ratio is None else f"{relay_cpu_ratio * 100:.1f}%"

@@ -7,7 +7,8 @@ from textual.strip import Strip
 
 from ddtop.model.state.facts import RankFacts, State
 from ddtop.present.glyphs import state_style
-from ddtop.present.table.columns import NUMBER, WAITS, CellContext, Layout, cell_text
+from ddtop.present.table.columns import NUMBER, WAITS, CellContext, Column, cell_text
+from ddtop.present.table.layout import Table
 from ddtop.present.text import Line, Span, fit
 from ddtop.ui.render.palette import Palette
 from ddtop.ui.render.strips import strip_of
@@ -24,12 +25,12 @@ _NUMBERED = frozenset({"gpu", "vram"})
 _NEVER_OLD = frozenset({"rank", "state"})
 
 
-def row_line(rank: RankFacts, shape: Layout, context: CellContext, tagged: bool, old: bool) -> Line:
+def row_line(rank: RankFacts, shape: Table[Column], context: CellContext, tagged: bool, old: bool) -> Line:
     """The cells of one rank; `old`: the whole picture is from the past, not this rank's report alone."""
     state = state_style(rank)
     late = rank.report_age_s is not None and rank.report_age_s > OLD_S and not rank.gone
     spans: list[Span] = []
-    for number, (column, width) in enumerate(zip(shape.columns, shape.widths, strict=True)):
+    for number, (column, width) in enumerate(shape.columns()):
         if number:
             # The tag stands in the space after the rank's number: it costs no column.
             spans.append(("*" if tagged and number == 1 else " ", "bold"))
@@ -68,10 +69,10 @@ def row_strip(line: Line, width: int, palette: Palette, *, at_fault: bool, selec
     return strip_of(line, width, palette, over)
 
 
-def title_line(shape: Layout, sort_key: str) -> Line:
+def title_line(shape: Table[Column], sort_key: str) -> Line:
     """The titles over their columns; the one that the rows are sorted by is underlined."""
     spans: list[Span] = []
-    for number, (column, width) in enumerate(zip(shape.columns, shape.widths, strict=True)):
+    for number, (column, width) in enumerate(shape.columns()):
         if number:
             spans.append((" ", ""))
         text = fit(column.title, width, column.right)

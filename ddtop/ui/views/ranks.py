@@ -92,7 +92,7 @@ class RanksView(View):
 
     def columns(self) -> frozenset[str]:
         """Those that there is room for."""
-        return frozenset(column.key for column in self.table.shape.columns)
+        return frozenset(column.key for column in self.table.shape.fields)
 
     def show_titles(self) -> None:
         """The titles alone: also before the first record."""
@@ -145,7 +145,7 @@ class RanksView(View):
 
     def sort(self, steps: int) -> None:
         """Sort by the next column that is shown; before the first one lies the order of the verdict."""
-        shown = [None, *self.table.shape.columns]
+        shown = [None, *self.table.shape.fields]
         keys = [column.key if column else BY_VERDICT for column in shown]
         at = keys.index(self.sort_key) if self.sort_key in keys else 0
         self.sort_by(shown[(at + steps) % len(shown)])

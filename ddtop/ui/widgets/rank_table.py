@@ -16,7 +16,8 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from ddtop.model.state.facts import Snapshot
-from ddtop.present.table.columns import CellContext, Column, Layout, absent, host_width, layout
+from ddtop.present.table.columns import CellContext, Column, absent, host_width, rank_table
+from ddtop.present.table.layout import Table
 from ddtop.present.text import Line
 from ddtop.ui.render.rows import alarming, row_line, title_line
 from ddtop.ui.render.strips import strip_of
@@ -44,10 +45,10 @@ class RankTable(CursorList):
         return self.cursor_key if isinstance(self.cursor_key, int) else None
 
     @property
-    def shape(self) -> Layout:
+    def shape(self) -> Table[Column]:
         """The columns that there is room for."""
         world = self._snapshot.world_size if self._snapshot else 0
-        return layout(self.size.width, world, self._hosts[1], self.hidden | absent(self._snapshot))
+        return rank_table(self.size.width, world, self._hosts[1], self.hidden | absent(self._snapshot))
 
     def show(self, snapshot: Snapshot, order: Sequence[int], culprits: frozenset[int], old: bool) -> None:
         """Draw these ranks in this order."""

@@ -10,7 +10,7 @@ from ddtop.present.glyphs import ASCII
 from ddtop.present.gpus.gpu_text import gpu_line
 from ddtop.present.hosts.hosts import hosts_facts, names_of
 from ddtop.present.plain import status_text
-from ddtop.present.table.columns import OF_GPUS, absent, layout
+from ddtop.present.table.columns import OF_GPUS, absent, rank_table
 from ddtop.present.table.grid import hosts_of_ranks
 from ddtop.present.table.rank_class import codes_of
 from ddtop.present.text import cell_width, line_width, plain
@@ -58,7 +58,7 @@ def test_use_and_memory_of_the_card_stand_in_the_table():
 
 def test_eighty_columns_have_room_for_the_gpu_before_the_cpu():
     """On a job of GPUs that is the number that people look for."""
-    keys = [column.key for column in layout(80, 8, 7).columns]
+    keys = [column.key for column in rank_table(80, 8, 7).fields]
 
     assert {"gpu", "vram"} <= set(keys)
 
