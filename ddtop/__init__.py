@@ -17,6 +17,6 @@ def step() -> None:
     """
     import sys
 
-    runtime = sys.modules.get("ddtop.agent.runtime")
-    if runtime is not None:
-        runtime.user_step()
+    current = sys.modules.get("ddtop.agent.current")
+    if current is not None:
+        current.user_step()

@@ -7,8 +7,10 @@ import sys
 from urllib.parse import urlparse
 
 from ddtop import launch, registry
-from ddtop.agent import identity, run_name, runtime, start_relay
+from ddtop.agent import current, identity, run_name, start_relay
 from ddtop.agent.guard import guard
+from ddtop.agent.rank import Rank, say
+from ddtop.agent.runtime import Runtime
 from ddtop.launch.launcher import number
 from ddtop.launch.torchrun import is_elastic
 from ddtop.wire.escaping import escaped
@@ -24,22 +26,21 @@ def become_rank(who: identity.Identity, source: str, backend: str | None = None,
         _, moved = registry.runtime_place()
     except (registry.RegistryError, OSError) as error:
         guard.off["runtime"] = str(error)
-        runtime.say(who, f"ddtop is off in this job: {error}")
+        say(who, f"ddtop is off in this job: {error}")
         return
     os.environ[identity.CLAIM] = f"{os.getpid()}:{launch.fingerprint(os.environ)}"
     if complaint:
-        runtime.say(who, f"ddtop: {complaint}")
+        say(who, f"ddtop: {complaint}")
     if moved:
-        runtime.say(who, f"ddtop: {moved}")
+        say(who, f"ddtop: {moved}")
     start_relay.start_relay(job, run, path)
-    running = runtime.Runtime(who, job, run, path, source, backend)
-    if running.start():
-        runtime.say(who, f"ddtop: watching {job}; to look: ddtop attach {job}")
+    if Runtime(Rank(who, job, run, path, source, backend)).start():
+        say(who, f"ddtop: watching {job}; to look: ddtop attach {job}")
 
 
 def entering_init(rank: object, world_size: object, backend: str | None, method: str | None = None) -> None:
     """init_process_group is about to be called with these arguments (-1: taken from the environment)."""
-    running = runtime.current()
+    running = current.get()
     if running is not None:
         running.backend = backend or running.backend
         if running.destroyed:
@@ -48,7 +49,7 @@ def entering_init(rank: object, world_size: object, backend: str | None, method:
         # Not where it makes a small world of its own, as some libraries do before the real one.
         if isinstance(world_size, int) and world_size > 1 and rank in (-1, running.who.rank):
             running.who.world_size = world_size
-        running.greet_again()
+        running.send_hello_again()
         return
     environ = os.environ
     own = rank if isinstance(rank, int) and rank >= 0 else number(environ, "RANK")

@@ -13,28 +13,15 @@ REASON_CHARACTERS = 200
 AGAIN_S = 30.0
 """Then two minutes, then eight: what fails for good costs four exceptions in all."""
 FAILURES_MAX = 4
-AGAIN = frozenset(
-    {
-        "runtime",
-        "place",
-        "iterations",
-        "collectives",
-        "cuda",
-        "stacks",
-        "arrivals",
-        "relay restart",
-        "ptracer",
-        "exceptions",
-    }
-)
-"""What only reads, on the agent's thread or after an exception; whoever is tried again begins with what is there then."""
+AGAIN = frozenset({"runtime", "stacks", "arrivals", "relay restart", "ptracer", "exceptions"})
+"""Parts that are tried again besides the probes: a new attempt starts from what is there then."""
 _NEVER = (0, float("inf"))
 
 
 class Guard:
     """Runs parts of the agent; a part that raised is off. `off` maps its name to the reason.
 
-    Parts that only look, and do so anew each time, are tried again after a while (`AGAIN`), a few times. What wraps the
+    Parts that only look, and do so anew each time, are tried again after a while, a few times. What wraps the
     program's functions stays off: it may have done half of its work.
     """
 
@@ -42,6 +29,11 @@ class Guard:
         self.off: dict[str, str] = {}
         # Name: (failures, when it may be tried again, monotonic s).
         self._failed: dict[str, tuple[int, float]] = {}
+        self._again = set(AGAIN)
+
+    def try_again(self, name: str) -> None:
+        """From now on, try this part again some time after it has failed."""
+        self._again.add(name)
 
     def run(self, name: str, part: Callable[..., object], *arguments: object) -> bool:
         """Run the part unless it is off; False if it did not run to its end.
@@ -68,7 +60,7 @@ class Guard:
 
     def again_s(self, name: str, failures: int) -> float | None:
         """After how many seconds a part that has failed so often is tried again; None: never."""
-        return AGAIN_S * 4 ** (failures - 1) if name in AGAIN and failures < FAILURES_MAX else None
+        return AGAIN_S * 4 ** (failures - 1) if name in self._again and failures < FAILURES_MAX else None
 
     def failures(self, name: str) -> int:
         """How often this part has failed."""

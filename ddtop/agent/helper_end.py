@@ -22,7 +22,7 @@ def write(kind: type[BaseException], error: BaseException | None, traceback: Tra
     """
     import msgspec
 
-    from ddtop.agent.probes.place import FrameReader, user_frame_of
+    from ddtop.agent.stacks.frames import FrameReader, user_frame_of
     from ddtop.wire.records import LastException, Place
 
     found = user_frame_of(traceback, FrameReader())

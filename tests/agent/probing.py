@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from types import SimpleNamespace
 
+from ddtop.agent.notes import PeerNotes
 from ddtop.agent.probes.collectives import Collectives
 
 SECOND = 1_000_000_000
@@ -47,7 +48,8 @@ class Bench:
         )
         monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", SimpleNamespace(_world=self.world))
         monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(device=str))
-        self.probe, self.recorder = Collectives(), FakeRecorder()
+        self.peers = PeerNotes()
+        self.probe, self.recorder = Collectives(self.peers), FakeRecorder()
         self.probe._recorder = self.recorder
 
     def passes(self, seconds, steps=False, waiting=False, completed=None, in_line=False):
@@ -58,7 +60,7 @@ class Bench:
             self.group.seq += steps
             if completed is not None:
                 self.recorder.says = {("fr", "0"): (self.group.seq, self.group.seq - completed)}
-            self.probe.sample(self.now, 0, waiting, since)
+            self.probe.look(self.now, 0, waiting, since)
 
     @property
     def pending(self):

@@ -23,6 +23,8 @@ def fails():
 
 def test_what_only_looks_comes_back_after_half_a_minute(clock):
     guard = Guard()
+    guard.try_again("collectives")
+    guard.try_again("cuda")
     assert not guard.run("collectives", fails)
     assert guard.off == {"collectives": "ValueError: not today"}
     clock[0] += AGAIN_S - 1
@@ -35,6 +37,8 @@ def test_what_only_looks_comes_back_after_half_a_minute(clock):
 
 def test_what_wraps_the_programs_functions_stays_off(clock):
     guard = Guard()
+    guard.try_again("collectives")
+    guard.try_again("cuda")
     guard.run("wrap torch.optim.optimizer", fails)
     clock[0] += 1e6
 
@@ -43,6 +47,8 @@ def test_what_wraps_the_programs_functions_stays_off(clock):
 
 def test_what_fails_for_good_is_tried_a_few_times_and_no_more(clock):
     guard = Guard()
+    guard.try_again("collectives")
+    guard.try_again("cuda")
     tried = []
 
     def part():
@@ -60,6 +66,8 @@ def test_what_fails_for_good_is_tried_a_few_times_and_no_more(clock):
 
 def test_what_was_switched_off_by_decision_is_not_tried(clock):
     guard = Guard()
+    guard.try_again("collectives")
+    guard.try_again("cuda")
     guard.off["collectives"] = "the recorder is off"
     clock[0] += 1e6
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,11 +14,17 @@ from ddtop.agent.guard import guard
 NAME = "ddtop_tests_torch_like"
 
 
+def waits_for(monkeypatch, wrapper):
+    """The table of sources has one row, which waits for that module."""
+    row = SimpleNamespace(after=NAME, wrap="wrap", around=False, load=lambda _function: wrapper)
+    monkeypatch.setattr(import_hooks, "WAITING", {NAME: (row,)})
+
+
 @pytest.fixture
 def hooked(tmp_path, monkeypatch):
     """A module on the path whose import is waited for; the list of modules that were handed to its wrapper."""
     handed = []
-    monkeypatch.setattr(import_hooks, "WRAPPERS", {NAME: handed.append})
+    waits_for(monkeypatch, handed.append)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     monkeypatch.setattr(guard, "off", {})
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -70,7 +77,7 @@ def test_a_wrapper_that_raises_is_switched_off_and_the_import_succeeds(hooked, m
     def wrapper(_module):
         raise AttributeError("no init_process_group")
 
-    monkeypatch.setattr(import_hooks, "WRAPPERS", {NAME: wrapper})
+    waits_for(monkeypatch, wrapper)
 
     assert importlib.import_module(NAME).__name__ == NAME
     assert guard.off == {f"wrap {NAME}": "AttributeError: no init_process_group"}

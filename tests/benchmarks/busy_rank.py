@@ -10,7 +10,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from ddtop.agent import runtime
+from ddtop.agent import current
 
 BLOCK, SETTLE = 50, 5
 """Steps in a block, and after each turn those that are not counted."""
@@ -39,13 +39,13 @@ def main():
     batch = torch.zeros(32, 64)
     for _ in range(BLOCK):
         step(model, optimizer, batch)
-    agent = runtime.current()
+    agent = current.get()
     print(json.dumps({"agent": agent is not None}), flush=True)
     for number in range(options.blocks):
         # On and off change places from pair to pair: what drifts meets both alike.
         held = number % 4 in (1, 2)
         if held and agent is not None:
-            agent._tick.acquire()
+            agent.tick.acquire()
         try:
             times = []
             for _ in range(SETTLE + BLOCK):
@@ -54,7 +54,7 @@ def main():
                 times.append((time.perf_counter_ns() - began) / 1e6)
         finally:
             if held and agent is not None:
-                agent._tick.release()
+                agent.tick.release()
         print(json.dumps({"held": held, "ms": times[SETTLE:]}), flush=True)
     dist.destroy_process_group()
 

@@ -3,7 +3,7 @@
 import sys
 import time
 
-step = getattr(sys.modules.get("ddtop.agent.runtime"), "user_step", None)
+step = getattr(sys.modules.get("ddtop.agent.current"), "user_step", None)
 while True:
     time.sleep(0.02)
     if step is not None:

@@ -194,7 +194,7 @@ def allocator() -> None:
     from ddtop.agent.probes.cuda import EVERY_NS, Cuda
 
     cuda = Cuda()
-    cuda.sample(EVERY_NS, ("line", 0), False, 0)
+    cuda.look(EVERY_NS, ("line", 0), False, 0)
     claim(
         "nothing is read before CUDA is up, and reading does not bring it up",
         cuda.state is None and not torch.cuda.is_initialized(),
@@ -204,7 +204,7 @@ def allocator() -> None:
     spent = []
     for number in range(2, 60):
         began = time.perf_counter()
-        cuda.sample(number * EVERY_NS, ("line", number), False, 0)
+        cuda.look(number * EVERY_NS, ("line", number), False, 0)
         spent.append((time.perf_counter() - began) * 1e6)
     state = cuda.state
     say(state)

@@ -8,16 +8,16 @@ import time
 from types import ModuleType
 from typing import Any
 
-from ddtop.agent import runtime
+from ddtop.agent import current
 from ddtop.agent.guard import guard
 from ddtop.wire import mpi as layout
 from ddtop.wire import page
 from ddtop.wire.calls import MPI_CODES
 
-FIRST_GREET_S = 3.0
+FIRST_HELLO_S = 3.0
 """MPI_Init may stand for ever with the GIL held, and a rank whose agent has not said Hello before is not seen at all: 0.1 s on
 an idle machine, some seconds on one that is full of starting ranks."""
-GREET_S = 0.2
+HELLO_S = 0.2
 _WRAPPED = "__ddtop_wrapped__"
 _INIT = page.CALLS.index("MPI_Init")
 _BACKENDS = {"Open MPI": "openmpi", "MPICH": "mpich", "Intel MPI": "intelmpi", "MVAPICH": "mvapich"}
@@ -31,30 +31,30 @@ def before() -> None:
     from ddtop.agent import claim
 
     rc = getattr(sys.modules.get("mpi4py"), "rc", None)
-    if runtime.current() is None:
+    if current.get() is None:
         claim.entering_mpi()
     if getattr(rc, "initialize", True):
-        _slot = runtime.enter_call(_INIT)
-        _greet(FIRST_GREET_S)
+        _slot = current.enter_call(_INIT)
+        _say_hello(FIRST_HELLO_S)
 
 
-def _greet(within_s: float = GREET_S) -> None:
-    running = runtime.current()
+def _say_hello(within_s: float = HELLO_S) -> None:
+    running = current.get()
     if running is not None:
-        running.greet_now(within_s)
+        running.send_hello_now(within_s)
 
 
 def failed() -> None:
     """The import did not come about."""
     global _slot
-    runtime.leave_call(_slot)
+    current.leave_call(_slot)
     _slot = -1
 
 
-def after(module: ModuleType) -> None:
+def wrap(module: ModuleType) -> None:
     """The module is there; MPI is up, or comes up with the program's own call of Init."""
     global _slot
-    runtime.leave_call(_slot)
+    current.leave_call(_slot)
     _slot = -1
     mpi: Any = module
     if mpi.Is_initialized():
@@ -65,12 +65,12 @@ def after(module: ModuleType) -> None:
 
         @functools.wraps(original)
         def init(*args: Any, _original: Any = original, **kwargs: Any) -> Any:
-            slot = runtime.enter_call(_INIT)
-            guard.run("greeting", _greet, FIRST_GREET_S)
+            slot = current.enter_call(_INIT)
+            guard.run("greeting", _say_hello, FIRST_HELLO_S)
             try:
                 return _original(*args, **kwargs)
             finally:
-                runtime.leave_call(slot)
+                current.leave_call(slot)
                 guard.run("mpi", _begin, mpi)
 
         setattr(mpi, name, init)
@@ -87,11 +87,11 @@ def _begin(mpi: Any) -> None:
     from ddtop.agent.mpi.patch import install
     from ddtop.agent.mpi.probe import MpiProbe
 
-    running = runtime.current()
+    running = current.get()
     backend = _BACKENDS.get(mpi.get_vendor()[0], str(mpi.get_vendor()[0]).lower().replace(" ", ""))
     if running is None:
         claim.is_mpi_rank(rank, size, backend)
-        running = runtime.current()
+        running = current.get()
     if running is None or running.who.rank != rank:
         guard.off["mpi"] = f"MPI says rank {rank}, the launcher said {running.who.rank if running else None}"
         return
@@ -107,9 +107,9 @@ def _begin(mpi: Any) -> None:
     running.backend = running.backend or backend
     running.who.world_size = size
     running.joined = True
-    running.mpi = MpiProbe(lines, part)
-    running.greet_now(GREET_S)
-    lines.communicators.tell = lambda: running.greet_now(GREET_S / 4)
+    running.late_probes["mpi"] = MpiProbe(lines, part)
+    running.send_hello_now(HELLO_S)
+    lines.communicators.tell = lambda: running.send_hello_now(HELLO_S / 4)
 
 
 def _wrap_finalize(mpi: Any, lines: Any) -> None:
@@ -121,7 +121,7 @@ def _wrap_finalize(mpi: Any, lines: Any) -> None:
         from ddtop.agent.mpi.wrappers import named
 
         lines.words[layout.FINALIZE_AT] = time.monotonic_ns()
-        guard.run("greeting", _greet, GREET_S / 4)
+        guard.run("greeting", _say_hello, HELLO_S / 4)
         return named(lines, "Finalize", lambda _, *a, **k: original(*a, **k))(None, *args, **kwargs)
 
     if code:

@@ -2,77 +2,73 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
-from collections import deque
-from heapq import nlargest
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from ddtop.agent.mpi.lines import RING, Lines, Past
 from ddtop.agent.mpi.rhythm import Rhythm
-from ddtop.agent.probes.collectives import RECENT_LEAST, RECENT_SAMPLES
+from ddtop.agent.probe import Communication, Tick
 from ddtop.wire import mpi as layout
-from ddtop.wire.calls import MPI_CALLS
+from ddtop.wire.calls import MPI_CALLS, P2P_CALLS
 from ddtop.wire.mpi import MpiCall, MpiPart, MpiState, MpiTraffic
-from ddtop.wire.records import Group
 
 LONG_NS = 500_000_000
 """Shorter waits are below what any rule asks about."""
 STANDS_NS = 1_000_000_000
-WAITS_KEPT = 100
 DONE_KEPT, TRAFFIC_KEPT, LOOKED_AT = 8, 64, 64
 
 
-class MpiProbe:
-    """One rank's MPI as its agent sees it. On the agent's thread, but for `finalizing`."""
+class MpiProbe(Communication):
+    """One rank's MPI as its agent sees it. `wrap` of `mpi.entry` adds it once MPI is initialized."""
+
+    name = "mpi"
+    retries = False
 
     def __init__(self, lines: Lines, part: memoryview) -> None:
+        super().__init__()
         self._lines, self._part = lines, part
         self.rhythm = Rhythm(lines)
         self.state: MpiState | None = None
-        self.moved_at: int | None = None
-        self.wait_samples = 0
-        self.all_samples = 0
         self._serials: tuple[tuple[int, int], ...] = ()
         self._total = 0
         self._open: tuple[int, int] | None = None
-        self._waits: deque[int] = deque(maxlen=WAITS_KEPT)
-        self._recent: deque[bool] = deque(maxlen=RECENT_SAMPLES)
-
-    @property
-    def groups(self) -> tuple[Group, ...]:
-        """All communicators of more than one rank."""
-        return self._lines.communicators.groups()
 
     @property
     def untold(self) -> int:
         """Communicators that had no place on the page any more."""
         return self._lines.communicators.untold
 
-    def sample(self, now: int) -> None:
-        """One look; `now` monotonic ns."""
-        unix_ns = time.time_ns()
+    def sample(self, tick: Tick) -> None:
+        """Read the page; tell the rows below which threads are in a call."""
+        now, unix_ns = tick.now, time.time_ns()
+        self.groups = self._lines.communicators.groups()
         state = layout.read_mpi(self._part, unix_ns, unix_ns - now)
         serials = tuple((line.thread, line.serial) for line in list(self._lines.by_thread.values()))
         if (serials, self._lines.total) != (self._serials, self._total):
             self._serials, self._total, self.moved_at = serials, self._lines.total, now
-        self.all_samples += 1
-        waits = state is not None and bool(state.calls)
-        self.wait_samples += waits
-        self._recent.append(waits)
+        self.count_sample(state is not None and bool(state.calls))
         self._note_wait(state, unix_ns)
         self.rhythm.look(now)
         stands = self.moved_at is not None and now - self.moved_at > STANDS_NS
         if state is not None and (stands or self._lines.failed is not None):
             state = self._with_details(state, unix_ns)
         self.state = state
+        for call in state.calls if state is not None else ():
+            kind = "p2p" if call.peer is not None or call.name in P2P_CALLS else "collective"
+            tick.calls.setdefault((call.thread_id or 0) % (1 << 64), (call.name, kind))
+        if self.rhythm.iteration is not None:
+            tick.pattern = self.rhythm.iteration, self.rhythm.at
 
-    @property
-    def wait_ratio(self) -> float | None:
-        """Share of the last looks that found a call open; None while there are too few."""
-        return sum(self._recent) / len(self._recent) if len(self._recent) >= RECENT_LEAST else None
+    def fields(self, tick: Tick) -> Mapping[str, Any]:
+        """What the page said at the last sample."""
+        return {"mpi": self.state}
+
+    def close(self, tick: Tick) -> None:
+        """Report what was done since the last sample."""
+        self.sample(tick)
 
     def entered(self, unix_minus_mono: int) -> list[tuple[str, int, int, str]]:
         """(communicator, number, unix ns, name) of the last collectives."""
@@ -82,18 +78,8 @@ class MpiProbe:
             if comm.group is not None
         ]
 
-    def main_call(self, thread_id: int) -> MpiCall | None:
-        """The call that this thread is in."""
-        calls = self.state.calls if self.state is not None else ()
-        signed = ctypes.c_int64(thread_id).value
-        return next((call for call in calls if call.thread_id == signed), None)
-
-    def longest_waits_ns(self) -> list[int]:
-        """The two longest of the last waits that ended, longest first."""
-        return nlargest(2, self._waits)
-
     def stuck_key(self) -> tuple[object, ...] | None:
-        """What has stood for a second, so that the relay may ask all ranks for their stacks."""
+        """The call that has been open for a second."""
         state = self.state
         for call in state.calls if state is not None else ():
             if state is not None and state.unix_ns - call.since_unix_ns > STANDS_NS:

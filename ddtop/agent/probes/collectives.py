@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from heapq import nlargest
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from ddtop.agent.guard import guard
+from ddtop.agent.notes import PeerNotes
+from ddtop.agent.probe import STUCK_NS, Communication, Tick
 from ddtop.agent.probes.group_status import Watch
 from ddtop.agent.probes.recorder import Entries, Recorder, Status, UnreadableError, collective
 from ddtop.agent.probes.sequence_number import numbers_of
-from ddtop.agent.wrap import p2p
+from ddtop.agent.stacks.frames import BACKWARD, COLLECTIVE, FORWARD, LOADER, OPTIMIZER
 from ddtop.procfs import stat_fields
 from ddtop.wire.rank_runs import BESIDE, packed
 from ddtop.wire.records import Collective, Group, GroupProgress
 
-STUCK_NS = 1_000_000_000
-"""A collective open and unmoved for this long is worth one read of the entries."""
+if TYPE_CHECKING:
+    from ddtop.agent.rank import Rank
+
+LOOK_EVERY_NS = 200_000_000
 STILL_NS = 2_000_000_000
 """Nothing open, nothing moved for this long: one read too, for what this rank has passed."""
 STILL_STALL_NS = 4_000_000_000
@@ -35,18 +39,28 @@ IN_LINE_NS = 3_000_000_000
 """Inside one call for this long a main thread waits for something, its card for one; loops come to another call."""
 UNSEEN_READ_AFTER_NS, UNSEEN_READ_EVERY_NS = 5_000_000_000, 1_000_000_000
 ENTRIES_EVERY_NS = 5_000_000_000
-HEALTHY_WAITS_KEPT = 100
-RECENT_SAMPLES, RECENT_LEAST = 80, 12
-"""Looks over which `wait_ratio` is: 20 s; below 3 s a share says nothing."""
+_ELSEWHERE = (LOADER, FORWARD, OPTIMIZER)
+"""Activities in which a rank waits for no collective. A wait inside a forward (FSDP, DDP's buffers)
+is COLLECTIVE."""
 
 
-class Collectives:
-    """The probe. All methods on the agent's thread; holds no reference to a process group between two calls.
+def probe(rank: Rank) -> Collectives:
+    """The probe of `ddtop.agent.sources`."""
+    return Collectives(rank.notes[PeerNotes], rank)
 
-    `gpu`: the rank's own CUDA device, None while it is not known; without it the entries of NCCL are not read.
+
+class Collectives(Communication):
+    """Torch's process groups. It holds no reference to a process group between two calls.
+
+    `gpu`: the rank's own CUDA device, None while it is not known. Without it NCCL's entries are not
+    read.
     """
 
-    def __init__(self) -> None:
+    name = "collectives"
+
+    def __init__(self, peers: PeerNotes, rank: Rank | None = None) -> None:
+        super().__init__()
+        self._peers, self._rank = peers, rank
         self._recorder: Recorder | None = None
         self._watches: dict[str, Watch] = {}
         self._names: dict[tuple[str, str], str] = {}
@@ -56,26 +70,24 @@ class Collectives:
         self._status_at = 0
         self._errors_at = 0
         self.skips = 0
-        self._waits: deque[int] = deque(maxlen=HEALTHY_WAITS_KEPT)
-        self.groups: tuple[Group, ...] = ()
-        self.moved_at: int | None = None
-        self.wait_samples = 0
-        self.all_samples = 0
+        self._looked_at = 0
         self.waits = False
         self.why_blind: str | None = None
         self.gpu: int | None = None
-        self._recent: deque[bool] = deque(maxlen=RECENT_SAMPLES)
         self._left = False
         self._status_unreadable = False
 
     @property
     def stuck(self) -> tuple[str, int] | None:
         """(group, first open seq) of the collective that has stood longest, if one has stood for a second."""
-        return next(iter(self._gaps()), None)
+        gaps = self._gaps()
+        return gaps[0] if gaps else None
 
     def _gaps(self) -> list[tuple[str, int]]:
         """The same of each group that has one, the oldest first."""
         pending = [(watch.pending_since, name, watch) for name, watch in self._watches.items() if watch.pending_since]
+        if not pending:
+            return []
         pending.sort(key=lambda item: item[0] or 0)
         return [
             (name, (watch.completed or 0) + 1 - (watch.offset or 0))
@@ -83,13 +95,49 @@ class Collectives:
             if self._now - (since or 0) > STUCK_NS
         ]
 
-    @property
-    def wait_ratio(self) -> float | None:
-        """Share of the last looks that found a collective pending; None while there are too few."""
-        found = self._recent
-        return sum(found) / len(found) if len(found) >= RECENT_LEAST else None
+    def sample(self, tick: Tick) -> None:
+        """Look at the process groups, unless the program destroys one at this moment."""
+        rank, self.waits = self._rank, False
+        self.gpu = tick.gpu
+        if rank is None or rank.collectives_paused or tick.now - self._looked_at < LOOK_EVERY_NS:
+            tick.stuck = self.stuck is not None
+            return
+        self._looked_at = tick.now
+        if rank.destroyed:
+            self.leave_groups(rank.final_seqs)
+        else:
+            seen, waiting, in_line = tick.seen, False, None
+            if not tick.has_peer:
+                waiting = seen is not None and seen.activity in (COLLECTIVE, BACKWARD)
+                in_line = tick.line_since
+            # Compiled code calls its collectives without a frame of torch.
+            elsewhere = seen is not None and seen.activity in _ELSEWHERE and "torchinductor_" not in seen.file
+            self.look(tick.now, tick.unix_minus_mono, waiting, in_line, elsewhere)
+        tick.waits, tick.stuck = self.waits, self.stuck is not None
 
-    def entered(self) -> list[tuple[str, int, int, str]]:
+    def fields(self, tick: Tick) -> Mapping[str, Any]:
+        """The progress of each group, and what is open."""
+        return {
+            "groups": self.progress(tick.unix_minus_mono),
+            "open_collectives": self.open_collectives(),
+            "retired_collectives": self.retired_collectives(),
+            "recorder": self.why_blind,
+            "recorder_skips": self.skips,
+        }
+
+    def close(self, tick: Tick) -> None:
+        """Report what has completed since the last sample."""
+        rank = self._rank
+        if rank is not None and rank.destroyed:
+            self.leave_groups(rank.final_seqs)
+        elif rank is not None and not rank.collectives_paused:
+            self.look(tick.now, tick.unix_minus_mono, False)
+
+    def stuck_key(self) -> tuple[object, ...] | None:
+        """The group and the first open sequence number."""
+        return self.stuck
+
+    def entered(self, unix_minus_mono: int = 0) -> list[tuple[str, int, int, str]]:
         """(group, sequence number, unix ns, op) of the last collectives; one read of the entries."""
         if self._recorder is None or not self._recorder_answers():
             return []
@@ -98,7 +146,7 @@ class Collectives:
         told = [(self._track(recorder, group), seq, at, op) for recorder, group, seq, at, op in times]
         return [time for time in told if time[0] in self._watches]
 
-    def sample(
+    def look(
         self,
         now: int,
         unix_minus_mono: int,
@@ -127,10 +175,8 @@ class Collectives:
         if elsewhere and pending:
             on_nccl = {group.name for group in self.groups if "nccl" in group.backend}
             pending = [name for name in pending if name in on_nccl]
-        waits = self.waits = bool(pending)
-        self.all_samples += 1
-        self.wait_samples += waits
-        self._recent.append(waits)
+        self.waits = bool(pending)
+        self.count_sample(self.waits)
         self._maybe_read_entries(now, unix_minus_mono)
         self._look_at_errors(c10d, now)
 
@@ -146,17 +192,17 @@ class Collectives:
             self.groups = tuple(_describe(world, name, group) for name, group in used)
         for gone in set(self._watches) - {name for name, _ in found}:
             del self._watches[gone]
-            p2p.forget(gone)
+            self._peers.forget(gone)
 
     def _look_at_number(self, name: str, seq: int | None, now: int) -> None:
         watch = self._watches.get(name)
         if watch is None:
             watch = self._watches[name] = Watch(moved_at=now)
         # In a monitored_barrier its sends and receives advance the number: what was before it is what can be compared.
-        seq = p2p.bases.get(name, seq)
+        seq = self._peers.bases.get(name, seq)
         if seq is not None and seq != watch.enqueued:
             watch.enqueued, watch.moved_at, self.moved_at = seq, now, now
-        watch.offset = max(watch.offset or 0, p2p.counts.get(name, 0)) if seq is not None else watch.offset
+        watch.offset = max(watch.offset or 0, self._peers.counts.get(name, 0)) if seq is not None else watch.offset
 
     def _look_at_errors(self, c10d: Any, now: int) -> None:
         if self.stuck is None or now - self._errors_at < ENTRIES_EVERY_NS:
@@ -182,7 +228,7 @@ class Collectives:
         nccl = {group.name for group in self.groups if "nccl" in group.backend} if unseen else set()
         for name, watch in unseen:
             # Used since the last tick: by the next one its status is in the map. On NCCL also if only for single ranks.
-            watch.used = watch.enqueued > 0 or (name in nccl and p2p.calls.get(name, 0) > 0)
+            watch.used = watch.enqueued > 0 or (name in nccl and self._peers.calls.get(name, 0) > 0)
         if not unseen:
             return True
         self.skips += 1
@@ -212,7 +258,7 @@ class Collectives:
             if watch is None or enqueued < 0:
                 continue
             # NCCL counts calls for single ranks by themselves, and its status has the number of the last call, whatever it was.
-            mixed = key[0] == "nccl" and p2p.calls.get(self._names[key], 0) > 0
+            mixed = key[0] == "nccl" and self._peers.calls.get(self._names[key], 0) > 0
             take = watch.take_mixed_status if mixed else watch.take_status
             waited = take(enqueued, completed, now)
             if waited is not None:
@@ -243,8 +289,11 @@ class Collectives:
         # status said of a group that has moved since is old: taken for true, a running job would look stuck.
         last = max((watch.moved_at for watch in self._watches.values()), default=now)
         # On NCCL it sits in loss.item() instead, or wherever else it meets its card.
-        in_line = in_line_since is not None and now - in_line_since > IN_LINE_NS and _spins()
-        nccl = {group.name for group in self.groups if "nccl" in group.backend} if in_line else set()
+        nccl: set[str] = set()
+        if in_line_since is not None and now - in_line_since > IN_LINE_NS:
+            nccl = {group.name for group in self.groups if "nccl" in group.backend}
+            # Asked last: it reads a file.
+            nccl = nccl if nccl and _spins() else set()
         for name, watch in self._watches.items():
             if watch.moved_at > self._status_at:
                 watch.completed, watch.open = None, []
@@ -369,7 +418,7 @@ class Collectives:
                 watch.last_op,
                 watch.error if watch.pending_since is not None else None,
                 watch.building and watch.pending_since is not None,
-                p2p.calls.get(name, 0),
+                self._peers.calls.get(name, 0),
             )
             for name, watch in self._watches.items()
         )
@@ -383,10 +432,6 @@ class Collectives:
         standing = self.moved_at is not None and self._now - self.moved_at > STUCK_NS
         return tuple(item for watch in self._watches.values() for item in watch.retired) if standing else ()
 
-    def longest_waits_ns(self) -> list[int]:
-        """The two longest of the last waits that ended, longest first."""
-        return nlargest(2, self._waits)
-
     def leave_groups(self, final: dict[str, int]) -> None:
         """All groups were destroyed, at these sequence numbers: everything that was put in has come back.
 
@@ -398,13 +443,13 @@ class Collectives:
         for name, seq in final.items():
             watch = self._watches.setdefault(name, Watch())
             watch.enqueued = max(watch.enqueued, seq)
-            watch.offset = max(watch.offset or 0, p2p.counts.get(name, 0))
+            watch.offset = max(watch.offset or 0, self._peers.counts.get(name, 0))
         for watch in self._watches.values():
             watch.completed, watch.pending_since, watch.open = watch.enqueued, None, []
 
     def _forget_groups(self) -> None:
         for name in self._watches:
-            p2p.forget(name)
+            self._peers.forget(name)
         self._recent.clear()
         self._watches.clear()
         self._names.clear()

@@ -8,24 +8,51 @@ while the main thread moves: it is at another line, or in another step, than at 
 from __future__ import annotations
 
 import sys
-from typing import Any
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ddtop.agent.notes import GradientNotes
+from ddtop.agent.probe import Probe, Tick
+from ddtop.wire import page as layout
 from ddtop.wire.gpu import CudaState
+
+if TYPE_CHECKING:
+    from ddtop.agent.rank import Rank
 
 EVERY_NS = 2_000_000_000
 
 
-class Cuda:
-    """The probe; the agent's thread only. `state` is what was read last."""
+def probe(rank: Rank) -> Cuda:
+    """The probe of `ddtop.agent.sources`."""
+    return Cuda(rank)
 
-    def __init__(self) -> None:
+
+class Cuda(Probe):
+    """`state`: what was read last."""
+
+    name = "cuda"
+
+    def __init__(self, rank: Rank | None = None) -> None:
+        self._rank = rank
         self.state: CudaState | None = None
         self._read_at = -EVERY_NS
         self._mark: tuple[object, ...] = ()
 
-    def sample(
+    def fields(self, tick: Tick) -> Mapping[str, Any]:
+        """Look now: twice a second is enough, because the numbers are read every two seconds."""
+        rank, seen = self._rank, tick.seen
+        if rank is not None:
+            iteration = rank.page.words[layout.ITERATION_AT]
+            mark = (seen.frame_id, seen.line, iteration) if seen is not None else ()
+            gloo_bytes = rank.notes[GradientNotes].gloo_bytes
+            self.look(time.monotonic_ns(), mark, tick.stuck, rank.who.local_rank, gloo_bytes)
+        tick.gpu = self.state.index if self.state is not None else None
+        return {"cuda": self.state}
+
+    def look(
         self,
         now: int,
         mark: tuple[object, ...],

@@ -14,12 +14,17 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddtop.agent.guard import guard
-from ddtop.agent.probes.place import FrameReader
+from ddtop.agent.probe import Probe, Tick
+from ddtop.agent.stacks.frames import FrameReader
 from ddtop.wire.samples import CATCHES_TOLD, Catching, Caught
+
+if TYPE_CHECKING:
+    from ddtop.agent.rank import Rank
 
 VARIABLE, PROBE = "DDTOP_EXCEPTIONS", "exceptions caught"
 EVERY_NS = 5_000_000_000
@@ -49,15 +54,18 @@ def asked_for() -> bool:
     return os.environ.get(VARIABLE, "0") not in ("", "0")
 
 
-def watch(main_id: int, frames: FrameReader) -> Catches | None:
-    """The probe, if somebody asked for it; where it cannot be, the report says why."""
+def probe(rank: Rank) -> ExceptionsCaught | None:
+    """The probe of `ddtop.agent.sources`, if somebody asked for it.
+
+    If this Python cannot tell of caught exceptions, the record says why.
+    """
     if not asked_for():
         return None
     reason = why_not()
     if reason is not None:
         guard.off[PROBE] = reason
         return None
-    return Catches(main_id, frames)
+    return ExceptionsCaught(rank.main_id, rank.frames, rank)
 
 
 class _Place:
@@ -75,14 +83,17 @@ class _Place:
         return self.name, self.code.co_filename, self.code.co_qualname, line  # type: ignore[attr-defined, unused-ignore]
 
 
-class Catches:
+class ExceptionsCaught(Probe):
     """Opens and closes the windows; on the agent's thread, but for the two events, which are on the program's.
 
     `thread_id`: Python's number of the thread whose exceptions are counted, the rank's.
     """
 
-    def __init__(self, main_id: int, frames: FrameReader) -> None:
-        self.thread_id, self._frames = main_id, frames
+    name = PROBE
+    retries = False
+
+    def __init__(self, main_id: int, frames: FrameReader, rank: Rank | None = None) -> None:
+        self.thread_id, self._frames, self._rank = main_id, frames, rank
         self._tool: int | None = None
         self._opened_at = self._next_at = 0
         self._ended_at: int | None = None
@@ -91,9 +102,23 @@ class Catches:
         self._handled: dict[tuple[int, int], _Place] = {}
         self._windows: deque[tuple[int, dict[_Key, int]]] = deque(maxlen=WINDOWS)
         self.state = Catching()
-        os.register_at_fork(after_in_child=self.close)
+        os.register_at_fork(after_in_child=self.release)
 
-    def tick(self, now: int) -> None:
+    def sample(self, tick: Tick) -> None:
+        """Follow the rank's thread, and open or close a window."""
+        if self._rank is not None:
+            self.thread_id = self._rank.lead_id
+        self.take_turn(tick.now)
+
+    def fields(self, tick: Tick) -> Mapping[str, Any]:
+        """What the last windows saw."""
+        return {"catching": self.state}
+
+    def close(self, tick: Tick) -> None:
+        """Give the tool's number back."""
+        self.release()
+
+    def take_turn(self, now: int) -> None:
         """Close the window that is open, or open one if it is time; `now`: monotonic."""
         try:
             if self._tool is not None:
@@ -102,10 +127,10 @@ class Catches:
                 self._next_at = now + EVERY_NS
                 self._begin()
         except BaseException:
-            self.close()
+            self.release()
             raise
 
-    def close(self) -> None:
+    def release(self) -> None:
         """Give the tool's number back; what the open window saw is lost."""
         tool, self._tool = self._tool, None
         if tool is None:
@@ -133,7 +158,7 @@ class Catches:
         _monitoring.set_events(tool, events.EXCEPTION_HANDLED | events.RERAISE)
 
     def _end(self) -> None:
-        self.close()
+        self.release()
         ended_at = self._ended_at or time.monotonic_ns()
         counts: dict[_Key, int] = {}
         for place in list(self._places.values()):  # one call of the event may still be under way

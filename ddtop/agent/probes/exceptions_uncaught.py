@@ -1,4 +1,4 @@
-"""Exceptions that nothing caught: the hooks that are there keep running, ours only looks first."""
+"""Exceptions that nothing caught: the hooks that are there keep rank, ours only looks first."""
 
 from __future__ import annotations
 
@@ -8,27 +8,30 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from ddtop.agent import current
+from ddtop.agent.guard import guard
+
 if TYPE_CHECKING:
-    from ddtop.agent.runtime import Runtime
+    from ddtop.agent.rank import Rank
 
 TEXT_CHARACTERS = 500
 
 
-def install(running: Runtime) -> None:
+def install(rank: Rank) -> None:
     """Chain `sys.excepthook` and `threading.excepthook`."""
     before, thread_before = sys.excepthook, threading.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> Any:
-        running.guarded("exceptions", lambda: note(running, kind, error, traceback, "main"))
+        guard.run("exceptions", lambda: note(rank, kind, error, traceback, "main"))
         return before(kind, error, traceback)
 
     def thread_hook(arguments: Any) -> Any:
         name = arguments.thread.name if arguments.thread is not None else "thread"
         if arguments.exc_type is not SystemExit:
-            running.guarded(
+            guard.run(
                 "exceptions",
                 lambda: note(
-                    running, arguments.exc_type, arguments.exc_value, arguments.exc_traceback, name, _leads(running)
+                    rank, arguments.exc_type, arguments.exc_value, arguments.exc_traceback, name, _leads(rank)
                 ),
             )
         return thread_before(arguments)
@@ -36,14 +39,14 @@ def install(running: Runtime) -> None:
     sys.excepthook, threading.excepthook = hook, thread_hook
 
 
-def _leads(running: Runtime) -> bool:
+def _leads(rank: Rank) -> bool:
     """The calling thread is the one that trains; the agent's last look may be older than its first step."""
     own = threading.get_ident()
-    return own != running.main_id and own in (running.stepper, running.lead_id)
+    return own != rank.main_id and own in (rank.stepper, rank.lead_id)
 
 
 def note(
-    running: Runtime,
+    rank: Rank,
     kind: type[BaseException],
     error: BaseException | None,
     traceback: TracebackType | None,
@@ -51,18 +54,18 @@ def note(
     leads: bool = False,
 ) -> None:
     """Write the exception to the state page and hand it to the next record. `leads`: it ends the thread that trained."""
-    if not running.is_here():
+    if current.get() is not rank:
         return
 
-    from ddtop.agent.probes.place import user_frame_of
+    from ddtop.agent.stacks.frames import user_frame_of
     from ddtop.wire import frames
     from ddtop.wire.records import LastException, Place
 
-    if running.exception is not None and thread != "main" and not (leads and not running.exception.leads):
+    if rank.exception is not None and thread != "main" and not (leads and not rank.exception.leads):
         return
-    found = user_frame_of(traceback, running.frames)
+    found = user_frame_of(traceback, rank.frames)
     text = one_line(error)
-    running.exception = LastException(
+    rank.exception = LastException(
         kind.__name__,
         text,
         time.time_ns(),
@@ -70,8 +73,8 @@ def note(
         thread,
         leads,
     )
-    running.page.write_exception(frames.encoded(running.exception))
-    running.wake()
+    rank.page.write_exception(frames.encoded(rank.exception))
+    rank.wake()
 
 
 def one_line(error: BaseException | None) -> str:
@@ -84,8 +87,8 @@ def one_line(error: BaseException | None) -> str:
     return text if len(text) <= TEXT_CHARACTERS else text[: TEXT_CHARACTERS - 1] + "…"
 
 
-def note_last(running: Runtime) -> None:
+def note_last(rank: Rank) -> None:
     """At exit: an exception whose hook somebody replaced is still in `sys.last_value`."""
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    if running.exception is None and isinstance(error, BaseException):
-        note(running, type(error), error, error.__traceback__, "main")
+    if rank.exception is None and isinstance(error, BaseException):
+        note(rank, type(error), error, error.__traceback__, "main")

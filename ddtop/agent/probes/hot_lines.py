@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from ddtop.agent.probes.place import Seen
+from ddtop.agent.stacks.frames import Seen
 from ddtop.wire.samples import Spot
 
 KEPT, TOLD = 120, 8
@@ -13,7 +13,7 @@ KEPT, TOLD = 120, 8
 _Key = tuple[str, str, int, "str | None"]
 
 
-class Spots:
+class HotLines:
     """Counts of (function, file, line, waits on) over the last looks. On the agent's thread; no frame is kept."""
 
     def __init__(self) -> None:
@@ -42,7 +42,9 @@ class Spots:
         """Looks of which the counts are."""
         return len(self._looks)
 
-    def told(self) -> tuple[Spot, ...]:
+    def most_seen(self) -> tuple[Spot, ...]:
         """The lines at which it was seen most often, those first."""
+        if not self._counts:
+            return ()
         first = sorted(self._counts.items(), key=lambda item: -item[1])[:TOLD]
         return tuple(Spot(function, file, line, count, waits_on) for (function, file, line, waits_on), count in first)

@@ -6,12 +6,12 @@ import hashlib
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
+from ddtop.agent.rank import InitArguments
 from ddtop.launch.command_line import script_of
 from ddtop.wire.rendezvous import StoreFile
 
@@ -19,24 +19,14 @@ METHOD_CHARACTERS = 200
 SCRIPT_BYTES_MAX = 1 << 20
 
 
-@dataclass(frozen=True)
-class Entrance:
-    """The arguments that tell where and how long a rank looks for the others; `method` None: the default, `env://`."""
-
-    method: str | None
-    timeout_ms: int | None
-    unix_ns: int
-    store_file: StoreFile | None
-
-
-def look(given: Mapping[str, Any]) -> Entrance:
-    """The entrance that these arguments of init_process_group make. On the training thread, right before torch does the same."""
+def look(given: Mapping[str, Any]) -> InitArguments:
+    """What these arguments of init_process_group say. Called right before torch reads them."""
     method, timeout, store = given.get("init_method"), given.get("timeout"), given.get("store")
     if method is None and type(store).__name__ == "TCPStore":
         method = f"tcp://{getattr(store, 'host', '')}:{getattr(store, 'port', 0)}"
     text = str(method)[:METHOD_CHARACTERS] if method else None
     waits_ms = round(timeout.total_seconds() * 1000) if isinstance(timeout, timedelta) else None
-    return Entrance(text, waits_ms, time.time_ns(), store_file(text) if text else None)
+    return InitArguments(text, waits_ms, time.time_ns(), store_file(text) if text else None)
 
 
 def store_file(method: str) -> StoreFile | None:

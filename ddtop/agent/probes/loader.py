@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ddtop.agent.notes import GradientNotes, LoaderNotes
+from ddtop.agent.probe import Probe, Tick
 from ddtop.agent.probes import loader_workers as workers
 from ddtop.agent.probes.sampler import Feeding
 from ddtop.wire import page as layout
 from ddtop.wire.loader import Feed, Loader, Waited
 
 if TYPE_CHECKING:
-    from ddtop.agent.runtime import Runtime
+    from ddtop.agent.rank import Rank
 
 LONG_WAIT_NS = 1_000_000_000
 """A batch that has not come after so long is worth a look at the worker that owes it."""
@@ -28,9 +31,12 @@ OWED_KEPT, OWED_LEAST = 20, 8
 """Looks at who owes a batch: at two a second the last ten seconds of waiting."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Queue:
-    """The iterator's own numbers. `owing`: pid of the worker that owes the next batch."""
+    """The iterator's own numbers. `owing`: pid of the worker that must deliver the next batch.
+
+    Never changed after it was made; `frozen` would cost 1 us a report.
+    """
 
     workers: int = 0
     depth: int | None = None
@@ -51,6 +57,8 @@ class History:
         self.owed: deque[int] = deque(maxlen=OWED_KEPT)
         self._last = _Queue()
         self._waited: deque[tuple[Waited, int]] = deque(maxlen=WAITED_KEPT)
+        # (ns waited, samples) of each loader in `_waited`.
+        self._totals: dict[Waited, list[int]] = {}
         self._wait_total_ns = 0
 
     def note_feed(self, feed: Feed | None) -> None:
@@ -65,11 +73,20 @@ class History:
         if feed is not None:
             feeds = feed.steps >= FEEDS_STEPS
             now = Waited(feed.dataset, queue.workers, queue.prefetch_factor, queue.pin_memory, feeds)
-            self._waited.append((now, grown_ns))
-        totals: dict[Waited, int] = {}
-        for one, waited_ns in self._waited:
-            totals[one] = totals.get(one, 0) + waited_ns
-        return max(totals, key=lambda one: totals[one], default=None)
+            self._remember(now, grown_ns)
+        return max(self._totals, key=lambda one: self._totals[one][0], default=None)
+
+    def _remember(self, waited: Waited, grown_ns: int) -> None:
+        # Added up as samples come and go: a sum over all of them would cost 10 us a report.
+        if len(self._waited) == WAITED_KEPT:
+            old, old_ns = self._waited[0]
+            total = self._totals[old]
+            total[0], total[1] = total[0] - old_ns, total[1] - 1
+            if not total[1]:
+                del self._totals[old]
+        self._waited.append((waited, grown_ns))
+        total = self._totals.setdefault(waited, [0, 0])
+        total[0], total[1] = total[0] + grown_ns, total[1] + 1
 
     def queue_of(self, iterator: Any, waits: bool) -> _Queue:
         """The iterator's numbers; between two epochs there is none, and how the last one was set up still stands."""
@@ -88,10 +105,39 @@ class History:
         return most, counts[most] / len(self.owed)
 
 
-def sample(running: Runtime, unix_minus_mono_ns: int, history: History) -> Loader | None:
-    """The loader's record; None while no DataLoader was used. Called on the agent's thread."""
-    words = running.page.words
-    iterator = running.loader() if running.loader is not None else None
+def probe(rank: Rank) -> LoaderProbe:
+    """The probe of `ddtop.agent.sources`."""
+    return LoaderProbe(rank)
+
+
+class LoaderProbe(Probe):
+    """The loader that the rank used last, looked at in each report."""
+
+    name = "loader"
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank, self._history = rank, History()
+
+    def fields(self, tick: Tick) -> Mapping[str, Any]:
+        """The loader's record."""
+        rank = self._rank
+        loader, gradients = rank.notes[LoaderNotes], rank.notes[GradientNotes]
+        words, umm = rank.page.words, tick.unix_minus_mono
+        return {"loader": read(words, loader, gradients.group, umm, self._history)}
+
+
+def read(
+    words: memoryview,
+    notes: LoaderNotes,
+    group: str | None,
+    unix_minus_mono_ns: int,
+    history: History,
+) -> Loader | None:
+    """The loader's record; None while no DataLoader was used.
+
+    `words`: of the state page. `group`: where gradients are averaged.
+    """
+    iterator = notes.iterator() if notes.iterator is not None else None
     if iterator is None and not words[layout.BATCHES_AT] and not words[layout.LOADER_WAIT_SINCE_AT]:
         return None
     since = words[layout.LOADER_WAIT_SINCE_AT]
@@ -101,21 +147,18 @@ def sample(running: Runtime, unix_minus_mono_ns: int, history: History) -> Loade
     # Between two epochs there is no iterator, and what fed the last one still stands.
     feed = None
     if iterator is not None:
-        feed = history.feeding.look(iterator, steps, words[layout.BATCHES_AT], running.averages_in, running.first_batch)
+        feed = history.feeding.look(iterator, steps, words[layout.BATCHES_AT], group, notes.first_batch)
         history.note_feed(feed)
     # Let go before /proc is read: if this were the last reference, the workers would be shut down here and not in the program.
     del iterator
     exhausted_mono = words[layout.EXHAUSTED_MONO_AT]
     now = time.monotonic_ns()
-    # Not Process.is_alive(): it reaps, and the exit code would be lost for the program.
+    # Not Process.is_alive(): it reaps, and the program would lose the exit code.
     seen = [workers.worker(pid) for pid in queue.pids]
-    owing, looked = queue.owing, since and now - since > LONG_WAIT_NS
-    if queue.closing and owing is None:
-        owing = next((one.pid for one in seen if one.alive), None)
-        looked = owing is not None
+    owing, looked = _owing(queue, seen, now - since if since else 0)
     if since and owing is not None:
         history.owed.append(owing)
-    # The relay reads this worker's stack by itself, and no other's.
+    # The relay reads the stack of this worker by itself, and of no other.
     words[layout.OWING_PID_AT] = owing if looked and owing is not None else 0
     most_pid, most_ratio = history.owed_most() if queue.workers > 1 else (None, None)
     moved = workers.movement(seen, owing) if looked and owing is not None else None
@@ -145,6 +188,14 @@ def sample(running: Runtime, unix_minus_mono_ns: int, history: History) -> Loade
         owed_most_ratio=most_ratio,
         waited=history.note_wait(feed, queue, total_ns),
     )
+
+
+def _owing(queue: _Queue, seen: list[workers.Worker], waited_ns: int) -> tuple[int | None, bool]:
+    """(pid of the worker that owes the next batch, whether it has owed it for long)."""
+    if queue.closing and queue.owing is None:
+        pid = next((one.pid for one in seen if one.alive), None)
+        return pid, pid is not None
+    return queue.owing, waited_ns > LONG_WAIT_NS
 
 
 def _queue(iterator: Any, waits: bool = False) -> _Queue:

@@ -1,17 +1,33 @@
-"""Which of the process's threads is the rank's thread: its place, its waits and its exceptions are the rank's.
+"""Which of the process's threads is the rank's thread, and where it is.
 
-That is the thread that steps the optimizer. Ray Train, notebooks, GUIs and some trainers train in a thread while the main thread only
-waits for it. Before the first step, and in programs without an optimizer, it is the main thread, unless that one waits for another
-thread (join, queue, future) or runs no code of the program, and exactly there another thread is in torch's training code.
-What remains uncertain: a main thread that waits for a background thread which communicates for it; then that one is told.
+The rank's thread is the one that steps the optimizer. Ray Train, notebooks, GUIs and some trainers
+train in a thread while the main thread only waits for it. Before the first step, and in programs
+without an optimizer, it is the main thread. If the main thread waits for another thread (join,
+queue, future) or runs no code of the program, and another thread is in torch's training code, it is
+that other thread.
+What remains uncertain: a main thread that waits for a background thread which communicates for it.
+Then the background thread is reported.
+
+Source: `sys._current_frames()`, read on the agent's thread with the GIL held (10 us a thread). It
+shows Python frames only: inside C code the place is the line that called it. Check:
+`py-spy dump --pid PID`.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from ddtop.agent.probes.place import BACKWARD, COLLECTIVE, FORWARD, LOADER, OPTIMIZER, FrameReader, Seen
+from ddtop.agent.probe import Probe, Tick
+from ddtop.agent.probes.hot_lines import HotLines
+from ddtop.agent.stacks.frames import BACKWARD, COLLECTIVE, FORWARD, LOADER, OPTIMIZER, FrameReader, Seen, Stay
+from ddtop.wire import page as layout
+from ddtop.wire.records import Place
+
+if TYPE_CHECKING:
+    from ddtop.agent.rank import Rank
 
 SCAN_EVERY_NS = 1_000_000_000
 THREADS_MAX = 64
@@ -78,3 +94,72 @@ def _trains(seen: Seen) -> bool:
 
 def _waits_for_threads(seen: Seen | None) -> bool:
     return seen is None or not seen.frame_id or seen.waits_on in _WAITS_FOR_THREADS
+
+
+def probe(rank: Rank) -> PlaceProbe:
+    """The probe of `ddtop.agent.sources`."""
+    return PlaceProbe(rank)
+
+
+class PlaceProbe(Probe):
+    """Where the rank's thread is now, where it was most often, and how late ticks came."""
+
+    name = "place"
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self._lead = Lead(rank.main_id, rank.frames)
+        self._stay = Stay()
+        self._lines = HotLines()
+        self._held_samples, self._held_lines = 0, HotLines()
+        self._gil_held_ns = 0
+        self._has_groups = False
+
+    def sample(self, tick: Tick) -> None:
+        """Find the rank's thread and look at its frames."""
+        rank, lead = self._rank, self._lead
+        self._gil_held_ns += tick.late_ns
+        self._held_samples += tick.held
+        seen = tick.seen = lead.look(tick.now, rank.stepper)
+        if lead.ident != rank.lead_id:
+            rank.lead_id = lead.ident
+            rank.page.words[layout.LEAD_AT] = lead.native_id
+        call = tick.calls.get(rank.lead_id)
+        if seen is not None and call is not None:
+            seen.activity, (seen.callee, seen.waits_on) = COLLECTIVE, call
+        self._lines.add(seen)
+        if tick.held:
+            self._held_lines.add(seen)
+        if seen is not None:
+            self._stay.follow(seen, tick.now)
+            tick.line_since = self._stay.line_since
+
+    def fields(self, tick: Tick) -> Mapping[str, Any]:
+        """The place now and the lines of the last half minute."""
+        if tick.groups and not self._has_groups:
+            # What the rank did before it had process groups belongs to none of its steps.
+            self._lines = HotLines()
+        self._has_groups = bool(tick.groups)
+        return {
+            "place": self._place(tick),
+            "spots": self._lines.most_seen(),
+            "spots_samples": self._lines.total,
+            "held_samples": self._held_samples,
+            "held_spot": next(iter(self._held_lines.most_seen()), None),
+            "gil_held_ns": self._gil_held_ns,
+        }
+
+    def _place(self, tick: Tick) -> Place | None:
+        seen = tick.seen
+        if seen is None or seen.function is None:
+            return None
+        return Place(
+            seen.function,
+            seen.file,
+            seen.line,
+            seen.waits_on,
+            self._stay.since + tick.unix_minus_mono,
+            seen.callee,
+            self._stay.line_since + tick.unix_minus_mono,
+            seen.waits_for,
+        )

@@ -1,14 +1,17 @@
-"""Stacks by signal: faulthandler writes them to a file of this rank, though the GIL is held or the agent is stuck.
+"""What lets the relay take stacks without the agent: a dump signal, and the permission for py-spy.
 
-Only where the user sets DDTOP_SIGNAL: until then every signal keeps the action that it has without us. A real-time
-signal that the program does not use is registered beside the program's own handlers, none is replaced. The
-relay reads the file; before it sends the signal it looks whether the process catches it and still has the file open. A
-forked child inherits handler and descriptor, so that a DataLoader worker can be asked too.
+At the signal faulthandler writes the stacks to a file of this rank, also while C code holds the GIL
+or the agent is stuck. There is a signal only if the user sets DDTOP_SIGNAL: until then every signal
+keeps the action that it has without us. It is a real-time signal that the program does not use, so
+no handler is replaced. The relay reads the file. Before it sends the signal it checks that the
+process catches it and still has the file open. A forked child inherits handler and descriptor, so
+a DataLoader worker can be asked too.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import os
 import signal
@@ -20,6 +23,8 @@ from ddtop import private
 _registered: int | None = None
 """The signal that this process, or the one it was forked from, has given to faulthandler."""
 OFFSET = 5
+_PR_SET_PTRACER = 0x59616D61
+_YAMA_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
 class DumpFile:
@@ -72,6 +77,15 @@ class DumpFile:
         if self.descriptor is not None:
             os.close(self.descriptor)
             self.descriptor = None
+
+
+def allow_tracer(pid: int) -> None:
+    """Let process `pid` and its children trace this process, where Yama allows that to ancestors only.
+
+    Does nothing without Yama. The relay is the only process that this may be called for.
+    """
+    if pid > 1 and _YAMA_SCOPE.exists():
+        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)
 
 
 def _number(wanted: str) -> tuple[int | None, str | None]:

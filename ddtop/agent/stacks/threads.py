@@ -11,7 +11,7 @@ import threading
 import time
 from types import FrameType
 
-from ddtop.agent.probes.place import FrameReader
+from ddtop.agent.stacks.frames import FrameReader
 from ddtop.redaction import redacted_start
 from ddtop.wire.records import Stacks
 from ddtop.wire.stacks import StackFrame, ThreadStack

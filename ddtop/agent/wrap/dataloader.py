@@ -11,7 +11,9 @@ from types import ModuleType
 from typing import Any
 from weakref import ref
 
-from ddtop.agent import runtime
+from ddtop.agent import current
+from ddtop.agent.guard import guard
+from ddtop.agent.notes import LoaderNotes
 from ddtop.wire.page import (
     BATCHES_AT,
     EXHAUSTED_AT,
@@ -38,15 +40,16 @@ def _wrap_reset(iterator: Any) -> None:
 
     @functools.wraps(original)
     def _reset(self: Any, *args: Any, **more: Any) -> Any:
-        running = runtime.current()
+        rank = current.get()
         # The first time, on its way through the constructor, it waits for nobody.
-        if running is None or more.get("first_iter", args[1:2] == (True,)):
+        if rank is None or more.get("first_iter", args[1:2] == (True,)):
             return original(self, *args, **more)
-        words = running.page.words
+        words = rank.page.words
         outer, before = words[LOADER_WAIT_SINCE_AT], monotonic_ns()
         words[LOADER_WAIT_SINCE_AT] = before
-        if running.loader is None or running.loader() is not self:
-            running.loader, running.first_batch = ref(self), None
+        notes: LoaderNotes = rank.notes[LoaderNotes]
+        if notes.iterator is None or notes.iterator() is not self:
+            notes.iterator, notes.first_batch = ref(self), None
         try:
             return original(self, *args, **more)
         finally:
@@ -65,15 +68,16 @@ def _wrap_next(iterator: Any) -> None:
 
     @functools.wraps(original)
     def __next__(self: Any) -> Any:  # noqa: N807 - the method's own name
-        running = runtime.current()
-        if running is None:
+        rank = current.get()
+        if rank is None:
             return original(self)
-        words = running.page.words
+        words = rank.page.words
         outer, before = words[LOADER_WAIT_SINCE_AT], monotonic_ns()
         words[LOADER_WAIT_SINCE_AT] = before
         # Not by its id: the next epoch's iterator often has that of the last.
-        if running.loader is None or running.loader() is not self:
-            running.loader, running.first_batch = ref(self), None
+        notes: LoaderNotes = rank.notes[LoaderNotes]
+        if notes.iterator is None or notes.iterator() is not self:
+            notes.iterator, notes.first_batch = ref(self), None
         try:
             batch = original(self)
         except StopIteration:
@@ -85,16 +89,16 @@ def _wrap_next(iterator: Any) -> None:
             if not outer:
                 words[LOADER_WAIT_TOTAL_AT] += monotonic_ns() - before
         words[BATCHES_AT] += 1
-        if running.first_batch is None:
-            running.first_batch = 0
-            runtime.guarded("first batch", lambda: _note_first(running, batch))
+        if notes.first_batch is None:
+            notes.first_batch = 0
+            guard.run("first batch", _note_first, notes, batch)
         return batch
 
     setattr(__next__, _WRAPPED, True)
     iterator.__next__ = __next__
 
 
-def _note_first(running: runtime.Runtime, batch: Any) -> None:
+def _note_first(notes: LoaderNotes, batch: Any) -> None:
     from ddtop.agent.probes.sampler import digest_of_batch
 
-    running.first_batch = digest_of_batch(batch)
+    notes.first_batch = digest_of_batch(batch)

@@ -7,7 +7,9 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from ddtop.agent import runtime
+from ddtop.agent import current
+from ddtop.agent.guard import guard
+from ddtop.agent.notes import GradientNotes
 
 _WRAPPED = "__ddtop_wrapped__"
 
@@ -22,20 +24,21 @@ def wrap(module: ModuleType) -> None:
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - the method's own name
         original(self, *args, **kwargs)
-        runtime.guarded("data parallel", lambda: _note(self))
+        guard.run("data parallel", _note, self)
 
     setattr(__init__, _WRAPPED, True)
     cls.__init__ = __init__
 
 
 def _note(model: Any) -> None:
-    running = runtime.current()
+    rank = current.get()
     world = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
     group = getattr(model, "process_group", None)
-    if running is not None and world is not None and group is not None:
+    if rank is not None and world is not None and group is not None:
         name = world.pg_names.get(group)
-        running.averages_in = str(name) if name is not None else None
-        running.gloo_bytes = _through_gloo(model, group, world)
+        notes: GradientNotes = rank.notes[GradientNotes]
+        notes.group = str(name) if name is not None else None
+        notes.gloo_bytes = _through_gloo(model, group, world)
 
 
 def _through_gloo(model: Any, group: Any, world: Any) -> int | None:

@@ -11,12 +11,13 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from ddtop.agent import runtime
+from ddtop.agent import current
+from ddtop.agent.guard import guard
 from ddtop.agent.probes.sequence_number import numbers_of
 from ddtop.wire.calls import OF_MEMBERS_ONLY
 from ddtop.wire.page import CALLS
 
-GREET_S = 0.2
+HELLO_S = 0.2
 """The agent of a child that has just become a rank needs 0.1 s to say its first word."""
 _WRAPPED = "__ddtop_wrapped__"
 
@@ -42,14 +43,14 @@ def _replace(
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if before is not None:
-            runtime.guarded(f"before {name}", lambda: before(args, kwargs))
-        slot = runtime.enter_call(call, OF_MEMBERS_ONLY if _is_local(args, kwargs) else 0)
+            guard.run(f"before {name}", before, args, kwargs)
+        slot = current.enter_call(call, OF_MEMBERS_ONLY if _is_local(args, kwargs) else 0)
         try:
             return original(*args, **kwargs)
         finally:
-            runtime.leave_call(slot)
+            current.leave_call(slot)
             if after is not None:
-                runtime.guarded(f"after {name}", after)
+                guard.run(f"after {name}", after)
 
     setattr(wrapper, _WRAPPED, True)
     setattr(module, name, wrapper)
@@ -67,36 +68,36 @@ def _before_init(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     from ddtop.agent.probes import init_args
 
     backend = given.get("backend")
-    entrance = init_args.look(given)
+    arguments = init_args.look(given)
     claim.entering_init(
-        given.get("rank", -1), given.get("world_size", -1), str(backend) if backend else None, entrance.method
+        given.get("rank", -1), given.get("world_size", -1), str(backend) if backend else None, arguments.method
     )
-    running = runtime.current()
-    if running is not None:
-        running.entrance = entrance
-        if running.entrance.store_file is not None:
+    rank = current.get()
+    if rank is not None:
+        rank.init_arguments = arguments
+        if arguments.store_file is not None:
             # Torch tries to open the file for ever with the GIL held, where its folder is not there.
-            running.greet_now(GREET_S)
+            rank.send_hello_now(HELLO_S)
         else:
-            running.greet_again()
+            rank.send_hello_again()
 
 
 def _after_init() -> None:
-    running = runtime.current()
-    if running is not None:
-        running.joined = True
+    rank = current.get()
+    if rank is not None:
+        rank.joined = True
 
 
 def _before_destroy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    running = runtime.current()
-    if running is None:
+    rank = current.get()
+    if rank is None:
         return
     whole = not args and kwargs.get("group") is None
     # The agent must not hold the last reference to a group: its destructor would run in the agent's thread.
-    running.pause_collectives()
+    rank.pause_collectives()
     if whole:
-        running.final_seqs = _sequence_numbers()
-        running.destroyed = True
+        rank.final_seqs = _sequence_numbers()
+        rank.destroyed = True
 
 
 def _sequence_numbers() -> dict[str, int]:
@@ -113,6 +114,6 @@ def _sequence_numbers() -> dict[str, int]:
 
 
 def _after_destroy() -> None:
-    running = runtime.current()
-    if running is not None:
-        running.resume_collectives()
+    rank = current.get()
+    if rank is not None:
+        rank.resume_collectives()

@@ -11,7 +11,7 @@ from time import monotonic_ns
 from types import ModuleType
 from typing import Any
 
-from ddtop.agent import runtime
+from ddtop.agent import current
 from ddtop.wire.page import ITERATION_AT, ITERATION_SOURCE_AT, SOURCE_OPTIMIZER, STEP_AT
 
 FORGET_STEPS = 8
@@ -32,8 +32,8 @@ def wrap(module: ModuleType) -> None:
         if torch.compiler.is_compiling():
             return
         nonlocal counted, others
-        running = runtime.current()
-        if running is None:
+        rank = current.get()
+        if rank is None:
             return
         if counted != id(optimizer):
             others += 1
@@ -41,13 +41,13 @@ def wrap(module: ModuleType) -> None:
                 return
             counted = id(optimizer)
         others = 0
-        words = running.page.words
+        words = rank.page.words
         source = words[ITERATION_SOURCE_AT]
         if source != SOURCE_OPTIMIZER:
             if source > SOURCE_OPTIMIZER:
                 return
             words[ITERATION_AT], words[ITERATION_SOURCE_AT] = 0, SOURCE_OPTIMIZER
-        running.stepper = get_ident()
+        rank.stepper = get_ident()
         words[ITERATION_AT] += 1
         words[STEP_AT] = monotonic_ns()
 

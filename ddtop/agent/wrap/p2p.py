@@ -15,7 +15,8 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakValueDictionary
 
-from ddtop.agent import runtime
+from ddtop.agent import current
+from ddtop.agent.notes import PeerNotes
 from ddtop.agent.probes.sequence_number import numbers_of
 from ddtop.wire.page import CALLS, NO_PEER
 
@@ -29,12 +30,6 @@ _marks: dict[int, tuple[int, int, int]] = {}
 """id of a Work that isend or irecv returned -> (call, peer, tag)."""
 _works: WeakValueDictionary[int, Any] = WeakValueDictionary()
 """The same ids, to tell a Work from another one that got its address."""
-counts: dict[str, int] = {}
-"""Group name -> by how much calls for single ranks have advanced its sequence number, which gloo counts together."""
-calls: dict[str, int] = {}
-"""Group name -> how often the program has called send, recv and their like in it: NCCL counts them in no sequence number."""
-bases: dict[str, int] = {}
-"""Group name -> its sequence number when the monitored_barrier began in which this rank is now."""
 
 
 def wrap(module: ModuleType) -> None:
@@ -53,42 +48,44 @@ def _wrap_side(module: ModuleType, name: str, side: str) -> None:
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        running = runtime.current()
-        if running is None:
+        rank = current.get()
+        if rank is None:
             return original(*args, **kwargs)
+        notes: PeerNotes = rank.notes[PeerNotes]
         peer, tag = _peer_and_tag(module, side, args, kwargs)
         group = args[2] if len(args) > 2 else kwargs.get("group")
-        _note_call(module, group)
+        _note_call(notes, module, group)
         if not blocks:
-            with _Counted(module, group):
+            with _Counted(notes, module, group):
                 work = original(*args, **kwargs)
             _remember(work, call, peer, tag)
             return work
         began = time.monotonic_ns()
-        slot = running.page.enter_call(call, peer, tag)
+        slot = rank.page.enter_call(call, peer, tag)
         try:
             return original(*args, **kwargs)
         finally:
-            running.page.leave_call(slot)
-            _note_wait(running, began)
+            rank.page.leave_call(slot)
+            _note_wait(notes, began)
 
     setattr(wrapper, _WRAPPED, True)
     setattr(module, name, wrapper)
 
 
-def _note_call(module: ModuleType, group: Any) -> None:
+def _note_call(notes: PeerNotes, module: ModuleType, group: Any) -> None:
     try:
         world = module._world
         name = str(world.pg_names[world.default_pg if group is None else group])
     except Exception:  # noqa: BLE001 - torch without these, or a group that torch will refuse
         return
-    calls[name] = calls.get(name, 0) + 1
+    notes.calls[name] = notes.calls.get(name, 0) + 1
 
 
 class _Counted:
     """Notes by how much a call advances the sequence number of its group; whatever goes wrong is not the call's."""
 
-    def __init__(self, module: ModuleType, group: Any, whole: bool = False) -> None:
+    def __init__(self, notes: PeerNotes, module: ModuleType, group: Any, whole: bool = False) -> None:
+        self._notes = notes
         self._name, self._group, self._whole = "", group, whole
         self._before: dict[str, int] = {}
         with contextlib.suppress(Exception):  # torch without these, or a group that torch will refuse
@@ -102,31 +99,24 @@ class _Counted:
 
     def __enter__(self) -> None:
         if self._whole:
-            bases.update(self._before)
+            self._notes.bases.update(self._before)
 
     def __exit__(self, *_: object) -> None:
         for name in self._before:
-            bases.pop(name, None)
+            self._notes.bases.pop(name, None)
         with contextlib.suppress(Exception):  # as above
             for name, number in self._numbers().items():
-                grown = number - self._before.get(name, number)
+                counts, grown = self._notes.counts, number - self._before.get(name, number)
                 if grown > 0:
                     # Another thread's collective may fall into it: a single call is never more than one.
                     counts[name] = counts.get(name, 0) + (grown if self._whole else 1)
 
 
-def forget(name: str) -> None:
-    """The group is gone; the next one of that name counts from nought."""
-    counts.pop(name, None)
-    calls.pop(name, None)
-    bases.pop(name, None)
-
-
-def _note_wait(running: runtime.Runtime, began: int) -> None:
+def _note_wait(notes: PeerNotes, began: int) -> None:
     # Stages of a pipeline wait by design: what was borne before is no news.
     waited = time.monotonic_ns() - began
     if waited > LONG_NS:
-        running.peer_waits.append(waited)
+        notes.waits.append(waited)
 
 
 def _peer_and_tag(module: ModuleType, side: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
@@ -167,12 +157,16 @@ def _wrap_barrier(module: ModuleType) -> None:
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        slot = runtime.enter_call(call)
+        rank = current.get()
+        if rank is None:
+            return original(*args, **kwargs)
+        slot = rank.page.enter_call(call)
         try:
-            with _Counted(module, args[0] if args else kwargs.get("group"), whole=True):
+            group = args[0] if args else kwargs.get("group")
+            with _Counted(rank.notes[PeerNotes], module, group, whole=True):
                 return original(*args, **kwargs)
         finally:
-            runtime.leave_call(slot)
+            rank.page.leave_call(slot)
 
     setattr(wrapper, _WRAPPED, True)
     module.monitored_barrier = wrapper  # type: ignore[attr-defined]
@@ -186,16 +180,17 @@ def _wrap_wait(module: ModuleType) -> None:
 
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         mark = _marks.get(id(self))
-        running = runtime.current() if mark is not None else None
-        if mark is None or running is None or _works.get(id(self)) is not self:
+        rank = current.get() if mark is not None else None
+        if mark is None or rank is None or _works.get(id(self)) is not self:
             return original(self, *args, **kwargs)
+        notes: PeerNotes = rank.notes[PeerNotes]
         began = time.monotonic_ns()
-        slot = running.page.enter_call(*mark)
+        slot = rank.page.enter_call(*mark)
         try:
             return original(self, *args, **kwargs)
         finally:
-            running.page.leave_call(slot)
-            _note_wait(running, began)
+            rank.page.leave_call(slot)
+            _note_wait(notes, began)
 
     functools.update_wrapper(wait, original)
     setattr(wait, _WRAPPED, True)

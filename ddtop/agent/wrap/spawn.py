@@ -11,7 +11,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from ddtop.agent import runtime
+from ddtop.agent import current
 from ddtop.agent.guard import guard
 from ddtop.agent.probes import exceptions_uncaught
 
@@ -69,12 +69,12 @@ def wrap_spawn(module: ModuleType) -> None:
 
 
 def _note() -> None:
-    running = runtime.current()
+    rank = current.get()
     kind, error, traceback = sys.exc_info()
     if kind is None:
         return
-    if running is not None:
-        running.guarded("exceptions", lambda: exceptions_uncaught.note(running, kind, error, traceback, "main"))
+    if rank is not None:
+        guard.run("exceptions", exceptions_uncaught.note, rank, kind, error, traceback, "main")
         return
     from ddtop.agent import helper_end
 

@@ -12,6 +12,7 @@ from ddtop.agent.mpi import communicators, patch
 from ddtop.agent.mpi.communicators import uid_of
 from ddtop.agent.mpi.lines import Lines
 from ddtop.agent.mpi.probe import MpiProbe
+from ddtop.agent.probe import Tick
 from ddtop.wire import mpi as layout
 from ddtop.wire import page
 from tests.agent import fake_mpi
@@ -44,6 +45,13 @@ class Rank:
     def call(self) -> layout.MpiCall:
         (call,) = self.seen.calls
         return call
+
+
+def tick_at(now):
+    """A tick of the agent at that time."""
+    tick = Tick()
+    tick.begin(now, 0, [])
+    return tick
 
 
 @pytest.fixture
@@ -219,7 +227,7 @@ def test_a_call_that_raises_leaves_the_page_and_is_remembered(rank):
     with pytest.raises(OSError, match="truncated"):
         rank.mpi.COMM_WORLD.Allreduce(None, memoryview(bytearray(16)))
     probe = MpiProbe(rank.lines, rank.part)
-    probe.sample(1)
+    probe.sample(tick_at(1))
 
     assert probe.state.calls == ()
     assert (probe.state.failed.name, probe.state.failed.seq, probe.state.failed.nbytes) == ("Allreduce", 1, 16)
@@ -229,15 +237,15 @@ def test_while_something_stands_the_agent_tells_what_is_over_and_who_was_sent_wh
     world, probe = rank.mpi.COMM_WORLD, MpiProbe(rank.lines, rank.part)
     world.bcast("x", root=2)
     world.send("x", 0, tag=7)
-    probe.sample(5_000_000_000)
+    probe.sample(tick_at(5_000_000_000))
     assert (probe.state.done, probe.state.traffic) == ((), ())
 
-    rank.mpi.during = lambda: probe.sample(9_000_000_000)
+    rank.mpi.during = lambda: probe.sample(tick_at(9_000_000_000))
     world.recv(source=0, tag=9)
-    rank.mpi.during = lambda: probe.sample(12_000_000_000)
+    rank.mpi.during = lambda: probe.sample(tick_at(12_000_000_000))
     world.irecv(source=0, tag=9).wait()
-    probe.sample(20_000_000_000)
-    probe.sample(29_000_000_000)
+    probe.sample(tick_at(20_000_000_000))
+    probe.sample(tick_at(29_000_000_000))
 
     assert probe.state.done == (layout.MpiPart("bcast", WORLD, 1, 2),)
     assert set(probe.state.traffic) == {
@@ -251,8 +259,8 @@ def test_after_a_receive_from_anybody_no_counts_are_told(rank):
     world, probe = rank.mpi.COMM_WORLD, MpiProbe(rank.lines, rank.part)
     world.recv()
     world.send("x", 0, tag=7)
-    probe.sample(1)
-    probe.sample(9_000_000_000)
+    probe.sample(tick_at(1))
+    probe.sample(tick_at(9_000_000_000))
 
     assert probe.state.traffic == ()
 
@@ -264,7 +272,7 @@ def test_a_pattern_of_collectives_that_comes_round_is_an_iteration(rank):
         world.bcast(1)
         world.bcast(1)
         now += 250_000_000
-        probe.sample(now)
+        probe.sample(tick_at(now))
 
     assert probe.rhythm.iteration == 40
 
@@ -276,7 +284,7 @@ def test_a_loop_without_a_pattern_counts_no_iterations(rank):
             world.Barrier()
         world.bcast(1)
         now += 250_000_000
-        probe.sample(now)
+        probe.sample(tick_at(now))
 
     assert probe.rhythm.iteration is None
 

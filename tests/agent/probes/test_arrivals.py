@@ -22,10 +22,11 @@ for _ in range(20):
 ended = time.time_ns()
 from ddtop.agent.probes.arrivals import take
 from ddtop.agent.probes.collectives import Collectives
-probe = Collectives()
+from ddtop.agent.notes import PeerNotes
+probe = Collectives(PeerNotes())
 for tick in range(4):
-    probe.sample(time.monotonic_ns(), 0, False)
-(group,) = take(probe, "r1", 7).groups
+    probe.look(time.monotonic_ns(), 0, False)
+(group,) = take([probe], "r1", 7).groups
 times = group.times()
 print(json.dumps({"seqs": sorted(times), "kinds": [times[seq][1] for seq in sorted(times)],
     "inside": all(began // 1000 <= us <= ended // 1000 for us, _ in times.values()),

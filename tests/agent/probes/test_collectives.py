@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from ddtop.agent.notes import PeerNotes
+from ddtop.agent.probes.activity import counted_as
 from ddtop.agent.probes.collectives import Collectives
-from ddtop.agent.probes.place import BACKWARD, COLLECTIVE, FORWARD, OPTIMIZER
 from ddtop.agent.probes.recorder import _Entry, collective
-from ddtop.agent.report import counted_as
-from ddtop.agent.wrap import p2p
+from ddtop.agent.stacks.frames import BACKWARD, COLLECTIVE, FORWARD, OPTIMIZER
 from ddtop.wire.records import ACTIVITIES
 from tests.agent.probing import SECOND, FakeGroup
 
@@ -64,9 +64,9 @@ def test_a_group_made_in_mid_run_and_never_used_does_not_freeze_what_was_pending
 def test_a_module_that_is_still_being_imported_is_left_alone(monkeypatch):
     """In sys.modules it stands from the first line on, its contents come later: the probe must not fail for good."""
     monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", SimpleNamespace())
-    probe = Collectives()
+    probe = Collectives(PeerNotes())
 
-    probe.sample(100 * SECOND, 0, False)
+    probe.look(100 * SECOND, 0, False)
 
     assert probe.groups == ()
 
@@ -106,7 +106,7 @@ def test_where_the_program_leaves_the_backend_to_torch_it_is_what_torch_took(ben
 
 
 def test_calls_for_single_ranks_are_told_though_no_number_counts_them(bench, monkeypatch):
-    monkeypatch.setitem(p2p.calls, "0", 12)
+    bench.peers.calls["0"] = 12
     bench.passes(1, steps=True, completed=0)
 
     assert bench.probe.progress(0)[0].p2p_calls == 12
@@ -114,7 +114,7 @@ def test_calls_for_single_ranks_are_told_though_no_number_counts_them(bench, mon
 
 def test_sends_and_receives_on_nccl_are_no_movement_of_a_rank_that_stands(bench, monkeypatch):
     """The status has the number of the last send, the group that of the last collective: at each look one of them was news."""
-    monkeypatch.setitem(p2p.calls, "0", 500)
+    bench.peers.calls["0"] = 500
     nccl(bench)
     bench.passes(3, steps=True)
     bench.recorder.says = {("nccl", "0"): (501, 500)}
@@ -130,7 +130,7 @@ def test_a_group_of_nccl_that_only_sends_and_receives_is_in_use(bench, monkeypat
     """The stages of a pipeline: as long as it seemed unused no status was read of any group."""
     stages = FakeGroup()
     nccl(bench, ("1", stages))
-    monkeypatch.setitem(p2p.calls, "1", 4)
+    bench.peers.calls["1"] = 4
     bench.probe._names = {("fr", "0"): "0"}
     bench.passes(3, steps=True, completed=0)
 
@@ -340,7 +340,7 @@ def test_a_wait_in_one_group_does_not_hide_that_the_gap_of_another_is_none(bench
         bench.recorder.says = {("fr", "0"): (5, 4), ("fr", "1"): (8, 8 if tick < 12 else 7)}
         if tick == 12:
             bench.recorder.list = [*gloo_entries((5, False)), *gloo_entries((7, True), (8, True), group="1", pg_id=1)]
-        bench.probe.sample(bench.now, 0, True)
+        bench.probe.look(bench.now, 0, True)
 
     assert [one.pending_since_unix_ns is not None for one in bench.probe.progress(0)] == [True, False]
 
@@ -354,7 +354,7 @@ def test_the_status_of_a_destroyed_group_is_not_that_of_the_next_one_of_its_name
     for _ in range(20):
         bench.now += SECOND // 4
         bench.recorder.says = {("fr", "0"): (500, 500), ("fr", "7"): (bench.group.seq, bench.group.seq - 1)}
-        bench.probe.sample(bench.now, 0, True)
+        bench.probe.look(bench.now, 0, True)
         moved.append(bench.probe.moved_at)
 
     assert len(set(moved[1:])) == 1
@@ -367,7 +367,7 @@ def looks_of(bench, number, completed, waiting, elsewhere):
         bench.now += SECOND // 4
         bench.group.seq += 1
         bench.recorder.says = {("fr", "0"): (bench.group.seq, bench.group.seq - completed)}
-        bench.probe.sample(bench.now, 0, waiting, None, elsewhere)
+        bench.probe.look(bench.now, 0, waiting, None, elsewhere)
 
 
 def test_what_is_open_while_the_thread_is_in_its_forward_is_no_wait(bench):

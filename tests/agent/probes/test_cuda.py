@@ -59,7 +59,7 @@ def test_the_device_with_memory_is_the_rank_s_own(torch):
     """All eight cards are visible and the script calls set_device(5) without LOCAL_RANK."""
     torch(0, 0, 20 * GIB)
     cuda = Cuda()
-    cuda.sample(0, ("line", 1), False, 0)
+    cuda.look(0, ("line", 1), False, 0)
 
     state = cuda.state
     assert (state.index, state.uuid, state.pci) == (2, "aaaa-2", "00000000:1b:02")
@@ -70,7 +70,7 @@ def test_the_device_with_memory_is_the_rank_s_own(torch):
 def test_before_any_memory_it_is_that_of_the_local_rank(torch):
     torch(0, 0)
     cuda = Cuda()
-    cuda.sample(0, ("line", 1), False, 1)
+    cuda.look(0, ("line", 1), False, 1)
 
     assert cuda.state.index == 1
 
@@ -81,7 +81,7 @@ def test_nothing_is_asked_before_the_program_has_initialised_cuda(torch):
     double.cuda._initialized = False
     double._C._cuda_getDeviceCount = lambda: pytest.fail("asked")
     cuda = Cuda()
-    cuda.sample(0, ("line", 1), False, 0)
+    cuda.look(0, ("line", 1), False, 0)
 
     assert cuda.state is None
 
@@ -90,7 +90,7 @@ def test_in_a_forked_child_of_a_cuda_process_nothing_is_asked(torch):
     double = torch(GIB)
     double.cuda.is_initialized = lambda: False
     cuda = Cuda()
-    cuda.sample(0, ("line", 1), False, 0)
+    cuda.look(0, ("line", 1), False, 0)
 
     assert (cuda.state, double.reads) == (None, 0)
 
@@ -98,7 +98,7 @@ def test_in_a_forked_child_of_a_cuda_process_nothing_is_asked(torch):
 def test_without_torch_there_is_nothing(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     cuda = Cuda()
-    cuda.sample(0, ("line", 1), False, 0)
+    cuda.look(0, ("line", 1), False, 0)
 
     assert cuda.state is None
 
@@ -108,16 +108,16 @@ def test_what_stands_is_not_read(torch):
     would wait for it with the GIL."""
     double = torch(GIB)
     cuda = Cuda()
-    cuda.sample(0, ("line", 1), False, 0)
+    cuda.look(0, ("line", 1), False, 0)
     before = double.reads
-    cuda.sample(EVERY_NS, ("line", 1), False, 0)
-    cuda.sample(2 * EVERY_NS, ("line", 2), True, 0)
-    cuda.sample(3 * EVERY_NS, (), False, 0)
+    cuda.look(EVERY_NS, ("line", 1), False, 0)
+    cuda.look(2 * EVERY_NS, ("line", 2), True, 0)
+    cuda.look(3 * EVERY_NS, (), False, 0)
 
     assert double.reads == before
     assert cuda.state is not None
 
-    cuda.sample(4 * EVERY_NS, ("line", 3), False, 0)
+    cuda.look(4 * EVERY_NS, ("line", 3), False, 0)
     assert double.reads == 2 * before
 
 
@@ -125,7 +125,7 @@ def test_it_is_read_every_two_seconds_at_most(torch):
     double = torch(GIB)
     cuda = Cuda()
     for half in range(8):
-        cuda.sample(half * 500_000_000, ("line", half), False, 0)
+        cuda.look(half * 500_000_000, ("line", half), False, 0)
 
     assert double.reads == 2
 
@@ -136,7 +136,7 @@ def test_a_torch_that_tells_less_leaves_gaps(torch):
     del double._C._nccl_version
     double.cuda.get_device_properties = lambda index: SimpleNamespace(name="Tesla K80")
     cuda = Cuda()
-    cuda.sample(0, ("line", 1), False, 0)
+    cuda.look(0, ("line", 1), False, 0)
 
     state = cuda.state
     assert (state.uuid, state.pci, state.total_bytes, state.allocated_bytes, state.ooms, state.nccl) == (None,) * 6
@@ -146,6 +146,6 @@ def test_a_torch_that_tells_less_leaves_gaps(torch):
 def test_what_is_known_of_the_gradients_is_told_with_it(torch):
     torch(GIB)
     cuda = Cuda()
-    cuda.sample(EVERY_NS, ("a", 1), False, 0, gloo_bytes=9 << 20)
+    cuda.look(EVERY_NS, ("a", 1), False, 0, gloo_bytes=9 << 20)
 
     assert cuda.state.gloo_bytes == 9 << 20

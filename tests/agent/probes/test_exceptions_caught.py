@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from ddtop.agent.guard import guard
 from ddtop.agent.probes import exceptions_caught
-from ddtop.agent.probes.exceptions_caught import EVERY_NS, Catches
-from ddtop.agent.probes.place import FrameReader
+from ddtop.agent.probes.exceptions_caught import EVERY_NS, ExceptionsCaught
+from ddtop.agent.stacks.frames import FrameReader
 
 monitoring = getattr(sys, "monitoring", None)
 seen = pytest.mark.skipif(monitoring is None, reason="sys.monitoring is there from Python 3.12")
@@ -23,19 +24,19 @@ seen = pytest.mark.skipif(monitoring is None, reason="sys.monitoring is there fr
 
 @pytest.fixture
 def catches():
-    probe = Catches(threading.get_ident(), FrameReader())
+    probe = ExceptionsCaught(threading.get_ident(), FrameReader())
     yield probe
-    probe.close()
+    probe.release()
 
 
 def looked(catches, *parts, times=20):
     """What one window tells of these parts, by function."""
     now = catches._next_at
-    catches.tick(now)
+    catches.take_turn(now)
     for _ in range(times):
         for part in parts:
             part()
-    catches.tick(now + 1)
+    catches.take_turn(now + 1)
     return {one.function.rpartition(".")[2]: one for one in catches.state.caught}
 
 
@@ -170,9 +171,9 @@ def test_the_table_is_bounded_and_says_what_it_left_out(catches):
 
 @seen
 def test_between_windows_the_tools_number_is_free(catches):
-    catches.tick(catches._next_at)
+    catches.take_turn(catches._next_at)
     assert monitoring.get_tool(exceptions_caught.TOOL_IDS[0]) == "ddtop"
-    catches.tick(catches._next_at)
+    catches.take_turn(catches._next_at)
 
     assert [monitoring.get_tool(tool) for tool in exceptions_caught.TOOL_IDS] == [None, None]
 
@@ -193,18 +194,18 @@ def test_a_number_that_another_tool_has_is_left_to_it(catches):
 
 @seen
 def test_windows_are_five_seconds_apart(catches):
-    catches.tick(EVERY_NS)
-    catches.tick(EVERY_NS + 1)
-    catches.tick(2 * EVERY_NS - 1)
+    catches.take_turn(EVERY_NS)
+    catches.take_turn(EVERY_NS + 1)
+    catches.take_turn(2 * EVERY_NS - 1)
     assert monitoring.get_tool(exceptions_caught.TOOL_IDS[0]) is None
 
-    catches.tick(2 * EVERY_NS)
+    catches.take_turn(2 * EVERY_NS)
     assert monitoring.get_tool(exceptions_caught.TOOL_IDS[0]) == "ddtop"
 
 
 @seen
 def test_a_forked_child_is_not_watched(catches):
-    catches.tick(catches._next_at)
+    catches.take_turn(catches._next_at)
     pid = os.fork()
     if pid == 0:
         os._exit(0 if monitoring.get_tool(exceptions_caught.TOOL_IDS[0]) is None else 1)
@@ -216,7 +217,7 @@ def test_a_forked_child_is_not_watched(catches):
 def test_nothing_is_looked_at_unless_somebody_asks(monkeypatch):
     monkeypatch.delenv(exceptions_caught.VARIABLE, raising=False)
 
-    assert exceptions_caught.watch(0, FrameReader()) is None
+    assert exceptions_caught.probe(SimpleNamespace(main_id=0, frames=FrameReader())) is None
     assert exceptions_caught.PROBE not in guard.off
 
 
@@ -225,5 +226,5 @@ def test_an_older_python_says_that_it_cannot(monkeypatch):
     monkeypatch.setattr(exceptions_caught, "_monitoring", None)
     monkeypatch.setattr(guard, "off", {})
 
-    assert exceptions_caught.watch(0, FrameReader()) is None
+    assert exceptions_caught.probe(SimpleNamespace(main_id=0, frames=FrameReader())) is None
     assert guard.off[exceptions_caught.PROBE].startswith("needs Python 3.12, this is 3.")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ddtop.agent.probes.hot_lines import KEPT, TOLD, Spots
-from ddtop.agent.probes.place import Seen
+from ddtop.agent.probes.hot_lines import KEPT, TOLD, HotLines
+from ddtop.agent.stacks.frames import Seen
 from ddtop.wire.samples import by_function
 
 
@@ -14,11 +14,11 @@ def seen(function="step", line=10, qualname=None, waits_on=None, file="/home/ada
 
 
 def test_lines_are_told_with_the_qualified_name_and_functions_are_their_sum():
-    spots = Spots()
+    spots = HotLines()
     for line in (88, 88, 90, 88):
         spots.add(seen("rotate", line, "Augment.rotate"))
     spots.add(seen("step", 12))
-    told = spots.told()
+    told = spots.most_seen()
 
     assert (told[0].function, told[0].line, told[0].samples) == ("Augment.rotate", 88, 3)
     assert [(spot.function, spot.line, spot.samples) for spot in by_function(told)] == [
@@ -29,27 +29,27 @@ def test_lines_are_told_with_the_qualified_name_and_functions_are_their_sum():
 
 
 def test_looks_without_own_code_count_in_the_total_only():
-    spots = Spots()
+    spots = HotLines()
     spots.add(None)
     spots.add(Seen())
     spots.add(seen())
 
-    assert (spots.total, [spot.samples for spot in spots.told()]) == (3, [1])
+    assert (spots.total, [spot.samples for spot in spots.most_seen()]) == (3, [1])
 
 
 def test_what_is_older_than_half_a_minute_is_forgotten():
-    spots = Spots()
+    spots = HotLines()
     for _ in range(KEPT):
         spots.add(seen("old"))
     for _ in range(KEPT):
         spots.add(seen("new"))
 
-    assert [(spot.function, spot.samples) for spot in spots.told()] == [("new", KEPT)]
+    assert [(spot.function, spot.samples) for spot in spots.most_seen()] == [("new", KEPT)]
 
 
 def test_the_table_is_bounded_however_many_lines_a_program_has():
-    spots = Spots()
+    spots = HotLines()
     for number in range(10 * KEPT):
         spots.add(seen(f"f{number}", number))
 
-    assert (spots.total, len(spots.told())) == (KEPT, TOLD)
+    assert (spots.total, len(spots.most_seen())) == (KEPT, TOLD)

@@ -13,6 +13,7 @@ from weakref import ref
 
 import pytest
 
+from ddtop.agent.notes import LoaderNotes
 from ddtop.agent.probes import loader, loader_workers
 from ddtop.agent.state_page import StatePage
 from ddtop.procfs import descendants, stat_fields
@@ -68,6 +69,13 @@ class Iterator:
             self._index_queues[place] = SimpleNamespace(qsize=lambda: 1)
 
 
+def noted(iterator):
+    """What the wrapper notes when this iterator gives a batch."""
+    notes = LoaderNotes()
+    notes.iterator = ref(iterator)
+    return notes
+
+
 @pytest.fixture
 def sampled():
     """`sampled(iterator, waited_s)`: the record of a rank that has waited for so long, None: that does not wait."""
@@ -78,9 +86,7 @@ def sampled():
         page.words[layout.LOADER_WAIT_SINCE_AT] = (
             0 if waited_s is None else time.monotonic_ns() - round(waited_s * SECOND)
         )
-        return loader.sample(
-            SimpleNamespace(page=page, loader=ref(iterator), averages_in=None, first_batch=None), 0, history
-        )
+        return loader.read(page.words, noted(iterator), None, 0, history)
 
     take.page = page
     yield take
@@ -263,9 +269,7 @@ def test_the_probe_holds_the_iterator_no_longer_than_it_must(monkeypatch):
     )
     page = StatePage(os.getpid(), 3)
     before = sys.getrefcount(iterator)
-    loader.sample(
-        SimpleNamespace(page=page, loader=ref(iterator), averages_in=None, first_batch=None), 0, loader.History()
-    )
+    loader.read(page.words, noted(iterator), None, 0, loader.History())
     page.remove()
 
     assert held == [before]

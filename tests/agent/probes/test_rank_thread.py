@@ -8,9 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from ddtop.agent import current
 from ddtop.agent.probes import exceptions_uncaught
-from ddtop.agent.probes.place import COLLECTIVE, LOADER, FrameReader
 from ddtop.agent.probes.rank_thread import Lead
+from ddtop.agent.stacks.frames import COLLECTIVE, LOADER, FrameReader
 from ddtop.wire import page as layout
 
 SECOND = 1_000_000_000
@@ -146,20 +147,14 @@ def test_a_thread_that_has_ended_is_no_longer_the_ranks():
 # -- its exceptions
 
 
-class Running:
-    """What the hooks ask of the agent."""
+class FakeRank:
+    """What the hooks ask of a rank."""
 
     def __init__(self):
         self.exception, self.frames = None, FrameReader()
         self.main_id = self.lead_id = threading.main_thread().ident
         self.stepper = 0
         self.page = SimpleNamespace(write_exception=lambda _data: None)
-
-    def guarded(self, _name, part):
-        part()
-
-    def is_here(self):
-        return True
 
     def wake(self):
         pass
@@ -171,18 +166,19 @@ def test_an_exception_that_ends_the_thread_that_trains_is_the_ranks(monkeypatch,
     """The same in a thread that logs is told of that thread only."""
     monkeypatch.setattr(threading, "excepthook", lambda _arguments: None)
     monkeypatch.setattr("sys.excepthook", lambda *_: None)
-    running = Running()
-    exceptions_uncaught.install(running)
+    rank = FakeRank()
+    monkeypatch.setattr(current, "_rank", rank)
+    exceptions_uncaught.install(rank)
 
     def train():
-        running.stepper = threading.get_ident() if trains else 0
+        rank.stepper = threading.get_ident() if trains else 0
         raise RuntimeError("loss is NaN")
 
     thread = threading.Thread(target=train, name="Trainer")
     thread.start()
     thread.join()
 
-    found = running.exception
+    found = rank.exception
     assert (found.type, found.text, found.thread, found.leads) == ("RuntimeError", "loss is NaN", "Trainer", trains)
 
 

@@ -50,7 +50,7 @@ def passes_on_both(bench, seconds, nccl, gloo, steps=True):
         bench.recorder.says = {("nccl", "0"): (bench.group.seq, bench.group.seq - nccl)}
         if bench.group.on_gloo:
             bench.recorder.says["fr", "0"] = (bench.group.on_gloo, bench.group.on_gloo - gloo)
-        bench.probe.sample(bench.now, 0, False)
+        bench.probe.look(bench.now, 0, False)
 
 
 def gathers(bench):
@@ -113,13 +113,10 @@ def test_gloos_recorder_is_not_read_before_somebody_has_used_it(two):
     assert two.asked[len(before) :] == [None] * 7
 
 
-def test_a_single_wait_on_gloo_in_such_a_group_is_counted_there(two, monkeypatch):
+def test_a_single_wait_on_gloo_in_such_a_group_is_counted_there(two):
     """send and recv of CPU tensors: gloo counts them together with its collectives, and NCCL's number stays."""
     module = SimpleNamespace(_world=two.world)
-    with p2p._Counted(module, None):
+    with p2p._Counted(two.peers, module, None):
         two.group.on_gloo += 1
 
-    try:
-        assert p2p.counts == {"0/gloo": 1}
-    finally:
-        p2p.forget("0/gloo")
+    assert two.peers.counts == {"0/gloo": 1}

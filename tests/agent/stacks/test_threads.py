@@ -8,8 +8,8 @@ import weakref
 
 import pytest
 
-from ddtop.agent.probes.place import FrameReader
 from ddtop.agent.stacks import threads
+from ddtop.agent.stacks.frames import FrameReader
 
 
 def wait_in_user_code(ready, done):

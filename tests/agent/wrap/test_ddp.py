@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from ddtop.agent import runtime
+from ddtop.agent import current
 from ddtop.agent.guard import guard
+from ddtop.agent.notes import GradientNotes, Notes
 from ddtop.agent.wrap import ddp
 
 
@@ -34,18 +35,18 @@ def wrapped(monkeypatch, device="cuda", config="cpu:gloo,cuda:gloo", nccl=True, 
     world = SimpleNamespace(pg_names={"group": "0"}, pg_backend_config={"group": config})
     monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", SimpleNamespace(_world=world))
     monkeypatch.setitem(sys.modules, "torch.distributed", SimpleNamespace(is_nccl_available=lambda: nccl))
-    rank = SimpleNamespace(averages_in=None, gloo_bytes=None)
-    monkeypatch.setattr(runtime, "current", lambda: rank)
+    rank = SimpleNamespace(notes=Notes())
+    monkeypatch.setattr(current, "_rank", rank)
     module = SimpleNamespace(DistributedDataParallel=Parallel)
     ddp.wrap(module)
     module.DistributedDataParallel()
-    return rank
+    return rank.notes[GradientNotes]
 
 
 def test_gradients_on_a_gpu_through_gloo_are_counted(monkeypatch):
-    rank = wrapped(monkeypatch)
+    notes = wrapped(monkeypatch)
 
-    assert (rank.averages_in, rank.gloo_bytes) == ("0", 4000)
+    assert (notes.group, notes.gloo_bytes) == ("0", 4000)
 
 
 @pytest.mark.parametrize(
@@ -53,14 +54,14 @@ def test_gradients_on_a_gpu_through_gloo_are_counted(monkeypatch):
     [{"device": "cpu"}, {"config": "cpu:gloo,cuda:nccl"}, {"config": "cuda:nccl"}, {"nccl": False}],
 )
 def test_on_cpus_through_nccl_and_in_a_torch_without_it_there_is_nothing_to_say(monkeypatch, given):
-    rank = wrapped(monkeypatch, **given)
+    notes = wrapped(monkeypatch, **given)
 
-    assert (rank.averages_in, rank.gloo_bytes) == ("0", None)
+    assert (notes.group, notes.gloo_bytes) == ("0", None)
 
 
 def test_a_model_that_cannot_be_asked_is_made_all_the_same(monkeypatch):
     monkeypatch.setattr(guard, "off", {})
-    assert wrapped(monkeypatch, parameters=[object()]).averages_in == "0"
+    assert wrapped(monkeypatch, parameters=[object()]).group == "0"
 
 
 @pytest.mark.torch

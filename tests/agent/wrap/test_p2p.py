@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from ddtop.agent import runtime
+from ddtop.agent import current
+from ddtop.agent.notes import Notes, PeerNotes
 from ddtop.agent.wrap import p2p
 
 
@@ -15,9 +16,10 @@ def module(monkeypatch):
     """As much of torch.distributed.distributed_c10d as the wrappers touch, with two groups of NCCL, whose numbers p2p does not move."""
     world = SimpleNamespace(default_pg="all", pg_names={"all": "0", "stage": "3"})
     page = SimpleNamespace(enter_call=lambda *_: 0, leave_call=lambda _: None)
-    monkeypatch.setattr(runtime, "current", lambda: SimpleNamespace(page=page, peer_waits=[]))
-    monkeypatch.setattr(p2p, "calls", {})
-    made = SimpleNamespace(_world=world, **{name: lambda *_, **__: None for name in p2p._SIDES})
+    rank = SimpleNamespace(page=page, notes=Notes())
+    monkeypatch.setattr(current, "_rank", rank)
+    calls = {name: lambda *_, **__: None for name in p2p._SIDES}
+    made = SimpleNamespace(_world=world, notes=rank.notes[PeerNotes], **calls)
     p2p.wrap(made)
     return made
 
@@ -28,17 +30,17 @@ def test_each_call_counts_in_its_own_group(module):
     module.irecv("tensor", 1, group="stage")
     module.recv("tensor", src=1, group="stage")
 
-    assert p2p.calls == {"0": 1, "3": 3}
+    assert module.notes.calls == {"0": 1, "3": 3}
 
 
 def test_a_group_that_torch_will_refuse_is_torch_s_affair(module):
     module.send("tensor", 1, object())
 
-    assert p2p.calls == {}
+    assert module.notes.calls == {}
 
 
 def test_a_group_that_is_gone_counts_no_more(module):
     module.send("tensor", 1)
-    p2p.forget("0")
+    module.notes.forget("0")
 
-    assert p2p.calls == {}
+    assert module.notes.calls == {}

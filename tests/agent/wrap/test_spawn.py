@@ -12,25 +12,18 @@ import msgspec
 import pytest
 
 from ddtop import registry
-from ddtop.agent import runtime
+from ddtop.agent import current
+from ddtop.agent.probes import exceptions_uncaught
 from ddtop.agent.wrap import spawn as wrap_spawn
 from ddtop.wire.records import LastException
 
 
-class Noting:
-    """A runtime that only remembers what it was told to note."""
-
-    def __init__(self):
-        self.noted = []
-
-    def guarded(self, _name, part):
-        self.noted.append(part)
-
-
 @pytest.fixture
-def running(monkeypatch):
-    found = Noting()
-    monkeypatch.setattr(runtime, "_current", found)
+def noted(monkeypatch):
+    """The exceptions that a rank notes."""
+    found = []
+    monkeypatch.setattr(current, "_rank", object())
+    monkeypatch.setattr(exceptions_uncaught, "note", lambda _rank, *what: found.append(what))
     return found
 
 
@@ -53,13 +46,13 @@ def spawn_module():
     return module
 
 
-def test_what_a_spawned_function_raises_is_noted_and_still_reaches_mp_spawn(running):
+def test_what_a_spawned_function_raises_is_noted_and_still_reaches_mp_spawn(noted):
     module = spawn_module()
     wrap_spawn.wrap_spawn(module)
     module._wrap(fails, 7)
 
     assert module.caught == ["sample 7"]
-    assert len(running.noted) == 1
+    assert len(noted) == 1
 
 
 def bootstrap(util, target):
@@ -79,28 +72,28 @@ def ending():
     return module
 
 
-def test_what_a_process_target_raises_is_noted_and_its_traceback_is_its_own(running):
+def test_what_a_process_target_raises_is_noted_and_its_traceback_is_its_own(noted):
     """The child prints it: with a wrapper of `run` there was a line of ours in it."""
     util = ending()
     with pytest.raises(ValueError, match="sample 3") as raised:
         bootstrap(util, lambda: fails(3))
 
-    assert (util.ended, len(running.noted)) == ([1], 1)
+    assert (util.ended, len(noted)) == ([1], 1)
     assert [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)][1:3] == ["bootstrap", "<lambda>"]
 
 
-def test_a_target_that_ends_well_while_its_parent_handles_an_exception_raised_nothing(running):
+def test_a_target_that_ends_well_while_its_parent_handles_an_exception_raised_nothing(noted):
     """It was forked inside of an `except`: the exception there is the parent's."""
     try:
         fails(4)
     except ValueError:
         bootstrap(ending(), int)
 
-    assert running.noted == []
+    assert noted == []
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 keeps the traceback as it was")
-def test_the_traceback_that_mp_spawn_sends_has_no_line_of_ours(running):
+def test_the_traceback_that_mp_spawn_sends_has_no_line_of_ours(noted):
     module = types.ModuleType("spawn_like")
     module.told = []
 
@@ -137,7 +130,7 @@ def test_mp_spawn_can_still_send_its_function_to_the_child_by_name():
 
 def test_what_a_child_without_a_rank_raises_is_left_for_the_relay(home, monkeypatch):
     """A parameter server of mp.spawn has no agent, and its failure ends the ranks."""
-    monkeypatch.setattr(runtime, "_current", None)
+    monkeypatch.setattr(current, "_rank", None)
     module = spawn_module()
     wrap_spawn.wrap_spawn(module)
     module._wrap(fails, 7)
@@ -150,7 +143,7 @@ def test_what_a_child_without_a_rank_raises_is_left_for_the_relay(home, monkeypa
 
 
 def test_a_runtime_folder_that_cannot_be_used_changes_nothing(home, monkeypatch):
-    monkeypatch.setattr(runtime, "_current", None)
+    monkeypatch.setattr(current, "_rank", None)
     monkeypatch.setenv("DDTOP_RUNTIME", "/proc/nowhere")
     module = spawn_module()
     wrap_spawn.wrap_spawn(module)

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from ddtop.agent import runtime
+from ddtop.agent import current
+from ddtop.agent.notes import LoaderNotes, Notes
 from ddtop.agent.state_page import StatePage
 from ddtop.agent.wrap import dataloader as wrap_dataloader
 from ddtop.agent.wrap import distributed
@@ -18,17 +19,17 @@ from ddtop.wire import page as layout
 pytestmark = pytest.mark.torch
 
 
-class FakeRuntime:
-    """What the wrappers see of a rank's agent."""
+class FakeRank:
+    """What the wrappers see of a rank."""
 
     def __init__(self):
         self.page = StatePage(os.getpid(), 1)
-        self.loader = self.first_batch = None
+        self.notes = Notes()
         self.joined = self.destroyed = False
         self.final_seqs = {}
         self.backend, self.paused = None, []
 
-    def greet_again(self):
+    def send_hello_again(self):
         pass
 
     def pause_collectives(self):
@@ -49,8 +50,8 @@ def torch():
 @pytest.fixture
 def rank(monkeypatch):
     """This process is a rank for the length of a test."""
-    found = FakeRuntime()
-    monkeypatch.setattr(runtime, "_current", found)
+    found = FakeRank()
+    monkeypatch.setattr(current, "_rank", found)
     yield found
     found.page.remove()
 
@@ -105,7 +106,7 @@ def test_the_iterator_of_each_epoch_is_known_though_it_has_the_id_of_the_last(ra
         iterator = iter(loader)
         next(iterator)
 
-        assert rank.loader() is iterator
+        assert rank.notes[LoaderNotes].iterator() is iterator
         del iterator
 
 
@@ -171,9 +172,9 @@ def test_a_replaced_optimizer_is_counted_after_a_while(rank, optimizers, torch):
 def test_the_users_own_step_beats_the_optimizers(rank, optimizers, torch):
     sgd = stepped(torch, optimizers.SGD)
     sgd.step()
-    runtime.user_step()
+    current.user_step()
     sgd.step()
-    runtime.user_step()
+    current.user_step()
 
     assert rank.word(layout.ITERATION_AT) == 2
     assert layout.SOURCES[rank.word(layout.ITERATION_SOURCE_AT)] == "ddtop.step"
@@ -181,9 +182,9 @@ def test_the_users_own_step_beats_the_optimizers(rank, optimizers, torch):
 
 def test_without_an_agent_a_step_is_nothing(optimizers, torch):
     stepped(torch, optimizers.SGD).step()
-    runtime.user_step()
+    current.user_step()
 
-    assert runtime.current() is None
+    assert current.get() is None
 
 
 def test_init_is_on_the_page_while_it_lasts_and_gone_after(rank, torch, monkeypatch):

@@ -11,6 +11,7 @@ import sysconfig
 from types import FrameType
 from typing import Any
 
+import ddtop
 from ddtop.wire.frame_kinds import word_of
 from ddtop.wire.records import ACTIVITIES
 
@@ -96,7 +97,7 @@ class FrameReader:
             {os.path.realpath(paths[name]) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
             | {paths[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
         )
-        self._own = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+        self._own = os.path.dirname(os.path.abspath(ddtop.__file__)) + os.sep
         self._demo = self._own + "demo" + os.sep
 
     def look(self, thread_id: int) -> Seen | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import ddtop
-from ddtop.agent.probes.place import FrameReader, Seen, Stay, user_frame_of
+from ddtop.agent.stacks.frames import FrameReader, Seen, Stay, user_frame_of
 
 LIBRARY = sysconfig.get_paths()
 
@@ -37,6 +37,7 @@ LIBRARY = sysconfig.get_paths()
         ("/usr/lib/python3/dist-packages/x.py", False),
         (str(Path(ddtop.__file__).parent / "agent" / "runtime.py"), False),
         (str(Path(ddtop.__file__).parent / "demo" / "train.py"), True),
+        (str(Path(ddtop.__file__).parent / "wire" / "records.py"), False),
         (json.__file__, False),
     ],
 )
@@ -134,7 +135,7 @@ def test_what_a_thread_waits_on_is_told_from_the_library_below_it(function, word
         for event in arguments:
             event.set()
 
-    assert (seen.function, Path(seen.file).name) == (function.__name__, "test_place.py")
+    assert (seen.function, Path(seen.file).name) == (function.__name__, "test_frames.py")
 
 
 def test_a_thread_that_is_gone_has_no_place():
@@ -194,7 +195,7 @@ def test_the_innermost_user_frame_of_a_traceback_is_named():
     except ValueError as error:
         found = user_frame_of(error.__traceback__, FrameReader())
 
-    assert (found[0], Path(found[1]).name) == ("load", "test_place.py")
+    assert (found[0], Path(found[1]).name) == ("load", "test_frames.py")
 
 
 def test_a_traceback_without_user_frames_names_none():

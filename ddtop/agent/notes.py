@@ -1,0 +1,75 @@
+"""What wrappers leave for probes: written on the program's threads, read on the agent's thread.
+
+A wrapper is in the way of the training, so it only stores values here. A new source may define its
+note in its own file: `Notes` makes an object of any class that is asked for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+from weakref import ref
+
+PEER_WAITS_KEPT = 100
+
+
+class Notes(dict[type, Any]):
+    """One object of each class of notes, made when it is first asked for: `notes[LoaderNotes]`.
+
+    A dictionary, because a wrapper looks into it at every batch: that is one call of C code.
+    """
+
+    def __missing__(self, kind: type) -> Any:
+        return self.setdefault(kind, kind())
+
+
+class LoaderNotes:
+    """The DataLoader iterator that the rank used last.
+
+    `first_batch`: a digest of the first batch of this pass over the data, 0 if it has no numbers,
+    None before the first batch.
+    """
+
+    __slots__ = ("first_batch", "iterator")
+
+    def __init__(self) -> None:
+        self.iterator: ref[Any] | None = None
+        self.first_batch: int | None = None
+
+
+class GradientNotes:
+    """Where DistributedDataParallel averages gradients.
+
+    `group`: the name of its process group. `gloo_bytes`: the size of the gradients on a GPU that
+    go through gloo although this torch has NCCL.
+    """
+
+    __slots__ = ("gloo_bytes", "group")
+
+    def __init__(self) -> None:
+        self.group: str | None = None
+        self.gloo_bytes: int | None = None
+
+
+class PeerNotes:
+    """Calls that have one peer (send, recv and their like), per process group by its name.
+
+    `counts`: by how much they advanced the sequence number, which gloo shares with collectives.
+    `calls`: how often the program called them; NCCL counts them in no sequence number.
+    `bases`: the sequence number before the monitored_barrier in which this rank is now.
+    `waits`: the last long waits in such calls, in ns.
+    """
+
+    __slots__ = ("bases", "calls", "counts", "waits")
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.calls: dict[str, int] = {}
+        self.bases: dict[str, int] = {}
+        self.waits: deque[int] = deque(maxlen=PEER_WAITS_KEPT)
+
+    def forget(self, group: str) -> None:
+        """The group was destroyed: the next group of that name counts from zero."""
+        self.counts.pop(group, None)
+        self.calls.pop(group, None)
+        self.bases.pop(group, None)

@@ -1,0 +1,125 @@
+"""What a probe is: one source, one file, one row in `ddtop.agent.sources`.
+
+A probe runs on the agent's thread. `sample` is called at every tick, four times a second, and
+`fields` at every report, twice a second. The guard switches a probe that raises off by its name;
+what it reported last stays in the record.
+
+Not a probe, because a report cannot do without it: who the rank is (`ddtop.agent.rank`), the calls
+that are open on the state page, the uncaught exception, full garbage collections and the agent's
+own numbers. `ddtop.agent.report` reads those itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from heapq import nlargest
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ddtop.agent.stacks.frames import Seen
+    from ddtop.wire.records import Group
+
+STUCK_NS = 1_000_000_000
+"""What is open and does not move for this long is stuck, as far as the agent reports it."""
+WAITS_KEPT = 100
+RECENT_SAMPLES, RECENT_LEAST = 80, 12
+"""Samples that `wait_ratio` is made of: 20 s. Below 3 s a ratio says nothing."""
+
+PageCall = tuple[int, int, int, int, int]
+"""An open call on the state page: call, since (monotonic ns), peer, tag, thread."""
+
+
+class Tick:
+    """What one tick has found so far. Each probe may use what the rows above it have found.
+
+    `now`: monotonic ns. `unix_minus_mono`: what makes Unix time of it. `late_ns`: how long C code
+    held up this tick, 0 if not; `held`: the tick is late for any reason. `open_calls`: those on the
+    state page. `calls`: the MPI call that each thread is in, by Python's number of the thread: its
+    name and `p2p` or `collective`. `pattern`: iterations counted from MPI's collectives and when
+    the count last grew. `seen`: where the rank's thread is, `line_since` since when. `has_peer`:
+    some thread is in a call that has one peer. `waits`: torch has a collective pending; `stuck`:
+    for more than a second. `gpu`: the rank's own CUDA device, None while it is not known; `groups`:
+    the process groups of the report that is being made.
+    """
+
+    __slots__ = (
+        "calls", "gpu", "groups", "has_peer", "held", "late_ns", "line_since", "now", "open_calls", "pattern",
+        "seen", "stuck", "unix_minus_mono", "waits",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.now = self.unix_minus_mono = self.late_ns = self.line_since = 0
+        self.held = False
+        self.seen: Seen | None = None
+        self.gpu: int | None = None
+        self.groups: tuple[Group, ...] = ()
+        self.begin(0, 0, [])
+
+    def begin(self, now: int, unix_minus_mono: int, open_calls: list[PageCall]) -> None:
+        """A new tick: forget what must be found anew each time."""
+        self.now, self.unix_minus_mono, self.open_calls = now, unix_minus_mono, open_calls
+        self.calls: dict[int, tuple[str, str]] = {}
+        self.pattern: tuple[int, int] | None = None
+        self.has_peer = self.waits = self.stuck = False
+
+
+class Probe:
+    """One source. A subclass overrides what it needs.
+
+    `name`: the guard switches it off under this name, and the record says so. `retries`: try it
+    again some time after it raised. Set it only if a new attempt starts from what is there then.
+    `moved_at`: when this source last saw the program progress, monotonic ns.
+    """
+
+    name = ""
+    retries = True
+    moved_at: int | None = None
+
+    def sample(self, tick: Tick) -> None:
+        """Look once. It must be cheap, and must not block or import anything of the program's."""
+
+    def fields(self, tick: Tick) -> Mapping[str, Any]:
+        """Fields of `RankState` that come from this source alone, by their names."""
+        return {}
+
+    def close(self, tick: Tick) -> None:
+        """The rank exits in order: look a last time, give back what was taken."""
+
+
+class Communication(Probe):
+    """A source that knows when the rank waits for other ranks. The report adds these up.
+
+    `groups`: what this rank communicates in. `wait_samples` of `all_samples` found a wait.
+    """
+
+    def __init__(self) -> None:
+        self.groups: tuple[Group, ...] = ()
+        self.wait_samples = 0
+        self.all_samples = 0
+        self._waits: deque[int] = deque(maxlen=WAITS_KEPT)
+        self._recent: deque[bool] = deque(maxlen=RECENT_SAMPLES)
+
+    def count_sample(self, waits: bool) -> None:
+        """One more sample; `waits`: it found the rank waiting."""
+        self.all_samples += 1
+        self.wait_samples += waits
+        self._recent.append(waits)
+
+    @property
+    def wait_ratio(self) -> float | None:
+        """Ratio of the last samples that found a wait; None while there are too few."""
+        recent = self._recent
+        return sum(recent) / len(recent) if len(recent) >= RECENT_LEAST else None
+
+    def longest_waits_ns(self) -> list[int]:
+        """The two longest of the last waits that ended, longest first."""
+        return nlargest(2, self._waits)
+
+    def stuck_key(self) -> tuple[object, ...] | None:
+        """What has been open for more than a second; equal keys let the relay ask for stacks."""
+        return None
+
+    def entered(self, unix_minus_mono: int) -> list[tuple[str, int, int, str]]:
+        """(group, sequence number, unix ns, op) of the last collectives that the rank entered."""
+        return []

@@ -1,0 +1,53 @@
+"""Calls of torch that have one peer: send, recv and the wait of what isend and irecv return.
+
+Source: the open calls on the state page and the waits that `wrap.p2p` notes. Caveat: only calls
+through `torch.distributed`; what C++ code sends by itself is not seen. Check:
+`py-spy dump --pid PID`.
+"""
+
+from __future__ import annotations
+
+import time
+from heapq import nlargest
+from typing import TYPE_CHECKING
+
+from ddtop.agent.notes import PeerNotes
+from ddtop.agent.probe import STUCK_NS, Communication, Tick
+from ddtop.wire import page as layout
+from ddtop.wire.calls import P2P_CALLS
+
+if TYPE_CHECKING:
+    from ddtop.agent.rank import Rank
+
+
+def probe(rank: Rank) -> PeerCallsProbe:
+    """The probe of `ddtop.agent.sources`."""
+    return PeerCallsProbe(rank)
+
+
+class PeerCallsProbe(Communication):
+    """Tells the rows below it that such a call is open: its sequence number is no collective."""
+
+    name = "peer calls"
+
+    def __init__(self, rank: Rank) -> None:
+        super().__init__()
+        self._rank = rank
+
+    def sample(self, tick: Tick) -> None:
+        """Look at the open calls; a call of MPI on the rank's thread counts too."""
+        tick.has_peer = self._rank.lead_id in tick.calls
+        for call, *_ in tick.open_calls:
+            tick.has_peer = tick.has_peer or layout.CALLS[call] in P2P_CALLS
+
+    def longest_waits_ns(self) -> list[int]:
+        """The longest of the last waits that ended."""
+        return nlargest(2, self._rank.notes[PeerNotes].waits)
+
+    def stuck_key(self) -> tuple[object, ...] | None:
+        """The call that has been open for a second: name, peer, since when."""
+        now = time.monotonic_ns()
+        for call, since, peer, _, _ in self._rank.page.open_calls():
+            if now - since > STUCK_NS and layout.CALLS[call] in P2P_CALLS:
+                return layout.CALLS[call], peer, since
+        return None

@@ -1,0 +1,150 @@
+"""One watched rank: what its threads share. The program's threads write, the agent's thread reads.
+
+Here are the facts that several parts need: who the rank is, its state page, its thread, whether
+its process groups exist. What only one source needs is in `notes`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddtop import registry
+from ddtop.agent.identity import Identity
+from ddtop.agent.notes import Notes
+from ddtop.agent.stacks.dump_file import DumpFile
+from ddtop.agent.stacks.frames import FrameReader
+from ddtop.agent.state_page import StatePage
+
+if TYPE_CHECKING:
+    from ddtop.agent.probe import Probe
+    from ddtop.wire.records import LastException
+    from ddtop.wire.rendezvous import StoreFile
+
+PAUSE_S = 0.05
+
+
+@dataclass(frozen=True)
+class InitArguments:
+    """The arguments of init_process_group that say where and how long a rank looks for the others.
+
+    `method`: None for the default, `env://`. `unix_ns`: when it was called. `store_file`: the file
+    of a `file://` store as it was before torch opened it.
+    """
+
+    method: str | None
+    timeout_ms: int | None
+    unix_ns: int
+    store_file: StoreFile | None
+
+
+class Rank:
+    """The facts of one rank.
+
+    `job`, `run`, `socket`: which relay it reports to. `source`: how we know that it is a rank.
+    `main_id`: Python's number of the main thread; `lead_id`: of the thread that trains; `stepper`:
+    of the thread that stepped the optimizer last, 0 before the first step.
+    `joined`: it has process groups. `destroyed`: it destroyed them all, `final_seqs` has their last
+    sequence numbers. `exiting`: the interpreter is on its way out.
+    `tick`: held while the agent's thread samples. `late_probes`: probes that a wrapper adds after
+    the import that it waited for; their place in the order is in the table of sources.
+    """
+
+    def __init__(
+        self,
+        who: Identity,
+        job: str,
+        run: str,
+        socket: Path,
+        source: str,
+        backend: str | None,
+    ) -> None:
+        self.who, self.job, self.run, self.socket, self.source = who, job, run, socket, source
+        self.backend = backend
+        self.pid = os.getpid()
+        self.start_ticks = registry.start_ticks(self.pid) or 0
+        self.page = StatePage(self.pid, self.start_ticks)
+        self.frames = FrameReader()
+        self.main_id = self.lead_id = threading.main_thread().ident or 0
+        self.stepper = 0
+        self.notes = Notes()
+        self.late_probes: dict[str, Probe] = {}
+        self.exception: LastException | None = None
+        self.init_arguments: InitArguments | None = None
+        self.joined = False
+        self.destroyed = False
+        self.final_seqs: dict[str, int] = {}
+        self.exiting = False
+        self.started_unix_ns = time.time_ns()
+        self.gc_total_ns = 0
+        folder = self.page.path and self.page.path.parent
+        file = f"{self.pid}-{self.start_ticks}.stacks"
+        self.dump_file = DumpFile(folder, file, os.environ.get("DDTOP_SIGNAL", ""))
+        self.tick = threading.Lock()
+        self.wake: Callable[[], object] = _nothing
+        self._hello = True
+        self._paused = 0
+
+    def say(self, text: str) -> None:
+        """Print one line on stderr, from rank 0 only."""
+        say(self.who, text)
+
+    def send_hello_again(self) -> None:
+        """Let the next tick send a Hello: something in it has changed."""
+        self._hello = True
+
+    def take_hello(self) -> bool:
+        """Whether this tick must send a Hello."""
+        hello, self._hello = self._hello, False
+        return hello
+
+    def send_hello_now(self, within_s: float) -> None:
+        """Send a Hello before the calling thread runs C code that holds the GIL for long.
+
+        Waits at most `within_s` seconds for it.
+        """
+        self._hello = True
+        self.wake()
+        end = time.monotonic() + within_s
+        while self._hello and time.monotonic() < end:
+            time.sleep(0.005)
+        # The tick that took the Hello has not sent it yet.
+        self._wait_for_tick()
+
+    def pause_collectives(self) -> None:
+        """Stop looking at process groups; waits (at most 50 ms) for a look that is under way."""
+        self._paused += 1
+        self._wait_for_tick()
+
+    def resume_collectives(self) -> None:
+        """Look at process groups again."""
+        self._paused -= 1
+
+    @property
+    def collectives_paused(self) -> bool:
+        """A process group is being destroyed."""
+        return self._paused > 0
+
+    def _wait_for_tick(self) -> None:
+        if self.tick.acquire(timeout=PAUSE_S):
+            self.tick.release()
+
+
+def say(who: Identity, text: str) -> None:
+    """Print one line on stderr, from rank 0 only; DDTOP_QUIET=1 silences it."""
+    quiet = os.environ.get("DDTOP_QUIET", "0") not in ("", "0")
+    if who.rank == 0 and not quiet and sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
+
+
+def _nothing() -> None:
+    """There is no agent's thread yet that could be woken."""

@@ -1,0 +1,185 @@
+"""The table of sources: each row names a file that is there, with the functions it promises."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from ddtop.agent import report
+from ddtop.agent.guard import guard
+from ddtop.agent.probe import Communication, Probe
+from ddtop.agent.sources import SOURCES, Source
+from ddtop.wire import frames
+from ddtop.wire.records import Group, RankState
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
+def test_the_file_of_a_row_has_the_functions_that_the_row_promises(source):
+    promised = [source.wrap] if source.after else []
+    promised += ["before", "failed"] if source.around else []
+    promised += ["probe"] if source.probes else []
+    module = importlib.import_module(source.file)
+
+    assert promised
+    assert [name for name in promised if not callable(getattr(module, name, None))] == []
+
+
+def test_no_two_rows_have_the_same_name():
+    names = [source.name for source in SOURCES]
+
+    assert len(set(names)) == len(names)
+
+
+def test_the_table_and_the_hooks_import_no_source():
+    """Both are loaded in every Python of a DDTOP=1 shell."""
+    program = (
+        "import sys; import ddtop.agent.import_hooks;"
+        "print(sorted(name for name in sys.modules if name.startswith('ddtop.agent')))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == str(
+        [
+            "ddtop.agent",
+            "ddtop.agent.guard",
+            "ddtop.agent.import_hooks",
+            "ddtop.agent.own_imports",
+            "ddtop.agent.sources",
+        ]
+    )
+
+
+# -- the report iterates over the table
+
+
+class Link:
+    """A socket to the relay that keeps what was sent."""
+
+    drops = 0
+
+    def __init__(self):
+        self.sent = []
+
+    def send(self, data):
+        self.sent.append(frames.open_record(frames.open_envelope(data)))
+
+    def receive(self):
+        return None
+
+    @property
+    def states(self):
+        return [record for record in self.sent if isinstance(record, RankState)]
+
+
+class Counter(Probe):
+    """A source of one field; raises from the third sample on."""
+
+    name = "counter"
+
+    def __init__(self):
+        self.samples = 0
+
+    def sample(self, tick):
+        self.samples += 1
+        if self.samples > 2:
+            raise OSError("gone")
+
+    def fields(self, tick):
+        return {"iteration": self.samples}
+
+
+class Fabric(Communication):
+    """A third source that knows when the rank waits."""
+
+    def __init__(self, name, key):
+        super().__init__()
+        self.name, self.key = name, key
+        self.groups = (Group(name, "", (0, 1), "fabric"),)
+        self._waits.extend([4_000_000, 9_000_000])
+
+    def sample(self, tick):
+        self.count_sample(waits=True)
+        self.moved_at = tick.now
+
+    def stuck_key(self):
+        return self.key
+
+
+def row(name, probe):
+    source = Source(name, "probes.none", probes=True)
+    return SimpleNamespace(name=source.name, probes=True, load=lambda _function: lambda _rank: probe)
+
+
+@pytest.fixture
+def reporter(monkeypatch):
+    """`reporter(row, ...)`: a reporter over these rows, and its link."""
+    monkeypatch.setattr(guard, "off", {})
+    monkeypatch.setattr(guard, "_failed", {})
+
+    def made(*rows, late=None):
+        monkeypatch.setattr(report, "SOURCES", rows)
+        who = SimpleNamespace(rank=0, local_rank=0, world_size=2, attempt=0, script="train.py")
+        page = SimpleNamespace(open_calls=list, path=None, fallback=None)
+        dump = SimpleNamespace(still_ours=lambda: True, signal=None, path=None, descriptor=None, off=None)
+        rank = SimpleNamespace(
+            who=who, run="run", job="job", pid=7, start_ticks=1, source="env", backend=None, page=page,
+            dump_file=dump, late_probes=late or {}, init_arguments=None, started_unix_ns=1, exiting=False,
+            destroyed=False, joined=False, exception=None, gc_total_ns=0,
+        )  # fmt: skip
+        link = Link()
+        return report.Reporter(rank, link), rank, link
+
+    return made
+
+
+def ticks(reporter, number):
+    for at in range(number):
+        reporter.report_soon()
+        reporter.tick(1_000_000_000 + at, 0, held=False, greet=False)
+
+
+def test_a_probe_that_raises_is_off_by_its_name_and_its_last_fields_stay(reporter):
+    agent, _, link = reporter(row("counter", Counter()))
+    ticks(agent, 4)
+
+    assert [state.iteration for state in link.states] == [1, 2, 2, 2]
+    assert link.states[-1].probes_off == ("counter: OSError: gone",)
+
+
+def test_two_sources_of_waits_add_up_and_the_later_row_names_what_is_stuck(reporter):
+    agent, _, link = reporter(row("mpi", Fabric("mpi", ("m", 1))), row("torch", Fabric("torch", ("t", 2))))
+    ticks(agent, 3)
+    state = link.states[-1]
+
+    assert (state.wait_samples, state.all_samples) == (6, 6)
+    assert (state.healthy_wait_max_ms, state.usual_wait_ms) == (9.0, 9.0)
+    assert [
+        group.name
+        for record in link.sent
+        if hasattr(record, "groups") and not isinstance(record, RankState)
+        for group in record.groups
+    ] == ["torch", "mpi"]
+
+
+def test_a_probe_that_a_wrapper_adds_takes_the_place_of_its_row(reporter):
+    """MPI is sampled before the frames are read: they are judged by the call that it is in."""
+    order = []
+
+    class Ordered(Probe):
+        def __init__(self, name):
+            self.name = name
+
+        def sample(self, tick):
+            order.append(self.name)
+
+    early = SimpleNamespace(name="mpi", probes=False)
+    agent, rank, _ = reporter(early, row("place", Ordered("place")))
+    ticks(agent, 1)
+    rank.late_probes["mpi"] = Ordered("mpi")
+    ticks(agent, 1)
+
+    assert order == ["place", "mpi", "place"]
