@@ -61,6 +61,17 @@ class History:
         self._totals: dict[Waited, list[int]] = {}
         self._wait_total_ns = 0
 
+    def look_at(self, iterator: Any, words: memoryview, group: str | None, first_batch: int | None) -> Feed | None:
+        """What feeds that iterator; None between two epochs, when there is no iterator."""
+        if iterator is None:
+            return None
+        optimized = words[layout.ITERATION_SOURCE_AT] == layout.SOURCE_OPTIMIZER
+        steps = words[layout.ITERATION_AT] if optimized else 0
+        batches = words[layout.BATCHES_AT]
+        feed = self.feeding.look(iterator, steps, batches, group, first_batch)
+        self.note_feed(feed)
+        return feed
+
     def note_feed(self, feed: Feed | None) -> None:
         """What feeds the iterator of now. One that validates comes in between, and what feeds the optimizer stands."""
         known = self.feed.steps if self.feed is not None else 0
@@ -142,13 +153,7 @@ def read(
         return None
     since = words[layout.LOADER_WAIT_SINCE_AT]
     queue = history.queue_of(iterator, bool(since))
-    optimized = words[layout.ITERATION_SOURCE_AT] == layout.SOURCE_OPTIMIZER
-    steps = words[layout.ITERATION_AT] if optimized else 0
-    # Between two epochs there is no iterator, and what fed the last one still stands.
-    feed = None
-    if iterator is not None:
-        feed = history.feeding.look(iterator, steps, words[layout.BATCHES_AT], group, notes.first_batch)
-        history.note_feed(feed)
+    feed = history.look_at(iterator, words, group, notes.first_batch)
     # Let go before /proc is read: if this were the last reference, the workers would be shut down here and not in the program.
     del iterator
     exhausted_mono = words[layout.EXHAUSTED_MONO_AT]
