@@ -1,1 +1,4 @@
-"""What is true now: records in, frozen snapshots out. `Job.apply` is the only mutator; time arrives as an argument."""
+"""What is true of a job now: records in, frozen snapshots out.
+
+Only `Job.apply` changes anything. Time arrives as an argument.
+"""

@@ -1,4 +1,4 @@
-"""The one mutator: `Job.apply` takes records in any order, `Job.snapshot` says what they add up to at a moment."""
+"""The state of one job: `Job.apply` takes records in, `Job.snapshot` says what is true."""
 
 from __future__ import annotations
 
@@ -31,25 +31,27 @@ from ddtop.wire.records import (
 )
 
 WORLD_MAX = 1 << 17
-"""Ranks beyond this are not believed: a single damaged Hello must not cost gigabytes."""
+"""Ranks beyond this are refused: a single damaged Hello must not cost gigabytes."""
 HOSTS_MAX = 1 << 16
 OTHERS_MAX = 64
-"""Further processes kept that claim the number of one rank."""
+"""Further processes that are remembered for one rank that they all claim."""
 WORKERS_MAX = 256
-"""Stacks of DataLoader workers kept a rank."""
+"""Stacks of DataLoader workers that are remembered for one rank."""
 _BACKWARD, _COLLECTIVE = ACTIVITIES.index("backward"), ACTIVITIES.index("collective")
 
 
 class Job(JobMemory):
-    """One run of one job. Attempts (elastic restarts) follow each other: the newest is the one that counts.
+    """One run of one job.
 
-    Times are on the hub's clock as far as the others' are known (`model.hosts.clocks`). By host: `clocks`, `stated` (its relay's last report),
-    `heard` (its last record), `returned` (its first report after it had not been heard), `attempts` (its own attempt, and the life of the job
-    that its ranks belong to).
+    Attempts (elastic restarts) follow each other, and the newest one counts. `JobMemory` says what
+    the attributes are.
     """
 
     def apply(self, envelope: Envelope, record: AnyRecord) -> None:
-        """Take one record in. A record that is older than what is known of its rank changes nothing."""
+        """Take one record in.
+
+        A record that is older than what is known of its rank changes nothing.
+        """
         if isinstance(record, HostState) and len(self.clocks) < HOSTS_MAX:
             clocks.learn(self, envelope.sender, record.clock)
         clock = self.clocks.get(envelope.sender)
@@ -65,15 +67,19 @@ class Job(JobMemory):
             self._on_hello(envelope, record)
         elif isinstance(record, Order):
             self._on_order(envelope.unix_ns, record)
-        elif isinstance(record, CommStatus) and (self.ras is None or envelope.unix_ns >= self.ras[0]):
+        elif isinstance(record, CommStatus) and (
+            self.ras is None or envelope.unix_ns >= self.ras[0]
+        ):
             self.ras = (envelope.unix_ns, record.answer)
 
     def _on_order(self, unix_ns: int, order: Order) -> None:
-        # History comes again after a viewer has joined again.
+        # A viewer that joins again gets the history again.
         if (unix_ns, order) not in self.orders:
             self.orders.append((unix_ns, order))
 
-    def _on_rank(self, envelope: Envelope, record: RankState | Groups | Exit | Stacks | Arrivals) -> None:
+    def _on_rank(
+        self, envelope: Envelope, record: RankState | Groups | Exit | Stacks | Arrivals
+    ) -> None:
         memory = self.ranks.get(envelope.rank) if envelope.rank is not None else None
         if memory is None:
             return
@@ -97,8 +103,13 @@ class Job(JobMemory):
             else:
                 self._give_way(memory, record)
 
-    def _other(self, memory: RankMemory, envelope: Envelope, record: AnyRecord) -> RankMemory | None:
-        """Another process that claims the number has said this; what is known of it if it is the rank from now on."""
+    def _other(
+        self, memory: RankMemory, envelope: Envelope, record: AnyRecord
+    ) -> RankMemory | None:
+        """What is known of another process that claims the rank and sent this record.
+
+        None if that process is not the rank from now on.
+        """
         pid = envelope.pid
         if pid is None or memory.others_from.get(pid) != envelope.sender or envelope.rank is None:
             return None
@@ -106,15 +117,19 @@ class Job(JobMemory):
             if memory.other_pids.pop(record.pid, None) is not None:
                 memory.others_gone[record.pid] = record
             return None
-        if pid not in memory.other_pids or memory.sender == envelope.sender or not hosts.is_quiet(self, memory.sender):
+        if (
+            pid not in memory.other_pids
+            or memory.sender == envelope.sender
+            or not hosts.is_quiet(self, memory.sender)
+        ):
             return None
-        # It has moved: the host that it was on is not heard any more.
+        # The rank has moved: the host that it was on is no longer heard.
         return self.place(envelope.rank, memory.heir(pid))
 
     def _give_way(self, memory: RankMemory, ended: Exit) -> None:
-        """Of two processes that claim one number one has ended: the other is the rank from now on."""
+        """One of two processes that claim a rank has ended: the other is the rank from now on."""
         living = [memory.others[pid] for pid in memory.other_pids if pid in memory.others]
-        # Not where it is the parent that waits for the real one.
+        # ... unless the other is the parent, which waits for the real rank.
         heir = next((hello for hello in living if hello.claim == memory.hello.claim), None)
         if heir is None or heir.rank is None:
             return
@@ -123,16 +138,17 @@ class Job(JobMemory):
         self.place(heir.rank, new)
 
     def copy(self) -> Job:
-        """A second model that knows the same: what one of the two takes in changes nothing in the other.
+        """A second model that knows the same. Records that one of the two takes in do not change
+        the other.
 
-        Frozen records, numbers and text are shared. About 20 us a rank.
+        Frozen records, numbers and text are shared. It takes about 20 us for each rank.
         """
         made = object.__new__(Job)
         copy_parts(self, made)
         return made
 
     def snapshot(self, now_unix_ns: int) -> Snapshot:
-        """What is true at this moment (the clock of the hub's host)."""
+        """What is true at this moment (unix ns on the clock of the hub's host)."""
         return build.snapshot(self, now_unix_ns)
 
     def _note_time(self, envelope: Envelope) -> None:
@@ -146,7 +162,11 @@ class Job(JobMemory):
         self.heard[sender] = max(self.heard.get(sender, at), at)
 
     def _on_hello(self, envelope: Envelope, hello: Hello) -> None:
-        if hello.rank is None or not 0 <= hello.rank < WORLD_MAX or (hello.world_size or 0) > WORLD_MAX:
+        if (
+            hello.rank is None
+            or not 0 <= hello.rank < WORLD_MAX
+            or (hello.world_size or 0) > WORLD_MAX
+        ):
             self.garbled += 1
             return
         if len(self.attempts) >= HOSTS_MAX or not restarts.admit(self, envelope, hello):
@@ -157,26 +177,37 @@ class Job(JobMemory):
         if memory is not None and generation < memory.generation:
             return
         if not self.run or envelope.sender == self.leader:
-            # Each launcher calls its part of the run by its own pid; the hub's counts.
+            # Each launcher names its part of the run by its own pid. The name of the hub counts.
             self.name, self.run = hello.job, hello.run
         if generation == self.generation:
             self.widen(hello)
-        if memory is not None and memory.hello.pid == hello.pid and memory.sender == envelope.sender:
+        if (
+            memory is not None
+            and memory.hello.pid == hello.pid
+            and memory.sender == envelope.sender
+        ):
             memory.hello = hello
             return
         same = memory is not None and memory.generation == generation
-        if memory is not None and same and memory.exit is None and not self._yields(memory, envelope, hello):
+        if (
+            memory is not None
+            and same
+            and memory.exit is None
+            and not self._yields(memory, envelope, hello)
+        ):
             if hello.pid in memory.others or len(memory.others) < OTHERS_MAX:
                 memory.other_pids[hello.pid] = envelope.unix_ns
                 memory.others[hello.pid] = hello
                 memory.others_from[hello.pid] = envelope.sender
             return
-        new = self.place(hello.rank, RankMemory(hello, envelope.unix_ns, envelope.sender, generation))
+        new = self.place(
+            hello.rank, RankMemory(hello, envelope.unix_ns, envelope.sender, generation)
+        )
         if memory is not None and same and memory.exit is not None:
             new.others_gone = memory.others_gone | {memory.hello.pid: memory.exit}
 
     def _yields(self, memory: RankMemory, envelope: Envelope, hello: Hello) -> bool:
-        """The process that has this number gives way to the new one."""
+        """Whether the process that has this rank gives way to the new one."""
         if memory.sender != envelope.sender:
             return hosts.is_quiet(self, memory.sender)
         return hello.claim == "init" and memory.hello.claim == "env"
@@ -187,7 +218,9 @@ class Job(JobMemory):
             hosts.note_progress(self, memory.state, state, at)
         memory.counters.add(at, *ratios.counters(state))
         if state.loader is not None:
-            memory.loader.add(at, state.loader.wait_total_ns, state.loader.batches, state.iteration or 0)
+            memory.loader.add(
+                at, state.loader.wait_total_ns, state.loader.batches, state.iteration or 0
+            )
         if at >= memory.state_unix_ns:
             if memory.state is None or not _same_line(memory.state.place, state.place):
                 memory.line_since_unix_ns = at
@@ -196,40 +229,54 @@ class Job(JobMemory):
             before = memory.state.loader if memory.state is not None else None
             seconds = (at - memory.state_unix_ns) / 1e9
             _note_pause(memory, state)
-            memory.owing = loader_progress.follow(memory.owing, before, state.loader, at, seconds, self.policy)
+            memory.owing = loader_progress.follow(
+                memory.owing, before, state.loader, at, seconds, self.policy
+            )
             memory.state, memory.state_unix_ns = state, at
             memory.wait_long_ratio = envelope.wait_ratio
-            if state.step_ms is not None and (memory.step_best_ms is None or state.step_ms < memory.step_best_ms):
+            if state.step_ms is not None and (
+                memory.step_best_ms is None or state.step_ms < memory.step_best_ms
+            ):
                 memory.step_best_ms = state.step_ms
 
     def _on_arrivals(self, memory: RankMemory, envelope: Envelope, record: Arrivals) -> None:
         if envelope.rank is None:
             return
-        looks = ratios.part(memory.counters.grown(self.policy.window_s, envelope.unix_ns), ratios.ACTIVITIES)
-        overlaps = looks is not None and len(looks[1]) > _COLLECTIVE and looks[1][_BACKWARD] > looks[1][_COLLECTIVE]
+        looks = ratios.part(
+            memory.counters.grown(self.policy.window_s, envelope.unix_ns), ratios.ACTIVITIES
+        )
+        overlaps = (
+            looks is not None
+            and len(looks[1]) > _COLLECTIVE
+            and looks[1][_BACKWARD] > looks[1][_COLLECTIVE]
+        )
         clock, sender = self.clocks.get(envelope.sender), envelope.sender
         error_ns = clock.error_ns if clock is not None else 0 if sender == self.leader else None
-        self.rounds.add(Answer(envelope.rank, sender, envelope.unix_ns, record, overlaps, error_ns=error_ns))
+        self.rounds.add(
+            Answer(envelope.rank, sender, envelope.unix_ns, record, overlaps, error_ns=error_ns)
+        )
 
     def _on_groups(self, memory: RankMemory, record: Groups) -> None:
         for group in map(unpacked, record.groups):
-            known, told = self.groups.get(group.name), self.groups_of.get(group.name, 0)
-            if known is not None and memory.generation < told:
+            known, since = self.groups.get(group.name), self.groups_of.get(group.name, 0)
+            if known is not None and memory.generation < since:
                 continue
-            # A rank that cannot tell the members must not hide them from those who can.
-            if known is None or memory.generation > told or len(group.ranks) >= len(known.ranks):
+            # A rank that does not know the members must not hide them from ranks that do.
+            if known is None or memory.generation > since or len(group.ranks) >= len(known.ranks):
                 self.groups[group.name], self.groups_of[group.name] = group, memory.generation
 
     def _on_host(self, envelope: Envelope, host: HostState) -> None:
         known = self.hosts.get(envelope.sender)
-        if (known is not None and envelope.unix_ns < known[0]) or (known is None and len(self.hosts) >= HOSTS_MAX):
+        if (known is not None and envelope.unix_ns < known[0]) or (
+            known is None and len(self.hosts) >= HOSTS_MAX
+        ):
             return
         hosts.lead(self, envelope.sender, host)
         self._note_time(envelope)
         hosts.note_report(self, envelope.sender, envelope.unix_ns, host)
         self.hosts[envelope.sender] = (envelope.unix_ns, host)
         self.candidates.apply(envelope.sender, envelope.unix_ns, host)
-        ways = {way.pid: way for way in host.rendezvous}
+        routes = {route.pid: route for route in host.rendezvous}
         here: dict[int, RankMemory] = {}
         for process in host.processes:
             memory = self.ranks.get(process.rank) if process.rank is not None else None
@@ -239,13 +286,17 @@ class Job(JobMemory):
                 continue
             here[process.rank] = memory
             self._on_process(memory, process, envelope.unix_ns)
-            memory.rendezvous = ways.get(process.pid)
+            memory.rendezvous = routes.get(process.pid)
         if host.gpus or envelope.sender in self.gpus:
             records.take_in(self, envelope.sender, host, envelope.unix_ns, here)
 
     def _on_process(self, memory: RankMemory, process: ProcessState, at: int) -> None:
         before, seconds = memory.process, (at - memory.process_unix_ns) / 1e9
-        if before is None or before.state != process.state or bool(before.frozen) != bool(process.frozen):
+        if (
+            before is None
+            or before.state != process.state
+            or bool(before.frozen) != bool(process.frozen)
+        ):
             memory.letter_since_unix_ns = at
         if process.state != "D" or process.frozen:
             memory.stalled_since_unix_ns = None
@@ -257,18 +308,22 @@ class Job(JobMemory):
             if memory.load is None:
                 memory.load = Series(self.policy.oversubscribed_window_s)
             delays = (load.run_delay_ns or 0, load.threads_delay_ns or 0)
-            memory.load.add(at, delays[0], load.major_faults or 0, load.throttled_ns or 0, delays[1])
+            memory.load.add(
+                at, delays[0], load.major_faults or 0, load.throttled_ns or 0, delays[1]
+            )
 
 
 def _note_pause(memory: RankMemory, state: RankState) -> None:
-    """The two longest pauses between progress and the next, the longest first."""
+    """Remember the two longest pauses between two moments of progress, the longest first."""
     before = memory.state.progress_unix_ns if memory.state is not None else None
     if before is None or state.progress_unix_ns is None:
         return
     longest, second = memory.longest_pauses_ns
     pause_ns = state.progress_unix_ns - before
     if pause_ns > second:
-        memory.longest_pauses_ns = (pause_ns, longest) if pause_ns > longest else (longest, pause_ns)
+        memory.longest_pauses_ns = (
+            (pause_ns, longest) if pause_ns > longest else (longest, pause_ns)
+        )
 
 
 def _same_line(before: Place | None, now: Place | None) -> bool:
@@ -278,9 +333,9 @@ def _same_line(before: Place | None, now: Place | None) -> bool:
 
 
 def _same_sleep(before: ProcessState, now: ProcessState, seconds: float, policy: Policy) -> bool:
-    """Two looks found the main thread in one and the same sleep: it has not woken in between, and no bytes have moved.
+    """Whether two looks found the main thread in one and the same sleep.
 
-    The agent's own reports move some bytes.
+    It has not woken in between, and no bytes have moved except those of the agent's own reports.
     """
     if (before.state, before.wchan, before.switches) != (now.state, now.wchan, now.switches):
         return False

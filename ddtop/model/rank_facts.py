@@ -217,7 +217,9 @@ def _in_single_s(state: RankState, now: int) -> float:
     return (now - min(since)) / 1e9 if since else 0.0
 
 
-def _state(memory: RankMemory, state: RankState, report_age_s: float, waited_s: float, policy: Policy) -> State:
+def _state(
+    memory: RankMemory, state: RankState, report_age_s: float, waited_s: float, policy: Policy
+) -> State:
     if memory.exit is not None:
         return State.KILLED if memory.exit.signal is not None else State.EXITED
     process = memory.process

@@ -1,8 +1,9 @@
 """Restarts of a job on several hosts.
 
-Each host's launcher counts its own restarts, and counts only those that it has caused: after one failed worker on host A that of A
-says 1 and that of B, which has only joined again, still 0. So an attempt is compared with the host's own attempt, and who belongs to the same
-life of the job follows from who has started again since.
+The launcher of each host counts only the restarts that it has caused. After a worker failed on host
+A, the launcher there says 1, and that of host B, which has only joined again, still says 0. So an
+attempt is compared with the attempt of the same host. Which hosts belong to the same life of the
+job follows from who has started again since.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from ddtop.wire.records import Hello
 
 
 def is_current(job: JobMemory, envelope: Envelope) -> bool:
-    """It is of the attempt that its host is in."""
+    """Whether the record is of the attempt that its host is in."""
     known = job.attempts.get(envelope.sender)
     return known is not None and known[0] == envelope.attempt
 
 
 def admit(job: JobMemory, envelope: Envelope, hello: Hello) -> bool:
-    """Take in whose life of the job this process belongs to; False: to one that is over."""
+    """Find out which life of the job this process belongs to; False: it belongs to one that is
+    over."""
     sender, attempt = envelope.sender, envelope.attempt
     known = job.attempts.get(sender)
     if known is None:
@@ -56,20 +58,31 @@ def _is_known(job: JobMemory, envelope: Envelope, hello: Hello) -> bool:
 
 
 def _is_before(job: JobMemory, hello: Hello) -> bool:
-    """Its process started well before those of this life of the job."""
+    """Whether its process started well before those of this life of the job."""
     begun = job.generation_unix_ns
     return 0 < hello.started_unix_ns < begun - job.policy.restart_apart_s * 1e9
 
 
 def _has_left(job: JobMemory, sender: str) -> bool:
-    """All processes of that host have ended: who says hello there now was started again. On a job's only host its launcher counts that."""
+    """Whether all processes of that host have ended, so that a process that says hello there was
+    started again.
+
+    False on a job's only host, where the launcher counts its restarts itself.
+    """
     mine = job.ranks_of.get(sender)
-    return len(job.attempts) > 1 and bool(mine) and all(job.ranks[rank].exit is not None for rank in mine or ())
+    return (
+        len(job.attempts) > 1
+        and bool(mine)
+        and all(job.ranks[rank].exit is not None for rank in mine or ())
+    )
 
 
 def _begin(job: JobMemory, sender: str, attempt: int, hello: Hello) -> None:
-    """Another life of the job begins with this process. Of the other hosts' those stay that started with it, and those whose
-    end is not known yet, until it is or until another takes their number."""
+    """Begin another life of the job with this process.
+
+    Of the ranks on other hosts those stay that started with it. Those whose end is not known yet
+    stay until it is, or until another process takes their rank.
+    """
     job.generation += 1
     job.generation_unix_ns = hello.started_unix_ns
     _note(job, max(job.attempt + 1, attempt))
@@ -90,12 +103,12 @@ def _begin(job: JobMemory, sender: str, attempt: int, hello: Hello) -> None:
         elif memory.exit is not None:
             job.remove(rank)
     if not stays:
-        # Else a host that was faster may have told them already.
+        # Otherwise a host that was faster may have reported the groups already.
         job.groups.clear()
 
 
 def _started_with(job: JobMemory, memory: RankMemory) -> RankMemory | None:
-    """The process of that number that belongs to the life of the job that has just begun."""
+    """The process of that rank that belongs to the life of the job that has just begun."""
     if memory.exit is None and memory.hello.started_unix_ns and not _is_before(job, memory.hello):
         memory.generation = job.generation
         return memory

@@ -120,7 +120,9 @@ class _Waits(NamedTuple):
     cycles: tuple[tuple[int, ...], ...]
 
 
-def _judge_waits(facts: dict[int, RankFields], groups: tuple[Group, ...], now_unix_ns: int, policy: Policy) -> _Waits:
+def _judge_waits(
+    facts: dict[int, RankFields], groups: tuple[Group, ...], now_unix_ns: int, policy: Policy
+) -> _Waits:
     """Find all waits, and mark the ranks that are blocked or at fault in `facts`."""
     waits = align.waits_of(facts, groups, policy)
     peer_waits = peer_waits_of(facts)
@@ -145,7 +147,9 @@ class _Pace(NamedTuple):
     still_since_unix_ns: int | None
 
 
-def _pace_of(ranks: tuple[RankFacts, ...], end: Ended | None, now_unix_ns: int, policy: Policy) -> _Pace:
+def _pace_of(
+    ranks: tuple[RankFacts, ...], end: Ended | None, now_unix_ns: int, policy: Policy
+) -> _Pace:
     living = [rank for rank in ranks if rank.exit is None]
     ages_s = [rank.report_age_s for rank in living if rank.report_age_s is not None]
     steps = [rank.step_ms for rank in ranks if rank.step_ms]
@@ -208,7 +212,11 @@ def _without_lost(facts: dict[int, RankFields], world_size: int) -> int:
     lost = {rank for rank, one in facts.items() if one.state is State.LOST}
     if not lost:
         return world_size
-    heard = [max(one.hello.world_size or 0, rank + 1) for rank, one in facts.items() if rank not in lost and one.hello]
+    heard = [
+        max(one.hello.world_size or 0, rank + 1)
+        for rank, one in facts.items()
+        if rank not in lost and one.hello
+    ]
     smaller = max(heard, default=world_size)
     for rank in lost:
         if rank >= smaller:

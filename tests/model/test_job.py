@@ -46,7 +46,10 @@ def test_any_order_of_the_ranks_gives_the_same_snapshot(data):
     """Eight relays forward at their own pace: only each sender's own records come in order, Hello first."""
     seed = data.draw(st.integers(0, 2**32))
     chooser = random.Random(seed)
-    queues = [[item for item in BUSY.in_order() if (item[0].sender, item[0].rank) == sender] for sender in SENDERS]
+    queues = [
+        [item for item in BUSY.in_order() if (item[0].sender, item[0].rank) == sender]
+        for sender in SENDERS
+    ]
     hellos = [queue.pop(0) for queue in queues if queue[0][0].kind == "Hello"]
     chooser.shuffle(hellos)
     mixed = []
@@ -59,7 +62,14 @@ def test_any_order_of_the_ranks_gives_the_same_snapshot(data):
 
 
 def facts_of(snapshot):
-    return snapshot.ranks, snapshot.groups, snapshot.waits, snapshot.blames, snapshot.ended, snapshot.hosts
+    return (
+        snapshot.ranks,
+        snapshot.groups,
+        snapshot.waits,
+        snapshot.blames,
+        snapshot.ended,
+        snapshot.hosts,
+    )
 
 
 def test_waits_stand_in_the_order_of_the_ranks():
@@ -94,7 +104,10 @@ def test_an_older_record_changes_nothing():
     job.say(job.ranks[0].state(), job.ranks[0], at_s=1.25)
     late = job.records.pop()
 
-    assert applied([*job.in_order(), late]).snapshot(unix_ns(job.now)).ranks[0].iteration == before.ranks[0].iteration
+    assert (
+        applied([*job.in_order(), late]).snapshot(unix_ns(job.now)).ranks[0].iteration
+        == before.ranks[0].iteration
+    )
 
 
 def test_none_is_not_zero():
@@ -118,14 +131,23 @@ def test_before_there_are_two_looks_ratios_are_unknown():
     job.passes(0.5)
     rank = job.snapshot().ranks[0]
 
-    assert (rank.cpu_ratio, rank.working, rank.wait_ratio, rank.rss_bytes) == (None, None, None, None)
+    assert (rank.cpu_ratio, rank.working, rank.wait_ratio, rank.rss_bytes) == (
+        None,
+        None,
+        None,
+        None,
+    )
 
 
 def test_a_rank_that_was_never_seen_is_missing_and_not_silent():
     job = FakeJob(3, absent=[1])
     job.passes(1)
 
-    assert [rank.state for rank in job.snapshot().ranks] == [State.RUNNING, State.MISSING, State.RUNNING]
+    assert [rank.state for rank in job.snapshot().ranks] == [
+        State.RUNNING,
+        State.MISSING,
+        State.RUNNING,
+    ]
     assert job.snapshot().reporting == 2
     assert job.snapshot().rank(17).state is State.MISSING
 
@@ -331,7 +353,9 @@ def test_invented_hosts_are_bounded():
 def test_an_older_look_at_a_host_changes_nothing():
     job = FakeJob(1)
     job.passes(4)
-    job.say(HostState("node0", 4, processes=(ProcessState(0, 4800, "T"),)), at_s=1.5, sender="node0")
+    job.say(
+        HostState("node0", 4, processes=(ProcessState(0, 4800, "T"),)), at_s=1.5, sender="node0"
+    )
 
     assert applied(job.records).snapshot(unix_ns(4)).ranks[0].process.state == "R"
 

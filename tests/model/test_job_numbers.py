@@ -60,7 +60,11 @@ def test_a_job_that_stands_still_has_no_speed():
 
     snapshot = job.snapshot()
 
-    assert (snapshot.moving, snapshot.iterations_per_s, snapshot.still_since_unix_ns) == (0, None, unix_ns(10))
+    assert (snapshot.moving, snapshot.iterations_per_s, snapshot.still_since_unix_ns) == (
+        0,
+        None,
+        unix_ns(10),
+    )
 
 
 def test_loader_share_is_growth_over_time_and_not_the_total():

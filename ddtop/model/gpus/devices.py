@@ -13,7 +13,9 @@ from ddtop.wire.gpu import Gpu, GpuProcess
 from ddtop.wire.records import HostState, RankState
 
 NO_REPORTS: Mapping[int, RankState | None] = MappingProxyType({})
-_HELD_DOWN = frozenset({"hw_slowdown", "hw_thermal", "hw_power_brake", "sw_thermal", "sw_power_cap"})
+_HELD_DOWN = frozenset(
+    {"hw_slowdown", "hw_thermal", "hw_power_brake", "sw_thermal", "sw_power_cap"}
+)
 
 
 def take(
@@ -61,14 +63,22 @@ def take(
 
 def devices_of(gpus: Gpus, policy: Policy) -> dict[str, tuple[Device, ...]]:
     """The GPUs of all hosts according to their last reports, by relay."""
-    return {sender: _devices_of_one(gpus, sender, report, policy) for sender, report in gpus.reports.items()}
+    return {
+        sender: _devices_of_one(gpus, sender, report, policy)
+        for sender, report in gpus.reports.items()
+    }
 
 
-def _devices_of_one(gpus: Gpus, sender: str, report: GpuReport, policy: Policy) -> tuple[Device, ...]:
+def _devices_of_one(
+    gpus: Gpus, sender: str, report: GpuReport, policy: Policy
+) -> tuple[Device, ...]:
     found = gpus.devices.get(sender)
     if found is None:
         kept, on = gpus.kept[sender], report.on
-        made = [_device(report, gpu, on.get(gpu.uuid, ()), kept[gpu.uuid], policy) for gpu in report.gpus]
+        made = [
+            _device(report, gpu, on.get(gpu.uuid, ()), kept[gpu.uuid], policy)
+            for gpu in report.gpus
+        ]
         found = gpus.devices[sender] = tuple(made)
     return found
 
@@ -80,7 +90,9 @@ def first_devices(host: HostState, owns: Mapping[int, Own], policy: Policy) -> t
     return devices_of(gpus, policy)[""]
 
 
-def _device(report: GpuReport, gpu: Gpu, mine: Sequence[int], one: GpuMemory, policy: Policy) -> Device:
+def _device(
+    report: GpuReport, gpu: Gpu, mine: Sequence[int], one: GpuMemory, policy: Policy
+) -> Device:
     ranks, complete, foreign = set(mine), gpu.processes is not None, one.strangers
     ours_bytes: int | None = 0
     for process in gpu.processes or ():

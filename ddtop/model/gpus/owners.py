@@ -117,4 +117,6 @@ def large(processes: Iterable[GpuProcess], gpu: Gpu, policy: Policy) -> tuple[Gp
     The context of a display server or of an idle notebook does not count.
     """
     least = policy.gpu_foreign_ratio * (gpu.total_bytes or 0)
-    return tuple([one for one in processes if one.used_bytes is not None and one.used_bytes >= least > 0])
+    return tuple(
+        [one for one in processes if one.used_bytes is not None and one.used_bytes >= least > 0]
+    )

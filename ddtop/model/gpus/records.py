@@ -1,4 +1,4 @@
-"""What a relay's look at the cards of its host changes in the model."""
+"""What the report of a relay about the GPUs of its host changes in the model."""
 
 from __future__ import annotations
 
@@ -16,8 +16,13 @@ from ddtop.wire.gpu import CudaState, Gpu, GpuProcess
 from ddtop.wire.records import HostState
 
 
-def take_in(job: JobMemory, sender: str, host: HostState, at_unix_ns: int, here: Mapping[int, RankMemory]) -> None:
-    """The cards of one report, and which of the host's ranks are on them. `here`: those of which it tells."""
+def take_in(
+    job: JobMemory, sender: str, host: HostState, at_unix_ns: int, here: Mapping[int, RankMemory]
+) -> None:
+    """Take in the GPUs of one report, and which of the host's ranks use them.
+
+    `here`: the ranks that the report names.
+    """
     owns: dict[int, Own] = {}
     watch = host.gpu_watch
     if watch is not None and (watch.age_ms or 0) > job.policy.gpu_silent_s * 1000:
@@ -26,7 +31,9 @@ def take_in(job: JobMemory, sender: str, host: HostState, at_unix_ns: int, here:
     for rank, memory in here.items():
         cuda = memory.state.cuda if memory.state is not None else None
         own = memory.own = (
-            _same(memory.own, cuda, by_uuid) or own_gpu(memory.hello, cuda, host.gpus) or again(memory.own, host.gpus)
+            _same(memory.own, cuda, by_uuid)
+            or own_gpu(memory.hello, cuda, host.gpus)
+            or again(memory.own, host.gpus)
         )
         if own is not None:
             owns[rank] = own
@@ -37,7 +44,8 @@ def take_in(job: JobMemory, sender: str, host: HostState, at_unix_ns: int, here:
 
 
 def _same(own: Own | None, cuda: CudaState | None, by_uuid: Mapping[str, Gpu]) -> Own | None:
-    """The card that torch has named before and still names: nearly always that is all there is to ask."""
+    """The GPU that torch has named before and still names, which is nearly always all that is
+    needed."""
     if own is None or own.by != TORCH or own.uuid is None or cuda is None or cuda.uuid != own.uuid:
         return None
     now = by_uuid.get(own.gpu.uuid)
@@ -45,51 +53,71 @@ def _same(own: Own | None, cuda: CudaState | None, by_uuid: Mapping[str, Gpu]) -
 
 
 def own_devices(job: JobMemory, found: Mapping[str, tuple[Device, ...]]) -> dict[int, Device]:
-    """The card of each rank that has one for itself and of which it can be told whether it works; not of the other ranks."""
+    """The GPU of each rank that has one for itself, where it is known whether it works.
+
+    Other ranks are left out.
+    """
     own = {}
     for sender, devices in found.items():
         for device in devices:
             if device.waits is None and device.computes is None:
                 continue
             memory = job.ranks.get(device.ranks[0])
-            # It may be somewhere else since its host's last report.
+            # The rank may be somewhere else since its host's last report.
             if memory is not None and memory.sender == sender and memory.own is not None:
                 own[device.ranks[0]] = device
     return own
 
 
 def may_wait(memory: RankMemory) -> bool:
-    """It is a rank on NCCL that lives."""
+    """Whether it is a rank on NCCL that lives."""
     return memory.exit is None and "nccl" in (memory.hello.backend or "")
 
 
 def waits_in_nccl(pending: bool, wait_ratio: float | None, policy: Policy) -> bool:
-    """Where a card is busy at little power: what the rank has put in has not come back, now or in most looks. Else it is a kernel of the
-    program itself that draws so little."""
+    """Whether a GPU that is busy at little power waits in an NCCL kernel.
+
+    It does if what the rank enqueued has not completed, now or in most samples. Otherwise a kernel
+    of the program itself draws so little.
+    """
     return pending or (wait_ratio or 0.0) >= policy.gpu_wait_pending_ratio
 
 
 def all_devices(found: Mapping[str, tuple[Device, ...]]) -> tuple[Device, ...]:
-    """The cards of all hosts, each once: of two launchers on one host each has a relay, and to each the other's ranks are strangers."""
+    """The GPUs of all hosts, each once.
+
+    Two launchers on one host have a relay each, and each takes the other's ranks for strangers.
+    """
     by_host: dict[str, list[tuple[Device, ...]]] = {}
     for sender, devices in found.items():
         by_host.setdefault(host_of(sender), []).append(devices)
     if len(by_host) == len(found):
         return tuple([one for devices in found.values() for one in devices])
-    return tuple([one for parts in by_host.values() for one in (parts[0] if len(parts) == 1 else _once(parts))])
+    return tuple(
+        [
+            one
+            for parts in by_host.values()
+            for one in (parts[0] if len(parts) == 1 else _once(parts))
+        ]
+    )
 
 
 def _once(parts: Iterable[tuple[Device, ...]]) -> list[Device]:
-    by_card: dict[str, list[Device]] = {}
+    by_uuid: dict[str, list[Device]] = {}
     for devices in parts:
         for one in devices:
-            by_card.setdefault(one.gpu.uuid, []).append(one)
-    return [_joined(same) if len(same) > 1 else same[0] for same in by_card.values()]
+            by_uuid.setdefault(one.gpu.uuid, []).append(one)
+    return [_joined(same) if len(same) > 1 else same[0] for same in by_uuid.values()]
 
 
 def _joined(same: list[Device]) -> Device:
-    """One card as several relays see it: a process is a stranger if it is that to all of them."""
-    ours = {process.pid: process for one in same for process in one.gpu.processes or () if _is_ours(process)}
+    """One GPU as several relays see it: a process is a stranger if it is one to all of them."""
+    ours = {
+        process.pid: process
+        for one in same
+        for process in one.gpu.processes or ()
+        if _is_ours(process)
+    }
     first = max(same, key=lambda one: (len(one.ranks), len(one.spans)))
     foreign = tuple(process for process in first.foreign if process.pid not in ours)
     processes = first.gpu.processes

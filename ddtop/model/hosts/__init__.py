@@ -1,1 +1,1 @@
-"""Hosts in the model: which are heard, their clocks, and processes that may become ranks."""
+"""Hosts in the model: which are heard, and on which clock."""

@@ -1,8 +1,10 @@
-"""One clock for a job on several hosts: the hub's. What the others say is moved to it by the offset that their relays have measured.
+"""One clock for a job on several hosts: the hub's.
 
-Offsets of some ms stand in many records that nobody compares to the ms, so reports are moved only from `policy.clock_matters_s`
-on; what is compared exactly (arrivals, ends, exceptions, who started when) always. The offset comes with a host's records, so a
-journal replays as it was; what came before it was known is moved when it is.
+Times of other hosts are moved to it by the offset that their relays have measured. Offsets of a few
+ms are in many records that nobody compares that exactly, so reports are moved only from
+`policy.clock_matters_s` on. What is compared exactly (arrivals, exits, exceptions, start times) is
+always moved. The offset comes with a host's records, so a journal replays as it was. What came
+before the offset was known is moved when it is.
 """
 
 from __future__ import annotations
@@ -17,17 +19,20 @@ from ddtop.wire.records import AnyRecord, HostState, RankState
 from ddtop.wire.times import moved
 
 OFFSET_MAX_NS = 40 * 365 * 86_400 * 1_000_000_000
-"""A clock that is wrong by more is not believed: a host whose battery is dead begins in 1970 or 2000."""
+"""A larger offset is refused. A host whose battery is dead starts in 1970 or 2000."""
 
 
-def agreed(used: Clock | None, said: HostClock | None) -> Clock | None:
-    """The clock to use after a relay has said this. What lies within the error of the new measurement is no news: times that
-    moved with every look would make what has stood since then another fact each time."""
-    if said is None or abs(said.offset_ns) > OFFSET_MAX_NS or said.error_ns < 0:
+def agreed(used: Clock | None, reported: HostClock | None) -> Clock | None:
+    """The clock to use after a relay has reported its offset.
+
+    A change within the error of the new measurement is ignored: if times moved with every report, a
+    wait would seem to begin anew each time.
+    """
+    if reported is None or abs(reported.offset_ns) > OFFSET_MAX_NS or reported.error_ns < 0:
         return used
-    if used is None or abs(said.offset_ns - used.offset_ns) > said.error_ns:
-        return Clock(said.offset_ns, said.error_ns)
-    return Clock(used.offset_ns, said.error_ns + abs(said.offset_ns - used.offset_ns))
+    if used is None or abs(reported.offset_ns - used.offset_ns) > reported.error_ns:
+        return Clock(reported.offset_ns, reported.error_ns)
+    return Clock(used.offset_ns, reported.error_ns + abs(reported.offset_ns - used.offset_ns))
 
 
 def on_hub_clock(
@@ -36,7 +41,9 @@ def on_hub_clock(
     """Envelope and record with their times on the hub's clock."""
     if clock is None or not clock.offset_ns:
         return envelope, record
-    frequent = isinstance(record, HostState) or (isinstance(record, RankState) and record.exception is None)
+    frequent = isinstance(record, HostState) or (
+        isinstance(record, RankState) and record.exception is None
+    )
     if frequent and not _matters(clock, policy):
         return envelope, record
     return moved(envelope, clock.offset_ns), moved(record, clock.offset_ns)
@@ -46,10 +53,14 @@ def _matters(clock: Clock | None, policy: Policy) -> bool:
     return clock is not None and abs(clock.offset_ns) >= policy.clock_matters_s * 1e9
 
 
-def learn(job: JobMemory, sender: str, said: HostClock | None) -> None:
-    """Take in what a relay says of its clock; what was said on it before moves with it where that is more than a trifle."""
+def learn(job: JobMemory, sender: str, reported: HostClock | None) -> None:
+    """Take in what a relay reports of its clock.
+
+    What was reported before is moved too, if the offset changed by `policy.clock_matters_s` or
+    more.
+    """
     used = job.clocks.get(sender)
-    clock = agreed(used, said)
+    clock = agreed(used, reported)
     if clock is None or clock == used:
         return
     job.clocks[sender] = clock
@@ -98,7 +109,13 @@ def _later(at: int | None, by_ns: int) -> int | None:
 
 
 _TIMES = (
-    "hello_unix_ns", "state_unix_ns", "letter_since_unix_ns", "process_unix_ns", "stalled_since_unix_ns",
-    "line_since_unix_ns", "phase_since_unix_ns", "exit_unix_ns",
-)  # fmt: skip
+    "hello_unix_ns",
+    "state_unix_ns",
+    "letter_since_unix_ns",
+    "process_unix_ns",
+    "stalled_since_unix_ns",
+    "line_since_unix_ns",
+    "phase_since_unix_ns",
+    "exit_unix_ns",
+)
 _RECORDS = ("hello", "state", "process", "exit", "rendezvous", "stacks")

@@ -1,8 +1,9 @@
-"""Which hosts are heard, and on which clock: a host that says nothing more must not be taken for ranks that do nothing more.
+"""Which hosts are heard, and on which clock. A silent host does not mean that its ranks are stuck.
 
-What a host says comes by way of the hub, so its silence is measured on the hub's own reports: while those stand still too, it is
-the viewer or the hub that hears nothing, and no host is lost. A relay that is replaced is silent for some seconds, and its
-ranks with it: until `policy.host_lost_s` nothing new is said of them.
+The reports of a host arrive through the hub, so its silence is measured against the hub's own
+reports. While those are missing too, it is the viewer or the hub that hears nothing, and no host is
+lost. A relay that is replaced is silent for some seconds, and so are its ranks. Until
+`policy.host_lost_s` has passed, they stay what they were.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ddtop.wire.hosts import ALONE, HUB, LEAF
 from ddtop.wire.records import HostState, RankState
 
 UNANSWERED_MAX = 4
-"""Notes on paths that do not answer: ranks on one file server all name it."""
+"""Notes on paths that do not answer. All ranks on one file server name the same path."""
 
 
 def role_of(host: HostState) -> str:
@@ -29,7 +30,7 @@ def role_of(host: HostState) -> str:
 
 
 def lead(job: JobMemory, sender: str, host: HostState) -> None:
-    """Settle whose clock is the job's: the hub's; before one is known, that of the first host."""
+    """Settle whose clock is the job's: the hub's; before a hub is known, the first host's."""
     role, known = role_of(host), job.hosts.get(job.leader) if job.leader is not None else None
     if known is None or role == HUB or (role == ALONE and role_of(known[1]) == LEAF):
         job.leader = sender
@@ -52,25 +53,32 @@ def note_report(job: JobMemory, sender: str, at: int, host: HostState) -> None:
 
 
 def arrived(job: JobMemory, sender: str, at: int) -> int:
-    """When a record of that time came, on the job's clock: of a host whose clock nobody knows its arrival counts."""
+    """When a record of that time arrived, on the job's clock.
+
+    Of a host whose clock has not been measured the arrival counts.
+    """
     now = job.stated.get(job.leader) if job.leader is not None else None
     return at if now is None or sender not in job.unmeasured else now
 
 
 def is_quiet(job: JobMemory, sender: str) -> bool:
-    """Its relay has missed reports while the hub's came."""
+    """Whether its relay has missed reports while the hub's came."""
     now, own = job.stated.get(job.leader or ""), job.stated.get(sender)
     return now is not None and own is not None and now - own > job.policy.host_quiet_s * 1e9
 
 
 def note_progress(job: JobMemory, before: RankState | None, state: RankState, at: int) -> None:
-    """Some host is not heard: which collectives are over nevertheless?"""
+    """Note which collectives complete while some host is not heard."""
     if before is None:
         return
-    done = {one.group: one.enqueued if one.completed is None else one.completed for one in before.groups}
+    done = {
+        one.group: one.enqueued if one.completed is None else one.completed for one in before.groups
+    }
     if before.mpi is not None:
         done |= {one.name: one.completed for one in before.mpi.comms}
-    now = {one.group: one.enqueued if one.completed is None else one.completed for one in state.groups}
+    now = {
+        one.group: one.enqueued if one.completed is None else one.completed for one in state.groups
+    }
     if state.mpi is not None:
         now |= {one.name: one.completed for one in state.mpi.comms}
     for name, count in now.items():
@@ -81,15 +89,23 @@ def note_progress(job: JobMemory, before: RankState | None, state: RankState, at
 def hosts_seen(job: JobMemory, now_unix_ns: int) -> dict[str, HostSeen]:
     """All relays that have reported, by sender, in the order of their hosts' names."""
     every = sorted(job.hosts.items(), key=lambda item: (item[1][1].host, item[0]))
-    return {sender: _seen(job, sender, host, now_unix_ns, job.policy) for sender, (_, host) in every}
+    return {
+        sender: _seen(job, sender, host, now_unix_ns, job.policy) for sender, (_, host) in every
+    }
 
 
 def by_host(job: JobMemory, seen: Iterable[str]) -> list[list[str]]:
-    """The relays of each host. One whose ranks have all ended says nothing of the host where another one has living ranks."""
+    """The relays of each host.
+
+    A relay whose ranks have all ended says nothing of the host, where another one has living ranks.
+    """
     found: dict[str, list[str]] = {}
     for sender in seen:
         found.setdefault(host_of(sender), []).append(sender)
-    return [own if len(own) == 1 else [one for one in own if _has_living(job, one)] or own for own in found.values()]
+    return [
+        own if len(own) == 1 else [one for one in own if _has_living(job, one)] or own
+        for own in found.values()
+    ]
 
 
 def _has_living(job: JobMemory, sender: str) -> bool:
@@ -97,7 +113,10 @@ def _has_living(job: JobMemory, sender: str) -> bool:
 
 
 def one_host(parts: Sequence[HostSeen]) -> HostSeen:
-    """One host out of its relays, one a launcher. What is wrong with one of them is wrong with ranks of the host."""
+    """One host out of its relays; there is one relay for each launcher.
+
+    A fault of one of the relays is a fault of ranks of the host.
+    """
     first = min(parts, key=lambda one: _NEAREST.index(one.role))
     if len(parts) > 1:
         lost = [one for one in parts if one.lost_since_unix_ns is not None]
@@ -106,13 +125,14 @@ def one_host(parts: Sequence[HostSeen]) -> HostSeen:
             heard_unix_ns=max(one.heard_unix_ns for one in lost or parts),
             quiet=any(one.quiet for one in parts),
             lost_since_unix_ns=min((one.lost_since_unix_ns or 0 for one in lost), default=None),
-            completing_unix_ns=max((one.completing_unix_ns or 0 for one in lost), default=0) or None,
+            completing_unix_ns=max((one.completing_unix_ns or 0 for one in lost), default=0)
+            or None,
         )
     return replace(first, sender=host_of(first.sender))
 
 
 def one_report(parts: Sequence[HostState]) -> HostState:
-    """What the relays of one host say of it together: the same of the host, each of its own ranks."""
+    """What the relays of one host report together: the host once, and the ranks of each relay."""
     if len(parts) == 1:
         return parts[0]
     first = min(parts, key=lambda one: _NEAREST.index(role_of(one)))
@@ -139,7 +159,11 @@ def _seen(job: JobMemory, sender: str, host: HostState, now: int, policy: Policy
     leader = job.stated.get(job.leader or "", now)
     quiet = now - stated > policy.host_quiet_s * 1e9
     # While the hub is not heard either, nothing is known of anybody.
-    silent = quiet and now - leader <= policy.host_quiet_s * 1e9 and leader - heard > policy.host_lost_s * 1e9
+    silent = (
+        quiet
+        and now - leader <= policy.host_quiet_s * 1e9
+        and leader - heard > policy.host_lost_s * 1e9
+    )
     offset = clock.offset_ns if clock is not None else None if role == LEAF else 0
     return HostSeen(
         sender,
@@ -155,7 +179,8 @@ def _seen(job: JobMemory, sender: str, host: HostState, now: int, policy: Policy
 
 
 def _completing(job: JobMemory, sender: str, heard: int, policy: Policy) -> int | None:
-    """When a collective of one of its ranks with ranks of other hosts was over last, if that was after its silence began."""
+    """When a collective of its ranks with ranks of other hosts last completed after its silence
+    began."""
     mine = job.ranks_of.get(sender, set())
     margin = heard + policy.host_quiet_s * 1e9
     found = [
@@ -171,10 +196,13 @@ def _completing(job: JobMemory, sender: str, heard: int, policy: Policy) -> int 
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """How the host of some ranks is heard. `returned_unix_ns`: since when it is heard again; `looks_s`: for how long its relay has been."""
+    """How the host of some ranks is heard."""
 
+    #: None: no relay of it has reported yet.
     seen: HostSeen | None
+    #: Since when it is heard again after a silence, unix ns; None: it was never silent.
     returned_unix_ns: int | None
+    #: For how long its relay has been heard.
     looks_s: float
 
     @property
@@ -183,19 +211,25 @@ class Outside:
         return self.seen is not None and self.seen.lost
 
     def hides(self, memory: RankMemory, now: int, policy: Policy) -> bool:
-        """What this rank said last is old because nothing of its host came through, not because it says nothing."""
+        """Whether the last report of this rank is old only because nothing of its host came
+        through."""
         if self.seen is None or memory.exit is not None:
             return False
-        heard, silent_ns = max(memory.state_unix_ns, memory.hello_unix_ns), policy.report_silent_s * 1e9
+        heard, silent_ns = (
+            max(memory.state_unix_ns, memory.hello_unix_ns),
+            policy.report_silent_s * 1e9,
+        )
         if now - heard <= silent_ns:
             return False
         returned = self.returned_unix_ns
-        # It may have been silent before: that it is can be told again some seconds after its host is back.
-        return self.seen.quiet or (returned is not None and heard < returned and now - returned <= silent_ns)
+        # It may have been silent before: that is known again some seconds after its host is back.
+        return self.seen.quiet or (
+            returned is not None and heard < returned and now - returned <= silent_ns
+        )
 
 
 def outside_of(job: JobMemory, seen: dict[str, HostSeen], now: int) -> dict[str, Outside]:
-    """This of all hosts that have ranks."""
+    """How the host is heard, for all hosts that have ranks."""
     found = {}
     for sender in job.ranks_of:
         first = job.stated_first.get(sender, job.firsts.get(sender, now))
@@ -204,20 +238,27 @@ def outside_of(job: JobMemory, seen: dict[str, HostSeen], now: int) -> dict[str,
 
 
 def apart(reports: Sequence[HostState]) -> str | None:
-    """Why only one host of several is seen; None where it is the only one, or where the others are seen too."""
+    """Why only one host of several is seen; None where it is the only one, or where the others are
+    seen."""
     link = reports[0].hub if len(reports) == 1 else None
     if link is None or link.role != LEAF:
         return None
     if link.connected:
-        return f"this host only: the other hosts are seen at the job's hub, {link.address or 'which answers'}"
+        where = link.address or "which answers"
+        return f"this host only: the other hosts are seen at the job's hub, {where}"
     return f"this host only: hub not reached: {link.why or 'it does not answer'}"
 
 
 def unanswered_paths(job: JobMemory, seen: dict[str, HostSeen]) -> tuple[str, ...]:
-    """A sentence for each path of the job whose file system does not answer, by the latest reports of the hosts that are heard."""
+    """A sentence for each path of the job whose file system does not answer.
+
+    From the latest reports of the hosts that are heard.
+    """
     found = {}
     for sender, one in seen.items():
         load = job.hosts[sender][1].load
         for path, seconds in load.unanswered if load is not None and not one.lost else ():
-            found[one.host, path] = f"on {one.host} the file system of {path} has not answered for {seconds:.0f} s"
+            found[one.host, path] = (
+                f"on {one.host} the file system of {path} has not answered for {seconds:.0f} s"
+            )
     return tuple(found.values())[:UNANSWERED_MAX]

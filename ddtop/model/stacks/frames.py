@@ -1,4 +1,7 @@
-"""Whose code a stack frame is: the program's, a library's, native, or ddtop's own. Told by the path where no agent has judged."""
+"""Whose code a stack frame is: the program's, a library's, native, or ddtop's own.
+
+The path decides where no agent has judged.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,9 @@ class Owner(str, Enum):
 _OWN = re.compile(r"/ddtop/(?:(?:agent|wire|link)/(?:mpi/)?\w+|registry)\.py$")
 """What of ddtop runs inside a rank. `ddtop/demo` is a training like any other."""
 _TYPED = ("<stdin", "<ipython", "<python-input")
-_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3(?:\.\d+)?t?/|/python3\d*\.zip/")
+_LIBRARY = re.compile(
+    r"/(?:site|dist)-packages/|/lib(?:64)?/python3(?:\.\d+)?t?/|/python3\d*\.zip/"
+)
 _NATIVE = re.compile(r"\.(?:so(?:\.[\w.]+)?|c|cc|cpp|cxx|cu|cuh|h|hpp|rs|S|pyx)$")
 _PACKAGE = re.compile(r"/(?:site|dist)-packages/(?P<name>[^/]+)")
 _STANDARD = re.compile(r"(?:/lib(?:64)?/python3(?:\.\d+)?t?|/python3\d*\.zip)/(?P<name>[^/]+)")
@@ -42,21 +47,30 @@ def _judge(file: str, user: bool | None) -> Owner:
         return Owner.OWN
     if not file or _NATIVE.search(file):
         return Owner.NATIVE
-    return Owner.FRAMEWORK if user is False or file.startswith("<") or _LIBRARY.search(file) else Owner.USER
+    return (
+        Owner.FRAMEWORK
+        if user is False or file.startswith("<") or _LIBRARY.search(file)
+        else Owner.USER
+    )
 
 
 def is_birth(function: str, file: str) -> bool:
-    """Where multiprocessing begins a process: what lies outside of this frame a forked worker has from its parent.
+    """Where multiprocessing begins a process: a forked worker has the frames outside of this one
+    from its parent.
 
     py-spy and agents put the class before the function's name, faulthandler does not.
     """
-    return function.rpartition(".")[2] == "_bootstrap" and file.endswith("multiprocessing/process.py")
+    return function.rpartition(".")[2] == "_bootstrap" and file.endswith(
+        "multiprocessing/process.py"
+    )
 
 
 def package_of(file: str) -> str:
-    """The library that a framework or native frame belongs to: `torch`, `threading`, `importlib`; `native` where that is not told."""
+    """The library of a framework or native frame: `torch`, `threading`; or `native`."""
     if file.startswith("<"):
-        return file.strip("<>").removeprefix("frozen ").partition(".")[0].partition(" ")[0] or "python"
+        return (
+            file.strip("<>").removeprefix("frozen ").partition(".")[0].partition(" ")[0] or "python"
+        )
     match = _PACKAGE.search(file) or _STANDARD.search(file)
     if match is not None:
         return match["name"].removesuffix(".py")

@@ -1,8 +1,9 @@
-"""The stacks of many processes as few: classes of threads that are at the same place, and a tree of their common beginnings.
+"""The stacks of many processes, merged: classes of threads at the same place, and a tree of them.
 
-As LLNL's STAT does it. Threads are alike if they have the same role and the same frames: user frames by function, file
-and line, all others by function and file only, because the lines of a library's waiting loop differ from look to look.
-ddtop's own thread and frames are left out. The order of arrival changes nothing.
+This follows LLNL's STAT. Threads are alike if they have the same role and the same frames: user
+frames by function, file and line, all others only by function and file, because the lines of a
+library's waiting loop differ between samples. ddtop's own thread and frames are left out. The order
+of arrival changes nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ FrameKey = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame as it is shown; `line` is that of the lowest rank where the class does not go by lines."""
+    """One frame as it is shown. `line` is that of the lowest rank where the class does not go by
+    lines."""
 
     function: str
     file: str
@@ -31,19 +33,22 @@ class Frame:
 
     @property
     def user(self) -> bool:
-        """It is the program's own code."""
+        """Whether it is the program's own code."""
         return self.owner is Owner.USER
 
     @property
     def key(self) -> FrameKey:
         """What makes two frames the same."""
-        # The agent knows `Images.__getitem__`, faulthandler only `__getitem__`.
+        # The agent reports `Images.__getitem__`, faulthandler only `__getitem__`.
         return self.function.rpartition(".")[2], self.file, self.line if self.user else 0
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Member:
-    """One thread of one process. `rank` is -1 for a process that is no rank; `place` counts the threads of the process."""
+    """One thread of one process.
+
+    `rank` is -1 for a process that is no rank; `place` counts the threads of the process.
+    """
 
     rank: int
     pid: int
@@ -56,7 +61,10 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class StackClass:
-    """Threads that are at the same place. `frames` innermost first, `members` by rank; `worker`: of DataLoader workers."""
+    """Threads that are at the same place.
+
+    `frames` innermost first, `members` by rank; `worker`: of DataLoader workers.
+    """
 
     role: str
     worker: bool
@@ -66,7 +74,7 @@ class StackClass:
 
     @property
     def main(self) -> bool:
-        """They are main threads."""
+        """Whether they are main threads."""
         return self.role == MAIN
 
     @property
@@ -89,8 +97,8 @@ class StackClass:
 class Branch:
     """A run of frames, outermost first, that the same classes go through.
 
-    `ends`: the classes whose innermost frame is the last one here. `last`: for this branch and those that it grows out of,
-    from the trunk on, whether it is the last of its siblings.
+    `ends`: the classes whose innermost frame is the last one here. `last`: whether this branch, and
+    each branch from the trunk on that it grows out of, is the last of its siblings.
     """
 
     frames: tuple[Frame, ...]
@@ -115,11 +123,12 @@ class Unanswered:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What all answers add up to.
+    """All answers together.
 
-    `classes`: main threads first, of them those at fault, then the smallest: the odd one out is the news. `workers`:
-    the classes of DataLoader workers. `odd` are the classes worth a closer look. `methods`: how many processes answered by
-    agent, signal or py-spy. `first_unix_ns` and `last_unix_ns`: when the stacks were taken, None without any.
+    `classes`: main threads first, of them those at fault, then the smallest, because the odd one
+    out is the news. `workers`: the classes of DataLoader workers. `odd`: places in `classes` of
+    those worth a closer look. `methods`: how many processes answered by agent, signal or py-spy.
+    `first_unix_ns` and `last_unix_ns`: when the stacks were taken, None without any.
     """
 
     classes: tuple[StackClass, ...]
@@ -144,8 +153,12 @@ class Merged:
         return tuple(one for one in self.classes if not one.main)
 
     def is_odd(self, one: StackClass) -> bool:
-        """This class of main threads is not where most are, or holds a rank at fault."""
-        return one.main and not one.worker and any(place in self.odd for place in _places(self.classes, one))
+        """Whether this class of main threads is not where most are, or holds a rank at fault."""
+        return (
+            one.main
+            and not one.worker
+            and any(place in self.odd for place in _places(self.classes, one))
+        )
 
 
 def _places(classes: tuple[StackClass, ...], one: StackClass) -> Iterable[int]:
@@ -153,14 +166,15 @@ def _places(classes: tuple[StackClass, ...], one: StackClass) -> Iterable[int]:
 
 
 _Key = tuple[bool, str, tuple[FrameKey, ...]]
-"""Of a worker, role, frames."""
+"""(of a worker, role, frames)"""
 _Entry = tuple[Member, ThreadStack, tuple[Frame, ...]]
 
 
 def merge(stacks: Iterable[Stacks], blamed: Iterable[int] = ()) -> Merged:
-    """Classes of the threads in these stacks; of a process that answered twice the newest answer counts.
+    """Classes of the threads in these stacks. Of a process that answered twice the newest answer
+    counts.
 
-    `blamed`: ranks at fault, their classes come first.
+    `blamed`: ranks at fault, whose classes come first.
     """
     answers = _newest(stacks)
     found: dict[_Key, list[_Entry]] = {}
@@ -170,7 +184,13 @@ def merge(stacks: Iterable[Stacks], blamed: Iterable[int] = ()) -> Merged:
             if frames is None:
                 continue
             member = Member(
-                _number(one.of_rank), one.pid, place, one.method, one.taken_unix_ns, thread.thread_id, thread.name
+                _number(one.of_rank),
+                one.pid,
+                place,
+                one.method,
+                one.taken_unix_ns,
+                thread.thread_id,
+                thread.name,
             )
             key = (one.worker, role_of(thread), tuple(frame.key for frame in frames))
             found.setdefault(key, []).append((member, thread, frames))
@@ -189,10 +209,13 @@ def merge(stacks: Iterable[Stacks], blamed: Iterable[int] = ()) -> Merged:
         asked=len(asked),
         answered=len(given),
         methods=tuple(
-            (method, sum(one.method == method for one in given)) for method in sorted({one.method for one in given})
+            (method, sum(one.method == method for one in given))
+            for method in sorted({one.method for one in given})
         ),
         unanswered=tuple(
-            Unanswered(_number(one.of_rank), one.pid, one.why or "it did not answer") for one in asked if not one.method
+            Unanswered(_number(one.of_rank), one.pid, one.why or "it did not answer")
+            for one in asked
+            if not one.method
         ),
         first_unix_ns=min(times, default=None),
         last_unix_ns=max(times, default=None),
@@ -201,7 +224,10 @@ def merge(stacks: Iterable[Stacks], blamed: Iterable[int] = ()) -> Merged:
 
 
 def _name_the_nameless(found: dict[_Key, list[_Entry]]) -> None:
-    """Faulthandler knows no names: such a thread is one of those with a name that are at the same place, if that is one class."""
+    """Find names for threads that faulthandler reports without a name.
+
+    Such a thread belongs to the named threads at the same place, if those are one class.
+    """
     named: dict[tuple[bool, tuple[FrameKey, ...]], list[_Key]] = {}
     for key in found:
         if key[1] not in (MAIN, UNNAMED):
@@ -217,7 +243,7 @@ def _number(rank: int | None) -> int:
 
 
 def _newest(stacks: Iterable[Stacks]) -> list[Stacks]:
-    """One answer a process, by rank and pid."""
+    """One answer for each process, by rank and pid."""
     found: dict[tuple[int, bool, int], Stacks] = {}
     for one in stacks:
         key = (_number(one.of_rank), one.worker, one.pid)
@@ -232,7 +258,8 @@ def _newest(stacks: Iterable[Stacks]) -> list[Stacks]:
 
 
 def role_of(thread: ThreadStack) -> str:
-    """`main`, or the thread's name with its numbers taken out, so that the same thread of two ranks is the same."""
+    """`main`, or the thread's name without its numbers, so that the same thread of two ranks is the
+    same."""
     if thread.main:
         return MAIN
     name = re.sub(r"\d+", "N", thread.name or "").strip()
@@ -240,7 +267,7 @@ def role_of(thread: ThreadStack) -> str:
 
 
 def _shown(thread: ThreadStack, worker: bool) -> tuple[Frame, ...] | None:
-    """The frames without ddtop's own; None for a thread of ddtop, and for one that has no frames."""
+    """The frames without ddtop's own; None for a thread of ddtop and for one without frames."""
     frames = [Frame(one.function, one.file, one.line, owner_of(one)) for one in thread.frames]
     if not thread.main:
         if thread.name == OWN_THREAD or not frames:
@@ -249,7 +276,10 @@ def _shown(thread: ThreadStack, worker: bool) -> tuple[Frame, ...] | None:
         if begun is not None and begun.owner is Owner.OWN:
             return None
     if worker:
-        born = next((place for place, one in enumerate(frames) if is_birth(one.function, one.file)), len(frames))
+        born = next(
+            (place for place, one in enumerate(frames) if is_birth(one.function, one.file)),
+            len(frames),
+        )
         frames = frames[:born]
     return tuple(one for one in frames if one.owner is not Owner.OWN)
 
@@ -261,12 +291,21 @@ def _starts_threads(frame: Frame) -> bool:
 def _class(role: str, worker: bool, entries: list[_Entry]) -> StackClass:
     entries.sort(key=lambda entry: entry[0])
     _, thread, frames = entries[0]
-    return StackClass(role, worker, frames, tuple(member for member, _, _ in entries), thread.omitted)
+    return StackClass(
+        role, worker, frames, tuple(member for member, _, _ in entries), thread.omitted
+    )
 
 
 def _order(one: StackClass, at_fault: frozenset[int]) -> tuple[object, ...]:
     keys = tuple(frame.key for frame in one.frames)
-    return not one.main, at_fault.isdisjoint(one.ranks), len(one.members), one.members[0], one.role, keys
+    return (
+        not one.main,
+        at_fault.isdisjoint(one.ranks),
+        len(one.members),
+        one.members[0],
+        one.role,
+        keys,
+    )
 
 
 def _odd(classes: tuple[StackClass, ...], at_fault: frozenset[int]) -> frozenset[int]:
@@ -282,12 +321,15 @@ def _odd(classes: tuple[StackClass, ...], at_fault: frozenset[int]) -> frozenset
 
 
 def tree(classes: Iterable[StackClass]) -> tuple[Branch, ...]:
-    """The classes laid over each other from the outermost frame on, from top to bottom.
+    """The classes as a tree from the outermost frame on, from top to bottom.
 
-    Every class that has frames ends in exactly one branch. Not recursive: stacks are deeper than Python lets calls nest.
+    Every class that has frames ends in exactly one branch. Not recursive: stacks are deeper than
+    Python lets calls nest.
     """
     branches: list[Branch] = []
-    waiting = [_Fork(tuple(group), 0, ()) for group in _groups([one for one in classes if one.frames], 0)]
+    waiting = [
+        _Fork(tuple(group), 0, ()) for group in _groups([one for one in classes if one.frames], 0)
+    ]
     waiting = [replace(fork, last=(fork is waiting[-1],)) for fork in reversed(waiting)]
     while waiting:
         fork = waiting.pop()
@@ -305,7 +347,7 @@ def tree(classes: Iterable[StackClass]) -> tuple[Branch, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Fork:
-    """Classes that part from others at the frame number `begins`, counted from the outermost."""
+    """Classes that part from others at frame number `begins`, counted from the outermost."""
 
     classes: tuple[StackClass, ...]
     begins: int

@@ -1,1 +1,1 @@
-"""What is true of each rank: facts, time series, ends."""
+"""What is remembered of a job and its ranks, and the frozen facts that follow from it."""

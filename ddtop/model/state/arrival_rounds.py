@@ -13,18 +13,17 @@ ROUNDS_KEPT = 6
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one rank has said in a round, and on which host.
-
-    `overlaps`: its main thread was more in backward than in collectives lately, as that of a rank is which waits for
-    gradients. `before`: what it said a round earlier. `error_ns`: how far its host's clock may be off the hub's, None: nobody knows.
-    """
+    """What one rank has answered in a round, and on which host."""
 
     rank: int
     host: str
     unix_ns: int
     arrivals: Arrivals
+    #: Its main thread was more in backward than in collectives lately, so it waits for gradients.
     overlaps: bool = False
+    #: Its answer in the round before.
     before: Arrivals | None = None
+    #: How far its host's clock may be off the hub's; None: not measured.
     error_ns: int | None = None
 
 
@@ -37,14 +36,17 @@ class Round:
 
 
 class Rounds:
-    """Answers of the ranks by the request that they answer, the last few; what follows from a round is worked out once."""
+    """The last answers of the ranks, by the request that they answer.
+
+    `found` holds what follows from each round, so that it is worked out once.
+    """
 
     def __init__(self) -> None:
         self.answers: dict[str, dict[int, Answer]] = {}
         self.found: dict[str, tuple[tuple[str, ...], Round]] = {}
 
     def add(self, answer: Answer) -> None:
-        """One more answer."""
+        """Add one answer."""
         request = answer.arrivals.request
         rounds = self.answers.values()
         before = next((one[answer.rank] for one in reversed(rounds) if answer.rank in one), None)
@@ -64,18 +66,21 @@ class Rounds:
         return made
 
     def move(self, host: str, by_ns: int) -> None:
-        """What the ranks of that host have answered was that much later, by the hub's clock."""
+        """Add `by_ns` to all times of that host: the offset of its clock was corrected."""
         for answers in self.answers.values():
             for rank, one in answers.items():
                 if one.host == host:
                     before = moved(one.before, by_ns) if one.before is not None else None
                     answers[rank] = replace(
-                        one, unix_ns=one.unix_ns + by_ns, arrivals=moved(one.arrivals, by_ns), before=before
+                        one,
+                        unix_ns=one.unix_ns + by_ns,
+                        arrivals=moved(one.arrivals, by_ns),
+                        before=before,
                     )
         self.found.clear()
 
     def clear(self) -> None:
-        """Forget all: another attempt."""
+        """Forget everything: another attempt begins."""
         self.answers.clear()
         self.found.clear()
 

@@ -1,4 +1,4 @@
-"""Processes that may become ranks and have not said who they are: what the relays see of them from outside."""
+"""Processes that may become ranks and have not reported yet, as the relays see them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CANDIDATES_MAX = 256
 
 @dataclass
 class CandidateMemory:
-    """What was seen of one candidate; times unix ns of its relay."""
+    """What was seen of one candidate. Times are unix ns of its relay."""
 
     host: str
     process: ProcessState
@@ -27,18 +27,23 @@ class CandidateMemory:
 
 
 class Candidates:
-    """The candidates of a job, by relay and pid. One that its relay no longer names is none any more."""
+    """The candidates of a job, by relay and pid.
+
+    A process that its relay no longer names is no candidate any more.
+    """
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, int], CandidateMemory] = {}
 
     def __copy__(self) -> Candidates:
         made = Candidates()
-        made._found = {key: replace(one, cpu=copy.copy(one.cpu)) for key, one in self._found.items()}
+        made._found = {
+            key: replace(one, cpu=copy.copy(one.cpu)) for key, one in self._found.items()
+        }
         return made
 
     def apply(self, sender: str, unix_ns: int, host: HostState) -> None:
-        """Take in what a relay sees."""
+        """Take in the report of a relay."""
         here = {process.pid for process in host.candidates}
         for key in [key for key in self._found if key[0] == sender and key[1] not in here]:
             del self._found[key]
@@ -48,12 +53,16 @@ class Candidates:
             if known is None:
                 if len(self._found) >= CANDIDATES_MAX:
                     continue
-                known = self._found[sender, process.pid] = CandidateMemory(host.host, process, unix_ns)
+                known = self._found[sender, process.pid] = CandidateMemory(
+                    host.host, process, unix_ns
+                )
             known.process, known.candidacy = process, why.get(process.pid)
-            known.cpu.add(unix_ns, process.cpu_ns or 0, process.io_bytes or 0, process.switches or 0)
+            known.cpu.add(
+                unix_ns, process.cpu_ns or 0, process.io_bytes or 0, process.switches or 0
+            )
 
     def move(self, sender: str, by_ns: int) -> None:
-        """What that relay has seen was that much later, by the hub's clock."""
+        """Add `by_ns` to all times of that relay: the offset of its clock was corrected."""
         for key, memory in self._found.items():
             if key[0] == sender:
                 memory.first_unix_ns += by_ns
@@ -63,11 +72,11 @@ class Candidates:
                 memory.cpu.move(by_ns)
 
     def clear(self) -> None:
-        """Another attempt begins."""
+        """Forget everything: another attempt begins."""
         self._found.clear()
 
     def facts(self, now_unix_ns: int, policy: Policy) -> tuple[Candidate, ...]:
-        """All of them, by host and pid."""
+        """All candidates, by host and pid."""
         found = []
         for memory in self._found.values():
             grown = memory.cpu.grown(policy.cpu_window_s, now_unix_ns)
@@ -75,11 +84,22 @@ class Candidates:
             if grown is not None:
                 seconds, (cpu_ns, io_bytes, switches) = grown
                 cpu_ratio = cpu_ns / (seconds * 1e9)
-                working = cpu_ratio >= policy.cpu_working_ratio or io_bytes / seconds >= policy.io_working_bytes_per_s
-                # A slow import reads a little between its pauses; what is stuck does not wake.
+                working = (
+                    cpu_ratio >= policy.cpu_working_ratio
+                    or io_bytes / seconds >= policy.io_working_bytes_per_s
+                )
+                # A slow import reads a little between its pauses. A stuck process does not wake.
                 longer = memory.cpu.grown(policy.candidate_asleep_s, now_unix_ns)
                 woke = bool(switches) or (longer is not None and bool(longer[1][2]))
             found.append(
-                Candidate(memory.host, memory.process, memory.first_unix_ns, cpu_ratio, working, woke, memory.candidacy)
+                Candidate(
+                    memory.host,
+                    memory.process,
+                    memory.first_unix_ns,
+                    cpu_ratio,
+                    working,
+                    woke,
+                    memory.candidacy,
+                )
             )
         return tuple(sorted(found, key=lambda one: (one.host, one.process.pid)))

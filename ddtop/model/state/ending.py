@@ -1,8 +1,9 @@
 """How a run ended, and who went first.
 
-What follows a first departure within seconds is a consequence: a connection error on a peer, the launcher's SIGTERM to the
-survivors. The clocks differ by some milliseconds (an exception is stamped in the rank, an exit by the relay when it wakes),
-so a failure that looks like a consequence never goes before one that does not.
+What follows a first departure within seconds is a consequence: a connection error on a peer, the
+launcher's SIGTERM to the survivors. The clocks differ by some milliseconds (an exception is stamped
+in the rank, an exit by the relay when it wakes), so a failure that looks like a consequence never
+goes before one that does not.
 """
 
 from __future__ import annotations
@@ -21,23 +22,32 @@ Rank = TypeVar("Rank", bound=RankFields)
 
 CANCEL_SIGNALS = (int(signal.SIGTERM), int(signal.SIGINT), int(signal.SIGHUP))
 _CONSEQUENCE = re.compile(
-    r"connection (closed|reset|refused)|closed by peer|broken pipe|recvvalue failed|sendbytes failed|"
-    r"failed to recv|socket (closed|timeout)|remote process exited|peer.*(closed|gone)|connectfullmesh|"
-    r"read error|write error|timed out waiting|store.*(closed|unreachable)|monitoredbarrier|pair closure|"
+    r"connection (closed|reset|refused)|closed by peer|broken pipe|recvvalue failed|"
+    r"sendbytes failed|failed to recv|socket (closed|timeout)|remote process exited|"
+    r"peer.*(closed|gone)|connectfullmesh|read error|write error|timed out waiting|"
+    r"store.*(closed|unreachable)|monitoredbarrier|pair closure|"
     r"nccl(remote|system)error|collective operation timeout|communicator was aborted",
     re.IGNORECASE,
 )
 _BACKEND = re.compile(
-    r"gloo|nccl|c10d|closed by peer|reset by peer|pair closure|timed out waiting|recvvalue|sendbytes|monitoredbarrier|"
+    r"gloo|nccl|c10d|closed by peer|reset by peer|pair closure|timed out waiting|recvvalue|"
+    r"sendbytes|monitoredbarrier|"
     r"collective operation timeout|communicator was aborted",
     re.IGNORECASE,
 )
-_BACKEND_TYPES = ("RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "DistError")
-"""What torch's process groups raise; a ConnectionError of Python is about a connection of the program's own."""
+_BACKEND_TYPES = (
+    "RuntimeError",
+    "DistBackendError",
+    "DistNetworkError",
+    "DistStoreError",
+    "DistError",
+)
+"""What torch's process groups raise. A ConnectionError of Python is about a connection of the
+program itself."""
 
 
 def fatal_exception(rank: RankFields) -> bool:
-    """An exception that nothing caught ended its main thread, or the thread that trained."""
+    """Whether an uncaught exception ended its main thread, or the thread that trained."""
     exception = rank.exception
     if exception is None or exception.type == "SystemExit":
         return False
@@ -45,32 +55,37 @@ def fatal_exception(rank: RankFields) -> bool:
 
 
 def failed(rank: RankFields) -> bool:
-    """It has gone, or will go, otherwise than in good order."""
+    """Whether it has failed, or is about to end after an exception."""
     if rank.exit is None:
         return fatal_exception(rank)
     if rank.exit.signal is not None:
         return True
     if rank.exception is not None and rank.exception.leads and fatal_exception(rank):
-        # Whoever joins a thread learns nothing of its end: the process ends with exit code 0.
+        # `join` does not report how a thread ended: the process ends with exit code 0.
         return True
     return not rank.exit.exiting if rank.exit.code is None else rank.exit.code != 0
 
 
 def went_unix_ns(rank: RankFields) -> int:
-    """When it began to go: its exception and its interpreter's exit came before its process's end.
+    """When it began to go, unix ns: its exception and its interpreter's exit came before its
+    process's end.
 
-    Its sockets close while the interpreter exits, so peers can fail some 100 ms before the process is gone.
+    Its sockets close while the interpreter exits, so peers can fail some 100 ms before the process
+    is gone.
     """
     times = [rank.exception.unix_ns] if rank.exception is not None and fatal_exception(rank) else []
     times += [rank.exit_unix_ns] if rank.exit_unix_ns else []
-    times += [rank.exit.exiting_unix_ns] if rank.exit is not None and rank.exit.exiting_unix_ns else []
+    times += (
+        [rank.exit.exiting_unix_ns] if rank.exit is not None and rank.exit.exiting_unix_ns else []
+    )
     return min(times, default=0)
 
 
 def watchdog_error(rank: RankFields, policy: Policy) -> str | None:
-    """The error ("TIMEOUT") for which NCCL's watchdog has aborted this rank while it waited for others; None if it did not.
+    """The error ("TIMEOUT") for which NCCL's watchdog aborted this rank while it waited for others.
 
-    The watchdog sets the group's error a minute before it aborts; an old torch does not tell it, but by then the timeout is over.
+    None if it did not. The watchdog sets the group's error a minute before it aborts. An old torch
+    does not report it, but by then the timeout is over.
     """
     backend = rank.hello.backend if rank.hello is not None else None
     if rank.exit is None or rank.exit.signal != signal.SIGABRT or "nccl" not in (backend or ""):
@@ -84,15 +99,21 @@ def watchdog_error(rank: RankFields, policy: Policy) -> str | None:
 
 
 def _timed_out(rank: RankFields, group: GroupProgress, policy: Policy) -> bool:
-    timeouts = [call.timeout_ms for call in rank.open_collectives if call.group == group.group and call.timeout_ms]
+    timeouts = [
+        call.timeout_ms
+        for call in rank.open_collectives
+        if call.group == group.group and call.timeout_ms
+    ]
     if group.pending_since_unix_ns is None or not timeouts:
         return False
-    waited_ms = (rank.exit_unix_ns - group.pending_since_unix_ns) / 1e6 if rank.exit_unix_ns else 0.0
+    waited_ms = (
+        (rank.exit_unix_ns - group.pending_since_unix_ns) / 1e6 if rank.exit_unix_ns else 0.0
+    )
     return waited_ms >= policy.watchdog_ratio * min(timeouts)
 
 
 def is_consequence(rank: RankFields) -> bool:
-    """It failed in a way in which ranks fail when another one has gone, or does not come."""
+    """Whether it failed as ranks fail when another one has gone, or does not come."""
     if rank.watchdog_error is not None:
         return True
     if rank.exception is not None and fatal_exception(rank):
@@ -101,7 +122,10 @@ def is_consequence(rank: RankFields) -> bool:
 
 
 def comm_failure(rank: RankFields) -> bool:
-    """Its process group failed under it, after it had worked: a message of the backend about others, not about this rank."""
+    """Whether its process group failed after it had worked.
+
+    Then the message of the backend is about other ranks, not about this one.
+    """
     if rank.watchdog_error is not None:
         return True
     exception = rank.exception
@@ -110,11 +134,16 @@ def comm_failure(rank: RankFields) -> bool:
     # Before the first collective it is a failure to start.
     began = rank.progress_unix_ns is not None or any(group.enqueued > 0 for group in rank.groups)
     of_loader = "DataLoader worker" in exception.text
-    return began and not of_loader and is_consequence(rank) and bool(_BACKEND.search(exception.text))
+    return (
+        began and not of_loader and is_consequence(rank) and bool(_BACKEND.search(exception.text))
+    )
 
 
 def first_to_go(ranks: Collection[Rank], policy: Policy) -> tuple[Rank, ...]:
-    """The departure that explains the others: one failed rank, or those that finished too early; () if none failed."""
+    """The departure that explains the others; () if no rank failed.
+
+    One failed rank, or the ranks that finished too early.
+    """
     bad = [rank for rank in ranks if failed(rank)]
     if not bad:
         return ()
@@ -122,9 +151,13 @@ def first_to_go(ranks: Collection[Rank], policy: Policy) -> tuple[Rank, ...]:
     if comm_failure(first):
         first = _stopped_before(first, bad, policy) or first
     if is_consequence(first) or _by_mpi_launcher(first):
-        early = [rank for rank in ranks if rank.gone and not failed(rank) and went_unix_ns(rank) <= went_unix_ns(first)]
+        early = [
+            rank
+            for rank in ranks
+            if rank.gone and not failed(rank) and went_unix_ns(rank) <= went_unix_ns(first)
+        ]
         if not is_consequence(first):
-            # Who left in good order has passed MPI_Finalize: nobody is ended because of it.
+            # A rank that left in good order has passed MPI_Finalize: nobody is ended because of it.
             early = [rank for rank in early if rank.exit is not None and not rank.exit.exiting]
         if early:
             return tuple(sorted(early, key=went_unix_ns))
@@ -132,13 +165,16 @@ def first_to_go(ranks: Collection[Rank], policy: Policy) -> tuple[Rank, ...]:
 
 
 def _stopped_before(first: Rank, bad: Collection[Rank], policy: Policy) -> Rank | None:
-    """The rank that a signal had ended before any process that reports a lost connection was gone.
+    """The rank that a signal ended before any process that reports a lost connection was gone.
 
-    The exception is stamped in the rank, the signal by the relay, which a busy host wakes late. A launcher sends its signals
-    when a process has ended, so a signal that came before that is no consequence.
+    The exception is stamped in the rank, the signal by the relay, which wakes late on a busy host.
+    A launcher sends its signals when a process has ended, so a signal that came before that is no
+    consequence.
     """
     reporters = [rank for rank in bad if comm_failure(rank)]
-    first_end = min((rank.exit_unix_ns for rank in reporters if rank.exit_unix_ns is not None), default=None)
+    first_end = min(
+        (rank.exit_unix_ns for rank in reporters if rank.exit_unix_ns is not None), default=None
+    )
     latest = went_unix_ns(first) + int(policy.noticed_late_s * 1e9)
     stopped = [
         rank
@@ -152,9 +188,11 @@ def _stopped_before(first: Rank, bad: Collection[Rank], policy: Policy) -> Rank 
 
 
 def raised_alike(first: RankFields, bad: Collection[RankFields], policy: Policy) -> tuple[int, ...]:
-    """The ranks, `first` among them, that raised the same as it within a moment: then none of them is the cause of the others'.
+    """The ranks, with `first`, that raised the same within a moment: none of them caused the
+    others.
 
-    The same is the type and the line; the text may name the rank. Where no line is known the text has to agree.
+    The same means the same type and line, because the text may name the rank. Where no line is
+    known the text has to agree.
     """
     same = [first.rank]
     for rank in bad:
@@ -171,11 +209,19 @@ def _raised(rank: RankFields) -> tuple[object, ...] | None:
     if exception is None or not fatal_exception(rank):
         return None
     place = exception.place
-    return (exception.type, place.file, place.line) if place is not None else (exception.type, exception.text)
+    return (
+        (exception.type, place.file, place.line)
+        if place is not None
+        else (exception.type, exception.text)
+    )
 
 
 def _by_mpi_launcher(rank: RankFields) -> bool:
-    """MPI's launchers end the others with SIGTERM or SIGKILL within milliseconds when a rank leaves without MPI_Finalize."""
+    """Whether an MPI launcher may have ended it.
+
+    These send SIGTERM or SIGKILL to all others within milliseconds when a rank leaves without
+    MPI_Finalize.
+    """
     return (
         rank.mpi is not None
         and rank.exit is not None
@@ -184,10 +230,11 @@ def _by_mpi_launcher(rank: RankFields) -> bool:
 
 
 def was_cancelled(gone: Collection[RankFields], policy: Policy) -> bool:
-    """All of them ended by one act from outside: a signal to all, Ctrl-C, a time limit.
+    """Whether one act from outside ended all of them: a signal to all, Ctrl-C, a time limit.
 
-    A launcher that cleans up after a death does so later than `cancel_gap_s`, because it polls. It does so for its own host, and a
-    signal does not reach all hosts at once, so that is looked at on the host that went first.
+    A launcher that cleans up after a death polls, so it does that later than `cancel_gap_s`. It
+    cleans up its own host only, and a signal does not reach all hosts at once. So the gap is
+    measured on the host that went first.
     """
     bad = [rank for rank in gone if failed(rank)]
     if not bad or not all(_by_cancel(rank) for rank in bad):
@@ -209,17 +256,25 @@ def _signalled_unix_ns(rank: RankFields) -> int:
     return went_unix_ns(rank) if interrupted(rank) else rank.exit_unix_ns or 0
 
 
-def failed_helper(helpers: Collection[HelperEnd], ranks: Collection[RankFields], policy: Policy) -> HelperEnd | None:
-    """The process beside the ranks whose failure ended them: each was ended by a signal, or failed because another had gone.
+def failed_helper(
+    helpers: Collection[HelperEnd], ranks: Collection[RankFields], policy: Policy
+) -> HelperEnd | None:
+    """The process that is no rank and whose failure ended the ranks.
 
-    None where a rank failed for a reason of its own, and at Ctrl-C. A child goes before the program that started it.
+    Each rank was ended by a signal, or failed because another one had gone. None where a rank
+    failed for a reason of its own, and after Ctrl-C. A child counts before the program that started
+    it.
     """
     bad = [rank for rank in ranks if failed(rank)]
-    if not bad or any(interrupted(rank) or not (is_consequence(rank) or _by_cancel(rank)) for rank in bad):
+    if not bad or any(
+        interrupted(rank) or not (is_consequence(rank) or _by_cancel(rank)) for rank in bad
+    ):
         return None
     first = min(went_unix_ns(rank) for rank in bad)
     found = [one for one in helpers if _explains(one, first, policy)]
-    return min(found, key=lambda one: (one.launcher, one.exception is None, one.unix_ns), default=None)
+    return min(
+        found, key=lambda one: (one.launcher, one.exception is None, one.unix_ns), default=None
+    )
 
 
 def _explains(one: HelperEnd, first_unix_ns: int, policy: Policy) -> bool:
@@ -233,8 +288,12 @@ def _explains(one: HelperEnd, first_unix_ns: int, policy: Policy) -> bool:
 
 
 def interrupted(rank: RankFields) -> bool:
-    """Ctrl-C ended it."""
-    if rank.exception is not None and fatal_exception(rank) and rank.exception.type == "KeyboardInterrupt":
+    """Whether Ctrl-C ended it."""
+    if (
+        rank.exception is not None
+        and fatal_exception(rank)
+        and rank.exception.type == "KeyboardInterrupt"
+    ):
         return True
     return rank.exit is not None and rank.exit.signal == int(signal.SIGINT)
 
@@ -242,13 +301,20 @@ def interrupted(rank: RankFields) -> bool:
 def _by_cancel(rank: RankFields) -> bool:
     if rank.exit is None:
         return False
-    return rank.exit.signal in CANCEL_SIGNALS or rank.exit.code in (128 + 15, 128 + 2) or interrupted(rank)
+    return (
+        rank.exit.signal in CANCEL_SIGNALS
+        or rank.exit.code in (128 + 15, 128 + 2)
+        or interrupted(rank)
+    )
 
 
 def ended(
-    ranks: Collection[RankFields], launcher_alive: bool, policy: Policy, helpers: Collection[HelperEnd] = ()
+    ranks: Collection[RankFields],
+    launcher_alive: bool,
+    policy: Policy,
+    helpers: Collection[HelperEnd] = (),
 ) -> Ended | None:
-    """None while a rank lives, or while a launcher that may restart them does."""
+    """How the job ended; None while a rank lives, or a launcher that may restart the ranks."""
     gone = [rank for rank in ranks if rank.gone]
     if not gone or len(gone) < len(ranks) or launcher_alive:
         return None
@@ -257,7 +323,11 @@ def ended(
         return Ended("all ranks finished", None, last)
     helper = failed_helper(helpers, gone, policy)
     if helper is not None:
-        how = helper.exception.type if helper.exception is not None else exit_text(helper.code, helper.signal)
+        how = (
+            helper.exception.type
+            if helper.exception is not None
+            else exit_text(helper.code, helper.signal)
+        )
         what = "the program that started the ranks" if helper.launcher else "a helper process"
         return Ended(f"{what} failed first: {how}", None, last, failed=True)
     if was_cancelled(gone, policy):

@@ -1,8 +1,8 @@
 """What is remembered of each GPU from report to report.
 
-A GPU that computes is told from one that waits by the power it draws, over seconds and never in one
-report: an NCCL kernel that waits spins, so the GPU is busy all the time and draws a third of what it
-draws while it computes.
+A GPU that computes and one that waits differ by the power they draw, over seconds and never in one
+report. An NCCL kernel that waits spins, so the GPU is busy all the time and draws a third of what
+it draws while it computes.
 """
 
 from __future__ import annotations
@@ -187,7 +187,10 @@ class Gpus:
 
     def __copy__(self) -> Gpus:
         made = Gpus()
-        made.kept = {sender: {uuid: copy.copy(one) for uuid, one in kept.items()} for sender, kept in self.kept.items()}
+        made.kept = {
+            sender: {uuid: copy.copy(one) for uuid, one in kept.items()}
+            for sender, kept in self.kept.items()
+        }
         made.reports, made.devices = dict(self.reports), dict(self.devices)
         return made
 

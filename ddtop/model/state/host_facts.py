@@ -1,4 +1,4 @@
-"""How each host is heard: frozen values."""
+"""How each host is heard: frozen values. Times are unix ns on the hub's clock."""
 
 from __future__ import annotations
 
@@ -7,22 +7,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class HostSeen:
-    """How a host is heard.
+    """How a host is heard."""
 
-    `sender`: the host's identity, because containers repeat names; before its relays are put together (`one_host`) one of those. `offset_ns`, `error_ns`: what its clock is taken to be off the hub's and how far
-    that may be wrong; None: not measured, and its times are used as they are. `heard_unix_ns`: when it or one of its ranks was last heard. `quiet`: its
-    relay has missed reports; `lost_since_unix_ns`: it is not heard at all any more since then, while the hub is. `completing_unix_ns`:
-    a collective that needs its ranks was over at that time, long after they had last been heard.
-    """
-
+    #: The host's identity, because containers repeat names. Before `hosts.one_host` has put the
+    #: relays of a host together: that of one relay.
     sender: str
     host: str
+    #: What its relay is in the job: `HUB`, `LEAF` or `ALONE`.
     role: str
+    #: What its clock is off the hub's. None: not measured, its times are used as they are.
     offset_ns: int | None
+    #: How far `offset_ns` may be wrong.
     error_ns: int | None
+    #: When it or one of its ranks was last heard.
     heard_unix_ns: int
+    #: Its relay has missed reports.
     quiet: bool = False
+    #: Since when it is not heard at all, while the hub is.
     lost_since_unix_ns: int | None = None
+    #: When a collective that needs its ranks completed, long after they had last been heard.
     completing_unix_ns: int | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""Since when the DataLoader worker that owes a rank its batch makes no progress, from one report of its rank to the next."""
+"""Since when the DataLoader worker that must deliver the next batch makes no progress."""
 
 from __future__ import annotations
 
@@ -13,27 +13,40 @@ _ASLEEP = "nanosleep"
 
 @dataclass(frozen=True, slots=True)
 class Owing:
-    """What is known of that worker. `still_since_unix_ns`: since when nothing of it moved, or since when it is gone or stopped.
+    """What is known of the worker that must deliver the next batch. Times are unix ns."""
 
-    `moved_unix_ns`: when something of it moved last while this batch was waited for; None if nothing has.
-    """
-
+    #: (pid of the worker, batches, exhausted): another batch or worker is another wait.
     key: tuple[int | None, int, int]
+    #: It is gone or stopped.
     helpless: bool
+    #: Since when nothing of it moved, or since when it is gone or stopped.
     still_since_unix_ns: int
+    #: When something of it last moved while this batch was waited for; None: nothing has.
     moved_unix_ns: int | None = None
 
 
 def helpless(loader: Loader) -> bool:
-    """The worker that owes is gone or stopped: it cannot work, whatever it has used before."""
+    """Whether that worker is gone or stopped: it cannot work, whatever it has used before."""
     return loader.owing_state in _HELPLESS
 
 
 def follow(
-    known: Owing | None, before: Loader | None, now: Loader | None, at_unix_ns: int, seconds: float, policy: Policy
+    known: Owing | None,
+    before: Loader | None,
+    now: Loader | None,
+    at_unix_ns: int,
+    seconds: float,
+    policy: Policy,
 ) -> Owing | None:
-    """What is known after the report `now` of `at_unix_ns`, `seconds` after `before`; None while no worker owes a batch."""
-    if now is None or now.owing_pid is None or (now.waiting_since_unix_ns is None and not now.closing):
+    """What is known after the report `now` of `at_unix_ns`, `seconds` after the report `before`.
+
+    None while no worker has to deliver a batch.
+    """
+    if (
+        now is None
+        or now.owing_pid is None
+        or (now.waiting_since_unix_ns is None and not now.closing)
+    ):
         return None
     cannot = helpless(now)
     if not cannot and now.workers_cpu_ns is None:
@@ -47,7 +60,8 @@ def follow(
 
 
 def moves(owing: Owing | None, now_unix_ns: int, policy: Policy) -> bool:
-    """Something of that worker has moved lately: its rank works, though its own process waits."""
+    """Whether something of that worker has moved lately: then its rank works, though its process
+    waits."""
     moved = owing.moved_unix_ns if owing is not None else None
     return moved is not None and now_unix_ns - moved <= policy.still_limit_s * 1e9
 
@@ -57,9 +71,11 @@ def _moved(before: Loader, now: Loader, seconds: float, policy: Policy) -> bool:
         return True
     if _grown(before.owing_io_bytes, now.owing_io_bytes) > policy.io_working_bytes_per_s * seconds:
         return True
-    # What is downloaded shows in no other counter; a loop that sleeps between two looks at something is no download.
+    # A download shows in no other counter. A loop that sleeps between two polls is no download.
     wakes = _grown(before.owing_switches, now.owing_switches)
-    return wakes > policy.socket_working_switches_per_s * seconds and _ASLEEP not in (now.owing_wchan or "")
+    return wakes > policy.socket_working_switches_per_s * seconds and _ASLEEP not in (
+        now.owing_wchan or ""
+    )
 
 
 def _grown(before: int | None, now: int | None) -> int:

@@ -94,7 +94,7 @@ class RankMemory:
     exit_unix_ns: int = 0
 
     # Further processes that claim the same rank, by pid:
-    #: When each of those that live said hello.
+    #: When each of those that live reported first.
     other_pids: dict[int, int] = field(default_factory=dict)
     others: dict[int, Hello] = field(default_factory=dict)
     others_from: dict[int, str] = field(default_factory=dict)
@@ -196,7 +196,7 @@ class JobMemory:
         return max(known or self.heard.values(), default=0)
 
     def on_hub_clock(self, envelope: Envelope) -> int:
-        """When this record, which has just been taken in, was made, as far as its host's clock is known."""
+        """When the record that was just taken in was made, as far as its host's clock is known."""
         clock = self.clocks.get(envelope.sender)
         return envelope.unix_ns + (clock.offset_ns if clock is not None else 0)
 
@@ -212,7 +212,9 @@ def _copy_part(value: Any) -> Any:
     if isinstance(value, RankMemory):
         return value.copy()
     if type(value) is dict:
-        return {key: _copy_part(one) if type(one) in _MUTABLE else one for key, one in value.items()}
+        return {
+            key: _copy_part(one) if type(one) in _MUTABLE else one for key, one in value.items()
+        }
     return copy.copy(value)
 
 

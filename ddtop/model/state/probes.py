@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from ddtop.model.state.facts import RankFacts
 
 NOTES_MAX = 3
-"""The same part is off for the same reason on many ranks as a rule; more than this belongs into `--json`."""
+"""Most often the same part is off for the same reason on many ranks. `--json` has all of them."""
 RANKS_NAMED = 4
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeOff:
-    """A part of a rank's agent that is off now, and why. Source: `RankState.probes_off` (`NAME: REASON`)."""
+    """A part of a rank's agent that is off now, and why.
+
+    Source: `RankState.probes_off` (`NAME: REASON`).
+    """
 
     rank: int
     probe: str
@@ -22,7 +25,7 @@ class ProbeOff:
 
 
 def probes_off(ranks: Iterable[RankFacts]) -> Iterator[ProbeOff]:
-    """All that is off, by rank."""
+    """All parts that are off, by rank."""
     for facts in ranks:
         for text in facts.probes_off:
             probe, _, why = text.partition(": ")
@@ -34,8 +37,11 @@ def notes(ranks: Iterable[RankFacts]) -> tuple[str, ...]:
     found: dict[tuple[str, str], list[int]] = {}
     for one in probes_off(ranks):
         found.setdefault((one.probe, one.why), []).append(one.rank)
-    told = sorted(found.items(), key=lambda item: -len(item[1]))[:NOTES_MAX]
-    return tuple(f"the agent's part {probe!r} is off on {_ranks(numbers)}: {why}" for (probe, why), numbers in told)
+    first = sorted(found.items(), key=lambda item: -len(item[1]))[:NOTES_MAX]
+    return tuple(
+        f"the agent's part {probe!r} is off on {_ranks(numbers)}: {why}"
+        for (probe, why), numbers in first
+    )
 
 
 def _ranks(numbers: list[int]) -> str:

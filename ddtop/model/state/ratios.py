@@ -1,4 +1,4 @@
-"""What share of its time a rank spent on something, out of the counters that its reports let grow."""
+"""Which share of its time a rank spent on something, from the growth of its counters."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ from ddtop.policy import Policy
 from ddtop.wire.records import RankState
 
 SERVED = ("socket", "asyncio", "checkpoint-save", "checkpoint-load")
-"""Waits in which a thread that wakes often is being served by a server; checkpoints also go to object stores."""
+"""Waits in which a thread that wakes often is served by a server. Checkpoints also go to object
+stores."""
 
 Grown = tuple[float, tuple[float, ...]] | None
-"""What `Series.grown` says."""
+"""The result of `Series.grown`."""
 
 WAITS, AGENT, ACTIVITIES = slice(0, 2), slice(2, 5), slice(5, None)
 """Which of the counters in `RankMemory.counters` are what."""
 
 
 def counters(state: RankState) -> tuple[int, ...]:
-    """All counters that grow with every report, for one series: what one series does a report costs as much as what it keeps."""
+    """All counters that grow with every report.
+
+    They share one series, because adding to a second one costs as much as all of these values.
+    """
     return (
         state.wait_samples,
         state.all_samples,
@@ -30,26 +34,32 @@ def counters(state: RankState) -> tuple[int, ...]:
 
 
 def part(grown: Grown, of: slice) -> Grown:
-    """The growth of those counters alone."""
+    """The growth of only those counters."""
     return (grown[0], grown[1][of]) if grown is not None else None
 
 
 QUARTERS = 4
-"""A wait of half the window's length leaves one of its quarters untouched, wherever it lies."""
+"""A wait of half the window leaves one of its quarters untouched, wherever it is."""
 
 
-def loader_ratios(series: Series, whole: Grown, now: int, policy: Policy) -> tuple[float | None, float | None]:
+def loader_ratios(
+    series: Series, whole: Grown, now: int, policy: Policy
+) -> tuple[float | None, float | None]:
     """Share of the window spent waiting for data, and the lowest share of its quarters."""
     if whole is None or whole[0] < policy.window_min_s:
         return None, None
     ratio = min(1.0, whole[1][0] / (whole[0] * 1e9))
     if ratio < policy.input_bound_ratio * policy.input_bound_others:
-        # Nobody asks, and this is a fifth of the work on a healthy rank.
+        # Nobody needs it then, and it is a fifth of the work for a healthy rank.
         return ratio, None
     lowest, seconds, waited_ns = ratio, 0.0, 0.0
     batches = []
     for quarter in range(1, QUARTERS + 1):
-        part = whole if quarter == QUARTERS else series.grown(policy.window_s * quarter / QUARTERS, now)
+        part = (
+            whole
+            if quarter == QUARTERS
+            else series.grown(policy.window_s * quarter / QUARTERS, now)
+        )
         if part is None or part[0] - seconds < policy.window_s / QUARTERS / 2:
             return ratio, None
         lowest = min(lowest, (part[1][0] - waited_ns) / ((part[0] - seconds) * 1e9))
@@ -59,11 +69,14 @@ def loader_ratios(series: Series, whole: Grown, now: int, policy: Policy) -> tup
     return ratio, max(0.0, lowest) if batches[-2] > batches[0] else 0.0
 
 
-def cpu(memory: RankMemory, now: int, policy: Policy) -> tuple[float | None, bool | None, float | None]:
-    """(cores used without the agent's share, whether that counts as working, how often its main thread wakes a second)."""
+def cpu(
+    memory: RankMemory, now: int, policy: Policy
+) -> tuple[float | None, bool | None, float | None]:
+    """(cores used without the agent's, whether the process works, how often its main thread wakes
+    per second)."""
     if memory.exit is not None:
         return None, None, None
-    # A relay that is being replaced does not look: what it saw last is still what is known.
+    # A relay that is being replaced does not look: its last look is still what is known.
     now = max(min(now, memory.process_unix_ns), now - int(policy.relay_away_s * 1e9))
     grown = memory.cpu.grown(policy.cpu_window_s, now)
     if grown is None:
@@ -74,36 +87,40 @@ def cpu(memory: RankMemory, now: int, policy: Policy) -> tuple[float | None, boo
     ratio = max(0.0, cpu_ns / (seconds * 1e9) - own_ratio)
     if ratio >= policy.cpu_working_ratio or io_bytes / seconds >= policy.io_working_bytes_per_s:
         return ratio, True, wakes_per_s
-    if ratio >= policy.cpu_waning_ratio and _cpu_mean(memory, now, policy) >= policy.cpu_working_ratio:
+    if (
+        ratio >= policy.cpu_waning_ratio
+        and _cpu_mean(memory, now, policy) >= policy.cpu_working_ratio
+    ):
         return ratio, True, wakes_per_s
-    # A download through sockets costs little CPU and is in no I/O counter, but each chunk wakes the thread.
+    # A download through sockets costs little CPU and is in no I/O counter, but each chunk wakes the
+    # thread.
     place = memory.state.place if memory.state else None
     served = place is not None and place.waits_on in SERVED
-    # A pipe that is read from has no library frame: only the kernel tells.
+    # Reading from a pipe has no library frame: only the kernel reports it.
     served = served or (memory.process is not None and "pipe_read" in (memory.process.wchan or ""))
     return ratio, served and wakes_per_s >= policy.socket_working_switches_per_s, wakes_per_s
 
 
 def _cpu_mean(memory: RankMemory, now: int, policy: Policy) -> float:
-    """Cores used over the whole window, without the agent's share."""
+    """Cores used over the whole window, without the agent's."""
     grown = memory.cpu.grown(policy.window_s, now)
     own_ratio = agent_ratio(memory.counters.grown(policy.window_s, now)) or 0.0
     return grown[1][0] / (grown[0] * 1e9) - own_ratio if grown else 0.0
 
 
 def agent_ratio(grown: Grown) -> float | None:
-    """Cores that ddtop's own thread in the rank takes, out of what `RankMemory.counters` has grown by."""
+    """Cores that ddtop's own thread in the rank uses, from the growth of `RankMemory.counters`."""
     return grown[1][AGENT.start] / (grown[0] * 1e9) if grown else None
 
 
 def of_samples(grown: Grown, policy: Policy) -> float | None:
-    """Share of the samples that found what is counted first; None while they are too few."""
+    """Share of the samples that the first counter counts; None while there are too few."""
     if grown is None or grown[0] < policy.window_min_s or not grown[1][1]:
         return None
     return min(1.0, grown[1][0] / grown[1][1])
 
 
 def of_each(grown: Grown) -> tuple[float, ...]:
-    """The share that each counter has in the growth of all; empty where nothing has grown."""
+    """The share of each counter in the growth of all; empty where nothing has grown."""
     total = sum(grown[1]) if grown else 0
     return tuple([value / total for value in grown[1]]) if grown and total else ()

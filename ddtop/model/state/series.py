@@ -1,7 +1,8 @@
 """Cumulative counters over time, bounded: any two points give a window.
 
-At 10,000 ranks there are 30,000 of these, so a series is one flat array of integers: ten seconds of three of them are 2 KB a
-rank, a fifteenth of what deques of tuples take, and nothing that the garbage collector has to walk through.
+At 10,000 ranks there are 30,000 of these, so a series is one flat array of integers. Ten seconds of
+three series take 2 KB for each rank, a fifteenth of deques of tuples, and the garbage collector has
+nothing to walk through.
 """
 
 from __future__ import annotations
@@ -10,15 +11,18 @@ from array import array
 from operator import lt, sub
 
 POINTS = 128
-"""More than a minute at 2 Hz; a sender that reports more often than 12 times a second has shorter windows."""
+"""More than a minute at 2 Hz. A sender that reports more than 12 times a second has shorter
+windows."""
 KEEP_S = 10.0
-"""The longest window that states and rules ask for (`Policy.window_s`); who needs a longer one says so."""
+"""The longest window that states and rules use (`Policy.window_s`), unless another is given."""
 
 
 class Series:
-    """Points of (unix ns, counters...), ascending; a point that is not newer than the last is ignored.
+    """Points of (unix ns, counters...), ascending. A point that is not newer than the last is
+    ignored.
 
-    Kept are the points of the last `keep_s` seconds and one before: what any window of up to `keep_s` needs.
+    It keeps the points of the last `keep_s` seconds and the one before: what any window of up to
+    `keep_s` needs.
     """
 
     __slots__ = ("_keep_ns", "_points", "_stride")
@@ -34,7 +38,11 @@ class Series:
         return made
 
     def add(self, unix_ns: int, *values: int) -> None:
-        """Append a point. Counters that fell (a new process) start the series anew; those beyond 63 bits are not believed."""
+        """Append a point.
+
+        Counters that fell (a new process) start the series anew. Counters beyond 63 bits are
+        refused.
+        """
         points, stride = self._points, self._stride
         if points:
             if unix_ns <= points[-stride]:
@@ -56,7 +64,7 @@ class Series:
             del points[:old]
 
     def move(self, by_ns: int) -> None:
-        """All points that much later: their clock was another than was thought."""
+        """Add `by_ns` to the times of all points: the offset of their clock was corrected."""
         points = self._points
         for at in range(0, len(points), self._stride):
             points[at] += by_ns
@@ -65,9 +73,10 @@ class Series:
         return len(self._points) // self._stride
 
     def grown(self, window_s: float, now_unix_ns: int) -> tuple[float, tuple[float, ...]] | None:
-        """(seconds, growth of each counter) over the last `window_s` (at most `keep_s`), up to the newest point.
+        """(seconds, growth of each counter) over the last `window_s` (at most `keep_s`).
 
-        None with fewer than two points, or if the newest point is older than the window: then nothing is known of it.
+        The window ends at the newest point. None with fewer than two points, or if the newest point
+        is older than the window.
         """
         points, stride = self._points, self._stride
         end = len(points) - stride

@@ -1,1 +1,1 @@
-"""Which rank comes last, and by how much."""
+"""Which rank is a straggler, and by how much."""

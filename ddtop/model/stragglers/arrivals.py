@@ -1,11 +1,16 @@
-"""Who comes last into collectives: exact arrivals of all ranks laid beside each other, step by step.
+"""Which rank comes last into collectives: exact arrivals of all ranks, compared step by step.
 
-All members of a group leave a collective together, so each rank's wait in it is the time between its own arrival and the
-last one. A slow rank hardly waits, and the others wait for it; step times are equal on all of them. What does not work:
-shares of sampled waits alone (40 samples in ten seconds: 20 % of one rank's step are a minute of guessing, and one long step looks like
-many), sums of lateness (a rank that validates every hundred steps is the last for much of the time, and no straggler). So
-a rank counts as late only if it is in most steps, by an amount that is far beyond its own variation. Ranks of several hosts are
-laid beside each other where their clocks are known well enough for what is claimed. What remains uncertain: collectives that overlap with backward are waited for only at its end; of those of one step the longest wait is taken.
+All members of a group leave a collective together, so the wait of a rank is the time between its
+own arrival and the last one. A slow rank hardly waits, and the others wait for it. Step times are
+equal on all of them.
+
+Two simpler measures do not work. The sampled shares of waits are too coarse: with 40 samples in ten
+seconds it takes a minute to see 20 % of a step, and one long step looks like many. Sums of waits
+name a rank that validates every hundred steps, which is last for much of the time and is no
+straggler. So a rank is late only if it is late in most steps, by far more than its own variation.
+
+Ranks of several hosts are compared where their clocks are known well enough. Collectives that
+overlap with backward are waited for only at its end, so the longest wait of a step counts there.
 """
 
 from __future__ import annotations
@@ -24,15 +29,17 @@ from ddtop.wire.records import Arrivals, Group
 from ddtop.wire.samples import REDUCING, ROOTED
 
 WIDTHS = (1, 2, 4)
-"""Steps that are looked at together: a rank that collects its garbage at every third step is late, too."""
+"""Steps that are compared together: a rank that collects its garbage at every third step is late
+too."""
 LENGTHS = (512, 256, 128, 64, 32, 16, 8)
-"""Numbers of the latest steps that are tried, the longest that agrees with itself counts."""
+"""How many of the latest steps are tried. The longest number that agrees with itself counts."""
 PIECES = 16
-"""Parts into which the collectives of steps that are too long for the recorder are divided; each has at least as many."""
+"""Steps that are too long for the recorder are divided into this many parts. Each part has at least
+as many collectives."""
 MEMBERS_MAX = 256
-"""Members of one group that are compared: beyond it a part says as much."""
+"""Members of one group that are compared. In larger groups a part says as much."""
 STEPS_COUNTED = 8
-"""Iterations between two rounds that tell how many collectives one has."""
+"""Iterations between two rounds that show how many collectives an iteration has."""
 
 
 def findings_of(
@@ -53,7 +60,9 @@ def findings_of(
     return every
 
 
-def _round_of(answers: Mapping[int, Answer], groups: Sequence[Group], names: Sequence[str], policy: Policy) -> Round:
+def _round_of(
+    answers: Mapping[int, Answer], groups: Sequence[Group], names: Sequence[str], policy: Policy
+) -> Round:
     found: list[Late] = []
     balances: list[Balance] = []
     seen: set[tuple[int, ...]] = set()
@@ -68,38 +77,60 @@ def _round_of(answers: Mapping[int, Answer], groups: Sequence[Group], names: Seq
         for members in _crowds(list(by_host.values())):
             steps = _steps_of(group.name, members)
             few = steps is None or len(steps.ends) < policy.straggler_few_steps
-            # The recorder holds 2,000 collectives: with 300 a step those are too few steps to tell who is late in them, but
-            # enough collectives to tell how even the ranks are.
+            # The recorder holds 2,000 collectives. With 300 a step those are too few steps to see
+            # who is late, but enough collectives to see how even the ranks are.
             pieces = _steps_of(group.name, members, pieces=True) if few else steps
             hosts, error_ms = len({host_of(one.host) for one in members}), _error_ms(members)
-            if pieces is not None and not even and error_ms <= policy.clock_even_ratio * _step_ms(pieces.ends):
+            if (
+                pieces is not None
+                and not even
+                and error_ms <= policy.clock_even_ratio * _step_ms(pieces.ends)
+            ):
                 balances.append(_balance(group.name, pieces))
                 even = hosts > 1
             if steps is None or few:
                 continue
             late = _late_in(group.name, steps, policy)
-            if late is None or late.ranks in seen or policy.clock_error_ratio * late.cost_ms < error_ms:
+            if (
+                late is None
+                or late.ranks in seen
+                or policy.clock_error_ratio * late.cost_ms < error_ms
+            ):
                 continue
             seen.add(late.ranks)
             found.append(
-                replace(late, hosts=hosts, error_ms=error_ms, hosts_apart=_apart(late, members, by_host, policy))
+                replace(
+                    late,
+                    hosts=hosts,
+                    error_ms=error_ms,
+                    hosts_apart=_apart(late, members, by_host, policy),
+                )
             )
-    # Who is late in one group because it waits in another is not the one to look at.
+    # A rank that is late in one group because it waits in another is not the cause.
     waits = {rank for late in found for rank in late.waiters}
     return Round(tuple(late for late in found if not waits & set(late.ranks)), tuple(balances))
 
 
 def _crowds(by_host: list[list[Answer]]) -> list[list[Answer]]:
-    """Those that may be compared: all ranks of the hosts whose clocks are known, then each host's by themselves."""
+    """Ranks that may be compared.
+
+    First all ranks of the hosts whose clocks are known, then the ranks of each host alone.
+    """
     known = [members for members in by_host if members[0].error_ns is not None]
     if len(known) < 2:
         return by_host
     return [[one for members in known for one in members], *by_host]
 
 
-def _apart(late: Late, members: Sequence[Answer], by_host: Mapping[str, list[Answer]], policy: Policy) -> int:
-    """Of how many further hosts the clocks are not known well enough to compare their ranks."""
-    others = [theirs for host, theirs in by_host.items() if all(host_of(one.host) != host for one in members)]
+def _apart(
+    late: Late, members: Sequence[Answer], by_host: Mapping[str, list[Answer]], policy: Policy
+) -> int:
+    """How many further hosts were not compared, because their clocks are not known well enough."""
+    others = [
+        theirs
+        for host, theirs in by_host.items()
+        if all(host_of(one.host) != host for one in members)
+    ]
     return sum(
         theirs[0].error_ns is None
         or members[0].error_ns is None
@@ -109,37 +140,47 @@ def _apart(late: Late, members: Sequence[Answer], by_host: Mapping[str, list[Ans
 
 
 def _error_ms(members: Sequence[Answer]) -> float:
-    """How far the clocks of two of these ranks' hosts may be off each other."""
+    """How far the clocks of two of these ranks' hosts may differ."""
     errors = sorted({host_of(one.host): one.error_ns or 0 for one in members}.values())
     return sum(errors[-2:]) / 1e6 if len(errors) > 1 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """Steps of a group: how long each member waited in each (microseconds), and when the last collective of each began.
-
-    `each`: how many collectives one of these has; those of a step are `per_step`.
-    """
+    """Steps of a group."""
 
     members: Sequence[Answer]
+    #: Collectives in a step.
     per_step: int
+    #: How long each member waited in each step, microseconds.
     waits: list[list[int]]
+    #: When the last collective of each step began, microseconds.
     ends: list[int]
+    #: Share of the collectives that are all_reduce.
     reduce_ratio: float
+    #: Collectives in each of these steps, or of these parts of steps.
     each: int
 
 
 def _steps_of(group: str, members: Sequence[Answer], pieces: bool = False) -> _Steps | None:
-    """`pieces`: not whole steps, but `PIECES` parts of all that is known; only of ranks that count their steps."""
+    """The steps that all members have in common; None where they cannot be compared.
+
+    `pieces`: not whole steps, but `PIECES` parts of all that is known; only of ranks that count
+    their steps.
+    """
     counts = [answer.arrivals.iteration for answer in members]
-    # Who counts no steps where others do has another part in the job: it hands out work, or evaluates.
-    members = [answer for answer in members if answer.arrivals.iteration is not None] if any(counts) else members
+    # A rank that counts no steps where others do has another role: it hands out work, or evaluates.
+    members = (
+        [answer for answer in members if answer.arrivals.iteration is not None]
+        if any(counts)
+        else members
+    )
     if len(members) < 2:
         return None
     times = [_times(answer.arrivals, group) for answer in members]
     common = sorted(set.intersection(*(set(one) for one in times)))
     if not any(counts):
-        # Without steps a rank that sends its word to all looks like a late one.
+        # Without steps, a rank that broadcasts to all looks like a late one.
         common = [seq for seq in common if times[0][seq][1] != ROOTED]
     arrived = [[one[seq][0] for seq in common] for one in times]
     last = [max(at) for at in zip(*arrived, strict=True)]
@@ -160,8 +201,12 @@ def _steps_of(group: str, members: Sequence[Answer], pieces: bool = False) -> _S
 
 
 def _bursts(arrived: Sequence[Sequence[int]], last: Sequence[int]) -> list[range]:
-    """Where nothing counts steps: collectives of which one was put in before all had come to the last. Whoever is late is late in
-    all of these at once, and nine all_reduces of gradients are one piece of evidence, not nine."""
+    """Steps where nothing counts them: collectives of which one was enqueued before all had come to
+    the last.
+
+    A late rank is late in all of these at once. Nine all_reduces of gradients are one piece of
+    evidence, not nine.
+    """
     found, begin = [], 0
     for at in range(1, len(last)):
         if min(own[at] for own in arrived) >= last[at - 1]:
@@ -187,18 +232,29 @@ def _balance(group: str, steps: _Steps) -> Balance:
 def _late_in(group: str, steps: _Steps, policy: Policy) -> Late | None:
     for width in WIDTHS:
         waits, ends = [_summed(own, width) for own in steps.waits], steps.ends[::-1][::width][::-1]
-        # Few steps are all that there is, or they are too few.
-        least = policy.straggler_steps if len(ends) >= policy.straggler_steps else policy.straggler_few_steps
+        # Few steps are enough only where there are no more.
+        least = (
+            policy.straggler_steps
+            if len(ends) >= policy.straggler_steps
+            else policy.straggler_few_steps
+        )
         for length in (len(ends), *LENGTHS):
             if least <= length <= len(ends):
-                late = _judged(group, steps.members, [one[-length:] for one in waits], ends[-length:], width, policy)
+                late = _judged(
+                    group,
+                    steps.members,
+                    [one[-length:] for one in waits],
+                    ends[-length:],
+                    width,
+                    policy,
+                )
                 if late is not None:
                     return late
     return None
 
 
 def _summed(waits: Sequence[int], width: int) -> list[int]:
-    """Of so many steps each, the newest whole."""
+    """Sums of `width` steps each, the newest whole."""
     return [sum(waits[max(end - width, 0) : end]) for end in range(len(waits), 0, -width)][::-1]
 
 
@@ -208,16 +264,26 @@ def _times(arrivals: Arrivals, group: str) -> dict[int, tuple[int, int]]:
 
 def _last_seq(arrivals: Arrivals | None, group: str) -> int | None:
     """The newest collective of that group."""
-    one = next((one for one in arrivals.groups if one.group == group), None) if arrivals is not None else None
+    one = (
+        next((one for one in arrivals.groups if one.group == group), None)
+        if arrivals is not None
+        else None
+    )
     return one.first_seq + len(one.kinds) - 1 if one is not None else None
 
 
 def _per_step(members: Sequence[Answer], group: str) -> int:
-    """Collectives of the group in one iteration: since the round before, else as far as the counts from the beginning tell."""
+    """Collectives of the group in one iteration.
+
+    Since the round before, or from the counts since the beginning.
+    """
     found = []
     for answer in members:
         last, iteration = _last_seq(answer.arrivals, group), answer.arrivals.iteration or 0
-        earlier, then = _last_seq(answer.before, group), (answer.before.iteration if answer.before else None) or 0
+        earlier, then = (
+            _last_seq(answer.before, group),
+            (answer.before.iteration if answer.before else None) or 0,
+        )
         if last is None or not iteration:
             continue
         if earlier is not None and iteration - then >= STEPS_COUNTED:
@@ -228,12 +294,13 @@ def _per_step(members: Sequence[Answer], group: str) -> int:
 
 
 def _longest(own: Sequence[int], last: Sequence[int], step: range) -> int:
-    """The longest wait of one rank in a step, microseconds: what overlaps is waited for once, at the end."""
+    """The longest wait of one rank in a step, microseconds: overlapping collectives are waited for
+    once."""
     return max(last[at] - own[at] for at in step)
 
 
 def _joined(own: Sequence[int], last: Sequence[int], step: range) -> int:
-    """All its waits in a step, microseconds, counted once where they overlap."""
+    """All its waits in a step, microseconds; overlapping waits count once."""
     total, until = 0, 0
     for at in step:
         if last[at] > until:
@@ -243,9 +310,14 @@ def _joined(own: Sequence[int], last: Sequence[int], step: range) -> int:
 
 
 def _judged(
-    group: str, members: Sequence[Answer], waits: list[list[int]], ends: list[int], width: int, policy: Policy
+    group: str,
+    members: Sequence[Answer],
+    waits: list[list[int]],
+    ends: list[int],
+    width: int,
+    policy: Policy,
 ) -> Late | None:
-    """The ranks that are late in most of these steps, if there are such."""
+    """The ranks that are late in most of these steps; None where there are none."""
     means = sorted((median(one), place) for place, one in enumerate(waits))
     split = max(range(1, len(means)), key=lambda at: means[at][0] - means[at - 1][0])
     if split > len(means) / 2:
@@ -255,7 +327,7 @@ def _judged(
         median([waits[place][at] for place in rest]) - max(waits[place][at] for place in late)
         for at in range(len(ends))
     ]
-    # What comes at some steps only has no median.
+    # What happens only at some steps has no median.
     cost, step = (median(gaps) if width == 1 else fmean(_clipped(gaps))) / 1000, _step_ms(ends)
     if step <= 0 or cost < max(policy.straggler_ratio * step, policy.straggler_least_ms * width):
         return None
@@ -280,12 +352,16 @@ def _judged(
 
 
 def _late_ratio(gaps: Sequence[float], cost_ms: float) -> float:
-    """In how many of these steps others waited a good part of what it usually costs; `gaps` in microseconds."""
+    """In which share of these steps others waited a good part of the usual cost; `gaps` in
+    microseconds."""
     return sum(gap > 250 * cost_ms for gap in gaps) / len(gaps)
 
 
 def _beyond_chance(gaps: list[float], policy: Policy) -> bool:
-    """Their mean is that many of its standard errors above nought; a stall or two count no more than the largest of the rest."""
+    """Whether the mean gap is `straggler_errors` standard errors above zero.
+
+    A stall or two count no more than the largest of the other gaps.
+    """
     kept = _clipped(gaps)
     mean = fmean(kept)
     error = sqrt(sum((gap - mean) ** 2 for gap in kept) / max(len(kept) - 1, 1) / len(kept))

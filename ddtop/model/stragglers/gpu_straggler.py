@@ -1,9 +1,13 @@
-"""Whose GPU comes last on NCCL: its card computes while those of the others are busy at little power, second after second.
+"""Whose GPU is a straggler on NCCL: it computes while the others are busy at little power.
 
-On NCCL the host runs ahead of its card, and where every rank waits for its card at each step (`loss.item()`) all hosts move together: a
-slow GPU shows in no arrival time. It shows in what the cards draw. A kernel of NCCL that waits keeps a card as busy as one that
-computes, at a fraction of the power. What a card draws has many reasons, so only cards of one kind are compared, of ranks that exchange most with each other,
-which make the same steps, over spans in all of which the same is true, and only a difference that no two alike cards show.
+On NCCL the host runs ahead of its GPU. Where every rank waits for its GPU at each step
+(`loss.item()`), all hosts move together, and a slow GPU shows in no arrival time. It shows in the
+power that the GPUs draw: an NCCL kernel that waits keeps a GPU as busy as one that computes, at a
+fraction of the power.
+
+Power has many reasons. So only GPUs of one kind are compared, of ranks that exchange most with each
+other and make the same steps. The same has to be true in several spans, and the difference has to
+be larger than between any two equal GPUs.
 """
 
 from __future__ import annotations
@@ -24,8 +28,8 @@ from ddtop.wire.records import Group
 
 
 @dataclass(frozen=True, slots=True)
-class _Card:
-    """A rank's card over the spans; power and clock of each."""
+class _Gpu:
+    """A rank's GPU over the spans, with its power and clock in each."""
 
     rank: int
     device: Device
@@ -34,14 +38,18 @@ class _Card:
 
     @property
     def kind(self) -> tuple[str, int]:
-        """Cards of one kind have the same name and the same limit."""
+        """GPUs of one kind have the same name and the same power limit."""
         return self.device.gpu.name, round(self.device.gpu.power_cap_watts or 0)
 
 
 def settle(
-    facts: dict[int, RankFields], groups: Iterable[Group], devices: Iterable[Device], now_unix_ns: int, policy: Policy
+    facts: dict[int, RankFields],
+    groups: Iterable[Group],
+    devices: Iterable[Device],
+    now_unix_ns: int,
+    policy: Policy,
 ) -> None:
-    """Marks the ranks whose cards come last in place, as `build` does with what follows from all ranks."""
+    """Mark the ranks whose GPUs are stragglers in `facts`."""
     busy = _busy(devices, facts, now_unix_ns, policy)
     if len(busy) < policy.gpu_wait_members or _are_alike(busy.values(), policy):
         return
@@ -56,18 +64,27 @@ def settle(
 def _busy(
     devices: Iterable[Device], facts: Mapping[int, RankFields], now_unix_ns: int, policy: Policy
 ) -> dict[int, Device]:
-    """The card of each rank that has been busy in the newest span, and told everything in it."""
-    newest, least, found = now_unix_ns // int(policy.gpu_mean_s * 1e9), policy.gpu_wait_busy_ratio, {}
+    """The GPU of each rank that was busy and fully measured in the newest span."""
+    newest, least, found = (
+        now_unix_ns // int(policy.gpu_mean_s * 1e9),
+        policy.gpu_wait_busy_ratio,
+        {},
+    )
     for device in devices:
         spans = device.spans
         if len(spans) < SPANS:
             continue
         last = spans[-1]
-        if last.util_ratio is None or last.util_ratio < least or not last.sm_mhz or newest - last.number > 2:
+        if (
+            last.util_ratio is None
+            or last.util_ratio < least
+            or not last.sm_mhz
+            or newest - last.number > 2
+        ):
             continue
         ranks = device.ranks
         if len(ranks) > 1:
-            # Others may have no more than a context there.
+            # The others may have no more than a context there.
             ranks = tuple([rank for rank in ranks if _is_own(facts.get(rank), device)])
         if len(ranks) == 1 and ranks[0] in facts:
             found[ranks[0]] = device
@@ -79,27 +96,43 @@ def _is_own(rank: RankFields | None, device: Device) -> bool:
 
 
 def _are_alike(devices: Collection[Device], policy: Policy) -> bool:
-    """No two of all cards differ enough: so it is nearly always, and it has to be seen at a glance of ten thousand."""
+    """Whether no two GPUs differ enough.
+
+    That is nearly always so, and it has to be decided quickly for ten thousand GPUs.
+    """
     lasts = [device.spans[-1] for device in devices]
     watts, mhz = [span.power_watts or 0.0 for span in lasts], [span.sm_mhz or 0.0 for span in lasts]
-    return min(watts) > policy.gpu_wait_power_ratio * max(watts) and min(mhz) >= policy.gpu_slow_ratio * max(mhz)
+    return min(watts) > policy.gpu_wait_power_ratio * max(watts) and min(
+        mhz
+    ) >= policy.gpu_slow_ratio * max(mhz)
 
 
 class _Work:
-    """What is known besides the cards; the pipelines are looked for once, and only where some card comes last."""
+    """What is known besides the GPUs. Pipelines are looked for once, and only where a GPU is a
+    straggler."""
 
     def __init__(
-        self, facts: Mapping[int, RankFields], groups: Sequence[Group], now_unix_ns: int, policy: Policy
+        self,
+        facts: Mapping[int, RankFields],
+        groups: Sequence[Group],
+        now_unix_ns: int,
+        policy: Policy,
     ) -> None:
         self.facts, self.groups, self.now_unix_ns, self.policy = facts, groups, now_unix_ns, policy
         self.on_nccl = {group.name for group in groups if "nccl" in group.backend}
         self._stages: list[frozenset[int]] | None = None
 
     def is_staged(self, group: Group) -> bool:
-        """Two members hand each other their work by send and recv: one stage of a pipeline waits for another by design."""
+        """Whether two members hand each other their work by send and recv.
+
+        Stages of a pipeline wait for each other by design.
+        """
         if self._stages is None:
             named = {
-                one.group for rank in self.facts.values() for one in rank.groups if sends(rank, one.group, self.policy)
+                one.group
+                for rank in self.facts.values()
+                for one in rank.groups
+                if sends(rank, one.group, self.policy)
             }
             self._stages = [frozenset(one.ranks) for one in self.groups if one.name in named]
         return any(len(stage.intersection(group.ranks)) > 1 for stage in self._stages)
@@ -117,33 +150,41 @@ def _found(busy: Mapping[int, Device], work: _Work) -> list[GpuLate]:
             continue
         if _are_alike(known.values(), policy):
             continue
-        members = [card for rank, device in known.items() if (card := _card(rank, device, policy)) is not None]
+        members = [
+            gpu
+            for rank, device in known.items()
+            if (gpu := _gpu_of(rank, device, policy)) is not None
+        ]
         if len(members) < len(known):
             continue
         late = _by_power(members, policy) or _by_clock(members, work.now_unix_ns, policy)
         if late is None or not seen.isdisjoint(one.rank for one in late[0]):
             continue
         if _compares(group, members, work):
-            found.append(_told(group, late, policy))
+            found.append(_late_of(group, late, policy))
             seen |= set(found[-1].ranks)
     return found
 
 
-def _card(rank: int, device: Device, policy: Policy) -> _Card | None:
-    """None of a card that was not busy in all spans, or has not told all of them."""
+def _gpu_of(rank: int, device: Device, policy: Policy) -> _Gpu | None:
+    """None for a GPU that was not busy in all spans, or was not measured in all of them."""
     for span in device.spans:
-        if span.util_ratio is None or span.util_ratio < policy.gpu_wait_busy_ratio or not span.sm_mhz:
+        if (
+            span.util_ratio is None
+            or span.util_ratio < policy.gpu_wait_busy_ratio
+            or not span.sm_mhz
+        ):
             return None
     watts = tuple([span.power_watts or 0.0 for span in device.spans])
-    return _Card(rank, device, watts, tuple([span.sm_mhz or 0.0 for span in device.spans]))
+    return _Gpu(rank, device, watts, tuple([span.sm_mhz or 0.0 for span in device.spans]))
 
 
-_Split = tuple[list[_Card], list[_Card]]
-"""(those that come last, those that wait)"""
+_Split = tuple[list[_Gpu], list[_Gpu]]
+"""(stragglers, GPUs that wait)"""
 
 
-def _by_power(members: Sequence[_Card], policy: Policy) -> _Split | None:
-    """A few compute, in each span, while all others draw what a waiting kernel draws."""
+def _by_power(members: Sequence[_Gpu], policy: Policy) -> _Split | None:
+    """A few compute in each span, while all others draw what a waiting kernel draws."""
     ordered = sorted(members, key=lambda one: one.watts[-1])
     usual, most = ordered[len(ordered) // 2].watts[-1], ordered[-1].watts[-1]
     if usual > policy.gpu_wait_power_ratio * most:
@@ -159,13 +200,16 @@ def _by_power(members: Sequence[_Card], policy: Policy) -> _Split | None:
         ):
             return None
     caps = [one.device.gpu.power_cap_watts for one in others]
-    if any(cap and one.watts[-1] > policy.gpu_wait_cap_ratio * cap for one, cap in zip(others, caps, strict=True)):
+    if any(
+        cap and one.watts[-1] > policy.gpu_wait_cap_ratio * cap
+        for one, cap in zip(others, caps, strict=True)
+    ):
         return None
     return late, others
 
 
-def _by_clock(members: Sequence[_Card], now_unix_ns: int, policy: Policy) -> _Split | None:
-    """A few have been held at low clocks for long, and all others draw less than they have drawn."""
+def _by_clock(members: Sequence[_Gpu], now_unix_ns: int, policy: Policy) -> _Split | None:
+    """A few have been at low clocks for long, and all others draw less than they have drawn."""
     usual = median([one.mhz[-1] for one in members])
     late = [one for one in members if one.mhz[-1] < policy.gpu_slow_ratio * usual]
     if not late or 2 * len(late) >= len(members):
@@ -173,12 +217,14 @@ def _by_clock(members: Sequence[_Card], now_unix_ns: int, policy: Policy) -> _Sp
     slow = {one.rank for one in late}
     others = [one for one in members if one.rank not in slow]
     for at in range(SPANS):
-        if max(one.mhz[at] for one in late) >= policy.gpu_slow_ratio * median([one.mhz[at] for one in others]):
+        if max(one.mhz[at] for one in late) >= policy.gpu_slow_ratio * median(
+            [one.mhz[at] for one in others]
+        ):
             return None
     long_ns = int(SPANS * policy.gpu_mean_s * 1e9)
     for one in late:
         since, throttle = one.device.throttled_since_unix_ns, one.device.gpu.throttle or ()
-        # At its power cap runs every card that has much to do.
+        # Every GPU that has much to do runs at its power cap.
         if since is None or now_unix_ns - since < long_ns or set(throttle) <= {"sw_power_cap"}:
             return None
     below = [
@@ -193,12 +239,16 @@ def _by_clock(members: Sequence[_Card], now_unix_ns: int, policy: Policy) -> _Sp
 
 
 def _most(values: Sequence[float], policy: Policy) -> float:
-    """The largest; of many a few are left out."""
+    """The largest value; of many a few are left out."""
     return sorted(values)[round(policy.gpu_wait_most_ratio * (len(values) - 1))]
 
 
-def _compares(group: Group, members: Sequence[_Card], work: _Work) -> bool:
-    """They do the same work: alike cards, the same steps over all spans, and most of what they exchange they exchange with each other."""
+def _compares(group: Group, members: Sequence[_Gpu], work: _Work) -> bool:
+    """Whether they do the same work.
+
+    Equal GPUs, the same steps over all spans, and most of what they exchange they exchange with
+    each other.
+    """
     policy, now = work.policy, work.now_unix_ns
     if len({one.kind for one in members}) > 1:
         return False
@@ -210,29 +260,42 @@ def _compares(group: Group, members: Sequence[_Card], work: _Work) -> bool:
             return False
         if not _moves(one, policy) or _busiest(rank, work.on_nccl) != group.name:
             return False
-    steps = [(one.device.spans[-1].done.steps or 0) - (one.device.spans[0].done.steps or 0) for one in members]
+    steps = [
+        (one.device.spans[-1].done.steps or 0) - (one.device.spans[0].done.steps or 0)
+        for one in members
+    ]
     return max(steps) - min(steps) <= 1 + 0.1 * max(steps) and not work.is_staged(group)
 
 
-def _moves(card: _Card, policy: Policy) -> bool:
-    """It makes steps, and in each span it puts in collectives: nobody evaluates or saves for long meanwhile."""
-    done = [span.done for span in card.device.spans]
+def _moves(gpu: _Gpu, policy: Policy) -> bool:
+    """Whether it makes steps and enqueues collectives in each span: nobody evaluates or saves for
+    long."""
+    done = [span.done for span in gpu.device.spans]
     first, last = done[0].steps, done[-1].steps
     if first is None or last is None or last - first < policy.gpu_wait_steps:
         return False
-    return all(after.calls - before.calls >= policy.gpu_wait_calls for before, after in pairwise(done))
+    return all(
+        after.calls - before.calls >= policy.gpu_wait_calls for before, after in pairwise(done)
+    )
 
 
 def _busiest(rank: RankFields, on_nccl: Collection[str]) -> str | None:
-    """The group in which it has put in most."""
+    """The group in which it has enqueued most."""
     counts = {one.group: one.enqueued for one in rank.groups if one.group in on_nccl}
     return max(counts, key=lambda name: counts[name], default=None)
 
 
-def _told(group: Group, split: _Split, policy: Policy) -> GpuLate:
+def _late_of(group: Group, split: _Split, policy: Policy) -> GpuLate:
     late, others = split
-    watts, theirs = fmean([fmean(one.watts) for one in late]), median([fmean(one.watts) for one in others])
-    peaks = [fmean(one.watts) / one.device.power_peak_watts for one in others if one.device.power_peak_watts]
+    watts, theirs = (
+        fmean([fmean(one.watts) for one in late]),
+        median([fmean(one.watts) for one in others]),
+    )
+    peaks = [
+        fmean(one.watts) / one.device.power_peak_watts
+        for one in others
+        if one.device.power_peak_watts
+    ]
     return GpuLate(
         group=group.name,
         ranks=tuple(sorted(one.rank for one in late)),

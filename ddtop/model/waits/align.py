@@ -1,10 +1,15 @@
-"""Who waits for whom: sequence numbers of all ranks laid beside each other. Where that ends: `chains`.
+"""Who waits for whom: the sequence numbers of all ranks compared. `wait_graph` finds where that
+ends.
 
-A rank with an open collective k of a group waits for every member that has not put k in. Chains of such waits end at
-ranks that wait for nobody: those are the ones to look at. What does not work: taking the rank whose stack differs (with
-gloo the smaller side of a size mismatch passes and is seen one collective later), or comparing gloo's own sequence
-numbers as they are (send and recv advance them too: `p2p_offset` is taken off). What remains uncertain: point-to-point
-waits and store waits are not in these numbers, so a rank inside one of them is never called the end of a chain.
+A rank with an open collective k of a group waits for every member that has not enqueued k. Chains
+of such waits end at ranks that wait for nobody: look at those first.
+
+Two simpler measures do not work. A rank whose stack differs need not be the cause: with gloo the
+smaller side of a size mismatch passes and is seen one collective later. gloo's own sequence numbers
+cannot be compared as they are: send and recv advance them too, so `p2p_offset` is subtracted.
+
+Point-to-point waits and store waits are not in these numbers, so a rank inside one of them is never
+called the end of a chain.
 """
 
 from __future__ import annotations
@@ -13,22 +18,22 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
 
 from ddtop.model.state.facts import RankFields, State, Wait
-from ddtop.model.waits.gpu_wait import on_nccl, stands_in_line
+from ddtop.model.waits.gpu_wait import on_nccl, stuck_on_gpu
 from ddtop.policy import Policy
 from ddtop.wire.calls import MPI_STARTED, ROOT_GIVES
 from ddtop.wire.records import Collective, Group, GroupProgress
 
 
 def comparable_seq(progress: GroupProgress) -> int:
-    """The last collective that was put in, counted as on all other ranks."""
+    """The last collective that was enqueued, counted as on all other ranks."""
     return progress.enqueued - (progress.p2p_offset or 0)
 
 
 def first_open_seq(progress: GroupProgress, open_collectives: Iterable[Collective] = ()) -> int:
     """The first collective that is open, counted as on all other ranks.
 
-    Its own entry knows best, once it has been read: monitored_barrier advances the count and leaves no entry behind, so
-    the one after the last completed need not be the next.
+    Its own entry is used once it has been read. monitored_barrier advances the count and leaves no
+    entry behind, so the one after the last completed need not be the next.
     """
     entries = [item.seq for item in open_collectives if item.group == progress.group]
     if entries:
@@ -38,26 +43,36 @@ def first_open_seq(progress: GroupProgress, open_collectives: Iterable[Collectiv
     return progress.completed + 1 - (progress.p2p_offset or 0)
 
 
-def waits_of(ranks: Mapping[int, RankFields], groups: Collection[Group], policy: Policy) -> tuple[Wait, ...]:
-    """All open waits, one a rank and group. Who waits for the same ranks has the very same `behind`."""
+def waits_of(
+    ranks: Mapping[int, RankFields], groups: Collection[Group], policy: Policy
+) -> tuple[Wait, ...]:
+    """All open waits, one for each rank and group.
+
+    Ranks that wait for the same ranks share one `behind` tuple.
+    """
     members, nccl = {group.name: group.ranks for group in groups}, on_nccl(groups)
     fronts: dict[str, _Front] = {}
     found = []
     for rank in sorted(ranks):
         facts = ranks[rank]
-        # What a stopped or silent rank said last is old: by now it may have been let go, or be the one to look at.
+        # Ignore the last reported wait of a rank that is stopped or silent: it may be over by now.
         if facts.exit is not None or facts.unheard or facts.state in (State.STOPPED, State.SILENT):
             continue
         for progress in facts.groups:
             if progress.pending_since_unix_ns is None:
                 continue
-            if not _really_waits(facts) and not (progress.group in nccl and stands_in_line(facts, policy)):
+            if not _really_waits(facts) and not (
+                progress.group in nccl and stuck_on_gpu(facts, policy)
+            ):
                 continue
             name, seq = progress.group, first_open_seq(progress, facts.open_collectives)
             front = fronts.get(name)
             if front is None:
                 front = fronts[name] = _Front(ranks, name, members.get(name, ()))
-            entry = next((item for item in facts.open_collectives if (item.group, item.seq) == (name, seq)), None)
+            entry = next(
+                (item for item in facts.open_collectives if (item.group, item.seq) == (name, seq)),
+                None,
+            )
             op, root = (entry.op, entry.root) if entry is not None else (None, None)
             since = progress.pending_since_unix_ns
             behind = front.behind(facts.rank, seq)
@@ -70,12 +85,16 @@ def waits_of(ranks: Mapping[int, RankFields], groups: Collection[Group], policy:
 
 
 class _Front:
-    """How far the members of one group are: looked at once, asked by each of them that waits."""
+    """How far the members of one group are: worked out once for all members that wait."""
 
-    def __init__(self, ranks: Mapping[int, RankFields], group: str, members: tuple[int, ...]) -> None:
+    def __init__(
+        self, ranks: Mapping[int, RankFields], group: str, members: tuple[int, ...]
+    ) -> None:
         self._ranks, self._members = ranks, members
         self._outside: tuple[int, ...] | None = None
-        reached = [(_reached(ranks.get(member), group), place) for place, member in enumerate(members)]
+        reached = [
+            (_reached(ranks.get(member), group), place) for place, member in enumerate(members)
+        ]
         reached.sort()
         self._reached = [seq for seq, _ in reached]
         self._places = [place for _, place in reached]
@@ -83,17 +102,22 @@ class _Front:
         self._roots: dict[int, tuple[int, ...]] = {}
 
     def only(self, root: int) -> tuple[int, ...]:
-        """Just the root, of a collective in which it gives and the others take."""
+        """Only the root, of a collective in which it gives and the others take."""
         return self._roots.setdefault(root, (root,))
 
     def outside_mpi(self, rank: int) -> tuple[int, ...]:
-        """The other members that are in no call of MPI: a collective that all have started moves on only while they are in one."""
+        """The other members that are in no call of MPI.
+
+        A collective that all have started moves on only while they are in a call.
+        """
         if self._outside is None:
-            self._outside = tuple([one for one in self._members if _is_outside_mpi(self._ranks.get(one))])
+            self._outside = tuple(
+                [one for one in self._members if _is_outside_mpi(self._ranks.get(one))]
+            )
         return tuple([other for other in self._outside if other != rank])
 
     def behind(self, rank: int, seq: int) -> tuple[int, ...]:
-        """The other members that have not put in `seq`, in the order of the group."""
+        """The other members that have not enqueued `seq`, in the order of the group."""
         first = bisect_left(self._reached, seq)
         known = self._known.get(first)
         if known is None:
@@ -109,8 +133,11 @@ def _is_outside_mpi(member: RankFields | None) -> bool:
 
 
 def _reached(member: RankFields | None, group: str) -> float:
-    """The last collective that this member has put in; -inf: it will never come, inf: nothing is known of it."""
-    # A member that is gone cannot help any more, whatever it had put in.
+    """The last collective that this member has enqueued.
+
+    -inf: it will never come, inf: nothing is known of it.
+    """
+    # A member that is gone cannot help any more, whatever it had enqueued.
     if member is None or member.hello is None or member.gone:
         return float("-inf")
     if tells_nothing(member):
@@ -122,24 +149,45 @@ def _reached(member: RankFields | None, group: str) -> float:
 
 
 def tells_nothing(facts: RankFields) -> bool:
-    """Its agent could not read its collectives and has said so: where it stands is not known, and no reason to blame it."""
-    return bool(facts.probes_off) and any(reason.startswith("collectives:") for reason in facts.probes_off)
+    """Whether its agent could not read its collectives and said so.
+
+    Then it is not known where the rank is, and that is no reason to blame it.
+    """
+    return bool(facts.probes_off) and any(
+        reason.startswith("collectives:") for reason in facts.probes_off
+    )
 
 
 _ELSEWHERE = frozenset(
-    {"DataLoader", "child", "pipe", "file", "socket", "stdin", "debugger", "import", "compile", "checkpoint-save"}
+    {
+        "DataLoader",
+        "child",
+        "pipe",
+        "file",
+        "socket",
+        "stdin",
+        "debugger",
+        "import",
+        "compile",
+        "checkpoint-save",
+    }
     | {"checkpoint-load"}
 )
-"""What a thread waits on that is no collective. Locks, queues and futures are not among them: a thread that communicates for it may
-hold one."""
-_ELSEWHERE_CALLS = frozenset({"nanosleep", "clock_nanosleep", "wait4", "waitid", "pause", "rt_sigsuspend"})
+"""What a thread waits on that is no collective.
+
+Locks, queues and futures are not among them: a thread that communicates for it may hold one.
+"""
+_ELSEWHERE_CALLS = frozenset(
+    {"nanosleep", "clock_nanosleep", "wait4", "waitid", "pause", "rt_sigsuspend"}
+)
 _ELSEWHERE_WCHANS = ("nanosleep", "pipe_read", "pipe_write", "n_tty_read")
 
 
 def _really_waits(facts: RankFields) -> bool:
-    """Something of it is open, and its thread waits for that.
+    """Whether something of it is open, and its thread waits for that.
 
-    An open asynchronous collective while the thread computes, sleeps or waits for a batch holds nobody up yet.
+    An open asynchronous collective holds nobody up while the thread computes, sleeps or waits for a
+    batch.
     """
     if facts.activity in ("collective", "backward", "cuda_sync"):
         return True
@@ -149,4 +197,6 @@ def _really_waits(facts: RankFields) -> bool:
     if process is None or process.state not in ("S", "D"):
         return True
     wchan = process.wchan or ""
-    return process.syscall not in _ELSEWHERE_CALLS and not any(part in wchan for part in _ELSEWHERE_WCHANS)
+    return process.syscall not in _ELSEWHERE_CALLS and not any(
+        part in wchan for part in _ELSEWHERE_WCHANS
+    )

@@ -1,8 +1,9 @@
-"""Whether a rank's main thread waits for its card.
+"""Whether a rank's main thread waits for its GPU.
 
-Waiting for a card takes a whole core: cudaStreamSynchronize, which `loss.item()` ends in, spins, and so does a launch whose queue is
-full. From outside that is a rank that computes; what tells it apart is that it does so inside one line of Python, with a collective
-of NCCL open that nothing moves.
+Waiting for a GPU takes a whole core: cudaStreamSynchronize, which `loss.item()` calls, spins, and
+so does a launch whose queue is full. From outside that looks like a rank that computes. The
+difference is that it stays inside one line of Python, with an open NCCL collective that does not
+move.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ from ddtop.wire.records import Group
 
 
 def on_nccl(groups: Iterable[Group]) -> frozenset[str]:
-    """The names of those groups whose collectives run on cards."""
+    """The names of the groups whose collectives run on GPUs."""
     return frozenset(group.name for group in groups if "nccl" in group.backend)
 
 
-def stands_in_line(facts: RankFields, policy: Policy) -> bool:
-    """For seconds its main thread has been inside one call and no collective has come back, and its card does not compute, as far as that
-    can be told. In a job that its cards hold up each look finds the host in the same call: only both together are a standstill."""
+def stuck_on_gpu(facts: RankFields, policy: Policy) -> bool:
+    """Whether its main thread is stuck in one call on the GPU.
+
+    For seconds it has been inside one call, no collective has completed, and its GPU does not
+    compute as far as that is known. In a job that is limited by its GPUs each report finds the host
+    in the same call, so only both together mean no progress.
+    """
     still_s = min(facts.line_age_s or 0.0, facts.collective_age_s or 0.0)
     return still_s >= policy.same_line_s and not facts.gpu_computes

@@ -1,7 +1,8 @@
-"""What a rank does in MPI, said in the words of process groups and calls, so that one graph of waits serves both.
+"""What a rank does in MPI, in the terms of process groups and calls, so that one graph serves both.
 
-The agent tells it, and the relay from the state page: whoever looked later is believed, because the calls that hold the GIL
-silence the agent. A blocking collective is open on its communicator; a Wait is open in all that its requests stand for.
+The agent reports it, and the relay reads it from the state page. The later look counts, because
+calls that hold the GIL silence the agent. A blocking collective is open on its communicator; a Wait
+is open in all that its requests stand for.
 """
 
 from __future__ import annotations
@@ -13,22 +14,32 @@ from ddtop.wire.mpi import MpiCall, MpiComm, MpiPart, MpiState
 from ddtop.wire.records import Collective, Exit, GroupProgress, OpenCall, ProcessState, RankState
 
 
-def newest(state: RankState, process: ProcessState | None, ended: Exit | None = None) -> MpiState | None:
+def newest(
+    state: RankState, process: ProcessState | None, ended: Exit | None = None
+) -> MpiState | None:
     """What is known of the rank's MPI: the later look, with the details that only the agent has.
 
-    Of a rank that has ended: what stood on its page.
+    Of a rank that has ended: what its page said.
     """
     own, outside = state.mpi, process.mpi if process is not None else None
     outside = (ended.mpi if ended is not None else None) or outside
     if own is None or outside is None or outside.unix_ns <= own.unix_ns:
         return own or outside
     calls = tuple(_with_dtype(call, own.calls) for call in outside.calls)
-    return msgspec.structs.replace(outside, calls=calls, done=own.done, traffic=own.traffic, failed=own.failed)
+    return msgspec.structs.replace(
+        outside, calls=calls, done=own.done, traffic=own.traffic, failed=own.failed
+    )
 
 
 def _with_dtype(call: MpiCall, known: tuple[MpiCall, ...]) -> MpiCall:
-    same = next((one for one in known if (one.thread_id, one.serial) == (call.thread_id, call.serial)), None)
-    return call if same is None else msgspec.structs.replace(call, dtype=same.dtype, nbytes=same.nbytes)
+    same = next(
+        (one for one in known if (one.thread_id, one.serial) == (call.thread_id, call.serial)), None
+    )
+    return (
+        call
+        if same is None
+        else msgspec.structs.replace(call, dtype=same.dtype, nbytes=same.nbytes)
+    )
 
 
 def with_calls(state: RankState, mpi: MpiState | None) -> RankState:
@@ -47,13 +58,16 @@ def with_calls(state: RankState, mpi: MpiState | None) -> RankState:
                 calls.append(_open_call(part, call))
     groups = tuple(_progress(comm, open_now.get(comm.name)) for comm in mpi.comms)
     done = tuple(
-        _done(part) for part in mpi.done if part.seq is not None and not _is_open(part, open_now.get(part.group or ""))
+        _done(part)
+        for part in mpi.done
+        if part.seq is not None and not _is_open(part, open_now.get(part.group or ""))
     )
     finalizing = mpi.finalize_since_unix_ns is not None
     return msgspec.structs.replace(
         state,
         groups=state.groups + groups,
-        open_collectives=state.open_collectives + tuple(one for _, found in open_now.values() for one in found),
+        open_collectives=state.open_collectives
+        + tuple(one for _, found in open_now.values() for one in found),
         retired_collectives=state.retired_collectives + done,
         open_calls=state.open_calls + tuple(calls),
         activity="collective" if mpi.calls else state.activity,
@@ -62,13 +76,13 @@ def with_calls(state: RankState, mpi: MpiState | None) -> RankState:
 
 
 def is_inside(mpi: MpiState | None) -> bool:
-    """It is in a call of MPI: however much CPU that takes, it waits."""
+    """Whether it is in a call of MPI: however much CPU that takes, it waits."""
     return mpi is not None and bool(mpi.calls or mpi.finalize_since_unix_ns is not None)
 
 
 def _parts(call: MpiCall) -> tuple[MpiPart, ...]:
     if call.parts:
-        # A send may have been buffered long ago: what has not come is what holds it.
+        # A send may have been buffered long ago: what has not arrived is what holds it.
         return tuple(sorted(call.parts, key=lambda part: part.name not in MPI_RECEIVES))
     seq = call.seq if call.name in MPI_COLLECTIVES else None
     return (MpiPart(call.name, call.group, seq, call.peer, call.tag, call.nbytes),)
@@ -89,7 +103,14 @@ def _done(part: MpiPart) -> Collective:
     sizes = ((part.nbytes,),) if part.nbytes is not None else ()
     seq = part.seq or 0
     return Collective(
-        part.group or "", part.name, seq, seq, sizes, ("bytes",) if sizes else (), "completed", root=part.peer
+        part.group or "",
+        part.name,
+        seq,
+        seq,
+        sizes,
+        ("bytes",) if sizes else (),
+        "completed",
+        root=part.peer,
     )
 
 

@@ -1,10 +1,11 @@
-"""Waits without numbers: MPI_Finalize, and calls of which only the name is known, on windows and files.
+"""Waits without numbers: MPI_Finalize, and calls on windows and files known only by name.
 
-MPI_Finalize is collective, so whoever is in it waits for all that have not come to it.
+MPI_Finalize is collective, so a rank in it waits for all ranks that have not come to it.
 
-That is how every program ends whose ranks have unequal work, so only a rank that stands still is waited for, and only where no
-rank waits for one that is in Finalize: there it is the early one that is to be named, or whoever waits has a cause of its own.
-For whom a Win.Fence waits nobody knows; but where all others stand still outside MPI, it can only be for them.
+Every program whose ranks have unequal work ends like that. So only a rank without progress is
+waited for, and only where no rank waits for one that is in Finalize. Otherwise the early one is the
+one to name, or the rank that waits has a cause of its own. It is not known for whom a Win.Fence
+waits; but where all others make no progress outside MPI, it can only be for them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def unnumbered_waits_of(
     now_unix_ns: int,
     policy: Policy,
 ) -> tuple[PeerWait, ...]:
-    """Waits for ranks that stand still, of those that are in MPI_Finalize or in a call known by name only."""
+    """Waits for ranks without progress, of ranks in MPI_Finalize or in a call without numbers."""
     found = _in_finalize(ranks, waits, peer_waits, now_unix_ns, policy)
     return found or _in_named(ranks, now_unix_ns, policy)
 
@@ -39,9 +40,11 @@ def _in_finalize(
     policy: Policy,
 ) -> tuple[PeerWait, ...]:
     since = {
-        rank: at for rank, facts in ranks.items() if not facts.unheard and (at := _finalizing_since(facts)) is not None
+        rank: at
+        for rank, facts in ranks.items()
+        if not facts.unheard and (at := _finalizing_since(facts)) is not None
     }
-    # Whoever raised and lingers there has a rule of its own.
+    # A rank that raised and stays there has a rule of its own.
     if not since or any(failed(ranks[rank]) for rank in since):
         return ()
     held = set()
@@ -63,11 +66,15 @@ def _in_finalize(
     )
     if not behind:
         return ()
-    return tuple(PeerWait(rank, FINALIZE, None, None, at, behind) for rank, at in sorted(since.items()))
+    return tuple(
+        PeerWait(rank, FINALIZE, None, None, at, behind) for rank, at in sorted(since.items())
+    )
 
 
-def _in_named(ranks: Mapping[int, RankFields], now_unix_ns: int, policy: Policy) -> tuple[PeerWait, ...]:
-    # Who shares the window or file is not known: all other ranks have to stand still.
+def _in_named(
+    ranks: Mapping[int, RankFields], now_unix_ns: int, policy: Policy
+) -> tuple[PeerWait, ...]:
+    # It is not known who shares the window or file: all other ranks have to be stuck.
     inside: dict[int, MpiCall] = {}
     still = set()
     for rank, facts in ranks.items():
@@ -83,11 +90,17 @@ def _in_named(ranks: Mapping[int, RankFields], now_unix_ns: int, policy: Policy)
     if not inside or not still:
         return ()
     behind = tuple(sorted(still))
-    return tuple(PeerWait(rank, call.name, None, None, call.since_unix_ns, behind) for rank, call in inside.items())
+    return tuple(
+        PeerWait(rank, call.name, None, None, call.since_unix_ns, behind)
+        for rank, call in inside.items()
+    )
 
 
 def _finalizing_since(facts: RankFields) -> int | None:
-    """Unix ns since which it has been in MPI.Finalize, or in the exit of an interpreter that ends with it."""
+    """Since when it has been in MPI_Finalize, or in the exit of an interpreter that ends with it.
+
+    Unix ns; None if it is in neither.
+    """
     if facts.mpi is None or facts.gone:
         return None
     if facts.mpi.finalize_since_unix_ns is not None:

@@ -1,9 +1,11 @@
-"""Waits for single ranks: send, recv, and monitored_barrier, which gloo makes out of them; and new_group, for which all have to come.
+"""Waits for single ranks: send, recv and monitored_barrier; and new_group, for which all must come.
 
-A call is on the state page before it starts, with its peer and tag, so an open one is certain. Whether it can ever end is seen
-on the peer's side: it can if the peer is in the opposite call with this rank and this tag. If the peer is anywhere else, the
-wait is an edge to it. What remains uncertain: data that is on its way (a matched pair that stands is the network's), and a recv
-from anybody, which waits for no one in particular.
+A call is on the state page before it starts, with its peer and tag, so an open one is certain.
+Whether it can end is seen on the peer's side: it can if the peer is in the opposite call with this
+rank and this tag. If the peer is anywhere else, the wait is an edge to it.
+
+Two things remain uncertain: data on its way (a matched pair that is stuck is the network's fault),
+and a recv from any rank, which waits for no one in particular.
 """
 
 from __future__ import annotations
@@ -20,22 +22,34 @@ BARRIER = "monitored_barrier"
 
 
 def peer_waits_of(ranks: Mapping[int, RankFields]) -> tuple[PeerWait, ...]:
-    """All open waits for single ranks, one a rank and thread."""
+    """All open waits for single ranks, one for each rank and thread."""
     found = []
     calling = sorted(rank for rank, facts in ranks.items() if facts.open_calls)
     outside = [other for other in sorted(ranks) if not _in_barrier(ranks[other])] if calling else []
-    elsewhere = tuple([other for other in sorted(ranks) if _new_group(ranks[other]) is None]) if calling else ()
+    elsewhere = (
+        tuple([other for other in sorted(ranks) if _new_group(ranks[other]) is None])
+        if calling
+        else ()
+    )
     for rank in calling:
         facts = ranks[rank]
         if facts.gone or facts.unheard or facts.state in (State.STOPPED, State.SILENT):
             continue
         for call in _innermost(facts):
-            behind = _barrier_behind(outside, rank) if call.name == BARRIER else _peer_behind(ranks, rank, call)
+            behind = (
+                _barrier_behind(outside, rank)
+                if call.name == BARRIER
+                else _peer_behind(ranks, rank, call)
+            )
             if behind is not None:
-                # A Work's wait stands as isend or irecv on the page; people call both of them send and recv.
+                # The wait of a Work is isend or irecv on the page; people call both send and recv.
                 name = call.name.removeprefix("i") if call.name in _OF_TORCH else call.name
                 since = call.since_unix_ns
-                found.append(PeerWait(rank, name, call.peer, call.tag, since, behind, call.within, call.group))
+                found.append(
+                    PeerWait(
+                        rank, name, call.peer, call.tag, since, behind, call.within, call.group
+                    )
+                )
         makes = _new_group(facts)
         if makes is not None and makes.tag != OF_MEMBERS_ONLY:
             found.append(PeerWait(rank, NEW_GROUP, None, None, makes.since_unix_ns, elsewhere))
@@ -43,7 +57,7 @@ def peer_waits_of(ranks: Mapping[int, RankFields]) -> tuple[PeerWait, ...]:
 
 
 def _innermost(facts: RankFields) -> list[OpenCall]:
-    """One call a thread: a recv that waits for its Work is on the page twice."""
+    """One call for each thread: a recv that waits for its Work is on the page twice."""
     calls: dict[int, OpenCall] = {}
     for call in facts.open_calls:
         known = calls.get(call.thread_id)
@@ -52,14 +66,18 @@ def _innermost(facts: RankFields) -> list[OpenCall]:
         if call.name in P2P_CALLS and (known is None or call.since_unix_ns >= known.since_unix_ns):
             calls[call.thread_id] = call
     outer = {call.thread_id: call for call in facts.open_calls if call.name == BARRIER}
-    # Of MPI's Waitall each request is waited for; a Waitany is not for any one of them.
+    # MPI's Waitall waits for each request; a Waitany does not wait for any one of them.
     parts = [
-        call for call in facts.open_calls if call.within is not None and not call.any_of and call.name in P2P_CALLS
+        call
+        for call in facts.open_calls
+        if call.within is not None and not call.any_of and call.name in P2P_CALLS
     ]
     return [*(outer.get(thread, call) for thread, call in calls.items()), *parts]
 
 
-def _peer_behind(ranks: Mapping[int, RankFields], rank: int, call: OpenCall) -> tuple[int, ...] | None:
+def _peer_behind(
+    ranks: Mapping[int, RankFields], rank: int, call: OpenCall
+) -> tuple[int, ...] | None:
     if call.peer is None or (call.peer == rank and (call.group is None or call.within is not None)):
         return None
     peer = ranks.get(call.peer)
@@ -74,12 +92,15 @@ def _peer_behind(ranks: Mapping[int, RankFields], rank: int, call: OpenCall) -> 
 
 
 def _same_tag(one: OpenCall, other: OpenCall) -> bool:
-    """The tags are equal, or one of them is any, and so are the communicators."""
+    """Whether the communicators are equal, and the tags are equal or one of them is any."""
     return one.group == other.group and (one.tag == other.tag or None in (one.tag, other.tag))
 
 
 def _has_come(facts: RankFields, peer: RankFields, call: OpenCall) -> bool:
-    """Of a request among others: the other side has begun as many of these as this one, so it is not the one that is missing."""
+    """Whether the other side has begun as many of these requests as this one.
+
+    Then this request, one among others, is not the one that is missing.
+    """
     if call.tag is None or facts.mpi is None or peer.mpi is None:
         return False
     ours = traffic_of(facts, call.group, call.peer, call.tag)
@@ -89,7 +110,9 @@ def _has_come(facts: RankFields, peer: RankFields, call: OpenCall) -> bool:
     return theirs.sent >= ours.received if call.name in RECEIVES else theirs.received >= ours.sent
 
 
-def traffic_of(facts: RankFields, group: str | None, peer: int | None, tag: int | None) -> MpiTraffic | None:
+def traffic_of(
+    facts: RankFields, group: str | None, peer: int | None, tag: int | None
+) -> MpiTraffic | None:
     """What this rank has begun to send and to receive with that peer and tag."""
     kept = facts.mpi.traffic if facts.mpi is not None else ()
     return next((one for one in kept if (one.group, one.peer, one.tag) == (group, peer, tag)), None)
@@ -104,7 +127,11 @@ def _barrier_behind(outside: list[int], rank: int) -> tuple[int, ...]:
 
 def _new_group(facts: RankFields) -> OpenCall | None:
     """The call in which it makes a group."""
-    return next((call for call in facts.open_calls if call.name == NEW_GROUP), None) if not facts.gone else None
+    return (
+        next((call for call in facts.open_calls if call.name == NEW_GROUP), None)
+        if not facts.gone
+        else None
+    )
 
 
 def _in_barrier(facts: RankFields) -> bool:

@@ -1,8 +1,9 @@
-"""Waits that one of several ranks can end: a receive from anybody, a Waitany.
+"""Waits that one of several ranks can end: a receive from any rank, a Waitany.
 
-A master in such a receive is idle, not held up, as long as one of the others may still send. Only where all of them wait
-themselves, stand where no work is done, or have gone, is it an edge: to those that stand, else to each of them. Ranks that may
-still send are found from those that wait for nobody, as long as that adds any.
+A master in such a receive is idle, not held up, as long as one of the others may still send. It is
+an edge only where all of them wait themselves, are stuck, or have gone: an edge to those that are
+stuck, otherwise to each of them. Ranks that may still send are found from those that wait for
+nobody, as long as that adds any.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def any_waits_of(
     now_unix_ns: int,
     policy: Policy,
 ) -> tuple[PeerWait, ...]:
-    """The receives from anybody that nobody can end any more, each waiting for all who might have."""
+    """The receives that nobody can end any more, each waiting for all ranks that might have."""
     choices = list(_choices(ranks, {group.name: group.ranks for group in groups}))
     if not choices:
         return ()
@@ -55,11 +56,13 @@ def any_waits_of(
 
 
 def is_choice(call: OpenCall) -> bool:
-    """One of several ranks can end it."""
+    """Whether one of several ranks can end it."""
     return call.any_of or (call.peer is None and call.name in RECEIVES and call.group is not None)
 
 
-def _choices(ranks: Mapping[int, RankFields], members: Mapping[str, tuple[int, ...]]) -> Iterable[_Choice]:
+def _choices(
+    ranks: Mapping[int, RankFields], members: Mapping[str, tuple[int, ...]]
+) -> Iterable[_Choice]:
     for rank, facts in ranks.items():
         if facts.gone or facts.unheard or not facts.open_calls:
             continue
@@ -75,9 +78,12 @@ def _choices(ranks: Mapping[int, RankFields], members: Mapping[str, tuple[int, .
 
 
 def _free(
-    ranks: Mapping[int, RankFields], choices: list[_Choice], waits: list[Wait | PeerWait], stuck: set[int]
+    ranks: Mapping[int, RankFields],
+    choices: list[_Choice],
+    waits: list[Wait | PeerWait],
+    stuck: set[int],
 ) -> set[int]:
-    """Ranks that may still send: they do not wait and are not stuck, or they wait for such ranks only."""
+    """Ranks that may still send: they neither wait nor are stuck, or wait only for such ranks."""
     of_all: dict[int, set[int]] = {}
     for wait in waits:
         of_all.setdefault(wait.rank, set()).update(wait.behind)
@@ -91,7 +97,8 @@ def _free(
         more = {
             rank
             for rank in undecided
-            if of_all.get(rank, set()) <= free and all(others & free for others in of_any.get(rank, ()))
+            if of_all.get(rank, set()) <= free
+            and all(others & free for others in of_any.get(rank, ()))
         }
         if not more:
             return free
@@ -100,14 +107,20 @@ def _free(
 
 
 def _here(ranks: Mapping[int, RankFields], others: frozenset[int]) -> set[int]:
-    """Those that have not left: of the others nothing was due any more."""
+    """Those that have not left: nothing was due any more from the others."""
     return {rank for rank in others if rank in ranks and not _has_left(ranks[rank])}
 
 
 def _is_stuck(facts: RankFields, now_unix_ns: int, policy: Policy) -> bool:
-    """It stands where no work is done: in a lock, a pipe, a file. Workers that run
-    other programs or talk to servers stand, too."""
-    if facts.mpi is None or facts.line_age_s is None or standing_of(facts, now_unix_ns, policy) != STILL:
+    """Whether it is where no work is done: in a lock, a pipe, a file.
+
+    Workers that run other programs or talk to servers may be at one line too.
+    """
+    if (
+        facts.mpi is None
+        or facts.line_age_s is None
+        or standing_of(facts, now_unix_ns, policy) != STILL
+    ):
         return False
     if facts.line_age_s > policy.working_critical_s:
         return True
@@ -119,6 +132,8 @@ def _is_stuck(facts: RankFields, now_unix_ns: int, policy: Policy) -> bool:
 
 
 def _has_left(facts: RankFields) -> bool:
-    """It will send nothing any more. What a stopped one would do nobody knows."""
+    """Whether it will send nothing any more. Nobody knows what a stopped rank would do."""
     exiting = facts.process is not None and facts.process.exiting
-    return facts.gone or (facts.state is not State.STOPPED and (facts.phase == "leaving" or exiting))
+    return facts.gone or (
+        facts.state is not State.STOPPED and (facts.phase == "leaving" or exiting)
+    )

@@ -1,8 +1,9 @@
-"""Where chains of waits end: the ranks that others wait for and that wait for nobody, and cycles that have no such end.
+"""Where chains of waits end: at ranks that others wait for and that wait for nobody, or in cycles.
 
-Ten thousand ranks of which one half waits for the other are 25 million pairs, and that is a healthy moment: half of them have
-come to the collective and the others come within milliseconds. So the graph is one of crowds: all waits that have the very
-same `behind` are one node, between those who wait and those who are waited for.
+When one half of ten thousand ranks waits for the other, that is 25 million pairs, and it is a
+healthy moment: half of them have come to the collective and the others come within milliseconds. So
+the graph is one of crowds: all waits that have the very same `behind` are one node, between those
+that wait and those that are waited for.
 """
 
 from __future__ import annotations
@@ -22,17 +23,22 @@ AnyWait = Union[Wait, PeerWait]
 
 @dataclass
 class Crowd:
-    """Waits for the same ranks. `behind`: whom they wait for; `waits`: with their places among all."""
+    """Waits for the same ranks."""
 
+    #: The ranks that they wait for.
     behind: frozenset[int]
+    #: (place among all waits, the wait)
     waits: list[tuple[int, AnyWait]] = field(default_factory=list)
+    #: Numbers of the crowds in which a rank waits that this crowd waits for.
     next: set[int] = field(default_factory=set)
-    """Numbers of the crowds in which somebody waits for whom this one waits for."""
 
 
 class Graph:
-    """All waits for somebody else, as crowds. `of`: the numbers of the crowds that each waiting rank is in; `held`: all that wait,
-    also those for whom everyone has come."""
+    """All waits for other ranks, as crowds.
+
+    `of`: the numbers of the crowds that each waiting rank is in. `held`: all ranks that wait, also
+    those for which everyone has come.
+    """
 
     def __init__(self, waits: Iterable[AnyWait], peer_waits: Iterable[AnyWait] = ()) -> None:
         self.crowds: list[Crowd] = []
@@ -44,7 +50,7 @@ class Graph:
         for place, wait in enumerate(every):
             if not wait.behind:
                 continue
-            # All of them are held by `every`, so that no two have one id.
+            # `every` holds all of them, so that no two have one id.
             key = id(wait.behind)
             behind = sets.get(key)
             if behind is None:
@@ -80,12 +86,13 @@ class Graph:
         return found
 
     def ranks_of(self, numbers: Iterable[int]) -> set[int]:
-        """Who waits in these crowds."""
+        """The ranks that wait in these crowds."""
         return {wait.rank for number in numbers for _, wait in self.crowds[number].waits}
 
 
 def waiters_of(blames: Iterable[Blame]) -> set[int]:
-    """Everyone who waits for one of the blamed. Thousands that are blamed together share one tuple of waiters."""
+    """All ranks that wait for a blamed one. Thousands that are blamed together share one `waiters`
+    tuple."""
     found: set[int] = set()
     seen: set[int] = set()
     for blame in blames:
@@ -95,11 +102,14 @@ def waiters_of(blames: Iterable[Blame]) -> set[int]:
     return found
 
 
-def blames_of(ranks: Mapping[int, RankFields], graph: Graph, now_unix_ns: int, policy: Policy) -> tuple[Blame, ...]:
-    """The ends of all chains of waits, those that are waited for by most first."""
+def blames_of(
+    ranks: Mapping[int, RankFields], graph: Graph, now_unix_ns: int, policy: Policy
+) -> tuple[Blame, ...]:
+    """The ends of all chains of waits, those that most ranks wait for first."""
     roots: dict[int, list[int]] = {}
     for number, crowd in enumerate(graph.crowds):
-        # One that waits for nobody who is elsewhere: its own wait is about to end, or the network's.
+        # A rank that waits for nobody who is elsewhere: its wait is about to end, or is the
+        # network's fault.
         for rank in crowd.behind - graph.held:
             roots.setdefault(rank, []).append(number)
     kinds: dict[tuple[int, ...], _Kind] = {}
@@ -116,7 +126,7 @@ def blames_of(ranks: Mapping[int, RankFields], graph: Graph, now_unix_ns: int, p
 
 @dataclass(frozen=True)
 class _Kind:
-    """What is said alike of all ranks that are waited for in the same crowds."""
+    """What is the same for all ranks that are waited for in the same crowds."""
 
     waiters: tuple[int, ...]
     healthy_ms: float
@@ -130,9 +140,22 @@ class _Kind:
         due = now_unix_ns - self.since_unix_ns > limit_s * 1e9 and not _too_soon(facts, standing)
         if self.direct is not None:
             group, seq, op = self.direct.group, self.direct.seq, self.direct.op
-            return Blame(root, self.waiters, group, seq, op, self.since_unix_ns, standing, limit_s, due)
+            return Blame(
+                root, self.waiters, group, seq, op, self.since_unix_ns, standing, limit_s, due
+            )
         op = self.single.call if self.single is not None else None
-        return Blame(root, self.waiters, None, None, op, self.since_unix_ns, standing, limit_s, due, self.single)
+        return Blame(
+            root,
+            self.waiters,
+            None,
+            None,
+            op,
+            self.since_unix_ns,
+            standing,
+            limit_s,
+            due,
+            self.single,
+        )
 
 
 def _kind(graph: Graph, numbers: tuple[int, ...], ranks: Mapping[int, RankFields]) -> _Kind:
@@ -141,7 +164,9 @@ def _kind(graph: Graph, numbers: tuple[int, ...], ranks: Mapping[int, RankFields
     direct = min((wait for _, wait in here if isinstance(wait, Wait)), key=_since, default=None)
     single = min((wait for _, wait in here if isinstance(wait, PeerWait)), key=_since, default=None)
     healthy_ms = max((ranks[rank].healthy_wait_max_ms or 0.0 for rank in who), default=0.0)
-    return _Kind(tuple(sorted(who)), healthy_ms, min(_since(wait) for _, wait in here), direct, single)
+    return _Kind(
+        tuple(sorted(who)), healthy_ms, min(_since(wait) for _, wait in here), direct, single
+    )
 
 
 def _since(wait: AnyWait) -> int:
@@ -149,10 +174,12 @@ def _since(wait: AnyWait) -> int:
 
 
 def cycles_of(graph: Graph) -> tuple[tuple[int, ...], ...]:
-    """Sets of ranks that wait for each other and for nobody outside: no end of a chain explains them.
+    """Sets of ranks that wait for each other and for nobody outside: no end of a chain explains
+    them.
 
-    These are the strongly connected components (Tarjan, without recursion) that no edge leaves. Where crowds are one component,
-    its ranks are those that wait in one of them and are waited for in one of them.
+    These are the strongly connected components (Tarjan, without recursion) that no edge leaves.
+    Where crowds are one component, its ranks are those that wait in one of them and are waited for
+    in one of them.
     """
     found = []
     for component in _components(graph.crowds):
@@ -208,7 +235,7 @@ def _popped(stack: list[int], down_to: int) -> list[int]:
 
 
 def _waits_elsewhere(facts: RankFields | None) -> bool:
-    """It is inside a wait that these numbers do not show: point-to-point."""
+    """Whether it is inside a wait that these numbers do not show: point-to-point."""
     if facts is None or facts.gone:
         return False
     in_p2p = facts.place is not None and facts.place.waits_on == "p2p"
@@ -216,10 +243,17 @@ def _waits_elsewhere(facts: RankFields | None) -> bool:
 
 
 def _too_soon(facts: RankFields | None, standing: str) -> bool:
-    """Nobody has looked at it long enough, or nothing of its host comes through: that is no reason to blame it, nor to wait longer."""
+    """Whether nobody has looked at it long enough, or nothing of its host comes through.
+
+    That is no reason to blame it, nor to wait longer.
+    """
     if facts is None:
         return False
-    return facts.unlooked if standing == UNKNOWN else standing == LOST and facts.state is not State.LOST
+    return (
+        facts.unlooked
+        if standing == UNKNOWN
+        else standing == LOST and facts.state is not State.LOST
+    )
 
 
 def standing_of(facts: RankFields | None, now_unix_ns: int, policy: Policy) -> str:
@@ -230,8 +264,11 @@ def standing_of(facts: RankFields | None, now_unix_ns: int, policy: Policy) -> s
         return GONE
     if facts.unheard or facts.state is State.STOPPED:
         return STOPPED if facts.state is State.STOPPED else LOST
-    if facts.progress_unix_ns is not None and now_unix_ns - facts.progress_unix_ns < policy.cpu_window_s * 1e9:
-        # It goes on in another group, in batches or in steps, whatever CPU that takes.
+    if (
+        facts.progress_unix_ns is not None
+        and now_unix_ns - facts.progress_unix_ns < policy.cpu_window_s * 1e9
+    ):
+        # It goes on in another group, in batches or in steps, however little CPU that takes.
         return WORKING
     if facts.working is None:
         return UNKNOWN
@@ -239,7 +276,10 @@ def standing_of(facts: RankFields | None, now_unix_ns: int, policy: Policy) -> s
 
 
 def limit_of(standing: str, healthy_ms: float, policy: Policy) -> float:
-    """How long waiting for such a rank is borne, seconds; `healthy_ms`: the longest wait of the waiters that ended well lately."""
+    """How long waiting for such a rank is normal, seconds.
+
+    `healthy_ms`: the longest wait of the waiters that ended well lately.
+    """
     if standing == GONE:
         return policy.gone_limit_s
     if standing == STOPPED:

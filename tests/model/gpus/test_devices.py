@@ -40,7 +40,11 @@ def loaded(*values, start=START, load=None):
 
 def test_a_mean_follows_what_the_card_does_within_some_ten_seconds():
     load = loaded(*[(1.0, 600.0)] * 30)
-    assert (load.util_ratio, load.power_watts, load.peak_watts) == (1.0, pytest.approx(600.0), pytest.approx(600.0))
+    assert (load.util_ratio, load.power_watts, load.peak_watts) == (
+        1.0,
+        pytest.approx(600.0),
+        pytest.approx(600.0),
+    )
 
     loaded(*[(0.5, 200.0)] * 25, start=START + 30 * SECOND, load=load)
     assert load.util_ratio == pytest.approx(0.5, abs=0.05)
@@ -52,7 +56,9 @@ def test_spans_are_the_same_pieces_of_time_for_all_cards_with_what_the_rank_had_
     load = loaded(*[(0.9, 100.0 * (second // 10 + 1)) for second in range(61)])
 
     assert [span.power_watts for span in load.spans] == pytest.approx([300.0, 400.0, 500.0, 600.0])
-    assert [span.number for span in load.spans] == [START // SECOND // 10 + at for at in range(2, 6)]
+    assert [span.number for span in load.spans] == [
+        START // SECOND // 10 + at for at in range(2, 6)
+    ]
     assert [span.done.calls for span in load.spans] == [300, 400, 500, 600]
     assert len(load.spans) == SPANS
 
@@ -78,14 +84,21 @@ def test_a_card_that_does_not_tell_its_power_has_spans_without_it():
 def test_allocations_that_did_not_fit_long_ago_are_forgotten():
     load = Load()
     for second in range(70):
-        load.add(START + second * SECOND, Gpu(0, "GPU-0", 1.0), said(refused=5 + min(second, 8)), POLICY)
+        load.add(
+            START + second * SECOND, Gpu(0, "GPU-0", 1.0), said(refused=5 + min(second, 8)), POLICY
+        )
         if second == 9:
             assert load.refused_lately == 8
     assert load.refused_lately == 0
 
 
 @given(
-    st.lists(st.tuples(st.integers(-40, 40), st.none() | st.floats(0, 1), st.none() | st.floats(0, 1000)), max_size=80)
+    st.lists(
+        st.tuples(
+            st.integers(-40, 40), st.none() | st.floats(0, 1), st.none() | st.floats(0, 1000)
+        ),
+        max_size=80,
+    )
 )
 def test_reports_in_any_order_and_with_any_gaps_give_means_within_what_was_told(reports):
     load, at = Load(), START
@@ -125,7 +138,9 @@ REPORTED = st.fixed_dictionaries(
                     "lost": st.booleans(),
                     "processes": st.none()
                     | st.lists(st.sampled_from((0, 1, 77, 78)), unique=True, max_size=3).map(
-                        lambda pids: tuple(GpuProcess(pid, GIB, rank=pid if pid < 2 else None) for pid in pids)
+                        lambda pids: tuple(
+                            GpuProcess(pid, GIB, rank=pid if pid < 2 else None) for pid in pids
+                        )
                     ),
                 }
             ),
@@ -140,17 +155,30 @@ REPORTED = st.fixed_dictionaries(
 
 
 @given(st.lists(REPORTED, max_size=40))
-def test_devices_that_are_made_when_somebody_looks_are_those_that_each_report_would_have_made(reports):
+def test_devices_that_are_made_when_somebody_looks_are_those_that_each_report_would_have_made(
+    reports,
+):
     """What is asked for at the end alone is what was asked for after each step, whatever happened in between."""
     lazy, eager, at = Gpus(), Gpus(), START
     for one in reports:
         at += one["step"] * SECOND
-        gpus = tuple(Gpu(number, f"GPU-{number}", **values) for number, values in enumerate(one["cards"]))
+        gpus = tuple(
+            Gpu(number, f"GPU-{number}", **values) for number, values in enumerate(one["cards"])
+        )
         host = HostState(one["node"], 4, 0.5, gpus=gpus, gpu_watch=GpuWatch(one["age_ms"], "580"))
         owns = {rank: Own(gpus[rank % len(gpus)], "torch") for rank in one["owned"]} if gpus else {}
         for cards in (lazy, eager):
             if one["what"] == "report":
-                take(cards, host, owns, at, POLICY, {0: said(one["step"], at)[0]}, one["node"], (0, 1))
+                take(
+                    cards,
+                    host,
+                    owns,
+                    at,
+                    POLICY,
+                    {0: said(one["step"], at)[0]},
+                    one["node"],
+                    (0, 1),
+                )
             elif one["what"] == "move":
                 cards.move(one["node"], SECOND)
         if one["what"] == "look":
@@ -242,8 +270,16 @@ def test_to_two_launchers_of_one_host_each_other_s_ranks_are_no_strangers():
     """Each has a relay of its own, which lists the ranks of the other one as anybody's processes."""
     job = FakeJob(2)
     lists = [
-        (GpuProcess(4800, 30 * GIB, rank=0), GpuProcess(4801, 30 * GIB, user="ada"), GpuProcess(77, 9 * GIB)),
-        (GpuProcess(4800, 30 * GIB, user="ada"), GpuProcess(4801, 30 * GIB, rank=1), GpuProcess(77, 9 * GIB)),
+        (
+            GpuProcess(4800, 30 * GIB, rank=0),
+            GpuProcess(4801, 30 * GIB, user="ada"),
+            GpuProcess(77, 9 * GIB),
+        ),
+        (
+            GpuProcess(4800, 30 * GIB, user="ada"),
+            GpuProcess(4801, 30 * GIB, rank=1),
+            GpuProcess(77, 9 * GIB),
+        ),
     ]
     job.host_of = lambda rank: f"node0.{rank.number}"
     job.ranks = [type(rank)(job, rank.number, rank.pid) for rank in job.ranks]
@@ -254,7 +290,9 @@ def test_to_two_launchers_of_one_host_each_other_s_ranks_are_no_strangers():
         job.now = second + 1.0
         for rank, listed in zip(job.ranks, lists, strict=True):
             gpu = card(0, processes=listed)
-            host = HostState("node0", 4, 0.5, processes=(rank.process(),), gpus=(gpu,), gpu_watch=GpuWatch(300))
+            host = HostState(
+                "node0", 4, 0.5, processes=(rank.process(),), gpus=(gpu,), gpu_watch=GpuWatch(300)
+            )
             job.say(rank.state(), rank, sender=f"node0.{rank.number}")
             job.say(host, sender=f"node0.{rank.number}")
 

@@ -14,11 +14,26 @@ from ddtop.wire.records import Hello
 from tests.jobs import FakeJob
 
 GIB = 1 << 30
-CARDS = tuple(Gpu(number, f"GPU-{number}aaa-bbbb", name="H100", pci=f"00000000:{number:02x}:00") for number in range(4))
+CARDS = tuple(
+    Gpu(number, f"GPU-{number}aaa-bbbb", name="H100", pci=f"00000000:{number:02x}:00")
+    for number in range(4)
+)
 
 
 def hello(local=1, rank=1, backend="nccl", **environment):
-    return Hello("job", "r1", 0, rank, local, 4, "node0", 4800 + rank, 1, environment=environment, backend=backend)
+    return Hello(
+        "job",
+        "r1",
+        0,
+        rank,
+        local,
+        4,
+        "node0",
+        4800 + rank,
+        1,
+        environment=environment,
+        backend=backend,
+    )
 
 
 def indices(found):
@@ -53,7 +68,9 @@ def test_numbers_of_unlike_cards_mean_nothing_without_the_order_of_the_bus():
     mixed = (*CARDS[:3], Gpu(3, "GPU-3", name="T400"))
 
     assert visible({"CUDA_VISIBLE_DEVICES": "0"}, mixed) is None
-    assert indices(visible({"CUDA_VISIBLE_DEVICES": "3", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, mixed)) == [3]
+    assert indices(
+        visible({"CUDA_VISIBLE_DEVICES": "3", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, mixed)
+    ) == [3]
     assert indices(visible({"CUDA_VISIBLE_DEVICES": "GPU-3"}, mixed)) == [3]
 
 
@@ -76,14 +93,22 @@ def test_a_launcher_that_shows_each_rank_one_card_has_no_local_rank_to_count():
 
 def test_torch_knows_better_than_the_list_and_the_list_better_than_the_environment():
     held = tuple(
-        msgspec.structs.replace(card, processes=(GpuProcess(4801, GIB, rank=1),) if card.index == 3 else ())
+        msgspec.structs.replace(
+            card, processes=(GpuProcess(4801, GIB, rank=1),) if card.index == 3 else ()
+        )
         for card in CARDS
     )
 
     assert (own_gpu(hello(0), CudaState(0, "2AAA-bbbb"), held).gpu.index) == 2
     assert own_gpu(hello(0), CudaState(0, None, "00000000:01:00"), held).gpu.index == 1
-    assert (own_gpu(hello(0), None, held).gpu.index, own_gpu(hello(0), None, held).by) == (3, "process")
-    assert (own_gpu(hello(0), None, CARDS).gpu.index, own_gpu(hello(0), None, CARDS).certain) == (0, False)
+    assert (own_gpu(hello(0), None, held).gpu.index, own_gpu(hello(0), None, held).by) == (
+        3,
+        "process",
+    )
+    assert (own_gpu(hello(0), None, CARDS).gpu.index, own_gpu(hello(0), None, CARDS).certain) == (
+        0,
+        False,
+    )
 
 
 def test_a_rank_on_gloo_that_the_driver_does_not_list_has_no_card():
@@ -95,7 +120,9 @@ def test_a_rank_on_gloo_that_the_driver_does_not_list_has_no_card():
 def test_no_environment_makes_a_card_twice_or_one_that_is_not_there(text, local):
     found = visible({"CUDA_VISIBLE_DEVICES": text}, CARDS)
 
-    assert found is None or (len({gpu.uuid for gpu in found}) == len(found) and set(found) <= set(CARDS))
+    assert found is None or (
+        len({gpu.uuid for gpu in found}) == len(found) and set(found) <= set(CARDS)
+    )
     by_environment(hello(local, CUDA_VISIBLE_DEVICES=text), CARDS)
 
 
@@ -107,7 +134,12 @@ def job_on(*gpus, **more):
 
 def test_the_snapshot_has_each_rank_s_card_and_each_card_s_ranks():
     gpu = Gpu(
-        0, "GPU-a", 0.5, 9 * GIB, 80 * GIB, processes=(GpuProcess(4800, 5 * GIB, rank=0), GpuProcess(77, 4 * GIB))
+        0,
+        "GPU-a",
+        0.5,
+        9 * GIB,
+        80 * GIB,
+        processes=(GpuProcess(4800, 5 * GIB, rank=0), GpuProcess(77, 4 * GIB)),
     )
     job = job_on(gpu)
     job.trains(3)

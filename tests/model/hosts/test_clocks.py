@@ -20,7 +20,9 @@ from tests.jobs import SECOND, unix_ns
 from tests.spread import SpreadJob, skewed
 
 MS = 1_000_000
-OFFSETS = st.one_of(st.floats(0.06, 90_000), st.floats(-90_000, -0.06)).map(lambda seconds: round(seconds, 3))
+OFFSETS = st.one_of(st.floats(0.06, 90_000), st.floats(-90_000, -0.06)).map(
+    lambda seconds: round(seconds, 3)
+)
 
 
 def busy_job():
@@ -93,7 +95,9 @@ def test_a_clock_that_is_set_right_in_the_midst_of_the_job_changes_nothing():
 
     _, verdict = looked_at(told)
 
-    assert [finding.identity for finding in verdict.findings] == [finding.identity for finding in PLAIN[1].findings]
+    assert [finding.identity for finding in verdict.findings] == [
+        finding.identity for finding in PLAIN[1].findings
+    ]
 
 
 def test_the_snapshot_tells_how_each_clock_stands():
@@ -106,16 +110,27 @@ def test_the_snapshot_tells_how_each_clock_stands():
 
 def test_a_clock_that_nobody_has_measured_is_said_to_be_unknown():
     records = [
-        (envelope, msgspec.structs.replace(record, clock=None) if isinstance(record, HostState) else record)
+        (
+            envelope,
+            msgspec.structs.replace(record, clock=None)
+            if isinstance(record, HostState)
+            else record,
+        )
         for envelope, record in BUSY.in_order()
     ]
     snapshot, verdict = looked_at(records)
 
-    assert [(one.host, one.offset_ns) for one in snapshot.seen] == [("node0", 0), ("node1", None), ("node2", None)]
+    assert [(one.host, one.offset_ns) for one in snapshot.seen] == [
+        ("node0", 0),
+        ("node1", None),
+        ("node2", None),
+    ]
     assert verdict == PLAIN[1]
 
 
-@pytest.mark.parametrize("clock", [HostClock(OFFSET_MAX_NS + 1, 5), HostClock(-(2**62), 5), HostClock(5, -1)])
+@pytest.mark.parametrize(
+    "clock", [HostClock(OFFSET_MAX_NS + 1, 5), HostClock(-(2**62), 5), HostClock(5, -1)]
+)
 def test_an_absurd_offset_is_not_believed(clock):
     assert agreed(None, clock) is None
 

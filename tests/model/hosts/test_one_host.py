@@ -19,7 +19,12 @@ class Halves(SpreadJob):
 
     def in_order(self):
         return [
-            (structs.replace(envelope, sender="node0.b") if envelope.sender == "node1" else envelope, record)
+            (
+                structs.replace(envelope, sender="node0.b")
+                if envelope.sender == "node1"
+                else envelope,
+                record,
+            )
             for envelope, record in super().in_order()
         ]
 
@@ -103,7 +108,9 @@ def test_the_run_is_the_hubs_whoever_says_hello_last():
     model = job.model()
     for sender, run in (("node1", "r-leaf"), ("node0", "r-hub"), ("node1", "r-leaf")):
         rank = next(one for one in job.ranks if job.host_of(one) == sender)
-        envelope = next(one for one, record in job.in_order() if one.kind == "Hello" and one.sender == sender)
+        envelope = next(
+            one for one, record in job.in_order() if one.kind == "Hello" and one.sender == sender
+        )
         model.apply(envelope, structs.replace(rank.hello(), run=run))
 
     assert model.run == "r-hub"

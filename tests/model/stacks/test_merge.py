@@ -32,7 +32,9 @@ def answer(rank, *threads, method="agent", pid=None, taken=1000, **more):
 
 def waiting(rank, line=521, **more):
     """A rank in backward: where in torch's loop it is seen differs."""
-    return answer(rank, thread(StackFrame("backward", f"{TORCH}/_tensor.py", line), STEP, LOOP), **more)
+    return answer(
+        rank, thread(StackFrame("backward", f"{TORCH}/_tensor.py", line), STEP, LOOP), **more
+    )
 
 
 def loading(rank, **more):
@@ -66,7 +68,10 @@ def test_how_a_stack_was_taken_does_not_part_ranks():
 
 
 def test_a_rank_at_fault_comes_before_a_smaller_class():
-    merged = merge([loading(0), loading(1), waiting(2), waiting(3), waiting(4), answer(5, thread(LOOP))], blamed=[1])
+    merged = merge(
+        [loading(0), loading(1), waiting(2), waiting(3), waiting(4), answer(5, thread(LOOP))],
+        blamed=[1],
+    )
 
     assert ranks_of(merged) == [(0, 1), (5,), (2, 3, 4)]
     assert [merged.is_odd(one) for one in merged.main] == [True, False, False]
@@ -79,10 +84,15 @@ def test_where_all_are_alike_nothing_is_odd():
 
 
 def test_what_did_not_answer_is_told_with_its_reason():
-    merged = merge([waiting(0), answer(1, method="", why="stopped (state T)"), answer(2, method="")])
+    merged = merge(
+        [waiting(0), answer(1, method="", why="stopped (state T)"), answer(2, method="")]
+    )
 
     assert (merged.asked, merged.answered) == (3, 1)
-    assert [(one.rank, one.why) for one in merged.unanswered] == [(1, "stopped (state T)"), (2, "it did not answer")]
+    assert [(one.rank, one.why) for one in merged.unanswered] == [
+        (1, "stopped (state T)"),
+        (2, "it did not answer"),
+    ]
 
 
 def test_the_newest_of_two_answers_counts():
@@ -100,9 +110,13 @@ def test_workers_stand_apart_from_the_ranks():
 
 
 def test_ddtops_own_thread_and_frames_are_left_out():
-    wrapper = StackFrame("wrapped", "/venv/lib/python3.11/site-packages/ddtop/agent/wrap_distributed.py", 20)
+    wrapper = StackFrame(
+        "wrapped", "/venv/lib/python3.11/site-packages/ddtop/agent/wrap_distributed.py", 20
+    )
     nameless = thread(StackFrame("wait", THREADING.file, 300), AGENT, THREADING, main=False)
-    one = answer(0, thread(BACKWARD, wrapper, STEP), thread(LOAD, main=False, name="ddtop"), nameless)
+    one = answer(
+        0, thread(BACKWARD, wrapper, STEP), thread(LOAD, main=False, name="ddtop"), nameless
+    )
     merged = merge([one])
 
     assert [frame.function for frame in merged.main[0].frames] == ["backward", "step"]
@@ -112,7 +126,9 @@ def test_ddtops_own_thread_and_frames_are_left_out():
 def test_a_thread_of_the_program_that_ddtop_wraps_is_still_the_programs():
     one = answer(0, thread(AGENT, LOAD, THREADING, main=False, name="Thread-7 (prefetch)"))
 
-    assert [(one.role, len(one.frames)) for one in merge([one]).others] == [("Thread-N (prefetch)", 2)]
+    assert [(one.role, len(one.frames)) for one in merge([one]).others] == [
+        ("Thread-N (prefetch)", 2)
+    ]
 
 
 def test_the_same_thread_of_two_ranks_is_the_same_whatever_its_number():
@@ -127,7 +143,10 @@ def test_a_thread_without_a_name_is_one_of_those_at_the_same_place():
     """Faulthandler tells no names: the helper thread of the rank that holds its GIL is the helper thread."""
     helper = thread(LOAD, main=False, name="Thread-1 (helper)")
     merged = merge(
-        [answer(0, thread(STEP), helper), answer(1, thread(STEP), thread(LOAD, main=False), method="signal")]
+        [
+            answer(0, thread(STEP), helper),
+            answer(1, thread(STEP), thread(LOAD, main=False), method="signal"),
+        ]
     )
 
     assert [(one.role, one.ranks) for one in merged.others] == [("Thread-N (helper)", (0, 1))]
@@ -135,7 +154,9 @@ def test_a_thread_without_a_name_is_one_of_those_at_the_same_place():
 
 def test_a_thread_without_a_name_that_could_be_either_stays_without():
     names = [thread(LOAD, main=False, name=name) for name in ("reader", "writer")]
-    merged = merge([answer(0, thread(STEP), *names), answer(1, thread(STEP), thread(LOAD, main=False))])
+    merged = merge(
+        [answer(0, thread(STEP), *names), answer(1, thread(STEP), thread(LOAD, main=False))]
+    )
 
     assert sorted(one.role for one in merged.others) == ["reader", "thread", "writer"]
 
@@ -177,7 +198,9 @@ def test_the_agents_judgement_goes_before_the_path():
 def test_the_tree_parts_where_the_ranks_part():
     branches = tree(merge([waiting(0), waiting(1), loading(2)]).main)
 
-    assert [([frame.function for frame in one.frames], one.ranks, len(one.last)) for one in branches] == [
+    assert [
+        ([frame.function for frame in one.frames], one.ranks, len(one.last)) for one in branches
+    ] == [
         (["main", "step"], (0, 1, 2), 1),
         (["load"], (2,), 2),
         (["backward"], (0, 1), 2),
@@ -188,7 +211,10 @@ def test_the_tree_parts_where_the_ranks_part():
 def test_a_stack_that_is_the_beginning_of_another_ends_inside_the_tree():
     branches = tree(merge([answer(0, thread(STEP, LOOP)), loading(1)]).main)
 
-    assert [([end.ranks for end in one.ends], one.ranks) for one in branches] == [([(0,)], (0, 1)), ([(1,)], (1,))]
+    assert [([end.ranks for end in one.ends], one.ranks) for one in branches] == [
+        ([(0,)], (0, 1)),
+        ([(1,)], (1,)),
+    ]
 
 
 def test_a_stack_deeper_than_calls_may_nest_is_a_tree_too():
@@ -250,7 +276,12 @@ def test_every_thread_is_in_exactly_one_class(stacks):
 def test_a_main_thread_is_never_lost(stacks):
     one = {(s.worker, s.of_rank, s.pid): s for s in stacks}
     merged = merge(one.values())
-    shown = [member for found in merged.classes + merged.workers if found.main for member in found.members]
+    shown = [
+        member
+        for found in merged.classes + merged.workers
+        if found.main
+        for member in found.members
+    ]
 
     assert len(shown) == sum(thread.main for stack in one.values() for thread in stack.threads)
 
@@ -272,4 +303,8 @@ def test_the_classes_are_the_ends_of_the_tree(stacks):
 
     assert sorted(ends) == sorted(map(id, classes))
     assert all(one.frames for one in branches)
-    assert all(end in one.classes and end.frames[0].key == one.frames[-1].key for one in branches for end in one.ends)
+    assert all(
+        end in one.classes and end.frames[0].key == one.frames[-1].key
+        for one in branches
+        for end in one.ends
+    )

@@ -10,7 +10,19 @@ from ddtop.wire.loader import Loader
 from tests.jobs import replace_loader
 
 SECOND = 1_000_000_000
-OWED = Loader(2, 0, 4, 2, 9001, "S", 5 * SECOND, batches=50, workers_cpu_ns=0, owing_io_bytes=0, owing_switches=0)
+OWED = Loader(
+    2,
+    0,
+    4,
+    2,
+    9001,
+    "S",
+    5 * SECOND,
+    batches=50,
+    workers_cpu_ns=0,
+    owing_io_bytes=0,
+    owing_switches=0,
+)
 STILL = Owing((9001, 50, 0), False, 6 * SECOND)
 
 
@@ -36,7 +48,9 @@ def test_what_moves_begins_it_anew_and_a_tenth_of_it_does_not(grown):
 
 
 @pytest.mark.parametrize(
-    "other", [{"owing_pid": 9002}, {"batches": 51}, {"exhausted": 1}], ids=lambda other: next(iter(other))
+    "other",
+    [{"owing_pid": 9002}, {"batches": 51}, {"exhausted": 1}],
+    ids=lambda other: next(iter(other)),
 )
 def test_another_batch_or_worker_is_another_wait(other):
     found = after(**other)
@@ -44,7 +58,9 @@ def test_another_batch_or_worker_is_another_wait(other):
     assert (found.still_since_unix_ns, found.moved_unix_ns) == (7 * SECOND, None)
 
 
-@pytest.mark.parametrize("nothing", [{"owing_pid": None}, {"waiting_since_unix_ns": None}, {"workers_cpu_ns": None}])
+@pytest.mark.parametrize(
+    "nothing", [{"owing_pid": None}, {"waiting_since_unix_ns": None}, {"workers_cpu_ns": None}]
+)
 def test_without_a_worker_a_wait_or_a_look_nothing_is_known(nothing):
     assert after(**nothing) is None
 

@@ -70,7 +70,10 @@ def test_a_point_that_is_not_newer_is_ignored():
     assert found.grown(10.0, 2 * S) == (2.0, (20,))
 
 
-@given(st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 10**9)), max_size=400), st.floats(0.1, 100))
+@given(
+    st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 10**9)), max_size=400),
+    st.floats(0.1, 100),
+)
 def test_growth_is_never_negative_and_memory_is_bounded(points, window_s):
     found = series(*((at / S, value) for at, value in points))
     grown = found.grown(window_s, max((at for at, _ in points), default=0))
@@ -88,7 +91,9 @@ def grown_of_all_points(points, window_s, now):
     begin = old[-1] if old else points[0]
     if begin[0] == end:
         return None
-    return (end - begin[0]) / 1e9, tuple(b - a for a, b in zip(begin[1:], points[-1][1:], strict=True))
+    return (end - begin[0]) / 1e9, tuple(
+        b - a for a, b in zip(begin[1:], points[-1][1:], strict=True)
+    )
 
 
 @given(
@@ -103,7 +108,9 @@ def test_what_is_forgotten_changes_no_window_that_is_asked_for(steps, window_s, 
         found.add(at, first, second)
         points.append((at, first, second))
 
-    assert found.grown(window_s, at + later_ns) == grown_of_all_points(points, window_s, at + later_ns)
+    assert found.grown(window_s, at + later_ns) == grown_of_all_points(
+        points, window_s, at + later_ns
+    )
     assert len(found) <= POINTS
 
 

@@ -113,7 +113,12 @@ def test_steps_of_many_collectives_that_wait_each_for_the_same_rank_add_up():
 
 def test_buckets_that_overlap_with_backward_are_waited_for_once():
     """DDP: late at the first of three buckets, put in one after the other without waiting."""
-    times = entered(2, 300, lambda rank, number: 30.0 if number % 3 == 1 and rank == 1 else 10.0, transfer_ms=0.0)
+    times = entered(
+        2,
+        300,
+        lambda rank, number: 30.0 if number % 3 == 1 and rank == 1 else 10.0,
+        transfer_ms=0.0,
+    )
     shifted = [
         {seq: (at + (15_000_000 if rank else 0), kind) for seq, (at, kind) in one.items()}
         for rank, one in enumerate(times)
@@ -149,7 +154,10 @@ def test_who_waits_in_a_group_and_is_late_in_another_is_not_the_one_to_look_at()
     merged = [
         own[0],
         type(own[1])(
-            1, "node0", BASE, type(own[1].arrivals)("r1", own[1].arrivals.groups + second[0].arrivals.groups, 100)
+            1,
+            "node0",
+            BASE,
+            type(own[1].arrivals)("r1", own[1].arrivals.groups + second[0].arrivals.groups, 100),
         ),
         second[1],
     ]
@@ -160,8 +168,12 @@ def test_who_waits_in_a_group_and_is_late_in_another_is_not_the_one_to_look_at()
 
 def test_waiting_for_each_other_is_told_from_communication():
     rng = random.Random(15)
-    waiting = looked_at(answers(entered(2, 200, lambda rank, number: rng.expovariate(1 / 20))))[-1].balances[0]
-    sending = looked_at(answers(entered(2, 200, lambda rank, number: 1.0, transfer_ms=20.0)))[-1].balances[0]
+    waiting = looked_at(answers(entered(2, 200, lambda rank, number: rng.expovariate(1 / 20))))[
+        -1
+    ].balances[0]
+    sending = looked_at(answers(entered(2, 200, lambda rank, number: 1.0, transfer_ms=20.0)))[
+        -1
+    ].balances[0]
 
     assert waiting.waiting_ratio > 0.25
     assert sending.waiting_ratio < 0.02
@@ -170,9 +182,9 @@ def test_waiting_for_each_other_is_told_from_communication():
 @pytest.mark.parametrize(("per_step", "collectives"), [(300, 1800), (1900, 1900), (99, 1980)])
 def test_steps_that_are_too_long_for_the_recorder_are_told_from_waiting_too(per_step, collectives):
     """It keeps 2,000 collectives: six steps of 300, which were too few to say anything."""
-    (one,) = looked_at(answers(entered(2, collectives, lambda *_: 0.05, transfer_ms=0.5), per_step=per_step))[
-        -1
-    ].balances
+    (one,) = looked_at(
+        answers(entered(2, collectives, lambda *_: 0.05, transfer_ms=0.5), per_step=per_step)
+    )[-1].balances
 
     assert one.per_step == per_step
     assert one.waiting_ratio < 0.02
@@ -200,7 +212,9 @@ def test_a_round_is_worked_out_again_when_another_rank_has_answered():
     rounds.add(third)
 
     assert findings_of(before, groups, lambda _: False, POLICY)[-1].late == ()
-    assert [found.ranks for found in findings_of(rounds, groups, lambda _: False, POLICY)[-1].late] == [(2,)]
+    assert [
+        found.ranks for found in findings_of(rounds, groups, lambda _: False, POLICY)[-1].late
+    ] == [(2,)]
 
 
 def test_the_order_of_the_answers_does_not_matter():
@@ -215,7 +229,12 @@ def test_stages_of_a_pipeline_wait_for_each_other_by_design():
     for answer in said:
         rounds.add(answer)
 
-    assert findings_of(rounds, [Group("0", "default_pg", (0, 1), "gloo")], lambda _: True, POLICY)[-1].late == ()
+    assert (
+        findings_of(rounds, [Group("0", "default_pg", (0, 1), "gloo")], lambda _: True, POLICY)[
+            -1
+        ].late
+        == ()
+    )
 
 
 def of_two_hosts(times, errors_ms):
@@ -233,7 +252,9 @@ def test_ranks_of_hosts_whose_clocks_are_known_well_are_compared():
     assert found.error_ms == pytest.approx(0.4)
 
 
-@pytest.mark.parametrize("errors_ms", [{"a": 0.0, "b": 20.0}, {"a": 10.0, "b": 10.0}, {"a": 0.0}, {}])
+@pytest.mark.parametrize(
+    "errors_ms", [{"a": 0.0, "b": 20.0}, {"a": 10.0, "b": 10.0}, {"a": 0.0}, {}]
+)
 def test_they_are_not_where_the_clocks_may_be_off_by_a_good_part_of_what_is_claimed(errors_ms):
     times = entered(4, 60, but(but(noisy(9), 2, 60.0), 3, 60.0))
 
@@ -261,8 +282,13 @@ def test_who_is_late_on_its_own_host_is_named_with_the_hosts_that_were_left_out(
 def test_how_even_ranks_are_is_told_of_several_hosts_only_by_clocks_that_agree():
     times = entered(4, 60, noisy(10))
 
-    assert [one.ranks for one in of_two_hosts(times, {"a": 0.0, "b": 0.1}).balances] == [(0, 1, 2, 3)]
-    assert [one.ranks for one in of_two_hosts(times, {"a": 0.0, "b": 9.0}).balances] == [(0, 1), (2, 3)]
+    assert [one.ranks for one in of_two_hosts(times, {"a": 0.0, "b": 0.1}).balances] == [
+        (0, 1, 2, 3)
+    ]
+    assert [one.ranks for one in of_two_hosts(times, {"a": 0.0, "b": 9.0}).balances] == [
+        (0, 1),
+        (2, 3),
+    ]
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -25,7 +25,9 @@ def ranks(*calls, **more):
             number,
             State.RUNNING,
             hello=Hello("j", "r", 0, number, number, len(calls), "h", 100 + number, 1),
-            open_calls=tuple(one if isinstance(one, (list, tuple)) else [one]) if one is not None else (),
+            open_calls=tuple(one if isinstance(one, (list, tuple)) else [one])
+            if one is not None
+            else (),
             working=False,
         )
         for number, one in enumerate(calls)
@@ -117,7 +119,11 @@ def test_a_stopped_or_silent_rank_says_nothing_of_now():
 
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=20))
 def test_every_waiter_has_an_end_or_leads_into_a_cycle(pairs):
-    peers = tuple(PeerWait(rank, "recv", other, 0, NOW - 10, (other,)) for rank, other in pairs if rank != other)
+    peers = tuple(
+        PeerWait(rank, "recv", other, 0, NOW - 10, (other,))
+        for rank, other in pairs
+        if rank != other
+    )
     facts = ranks(*[None] * 8)
     waiting = {wait.rank for wait in peers}
 

@@ -47,7 +47,9 @@ def waiters_by_pairs(waits):
 def cycles_by_pairs(waits):
     edges = edges_of(waits)
     reach = {rank: reachable(rank, edges) for rank in edges}
-    components = {frozenset(b for b in reach[a] if a in reach.get(b, ())) for a in edges if a in reach[a]}
+    components = {
+        frozenset(b for b in reach[a] if a in reach.get(b, ())) for a in edges if a in reach[a]
+    }
     closed = [one for one in components if len(one) > 1 and all(edges[rank] <= one for rank in one)]
     return tuple(sorted(tuple(sorted(one)) for one in closed))
 
@@ -62,7 +64,10 @@ def graphs(draw):
     shared = draw(st.lists(behinds, min_size=1, max_size=4))
     some = st.one_of(st.sampled_from(shared), behinds)
     waits = draw(
-        st.lists(st.builds(Wait, ranks, st.sampled_from("ab"), st.just(1), st.integers(0, 9), some), max_size=9)
+        st.lists(
+            st.builds(Wait, ranks, st.sampled_from("ab"), st.just(1), st.integers(0, 9), some),
+            max_size=9,
+        )
     )
     single = st.builds(PeerWait, ranks, st.just("recv"), ranks, st.none(), st.integers(0, 9), some)
     return tuple(waits), tuple(draw(st.lists(single, max_size=6)))
@@ -72,7 +77,9 @@ def graphs(draw):
 @given(graphs())
 def test_crowds_blame_the_same_ranks_for_the_same_waiters_as_pairs_do(found):
     waits, peers = found
-    everyone = {rank: RankFacts(rank, State.RUNNING, healthy_wait_max_ms=float(rank)) for rank in range(8)}
+    everyone = {
+        rank: RankFacts(rank, State.RUNNING, healthy_wait_max_ms=float(rank)) for rank in range(8)
+    }
 
     blames = blames_of(everyone, Graph(waits, peers), NOW, POLICY)
 
@@ -122,8 +129,14 @@ def worlds(draw):
         enqueued = draw(st.integers(0, 4))
         since = draw(st.one_of(st.none(), st.integers(1, 9)))
         offset = draw(st.sampled_from((None, 0, 1)))
-        progress = GroupProgress("g", enqueued, draw(st.one_of(st.none(), st.integers(0, 4))), offset, since, "op")
-        entry = (Collective("g", "op", draw(st.integers(0, 4)), 1),) if since and draw(st.booleans()) else ()
+        progress = GroupProgress(
+            "g", enqueued, draw(st.one_of(st.none(), st.integers(0, 4))), offset, since, "op"
+        )
+        entry = (
+            (Collective("g", "op", draw(st.integers(0, 4)), 1),)
+            if since and draw(st.booleans())
+            else ()
+        )
         found[rank] = RankFacts(
             rank, State.RUNNING, hello, groups=(progress,) if draw(st.booleans()) or since else (), activity="collective",
             open_collectives=entry, exit=draw(st.sampled_from((None, None, None, gone))),
@@ -144,7 +157,9 @@ def test_who_is_behind_is_the_same_looked_at_once_and_looked_at_for_each_waiter(
         for seq in [first_open_seq(progress, facts.open_collectives)]
     }
 
-    assert {wait.rank: (wait.seq, wait.behind) for wait in waits_of(everyone, [group], POLICY)} == expected
+    assert {
+        wait.rank: (wait.seq, wait.behind) for wait in waits_of(everyone, [group], POLICY)
+    } == expected
 
 
 def test_those_that_wait_for_the_same_ranks_share_one_tuple():
