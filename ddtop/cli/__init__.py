@@ -24,7 +24,7 @@ SUMMARIES: Mapping[str, str] = {
     "demo": "A real training (gloo, CPU) with a fault, and the dashboard on it.",
     "diagnose": "The findings.",
     "doctor": "What works here: hook, torch, folders, keys, signals, GPU.",
-    "explain": "What a finding means, how it is found, what to do; without KIND: which there are.",
+    "explain": "What a finding means, how it is found, what to do.",
     "gpus": "Free and busy GPUs of this host, and who holds them.",
     "jobs": "Live and ended jobs of this user.",
     "key": "The secret from which all keys are derived.",
@@ -32,9 +32,9 @@ SUMMARIES: Mapping[str, str] = {
     "report": "Verdict, stacks, environment and what happened, in one redacted file for a ticket.",
     "run": "Run CMD as a watched job: ddtop run -- torchrun --nproc-per-node 4 train.py",
     "signal": "Send a signal to ranks of a job, after asking: ddtop signal JOB --rank 3 TERM",
-    "stacks": "The stacks of all ranks, those alike together.",
+    "stacks": "The stacks of all ranks, equal ones merged.",
     "status": "One snapshot as a table.",
-    "watch": "One line an event until the job ends.",
+    "watch": "One line for each event, until the job ends.",
 }
 """The first sentence of each command's help. `ddtop --help` shows these without any import."""
 
@@ -52,7 +52,7 @@ SUMMARIES: Mapping[str, str] = {
     "--sim",
     "ranks",
     metavar="N",
-    help="The dashboard on N simulated ranks, 1 to 65536, that get into trouble.",
+    help="The dashboard on N simulated ranks, 1 to 65536, of a job that has a fault.",
 )
 @click.option(
     "--scenario",
@@ -75,13 +75,13 @@ def cli(
     """
     if ranks is None and (scenario is not None or seed is not None):
         raise CommandError(
-            "ddtop: --scenario and --seed say what becomes of a simulated job: give --sim N too",
+            "ddtop: --scenario and --seed choose a simulated job: give --sim N too",
             USAGE,
         )
     if ranks is not None:
         if context.invoked_subcommand is not None:
             raise CommandError(
-                "ddtop: --sim N stands alone: there is no such job for a command to look at", USAGE
+                "ddtop: --sim N stands alone: no command can look at a simulated job", USAGE
             )
         from ddtop.cli.simulate import simulate
 
@@ -91,7 +91,7 @@ def cli(
         context.invoke(cli.load("attach"), job=None, wait_s=0.0, readonly=readonly)
     elif readonly:
         raise CommandError(
-            "ddtop: --readonly goes behind the command: ddtop attach --readonly", USAGE
+            "ddtop: --readonly belongs behind the command: ddtop attach --readonly", USAGE
         )
 
 

@@ -80,7 +80,7 @@ def unknown(name: str | None, error: registry.UnknownJobError, there: str = "") 
         return CommandError("\n".join(lines), USAGE)
     if name is None and error.entries:
         example = f"ddtop attach {there}{error.entries[0].job}"
-        lines.append(f"an ended one can be opened by its name: {example}")
+        lines.append(f"open an ended one by its name: {example}")
     lines.append("start one with: DDTOP=1 torchrun --nproc-per-node 4 train.py")
     hint = advice(sys.executable) if not there else None
     if hint:

@@ -29,14 +29,14 @@ REMOTE = click.option(
     "--remote",
     metavar="CMD",
     envvar="DDTOP_REMOTE",
-    help="How ddtop is called there, if it is not found.",
+    help="The command that runs ddtop there, if it is not found.",
 )
 HUB = click.option(
-    "--hub", metavar="HOST:PORT", help="The relay that listens there, with your key."
+    "--hub", metavar="HOST:PORT", help="Ask the relay that listens there, with your key."
 )
-READONLY = click.option("--readonly", is_flag=True, help="No key may act on the job.")
+READONLY = click.option("--readonly", is_flag=True, help="Disable the keys that act on the job.")
 NO_SOURCE = click.option(
-    "--no-source", is_flag=True, help="Without the lines of source around each frame."
+    "--no-source", is_flag=True, help="Leave out the lines of source around each frame."
 )
 WAIT_S = 3600.0
 """How long `--wait` waits for a job."""
@@ -49,7 +49,9 @@ def only_one_route(pids: str | None, host: str | None, hub: str | None) -> None:
         CommandError: 2, two of them are given.
     """
     if (pids, host, hub).count(None) < 2:
-        raise CommandError("ddtop: --pid, --ssh and --hub are three ways: give one of them", USAGE)
+        raise CommandError(
+            "ddtop: --pid, --ssh and --hub exclude each other: give one of them", USAGE
+        )
 
 
 def hub_without_job(hub: str | None, job: str | None) -> None:
@@ -73,7 +75,7 @@ def run_there(
         CommandError: 2, options that exclude each other; 3, no contact with the host.
     """
     if host is not None and hub is not None:
-        raise CommandError("ddtop: --ssh and --hub are two ways: give one of them", USAGE)
+        raise CommandError("ddtop: --ssh and --hub exclude each other: give one of them", USAGE)
     hub_without_job(hub, job)
     if host is not None:
         from ddtop.cli.over_ssh import over_ssh

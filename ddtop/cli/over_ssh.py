@@ -43,7 +43,7 @@ def over_ssh(host: str, ddtop: str | None, words: list[str]) -> int:
     target = Host(host_called(host), ddtop)
     if odd := next((word for word in words if not _PLAIN.fullmatch(word)), None):
         raise CommandError(
-            f"ddtop: {odd!r} cannot be said over ssh: "
+            f"ddtop: {odd!r} cannot be sent over ssh: "
             "a job's name has letters, digits and ._- only",
             USAGE,
         )

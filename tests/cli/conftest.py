@@ -1,4 +1,4 @@
-"""Hosts to attach to over ssh, and the command that does."""
+"""Hosts to attach to over ssh, and `ddtop attach` to them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def there(request, tmp_path, home):
 
 @pytest.fixture
 def stand_in(tmp_path, home):
-    """For what does not depend on what carries the bytes."""
+    """A host behind a fake ssh, for what does not depend on the transport."""
     return hosts.host(hosts.FAKE, tmp_path / "there", home.state, home.runtime)
 
 
 @pytest.fixture
 def attached(stand_in, monkeypatch, capfd):
-    """The same command, in this process: a start costs more than most of what is looked at."""
+    """Runs `ddtop attach` in this process: starting one would take longer than the test."""
 
     def attached(*words, **variables):
         for name, value in {**stand_in.environment, **variables}.items():

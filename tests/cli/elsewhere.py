@@ -1,4 +1,4 @@
-"""Jobs on another host, and `ddtop attach` as a command of its own."""
+"""Jobs on another host, and ddtop as a process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.cli.test_commands import write_ended
 
 
 def over(job, name="train-47"):
-    """A job there that has ended, with its last state where its relay left it."""
+    """A job there that has ended, with the last state that its relay left."""
     entry = write_ended(job, name)
     there = registry.last_state_path(name, "r1", entry.sender)
     registry.last_state_path(name, "r1").rename(there)
@@ -35,6 +35,6 @@ def attach(there, *words, **variables):
 def ddtop(*words, **variables):
     environ = {name: value for name, value in os.environ.items() if name != "DDTOP_HUB"} | variables
     return subprocess.run(
-        [sys.executable, "-m", "ddtop", *words], env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        timeout=60, check=False,
+        [sys.executable, "-m", "ddtop", *words], env=environ, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`attach --ssh` from one end to the other: a relay there, a dashboard here, an ssh between them."""
+"""`attach --ssh` end to end: a relay there, a dashboard here, ssh between them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tests.ui.terminals import Terminal
 
 STOPPED = "rank 0 has been stopped"
 THERE = "stopped"
-"""What is on the screen before two seconds of standing are a verdict."""
+"""On the screen until rank 0 has been stopped for two seconds."""
 
 
 @pytest.fixture
 def stage(home):
-    """A job there, whose rank 0 is stopped."""
+    """A job there with a stopped rank 0."""
     found = Stage(home)
     found.rank()
     found.heard(found.viewer(), sees_ranks)
@@ -47,11 +47,12 @@ def stage(home):
 
 @pytest.fixture
 def dashboard(there):
-    """Starts it on a terminal; ends it."""
+    """Starts the command on a terminal, and ends it."""
     started = []
 
     def start(*words):
-        program = f"import sys; sys.argv = {['ddtop', 'attach', *words]!r}\nfrom ddtop.cli import main\nmain()"
+        program = f"import sys; sys.argv = {['ddtop', 'attach', *words]!r}\n"
+        program += "from ddtop.cli import main\nmain()"
         started.append(
             Terminal(program, size=(100, 24), TERM="xterm-256color", **there.environment)
         )
@@ -63,7 +64,7 @@ def dashboard(there):
 
 
 def its_ssh(terminal):
-    """The ssh of a dashboard."""
+    """The ssh processes of a dashboard."""
     (found,) = psutil.Process(terminal.process.pid).children()
     return found
 
@@ -77,7 +78,7 @@ def gone(pids):
     return True
 
 
-def test_a_dashboard_over_ssh_loses_its_ssh_says_so_comes_back_and_ends_both(
+def test_a_dashboard_that_loses_its_ssh_reports_it_connects_again_and_ends_it(
     there, stage, dashboard
 ):
     terminal = dashboard("--ssh", "there")
@@ -114,9 +115,7 @@ def test_a_dashboard_that_is_killed_leaves_nothing_behind_on_either_side(there, 
 
 
 @pytest.mark.parametrize("there", [hosts.FAKE], indirect=True)
-def test_where_several_jobs_are_live_there_one_is_picked_from_their_list_and_the_list_comes_back(
-    there, stage, dashboard
-):
+def test_several_live_jobs_there_are_listed_and_the_list_comes_back(there, stage, dashboard):
     entry = registry.read_entries()[0]
     registry.write_entry(msgspec.structs.replace(entry, job="another", run="r2", started_unix_ns=0))
     terminal = dashboard("--ssh", "there")
@@ -148,7 +147,7 @@ def test_without_a_terminal_the_status_table_comes_over_ssh(there, stage):
     assert gone(there.bridges)
 
 
-def test_what_a_login_prints_before_is_passed_over(there, stage):
+def test_text_of_the_login_before_the_greeting_is_ignored(there, stage):
     noise = "echo 'Welcome to ddtop-bridge {'; printf 'No end of line'; echo 'a warning' >&2"
     found = attach(there, "--ssh", "there", "--remote", there.says(noise))
 
@@ -156,8 +155,8 @@ def test_what_a_login_prints_before_is_passed_over(there, stage):
     assert "Welcome" not in found.stdout
 
 
-def test_a_second_host_behind_the_first_is_reached(there, stage):
-    """ProxyJump is the system's ssh's business; that it still is, is ours."""
+def test_a_host_behind_a_jump_host_is_reached(there, stage):
+    """ssh itself handles ProxyJump. This checks that ddtop does not get in its way."""
     if not isinstance(there, hosts.Sshd):
         pytest.skip("a stand-in does not jump")
     found = attach(there, "--ssh", "far")
@@ -176,7 +175,7 @@ def test_a_job_that_is_over_is_shown_from_its_journal_there(there, home):
 
 
 @pytest.mark.parametrize("there", [hosts.FAKE], indirect=True)
-def test_the_journal_of_a_job_that_is_over_can_be_gone_back_in(there, home, dashboard):
+def test_the_user_can_go_back_in_the_journal_of_a_job_that_is_over(there, home, dashboard):
     entry, last = over(killed())
     last.rename(registry.journal_path(entry.job, entry.run, entry.sender))
     terminal = dashboard("--ssh", "there", "train-47")
@@ -197,8 +196,8 @@ def test_a_job_that_left_only_its_last_state_is_shown_too(attached, home):
     assert (found.returncode, "all ranks finished" in found.stdout) == (0, True)
 
 
-def test_where_ddtop_is_not_on_the_path_a_login_shell_is_asked(stand_in, stage, tmp_path):
-    """A command over ssh does not read the login files."""
+def test_a_login_shell_finds_ddtop_if_it_is_not_on_the_path(stand_in, stage, tmp_path):
+    """A command over ssh runs without the login files, so its PATH is short."""
     folder = tmp_path / "venv"
     folder.mkdir()
     os.symlink(stand_in.environment["DDTOP_REMOTE"], folder / "ddtop")
@@ -222,7 +221,7 @@ def test_where_ddtop_is_not_on_the_path_a_login_shell_is_asked(stand_in, stage, 
     assert (found.returncode, THERE in found.stdout) == (0, True), found.stderr
 
 
-def test_a_relay_is_joined_straight_at_its_port_with_the_users_key(stage, home):
+def test_a_hub_is_joined_at_its_port_with_the_key_of_the_user(stage, home):
     here = hosts.There.__new__(hosts.There)
     here.environment = {}
     found = attach(here, "--hub", f"localhost:{registry.read_entries()[0].port}")
@@ -238,7 +237,7 @@ def test_a_relay_of_another_key_does_not_answer(stage, monkeypatch):
         relay.job_at("127.0.0.1", registry.read_entries()[0].port)
 
 
-def test_a_bridge_is_no_command_for_a_person(home):
+def test_a_bridge_refuses_a_terminal(home):
     found = subprocess.run(
         [sys.executable, "-m", "ddtop", "bridge"],
         stdin=subprocess.DEVNULL,
@@ -253,8 +252,8 @@ def test_a_bridge_is_no_command_for_a_person(home):
 
 
 @pytest.mark.parametrize(("words", "sent"), [([], True), (["--readonly"], False)])
-async def test_a_bridge_that_may_only_look_lets_nobody_send_a_signal(stage, words, sent):
-    """`command="ddtop bridge --readonly"` in authorized_keys: the role is the relay's to check, not the dashboard's."""
+async def test_a_readonly_bridge_refuses_signals(stage, words, sent):
+    """`command="ddtop bridge --readonly"` in authorized_keys: the dashboard cannot lift it."""
     pid = stage.children[-1].pid
     pipe = Pipe([sys.executable, "-m", "ddtop", "bridge", *words], asks=False)
     try:

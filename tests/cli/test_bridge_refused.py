@@ -1,4 +1,4 @@
-"""`attach --ssh` where it comes to nothing: one sentence and an exit code, whatever the other side is."""
+"""`attach --ssh` that fails: one sentence and an exit code, whatever the other side is."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_job_that_left_nothing_is_no_contact(attached, home):
     ],
     ids=["unknown", "ambiguous", "none-live", "shell"],
 )
-def test_a_job_that_cannot_be_meant_is_said_as_for_a_local_one(attached, home, words, code, said):
+def test_an_unknown_job_there_has_the_message_of_a_local_one(attached, home, words, code, said):
     over(finished())
     over(finished(), "train-48")
     found = attached("--ssh", "there", "--", *words)
@@ -36,7 +36,7 @@ def test_a_job_that_cannot_be_meant_is_said_as_for_a_local_one(attached, home, w
     assert all(text in found.stderr for text in said), found.stderr
 
 
-def test_a_host_that_cannot_be_reached_is_said_in_the_words_of_ssh(there):
+def test_an_unreachable_host_is_reported_in_the_words_of_ssh(there):
     there.down()
     found = attach(there, "--ssh", "there")
 
@@ -61,14 +61,15 @@ def test_a_host_that_cannot_be_reached_is_said_in_the_words_of_ssh(there):
             "ddtop '7.5', which speaks 9, this one speaks 1: install the same version on both",
         ),
         (
-            'echo \'ddtop-bridge {"protocol":1,"version":"7","host":"x"}\'; echo AAAAAAAAAAAA; sleep 30 #',
+            'echo \'ddtop-bridge {"protocol":1,"version":"7","host":"x"}\'; '
+            "echo AAAAAAAAAAAA; sleep 30 #",
             "a message of",
         ),
         ("printf '\\033[31mred' >&2; exit 1 #", "(?[31mred)"),
     ],
     ids=["not-found", "noise", "other", "exit", "old", "skew", "garbage", "escape"],
 )
-def test_whatever_answers_instead_of_a_bridge_is_said_in_one_sentence(attached, remote, said):
+def test_a_program_that_is_no_bridge_is_reported_in_one_sentence(attached, remote, said):
     found = attached("--ssh", "there", "--remote", remote)
 
     assert (found.returncode, found.stdout) == (3, "")
@@ -82,14 +83,16 @@ def test_whatever_answers_instead_of_a_bridge_is_said_in_one_sentence(attached, 
         (["--ssh", "-oProxyCommand=false"], "is not the name of a host"),
         (["--ssh", ""], "is not the name of a host"),
         (["--ssh", "a\x1b[31m"], "is not the name of a host"),
-        (["--ssh", "there", "--pid", "1"], "three ways"),
-        (["--ssh", "there", "--hub", "there:1"], "three ways"),
+        (["--ssh", "there", "--pid", "1"], "exclude each other"),
+        (["--ssh", "there", "--hub", "there:1"], "exclude each other"),
         (["--hub", "there:1", "train"], "--hub stands alone"),
         (["--hub", "there"], "--hub takes HOST:PORT"),
         (["--hub", "there:99999"], "--hub takes HOST:PORT"),
     ],
 )
-def test_what_makes_no_sense_is_a_usage_error_and_starts_nothing(stand_in, attached, words, said):
+def test_a_contradictory_command_line_is_a_usage_error_and_starts_nothing(
+    stand_in, attached, words, said
+):
     found = attached(*words)
 
     assert (found.returncode, found.stdout) == (2, "")
@@ -97,7 +100,7 @@ def test_what_makes_no_sense_is_a_usage_error_and_starts_nothing(stand_in, attac
     assert stand_in.bridges == []
 
 
-def test_without_an_ssh_it_says_so(attached):
+def test_a_missing_ssh_is_reported(attached):
     found = attached("--ssh", "there", DDTOP_SSH="/no/such/ssh -v")
 
     assert (found.returncode, found.stdout) == (3, "")

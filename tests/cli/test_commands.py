@@ -1,4 +1,4 @@
-"""The commands as people and scripts call them: what they print, where, and their exit codes."""
+"""The commands as users and scripts call them: output, stream, exit code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def write_ended(job, name="train-47", reason="finished"):
     """The job file and the last state of a job that ended."""
     now = time.time_ns()
     entry = registry.JobEntry(
-        registry.SCHEMA, name, "r1", "node0", "0" * 12, 1, 1, "127.0.0.1", 1, "/tmp/x", "train", job.world_size, 0,
+        registry.SCHEMA, name, "r1", "node0", "0" * 12, 1, 1, "127.0.0.1", 1, "/tmp/x", "train",
+        job.world_size, 0,
         now - 60_000_000_000, now - 50_000_000_000, now - 50_000_000_000, reason,
     )  # fmt: skip
     registry.write_entry(entry)
@@ -93,13 +94,13 @@ def test_an_ambiguous_job_is_a_usage_error(home):
     assert "train may mean 2 jobs" in done.stderr
 
 
-def test_jobs_of_nobody(home):
+def test_without_any_job_the_list_says_how_to_start_one(home):
     assert ddtop("jobs").stdout == "no jobs; start one with: DDTOP=1 torchrun ...\n"
     assert json.loads(ddtop("jobs", "--json").stdout) == {"schema": "ddtop.jobs/1", "jobs": []}
 
 
 def test_a_file_that_is_too_large_for_a_job_file_is_counted(home):
-    """Whoever can write into the folder must not cost each command megabytes, nor hide jobs unseen."""
+    """A large file in the folder must not cost each command megabytes, nor hide a job."""
     home.state.mkdir(mode=0o700)
     (home.state / "large.json").write_text("{" + " " * 70_000 + "}")
 
@@ -140,7 +141,7 @@ def test_the_version_is_the_packages():
 
 
 def test_a_job_that_was_killed_is_diagnosed_from_its_last_state(home):
-    """The next morning, on the login node: the node is gone, the journal is on the shared home."""
+    """The compute node is gone, but its journal is in the shared home folder."""
     write_ended(killed(), reason="signal 9")
 
     done = ddtop("diagnose", "train", "--json")
@@ -174,8 +175,8 @@ def test_status_has_a_row_for_every_rank(home):
     ]
 
 
-def test_a_damaged_last_state_tells_what_is_left(home):
-    """The disk filled up while it was written."""
+def test_the_readable_part_of_a_damaged_last_state_is_used(home):
+    """The disk was full when it was written."""
     write_ended(killed())
     path = registry.last_state_path("train-47", "r1")
     path.write_bytes(path.read_bytes()[:-10])
@@ -230,7 +231,7 @@ def silent_job(home):
     registry.write_entry(entry)
 
 
-def test_of_a_job_whose_relay_does_not_answer_nothing_is_known(silent_job):
+def test_a_job_whose_relay_does_not_answer_is_unknown(silent_job):
     done = ddtop("diagnose", "train")
 
     assert (done.returncode, done.stderr) == (4, "")
@@ -248,7 +249,7 @@ def test_without_a_terminal_attach_has_the_exit_code_of_status(silent_job, words
     assert "RANK" in done.stdout
 
 
-def test_an_unusable_state_folder_is_said_with_the_next_step(home):
+def test_an_unusable_state_folder_is_reported_with_the_next_step(home):
     home.state.write_text("")
 
     done = ddtop("jobs")
@@ -276,7 +277,11 @@ def test_a_reader_that_goes_away_is_no_error(home):
 # -- run
 
 
-SHOW = "import os, sys; print(os.environ.get('DDTOP'), os.environ.get('DDTOP_JOB'), sys.argv[1:]); sys.exit(7)"
+SHOW = """
+import os, sys
+print(os.environ.get("DDTOP"), os.environ.get("DDTOP_JOB"), sys.argv[1:])
+sys.exit(7)
+"""
 
 
 @pytest.mark.parametrize("separator", [[], ["--"]])
@@ -292,8 +297,8 @@ def test_run_of_a_command_that_is_not_there_is_a_usage_error(home):
     assert (done.returncode, done.stderr) == (2, "ddtop: nosuchcommand: command not found\n")
 
 
-def test_a_view_in_a_watched_shell_does_not_watch_itself(home):
-    """export DDTOP=1 in the shell, then `ddtop jobs`."""
+def test_a_command_in_a_shell_with_ddtop_set_does_not_watch_itself(home):
+    """The user typed `export DDTOP=1` in the shell before."""
     done = ddtop("jobs", DDTOP="1", RANK="0", WORLD_SIZE="1")
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -312,7 +317,7 @@ def test_doctor_says_a_line_for_every_check(home):
     assert (done.returncode == 1) == ("bad" in marks.values())
 
 
-def test_doctor_fails_where_the_key_is_open(home):
+def test_doctor_fails_if_others_can_read_the_key(home):
     registry.secret()
     (home.state / "key").chmod(0o644)
 

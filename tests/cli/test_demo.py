@@ -1,4 +1,4 @@
-"""`ddtop demo` before anything is started: names, refusals, and how each process would be started."""
+"""`ddtop demo` before anything starts: names, refusals, and the command of each process."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_kind_that_one_host_cannot_show_is_refused_with_the_reason(home, kind)
 
 
 def test_too_few_ranks_are_refused_with_the_option_that_is_needed(home):
-    """Of two ranks none can be there twice and leave the store alone."""
+    """A duplicate needs a third rank that keeps the store."""
     done = demo("--fault", "duplicate-rank", "--ranks", "2")
 
     assert (done.returncode, done.stderr) == (2, "ddtop: duplicate-rank takes 3 ranks: --ranks 3\n")
@@ -107,7 +107,7 @@ def test_a_page_says_how_to_see_its_kind_if_a_demo_can_make_it(home):
     assert "ddtop demo" not in last_line("io-stall")
 
 
-def test_the_faults_on_mpi_are_those_that_the_simulation_knows():
+def test_the_simulation_knows_every_fault_on_mpi():
     text = (Path(catalogue.__file__).parent / "simulate.py").read_text()
 
     assert set(MPI_DEMOS) <= set(PAGES) | {"healthy"}
@@ -115,7 +115,7 @@ def test_the_faults_on_mpi_are_those_that_the_simulation_knows():
     assert all(one.mpi and one.script == "simulate.py" for one in MPI_DEMOS.values())
 
 
-def test_a_fault_that_is_none_of_mpis_lists_those_that_are(home):
+def test_an_unknown_fault_on_mpi_lists_the_names(home):
     done = demo("--mpi", "--fault", "loader-stuck")
 
     assert (done.returncode, done.stdout) == (2, "")

@@ -24,7 +24,7 @@ def test_the_dump_signal_is_sent_and_not_only_registered(home, monkeypatch):
     ("wanted", "text"),
     [("off", "switched off"), ("", "py-spy"), ("KILL", "is no signal that can be used")],
 )
-def test_a_dump_signal_that_cannot_be_is_a_note(home, monkeypatch, wanted, text):
+def test_an_impossible_dump_signal_is_a_note(home, monkeypatch, wanted, text):
     monkeypatch.setenv("DDTOP_SIGNAL", wanted)
 
     mark, _, said = doctor._dump_signal()
@@ -44,8 +44,10 @@ def test_a_dump_signal_that_cannot_be_is_a_note(home, monkeypatch, wanted, text)
         (3, True, "note", "off until the next boot"),
     ],
 )
-def test_the_right_to_trace_is_told_with_the_way_round(monkeypatch, scope, right, mark, text):
-    """Yama 1 is what Ubuntu and Debian start with: py-spy from a shell fails, and the message is cryptic."""
+def test_the_right_to_trace_is_reported_with_what_works_instead(
+    monkeypatch, scope, right, mark, text
+):
+    """Ubuntu and Debian start with Yama 1: py-spy from a shell fails with a cryptic message."""
     monkeypatch.setattr(pyspy, "yama_scope", lambda: scope)
     monkeypatch.setattr(pyspy, "may_trace_others", lambda: right)
 
@@ -71,7 +73,7 @@ def fake_py_spy(folder, monkeypatch, script):
         ("exit 1", "note", "does not start"),
     ],
 )
-def test_an_old_py_spy_is_told_from_a_new_one(tmp_path, monkeypatch, script, mark, text):
+def test_an_old_py_spy_is_a_note_and_a_new_one_is_not(tmp_path, monkeypatch, script, mark, text):
     fake_py_spy(tmp_path, monkeypatch, script)
 
     said = doctor._py_spy()
@@ -91,7 +93,7 @@ def test_without_py_spy_the_note_says_what_to_install(tmp_path, monkeypatch):
     )
 
 
-def test_a_journal_has_a_place_and_room(home):
+def test_the_journal_check_names_its_folder_and_the_free_space(home):
     mark, _, text = doctor._journal()
 
     assert mark in ("ok", "note")
@@ -133,7 +135,7 @@ def test_the_mpi_library_is_loaded_by_a_process_of_its_own(monkeypatch, script, 
     assert said in found[2]
 
 
-def test_a_python_without_mpi4py_is_told_what_brings_it(monkeypatch):
+def test_without_mpi4py_the_note_says_what_to_install(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 
     assert doctor._mpi() == (

@@ -1,4 +1,4 @@
-"""`ddtop doctor` on jobs of several hosts: what the environment says of them, and the hub that it leads to."""
+"""`ddtop doctor` on jobs of several hosts: the environment, and the hub that it leads to."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ def variables(monkeypatch, **given):
         monkeypatch.setenv(name, value)
 
 
-def test_doctor_outside_of_a_job_says_where_to_ask(plain):
+def test_outside_of_a_job_doctor_says_where_to_run_it(plain):
     assert doctor_hosts.spans()[0] == "ok"
     assert "srun ddtop doctor" in doctor_hosts.spans()[2]
     assert doctor_hosts.hub()[::2] == (
         "ok",
-        "DDTOP_HUB is not set: other hosts find it in the shared state folder, or where the ranks meet",
+        "DDTOP_HUB is not set: "
+        "other hosts find it in the shared state folder, or where the ranks meet",
     )
 
 
@@ -54,7 +55,7 @@ def test_doctor_in_a_step_of_srun_says_where_the_hub_would_be(plain):
     assert doctor_hosts.spans()[2] == "rank 0 of 8: a job on this host alone"
 
 
-def test_doctor_says_where_nothing_tells_the_hosts_from_each_other(plain):
+def test_doctor_says_if_nothing_tells_where_rank_0_is(plain):
     variables(
         plain, OMPI_COMM_WORLD_RANK="5", OMPI_COMM_WORLD_SIZE="8", OMPI_COMM_WORLD_LOCAL_SIZE="4"
     )

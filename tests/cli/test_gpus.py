@@ -1,4 +1,4 @@
-"""`ddtop gpus`: which card can be had, who holds the others, and a plain sentence where there is no driver."""
+"""`ddtop gpus`: which GPUs are free, who holds the others, and what is said without a driver."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tests.nvml import GIB, IS_LOST, FakeCard, FakeNvml
 
 ROOT = Path(__file__).parents[2]
 ME = os.getpid()
-"""The driver is asked by a child."""
+"""A child process asks the driver."""
 
 # A test before may have left a thread that ends by itself.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
 def host(*more):
-    """A busy card of ours, a free one, and more."""
+    """A busy GPU of ours, a free one, and more."""
     return FakeNvml(
         FakeCard(uuid="GPU-a", processes={ME: 40 * GIB}),
         FakeCard(uuid="GPU-b", used=300 << 20, util=0),
@@ -79,8 +79,8 @@ def test_json_is_versioned_and_has_every_key(driver, capsys):
     assert (said["schema"], said["driver"]) == ("ddtop.gpus/1", "580.65.06")
     busy, free = said["gpus"]
     assert set(busy) == {
-        "index", "uuid", "name", "free", "free_bytes", "total_bytes", "util_ratio", "power_watts", "celsius",
-        "exclusive", "prohibited", "mig_parent", "lost", "processes",
+        "index", "uuid", "name", "free", "free_bytes", "total_bytes", "util_ratio", "power_watts",
+        "celsius", "exclusive", "prohibited", "mig_parent", "lost", "processes",
     }  # fmt: skip
     assert (busy["free_bytes"], busy["total_bytes"]) == (39 * GIB, 80 * GIB)
     (holder,) = busy["processes"]
@@ -111,7 +111,7 @@ def test_a_host_without_gpu_gets_one_line_and_no_traceback():
 
 
 def test_a_driver_that_hangs_is_not_waited_for():
-    """nvidia-smi in state D, and with it everybody who asks."""
+    """nvidia-smi is in state D, and so is every process that asks."""
     nv = host()
     nv.answers.clear()
     try:
@@ -138,7 +138,7 @@ def test_a_driver_that_hangs_is_not_waited_for():
     ],
 )
 def test_what_counts_as_free(change, free):
-    """A display server does not make a card busy; in exclusive mode any process does."""
+    """A display server does not make a GPU busy; in exclusive mode any process does."""
     card = {
         "index": 0,
         "uuid": "GPU-a",
@@ -150,14 +150,14 @@ def test_what_counts_as_free(change, free):
     assert is_free(Gpu(**card)) is free
 
 
-def test_parts_of_a_divided_card_are_named_by_their_uuid():
-    cards = (
+def test_parts_of_a_mig_gpu_are_named_by_their_uuid():
+    gpus = (
         Gpu(0, "GPU-a", used_bytes=GIB, total_bytes=80 * GIB, mig=True),
         Gpu(0, "MIG-b", used_bytes=0, total_bytes=40 * GIB, parent="GPU-a"),
     )
-    lines = gpus_lines(cards, None, 100)
+    lines = gpus_lines(gpus, None, 100)
 
-    assert headline(cards, None) == "1 of 1 GPU is free"
+    assert headline(gpus, None) == "1 of 1 GPU is free"
     assert lines[-1].endswith("CUDA_VISIBLE_DEVICES=MIG-b")
 
 
@@ -179,17 +179,17 @@ def test_nothing_is_wider_than_the_terminal(width):
     assert "\x1b" not in "".join(lines)
 
 
-def test_a_lost_card_and_one_in_another_container_are_said():
+def test_a_lost_gpu_and_one_in_another_container_are_reported():
     nv = FakeNvml(FakeCard(uuid="GPU-a", raises={"*": IS_LOST}))
-    cards, _ = read(lambda: nv)
+    gpus, _ = read(lambda: nv)
 
-    assert "lost: it does not answer any more" in "\n".join(gpus_lines(cards, None, 100))
+    assert "lost: it no longer answers" in "\n".join(gpus_lines(gpus, None, 100))
     hidden = Gpu(0, "GPU-a", 0.9, GIB, 2 * GIB, processes=(GpuProcess(4711, GIB, local=False),))
     assert "pid 4711 outside of this container" in "\n".join(gpus_lines((hidden,), None, 120))
 
 
-def test_a_child_that_cannot_be_killed_holds_neither_this_command_nor_who_reads_its_output():
-    """What stands in the driver stays until the driver lets it go: the shell, and `ddtop gpus | less`, get their end."""
+def test_a_child_that_cannot_be_killed_holds_up_neither_the_command_nor_its_reader():
+    """A child that is stuck in the driver cannot end. `ddtop gpus | less` must not wait for it."""
     code = """
         import os
         from ddtop.cli.gpu_query import read
@@ -207,7 +207,8 @@ def test_a_child_that_cannot_be_killed_holds_neither_this_command_nor_who_reads_
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
-        capture_output=True, text=True, timeout=20, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=20, check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     status, child = done.stdout.split()
     os.kill(int(child), signal.SIGKILL)
@@ -227,7 +228,7 @@ def _breaks():
     ("opened", "said"),
     [(_dies, "ended the process"), (_breaks, "cannot be asked .ValueError: of the library")],
 )
-def test_a_library_that_dies_or_breaks_is_a_sentence(opened, said):
+def test_a_library_that_fails_is_reported_in_a_sentence(opened, said):
     with pytest.raises(CommandError, match=said) as raised:
         read(opened)
     assert raised.value.code == 3

@@ -1,4 +1,4 @@
-"""A relay that is known by its port alone: --hub HOST:PORT and DDTOP_HUB, from a host without the job's file."""
+"""A relay that is known by its port: --hub and DDTOP_HUB, on a host without the job file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.cli.elsewhere import ddtop
 
 @pytest.mark.parametrize("command", ["attach", "status", "diagnose", "report"])
 def test_a_relay_is_asked_at_its_port(here, tmp_path, command):
-    """From a host without the job's file, with the job's key."""
+    """On a host that has the key of the job but not its file."""
     words = {"DDTOP_STATE": str(tmp_path / "empty"), "DDTOP_KEY": registry.secret().decode()}
     place = f"127.0.0.1:{here.server._link.port}"
 
@@ -41,7 +41,7 @@ def test_a_relay_is_asked_at_its_port(here, tmp_path, command):
         ("no-such-host.invalid:9", 3, "no host is called no-such-host.invalid here"),
     ],
 )
-def test_a_hub_that_is_none_is_said_with_the_reason(home, place, code, text):
+def test_a_wrong_hub_is_reported_with_the_reason(home, place, code, text):
     for done, said in (
         (ddtop("status", "--hub", place), "--hub"),
         (ddtop("status", DDTOP_HUB=place), "DDTOP_HUB"),
@@ -59,7 +59,7 @@ def test_a_table_ends_with_its_last_line(here):
         assert not ddtop(command, "--hub", place).stdout.endswith("\n\n")
 
 
-def test_another_key_is_said_to_be_that_or_another_program(here, monkeypatch):
+def test_a_wrong_key_is_reported_as_another_key_or_program(here, monkeypatch):
     monkeypatch.setattr(relay, "JOIN_S", 0.5)
     monkeypatch.setenv("DDTOP_KEY", "another key than the job's own")
 
@@ -78,7 +78,7 @@ def test_another_key_is_said_to_be_that_or_another_program(here, monkeypatch):
         ["report", "x", "--hub", "a:1"],
     ],
 )
-def test_ways_that_exclude_each_other_are_a_usage_error(home, words):
+def test_routes_that_exclude_each_other_are_a_usage_error(home, words):
     done = ddtop(*words)
 
     assert (done.returncode, done.stdout) == (2, "")

@@ -1,4 +1,4 @@
-"""Which Python a command line runs, and whether the start-up hook lies there."""
+"""Which Python a command line runs, and whether the start-up hook is installed there."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_command_that_is_not_there_has_no_python():
 
 
 def test_a_python_without_the_hook_gets_an_advice(tmp_path):
-    """People install tools into an environment of their own, and train in another one."""
+    """Many users install tools in one environment and train in another."""
     fake = tmp_path / "python"
     fake.write_text("#!/bin/sh\necho 0 1\n")
     fake.chmod(0o755)
@@ -63,7 +63,7 @@ def test_a_python_without_the_hook_gets_an_advice(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["#!/bin/sh\nexit 1\n", "#!/bin/sh\necho what\n", "#!/nosuch\n"])
-def test_a_python_that_cannot_be_asked_is_not_advised_about(tmp_path, text):
+def test_there_is_no_advice_for_a_python_that_does_not_answer(tmp_path, text):
     fake = tmp_path / "python"
     fake.write_text(text)
     fake.chmod(0o755)
@@ -81,7 +81,7 @@ def test_a_python_that_cannot_be_asked_is_not_advised_about(tmp_path, text):
         (["/opt/bin/mpirun", "--hostfile", "nodes", "python", "sim.py"], "-x DDTOP -x DDTOP_JOB"),
     ],
 )
-def test_open_mpi_is_told_what_to_take_to_other_hosts(command, said):
+def test_open_mpi_needs_options_to_pass_variables_on_to_other_hosts(command, said):
     hint = interpreter.not_passed_on(command, {"DDTOP": "1", "DDTOP_JOB": "sim", "PATH": "/bin"})
 
     assert hint == (said and f"with Open MPI, ranks on other hosts are seen only with: {said}")

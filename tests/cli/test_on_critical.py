@@ -13,7 +13,7 @@ DEADLINE_S = 15.0
 
 
 def ran(*commands, event=b"{}"):
-    """What was complained of, once all of them have ended."""
+    """The complaints, after all of them have ended."""
     said = []
     for command in commands:
         action = OnCritical(command, said.append)
@@ -30,13 +30,13 @@ def test_it_gets_the_event_on_its_standard_input(tmp_path):
 
 
 def test_its_output_goes_to_standard_error(capfd):
-    """Standard output is the events', for who reads them as JSON."""
+    """Stdout has the events, for a program that reads JSON."""
     ran("echo the job hangs")
 
     assert capfd.readouterr() == ("", "the job hangs\n")
 
 
-def test_one_that_fails_is_told_with_its_exit_code_or_signal():
+def test_a_command_that_fails_is_reported_with_its_exit_code_or_signal():
     assert ran("sh -c 'exit 7'", "sh -c 'kill -9 $$'") == [
         "--on-critical sh failed for rank-killed: exit code 7",
         "--on-critical sh failed for rank-killed: SIGKILL",
@@ -44,7 +44,7 @@ def test_one_that_fails_is_told_with_its_exit_code_or_signal():
 
 
 def test_there_is_no_shell(tmp_path, capfd):
-    """A summary may hold anything; and what looks like a redirection is an argument."""
+    """A summary may hold anything. What looks like a redirection is an argument."""
     assert ran(f"echo $HOME > {tmp_path / 'out'}") == []
     assert capfd.readouterr().err == f"$HOME > {tmp_path / 'out'}\n"
 
@@ -53,7 +53,7 @@ def test_one_that_does_not_read_the_event_does_not_fail_for_that():
     assert ran("true", event=b"x" * 1_000_000) == []
 
 
-def test_a_program_that_has_gone_meanwhile_is_told(tmp_path):
+def test_a_program_that_was_removed_meanwhile_is_reported(tmp_path):
     program = tmp_path / "alert"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o700)
@@ -67,8 +67,8 @@ def test_a_program_that_has_gone_meanwhile_is_told(tmp_path):
     ]
 
 
-def test_those_that_do_not_end_do_not_pile_up(tmp_path):
-    """A mail server that does not answer, in a job that flaps all night."""
+def test_commands_that_do_not_end_do_not_pile_up(tmp_path):
+    """A mail server does not answer, and findings come and go all night."""
     os.mkfifo(tmp_path / "gate")
     said = []
     action = OnCritical(f"cat {tmp_path / 'gate'}", said.append)
@@ -109,7 +109,7 @@ def test_those_that_do_not_end_do_not_pile_up(tmp_path):
     ],
 )
 def test_what_cannot_be_run_is_a_usage_error_at_once(command, reason):
-    """Not in the night when the job hangs."""
+    """It must not first fail in the night when the job hangs."""
     with pytest.raises(CommandError, match=reason) as caught:
         OnCritical(command, lambda text: None)
 

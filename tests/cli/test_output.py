@@ -1,4 +1,4 @@
-"""Where the dashboard cannot be drawn, and why."""
+"""Where the dashboard cannot be drawn, and what the output can hold."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_terminal_that_only_prints_lines_gets_lines(monkeypatch, on_a_terminal
     assert no_dashboard() == "TERM=dumb"
 
 
-def test_who_redirects_errors_does_not_look_at_an_empty_screen(monkeypatch, on_a_terminal):
+def test_redirected_errors_mean_no_dashboard(monkeypatch, on_a_terminal):
     """Textual draws on standard error: `ddtop 2>log` would fill the log and show nothing."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("sys.stderr.isatty", lambda: False)
@@ -47,7 +47,7 @@ def test_who_redirects_errors_does_not_look_at_an_empty_screen(monkeypatch, on_a
     ("encoding", "sign"), [("latin-1", "X"), ("ascii", "X"), ("utf-8", "\u2716")]
 )
 def test_an_output_that_has_no_signs_gets_letters_and_no_traceback(encoding, sign, home):
-    """cron on a host whose language is set to ISO-8859-1."""
+    """cron on a host with the encoding ISO-8859-1."""
     found = subprocess.run(
         [sys.executable, "-m", "ddtop", "--sim", "4", "--scenario", "rank-killed"],
         env={**os.environ, "PYTHONIOENCODING": encoding},

@@ -1,4 +1,4 @@
-"""Processes that were started without ddtop: named by pid, read by py-spy, judged only as far as one can from outside."""
+"""Processes that were started without ddtop: named by pid and read by py-spy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def all_reduce():
 
 worker = None
 if "with-worker" in sys.argv:
-    worker = subprocess.Popen([sys.executable, __file__, "worker"], stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, __file__, "worker"]
+    worker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     worker.stdout.readline()
 if os.environ.get("RANK") == "1" or "worker" in sys.argv:
     load_image()
@@ -50,7 +51,9 @@ import os, subprocess, sys
 ranks = []
 for rank in range(3):
     environment = os.environ | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "3"}
-    one = subprocess.Popen([sys.executable, sys.argv[1]], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, sys.argv[1]]
+    pipe = subprocess.PIPE
+    one = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True)
     one.stdout.readline()
     ranks.append(one)
 print("ready", flush=True)
@@ -73,12 +76,12 @@ def script(tmp_path):
 
 @contextmanager
 def started(*command, **environment):
-    """A process that has said its first line; it ends when its stdin does, and by its pid if that does not help."""
+    """A process that has printed its first line. It ends with its stdin, or is killed."""
     prefixes = tuple(prefix for one in launchers() for prefix in one.prefixes)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
     process = subprocess.Popen(
-        [sys.executable, *map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env=inherited | environment,
+        [sys.executable, *map(str, command)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=inherited | environment,
     )  # fmt: skip
     try:
         assert process.stdout.readline()
@@ -121,8 +124,8 @@ def skip_without_right(done):
 
 
 @NEEDS_PY_SPY
-def test_ranks_are_told_by_their_environment_and_merged(home, script):
-    """The hang that people arrive with: one rank is somewhere else."""
+def test_ranks_are_known_from_their_environment_and_merged(home, script):
+    """The usual hang: one rank is somewhere else."""
     with two_ranks(script) as (zero, one):
         done = skip_without_right(ddtop("stacks", "--pid", f"{one.pid},{zero.pid}", "--json"))
         assert zero.poll() is one.poll() is None
@@ -221,10 +224,12 @@ def test_a_job_and_pids_do_not_go_together(home, command):
 def test_without_the_right_to_trace_the_command_that_works_is_named(
     home, script, tmp_path, monkeypatch, capsys
 ):
-    """Ubuntu's Yama allows parents only."""
+    """Yama on Ubuntu allows only parents to trace a process."""
     fake = tmp_path / "py-spy"
     fake.write_text(
-        "#!/bin/sh\necho 'Permission Denied: Try running again with elevated permissions' >&2\nexit 1\n"
+        "#!/bin/sh\n"
+        "echo 'Permission Denied: Try running again with elevated permissions' >&2\n"
+        "exit 1\n"
     )
     fake.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
@@ -240,7 +245,7 @@ def test_without_the_right_to_trace_the_command_that_works_is_named(
 
 @contextmanager
 def started_by(prefix, script):
-    """As `started`, with a Python that was not taken away."""
+    """As `started`, with a Python that the test has not replaced."""
     python = os.path.join(prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}")
     process = subprocess.Popen(
         [python, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -256,7 +261,7 @@ def started_by(prefix, script):
 
 
 def test_without_a_terminal_attach_prints_the_table_and_never_says_ok(home, script):
-    """No sequence numbers, no verdict: a hang looks like a healthy job from outside."""
+    """Without sequence numbers a hang looks like a healthy job."""
     with two_ranks(script) as (zero, one):
         done = ddtop("attach", "--pid", f"{zero.pid},{one.pid}")
 
@@ -334,7 +339,7 @@ def test_a_rank_that_is_killed_is_named(home, script):
     assert late == "no signal was sent: rank 1 is gone"
 
 
-def test_a_job_whose_end_was_seen_is_said_to_have_ended(home, script):
+def test_a_job_whose_end_was_seen_has_ended(home, script):
     with two_ranks(script) as (zero, one), watching(zero, one) as source:
         zero.communicate()
         one.communicate()
@@ -353,8 +358,8 @@ def test_a_dump_answers_for_every_rank_that_was_asked(home, script):
     assert [rank.stacks.request for rank in look.snapshot.ranks] == [look.dump.request] * 2
 
 
-def test_a_place_says_what_the_nearest_library_frame_is_there_for():
-    """Queue.get waits on a lock inside: it is the queue that tells."""
+def test_a_place_names_the_purpose_of_the_nearest_library_frame():
+    """Queue.get waits on a lock. The queue is what the user must know of."""
     lib = "/usr/lib/python3.11"
     frames = (
         StackFrame("Condition.wait", f"{lib}/threading.py", 327),
@@ -369,7 +374,7 @@ def test_a_place_says_what_the_nearest_library_frame_is_there_for():
     assert _place_of(frames[3:], 0, None) == Place("<module>", "/home/ada/train.py", 77)
 
 
-def test_what_py_spy_left_out_is_said_below():
+def test_what_py_spy_left_out_is_noted_below():
     frames = (ThreadStack((StackFrame("f", "a.py", 1),), main=True),)
     told = [
         Stacks("r", 0, 11, 1, "py-spy", frames, "without frames of C code"),

@@ -1,4 +1,4 @@
-"""`ddtop` alone: straight to the one live job, a list where there are several, and the way back to it."""
+"""`ddtop` alone: the one live job, or a list of several, and back to the list."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ PROGRAM = "import sys; sys.argv = ['ddtop', *{words!r}]; from ddtop.cli import m
 
 
 def write(name: str, live: bool = True, age_s: float = 60.0) -> registry.JobEntry:
-    """A job file as of a relay on this host that lives and says nothing."""
+    """A job file of a relay on this host that lives and does not answer."""
     now = time.time_ns()
     entry = registry.JobEntry(
-        registry.SCHEMA, name, "r1", "node7", registry.host_identity(), os.getpid(), registry.start_ticks(os.getpid()) or 0,
+        registry.SCHEMA, name, "r1", "node7", registry.host_identity(),
+        os.getpid(), registry.start_ticks(os.getpid()) or 0,
         "127.0.0.1", 9, "", "train.py", 8, 8,
-        now - round(age_s * 1e9), now, None if live else now, None if live else "all ranks finished",
+        now - round(age_s * 1e9), now, None if live else now,
+        None if live else "all ranks finished",
     )  # fmt: skip
     registry.write_entry(entry)
     return entry
@@ -36,7 +38,7 @@ def on_terminal(*words: str) -> Terminal:
 @pytest.mark.parametrize(
     ("live", "ended", "several"), [(0, 0, False), (1, 3, False), (0, 3, False), (2, 1, True)]
 )
-def test_a_list_is_needed_only_where_several_are_live(
+def test_a_list_is_needed_only_if_several_jobs_are_live(
     home: Home, live: int, ended: int, several: bool
 ) -> None:
     for number in range(live + ended):
@@ -45,7 +47,7 @@ def test_a_list_is_needed_only_where_several_are_live(
     assert several_live() is several
 
 
-def test_a_folder_that_cannot_be_read_is_left_to_who_says_why(
+def test_a_folder_that_cannot_be_read_is_reported_later(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DDTOP_STATE", "/dev/null/x")
@@ -61,7 +63,7 @@ def test_a_job_that_does_not_answer_is_no_error(home: Home) -> None:
 
 
 @pytest.mark.parametrize("words", [(), ("attach",)], ids=["alone", "attach"])
-def test_of_several_jobs_one_is_picked_and_j_leads_back_to_the_list(
+def test_one_of_several_jobs_is_picked_and_j_leads_back_to_the_list(
     home: Home, words: tuple[str, ...]
 ) -> None:
     write("first", age_s=10.0)
@@ -84,7 +86,7 @@ def test_of_several_jobs_one_is_picked_and_j_leads_back_to_the_list(
         terminal.close()
 
 
-def test_the_one_live_job_needs_no_list_and_has_none_to_go_back_to(home: Home) -> None:
+def test_the_only_live_job_needs_no_list_and_has_none_to_go_back_to(home: Home) -> None:
     write("only")
     write("third", live=False)
     terminal = on_terminal()

@@ -1,4 +1,4 @@
-"""`ddtop replay`, and what the other commands make of a journal when its relay is gone."""
+"""`ddtop replay`, and the other commands on a journal whose relay is gone."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ WENT_FIRST = "rank 1 went first: SIGKILL"
 
 
 def write_journal(job, name="train-47", ended=True, heard_ago_ns=10 * MINUTE_NS, sender="0" * 12):
-    """A job whose relay is gone; with `ended` False it was killed, and left only the journal."""
+    """A job whose relay is gone. `ended` False: it was killed and left only the journal."""
     then = time.time_ns() - heard_ago_ns
     entry = registry.JobEntry(
-        registry.SCHEMA, name, "r1", "node0", sender, 1, 1, "127.0.0.1", 1, "/tmp/x", "train", job.world_size, 0,
+        registry.SCHEMA, name, "r1", "node0", sender, 1, 1, "127.0.0.1", 1, "/tmp/x", "train",
+        job.world_size, 0,
         then - MINUTE_NS, then, then if ended else None, "finished" if ended else None,
     )  # fmt: skip
     registry.write_entry(entry)
@@ -55,7 +56,7 @@ def test_replay_without_a_terminal_prints_the_last_moment(home, tmp_path):
 
 
 def test_replay_of_a_file_needs_no_job_and_no_state_folder(home, tmp_path):
-    """Somebody sent it by mail."""
+    """A colleague sent the file by mail."""
     path = write_journal(killed())
     sent = tmp_path / "from-ada.journal"
     sent.write_bytes(path.read_bytes())
@@ -97,7 +98,7 @@ def test_damage_is_named(home):
         (journal.HEAD + b"\x00" * 100, "damaged frame length at byte 16"),
     ],
 )
-def test_a_file_that_is_none_of_ours_is_refused_with_the_reason(home, tmp_path, content, why):
+def test_a_file_that_is_no_journal_is_refused_with_the_reason(home, tmp_path, content, why):
     (tmp_path / "x.journal").write_bytes(content)
 
     done = ddtop("replay", str(tmp_path / "x.journal"))
@@ -110,7 +111,9 @@ def test_a_file_that_is_none_of_ours_is_refused_with_the_reason(home, tmp_path, 
 @pytest.mark.parametrize(
     "what", ["nosuch.journal", "./nosuch", "/nosuch/folder/x", "", "/", ".", "pipe", "x" * 300]
 )
-def test_what_cannot_be_read_is_no_traceback_and_does_not_block(home, tmp_path, monkeypatch, what):
+def test_an_unreadable_file_gives_no_traceback_and_does_not_block(
+    home, tmp_path, monkeypatch, what
+):
     os.mkfifo(tmp_path / "pipe")
     monkeypatch.chdir(tmp_path)
 
@@ -128,7 +131,7 @@ def test_an_unknown_job_lists_those_there_are_and_none_is_a_usage_error(home):
     assert ddtop("replay").returncode == 2
 
 
-def test_a_job_without_a_journal_says_why_that_may_be(home):
+def test_a_missing_journal_is_reported_with_possible_reasons(home):
     write_journal(killed()).unlink()
 
     done = ddtop("replay", "train")
@@ -141,8 +144,8 @@ def test_a_job_without_a_journal_says_why_that_may_be(home):
 # -- the other commands
 
 
-def test_a_job_whose_relay_was_killed_is_told_from_its_journal(home):
-    """The scheduler kills the relay with the step: nobody wrote a last state."""
+def test_a_job_whose_relay_was_killed_is_read_from_its_journal(home):
+    """The scheduler killed the relay with the step, so it wrote no last state."""
     write_journal(hangs(), ended=False)
 
     done = ddtop("diagnose", "train", "--json")
@@ -157,7 +160,7 @@ def test_a_job_whose_relay_was_killed_is_told_from_its_journal(home):
     assert "ENDED" in ddtop("status", "train").stdout
 
 
-def test_a_relay_that_has_just_gone_may_come_back(home):
+def test_a_relay_that_ended_just_now_may_come_back(home):
     write_journal(hangs(), ended=False, heard_ago_ns=50_000_000_000)
 
     found = ddtop("diagnose", "train")
@@ -166,7 +169,7 @@ def test_a_relay_that_has_just_gone_may_come_back(home):
     assert "a job that runs starts another" in " ".join(found.stdout.split())
 
 
-def test_the_last_state_of_a_job_that_ended_goes_before_its_journal(home):
+def test_the_last_state_of_an_ended_job_is_preferred_to_its_journal(home):
     path = write_journal(killed())
     journal.write(registry.last_state_path("train-47", "r1", "0" * 12), finished().frames)
     assert json.loads(ddtop("diagnose", "train", "--json").stdout)["health"] == "ok"
@@ -176,15 +179,15 @@ def test_the_last_state_of_a_job_that_ended_goes_before_its_journal(home):
     assert json.loads(ddtop("diagnose", "train", "--json").stdout)["health"] == "critical"
 
 
-def test_the_last_state_of_an_attempt_before_does_not_go_before_the_journal(home):
-    """All ranks were gone, then the launcher started them again, then the node was taken away."""
+def test_the_last_state_of_an_earlier_attempt_is_not_preferred_to_the_journal(home):
+    """All ranks ended, the launcher restarted them, then the node was lost."""
     write_journal(hangs(), ended=False)
     journal.write(registry.last_state_path("train-47", "r1", "0" * 12), finished().frames)
 
     assert json.loads(ddtop("diagnose", "train", "--json").stdout)["health"] == "critical"
 
 
-def test_a_job_of_before_the_reboot_is_read_and_pruned(home):
+def test_a_job_from_before_the_reboot_is_read_and_pruned(home):
     path = write_journal(killed(), sender="beforeboot01")
 
     assert WENT_FIRST in ddtop("status", "train").stdout

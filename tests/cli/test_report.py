@@ -1,4 +1,4 @@
-"""`ddtop report` as it is typed: the file, who may read it, and what is in it after the end."""
+"""`ddtop report`: the file, who may read it, and what is in it."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_an_unknown_job_has_no_report(home, tmp_path):
 
 
 def test_the_journal_alone_is_enough(ended):
-    """The scheduler killed the relay with the step: it had no time for a last state."""
+    """The scheduler killed the relay with the step, so it wrote no last state."""
     registry.last_state_path(NAME, "r1").unlink()
 
     done = ddtop("report", NAME, "-o", "-")
@@ -123,7 +123,7 @@ def test_the_journal_alone_is_enough(ended):
     assert "SIGKILL" in done.stdout
 
 
-def test_a_damaged_journal_is_named_and_costs_no_more_than_itself(ended):
+def test_a_damaged_journal_is_named_and_the_rest_is_written(ended):
     path = registry.journal_path(NAME, "r1", SENDER)
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2])
@@ -135,7 +135,7 @@ def test_a_damaged_journal_is_named_and_costs_no_more_than_itself(ended):
     assert "damage" in done.stdout
 
 
-def test_without_a_journal_the_last_minutes_are_said_to_be_unknown(ended):
+def test_without_a_journal_the_last_minutes_are_unknown(ended):
     registry.journal_path(NAME, "r1", SENDER).unlink()
 
     done = ddtop("report", NAME, "-o", "-")
@@ -144,7 +144,7 @@ def test_without_a_journal_the_last_minutes_are_said_to_be_unknown(ended):
     assert "no journal, so the last minutes are not known" in done.stdout
 
 
-def test_nothing_at_all_is_no_contact(ended):
+def test_a_job_that_left_nothing_is_no_contact(ended):
     registry.journal_path(NAME, "r1", SENDER).unlink()
     registry.last_state_path(NAME, "r1").unlink()
 
@@ -155,7 +155,7 @@ def test_nothing_at_all_is_no_contact(ended):
 
 
 def test_the_home_folder_is_not_in_a_report(ended, tmp_path):
-    """The frames of the stacks lie in a home."""
+    """The paths in the stacks are in a home folder."""
     done = ddtop("report", NAME, "-o", "-", env={**os.environ, "HOME": "/home/ada"})
 
     assert "/home/ada" not in done.stdout

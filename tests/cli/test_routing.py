@@ -1,4 +1,4 @@
-"""Jobs of several hosts from the command line: one line each, and the way to their hub from wherever somebody types."""
+"""Jobs of several hosts on the command line: one line each, and the route to their hub."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ NOBODY = "feedfeedfeed"
 def entry(name="train-node0-29500", **more):
     now = time.time_ns()
     found = {
-        "schema": registry.SCHEMA, "job": name, "run": "r1", "host": "node0", "sender": NOBODY, "relay_pid": os.getpid(),
-        "relay_start_ticks": registry.start_ticks(os.getpid()), "address": "127.0.0.1", "port": 9, "socket": "",
-        "script": "train", "world_size": 6, "reporting": 2, "started_unix_ns": now - 60_000_000_000, "heartbeat_unix_ns": now,
+        "schema": registry.SCHEMA, "job": name, "run": "r1", "host": "node0", "sender": NOBODY,
+        "relay_pid": os.getpid(), "relay_start_ticks": registry.start_ticks(os.getpid()),
+        "address": "127.0.0.1", "port": 9, "socket": "", "script": "train", "world_size": 6,
+        "reporting": 2, "started_unix_ns": now - 60_000_000_000, "heartbeat_unix_ns": now,
     }  # fmt: skip
     return registry.JobEntry(**(found | more))
 
 
 def hub(**more):
-    """It counts the ranks of all hosts, a leaf its own."""
+    """A hub counts the ranks of all hosts, a leaf its own."""
     told = {"role": "hub", "reporting": 6, "public_address": "127.0.0.1", "public_port": 9}
     return entry(**(told | {"hosts": ("node1", "node2")} | more))
 
@@ -49,7 +50,7 @@ def leaf(number=1, **more):
 
 @pytest.fixture
 def door():
-    """Somebody who takes connections, and says nothing."""
+    """A port that accepts connections and sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         yield found.getsockname()[1]
 
@@ -92,7 +93,7 @@ def test_json_has_the_hosts_of_a_job(home, monkeypatch):
     assert len(job_list.jobs_json(parts=True)["jobs"]) == 3
 
 
-def test_a_job_whose_hub_has_ended_it_is_over_though_a_leaf_lingers(home):
+def test_a_job_whose_hub_has_ended_it_is_over_even_if_a_leaf_still_runs(home):
     registry.write_entry(hub(ended_unix_ns=time.time_ns(), ended_reason="finished"))
     registry.write_entry(leaf(1))
 
@@ -106,7 +107,7 @@ def test_a_leaf_whose_hub_has_no_file_here_has_a_line_of_its_own(home):
     assert registry.find_job(None, time.time_ns()).host == "node1"
 
 
-# -- the way
+# -- the route
 
 
 def test_the_hub_of_a_job_is_meant_by_its_name(home):
@@ -132,8 +133,8 @@ def test_a_hub_that_cannot_be_reached_leads_to_its_host_by_ssh(home):
     )
 
 
-def test_a_port_behind_a_firewall_is_called_that_and_the_name_is_not_blamed(home):
-    """A listener whose queue is full answers as a firewall does: not at all."""
+def test_a_port_behind_a_firewall_is_reported_as_that(home):
+    """A listener with a full queue does not answer, like a firewall."""
     with socket.socket() as full, contextlib.ExitStack() as waiting:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -145,12 +146,13 @@ def test_a_port_behind_a_firewall_is_called_that_and_the_name_is_not_blamed(home
         found = routing.no_contact("localhost", port, 0.3)
 
     assert found == (
-        f"not reachable: localhost does not answer on port {port} within 0.3 s (a firewall, or the host is down)"
+        f"not reachable: localhost does not answer on port {port} within 0.3 s "
+        "(a firewall, or the host is down)"
     )
 
 
-def test_of_a_name_with_several_addresses_one_that_answers_is_enough(home, monkeypatch, door):
-    """A name has an address of version 6 to which no way leads from here."""
+def test_one_address_of_a_name_that_answers_is_enough(home, monkeypatch, door):
+    """The name has an IPv6 address to which there is no route from here."""
     asked = socket.getaddrinfo
 
     def several(host, port, *rest, **more):
@@ -166,15 +168,15 @@ def test_of_a_name_with_several_addresses_one_that_answers_is_enough(home, monke
     assert routing.no_contact("node0", door, 0.3) is None
 
 
-def test_a_job_on_another_host_that_listens_there_only_leads_there_at_once(home):
-    """Its port on 127.0.0.1 is somebody else's here: nobody knocks."""
+def test_a_job_that_listens_on_another_host_only_is_reached_through_ssh(home):
+    """Its port on 127.0.0.1 may belong to another program here, so it is not tried."""
     found = routing.route(entry())
 
     assert (found.ssh, found.why) == ("node0", "it listens on its own host only")
 
 
 def test_a_container_on_this_host_is_asked_at_this_hosts_own_address(home, door):
-    """Same host name, own pid namespace, the host's network: docker run --network host."""
+    """docker run --network host: the same host name, another pid namespace."""
     there = entry(host=os.uname().nodename, port=door)
 
     assert routing.route(there) == routing.Route(there)
@@ -187,7 +189,7 @@ def test_a_leaf_leads_to_its_hub(home, door):
     assert found.entry.endpoint() == ("127.0.0.1", door)
 
 
-def test_a_leaf_whose_hub_is_away_is_looked_at_for_its_own_host(home):
+def test_a_leaf_whose_hub_is_unreachable_is_asked_itself(home):
     here = leaf(1, sender=registry.host_identity())
 
     found = routing.route(here)
@@ -199,8 +201,8 @@ def test_a_leaf_whose_hub_is_away_is_looked_at_for_its_own_host(home):
     )
 
 
-def test_a_hub_that_is_cut_off_leads_to_the_part_that_is_on_this_host(home):
-    """Its job file in the shared folder is as fresh as ever: only the way to it is gone."""
+def test_a_hub_that_is_cut_off_leads_to_the_leaf_on_this_host(home):
+    """Its job file in the shared folder is fresh. Only the network is down."""
     here = leaf(1, sender=registry.host_identity())
     registry.write_entry(here)
 
@@ -241,8 +243,8 @@ def test_a_command_that_cannot_ask_from_here_says_what_to_type(home, command, ad
 
     assert (done.returncode, done.stdout) == (3, "")
     assert (
-        "train-node0-29500 is on node0, and from here it cannot be asked: it listens on its own host only"
-        in done.stderr
+        "train-node0-29500 is on node0, and from here it cannot be asked: "
+        "it listens on its own host only" in done.stderr
     )
     assert done.stderr.splitlines()[-1].strip() == advice
 
@@ -280,7 +282,7 @@ def test_its_exit_code_is_the_one_there(stand_in, home):
 
 
 @pytest.mark.parametrize("name", ["a;b", "$(x)", "a b"])
-def test_no_word_goes_to_another_hosts_shell_that_it_could_read_otherwise(stand_in, name):
+def test_a_word_that_a_shell_could_change_is_not_sent_to_another_host(stand_in, name):
     done = ddtop("status", "--ssh", "there", "--", name, **stand_in.environment)
 
     assert done.returncode == 2
@@ -288,11 +290,11 @@ def test_no_word_goes_to_another_hosts_shell_that_it_could_read_otherwise(stand_
 
 
 @pytest.mark.parametrize(("host", "code"), [("-oProxyCommand=x", 2), ("", 2)])
-def test_what_ssh_would_take_for_an_option_is_no_host(home, host, code):
+def test_a_word_that_ssh_takes_for_an_option_is_no_host(home, host, code):
     assert ddtop("status", f"--ssh={host}").returncode == code
 
 
-def test_a_host_that_refuses_and_one_without_ddtop_are_told_apart(stand_in):
+def test_a_host_that_refuses_and_one_without_ddtop_have_different_messages(stand_in):
     stand_in.down()
     refused = ddtop("status", "--ssh", "there", **stand_in.environment)
     stand_in.up()

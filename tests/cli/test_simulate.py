@@ -1,4 +1,4 @@
-"""`ddtop --sim N`: what it takes, what it refuses, and that a viewer's questions are answered as by a relay."""
+"""`ddtop --sim N`: its arguments, and a link that answers a viewer like a relay."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def ddtop(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 class Clock:
-    """Time as the test wants it, unix ns."""
+    """A clock that the test sets, unix ns."""
 
     def __init__(self) -> None:
         self.now = BEGAN
@@ -52,7 +52,7 @@ def job_of(world: int = 8, *incidents: Incident) -> SimulatedJob:
 
 
 async def received(link: SimLink) -> list[AnyRecord]:
-    """All that is there to be had without waiting."""
+    """All that comes without waiting."""
     return [frames.open_record(frames.open_envelope(data)) async for data in link.receive(0.0)]
 
 
@@ -60,7 +60,7 @@ async def received(link: SimLink) -> list[AnyRecord]:
 
 
 @pytest.mark.parametrize("text", ["1", "64", "65536", "65,536", "4_096"])
-def test_a_number_of_ranks_may_be_written_with_thousands_parted(text: str) -> None:
+def test_a_number_of_ranks_may_be_written_with_separators(text: str) -> None:
     assert ranks_of(text) == int(text.replace(",", "").replace("_", ""))
 
 
@@ -86,7 +86,7 @@ def test_any_other_number_is_refused_in_a_sentence(text: str) -> None:
         (("--scenario", "healthy", "jobs"), "give --sim N too"),
     ],
 )
-def test_what_cannot_be_meant_ends_with_2_and_says_why(words: tuple[str, ...], said: str) -> None:
+def test_an_impossible_simulation_is_a_usage_error(words: tuple[str, ...], said: str) -> None:
     done = ddtop(*words)
 
     assert (done.returncode, done.stdout) == (2, "")
@@ -121,7 +121,7 @@ def test_the_moment_that_is_printed_has_the_verdict_of_its_scenario(name: str) -
 # -- the link
 
 
-async def test_who_joins_gets_history_and_then_what_becomes_due() -> None:
+async def test_a_viewer_gets_history_and_then_new_frames() -> None:
     clock = Clock()
     link = SimLink(job_of(), clock)
     await link.send(request(Command("join", history_s=600.0)))
@@ -136,7 +136,7 @@ async def test_who_joins_gets_history_and_then_what_becomes_due() -> None:
     assert await received(link) == []
 
 
-async def test_nothing_is_said_to_who_has_not_joined() -> None:
+async def test_a_viewer_that_has_not_joined_gets_nothing() -> None:
     clock = Clock()
     link = SimLink(job_of(), clock)
     clock.now += SECOND
@@ -144,7 +144,7 @@ async def test_nothing_is_said_to_who_has_not_joined() -> None:
     assert await received(link) == []
 
 
-async def test_stacks_that_are_asked_for_come_at_once_and_as_many_as_were_said() -> None:
+async def test_stacks_that_are_asked_for_come_at_once_and_as_many_as_announced() -> None:
     clock = Clock()
     link = SimLink(job_of(8, Incident("rank-killed", 1.0, rank=2)), clock)
     clock.now += 9 * SECOND
@@ -163,8 +163,8 @@ async def test_a_signal_is_refused_in_a_sentence() -> None:
     assert await received(link) == [Reply("signal", ok=False, text=NO_SIGNALS)]
 
 
-async def test_who_stops_listening_in_the_midst_of_an_answer_gets_the_rest_later() -> None:
-    """A viewer that pings breaks off; what it was about to be told must not be lost."""
+async def test_a_viewer_that_stops_in_the_middle_of_an_answer_gets_the_rest_later() -> None:
+    """A viewer leaves the iterator for a ping. The rest of the answer must not be lost."""
     clock = Clock()
     whole, parted = (SimLink(job_of(), clock) for _ in range(2))
     for link in (whole, parted):
@@ -181,7 +181,7 @@ async def test_who_stops_listening_in_the_midst_of_an_answer_gets_the_rest_later
     assert found == await received(whole)
 
 
-def test_the_time_of_a_job_waits_for_who_was_stopped_and_goes_at_its_pace() -> None:
+def test_the_time_of_a_job_waits_for_a_stopped_viewer_and_keeps_its_pace() -> None:
     real = Clock()
     clock = JobClock(0.5, real)
     began = clock()

@@ -1,4 +1,4 @@
-"""`ddtop stacks` and `ddtop signal` against a relay with processes that a test plays the agents of."""
+"""`ddtop stacks` and `ddtop signal` against a relay. The test plays the agents."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ def test_the_last_stacks_are_shown_without_asking(stage, capsys):
 def test_without_any_stacks_there_is_nothing_to_show(stage, home):
     assert refused(stacks, "train", 0.0, Wanted(last=True)) == (
         3,
-        "ddtop: train still runs, but nobody has taken stacks of it yet: leave out --last to take them now",
+        "ddtop: train still runs, but nobody has taken stacks of it yet: "
+        "leave out --last to take them now",
     )
     write_ended(finished(), "ended-1")
     code, text = refused(stacks, "ended-1", 0.0, Wanted())
@@ -121,7 +122,7 @@ def test_a_signal_reaches_the_ranks_that_were_named(stage, capsys):
     assert stage.children[1].poll() is None
 
 
-def test_a_rank_that_is_gone_gets_none_and_that_is_exit_code_3(stage, capsys):
+def test_a_rank_that_is_gone_gets_no_signal_and_that_is_exit_code_3(stage, capsys):
     stage.children[0].kill()
     stage.heard(stage.viewer(), lambda record: type(record).__name__ == "Exit")
 
@@ -141,9 +142,7 @@ def test_without_a_terminal_it_needs_yes(stage):
 
 
 @pytest.mark.parametrize(("answer", "ended"), [(True, True), (False, False)])
-def test_at_a_terminal_it_names_what_it_would_reach_and_asks(
-    stage, capsys, monkeypatch, answer, ended
-):
+def test_at_a_terminal_it_names_the_processes_and_asks(stage, capsys, monkeypatch, answer, ended):
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("click.confirm", lambda _: answer)
 
@@ -171,12 +170,12 @@ def test_a_job_that_has_ended_gets_no_signal(home):
 @pytest.mark.parametrize(
     ("text", "ranks"), [("0", (0,)), ("0,3-5", (0, 3, 4, 5)), ("3-3, 1", (1, 3)), ("2,2", (2,))]
 )
-def test_ranks_as_people_write_them(text, ranks):
+def test_ranks_are_read_as_users_write_them(text, ranks):
     assert parse_ranks(text) == ranks
 
 
 @pytest.mark.parametrize("text", ["", "x", "3-", "-1", "5-3", "1,,2", "0-9999999", "٣"])
-def test_what_is_no_list_of_ranks_says_how_to_write_one(text):
+def test_a_wrong_list_of_ranks_is_answered_with_a_right_one(text):
     code, said = refused(parse_ranks, text)
 
     assert code == 2
@@ -204,7 +203,7 @@ def test_pid_and_a_job_exclude_each_other(home, words):
 
 
 @pytest.mark.parametrize("command", ["stacks", "signal"])
-def test_they_have_help(command):
+def test_stacks_and_signal_have_help(command):
     done = ddtop(command, "--help")
 
     assert done.returncode == 0

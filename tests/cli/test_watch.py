@@ -1,4 +1,4 @@
-"""`ddtop watch` against a real relay: its lines, its exit codes, and that it neither dies nor lingers."""
+"""`ddtop watch` against a real relay: its lines, its exit codes, and its end."""
 
 from __future__ import annotations
 
@@ -48,8 +48,11 @@ class Watching:
         return line.decode()
 
     def event(self, contact=False):
-        """What stands behind the time of the next line. That a relay was not heard for a moment is passed over where it is not asked for: the
-        relay is a thread of this test, and a slow machine lets it wait."""
+        """The next line without its time.
+
+        A line about a silent relay is skipped unless it is asked for: the relay is a thread of
+        this test, and a slow machine lets it wait.
+        """
         while True:
             found = self.line().partition(" ")[2]
             if contact or not found.startswith(("lost contact: ", "joined again: ")):
@@ -75,7 +78,7 @@ def stage(home):
 
 @pytest.fixture
 def watching():
-    """Starts the command; ends all of them."""
+    """Starts the command, and ends all of them."""
     started = []
 
     def start(*words):
@@ -88,7 +91,7 @@ def watching():
 
 
 def one_rank(stage, number=0, code="import sys; sys.stdin.readline()"):
-    """A rank that the relay watches; its job file is there. Its child is the stage's last."""
+    """A rank that the relay watches, with a job file. Its child is the last of the stage."""
     stage.rank(number, code=code)
     stage.heard(stage.viewer(), sees_ranks)
     end = time.monotonic() + DEADLINE_S
@@ -104,7 +107,7 @@ def let_end(child):
     child.stdin.flush()
 
 
-def test_a_job_is_told_from_its_first_rank_to_its_end(stage, watching):
+def test_a_job_is_reported_from_its_first_rank_to_its_end(stage, watching):
     child = one_rank(stage)
     watch = watching("train")
     events = [watch.event()]
@@ -127,7 +130,7 @@ def test_a_job_is_told_from_its_first_rank_to_its_end(stage, watching):
 def test_a_relay_that_is_known_by_its_port_alone_is_watched_there(
     stage, watching, tmp_path, monkeypatch
 ):
-    """From a host without the job's file: a leaf's own says where its hub is, and knows its own ranks only."""
+    """On a host without the job file."""
     child = one_rank(stage)
     monkeypatch.setenv("DDTOP_KEY", registry.secret().decode())
     monkeypatch.setenv("DDTOP_STATE", str(tmp_path / "empty"))
@@ -142,7 +145,7 @@ def test_a_relay_that_is_known_by_its_port_alone_is_watched_there(
 
 
 def test_a_relay_that_is_known_by_its_port_alone_is_waited_for_as_long_as_any_other(monkeypatch):
-    """No job file tells that it lives: its heartbeat is that it was heard."""
+    """No job file has its heartbeat: what counts is that it was heard."""
     now = 1_000.0
     monkeypatch.setattr(time, "time_ns", lambda: int(now * 1e9))
     monkeypatch.setattr(time, "monotonic", lambda: now)
@@ -166,7 +169,7 @@ def test_a_relay_that_is_known_by_its_port_alone_is_waited_for_as_long_as_any_ot
 def test_a_job_that_ends_badly_is_exit_code_1_and_its_finding_goes_to_the_command(
     stage, watching, tmp_path
 ):
-    """The next morning: who was it, and was I told?"""
+    """The user finds the finding in the log, and got a message."""
     child = one_rank(stage, code="import sys; sys.stdin.readline(); sys.exit(7)")
     watch = watching("train", "--json", "--on-critical", f"dd status=none of={tmp_path / 'event'}")
     joined = json.loads(watch.line())
@@ -181,7 +184,7 @@ def test_a_job_that_ends_badly_is_exit_code_1_and_its_finding_goes_to_the_comman
     assert json.loads((tmp_path / "event").read_text()) == appeared
 
 
-def test_a_command_that_fails_is_told_and_the_watching_goes_on(stage, watching):
+def test_a_command_that_fails_is_reported_and_the_watching_goes_on(stage, watching):
     child = one_rank(stage)
     watch = watching("train", "--on-critical", "false")
     watch.line()
@@ -196,8 +199,8 @@ def test_a_command_that_fails_is_told_and_the_watching_goes_on(stage, watching):
     assert err == "ddtop: --on-critical false failed for rank-stopped: exit code 1\n"
 
 
-def test_a_rank_that_comes_later_and_what_stood_before_are_told(stage, watching):
-    """Who starts to watch in the middle of a hang is told of it."""
+def test_a_later_rank_and_an_earlier_finding_are_reported(stage, watching):
+    """A user who starts to watch in the middle of a hang learns of it."""
     one_rank(stage).send_signal(signal.SIGSTOP)
     watch = watching("train")
     events = [watch.event(), watch.event()]
@@ -211,7 +214,7 @@ def test_a_rank_that_comes_later_and_what_stood_before_are_told(stage, watching)
     ]
 
 
-def test_a_relay_that_goes_and_comes_back_is_told_and_what_stands_is_not_told_again(
+def test_a_restart_of_the_relay_is_reported_and_an_open_finding_is_not_repeated(
     stage, home, watching
 ):
     child = one_rank(stage)
@@ -255,8 +258,8 @@ def test_ctrl_c_ends_it_quietly(stage, watching):
     assert (code, lines, err.strip()) == (130, [], "")
 
 
-def test_it_ends_when_nobody_reads_any_more_though_nothing_happens(stage, watching):
-    """`ddtop watch | head -1` on a job that is well."""
+def test_it_ends_with_its_reader_even_if_nothing_happens(stage, watching):
+    """`ddtop watch | head -1` on a healthy job."""
     one_rank(stage)
     watch = watching("train")
     watch.line()
@@ -282,7 +285,7 @@ def test_a_relay_that_does_not_answer_has_an_exit_code_of_its_own(stage, watchin
     [(finished, 0, ["ended"]), (killed, 1, ["appeared", "ended"])],
     ids=["well", "badly"],
 )
-def test_a_job_that_has_ended_already_tells_how(home, watching, job, code, events):
+def test_a_job_that_has_already_ended_is_reported(home, watching, job, code, events):
     write_ended(job())
     found, lines, err = watching("train", "--json").ends()
 
@@ -308,7 +311,7 @@ def test_an_ended_job_that_left_nothing_is_no_contact(home, watching):
         (["--on-critical", "no-such-program"], 2, "there is no program"),
     ],
 )
-def test_what_cannot_be_watched_is_said_at_once(home, watching, words, code, reason):
+def test_a_job_that_cannot_be_watched_is_reported_at_once(home, watching, words, code, reason):
     found, lines, err = watching(*words).ends()
 
     assert (found, lines) == (code, [])

@@ -61,7 +61,7 @@ _ANY_HOST = {
     show_default=True,
     help="Which fault the training gets.",
 )
-@click.option("--ranks", type=click.IntRange(2, 16), help="How many processes; 4, with --mpi 3.")
+@click.option("--ranks", type=click.IntRange(2, 16), help="How many processes: 4, or 3 with --mpi.")
 @click.option("--mpi", is_flag=True, help="A simulation on mpi4py under mpirun instead.")
 @READONLY
 def command(fault: str, ranks: int | None, mpi: bool, readonly: bool) -> None:

@@ -21,7 +21,7 @@ from ddtop.cli.options import AS_JSON, HUB, JOB, REMOTE, SSH, WAIT, flags, run_t
     type=click.FloatRange(0, 3600),
     default=2.0,
     show_default=True,
-    help="Look so long.",
+    help="How many seconds to look.",
 )
 @SSH
 @REMOTE

@@ -15,7 +15,7 @@ KIND_SHOWN = 60
 @click.command("explain")
 @click.argument("kind", required=False)
 def command(kind: str | None) -> None:
-    """What a finding means, how it is found, what to do; without KIND: which there are."""
+    """What a finding means, how it is found, what to do. Without KIND: all kinds."""
     explain(kind)
 
 

@@ -86,7 +86,7 @@ def report(
     size = _write(target, text, output is not None)
     click.echo(
         f"wrote {target} ({size / 1024:,.0f} KiB); "
-        "secrets are redacted by their looks: read it before you share it"
+        "text that looks like a secret is redacted: read it before you share it"
     )
     return 0
 

@@ -14,7 +14,7 @@ from ddtop.cli.errors import USAGE, CommandError
 @click.command(
     "run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
 )
-@click.option("--job", "name", help="What to call the job.")
+@click.option("--job", "name", help="The name of the job.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(name: str | None, command: tuple[str, ...]) -> None:
     """Run CMD as a watched job: ddtop run -- torchrun --nproc-per-node 4 train.py"""

@@ -69,7 +69,7 @@ class Wanted:
     is_flag=True,
     help="With C and C++ frames, through py-spy; each process stops for a moment.",
 )
-@click.option("--tree", is_flag=True, help="Every frame once, with the ranks that go through it.")
+@click.option("--tree", is_flag=True, help="Every frame once, with the ranks whose stacks have it.")
 @click.option("--threads", is_flag=True, help="All frames of the other threads too.")
 @click.option("--last", is_flag=True, help="The stacks that were taken last; nobody is asked.")
 @NO_SOURCE
@@ -96,7 +96,7 @@ def command(
     remote: str | None,
     hub: str | None,
 ) -> None:
-    """The stacks of all ranks, those alike together.
+    """The stacks of all ranks, equal ones merged.
 
     Exit code 1: a rank did not answer, 3: no contact, 4: the relay is not heard.
     """
@@ -257,7 +257,7 @@ def _last(snapshot: Snapshot, verdict: Verdict, wanted: Wanted) -> _Found:
         )
         if snapshot.ended is not None or not snapshot.live:
             state = "has ended and left no stacks"
-            state = f"{state}: they are taken when something stands still for some seconds"
+            state = f"{state}: they are taken when a rank makes no progress for some seconds"
         raise CommandError(f"ddtop: {snapshot.job} {state}", UNREACHABLE)
     return _Found(answers(snapshot, request, None, wanted.ranks), snapshot, verdict)
 

@@ -26,7 +26,7 @@ def command(
 ) -> None:
     """One snapshot as a table.
 
-    Exit code 0; 3: no contact, 4: the relay is not heard, so nothing is known of now.
+    Exit code 0; 3: no contact, 4: the relay is not heard, so the present state is unknown.
     """
     from ddtop.cli.find_job import find
     from ddtop.cli.look import status

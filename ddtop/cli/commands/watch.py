@@ -1,4 +1,4 @@
-"""`ddtop watch`: one line an event, until the job ends."""
+"""`ddtop watch`: one line for each event, until the job ends."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LAST_WORD_S = 30.0
 def command(
     job: str | None, wait_s: float, as_json: bool, on_critical: str | None, hub: str | None
 ) -> None:
-    """One line an event until the job ends.
+    """One line for each event, until the job ends.
 
     Exit code 0: it ended well, 1: it did not, 3: no contact, 4: the relay is not heard any
     more.
