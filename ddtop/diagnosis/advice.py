@@ -30,7 +30,7 @@ def with_timeout(advice: str, snapshot: Snapshot, blame: Blame) -> str:
     if limit_s is None:
         return advice
     remaining = limit_s - (snapshot.time_unix_ns - blame.since_unix_ns) / 1e9
-    left = f"torch gives up in {duration(remaining)}" if remaining > 0 else "torch's timeout has passed"
+    left = f"the process group times out in {duration(remaining)}" if remaining > 0 else "its timeout has passed"
     return f"{advice}; {left}"
 
 

@@ -28,7 +28,7 @@ def process_line(rank: RankFacts, policy: Policy) -> str | None:
         text += ", its cgroup is frozen"
     text += f", {rank.cpu_ratio:.0%} of a core" if rank.cpu_ratio is not None else ", CPU unknown"
     if rank.spinning:
-        text += " (waits in MPI, spinning)"
+        text += " (spins while it waits in MPI)"
     if process.wchan:
         text += f", wchan {process.wchan}"
     if process.syscall and sleeps(process):
@@ -86,10 +86,10 @@ def loader_line(rank: RankFacts) -> str | None:
     if not loader.workers:
         return "its DataLoader has no workers: the dataset runs in the rank itself"
     if loader.closing:
-        return f"its DataLoader ends its workers: pid {loader.owing_pid} is still there, state {loader.owing_state or 'gone'}"
+        return f"its DataLoader is ending its workers: pid {loader.owing_pid} is still alive, state {loader.owing_state or 'gone'}"
     text = f"its DataLoader: {loader.depth}/{loader.capacity} batches ready, {loader.workers_alive}/{loader.workers} workers alive"
     if loader.owing_pid is not None:
-        text += f"; worker pid {loader.owing_pid} owes the batch: state {loader.owing_state or 'gone'}"
+        text += f"; worker pid {loader.owing_pid} must deliver the next batch: state {loader.owing_state or 'gone'}"
     return text
 
 

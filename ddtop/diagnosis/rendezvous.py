@@ -144,11 +144,11 @@ def way_line(rank: RankFacts) -> str | None:
     held = "unknown" if way.sockets is None else ", ".join(way.sockets) or "no connection"
     text = f"rank {rank.rank} (pid {way.pid}) → {way.address}:{way.port}: {held}"
     if way.probe is not None:
-        text += f", a try of the relay: {way.probe}"
+        text += f", the relay tried: {way.probe}"
     if way.listener_pid is not None:
-        text += f"; there listens pid {way.listener_pid} ({way.listener_command or '?'})"
+        text += f"; pid {way.listener_pid} ({way.listener_command or '?'}) listens there"
     elif way.listener_user is not None:
-        text += f"; there listens a process of {way.listener_user}"
+        text += f"; a process of {way.listener_user} listens there"
     elif way.local:
         text += "; nobody listens there"
     return text

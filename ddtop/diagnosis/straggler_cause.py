@@ -46,9 +46,7 @@ def cause_of(rank: RankFacts, late: Late, snapshot: Snapshot, policy: Policy) ->
     ):
         if found is not None:
             return found
-    advice = (
-        "look where it is, a few times: `ddtop stacks`, or py-spy top on its pid; compare its host with the others'"
-    )
+    advice = "look a few times where it is: `ddtop stacks`, or py-spy top on its pid; compare its host with the others'"
     return Cause(UNKNOWN, "is slow for a reason that is not measured", advice)
 
 
@@ -108,7 +106,7 @@ def _of_gil(rank: RankFacts, others: Sequence[RankFacts], share: float, policy: 
         return None
     spot = rank.hold.spot if rank.hold is not None else None
     where = f", seen at {_spot(spot)}" if spot is not None else ""
-    text = f"runs C code that holds the GIL at {about(own)} of the looks{where}"
+    text = f"runs C code that holds the GIL in {about(own)} of the samples{where}"
     advice = (
         "that call computes outside Python: make it cheaper, move it into a DataLoader worker, or release the GIL in it"
     )
@@ -125,7 +123,7 @@ def _of_throttling(rank: RankFacts, share: float, policy: Policy) -> Cause | Non
         return None
     load = rank.process.load if rank.process is not None else None
     quota = f" of {load.quota_cores:g} cores" if load is not None and load.quota_cores else ""
-    text = f"is held by the CPU quota{quota} of its cgroup {about(ratio)} of the time"
+    text = f"is throttled by the CPU quota{quota} of its cgroup {about(ratio)} of the time"
     return Cause(THROTTLED, text, "raise the CPU limit of its container, or start fewer threads and workers in it")
 
 
@@ -182,7 +180,7 @@ def _of_computing(rank: RankFacts, device: Device, alike: Sequence[Device], poli
 
 def cooling(device: Device) -> str:
     """What to do about a card that is held at low clocks."""
-    return f"look at its cooling and power (nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {device.gpu.index}); start without that host"
+    return f"look at its cooling and power (nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {device.gpu.index}); restart the job without that host"
 
 
 def more_work(rank: int, device: Device) -> str:
@@ -245,7 +243,7 @@ def _of_python(rank: RankFacts, others: Sequence[RankFacts], share: float, polic
     if spot is None or more < max(policy.spot_least_ratio, policy.cause_code_part * share):
         return None
     beside = f", the others {about(theirs)}" if any(other.spots_samples for other in others) else ""
-    text = f"is {about(own)} of the time in {_spot(spot)}{beside}"
+    text = f"spends {about(own)} of the time in {_spot(spot)}{beside}"
     return Cause(PYTHON, text, f"look at {_spot(spot)}: what does this rank do there more, or longer, than the others?")
 
 

@@ -39,7 +39,7 @@ def test_a_healthy_torchrun_job_is_ok_is_stopped_goes_on_and_is_killed(world):
     os.kill(rows[1]["pid"], signal.SIGSTOP)
     stopped = world.finding("rank-stopped", 20)
     assert (stopped["severity"], stopped["ranks"], stopped["victims"]) == ("critical", [1], [0])
-    assert stopped["advice"] == f"let it go on: kill -CONT {rows[1]['pid']}"
+    assert stopped["advice"] == f"let it continue: kill -CONT {rows[1]['pid']}"
 
     os.kill(rows[1]["pid"], signal.SIGCONT)
     world.until(lambda: not world.diagnose(2.5)["findings"], 20, "silence after SIGCONT")

@@ -53,7 +53,10 @@ def test_a_persistent_worker_that_is_stopped_between_two_epochs_is_named(world):
     stuck = world.finding("loader-stuck")
 
     assert (stuck["severity"], stuck["ranks"], stuck["victims"]) == ("critical", [1], [0])
-    assert f"its worker pid {pids[1]}, which owes the batch, is stopped (SIGSTOP or Ctrl-Z)" in stuck["summary"]
+    assert (
+        f"its worker pid {pids[1]}, which must deliver the next batch, is stopped (SIGSTOP or Ctrl-Z)"
+        in stuck["summary"]
+    )
     assert [one["kind"] for one in world.diagnose()["findings"]] == ["loader-stuck"]
 
 

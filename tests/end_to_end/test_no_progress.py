@@ -27,7 +27,7 @@ def limit(monkeypatch):
 
 
 def test_a_lock_file_that_nobody_removes_is_named_and_critical(world, limit):
-    """As torch.utils.cpp_extension leaves it behind when a build is killed; with the file away the job goes on to its end."""
+    """As torch.utils.cpp_extension leaves it behind when a build is killed; with the file away the job continues to its end."""
     lock = world.folder / "lock"
     lock.touch()
     process = world.torchrun("baton", str(world.folder), ranks=2)

@@ -61,7 +61,7 @@ def test_a_rank_that_waits_for_something_else_before_it_comes(world):
     finding = world.finding("late-to-init", 60)
 
     assert (finding["severity"], finding["ranks"], finding["victims"]) == ("critical", [2], [0, 1])
-    assert "of the same parent is standing still" in finding["summary"]
+    assert "of the same parent is stuck" in finding["summary"]
     pipe.write_bytes(b"\n")
     assert world.moving(ranks=3)["world_size"] == 3
 

@@ -49,7 +49,7 @@ def rule(context: Context) -> list[Finding]:
     if failed:
         first = first_to_go(snapshot.ranks, policy)[0]
         since = went_unix_ns(first)
-        text = first.exception.text if first.exception is not None else f"its backend says {first.watchdog_error}"
+        text = first.exception.text if first.exception is not None else f"its backend reports {first.watchdog_error}"
         if not comm_failure(first):
             return []
     else:
@@ -58,7 +58,7 @@ def rule(context: Context) -> list[Finding]:
             return []
         first, group = min(said, key=lambda item: item[1].pending_since_unix_ns or 1 << 62)
         failed = {rank.rank for rank, _ in said}
-        since, text = group.pending_since_unix_ns or snapshot.time_unix_ns, f"its backend says {group.error}"
+        since, text = group.pending_since_unix_ns or snapshot.time_unix_ns, f"its backend reports {group.error}"
     peers = _peers(snapshot, first, failed, since, policy, text)
     hold_s = policy.comm_error_leaving_s if peers.going else policy.comm_error_after_s
     young = snapshot.ended is None and snapshot.time_unix_ns - since < hold_s * 1e9
@@ -86,7 +86,7 @@ def _peers(
     named = {rank for one in texts for rank in named_in(one) if 0 <= rank < snapshot.world_size} - set(failed)
     others = [rank for rank in snapshot.ranks if rank.rank not in failed]
     if named:
-        return _Peers(tuple(sorted(named)), "did not come" + _at(snapshot, named, policy))
+        return _Peers(tuple(sorted(named)), "did not join" + _at(snapshot, named, policy))
     wait = _open(first)
     group = snapshot.group(wait.group) if wait is not None else None
     if _TIMEOUT.search(text) and wait is not None and group is not None:
@@ -108,12 +108,12 @@ def _peers(
         return _Peers(tuple(left), why, going=going)
     dead = [rank for rank in gone_ranks(snapshot, policy) if rank not in failed]
     if dead:
-        return _Peers(tuple(dead), f"{verb(dead, 'is', 'are')} gone for NCCL")
+        return _Peers(tuple(dead), f"{verb(dead, 'is', 'are')} dead or unresponsive, NCCL says")
     silent = [rank for rank in others if rank.state is State.SILENT and not rank.gone]
     if silent:
         age = duration(max(rank.report_age_s or 0.0 for rank in silent))
         ranks = tuple(rank.rank for rank in silent)
-        return _Peers(ranks, f"{verb(ranks, 'has', 'have')} not been heard for {age}")
+        return _Peers(ranks, f"{verb(ranks, 'has', 'have')} not reported for {age}")
     return _Peers((), "")
 
 
@@ -154,7 +154,9 @@ def _finding(
     summary = f"{what} {how} on {ranks_text(reporting)}"
     summary += f": {ranks_text(peers.ranks)} {peers.why}" if peers.ranks else f": {_short(text)}"
     if not peers.ranks:
-        summary += "; no rank has crashed, was killed or stopped: look at the network, not at the rank that reports it"
+        summary += (
+            "; no rank has crashed or been killed or stopped: look at the network, not at the rank that reports it"
+        )
     lines = [end_line(rank, snapshot) for rank in snapshot.ranks if rank.rank in failed and rank.exception is not None]
     address = address_in(text)
     if address is not None:
@@ -188,7 +190,7 @@ def _advice(snapshot: Snapshot, peers: _Peers, how: str, address: str | None) ->
         return "leave the group together: dist.barrier() before destroy_process_group() or the end of the program"
     if peers.ranks and how == "timed out":
         return (
-            f"see why {ranks_text(peers.ranks)} did not come in time; if it had work to do: "
+            f"see why {ranks_text(peers.ranks)} did not join in time; if it had work to do: "
             "init_process_group(..., timeout=timedelta(hours=2))"
         )
     if peers.ranks:

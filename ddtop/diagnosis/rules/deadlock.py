@@ -116,7 +116,7 @@ def _unmatched(about: _About, cycle: tuple[int, ...], since: int, odd: list[Peer
         victims=tuple(sorted(set(about.held_up(cycle)) - set(ranks))),
         since_unix_ns=since,
         summary=f"rank {first.rank} waits in {peer_text(first)}{_spot(snapshot, first.rank)}, but {instead}; "
-        f"nothing moves for {duration((snapshot.time_unix_ns - since) / 1e9)}",
+        f"no progress for {duration((snapshot.time_unix_ns - since) / 1e9)}",
         evidence=(*_sent(snapshot, odd), *lines),
         advice="make peer and tag of the send and the recv equal, and let both ranks take the same branch",
         op=first.call,
@@ -152,8 +152,8 @@ def _cycle(
     elif (stray := _stray(single)) is not None and not collective:
         sender, peer, waiter = stray
         advice = (
-            f"rank {sender} sends to rank {peer}, which receives from another, while rank {waiter} waits for what rank {sender} "
-            "sends: look at the peer of that send, else let one of these ranks go in another order"
+            f"rank {sender} sends to rank {peer}, which receives from another rank, while rank {waiter} waits for what rank {sender} "
+            "sends: look at the peer of that send, else change the order of the calls on one of these ranks"
         )
     elif any(wait.call == NEW_GROUP for wait in single):
         advice = NEW_GROUP_RULE
@@ -169,7 +169,7 @@ def _cycle(
         ranks=cycle,
         victims=tuple(sorted(set(about.held_up(cycle)) - set(cycle))),
         since_unix_ns=since,
-        summary=f"{ranks_text(cycle)} {verb(cycle, 'waits', 'wait')} for each other for "
+        summary=f"{ranks_text(cycle)} {verb(cycle, 'has', 'have')} waited for each other for "
         f"{duration((snapshot.time_unix_ns - since) / 1e9)}: {shown}",
         evidence=tuple(lines),
         advice=advice,

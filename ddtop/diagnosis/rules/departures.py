@@ -75,7 +75,7 @@ def _was_killed(rank: RankFacts) -> bool:
 
 _OF_SIGNALS = {
     9: "see who sent SIGKILL: the scheduler, a person, the out-of-memory killer (dmesg | grep -i kill)",
-    6: "a C++ abort: its reason is on the rank's stderr; gloo aborts so when peers send another size or dtype, as where two threads use one group",
+    6: "a C++ abort: the reason is on the rank's stderr; gloo aborts when a peer sends another size or dtype, which also happens where two threads use one group",
     7: "a bus error is most often a full /dev/shm: df -h /dev/shm",
     11: "a crash in native code: run the rank with PYTHONFAULTHANDLER=1",
 }
@@ -103,7 +103,7 @@ def _cancelled(snapshot: Snapshot, bad: list[RankFacts]) -> Finding:
         since_unix_ns=went_unix_ns(first),
         summary=f"the job was cancelled: {ranks_text(ranks)} ended together ({how})",
         evidence=tuple(end_line(rank, snapshot) for rank in bad[:8]),
-        advice="nothing to mend if you, the scheduler or a time limit ended it",
+        advice="nothing to fix if you, the scheduler or a time limit ended it",
     )
 
 
@@ -116,7 +116,7 @@ def _helper_failed(snapshot: Snapshot, helper: HelperEnd, bad: list[RankFacts]) 
         summary += f" raised {exception.type}"
         summary += f": {clipped(exception.text, _TEXT_CHARACTERS)}" if exception.text else ""
         summary += f" at {file_line(exception.place)} {exception.place.function}" if exception.place else ""
-        advice = "fix that exception: the process is no rank, and mp.spawn ends all others when one fails"
+        advice = "fix that exception: mp.spawn ends all its processes when one of them fails"
     else:
         how = exit_text(helper.code, helper.signal)
         summary += f" was killed by {how}" if helper.signal is not None else f" left with {how}"
@@ -142,7 +142,7 @@ def _killed(snapshot: Snapshot, first: RankFacts, others: tuple[int, ...]) -> Fi
     how = exit_text(first.exit.code, first.exit.signal, first.exit.oom)
     name = f"rank {first.rank} (pid {first.exit.pid})"
     if first.exit.signal is None:
-        summary = f"{name} is gone and nobody could tell how"
+        summary = f"{name} is gone, and how it ended is not known"
     else:
         summary = f"{name} was killed by {how}"
     if first.iteration is not None:
@@ -177,10 +177,14 @@ def _crashed(snapshot: Snapshot, first: RankFacts, same: tuple[int, ...], others
         every = len(same) > 1 and len(same) == len(snapshot.ranks)
         summary = f"{'all ranks' if every else ranks_text(same)} raised {exception.type}{text}{at}"
         if first.exit is None:
-            summary += "; its process lingers" if len(same) == 1 else f"; the process of rank {first.rank} lingers"
+            summary += (
+                "; its process is still alive"
+                if len(same) == 1
+                else f"; the process of rank {first.rank} is still alive"
+            )
         advice = f"fix that exception on rank {first.rank}; errors of the others came later"
         if len(same) > 1:
-            advice = f"fix that exception: {'every rank' if every else ranks_text(same)} raised it, so it is not one rank's data or host"
+            advice = f"fix that exception: {'every rank' if every else ranks_text(same)} raised it, so the data or the host of one rank is not the cause"
         if _WORKER_GONE.search(exception.text):
             advice = (
                 "its DataLoader worker died first: dmesg | grep -i kill (out of memory: fewer workers, smaller batches); "
@@ -189,7 +193,7 @@ def _crashed(snapshot: Snapshot, first: RankFacts, same: tuple[int, ...], others
     else:
         code = first.exit.code if first.exit else None
         summary = f"rank {first.rank} left with exit code {code}"
-        advice = f"see the output of rank {first.rank}: no exception reached the top, it ended itself"
+        advice = f"see the output of rank {first.rank}: it ended itself, without an uncaught exception"
         passed_on = (code or 0) - _PASSED_ON
         if passed_on in _OF_SIGNALS:
             advice = f"shells and containers end with {code} after signal {passed_on}: {_OF_SIGNALS[passed_on]}"
@@ -218,13 +222,13 @@ def _first(
     elif others:
         ended = [rank for rank in others if snapshot.rank(rank).gone]
         if ended:
-            summary += f"; {ranks_text(ended)} went down after it"
+            summary += f"; {ranks_text(ended)} ended after it"
     if first.exit is not None and first.exit.orphans and snapshot.ended is None:
         outlived, pids = _outlived(first), " ".join(str(pid) for pid in first.exit.orphans[:8])
         summary += f"; {outlived}"
         if first.exit.orphan_sockets:
             evidence += (f"{outlived} (pids {pids}): while they live its peers see no disconnect",)
-        advice += f"; end the orphans: kill {pids}"
+        advice += f"; end these processes: kill {pids}"
     return Finding(
         kind=kind,
         severity=CRITICAL,

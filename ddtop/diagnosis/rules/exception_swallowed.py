@@ -86,7 +86,7 @@ def _finding(snapshot: Snapshot, ranks: tuple[int, ...], places: list[tuple[Rank
     lead, caught = places[0]
     evidence = [
         f"{ranks_text(ranks)}: {one.type} at {one.file}:{one.line} in {one.function}, {one.count:,} in {rank.catching.watched_ns / 1e9:.1f} s "
-        "that were looked at, in every look"
+        "of sampling, in every sample"
         for rank, one in places[:PLACES_MAX]
         if rank.catching is not None
     ]

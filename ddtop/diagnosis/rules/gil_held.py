@@ -57,9 +57,9 @@ def _finding(
         ranks=ranks,
         victims=waiters,
         since_unix_ns=since,
-        summary=f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} not put in the {op} that {ranks_text(waiters)} "
-        f"{verb(waiters, 'waits', 'wait')} in: NCCL says so, no interpreter runs there for {held}",
+        summary=f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} not enqueued the {op} that {ranks_text(waiters)} "
+        f"{verb(waiters, 'waits', 'wait')} in, NCCL says; C code has held the GIL there for {held}",
         evidence=tuple(line for line in lines if line is not None),
-        advice=f"see where {ranks_text(ranks[:1])} stands: py-spy dump {how}--pid {first.pid}",
+        advice=f"see where {ranks_text(ranks[:1])} is stuck: py-spy dump {how}--pid {first.pid}",
         op=op,
     )

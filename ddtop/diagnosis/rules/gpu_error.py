@@ -71,7 +71,7 @@ def _of(device: Device, snapshot: Snapshot) -> Finding | None:
         return None
     hard = [one for one in xids if one.code in HARDWARE]
     if gpu.lost:
-        what = "does not answer any more"
+        what = "no longer answers"
     elif hard:
         what = f"has failed: Xid {hard[-1].code}, {HARDWARE[hard[-1].code]}"
     elif device.ecc_new:

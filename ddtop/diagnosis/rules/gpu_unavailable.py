@@ -64,7 +64,7 @@ def _told(crash: Finding, snapshot: Snapshot, policy: Policy) -> Finding:
             why += f": {seen}"
         return _finding(crash, rank, device, snapshot, policy, why, "give each host as many ranks as it has visible GPUs, and use LOCAL_RANK, not RANK, in set_device")  # fmt: skip
     if _BUSY.search(text):
-        why = f"rank {rank.rank} could not get its GPU: it is taken"
+        why = f"rank {rank.rank} could not use its GPU: it is in use"
         if device is not None and device.gpu.exclusive:
             why += " (exclusive mode: one process only)"
         return _finding(crash, rank, device, snapshot, policy, why, "")
@@ -116,7 +116,7 @@ def _finding(
         steps += ["give each rank its own: torch.cuda.set_device(LOCAL_RANK)"] if ours else []
         advice = advice or "; ".join(steps).removeprefix("or ")
     else:
-        evidence.append("the driver was not asked there: who holds the GPU is not known")
+        evidence.append("who holds the GPU is not known: ddtop has no data from the driver of that host")
     return replace(
         crash,
         kind=Kind.GPU_UNAVAILABLE,

@@ -80,7 +80,7 @@ def _busy(device: Device, ranks: tuple[int, ...], snapshot: Snapshot, policy: Po
     others = lasting_strangers(device, policy)
     if not others:
         return
-    text = f"{card_text(device)} of {ranks_text(ranks)} is used by others too: {holders_text(others)}"
+    text = f"{card_text(device)} ({ranks_text(ranks)}) is also used by other processes: {holders_text(others)}"
     advice = f"end them if they are yours: kill {' '.join(str(one.pid) for one in others[:4])}; else take another GPU: "
     advice += free_text(free_cards(device.host, snapshot, policy))
     yield _warning(Kind.GPU_BUSY, ranks, snapshot, text, _lines(device, ranks, snapshot), advice)
@@ -114,9 +114,9 @@ def _memory_low(device: Device, ranks: tuple[int, ...], snapshot: Snapshot, poli
         advice = (
             "a smaller batch, activation checkpointing or a sharded model: the next larger batch runs out of memory"
         )
-    text = f"{card_text(device)} of {ranks_text(ranks)} is nearly full: {size(left)} of {size(gpu.total_bytes)} left"
+    text = f"{card_text(device)} ({ranks_text(ranks)}) is nearly full: {size(left)} of {size(gpu.total_bytes)} left"
     if refused:
-        text += f", {refused:,} {verb(range(refused), 'allocation', 'allocations')} of torch did not fit at once lately"
+        text += f", {refused:,} {verb(range(refused), 'allocation', 'allocations')} of torch had to be retried lately"
     yield _warning(Kind.GPU_MEMORY_LOW, ranks, snapshot, text, _lines(device, ranks, snapshot), advice)
 
 
@@ -130,7 +130,7 @@ def _throttled(
     if busy is not None and busy < policy.gpu_busy_ratio:
         return
     usual = clocks.get(gpu.name)
-    against = "the job's others of its kind run"
+    against = "the job's other GPUs of this model run"
     if usual is None:
         # The only one of its kind: a power cap alone is how many cards are run.
         usual, against = float(gpu.sm_max_mhz or 0), "it could run"
@@ -143,12 +143,12 @@ def _throttled(
         usual = _clock_under_load(device, snapshot, policy)
         if usual is None or gpu.sm_mhz >= policy.gpu_slow_ratio * usual:
             return
-    text = f"{card_text(device)} of {ranks_text(ranks)} is held at {gpu.sm_mhz} MHz by {why_held(gpu) or 'its driver'}; {against} at {usual:.0f}"
+    text = f"{card_text(device)} ({ranks_text(ranks)}) is held at {gpu.sm_mhz} MHz by {why_held(gpu) or 'its driver'}; {against} at {usual:.0f}"
     heat = f"{gpu.celsius} C, " if gpu.celsius is not None else ""
     cap = f" of {gpu.power_cap_watts:.0f}" if gpu.power_cap_watts else ""
     watts = f"{gpu.power_watts:.0f}{cap} W, " if gpu.power_watts is not None else ""
     stands = duration((snapshot.time_unix_ns - since) / 1e9)
-    advice = f"look at its cooling and power (nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {gpu.index}); start without that host"
+    advice = f"look at its cooling and power (nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {gpu.index}); restart the job without that host"
     yield _warning(Kind.GPU_THROTTLED, ranks, snapshot, text, (f"{heat}{watts}for {stands}",), advice, since)
 
 
@@ -205,7 +205,7 @@ def _lines(device: Device, ranks: tuple[int, ...], snapshot: Snapshot) -> tuple[
     if extra:
         has = verb(extra, "has", "have")
         lines.append(
-            f"{ranks_text(extra)} {has} a context there too, and {verb(extra, 'its', 'their')} own card elsewhere"
+            f"{ranks_text(extra)} {has} a context there too, and {verb(extra, 'its', 'their')} own GPU elsewhere"
         )
     return tuple(lines)
 

@@ -83,7 +83,7 @@ def _of_gone(lost: list[_Lost], snapshot: Snapshot) -> Finding:
     elif harmless:
         summary += f"; nobody waits for {it} yet"
     else:
-        summary += "; no other rank moves"
+        summary += "; no other rank makes progress"
     names = " ".join(one.host.host for one in lost[:HOSTS_NAMED])
     return Finding(
         kind=Kind.HOST_LOST,
@@ -94,15 +94,15 @@ def _of_gone(lost: list[_Lost], snapshot: Snapshot) -> Finding:
         summary=summary,
         evidence=_evidence(lost, snapshot, first),
         advice=f"see whether {it} {verb(range(len(lost)), 'is', 'are')} up and can be reached: ping {names}; "
-        "then its power, its link, and what the scheduler says of it",
+        "then check its power, its link and its state in the scheduler",
     )
 
 
 def _of_cut(lost: list[_Lost], snapshot: Snapshot) -> Finding:
     now, ranks, since = snapshot.time_unix_ns, _ranks(lost), _since(lost)
     summary = (
-        f"only ddtop's connection to {_names(lost)} ({ranks_text(ranks)}) is cut, for {duration((now - since) / 1e9)} now: "
-        f"collectives with {'its' if len(lost) == 1 else 'their'} ranks are still completed, the job goes on"
+        f"only ddtop's connection to {_names(lost)} ({ranks_text(ranks)}) has been cut for {duration((now - since) / 1e9)}: "
+        f"collectives with {'its' if len(lost) == 1 else 'their'} ranks still complete, and the job continues"
     )
     return Finding(
         kind=Kind.HOST_LOST,
@@ -112,7 +112,7 @@ def _of_cut(lost: list[_Lost], snapshot: Snapshot) -> Finding:
         since_unix_ns=since,
         summary=summary,
         evidence=_evidence(lost, snapshot, None),
-        advice="nothing to mend in the job; until the connection is back these ranks are not seen: look at the network and firewalls "
+        advice="nothing to fix in the job; ddtop cannot see these ranks until the connection is back: look at the network and firewalls "
         "between that host and the hub",
     )
 

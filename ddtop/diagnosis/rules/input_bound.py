@@ -92,5 +92,5 @@ def _line(rank: RankFacts, policy: Policy) -> str:
     known = f"{loader.workers_alive}/" if loader.workers_alive is not None else ""
     alive = f"{known}{loader.workers} workers{' alive' if known else ''}" if loader.workers else "no workers"
     if _one_is_slow(rank, policy):
-        alive += f"; {loader.owed_most_ratio or 0:.0%} of the batches waited for are owed by one worker, pid {loader.owed_most_pid}"
+        alive += f"; {loader.owed_most_ratio or 0:.0%} of the waits are for one worker, pid {loader.owed_most_pid}"
     return f"rank {rank.rank}: {rank.loader_wait_ratio or 0:.0%} of the last seconds in the DataLoader, {queue}{alive}"

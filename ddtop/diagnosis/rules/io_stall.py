@@ -82,4 +82,4 @@ def _finding(
 def _advice(rank: RankFacts, policy: Policy) -> str:
     if classify(rank, policy).word == "child":
         return f"see what its child waits for: ps -o pid,stat,wchan:32,args --ppid {rank.pid}"
-    return "mend the file server or disk behind it (dmesg names it); kill -9 has no effect before that answers"
+    return "fix the file server or disk behind it (dmesg names it); kill -9 has no effect before it answers"

@@ -109,14 +109,14 @@ def _finding(
 
 
 def _owed(stuck: list[RankFacts]) -> str:
-    """`worker pid 812, which owes the batch,`; of several ranks all pids."""
+    """`worker pid 812, which must deliver the next batch,`; of several ranks all pids."""
     pids = [str(rank.loader.owing_pid) for rank in stuck if rank.loader is not None]
     closing = stuck[0].loader is not None and stuck[0].loader.closing
-    owes = "which it waits to end" if closing else "which owes the batch"
+    owes = "which has not ended yet" if closing else "which must deliver the next batch"
     if len(pids) == 1:
         return f"its worker pid {pids[0]}, {owes},"
     more = ", ..." if len(pids) > 4 else ""
-    return f"the workers that {'do not end' if closing else 'owe the batches'} (pids {', '.join(pids[:4])}{more})"
+    return f"the workers that {'have not ended yet' if closing else 'must deliver the next batches'} (pids {', '.join(pids[:4])}{more})"
 
 
 def _does(rank: RankFacts, number: int) -> str:
@@ -126,7 +126,7 @@ def _does(rank: RankFacts, number: int) -> str:
     if helpless(loader):
         how = {"T": "stopped (SIGSTOP or Ctrl-Z)", "t": "held by a debugger"}.get(loader.owing_state or "", "dead")
         return f"{be} {how}"
-    said, nothing = worker_said(loader), "does nothing" if number == 1 else "do nothing"
+    said, nothing = worker_said(loader), "makes no progress" if number == 1 else "make no progress"
     if said is not None:
         text = f"{be} {said[1]} and {nothing}"
     elif loader.owing_state == "D":
@@ -172,9 +172,9 @@ def _evidence(snapshot: Snapshot, rank: RankFacts, policy: Policy) -> list[str]:
 
 _ADVICE = {
     DEAD: "see what ended that worker: dmesg | grep -i kill; out of memory: fewer workers or smaller batches",
-    HALTED: "let it go on: kill -CONT {pid} (a debugger: detach it)",
+    HALTED: "let it continue: kill -CONT {pid} (a debugger: detach it)",
     LOCKED: "a lock that another thread held at fork is never released in the worker: start workers by spawn "
     "(multiprocessing_context='spawn'), cv2.setNumThreads(0), TOKENIZERS_PARALLELISM=false; see it: ddtop stacks --rank {rank}",
-    DISK: "mend the file server or disk that the dataset is on (dmesg names it): cat /proc/{pid}/wchan",
-    STANDING: "see where in the dataset it stands: ddtop stacks --rank {rank}; give what it waits for a timeout",
+    DISK: "fix the file server or disk that the dataset is on (dmesg names it): cat /proc/{pid}/wchan",
+    STANDING: "see where in the dataset it is stuck: ddtop stacks --rank {rank}; give the call that it waits in a timeout",
 }

@@ -121,7 +121,7 @@ def _finding(snapshot: Snapshot, group: str, seq: int, by_rank: dict[int, Collec
         victims=tuple(sorted({wait.rank for wait in waits} - set(odd))),
         since_unix_ns=since,
         summary=f"collective #{seq} of {name} differs between the ranks: {', '.join(texts)}; "
-        f"nothing moves for {duration((snapshot.time_unix_ns - since) / 1e9)}",
+        f"no progress for {duration((snapshot.time_unix_ns - since) / 1e9)}",
         evidence=(*(f"{text} (#{seq})" for text in texts), *places),
         advice=_equal_advice(by_rank)
         if same_op

@@ -16,7 +16,7 @@ from ddtop.model.state.facts import RankFacts
 from ddtop.wire.calls import MPI_COLLECTIVES
 from ddtop.wire.mpi import MpiCall
 from ddtop.wire.records import Collective
-from ddtop.words.ranks import ranks_text, verb
+from ddtop.words.ranks import ranks_text
 from ddtop.words.sentences import file_line, names_of_groups
 from ddtop.words.units import duration
 
@@ -52,7 +52,7 @@ def rule(context: Context) -> list[Finding]:
             ranks=ranks,
             victims=waiting,
             since_unix_ns=went_unix_ns(first),
-            summary=f"{ranks_text(ranks)} {verb(ranks, 'was', 'were')} sent more in {own} (#{failed.seq} of {name}) than "
+            summary=f"{ranks_text(ranks)} received more in {own} (#{failed.seq} of {name}) than "
             f"there was room for{spot}: MPI_ERR_TRUNCATE, {duration((snapshot.time_unix_ns - went_unix_ns(first)) / 1e9)} ago",
             evidence=tuple(f"{text} (#{failed.seq})" for text in (f"{ranks_text(ranks)}: {own}", *theirs)),
             advice="bring buffers of the same length, type and root on all ranks (gather the lengths first)",

@@ -131,7 +131,7 @@ def _evidence(snapshot: Snapshot, classes: list[_Class], still: Standstill, poli
 def _advice(lead: RankFacts, still: Standstill, idle: bool, policy: Policy) -> str:
     place = lead.place
     if idle:
-        return "nothing to do: the next request, order or input lets it go on"
+        return "nothing to do: the next request, order or input lets it continue"
     if place is not None and place.waits_for is not None:
         return f"see who holds the lock; if no process builds there any more, it is stale: rm {place.waits_for}"
     if all(word_of(rank, policy) in COMMUNICATES for rank in still.alive):

@@ -133,8 +133,8 @@ def _finding(snapshot: Snapshot, kind: Kind, severity: str, blames: list[Blame],
     subject = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {_places(snapshot, ranks, waited, policy)}"
     if kind == Kind.INTERPRETER_FROZEN:
         subject = (
-            f"{ranks_text(ranks)} {verb(ranks, 'runs', 'run')} but {verb(ranks, 'its', 'their')} interpreter is frozen: "
-            f"silent for {duration(lead.report_age_s or 0)}, {where(lead, policy)}"
+            f"{ranks_text(ranks)} {verb(ranks, 'runs', 'run')}, but C code holds the GIL: "
+            f"no report for {duration(lead.report_age_s or 0)}, {where(lead, policy)}"
         )
     elif kind == Kind.LEFT_EARLY:
         subject = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} done{_after(lead)} and {where(lead, policy)}"
@@ -198,7 +198,9 @@ def _evidence(snapshot: Snapshot, blames: list[Blame], policy: Policy) -> tuple[
         put_in = own.enqueued - (own.p2p_offset or 0) if own else 0
         waits = verb(blame.waiters, "waits", "wait")
         if rank.state is not State.SILENT and blame.seq is not None:
-            lines.append(f"rank {rank.rank} has put in #{put_in}, {ranks_text(blame.waiters)} {waits} in #{blame.seq}")
+            lines.append(
+                f"rank {rank.rank} has enqueued #{put_in}, {ranks_text(blame.waiters)} {waits} in #{blame.seq}"
+            )
     waiter = snapshot.rank(blames[0].waiters[0])
     # From a thread of NCCL's own: it answers where Python stands, and where torch's recorder is off.
     lines += ras_lines(snapshot, policy)[:3]
@@ -222,13 +224,13 @@ def _next_step(kind: Kind, severity: str, rank: RankFacts, blame: Blame, policy:
     ):
         text = f"see why {rank.process.remote} does not answer, and give that call a timeout"
     elif kind == Kind.INTERPRETER_FROZEN:
-        text = f"C code holds the GIL: py-spy dump --native --pid {rank.pid}"
+        text = f"see which C call it is: py-spy dump --native --pid {rank.pid}"
     elif not stands:
         text = "let it finish, or do this work on all ranks or outside the collective"
     elif rank.activity == "loader":
         text = "look at that dataset's source (file server, lock, worker)"
     elif blame.standing == STILL and rank.place is not None:
-        text = f"see why it stands at {file_line(rank.place)}; {_rule_of(blame)}"
+        text = f"see why it is stuck at {file_line(rank.place)}; {_rule_of(blame)}"
     else:
         text = f"{_rule_of(blame)}" + ("" if blame.peer_wait else " in the same order")
     return text
@@ -248,17 +250,17 @@ def _rule_of(blame: Blame) -> str:
             else "each recv needs a send from that rank"
         )
     if blame.op in MPI_STARTED:
-        return "a collective that was started moves on only in calls of MPI: come to its Wait, or call Test meanwhile"
+        return "a nonblocking collective progresses only inside MPI calls: reach its Wait, or call Test in between"
     return "every rank must make the same collective calls"
 
 
-_OF_SINGLE = {"monitored_barrier": "all ranks must come to the barrier"}
+_OF_SINGLE = {"monitored_barrier": "all ranks must reach the barrier"}
 _BY_WORD = {
     "gc": "gc.freeze() after start-up, and gc.disable() with a collection at the same step on all ranks",
     "gil": "see which thread holds the GIL: py-spy dump --native --pid {pid}",
-    "stdin": "nobody answers there: take the question out of the program",
-    "debugger": "go on or quit in that debugger",
-    "rpc": "see where the process is that it asks: ddtop stacks",
+    "stdin": "nobody answers there: remove the question from the program",
+    "debugger": "continue or quit in that debugger",
+    "rpc": "see where the process is that it calls: ddtop stacks",
     "child": "see what its child processes do: ps -o pid,stat,wchan:32,args --ppid {pid}",
 }
 """Advice for what a rank does that says more than that it is elsewhere."""

@@ -26,7 +26,7 @@ def rule(context: Context) -> list[Finding]:
         delayed = median([_delayed(rank) for rank in ranks])
         if throttled >= policy.throttled_ratio:
             found.append(
-                _finding(host, ranks, f"are held by a CPU quota {about(throttled)} of the time", snapshot, policy)
+                _finding(host, ranks, f"are throttled by a CPU quota {about(throttled)} of the time", snapshot, policy)
             )
         elif (delayed >= policy.oversubscribed_ratio and _of_their_own(host, ranks, policy)) or (
             delayed >= policy.oversubscribed_threads_ratio and _by_threads(host, ranks, policy)
@@ -85,7 +85,7 @@ def _beside_others(host: HostState, ranks: list[RankFacts], policy: Policy) -> s
     others = _cpus(host, ranks) - sum(rank.cpu_ratio or 0.0 for rank in ranks)
     if others < policy.foreign_cores:
         return None
-    return f"other processes take about {others:.1f} of the {_cpus(host, ranks)} CPUs, so a part of the wait is theirs"
+    return f"other processes take about {others:.1f} of the {_cpus(host, ranks)} CPUs, so they cause a part of the wait"
 
 
 def _pinned(host: HostState, ranks: list[RankFacts]) -> tuple[str, int] | None:
@@ -101,7 +101,7 @@ def _fewer(omp: set[str | None], share: int, threads: float) -> str:
     """What is left to have fewer of, where OpenMP's threads may be `share` a rank and may be no more already. `threads`: how many
     of a rank's other threads lack a CPU."""
     if threads >= 1.0:
-        return f"call torch.set_num_threads({share}) on each rank: OMP_NUM_THREADS is not all that sets how many threads compute"
+        return f"call torch.set_num_threads({share}) on each rank: OMP_NUM_THREADS alone does not limit the threads that compute"
     if omp and all(value is not None and value.isdigit() and 0 < int(value) <= share for value in omp):
         return "take fewer DataLoader workers or fewer ranks on this host, and see what else runs there: top"
     return f"set OMP_NUM_THREADS to cores / ranks ({share}), take fewer DataLoader workers or fewer ranks on this host"
@@ -123,11 +123,9 @@ def _finding(host: HostState, ranks: list[RankFacts], what: str, snapshot: Snaps
     if pinned is not None:
         cpus = f"CPU {pinned[0]}" if pinned[1] == 1 else f"CPUs {pinned[0]}"
         summary += f": all of them may only use {cpus}, of {host.cores} cores"
-        advice = (
-            "give each rank CPUs of its own (srun --cpu-bind=cores, numactl, taskset -cp), or none that are forbidden"
-        )
+        advice = "give each rank CPUs of its own (srun --cpu-bind=cores, numactl, taskset -cp)"
     elif any(_throttled(rank) >= policy.throttled_told_ratio for rank in ranks):
-        summary += ": more threads run than its cgroup's quota pays for"
+        summary += ": more threads run than the CPU quota of its cgroup allows"
         advice = "raise the container's CPU limit, or start fewer threads: OMP_NUM_THREADS, num_workers"
     else:
         # What one look finds runnable differs from the next: the number would never stand still in a sentence.
@@ -138,15 +136,17 @@ def _finding(host: HostState, ranks: list[RankFacts], what: str, snapshot: Snaps
     if not any(_throttled(rank) >= policy.throttled_told_ratio for rank in ranks):
         beside = _beside_others(host, ranks, policy)
     if beside is not None:
-        summary += ", beside other load"
+        summary += ", and other processes run there"
         evidence.append(beside)
     wanting = sum(_threads_delayed(rank) for rank in ranks)
     if wanting >= 1.0:
         evidence.append(
-            f"besides the main threads {wanting:.0f} threads of the ranks were ready without a CPU, mean over the time"
+            f"besides the main threads {wanting:.0f} threads of the ranks were ready to run without a CPU, on average"
         )
     if runnable is not None:
-        evidence.append(f"{host.host}: {runnable} threads ran or wanted to at the last look, on {host.cores} cores")
+        evidence.append(
+            f"{host.host}: {runnable} threads ran or were ready to run at the last look, on {host.cores} cores"
+        )
     if host.load is not None and (host.load.steal_ratio or 0.0) >= policy.throttled_told_ratio:
         evidence.append(f"{host.host}: the hypervisor gives {host.load.steal_ratio:.0%} of its CPUs' time to others")
     values = ", ".join(sorted(value if value else "not set" for value in omp))

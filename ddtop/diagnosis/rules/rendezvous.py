@@ -84,7 +84,7 @@ def _duplicate(snapshot: Snapshot, meeting: Meeting) -> list[Finding]:
     summary = f"{len(pids)} processes claim rank {lead.rank} (pids {', '.join(str(pid) for pid in pids[:8])}"
     summary += f", {gone} of them {verb(range(gone), 'has', 'have')} ended)" if gone else ")"
     if len(ranks) > 1:
-        summary += f", and so it is with {ranks_text(ranks[1:])}"
+        summary += f", and the same is true of {ranks_text(ranks[1:])}"
     if missing:
         summary += f", and none claims {ranks_text(missing)}"
     summary += f"; {meeting.wait_text}, {duration(meeting.waited_s)} so far"
@@ -92,7 +92,7 @@ def _duplicate(snapshot: Snapshot, meeting: Meeting) -> list[Finding]:
     if all(rank.hello is not None and rank.hello.claim == "init" for rank in twice):
         advice = "give each process a number of its own in init_process_group(rank=...)"
     else:
-        advice = "set RANK on each process anew; two launchers inside each other (srun and torchrun) also do this"
+        advice = "set another RANK on each process; two nested launchers (srun and torchrun) also cause this"
     return [_finding(Kind.DUPLICATE_RANK, ranks, meeting, summary, lines, advice)]
 
 
@@ -275,7 +275,7 @@ def _unreachable(snapshot: Snapshot, meeting: Meeting) -> list[Finding]:
     store, probe = store_text(lead) or "the store", cut[0][1].probe if cut else None
     why = _WHY.get(probe or "", probe or "")
     if cut and _leads_elsewhere(cut[0][1]):
-        why += f"{', and ' if why else ''}rank 0 listens on this host, whose address this is not"
+        why += f"{', and ' if why else ''}rank 0 listens on this host, which has another address"
     waited = duration((snapshot.time_unix_ns - (entered_unix_ns(lead) or meeting.since_unix_ns)) / 1e9)
     summary = f"{ranks_text(ranks)} cannot reach the store at {store}" + (f" ({why})" if why else "")
     summary += f", in {INIT} for {waited}" if cut else f" and gave up in {INIT}"
@@ -285,9 +285,9 @@ def _unreachable(snapshot: Snapshot, meeting: Meeting) -> list[Finding]:
 
 
 _WHY = {
-    "open": "whoever answers there hangs up",
+    "open": "what answers there closes the connection",
     "refused": "connection refused, nobody listens there",
-    "timed out": "no answer: the packets are dropped, or the address is nobody's",
+    "timed out": "no answer: packets are dropped, or nobody has the address",
     "name not found": "no such host name",
     "unreachable": "no route to that host",
 }
@@ -331,12 +331,12 @@ def _stranger(meeting: Meeting, taken: list[RankFacts], strange: list[tuple[Rank
             else ""
         )
         holder = f"pid {way.listener_pid} ({way.listener_command or '?'}{age})"
-    summary = f"{store} is held by {holder}, which is not of this job"
+    summary = f"{store} is held by {holder}, which does not belong to this job"
     if taken:
         summary = f"{ranks_text([rank.rank for rank in taken])} could not listen: {summary}"
     if strange:
         talks = [rank.rank for rank, _ in strange]
-        summary += f"; {ranks_text(talks)} {verb(talks, 'talks', 'talk')} to that stranger in {INIT}, {duration(meeting.waited_s)} so far"
+        summary += f"; {ranks_text(talks)} {verb(talks, 'is', 'are')} connected to it in {INIT}, {duration(meeting.waited_s)} so far"
     lines = [line for rank, _ in strange[:6] if (line := way_line(rank)) is not None]
     end = f"end it (kill {way.listener_pid}) or " if way is not None and way.listener_pid is not None else ""
     advice = f"{end}choose another MASTER_PORT; torchrun --standalone finds a free one by itself"

@@ -54,7 +54,7 @@ def _undivided(ranks: list[RankFacts], group: str, snapshot: Snapshot, policy: P
             ranks=numbers,
             victims=(),
             since_unix_ns=snapshot.time_unix_ns,
-            summary=f"{ranks_text(numbers)} all read the whole of the same {first.dataset} ({first.length:,} samples) by a "
+            summary=f"{ranks_text(numbers)} all read the whole of the same {first.dataset} ({first.length:,} samples) with a "
             f"{first.sampler}: each epoch takes {len(ranks)} times as long as it should",
             evidence=(
                 f"the DataLoader that feeds the optimizer has torch's own {first.sampler} in a {first.batch_sampler} on every rank",

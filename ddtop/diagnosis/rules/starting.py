@@ -199,9 +199,9 @@ def _candidates_do(found: list[Candidate]) -> str:
     if all(one.stands_still for one in found):
         frame = _user_frame(found[0])
         if frame is not None:
-            return f"standing still in {frame.function} ({file_line(frame)})"
+            return f"stuck in {frame.function} ({file_line(frame)})"
         call = found[0].process.syscall
-        return f"standing still (in {call})" if call else "standing still"
+        return f"stuck (in {call})" if call else "stuck"
     return "still working" if any(one.working or one.woke for one in found) else "there"
 
 
@@ -236,7 +236,7 @@ def _missing(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Findi
         # They come one after the other; who is here has not entered yet either.
         return []
     unseen = unseen_hosts(snapshot)
-    comes = f"{ranks_text(missing)} {verb(missing, 'has', 'have')} not come: WORLD_SIZE is {snapshot.world_size}"
+    comes = f"{ranks_text(missing)} {verb(missing, 'has', 'have')} not joined: WORLD_SIZE is {snapshot.world_size}"
     tail = f"{meeting.wait_text}, {duration(meeting.waited_s)} so far"
     numbers = f"RANK={missing[0]}" if len(missing) == 1 else f"such a RANK ({rank_list(missing[:64])})"
     last = f"no process with {numbers} was seen on any host that reports"
@@ -271,7 +271,9 @@ def _missing_advice(snapshot: Snapshot, missing: tuple[int, ...], unseen: str | 
     if any(is_elastic(hello.environment) for hello in seen):
         return "see why the launcher did not start it: --nproc-per-node, --nnodes, and its output"
     if all(hello.claim == "init" for hello in seen):
-        return f"world_size is {snapshot.world_size}, but {len(seen)} processes came: start as many as world_size says"
+        return (
+            f"world_size is {snapshot.world_size}, but {len(seen)} processes joined: start as many as world_size says"
+        )
     return f"start it with RANK={missing[0]}, or set WORLD_SIZE={len(seen)} on all ranks"
 
 
@@ -308,8 +310,8 @@ def timeout_s(meeting: Meeting) -> float:
 
 def _left_to_wait(meeting: Meeting) -> str:
     if meeting.init == "MPI_Init":
-        return "MPI waits for it without end"
+        return "MPI has no timeout for it"
     if not meeting.inside:
-        return "torch has given up"
+        return "init_process_group has ended"
     left_s = timeout_s(meeting) - meeting.waited_s
-    return f"torch gives up in {duration(left_s)}" if left_s > 0 else "torch's timeout has passed"
+    return f"init_process_group times out in {duration(left_s)}" if left_s > 0 else "its timeout has passed"

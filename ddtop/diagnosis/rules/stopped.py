@@ -62,4 +62,4 @@ def _how(stopped: list[RankFacts]) -> tuple[str, str]:
         return "frozen by its cgroup", f"thaw it: {thaw}, the path is in /proc/{pids[0]}/cgroup"
     if held == {"t"}:
         return "held by a debugger", f"detach the debugger: grep TracerPid /proc/{pids[0]}/status"
-    return "stopped (SIGSTOP or Ctrl-Z)", f"let it go on: kill -CONT {' '.join(pids[:16])}"
+    return "stopped (SIGSTOP or Ctrl-Z)", f"let it continue: kill -CONT {' '.join(pids[:16])}"

@@ -27,7 +27,7 @@ def _by_card(late: GpuLate, snapshot: Snapshot, policy: Policy) -> Finding:
     """No cost is told: the hosts move together, and nothing measures how long a kernel waited."""
     ranks, waiters = late.ranks, late.waiters
     device = device_of(snapshot.rank(ranks[0]), snapshot)
-    who, it = f"{ranks_text(ranks)} {verb(ranks, 'comes', 'come')} last", verb(ranks, "it", "them")
+    who, it = f"{ranks_text(ranks)} {verb(ranks, 'is a straggler', 'are stragglers')}", verb(ranks, "it", "them")
     its = verb(ranks, "its GPU", "their GPUs")
     slow = late.sm_mhz < policy.gpu_slow_ratio * late.others_mhz
     if slow and device is not None and held_by_more_than_load(device.gpu):
@@ -52,9 +52,9 @@ def _by_card(late: GpuLate, snapshot: Snapshot, policy: Policy) -> Finding:
         since_unix_ns=snapshot.time_unix_ns - int(late.seconds * 1e9),
         summary=summary,
         evidence=(
-            f"over the last {late.seconds:.0f} s and in each quarter of it, cards of one kind in {group}: {verb(ranks, 'its', 'their')} GPU "
+            f"over the last {late.seconds:.0f} s and in each quarter of it, GPUs of one model in {group}: {verb(ranks, 'its', 'their')} GPU "
             f"drew {late.power_watts:.0f} W at {late.sm_mhz:.0f} MHz, the others {late.others_watts:.0f} W at {late.others_mhz:.0f} MHz, all busy all the time",
-            "the hosts put in their collectives together, so the times of arrival say nothing of it, and what it costs is not measured",
+            "the hosts enqueue their collectives at the same time, so arrival times say nothing about it, and its cost is not measured",
             *(line for number in ranks[:4] if (line := _card_line(number, snapshot)) is not None),
         ),
         advice=advice,
@@ -82,7 +82,7 @@ def _finding(late: Late, snapshot: Snapshot, policy: Policy) -> Finding:
     it_text = verb(ranks, "it", "them")
     cost = f"{_ms(late.cost_ms)} of each {_ms(late.step_ms)} step for {it_text} ({share:.0%})"
     cost = cost if late.counted else f"{share:.0%} of the time for {it_text}"
-    summary = f"{ranks_text(ranks)} {verb(ranks, 'comes', 'come')} last: {who} {cost}"
+    summary = f"{ranks_text(ranks)} {verb(ranks, 'is a straggler', 'are stragglers')}: {who} {cost}"
     summary += f"; {it} {lead.text}"
     return Finding(
         kind=Kind.STRAGGLER,
@@ -101,14 +101,14 @@ def _measured(late: Late, snapshot: Snapshot) -> str:
     group = names_of_groups(snapshot.groups).get(late.group, late.group)
     what = "steps" if late.counted else "collectives"
     text = (
-        f"late in {late.late_ratio:.0%} of the last {late.steps} {what}, by the times at which each rank put in its collectives "
+        f"late in {late.late_ratio:.0%} of the last {late.steps} {what}, by the times at which each rank enqueued its collectives "
         f"of {group}; median cost {_ms(late.cost_ms)} of {_ms(late.step_ms)}"
     )
     if late.hosts > 1:
         text += f"; {late.hosts} hosts compared, their clocks agree to {_ms(late.error_ms)}"
     if late.hosts_apart:
         others = "another host" if late.hosts_apart == 1 else f"{late.hosts_apart} other hosts"
-        text += f"; ranks of {others} are not compared: their clocks are not known well enough for this"
+        text += f"; ranks of {others} are not compared: the offsets of their clocks are not known well enough"
     return text
 
 
@@ -117,16 +117,16 @@ def _lines(late: Late, snapshot: Snapshot, policy: Policy) -> list[str]:
     for number in late.ranks[:4]:
         rank = snapshot.rank(number)
         # 1 is as fast as the ranks that wait, and as it has been itself.
-        scores = f"{1 - late.share_ratio:.2f} of the others' speed"
+        scores = f"{1 - late.share_ratio:.0%} of the others' speed"
         if rank.step_best_ms:
-            scores += f", {min(1.0, rank.step_best_ms / late.step_ms):.2f} of its own best (a step of {_ms(rank.step_best_ms)})"
+            scores += f", {min(1.0, rank.step_best_ms / late.step_ms):.0%} of its own best (a step of {_ms(rank.step_best_ms)})"
         lines.append(f"rank {number}: {cause_of(rank, late, snapshot, policy).text}; {scores}")
         if seen := flame(rank, policy):
             lines.append(f"rank {number}, last 30 s: " + ", ".join(seen))
     host = host_of(snapshot.rank(late.ranks[0]), snapshot)
     if host is not None and host.load is not None and (host.load.runnable or 0) > host.cores:
         lines.append(
-            f"{host.host}: {host.load.runnable} threads ran or wanted to at the last look, on {host.cores} cores"
+            f"{host.host}: {host.load.runnable} threads ran or were ready to run at the last look, on {host.cores} cores"
         )
     if (first := next(iter(late.waiters), None)) is not None and (seen := flame(snapshot.rank(first), policy)):
         lines.append(f"rank {first}, which waits: " + ", ".join(seen))

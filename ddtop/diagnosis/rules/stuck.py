@@ -49,7 +49,7 @@ def _finding(snapshot: Snapshot, group: str, waits: list[Wait], policy: Policy) 
     name = names_of_groups(snapshot.groups).get(group, group)
     what = collective_text(waits[0].op, waits[0].seq, name)
     members = [snapshot.rank(rank) for rank in victims]
-    evidence = [f"all {len(victims)} members have put in #{waits[0].seq}; none is elsewhere, stopped or gone"]
+    evidence = [f"all {len(victims)} members have enqueued #{waits[0].seq}; none is elsewhere, stopped or gone"]
     more = (building_line(members), watchdog_line(members, since, snapshot.time_unix_ns))
     evidence += [line for line in more if line is not None] + ras_lines(snapshot, policy)
     return Finding(
@@ -58,7 +58,7 @@ def _finding(snapshot: Snapshot, group: str, waits: list[Wait], policy: Policy) 
         ranks=(),
         victims=victims,
         since_unix_ns=since,
-        summary=f"all of {ranks_text(victims)} are in {what} and nothing comes back for "
+        summary=f"all of {ranks_text(victims)} are in {what}, which has not completed for "
         f"{duration((snapshot.time_unix_ns - since) / 1e9)}; no rank is missing: look at the network, not at the code",
         evidence=tuple(evidence),
         advice="check the links between the hosts: ip -s link, ss -ti (send queues, retransmits)",

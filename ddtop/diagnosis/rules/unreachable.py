@@ -59,7 +59,7 @@ def _in_vain(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Findi
             summary=f"{ranks_text(callers)} {verb(callers, 'has', 'have')} reached the store, but not {whose}"
             f"{', '.join(dialled[:4])}{_kind_of(dialled)}, in {INIT} for {duration(waited_s)}",
             evidence=tuple(
-                f"rank {rank.rank} on {rank.host} dials {', '.join(_dials(rank))} without an answer"
+                f"rank {rank.rank} on {rank.host} connects to {', '.join(_dials(rank))} without an answer"
                 for rank in dialling[:6]
             )
             + tuple(line for rank in found[:4] if (line := _interface_line(rank)) is not None),
@@ -80,10 +80,8 @@ def _does_not_return(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> li
     evidence = [f"all {size} ranks are inside, the last of them for {duration(waited_s)}"]
     advice = "see in which call: ddtop stacks --native; name the interface that they share: GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME"
     if snapshot.attempt:
-        evidence.append(
-            f"attempt {snapshot.attempt} of this job: the store may still hold what the ranks before have left in it"
-        )
-        advice = f"start the job anew: ranks of a restarted one may look for those of the attempt before; {advice}"
+        evidence.append(f"attempt {snapshot.attempt} of this job: the store may still hold keys of the attempt before")
+        advice = f"start the job again by hand: ranks of a restarted job may connect to addresses of the attempt before; {advice}"
     return [
         Finding(
             kind=Kind.COLLECTIVE_STUCK,
@@ -92,7 +90,7 @@ def _does_not_return(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> li
             victims=meeting.victims,
             since_unix_ns=max(entered_unix_ns(rank) or 0 for rank in inside),
             summary=f"all of {ranks_text(meeting.victims)} have been in {INIT} for {duration(waited_s)}; no rank is missing, "
-            "and none does anything",
+            "and none makes progress",
             evidence=(*evidence, *(line for rank in inside[:4] if (line := way_line(rank)) is not None)),
             advice=advice,
             op=INIT,

@@ -39,8 +39,8 @@ def test_a_cut_link_blames_nobody_and_says_what_is_excluded():
 
     assert brief(finding) == ("critical", KIND, (), (0, 1, 2))
     assert finding.summary == (
-        "all_reduce #101 of default_pg failed on ranks 0-2: Connection closed by peer [10.0.0.2]:41233; no rank has crashed, "
-        "was killed or stopped: look at the network, not at the rank that reports it"
+        "all_reduce #101 of default_pg failed on ranks 0-2: Connection closed by peer [10.0.0.2]:41233; no rank has crashed or "
+        "been killed or stopped: look at the network, not at the rank that reports it"
     )
     assert "the peer's address: 10.0.0.2:41233" in finding.evidence
     assert "ss -tni dst 10.0.0.2" in finding.advice
@@ -123,7 +123,7 @@ def test_a_timeout_names_the_rank_that_had_not_joined():
     assert finding.summary == (
         "all_reduce #101 of default_pg timed out on ranks 0,1: rank 2 had not joined it (last seen in validate, eval.py:31)"
     )
-    assert finding.advice.startswith("see why rank 2 did not come in time")
+    assert finding.advice.startswith("see why rank 2 did not join in time")
 
 
 def test_while_that_rank_lives_and_others_wait_its_own_finding_stands():
@@ -163,7 +163,7 @@ def test_monitored_barrier_names_the_rank_itself():
 
     assert brief(finding) == ("critical", KIND, (2,), (0, 1))
     assert (
-        finding.summary == "monitored_barrier failed on ranks 0,1: rank 2 did not come (last seen in load, train.py:40)"
+        finding.summary == "monitored_barrier failed on ranks 0,1: rank 2 did not join (last seen in load, train.py:40)"
     )
 
 
@@ -235,7 +235,7 @@ def test_a_rank_that_is_not_heard_any_more_is_named():
     finding = job.finding()
 
     assert brief(finding) == ("critical", KIND, (2,), (0, 1))
-    assert "rank 2 has not been heard for" in finding.summary
+    assert "rank 2 has not reported for" in finding.summary
 
 
 # -- NCCL says so before it ends the rank
@@ -260,7 +260,7 @@ def test_what_nccl_says_of_its_connections_stands_before_it_ends_the_rank(monkey
 
     assert job.ever() == [("critical", KIND, ())]
     assert brief(finding) == ("critical", KIND, (), (0,))
-    assert "its backend says REMOTE_ERROR" in finding.summary
+    assert "its backend reports REMOTE_ERROR" in finding.summary
 
 
 # -- foreign text

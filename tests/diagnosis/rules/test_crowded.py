@@ -38,7 +38,7 @@ def test_ranks_that_have_no_cpu_half_of_the_time_share_too_few_of_them():
 
     assert (finding.severity, finding.kind, finding.ranks) == ("warning", "cpu-oversubscribed", (0, 1, 2, 3))
     assert finding.summary == "ranks 0-3 of node0 wait 55% of the time for a CPU: 4 cores for 4 ranks with 32 threads"
-    assert "node0: 9 threads ran or wanted to at the last look, on 4 cores" in finding.evidence
+    assert "node0: 9 threads ran or were ready to run at the last look, on 4 cores" in finding.evidence
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_quota_that_holds_the_ranks_is_named():
     loaded(job, 40, throttled_ns=0.4, quota_cores=2.0)
 
     assert job.finding().summary == (
-        "ranks 0-3 of node0 are held by a CPU quota 40% of the time: more threads run than its cgroup's quota pays for"
+        "ranks 0-3 of node0 are throttled by a CPU quota 40% of the time: more threads run than the CPU quota of its cgroup allows"
     )
 
 
@@ -120,7 +120,7 @@ def test_more_openmp_threads_than_cpus_are_named_though_the_main_threads_wait_le
 
     assert (finding.severity, finding.kind, finding.ranks) == ("warning", "cpu-oversubscribed", (0, 1))
     assert (
-        "besides the main threads 16 threads of the ranks were ready without a CPU, mean over the time"
+        "besides the main threads 16 threads of the ranks were ready to run without a CPU, on average"
         in finding.evidence
     )
 
@@ -135,9 +135,9 @@ def test_beside_a_neighbour_too_many_threads_are_named_with_the_caveat():
     finding = job.finding()
 
     assert finding.kind == "cpu-oversubscribed"
-    assert finding.summary.endswith("4 cores for 2 ranks with 16 threads, beside other load")
+    assert finding.summary.endswith("4 cores for 2 ranks with 16 threads, and other processes run there")
     assert finding.advice.startswith("call torch.set_num_threads(2) on each rank")
-    assert "other processes take about 3.0 of the 4 CPUs, so a part of the wait is theirs" in finding.evidence
+    assert "other processes take about 3.0 of the 4 CPUs, so they cause a part of the wait" in finding.evidence
 
 
 def test_a_few_threads_beside_a_neighbour_that_has_all_cpus_are_not_too_many():

@@ -49,7 +49,7 @@ def test_ranks_that_raise_the_same_at_once_are_all_named():
 
     assert (finding.kind, finding.ranks, finding.victims) == ("rank-crashed", (0, 1, 2, 3), ())
     assert finding.summary.startswith("all ranks raised RuntimeError: mat1 and mat2 shapes cannot be")
-    assert "went down after it" not in finding.summary
+    assert "ended after it" not in finding.summary
     assert "rank 0" not in finding.advice
     assert job.snapshot().ended.reason == "all ranks raised RuntimeError"
 
@@ -104,7 +104,7 @@ def test_an_exception_is_named_while_the_process_lingers():
     finding = job.finding()
 
     assert (finding.severity, finding.kind, finding.ranks) == ("critical", "rank-crashed", (2,))
-    assert "rank 2 raised KeyError: 'lost' at data.py:40 load; its process lingers" in finding.summary
+    assert "rank 2 raised KeyError: 'lost' at data.py:40 load; its process is still alive" in finding.summary
     assert finding.victims == (0, 1, 3)
 
 
@@ -246,7 +246,7 @@ def test_orphans_that_hold_its_sockets_are_named():
 
     assert finding.summary.endswith("; 2 DataLoader workers outlived it and hold its 5 sockets")
     assert any("(pids 5001 5002): while they live its peers see no disconnect" in line for line in finding.evidence)
-    assert finding.advice.endswith("end the orphans: kill 5001 5002")
+    assert finding.advice.endswith("end these processes: kill 5001 5002")
 
 
 def test_an_orphan_without_sockets_is_named_and_nothing_is_claimed_of_sockets():
@@ -260,7 +260,7 @@ def test_an_orphan_without_sockets_is_named_and_nothing_is_claimed_of_sockets():
 
     assert finding.summary.endswith("; 1 child outlived it")
     assert not any("disconnect" in line for line in finding.evidence)
-    assert finding.advice.endswith("end the orphans: kill 5001")
+    assert finding.advice.endswith("end these processes: kill 5001")
 
 
 def test_an_oom_kill_has_the_kernels_own_line():
@@ -283,7 +283,7 @@ def test_an_end_that_nobody_could_tell_is_said_as_unknown():
     job.others_wait(1)
     job.passes(3)
 
-    assert job.finding().summary.startswith("rank 1 (pid 4801) is gone and nobody could tell how")
+    assert job.finding().summary.startswith("rank 1 (pid 4801) is gone, and how it ended is not known")
 
 
 def test_an_unknown_end_in_good_order_is_not_a_kill():
@@ -413,7 +413,7 @@ def test_an_exception_that_ended_the_training_thread_is_the_ranks_while_the_proc
 
     assert (finding.severity, finding.kind, finding.ranks) == ("critical", "rank-crashed", (1,))
     assert "loss is NaN" in finding.summary
-    assert "lingers" in finding.summary
+    assert "its process is still alive" in finding.summary
 
 
 def test_it_is_the_ranks_though_the_process_ends_with_exit_code_0():

@@ -35,7 +35,7 @@ def test_an_exception_that_one_rank_alone_catches_is_told_with_its_line():
         "rank 2 catches ValueError again and again at model.py:88 in Net.forward (about 40 a second); the other ranks do not"
     )
     assert finding.evidence == (
-        "rank 2: ValueError at /home/ada/model.py:88 in Net.forward, 60 in 1.5 s that were looked at, in every look",
+        "rank 2: ValueError at /home/ada/model.py:88 in Net.forward, 60 in 1.5 s of sampling, in every sample",
     )
     assert job.verdict().health == "ok"
 

@@ -23,7 +23,7 @@ def test_a_silent_rank_that_others_wait_for_has_a_frozen_interpreter():
 
     assert (finding.severity, finding.kind, finding.ranks) == ("critical", "interpreter-frozen", (1,))
     assert finding.summary.startswith(
-        "rank 1 runs but its interpreter is frozen: silent for 8 s, last seen in tokenize (tok.py:7); ranks 0,2,3 wait"
+        "rank 1 runs, but C code holds the GIL: no report for 8 s, last seen in tokenize (tok.py:7); ranks 0,2,3 wait"
     )
 
 
@@ -74,7 +74,7 @@ def test_who_has_launched_less_than_ranks_that_cannot_speak_is_blamed(text):
     assert (finding.kind, finding.severity, finding.ranks, finding.victims) == (
         "not-in-collective", "critical", (2,), (0, 1, 3),
     )  # fmt: skip
-    assert "rank 2 has not put in the AllReduce that ranks 0,1,3 wait in" in finding.summary
+    assert "rank 2 has not enqueued the AllReduce that ranks 0,1,3 wait in" in finding.summary
     assert "NCCL: rank 2 has launched 811 AllReduce, the others 812" in finding.evidence
 
 

@@ -114,7 +114,7 @@ def test_without_nvml_it_is_said_that_nothing_is_known_of_the_holder():
     finding = dies_with(FakeJob(4), 1, BUSY)
 
     assert finding.kind == "gpu-unavailable"
-    assert "the driver was not asked there: who holds the GPU is not known" in finding.evidence
+    assert "who holds the GPU is not known: ddtop has no data from the driver of that host" in finding.evidence
     assert "ddtop gpus" in finding.advice
 
 
@@ -154,9 +154,7 @@ def test_a_card_that_fell_off_the_bus_stands_before_its_consequences():
         (1,),
         (0, 2, 3),
     )
-    assert finding.summary == (
-        "GPU 1 of node0, on which rank 1 runs, does not answer any more; ranks 0,2,3 wait for it"
-    )
+    assert finding.summary == ("GPU 1 of node0, on which rank 1 runs, no longer answers; ranks 0,2,3 wait for it")
     assert finding.evidence == ("Xid 79: the GPU has fallen off the bus",)
 
 

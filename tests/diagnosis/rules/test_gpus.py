@@ -36,7 +36,8 @@ def test_a_process_of_somebody_else_on_a_rank_s_card_is_named():
     finding = job.finding()
     assert (finding.severity, finding.kind, finding.ranks) == ("warning", "gpu-busy", (1,))
     assert (
-        finding.summary == "GPU 1 of node0 of rank 1 is used by others too: pid 3310 (bob, python sample.py, 31.0 GiB)"
+        finding.summary
+        == "GPU 1 of node0 (rank 1) is also used by other processes: pid 3310 (bob, python sample.py, 31.0 GiB)"
     )
     assert "kill 3310" in finding.advice
     assert "no GPU of that host is free" in finding.advice
@@ -212,7 +213,7 @@ def test_a_full_card_whose_allocations_fail_at_first_is_low_on_memory():
 
     finding = job.finding()
     assert (finding.severity, finding.kind, finding.ranks) == ("warning", "gpu-memory-low", (0,))
-    assert "1.0 GiB of 80.0 GiB left, 8 allocations of torch did not fit at once lately" in finding.summary
+    assert "1.0 GiB of 80.0 GiB left, 8 allocations of torch had to be retried lately" in finding.summary
 
 
 @pytest.mark.parametrize(
@@ -250,7 +251,7 @@ def test_a_card_that_heat_holds_below_the_others_is_throttled():
     finding = job.finding()
     assert (finding.severity, finding.kind, finding.ranks) == ("warning", "gpu-throttled", (2,))
     assert finding.summary == (
-        "GPU 2 of node0 of rank 2 is held at 1005 MHz by heat and the hardware; the job's others of its kind run at 1755"
+        "GPU 2 of node0 (rank 2) is held at 1005 MHz by heat and the hardware; the job's other GPUs of this model run at 1755"
     )
     assert finding.evidence[0].startswith("91 C, 600 of 700 W")
 
@@ -297,7 +298,7 @@ def test_a_card_at_its_power_cap_below_others_that_draw_as_much_is_throttled():
     job.change(2, throttle=("sw_power_cap",), sm_mhz=1100)
     job.trains(10)
 
-    assert "held at 1100 MHz by its power cap; the job's others of its kind run at 1755" in job.finding().summary
+    assert "held at 1100 MHz by its power cap; the job's other GPUs of this model run at 1755" in job.finding().summary
 
 
 def test_a_card_at_rest_is_not_throttled():

@@ -140,7 +140,7 @@ def test_while_collectives_with_its_ranks_are_completed_only_the_connection_is_c
 
     finding = job.finding()
     assert brief(finding) == ("info", "host-lost", (4, 5))
-    assert "the job goes on" in finding.summary
+    assert "the job continues" in finding.summary
     assert finding.victims == ()
     assert job.ever() == [("info", "host-lost", (4, 5))]
 

@@ -28,7 +28,7 @@ def test_another_operation_on_one_rank_is_named_with_both_operations():
     assert (finding.op, finding.seq) == (None, 101)
     assert finding.summary == (
         "collective #101 of default_pg differs between the ranks: ranks 0,1,3: all_reduce of 1,000 float, "
-        "rank 2: broadcast of 1,000 float; nothing moves for 4 s"
+        "rank 2: broadcast of 1,000 float; no progress for 4 s"
     )
 
 

@@ -45,7 +45,7 @@ def test_ranks_that_all_read_the_whole_dataset_are_told():
 
     assert (finding.severity, finding.kind, finding.ranks) == ("warning", "sampler-not-distributed", (0, 1, 2, 3))
     assert finding.summary == (
-        "ranks 0-3 all read the whole of the same Rows (4,096 samples) by a RandomSampler: each epoch takes 4 times as long "
+        "ranks 0-3 all read the whole of the same Rows (4,096 samples) with a RandomSampler: each epoch takes 4 times as long "
         "as it should"
     )
 

@@ -214,7 +214,7 @@ def test_who_has_started_a_collective_and_then_sleeps_holds_up_those_that_wait_f
     finding = job.finding()
 
     assert brief(finding) == ("critical", "not-in-collective", (1,))
-    assert "moves on only in calls of MPI" in finding.advice
+    assert "progresses only inside MPI calls" in finding.advice
 
 
 @pytest.mark.parametrize(

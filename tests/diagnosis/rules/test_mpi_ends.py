@@ -35,7 +35,7 @@ def test_the_rank_that_raised_and_hangs_in_finalize_is_named():
     finding = job.finding()
 
     assert brief(finding) == ("critical", "rank-crashed", (1,))
-    assert "its process lingers" in finding.summary
+    assert "its process is still alive" in finding.summary
 
 
 def test_a_master_that_forgot_a_worker_is_named_with_it_and_not_who_is_done():

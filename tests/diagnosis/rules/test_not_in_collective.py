@@ -29,8 +29,8 @@ def test_a_rank_that_stands_elsewhere_while_all_others_wait_is_named_with_its_pl
         "rank 2 has been in wait_for_licence (train.py:53) for 8 s; ranks 0,1,3 wait for it in all_reduce #101 of default_pg"
     )
     assert (finding.group, finding.op, finding.seq) == (WORLD, "all_reduce", 101)
-    assert "torch gives up in 29 min" in finding.advice
-    assert "rank 2 has put in #100, ranks 0,1,3 wait in #101" in finding.evidence
+    assert "the process group times out in 29 min" in finding.advice
+    assert "rank 2 has enqueued #100, ranks 0,1,3 wait in #101" in finding.evidence
 
 
 def test_it_is_named_within_ten_seconds_of_the_fault():
@@ -369,7 +369,9 @@ def test_a_server_that_does_not_answer_is_named():
     assert finding.summary.startswith(
         "rank 2 has been waiting on a socket to 10.0.0.7:8080 in wait_for_licence (train.py:53) for 8 s"
     )
-    assert finding.advice.startswith("see why 10.0.0.7:8080 does not answer, and give that call a timeout; torch gives")
+    assert finding.advice.startswith(
+        "see why 10.0.0.7:8080 does not answer, and give that call a timeout; the process group times out"
+    )
 
 
 def test_without_the_relays_look_the_rank_gets_the_benefit_of_the_doubt():

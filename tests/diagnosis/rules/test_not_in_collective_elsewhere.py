@@ -31,7 +31,7 @@ def test_a_full_garbage_collection_is_named_with_its_time():
     finding = job.finding()
 
     assert (finding.severity, finding.kind, finding.ranks) == ("warning", "interpreter-frozen", (2,))
-    assert "its interpreter is frozen: silent for 8 s, in a full garbage collection (train.py:" in finding.summary
+    assert "C code holds the GIL: no report for 8 s, in a full garbage collection (train.py:" in finding.summary
     assert finding.evidence[0] == "rank 2: its full garbage collection has been going on for 8 s"
 
 
@@ -51,7 +51,7 @@ def test_a_silent_rank_is_placed_by_the_stacks_that_were_taken_since():
 
     finding = job.finding()
 
-    assert "silent for 8 s, asleep in C called from sim.py:31 step; ranks 0,1,3 wait" in finding.summary
+    assert "no report for 8 s, asleep in C called from sim.py:31 step; ranks 0,1,3 wait" in finding.summary
     assert "rank 2's stack (by signal): step sim.py:31 ‹ epoch train.py:88 ‹ main train.py:120" in finding.evidence
 
 
@@ -83,7 +83,7 @@ def test_a_rank_on_its_way_out_of_the_interpreter_left_early():
         (
             {"syscall": "flock", "file": "/x.lock"},
             "waiting for a lock on /x.lock in ask (train.py:7)",
-            "see why it stands",
+            "see why it is stuck",
         ),
     ],
 )

@@ -101,7 +101,7 @@ def test_a_rank_with_another_port_is_the_odd_one():
 
     assert (finding.severity, finding.kind, finding.ranks) == ("critical", "rendezvous-mismatch", (2,))
     assert "(ranks 0,1: 127.0.0.1:29500, rank 2: 127.0.0.1:29501)" in finding.summary
-    assert "rank 2 (pid 4802) → 127.0.0.1:29501: no connection, a try of the relay: refused; nobody listens there" in (
+    assert "rank 2 (pid 4802) → 127.0.0.1:29501: no connection, the relay tried: refused; nobody listens there" in (
         finding.evidence
     )
 
@@ -172,7 +172,7 @@ def test_a_backend_that_was_given_for_one_device_only_is_the_same():
 @pytest.mark.parametrize(
     ("probe", "why"),
     [
-        ("timed out", "no answer: the packets are dropped"),
+        ("timed out", "no answer: packets are dropped"),
         ("name not found", "no such host name"),
         ("unreachable", "no route to that host"),
     ],
@@ -193,7 +193,7 @@ def test_rank_0_that_listens_here_under_an_address_of_another_host_says_so():
     all_enter(job, 0, 1, sockets=("CLOSE_WAIT",), probe="open", local=False)
     job.passes(7)
 
-    assert "rank 0 listens on this host, whose address this is not" in job.finding().summary
+    assert "rank 0 listens on this host, which has another address" in job.finding().summary
 
 
 def test_a_store_behind_an_address_of_a_service_is_reached():
@@ -263,7 +263,7 @@ def test_another_users_listener_is_named_by_its_number():
     all_enter(job, 1, listener_pid=None, listener_ours=False, listener_user="uid 1003")
     job.passes(7)
 
-    assert "is held by a process of uid 1003, which is not of this job" in job.finding().summary
+    assert "is held by a process of uid 1003, which does not belong to this job" in job.finding().summary
 
 
 def test_the_launcher_of_the_other_node_on_one_host_is_no_stranger():

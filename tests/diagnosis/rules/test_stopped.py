@@ -24,7 +24,7 @@ def test_a_stopped_rank_is_named_with_its_pid_and_what_lets_it_go_on():
     assert finding.victims == (0, 2, 3)
     assert finding.summary.startswith("rank 1 has been stopped (SIGSTOP or Ctrl-Z) for 5 s")
     assert "ranks 0,2,3 wait for it in all_reduce #101 of default_pg" in finding.summary
-    assert finding.advice == "let it go on: kill -CONT 4801"
+    assert finding.advice == "let it continue: kill -CONT 4801"
 
 
 def test_a_debugger_that_stops_it_for_a_moment_is_silent():
@@ -75,7 +75,7 @@ def test_all_ranks_stopped_are_one_finding_without_victims():
 
 
 def test_a_rank_in_a_frozen_cgroup_is_called_frozen_and_the_advice_thaws_it():
-    """A checkpointing scheduler froze the step and forgot it: kill -CONT does nothing there."""
+    """A checkpointing scheduler froze the step and forgot it: kill -CONT makes no progress there."""
     job = FakeJob(4)
     job.trains(10)
     job.ranks[1].stands_at("train_step")

@@ -197,7 +197,7 @@ def test_a_start_that_does_not_return_though_all_have_come_is_no_ok():
     assert (early.severity, early.kind, early.ranks, early.victims) == ("warning", "collective-stuck", (), (0, 1))
     assert (late.severity, late.kind) == ("critical", "collective-stuck")
     assert late.summary == (
-        "all of ranks 0,1 have been in init_process_group for 70 s; no rank is missing, and none does anything"
+        "all of ranks 0,1 have been in init_process_group for 70 s; no rank is missing, and none makes progress"
     )
 
 
@@ -208,7 +208,7 @@ def test_a_restart_that_does_not_meet_is_told_to_start_anew():
     all_enter(job, 0, 1)
     job.passes(20)
 
-    assert job.finding().advice.startswith("start the job anew")
+    assert job.finding().advice.startswith("start the job again by hand")
 
 
 def test_a_start_in_which_somebody_works_takes_its_time():

@@ -51,7 +51,9 @@ def test_a_rank_that_all_wait_for_is_a_straggler_and_critical_over_half_of_the_s
         (1,),
         (0, 2, 3),
     )
-    assert finding.summary.startswith("rank 1 comes last: ranks 0,2,3 wait 61 ms of each 102 ms step for it (60%); it ")
+    assert finding.summary.startswith(
+        "rank 1 is a straggler: ranks 0,2,3 wait 61 ms of each 102 ms step for it (60%); it "
+    )
     assert [rank.state for rank in job.snapshot().ranks] == [
         State.RUNNING,
         State.STRAGGLER,
@@ -145,7 +147,7 @@ def test_the_function_in_which_only_the_slow_rank_is_found_is_the_cause():
 
     finding = job.finding()
 
-    assert finding.summary.endswith("it is 60% of the time in Augment.rotate (aug.py:88), the others 0%")
+    assert finding.summary.endswith("it spends 60% of the time in Augment.rotate (aug.py:88), the others 0%")
     assert "rank 1, last 30 s: 62% in Augment.rotate (aug.py:88), 30% in step (t.py:9)" in finding.evidence
     assert flame(job.snapshot().rank(0), POLICY) == ["97% in step (t.py:9)"]
 
@@ -160,7 +162,7 @@ def test_work_and_wait_at_one_line_are_told_apart():
     answers(job)
     job.trains(2)
 
-    assert job.finding().summary.endswith("it is 90% of the time in main (t.py:9), the others 35%")
+    assert job.finding().summary.endswith("it spends 90% of the time in main (t.py:9), the others 35%")
 
 
 def test_its_own_loader_is_the_cause_and_input_bound_is_not_said_too():
@@ -206,7 +208,7 @@ def test_looks_that_come_late_on_one_rank_are_c_code_that_holds_the_gil():
     answers(job)
     passes(2)
 
-    assert "it runs C code that holds the GIL at 60% of the looks" in job.finding().summary
+    assert "it runs C code that holds the GIL in 60% of the samples" in job.finding().summary
 
 
 def test_a_rank_without_a_cpu_is_told_with_the_cpus_that_it_may_use():
@@ -246,7 +248,7 @@ def test_who_sleeps_longer_on_a_busy_host_waits_for_a_cpu_too_and_the_code_is_th
     answers(job)
     job.trains(2)
 
-    assert job.finding().summary.endswith("it is 55% of the time in Slow.step (aug.py:88)")
+    assert job.finding().summary.endswith("it spends 55% of the time in Slow.step (aug.py:88)")
 
 
 def test_the_sentence_does_not_change_with_every_sample():
@@ -344,7 +346,7 @@ def test_one_slow_worker_of_several_is_named_by_its_pid():
     job.trains(15)
     finding = job.finding()
 
-    assert "95% of the batches waited for are owed by one worker, pid 4711" in finding.evidence[0]
+    assert "95% of the waits are for one worker, pid 4711" in finding.evidence[0]
     assert finding.advice.startswith("one worker is slower than the others")
     for rank in job.ranks:
         rank.loader = replace_loader(rank.loader, owed_most_ratio=0.3)

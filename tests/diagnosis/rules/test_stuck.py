@@ -22,7 +22,7 @@ def test_a_collective_in_which_all_stand_is_stuck_and_blames_no_rank():
     assert (finding.severity, finding.kind, finding.ranks) == ("critical", "collective-stuck", ())
     assert finding.victims == (0, 1, 2, 3)
     assert finding.summary.startswith(
-        "all of ranks 0-3 are in all_reduce #101 of default_pg and nothing comes back for 8 s"
+        "all of ranks 0-3 are in all_reduce #101 of default_pg, which has not completed for 8 s"
     )
     assert job.verdict().health == "critical"
 
