@@ -76,6 +76,8 @@ class Collectives(Communication):
         self.gpu: int | None = None
         self._left = False
         self._status_unreadable = False
+        self._seen_keys: set[tuple[str, str]] = set()
+        self._former_keys: set[tuple[str, str]] = set()
 
     @property
     def stuck(self) -> tuple[str, int] | None:
@@ -170,6 +172,8 @@ class Collectives(Communication):
             self._look_at_status(now)
         if self._status_at != now or not self._recorder_answers():
             self._guess_pending(now, waiting_frame, in_line_since)
+        else:
+            self._look_at_calls(now, in_line_since if waiting_frame else None)
         self._look_at_building(now, waiting_frame)
         pending = [name for name, watch in self._watches.items() if watch.pending_since is not None]
         if elsewhere and pending:
@@ -246,7 +250,9 @@ class Collectives(Communication):
             guard.note(STATUS, str(error))
             status, self._status_unreadable = {}, True
         self._status_at = now
-        if not status:
+        self._seen_keys.update(status)
+        status = {key: told for key, told in status.items() if key not in self._former_keys}
+        if not status and not self._former_keys:
             self.why_blind = "flight recorder off"
             return
         self.why_blind = None
@@ -306,14 +312,22 @@ class Collectives(Communication):
                 self._waits.append(watch.moved_at - watch.pending_since)
             watch.pending_since = None
 
+    def _look_at_calls(self, now: int, in_call_since: int | None) -> None:
+        """NCCL: a thread that is blocked inside a call which the status does not have yet."""
+        for group in self.groups:
+            watch = self._watches.get(group.name)
+            # A status that mixes both kinds of calls is behind no number.
+            if watch is not None and "nccl" in group.backend and not self._peers.calls.get(group.name, 0):
+                watch.follow_call(now, in_call_since, STUCK_NS)
+
     def _look_at_building(self, now: int, waiting_frame: bool) -> None:
         # NCCL makes a group's communicator inside its first collective: the number has moved, the recorder has no entry yet.
         for group in self.groups:
             watch = self._watches.get(group.name)
             if watch is None or "nccl" not in group.backend:
                 continue
-            # With a recorder that is off only the very first is sure to be one.
-            first = watch.completed is None and (watch.enqueued > 0 if self.why_blind is None else watch.enqueued == 1)
+            # With a recorder that is off, or a status that stays at -1, only the very first is sure to be one.
+            first = watch.completed is None and watch.enqueued == 1
             builds = first and waiting_frame and now - watch.moved_at > STUCK_NS
             if builds or watch.building:
                 watch.pending_since = (watch.pending_since or watch.moved_at) if builds else None
@@ -448,6 +462,8 @@ class Collectives(Communication):
             watch.completed, watch.pending_since, watch.open = watch.enqueued, None, []
 
     def _forget_groups(self) -> None:
+        # Torch never removes a status, nor uses its number again (`all_pg_status_`, `local_id_`).
+        self._former_keys |= self._seen_keys
         for name in self._watches:
             self._peers.forget(name)
         self._recent.clear()
@@ -473,7 +489,9 @@ def _error_of(world: Any, group: Any) -> str | None:
         return None
     try:
         ask = getattr(group._get_backend(sys.modules["torch"].device("cuda")), "get_error", None)
+        name = getattr(ask(), "name", None) if ask is not None else None
     except RuntimeError:
+        # Backend.hpp, `getError`: a backend that has none raises.
         return None
     name = getattr(ask(), "name", None) if ask is not None else None
     return str(name) if name not in (None, "SUCCESS") else None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from ddtop.wire.records import Collective
 
 RETIRED_KEPT = 8
@@ -18,6 +20,9 @@ class Watch:
 
     `status`: gloo's last status, (enqueued, completed). `proven`: (status, completed), what the entries said while that status
     stood. `doubted`: the status at which entries showed an open collective that the status denies.
+
+    `uncounted`: calls that the number has and the status will never have, as those captured into a CUDA graph.
+    `connecting`: the thread is inside a call that the number has and the status has not yet.
     """
 
     enqueued: int = 0
@@ -34,6 +39,8 @@ class Watch:
     status: tuple[int, int] | None = None
     proven: tuple[tuple[int, int], int] | None = None
     doubted: tuple[int, int] | None = None
+    uncounted: int = 0
+    connecting: bool = False
     open: list[Collective] = field(default_factory=list)
     retired: list[Collective] = field(default_factory=list)
 
@@ -57,9 +64,31 @@ class Watch:
         self.enqueued = max(self.enqueued, enqueued)
         if enqueued > completed:
             self.pending_since = self.pending_since or now
-        else:
+        elif not self.connecting:
             self.pending_since, self.open = None, []
         return waited
+
+    def follow_call(self, now: int, in_call_since: int | None, after_ns: int) -> None:
+        """On NCCL: whether the thread is inside a call that the status does not have yet. Call it after `take_status`.
+
+        The number moves first, then NCCL is called, then the status moves. NCCL may block the host inside any call: a
+        new algorithm or a new peer connects there, and that waits for the others. `in_call_since`: since when the thread
+        is inside one call that may be such a one, None if it is not; after `after_ns` it counts as blocked.
+
+        Source: ProcessGroupNCCL.cpp `collective` and `workEnqueue`; NCCL (2.22 and later) group.cc `asyncJobLaunch`.
+        """
+        if self.status is None or self.completed is None:
+            return
+        ahead, before = self.enqueued - self.status[0], self.connecting
+        if in_call_since is None:
+            self.uncounted, self.connecting = max(0, ahead), False
+        else:
+            began = max(self.moved_at, in_call_since)
+            self.connecting = ahead > self.uncounted and now - began > after_ns
+        if self.connecting:
+            self.pending_since = self.pending_since or self.moved_at
+        elif before and self.status[0] <= self.completed:
+            self.pending_since, self.open = None, []
 
     def _proven_completed(self, enqueued: int, completed: int) -> int:
         """What is completed, where entries have said more than this status does.
@@ -96,6 +125,8 @@ class Watch:
     def take_entries(self, own: list[Collective], counts_singles: bool, unix_minus_mono: int) -> None:
         """Its collectives in the recorder, in the order in which they were made. `counts_singles`: their op_id tells how many calls for
         single ranks the sequence number has in it."""
+        if not counts_singles:
+            own = _by_retirement(own)
         self.open = [item for item in own if item.state not in _DONE]
         if not counts_singles:
             # Entries of calls that were captured into a graph stay scheduled for ever.
@@ -146,3 +177,17 @@ class Watch:
             self.pending_since = None
         elif since is not None:
             self.pending_since = since if self.pending_since is None else min(self.pending_since, since)
+
+
+def _by_retirement(own: list[Collective]) -> list[Collective]:
+    """NCCL's collectives, those that read "completed" without being retired as open ones.
+
+    The state of a call that is blocked in its launch reads so: an event that was never recorded counts as reached. The
+    watchdog retires whatever has come back within 0.1 s. Where it retires nothing (TORCH_NCCL_BLOCKING_WAIT) the state
+    is all there is.
+
+    Source: CUDAEvent.h `query`; ProcessGroupNCCL.cpp `kWatchdogThreadSleepMillis`.
+    """
+    if all(item.state != "retired" for item in own):
+        return own
+    return [msgspec.structs.replace(item, state="scheduled") if item.state == "completed" else item for item in own]

@@ -38,7 +38,8 @@ def number_of(group: Any) -> int | None:
 
 def _is_nccl(group: Any) -> bool:
     try:
-        return bool(group.name() == "nccl")
+        # "nccl2" is one of torch 2.14 and later.
+        return str(group.name()).startswith("nccl")
     except (RuntimeError, AttributeError, TypeError):
         return False
 

@@ -17,6 +17,11 @@ from ddtop.wire.records import ACTIVITIES
 from tests.agent.probing import SECOND, FakeGroup
 
 
+def refuse():
+    """Backend.hpp, `getError`, where a backend has none."""
+    raise RuntimeError("Backend nccl2 does not support getError")
+
+
 def test_with_the_recorder_off_a_main_thread_that_sits_in_a_collective_is_pending(bench):
     """TORCH_FR_BUFFER_SIZE=0: sequence numbers and the frame are all there is."""
     bench.passes(3, steps=True)
@@ -77,6 +82,7 @@ def test_a_module_that_is_still_being_imported_is_left_alone(monkeypatch):
         ("nccl", SimpleNamespace(get_error=lambda: SimpleNamespace(name="REMOTE_ERROR")), "REMOTE_ERROR"),
         ("cpu:gloo,cuda:nccl", SimpleNamespace(get_error=lambda: SimpleNamespace(name="TIMEOUT")), "TIMEOUT"),
         ("nccl", SimpleNamespace(get_error=lambda: SimpleNamespace(name="SUCCESS")), None),
+        ("nccl", SimpleNamespace(get_error=refuse), None),
         ("nccl", SimpleNamespace(), None),
         ("gloo", None, None),
     ],

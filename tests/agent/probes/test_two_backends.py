@@ -120,3 +120,17 @@ def test_a_single_wait_on_gloo_in_such_a_group_is_counted_there(two):
         two.group.on_gloo += 1
 
     assert two.peers.counts == {"0/gloo": 1}
+
+
+def test_the_second_nccl_of_torch_has_gloo_beside_it_too(two):
+    """`nccl2`, of torch 2.14 and later."""
+    two.group.name = lambda: "nccl2"
+    two.world.pg_map = {two.group: ("cpu:gloo,cuda:nccl2", None)}
+    two.group._get_backend = lambda device: SimpleNamespace(
+        name=lambda: "gloo" if device == "cpu" else "nccl2",
+        _get_sequence_number_for_group=lambda: two.group.on_gloo if device == "cpu" else two.group.seq,
+    )
+    two.group.on_gloo = 2
+    two.probe.look(two.now, 0, False)
+
+    assert [one.name for one in two.probe.groups] == ["0", "0/gloo"]

@@ -1,0 +1,210 @@
+"""A double of ProcessGroupNCCL that does what its source says, in its order, and what the probe makes of it.
+
+Source: ProcessGroupNCCL.cpp `collective` (the number, then the recorder's entry, then the call of NCCL, only then
+`workEnqueue` with the status) and its watchdog (a collective that has come back is retired, then the status has it).
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from ddtop.agent.guard import guard
+from ddtop.agent.probes.recorder import _Entry
+from tests.agent.probing import SECOND
+
+
+class Nccl:
+    """The default group on NCCL, and the main thread of its rank."""
+
+    def __init__(self, bench):
+        bench.world.pg_map = {bench.group: ("nccl", None)}
+        self.bench = bench
+        self.enqueued = self.completed = -1
+        self.entries, self.reads_of_nccl = [], []
+        self.call_since = None
+        self.pg_id = 0
+        bench.recorder.says = {}
+        bench.recorder.entries = self._read
+        bench.probe.gpu = 0
+
+    def _read(self, _size, _stalls=False, gpu=None):
+        if gpu is None:
+            return []
+        self.reads_of_nccl.append(self.bench.now)
+        return [("nccl", entry) for entry in self.entries]
+
+    def calls(self, captured=False):
+        """Into NCCL; the host does not come back yet."""
+        self.bench.group.seq += 1
+        if not captured:
+            self.entries.append(
+                _Entry(
+                    record_id=len(self.entries),
+                    pg_id=self.pg_id,
+                    process_group=("0", ""),
+                    collective_seq_id=self.bench.group.seq,
+                    profiling_name="nccl:all_gather",
+                    # CUDAEvent.h `query`: an event that was never recorded counts as reached.
+                    state="completed",
+                    time_created_ns=self.bench.now,
+                )
+            )
+
+    def returns(self):
+        """The call has been launched."""
+        self.enqueued = self.bench.group.seq
+        if self.entries:
+            self.entries[-1].state = "scheduled"
+        self._tell()
+
+    def comes_back(self):
+        self.completed = self.enqueued
+        for entry in self.entries:
+            entry.state, entry.retired = "completed", True
+        self._tell()
+
+    def _tell(self):
+        self.bench.recorder.says["nccl", str(self.pg_id)] = (self.enqueued, max(0, self.completed))
+
+    def trains(self, seconds):
+        for _ in range(round(seconds * 4)):
+            self.calls()
+            self.returns()
+            self.comes_back()
+            self.passes(0.25)
+
+    def passes(self, seconds, in_call=False):
+        bench = self.bench
+        self.call_since = (self.call_since or bench.now) if in_call else None
+        for _ in range(round(seconds * 4)):
+            bench.now += SECOND // 4
+            bench.probe.look(bench.now, bench.unix_minus_mono, in_call, self.call_since)
+
+
+@pytest.fixture
+def nccl(bench, monkeypatch):
+    monkeypatch.setattr(guard, "off", {})
+    bench.unix_minus_mono = 1
+    return Nccl(bench)
+
+
+def test_a_call_that_blocks_because_nccl_connects_is_pending(nccl):
+    """All but one rank are inside the first all_gather after many all_reduces: each algorithm connects when it is first used."""
+    nccl.trains(5)
+    nccl.calls()
+    nccl.passes(3, in_call=True)
+    (progress,) = nccl.bench.probe.progress(0)
+
+    assert (progress.enqueued, progress.completed) == (21, 20)
+    assert nccl.bench.now - progress.pending_since_unix_ns == pytest.approx(3 * SECOND, abs=SECOND // 2)
+    assert nccl.bench.probe.stuck == ("0", 21)
+
+    nccl.returns()
+    nccl.comes_back()
+    nccl.passes(1)
+    assert nccl.bench.pending is None
+
+
+def test_what_is_read_of_a_call_that_blocks_is_open_though_its_state_is_completed(nccl):
+    nccl.trains(5)
+    nccl.calls()
+    nccl.passes(7, in_call=True)
+
+    (open_one,) = nccl.bench.probe.open_collectives()
+    assert (open_one.seq, open_one.op, open_one.state) == (21, "all_gather", "scheduled")
+    assert [one.seq for one in nccl.bench.probe.retired_collectives()][-1] == 20
+
+
+def test_where_nothing_is_ever_retired_the_state_is_what_is_known(nccl):
+    """TORCH_NCCL_BLOCKING_WAIT: the watchdog is not there that retires."""
+    nccl.trains(5)
+    for entry in nccl.entries:
+        entry.retired = False
+    nccl.calls()
+    nccl.returns()
+    nccl.passes(7, in_call=True)
+
+    assert [one.seq for one in nccl.bench.probe.open_collectives()] == [21]
+
+
+def test_a_capture_leaves_a_gap_that_is_no_wait(nccl):
+    """Calls that are captured into a CUDA graph have a number and no status, for good."""
+    nccl.trains(3)
+    for _ in range(5):
+        nccl.calls(captured=True)
+    nccl.passes(2)
+    nccl.passes(6, in_call=True)
+
+    assert nccl.bench.pending is None
+
+
+def test_after_a_capture_a_call_that_blocks_is_seen(nccl):
+    nccl.trains(3)
+    for _ in range(5):
+        nccl.calls(captured=True)
+    nccl.passes(2)
+    nccl.calls()
+    nccl.passes(3, in_call=True)
+
+    assert nccl.bench.pending is not None
+
+
+def test_a_long_backward_whose_calls_have_all_returned_is_no_wait(nccl):
+    nccl.trains(3)
+    nccl.calls()
+    nccl.returns()
+    nccl.comes_back()
+    nccl.passes(8, in_call=True)
+
+    assert nccl.bench.pending is None
+
+
+def test_a_step_of_some_seconds_on_the_gpu_costs_no_read_of_the_entries(nccl):
+    """The host is ahead: a collective is open for as long as the step takes."""
+    for _ in range(6):
+        nccl.calls()
+        nccl.returns()
+        nccl.passes(3)
+        nccl.comes_back()
+
+    assert nccl.reads_of_nccl == []
+
+
+def test_entries_of_nccl_are_not_read_before_the_gpu_of_the_rank_is_known(nccl):
+    nccl.bench.probe.gpu = None
+    nccl.trains(3)
+    nccl.calls()
+    nccl.returns()
+    nccl.passes(12, in_call=True)
+
+    assert nccl.bench.pending is not None
+    assert nccl.bench.probe.open_collectives() == ()
+
+
+def test_a_status_that_stays_at_minus_one_is_no_communicator_that_is_built(nccl):
+    """TORCH_NCCL_BLOCKING_WAIT=1: ProcessGroupNCCL.cpp `workEnqueue` is not reached."""
+    nccl.bench.recorder.says = {("nccl", "0"): (-1, 0)}
+    for _ in range(12):
+        nccl.calls()
+        nccl.passes(0.25)
+    nccl.passes(4, in_call=True)
+
+    assert nccl.bench.pending is not None
+    assert not nccl.bench.probe.progress(0)[0].building
+
+
+def test_the_status_of_groups_that_were_destroyed_is_never_read_again(nccl):
+    """`all_pg_status_` is never cleared and `local_id_` never reused, and the name is "0" once more; no entry tells which is which."""
+    nccl.trains(5)
+    nccl.bench.probe.leave_groups({"0": nccl.bench.group.seq})
+    nccl.bench.group.seq, nccl.pg_id, nccl.entries = 0, 1, []
+    nccl.enqueued = nccl.completed = -1
+    nccl.bench.probe.gpu = None
+    nccl.trains(2)
+    nccl.calls()
+    nccl.returns()
+    nccl.passes(3)
+    (progress,) = nccl.bench.probe.progress(0)
+
+    assert (progress.enqueued, progress.completed) == (9, 8)
+    assert nccl.bench.now - progress.pending_since_unix_ns == pytest.approx(3 * SECOND, abs=SECOND // 2)
