@@ -1,4 +1,7 @@
-"""What /proc tells of any process, asked by the agent (of its workers), the relay (of its ranks) and commands (of any)."""
+"""What /proc tells about any process.
+
+The agent asks about its workers, the relay about its ranks, and commands about any process.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,50 @@ import contextlib
 from pathlib import Path
 
 DESCENDANTS_MAX = 256
+STAT_BYTES_MAX = 2048
+"""A line has about 350 bytes. The 50 numbers and the name have at most 1,200."""
+STAT_FIELDS_MIN = 22
 
 
 def io_bytes(pid: int) -> int | None:
-    """What the process has read and written, through calls and mapped files; only grows. Check: /proc/PID/io."""
+    """Bytes that the process has read and written, through calls and mapped files; only grows.
+
+    Source: /proc/PID/io.
+    """
     try:
         lines = Path(f"/proc/{pid}/io").read_text().split()
-        # rchar and wchar, and what came from or went to storage: pages of a mapped file are in neither of the first.
+        # rchar and wchar, read_bytes and write_bytes: only these count pages of a mapped file.
         return sum(int(lines[at]) for at in (1, 3, 9, 11))
     except (OSError, ValueError, IndexError):
         return None
 
 
+def read_stat(pid: int | str) -> list[str]:
+    """Fields of /proc/PID/stat from the third on: state, parent, ... Check: proc_pid_stat(5).
+
+    `pid` is a process, or "PID/task/TID" for a thread.
+
+    Raises:
+        FileNotFoundError, ProcessLookupError: there is no such process.
+        OSError: it cannot be read now, as with no descriptor left.
+        ValueError: the line is cut.
+    """
+    # Unbuffered, as bytes: half the CPU of Path.read_text.
+    with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+        data = file.read(STAT_BYTES_MAX)
+    # The name of the program is in parentheses, and may have blanks and parentheses itself.
+    fields = data[data.rindex(b")") + 2 :].decode("ascii", "replace").split()
+    if len(fields) < STAT_FIELDS_MIN:
+        raise ValueError(f"/proc/{pid}/stat has {len(fields)} fields")
+    return fields
+
+
 def stat_fields(pid: int | str) -> list[str] | None:
-    """Fields of /proc/PID/stat from the third on (state, parent, ...); of a thread with "PID/task/TID". None if it is gone."""
+    """What `read_stat` reads; None where that fails, mostly because the process is gone."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-        fields = text[text.rindex(")") + 2 :].split()
+        return read_stat(pid)
     except (OSError, ValueError):
         return None
-    return fields if len(fields) > 21 else None
 
 
 SAMPLERS = ("py-spy",)
@@ -33,9 +60,10 @@ SAMPLERS = ("py-spy",)
 
 
 def own_letter(pid: int, letter: str) -> str:
-    """The state letter without what a sampler does to it: `S` in place of `t` while py-spy holds it, which is no debugger.
+    """The state letter, but `S` in place of `t` while py-spy holds the process: no debugger does.
 
-    What it did an instant before cannot be told; its CPU and I/O tell whether it works. Check: `grep TracerPid /proc/PID/status`.
+    The state right before cannot be told; CPU time and I/O tell whether the process works.
+    Check: `grep TracerPid /proc/PID/status`.
     """
     if letter != "t":
         return letter
@@ -55,7 +83,10 @@ def parent_of(pid: int) -> int | None:
 
 
 def wchan(pid: int | str) -> str | None:
-    """In which function of the kernel its main thread (of "PID/task/TID" that thread) sleeps; None if it runs, or where that is not told. Check: /proc/PID/wchan."""
+    """The function of the kernel in which the main thread sleeps; with "PID/task/TID" that thread.
+
+    None if it runs, or where the kernel does not tell. Source: /proc/PID/wchan.
+    """
     try:
         text = Path(f"/proc/{pid}/wchan").read_text()
     except OSError:
@@ -64,7 +95,10 @@ def wchan(pid: int | str) -> str | None:
 
 
 def switches(status: Path) -> int | None:
-    """Voluntary context switches of the thread with this status file; only grows. Check: `grep ^vol /proc/PID/task/TID/status`."""
+    """Voluntary context switches of the thread with this status file; only grows.
+
+    Check: `grep ^vol /proc/PID/task/TID/status`.
+    """
     try:
         text = status.read_bytes()
         return int(text[text.rindex(b"\nvoluntary_ctxt_switches:") + 25 :].split(None, 1)[0])
@@ -73,7 +107,10 @@ def switches(status: Path) -> int | None:
 
 
 def children(pid: int) -> tuple[int, ...]:
-    """Its children, of whichever of its threads; none if it is gone. Check: `cat /proc/PID/task/*/children`."""
+    """Its children, of all its threads; none if it is gone.
+
+    Check: `cat /proc/PID/task/*/children`.
+    """
     found: list[int] = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         # A thread may end while the others are still to be asked.

@@ -26,6 +26,7 @@ from ddtop.folders import (
     state_dir,
     state_dir_text,
 )
+from ddtop.procfs import stat_fields
 
 __all__ = (
     "RegistryError",
@@ -146,23 +147,23 @@ def clean_job_name(name: str) -> str:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Field 22 of /proc/PID/stat: with the pid, the identity of a process. None if there is no such process."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-        fields = text[text.rindex(")") + 2 :].split()
-        return None if fields[0] in "ZX" else int(fields[19])
-    except (OSError, ValueError, IndexError):
-        return None
+    """When the process started, in clock ticks since boot: with the pid, its identity.
+
+    None if it is gone or a zombie. Source: field 22 of /proc/PID/stat.
+    """
+    fields = stat_fields(pid)
+    return None if fields is None or fields[0] in "ZX" else int(fields[19])
 
 
 def process_state(pid: int, ticks: int) -> str | None:
-    """The state letter of the process with this pid and start time; None where it is gone. Source: /proc/PID/stat."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-        fields = text[text.rindex(")") + 2 :].split()
-        return fields[0] if fields[0] not in "ZX" and int(fields[19]) == ticks else None
-    except (OSError, ValueError, IndexError):
+    """The state letter of the process with this pid and start time; None where it is gone.
+
+    Source: /proc/PID/stat.
+    """
+    fields = stat_fields(pid)
+    if fields is None or fields[0] in "ZX" or int(fields[19]) != ticks:
         return None
+    return fields[0]
 
 
 def host_identity() -> str:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 from ddtop.cli.errors import USAGE, CommandError
 from ddtop.model.state.facts import Snapshot
-from ddtop.words.ranks import rank_list
+from ddtop.words.ranks import rank_list, rank_ranges
 
 RANKS_MAX = 1 << 17
-_PART = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 
 
 def parse_ranks(text: str) -> tuple[int, ...]:
@@ -18,16 +15,11 @@ def parse_ranks(text: str) -> tuple[int, ...]:
     Raises:
         CommandError: 2, it is no such list.
     """
-    found: set[int] = set()
-    for part in text.split(","):
-        match = _PART.fullmatch(part.strip())
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if first > last or last >= RANKS_MAX:
-            raise CommandError(
-                f"ddtop: {text[:60]!r} is no list of ranks; write --rank 3 or --rank 0,3-5", USAGE
-            )
-        found.update(range(first, last + 1))
-    return tuple(sorted(found))
+    ranges = rank_ranges(text)
+    if ranges is None or not all(one and one[-1] < RANKS_MAX for one in ranges):
+        write = "write --rank 3 or --rank 0,3-5"
+        raise CommandError(f"ddtop: {text[:60]!r} is no list of ranks; {write}", USAGE)
+    return tuple(sorted({rank for one in ranges for rank in one}))
 
 
 def check_ranks(ranks: tuple[int, ...], snapshot: Snapshot) -> None:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 from pathlib import Path
 
 from ddtop import registry
 from ddtop.relay.processes.sample import Watched
 from ddtop.wire.records import Hello
+from ddtop.words.ranks import rank_ranges
 
 RANKS_MAX = 1 << 17
 PID_MAX = 1 << 22
 """The largest that the kernel gives."""
 _SIGNALS = frozenset(int(one) for one in signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}
-_PART = re.compile(r"^([0-9]{1,6})(?:-([0-9]{1,6}))?$")
 
 
 class OrderError(ValueError):
@@ -30,16 +29,13 @@ def ranks_of(text: str) -> frozenset[int] | None:
     """
     if not text:
         return None
-    found: set[int] = set()
-    for part in text.split(","):
-        match = _PART.match(part.strip())
-        if match is None:
-            raise OrderError(f"{text[:40]!r} is no list of ranks like 0,3-5")
-        first, last = int(match[1]), int(match[2] or match[1])
-        if last >= RANKS_MAX:
-            raise OrderError(f"rank {last} is out of range")
-        found.update(range(first, last + 1))
-    return frozenset(found)
+    ranges = rank_ranges(text)
+    if ranges is None:
+        raise OrderError(f"{text[:40]!r} is no list of ranks like 0,3-5")
+    last = max(one.stop for one in ranges) - 1
+    if last >= RANKS_MAX:
+        raise OrderError(f"rank {last} is out of range")
+    return frozenset(rank for one in ranges for rank in one)
 
 
 def pids_of(text: str) -> frozenset[int]:

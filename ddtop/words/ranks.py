@@ -1,8 +1,12 @@
-"""Lists of ranks as text, and the verb that fits them."""
+"""Lists of ranks as text and back, and the verb that fits them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+
+_PART = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
+_UNFINISHED = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7})?)?")
 
 
 def rank_list(ranks: Iterable[int], most: int = 0) -> str:
@@ -27,6 +31,24 @@ def rank_list(ranks: Iterable[int], most: int = 0) -> str:
             texts.append(str(first) if first == last else f"{first}-{last}")
     rest = sum(last - first + 1 for first, last in ranges[most:]) if most else 0
     return ",".join(texts) + (f" and {rest:,} more" if rest else "")
+
+
+def rank_ranges(text: str, unfinished: bool = False) -> tuple[range, ...] | None:
+    """`0-7,12` as ranges, in that order; None where it is no such list.
+
+    A range whose end is below its beginning is empty. `unfinished`: the user is still typing, so
+    `3-` is rank 3, and nothing between two commas is nothing.
+    """
+    found: list[range] = []
+    for part in text.split(","):
+        if unfinished and not part:
+            continue
+        match = _UNFINISHED.fullmatch(part) if unfinished else _PART.fullmatch(part.strip())
+        if match is None:
+            return None
+        first = int(match[1])
+        found.append(range(first, int(match[2] or first) + 1))
+    return tuple(found)
 
 
 def ranks_text(ranks: Collection[int], most: int = 0) -> str:

@@ -1,6 +1,8 @@
-"""DataLoader workers as their own rank sees them in /proc: alive or not, and while one owes a batch, whether anything of it moves.
+"""DataLoader workers as their own rank sees them in /proc.
 
-Read by the agent's thread. What costs a file a worker is read only after a second of waiting, when the training stands anyway.
+Are they alive? And while one must deliver the next batch: does anything of it move? The agent's
+thread reads this. It reads more than one file of a worker only after a second of waiting, when the
+training makes no progress anyway.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddtop.procfs import descendants, io_bytes, own_letter, switches, wchan
+from ddtop.procfs import descendants, io_bytes, own_letter, read_stat, switches, wchan
 
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _GONE = (None, "Z", "X")
@@ -48,14 +50,11 @@ class Movement:
 def worker(pid: int) -> Worker:
     """The process now. Check: `ps -o stat=,cputimes= -p PID`."""
     try:
-        # Unbuffered, as bytes: half the CPU of Path.read_text, for each worker twice a second.
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            data = file.read(1024)
-        fields = data[data.rindex(b")") + 2 :].split(None, 16)
-        cpu_ns = sum(int(ticks) for ticks in fields[11:15]) * _TICK_NS
-        return Worker(pid, own_letter(pid, chr(fields[0][0])), cpu_ns)
-    except (OSError, ValueError, IndexError):
+        fields = read_stat(pid)
+    except (OSError, ValueError):
         return Worker(pid, None, 0)
+    cpu_ns = sum(int(ticks) for ticks in fields[11:15]) * _TICK_NS
+    return Worker(pid, own_letter(pid, fields[0]), cpu_ns)
 
 
 def movement(workers: list[Worker], owing: int) -> Movement:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -10,6 +9,7 @@ from ddtop.diagnosis.finding import CRITICAL, WARNING, Verdict
 from ddtop.model.state.facts import RankFacts, Snapshot, State
 from ddtop.present.now import now_age_s, now_text
 from ddtop.present.text import clean
+from ddtop.words.ranks import rank_ranges
 
 BY_VERDICT = "verdict"
 
@@ -195,23 +195,10 @@ def parse_filter(text: str) -> Filter:
         elif name == "host":
             hosts += [part for part in value.split(",") if part]
         else:
-            found = parse_ranks(value)
+            found = rank_ranges(value, unfinished=True)
             problem = problem if found is not None else f"not ranks: {value!r}"
             ranks = found if found is not None else ranks
     return Filter(frozenset(states), tuple(hosts), ranks, tuple(words), problem, text.strip())
-
-
-def parse_ranks(text: str) -> tuple[range, ...] | None:
-    """Ranks written as `0-7,12`; None where that is not what it says."""
-    parts: list[range] = []
-    for part in filter(None, text.split(",")):
-        match = re.fullmatch(r"(\d{1,7})(?:-(\d{1,7})?)?", part)
-        if match is None:
-            return None
-        first = int(match[1])
-        # Half a range ("3-") is being typed: it stands for its first rank until the second is there.
-        parts.append(range(first, int(match[2] or first) + 1))
-    return tuple(parts)
 
 
 def describe_filter(found: Filter, shown: int, total: int) -> str:

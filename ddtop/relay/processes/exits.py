@@ -12,7 +12,8 @@ import os
 import struct
 import time
 from dataclasses import dataclass
-from pathlib import Path
+
+from ddtop.procfs import read_stat, stat_fields
 
 _INFO = struct.Struct("<QQ11Ii")  # mask, cgroup id, 11 ids, exit code; 64 bytes, the first published size
 _PIDFD_INFO_EXIT = 1 << 3
@@ -36,15 +37,13 @@ def is_gone(pid: int, start_ticks: int) -> bool | None:
     A process whose main thread has ended before its other threads lives. Check: `ps -o stat=,nlwp=,lstart= -p PID`.
     """
     try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            data = file.read(1024)
-        fields = data[data.rindex(b")") + 2 :].split()
-        letter, threads, started = fields[0], int(fields[17]), int(fields[19])
+        fields = read_stat(pid)
     except (FileNotFoundError, ProcessLookupError):
         return True
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError):
         return None
-    return started != start_ticks or (letter in (b"Z", b"X") and threads <= 1)
+    letter, threads, started = fields[0], int(fields[17]), int(fields[19])
+    return started != start_ticks or (letter in ("Z", "X") and threads <= 1)
 
 
 def ending(pidfd: int | None, pid: int, start_ticks: int | None = None) -> Ending:
@@ -75,13 +74,11 @@ def _from_pidfd(pidfd: int) -> int | None:
 
 
 def _from_zombie(pid: int, start_ticks: int | None) -> int | None:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-        fields = text[text.rindex(")") + 2 :].split()
-        is_other = start_ticks is not None and int(fields[19]) != start_ticks
-        return int(fields[-1]) if fields[0] == "Z" and not is_other else None
-    except (OSError, ValueError, IndexError):
+    fields = stat_fields(pid)
+    if fields is None or fields[0] != "Z":
         return None
+    is_other = start_ticks is not None and int(fields[19]) != start_ticks
+    return None if is_other else int(fields[-1])
 
 
 def _decoded(status: int, how: str) -> Ending:
