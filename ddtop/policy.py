@@ -438,5 +438,30 @@ class Policy:
     """A launcher that passes on a signal ends all ranks within milliseconds. One that cleans up
     after a death polls every 100 ms first."""
 
+    arrivals_apart_ratio: float = 0.08
+    """The relay asks its ranks for exact arrivals where the upper half of them waits this much more
+    than the one that waits least: it is the smallest difference that is worth a finding."""
+    arrivals_errors: float = 2.2
+    """... and at least this many standard errors of such a difference. Equal ranks of a job that
+    waits much differ that far now and then."""
+    arrivals_far_ratio: float = 0.2
+    """The rank that waits least is another one than before, beyond chance: three standard errors of
+    the difference of two ratios of 80 samples each, at most."""
+    arrivals_much_ratio: float = 0.5
+    """The relay also asks where all ranks wait this much. Only the arrivals tell whether they wait
+    for each other or for the network."""
+    arrivals_stuck_s: float = 0.5
+    """The difference must last this long."""
+    arrivals_fresh_s: float = 2.5
+    """A ratio that an agent reported longer ago does not count. Agents report twice a second."""
+    arrivals_calm_s: float = 60.0
+    """After this long without a difference the relay asks again at once, then after short pauses."""
+    auto_dump_stuck_s: float = 2.0
+    """The relay asks for stacks by itself after this. An agent names what is stuck after a second."""
+    auto_dump_every_s: float = 30.0
+    """Pause between two such requests."""
+    auto_dump_fresh_s: float = 1.5
+    """Three missed reports: what no agent repeats is no longer stuck."""
+
 
 POLICY = Policy()

@@ -18,11 +18,11 @@ from ddtop.cli import routing
 from ddtop.cli.find_job import HUB_VARIABLE as HUB
 from ddtop.launch.torchrun import is_elastic
 from ddtop.relay.hub.topology import (
-    Whereabouts,
+    Topology,
     hub_wanted,
     is_here,
     names_of_this_host,
-    whereabouts,
+    topology_of,
 )
 from ddtop.wire import hosts
 from ddtop.wire.records import Hello
@@ -67,7 +67,7 @@ def spans() -> Line:
     return GOOD, "hosts", f"{ranks}: the hub would be at {place}{ports}"
 
 
-def _topology(identity: Identity, environ: Mapping[str, str]) -> Whereabouts:
+def _topology(identity: Identity, environ: Mapping[str, str]) -> Topology:
     """What the relay of this rank would conclude about its hub."""
     job = environ.get("DDTOP_JOB") or launch.chosen_name(environ)
     endpoint = multi_host.endpoint_in(environ)
@@ -78,10 +78,10 @@ def _topology(identity: Identity, environ: Mapping[str, str]) -> Whereabouts:
         os.getpid(), 0, environment=redacted_environment(environ),
     )  # fmt: skip
     own_names = names_of_this_host()
-    return whereabouts(registry.clean_job_name(name), [hello], environ, own_names, WAITED_S)
+    return topology_of(registry.clean_job_name(name), [hello], environ, own_names, WAITED_S)
 
 
-def _ports(found: Whereabouts) -> str:
+def _ports(found: Topology) -> str:
     return ", ".join(map(str, sorted(found.ports)))
 
 

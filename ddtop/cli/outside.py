@@ -20,7 +20,7 @@ from ddtop.cli.stacks_output import text_of
 from ddtop.model.stacks.merge import merge
 from ddtop.present.stacks.as_json import stacks_json
 from ddtop.present.stacks.lines import Shape
-from ddtop.relay.dumps.pyspy import PySpy
+from ddtop.relay.processes.pyspy import PySpy
 from ddtop.viewer.routes import outside_targets
 from ddtop.viewer.routes.outside import DEADLINE_S, OutsideSource, stacks_from
 from ddtop.viewer.routes.outside_targets import Target, Targets

@@ -1,43 +1,45 @@
-"""When a relay asks for stacks by itself: something stands still, and nobody may be attached to see it."""
+"""When a relay asks for stacks by itself: something is stuck, and maybe nobody is attached."""
 
 from __future__ import annotations
 
-STANDS_S = 2.0
-"""An agent names what stands after a second; two more, and it is worth a look."""
-EVERY_S = 30.0
-FRESH_S = 1.5
+from ddtop.policy import Policy
+
 KEYS_KEPT = 256
 
 
-class Automatic:
-    """Decides once a stuck key (what an agent sees standing still), and at most every 30 s. Times are monotonic s."""
+class DumpTrigger:
+    """Decides once for each stuck key, and not more often than `auto_dump_every_s`.
 
-    def __init__(self, enabled: bool) -> None:
-        self._enabled = enabled
+    A stuck key names what an agent sees without progress, such as one collective of one group.
+    Times are monotonic s.
+    """
+
+    def __init__(self, policy: Policy, enabled: bool) -> None:
+        self._policy, self._enabled = policy, enabled
         self._seen: dict[str, tuple[float, float]] = {}
         self._done: dict[str, None] = {}
         self._asked = float("-inf")
 
     def saw(self, key: str, now: float) -> None:
-        """An agent says that this stands still."""
+        """An agent reports that this is stuck."""
         if key in self._done or not self._enabled:
             return
         known = self._seen.get(key)
         if known is None and len(self._seen) >= KEYS_KEPT:
-            # Those that are there are about to be a reason; each of thousands of ranks may wait in a call of its own.
+            # Each of thousands of ranks may wait in a call of its own. Those known are enough.
             return
         first, last = known or (now, now)
-        # A key that came back after a pause is a new standstill of something that had moved.
-        self._seen[key] = (first if now - last <= FRESH_S else now, now)
+        # A key that comes back after a pause made progress in between.
+        self._seen[key] = (first if now - last <= self._policy.auto_dump_fresh_s else now, now)
 
     def due(self, now: float) -> str | None:
-        """The key for which everyone should be asked now."""
-        if now - self._asked < EVERY_S:
+        """The key for which all ranks should be asked now."""
+        if now - self._asked < self._policy.auto_dump_every_s:
             return None
         for key, (first, last) in list(self._seen.items()):
-            if now - last > FRESH_S:
+            if now - last > self._policy.auto_dump_fresh_s:
                 del self._seen[key]
-            elif last - first >= STANDS_S:
+            elif last - first >= self._policy.auto_dump_stuck_s:
                 del self._seen[key]
                 self._done[key] = None
                 while len(self._done) > KEYS_KEPT:

@@ -38,7 +38,7 @@ def budget(environment: Mapping[str, str] = os.environ) -> tuple[int, str | None
     return DEFAULT_MIB << 20, f"DDTOP_JOURNAL_MIB={text[:40]!r} is no number of MiB, {DEFAULT_MIB} is used"
 
 
-class BlackBox:
+class JournalWriter:
     """Writes what it is given to a journal of at most `budget_bytes`.
 
     `carried` gives the frames that a reader needs to understand the rest (the latest Hello, Groups, Exit and Stacks); it is

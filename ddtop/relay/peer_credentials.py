@@ -16,7 +16,7 @@ from ddtop.link.rank_door import Credentials
 
 
 @dataclass(frozen=True, slots=True)
-class Speaker:
+class Peer:
     """The process behind one connection.
 
     `foreign`: it lives in another pid namespace, so its numbers are not ours: what it says is shown, and nothing is
@@ -32,15 +32,15 @@ class Speaker:
         return pid > 0 and (self.pid is None or self.pid == pid)
 
 
-def speaker(who: Credentials) -> Speaker:
+def peer_of(who: Credentials) -> Peer:
     """The process that made a connection. Check: `ss -xp`, `readlink /proc/PID/ns/pid`."""
     if who.pid <= 0:
-        return Speaker(None, None, True)
+        return Peer(None, None, True)
     ours, theirs = _namespace("self"), _namespace(str(who.pid))
     if ours is not None and theirs is not None and ours != theirs:
-        return Speaker(_own_number(who.pid), None, True)
+        return Peer(_own_number(who.pid), None, True)
     # One that is gone already cannot be asked; its pid was ours to see.
-    return Speaker(who.pid, registry.start_ticks(who.pid), False)
+    return Peer(who.pid, registry.start_ticks(who.pid), False)
 
 
 def _namespace(pid: str) -> str | None:

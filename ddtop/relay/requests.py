@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from typing import Protocol
 
 from ddtop.link.keys import CONTROLLER
-from ddtop.relay.arrivals_trigger import Uneven
-from ddtop.relay.dump_trigger import Automatic
+from ddtop.policy import Policy
+from ddtop.relay.arrivals_trigger import ArrivalsTrigger
+from ddtop.relay.dump_trigger import DumpTrigger
 from ddtop.relay.dumps.collect import Dumps
-from ddtop.relay.hub.leaves import Hub
 from ddtop.relay.orders import OrderError, number, pids_of, ranks_of, send_signal
 from ddtop.relay.processes.ranks import Ranks
 from ddtop.relay.processes.sample import Watched
@@ -42,15 +42,44 @@ class Outlet(Protocol):
         """Where a viewer comes from; empty where that is not known."""
 
 
-class Asking:
+class OtherHosts(Protocol):
+    """The ranks of other hosts, where this relay is the hub."""
+
+    def ask_stacks(self, request: str, ranks: Collection[int] | None, how: str) -> int:
+        """Pass a request for stacks on; how many processes will answer."""
+
+    def ask_arrivals(self, request: str) -> None:
+        """Pass a request for arrivals on."""
+
+    def count(self, ranks: Collection[int] | None) -> int:
+        """How many processes these ranks are."""
+
+    def signal(
+        self,
+        viewer: bytes,
+        ticket: str,
+        arguments: tuple[str, ...],
+        now: float,
+    ) -> Reply | None:
+        """Pass a signal on; the answer where it is known at once."""
+
+
+class Requests:
     """Used by the relay's loop only; times are its monotonic s. `hub`: set where this relay is one."""
 
-    def __init__(self, outlet: Outlet, ranks: Ranks, automatic: bool) -> None:
+    def __init__(
+        self,
+        outlet: Outlet,
+        ranks: Ranks,
+        automatic: bool,
+        policy: Policy,
+    ) -> None:
         self._outlet, self._ranks = outlet, ranks
-        self._automatic, self._uneven = Automatic(automatic), Uneven()
+        self._dump_trigger = DumpTrigger(policy, automatic)
+        self._arrivals_trigger = ArrivalsTrigger(policy)
         self.dumps = Dumps(self._publish, self._ask_agent)
         self._turns = Turns()
-        self.hub: Hub | None = None
+        self.hub: OtherHosts | None = None
 
     def due(self) -> float:
         """When something is to be done here next, monotonic s."""
@@ -70,13 +99,13 @@ class Asking:
 
     def consider(self, envelope: Envelope, who: Hashable, now: float) -> None:
         """Whether what a rank says is a reason to ask all of them for more."""
-        self._uneven.saw(who, envelope.wait_ratio, now)
+        self._arrivals_trigger.saw(who, envelope.wait_ratio, now)
         if envelope.stuck_key:
-            self._automatic.saw(envelope.stuck_key[:200], now)
+            self._dump_trigger.saw(envelope.stuck_key[:200], now)
 
     def ask_for_stacks_if_due(self, now: float) -> None:
         """Something stands still: ask everyone once."""
-        if self._automatic.due(now) is None:
+        if self._dump_trigger.due(now) is None:
             return
         request = f"auto-{uuid.uuid4().hex[:12]}"
         self._turns.note(None, now)
@@ -86,7 +115,7 @@ class Asking:
 
     def ask_for_arrivals_if_due(self, now: float) -> None:
         """Some ranks wait more than others: ask everyone when they put in their last collectives."""
-        if not self._uneven.due(now):
+        if not self._arrivals_trigger.due(now):
             return
         request = uuid.uuid4().hex[:12]
         self._ask_arrivals(request)

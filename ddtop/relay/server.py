@@ -20,23 +20,24 @@ from ddtop import journal, registry
 from ddtop.launch.torchrun import is_elastic
 from ddtop.link.keys import SERVER
 from ddtop.link.relay_side import HUB, PROCESS, RANK, VIEW, RelayLink
-from ddtop.relay.dumps.journal_share import StacksShare
+from ddtop.policy import POLICY, Policy
+from ddtop.relay.dumps.journal_share import JournalShare
 from ddtop.relay.gpus.ras import Ras
 from ddtop.relay.gpus.reader import Gpus
-from ddtop.relay.history import Keeper
+from ddtop.relay.history import History
 from ddtop.relay.host.pressure import HostWatch
-from ddtop.relay.host.usage import HostProbe, bearing_shortage
-from ddtop.relay.hub.role import Standing
-from ddtop.relay.journal_writer import BlackBox, budget
+from ddtop.relay.host.usage import HostProbe, without_descriptors_left
+from ddtop.relay.hub.role import HubRole
+from ddtop.relay.journal_writer import JournalWriter, budget
 from ddtop.relay.orders import has_sound_numbers
 from ddtop.relay.processes import sample
 from ddtop.relay.processes.exits import is_gone
-from ddtop.relay.processes.helper_processes import Beside
+from ddtop.relay.processes.helper_processes import HelperWatch
 from ddtop.relay.processes.ranks import Ranks
-from ddtop.relay.processes.rendezvous import Meeting
-from ddtop.relay.processes.waiting_parent import InTheWay
-from ddtop.relay.requests import Asking
-from ddtop.relay.state_files import Papers, Place
+from ddtop.relay.processes.rendezvous import RendezvousWatch
+from ddtop.relay.processes.waiting_parent import WaitingParent
+from ddtop.relay.requests import Requests
+from ddtop.relay.state_files import RelayPlace, StateFiles
 from ddtop.relay.viewers import Viewers
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Command, CommStatus, Exit, Hello, Stacks
@@ -58,19 +59,28 @@ FROM_RANKS = ("Hello", "RankState", "Groups", "Stacks", "Arrivals")
 class Server:
     """One relay. `sender`: the identity of its host, `voice` its own (`registry.relay_identity`), which is given where it is not this host."""
 
-    def __init__(self, job: str, run: str, launcher: int, linger_s: float, sender: str | None = None) -> None:
+    def __init__(
+        self,
+        job: str,
+        run: str,
+        launcher: int,
+        linger_s: float,
+        sender: str | None = None,
+        policy: Policy = POLICY,
+    ) -> None:
         self.job, self.run, self.launcher, self.linger_s = job, run, launcher, linger_s
         self.instance = uuid.uuid4().hex[:12]
         self.sender, self.voice = sender or registry.host_identity(), sender or registry.relay_identity(run)
         self._link = RelayLink(registry.socket_path(job, run), registry.secret(), "127.0.0.1")
-        self._keeper = Keeper()
+        self._history = History()
         self._probe = HostProbe()
         self.host = self._probe.host
-        self._meeting, self._beside = Meeting(), Beside()
+        self._rendezvous, self._helpers = RendezvousWatch(), HelperWatch()
         self._ranks = Ranks(self._link, self.seal)
-        self._asking = Asking(self, self._ranks, automatic=os.environ.get("DDTOP_AUTODUMP", "1") != "0")
-        self._viewers = Viewers(self._link, self._keeper, self.instance, self.seal, self._asking.follow)
-        self._standing = Standing(self, self._link, self._keeper, self._asking)
+        automatic = os.environ.get("DDTOP_AUTODUMP", "1") != "0"
+        self._requests = Requests(self, self._ranks, automatic, policy)
+        self._viewers = Viewers(self._link, self._history, self.instance, self.seal, self._requests.follow)
+        self._role = HubRole(self, self._link, self._history, self._requests)
         self._exits: list[Exit] = []
         self._own_exits = 0
         self._hello: Hello | None = None
@@ -78,11 +88,11 @@ class Server:
         self._all_gone_at: float | None = None
         self._ended_unix_ns: int | None = None
         self._garbled = 0
-        self._papers = Papers(job, run, self.sender, self._probe.host, self._link.port, self._keeper)
-        self._place = Place()
+        self._state_files = StateFiles(job, run, self.sender, self._probe.host, self._link.port, self._history)
+        self._place = RelayPlace()
         size, self._budget_wrong = budget()
-        self._box = BlackBox(registry.journal_path(job, run, self.sender), size, self._keeper.facts)
-        self._stacks_share = StacksShare(size)
+        self._journal = JournalWriter(registry.journal_path(job, run, self.sender), size, self._history.facts)
+        self._journal_share = JournalShare(size)
         self._load, self._gpus, self._ras = HostWatch(), Gpus(), Ras()
         self._abandoned: list[Path] = []
         self._due = {
@@ -92,7 +102,7 @@ class Server:
             "roster": float("inf"),
             "sweep": self._started + SWEEP_AFTER_S,
         }
-        self._in_the_way = InTheWay()
+        self._waiting_parent = WaitingParent()
         self.stopping = False
 
     def serve(self) -> None:
@@ -102,13 +112,13 @@ class Server:
         try:
             while not self.stopping and not self._may_end():
                 now = time.monotonic()
-                due = min(*self._due.values(), self._asking.due(), self._standing.due(), self._ranks.look_due_s())
-                with bearing_shortage():
+                due = min(*self._due.values(), self._requests.due(), self._role.due(), self._ranks.look_due_s())
+                with without_descriptors_left():
                     for kind, what in self._link.wait(due - now):
                         if kind == PROCESS and isinstance(what, int):
                             self._on_exit(what)
                         elif kind == HUB:
-                            self._garbled += self._standing.on_hub(what, time.monotonic())
+                            self._garbled += self._role.on_hub(what, time.monotonic())
                         elif kind == RANK:
                             self._on_ranks()
                         else:
@@ -131,7 +141,7 @@ class Server:
             except frames.WireError:
                 self._garbled += 1
                 continue
-            self._keeper.keep(envelope, data)
+            self._history.keep(envelope, data)
             if isinstance(record, Hello) and has_sound_numbers(record):
                 hellos.append(record)
             elif isinstance(record, Exit):
@@ -174,16 +184,16 @@ class Server:
             spoke = self._ranks.speaks_for_itself(peer, record)
             if spoke is not None:
                 self._on_hello(record, spoke)
-        if not self._standing.obeys:
+        if not self._role.obeys:
             self._consider(envelope, pid, now)
         self._forward(envelope, data)
         if envelope.kind == "Stacks":
             answer = frames.open_record(envelope)
             if isinstance(answer, Stacks):
-                self._asking.dumps.on_agent_answer(pid, answer.request)
+                self._requests.dumps.on_agent_answer(pid, answer.request)
 
     def _consider(self, envelope: frames.Envelope, who: Hashable, now: float) -> None:
-        self._asking.consider(envelope, who, now)
+        self._requests.consider(envelope, who, now)
         if envelope.stuck_key:
             self._ras.saw(now)
 
@@ -193,7 +203,7 @@ class Server:
             self._all_gone_at = self._ended_unix_ns = None
             self._due["entry"] = 0.0
             self._due["roster"] = time.monotonic() + ROSTER_AFTER_S
-        self._standing.look(self._ranks.hellos(), time.monotonic())
+        self._role.look(self._ranks.hellos(), time.monotonic())
 
     def _on_views(self) -> None:
         """Viewers' orders, and what the relays of other hosts say: theirs goes on as it came, many frames at a time."""
@@ -209,7 +219,7 @@ class Server:
                     self._garbled += 1
 
     def _on_leaf(self, peer: bytes, parts: list[bytes]) -> None:
-        hub, now = self._standing.hub, time.monotonic()
+        hub, now = self._role.hub, time.monotonic()
         if hub is None:
             self._garbled += len(parts)
             return
@@ -236,7 +246,7 @@ class Server:
         self._on_ranks()
         record = sample.last_words(watched, self._own_exits, unix_ns)
         self._note_exit(record, own=True)
-        self._asking.dumps.on_gone(pid)
+        self._requests.dumps.on_gone(pid)
         self._ranks.forget(watched)
         self.publish(record, watched.hello, unix_ns)
         if not self._ranks:
@@ -255,7 +265,7 @@ class Server:
     def _forward(self, envelope: frames.Envelope, data: bytes, latest: bool = True) -> None:
         self._record(envelope, data, latest)
         self._viewers.tell(data)
-        self._standing.put(envelope, data)
+        self._role.put(envelope, data)
         self._share_stacks(envelope)
 
     def _record(self, envelope: frames.Envelope, data: bytes, latest: bool = True, own: bool = True) -> None:
@@ -263,19 +273,19 @@ class Server:
         whole = True
         if envelope.kind == "Stacks":
             record = frames.open_record(envelope)
-            whole = self._stacks_share.admits(len(data), isinstance(record, Stacks) and record.automatic)
+            whole = self._journal_share.admits(len(data), isinstance(record, Stacks) and record.automatic)
         else:
-            self._stacks_share.wrote(len(data))
-        self._keeper.keep(envelope, data, latest, own, past=whole)
+            self._journal_share.wrote(len(data))
+        self._history.keep(envelope, data, latest, own, past=whole)
         if whole:
-            self._box.put(data)
+            self._journal.put(data)
 
     def _share_stacks(self, envelope: frames.Envelope) -> None:
         """Answer those who asked for the same stacks while others did, each by the name of the own request."""
         record = frames.open_record(envelope) if envelope.kind == "Stacks" else None
         if not isinstance(record, Stacks):
             return
-        for asked in self._asking.sharers(record):
+        for asked in self._requests.sharers(record):
             copy = msgspec.structs.replace(record, request=asked.name)
             data = frames.seal(
                 copy,
@@ -322,10 +332,10 @@ class Server:
     def _complaints(self) -> tuple[str, ...]:
         found = (
             self._link.complaint,
-            self._papers.why,
-            self._box.problem,
+            self._state_files.why,
+            self._journal.problem,
             self._budget_wrong,
-            *self._standing.complaints(),
+            *self._role.complaints(),
         )
         return tuple(why for why in found if why)
 
@@ -336,20 +346,20 @@ class Server:
         if now >= self._ranks.look_due_s():
             for watched, unix_ns in self._ranks.look_for_ends(now):
                 self._on_gone(watched, unix_ns)
-        self._asking.on_time(now)
-        if not self._standing.obeys:
-            self._asking.ask_for_stacks_if_due(now)
-        self._standing.on_time(now, len(self._ranks), self._is_over_here(now))
+        self._requests.on_time(now)
+        if not self._role.obeys:
+            self._requests.ask_for_stacks_if_due(now)
+        self._role.on_time(now, len(self._ranks), self._is_over_here(now))
         if now >= self._due["host"]:
             self._due["host"] = now + HOST_EVERY_S
-            if not self._standing.obeys:
-                self._asking.ask_for_arrivals_if_due(now)
+            if not self._role.obeys:
+                self._requests.ask_for_arrivals_if_due(now)
             self._look_around(now)
-            self.stopping = self.stopping or self._in_the_way.look()
+            self.stopping = self.stopping or self._waiting_parent.look()
             self._look_at_host()
-            if self._beside.changed and self._ended_unix_ns is not None:
+            if self._helpers.changed and self._ended_unix_ns is not None:
                 # A launcher ends after its ranks.
-                self._papers.write_last_state()
+                self._state_files.write_last_state()
         if now >= self._due["alive"]:
             self._due["alive"] = now + ALIVE_EVERY_S
             self._ranks.say_all(self._alive())
@@ -357,24 +367,24 @@ class Server:
         if self._all_gone_at is not None and self._ended_unix_ns is None and self._is_over(now):
             self._ended_unix_ns = time.time_ns()
             self._look_at_host()
-            self._papers.write_last_state()
+            self._state_files.write_last_state()
             self._due["entry"] = 0.0
         self._write_what_is_due(now)
 
     def _write_what_is_due(self, now: float) -> None:
         if now >= self._due["roster"]:
             self._due["roster"] = now + registry.HEARTBEAT_S
-            self._papers.write_roster()
+            self._state_files.write_roster()
         if now >= self._due["sweep"]:
             self._due["sweep"] = float("inf")
-            self._papers.sweep(self._abandoned)
+            self._state_files.sweep(self._abandoned)
         if now >= self._due["entry"]:
             self._due["entry"] = now + registry.HEARTBEAT_S
             self._write_entry()
 
     def _look_around(self, now: float) -> None:
         """How the other hosts are, once a second."""
-        standing, hub = self._standing, self._standing.hub
+        standing, hub = self._role, self._role.hub
         if not standing.decided:
             standing.look(self._ranks.hellos(), now)
         if hub is not None:
@@ -391,14 +401,14 @@ class Server:
 
     def _look_at_host(self) -> None:
         now = time.monotonic_ns()
-        here, hub = list(self._ranks.watched.values()), self._standing.hub
+        here, hub = list(self._ranks.watched.values()), self._role.hub
         looked = [sample.look(watched, now) for watched in here]
         answer = self._ras.look(now / 1e9, here, hub.living if hub is not None else 0)
         if answer is not None:
             self.publish(CommStatus(answer))
-        met = self._meeting.look(here, self.launcher, now)
+        met = self._rendezvous.look(here, self.launcher, now)
         gpus, gpu_watch = self._gpus.look(sample.owners(here), self.launcher)
-        lost = self._ranks.dropped + self._viewers.dropped + self._keeper.forgotten + self._box.dropped
+        lost = self._ranks.dropped + self._viewers.dropped + self._history.forgotten + self._journal.dropped
         self.publish(
             self._probe.look(
                 tuple(state for state in looked if state is not None),
@@ -406,7 +416,7 @@ class Server:
                 candidates=met.candidates,
                 candidacies=met.candidacies,
                 launching=met.launching,
-                helpers=self._beside.look(here, time.time_ns()),
+                helpers=self._helpers.look(here, time.time_ns()),
                 launcher_alive=self._launcher_alive(),
                 dropped=lost + (hub.dropped if hub is not None else 0),
                 refused=self._link.refused + self._ranks.refused,
@@ -415,8 +425,8 @@ class Server:
                 load=self._load.look(self._ranks.hellos()),
                 gpus=gpus,
                 gpu_watch=gpu_watch,
-                clock=self._standing.clock(),
-                hub=self._standing.told(now / 1e9),
+                clock=self._role.clock(),
+                hub=self._role.told(now / 1e9),
             )
         )
 
@@ -434,7 +444,7 @@ class Server:
         return not self._launcher_alive() or now - self._all_gone_at > RESTART_S
 
     def _is_over(self, now: float) -> bool:
-        hub = self._standing.hub
+        hub = self._role.hub
         return self._is_over_here(now) and (hub is None or hub.over(now))
 
     def _may_end(self) -> bool:
@@ -447,27 +457,27 @@ class Server:
             if self._viewers:
                 self._active = now
             return False
-        return now - max(self._all_gone_at, self._active) > self._standing.linger_s(self.linger_s)
+        return now - max(self._all_gone_at, self._active) > self._role.linger_s(self.linger_s)
 
     def _write_entry(self) -> None:
         if self._hello is not None:
-            hub = self._standing.hub
+            hub = self._role.hub
             reporting = len(self._ranks) + (hub.living if hub is not None else 0)
             ended, ranks = self._ended_unix_ns, self._ranks.hellos()
-            self._papers.write_entry(self._hello, reporting, ended, self._exits, self._place, ranks)
+            self._state_files.write_entry(self._hello, reporting, ended, self._exits, self._place, ranks)
 
     def _close(self) -> None:
         if self._hello is not None:
             if self._ended_unix_ns is None:
                 self._ended_unix_ns = time.time_ns()
-                self._papers.write_last_state()
+                self._state_files.write_last_state()
             self._write_entry()
-        self._standing.close(len(self._ranks))
-        self._asking.dumps.close()
-        self._meeting.close()
+        self._role.close(len(self._ranks))
+        self._requests.dumps.close()
+        self._rendezvous.close()
         self._gpus.close()
-        self._beside.close()
-        self._box.close()
+        self._helpers.close()
+        self._journal.close()
         self._link.close()
-        self._papers.leave()
-        self._papers.finish()
+        self._state_files.leave()
+        self._state_files.finish()

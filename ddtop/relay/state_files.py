@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from ddtop import journal, registry
-from ddtop.relay.history import Keeper
+from ddtop.relay.history import History
 from ddtop.relay.host.file_calls import Writer
 from ddtop.wire.hosts import ALONE, LEAF
 from ddtop.wire.records import Exit, Hello
@@ -26,7 +26,7 @@ FINISH_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RelayPlace:
     """Where the job file says that this relay stands; the fields are those of `registry.JobEntry`."""
 
     role: str = ALONE
@@ -37,12 +37,12 @@ class Place:
     hosts: tuple[str, ...] = ()
 
 
-class Papers:
+class StateFiles:
     """The files of one relay. No method waits for a folder but `finish`."""
 
-    def __init__(self, job: str, run: str, sender: str, host: str, port: int, keeper: Keeper) -> None:
+    def __init__(self, job: str, run: str, sender: str, host: str, port: int, history: History) -> None:
         self._job, self._run, self._sender, self._host, self._port = job, run, sender, host, port
-        self._keeper = keeper
+        self._history = history
         # Once: the folders are looked at then, and may be anything later.
         self.socket, self.roster = registry.socket_path(job, run), registry.roster_path(job, run)
         self._last_state = registry.last_state_path(job, run, sender)
@@ -60,7 +60,7 @@ class Papers:
         reporting: int,
         ended_unix_ns: int | None,
         exits: Iterable[Exit],
-        place: Place,
+        place: RelayPlace,
         ranks: Iterable[Hello] = (),
     ) -> None:
         """Renew the job file. `ranks`: those of this host that live."""
@@ -97,12 +97,12 @@ class Papers:
 
     def write_last_state(self) -> None:
         """What the views show when this relay is gone."""
-        path, frames = self._last_state, self._keeper.since(time.time_ns() - int(LAST_STATE_S * 1e9))
+        path, frames = self._last_state, self._history.since(time.time_ns() - int(LAST_STATE_S * 1e9))
         self._state.put("last state", lambda: _write(path, frames))
 
     def write_roster(self) -> None:
         """Whom we watch, for a relay that takes over; of other hosts it hears from them."""
-        path, frames = self.roster, self._keeper.since(time.time_ns(), own=True)
+        path, frames = self.roster, self._history.since(time.time_ns(), own=True)
         self._runtime.put("roster", lambda: _write(path, frames))
 
     def sweep(self, abandoned: Iterable[Path]) -> None:

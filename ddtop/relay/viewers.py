@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from ddtop.link.relay_side import VIEW, RelayLink
-from ddtop.relay.history import Keeper
+from ddtop.relay.history import History
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Command, Reply
 
@@ -27,12 +27,12 @@ class Viewers:
     def __init__(
         self,
         link: RelayLink,
-        keeper: Keeper,
+        history: History,
         instance: str,
         seal: Callable[[AnyRecord], bytes],
         follow: Callable[[Command, str, bytes], Reply | None],
     ) -> None:
-        self._link, self._keeper, self._instance, self._seal, self._follow = link, keeper, instance, seal, follow
+        self._link, self._history, self._instance, self._seal, self._follow = link, history, instance, seal, follow
         self._peers: dict[bytes, float] = {}
         self.dropped = 0
 
@@ -70,7 +70,7 @@ class Viewers:
             self.say(peer, Reply("rejoin", instance=self._instance))
 
     def _tell_history(self, peer: bytes, seconds: float) -> None:
-        history = self._keeper.since(time.time_ns() - int(min(max(0.0, seconds), HISTORY_S_MAX) * 1e9))
+        history = self._history.since(time.time_ns() - int(min(max(0.0, seconds), HISTORY_S_MAX) * 1e9))
         self.say(peer, Reply("joined", count=len(history), instance=self._instance))
         size = 1 if len(history) <= HISTORY_SINGLY else HISTORY_BATCH
         for at in range(0, len(history), size):

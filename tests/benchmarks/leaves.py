@@ -18,9 +18,9 @@ import zmq
 
 from ddtop import registry
 from ddtop.link.leaf_side import LeafLink, place
-from ddtop.relay.hub.discovery import Found, Seeker
+from ddtop.relay.hub.discovery import Found, HubSearch
 from ddtop.relay.hub.outbox import STATES
-from ddtop.relay.hub.topology import Whereabouts
+from ddtop.relay.hub.topology import Topology
 from ddtop.relay.hub.uplink import ENLISTED, Uplink
 from ddtop.sim.fleet import LOCAL_SIZE
 from ddtop.sim.incidents import Scenario
@@ -45,7 +45,7 @@ class SimLeaf:
         self._sockets: list[zmq.Socket[bytes]] = []
         self.ends = LeafLink(loop.context, registry.secret(), self._register, self._unregister)
         self.uplink = Uplink(self.ends, _Known(hub), self._seal, self._tell, self._everything, self._obey)
-        where = Whereabouts(True, False, job.fleet.world_size, "node0:29500")
+        where = Topology(True, False, job.fleet.world_size, "node0:29500")
         self.uplink.set_whereabouts(where, (job.name, RUN, str(job.fleet.world_size), "", job.fleet.host_name(host)))
 
     def put(self, envelope: frames.Envelope, data: bytes) -> None:
@@ -90,14 +90,14 @@ class SimLeaf:
         return None
 
 
-class _Known(Seeker):
+class _Known(HubSearch):
     """It has found the hub."""
 
     def __init__(self, hub: str) -> None:
         super().__init__("", "")
         self._places: Found | None = Found((hub,), hub)
 
-    def begin(self, where: Whereabouts) -> None:
+    def begin(self, where: Topology) -> None:
         """It is known."""
 
     def take(self) -> Found | None:
@@ -158,7 +158,7 @@ class Loop:
                 print(json.dumps({"enlisted": len(self.leaves), "seconds": now - began}), flush=True)
             if enlisted and now - told >= 1.0:
                 told = now
-                print(json.dumps(self._standing()), flush=True)
+                print(json.dumps(self._role()), flush=True)
 
     def _groups(self) -> Iterator[bytes]:
         """Each rank tells of its three groups, as agents do."""
@@ -190,7 +190,7 @@ class Loop:
             leaf.put(envelope, data)
             self.sent += 1
 
-    def _standing(self) -> dict[str, float]:
+    def _role(self) -> dict[str, float]:
         links = [leaf.uplink.told() for leaf in self.leaves.values()]
         return {
             "connected": sum(bool(link.connected) for link in links),

@@ -6,7 +6,7 @@ import importlib
 import sys
 
 import pytest
-from ddtop.relay.dumps import pyspy
+from ddtop.relay.processes import pyspy
 
 # The package's own name `doctor` is the command.
 doctor = importlib.import_module("ddtop.cli.commands.doctor")

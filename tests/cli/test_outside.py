@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import pytest
 from ddtop.cli import outside
 from ddtop.launch import launchers
-from ddtop.relay.dumps import pyspy
+from ddtop.relay.processes import pyspy
 from ddtop.viewer.routes import outside_targets
 from ddtop.viewer.routes.outside import OutsideSource, _place_of
 from ddtop.wire.records import Place, Stacks

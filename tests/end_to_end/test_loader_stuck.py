@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ddtop.relay.dumps.pyspy import find
+from ddtop.relay.processes.pyspy import find
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from ddtop.relay.dumps.pyspy import find
+from ddtop.relay.processes.pyspy import find
 
 
 def start(world, case, ranks=2):

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from ddtop.relay.arrivals_trigger import EVERY_S, Uneven
+from ddtop.policy import POLICY
+from ddtop.relay.arrivals_trigger import EVERY_S, ArrivalsTrigger
 
 
-def asked(seconds, shares, uneven=None, begin=0.0):
+def asked(seconds, shares, trigger=None, begin=0.0):
     """The moments at which it asks; `shares(second)`: the ranks' wait ratios, once a second."""
-    uneven, found = uneven or Uneven(), []
+    trigger, found = trigger or ArrivalsTrigger(POLICY), []
     for second in range(seconds):
         now = begin + second
         for pid, share in enumerate(shares(second)):
-            uneven.saw(pid, share, now)
-        if uneven.due(now):
+            trigger.saw(pid, share, now)
+        if trigger.due(now):
             found.append(second)
     return found
 
@@ -41,16 +42,16 @@ def test_a_job_that_waits_half_of_the_time_is_asked_though_its_ranks_are_alike()
 
 
 def test_shares_of_ranks_that_are_no_longer_heard_are_forgotten():
-    uneven = Uneven()
-    asked(1, lambda _: (0.7, 0.02), uneven)
+    trigger = ArrivalsTrigger(POLICY)
+    asked(1, lambda _: (0.7, 0.02), trigger)
 
-    assert asked(60, lambda _: (0.7,), uneven, begin=100.0) == []
+    assert asked(60, lambda _: (0.7,), trigger, begin=100.0) == []
 
 
 def test_another_slow_rank_is_asked_about_at_once_and_not_a_minute_later():
-    uneven = Uneven()
-    asked(300, lambda _: (0.7, 0.02, 0.7), uneven)
-    times = asked(30, lambda _: (0.02, 0.7, 0.7), uneven, begin=300.0)
+    trigger = ArrivalsTrigger(POLICY)
+    asked(300, lambda _: (0.7, 0.02, 0.7), trigger)
+    times = asked(30, lambda _: (0.02, 0.7, 0.7), trigger, begin=300.0)
 
     assert times[0] <= EVERY_S[0] + 1
 

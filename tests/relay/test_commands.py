@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from ddtop.relay import dump_trigger
+from ddtop.policy import Policy
+from ddtop.relay.dump_trigger import DumpTrigger
 from ddtop.wire import frames
 from ddtop.wire.records import Command, HostState, RankState, Reply, Stacks
 from ddtop.wire.stacks import StackFrame, ThreadStack
@@ -164,8 +165,11 @@ def stuck(stage, link, pid, seconds):
     return None
 
 
-def test_something_that_stands_still_makes_the_relay_ask_by_itself_once(stage, monkeypatch, agents_count_as_heard):
-    monkeypatch.setattr(dump_trigger, "STANDS_S", 0.3)
+SOON = Policy(auto_dump_stuck_s=0.3)
+
+
+def test_something_that_is_stuck_makes_the_relay_ask_by_itself_once(stage, agents_count_as_heard):
+    stage.server._requests._dump_trigger = DumpTrigger(SOON, enabled=True)
     link, pid = stage.rank()
 
     first = stuck(stage, link, pid, DEADLINE_S)
@@ -178,8 +182,7 @@ def test_something_that_stands_still_makes_the_relay_ask_by_itself_once(stage, m
 
 def test_automatic_dumps_can_be_switched_off(home, monkeypatch):
     monkeypatch.setenv("DDTOP_AUTODUMP", "0")
-    monkeypatch.setattr(dump_trigger, "STANDS_S", 0.3)
-    stage = Stage(home)
+    stage = Stage(home, policy=SOON)
     try:
         link, pid = stage.rank()
         found = stuck(stage, link, pid, 1.5)

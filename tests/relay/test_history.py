@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddtop.relay import history
-from ddtop.relay.history import Keeper
+from ddtop.relay.history import History
 from ddtop.wire import frames
 from ddtop.wire.records import Exit, Hello, RankState, Reply
 
@@ -30,7 +30,7 @@ def kinds(found):
 
 
 def test_a_viewer_that_joins_gets_the_history_it_asked_for():
-    kept = Keeper()
+    kept = History()
     for number in range(10):
         kept.keep(*state(number))
 
@@ -39,7 +39,7 @@ def test_a_viewer_that_joins_gets_the_history_it_asked_for():
 
 def test_it_gets_the_latest_of_every_rank_however_old():
     """A rank that froze an hour ago said its last word an hour ago: without it the table would not have that row."""
-    kept = Keeper()
+    kept = History()
     kept.keep(*state(1, rank=3))
     for number in range(10, 20):
         kept.keep(*state(number))
@@ -49,7 +49,7 @@ def test_it_gets_the_latest_of_every_rank_however_old():
 
 def test_hellos_and_exits_outlive_the_history():
     """They are said once and hold for the whole run."""
-    kept = Keeper(history_bytes=2000)
+    kept = History(history_bytes=2000)
     kept.keep(*frame(Hello("j", "r", 0, 0, 0, 1, "h", 1, 1), at=1))
     kept.keep(*frame(Exit(0, 1, 1, None, False, 0, "pidfd"), at=2))
     for number in range(10, 500):
@@ -59,7 +59,7 @@ def test_hellos_and_exits_outlive_the_history():
 
 
 def test_no_frame_comes_twice():
-    kept = Keeper()
+    kept = History()
     for number in range(5):
         kept.keep(*state(number))
 
@@ -67,7 +67,7 @@ def test_no_frame_comes_twice():
 
 
 def test_frames_come_in_the_order_of_their_arrival():
-    kept = Keeper()
+    kept = History()
     for number in (5, 3, 4):
         kept.keep(*state(number, rank=number))
 
@@ -77,7 +77,7 @@ def test_frames_come_in_the_order_of_their_arrival():
 @settings(max_examples=30)
 @given(st.lists(st.integers(0, 4000), max_size=60), st.integers(200, 20_000))
 def test_the_history_fits_its_budget(sizes, budget):
-    kept = Keeper(history_bytes=budget)
+    kept = History(history_bytes=budget)
     for number, size in enumerate(sizes):
         kept.keep(*frame(Reply("x", text="y" * size), at=number))
 
@@ -87,7 +87,7 @@ def test_the_history_fits_its_budget(sizes, budget):
 
 def test_invented_ranks_do_not_grow_it_and_are_counted(monkeypatch):
     monkeypatch.setattr(history, "LATEST_MAX", 50)
-    kept = Keeper(history_bytes=1000)
+    kept = History(history_bytes=1000)
     for number in range(500):
         kept.keep(*frame(RankState("running"), rank=number, pid=number))
 
@@ -97,7 +97,7 @@ def test_invented_ranks_do_not_grow_it_and_are_counted(monkeypatch):
 
 def test_of_other_hosts_nothing_is_in_what_a_successor_gets():
     """A relay that takes over hears of their ranks from their own relays."""
-    kept = Keeper()
+    kept = History()
     kept.keep(*state(1, rank=0))
     kept.keep(*state(2, rank=1), own=False)
 
@@ -106,7 +106,7 @@ def test_of_other_hosts_nothing_is_in_what_a_successor_gets():
 
 
 def test_another_frame_of_the_same_rank_is_not_known():
-    kept = Keeper()
+    kept = History()
     kept.keep(*state(1))
 
     assert kept.has(*state(1))
@@ -115,7 +115,7 @@ def test_another_frame_of_the_same_rank_is_not_known():
 
 def test_large_frames_of_invented_ranks_do_not_grow_it(monkeypatch):
     monkeypatch.setattr(history, "LATEST_BYTES", 10_000)
-    kept = Keeper(history_bytes=0)
+    kept = History(history_bytes=0)
     for rank in range(100):
         kept.keep(*frame(Hello("j" * 5000, "r", 0, rank, 0, 4, "h", rank, 1), rank))
 

@@ -10,19 +10,19 @@ import pytest
 
 from ddtop import registry
 from ddtop.link.rank_door import Credentials
-from ddtop.relay.peer_credentials import Speaker, speaker
+from ddtop.relay.peer_credentials import Peer, peer_of
 
 
 def test_a_process_of_our_namespace_speaks_for_itself_only():
-    me = speaker(Credentials(os.getpid(), os.getuid()))
+    me = peer_of(Credentials(os.getpid(), os.getuid()))
 
-    assert me == Speaker(os.getpid(), registry.start_ticks(os.getpid()), False)
+    assert me == Peer(os.getpid(), registry.start_ticks(os.getpid()), False)
     assert [me.may_say(pid) for pid in (os.getpid(), os.getppid(), 0, -1)] == [True, False, False, False]
 
 
 def test_pid_0_is_shown_under_any_number_and_is_nobody_here():
     """It lives in a pid namespace that cannot be seen from here."""
-    other = speaker(Credentials(0, os.getuid()))
+    other = peer_of(Credentials(0, os.getuid()))
 
     assert other.foreign
     assert other.may_say(17)
@@ -38,11 +38,11 @@ def test_a_process_of_another_pid_namespace_speaks_under_its_own_number():
             pytest.skip("no pid namespace can be made here")
         with open(f"/proc/{child.pid}/task/{child.pid}/children") as children:
             inside = int(children.read())
-        other = speaker(Credentials(inside, os.getuid()))
+        other = peer_of(Credentials(inside, os.getuid()))
     finally:
         child.communicate(b"\n")
 
-    assert other == Speaker(1, None, True)
+    assert other == Peer(1, None, True)
     assert other.may_say(1)
     assert not other.may_say(inside)
 
@@ -52,4 +52,4 @@ def test_a_process_that_is_gone_again_is_ours_without_a_start_time():
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
 
-    assert speaker(Credentials(child.pid, os.getuid())) == Speaker(child.pid, None, False)
+    assert peer_of(Credentials(child.pid, os.getuid())) == Peer(child.pid, None, False)

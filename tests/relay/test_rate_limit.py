@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.relay.dumps.journal_share import StacksShare
+from ddtop.relay.dumps.journal_share import JournalShare
 from ddtop.relay.rate_limit import EVERY_S, NATIVE_EVERY_S, Asked, Turns
 
 
@@ -93,7 +93,7 @@ def test_native_stacks_are_taken_once_in_half_a_minute():
 
 def test_stacks_leave_most_of_the_recording_to_everything_else():
     """A dump every two seconds for an hour, beside a job that says 6 KB a second."""
-    share, stacks, rest = StacksShare(64 << 20), 0, 0
+    share, stacks, rest = JournalShare(64 << 20), 0, 0
     for _ in range(1800):
         stacks += 160_000 * share.admits(160_000, automatic=False)
         rest += 12_000
@@ -104,7 +104,7 @@ def test_stacks_leave_most_of_the_recording_to_everything_else():
 
 
 def test_the_stacks_of_a_hang_are_recorded_whatever_people_asked_for():
-    share = StacksShare(1 << 20)
+    share = JournalShare(1 << 20)
     while share.admits(50_000, automatic=False):
         pass
 

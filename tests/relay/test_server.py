@@ -15,6 +15,7 @@ import pytest
 from ddtop import registry
 from ddtop.link.rank_side import RankLink
 from ddtop.link.viewer_side import ViewerLink
+from ddtop.policy import POLICY
 from ddtop.relay import server as server_module
 from ddtop.relay import viewers as viewers_module
 from ddtop.relay.server import Server
@@ -29,9 +30,9 @@ DEADLINE_S = 15.0
 class Stage:
     """A relay in a thread, its ranks and its viewers."""
 
-    def __init__(self, home, launcher=0, linger_s=60.0):
+    def __init__(self, home, launcher=0, linger_s=60.0, policy=POLICY):
         self.home = home
-        self.server = Server("train", "r1", launcher, linger_s)
+        self.server = Server("train", "r1", launcher, linger_s, policy=policy)
         self.thread = threading.Thread(target=self.server.serve)
         self.thread.start()
         self.links, self.children = [], []

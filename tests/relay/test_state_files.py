@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from ddtop import registry
-from ddtop.relay.history import Keeper
-from ddtop.relay.state_files import Papers, Place
+from ddtop.relay.history import History
+from ddtop.relay.state_files import RelayPlace, StateFiles
 from ddtop.wire.records import Hello
 
 DEADLINE_S = 20.0
@@ -16,11 +16,11 @@ DEADLINE_S = 20.0
 
 @pytest.fixture
 def papers(home):
-    return Papers("train", "r1", registry.host_identity(), "node0", 7000, Keeper())
+    return StateFiles("train", "r1", registry.host_identity(), "node0", 7000, History())
 
 
 def write_entry(papers):
-    papers.write_entry(Hello("train", "r1", 0, 0, 0, 2, "node0", 1, 1), 1, None, (), Place())
+    papers.write_entry(Hello("train", "r1", 0, 0, 0, 2, "node0", 1, 1), 1, None, (), RelayPlace())
 
 
 def test_a_roster_that_cannot_be_written_is_told_though_the_job_file_can(papers):
@@ -68,9 +68,9 @@ def test_what_waits_is_replaced_by_what_is_newer_and_written_in_order(papers, mo
     papers.write_last_state()
     assert began.wait(DEADLINE_S)
     hello = Hello("train", "r1", 0, 0, 0, 2, "node0", 1, 1)
-    papers.write_entry(hello, 1, None, (), Place())
+    papers.write_entry(hello, 1, None, (), RelayPlace())
     papers.write_last_state()
-    papers.write_entry(hello, 1, 7, (), Place())
+    papers.write_entry(hello, 1, 7, (), RelayPlace())
     go.set()
 
     assert papers.finish(DEADLINE_S)

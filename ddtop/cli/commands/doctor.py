@@ -252,7 +252,7 @@ def _dump_signal() -> Line:
 
 
 def _ptrace() -> Line:
-    from ddtop.relay.dumps.pyspy import may_trace_others, yama_scope
+    from ddtop.relay.processes.pyspy import may_trace_others, yama_scope
 
     scope = yama_scope()
     if scope == 3:
@@ -270,7 +270,7 @@ def _ptrace() -> Line:
 
 
 def _py_spy() -> Line:
-    from ddtop.relay.dumps.pyspy import NOT_INSTALLED, find
+    from ddtop.relay.processes.pyspy import NOT_INSTALLED, find
 
     program = find()
     if program is None:

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from ddtop import registry
 from ddtop.procfs import parent_of, stat_fields
 from ddtop.relay.dumps import faulthandler_text, signal
-from ddtop.relay.dumps.pyspy import PySpy
 from ddtop.relay.processes import sample
+from ddtop.relay.processes.pyspy import PySpy
 from ddtop.relay.processes.sample import Watched
 from ddtop.wire.records import Hello, Stacks
 from ddtop.wire.stacks import ThreadStack

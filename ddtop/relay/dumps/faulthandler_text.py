@@ -92,26 +92,26 @@ class _Thread:
     def __init__(self, thread_id: int | None, name: str | None) -> None:
         self._thread_id = thread_id
         self._name = name
-        self._frames: list[StackFrame] = []
+        self._history: list[StackFrame] = []
         self._omitted = 0
         self._cut = False
 
     @property
     def started_by_another(self) -> bool:
         """It cannot be the main thread."""
-        return bool(self._frames) and self._frames[-1].function == _THREAD_BEGINS
+        return bool(self._history) and self._history[-1].function == _THREAD_BEGINS
 
     def take(self, line: str) -> None:
         frame = StackFrame(COLLECTING, "", 0) if line == f"  {COLLECTING}" else _frame(line)
         if frame is None:
             self._cut |= line == "  ..."
-        elif len(self._frames) < FRAMES_MAX:
-            self._frames.append(frame)
+        elif len(self._history) < FRAMES_MAX:
+            self._history.append(frame)
         else:
             self._omitted += 1
 
     def stack(self, main: bool) -> ThreadStack:
-        frames = tuple(self._frames)
+        frames = tuple(self._history)
         full = len(frames) == WRITTEN_MAX and frames[-1].function not in (*_OUTERMOST, _THREAD_BEGINS)
         return ThreadStack(frames, self._name, self._thread_id, main, self._omitted + (self._cut or full))
 

@@ -7,7 +7,7 @@ PART = 4
 FIRST_PART = 8
 
 
-class StacksShare:
+class JournalShare:
     """Counts what is recorded. Used by the relay's loop only.
 
     `left_out`: stacks that were not recorded; viewers got them all the same.

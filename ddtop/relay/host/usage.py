@@ -60,7 +60,7 @@ def _asked(what: Callable[[], _T]) -> _T | None:
 
 
 @contextlib.contextmanager
-def bearing_shortage() -> Iterator[None]:
+def without_descriptors_left() -> Iterator[None]:
     """Where no descriptor is left, what could not be looked at is left out; whatever else goes wrong is raised."""
     try:
         yield

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from ddtop import registry
 from ddtop.link.leaf_side import place
-from ddtop.relay.hub.topology import Whereabouts
+from ddtop.relay.hub.topology import Topology
 from ddtop.wire.hosts import HUB
 
 DEADLINE_S = 10.0
@@ -34,7 +34,7 @@ class Found:
     problem: str | None = None
 
 
-class Seeker:
+class HubSearch:
     """Looks in threads; `begin`, `take` and `hangs` are for the relay's."""
 
     def __init__(self, job: str, sender: str) -> None:
@@ -44,7 +44,7 @@ class Seeker:
         self._begun = 0
         self._found: Found | None = None
 
-    def begin(self, where: Whereabouts) -> None:
+    def begin(self, where: Topology) -> None:
         """Begin to look, unless a look is under way."""
         now = time.monotonic()
         with self._lock:
@@ -72,7 +72,7 @@ class Seeker:
         with self._lock:
             return any(time.monotonic() - since > DEADLINE_S for since in self._looks.values())
 
-    def _look(self, number: int, where: Whereabouts) -> None:
+    def _look(self, number: int, where: Topology) -> None:
         try:
             found = seek(self._job, self._sender, where)
         except Exception as error:  # noqa: BLE001 - the thread's own edge: the relay goes on without what it would have found
@@ -82,7 +82,7 @@ class Seeker:
             self._looks.pop(number, None)
 
 
-def seek(job: str, sender: str, where: Whereabouts) -> Found:
+def seek(job: str, sender: str, where: Topology) -> Found:
     """All places where the hub of this job may be; may take as long as name servers and file servers take."""
     problems: list[str] = []
     places: list[tuple[int, str]] = []
@@ -100,7 +100,7 @@ def seek(job: str, sender: str, where: Whereabouts) -> Found:
     return Found(tuple(likely), ", ".join(said)[:200], "; ".join(problems)[:200] or None)
 
 
-def _names(job: str, sender: str, where: Whereabouts) -> Iterable[tuple[str, tuple[int, ...]]]:
+def _names(job: str, sender: str, where: Topology) -> Iterable[tuple[str, tuple[int, ...]]]:
     if where.wanted is not None:
         yield where.wanted[0], (where.wanted[1],)
         return

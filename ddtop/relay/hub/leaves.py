@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from ddtop.link.leaf_side import PLACES_MAX
-from ddtop.relay.history import Keeper
-from ddtop.relay.hub.topology import Whereabouts
+from ddtop.relay.history import History
+from ddtop.relay.hub.topology import Topology
 from ddtop.relay.hub.uplink import LOST_S, VERSION
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Command, Exit, Hello, Reply, Stacks
@@ -99,17 +99,17 @@ class Hub:
         job: str,
         run: str,
         instance: str,
-        keeper: Keeper,
+        history: History,
         say: Callable[[bytes, AnyRecord], None],
         unanswered: Callable[[Stacks], None],
     ) -> None:
-        self._job, self._run, self._instance, self._keeper = job, run, instance, keeper
+        self._job, self._run, self._instance, self._history = job, run, instance, history
         self._say, self._unanswered = say, unanswered
         self._leaves: dict[tuple[str, str], Leaf] = {}
         self._peers: dict[bytes, Leaf] = {}
         self._orders: dict[str, _Order] = {}
         self._ranks = 0
-        self.where = Whereabouts()
+        self.where = Topology()
         self.ended = False
         self.garbled = self.dropped = 0
 
@@ -164,7 +164,7 @@ class Hub:
         if kind in STATES:
             return True
         # A leaf that was away for a moment tells all facts again. Who lives is still to be learned from them.
-        new = not self._keeper.has(envelope, data)
+        new = not self._history.has(envelope, data)
         if kind == "Hello":
             return self._on_hello(leaf, envelope) and new
         if kind == "Exit":

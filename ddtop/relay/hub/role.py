@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from ddtop.link.relay_side import VIEW, RelayLink
-from ddtop.relay.history import LATEST_HUB_MAX, Keeper
-from ddtop.relay.hub.discovery import Seeker
+from ddtop.relay.history import LATEST_HUB_MAX, History
+from ddtop.relay.hub.discovery import HubSearch
 from ddtop.relay.hub.leaves import Hub
-from ddtop.relay.hub.topology import Whereabouts, names_of_this_host, whereabouts
+from ddtop.relay.hub.topology import Topology, names_of_this_host, topology_of
 from ddtop.relay.hub.uplink import Uplink
-from ddtop.relay.requests import Asking
-from ddtop.relay.state_files import Place
+from ddtop.relay.requests import Requests
+from ddtop.relay.state_files import RelayPlace
 from ddtop.wire import frames
 from ddtop.wire.hosts import ALONE, HUB, LEAF, HostClock, HubLink
 from ddtop.wire.records import AnyRecord, Hello
@@ -40,22 +40,22 @@ class Relay(Protocol):
         """A record of ours in its envelope."""
 
 
-class Standing:
+class HubRole:
     """Used by the relay's loop only; times are its monotonic s. `here`: names and addresses of this host, asked now and then."""
 
     def __init__(
         self,
         relay: Relay,
         link: RelayLink,
-        keeper: Keeper,
-        asking: Asking,
+        history: History,
+        requests: Requests,
         here: Callable[[], frozenset[str]] | None = None,
     ) -> None:
-        self._relay, self._link, self._keeper, self._asking = relay, link, keeper, asking
+        self._relay, self._link, self._history, self._requests = relay, link, history, requests
         self._here = here or names_of_this_host
         self._leaf = link.leaf()
         self._since: float | None = None
-        self._where = Whereabouts()
+        self._where = Topology()
         self._port: int | None = None
         self._unbound: str | None = None
         self._bind_at = 0.0
@@ -79,7 +79,7 @@ class Standing:
             return
         self._since = self._since if self._since is not None else now
         relay = self._relay
-        self._where = where = whereabouts(relay.job, known, os.environ, self._here(), now - self._since)
+        self._where = where = topology_of(relay.job, known, os.environ, self._here(), now - self._since)
         if self.hub is None and self.uplink is None and where.spans:
             self._become_hub() if where.is_hub else self._become_leaf()
         elif self.uplink is not None and where.is_hub and self.uplink.hub_run is None:
@@ -102,13 +102,13 @@ class Standing:
 
     def _become_hub(self) -> None:
         relay = self._relay
-        self._keeper.latest_max = LATEST_HUB_MAX
-        self.hub = Hub(relay.job, relay.run, relay.instance, self._keeper, self._say, self._asking.unanswered)
-        self._asking.hub = self.hub
+        self._history.latest_max = LATEST_HUB_MAX
+        self.hub = Hub(relay.job, relay.run, relay.instance, self._history, self._say, self._requests.unanswered)
+        self._requests.hub = self.hub
 
     def _become_alone(self) -> None:
         """All ranks are here: somebody started them one by one, and slowly. No other host has to reach this one."""
-        self.hub = self._asking.hub = None
+        self.hub = self._requests.hub = None
         self._port = self._unbound = None
         self._bind_at = 0.0
         self._link.unbind_public()
@@ -117,11 +117,11 @@ class Standing:
         relay = self._relay
         self.uplink = Uplink(
             self._leaf,
-            Seeker(relay.job, relay.sender),
+            HubSearch(relay.job, relay.sender),
             relay.seal,
-            self._keeper.facts,
-            lambda: self._keeper.since(time.time_ns()),
-            self._asking.obey,
+            self._history.facts,
+            lambda: self._history.since(time.time_ns()),
+            self._requests.obey,
         )
 
     def _say(self, peer: bytes, record: AnyRecord) -> None:
@@ -177,13 +177,13 @@ class Standing:
         """What somebody should know of who started the job."""
         return self._where.complaint, self._unbound
 
-    def place(self) -> Place:
+    def place(self) -> RelayPlace:
         """For the job file."""
         if self.uplink is not None:
-            return Place(LEAF, part_of=self.uplink.hub_run, hub=self.uplink.told().address)
+            return RelayPlace(LEAF, part_of=self.uplink.hub_run, hub=self.uplink.told().address)
         if self.hub is None:
-            return Place()
-        return Place(HUB, self._public_host() if self._port else None, self._port, hosts=self.hub.hosts)
+            return RelayPlace()
+        return RelayPlace(HUB, self._public_host() if self._port else None, self._port, hosts=self.hub.hosts)
 
     def linger_s(self, wanted_s: float) -> float:
         """How long to stay after the end, of so many seconds: the next job wants to listen at the port of DDTOP_HUB too."""

@@ -32,7 +32,7 @@ _HUB = re.compile(r"^(?:\[([0-9A-Fa-f:.%\w]+)\]|([^:\s\[\]]+)):([0-9]{1,5})$")
 
 
 @dataclass(frozen=True, slots=True)
-class Whereabouts:
+class Topology:
     """What the ranks of one host know of the others.
 
     `spans`: there are other hosts; None: not known yet. `is_hub`: rank 0 is here. `world_size`, `master` (HOST:PORT where the ranks meet)
@@ -56,9 +56,9 @@ class Whereabouts:
         return None if named is None or is_loopback(named) else named
 
 
-def whereabouts(
+def topology_of(
     job: str, hellos: Iterable[Hello], environment: Mapping[str, str], here: Collection[str], waited_s: float
-) -> Whereabouts:
+) -> Topology:
     """What follows from the ranks of this host.
 
     `environment`: the relay's own, which holds what a Hello leaves out. `here`: names and addresses of this host. `waited_s`: since the first rank
@@ -66,7 +66,7 @@ def whereabouts(
     """
     found = sorted(hellos, key=lambda hello: (-hello.attempt, hello.rank if hello.rank is not None else 1 << 30))
     if not found:
-        return Whereabouts()
+        return Topology()
     first = found[0]
     merged = {**environment, **first.environment}
     world = max((hello.world_size for hello in found if hello.world_size), default=None)
@@ -76,7 +76,7 @@ def whereabouts(
         place = (master_pod(merged) or place[0], place[1])
     is_hub = any(hello.rank == 0 for hello in found)
     ranks = len({hello.rank for hello in found if hello.rank is not None and hello.attempt == first.attempt})
-    return Whereabouts(
+    return Topology(
         spans=True if wanted else _spans(first, merged, ranks, is_hub, here, waited_s, place and place[0]),
         is_hub=is_hub,
         world_size=world,

@@ -3,7 +3,7 @@
 States: *looking* (nobody is known yet), *asked* (the places are known and have been asked), *enlisted* (a hub has said yes), and *lost*
 (it has not answered for six seconds: looking again). A leaf belongs to the first hub that takes it in, for as long as it lives: another
 run of the same job must not get half of this one. Nothing here waits, and nothing is kept for a hub that is not there: when it
-comes it is told everything that the keeper has.
+comes it is told everything that the history has.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from ddtop.relay.hub.clock import HubClock
-from ddtop.relay.hub.discovery import Found, Seeker
+from ddtop.relay.hub.discovery import Found, HubSearch
 from ddtop.relay.hub.outbox import URGENT, Outbox
-from ddtop.relay.hub.topology import Whereabouts
+from ddtop.relay.hub.topology import Topology
 from ddtop.wire import frames
 from ddtop.wire.hosts import LEAF, HostClock, HubLink
 from ddtop.wire.records import AnyRecord, Command, Reply
@@ -55,13 +55,13 @@ class Ends(Protocol):
 class Uplink:
     """The leaf's side. Times are monotonic s of the relay's loop.
 
-    `seal` puts a record of ours in its envelope; `facts` and `everything` give what the keeper has; `obey` follows an order of the hub.
+    `seal` puts a record of ours in its envelope; `facts` and `everything` give what the history has; `obey` follows an order of the hub.
     """
 
     def __init__(
         self,
         ends: Ends,
-        seeker: Seeker,
+        seeker: HubSearch,
         seal: Callable[[AnyRecord], bytes],
         facts: Callable[[], Iterable[bytes]],
         everything: Callable[[], Iterable[bytes]],
@@ -72,7 +72,7 @@ class Uplink:
         self.state = LOOKING
         self.hub_run: str | None = None
         self._hub_instance = ""
-        self._where = Whereabouts()
+        self._where = Topology()
         self._greeting: tuple[str, ...] = ()
         self._found = Found()
         self._asked: dict[str, float] = {}
@@ -82,13 +82,13 @@ class Uplink:
         self._clock = HubClock()
         self._heard = self._seek_at = self._knock_at = self._beat_at = self._flush_at = 0.0
         self._beats = 0
-        self._standing: tuple[str, ...] = ()
+        self._role: tuple[str, ...] = ()
         self._lost_unix_ns: int | None = None
         self._dropped = 0
 
     # -- what the relay tells
 
-    def set_whereabouts(self, where: Whereabouts, greeting: tuple[str, ...]) -> None:
+    def set_whereabouts(self, where: Topology, greeting: tuple[str, ...]) -> None:
         """Where to look, and what to say of ourselves: job, run, world size, master, host."""
         if where.hosts != self._where.hosts or where.ports != self._where.ports or where.wanted != self._where.wanted:
             self._seek_at = 0.0
@@ -177,8 +177,8 @@ class Uplink:
         return Command("enlist", instance=self.instance, arguments=(VERSION, self.hub_run or "", *self._greeting))
 
     def _on_enlisted(self, now: float, standing: tuple[str, ...]) -> None:
-        if standing != self._standing:
-            self._standing, self._beat_at = standing, now
+        if standing != self._role:
+            self._role, self._beat_at = standing, now
         if now >= self._beat_at:
             self._beat_at = now + (BEAT_S if self._beats >= BEATS_FIRST else BEAT_FIRST_S)
             self._beats += 1

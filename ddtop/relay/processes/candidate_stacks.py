@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from ddtop.relay.dumps.pyspy import PySpy
+from ddtop.relay.processes.pyspy import PySpy
 from ddtop.wire.records import ProcessState
 from ddtop.wire.stacks import StackFrame
 

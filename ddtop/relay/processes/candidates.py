@@ -47,7 +47,7 @@ def candidates(inside: Collection[Watched], watched: Collection[Watched]) -> lis
     known = {one.hello.pid for one in watched}
     taken = {one.hello.rank for one in watched}
     found: dict[int, Found] = {}
-    for one in (*_of_launchers(inside, known), *_of_ranks(watched), *_beside(inside)):
+    for one in (*_of_launchers(inside, known), *_of_ranks(watched), *_helpers(inside)):
         if one.pid not in known and one.rank not in taken and not has_agent(one.pid):
             found.setdefault(one.pid, one)
     return list(found.values())[:CANDIDATES_MAX]
@@ -124,7 +124,7 @@ def _meets_at_the_same_place(ours: Mapping[str, str], theirs: Mapping[str, str])
 # -- the same program below the same parent
 
 
-def _beside(inside: Collection[Watched]) -> Iterator[Found]:
+def _helpers(inside: Collection[Watched]) -> Iterator[Found]:
     """Siblings of ranks that told their number as an argument: children of mp.spawn, or one program several times."""
     for rank in inside:
         parent = rank.hello.launcher_pid or 0

@@ -37,7 +37,7 @@ class _Process:
     launcher: bool
 
 
-class Beside:
+class HelperWatch:
     """Used by the relay's thread once a second. `changed`: the last look found an end that was not known before."""
 
     def __init__(self) -> None:

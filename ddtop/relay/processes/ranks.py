@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from ddtop.link.relay_side import RANK, RelayLink
-from ddtop.relay.peer_credentials import Speaker, speaker
+from ddtop.relay.peer_credentials import Peer, peer_of
 from ddtop.relay.processes import sample
 from ddtop.relay.processes.exits import is_gone
 from ddtop.relay.processes.sample import Watched
@@ -34,7 +34,7 @@ class Ranks:
         self.watched: dict[int, Watched] = {}
         self._pids_of: dict[int, int] = {}
         self._peers: dict[bytes, int] = {}
-        self._speakers: dict[bytes, Speaker] = {}
+        self._speakers: dict[bytes, Peer] = {}
         # Said Hello, and no such process can be seen.
         self._unseen: dict[int, Watched] = {}
         self._replaced: list[Watched] = []
@@ -54,7 +54,7 @@ class Ranks:
 
         Nothing is taken from a process that speaks for another one (`refused` counts it), nor where there are too many.
         """
-        said_by = self.speaker(peer)
+        said_by = self.peer_of(peer)
         if said_by is None or not said_by.may_say(pid) or (said_by.foreign and pid in self.watched):
             self.refused += said_by is not None
             return None
@@ -68,11 +68,11 @@ class Ranks:
             watched.heard_mono_ns = time.monotonic_ns()
         return new
 
-    def speaker(self, peer: bytes) -> Speaker | None:
+    def peer_of(self, peer: bytes) -> Peer | None:
         """Who is behind this connection; None if it is closed and never said a word."""
         known = self._speakers.get(peer)
         if known is None and (who := self._link.who(peer)) is not None:
-            known = self._speakers[peer] = speaker(who)
+            known = self._speakers[peer] = peer_of(who)
         return known
 
     def speaks_for_itself(self, peer: bytes, hello: Hello) -> bool | None:
@@ -80,7 +80,7 @@ class Ranks:
         then it is watched, and never signalled. None: it is another one (counted), or of another pid namespace, which
         is shown and not watched, because its numbers mean others here.
         """
-        said_by = self.speaker(peer)
+        said_by = self.peer_of(peer)
         if said_by is not None and said_by.foreign:
             return None
         if said_by is None or said_by.pid != hello.pid or said_by.start_ticks not in (None, hello.start_ticks):

@@ -50,7 +50,7 @@ class Seen(NamedTuple):
     launching: bool | None = None
 
 
-class Meeting:
+class RendezvousWatch:
     """What is seen of the ranks that meet; used by the relay's thread once a second."""
 
     def __init__(self) -> None:

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from ddtop import private, registry
 from ddtop.procfs import descendants, io_bytes, own_letter, stat_fields, switches, wchan
-from ddtop.relay.host import pressure as load
-from ddtop.relay.processes import cgroup, kernel_wait, oom, sockets
+from ddtop.relay.processes import cgroup, kernel_wait, oom, process_load, sockets
 from ddtop.relay.processes.exits import ending, is_gone
 from ddtop.wire.mpi import MpiState, read_mpi
 from ddtop.wire.page import PAGE_BYTES, PageError, PageView, read_page
@@ -61,7 +60,7 @@ class Watched:
     socket: tuple[int, str | None] = (0, None)
     socket_asked: int = -SOCKET_EVERY
     page: PageView | None = field(default=None)
-    load: load.ProcessWatch = field(default_factory=load.ProcessWatch)
+    load: process_load.ProcessWatch = field(default_factory=process_load.ProcessWatch)
     cpu_seen: tuple[int, int] | None = None
     cpu_ratio: float | None = None
     spoke: bool = False
@@ -164,7 +163,7 @@ def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
         gc_since_unix_ns=gc_since_unix_ns,
         exiting=exiting,
         init_since_unix_ns=_inside_since(watched),
-        load=load.look_at_process(watched.load, pid, fields),
+        load=process_load.look_at_process(watched.load, pid, fields),
         mpi=_mpi(watched),
         remote=_remote(watched, sleep.socket),
         iteration=watched.page.counted if watched.page is not None else None,

@@ -21,7 +21,7 @@ _WAITS = ("do_wait", "kernel_waitid", "kernel_wait4")
 _OURS = b"\0-m\0ddtop.relay\0"
 
 
-class InTheWay:
+class WaitingParent:
     """Used by the relay's loop only, about once a second."""
 
     def __init__(self) -> None:

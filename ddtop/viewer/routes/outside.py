@@ -24,11 +24,10 @@ from ddtop.model.job import Job
 from ddtop.model.stacks.frames import Owner, owner_of
 from ddtop.model.state.facts import Snapshot
 from ddtop.policy import POLICY
-from ddtop.relay.dumps import pyspy
-from ddtop.relay.dumps.pyspy import PySpy
 from ddtop.relay.host.usage import HostProbe
-from ddtop.relay.processes import sample
+from ddtop.relay.processes import pyspy, sample
 from ddtop.relay.processes.exits import is_gone
+from ddtop.relay.processes.pyspy import PySpy
 from ddtop.viewer.routes.outside_targets import Target
 from ddtop.viewer.source import Dump, Look
 from ddtop.wire.frame_kinds import word_of

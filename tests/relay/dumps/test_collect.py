@@ -14,11 +14,11 @@ import pytest
 
 from ddtop import registry
 from ddtop.procfs import descendants, stat_fields
-from ddtop.relay.dumps import collect, pyspy
+from ddtop.relay.dumps import collect
 from ddtop.relay.dumps import signal as dump_signal
 from ddtop.relay.dumps.collect import Dumps
-from ddtop.relay.dumps.pyspy import find
-from ddtop.relay.processes import sample
+from ddtop.relay.processes import pyspy, sample
+from ddtop.relay.processes.pyspy import find
 from ddtop.wire.page import OWING_PID_AT
 from ddtop.wire.records import Hello, Stacks
 

@@ -9,8 +9,8 @@ import time
 from ddtop import registry
 from ddtop.link.leaf_side import PLACES_MAX
 from ddtop.relay.hub import discovery
-from ddtop.relay.hub.discovery import Seeker, seek
-from ddtop.relay.hub.topology import Whereabouts, derived_ports
+from ddtop.relay.hub.discovery import HubSearch, seek
+from ddtop.relay.hub.topology import Topology, derived_ports
 
 DEADLINE_S = 10.0
 
@@ -27,13 +27,13 @@ def entry(**more):
 
 
 def test_the_place_that_the_user_names_is_the_only_one(home):
-    found = seek("train", "b" * 12, Whereabouts(True, wanted=("10.0.0.1", 7000), hosts=("10.0.0.2",), ports=(1, 2)))
+    found = seek("train", "b" * 12, Topology(True, wanted=("10.0.0.1", 7000), hosts=("10.0.0.2",), ports=(1, 2)))
 
     assert (found.places, found.said) == (("tcp://10.0.0.1:7000",), "10.0.0.1:7000")
 
 
 def test_each_host_is_asked_at_each_port(home):
-    found = seek("train", "b" * 12, Whereabouts(True, hosts=("10.0.0.1", "::1"), ports=(1, 2)))
+    found = seek("train", "b" * 12, Topology(True, hosts=("10.0.0.1", "::1"), ports=(1, 2)))
 
     assert found.places == ("tcp://10.0.0.1:1", "tcp://[::1]:1", "tcp://10.0.0.1:2", "tcp://[::1]:2")
 
@@ -46,7 +46,7 @@ def test_no_host_is_left_out_because_the_ones_before_it_have_many_addresses_and_
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"10.0.{net}.{name[-1]}", 0)) for net in (1, 2)]
 
     monkeypatch.setattr(socket, "getaddrinfo", two_each)
-    found = seek("train", "b" * 12, Whereabouts(True, hosts=hosts, ports=derived_ports("train")))
+    found = seek("train", "b" * 12, Topology(True, hosts=hosts, ports=derived_ports("train")))
     asked = found.places[:PLACES_MAX]
 
     assert {one.removeprefix("tcp://").partition(":")[0][-1] for one in asked} == {"0", "1", "2"}
@@ -55,7 +55,7 @@ def test_no_host_is_left_out_because_the_ones_before_it_have_many_addresses_and_
 
 def test_the_hubs_job_file_in_a_shared_folder_goes_first(home):
     registry.write_entry(entry())
-    found = seek("train", "b" * 12, Whereabouts(True, hosts=("10.0.0.1",), ports=(1,)))
+    found = seek("train", "b" * 12, Topology(True, hosts=("10.0.0.1",), ports=(1,)))
 
     assert found.places == ("tcp://10.0.0.7:7000", "tcp://10.0.0.1:1")
 
@@ -66,7 +66,7 @@ def test_other_jobs_leaves_and_the_dead_are_no_hubs(home):
     ):
         registry.write_entry(entry(run=f"r{number}", **more))
 
-    assert seek("train", "b" * 12, Whereabouts(True)).places == ()
+    assert seek("train", "b" * 12, Topology(True)).places == ()
 
 
 def test_a_name_that_nobody_knows_is_told(home, monkeypatch):
@@ -74,7 +74,7 @@ def test_a_name_that_nobody_knows_is_told(home, monkeypatch):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    found = seek("train", "b" * 12, Whereabouts(True, hosts=("nowhere",), ports=(1,)))
+    found = seek("train", "b" * 12, Topology(True, hosts=("nowhere",), ports=(1,)))
 
     assert (found.places, found.problem) == ((), "nowhere: Name or service not known")
 
@@ -89,7 +89,7 @@ def test_a_name_server_that_hangs_holds_nobody_up_and_is_asked_no_third_time(hom
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)
     monkeypatch.setattr(discovery, "DEADLINE_S", 0.0)
-    seeker, where = Seeker("train", "b" * 12), Whereabouts(True, hosts=("slow",), ports=(1,))
+    seeker, where = HubSearch("train", "b" * 12), Topology(True, hosts=("slow",), ports=(1,))
     for _ in range(5):
         seeker.begin(where)
     end = time.monotonic() + DEADLINE_S
@@ -102,8 +102,8 @@ def test_a_name_server_that_hangs_holds_nobody_up_and_is_asked_no_third_time(hom
 
 
 def test_what_was_found_is_given_once(home):
-    seeker, end = Seeker("train", "b" * 12), time.monotonic() + DEADLINE_S
-    seeker.begin(Whereabouts(True, wanted=("10.0.0.1", 7000)))
+    seeker, end = HubSearch("train", "b" * 12), time.monotonic() + DEADLINE_S
+    seeker.begin(Topology(True, wanted=("10.0.0.1", 7000)))
     while (found := seeker.take()) is None and time.monotonic() < end:
         time.sleep(0.01)
 

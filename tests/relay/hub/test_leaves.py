@@ -10,7 +10,8 @@ import time
 import pytest
 
 from ddtop import registry
-from ddtop.relay import dump_trigger
+from ddtop.policy import Policy
+from ddtop.relay.dump_trigger import DumpTrigger
 from ddtop.relay.hub import leaves, role, topology
 from ddtop.wire import frames
 from ddtop.wire.hosts import ALONE, HUB, LEAF
@@ -219,9 +220,10 @@ def stuck_until(hosts, wanted):
     return asked
 
 
-def test_what_stands_still_makes_the_hub_ask_all_hosts_under_one_name(three, monkeypatch):
-    monkeypatch.setattr(dump_trigger, "STANDS_S", 0.3)
+def test_what_is_stuck_makes_the_hub_ask_all_hosts_under_one_name(three):
     hosts, _ = three
+    soon = Policy(auto_dump_stuck_s=0.3)
+    hosts[0].server._requests._dump_trigger = DumpTrigger(soon, enabled=True)
     asked = stuck_until(hosts, "dump")
 
     assert len(asked) == 3
@@ -357,7 +359,7 @@ def test_slow_hands_on_one_host_make_no_job_of_several(world, monkeypatch, first
     host.rank(1 - first, environment=here)
     heard(viewer, host_of("aaa", lambda record: record.hub is None))
 
-    assert host.server._standing.role == ALONE
+    assert host.server._role.role == ALONE
     assert [port for port in topology.derived_ports(world.job) if not _is_free(port)] == []
 
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.relay.history import Keeper
+from ddtop.relay.history import History
 from ddtop.relay.hub import leaves as hub_module
 from ddtop.relay.hub.leaves import GONE_S, Hub
-from ddtop.relay.hub.topology import Whereabouts
+from ddtop.relay.hub.topology import Topology
 from ddtop.relay.hub.uplink import LOST_S
 from ddtop.wire import frames
 from ddtop.wire.records import Command, Exit, Hello, HostState, RankState, Reply, Stacks
@@ -19,9 +19,9 @@ NOW = 1000.0
 
 class Stage:
     def __init__(self):
-        self.said, self.unanswered, self.keeper = [], [], Keeper()
+        self.said, self.unanswered, self.keeper = [], [], History()
         self.hub = Hub("train", "r1", "i1", self.keeper, lambda *one: self.said.append(one), self.unanswered.append)
-        self.hub.where = Whereabouts(True, True, 4, "10.0.0.1:29500")
+        self.hub.where = Topology(True, True, 4, "10.0.0.1:29500")
 
     def hears(self, *records, peer=b"p1", sender="leaf", rank=1, pid=7, now=NOW):
         parts = [

@@ -14,7 +14,7 @@ from ddtop.relay.hub.topology import (
     derived_ports,
     hub_wanted,
     is_here,
-    whereabouts,
+    topology_of,
 )
 from ddtop.wire.records import Hello
 
@@ -27,7 +27,7 @@ def hello(rank, world=4, attempt=0, **environment):
 
 
 def where(*hellos, waited_s=0.0, relay=None, here=HERE):
-    return whereabouts("train", hellos, relay or {}, here, waited_s)
+    return topology_of("train", hellos, relay or {}, here, waited_s)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddtop.relay.hub.discovery import Found
-from ddtop.relay.hub.topology import Whereabouts
+from ddtop.relay.hub.topology import Topology
 from ddtop.relay.hub.uplink import AGAIN_S, LOST_S, Uplink
 from ddtop.wire import frames
 from ddtop.wire.records import Command, Exit, RankState, Reply
@@ -33,7 +33,7 @@ class Ends:
         self.closed = True
 
 
-class Seeker:
+class HubSearch:
     def __init__(self):
         self.asked, self.found, self.slow = 0, None, False
 
@@ -54,9 +54,9 @@ def seal(record, rank=None):
 
 class Stage:
     def __init__(self):
-        self.ends, self.seeker, self.obeyed = Ends(), Seeker(), []
+        self.ends, self.seeker, self.obeyed = Ends(), HubSearch(), []
         self.link = Uplink(self.ends, self.seeker, seal, list, lambda: [b"everything"], self.obey)
-        self.link.set_whereabouts(Whereabouts(True, hosts=("node0",), ports=(1, 2), world_size=4), GREETING)
+        self.link.set_whereabouts(Topology(True, hosts=("node0",), ports=(1, 2), world_size=4), GREETING)
         self.now = 100.0
 
     def obey(self, order):
@@ -174,7 +174,7 @@ def test_a_hub_that_is_not_found_has_a_reason(stage, found, slow, why):
 
 def test_without_a_hint_it_says_what_to_set():
     stage = Stage()
-    stage.link.set_whereabouts(Whereabouts(True), GREETING)
+    stage.link.set_whereabouts(Topology(True), GREETING)
     stage.passes()
 
     assert "DDTOP_HUB=HOST:PORT" in stage.link.told().why

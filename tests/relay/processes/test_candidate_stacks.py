@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from ddtop.relay.dumps import pyspy
+from ddtop.relay.processes import pyspy
 from ddtop.relay.processes.candidate_stacks import CandidateStacks
 from ddtop.wire.records import ProcessState
 

@@ -13,7 +13,7 @@ import pytest
 
 from ddtop import registry
 from ddtop.procfs import children
-from ddtop.relay.processes.helper_processes import Beside
+from ddtop.relay.processes.helper_processes import HelperWatch
 from ddtop.relay.processes.sample import Watched
 from ddtop.wire.records import Hello, LastException
 
@@ -61,7 +61,7 @@ def family(home):
 
 @pytest.fixture
 def beside():
-    found = Beside()
+    found = HelperWatch()
     yield found
     found.close()
 

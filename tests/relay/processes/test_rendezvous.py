@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from ddtop import registry
 from ddtop.procfs import children
-from ddtop.relay.dumps import pyspy
-from ddtop.relay.processes import candidates, rendezvous, sample, sockets
+from ddtop.relay.processes import candidates, pyspy, rendezvous, sample, sockets
 from ddtop.wire.page import PageView
 from ddtop.wire.records import Hello
 from ddtop.wire.rendezvous import store_address
@@ -177,10 +176,10 @@ SLEEPS = "import time; print('ready', flush=True); time.sleep(100)"
 def test_who_listens_where_a_rank_connects_is_told_and_whether_it_is_ours():
     with listening() as port, child(CONNECTS, str(port)) as pid:
         stranger = inside(pid, environment=env(port), launcher_pid=1)
-        (way,) = rendezvous.Meeting().look([stranger], 1, time.monotonic_ns()).ways
-        (shell,) = rendezvous.Meeting().look([stranger], os.getpid(), time.monotonic_ns()).ways
+        (way,) = rendezvous.RendezvousWatch().look([stranger], 1, time.monotonic_ns()).ways
+        (shell,) = rendezvous.RendezvousWatch().look([stranger], os.getpid(), time.monotonic_ns()).ways
         elastic = inside(pid, environment=env(port) | {"TORCHELASTIC_RUN_ID": "x"}, launcher_pid=1)
-        (torchrun,) = rendezvous.Meeting().look([elastic], os.getpid(), time.monotonic_ns()).ways
+        (torchrun,) = rendezvous.RendezvousWatch().look([elastic], os.getpid(), time.monotonic_ns()).ways
 
     assert (way.sockets, way.local, way.probe) == (("ESTABLISHED",), True, None)
     assert (way.listener_pid, way.listener_ours) == (os.getpid(), False)
@@ -192,7 +191,7 @@ def test_who_listens_where_a_rank_connects_is_told_and_whether_it_is_ours():
 def test_nobody_listens_and_the_try_is_refused():
     with listening() as port:
         pass
-    meeting = rendezvous.Meeting()
+    meeting = rendezvous.RendezvousWatch()
     with child(SLEEPS) as pid:
         rank = inside(pid, environment=env(port))
         meeting.look([rank], 1, time.monotonic_ns())
@@ -207,7 +206,7 @@ def test_nothing_is_looked_at_while_nobody_has_been_inside_for_long(monkeypatch)
     now = time.monotonic_ns()
     ranks = [inside(os.getpid(), now - 1_000_000_000), inside(os.getpid(), 0)]
 
-    assert rendezvous.Meeting().look(ranks, 1, now) == rendezvous.Seen()
+    assert rendezvous.RendezvousWatch().look(ranks, 1, now) == rendezvous.Seen()
 
 
 def end_reads():
@@ -220,7 +219,7 @@ def end_reads():
 def test_children_of_the_same_parent_that_are_no_ranks_yet_are_candidates():
     with child(SLEEPS) as known, child(SLEEPS) as new, child(SLEEPS, "resource_tracker") as helper:
         rank = inside(known, claim="init", init_method="file:///x")
-        meeting = rendezvous.Meeting()
+        meeting = rendezvous.RendezvousWatch()
         ways, found, *_ = meeting.look([rank], 1, time.monotonic_ns())
         again = meeting.look([rank], 1, time.monotonic_ns()).candidates
         meeting.close()
@@ -248,7 +247,7 @@ def test_under_a_launcher_only_a_process_with_a_number_is_one(monkeypatch):
         monkeypatch.setenv("RANK", "3")
         with child(SLEEPS) as numbered:
             rank = inside(known, environment=env(1) | {"TORCHELASTIC_RUN_ID": "x"})
-            found = rendezvous.Meeting().look([rank], 1, time.monotonic_ns()).candidates
+            found = rendezvous.RendezvousWatch().look([rank], 1, time.monotonic_ns()).candidates
 
     assert (numbered, 3) in [(one.pid, one.rank) for one in found]
     assert unnumbered not in [one.pid for one in found]
@@ -282,7 +281,7 @@ def parent(*children_with):
 
 
 def look_at(*ranks):
-    return rendezvous.Meeting().look(list(ranks), 1, time.monotonic_ns())
+    return rendezvous.RendezvousWatch().look(list(ranks), 1, time.monotonic_ns())
 
 
 def test_another_program_of_the_same_parent_is_no_candidate():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ddtop import journal, registry
+from ddtop import journal, procfs, registry
 from ddtop.agent.state_page import StatePage
 from ddtop.link.rank_door import Credentials
 from ddtop.relay.orders import OrderError, send_signal
@@ -191,7 +191,7 @@ def test_a_rank_is_not_gone_where_proc_cannot_be_read(ranks, children, monkeypat
         raise OSError(errno.EMFILE, "too many")
 
     with monkeypatch.context() as patched:
-        patched.setattr(exits, "open", no_descriptor, raising=False)
+        patched.setattr(procfs, "open", no_descriptor, raising=False)
         assert exits.is_gone(child.pid, 1) is None
         assert ranks.look_for_ends(time.monotonic()) == []
     child.kill()

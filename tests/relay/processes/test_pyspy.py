@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.relay.dumps import pyspy
-from ddtop.relay.dumps.pyspy import FRAMES_MAX, THREADS_MAX, PySpy, explain, no_right, threads
+from ddtop.relay.processes import pyspy
+from ddtop.relay.processes.pyspy import FRAMES_MAX, THREADS_MAX, PySpy, explain, no_right, threads
 from ddtop.wire.stacks import StackFrame, ThreadStack
 
 PROGRAM = """

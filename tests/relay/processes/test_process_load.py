@@ -1,0 +1,96 @@
+"""What the host's load does to a process: this test's own."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from ddtop.relay.processes import process_load
+from ddtop.relay.processes.sample import stat_fields
+
+
+def look(watch=None):
+    return process_load.look_at_process(watch or process_load.ProcessWatch(), os.getpid(), stat_fields(os.getpid()))
+
+
+def test_a_process_that_computes_has_run_and_its_limits_are_its_own():
+    watch = process_load.ProcessWatch()
+    before = look(watch)
+    until = time.process_time() + 0.02
+    while time.process_time() < until:
+        pass
+    after = look(watch)
+
+    assert after.ran_ns - before.ran_ns >= 15_000_000
+    assert after.run_delay_ns >= before.run_delay_ns
+    assert after.cpus_count == len(os.sched_getaffinity(0))
+    assert after.files_limit == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert 0 < after.files <= len(os.listdir("/proc/self/fd")) + 1
+
+
+LIMITED = """
+import resource, sys
+for limit, most in ((resource.RLIMIT_AS, 4 << 30), (resource.RLIMIT_DATA, 3 << 30)):
+    resource.setrlimit(limit, (most, most))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_limits_of_a_process_are_read_with_what_it_uses_of_them():
+    child = subprocess.Popen([sys.executable, "-c", LIMITED], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout.readline() == b"ready\n"
+    found = process_load.look_at_process(process_load.ProcessWatch(), child.pid, stat_fields(child.pid)).limits
+    child.communicate()
+
+    by_name = {one.name: one for one in found}
+    assert by_name["RLIMIT_AS"].limit == 4 << 30
+    assert by_name["RLIMIT_DATA"].limit == 3 << 30
+    assert 1 << 20 < by_name["RLIMIT_DATA"].used <= by_name["RLIMIT_AS"].used < 4 << 30
+
+
+def test_a_process_without_limits_has_none_of_memory():
+    assert resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
+
+    assert not {one.name for one in look().limits} & {"RLIMIT_AS", "RLIMIT_DATA"}
+
+
+def test_of_a_process_that_is_gone_nothing_is_measured():
+    found = process_load.look_at_process(process_load.ProcessWatch(), 1 << 30, ["0"] * 30)
+
+    assert (found.ran_ns, found.cpus, found.files) == (None, None, None)
+
+
+def test_what_other_threads_wait_for_a_cpu_only_grows_though_threads_end():
+    """A pool of threads that ends takes its counters out of /proc."""
+    watch, go_on = process_load.ProcessWatch(), threading.Event()
+
+    def compute():
+        while not go_on.is_set():
+            sum(range(1000))
+
+    helpers = [threading.Thread(target=compute) for _ in range(4)]
+    for one in helpers:
+        one.start()
+    first = look(watch).threads_delay_ns
+    go_on.set()
+    for one in helpers:
+        one.join()
+    watch.looks = 0
+    second = look(watch).threads_delay_ns
+
+    assert 0 <= first <= second
+    assert set(watch.delays) <= set(os.listdir("/proc/self/task"))
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("0", 1), ("0-3", 4), ("0-3,8,10-11", 7), ("", None), ("x", None), (None, None)]
+)
+def test_cpus_are_counted_as_the_kernel_lists_them(text, count):
+    assert process_load._count(text) == count
