@@ -1,4 +1,4 @@
-"""`Job.copy`: two models that know the same and change apart."""
+"""`Job.copy`: two models that know the same and change independently."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.jobs import SECOND, FakeJob
 
 
 def hung_start():
-    """One process has no rank number yet and computes; the others wait for it in init_process_group."""
+    """One process has no rank yet and computes. The others wait for it in init_process_group."""
     job = FakeJob(3)
     for second in range(8):
         job.candidates = (ProcessState(None, 4999, "R", None, second * SECOND),)
@@ -36,7 +36,7 @@ def hang_on_gpus():
 JOBS = {"hung start": hung_start(), "hang on GPUs": hang_on_gpus()}
 
 
-def told(records):
+def job_of(records):
     job = Job("train", POLICY)
     for envelope, record in records:
         job.apply(envelope, record)
@@ -44,7 +44,7 @@ def told(records):
 
 
 def mutable_parts(value, path="job"):
-    """Everything below `value` that can change after it was made, with the way to it."""
+    """Everything below `value` that can change after it was made, with its path."""
     if isinstance(value, (msgspec.Struct, str, bytes, int, float, type(None))):
         return
     if is_dataclass(value) and value.__dataclass_params__.frozen:
@@ -70,7 +70,7 @@ def mutable_parts(value, path="job"):
 @given(st.sampled_from(sorted(JOBS)), st.integers(0, 10_000))
 def test_a_copy_shares_no_part_that_can_change(which, place):
     records = JOBS[which]
-    job = told(records[: 1 + place % len(records)])
+    job = job_of(records[: 1 + place % len(records)])
 
     for answer in answers(entered(3, 4, lambda rank, number: 20 + 5 * (rank == 2))):
         job.rounds.add(answer)
@@ -83,10 +83,10 @@ def test_a_copy_shares_no_part_that_can_change(which, place):
 
 @settings(max_examples=20)
 @given(st.sampled_from(sorted(JOBS)), st.integers(0, 10_000))
-def test_what_one_of_the_two_takes_in_changes_nothing_in_the_other(which, place):
+def test_records_that_one_model_takes_in_do_not_change_the_other(which, place):
     records = JOBS[which]
     split = 1 + place % len(records)
-    job, now = told(records[:split]), records[split - 1][0].unix_ns
+    job, now = job_of(records[:split]), records[split - 1][0].unix_ns
     before = msgspec.msgpack.encode(job.snapshot(now), enc_hook=repr)
 
     earlier = job.copy()
@@ -97,9 +97,9 @@ def test_what_one_of_the_two_takes_in_changes_nothing_in_the_other(which, place)
 
 
 def test_a_look_back_during_a_hung_start_leaves_the_live_facts_alone():
-    """The candidate computed; after a journey in time its CPU share was unknown."""
+    """The candidate computed. After a journey in time its CPU share was unknown."""
     records = JOBS["hung start"]
-    job, now = told(records), records[-1][0].unix_ns
+    job, now = job_of(records), records[-1][0].unix_ns
     live = job.snapshot(now).candidates
 
     past = job.copy()

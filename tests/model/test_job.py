@@ -1,4 +1,5 @@
-"""`Job.apply`: any order of the ranks' records gives the same snapshot, and none of them is believed blindly."""
+"""`Job.apply`: any order of the ranks' records gives the same snapshot, and absurd ones are
+refused."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ SENDERS = sorted({(envelope.sender, envelope.rank) for envelope, _ in BUSY.recor
 @settings(max_examples=60)
 @given(st.data())
 def test_any_order_of_the_ranks_gives_the_same_snapshot(data):
-    """Eight relays forward at their own pace: only each sender's own records come in order, Hello first."""
+    """Eight relays forward at their own pace: only the records of one sender are in order, Hello
+    first."""
     seed = data.draw(st.integers(0, 2**32))
     chooser = random.Random(seed)
     queues = [
@@ -72,7 +74,7 @@ def facts_of(snapshot):
     )
 
 
-def test_waits_stand_in_the_order_of_the_ranks():
+def test_waits_are_in_the_order_of_the_ranks():
     """The first wait gives a finding its group, its op and its sequence number."""
     hellos = [item for item in BUSY.in_order() if item[0].kind == "Hello"]
     found = applied([*reversed(hellos), *BUSY.in_order()]).snapshot(unix_ns(BUSY.now))
@@ -82,7 +84,7 @@ def test_waits_stand_in_the_order_of_the_ranks():
 
 @settings(max_examples=30)
 @given(st.randoms(use_true_random=False))
-def test_records_in_any_order_whatever_raise_nothing(chooser):
+def test_records_in_any_order_raise_nothing(chooser):
     mixed = list(BUSY.records)
     chooser.shuffle(mixed)
 
@@ -111,7 +113,7 @@ def test_an_older_record_changes_nothing():
 
 
 def test_none_is_not_zero():
-    """A rank that has not counted an iteration stood in the table with iteration 0 and the lowest of all."""
+    """A rank that had not counted an iteration was shown with iteration 0, the lowest of all."""
     job = FakeJob(2)
     job.ranks[0].iteration = None
     job.ranks[1].iteration = 0
@@ -126,7 +128,7 @@ def test_none_is_not_zero():
     assert [rank.loader_wait_ratio for rank in ranks] == [None, None]
 
 
-def test_before_there_are_two_looks_ratios_are_unknown():
+def test_before_the_second_look_ratios_are_unknown():
     job = FakeJob(1)
     job.passes(0.5)
     rank = job.snapshot().ranks[0]
@@ -152,7 +154,7 @@ def test_a_rank_that_was_never_seen_is_missing_and_not_silent():
     assert job.snapshot().rank(17).state is State.MISSING
 
 
-def test_a_rank_that_stops_sending_is_silent_and_its_last_words_stay():
+def test_a_rank_that_stops_reporting_is_silent_and_its_last_report_stays():
     job = FakeJob(2)
     job.trains(5)
     job.ranks[1].reports = False
@@ -164,7 +166,7 @@ def test_a_rank_that_stops_sending_is_silent_and_its_last_words_stay():
     assert job.snapshot().reporting == 1
 
 
-def test_state_words():
+def test_each_state_has_its_word():
     job = FakeJob(6)
     job.trains(5)
     starting, joining, waiting, stopped, exited, killed = job.ranks
@@ -181,8 +183,8 @@ def test_state_words():
     ]  # fmt: skip
 
 
-def test_the_agents_own_cpu_time_is_taken_off():
-    """A rank that sleeps is not at work because our thread looks at it."""
+def test_the_cpu_time_of_the_agent_is_subtracted():
+    """A rank that sleeps does not work because our thread looks at it."""
     job = FakeJob(1)
     rank = job.ranks[0]
     rank.stands_at("fetch")
@@ -237,8 +239,8 @@ def test_a_new_attempt_begins_with_a_hello_and_nothing_else():
     assert job.snapshot().attempt == 0
 
 
-def test_what_a_foreign_pid_says_of_a_rank_is_ignored():
-    """A subprocess of rank 0 that inherited RANK=0 must not overwrite what the rank says."""
+def test_the_report_of_another_pid_about_a_rank_is_ignored():
+    """A subprocess of rank 0 that inherited RANK=0 must not overwrite what the rank reports."""
     job = FakeJob(1)
     job.trains(2)
     job.ranks[0].pid, job.ranks[0].iteration = 9999, 1
@@ -270,8 +272,8 @@ def test_a_second_claimant_that_is_gone_is_forgotten():
     assert job.snapshot().ranks[1].other_pids == ()
 
 
-def test_who_called_init_process_group_beats_who_only_has_the_variables():
-    """A launcher's wrapper has RANK=1 in its environment; the program that it starts is the rank."""
+def test_a_process_that_called_init_process_group_beats_one_that_only_has_the_variables():
+    """A launcher's wrapper has RANK=1 in its environment. The program it starts is the rank."""
     job = FakeJob(2)
     job.ranks[1].pid, job.ranks[1].claim = 7777, "init"
     job.greet(job.ranks[1])
@@ -294,7 +296,7 @@ def test_a_rank_whose_process_ended_may_come_again():
     assert (job.snapshot().ranks[1].pid, job.snapshot().ranks[1].gone) == (7777, False)
 
 
-def test_an_exit_is_said_once():
+def test_the_first_exit_of_a_rank_counts():
     job = FakeJob(1)
     job.trains(1)
     job.ranks[0].ends(signal=9)
@@ -341,7 +343,7 @@ def test_commands_and_replies_are_no_facts():
     assert job.snapshot() == FakeJob(1).snapshot()
 
 
-def test_invented_hosts_are_bounded():
+def test_the_number_of_invented_hosts_is_bounded():
     job = Job("j", POLICY)
     job.hosts = {str(number): (0, HostState("h", 1)) for number in range(HOSTS_MAX)}
     envelope, _ = FakeJob(1).records[0]
@@ -360,7 +362,7 @@ def test_an_older_look_at_a_host_changes_nothing():
     assert applied(job.records).snapshot(unix_ns(4)).ranks[0].process.state == "R"
 
 
-def test_a_rank_that_cannot_tell_the_members_does_not_hide_them():
+def test_a_rank_that_does_not_know_the_members_does_not_hide_them():
     job = FakeJob(2)
     job.groups = {"0": msgspec.structs.replace(job.groups["0"], ranks=())}
     job.greet(job.ranks[1])
@@ -371,7 +373,7 @@ def test_a_rank_that_cannot_tell_the_members_does_not_hide_them():
 # -- waits
 
 
-def test_without_a_completed_count_the_open_collective_is_the_last_one_put_in():
+def test_without_a_completed_count_the_open_collective_is_the_last_one_enqueued():
     job = FakeJob(2)
     job.trains(5)
     for rank in job.ranks:
@@ -385,7 +387,7 @@ def test_without_a_completed_count_the_open_collective_is_the_last_one_put_in():
     assert (wait.rank, wait.seq, wait.behind) == (0, 51, (1,))
 
 
-def test_a_stopped_waiters_old_words_are_not_a_wait():
+def test_the_last_report_of_a_stopped_rank_is_not_a_wait():
     job = FakeJob(2)
     job.trains(5)
     job.ranks[0].waits_in()

@@ -21,29 +21,29 @@ def test_moving_and_iteration_are_those_of_the_job():
 
 
 def test_the_iteration_of_a_rank_that_went_is_that_of_its_state_page():
-    """Its last report was half a second old: a rank in step with it seemed 13 iterations ahead."""
+    """Its last report was half a second old, so a rank in step seemed 13 iterations ahead."""
     job = FakeJob(2)
     job.trains(10)
-    said = job.snapshot().ranks[0].iteration
-    job.ranks[0].ends(signal=9, iteration=said + 13)
+    reported = job.snapshot().ranks[0].iteration
+    job.ranks[0].ends(signal=9, iteration=reported + 13)
     job.passes(1)
 
-    assert job.snapshot().ranks[0].iteration == said + 13
+    assert job.snapshot().ranks[0].iteration == reported + 13
 
 
 def test_the_iteration_of_a_silent_rank_is_that_of_its_state_page():
     """Its agent waits for the GIL, and its page is read all the same."""
     job = FakeJob(2)
     job.trains(10)
-    said = job.snapshot().ranks[0].iteration
+    reported = job.snapshot().ranks[0].iteration
     job.ranks[0].reports = False
-    job.ranks[0].seen_outside = {"iteration": said + 13}
+    job.ranks[0].seen_outside = {"iteration": reported + 13}
     job.passes(2)
 
-    assert job.snapshot().ranks[0].iteration == said + 13
+    assert job.snapshot().ranks[0].iteration == reported + 13
 
 
-def test_of_a_look_and_a_later_report_the_report_counts():
+def test_a_report_after_the_look_of_the_relay_counts():
     job = FakeJob(2)
     job.ranks[0].seen_outside = {"iteration": 3}
     job.trains(9.5)
@@ -51,7 +51,7 @@ def test_of_a_look_and_a_later_report_the_report_counts():
     assert job.snapshot().ranks[0].iteration == 95
 
 
-def test_a_job_that_stands_still_has_no_speed():
+def test_a_job_without_progress_has_no_speed():
     job = FakeJob(2)
     job.trains(10)
     for rank in job.ranks:
@@ -82,8 +82,8 @@ def test_a_state_without_groups_has_no_collective():
     assert (job.snapshot().ranks[0].collective, job.snapshot().waits) == (None, ())
 
 
-def test_of_two_claimants_of_one_number_the_one_that_lives_is_the_rank():
-    """The first found the port taken by the second, and died; the job has not ended with it."""
+def test_the_living_one_of_two_processes_that_claim_a_rank_is_the_rank():
+    """The first found the port taken by the second, and died. The job has not ended with it."""
     job = FakeJob(2)
     rank = job.ranks[0]
     rank.pid = 7777
@@ -100,7 +100,8 @@ def test_of_two_claimants_of_one_number_the_one_that_lives_is_the_rank():
 
 
 def test_a_wrapper_whose_program_has_crashed_is_not_the_rank():
-    """RANK in the wrapper's environment, the training as its child: what counts is how that ended."""
+    """RANK is in the wrapper's environment, and the training is its child: how the child ended
+    counts."""
     job = FakeJob(1)
     rank = job.ranks[0]
     rank.pid, rank.claim = 7777, "init"
@@ -117,7 +118,7 @@ def test_a_wrapper_whose_program_has_crashed_is_not_the_rank():
     assert (found.pid, found.gone) == (7777, True)
 
 
-def test_a_candidate_is_measured_from_outside_until_its_relay_names_it_no_more():
+def test_a_candidate_is_measured_until_its_relay_no_longer_names_it():
     job = FakeJob(2, absent=[1])
     for second in range(4):
         job.candidates = (ProcessState(None, 4999, "S", cpu_ns=second * SECOND),)
@@ -141,7 +142,7 @@ def test_facts_are_frozen_for_all_who_see_them():
     assert facts == RankFacts(0, State.BLOCKED, wait_ratio=0.5)
 
 
-def test_arrivals_of_a_rank_that_tells_of_no_activities_are_taken_in():
+def test_arrivals_of_a_rank_that_reports_no_activities_are_taken_in():
     job = FakeJob(2)
     job.ranks[0].says = {"activity_samples": ()}
     job.trains(5)

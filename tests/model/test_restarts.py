@@ -1,4 +1,4 @@
-"""Restarts of a job on several hosts, each of which counts for itself: who belongs to the life of the job that goes on."""
+"""Restarts of a job on several hosts, each of which counts for itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def rows(job):
 
 
 def test_one_failed_worker_counts_on_its_own_host_only():
-    """torchrun's agent on the other host has only joined again: its TORCHELASTIC_RESTART_COUNT stays 0."""
+    """torchrun's agent on the other host has only joined again: its TORCHELASTIC_RESTART_COUNT
+    stays 0."""
     job = trained()
     job.starts_again({"node0": (0, 1), "node1": (2, 3)}, 4, counts=["node0"])
     job.trains(5)
@@ -49,7 +50,7 @@ def test_where_both_have_failed_both_counts_are_one_restart():
 
 
 @pytest.mark.parametrize("counts", [["node0"], ["node1"], ["node0", "node1"]])
-def test_whose_hello_comes_first_does_not_matter(counts):
+def test_the_order_of_the_hellos_does_not_matter(counts):
     job = trained()
     job.starts_again({"node1": (2, 3), "node0": (0, 1)}, 4, counts=counts)
     job.trains(5)
@@ -71,7 +72,7 @@ def test_a_second_restart_is_another_though_no_host_has_counted_to_two():
 
 
 @pytest.mark.parametrize("order", [("node0", "node1"), ("node1", "node0")])
-def test_ranks_that_have_changed_hosts_are_no_duplicates(order):
+def test_a_rank_that_moved_to_another_host_is_no_duplicate(order):
     job = trained()
     numbers = {"node0": (2, 3), "node1": (0, 1)}
     job.starts_again({host: numbers[host] for host in order}, 4, counts=["node0"])
@@ -82,7 +83,7 @@ def test_ranks_that_have_changed_hosts_are_no_duplicates(order):
     assert job.kinds() == []
 
 
-def test_a_world_that_has_become_smaller_has_no_rows_of_those_that_left():
+def test_a_smaller_world_has_no_rows_for_ranks_that_left():
     job = trained(6, 3)
     job.starts_again({"node0": (0, 1), "node1": (2, 3)}, 4, counts=["node0"])
     job.trains(5)
@@ -95,7 +96,7 @@ def test_a_world_that_has_become_smaller_has_no_rows_of_those_that_left():
 
 
 def test_a_host_that_is_down_leaves_the_job_with_the_restart_without_it():
-    """Nobody tells how its ranks ended."""
+    """Nobody reports how its ranks ended."""
     job = trained(6, 3)
     job.goes_silent("node2")
     for rank in job.ranks[:4]:
@@ -123,8 +124,8 @@ def test_a_viewer_that_comes_after_the_restart_sees_the_same_ranks():
     assert job.kinds() == []
 
 
-def test_who_is_back_from_before_is_not_the_rank_again():
-    """A partition has healed: processes of the last life of the job say who they are once more."""
+def test_a_process_of_the_life_before_does_not_become_the_rank_again():
+    """A partition has healed: processes of the last life of the job send Hello once more."""
     job = trained(4, 2)
     old = job.ranks[3]
     hello = old.hello()
@@ -145,7 +146,7 @@ def test_who_is_back_from_before_is_not_the_rank_again():
     assert [rank.other_pids for rank in job.snapshot().ranks] == [()] * 4
 
 
-def test_two_containers_with_one_pid_and_one_number_are_two():
+def test_equal_pids_and_ranks_in_two_containers_are_two_processes():
     job = FakeJob(2, hosts=2)
     job.trains(1)
     first, second = job.ranks
@@ -171,13 +172,13 @@ def test_on_a_single_host_a_rank_that_is_started_again_by_hand_is_no_restart():
     assert (snapshot.attempt, snapshot.notes, snapshot.ranks[0].pid) == (0, (), 7777)
 
 
-def test_invented_hosts_are_bounded():
+def test_the_number_of_invented_hosts_is_bounded():
     job = FakeJob(2).model()
     job.attempts = {str(number): (0, 0) for number in range(HOSTS_MAX)}
     job.clocks = {str(number): Clock(0, 0) for number in range(HOSTS_MAX)}
     for envelope, record in SpreadJob(4, 2).records:
         job.apply(msgspec.structs.replace(envelope, sender="one more"), record)
-    said = HostState("h", 1, clock=HostClock(5, 5))
-    job.apply(msgspec.structs.replace(envelope, sender="one more", kind="HostState"), said)
+    report = HostState("h", 1, clock=HostClock(5, 5))
+    job.apply(msgspec.structs.replace(envelope, sender="one more", kind="HostState"), report)
 
     assert (len(job.attempts), len(job.clocks)) == (HOSTS_MAX, HOSTS_MAX)

@@ -1,4 +1,4 @@
-"""What is remembered of cards from report to report: means, spans, and nothing that a copy shares with its original."""
+"""What is remembered of GPUs from report to report, and the devices that are made of it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from ddtop.model.gpus.devices import devices_of, take
 from ddtop.model.job import Job
-from ddtop.model.state.gpu_facts import Done, Own
-from ddtop.model.state.gpu_memory import SPANS, Gpus, Load, done
+from ddtop.model.state.gpu_facts import Own
+from ddtop.model.state.gpu_memory import Gpus
 from ddtop.policy import POLICY
 from ddtop.viewer.tape import Tape
 from ddtop.wire import frames
@@ -23,105 +23,15 @@ from tests.jobs import SECOND, FakeJob, unix_ns
 START = 1_700_000_000 * SECOND
 
 
-def said(steps=None, calls=0, refused=0):
-    """What the only rank on a card has said last: how far it is."""
+def reported(steps=None, calls=0, refused=0):
+    """The last report of the only rank on a GPU: how far it is."""
     groups, cuda = (GroupProgress("0", calls, calls),), CudaState(0, retries=refused)
     return (RankState("running", iteration=steps, groups=groups, cuda=cuda),)
 
 
-def loaded(*values, start=START, load=None):
-    """A card that reports these (util, watts) a second apart."""
-    load = load or Load()
-    for second, (util, watts) in enumerate(values):
-        gpu = Gpu(0, "GPU-0", util, power_watts=watts, sm_mhz=1500)
-        load.add(start + second * SECOND, gpu, said(second, 10 * second), POLICY)
-    return load
-
-
-def test_a_mean_follows_what_the_card_does_within_some_ten_seconds():
-    load = loaded(*[(1.0, 600.0)] * 30)
-    assert (load.util_ratio, load.power_watts, load.peak_watts) == (
-        1.0,
-        pytest.approx(600.0),
-        pytest.approx(600.0),
-    )
-
-    loaded(*[(0.5, 200.0)] * 25, start=START + 30 * SECOND, load=load)
-    assert load.util_ratio == pytest.approx(0.5, abs=0.05)
-    assert load.power_watts == pytest.approx(200.0, abs=35.0)
-    assert load.peak_watts == pytest.approx(600.0)
-
-
-def test_spans_are_the_same_pieces_of_time_for_all_cards_with_what_the_rank_had_done():
-    load = loaded(*[(0.9, 100.0 * (second // 10 + 1)) for second in range(61)])
-
-    assert [span.power_watts for span in load.spans] == pytest.approx([300.0, 400.0, 500.0, 600.0])
-    assert [span.number for span in load.spans] == [
-        START // SECOND // 10 + at for at in range(2, 6)
-    ]
-    assert [span.done.calls for span in load.spans] == [300, 400, 500, 600]
-    assert len(load.spans) == SPANS
-
-
-def test_a_gap_begins_anew_and_too_few_reports_are_no_span():
-    load = loaded(*[(0.9, 100.0)] * 31)
-    loaded(*[(0.9, 100.0)] * 12, start=START + 60 * SECOND, load=load)
-    assert [span.number - START // SECOND // 10 for span in load.spans] == [6]
-
-    sparse = Load()
-    for second in range(0, 60, 3):
-        sparse.add(START + second * SECOND, Gpu(0, "GPU-0", 1.0, power_watts=1.0), (), POLICY)
-    assert sparse.spans == ()
-
-
-def test_a_card_that_does_not_tell_its_power_has_spans_without_it():
-    load = loaded(*[(0.9, None)] * 31)
-
-    assert (load.util_ratio, load.power_watts, load.peak_watts) == (pytest.approx(0.9), None, None)
-    assert {span.power_watts for span in load.spans} == {None}
-
-
-def test_allocations_that_did_not_fit_long_ago_are_forgotten():
-    load = Load()
-    for second in range(70):
-        load.add(
-            START + second * SECOND, Gpu(0, "GPU-0", 1.0), said(refused=5 + min(second, 8)), POLICY
-        )
-        if second == 9:
-            assert load.refused_lately == 8
-    assert load.refused_lately == 0
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.integers(-40, 40), st.none() | st.floats(0, 1), st.none() | st.floats(0, 1000)
-        ),
-        max_size=80,
-    )
-)
-def test_reports_in_any_order_and_with_any_gaps_give_means_within_what_was_told(reports):
-    load, at = Load(), START
-    for step, util, watts in reports:
-        at += step * SECOND
-        load.add(at, Gpu(0, "GPU-0", util, power_watts=watts), (), POLICY)
-        assert load.util_ratio is None or -1e-9 <= load.util_ratio <= 1 + 1e-9
-        assert load.peak_watts is None or -1e-9 <= load.peak_watts <= 1000 + 1e-9
-        numbers = [span.number for span in load.spans]
-        assert numbers == list(range(numbers[0], numbers[0] + len(numbers))) if numbers else True
-
-
-def test_how_far_a_card_is_counts_all_its_ranks_but_steps_of_only_one():
-    one, two = said(7, 100, 2), said(8, 50, 1)
-
-    assert done(one) == Done(7, 100, 2)
-    assert done(one + two) == done((*one, None, *two)) == Done(None, 150, 3)
-    assert done((None,)) == done(()) == Done()
-
-
 def looked_at(gpus, host, owns, second):
     """The host's devices after this report."""
-    take(gpus, host, owns, START + second * SECOND, POLICY, {0: said(second)[0]}, host.host)
+    take(gpus, host, owns, START + second * SECOND, POLICY, {0: reported(second)[0]}, host.host)
     return devices_of(gpus, POLICY)[host.host]
 
 
@@ -155,10 +65,10 @@ REPORTED = st.fixed_dictionaries(
 
 
 @given(st.lists(REPORTED, max_size=40))
-def test_devices_that_are_made_when_somebody_looks_are_those_that_each_report_would_have_made(
+def test_devices_made_on_demand_are_those_that_each_report_would_have_made(
     reports,
 ):
-    """What is asked for at the end alone is what was asked for after each step, whatever happened in between."""
+    """Devices that are made at the end only are those that were made after each step."""
     lazy, eager, at = Gpus(), Gpus(), START
     for one in reports:
         at += one["step"] * SECOND
@@ -167,20 +77,20 @@ def test_devices_that_are_made_when_somebody_looks_are_those_that_each_report_wo
         )
         host = HostState(one["node"], 4, 0.5, gpus=gpus, gpu_watch=GpuWatch(one["age_ms"], "580"))
         owns = {rank: Own(gpus[rank % len(gpus)], "torch") for rank in one["owned"]} if gpus else {}
-        for cards in (lazy, eager):
+        for remembered in (lazy, eager):
             if one["what"] == "report":
                 take(
-                    cards,
+                    remembered,
                     host,
                     owns,
                     at,
                     POLICY,
-                    {0: said(one["step"], at)[0]},
+                    {0: reported(one["step"], at)[0]},
                     one["node"],
                     (0, 1),
                 )
             elif one["what"] == "move":
-                cards.move(one["node"], SECOND)
+                remembered.move(one["node"], SECOND)
         if one["what"] == "look":
             devices_of(lazy, POLICY)
         elif one["what"] == "copy":
@@ -192,16 +102,16 @@ def test_devices_that_are_made_when_somebody_looks_are_those_that_each_report_wo
     assert devices_of(lazy, POLICY) == devices_of(eager, POLICY) == devices_of(fresh, POLICY)
 
 
-def test_a_copy_and_its_original_go_their_own_ways():
+def test_a_copy_and_its_original_change_independently():
     gpu = card(0, 0, throttle=("hw_thermal",), ecc_uncorrected=1)
-    host, owns, cards = HostState("node0", 4, 0.5, gpus=(gpu,)), {0: Own(gpu, "torch")}, Gpus()
+    host, owns, gpus = HostState("node0", 4, 0.5, gpus=(gpu,)), {0: Own(gpu, "torch")}, Gpus()
     for second in range(25):
-        looked_at(cards, host, owns, second)
-    twin = copy.copy(cards)
+        looked_at(gpus, host, owns, second)
+    twin = copy.copy(gpus)
     then = looked_at(twin, host, owns, 25)
     for second in range(25, 60):
         cooler = HostState("node0", 4, 0.5, gpus=(card(0, 0, ecc_uncorrected=9),))
-        now = looked_at(cards, cooler, owns, second)
+        now = looked_at(gpus, cooler, owns, second)
     again = looked_at(twin, host, owns, 25)
 
     assert (then[0].throttled_since_unix_ns, again[0].throttled_since_unix_ns) == (START, START)
@@ -209,8 +119,11 @@ def test_a_copy_and_its_original_go_their_own_ways():
     assert again[0].spans == then[0].spans != now[0].spans
 
 
-def test_who_goes_back_in_time_finds_the_cards_as_they_were():
-    """Held by heat at first, and then at more power than before: the copy that the past begins from must not know what came."""
+def test_a_look_back_finds_the_gpus_as_they_were():
+    """It was held down by heat at first, and drew more power later.
+
+    The copy from which the past begins must not know what came later.
+    """
     job = GpuJob(world_size=2)
     job.change(1, throttle=("hw_thermal",))
     job.trains(30)
@@ -236,8 +149,11 @@ def _until(job, second):
     return job
 
 
-def test_times_of_cards_move_with_the_clock_of_their_host():
-    """A leaf's clock turns out to be three seconds off: since when its card is held does not jump back with the next report."""
+def test_times_of_gpus_move_with_the_clock_of_their_host():
+    """A leaf's clock turns out to be three seconds off.
+
+    The time since when its GPU is held down must not jump back with the next report.
+    """
     job = GpuJob(world_size=2)
     job.change(1, throttle=("hw_thermal",))
     job.trains(5)
@@ -247,7 +163,7 @@ def test_times_of_cards_move_with_the_clock_of_their_host():
     assert job.snapshot().devices[1].throttled_since_unix_ns == unix_ns(1.0) + 3 * SECOND
 
 
-def test_numbers_that_are_repeated_while_the_driver_is_silent_are_not_counted():
+def test_numbers_that_the_relay_repeats_do_not_count():
     job = GpuJob(world_size=1)
     job.trains(25)
     job.change(0, power_watts=100.0)
@@ -257,7 +173,7 @@ def test_numbers_that_are_repeated_while_the_driver_is_silent_are_not_counted():
     assert job.snapshot().devices[0].power_mean_watts == pytest.approx(600.0)
 
 
-def test_cards_on_which_no_rank_is_are_not_followed():
+def test_gpus_without_a_rank_are_not_followed():
     job = GpuJob(card(0, 0), card(1), world_size=1)
     job.trains(25)
     own, other = job.snapshot().devices
@@ -266,8 +182,8 @@ def test_cards_on_which_no_rank_is_are_not_followed():
     assert (other.util_mean_ratio, other.spans) == (None, ())
 
 
-def test_to_two_launchers_of_one_host_each_other_s_ranks_are_no_strangers():
-    """Each has a relay of its own, which lists the ranks of the other one as anybody's processes."""
+def test_ranks_of_another_launcher_on_the_host_are_no_strangers():
+    """Each launcher has its own relay, which lists the ranks of the other one as strangers."""
     job = FakeJob(2)
     lists = [
         (
@@ -302,7 +218,7 @@ def test_to_two_launchers_of_one_host_each_other_s_ranks_are_no_strangers():
     assert {one.pid: one.rank for one in device.gpu.processes} == {4800: 0, 4801: 1, 77: None}
 
 
-def test_a_card_waits_where_it_is_busy_at_a_third_of_its_power_and_nobody_else_is_there():
+def test_a_gpu_that_is_busy_at_a_third_of_its_power_waits_if_no_stranger_uses_it():
     job = GpuJob(world_size=1)
     job.ranks[0].told["backend"] = "nccl"
     job.greet(job.ranks[0])
@@ -318,7 +234,7 @@ def test_a_card_waits_where_it_is_busy_at_a_third_of_its_power_and_nobody_else_i
     assert (before, waits, job.snapshot().ranks[0].gpu_waits) == (False, True, None)
 
 
-def test_what_waits_while_nothing_of_nccl_is_open_is_a_kernel_of_the_program():
+def test_without_an_open_nccl_collective_low_power_is_the_programs_kernel():
     job = GpuJob(world_size=1)
     job.ranks[0].told["backend"] = "nccl"
     job.greet(job.ranks[0])
@@ -329,7 +245,7 @@ def test_what_waits_while_nothing_of_nccl_is_open_is_a_kernel_of_the_program():
     assert job.snapshot().ranks[0].gpu_waits is False
 
 
-def test_a_rank_whose_card_is_a_guess_waits_for_nobody_knows_what():
+def test_a_rank_whose_gpu_is_a_guess_has_no_gpu_wait():
     job = GpuJob(card(0), world_size=1)
     job.ranks[0].told["backend"] = "nccl"
     job.greet(job.ranks[0])

@@ -1,4 +1,4 @@
-"""Which card is whose: by torch, by the driver's list, by the environment as CUDA reads it."""
+"""Which rank uses which GPU: by torch, by the driver's list, by the environment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddtop.wire.records import Hello
 from tests.jobs import FakeJob
 
 GIB = 1 << 30
-CARDS = tuple(
+GPUS = tuple(
     Gpu(number, f"GPU-{number}aaa-bbbb", name="H100", pci=f"00000000:{number:02x}:00")
     for number in range(4)
 )
@@ -60,12 +60,13 @@ def indices(found):
     ],
 )
 def test_visible_devices_are_read_as_cuda_reads_them(text, seen):
-    assert indices(visible({"CUDA_VISIBLE_DEVICES": text}, CARDS)) == seen
+    assert indices(visible({"CUDA_VISIBLE_DEVICES": text}, GPUS)) == seen
 
 
-def test_numbers_of_unlike_cards_mean_nothing_without_the_order_of_the_bus():
-    """CUDA puts the fastest first, the driver goes by PCI address: card 0 of one is card 3 of the other."""
-    mixed = (*CARDS[:3], Gpu(3, "GPU-3", name="T400"))
+def test_indices_of_unequal_gpus_mean_nothing_without_the_pci_order():
+    """CUDA puts the fastest GPU first, the driver orders by PCI address: 0 of one is 3 of the
+    other."""
+    mixed = (*GPUS[:3], Gpu(3, "GPU-3", name="T400"))
 
     assert visible({"CUDA_VISIBLE_DEVICES": "0"}, mixed) is None
     assert indices(
@@ -75,28 +76,28 @@ def test_numbers_of_unlike_cards_mean_nothing_without_the_order_of_the_bus():
 
 
 def test_a_mig_instance_is_found_by_its_own_name():
-    parts = (msgspec.structs.replace(CARDS[0], mig=True), Gpu(0, "MIG-77-88", parent=CARDS[0].uuid))
+    parts = (msgspec.structs.replace(GPUS[0], mig=True), Gpu(0, "MIG-77-88", parent=GPUS[0].uuid))
 
     assert by_environment(hello(0, CUDA_VISIBLE_DEVICES="MIG-77-88"), parts) == parts[1]
     assert visible({}, parts) is None
 
 
 def test_the_local_rank_counts_among_the_visible_ones():
-    assert by_environment(hello(1, CUDA_VISIBLE_DEVICES="3,2"), CARDS).index == 2
-    assert by_environment(hello(1), CARDS).index == 1
-    assert by_environment(hello(5), CARDS) is None
+    assert by_environment(hello(1, CUDA_VISIBLE_DEVICES="3,2"), GPUS).index == 2
+    assert by_environment(hello(1), GPUS).index == 1
+    assert by_environment(hello(5), GPUS) is None
 
 
-def test_a_launcher_that_shows_each_rank_one_card_has_no_local_rank_to_count():
-    assert by_environment(hello(3, CUDA_VISIBLE_DEVICES="2"), CARDS).index == 2
+def test_where_each_rank_sees_one_gpu_the_local_rank_does_not_count():
+    assert by_environment(hello(3, CUDA_VISIBLE_DEVICES="2"), GPUS).index == 2
 
 
-def test_torch_knows_better_than_the_list_and_the_list_better_than_the_environment():
+def test_torch_precedes_the_drivers_list_and_the_list_the_environment():
     held = tuple(
         msgspec.structs.replace(
-            card, processes=(GpuProcess(4801, GIB, rank=1),) if card.index == 3 else ()
+            gpu, processes=(GpuProcess(4801, GIB, rank=1),) if gpu.index == 3 else ()
         )
-        for card in CARDS
+        for gpu in GPUS
     )
 
     assert (own_gpu(hello(0), CudaState(0, "2AAA-bbbb"), held).gpu.index) == 2
@@ -105,25 +106,25 @@ def test_torch_knows_better_than_the_list_and_the_list_better_than_the_environme
         3,
         "process",
     )
-    assert (own_gpu(hello(0), None, CARDS).gpu.index, own_gpu(hello(0), None, CARDS).certain) == (
+    assert (own_gpu(hello(0), None, GPUS).gpu.index, own_gpu(hello(0), None, GPUS).certain) == (
         0,
         False,
     )
 
 
-def test_a_rank_on_gloo_that_the_driver_does_not_list_has_no_card():
+def test_a_rank_on_gloo_that_the_driver_does_not_list_has_no_gpu():
     """A CPU job on a host with GPUs must not seem to use them."""
-    assert own_gpu(hello(0, backend="gloo"), None, CARDS) is None
+    assert own_gpu(hello(0, backend="gloo"), None, GPUS) is None
 
 
 @given(st.text(alphabet="0123456789,-GPUMIG ab", max_size=30), st.integers(0, 9))
-def test_no_environment_makes_a_card_twice_or_one_that_is_not_there(text, local):
-    found = visible({"CUDA_VISIBLE_DEVICES": text}, CARDS)
+def test_no_environment_yields_a_gpu_twice_or_one_that_is_not_there(text, local):
+    found = visible({"CUDA_VISIBLE_DEVICES": text}, GPUS)
 
     assert found is None or (
-        len({gpu.uuid for gpu in found}) == len(found) and set(found) <= set(CARDS)
+        len({gpu.uuid for gpu in found}) == len(found) and set(found) <= set(GPUS)
     )
-    by_environment(hello(local, CUDA_VISIBLE_DEVICES=text), CARDS)
+    by_environment(hello(local, CUDA_VISIBLE_DEVICES=text), GPUS)
 
 
 def job_on(*gpus, **more):
@@ -132,7 +133,7 @@ def job_on(*gpus, **more):
     return job
 
 
-def test_the_snapshot_has_each_rank_s_card_and_each_card_s_ranks():
+def test_the_snapshot_has_the_gpu_of_each_rank_and_the_ranks_of_each_gpu():
     gpu = Gpu(
         0,
         "GPU-a",
@@ -151,7 +152,7 @@ def test_the_snapshot_has_each_rank_s_card_and_each_card_s_ranks():
     assert (device.ours_bytes, device.foreign_bytes) == (5 * GIB, 4 * GIB)
 
 
-def test_in_a_container_nothing_is_said_of_whose_memory_it_is():
+def test_in_a_container_the_owner_of_gpu_memory_is_unknown():
     gpu = Gpu(0, "GPU-a", 0.5, 9 * GIB, 80 * GIB, processes=(GpuProcess(99, 9 * GIB, local=False),))
     job = job_on(gpu)
     job.trains(3)
@@ -160,8 +161,8 @@ def test_in_a_container_nothing_is_said_of_whose_memory_it_is():
     assert (device.foreign, device.ours_bytes, device.foreign_bytes) == ((), None, None)
 
 
-def test_numbers_that_the_driver_gave_long_ago_are_not_shown_as_those_of_now():
-    """It hangs: the card's name stays, its use does not."""
+def test_old_numbers_of_the_driver_are_not_shown_as_current():
+    """It hangs: the GPU's name stays, its numbers do not."""
     gpu = Gpu(0, "GPU-a", 0.97, 9 * GIB, 80 * GIB, processes=(GpuProcess(4800, 5 * GIB, rank=0),))
     job = job_on(gpu)
     job.trains(3)

@@ -53,7 +53,7 @@ def looked_at(records, until=BUSY.now):
 
 
 def without_clocks(snapshot):
-    """What the hosts say of their clocks is another thing."""
+    """What the hosts report of their clocks may differ."""
     hosts = tuple(msgspec.structs.replace(host, clock=None) for host in snapshot.hosts)
     return replace(snapshot, hosts=hosts, seen=())
 
@@ -63,8 +63,11 @@ PLAIN = looked_at(BUSY.in_order())
 
 @settings(max_examples=40)
 @given(OFFSETS, OFFSETS)
-def test_the_same_job_by_other_clocks_gives_the_same_snapshot_and_verdict(one, other):
-    """From a twentieth of a second to a day; what came before the first report of a host's clock is moved when that comes."""
+def test_a_job_with_other_clocks_gives_the_same_snapshot_and_verdict(one, other):
+    """Offsets from a twentieth of a second to a day.
+
+    What came before the first report of a host's clock is moved when that report comes.
+    """
     snapshot, verdict = looked_at(skewed(BUSY.in_order(), {"node1": one, "node2": other}))
 
     assert verdict == PLAIN[1]
@@ -73,7 +76,7 @@ def test_the_same_job_by_other_clocks_gives_the_same_snapshot_and_verdict(one, o
 
 @settings(max_examples=15)
 @given(st.floats(-0.049, 0.049), st.floats(-0.049, 0.049))
-def test_some_milliseconds_change_no_verdict(one, other):
+def test_an_offset_of_some_milliseconds_changes_no_verdict(one, other):
     _, verdict = looked_at(skewed(BUSY.in_order(), {"node1": one, "node2": other}))
 
     assert [(one.kind, one.ranks, one.victims) for one in verdict.findings] == [
@@ -81,26 +84,26 @@ def test_some_milliseconds_change_no_verdict(one, other):
     ]
 
 
-def test_a_clock_that_is_set_right_in_the_midst_of_the_job_changes_nothing():
-    """NTP steps a clock by half a minute; its relay has measured it anew with its next report."""
+def test_a_clock_that_is_corrected_while_the_job_runs_changes_nothing():
+    """NTP steps a clock by half a minute, and its relay measures it anew for the next report."""
     records = BUSY.in_order()
     half = len(records) // 2
-    told = skewed(records[:half], {"node1": 30.0}) + skewed(records[half:], {"node1": 0.0})
-    told = [
+    changed = skewed(records[:half], {"node1": 30.0}) + skewed(records[half:], {"node1": 0.0})
+    changed = [
         (envelope, msgspec.structs.replace(record, clock=HostClock(0, 100_000)))
         if at >= half and isinstance(record, HostState) and envelope.sender == "node1"
         else (envelope, record)
-        for at, (envelope, record) in enumerate(told)
+        for at, (envelope, record) in enumerate(changed)
     ]
 
-    _, verdict = looked_at(told)
+    _, verdict = looked_at(changed)
 
     assert [finding.identity for finding in verdict.findings] == [
         finding.identity for finding in PLAIN[1].findings
     ]
 
 
-def test_the_snapshot_tells_how_each_clock_stands():
+def test_the_snapshot_has_the_offset_of_each_clock():
     snapshot, _ = looked_at(skewed(BUSY.in_order(), {"node1": 12.5}))
 
     found = {one.host: (one.role, one.offset_ns, one.error_ns) for one in snapshot.seen}
@@ -108,7 +111,7 @@ def test_the_snapshot_tells_how_each_clock_stands():
     assert found["node1"] == ("leaf", 12.5 * SECOND, 100_000)
 
 
-def test_a_clock_that_nobody_has_measured_is_said_to_be_unknown():
+def test_the_offset_of_a_clock_that_was_not_measured_is_unknown():
     records = [
         (
             envelope,
@@ -131,11 +134,11 @@ def test_a_clock_that_nobody_has_measured_is_said_to_be_unknown():
 @pytest.mark.parametrize(
     "clock", [HostClock(OFFSET_MAX_NS + 1, 5), HostClock(-(2**62), 5), HostClock(5, -1)]
 )
-def test_an_absurd_offset_is_not_believed(clock):
+def test_an_absurd_offset_is_refused(clock):
     assert agreed(None, clock) is None
 
 
-def test_what_lies_within_the_error_of_a_new_measurement_is_no_news():
+def test_a_change_within_the_error_of_a_new_measurement_is_ignored():
     used = Clock(100 * MS, 2 * MS)
 
     assert agreed(used, HostClock(101 * MS, 3 * MS)) == Clock(100 * MS, 4 * MS)

@@ -1,4 +1,4 @@
-"""Several launchers of one job on one host, as on a laptop where somebody tries several hosts: a relay each, one host."""
+"""Several launchers of one job on one host: a relay each, and one host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from tests.spread import SpreadJob
 
 
 class Halves(SpreadJob):
-    """Two launchers on `node0`: the relay of the first is the hub, that of the other, `node0.b`, a leaf; in the making it is `node1`."""
+    """Two launchers on `node0`.
+
+    The relay of the first is the hub, that of the other, `node0.b`, a leaf. While it is made it is
+    `node1`.
+    """
 
     def __init__(self) -> None:
         super().__init__(4, hosts=2)
@@ -35,7 +39,7 @@ def halves():
     return job
 
 
-def test_they_are_one_host_with_all_ranks():
+def test_several_launchers_are_one_host_with_all_ranks():
     job = halves()
 
     snapshot = job.snapshot()
@@ -47,8 +51,8 @@ def test_they_are_one_host_with_all_ranks():
 
 
 @pytest.mark.parametrize("number", [0, 3])
-def test_a_stopped_rank_of_either_is_seen_and_stays_so(number):
-    """What one relay reports took away what the other one had said of its ranks."""
+def test_a_stopped_rank_of_either_launcher_stays_stopped(number):
+    """The report of one relay removed what the other one had reported of its ranks."""
     job = halves()
     job.ranks[number].is_stopped()
     job.others_wait(number)
@@ -61,7 +65,8 @@ def test_a_stopped_rank_of_either_is_seen_and_stays_so(number):
 
 
 def test_each_launcher_counts_its_own_restarts():
-    """The second has only joined again: its count stays behind, and so do the records of its ranks."""
+    """The second launcher has only joined again: its count stays behind, as in the records of its
+    ranks."""
     job = halves()
     job.starts_again({"node0": (0, 1), "node1": (2, 3)}, 4, counts=["node0"])
     job.trains(5)
@@ -85,7 +90,7 @@ def test_a_relay_that_is_gone_for_good_loses_its_own_ranks_only():
     assert snapshot.seen[0].lost
 
 
-def test_a_relay_that_has_ended_with_its_ranks_leaves_the_host_well():
+def test_a_relay_that_has_ended_with_its_ranks_leaves_the_host_healthy():
     """One launcher's ranks were done earlier and its relay has gone."""
     job = halves()
     for number in (2, 3):
@@ -97,12 +102,13 @@ def test_a_relay_that_has_ended_with_its_ranks_leaves_the_host_well():
     assert [(one.quiet, one.lost) for one in job.snapshot().seen] == [(False, False)]
 
 
-def test_the_host_stands_before_the_dot():
+def test_the_host_is_the_part_of_the_sender_before_the_dot():
     assert (host_of("abc.1f"), host_of("abc")) == ("abc", "abc")
 
 
-def test_the_run_is_the_hubs_whoever_says_hello_last():
-    """Each launcher has its own; a name that changed with every Hello was told as a restart."""
+def test_the_run_is_the_hubs_whichever_rank_sends_hello_last():
+    """Each launcher has a name of its own. A name that changed with every Hello looked like a
+    restart."""
     job = SpreadJob(4, 2)
     job.trains(2)
     model = job.model()

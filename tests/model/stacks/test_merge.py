@@ -1,4 +1,4 @@
-"""Stacks of many ranks as classes and a tree: what belongs together, what comes first, what is left out."""
+"""Stacks of many ranks as classes and a tree: what belongs together, what comes first."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def answer(rank, *threads, method="agent", pid=None, taken=1000, **more):
 
 
 def waiting(rank, line=521, **more):
-    """A rank in backward: where in torch's loop it is seen differs."""
+    """A rank in backward. It is seen at a different line of torch's loop each time."""
     return answer(
         rank, thread(StackFrame("backward", f"{TORCH}/_tensor.py", line), STEP, LOOP), **more
     )
@@ -45,7 +45,7 @@ def ranks_of(merged):
     return [one.ranks for one in merged.main]
 
 
-def test_the_rank_that_is_elsewhere_comes_first_and_is_the_odd_one():
+def test_the_rank_that_is_elsewhere_comes_first_and_is_odd():
     merged = merge([waiting(0), waiting(1), loading(2), waiting(3)])
 
     assert ranks_of(merged) == [(2,), (0, 1, 3)]
@@ -53,14 +53,15 @@ def test_the_rank_that_is_elsewhere_comes_first_and_is_the_odd_one():
     assert (merged.main[0].user_frame.function, merged.main[1].user_frame.line) == ("load", 88)
 
 
-def test_lines_of_a_library_do_not_part_ranks_but_lines_of_the_program_do():
-    """A waiting loop is seen at another of its lines at each look; two branches of the training are two places."""
+def test_lines_of_the_program_separate_ranks_and_lines_of_a_library_do_not():
+    """A waiting loop is seen at another of its lines each time; two branches of the training are
+    two places."""
     other = answer(2, thread(BACKWARD, StackFrame("step", "/home/ada/train.py", 95), LOOP))
 
     assert ranks_of(merge([waiting(0, 521), waiting(1, 533), other])) == [(2,), (0, 1)]
 
 
-def test_how_a_stack_was_taken_does_not_part_ranks():
+def test_how_a_stack_was_taken_does_not_separate_ranks():
     merged = merge([waiting(0), waiting(1, method="signal"), waiting(2, method="signal")])
 
     assert ranks_of(merged) == [(0, 1, 2)]
@@ -83,7 +84,7 @@ def test_where_all_are_alike_nothing_is_odd():
     assert (ranks_of(merged), merged.odd) == ([(0, 1)], frozenset())
 
 
-def test_what_did_not_answer_is_told_with_its_reason():
+def test_a_process_that_did_not_answer_is_listed_with_its_reason():
     merged = merge(
         [waiting(0), answer(1, method="", why="stopped (state T)"), answer(2, method="")]
     )
@@ -102,7 +103,7 @@ def test_the_newest_of_two_answers_counts():
     assert (merged.asked, merged.first_unix_ns) == (1, 2000)
 
 
-def test_workers_stand_apart_from_the_ranks():
+def test_workers_are_in_classes_of_their_own():
     merged = merge([waiting(0), loading(0, pid=4811, worker=True)])
 
     assert (ranks_of(merged), merged.asked) == ([(0,)], 1)
@@ -133,14 +134,16 @@ def test_a_thread_of_the_program_that_ddtop_wraps_is_still_the_programs():
 
 def test_the_same_thread_of_two_ranks_is_the_same_whatever_its_number():
     merged = merge([
-        answer(rank, thread(STEP), thread(LOAD, THREADING, main=False, name=f"Thread-{rank + 3}")) for rank in (0, 1)
+        answer(rank, thread(STEP), thread(LOAD, THREADING, main=False, name=f"Thread-{rank + 3}"))
+        for rank in (0, 1)
     ])  # fmt: skip
 
     assert [(one.role, one.ranks) for one in merged.others] == [("Thread-N", (0, 1))]
 
 
 def test_a_thread_without_a_name_is_one_of_those_at_the_same_place():
-    """Faulthandler tells no names: the helper thread of the rank that holds its GIL is the helper thread."""
+    """Faulthandler reports no names: the helper thread of the rank that holds its GIL is the helper
+    thread."""
     helper = thread(LOAD, main=False, name="Thread-1 (helper)")
     merged = merge(
         [
@@ -185,17 +188,17 @@ def test_a_thread_that_calls_itself_main_is_not_the_main_thread():
         ("/pytorch/c10/util/poll.cpp", Owner.NATIVE, "native"),
     ],
 )
-def test_a_frame_that_nobody_has_judged_is_told_by_its_path(file, owner, package):
+def test_the_path_decides_on_a_frame_that_no_agent_has_judged(file, owner, package):
     assert owner_of(StackFrame("f", file, 1)) is owner
     assert package_of(file) == package
 
 
-def test_the_agents_judgement_goes_before_the_path():
+def test_the_judgement_of_the_agent_precedes_the_path():
     assert owner_of(StackFrame("f", f"{TORCH}/my_fork.py", 1, True)) is Owner.USER
     assert owner_of(StackFrame("f", "/opt/python/queue.py", 1, False)) is Owner.FRAMEWORK
 
 
-def test_the_tree_parts_where_the_ranks_part():
+def test_the_tree_branches_where_the_ranks_differ():
     branches = tree(merge([waiting(0), waiting(1), loading(2)]).main)
 
     assert [
@@ -217,7 +220,7 @@ def test_a_stack_that_is_the_beginning_of_another_ends_inside_the_tree():
     ]
 
 
-def test_a_stack_deeper_than_calls_may_nest_is_a_tree_too():
+def test_a_stack_deeper_than_the_recursion_limit_is_a_tree_too():
     """A rank in an endless recursion."""
     deep = [answer(rank, thread(*[STEP] * (3000 + rank))) for rank in (0, 1)]
 

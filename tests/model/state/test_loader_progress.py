@@ -1,4 +1,4 @@
-"""Since when the worker that owes a batch makes no progress: what begins that time anew, and what does not."""
+"""Since when the worker that must deliver a batch makes no progress: what starts that time anew."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def after(seconds=0.5, before=OWED, known=STILL, **changes):
     return follow(known, before, replace_loader(before, **changes), 7 * SECOND, seconds, POLICY)
 
 
-def test_while_nothing_moves_the_time_goes_on():
+def test_while_nothing_moves_the_start_stays():
     assert after() == STILL
 
 
@@ -39,8 +39,8 @@ def test_while_nothing_moves_the_time_goes_on():
     [{"workers_cpu_ns": SECOND // 20}, {"owing_io_bytes": 40_000}, {"owing_switches": 4}],
     ids=lambda grown: next(iter(grown)),
 )
-def test_what_moves_begins_it_anew_and_a_tenth_of_it_does_not(grown):
-    """A report of ours, one wake-up for a signal: a standing process is never quite still."""
+def test_what_moves_starts_the_time_anew_and_a_tenth_of_it_does_not(grown):
+    """A report of ours, one wake-up for a signal: a stuck process is never quite still."""
     little = {name: value // 10 for name, value in grown.items()}
 
     assert after(**grown) == Owing(STILL.key, False, 7 * SECOND, 7 * SECOND)
@@ -52,7 +52,7 @@ def test_what_moves_begins_it_anew_and_a_tenth_of_it_does_not(grown):
     [{"owing_pid": 9002}, {"batches": 51}, {"exhausted": 1}],
     ids=lambda other: next(iter(other)),
 )
-def test_another_batch_or_worker_is_another_wait(other):
+def test_another_batch_or_worker_starts_another_wait(other):
     found = after(**other)
 
     assert (found.still_since_unix_ns, found.moved_unix_ns) == (7 * SECOND, None)
@@ -61,19 +61,19 @@ def test_another_batch_or_worker_is_another_wait(other):
 @pytest.mark.parametrize(
     "nothing", [{"owing_pid": None}, {"waiting_since_unix_ns": None}, {"workers_cpu_ns": None}]
 )
-def test_without_a_worker_a_wait_or_a_look_nothing_is_known(nothing):
+def test_without_a_worker_a_wait_or_its_counters_nothing_is_known(nothing):
     assert after(**nothing) is None
 
 
-def test_a_worker_that_dies_is_dated_from_its_end_and_needs_no_counters():
-    """Nobody looks in the first second of a wait; that it is gone is known at once."""
+def test_a_dead_worker_counts_from_its_end_and_needs_no_counters():
+    """Nobody looks in the first second of a wait, but a dead worker is known at once."""
     found = after(owing_state="Z", workers_cpu_ns=None)
 
     assert found == Owing(STILL.key, True, 7 * SECOND)
     assert after(known=found, owing_state="Z", workers_cpu_ns=SECOND) == found
 
 
-def test_it_has_moved_lately_for_as_long_as_a_standstill_is_borne():
+def test_a_worker_has_moved_lately_for_as_long_as_still_limit_s():
     moved = Owing(STILL.key, False, 7 * SECOND, 7 * SECOND)
 
     assert moves(moved, 12 * SECOND, POLICY)

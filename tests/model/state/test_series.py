@@ -17,7 +17,7 @@ def series(*points):
     return found
 
 
-def test_growth_is_over_the_window_that_was_asked_for():
+def test_growth_is_measured_over_the_given_window():
     found = series((0, 0), (1, 10), (2, 20), (3, 40), (4, 80))
 
     assert found.grown(2.0, 4 * S) == (2.0, (60,))
@@ -36,7 +36,7 @@ def test_one_point_is_no_growth():
     assert series().grown(10.0, 0) is None
 
 
-def test_of_points_older_than_the_window_nothing_is_known():
+def test_points_older_than_the_window_give_nothing():
     """A rank that stopped reporting a minute ago does not wait 0 % of its time: it is unknown."""
     found = series((0, 0), (1, 10))
 
@@ -52,7 +52,7 @@ def test_a_counter_that_fell_starts_anew():
 
 
 def test_one_counter_of_several_that_fell_starts_all_anew():
-    """They are counted by one process: a new one counts none of them on."""
+    """One process counts all of them, and a new process starts all of them anew."""
     found = series((0, 5, 100), (1, 6, 110), (2, 7, 50), (3, 9, 60))
 
     assert found.grown(10.0, 3 * S) == (1.0, (2, 10))
@@ -83,7 +83,7 @@ def test_growth_is_never_negative_and_memory_is_bounded(points, window_s):
 
 
 def grown_of_all_points(points, window_s, now):
-    """The same from everything that was ever added."""
+    """The same result, from all points that were ever added."""
     if len(points) < 2 or now - points[-1][0] > window_s * 1e9:
         return None
     end, *_ = points[-1]
@@ -101,7 +101,7 @@ def grown_of_all_points(points, window_s, now):
     st.sampled_from((0.5, 1.0, 2.0, 5.0, 10.0)),
     st.integers(0, 12 * S),
 )
-def test_what_is_forgotten_changes_no_window_that_is_asked_for(steps, window_s, later_ns):
+def test_points_that_are_forgotten_change_no_window(steps, window_s, later_ns):
     found, points, at, first, second = Series(), [], 0, 0, 0
     for step, one, two in steps:
         at, first, second = at + step, first + one, second + two
@@ -114,14 +114,14 @@ def test_what_is_forgotten_changes_no_window_that_is_asked_for(steps, window_s, 
     assert len(found) <= POINTS
 
 
-def test_a_counter_beyond_what_a_machine_counts_is_not_believed():
-    """Foreign bytes may say 2**64 - 1; what comes after is counted anew."""
+def test_a_counter_beyond_63_bits_is_refused():
+    """Foreign bytes may say 2**64 - 1. What comes after that is counted anew."""
     found = series((0, 1), (1, 2), (2, 1 << 64), (3, 3), (4, 5))
 
     assert found.grown(10.0, 4 * S) == (1.0, (2,))
 
 
-def test_who_asks_for_a_longer_memory_gets_it():
+def test_a_series_can_keep_more_seconds():
     found = Series(keep_s=60.0)
     for second in range(100):
         found.add(second * S, second)

@@ -1,4 +1,4 @@
-"""Exact arrivals: who is late in most steps is named with what it costs, and nobody else is."""
+"""Exact arrivals: a rank that is late in most steps is named with its cost, and nobody else is."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def noisy(seed, base=40.0, spread=2.0):
 
 
 def but(takes, rank, extra):
-    """... and one rank takes `extra` ms more, at the collectives that a function picks."""
+    """... and one rank takes `extra` ms more, at the collectives that a function selects."""
     picks = extra if callable(extra) else lambda number: extra
     return lambda one, number: takes(one, number) + (picks(number) if one == rank else 0.0)
 
 
-def test_200_ms_in_backward_on_one_of_four_ranks_are_named_within_20_steps():
-    """The case of traceml#252: the steps of all ranks are equally long."""
+def test_200_ms_in_backward_on_one_of_four_ranks_are_found_within_20_steps():
+    """As in traceml#252: the steps of all ranks are equally long."""
     (found,) = late(4, 20, but(noisy(1, 15.0), 1, 200.0))
 
     assert (found.ranks, found.waiters) == ((1,), (0, 2, 3))
@@ -35,7 +35,7 @@ def test_200_ms_in_backward_on_one_of_four_ranks_are_named_within_20_steps():
     assert found.share_ratio == pytest.approx(0.92, abs=0.03)
 
 
-def test_20_percent_on_one_rank_of_a_50_ms_step_are_named():
+def test_20_percent_of_a_50_ms_step_on_one_rank_are_found():
     (found,) = late(2, 400, but(noisy(2, 50.0, 3.0), 0, 10.0))
 
     assert found.ranks == (0,)
@@ -53,7 +53,7 @@ def test_two_slow_ranks_are_named_together():
     assert [found.ranks for found in late(4, 60, takes)] == [(1, 3)]
 
 
-def test_a_job_of_which_most_ranks_are_slow_has_fast_ranks_and_no_stragglers():
+def test_where_most_ranks_are_slow_there_is_no_straggler():
     takes = but(but(but(noisy(4), 1, 60.0), 3, 60.0), 2, 60.0)
 
     assert late(4, 60, takes) == ()
@@ -61,19 +61,19 @@ def test_a_job_of_which_most_ranks_are_slow_has_fast_ranks_and_no_stragglers():
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_lengths_that_vary_have_another_last_rank_each_time(seed, ranks):
+def test_with_varying_lengths_no_rank_is_a_straggler(seed, ranks):
     rng = random.Random(seed)
 
     assert late(ranks, 300, lambda rank, number: 20 * rng.paretovariate(1.5)) == ()
     assert late(ranks, 17, lambda rank, number: rng.uniform(100, 1200)) == ()
 
 
-def test_one_slow_step_is_one_step():
+def test_one_slow_step_makes_no_straggler():
     assert late(3, 60, but(noisy(5), 1, lambda number: 4000.0 if number == 30 else 0.0)) == ()
 
 
 def test_rank_0_that_validates_every_fifty_steps_is_no_straggler():
-    """A third of the time the others wait for it, and it is what the program wants."""
+    """The others wait for it a third of the time, and that is what the program wants."""
     assert late(4, 500, but(noisy(6), 0, lambda number: 1000.0 if number % 50 == 0 else 0.0)) == ()
 
 
@@ -84,7 +84,7 @@ def test_a_rank_that_collects_its_garbage_every_third_step_is_late():
     assert found.cost_ms == pytest.approx(30, abs=8)
 
 
-def test_the_slow_one_that_has_changed_is_seen_in_the_last_steps():
+def test_a_new_straggler_is_found_in_the_last_steps():
     takes = noisy(8)
 
     def changing(rank, number):
@@ -97,7 +97,7 @@ def test_too_few_steps_are_no_evidence():
     assert late(4, POLICY.straggler_few_steps - 1, but(noisy(9), 1, 200.0)) == ()
 
 
-def test_of_few_long_steps_it_is_said_that_they_were_few():
+def test_few_long_steps_are_reported_as_few():
     (found,) = late(4, POLICY.straggler_few_steps + 2, but(noisy(9), 1, 200.0))
 
     assert found.few
@@ -112,7 +112,8 @@ def test_steps_of_many_collectives_that_wait_each_for_the_same_rank_add_up():
 
 
 def test_buckets_that_overlap_with_backward_are_waited_for_once():
-    """DDP: late at the first of three buckets, put in one after the other without waiting."""
+    """DDP: late at the first of three buckets, which are enqueued one after the other without
+    waiting."""
     times = entered(
         2,
         300,
@@ -138,17 +139,17 @@ def test_ranks_of_two_hosts_are_not_compared_by_their_clocks():
     assert looked_at(answers(times, hosts=("a", "a", "b", "b")))[-1].late == ()
 
 
-def test_a_rank_without_steps_beside_ranks_that_have_some_has_another_part():
+def test_a_rank_without_steps_beside_ranks_with_steps_has_another_role():
     """Trainers that wait for a rank which makes rollouts."""
     takes = but(noisy(12), 0, 300.0)
-    said = answers(entered(3, 60, takes))
+    given = answers(entered(3, 60, takes))
     other = answers(entered(3, 60, takes), counts=False)[0]
 
-    assert looked_at([other, *said[1:]])[-1].late == ()
+    assert looked_at([other, *given[1:]])[-1].late == ()
 
 
-def test_who_waits_in_a_group_and_is_late_in_another_is_not_the_one_to_look_at():
-    """Rank 1 waits for rank 0 in their own group and comes late to rank 2 because of it."""
+def test_a_rank_that_is_late_because_it_waits_in_another_group_is_not_named():
+    """Rank 1 waits for rank 0 in their own group, and is late for rank 2 because of that."""
     own = answers(entered(2, 100, but(noisy(13), 0, 50.0)), group="tp", members=(0, 1))
     second = answers(entered(2, 100, but(noisy(14), 0, 50.0)), group="dp", members=(1, 2))
     merged = [
@@ -166,7 +167,7 @@ def test_who_waits_in_a_group_and_is_late_in_another_is_not_the_one_to_look_at()
     assert [found.ranks for found in looked_at(merged, groups=groups)[-1].late] == [(0,)]
 
 
-def test_waiting_for_each_other_is_told_from_communication():
+def test_waiting_for_each_other_is_separated_from_communication():
     rng = random.Random(15)
     waiting = looked_at(answers(entered(2, 200, lambda rank, number: rng.expovariate(1 / 20))))[
         -1
@@ -180,7 +181,7 @@ def test_waiting_for_each_other_is_told_from_communication():
 
 
 @pytest.mark.parametrize(("per_step", "collectives"), [(300, 1800), (1900, 1900), (99, 1980)])
-def test_steps_that_are_too_long_for_the_recorder_are_told_from_waiting_too(per_step, collectives):
+def test_communication_is_found_in_steps_too_long_for_the_recorder(per_step, collectives):
     """It keeps 2,000 collectives: six steps of 300, which were too few to say anything."""
     (one,) = looked_at(
         answers(entered(2, collectives, lambda *_: 0.05, transfer_ms=0.5), per_step=per_step)
@@ -191,7 +192,7 @@ def test_steps_that_are_too_long_for_the_recorder_are_told_from_waiting_too(per_
     assert one.step_ms == pytest.approx(0.55 * per_step, rel=0.02)
 
 
-def test_of_long_steps_too_it_is_told_how_long_ranks_wait_for_each_other():
+def test_waiting_for_each_other_is_found_in_long_steps_too():
     rng = random.Random(15)
     times = entered(2, 2000, lambda rank, number: rng.expovariate(1 / 20))
     (one,) = looked_at(answers(times, per_step=300))[-1].balances
@@ -218,15 +219,15 @@ def test_a_round_is_worked_out_again_when_another_rank_has_answered():
 
 
 def test_the_order_of_the_answers_does_not_matter():
-    said = answers(entered(4, 60, but(noisy(17), 1, 100.0)))
+    given = answers(entered(4, 60, but(noisy(17), 1, 100.0)))
 
-    assert looked_at(said)[-1].late == looked_at(said[::-1])[-1].late
+    assert looked_at(given)[-1].late == looked_at(given[::-1])[-1].late
 
 
 def test_stages_of_a_pipeline_wait_for_each_other_by_design():
-    said = answers(entered(2, 60, but(noisy(18), 1, 100.0)))
+    given = answers(entered(2, 60, but(noisy(18), 1, 100.0)))
     rounds = Rounds()
-    for answer in said:
+    for answer in given:
         rounds.add(answer)
 
     assert (
@@ -238,7 +239,7 @@ def test_stages_of_a_pipeline_wait_for_each_other_by_design():
 
 
 def of_two_hosts(times, errors_ms):
-    """What follows where the ranks are on two hosts whose clocks are known so well; None: not at all."""
+    """What follows if the ranks are on two hosts with these clock errors; None: not measured."""
     return looked_at(answers(times, hosts=("a", "a", "b", "b"), errors_ms=errors_ms))[-1]
 
 
@@ -255,14 +256,15 @@ def test_ranks_of_hosts_whose_clocks_are_known_well_are_compared():
 @pytest.mark.parametrize(
     "errors_ms", [{"a": 0.0, "b": 20.0}, {"a": 10.0, "b": 10.0}, {"a": 0.0}, {}]
 )
-def test_they_are_not_where_the_clocks_may_be_off_by_a_good_part_of_what_is_claimed(errors_ms):
+def test_ranks_are_not_compared_where_the_clocks_may_be_off_by_much_of_the_cost(errors_ms):
     times = entered(4, 60, but(but(noisy(9), 2, 60.0), 3, 60.0))
 
     assert of_two_hosts(times, errors_ms).late == ()
 
 
-def test_a_clock_that_is_off_by_what_it_may_be_accuses_nobody():
-    """All are equally fast; the clock of host b is as far off as its error allows: its ranks look late in every step."""
+def test_a_clock_that_is_off_within_its_error_accuses_nobody():
+    """All ranks are equally fast. The clock of host b is as far off as its error allows, so its
+    ranks look late in every step."""
     times = entered(4, 80, noisy(10))
     for one in times[2:]:
         one.update({seq: (at + 12_000_000, kind) for seq, (at, kind) in one.items()})
@@ -271,7 +273,7 @@ def test_a_clock_that_is_off_by_what_it_may_be_accuses_nobody():
     assert of_two_hosts(times, {"a": 0.0, "b": 12.0}).late == ()
 
 
-def test_who_is_late_on_its_own_host_is_named_with_the_hosts_that_were_left_out():
+def test_a_straggler_on_its_own_host_is_named_with_the_number_of_hosts_left_out():
     times = entered(4, 60, but(noisy(9), 2, 60.0))
 
     (found,) = of_two_hosts(times, {"a": 0.0, "b": 40.0}).late
@@ -279,7 +281,7 @@ def test_who_is_late_on_its_own_host_is_named_with_the_hosts_that_were_left_out(
     assert (found.ranks, found.waiters, found.hosts, found.hosts_apart) == ((2,), (3,), 1, 1)
 
 
-def test_how_even_ranks_are_is_told_of_several_hosts_only_by_clocks_that_agree():
+def test_several_hosts_are_balanced_together_only_if_their_clocks_agree():
     times = entered(4, 60, noisy(10))
 
     assert [one.ranks for one in of_two_hosts(times, {"a": 0.0, "b": 0.1}).balances] == [
@@ -292,15 +294,18 @@ def test_how_even_ranks_are_is_told_of_several_hosts_only_by_clocks_that_agree()
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_gradients_that_are_put_in_together_are_one_piece_of_evidence(seed):
-    """A loop without optimizer class or DDP: all_reduce of each gradient, async; data from a generator takes 0 to 250 ms."""
+def test_gradients_that_are_enqueued_together_are_one_piece_of_evidence(seed):
+    """A loop without optimizer class or DDP.
+
+    It calls all_reduce for each gradient, asynchronously. Data from a generator takes 0 to 250 ms.
+    """
     rng = random.Random(seed)
     times = in_bursts(3, 60, lambda rank, number: rng.uniform(0, 250))
 
     assert looked_at(answers(times, counts=False))[-1].late == ()
 
 
-def test_a_late_rank_among_gradients_that_are_put_in_together_is_named():
+def test_a_late_rank_is_found_among_gradients_that_are_enqueued_together():
     times = in_bursts(3, 60, lambda rank, number: 140.0 if rank == 1 else 40.0 + number % 5)
     (found,) = looked_at(answers(times, counts=False))[-1].late
 

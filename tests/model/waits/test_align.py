@@ -1,4 +1,4 @@
-"""Sequence numbers of several ranks, laid beside each other."""
+"""Sequence numbers of several ranks, compared."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ def test_without_entries_the_one_after_the_last_completed_is_open(found, seq):
     assert first_open_seq(found) == seq
 
 
-def test_the_open_entry_knows_better_than_the_count():
-    """monitored_barrier advances the count by two and leaves no entry: 300 is completed, and 303 is the next."""
+def test_the_open_entry_precedes_the_count():
+    """monitored_barrier advances the count by two and leaves no entry: 300 is completed, 303 is
+    next."""
     rank0 = progress(enqueued=505, completed=500, p2p_offset=202)
     rank2 = progress(enqueued=303, completed=300, p2p_offset=0)
     opened = [Collective("0", "all_reduce", 303, 505), Collective("1", "all_gather", 7, 7)]
@@ -36,5 +37,5 @@ def test_the_open_entry_knows_better_than_the_count():
 
 
 def test_a_rank_that_passed_the_barrier_and_went_elsewhere_is_behind_the_open_one():
-    """Its own count has the barrier in it, and not the all_reduce that the others wait in."""
+    """Its own count includes the barrier, and not the all_reduce that the others wait in."""
     assert comparable_seq(progress(enqueued=302, completed=300, p2p_offset=0)) == 302 < 303

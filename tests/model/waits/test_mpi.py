@@ -1,4 +1,5 @@
-"""From what stands on a page to groups, collectives and calls; and who can end a wait that one of many may end."""
+"""From the state page to groups, collectives and calls; and waits that one of several ranks can
+end."""
 
 from __future__ import annotations
 
@@ -18,9 +19,11 @@ def outside(state):
     return ProcessState(0, 4800, "R", mpi=state)
 
 
-def test_who_looked_later_is_believed_and_the_agents_details_stay():
+def test_the_later_look_counts_and_the_details_of_the_agent_stay():
     own = MpiState(
-        10, (MpiCall("Barrier", 100, 7, WORLD, 5, dtype="float64", nbytes=8, serial=9),), traffic=(MpiTraffic(WORLD, 1, 2, 3, 4),)
+        10,
+        (MpiCall("Barrier", 100, 7, WORLD, 5, dtype="float64", nbytes=8, serial=9),),
+        traffic=(MpiTraffic(WORLD, 1, 2, 3, 4),),
     )  # fmt: skip
     later = MpiState(20, (BARRIER,), (COMM,))
     found = newest(RankState("running", mpi=own), outside(later))
@@ -85,19 +88,19 @@ def waits(ranks, *edges):
     return {wait.rank: wait.behind for wait in found}
 
 
-def test_a_receive_from_anybody_waits_for_nobody_while_somebody_computes():
+def test_a_receive_from_any_rank_waits_for_nobody_while_a_rank_computes():
     assert waits([any_recv(0), rank(1), rank(2)], (1, 0)) == {}
 
 
-def test_who_waits_for_one_that_computes_may_still_send():
+def test_a_rank_that_waits_for_one_that_computes_may_still_send():
     assert waits([any_recv(0), rank(1), rank(2)], (1, 2)) == {}
 
 
-def test_where_all_others_wait_for_the_receiver_it_waits_for_all_of_them():
+def test_a_receiver_that_all_others_wait_for_waits_for_all_of_them():
     assert waits([any_recv(0), rank(1), rank(2)], (1, 0), (2, 1)) == {0: (1, 2)}
 
 
-def test_two_that_receive_from_anybody_cannot_help_each_other():
+def test_two_ranks_that_receive_from_any_rank_cannot_help_each_other():
     assert waits([any_recv(0), any_recv(1)]) == {0: (1,), 1: (0,)}
 
 

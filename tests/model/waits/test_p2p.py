@@ -43,25 +43,25 @@ def blamed(facts, waits=()):
     return {one.root: one.waiters for one in blames_of(facts, Graph(waits, peers), NOW, POLICY)}
 
 
-def test_a_pair_that_is_in_matching_calls_waits_for_nobody():
+def test_a_pair_in_matching_calls_waits_for_nobody():
     facts = ranks(call("send", 1, 3), call("recv", 0, 3))
 
     assert behind(peer_waits_of(facts)) == {0: (), 1: ()}
     assert blamed(facts) == {}
 
 
-def test_a_recv_from_anybody_matches_and_waits_for_no_one():
+def test_a_recv_from_any_rank_matches_and_waits_for_nobody():
     facts = ranks(call("send", 1, 3), call("recv", None, 3))
 
     assert behind(peer_waits_of(facts)) == {0: ()}
 
 
-def test_a_peer_that_is_elsewhere_is_the_end():
+def test_a_peer_that_is_elsewhere_is_the_end_of_the_chain():
     assert blamed(ranks(None, call("recv", 0))) == {0: (1,)}
 
 
 def test_a_chain_of_stages_ends_at_the_first():
-    """A pipeline of four whose first stage stands: the last waits for the third, and so on."""
+    """A pipeline of four whose first stage is stuck: the last waits for the third, and so on."""
     assert blamed(ranks(None, call("recv", 0), call("recv", 1), call("recv", 2))) == {0: (1, 2, 3)}
 
 
@@ -87,7 +87,7 @@ def test_a_cycle_may_go_through_a_collective():
 
 
 def test_a_cycle_with_a_way_out_is_none():
-    """One of them also waits for a rank that is elsewhere: that one is to blame."""
+    """One of them also waits for a rank that is elsewhere: that rank is to blame."""
     facts = ranks(call("recv", 1), [call("recv", 0, thread=1), call("recv", 2, thread=2)], None)
 
     assert cycles_of(Graph((), peer_waits_of(facts))) == ()
@@ -110,7 +110,7 @@ def test_in_a_monitored_barrier_rank_0_waits_for_those_that_are_not_in_it():
     assert blamed(facts) == {2: (0, 1, 3)}
 
 
-def test_a_stopped_or_silent_rank_says_nothing_of_now():
+def test_the_last_report_of_a_stopped_or_silent_rank_is_no_wait():
     facts = ranks(None, call("recv", 0))
     facts[1] = RankFacts(1, State.SILENT, hello=facts[1].hello, open_calls=facts[1].open_calls)
 

@@ -1,4 +1,4 @@
-"""Chains of waits by crowds, against the same question asked of each pair of ranks."""
+"""Chains of waits by crowds, compared with the same question for each pair of ranks."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def behind_by_pairs(everyone, group, rank, seq):
 
 @st.composite
 def worlds(draw):
-    """Ranks of one group at different places in it; some are gone, some tell nothing, some are not there."""
+    """Ranks of one group at different places in it; some are gone, silent or missing."""
     hello = Hello("j", "r", 0, 0, 0, 6, "h", 1, 1)
     gone = Exit(0, 1, 0, None, False, 0, "pidfd")
     found = {}
@@ -138,7 +138,11 @@ def worlds(draw):
             else ()
         )
         found[rank] = RankFacts(
-            rank, State.RUNNING, hello, groups=(progress,) if draw(st.booleans()) or since else (), activity="collective",
+            rank,
+            State.RUNNING,
+            hello,
+            groups=(progress,) if draw(st.booleans()) or since else (),
+            activity="collective",
             open_collectives=entry, exit=draw(st.sampled_from((None, None, None, gone))),
             probes_off=draw(st.sampled_from(((), (), ("collectives: no",)))),
         )  # fmt: skip
@@ -147,7 +151,7 @@ def worlds(draw):
 
 @settings(deadline=None, max_examples=100)
 @given(worlds())
-def test_who_is_behind_is_the_same_looked_at_once_and_looked_at_for_each_waiter(world):
+def test_the_ranks_behind_are_the_same_worked_out_once_and_for_each_waiter(world):
     everyone, group = world
     expected = {
         rank: (seq, behind_by_pairs(everyone, group, rank, seq))
@@ -162,8 +166,8 @@ def test_who_is_behind_is_the_same_looked_at_once_and_looked_at_for_each_waiter(
     } == expected
 
 
-def test_those_that_wait_for_the_same_ranks_share_one_tuple():
-    """Ten thousand tuples of five thousand ranks would be half a gigabyte a look."""
+def test_waits_for_the_same_ranks_share_one_tuple():
+    """Ten thousand tuples of five thousand ranks would be half a gigabyte for each snapshot."""
     job = FakeJob(6)
     job.trains(5)
     for rank in job.ranks[4:]:
