@@ -100,15 +100,19 @@ class Communication(Probe):
         self._waits: deque[int] = deque(maxlen=WAITS_KEPT)
         self._recent: deque[bool] = deque(maxlen=RECENT_SAMPLES)
 
-    def count_sample(self, waits: bool) -> None:
-        """One more sample; `waits`: it found the rank waiting."""
+    def count_sample(self, waits: bool, host_waits: bool | None = None) -> None:
+        """One more sample; `waits`: it found the rank waiting.
+
+        `host_waits`: its host waits too, so the times at which ranks enter collectives tell why.
+        None: as `waits`.
+        """
         self.all_samples += 1
         self.wait_samples += waits
-        self._recent.append(waits)
+        self._recent.append(waits if host_waits is None else host_waits)
 
     @property
     def wait_ratio(self) -> float | None:
-        """Ratio of the last samples that found a wait; None while there are too few."""
+        """Ratio of the last samples in which the host waited; None while there are too few."""
         recent = self._recent
         return sum(recent) / len(recent) if len(recent) >= RECENT_LEAST else None
 

@@ -176,11 +176,11 @@ class Collectives(Communication):
             self._look_at_calls(now, in_line_since if waiting_frame else None)
         self._look_at_building(now, waiting_frame)
         pending = [name for name, watch in self._watches.items() if watch.pending_since is not None]
-        if elsewhere and pending:
-            on_nccl = {group.name for group in self.groups if "nccl" in group.backend}
-            pending = [name for name in pending if name in on_nccl]
-        self.waits = bool(pending)
-        self.count_sample(self.waits)
+        on_nccl = {group.name for group in self.groups if "nccl" in group.backend} if pending else set()
+        on_host = [name for name in pending if name not in on_nccl]
+        self.waits = bool(pending) if not elsewhere else len(pending) > len(on_host)
+        # On NCCL the host runs ahead of its GPU: nearly always something is open, and that says nothing.
+        self.count_sample(self.waits, bool(on_host) and not elsewhere)
         self._maybe_read_entries(now, unix_minus_mono)
         self._look_at_errors(c10d, now)
 

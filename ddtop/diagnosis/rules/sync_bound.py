@@ -15,9 +15,16 @@ from ddtop.words.sentences import about, names_of_groups
 
 
 def rule(context: Context) -> list[Finding]:
-    """One finding for the largest group whose steps are mostly collectives; silent where ranks wait for each other."""
+    """One finding for the largest group whose steps are mostly collectives.
+
+    Silent where ranks wait for each other, and on NCCL: the host runs ahead of its GPU there, so that
+    a collective is open nearly always, also while the GPU computes.
+    """
     snapshot, policy = context.snapshot, context.policy
+    on_nccl = {group.name for group in snapshot.groups if "nccl" in group.backend}
     for balance in sorted(snapshot.balances, key=lambda one: -len(one.ranks)):
+        if balance.group in on_nccl:
+            continue
         members = [snapshot.rank(number) for number in balance.ranks]
         share = _communicating(members, balance, policy)
         if balance.per_step < policy.sync_bound_calls or balance.reduce_ratio < policy.sync_bound_reduce_ratio:

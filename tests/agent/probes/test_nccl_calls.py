@@ -208,3 +208,16 @@ def test_the_status_of_groups_that_were_destroyed_is_never_read_again(nccl):
 
     assert (progress.enqueued, progress.completed) == (9, 8)
     assert nccl.bench.now - progress.pending_since_unix_ns == pytest.approx(3 * SECOND, abs=SECOND // 2)
+
+
+def test_a_host_that_runs_ahead_of_its_gpu_asks_for_no_arrivals(nccl):
+    """Something is open at every look of a job that the GPU bounds; the relay asks where the envelope says a lot."""
+    for _ in range(100):
+        nccl.calls()
+        nccl.returns()
+        nccl.completed = nccl.enqueued - 1
+        nccl._tell()
+        nccl.passes(0.25)
+
+    assert nccl.bench.probe.wait_samples > 90
+    assert nccl.bench.probe.wait_ratio == 0.0

@@ -6,7 +6,7 @@ import pytest
 
 from ddtop.wire.gpu import CudaState
 from ddtop.wire.loader import Feed, Loader
-from ddtop.wire.records import Arrivals
+from ddtop.wire.records import Arrivals, Group
 from ddtop.wire.samples import REDUCING, SYMMETRIC, arrivals_of
 from tests.arriving import entered
 from tests.jobs import WORLD, FakeJob
@@ -169,11 +169,13 @@ def test_before_the_first_step_nothing_has_gone_through_gloo():
 # -- sync-bound
 
 
-def communicating(waits, per_step=20, step_ms=50.0, lateness_ms=0.0, says=None, kind=REDUCING):
+def communicating(waits, per_step=20, step_ms=50.0, lateness_ms=0.0, says=None, kind=REDUCING, backend="gloo"):
     """A job whose ranks are in collectives so much of their time, and say once when they put them in."""
     job = FakeJob(4)
+    job.groups = {WORLD: Group(WORLD, "default_pg", (0, 1, 2, 3), backend)}
     for rank in job.ranks:
         rank.waits_share, rank.says = waits, says or {}
+        job.greet(rank)
     job.trains(12)
     each = step_ms / per_step
     times = entered(4, 40 * per_step, lambda rank, number: (rank * 7 + number * 3) % 4 * lateness_ms, each)
@@ -191,6 +193,11 @@ def test_many_small_collectives_a_step_are_sync_bound():
     assert finding.summary == (
         "ranks 0-3 spend 80% of the time in communication: 20 collectives of default_pg in each step of 50 ms"
     )
+
+
+def test_a_healthy_job_on_nccl_with_many_buckets_is_not_sync_bound():
+    """The host is ahead: enqueued is more than completed at nearly every look (kWatchdogThreadSleepMillis)."""
+    assert communicating(0.95, backend="nccl").ever() == []
 
 
 def test_waiting_for_each_other_is_not_communication():
