@@ -39,7 +39,10 @@ def become_rank(who: identity.Identity, source: str, backend: str | None = None,
 
 
 def entering_init(rank: object, world_size: object, backend: str | None, method: str | None = None) -> None:
-    """init_process_group is about to be called with these arguments (-1: taken from the environment)."""
+    """The program is about to call init_process_group with these arguments.
+
+    -1 means that torch takes the value from the environment.
+    """
     running = current.get()
     if running is not None:
         running.backend = backend or running.backend
@@ -57,9 +60,11 @@ def entering_init(rank: object, world_size: object, backend: str | None, method:
     size = given or number(environ, "WORLD_SIZE")
     if own is None or size is None or not 0 <= own < size:
         return
-    # The command line is looked at again without the parent's claim: who joins a group is a rank, whoever its parent is.
+    # Do not ask for the parent's claim here: a process that joins a group is a rank, whatever its
+    # parent is.
     seen = identity.identify({}, sys.orig_argv, os.getpid())
-    # A spawned child's own command line says nothing; the tree is named after the program that started it.
+    # The command line of a spawned child does not name the script; the tree is named after the
+    # program that started the child.
     script = seen.script
     if script == "python":
         script = environ.get(identity.TREE, "").partition("|")[0].rpartition("-")[0] or script
@@ -70,7 +75,10 @@ def entering_init(rank: object, world_size: object, backend: str | None, method:
 
 
 def entering_mpi() -> None:
-    """mpi4py is about to call MPI_Init in a process that is no rank yet: whoever does that under a launcher is one."""
+    """mpi4py is about to call MPI_Init in a process that is no rank yet.
+
+    A process that does so under a launcher is a rank.
+    """
     rank, size, local_rank = launch.numbers(os.environ, any_task=True)
     if rank is not None and size is not None and size > 1 and 0 <= rank < size:
         _become_mpi_rank(rank, size, local_rank, None)

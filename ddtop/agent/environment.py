@@ -1,4 +1,6 @@
-"""What leaves the process of its environment and command line: what matters to a distributed job, bounded, and nothing secret."""
+"""Which of the environment and the command line leaves the process: what matters to a distributed
+job, bounded, without secrets.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from ddtop.redaction import redacted_variable, redacted_words
 
 VALUE_CHARACTERS, ARGUMENTS = 200, 40
 VARIABLES_MAX = 128
-"""Kubernetes sets seven variables for each service of the namespace, whatever that is called: `torch-0` is TORCH_0_SERVICE_HOST, ..."""
+"""Kubernetes sets seven variables for each service of the namespace, whatever its name is: a
+service `torch-0` makes TORCH_0_SERVICE_HOST and others."""
 
 # How the ranks find each other, on which hosts they are and who started them: the relay of each
 # host decides from these whether there are other hosts.
@@ -35,5 +38,7 @@ def redacted_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def redacted_argv(argv: list[str]) -> tuple[str, ...]:
-    """The command line: the value of `--token=X` and the word after `--token` are replaced, and what else is a secret."""
+    """The command line without secrets: the value of `--token=X` and the word after `--token` are
+    replaced.
+    """
     return redacted_words(argv[:ARGUMENTS], VALUE_CHARACTERS)

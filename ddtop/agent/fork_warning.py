@@ -1,9 +1,10 @@
-"""Keeps Python's warning about forks from speaking of our threads.
+"""Keeps Python's warning about forks silent where it could only be about our thread.
 
-Since 3.12 `os.fork` warns in a process with more than one thread. Where all threads but the forking one are the agent's,
-the program has done nothing to be warned of; where it has threads of its own, it is warned as ever. Since 3.13 the warning
-comes after the last hook in the parent, so the filter is taken out by the agent's next tick; only our own entry is
-touched, whatever the program does to its filters meanwhile.
+Since 3.12 `os.fork` warns in a process with more than one thread. If all threads but the forking
+one are the agent's, there is nothing to warn the program of. If the program has threads of its own,
+it is warned as always. Since 3.13 the warning comes after the last hook in the parent, so the
+agent's next tick removes the filter. Only our own entry is removed, whatever the program does to
+its filters meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _FILTER: Any = ("ignore", re.compile(".*multi-threaded, use of fork"), Deprecati
 
 
 class ForkWarning:
-    """The silence around forks: `begin` before one, `end` in the child and at the agent's next tick."""
+    """Silences the warning: `begin` before a fork, `end` in the child and at the agent's next tick."""
 
     def __init__(self) -> None:
         self._silent = False

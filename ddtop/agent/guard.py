@@ -1,4 +1,6 @@
-"""The one place where an error of ours stops: a part that raises is switched off and counted, training goes on."""
+"""The one place where an error of ours stops. A part that raises is switched off and counted; the
+training goes on.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,10 @@ _NEVER = (0, float("inf"))
 
 
 class Guard:
-    """Runs parts of the agent; a part that raised is off. `off` maps its name to the reason.
+    """Runs parts of the agent. A part that raised is off; `off` maps its name to the reason.
 
-    Parts that only look, and do so anew each time, are tried again after a while, a few times. What wraps the
-    program's functions stays off: it may have done half of its work.
+    A part that only reads, and starts anew each time, is tried again a few times (`try_again`). A
+    wrapper of the program's functions stays off: it may have done half of its work.
     """
 
     def __init__(self) -> None:
@@ -55,7 +57,10 @@ class Guard:
         return True
 
     def note(self, name: str, reason: str) -> None:
-        """Report a part as off that has found out by itself that it cannot work here; it is not tried again."""
+        """Report a part as off that has found out by itself that it cannot work here.
+
+        It is not tried again.
+        """
         self.off[name] = reason[:REASON_CHARACTERS]
 
     def again_s(self, name: str, failures: int) -> float | None:
@@ -68,4 +73,5 @@ class Guard:
 
 
 guard = Guard()
-"""The guard of this process; wrappers are installed before there is a runtime, so it belongs to none."""
+"""The guard of this process. Wrappers are installed before there is a rank, so it belongs to none.
+"""

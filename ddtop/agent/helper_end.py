@@ -1,7 +1,8 @@
-"""The exception of a child that mp.spawn started beside the ranks, such as a parameter server: it has no agent and no page.
+"""The exception of a child that mp.spawn started beside the ranks, such as a parameter server.
 
-It leaves a small file, which the relay of the ranks that its parent has started reads. The parent ends the ranks because
-of it, and without the file they look as if somebody had cancelled the job.
+Such a child has no agent and no state page. It leaves a small file for the relay of the ranks that
+its parent started. The parent ends the ranks because of it; without the file it would look as if
+somebody had cancelled the job.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from ddtop.agent.probes.exceptions_uncaught import one_line
 
 
 def write(kind: type[BaseException], error: BaseException | None, traceback: TracebackType | None) -> None:
-    """Leave the exception for the relay; called at most once a process, from the thread that raised.
+    """Leave the exception for the relay. Called at most once a process, by the thread that raised.
 
     Raises:
-        OSError, RegistryError: the runtime folder cannot be written; the guard of the caller takes it.
+        OSError, RegistryError: the runtime folder cannot be written. The caller's guard handles it.
     """
     import msgspec
 

@@ -1,7 +1,8 @@
-"""What the start-up line of ddtop.pth imports when DDTOP is set: decides who this process is and, if it is a rank or may
-become one, installs the import hook. No thread, no socket, no relay before that.
+"""What the start-up line of ddtop.pth imports when DDTOP is set: it decides what this process is.
 
-An error here must not be seen: the line runs in every Python of the user's environment.
+If the process is a rank or may become one, it installs the import hook. No thread, no socket and no
+relay is started before that. An error here must not be visible: the line runs in every Python of
+the user's environment.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Waits for imports of torch and mpi4py and gives each module to its wrapper right after it ran.
 
-This is done at import time, before user code can bind the names: the same object then is in
-`torch.distributed` and in `torch.distributed.distributed_c10d`, which torch's own pipelines compare.
+This is done at import time, before user code can bind the names. So `torch.distributed` and
+`torch.distributed.distributed_c10d` have the same object, which torch's own pipelines compare.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""What the agent imports of others: the installed one, and never a folder of the program's with the same name.
+"""Which packages the agent imports: the installed one, never a folder of the program with its name.
 
-The script's folder comes first on `sys.path`, right after the start-up line has run. A `msgspec/` there is the program's:
-the agent must neither run it nor put another one in its place. So all that a rank needs is imported before, and where
-the program has a module of that name the agent stays off and says why.
+The folder of the script comes first on `sys.path`, right after the start-up line has run. A
+`msgspec/` in it is the program's. The agent must neither run it nor put another one in its place.
+So everything that a rank needs is imported before that. If the program has a module of that name,
+the agent stays off and says why.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ def check(argv: Sequence[str]) -> None:
 
 
 def _first_folders(argv: Sequence[str]) -> list[str]:
-    """Folders that come before the installed ones: those that are there, and the one that will be."""
+    """Folders before the installed ones on the path: those there now, and the one that will be
+    added.
+    """
     found = []
     for entry in sys.path:
         if entry in _installed:
@@ -51,7 +54,8 @@ def _first_folders(argv: Sequence[str]) -> list[str]:
         found.append(entry or os.getcwd())
     if getattr(sys.flags, "safe_path", False) or sys.flags.isolated:
         return found
-    # Before `sys.path[0]` is set the script can only be seen on the command line; a folder too many does no harm.
+    # Before `sys.path[0]` is set, only the command line shows the script. A folder too many does no
+    # harm.
     scripts = [word for word in argv[1:] if word.endswith(".py")][:1]
     found += [os.path.dirname(os.path.realpath(word)) for word in scripts]
     if not scripts or "-m" in argv or "-c" in argv:
@@ -64,7 +68,10 @@ def _is_installed(file: str) -> bool:
 
 
 def is_main_interpreter() -> bool:
-    """Whether this is the process's main interpreter: a second one imports the start-up line anew."""
+    """Whether this is the main interpreter of the process.
+
+    A subinterpreter runs the start-up line again.
+    """
     import _thread
 
     known = getattr(_thread, "_is_main_interpreter", None)

@@ -1,10 +1,13 @@
-"""Threads of ours in a process that is not ours: no signal ends up there, and `threading` does not know them.
+"""A thread of ours in somebody else's process: it receives no signal, and `threading` does not list
+it.
 
-A signal that the program blocks and looks for with `sigpending()` is delivered to any thread that does not block it; its
-default action then ends the job. A thread inherits the mask of its maker, so all signals are blocked before it is made.
+A signal that the program blocks and polls with `sigpending()` is delivered to any thread that does
+not block it, and its default action then ends the job. A thread inherits the signal mask of the
+thread that starts it, so all signals are blocked before it is started.
 
-`threading` must not list it: programs join whatever `threading.enumerate()` names, and would wait for ever. Nothing that
-runs there may call `threading.current_thread()` (as logging does), which would list it after all.
+`threading` must not list it: programs join all threads that `threading.enumerate()` returns, and
+would wait for ever. Nothing that runs in it may call `threading.current_thread()` (as logging
+does), which would list it after all.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections.abc import Callable
 
 
 class OwnThread:
-    """One thread that runs `work` once. It keeps no process alive: where the interpreter ends, it ends."""
+    """One thread that runs `work` once. It does not keep the process alive."""
 
     def __init__(self, work: Callable[[], object]) -> None:
         self._work = work

@@ -89,7 +89,8 @@ class Runtime:
 
     def _run(self) -> None:
         while not guard.run("runtime", self._loop) and self._is_here():
-            # Silence from here on says nothing about the GIL: nobody must send the dump signal because of it.
+            # From here on silence says nothing about the GIL: nobody must send the dump signal
+            # because of it.
             self._rank.page.words[layout.HEARTBEAT_AT] = 0
             again_s = guard.again_s("runtime", guard.failures("runtime"))
             # The rest of a second: the guard's own time must be over.

@@ -1,11 +1,15 @@
 """Starts the relay so that it cannot hurt the rank that starts it.
 
-Problem: an ordinary child is found by the program's own `os.wait()`, its end raises SIGCHLD there, and a fork in a
-process with threads runs Python in a copy whose locks may be held. What does not work: subprocess (SIGCHLD, and the
-parent has to reap it), a double fork through `os.fork` (the same, and atfork handlers of every library run).
-What we do: `clone` with exit signal 0 makes a child that plain `wait` calls do not see and that ends without SIGCHLD; it
-clones once more, the grandchild execs a fresh interpreter, and the child in between is reaped with __WCLONE. Between clone
-and exec only C calls with arguments made beforehand are made.
+The problem: the program's own `os.wait()` finds an ordinary child, the end of a child raises
+SIGCHLD, and a fork in a process with threads runs Python in a copy whose locks may be held.
+
+What does not work: subprocess (SIGCHLD, and the parent must reap it), and a double fork with
+`os.fork` (the same, and atfork handlers of every library run).
+
+What we do: `clone` with exit signal 0 makes a child that plain `wait` calls do not see and that
+ends without SIGCHLD. The child clones once more, the grandchild executes a fresh interpreter, and
+the parent reaps the child with __WCLONE. Between clone and exec there are only calls of C functions
+with arguments that were made before.
 """
 
 from __future__ import annotations
@@ -34,10 +38,11 @@ STARTING_S = 5.0
 
 
 def start_relay(job: str, run: str, socket: Path) -> bool:
-    """Start a relay for this run unless one holds the lock; False if none had to be or could be started.
+    """Start a relay for this run unless one holds the lock.
 
-    Called by many agents at once: the lock file's age keeps all but one from trying, and a relay that does not get
-    the lock ends at once, so a race costs a process start and nothing else.
+    Returns False if none was needed or none could be started. Many agents call this at once: the
+    age of the lock file keeps all but one from trying. A relay that does not get the lock ends at
+    once, so a race costs one process start and nothing else.
     """
     if sys.platform != "linux" or not sys.executable:
         return False
@@ -54,7 +59,8 @@ def start_relay(job: str, run: str, socket: Path) -> bool:
             return False
         os.pwrite(descriptor, str(time.time_ns()).encode(), 0)
     finally:
-        # By itself: a child that was forked at this instant has the descriptor too, and would hold the lock for its life.
+        # Unlock, do not only close: a child that is forked at this instant has the descriptor too,
+        # and would hold the lock for its life.
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
@@ -69,7 +75,8 @@ def _environment() -> dict[str, str]:
         for name, value in os.environ.items()
         if name not in _DROPPED and not name.startswith(_DROPPED_PREFIXES)
     }
-    # The folder of this very ddtop, which may be on the path only through an editable install of another prefix.
+    # The folder of this ddtop: it may be on the path only through an editable install of another
+    # prefix.
     home = str(Path(__file__).resolve().parents[2])
     kept["PYTHONPATH"] = os.pathsep.join(filter(None, (kept.get("PYTHONPATH", ""), home)))
     kept["PYTHONSAFEPATH"] = "1"
@@ -85,7 +92,8 @@ def _launch(arguments: list[str], environment: dict[str, str]) -> None:
         shell = ["/bin/sh", "-c", '"$@" >/dev/null 2>&1 </dev/null &', "sh", *arguments]
         subprocess.run(shell, env=environment, cwd="/", check=False)
         return
-    # PyDLL keeps the GIL: no other thread runs Python between clone and exec, in the parent nor in the copy.
+    # PyDLL keeps the GIL: no other thread runs Python between clone and exec, neither in the parent
+    # nor in the copy.
     libc = ctypes.PyDLL(None, use_errno=True)
     program = os.fsencode(arguments[0])
     argv = (ctypes.c_char_p * (len(arguments) + 1))(*[os.fsencode(word) for word in arguments], None)
@@ -110,10 +118,10 @@ def _launch(arguments: list[str], environment: dict[str, str]) -> None:
 
 
 def _has_left(child: int) -> bool:
-    """Whether the child in between did its work; one that stands is ended.
+    """Whether the child in between did its work; a child that is blocked is killed.
 
-    Where another thread asked for the GIL while the process was copied, the copy hands it over to a thread that it does not
-    have, right after the first call, before it has a child of its own.
+    If another thread asked for the GIL while the process was copied, the copy gives the GIL, right
+    after its first call, to a thread that it does not have. Then it has no child of its own yet.
     """
     until = time.monotonic() + LAUNCH_S
     while os.waitpid(child, _WCLONE | os.WNOHANG)[0] == 0:

@@ -1,7 +1,8 @@
 """The writing side of the state page (layout: `wire.page`).
 
-The file is made whole with posix_fallocate and never truncated: a sparse page on a full tmpfs would be a SIGBUS in the
-watched job. Where no file can be had the page is heap memory: probes work alike, only the relay cannot look inside.
+The file is allocated whole with posix_fallocate and never truncated: a sparse page on a full tmpfs
+would be a SIGBUS in the watched job. If there can be no file, the page is heap memory: the probes
+work as before, only the relay cannot read it.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from ddtop.wire import page as layout
 
 
 class StatePage:
-    """The page of this process; `words` is written by the training thread, one store a word.
+    """The page of this process. The program's threads write `words`, one store a word.
 
-    `words` is replaced by heap memory in a forked child, so wrappers must take it anew at each call.
+    In a forked child `words` is replaced by heap memory, so a wrapper must read it at each call.
     """
 
     def __init__(self, pid: int, start_ticks: int) -> None:
@@ -43,7 +44,8 @@ class StatePage:
         home = folder / registry.pages_folder()
         private.folder(home)
         path = home / f"{pid}-{start_ticks}.page"
-        # What is there already is not ours: a pid and a start time are given once. Whoever has it open could make it shorter.
+        # A file that is there already is not ours: a pid with its start time exists once. A process
+        # that has it open could truncate it.
         path.unlink(missing_ok=True)
         descriptor = private.opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
@@ -85,9 +87,10 @@ class StatePage:
         words[layout.EXCEPTION_SEQUENCE_AT] += 1
 
     def enter_call(self, call: int, peer: int = layout.NO_PEER, tag: int = 0) -> int:
-        """Note a call that this thread is about to make; the slot to leave, -1 if all slots are taken.
+        """Note a call that this thread is about to make.
 
-        Calls of one thread nest: a wrapped call that calls a wrapped call takes a second slot.
+        Returns the slot to leave, -1 if all slots are taken. Calls of one thread nest: a wrapped
+        call that calls a wrapped call takes a second slot.
         """
         words = self.words
         for index in range(layout.SLOTS):

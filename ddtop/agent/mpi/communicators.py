@@ -1,7 +1,8 @@
 """One name for a communicator on all its members, without a message.
 
-Handles are local and are used again. But all members made the communicator by the same collective call of the same parent: the
-parent's name, the number of that call and the world rank of the new one's first member are the same everywhere.
+Handles are local and are used again. But all members made the communicator by the same collective
+call of the same parent. The name of the parent, the number of that call and the world rank of the
+new communicator's first member are the same on all of them.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ SCRATCH_AT = 7
 TRAFFIC_KEYS_MAX = 256
 MEMBERS_TOLD_BY_ALL = 512
 TOLD_AT_ONCE = 8
-"""The first communicators are told to the others before the program goes on, because the next call may hold the GIL; a loop that
-makes thousands is not slowed down for it."""
+"""The first communicators are reported before the program goes on, because its next call may hold
+the GIL. A loop that makes thousands of them is not slowed down."""
 
 
 class Comm:
-    """A communicator as this rank has it. `peers[r]`: the world rank of its rank r (of the other side, between two groups)."""
+    """A communicator as this rank has it.
+
+    `peers[r]`: the world rank of its rank r (of the remote group of an intercommunicator).
+    """
 
     __slots__ = ("done_at", "enqueued_at", "group", "index", "last_at", "peers", "seq", "traffic", "uid", "wild")
 
@@ -132,12 +136,18 @@ class Communicators:
 
 
 def uid_of(parent: int, how: str, seq: int, first: int) -> int:
-    """A number for what the parent's collective `seq` made with this first member; never that of the world."""
+    """A number for what the parent's collective `seq` made with this first member.
+
+    It is never the number of the world.
+    """
     digest = blake2b(f"{parent}|{how}|{seq}|{first}".encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "big") >> 2) | 2
 
 
 def _handle_reader(mpi: Any) -> Any:
-    """mpi4py's function for the handle of a communicator or a request, which before 4.0 has another name."""
+    """mpi4py's function for the handle of a communicator or a request.
+
+    Before 4.0 it has another name.
+    """
     found = getattr(mpi, "_handleof", None)
     return found if found is not None else lambda thing: thing.py2f()

@@ -15,8 +15,9 @@ from ddtop.wire import page
 from ddtop.wire.calls import MPI_CODES
 
 FIRST_HELLO_S = 3.0
-"""MPI_Init may stand for ever with the GIL held, and a rank whose agent has not said Hello before is not seen at all: 0.1 s on
-an idle machine, some seconds on one that is full of starting ranks."""
+"""MPI_Init may block for ever with the GIL held, and a rank whose agent has not sent a Hello before
+is not seen at all. A Hello takes 0.1 s on an idle machine, and some seconds on one that is full of
+starting ranks."""
 HELLO_S = 0.2
 _WRAPPED = "__ddtop_wrapped__"
 _INIT = page.CALLS.index("MPI_Init")
@@ -77,7 +78,7 @@ def wrap(module: ModuleType) -> None:
 
 
 def _begin(mpi: Any) -> None:
-    """MPI is up: the communicators are named, the methods wrapped, and the rank is one that has joined."""
+    """MPI is initialized: name the communicators, wrap the methods, add the probe."""
     world = mpi.COMM_WORLD
     size, rank = world.Get_size(), world.Get_rank()
     if size < 2 or hasattr(mpi, _WRAPPED):

@@ -1,4 +1,4 @@
-"""The writing side of the MPI part of the state page: one line a thread, and what is needed to fill it."""
+"""The writing side of the MPI part of the state page: one line a thread, and what fills it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ddtop.agent.mpi.communicators import Comm, Communicators
 from ddtop.wire import mpi as layout
 
 RING = 1024
-"""Collectives remembered: their times for the search for stragglers, the last few for the ranks that have passed one that others
-stand in, and for the rhythm of the program."""
+"""Collectives remembered. Their times serve the search for stragglers, the last few the ranks that
+are blocked in a collective that this rank has passed, all of them the program's pattern."""
 MARKS_MAX = 1 << 16
 
 Mark = tuple[int, int, int, int, bool]
-"""Of a request: CALL, COMM, and PEER and TAG, or SEQ and SEQ_MARK; whether it is a persistent one."""
+"""Of a request: CALL, COMM, then PEER and TAG, or SEQ and SEQ_MARK; whether it is persistent."""
 NO_MARK: Mark = (0, -1, layout.NONE, layout.NONE, False)
 Past = tuple[Comm, int, int, int, int, int]
-"""A collective that was put in: communicator, code, root, number, bytes, and when (monotonic ns)."""
+"""A collective that was entered: communicator, code, root, number, bytes, when (monotonic ns)."""
 
 
 class Line:
-    """One thread's place on the page. `inside`: a call of this thread is on it, or it has no place at all."""
+    """One thread's place on the page. `inside`: it shows a call of this thread, or it has no place."""
 
     __slots__ = ("at_bytes", "call_at", "given", "inside", "serial", "thread")
 
@@ -39,7 +39,10 @@ class Line:
 
 
 class Lines:
-    """All lines of this process, its communicators and its requests. Written by the threads that call MPI."""
+    """All lines of this process, its communicators and its requests.
+
+    The threads that call MPI write them.
+    """
 
     def __init__(self, mpi: Any, part: memoryview, backend: str) -> None:
         self.part = part

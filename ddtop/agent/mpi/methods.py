@@ -1,5 +1,6 @@
-"""Which of mpi4py's methods are watched, and where their arguments stand. Not here on purpose: Get_rank, Get_size, Test, Iprobe
-and all else that programs call in hot loops.
+"""Which of mpi4py's methods are watched, and which of their arguments are read.
+
+Left out on purpose: Get_rank, Get_size, Test, Iprobe and all else that programs call in hot loops.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ ROOTS = {
     "bcast": 1, "gather": 1, "scatter": 1, "reduce": 2,
     "Ibcast": 1, "Igather": 2, "Igatherv": 2, "Iscatter": 2, "Iscatterv": 2, "Ireduce": 3,
 }  # fmt: skip
-# Place of the buffer that must have the same length on all members: the receiving one, the other may be IN_PLACE.
+# Index of the buffer that must have the same length on all members: the receive buffer, because the
+# other one may be IN_PLACE.
 BUFFERS = {"Bcast": 0, "Ibcast": 0, "Allreduce": 1, "Iallreduce": 1, "Scan": 1, "Iscan": 1, "Exscan": 1, "Iexscan": 1}
 
 SENDS = ("Send", "Ssend", "Bsend", "Rsend", "send", "ssend", "bsend")

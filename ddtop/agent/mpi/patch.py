@@ -1,9 +1,10 @@
 """Puts the wrappers where every communicator and every request finds them.
 
-mpi4py's types are immutable to `setattr`, but their method tables are ordinary dicts, reachable from the proxy that
-`type.__dict__` is. A method replaced there is seen by every object, whoever made it; types, isinstance and pickles stay as they
-are. That is a detail of CPython, so it is tried on one harmless method first; where it does not hold, COMM_WORLD becomes an
-instance of a subclass, which its Dups inherit and its Splits do not.
+mpi4py's types are immutable to `setattr`, but their method tables are ordinary dicts, reachable
+through the proxy `type.__dict__`. Every object sees a method that is replaced there. Types,
+isinstance and pickles stay as they are. This is a detail of CPython, so it is tried on one harmless
+method first. If it does not hold, COMM_WORLD becomes an instance of a subclass, which its Dups
+inherit and its Splits do not.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ DONE_KEPT, TRAFFIC_KEPT, LOOKED_AT = 8, 64, 64
 
 
 class MpiProbe(Communication):
-    """One rank's MPI as its agent sees it. `wrap` of `mpi.entry` adds it once MPI is initialized."""
+    """MPI in one rank. `wrap` of `mpi.entry` adds this probe once MPI is initialized."""
 
     name = "mpi"
     retries = False
@@ -105,7 +105,9 @@ class MpiProbe(Communication):
         )
 
     def _described(self, call: MpiCall) -> MpiCall:
-        """The call with the type and length of its buffer, read from the arguments that its thread still holds."""
+        """The call with the type and length of its buffer, read from the arguments that its thread
+        holds.
+        """
         line = next((one for one in list(self._lines.by_thread.values()) if one.thread == call.thread_id), None)
         given = line.given if line is not None and line.serial == call.serial else None
         for one in given or ():

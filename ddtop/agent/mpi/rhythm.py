@@ -1,8 +1,9 @@
-"""Iterations of a program that says nothing of its steps: how often its pattern of collectives has come round.
+"""Iterations of a program that reports no steps: how often its pattern of collectives has repeated.
 
-The last collectives are looked at once a tick, nothing is counted per call. A pattern of p calls that has been the same through
-three rounds and over four looks counts; from then on every p calls are an iteration. Loops of varying length have no such
-pattern: then nothing is claimed.
+Source: the last collectives in the ring of `mpi.lines`, read once a tick; nothing is counted in a
+call. A pattern of p calls counts once it was the same through three rounds and in four ticks. From
+then on every p calls are an iteration. Caveat: loops of varying length have no such pattern, and
+then nothing is reported. Check: the program's own log.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ RECENT_NS, RECENT_LEAST = 10_000_000_000, 12
 
 
 class Rhythm:
-    """On the agent's thread. `iteration` None: no pattern; `at`: monotonic ns at which it last grew."""
+    """Used by the agent's thread. `iteration`: None without a pattern. `at`: when it last grew,
+    monotonic ns.
+    """
 
     def __init__(self, lines: Lines) -> None:
         self._lines = lines
@@ -60,7 +63,8 @@ class Rhythm:
 def _period(collectives: list[Past]) -> int:
     keys = [(comm.uid, code) for comm, code, *_ in collectives]
     for period in range(1, len(keys) // ROUNDS + 1):
-        # Short patterns must hold through all that is looked at: an inner loop is not the program's.
+        # A short pattern must hold through all collectives that are read: otherwise it is an inner
+        # loop of the program.
         if all(keys[at] == keys[at - period] for at in range(period, len(keys))):
             return period
     return 0

@@ -1,7 +1,9 @@
-"""What stands before each of mpi4py's methods: the call goes to the page, then the method runs, then the call leaves the page.
+"""The wrapper of each of mpi4py's methods: write the call to the page, run the method, erase the
+call.
 
-Written for speed: about a microsecond a call, of which the packing and the clock are half. Only the outermost call of a thread
-is noted. Nothing here can raise on its own: an argument that cannot be understood is for mpi4py to refuse.
+Written for speed: about a microsecond a call, of which packing and the clock are half. Only the
+outermost call of a thread is noted. Nothing here raises by itself: mpi4py refuses an argument that
+the wrapper cannot read.
 """
 
 from __future__ import annotations
@@ -91,7 +93,9 @@ def ending(lines: Lines, original: Method) -> Method:
 
 
 def started_collective(lines: Lines, name: str, original: Method, root_at: int | None, buffer_at: int | None) -> Method:
-    """A nonblocking collective: it takes its number when it starts, and is waited for by its request."""
+    """A nonblocking collective: it takes its number when it starts; the program waits for its
+    request.
+    """
     code, comms, handle_of, words = MPI_CODES[name], lines.comms, lines.communicators.handle_of, lines.words
 
     @functools.wraps(original)
@@ -137,7 +141,7 @@ class Point:
         self.any_source, self.any_tag = int(mpi.ANY_SOURCE), int(mpi.ANY_TAG)
 
     def read(self, comm: Comm, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
-        """(world rank, tag), ANY where they are left open, NONE for MPI.PROC_NULL and what cannot be read."""
+        """(world rank, tag): ANY if left open, NONE for MPI.PROC_NULL and what cannot be read."""
         receives = self.which
         peer = args[self.peer_at] if len(args) > self.peer_at else kwargs.get(self.peer_name, self.any_source)
         tag = args[self.tag_at] if len(args) > self.tag_at else kwargs.get(self.tag_name, self.any_tag * receives)

@@ -28,7 +28,10 @@ _YAMA_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
 class DumpFile:
-    """The file and the signal. Made on the main thread before user code runs; `off` says why there is none."""
+    """The file and the signal. Made on the main thread before user code runs.
+
+    `off`: why there is none.
+    """
 
     def __init__(self, folder: Path | None, name: str, wanted: str) -> None:
         global _registered
@@ -60,7 +63,7 @@ class DumpFile:
         self.path = path
 
     def still_ours(self) -> bool:
-        """Whether the program has not taken the signal for itself since; cheap enough for every report."""
+        """Whether the program has not taken the signal since; cheap enough for every report."""
         if self.signal is None or signal.getsignal(self.signal) in (signal.SIG_DFL, None):
             return True
         self.off = f"the program has its own handler for signal {self.signal}"
@@ -80,9 +83,9 @@ class DumpFile:
 
 
 def allow_tracer(pid: int) -> None:
-    """Let process `pid` and its children trace this process, where Yama allows that to ancestors only.
+    """Let process `pid` and its children trace this process where Yama allows only ancestors.
 
-    Does nothing without Yama. The relay is the only process that this may be called for.
+    Does nothing without Yama. Only the relay's pid may be passed.
     """
     if pid > 1 and _YAMA_SCOPE.exists():
         ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)

@@ -1,6 +1,7 @@
-"""Where a thread is: its innermost user frame, its activity, and what it waits on, read from its frames.
+"""Where a thread is: its innermost user frame, its activity, and what it waits on.
 
-No frame object outlives a call of `look`: its locals hold tensors.
+Source: `sys._current_frames()`. Caveat: Python frames only. No frame object outlives a call of
+`look`, because its locals hold tensors. Check: `py-spy dump --pid PID`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from ddtop.wire.frame_kinds import word_of
 from ddtop.wire.records import ACTIVITIES
 
 BATON_FILE, BATON_WAITS = "torch/utils/file_baton.py", "wait"
-"""In which all wait for the process that builds an extension; its `lock_file_path` is the file that this process has made."""
+"""Processes wait here for the process that builds an extension. `lock_file_path` is the file that
+this process has made."""
 LOCK_PATH_MAX = 512
 
 _DEPTH_MAX = 200
@@ -30,7 +32,7 @@ _BROADCASTS = frozenset(
     | {"_default_broadcast_coalesced", "_distributed_broadcast_coalesced"}
 )
 
-# (end of the file's path, function or None for any) -> activity. The innermost frame that matches wins.
+# (end of the file's path, functions or None for any) -> activity. The innermost match wins.
 _ACTIVITY: tuple[tuple[str, frozenset[str] | None, int], ...] = (
     ("torch/utils/data/dataloader.py", frozenset({"__next__", "_next_data", "_get_data", "_try_get_data"}), LOADER),
     ("torch/distributed/distributed_c10d.py", None, COLLECTIVE),
@@ -51,7 +53,10 @@ _ACTIVITY: tuple[tuple[str, frozenset[str] | None, int], ...] = (
 
 
 class Seen:
-    """One look at a thread: positions only, no frames. `frame_id` tells whether the user frame is still the same one."""
+    """One look at a thread: positions only, no frames.
+
+    `frame_id`: tells whether the user frame is still the same one.
+    """
 
     __slots__ = ("activity", "callee", "file", "frame_id", "function", "line", "qualname", "waits_for", "waits_on")
 
@@ -68,7 +73,10 @@ class Seen:
 
 
 class Stay:
-    """Since when a thread is where it is, in monotonic ns: `since` in this call of this function, `line_since` on its line."""
+    """Since when a thread is where it is, monotonic ns.
+
+    `since`: in this call of this function. `line_since`: on its line.
+    """
 
     __slots__ = ("_call", "_line", "line_since", "since")
 
@@ -87,7 +95,9 @@ class Stay:
 
 
 class FrameReader:
-    """Reads frames; remembers what it learned of each code object's file, so that a look costs some microseconds."""
+    """Reads frames. It remembers what each code object's file is, so a look costs some
+    microseconds.
+    """
 
     def __init__(self) -> None:
         self._user: dict[str, bool] = {}
@@ -134,15 +144,17 @@ class FrameReader:
             # Below the user's own frame: what it calls.
             if seen.callee is None and not file.startswith(self._own):
                 seen.callee, seen.file, seen.line = name, file, frame.f_lineno
-            # The library call nearest to the user's line names it best: a Queue.get waits on a lock inside.
+            # The library call nearest to the user's line names it best: a Queue.get waits on a lock
+            # inside.
             seen.waits_on = meaning[1] or seen.waits_on
             if name == BATON_WAITS and file.endswith(BATON_FILE):
-                # Until that file is gone, and whoever made it may have died. Its locals are the baton and no tensor.
+                # It waits until that file is gone, and the process that made it may have died. The
+                # locals here are the baton and no tensor.
                 path = getattr(frame.f_locals.get("self"), "lock_file_path", None)
                 seen.waits_for = str(path)[:LOCK_PATH_MAX] if path is not None else None
 
     def is_user(self, file: str) -> bool:
-        """Whether a code's file is the user's own: not the standard library, not site-packages, not ddtop."""
+        """Whether a file is the user's own: not the standard library, site-packages or ddtop."""
         known = self._user.get(file)
         if known is None:
             known = self._user[file] = self._judge(file)

@@ -1,7 +1,8 @@
 """All threads' stacks of this process, taken by the agent's thread while it has the GIL.
 
-Nothing stops for it: the other threads go on as soon as the interpreter switches. No frame object outlives `take`, and no
-local is looked at.
+Source: `sys._current_frames()`. Nothing stops for it: the other threads go on as soon as the
+interpreter switches. No frame object outlives `take`, and no local is read. Caveat: Python frames
+only. Check: `py-spy dump --pid PID`.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ TEXT_CHARACTERS = 300
 def take(
     request: str, rank: int | None, pid: int, reader: FrameReader, automatic: bool, lead: int | None = None
 ) -> Stacks:
-    """The stacks now; `lead`: Python's number of the rank's thread, None: the main thread; `pause_ns` is how long taking them lasted, and so the longest time others waited for the GIL.
+    """The stacks now.
 
-    Check: `py-spy dump --pid PID`.
+    `lead`: Python's number of the rank's thread, None for the main thread. `pause_ns` of the record
+    is how long this took, and so the longest time that other threads waited for the GIL.
     """
     began = time.perf_counter_ns()
     names = {thread.ident: redacted_start(str(thread.name), TEXT_CHARACTERS) for thread in threading.enumerate()}
