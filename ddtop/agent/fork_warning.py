@@ -22,7 +22,7 @@ _FILTER: Any = ("ignore", re.compile(".*multi-threaded, use of fork"), Deprecati
 
 
 class ForkWarning:
-    """Silences the warning: `begin` before a fork, `end` in the child and at the agent's next tick."""
+    """Silences the warning: `begin` before a fork, `end` in the child and at the next tick."""
 
     def __init__(self) -> None:
         self._silent = False

@@ -78,7 +78,7 @@ class StatePage:
             self.path.unlink(missing_ok=True)
 
     def write_exception(self, data: bytes) -> None:
-        """Put an encoded LastException on the page; readers retry while the sequence word is odd."""
+        """Put an encoded LastException on the page; readers retry while the sequence is odd."""
         data = data[: layout.EXCEPTION_BYTES_MAX]
         words = self.words
         words[layout.EXCEPTION_SEQUENCE_AT] += 1

@@ -25,7 +25,7 @@ Past = tuple[Comm, int, int, int, int, int]
 
 
 class Line:
-    """One thread's place on the page. `inside`: it shows a call of this thread, or it has no place."""
+    """One thread's place on the page. `inside`: it shows a call, or the thread has no place."""
 
     __slots__ = ("at_bytes", "call_at", "given", "inside", "serial", "thread")
 

@@ -1,8 +1,10 @@
 """How far this rank is in each of its process groups, and what is open there.
 
-Sequence numbers are read at every tick (1 us), the recorder's status at most four times a second, its entries once a
-stuck collective. The status read walks a C++ map without its lock, so it is left out while a group exists that may be
-about to get its first entry; after 5 s without any movement it is read anyway, once a second.
+Source: torch's sequence numbers, read at every tick (1 us); the flight recorder's status, at most
+four times a second; its entries, once a stuck collective. Caveat: the read of the status walks a
+C++ map without its lock. It is left out while there is a group that may be about to get its first
+entry; after 5 s without any movement it is read anyway, once a second. Check:
+`torch.distributed._dump_fr_trace` in the program.
 """
 
 from __future__ import annotations
@@ -32,11 +34,13 @@ STILL_NS = 2_000_000_000
 STILL_STALL_NS = 4_000_000_000
 """After this long without a movement a read may also hold the GIL for some tens of ms."""
 NCCL_STUCK_NS = 4_000_000_000
-"""Entries of NCCL are read only after this long: a healthy step may keep a collective open for seconds."""
+"""Entries of NCCL are read only after this long: in a healthy step a collective may be open for
+seconds."""
 ENTRIES, STATUS = "entries", "recorder status"
 """Names in `probes_off`."""
 IN_LINE_NS = 3_000_000_000
-"""Inside one call for this long a main thread waits for something, its card for one; loops come to another call."""
+"""A main thread that is inside one call for this long waits for something, for example its GPU. A
+loop would have come to another call."""
 UNSEEN_READ_AFTER_NS, UNSEEN_READ_EVERY_NS = 5_000_000_000, 1_000_000_000
 ENTRIES_EVERY_NS = 5_000_000_000
 _ELSEWHERE = (LOADER, FORWARD, OPTIMIZER)
@@ -81,7 +85,7 @@ class Collectives(Communication):
 
     @property
     def stuck(self) -> tuple[str, int] | None:
-        """(group, first open seq) of the collective that has stood longest, if one has stood for a second."""
+        """(group, first open seq) of the collective that has been open longest, if for a second."""
         gaps = self._gaps()
         return gaps[0] if gaps else None
 
@@ -140,7 +144,7 @@ class Collectives(Communication):
         return self.stuck
 
     def entered(self, unix_minus_mono: int = 0) -> list[tuple[str, int, int, str]]:
-        """(group, sequence number, unix ns, op) of the last collectives; one read of the entries."""
+        """(group, sequence number, unix ns, op) of the last collectives; reads the entries once."""
         if self._recorder is None or not self._recorder_answers():
             return []
         times = self._recorder.times(self._size_guess())
@@ -156,9 +160,13 @@ class Collectives(Communication):
         in_line_since: int | None = None,
         elsewhere: bool = False,
     ) -> None:
-        """One look. `elsewhere`: the rank's thread is seen doing something else than communication: what is open on gloo holds
-        nobody up at this moment. For when the recorder is off: `waiting_frame`, the main thread is inside torch's collective code; `in_line_since`,
-        since when it is inside one and the same call (monotonic ns)."""
+        """Read the groups once.
+
+        `elsewhere`: the rank's thread is seen in something else than communication, so what is open
+        on gloo blocks nobody at this moment. For when the recorder is off: `waiting_frame`: the
+        main thread is inside torch's collective code; `in_line_since`: since when it is inside one
+        and the same call, monotonic ns.
+        """
         self._now = now
         c10d = sys.modules.get("torch.distributed.distributed_c10d")
         # While it is being imported the module stands there without its contents.
@@ -190,7 +198,8 @@ class Collectives(Communication):
             for name, seq in numbers_of(str(own), group).items():
                 self._look_at_number(name, seq, now)
                 found.append((name, group))
-        # That one rank has not used gloo there is a fact for those that wait for it; where nobody has, there is no such group.
+        # If other ranks use gloo here, the ranks that wait must know that this one has not. If
+        # nobody does, there is no such group.
         used = [(name, group) for name, group in found if self._watches[name].enqueued or not name.endswith(BESIDE)]
         if [name for name, _ in used] != [group.name for group in self.groups]:
             self.groups = tuple(_describe(world, name, group) for name, group in used)
@@ -202,7 +211,8 @@ class Collectives(Communication):
         watch = self._watches.get(name)
         if watch is None:
             watch = self._watches[name] = Watch(moved_at=now)
-        # In a monitored_barrier its sends and receives advance the number: what was before it is what can be compared.
+        # Inside a monitored_barrier its sends and receives advance the number. The number from
+        # before can be compared between ranks.
         seq = self._peers.bases.get(name, seq)
         if seq is not None and seq != watch.enqueued:
             watch.enqueued, watch.moved_at, self.moved_at = seq, now, now
@@ -231,7 +241,8 @@ class Collectives(Communication):
         ]
         nccl = {group.name for group in self.groups if "nccl" in group.backend} if unseen else set()
         for name, watch in unseen:
-            # Used since the last tick: by the next one its status is in the map. On NCCL also if only for single ranks.
+            # Used since the last tick: at the next tick its status is in the map. On NCCL a call
+            # with one peer is enough.
             watch.used = watch.enqueued > 0 or (name in nccl and self._peers.calls.get(name, 0) > 0)
         if not unseen:
             return True
@@ -260,10 +271,12 @@ class Collectives(Communication):
             return
         for key, (enqueued, completed) in status.items():
             watch = self._watches.get(self._names.get(key, "")) if key not in self._ended else None
-            # With TORCH_NCCL_BLOCKING_WAIT the status of what is put in stays at -1: then the number and the frame are all there is.
+            # With TORCH_NCCL_BLOCKING_WAIT the enqueued number of the status stays at -1. Then only
+            # the sequence number and the frame are known.
             if watch is None or enqueued < 0:
                 continue
-            # NCCL counts calls for single ranks by themselves, and its status has the number of the last call, whatever it was.
+            # NCCL counts calls that have one peer by themselves, and its status has the number of
+            # the last call of either kind.
             mixed = key[0] == "nccl" and self._peers.calls.get(self._names[key], 0) > 0
             take = watch.take_mixed_status if mixed else watch.take_status
             waited = take(enqueued, completed, now)
@@ -273,8 +286,10 @@ class Collectives(Communication):
                 self.moved_at = now
 
     def _find_ended(self) -> None:
-        """Which keys of a status are of groups that were destroyed: torch keeps their status, and the next group of the same name
-        has a higher number."""
+        """Find the keys of a status whose groups were destroyed.
+
+        Torch keeps their status, and the next group of the same name has a higher number.
+        """
         newest: dict[tuple[str, str], str] = {}
         for (recorder, number), name in self._names.items():
             newest[recorder, name] = max(newest.get((recorder, name), ""), number, key=_as_number)
@@ -291,8 +306,9 @@ class Collectives(Communication):
         return beside if recorder == "fr" and beside in self._watches else group
 
     def _guess_pending(self, now: int, waiting_frame: bool, in_line_since: int | None) -> None:
-        # Without a status: nothing was enqueued for a second and the main thread sits in collective code. What the last
-        # status said of a group that has moved since is old: taken for true, a running job would look stuck.
+        # Without a status: nothing was enqueued for a second and the main thread is in collective
+        # code. If a group has moved since the last status, that status is old: a running job would
+        # look stuck.
         last = max((watch.moved_at for watch in self._watches.values()), default=now)
         # On NCCL it sits in loss.item() instead, or wherever else it meets its card.
         nccl: set[str] = set()
@@ -321,7 +337,8 @@ class Collectives(Communication):
                 watch.follow_call(now, in_call_since, STUCK_NS)
 
     def _look_at_building(self, now: int, waiting_frame: bool) -> None:
-        # NCCL makes a group's communicator inside its first collective: the number has moved, the recorder has no entry yet.
+        # NCCL makes a group's communicator inside its first collective: the number has moved, but
+        # the recorder has no entry yet.
         for group in self.groups:
             watch = self._watches.get(group.name)
             if watch is None or "nccl" not in group.backend:
@@ -378,7 +395,9 @@ class Collectives(Communication):
             self._read_keys.append(key)
 
     def _stuck_on_nccl(self, now: int) -> bool:
-        """A group of NCCL has made no progress for so long that its entries are worth the risk of reading them."""
+        """Whether a group of NCCL has made no progress for so long that reading entries is worth
+        the risk.
+        """
         on_nccl = {group.name for group in self.groups if "nccl" in group.backend}
         return any(
             watch.pending_since is not None and now - max(watch.pending_since, watch.moved_at) > NCCL_STUCK_NS
@@ -410,7 +429,8 @@ class Collectives(Communication):
         for recorder, name, entry in told:
             self._names[recorder, str(entry.pg_id)] = name
         self._find_ended()
-        # Of a group of gloo whose entries are all overwritten nothing is open: it was used long before the others.
+        # A group of gloo whose entries are all overwritten has nothing open: it was used long
+        # before the others.
         known = [(key[0], self._names[key]) for key in self._names.keys() - self._ended if entries and key[0] == "fr"]
         by_group: dict[tuple[str, str], list[Collective]] = {key: [] for key in known if key[1] in self._watches}
         for recorder, name, entry in told:
@@ -442,14 +462,14 @@ class Collectives(Communication):
         return tuple(item for watch in self._watches.values() if watch.pending_since for item in watch.open)
 
     def retired_collectives(self) -> tuple[Collective, ...]:
-        """The last retired entries a group, from the same read; sent only while something stands still."""
+        """The last retired entries of each group. Sent only while nothing makes progress."""
         standing = self.moved_at is not None and self._now - self.moved_at > STUCK_NS
         return tuple(item for watch in self._watches.values() for item in watch.retired) if standing else ()
 
     def leave_groups(self, final: dict[str, int]) -> None:
-        """All groups were destroyed, at these sequence numbers: everything that was put in has come back.
+        """All groups were destroyed at these sequence numbers: every collective has completed.
 
-        They are told further on: to those that still wait, this rank is one that has been there.
+        They are still reported: to a rank that still waits, this rank has been there.
         """
         if self._left:
             return
@@ -478,13 +498,18 @@ def _as_number(pg_id: str) -> int:
 
 
 def _spins() -> bool:
-    """The main thread runs at this moment, as one does that waits for its card: who is asleep there is somewhere else, and awaited."""
+    """Whether the main thread runs at this moment, as one does that spins for its GPU.
+
+    A thread that sleeps there waits for something else, and the others wait for it.
+    """
     fields = stat_fields("self")
     return fields is not None and fields[0] == "R"
 
 
 def _error_of(world: Any, group: Any) -> str | None:
-    """What NCCL's watchdog has seen of the group's connections ("TIMEOUT", "REMOTE_ERROR"); gloo has no such word."""
+    """What NCCL's watchdog reports of the group ("TIMEOUT", "REMOTE_ERROR"); gloo has nothing
+    alike.
+    """
     if "nccl" not in _backend(world, group):
         return None
     try:
@@ -498,7 +523,10 @@ def _error_of(world: Any, group: Any) -> str | None:
 
 
 def _backend(world: Any, group: Any) -> str:
-    """As the program asked for it; where it left that to torch, what torch took: `cpu:gloo,cuda:nccl`, of one kind of device only `gloo`."""
+    """The backend as the program asked for it, or else what torch chose.
+
+    `cpu:gloo,cuda:nccl`; with one kind of device only `gloo`.
+    """
     backend = str(world.pg_map.get(group, ("", None))[0])
     if backend in ("", "undefined"):
         backend = str(getattr(world, "pg_backend_config", {}).get(group, backend))

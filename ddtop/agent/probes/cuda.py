@@ -1,8 +1,11 @@
-"""What torch says of the rank's own GPU, only after the program has initialised CUDA: nothing here may do that for it.
+"""What torch reports of the rank's own GPU, once the program has initialised CUDA.
 
-The allocator's numbers are behind a lock that torch holds while it asks the driver for memory, and torch reads them with the GIL
-held (2.13, `THCPModule_memoryStats`). An allocation that stands would freeze the interpreter at that read, so they are read only
-while the main thread moves: it is at another line, or in another step, than at the last look, and no collective stands.
+Source: `torch._C._cuda_memoryStats`, the numbers of torch's allocator. Caveat: torch holds the lock
+of these numbers while it asks the driver for memory, and reads them with the GIL held (2.13,
+`THCPModule_memoryStats`). An allocation that blocks would freeze the interpreter at that read. So
+they are read only while the main thread moves: it is at another line or in another step than at the
+last look, and no collective is stuck. Nothing here may initialise CUDA for the program. Check:
+`torch.cuda.memory_stats()` in the program.
 """
 
 from __future__ import annotations
@@ -60,8 +63,11 @@ class Cuda(Probe):
         local_rank: int | None,
         gloo_bytes: int | None = None,
     ) -> None:
-        """Read the device and its memory. `mark`: where the main thread is; `standing`: a collective does not come back;
-        `gloo_bytes`: what is told with it of the gradients."""
+        """Read the GPU and its memory, if that is safe now.
+
+        `mark`: where the main thread is. `standing`: a collective is stuck. `gloo_bytes`: of the
+        gradients, reported with it.
+        """
         moves, self._mark = bool(mark) and mark != self._mark, mark
         if not moves or standing or now - self._read_at < EVERY_NS:
             return
@@ -88,7 +94,8 @@ class Cuda(Probe):
 
 
 def _stats(torch: Any, index: int) -> dict[str, Any]:
-    # Not through torch.cuda: without an index that would initialise, and the agent's thread has device 0.
+    # Not through torch.cuda: a call without an index would initialise CUDA, and the agent's thread
+    # has device 0.
     found = torch._C._cuda_memoryStats(index)
     return found if isinstance(found, dict) else {}
 

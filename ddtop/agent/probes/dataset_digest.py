@@ -1,6 +1,8 @@
-"""What a dataset holds, as far as its attributes and its code tell: whether two ranks read the same data can only be said then.
+"""What a dataset holds, as far as its attributes and its code tell.
 
-`__getitem__` may read a disk, so it is never called; what its code names is looked at instead.
+Source: the dataset's `__dict__` and the names in its code. It decides whether two ranks can be said
+to read the same data. Caveat: `__getitem__` may read a disk, so it is never called. Check: print
+the dataset's attributes on two ranks.
 """
 
 from __future__ import annotations
@@ -28,18 +30,23 @@ _ARRAYS = ("Tensor", "ndarray")
 
 
 def holds(dataset: Any, length: int | None) -> bool:
-    """It holds what samples are made of: values enough, or a path. One that holds sizes and shapes makes up its samples."""
+    """Whether it holds what samples are made of: enough values, or a path.
+
+    A dataset that holds only sizes and shapes makes up its samples.
+    """
     return any(_holds(value, length or 0, 3) for value in _held(dataset).values())
 
 
 def asks_rank(*programs: Any) -> bool:
-    """Whether the code by which a dataset (or a function) makes samples asks for the rank, or for random numbers as content."""
+    """Whether the code that makes samples asks for the rank, or for random numbers as content."""
     return any(_BY_RANK.match(name) for one in programs for code in _codes(one) for name in code.co_names)
 
 
 def fingerprint(dataset: Any) -> str:
-    """A digest of what stands in the dataset's attributes, and of the constants that its code uses: equal for the same data,
-    different for a part of it on each rank."""
+    """A digest of the dataset's attributes and of the constants that its code uses.
+
+    It is equal for the same data, and differs if each rank holds a part.
+    """
     found = hashlib.blake2b(digest_size=8)
     held = _held(dataset)
     for name in sorted(held)[:_ATTRIBUTES]:
@@ -50,7 +57,7 @@ def fingerprint(dataset: Any) -> str:
 
 
 def numbers(value: Any, most: int = _NUMBERS) -> list[Any]:
-    """Some numbers of an array, or of a tensor in main memory, from all over it and without a copy of it."""
+    """Some numbers from all over an array or a tensor in main memory, without a copy of it."""
     try:
         if type(value).__name__ == "ndarray":
             return [value.flat[at].item() for at in _scattered(value.size, most)]
@@ -63,7 +70,10 @@ def numbers(value: Any, most: int = _NUMBERS) -> list[Any]:
 
 
 def _scattered(size: int, most: int) -> list[int]:
-    """Places that do not meet the same column of every row, as equal steps would (the black corner of each image)."""
+    """Indices that do not hit the same column of every row.
+
+    Equal steps would, for example the black corner of each image.
+    """
     if size <= most:
         return list(range(size))
     return [0, size - 1, *(int(at * _GOLDEN * size) % size for at in range(1, most - 1))]
@@ -105,7 +115,7 @@ def _holds(value: Any, length: int, deep: int) -> bool:
 
 
 def _codes(one: Any) -> Iterator[CodeType]:
-    """Code that runs when a sample is made: of functions of the program itself, a few calls deep."""
+    """Code that runs when a sample is made: functions of the program, a few calls deep."""
     for function in _functions(one):
         yield from _with_inner(function.__code__)
 

@@ -1,10 +1,12 @@
-"""Exceptions that the program catches again and again: asked for by DDTOP_EXCEPTIONS=1, Python 3.12 and later.
+"""Exceptions that the program catches again and again. On request: DDTOP_EXCEPTIONS=1, Python 3.12.
 
-Theory of operation. For one tick in five seconds `sys.monitoring` tells of each exception that finds a handler (these events
-cannot be switched off by place, so the window is short, and closed at EVENTS_MAX). `finally`, `with` and an `except` that
-does not match are handlers too: each raises again, which takes the count back. Counted on the main thread and in
-the program's own code only. Between windows the tool's number is free. No exception, and with it no frame, is kept.
-What remains uncertain: one that is caught and raised again as another counts as caught.
+Source: `sys.monitoring`, for one tick in five seconds. It reports each exception that finds a
+handler. These events cannot be switched off by place, so the window is short, and closed after
+EVENTS_MAX events. `finally`, `with` and an `except` that does not match are handlers too: each
+raises again, which takes the count back. Only the rank's thread and the program's own code count.
+Between windows the tool's number is free. No exception, and with it no frame, is kept. Caveat: an
+exception that is caught and raised again as another counts as caught. Check: put a counter into the
+handler.
 """
 
 from __future__ import annotations
@@ -29,11 +31,14 @@ if TYPE_CHECKING:
 VARIABLE, PROBE = "DDTOP_EXCEPTIONS", "exceptions caught"
 EVERY_NS = 5_000_000_000
 EVENTS_MAX = 2_000
-"""A window ends after so many: at 1 us each that is 2 ms, once in five seconds (measured: 0.9 us, without it 0.3 us)."""
+"""A window ends after so many events: at 1 us each that is 2 ms, once in five seconds (measured:
+0.9 us, without it 0.3 us)."""
 WINDOWS, PLACES = 6, 64
 """Windows remembered (half a minute), and places counted in one."""
 TOOL_IDS = (4, 3)
-"""Numbers that Python gives to nobody: 0, 1, 2 and 5 belong to debuggers, coverage, profilers and optimizers."""
+"""Tool numbers that Python reserves for nobody: 0, 1, 2 and 5 belong to debuggers, coverage,
+profilers and optimizers.
+"""
 FLOW = frozenset(
     {"StopIteration", "StopAsyncIteration", "GeneratorExit", "CancelledError", "Empty", "Full", "TimeoutError"}
     | {"BlockingIOError", "KeyboardInterrupt", "SystemExit"}
@@ -84,7 +89,7 @@ class _Place:
 
 
 class ExceptionsCaught(Probe):
-    """Opens and closes the windows; on the agent's thread, but for the two events, which are on the program's.
+    """Opens and closes the windows on the agent's thread. The two events run on the program's.
 
     `thread_id`: Python's number of the thread whose exceptions are counted, the rank's.
     """

@@ -40,7 +40,7 @@ def install(rank: Rank) -> None:
 
 
 def _leads(rank: Rank) -> bool:
-    """The calling thread is the one that trains; the agent's last look may be older than its first step."""
+    """Whether the calling thread trains. The agent's last look may be older than its first step."""
     own = threading.get_ident()
     return own != rank.main_id and own in (rank.stepper, rank.lead_id)
 
@@ -53,7 +53,10 @@ def note(
     thread: str,
     leads: bool = False,
 ) -> None:
-    """Write the exception to the state page and hand it to the next record. `leads`: it ends the thread that trained."""
+    """Write the exception to the state page and to the next record.
+
+    `leads`: it ends the thread that trained.
+    """
     if current.get() is not rank:
         return
 
@@ -81,7 +84,8 @@ def one_line(error: BaseException | None) -> str:
     """The exception's text without line breaks and secrets; what is cut shows as an ellipsis."""
     from ddtop.redaction import TEXT_CHARACTERS_MAX, redacted_start
 
-    # Cut first: the text of an exception may be a whole batch. One character more tells the next cut that something is missing.
+    # Cut first: the text of an exception may be a whole batch. One character more tells the next
+    # cut that something is missing.
     text = redacted_start(str(error)[: TEXT_CHARACTERS_MAX + 1], TEXT_CHARACTERS_MAX)
     text = " ".join(text.split())
     return text if len(text) <= TEXT_CHARACTERS else text[: TEXT_CHARACTERS - 1] + "…"

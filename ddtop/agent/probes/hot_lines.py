@@ -1,4 +1,8 @@
-"""Where the main thread was in its own code over the last half minute: a bounded count of lines, from the looks that happen anyway."""
+"""Where the rank's thread was in its own code over the last half minute: a bounded count of lines.
+
+Source: the looks of `rank_thread`, four a second. Caveat: a sample, so a line that is short in time
+may be missing. Check: `py-spy top --pid PID`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ _Key = tuple[str, str, int, "str | None"]
 
 
 class HotLines:
-    """Counts of (function, file, line, waits on) over the last looks. On the agent's thread; no frame is kept."""
+    """Counts of (function, file, line, waits on) over the last looks. No frame is kept."""
 
     def __init__(self) -> None:
         self._looks: deque[_Key | None] = deque(maxlen=KEPT)

@@ -1,4 +1,9 @@
-"""What a rank brings to init_process_group: its arguments, and the file of a `file://` store as it is before torch opens it."""
+"""What a rank passes to init_process_group, and the file of a `file://` store before torch opens
+it.
+
+Source: the arguments of the call (`wrap.distributed`) and stat of the file. Caveat: what torch
+reads from the environment is in the Hello's environment. Check: `ls -l` of the file.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +53,7 @@ def store_file(method: str) -> StoreFile | None:
 
 
 def script_digest(argv: Sequence[str]) -> str | None:
-    """Eight hexadecimal digits of the text of the program's script; None where the command line names none.
+    """Eight hexadecimal digits of the script's content; None if the command line names no script.
 
     Check: `sha256sum SCRIPT | head -c 8`.
     """

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 LONG_WAIT_NS = 1_000_000_000
 """A batch that has not come after so long is worth a look at the worker that owes it."""
 FEEDS_STEPS = 8
-"""Optimizer steps after which a loader counts as one that feeds the training: so many make it the one that is told of."""
+"""A loader with this many optimizer steps feeds the training: it becomes the one that is
+reported."""
 WAITED_KEPT = 40
 """Looks over which it is added up for which loader the rank waits: 20 s."""
 OWED_KEPT, OWED_LEAST = 20, 8
@@ -73,13 +74,13 @@ class History:
         return feed
 
     def note_feed(self, feed: Feed | None) -> None:
-        """What feeds the iterator of now. One that validates comes in between, and what feeds the optimizer stands."""
+        """Remember what feeds the iterator. A validation does not replace the training."""
         known = self.feed.steps if self.feed is not None else 0
         if feed is not None and feed.steps >= min(known, FEEDS_STEPS):
             self.feed = feed
 
     def note_wait(self, feed: Feed | None, queue: _Queue, total_ns: int) -> Waited | None:
-        """What the rank has waited since the last look, it has waited for this loader; the one it waited for most lately."""
+        """Add the wait since the last look; returns the loader with most of the last waits."""
         grown_ns, self._wait_total_ns = max(0, total_ns - self._wait_total_ns), total_ns
         if feed is not None:
             feeds = feed.steps >= FEEDS_STEPS
@@ -100,7 +101,9 @@ class History:
         total[0], total[1] = total[0] + grown_ns, total[1] + 1
 
     def queue_of(self, iterator: Any, waits: bool) -> _Queue:
-        """The iterator's numbers; between two epochs there is none, and how the last one was set up still stands."""
+        """The iterator's numbers. Between two epochs, when there is none, the settings of the last
+        one.
+        """
         if iterator is not None:
             self._last = _queue(iterator, waits)
             return self._last
@@ -154,7 +157,8 @@ def read(
     since = words[layout.LOADER_WAIT_SINCE_AT]
     queue = history.queue_of(iterator, bool(since))
     feed = history.look_at(iterator, words, group, notes.first_batch)
-    # Let go before /proc is read: if this were the last reference, the workers would be shut down here and not in the program.
+    # Drop it before /proc is read: if this were the last reference, the workers would be shut down
+    # here and not in the program.
     del iterator
     exhausted_mono = words[layout.EXHAUSTED_MONO_AT]
     now = time.monotonic_ns()
@@ -235,9 +239,11 @@ def _queue(iterator: Any, waits: bool = False) -> _Queue:
 
 
 def _not_resumed(iterator: Any, pids: list[int | None]) -> int | None:
-    """Of persistent workers, at the begin of an epoch: the first that has not taken the word to go on from its queue, or is gone or stopped.
+    """At the begin of an epoch with persistent workers: the pid of the worker that is not ready
+    yet.
 
-    Torch counts how many have answered, and not who.
+    That is one that is gone or stopped, or else the first that has not taken the message to go on
+    from its queue. Torch counts how many have answered, but not which.
     """
     late: list[int] = []
     for pid, queue in zip(pids, list(getattr(iterator, "_index_queues", ())), strict=False):

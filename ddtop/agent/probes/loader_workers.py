@@ -1,8 +1,8 @@
-"""DataLoader workers as their own rank sees them in /proc.
+"""DataLoader workers as their own rank sees them in /proc: alive, and does anything of them move?
 
-Are they alive? And while one must deliver the next batch: does anything of it move? The agent's
-thread reads this. It reads more than one file of a worker only after a second of waiting, when the
-training makes no progress anyway.
+Source: /proc/PID/stat of each worker; io, wchan and task/*/status only after a second of waiting,
+when the training makes no progress anyway. Caveat: another user's files cannot be read. Check:
+`ps -o stat=,cputimes=,wchan= -p PID`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ LOCKS = ("futex", "do_wait_intr")
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One line of /proc/PID/stat: `letter` None if there is no such process; `cpu_ns` with the children it has waited for."""
+    """One line of /proc/PID/stat.
+
+    `letter`: None if there is no such process. `cpu_ns`: with the children it has waited for.
+    """
 
     pid: int
     letter: str | None
@@ -38,7 +41,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """What only grows while the owing worker does anything (`wire.records.Loader` has the fields' meaning)."""
+    """Counters of the worker that only grow (`wire.records.Loader` explains the fields)."""
 
     wchan: str | None
     cpu_ns: int
@@ -58,7 +61,7 @@ def worker(pid: int) -> Worker:
 
 
 def movement(workers: list[Worker], owing: int) -> Movement:
-    """What the owing worker, the processes that it has started, and the other workers have used so far."""
+    """What the owing worker, its own children and the other workers have used so far."""
     family = (owing, *descendants(owing, FAMILY_MAX))
     cpu_ns = sum(one.cpu_ns for one in workers) + sum(worker(pid).cpu_ns for pid in family[1:])
     io = [value for pid in family if (value := io_bytes(pid)) is not None]
@@ -76,7 +79,10 @@ def movement(workers: list[Worker], owing: int) -> Movement:
 
 
 def _switches(pid: int) -> int | None:
-    """Voluntary context switches of all its threads. Check: `grep -h ^vol /proc/PID/task/*/status`."""
+    """Voluntary context switches of all threads of a process.
+
+    Check: `grep -h ^vol /proc/PID/task/*/status`.
+    """
     try:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
     except OSError:

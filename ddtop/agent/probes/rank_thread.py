@@ -37,7 +37,7 @@ _WAITS_FOR_THREADS = frozenset({"lock", "queue", "future", "asyncio", "exit"})
 
 
 class Lead:
-    """Finds the thread and looks at it; on the agent's thread. `ident`: Python's number of the thread that was found last."""
+    """Finds the rank's thread and looks at it. `ident`: Python's number of the last one found."""
 
     def __init__(self, main_id: int, frames: FrameReader) -> None:
         self.ident = self._main_id = main_id
@@ -45,9 +45,10 @@ class Lead:
         self._scanned_at = 0
 
     def look(self, now: int, stepper: int) -> Seen | None:
-        """What the rank's thread does at this moment. `now`: monotonic ns; `stepper`: the thread of the last optimizer step, 0: none.
+        """What the rank's thread does at this moment; None if the main thread has no Python frame
+        any more.
 
-        None if the main thread has no Python frame any more.
+        `now`: monotonic ns. `stepper`: the thread of the last optimizer step, 0 before the first.
         """
         if stepper not in (0, self._main_id):
             seen = self._frames.look(stepper)
@@ -63,7 +64,10 @@ class Lead:
 
     @property
     def native_id(self) -> int:
-        """The kernel's number of the thread; 0 for the main thread, and where Python does not know it. Check: `ls /proc/PID/task`."""
+        """The kernel's number of the thread; 0 for the main thread, and if Python does not know it.
+
+        Check: `ls /proc/PID/task`.
+        """
         if self.ident == self._main_id:
             return 0
         # A dictionary of this process, read without its lock: what is missing is no harm.

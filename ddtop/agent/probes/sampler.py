@@ -1,6 +1,8 @@
-"""From what a DataLoader takes its data: sampler, dataset, epoch. Read from torch's own objects, an iterator at a time.
+"""Where a DataLoader takes its data from: sampler, dataset, epoch.
 
-Of the dataset only its length is asked, once a loader.
+Source: attributes of torch's own objects, read once an iterator; of the dataset only its length is
+asked, once a loader. Caveat: a sampler of the program's own has no epoch. Check: print
+`loader.sampler` and its `epoch`.
 """
 
 from __future__ import annotations
@@ -22,8 +24,11 @@ _PARTS, _BATCH_VALUES = 3, 64
 
 @dataclass
 class _Source:
-    """What is known of one sampler. `same_epoch`: the last two passes began with the same one. `at`: the iterator of the last
-    pass and how many batches it had given then."""
+    """What is known of one sampler.
+
+    `same_epoch`: the last two passes began with the same epoch. `at`: the iterator of the last
+    pass, `yielded`: how many batches it had given then.
+    """
 
     feed: Feed
     sampler: ref[Any] | None = None
@@ -37,7 +42,7 @@ class _Source:
 
 
 class Feeding:
-    """Remembers samplers by their id; used by the agent's thread only, holds no reference to any of them."""
+    """Remembers samplers by their id. It holds no reference to any of them."""
 
     def __init__(self) -> None:
         self._sources: dict[int, _Source] = {}
@@ -46,8 +51,11 @@ class Feeding:
     def look(
         self, iterator: Any, steps: int, batches: int, group: str | None, first_batch: int | None = None
     ) -> Feed | None:
-        """What feeds that iterator; `steps` and `batches` are the rank's counts so far, `group` where gradients are averaged,
-        `first_batch` a digest of the first batch of this pass."""
+        """What feeds that iterator.
+
+        `steps`, `batches`: the rank's counts so far. `group`: where gradients are averaged.
+        `first_batch`: a digest of the first batch of this pass.
+        """
         index = getattr(iterator, "_index_sampler", None)
         if index is None:
             return None
@@ -60,7 +68,8 @@ class Feeding:
             feed = _described(iterator, index, sampler, getattr(iterator, "_dataset", None))
             source = self._sources[id(sampler)] = _Source(feed, _reference(sampler))
             self._last = (0, 0, 0)
-        # Not by its id, for the same reason; of each loader its own, because one that validates comes in between.
+        # Not compared by id, for the same reason. Each loader has its own, because a validation
+        # comes in between.
         if source.at is None or source.at() is not iterator or yielded < source.yielded:
             # A new pass over the data; persistent workers keep the iterator.
             _begin(source, sampler)
@@ -130,7 +139,10 @@ def _described(iterator: Any, index: Any, sampler: Any, dataset: Any) -> Feed:
 
 
 def digest_of_batch(batch: Any, deep: int = 3) -> int:
-    """A digest of the first numbers of a batch, 0 where none are found; once a pass, on the training thread, some 20 us."""
+    """A digest of the first numbers of a batch, 0 if there are none.
+
+    Called once a pass, on the training thread: some 20 us.
+    """
     if type(batch) in (list, tuple):
         parts = (digest_of_batch(one, deep - 1) for one in batch[:_PARTS]) if deep else ()
         return next((one for one in parts if one), 0)

@@ -92,7 +92,7 @@ def allow_tracer(pid: int) -> None:
 
 
 def _number(wanted: str) -> tuple[int | None, str | None]:
-    """(signal, why none) of DDTOP_SIGNAL: "on", a number, a name, RTMIN+N, or "off"; unset is off."""
+    """(signal, why none) of DDTOP_SIGNAL: "on", a number, a name, RTMIN+N, "off"; unset is off."""
     text = wanted.strip().upper().removeprefix("SIG")
     if not text:
         return None, "DDTOP_SIGNAL is not set: no signal of the program's is taken unasked (DDTOP_SIGNAL=on takes one)"

@@ -162,7 +162,8 @@ class FrameReader:
 
     def _judge(self, file: str) -> bool:
         if file.endswith(".pyx"):
-            return False  # mpi4py is made of Cython, and names its sources as they lay where it was built
+            # mpi4py is Cython: its sources have the names that they had where it was built.
+            return False
         if file.startswith("<"):
             # In a spawned child `<string>` is multiprocessing's own line.
             own_line = file == "<string>" and "--multiprocessing-fork" not in sys.orig_argv

@@ -1,1 +1,1 @@
-"""Thin wrappers around calls of torch and multiprocessing: they note the call and run the original."""
+"""Wrappers around calls of torch and multiprocessing: they note the call and run the original."""

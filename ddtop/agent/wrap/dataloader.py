@@ -1,6 +1,8 @@
-"""The time around `__next__` of a DataLoader's iterator, on the state page; which iterator it was, by weak reference.
+"""Notes how long the rank waits in `__next__` of a DataLoader's iterator, and which iterator it
+was.
 
-With persistent workers an epoch begins in `_reset`, which waits until all workers have answered.
+The time goes to the state page, the iterator to `LoaderNotes` by weak reference. With persistent
+workers an epoch begins in `_reset`, which waits until all workers have answered.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ _WRAPPED = "__ddtop_wrapped__"
 
 
 def wrap(module: ModuleType) -> None:
-    """Replace `_BaseDataLoaderIter.__next__`; all DataLoaders' iterators inherit it, `num_workers=0` too. And `_reset` where workers may be waited for."""
+    """Replace `__next__` of the class that all iterators of DataLoaders inherit.
+
+    Also `_reset`, where it may wait for workers.
+    """
     _wrap_next(module._BaseDataLoaderIter)
     iterator = getattr(module, "_MultiProcessingDataLoaderIter", None)
     if hasattr(iterator, "_reset"):

@@ -1,4 +1,7 @@
-"""In which group DistributedDataParallel averages gradients: its members should read different data, and those on GPUs use NCCL."""
+"""Notes in which group DistributedDataParallel averages gradients.
+
+Its members should read different data, and those on GPUs should use NCCL.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +45,11 @@ def _note(model: Any) -> None:
 
 
 def _through_gloo(model: Any, group: Any, world: Any) -> int | None:
-    """Bytes of the parameters on a GPU whose gradients go through gloo, though this torch has NCCL: one look a model, which asks
-    no GPU."""
+    """Bytes of the parameters on a GPU whose gradients go through gloo although this torch has
+    NCCL.
+
+    One look a model, which asks no GPU.
+    """
     if getattr(model, "device_type", None) != "cuda":
         return None
     pairs = str(world.pg_backend_config.get(group, "")).split(",")

@@ -1,6 +1,7 @@
-"""Thin wrappers around init_process_group, new_group and destroy_process_group: the flight recorder sees none of them.
+"""Wrappers around init_process_group, new_group and destroy_process_group.
 
-Each writes the state page before it calls in, so a rank that never comes back is seen where it is.
+The flight recorder has none of these calls. Each is written to the state page before it runs, so a
+rank that never returns from it is seen there.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def _before_init(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if rank is not None:
         rank.init_arguments = arguments
         if arguments.store_file is not None:
-            # Torch tries to open the file for ever with the GIL held, where its folder is not there.
+            # If its folder does not exist, torch tries to open the file for ever with the GIL held.
             rank.send_hello_now(HELLO_S)
         else:
             rank.send_hello_again()
@@ -93,7 +94,8 @@ def _before_destroy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if rank is None:
         return
     whole = not args and kwargs.get("group") is None
-    # The agent must not hold the last reference to a group: its destructor would run in the agent's thread.
+    # The agent must not hold the last reference to a group: its destructor would run in the agent's
+    # thread.
     rank.pause_collectives()
     if whole:
         rank.final_seqs = _sequence_numbers()

@@ -1,7 +1,8 @@
-"""Iterations: torch's own global optimizer-step hook, one store into the state page a step.
+"""Counts iterations with torch's own global optimizer-step hook: one store to the state page a
+step.
 
-A program with several optimizers steps them all in one iteration: only the first one seen counts, until it has been
-silent for a while (a GAN that alternates, an optimizer that was replaced).
+A program with several optimizers steps them all in one iteration. Only the first one counts, until
+it has not stepped for a while (a GAN that alternates, an optimizer that was replaced).
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from ddtop.agent import current
 from ddtop.wire.page import ITERATION_AT, ITERATION_SOURCE_AT, SOURCE_OPTIMIZER, STEP_AT
 
 FORGET_STEPS = 8
-"""Steps of other optimizers without one of the counted optimizer after which the next one is counted instead."""
+"""After this many steps of other optimizers, without one of the counted one, the next one is
+counted."""
 
 
 def wrap(module: ModuleType) -> None:
@@ -28,7 +30,8 @@ def wrap(module: ModuleType) -> None:
     counted, others = 0, 0
 
     def count(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        # Traced by torch.compile this is the constant True: the rest vanishes and the graph does not break.
+        # In a trace of torch.compile this is the constant True: the rest vanishes and the graph
+        # does not break.
         if torch.compiler.is_compiling():
             return
         nonlocal counted, others

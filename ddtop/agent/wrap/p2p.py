@@ -1,8 +1,10 @@
-"""Point-to-point calls and monitored_barrier: gloo's flight recorder sees none of them.
+"""Wrappers around send, recv and their like, and monitored_barrier.
 
-A wrapper notes peer and tag on the state page before it calls in. What isend and irecv return is remembered until somebody
-waits for it: then that wait stands on the page. The wrapped functions are put in before user code can bind the names, so
-that `P2POp(dist.isend, ...)` and torch's pipelines, which compare functions by identity, meet one object everywhere.
+Gloo's flight recorder has none of these calls. A wrapper writes peer and tag to the state page
+before the call runs. What isend and irecv return is remembered until the program waits for it: then
+that wait is on the page. The functions are replaced before user code can bind the names, so that
+`P2POp(dist.isend, ...)` and torch's pipelines, which compare functions by identity, meet one object
+everywhere.
 """
 
 from __future__ import annotations
@@ -82,13 +84,16 @@ def _note_call(notes: PeerNotes, module: ModuleType, group: Any) -> None:
 
 
 class _Counted:
-    """Notes by how much a call advances the sequence number of its group; whatever goes wrong is not the call's."""
+    """Notes by how much a call advances the sequence number of its group; never makes the call
+    fail.
+    """
 
     def __init__(self, notes: PeerNotes, module: ModuleType, group: Any, whole: bool = False) -> None:
         self._notes = notes
         self._name, self._group, self._whole = "", group, whole
         self._before: dict[str, int] = {}
-        with contextlib.suppress(Exception):  # torch without these, or a group that torch will refuse
+        # Torch without these names, or a group that torch will refuse.
+        with contextlib.suppress(Exception):
             world = module._world
             self._group = world.default_pg if group is None else group
             self._name = str(world.pg_names[self._group])
@@ -108,7 +113,8 @@ class _Counted:
             for name, number in self._numbers().items():
                 counts, grown = self._notes.counts, number - self._before.get(name, number)
                 if grown > 0:
-                    # Another thread's collective may fall into it: a single call is never more than one.
+                    # Another thread's collective may fall into it: a call that has one peer never
+                    # counts more than one.
                     counts[name] = counts.get(name, 0) + (grown if self._whole else 1)
 
 
@@ -120,7 +126,8 @@ def _note_wait(notes: PeerNotes, began: int) -> None:
 
 
 def _peer_and_tag(module: ModuleType, side: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
-    # (tensor, dst, group, tag, group_dst); a peer within a group is translated, so that ranks can be compared.
+    # (tensor, dst, group, tag, group_dst). A peer within a group is translated, so that ranks can
+    # be compared.
     peer = args[1] if len(args) > 1 else kwargs.get(side)
     tag = args[3] if len(args) > 3 else kwargs.get("tag", 0)
     if peer is None:

@@ -1,7 +1,8 @@
-"""Exceptions of multiprocessing's and mp.spawn's children: both catch what the target raises, so no hook sees it.
+"""Notes exceptions of children of multiprocessing and mp.spawn.
 
-Only a function in between is replaced, by one that notes the exception and lets it go on. That of a child which is no rank
-is left for the relay (`helper_end`), because the parent may end the ranks for it.
+Both catch what the target raises, so no hook sees it. Only a function in between is replaced: the
+new one notes the exception and raises it again. If the child is no rank, the exception is left for
+the relay (`helper_end`), because the parent may end the ranks for it.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ _WRAPPED = "__ddtop_wrapped__"
 
 
 def wrap_ends(module: ModuleType) -> None:
-    """`multiprocessing.util._exit_function`, which `BaseProcess._bootstrap` calls while what the target raised is on its way.
+    """Replace `multiprocessing.util._exit_function`.
 
-    A wrapper of `BaseProcess.run` would be a line in the traceback that the child prints.
+    `BaseProcess._bootstrap` calls it while the exception of the target is on its way. A wrapper of
+    `BaseProcess.run` would be a line in the traceback that the child prints.
     """
     original: Any = getattr(module, "_exit_function", None)
     if original is None or hasattr(original, _WRAPPED):
@@ -30,7 +32,8 @@ def wrap_ends(module: ModuleType) -> None:
     @functools.wraps(original)
     def _exit_function(*args: Any, **named: Any) -> Any:
         error = sys.exc_info()[1]
-        # A child that was forked where its parent handles an exception has that one as its own when it ends well.
+        # A child that is forked while its parent handles an exception has that one too when it ends
+        # well.
         is_own = (
             error is not None and error.__traceback__ is not None and error.__traceback__.tb_frame is sys._getframe(1)
         )
@@ -43,7 +46,10 @@ def wrap_ends(module: ModuleType) -> None:
 
 
 def wrap_spawn(module: ModuleType) -> None:
-    """`torch.multiprocessing.spawn._wrap`, which is sent to the child by name and there runs the user's function."""
+    """Replace `torch.multiprocessing.spawn._wrap`.
+
+    It is sent to the child by name and there runs the user's function.
+    """
     original = getattr(module, "_wrap", None)
     if original is None or hasattr(original, _WRAPPED):
         return
@@ -57,8 +63,9 @@ def wrap_spawn(module: ModuleType) -> None:
             except BaseException as error:
                 if isinstance(error, Exception):
                     _note()
-                # A `raise` alone adds no line to the traceback, which torch sends to the parent as text: there is none of ours
-                # in it (Python 3.11 and later; 3.10 takes the traceback as it was).
+                # A `raise` alone adds no line to the traceback, which torch sends to the parent as
+                # text: it has no line of ours (Python 3.11 and later; 3.10 takes the traceback as
+                # it was).
                 error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
                 raise
 
