@@ -1,4 +1,9 @@
-"""What the agent's tick reads of MPI: the own page, and what only the process itself knows."""
+"""The MPI call that each thread of this rank is in, and what only the process itself knows of it.
+
+Source: the MPI part of the own state page, which the wrappers of `mpi.wrappers` write before each
+call. Caveat: only calls through mpi4py; a C library that calls MPI by itself is not seen. Check:
+`py-spy dump --native --pid PID`.
+"""
 
 from __future__ import annotations
 

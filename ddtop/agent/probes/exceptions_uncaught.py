@@ -1,4 +1,9 @@
-"""Exceptions that nothing caught: the hooks that are there keep rank, ours only looks first."""
+"""Exceptions that nothing caught.
+
+Source: `sys.excepthook` and `threading.excepthook`. The hooks that are there still run, ours only
+looks first. Caveat: `os._exit`, a signal and a crash in C code raise nothing. Check: the program's
+stderr.
+"""
 
 from __future__ import annotations
 
