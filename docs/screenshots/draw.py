@@ -16,7 +16,7 @@ from pathlib import Path
 os.environ.update(TERM="xterm-256color", COLORTERM="truecolor")
 os.environ.pop("NO_COLOR", None)
 
-from ddtop.cli.commands.demo import demo_job
+from ddtop.cli.demo_job import demo_job
 from ddtop.cli.simulate import NOTE, JobClock, SimSource, moment
 from ddtop.present.hosts.jobs import ASKING, Health, health_of
 from ddtop.registry import SCHEMA, JobEntry

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from ddtop.cli.commands import demo as demo_command
+from ddtop.cli import demo_job
 from ddtop.cli.errors import CommandError
 from ddtop.demo import catalogue
 from ddtop.demo.catalogue import DEMOS, MPI_DEMOS, NOT_HERE, Place
@@ -123,7 +123,7 @@ def test_an_unknown_fault_on_mpi_lists_the_names(home):
 
 
 def test_without_mpi_the_demo_says_what_to_install(home, monkeypatch):
-    monkeypatch.setattr(demo_command.importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setattr(demo_job.importlib.util, "find_spec", lambda _name: None)
 
     with pytest.raises(CommandError, match=r"pip install 'ddtop\[mpi\]'"):
-        demo_command._mpi_demo_of("healthy", 2)
+        demo_job._mpi_demo_of("healthy", 2)
