@@ -90,7 +90,8 @@ import torch, torch.distributed as dist
 from ddtop.agent.probes.recorder import Recorder
 version = torch.__version__.partition("+")[0]
 if not dist.is_available() or not dist.is_gloo_available():
-    print(f"off|torch {version} has no torch.distributed with gloo: only stacks and processes are shown")
+    print(f"off|torch {version} has no torch.distributed with gloo: "
+          "only stacks and processes are shown")
     raise SystemExit
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 for _ in range(3):
@@ -98,19 +99,22 @@ for _ in range(3):
 recorder = Recorder()
 status = recorder.status()
 entries = recorder.entries(3)
-ways = "without the GIL" if recorder.reads_without_gil else "for ranks that make no progress"
+how = "without the GIL" if recorder.reads_without_gil else "for ranks that make no progress"
 if entries and status:
-    print(f"ok|the flight recorder's entries are read {ways}")
+    print(f"ok|the flight recorder's entries are read {how}")
 elif recorder.why_off:
     print(f"off|{recorder.why_off}")
 else:
     print(f"off|torch {version}: the flight recorder is off; verdicts name ranks, not operations")
 """
-"""Records three collectives of one process and reads them as a rank's agent does; a torch that cannot may crash."""
+"""Records three collectives of one process and reads them as the agent of a rank does.
+
+It runs in a child process, because a torch that cannot do this may crash.
+"""
 
 
 def _tried(program: str, within_s: float) -> list[str] | str:
-    """The lines that a program prints in a Python of its own, or why there are none."""
+    """The lines that a program prints in a child process, or why there are none."""
     environ = {name: value for name, value in os.environ.items() if name != "DDTOP"}
     try:
         done = subprocess.run(
