@@ -119,3 +119,20 @@ def test_viewer_and_present_load_no_screen():
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
 
     assert printed == "[]\n"
+
+
+def test_no_test_imports_from_a_test_module():
+    """What two of them need stands in a module of its own: a module of tests is for pytest alone."""
+    found = {
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in (ROOT / "tests").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom)
+        and any(
+            part.startswith("test_")
+            for name in [node.module or "", *(alias.name for alias in node.names)]
+            for part in name.split(".")
+        )
+    }
+
+    assert found == set()

@@ -11,7 +11,7 @@ from ddtop import registry
 from ddtop.registry import UnknownJobError
 
 # -- finding
-from tests.test_registry import NOW, entry
+from tests.entries import NOW, entry
 
 
 def found(name):

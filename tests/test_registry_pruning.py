@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ddtop import registry
-from tests.test_registry import NOW, S, entry
+from tests.entries import NOW, S, entry
 
 
 def test_only_the_oldest_ended_jobs_are_pruned(home):

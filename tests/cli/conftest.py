@@ -11,7 +11,7 @@ from ddtop import registry
 from ddtop.cli import main
 
 from tests import hosts
-from tests.relay.test_server import Stage, sees_ranks
+from tests.relay.stage import Stage, sees_ranks
 
 
 @pytest.fixture(params=[hosts.FAKE, hosts.REAL])

@@ -8,7 +8,7 @@ import sys
 
 from ddtop import registry
 
-from tests.cli.test_commands import write_ended
+from tests.cli.commands import write_ended
 
 
 def over(job, name="train-47"):

@@ -20,9 +20,9 @@ from ddtop.wire import bridge, frames
 from ddtop.wire.records import Command, Reply
 
 from tests import hosts
+from tests.cli.commands import finished, killed
 from tests.cli.elsewhere import attach, over
-from tests.cli.test_commands import finished, killed
-from tests.relay.test_server import DEADLINE_S, Stage, sees_ranks
+from tests.relay.stage import DEADLINE_S, Stage, sees_ranks
 from tests.ui.terminals import Terminal
 
 STOPPED = "rank 0 has been stopped"

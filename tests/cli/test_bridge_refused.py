@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.cli.commands import finished
 from tests.cli.elsewhere import attach, over
-from tests.cli.test_commands import finished
 
 
 def test_a_job_that_left_nothing_is_no_contact(attached, home):

@@ -7,7 +7,7 @@ import os
 import pytest
 from ddtop.cli import doctor_hosts
 
-from tests.relay.test_server import is_a, sees_ranks
+from tests.relay.stage import is_a, sees_ranks
 
 
 @pytest.fixture

@@ -13,39 +13,17 @@ from contextlib import contextmanager
 
 import pytest
 from ddtop.cli import outside
-from ddtop.launch import launchers
 from ddtop.relay.processes import pyspy
 from ddtop.viewer.routes import outside_targets
 from ddtop.viewer.routes.outside import OutsideSource, _place_of
 from ddtop.wire.records import Place, Stacks
 from ddtop.wire.stacks import StackFrame, ThreadStack
 
+from tests.cli.outside import script_in, started
+
 NEEDS_PY_SPY = pytest.mark.skipif(
     pyspy.find() is None, reason="py-spy is not installed: pip install 'ddtop[native]'"
 )
-TRAIN = """
-import os, subprocess, sys
-
-def load_image():
-    print(os.getpid(), flush=True)
-    sys.stdin.read()
-
-def all_reduce():
-    print(os.getpid(), flush=True)
-    sys.stdin.read()
-
-worker = None
-if "with-worker" in sys.argv:
-    command = [sys.executable, __file__, "worker"]
-    worker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    worker.stdout.readline()
-if os.environ.get("RANK") == "1" or "worker" in sys.argv:
-    load_image()
-else:
-    all_reduce()
-if worker:
-    worker.wait()
-"""
 TORCHRUN = """
 import os, subprocess, sys
 ranks = []
@@ -63,36 +41,9 @@ for one in ranks:
 """
 
 
-def script_in(tmp_path):
-    path = tmp_path / "train.py"
-    path.write_text(TRAIN)
-    return path
-
-
 @pytest.fixture
 def script(tmp_path):
     return script_in(tmp_path)
-
-
-@contextmanager
-def started(*command, **environment):
-    """A process that has printed its first line. It ends with its stdin, or is killed."""
-    prefixes = tuple(prefix for one in launchers() for prefix in one.prefixes)
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
-    process = subprocess.Popen(
-        [sys.executable, *map(str, command)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=inherited | environment,
-    )  # fmt: skip
-    try:
-        assert process.stdout.readline()
-        yield process
-    finally:
-        os.kill(process.pid, signal.SIGCONT) if process.poll() is None else None
-        try:
-            process.communicate(timeout=20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import time
 import pytest
 from ddtop import journal, registry
 
-from tests.cli.test_commands import ddtop, finished, killed
+from tests.cli.commands import ddtop, finished, killed
 from tests.jobs import FakeJob, unix_ns
 
 MINUTE_NS = 60_000_000_000

@@ -13,8 +13,8 @@ from ddtop import journal, registry
 from ddtop.cli import job_list, routing
 from ddtop.present.hosts.jobs import Health
 
+from tests.cli.commands import finished
 from tests.cli.elsewhere import ddtop
-from tests.cli.test_commands import finished
 
 NOBODY = "feedfeedfeed"
 """The identity of another host."""

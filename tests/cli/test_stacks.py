@@ -15,8 +15,8 @@ from ddtop.cli.ranks import parse_ranks
 from ddtop.wire.records import RankState
 
 from tests.agents import LOAD, Answering
-from tests.cli.test_commands import ddtop, finished, write_ended
-from tests.relay.test_server import DEADLINE_S, Stage
+from tests.cli.commands import ddtop, finished, write_ended
+from tests.relay.stage import DEADLINE_S, Stage
 
 
 @pytest.fixture

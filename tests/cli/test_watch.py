@@ -17,8 +17,8 @@ from ddtop.cli.commands.watch import LAST_WORD_S, _Watch
 from ddtop.cli.errors import CommandError
 from ddtop.viewer.source import Look
 
-from tests.cli.test_commands import finished, killed, write_ended
-from tests.relay.test_server import DEADLINE_S, Stage, sees_ranks
+from tests.cli.commands import finished, killed, write_ended
+from tests.relay.stage import DEADLINE_S, Stage, sees_ranks
 from tests.ui import builders
 
 

@@ -12,17 +12,17 @@ import ddtop.diagnosis
 from ddtop.policy import POLICY
 from ddtop.wire.load import Disk, HostLoad
 from ddtop.wire.records import OpenCall
-from tests.diagnosis.rules.test_comm_error import fails
-from tests.diagnosis.rules.test_crowded import loaded
-from tests.diagnosis.rules.test_exception_swallowed import catching, caught, job_in_which
-from tests.diagnosis.rules.test_gpus import memory, refuses
-from tests.diagnosis.rules.test_input_bound import loading
-from tests.diagnosis.rules.test_io_stall import stalled
-from tests.diagnosis.rules.test_loader_stuck import starving
-from tests.diagnosis.rules.test_misuse import PLAIN, communicating, fed, on_gloo
-from tests.diagnosis.rules.test_no_progress import all_stand
-from tests.diagnosis.rules.test_starting import early, enter, missing
-from tests.diagnosis.rules.test_straggler import answers, job_with
+from tests.diagnosis.rules.comm_error import fails
+from tests.diagnosis.rules.crowded import loaded
+from tests.diagnosis.rules.exception_swallowed import catching, caught, job_in_which
+from tests.diagnosis.rules.gpus import memory, refuses
+from tests.diagnosis.rules.input_bound import loading
+from tests.diagnosis.rules.io_stall import stalled
+from tests.diagnosis.rules.loader_stuck import starving
+from tests.diagnosis.rules.misuse import PLAIN, communicating, fed, on_gloo
+from tests.diagnosis.rules.no_progress import all_stand
+from tests.diagnosis.rules.starting import early, enter, missing
+from tests.diagnosis.rules.straggler import answers, job_with
 from tests.gpu_jobs import GIB, GpuJob, card, holding, stranger
 from tests.jobs import FakeJob, trained, unix_ns
 

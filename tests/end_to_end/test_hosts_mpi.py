@@ -9,7 +9,7 @@ import pytest
 from tests import netns
 
 pytest.importorskip("mpi4py")
-from tests.end_to_end.test_mpi import ANY_HOST, MPIRUN, PROGRAM
+from tests.end_to_end.mpi_programs import ANY_HOST, MPIRUN, PROGRAM
 
 pytestmark = [pytest.mark.mpi, pytest.mark.skipif(MPIRUN is None, reason="mpirun is not here")]
 if why := netns.unable():

@@ -5,23 +5,14 @@ Whoever waits in MPI uses a core for that: two ranks at a time, and the program 
 
 from __future__ import annotations
 
-import shutil
 import sys
-from pathlib import Path
 
 import pytest
 
-pytest.importorskip("mpi4py")
-BESIDE = Path(sys.executable).parent / "mpirun"
-MPIRUN = str(BESIDE) if BESIDE.is_file() else shutil.which("mpirun")
-pytestmark = [pytest.mark.mpi, pytest.mark.skipif(MPIRUN is None, reason="mpirun is not here")]
+from tests.end_to_end.mpi_programs import ANY_HOST, MPIRUN, PROGRAM
 
-PROGRAM = Path(__file__).parent / "programs" / "simulating.py"
-# Open MPI refuses root and more ranks than cores unless it is told to; MPICH does not ask.
-ANY_HOST = {f"{name}_ALLOW_RUN_AS_ROOT{end}": 1 for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM")} | {
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-    "OMPI_MCA_rmaps_base_oversubscribe": 1,
-}
+pytest.importorskip("mpi4py")
+pytestmark = [pytest.mark.mpi, pytest.mark.skipif(MPIRUN is None, reason="mpirun is not here")]
 
 
 def start(world, what):

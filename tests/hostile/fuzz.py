@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from ddtop import journal, registry
 from ddtop.relay import orders
 from ddtop.wire import bridge, frames, page
-from tests.hostile import test_any_record as any_record
+from tests.hostile.any_record import ANY, VALID, bears
+from tests.hostile.any_record import sealed as sealed_by
 from tests.wire.strategies import RECORDS as TYPES
 from tests.wire.strategies import struct_of
 
@@ -53,7 +54,7 @@ def sealed(record: msgspec.Struct) -> bytes | None:
 
 def hello(data: st.DataObject) -> None:
     """Records of all kinds, and frames of them that were bent on the way."""
-    made = sealed(data.draw(any_record.ANY[data.draw(st.sampled_from(TYPES))]))
+    made = sealed(data.draw(ANY[data.draw(st.sampled_from(TYPES))]))
     raw = bent(made or data.draw(st.binary(max_size=2000)), data.draw(BENDS))
     with contextlib.suppress(frames.WireError):
         frames.open_record(frames.open_envelope(raw))
@@ -102,9 +103,7 @@ def bridged(data: st.DataObject) -> None:
 
 def journals(data: st.DataObject) -> None:
     """Files that begin as a journal does, and others."""
-    kept = [
-        one for one in (sealed(data.draw(any_record.ANY[data.draw(st.sampled_from(TYPES))])) for _ in range(2)) if one
-    ]
+    kept = [one for one in (sealed(data.draw(ANY[data.draw(st.sampled_from(TYPES))])) for _ in range(2)) if one]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "x.journal"
         journal.write(path, kept or [b"x"])
@@ -121,12 +120,12 @@ def journals(data: st.DataObject) -> None:
 
 def model(data: st.DataObject) -> None:
     """Well-formed records without sense, between those of a job, in model, rules and views."""
-    found = list(any_record.VALID)
+    found = list(VALID)
     at = data.draw(st.integers(0, len(found) - 1))
     near = found[at][0]
-    record = data.draw(any_record.ANY[data.draw(st.sampled_from(TYPES))])
-    made = any_record.sealed(record, data.draw(st.integers(0, 4)), near.pid, near.sender, near.unix_ns)
-    any_record.bears([*found[:at], *([made] if made else []), *found[at:]])
+    record = data.draw(ANY[data.draw(st.sampled_from(TYPES))])
+    made = sealed_by(record, data.draw(st.integers(0, 4)), near.pid, near.sender, near.unix_ns)
+    bears([*found[:at], *([made] if made else []), *found[at:]])
 
 
 TARGETS: dict[str, tuple[Callable[[st.DataObject], None], int]] = {

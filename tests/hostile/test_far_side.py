@@ -21,7 +21,7 @@ from ddtop.viewer.engine import Bounds, Engine
 from ddtop.wire import frames
 from ddtop.wire.records import Hello, Reply
 from tests.hostile.flood import KINDS
-from tests.hostile.test_terminal import BAD, calm
+from tests.hostile.names import BAD, calm
 
 BOUND_BYTES = 128 << 20
 DEADLINE_S = 40.0

@@ -18,7 +18,7 @@ from ddtop.registry import RegistryError
 from ddtop.relay.processes import sample
 from ddtop.wire import page as layout
 from ddtop.wire.records import Hello
-from tests.hostile.test_terminal import entry
+from tests.hostile.names import entry
 
 OTHER = 65534
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 
 import msgspec
 import pytest
@@ -13,16 +12,7 @@ import pytest
 from ddtop import registry
 from ddtop.cli.job_list import table
 from ddtop.cli.output import printable
-
-BAD = "a\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202eb\x00"
-
-
-def entry(job="train", **more):
-    now = time.time_ns()
-    found = registry.JobEntry(
-        registry.SCHEMA, job, "r1", "host", "0" * 12, 1, 1, "127.0.0.1", 1, "/s", "script", 4, 4, now, now
-    )
-    return msgspec.structs.replace(found, **more)
+from tests.hostile.names import BAD, calm, entry
 
 
 @pytest.fixture
@@ -31,10 +21,6 @@ def listed(home):
     found = entry(host=BAD, script=BAD, ended_reason=BAD, ended_unix_ns=1)
     registry.write_entry(found)
     return found
-
-
-def calm(text):
-    return all(line.isprintable() for line in text.split("\n"))
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,7 @@ from ddtop.link.keys import SERVER, VIEWER, derive
 from ddtop.link.relay_side import PROCESS, VIEW, RelayLink
 from ddtop.link.viewer_side import AsyncViewerLink, ViewerLink, admits
 from ddtop.wire.frames import FRAME_BYTES_MAX
-
-SECRET = b"0123456789abcdef"
-DEADLINE_S = 10.0
+from tests.link.secrets import DEADLINE_S, SECRET
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from ddtop.link.keys import CONTROLLER, VIEWER
 from ddtop.link.relay_side import VIEW, RelayLink
 from ddtop.link.viewer_side import AsyncViewerLink, ViewerLink
-from tests.link.test_links import DEADLINE_S, SECRET
+from tests.link.secrets import DEADLINE_S, SECRET
 
 
 @pytest.fixture

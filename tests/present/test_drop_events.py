@@ -12,7 +12,7 @@ from ddtop.ui.render.events import event_row, events_table, rows_of
 from ddtop.ui.render.hosts import host_row, hosts_table
 from ddtop.wire.hosts import HubLink
 from ddtop.wire.records import HostState
-from tests.present.hosts.test_hosts import facts, reported
+from tests.present.hosts.reports import facts, reported
 from tests.ui import builders
 from tests.ui.builders import NOW
 

@@ -11,7 +11,7 @@ from tests.jobs import FakeJob
 from tests.ui.builders import NOW, SECOND
 
 # -- the line
-from tests.viewer.test_replay import written
+from tests.viewer.journals import written
 
 
 def line(at_s, width=80, **more):

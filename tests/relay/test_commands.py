@@ -12,7 +12,7 @@ from ddtop.relay.dump_trigger import DumpTrigger
 from ddtop.wire import frames
 from ddtop.wire.records import Command, HostState, RankState, Reply, Stacks
 from ddtop.wire.stacks import StackFrame, ThreadStack
-from tests.relay.test_server import DEADLINE_S, Stage, is_reply, sees_ranks
+from tests.relay.stage import DEADLINE_S, Stage, is_reply, sees_ranks
 
 
 @pytest.fixture

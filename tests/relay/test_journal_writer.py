@@ -13,7 +13,7 @@ from ddtop.relay import journal_writer
 from ddtop.relay.journal_writer import JournalWriter, budget
 from ddtop.wire import frames
 from ddtop.wire.records import Hello, RankState
-from tests.relay.test_server import Stage, is_a
+from tests.relay.stage import Stage, is_a
 
 FACTS = (b"hello of rank 0", b"hello of rank 1")
 DEADLINE_S = 10.0

@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from tests.relay.dumps import test_collect
-from tests.relay.dumps.test_collect import Ranks
+from tests.relay.dumps import ranks as ranks_room
+from tests.relay.dumps.ranks import Ranks
 
 LOOKS, CALL_MS = 10, 200
 
 COUNTS = (
-    test_collect.RANK[: test_collect.RANK.index("def hold_the_gil")]
+    ranks_room.RANK[: ranks_room.RANK.index("def hold_the_gil")]
     + """
 import errno, time
 MS = int(sys.argv[3])
@@ -72,7 +72,7 @@ count()
 @pytest.mark.parametrize("gil", ["held", "let go"])
 def test_no_call_in_c_ends_early_over_ten_automatic_looks(gil, monkeypatch, tmp_path):
     """sleep, nanosleep, poll and select end at a signal whatever SA_RESTART says, epoll_wait also where a debugger stops the process."""
-    monkeypatch.setattr(test_collect, "RANK", COUNTS)
+    monkeypatch.setattr(ranks_room, "RANK", COUNTS)
     over = tmp_path / "over"
     ranks = Ranks()
     try:
@@ -95,7 +95,7 @@ def test_no_call_in_c_ends_early_over_ten_automatic_looks(gil, monkeypatch, tmp_
 
 def test_the_counts_see_what_a_signal_does(monkeypatch, tmp_path):
     """The same program, asked for by a person: what the test above counts is there to be counted."""
-    monkeypatch.setattr(test_collect, "RANK", COUNTS)
+    monkeypatch.setattr(ranks_room, "RANK", COUNTS)
     over = tmp_path / "over"
     ranks = Ranks()
     try:

@@ -9,7 +9,7 @@ import pytest
 from ddtop import journal, registry
 from ddtop.wire import frames
 from ddtop.wire.records import Exit, Hello, HostState
-from tests.relay.test_server import Stage, is_a
+from tests.relay.stage import Stage, is_a
 
 
 def sealed(record, rank, pid):

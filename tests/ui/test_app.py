@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
-
 import pytest
 
-from ddtop.present.glyphs import UNICODE
 from ddtop.ui.app import DdtopApp
 from ddtop.ui.screens.finding import FindingScreen
 from ddtop.ui.screens.help import HelpScreen
@@ -16,29 +13,7 @@ from ddtop.viewer.source import Look
 from tests.ui import builders
 from tests.ui.builders import JOB, NOW, SECOND, FakeSource, live
 from tests.ui.changed import replace
-
-
-@asynccontextmanager
-async def watching(source, size=(80, 24)):
-    app = DdtopApp(source, JOB, clock=lambda: NOW, glyphs=UNICODE)
-    async with app.run_test(size=size) as pilot:
-        await pilot.pause()
-        yield app, pilot
-
-
-def screen_text(app):
-    """What stands on the screen, line by line."""
-    return [strip.text.rstrip() for strip in app.screen._compositor.render_strips()]
-
-
-def shown_ranks(app):
-    return list(app.screen.table._keys)
-
-
-async def show(app, pilot, look):
-    app.session.source.shown = look
-    app.tick()
-    await pilot.pause()
+from tests.ui.screens import screen_text, show, shown_ranks, watching
 
 
 async def until_nothing_is_drawn(pilot, drawn):

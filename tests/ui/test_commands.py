@@ -17,7 +17,7 @@ from ddtop.ui.screens.signals import SignalsScreen
 from ddtop.viewer.source import Look
 from tests.ui import builders
 from tests.ui.builders import live
-from tests.ui.test_app import screen_text, show, shown_ranks, watching
+from tests.ui.screens import screen_text, show, shown_ranks, watching
 
 SNAPSHOT, VERDICT = builders.hang()
 ALL = commands(SNAPSHOT, VERDICT.findings)

@@ -23,7 +23,7 @@ from tests.ui import builders
 from tests.ui.builders import JOB, NOW, SECOND, live
 from tests.ui.changed import replace
 from tests.ui.gpus import GIB, TROUBLE, WAITS, on_gpus
-from tests.ui.test_app import screen_text, watching
+from tests.ui.screens import screen_text, watching
 
 WAITERS = frozenset({0, 1, 2, 3, 4, 6, 7})
 

@@ -13,7 +13,7 @@ from ddtop import registry
 from ddtop.present.hosts.jobs import Health
 from ddtop.ui.picker import Found, PickerApp
 from ddtop.ui.settings import Kept
-from tests.present.hosts.test_jobs import NOW, ended, entry
+from tests.present.hosts.entries import NOW, ended, entry
 
 
 def app(

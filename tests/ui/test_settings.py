@@ -18,7 +18,7 @@ from ddtop.ui.app import DdtopApp
 from ddtop.ui.settings import Kept, Setup
 from tests.ui import builders
 from tests.ui.builders import JOB, NOW, live
-from tests.ui.test_app import screen_text, shown_ranks
+from tests.ui.screens import screen_text, shown_ranks
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from ddtop.wire.records import Exit
 from tests.ui import builders
 from tests.ui.builders import JOB, NOW, live
 from tests.ui.changed import replace
-from tests.ui.test_app import screen_text, watching
+from tests.ui.screens import screen_text, watching
 
 HANG, VERDICT = builders.hang()
 

@@ -13,7 +13,7 @@ from ddtop.ui.screens.stacks import StacksScreen
 from ddtop.viewer.source import Dump, Look
 from tests.ui import builders, dumps
 from tests.ui.builders import JOB, NOW, SECOND, live
-from tests.ui.test_app import screen_text, show, watching
+from tests.ui.screens import screen_text, show, watching
 
 HANG, VERDICT = builders.hang()
 

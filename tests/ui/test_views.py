@@ -20,7 +20,7 @@ from ddtop.viewer.source import Look
 from tests.ui import builders
 from tests.ui.builders import NOW, SECOND, live
 from tests.ui.changed import replace
-from tests.ui.test_app import screen_text, show, watching
+from tests.ui.screens import screen_text, show, watching
 
 
 def two_findings():

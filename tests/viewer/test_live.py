@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from types import SimpleNamespace
 
@@ -13,7 +12,8 @@ import pytest
 from ddtop import registry
 from ddtop.viewer import live
 from ddtop.wire.records import Hello, RankState
-from tests.relay.test_server import DEADLINE_S, Stage, is_a
+from tests.relay.stage import Stage, is_a
+from tests.viewer.sources import running, seen, the_entry
 
 
 @pytest.fixture
@@ -25,33 +25,6 @@ def stage(home):
     yield found
     if found.thread.is_alive():
         found.close()
-
-
-async def seen(source, question):
-    """The first look that answers yes."""
-    end = time.monotonic() + DEADLINE_S
-    while not question(look := source.look()):
-        assert time.monotonic() < end, look
-        await asyncio.sleep(0.05)
-    return look
-
-
-@contextlib.asynccontextmanager
-async def running(source):
-    """The source at work, as the app runs it."""
-    task = asyncio.create_task(source.run())
-    yield source
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
-
-
-def the_entry():
-    end = time.monotonic() + DEADLINE_S
-    while not (found := registry.read_entries()):
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    return found[0]
 
 
 async def test_a_job_is_on_the_screen_as_soon_as_its_relay_has_told_it(stage):

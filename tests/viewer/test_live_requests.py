@@ -9,8 +9,8 @@ import pytest
 from ddtop.viewer import live
 from ddtop.wire.records import RankState
 from tests.agents import Answering
-from tests.relay.test_server import Stage, sees_ranks
-from tests.viewer.test_live import running, seen, the_entry
+from tests.relay.stage import Stage, sees_ranks
+from tests.viewer.sources import running, seen, the_entry
 
 
 @pytest.fixture

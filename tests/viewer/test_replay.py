@@ -23,15 +23,11 @@ from ddtop.wire.stacks import ThreadStack
 from tests.jobs import unix_ns
 from tests.ui import builders
 from tests.ui.builders import JOB, NOW, SECOND, FakeSource
-from tests.ui.test_app import screen_text
-from tests.viewer.test_tape import dies, hangs, in_order
+from tests.ui.screens import screen_text
+from tests.viewer.journals import written
+from tests.viewer.taped import dies, hangs, in_order
 
 DEADLINE_S = 15.0
-
-
-def written(job, path):
-    journal.write(path, [data for _, data in in_order(job)])
-    return path
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from ddtop.wire import frames
 from ddtop.wire.records import RankState, Stacks
 from ddtop.wire.stacks import ThreadStack
 from tests.jobs import FakeJob, unix_ns
+from tests.viewer.taped import dies, hangs, in_order
 
 
 def taped(job, tape=None, model=None, **more):
@@ -26,11 +27,6 @@ def taped(job, tape=None, model=None, **more):
         model.apply(envelope, frames.open_record(envelope))
         tape.add(envelope, data, model)
     return tape
-
-
-def in_order(job):
-    found = [(frames.open_envelope(data), data) for data in job.frames]
-    return sorted(found, key=lambda item: item[0].unix_ns)
 
 
 def seen_live(job, until_s=None, joined_s=0.0):
@@ -46,15 +42,6 @@ def seen_live(job, until_s=None, joined_s=0.0):
     return found
 
 
-def hangs():
-    job = FakeJob(4)
-    job.trains(40)
-    job.ranks[2].stands_at("fetch_labels", "data.py", 40)
-    job.others_wait(2)
-    job.passes(60)
-    return job
-
-
 def is_stopped():
     """A rank that was stopped long ago has said nothing for longer than any window."""
     job = FakeJob(4)
@@ -63,18 +50,6 @@ def is_stopped():
     job.ranks[1].reports = False
     job.others_wait(1)
     job.passes(120)
-    return job
-
-
-def dies():
-    job = FakeJob(4)
-    job.trains(30)
-    job.ranks[3].ends(signal=9)
-    job.others_wait(3)
-    job.passes(20)
-    for number in range(3):
-        job.ranks[number].ends(signal=15, later_s=0.1 * number)
-    job.passes(3)
     return job
 
 

@@ -8,19 +8,12 @@ from hypothesis import strategies as st
 
 from ddtop.diagnosis.rules.comm_error import address_in, named_in
 from ddtop.wire.records import GroupProgress
+from tests.diagnosis.rules.comm_error import CLOSED, fails
 from tests.jobs import FakeJob, trained, unix_ns
 
 KIND = "comm-error"
-CLOSED = "[/src/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:41233. This is typically caused by a remote worker crashing."
 TIMED_OUT = "[/src/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 8000ms for recv operation to complete"
 BARRIER = "[Rank 0]: Rank 2 failed to pass monitoredBarrier in 3000 ms Original exception: ..."
-
-
-def fails(job, *numbers, text=CLOSED, kind="RuntimeError", leaves=True):
-    for number in numbers:
-        job.ranks[number].raises(kind, text)
-        if leaves:
-            job.ranks[number].ends(1, later_s=0.2)
 
 
 def brief(finding):

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from ddtop.wire.records import CommStatus
-from tests.diagnosis.rules.test_nccl import nccl_job, service
+from tests.diagnosis.rules.nccl import nccl_job, service
 from tests.jobs import place, trained
 
 

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from ddtop.wire.gpu import CudaState, Gpu, GpuProcess
+from tests.diagnosis.rules.gpus import memory, refuses
 from tests.gpu_jobs import GIB, GpuJob, card, free, holding, stranger
 
 
@@ -194,17 +195,6 @@ def test_nccl_refuses_two_ranks_on_one_card():
 
 
 # -- gpu-memory-low
-
-
-def refuses(job, cuda, retries=2):
-    """Torch's allocator has given memory back this often, each second more often."""
-    for second in range(5):
-        job.ranks[0].says["cuda"] = msgspec.structs.replace(cuda, retries=cuda.retries + retries * second)
-        job.trains(1)
-
-
-def memory(retries=0, ooms=0, allocated=70, reserved=78):
-    return CudaState(0, "0", None, 80 * GIB, allocated * GIB, reserved * GIB, reserved * GIB, retries, ooms)
 
 
 def test_a_full_card_whose_allocations_fail_at_first_is_low_on_memory():

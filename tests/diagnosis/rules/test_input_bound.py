@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.wire.loader import Loader, Waited
-from tests.jobs import FakeJob, replace_loader
-
-
-def loading(share=0.7, **more):
-    """A job whose ranks spend this share of their time in the DataLoader."""
-    job = FakeJob(4)
-    given = {"workers": 1, "depth": 0, "capacity": 2, "workers_alive": 1, "prefetch_factor": 2} | more
-    for rank in job.ranks:
-        rank.loader, rank.loader_share = Loader(**given), share
-    return job
+from ddtop.wire.loader import Waited
+from tests.diagnosis.rules.input_bound import loading
+from tests.jobs import replace_loader
 
 
 def all_wait_for_a_batch(job, seconds):

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.diagnosis.rules.io_stall import stalled
 from tests.jobs import WORLD, FakeJob
-
-
-def stalled(*ranks, **seen):
-    """Four ranks train, then these are stuck in a write and the others wait."""
-    job = FakeJob(4)
-    job.trains(10)
-    for number in ranks:
-        job.ranks[number].is_stalled(**seen)
-    job.others_wait(*ranks)
-    return job
 
 
 def test_a_rank_whose_file_server_died_is_named_with_its_file():

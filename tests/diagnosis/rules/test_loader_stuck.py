@@ -9,19 +9,10 @@ import pytest
 from ddtop.diagnosis.kernel_wait import said_of
 from ddtop.wire.records import ProcessState, Stacks
 from ddtop.wire.stacks import StackFrame, ThreadStack
+from tests.diagnosis.rules.loader_stuck import starving
 from tests.jobs import FakeJob, replace_loader, unix_ns
 
 STUCK, ABSENT = "loader-stuck", "not-in-collective"
-
-
-def starving(number=1, world_size=3, **worker):
-    """Rank `number` waits for a batch, the others for it."""
-    job = FakeJob(world_size)
-    job.trains(10)
-    job.ranks[number].waits_for_batch(**worker)
-    job.passes(0.5)
-    job.others_wait(number)
-    return job
 
 
 def dump(job, rank, *frames, method="signal"):

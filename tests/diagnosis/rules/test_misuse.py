@@ -4,21 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.wire.gpu import CudaState
-from ddtop.wire.loader import Feed, Loader
-from ddtop.wire.records import Arrivals, Group
-from ddtop.wire.samples import REDUCING, SYMMETRIC, arrivals_of
-from tests.arriving import entered
-from tests.jobs import WORLD, FakeJob
+from ddtop.wire.samples import SYMMETRIC
+from tests.diagnosis.rules.misuse import PLAIN, communicating, fed, on_gloo
+from tests.jobs import FakeJob
 
-PLAIN = {
-    "sampler": "RandomSampler",
-    "batch_sampler": "BatchSampler",
-    "dataset": "Rows",
-    "plain": True,
-    "length": 4096,
-    "holds": True,
-}
 SHUFFLED = {
     "sampler": "DistributedSampler",
     "batch_sampler": "BatchSampler",
@@ -26,15 +15,6 @@ SHUFFLED = {
     "plain": False,
     "epoch": 0,
 }
-
-
-def fed(ranks=4, **feed):
-    """A job whose ranks train from such a loader; values in a list are one a rank."""
-    job = FakeJob(ranks)
-    for rank in job.ranks:
-        own = {name: value[rank.number] if isinstance(value, list) else value for name, value in feed.items()}
-        rank.loader = Loader(2, 4, 4, 2, feed=Feed(**({"steps": 100, "group": WORLD, "first": "ab"} | own)))
-    return job
 
 
 def test_ranks_that_all_read_the_whole_dataset_are_told():
@@ -127,14 +107,6 @@ def test_nccl_without_a_gpu_is_the_wrong_backend_and_the_crash_stands_first():
     assert [kind for _, kind, _ in job.kinds()] == ["rank-crashed", "wrong-backend"]
 
 
-def on_gloo(gloo_bytes=400 << 20, uuids=("a", "b"), **job):
-    """A job of two ranks whose gradients, on GPUs, go through gloo."""
-    made = FakeJob(2, **job)
-    for rank, uuid in zip(made.ranks, uuids, strict=True):
-        rank.says["cuda"] = CudaState(rank.number, uuid, gloo_bytes=gloo_bytes)
-    return made
-
-
 def test_gradients_on_gpus_that_go_through_gloo_are_told():
     job = on_gloo()
     job.trains(10)
@@ -167,23 +139,6 @@ def test_before_the_first_step_nothing_has_gone_through_gloo():
 
 
 # -- sync-bound
-
-
-def communicating(waits, per_step=20, step_ms=50.0, lateness_ms=0.0, says=None, kind=REDUCING, backend="gloo"):
-    """A job whose ranks are in collectives so much of their time, and say once when they put them in."""
-    job = FakeJob(4)
-    job.groups = {WORLD: Group(WORLD, "default_pg", (0, 1, 2, 3), backend)}
-    for rank in job.ranks:
-        rank.waits_share, rank.says = waits, says or {}
-        job.greet(rank)
-    job.trains(12)
-    each = step_ms / per_step
-    times = entered(4, 40 * per_step, lambda rank, number: (rank * 7 + number * 3) % 4 * lateness_ms, each)
-    for rank, one in zip(job.ranks, times, strict=True):
-        record = arrivals_of(WORLD, {seq: (at, kind) for seq, (at, _) in one.items()})
-        job.say(Arrivals("r1", (record,), 40), rank)
-    job.trains(2)
-    return job
 
 
 def test_many_small_collectives_a_step_are_sync_bound():

@@ -10,30 +10,11 @@ import pytest
 from ddtop.diagnosis.nccl import gone_ranks, ras_lines, watchdog_line
 from ddtop.policy import POLICY
 from ddtop.relay.gpus.ras import parse_json, parse_text
-from ddtop.wire.gpu import Communicator, RasAnswer, RasRank
+from ddtop.wire.gpu import RasAnswer
 from ddtop.wire.records import CommStatus
+from tests.diagnosis.rules.nccl import nccl_job, service
 from tests.jobs import SECOND, FakeJob
-from tests.relay.gpus.test_ras_answers import ANSWERS
-
-
-def nccl_job(**environment):
-    job = FakeJob(4)
-    for rank in job.ranks:
-        rank.told |= {"backend": "nccl", "environment": environment}
-        job.greet(rank)
-    return job
-
-
-def service(*states, counts=None, usual=812, pids=None, hosts=None):
-    """Its answer: a rank a state, with these launches of all_reduce. It tells addresses, not names."""
-    launches, pids = counts or [812] * len(states), pids or [4800 + number for number in range(len(states))]
-    hosts = hosts or ["10.0.0.1"] * len(states)
-    ranks = tuple(
-        RasRank(number, hosts[number], pids[number], state, number, {"AllReduce": launches[number]})
-        for number, state in enumerate(states)
-    )
-    state = "ok" if set(states) == {"ok"} else "bad"
-    return RasAnswer((Communicator("0x5c", len(states), ranks, state=state, usual={"AllReduce": usual}),), "2.29.7")
+from tests.relay.gpus.answers import ANSWERS
 
 
 def recorded(job, name):

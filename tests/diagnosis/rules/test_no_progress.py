@@ -6,6 +6,7 @@ import pytest
 
 from ddtop.policy import POLICY
 from ddtop.wire.records import OpenCall
+from tests.diagnosis.rules.no_progress import all_stand
 from tests.jobs import FakeJob, trained, unix_ns
 
 KIND = "no-progress"
@@ -18,11 +19,6 @@ def makes_groups(job, lines):
         since = {"since_unix_ns": unix_ns(job.now)}
         rank.stands_at("main", line=line, activity="collective", waits_on="collective", callee="new_group", **since)
         rank.calls = [OpenCall("new_group", unix_ns(job.now))]
-
-
-def all_stand(job, function="main", **more):
-    for rank in job.ranks:
-        rank.stands_at(function, **more)
 
 
 def waits_at_prompt(rank):

@@ -4,34 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.wire.rendezvous import Rendezvous
-from tests.diagnosis.rules.test_starting import early, enter
+from tests.diagnosis.rules.rendezvous import all_enter, meets
+from tests.diagnosis.rules.starting import enter
 from tests.jobs import BASE, SECOND
-
-PORT = 29500
-
-
-def meets(world_size=3, absent=(), environments=None, **told):
-    """All that are there look for the store of rank 0 on this host."""
-    job = early(world_size, absent)
-    for rank in job.ranks:
-        rank.told |= {"environment": {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(PORT)}} | told
-    for number, variables in (environments or {}).items():
-        job.ranks[number].told["environment"] = job.ranks[number].told["environment"] | variables
-    job.passes(1)
-    return job
-
-
-def way(number, **more):
-    given = {"address": "127.0.0.1", "port": PORT, "sockets": ("ESTABLISHED",), "local": True, "listener_pid": 4800}
-    return Rendezvous(number, 4800 + number, **(given | {"listener_ours": True} | more))
-
-
-def all_enter(job, *numbers, **more):
-    for number in numbers:
-        job.ranks[number].way = way(number, **more)
-    enter(job, *numbers)
-
 
 # -- duplicate-rank
 

@@ -11,33 +11,8 @@ from ddtop.policy import POLICY
 from ddtop.wire.records import ProcessState
 from ddtop.wire.rendezvous import Candidacy, Rendezvous
 from ddtop.wire.stacks import StackFrame
+from tests.diagnosis.rules.starting import early, enter, missing
 from tests.jobs import SECOND, FakeJob, unix_ns
-
-
-def early(world_size=4, absent=(), hosts=1):
-    """A job whose ranks have just begun."""
-    job = FakeJob(world_size, hosts=hosts, absent=absent)
-    for rank in job.ranks:
-        rank.phase, rank.trains, rank.iteration = "starting", False, None
-        rank.works_at("<module>", line=1, waits_on="import")
-    return job
-
-
-def enter(job, *numbers):
-    """These are inside, and wait."""
-    for number in numbers:
-        job.ranks[number].stands_at("main", line=30, waits_on="collective", callee="init_process_group")
-        job.ranks[number].is_in_init()
-
-
-def missing(**variables):
-    job = early(4, absent=[3])
-    for rank in job.ranks:
-        rank.told["environment"] = {"MASTER_ADDR": "node0", "MASTER_PORT": "29500"} | variables
-    job.passes(2)
-    enter(job, 0, 1, 2)
-    return job
-
 
 # -- rank-missing
 

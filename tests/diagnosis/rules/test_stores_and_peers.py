@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ddtop.wire.rendezvous import StoreFile
-from tests.diagnosis.rules.test_rendezvous import all_enter, meets
-from tests.diagnosis.rules.test_starting import enter
+from tests.diagnosis.rules.rendezvous import all_enter, meets
+from tests.diagnosis.rules.starting import enter
 from tests.jobs import BASE, SECOND, FakeJob
 
 # -- peer-unreachable

@@ -9,32 +9,11 @@ from ddtop.model.state.facts import State
 from ddtop.policy import POLICY
 from ddtop.wire.load import HostLoad, ProcessLoad
 from ddtop.wire.loader import Loader
-from ddtop.wire.records import Arrivals
-from ddtop.wire.samples import Spot, arrivals_of
-from tests.arriving import entered
+from ddtop.wire.samples import Spot
+from tests.diagnosis.rules.straggler import answers, job_with
 from tests.jobs import SECOND, FakeJob, replace_loader
 
 AUG = "/home/ada/aug.py"
-
-
-def job_with(slow=(1,), share=0.6, ranks=4):
-    """The others wait this share of each step for the slow ranks."""
-    job = FakeJob(ranks)
-    for rank in job.ranks:
-        rank.waits_share = 0.02 if rank.number in slow else share
-    return job
-
-
-def answers(job, slow=(1,), step_ms=100.0, cost_ms=60.0, request="r1", steps=100):
-    """All ranks say when they put in their last collectives, of which each step has one."""
-    times = entered(
-        len(job.ranks),
-        steps,
-        lambda rank, number: step_ms - cost_ms + (cost_ms if rank in slow else 0) + (rank * 7 + number) % 5,
-    )
-    for rank, one in zip(job.ranks, times, strict=True):
-        record = arrivals_of("0", one)
-        job.say(Arrivals(request, (record,), steps), rank)
 
 
 def test_a_rank_that_all_wait_for_is_a_straggler_and_critical_over_half_of_the_step():

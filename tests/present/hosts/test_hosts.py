@@ -8,40 +8,15 @@ from ddtop.model.state.facts import State
 from ddtop.model.state.host_facts import HostSeen
 from ddtop.present.findings.banner import banner_lines, header_line
 from ddtop.present.glyphs import ASCII, UNICODE
-from ddtop.present.hosts.hosts import clock_words, hosts_facts, names_of
+from ddtop.present.hosts.hosts import clock_words
 from ddtop.present.now import now_age_s, now_text
-from ddtop.present.table.grid import hosts_of_ranks
-from ddtop.present.table.rank_class import codes_of
 from ddtop.present.text import line_width, plain
 from ddtop.ui.render.hosts import host_row, hosts_table
 from ddtop.wire.hosts import HubLink
 from ddtop.wire.records import Exit, HostState
+from tests.present.hosts.reports import REPORT, facts, reported
 from tests.ui import builders
 from tests.ui.changed import replace
-
-GIB = 1 << 30
-REPORT = HostState(
-    host="node001",
-    cores=64,
-    cpu_ratio=0.4,
-    memory_total_bytes=512 * GIB,
-    memory_available_bytes=128 * GIB,
-    shm_total_bytes=256 * GIB,
-    shm_free_bytes=200 * GIB,
-    relay_rss_bytes=30 << 20,
-    dropped=2,
-    garbled=1,
-)
-
-
-def facts(snapshot, at_fault=()):
-    codes = codes_of(snapshot, at_fault)
-    return hosts_facts(snapshot, hosts_of_ranks(names_of(snapshot.ranks)), codes), codes
-
-
-def reported(world_size=16, culprit=13):
-    snapshot, _ = builders.hang(world_size, culprit)
-    return replace(snapshot, hosts=(REPORT,), host_ages_s=(0.4,))
 
 
 def rows(snapshot, width=130, relay=0.012, glyphs=UNICODE, at_fault=(13,)):

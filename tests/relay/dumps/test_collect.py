@@ -2,167 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from ddtop import registry
 from ddtop.procfs import descendants, stat_fields
 from ddtop.relay.dumps import collect
 from ddtop.relay.dumps import signal as dump_signal
-from ddtop.relay.dumps.collect import Dumps
-from ddtop.relay.processes import pyspy, sample
+from ddtop.relay.processes import pyspy
 from ddtop.relay.processes.pyspy import find
 from ddtop.wire.page import OWING_PID_AT
 from ddtop.wire.records import Hello, Stacks
-
-DEADLINE_S = 20.0
-
-RANK = """
-import ctypes, json, os, signal, sys, threading
-from pathlib import Path
-from ddtop import registry
-from ddtop.agent.stacks.dump_file import DumpFile
-from ddtop.agent.state_page import StatePage
-from ddtop.wire.page import EXITING_AT, HEARTBEAT_AT, STEP_AT
-
-folder = Path("/tmp") / registry.pages_folder()
-folder.mkdir(mode=0o700, exist_ok=True)
-pid = os.getpid()
-made = DumpFile(folder, f"{pid}-{registry.start_ticks(pid)}.stacks", "on")
-page = StatePage(pid, registry.start_ticks(pid))
-page.words[HEARTBEAT_AT] = 1
-
-def agent_ended():
-    page.words[HEARTBEAT_AT] = 0
-    sleep_in_python()
-
-def leaves():
-    page.words[EXITING_AT] = 1
-    sleep_in_python()
-
-def steps_on():
-    page.words[STEP_AT] = 3_000_000_000
-    sleep_in_python()
-
-def say(**more):
-    print(json.dumps({"page": str(page.path), "signal": made.signal, "path": str(made.path), "fd": made.descriptor, "off": made.off, **more}), flush=True)
-
-def hold_the_gil():
-    # A read is taken up again after a signal (SA_RESTART); libc's sleep() would end early.
-    say()
-    ctypes.PyDLL(None).read(0, ctypes.create_string_buffer(1), 1)
-
-def sleep_in_python():
-    say()
-    sys.stdin.read(1)
-
-def spin():
-    say()
-    while True:
-        pass
-
-def block_the_signal():
-    signal.pthread_sigmask(signal.SIG_BLOCK, [made.signal])
-    sleep_in_python()
-
-def take_the_signal_away():
-    signal.signal(made.signal, signal.SIG_DFL)
-    sleep_in_python()
-
-def close_its_files():
-    os.closerange(3, 100)
-    sleep_in_python()
-
-def fork_a_worker():
-    child = os.fork()
-    if child:
-        say(child=child)
-        sys.stdin.read(1)
-    else:
-        stuck_worker()
-
-def stuck_worker():
-    os.read(os.pipe()[0], 1)
-
-def start_a_worker():
-    import multiprocessing, time
-    worker = multiprocessing.get_context(sys.argv[2]).Process(target=time.sleep, args=(3600,))
-    worker.start()
-    say(child=worker.pid)
-    sys.stdin.read(1)
-
-globals()[sys.argv[1]]()
-"""
-
-
-class Ranks:
-    """Processes as a relay watches them, and what comes of asking them."""
-
-    def __init__(self) -> None:
-        self.started: list[subprocess.Popen[str]] = []
-        self.watched: list[sample.Watched] = []
-        self.found: list[tuple[Stacks, bool]] = []
-        self.asked: list[tuple[int, str, bool]] = []
-        self.dumps = Dumps(lambda stacks, _, latest: self.found.append((stacks, latest)), self._ask)
-        self.agents_answer = True
-        self.children: list[int] = []
-
-    def _ask(self, pid: int, request: str, automatic: bool) -> bool:
-        self.asked.append((pid, request, automatic))
-        return self.agents_answer
-
-    def start(self, what: str, silent: bool = True, words: tuple[str, ...] = ()) -> sample.Watched:
-        """A rank that does this; a silent one has not been heard for long."""
-        process = subprocess.Popen(
-            [sys.executable, "-c", RANK, what, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.started.append(process)
-        assert process.stdout is not None
-        told = json.loads(process.stdout.readline())
-        ticks = registry.start_ticks(process.pid)
-        assert ticks is not None
-        hello = Hello(
-            "j", "r", 0, len(self.watched), 0, 9, "h", process.pid, ticks,
-            page_path=told["page"], dump_signal=told["signal"], dump_path=told["path"], dump_fd=told["fd"], dump_off=told["off"],
-        )  # fmt: skip
-        one = sample.watch(hello, 0 if silent else time.monotonic_ns())
-        assert one is not None
-        while what == "hold_the_gil" and "pipe" not in Path(f"/proc/{process.pid}/wchan").read_text():
-            assert process.poll() is None
-        if "child" in told:
-            self.children.append(told["child"])
-            one.children = (told["child"],)
-        self.watched.append(one)
-        return one
-
-    def finish(self) -> list[Stacks]:
-        """Everything that came, once nothing is under way."""
-        end = time.monotonic() + DEADLINE_S
-        while self.dumps.due() != float("inf"):
-            assert time.monotonic() < end, self.found
-            self.dumps.on_time()
-            time.sleep(collect.POLL_S / 2)
-        return [stacks for stacks, _ in self.found]
-
-    def close(self) -> None:
-        self.dumps.close()
-        for pid in self.children:
-            os.kill(pid, signal.SIGKILL)
-        for process in self.started:
-            process.kill()
-            process.communicate()
-        for one in self.watched:
-            sample.forget(one)
-            path = dump_signal.dump_path(one.hello)
-            if path is not None:
-                path.unlink(missing_ok=True)
+from tests.relay.dumps.ranks import DEADLINE_S, Ranks
 
 
 class PySpyThatFindsNothing:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 from types import SimpleNamespace
 
 import msgspec
@@ -17,66 +16,10 @@ from ddtop.relay.gpus.ras import NOT_ASKED, TOLD_MAX, Ras, address_of, ask, of_j
 from ddtop.wire.frames import FRAME_BYTES_MAX
 from ddtop.wire.gpu import Communicator, RasAnswer, RasRank
 from ddtop.wire.records import CommStatus, Hello
-from tests.relay.gpus.test_ras_answers import ALL, ANSWERS
-
-
-def rank(number, pid, count=812, **status):
-    """A rank as the service has it."""
-    given = {"init_state": 0, "async_error": 0, "finalize_called": False, "destroy_flag": False, "abort_flag": False}
-    return {
-        "rank": number, "host": "node0", "pid": pid, "cuda_dev": number, "nvml_dev": number, "status": given | status,
-        "collective_counts": {"Broadcast": 4, "Reduce": 0, "AllGather": 0, "ReduceScatter": 0, "AllReduce": count},
-    }  # fmt: skip
-
-
-def answer(*ranks, missing=()):
-    return {
-        "nccl_version": "2.29.7", "cuda_runtime_version": 12080, "timestamp": "2026-03-01 10:00:00",
-        "communicators": [{
-            "hash": "0x5c1d", "secondary_hash": "0x0", "size": len(ranks) + len(missing), "ranks_count": len(ranks),
-            "missing_ranks_count": len(missing), "ranks": list(ranks), "missing_ranks": list(missing),
-        }],
-        "ras": {"collection_time_sec": 0.002, "timeouts_count": 0},
-    }  # fmt: skip
-
+from tests.relay.gpus.answers import ALL, ANSWERS
+from tests.relay.gpus.ras_service import GREETS, NEW, Service, answer, rank
 
 TEXT = (ANSWERS / "2.27.5/behind.txt").read_text()
-
-
-class Service:
-    """The service on a port of its own; each connection gets the next of `scripts`: lines answered, then the answer.
-
-    None for lines: it takes the connection and says nothing, as a stopped process does.
-    """
-
-    def __init__(self, *scripts, address="127.0.0.1:0"):
-        self.said: list[list[str]] = []
-        host, _, port = address.rpartition(":")
-        self._listener = socket.create_server((host, int(port)))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self._thread = threading.Thread(target=self._run, args=(scripts,), daemon=True)
-        self._thread.start()
-
-    def _run(self, scripts):
-        for replies, body in scripts:
-            link, _ = self._listener.accept()
-            heard: list[str] = []
-            self.said.append(heard)
-            with link, link.makefile("rb") as lines:
-                for line in lines:
-                    heard.append(line.decode().strip())
-                    if replies is None:
-                        continue
-                    if heard[-1].endswith("STATUS"):
-                        link.sendall(body)
-                        break
-                    link.sendall(next((reply for key, reply in replies if heard[-1].startswith(key)), b"OK\n"))
-                    if body is None:
-                        lines.read()
-
-    def close(self):
-        self._listener.close()
-        self._thread.join(10)
 
 
 @pytest.fixture
@@ -92,10 +35,8 @@ def service():
         one.close()
 
 
-GREETS = (("CLIENT", b"SERVER PROTOCOL 2\n"),)
 OLD = (*GREETS, ("SET", b"ERROR: Unknown command SET FORMAT json\n"), ("MON", b"ERROR: Unknown command MONITOR ?\n"))
 JSON_ONLY = (*GREETS, ("MON", b"ERROR: Unknown command MONITOR ?\n"))
-NEW = (*GREETS, ("MON", b"ERROR: Invalid event group '?'\n"))
 
 
 def test_json_is_asked_for_and_read(service):

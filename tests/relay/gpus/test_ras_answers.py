@@ -10,9 +10,7 @@ import pytest
 from ddtop.relay.gpus import ras
 from ddtop.relay.gpus.ras import of_job, parse_json, parse_text
 from ddtop.wire.gpu import RasAnswer
-
-ANSWERS = Path(__file__).with_name("ras_answers")
-ALL = sorted(path.relative_to(ANSWERS).as_posix() for path in ANSWERS.glob("*/*.*"))
+from tests.relay.gpus.answers import ALL, ANSWERS
 
 
 def read(name: str) -> RasAnswer:

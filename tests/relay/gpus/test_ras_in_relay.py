@@ -9,8 +9,8 @@ import pytest
 
 from ddtop.relay.gpus import ras
 from ddtop.wire.records import CommStatus, RankState
-from tests.relay.gpus.test_ras import NEW, Service, answer, rank
-from tests.relay.test_server import Stage, is_a
+from tests.relay.gpus.ras_service import NEW, Service, answer, rank
+from tests.relay.stage import Stage, is_a
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from ddtop.relay.processes.ranks import UNSEEN_S, Ranks
 from ddtop.wire import frames
 from ddtop.wire.page import EXITING_AT
 from ddtop.wire.records import Exit, Hello
-from tests.relay.test_server import DEADLINE_S, Stage, is_a, sees_ranks
+from tests.relay.stage import DEADLINE_S, Stage, is_a, sees_ranks
 from tests.speaking import process_with_link
 
 WAITS = "import sys; sys.stdin.readline(); sys.exit(3)"

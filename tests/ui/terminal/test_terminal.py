@@ -15,8 +15,7 @@ import time
 import pytest
 
 from ddtop.ui.terminal.terminal import whole_writes
-from tests.ui import builders
-from tests.ui.changed import replace
+from tests.ui.moving import INTERVAL_S, LAST, Moving
 from tests.ui.terminals import CLEAN, Terminal, picture
 
 
@@ -154,38 +153,12 @@ def test_what_others_write_onto_the_terminal_is_gone_after_ctrl_l():
 FAST = """
 import os
 from tests.ui.builders import JOB
-from tests.ui.terminal.test_terminal import INTERVAL_S, Moving
+from tests.ui.moving import INTERVAL_S, Moving
 from ddtop.ui.app import DdtopApp
 app = DdtopApp(Moving(open(os.environ["TOLD"], "w")), JOB)
 app.session.interval_s = INTERVAL_S
 app.run()
 """
-LAST = 60
-INTERVAL_S = 0.005
-
-
-class Moving(builders.FakeSource):
-    """Every look is other facts, until the last; says how often it was looked at."""
-
-    def __init__(self, told=None, looks=0):
-        super().__init__(builders.live(*builders.hang(64)).shown)
-        self.told, self.looks = told, looks
-
-    def look(self):
-        self.looks += 1
-        if self.told and self.looks <= LAST + 20:
-            print(self.looks, file=self.told, flush=True)
-        number = min(self.looks, LAST)
-        snapshot = self.shown.snapshot
-        ranks = tuple(
-            replace(
-                rank,
-                iteration=(number * 7919 + rank.rank * 31) % 99_999,
-                cpu_ratio=(number * 7 + rank.rank) % 100 / 100,
-            )
-            for rank in snapshot.ranks
-        )
-        return replace(self.shown, snapshot=replace(snapshot, ranks=ranks, iteration=number))
 
 
 @pytest.mark.parametrize("differ", ["1", "0"], ids=["differ", "plain"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ddtop.procfs import children
 from ddtop.viewer.routes import outside_targets
 from ddtop.viewer.routes.outside_targets import PIDS_MAX, Target
-from tests.cli.test_outside import script_in, started
+from tests.cli.outside import script_in, started
 
 
 @pytest.fixture

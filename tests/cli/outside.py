@@ -1,0 +1,62 @@
+"""A training that was started without ddtop, with a DataLoader worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+
+from ddtop.launch import launchers
+
+TRAIN = """
+import os, subprocess, sys
+
+def load_image():
+    print(os.getpid(), flush=True)
+    sys.stdin.read()
+
+def all_reduce():
+    print(os.getpid(), flush=True)
+    sys.stdin.read()
+
+worker = None
+if "with-worker" in sys.argv:
+    command = [sys.executable, __file__, "worker"]
+    worker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    worker.stdout.readline()
+if os.environ.get("RANK") == "1" or "worker" in sys.argv:
+    load_image()
+else:
+    all_reduce()
+if worker:
+    worker.wait()
+"""
+
+
+def script_in(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(TRAIN)
+    return path
+
+
+@contextmanager
+def started(*command, **environment):
+    """A process that has printed its first line. It ends with its stdin, or is killed."""
+    prefixes = tuple(prefix for one in launchers() for prefix in one.prefixes)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
+    process = subprocess.Popen(
+        [sys.executable, *map(str, command)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=inherited | environment,
+    )  # fmt: skip
+    try:
+        assert process.stdout.readline()
+        yield process
+    finally:
+        os.kill(process.pid, signal.SIGCONT) if process.poll() is None else None
+        try:
+            process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()

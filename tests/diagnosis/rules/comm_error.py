@@ -1,0 +1,12 @@
+"""Jobs for the tests of `comm_error` and of the policy."""
+
+from __future__ import annotations
+
+CLOSED = "[/src/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:41233. This is typically caused by a remote worker crashing."
+
+
+def fails(job, *numbers, text=CLOSED, kind="RuntimeError", leaves=True):
+    for number in numbers:
+        job.ranks[number].raises(kind, text)
+        if leaves:
+            job.ranks[number].ends(1, later_s=0.2)

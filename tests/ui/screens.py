@@ -1,0 +1,32 @@
+"""Runs the app without a terminal, and reads its screen."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+from ddtop.present.glyphs import UNICODE
+from ddtop.ui.app import DdtopApp
+from tests.ui.builders import JOB, NOW
+
+
+@asynccontextmanager
+async def watching(source, size=(80, 24)):
+    app = DdtopApp(source, JOB, clock=lambda: NOW, glyphs=UNICODE)
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        yield app, pilot
+
+
+def screen_text(app):
+    """What stands on the screen, line by line."""
+    return [strip.text.rstrip() for strip in app.screen._compositor.render_strips()]
+
+
+def shown_ranks(app):
+    return list(app.screen.table._keys)
+
+
+async def show(app, pilot, look):
+    app.session.source.shown = look
+    app.tick()
+    await pilot.pause()

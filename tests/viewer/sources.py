@@ -1,0 +1,37 @@
+"""A live source on a relay of the test."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+from ddtop import registry
+from tests.relay.stage import DEADLINE_S
+
+
+async def seen(source, question):
+    """The first look that answers yes."""
+    end = time.monotonic() + DEADLINE_S
+    while not question(look := source.look()):
+        assert time.monotonic() < end, look
+        await asyncio.sleep(0.05)
+    return look
+
+
+@contextlib.asynccontextmanager
+async def running(source):
+    """The source at work, as the app runs it."""
+    task = asyncio.create_task(source.run())
+    yield source
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+def the_entry():
+    end = time.monotonic() + DEADLINE_S
+    while not (found := registry.read_entries()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return found[0]
