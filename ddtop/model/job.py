@@ -84,7 +84,7 @@ class Job(JobMemory):
         if memory is None:
             return
         if not memory.is_from(envelope):
-            known = self._other(memory, envelope, record)
+            known = self._claimant(memory, envelope, record)
             if known is None:
                 return
             memory = known
@@ -101,9 +101,9 @@ class Job(JobMemory):
             if memory.generation < self.generation and memory.hello.rank is not None:
                 self.remove(memory.hello.rank)
             else:
-                self._give_way(memory, record)
+                self._replace_ended(memory, record)
 
-    def _other(
+    def _claimant(
         self, memory: RankMemory, envelope: Envelope, record: AnyRecord
     ) -> RankMemory | None:
         """What is known of another process that claims the rank and sent this record.
@@ -124,18 +124,18 @@ class Job(JobMemory):
         ):
             return None
         # The rank has moved: the host that it was on is no longer heard.
-        return self.place(envelope.rank, memory.heir(pid))
+        return self.place(envelope.rank, memory.successor(pid))
 
-    def _give_way(self, memory: RankMemory, ended: Exit) -> None:
+    def _replace_ended(self, memory: RankMemory, ended: Exit) -> None:
         """One of two processes that claim a rank has ended: the other is the rank from now on."""
         living = [memory.others[pid] for pid in memory.other_pids if pid in memory.others]
         # ... unless the other is the parent, which waits for the real rank.
-        heir = next((hello for hello in living if hello.claim == memory.hello.claim), None)
-        if heir is None or heir.rank is None:
+        successor = next((hello for hello in living if hello.claim == memory.hello.claim), None)
+        if successor is None or successor.rank is None:
             return
-        new = memory.heir(heir.pid)
+        new = memory.successor(successor.pid)
         new.others_gone = memory.others_gone | {ended.pid: ended}
-        self.place(heir.rank, new)
+        self.place(successor.rank, new)
 
     def copy(self) -> Job:
         """A second model that knows the same. Records that one of the two takes in do not change
@@ -158,7 +158,7 @@ class Job(JobMemory):
             return
         if first is None or at < first:
             self.firsts[sender] = at
-        at = hosts.arrived(self, sender, at) if self.unmeasured else at
+        at = hosts.arrival_unix_ns(self, sender, at) if self.unmeasured else at
         self.heard[sender] = max(self.heard.get(sender, at), at)
 
     def _on_hello(self, envelope: Envelope, hello: Hello) -> None:
@@ -193,7 +193,7 @@ class Job(JobMemory):
             memory is not None
             and same
             and memory.exit is None
-            and not self._yields(memory, envelope, hello)
+            and not self._gives_way(memory, envelope, hello)
         ):
             if hello.pid in memory.others or len(memory.others) < OTHERS_MAX:
                 memory.other_pids[hello.pid] = envelope.unix_ns
@@ -206,7 +206,7 @@ class Job(JobMemory):
         if memory is not None and same and memory.exit is not None:
             new.others_gone = memory.others_gone | {memory.hello.pid: memory.exit}
 
-    def _yields(self, memory: RankMemory, envelope: Envelope, hello: Hello) -> bool:
+    def _gives_way(self, memory: RankMemory, envelope: Envelope, hello: Hello) -> bool:
         """Whether the process that has this rank gives way to the new one."""
         if memory.sender != envelope.sender:
             return hosts.is_quiet(self, memory.sender)
@@ -271,7 +271,7 @@ class Job(JobMemory):
             known is None and len(self.hosts) >= HOSTS_MAX
         ):
             return
-        hosts.lead(self, envelope.sender, host)
+        hosts.settle_leader(self, envelope.sender, host)
         self._note_time(envelope)
         hosts.note_report(self, envelope.sender, envelope.unix_ns, host)
         self.hosts[envelope.sender] = (envelope.unix_ns, host)
@@ -297,7 +297,7 @@ class Job(JobMemory):
             or before.state != process.state
             or bool(before.frozen) != bool(process.frozen)
         ):
-            memory.letter_since_unix_ns = at
+            memory.process_state_since_unix_ns = at
         if process.state != "D" or process.frozen:
             memory.stalled_since_unix_ns = None
         elif before is None or not _same_sleep(before, process, seconds, self.policy):

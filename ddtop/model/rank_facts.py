@@ -157,7 +157,7 @@ def _fill_loader(facts: RankFields, memory: RankMemory, now: int, policy: Policy
 
 def _fill_process(facts: RankFields, memory: RankMemory, now: int, policy: Policy) -> None:
     process = facts.process = memory.process
-    facts.process_since_unix_ns = memory.letter_since_unix_ns or None
+    facts.process_since_unix_ns = memory.process_state_since_unix_ns or None
     facts.cpu_ratio, working, facts.wakes_per_s = ratios.cpu(memory, now, policy)
     exiting = process is not None and process.exiting
     if facts.mpi is not None and (mpi.is_inside(facts.mpi) or exiting):

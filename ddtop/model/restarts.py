@@ -94,12 +94,12 @@ def _begin(job: JobMemory, sender: str, attempt: int, hello: Hello) -> None:
     for rank, memory in list(job.ranks.items()):
         if memory.sender == sender:
             continue
-        heir = _started_with(job, memory)
-        if heir is not None:
+        successor = _started_with(job, memory)
+        if successor is not None:
             stays = True
-            job.place(rank, heir)
-            job.widen(heir.hello)
-            job.attempts[heir.sender] = (job.attempts[heir.sender][0], job.generation)
+            job.place(rank, successor)
+            job.widen(successor.hello)
+            job.attempts[successor.sender] = (job.attempts[successor.sender][0], job.generation)
         elif memory.exit is not None:
             job.remove(rank)
     if not stays:
@@ -114,7 +114,7 @@ def _started_with(job: JobMemory, memory: RankMemory) -> RankMemory | None:
         return memory
     for pid, hello in memory.others.items():
         if pid in memory.other_pids and hello.started_unix_ns and not _is_before(job, hello):
-            heir = memory.heir(pid)
-            heir.generation, heir.other_pids, heir.others = job.generation, {}, {}
-            return heir
+            successor = memory.successor(pid)
+            successor.generation, successor.other_pids, successor.others = job.generation, {}, {}
+            return successor
     return None

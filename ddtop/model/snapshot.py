@@ -46,10 +46,10 @@ def snapshot(job: JobMemory, now_unix_ns: int) -> Snapshot:
     world_size = _without_lost(facts, job.world_size)
     groups = tuple(sorted(job.groups.values(), key=lambda group: group.name))
     waits = _judge_waits(facts, groups, now_unix_ns, job.policy)
-    balances = straggler.settle(job, facts, now_unix_ns, job.policy)
+    balances = straggler.mark_late(job, facts, now_unix_ns, job.policy)
     devices = records.all_devices(by_relay) if by_relay else ()
     if by_relay:
-        gpu_straggler.settle(facts, groups, devices, now_unix_ns, job.policy)
+        gpu_straggler.mark_late(facts, groups, devices, now_unix_ns, job.policy)
     end = _ended(job, facts.values(), seen)
     ranks = tuple([_frozen(rank, facts.get(rank)) for rank in range(world_size)])
     pace = _pace_of(ranks, end, now_unix_ns, job.policy)
@@ -197,10 +197,10 @@ class _Reports(NamedTuple):
 def _reports_of(job: JobMemory, seen: dict[str, HostSeen], now_unix_ns: int) -> _Reports:
     reports, ages_s, heard = [], [], []
     for own in hosts.by_host(job, seen):
-        reports.append(hosts.one_report([job.hosts[sender][1] for sender in own]))
+        reports.append(hosts.merged_report([job.hosts[sender][1] for sender in own]))
         stated = min([job.stated.get(sender, now_unix_ns) for sender in own])
         ages_s.append(max(now_unix_ns - stated, 0) / 1e9)
-        heard.append(hosts.one_host([seen[sender] for sender in own]))
+        heard.append(hosts.merged_host([seen[sender] for sender in own]))
     return _Reports(tuple(reports), tuple(ages_s), tuple(heard))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.model.gpus.owners import unheard
+from ddtop.model.gpus.owners import without_numbers
 from ddtop.model.state.facts import Snapshot
 from ddtop.model.state.gpu_facts import Device
 from ddtop.present.glyphs import ASCII, UNICODE
@@ -93,9 +93,9 @@ SILENT = GpuWatch(41_000, "580.65.06")
 def silent(world_size=8):
     """The driver of the first host has not answered for long, and the model has taken its numbers away."""
     snapshot = on_gpus(world_size, watch=SILENT)
-    devices = tuple(replace(one, gpu=unheard(one.gpu)) for one in snapshot.devices)
+    devices = tuple(replace(one, gpu=without_numbers(one.gpu)) for one in snapshot.devices)
     ranks = tuple(
-        replace(rank, own=replace(rank.own, gpu=unheard(rank.own.gpu))) if rank.own else rank for rank in snapshot.ranks
+        replace(rank, own=replace(rank.own, gpu=without_numbers(rank.own.gpu))) if rank.own else rank for rank in snapshot.ranks
     )
     return replace(snapshot, devices=devices, ranks=ranks)
 

@@ -31,7 +31,7 @@ def own_gpu(hello: Hello, cuda: CudaState | None, gpus: Sequence[Gpu]) -> Own | 
     return Own(guess, ENVIRONMENT) if guess is not None else None
 
 
-def unheard(gpu: Gpu) -> Gpu:
+def without_numbers(gpu: Gpu) -> Gpu:
     """The GPU without its numbers: the driver has not answered for long, so they are old."""
     return Gpu(
         gpu.index,
@@ -44,7 +44,7 @@ def unheard(gpu: Gpu) -> Gpu:
     )
 
 
-def again(own: Own | None, gpus: Sequence[Gpu]) -> Own | None:
+def refreshed(own: Own | None, gpus: Sequence[Gpu]) -> Own | None:
     """The GPU that was known before, with the newest numbers where there are any.
 
     A rank that once fails to report its GPU keeps it.

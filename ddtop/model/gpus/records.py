@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import structs
 
 from ddtop.model.gpus.devices import take
-from ddtop.model.gpus.owners import again, own_gpu, unheard
+from ddtop.model.gpus.owners import own_gpu, refreshed, without_numbers
 from ddtop.model.state.gpu_facts import TORCH, Device, Own
 from ddtop.model.state.memory import JobMemory, RankMemory
 from ddtop.policy import Policy
@@ -26,14 +26,14 @@ def take_in(
     owns: dict[int, Own] = {}
     watch = host.gpu_watch
     if watch is not None and (watch.age_ms or 0) > job.policy.gpu_silent_s * 1000:
-        host = structs.replace(host, gpus=tuple(unheard(gpu) for gpu in host.gpus))
+        host = structs.replace(host, gpus=tuple(without_numbers(gpu) for gpu in host.gpus))
     by_uuid = {gpu.uuid: gpu for gpu in host.gpus}
     for rank, memory in here.items():
         cuda = memory.state.cuda if memory.state is not None else None
         own = memory.own = (
             _same(memory.own, cuda, by_uuid)
             or own_gpu(memory.hello, cuda, host.gpus)
-            or again(memory.own, host.gpus)
+            or refreshed(memory.own, host.gpus)
         )
         if own is not None:
             owns[rank] = own

@@ -111,7 +111,7 @@ def _later(at: int | None, by_ns: int) -> int | None:
 _TIMES = (
     "hello_unix_ns",
     "state_unix_ns",
-    "letter_since_unix_ns",
+    "process_state_since_unix_ns",
     "process_unix_ns",
     "stalled_since_unix_ns",
     "line_since_unix_ns",

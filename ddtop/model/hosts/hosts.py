@@ -29,7 +29,7 @@ def role_of(host: HostState) -> str:
     return host.hub.role if host.hub is not None and host.hub.role in (HUB, LEAF) else ALONE
 
 
-def lead(job: JobMemory, sender: str, host: HostState) -> None:
+def settle_leader(job: JobMemory, sender: str, host: HostState) -> None:
     """Settle whose clock is the job's: the hub's; before a hub is known, the first host's."""
     role, known = role_of(host), job.hosts.get(job.leader) if job.leader is not None else None
     if known is None or role == HUB or (role == ALONE and role_of(known[1]) == LEAF):
@@ -38,7 +38,7 @@ def lead(job: JobMemory, sender: str, host: HostState) -> None:
 
 def note_report(job: JobMemory, sender: str, at: int, host: HostState) -> None:
     """A relay has reported, at that time of its own clock as far as that is known."""
-    now = arrived(job, sender, at)
+    now = arrival_unix_ns(job, sender, at)
     before = job.stated.get(sender)
     if before is not None and now - before > job.policy.host_quiet_s * 1e9:
         job.returned[sender] = now
@@ -52,7 +52,7 @@ def note_report(job: JobMemory, sender: str, at: int, host: HostState) -> None:
         job.unmeasured.discard(sender)
 
 
-def arrived(job: JobMemory, sender: str, at: int) -> int:
+def arrival_unix_ns(job: JobMemory, sender: str, at: int) -> int:
     """When a record of that time arrived, on the job's clock.
 
     Of a host whose clock has not been measured the arrival counts.
@@ -112,7 +112,7 @@ def _has_living(job: JobMemory, sender: str) -> bool:
     return any(job.ranks[rank].exit is None for rank in job.ranks_of.get(sender, ()))
 
 
-def one_host(parts: Sequence[HostSeen]) -> HostSeen:
+def merged_host(parts: Sequence[HostSeen]) -> HostSeen:
     """One host out of its relays; there is one relay for each launcher.
 
     A fault of one of the relays is a fault of ranks of the host.
@@ -131,7 +131,7 @@ def one_host(parts: Sequence[HostSeen]) -> HostSeen:
     return replace(first, sender=host_of(first.sender))
 
 
-def one_report(parts: Sequence[HostState]) -> HostState:
+def merged_report(parts: Sequence[HostState]) -> HostState:
     """What the relays of one host report together: the host once, and the ranks of each relay."""
     if len(parts) == 1:
         return parts[0]

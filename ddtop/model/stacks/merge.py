@@ -194,7 +194,7 @@ def merge(stacks: Iterable[Stacks], blamed: Iterable[int] = ()) -> Merged:
             )
             key = (one.worker, role_of(thread), tuple(frame.key for frame in frames))
             found.setdefault(key, []).append((member, thread, frames))
-    _name_the_nameless(found)
+    _name_unnamed_threads(found)
     classes = [_class(key[1], key[0], entries) for key, entries in found.items()]
     at_fault = frozenset(blamed)
     classes.sort(key=lambda one: _order(one, at_fault))
@@ -223,7 +223,7 @@ def merge(stacks: Iterable[Stacks], blamed: Iterable[int] = ()) -> Merged:
     )
 
 
-def _name_the_nameless(found: dict[_Key, list[_Entry]]) -> None:
+def _name_unnamed_threads(found: dict[_Key, list[_Entry]]) -> None:
     """Find names for threads that faulthandler reports without a name.
 
     Such a thread belongs to the named threads at the same place, if those are one class.

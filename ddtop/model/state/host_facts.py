@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class HostSeen:
     """How a host is heard."""
 
-    #: The host's identity, because containers repeat names. Before `hosts.one_host` has put the
+    #: The host's identity, because containers repeat names. Before `hosts.merged_host` has put the
     #: relays of a host together: that of one relay.
     sender: str
     host: str

@@ -81,7 +81,7 @@ class RankMemory:
     process: ProcessState | None = None
     process_unix_ns: int = 0
     #: Since when the main thread has had its state letter (R, S, D, T) of /proc.
-    letter_since_unix_ns: int = 0
+    process_state_since_unix_ns: int = 0
     #: Since when it has been in the same uninterruptible sleep; None: it is in none.
     stalled_since_unix_ns: int | None = None
     #: (cpu ns, I/O bytes, context switches) of the process.
@@ -110,7 +110,7 @@ class RankMemory:
         """Whether this process sent the record. Pids repeat in containers and on other hosts."""
         return self.hello.pid == envelope.pid and self.sender == envelope.sender
 
-    def heir(self, pid: int) -> RankMemory:
+    def successor(self, pid: int) -> RankMemory:
         """What is known of another process that claims this rank, as if it were the rank."""
         hello, at, sender = self.others[pid], self.other_pids[pid], self.others_from[pid]
         found = RankMemory(hello, at, sender, self.generation)

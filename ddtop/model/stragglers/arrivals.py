@@ -74,7 +74,7 @@ def _round_of(
             if rank in answers:
                 by_host.setdefault(host_of(answers[rank].host), []).append(answers[rank])
         even = False
-        for members in _crowds(list(by_host.values())):
+        for members in _comparable(list(by_host.values())):
             steps = _steps_of(group.name, members)
             few = steps is None or len(steps.ends) < policy.straggler_few_steps
             # The recorder holds 2,000 collectives. With 300 a step those are too few steps to see
@@ -103,7 +103,7 @@ def _round_of(
                     late,
                     hosts=hosts,
                     error_ms=error_ms,
-                    hosts_apart=_apart(late, members, by_host, policy),
+                    hosts_apart=_count_apart(late, members, by_host, policy),
                 )
             )
     # A rank that is late in one group because it waits in another is not the cause.
@@ -111,7 +111,7 @@ def _round_of(
     return Round(tuple(late for late in found if not waits & set(late.ranks)), tuple(balances))
 
 
-def _crowds(by_host: list[list[Answer]]) -> list[list[Answer]]:
+def _comparable(by_host: list[list[Answer]]) -> list[list[Answer]]:
     """Ranks that may be compared.
 
     First all ranks of the hosts whose clocks are known, then the ranks of each host alone.
@@ -122,7 +122,7 @@ def _crowds(by_host: list[list[Answer]]) -> list[list[Answer]]:
     return [[one for members in known for one in members], *by_host]
 
 
-def _apart(
+def _count_apart(
     late: Late, members: Sequence[Answer], by_host: Mapping[str, list[Answer]], policy: Policy
 ) -> int:
     """How many further hosts were not compared, because their clocks are not known well enough."""
@@ -240,7 +240,7 @@ def _late_in(group: str, steps: _Steps, policy: Policy) -> Late | None:
         )
         for length in (len(ends), *LENGTHS):
             if least <= length <= len(ends):
-                late = _judged(
+                late = _late_ranks(
                     group,
                     steps.members,
                     [one[-length:] for one in waits],
@@ -309,7 +309,7 @@ def _joined(own: Sequence[int], last: Sequence[int], step: range) -> int:
     return total
 
 
-def _judged(
+def _late_ranks(
     group: str,
     members: Sequence[Answer],
     waits: list[list[int]],

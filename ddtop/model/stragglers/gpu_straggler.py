@@ -42,7 +42,7 @@ class _Gpu:
         return self.device.gpu.name, round(self.device.gpu.power_cap_watts or 0)
 
 
-def settle(
+def mark_late(
     facts: dict[int, RankFields],
     groups: Iterable[Group],
     devices: Iterable[Device],

@@ -15,7 +15,7 @@ from ddtop.policy import Policy
 from ddtop.wire.records import Group
 
 
-def settle(
+def mark_late(
     job: JobMemory, facts: dict[int, RankFields], now_unix_ns: int, policy: Policy
 ) -> tuple[Balance, ...]:
     """Mark the ranks that are late now in `facts`.
