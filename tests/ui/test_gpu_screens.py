@@ -95,7 +95,8 @@ def silent(world_size=8):
     snapshot = on_gpus(world_size, watch=SILENT)
     devices = tuple(replace(one, gpu=without_numbers(one.gpu)) for one in snapshot.devices)
     ranks = tuple(
-        replace(rank, own=replace(rank.own, gpu=without_numbers(rank.own.gpu))) if rank.own else rank for rank in snapshot.ranks
+        replace(rank, own=replace(rank.own, gpu=without_numbers(rank.own.gpu))) if rank.own else rank
+        for rank in snapshot.ranks
     )
     return replace(snapshot, devices=devices, ranks=ranks)
 

@@ -9,9 +9,7 @@ before the offset was known is moved when it is.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from ddtop.model.state.memory import Clock, JobMemory, RankMemory
+from ddtop.model.state.memory import Clock, JobMemory
 from ddtop.policy import Policy
 from ddtop.wire.frames import Envelope
 from ddtop.wire.hosts import HostClock
@@ -77,45 +75,7 @@ def _move_all(job: JobMemory, sender: str, by_ns: int) -> None:
         at, host = job.hosts[sender]
         job.hosts[sender] = (at + by_ns, moved(host, by_ns))
     for rank in job.ranks_of.get(sender, ()):
-        _move_rank(job.ranks[rank], by_ns)
+        job.ranks[rank].move(by_ns)
     job.rounds.move(sender, by_ns)
     job.candidates.move(sender, by_ns)
     job.gpus.move(sender, by_ns)
-
-
-def _move_rank(memory: RankMemory, by_ns: int) -> None:
-    for name in _TIMES:
-        if at := getattr(memory, name):
-            setattr(memory, name, at + by_ns)
-    for name in _RECORDS:
-        if (record := getattr(memory, name)) is not None:
-            setattr(memory, name, moved(record, by_ns))
-    for name in ("counters", "loader", "cpu", "load"):
-        series = getattr(memory, name)
-        if series is not None:
-            series.move(by_ns)
-    memory.worker_stacks = {pid: moved(one, by_ns) for pid, one in memory.worker_stacks.items()}
-    memory.others_gone = {pid: moved(one, by_ns) for pid, one in memory.others_gone.items()}
-    if memory.owing is not None:
-        memory.owing = replace(
-            memory.owing,
-            still_since_unix_ns=memory.owing.still_since_unix_ns + by_ns,
-            moved_unix_ns=_later(memory.owing.moved_unix_ns, by_ns),
-        )
-
-
-def _later(at: int | None, by_ns: int) -> int | None:
-    return at + by_ns if at else at
-
-
-_TIMES = (
-    "hello_unix_ns",
-    "state_unix_ns",
-    "process_state_since_unix_ns",
-    "process_unix_ns",
-    "stalled_since_unix_ns",
-    "line_since_unix_ns",
-    "phase_since_unix_ns",
-    "exit_unix_ns",
-)
-_RECORDS = ("hello", "state", "process", "exit", "rendezvous", "stacks")

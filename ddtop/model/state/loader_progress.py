@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddtop.policy import Policy
 from ddtop.wire.loader import Loader
@@ -23,6 +23,15 @@ class Owing:
     still_since_unix_ns: int
     #: When something of it last moved while this batch was waited for; None: nothing has.
     moved_unix_ns: int | None = None
+
+    def moved(self, by_ns: int) -> Owing:
+        """All times plus `by_ns`: the offset of their clock was corrected."""
+        at = self.moved_unix_ns
+        return replace(
+            self,
+            still_since_unix_ns=self.still_since_unix_ns + by_ns,
+            moved_unix_ns=at + by_ns if at else at,
+        )
 
 
 def helpless(loader: Loader) -> bool:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import copy
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from ddtop.model.state import loader_progress
 from ddtop.model.state.arrival_rounds import Rounds
@@ -31,6 +33,9 @@ from ddtop.wire.records import (
     Stacks,
 )
 from ddtop.wire.rendezvous import Rendezvous
+from ddtop.wire.times import moved
+
+Record = TypeVar("Record", bound=msgspec.Struct)
 
 ORDERS_MAX = 64
 """Orders of people that are remembered. The recording has all of them."""
@@ -118,6 +123,41 @@ class RankMemory:
         found.others = {one: hello for one, hello in self.others.items() if one != pid}
         found.others_from = {one: frm for one, frm in self.others_from.items() if one != pid}
         return found
+
+    def move(self, by_ns: int) -> None:
+        """Add `by_ns` to all times: the offset of the sender's clock was corrected."""
+        self.hello = moved(self.hello, by_ns)
+        self.hello_unix_ns = _later(self.hello_unix_ns, by_ns)
+        self.state = _moved(self.state, by_ns)
+        self.state_unix_ns = _later(self.state_unix_ns, by_ns)
+        self.line_since_unix_ns = _later(self.line_since_unix_ns, by_ns)
+        self.phase_since_unix_ns = _later(self.phase_since_unix_ns, by_ns)
+        self.process = _moved(self.process, by_ns)
+        self.process_unix_ns = _later(self.process_unix_ns, by_ns)
+        self.process_state_since_unix_ns = _later(self.process_state_since_unix_ns, by_ns)
+        if self.stalled_since_unix_ns:
+            self.stalled_since_unix_ns += by_ns
+        self.exit = _moved(self.exit, by_ns)
+        self.exit_unix_ns = _later(self.exit_unix_ns, by_ns)
+        self.rendezvous = _moved(self.rendezvous, by_ns)
+        self.stacks = _moved(self.stacks, by_ns)
+        self.worker_stacks = {pid: moved(one, by_ns) for pid, one in self.worker_stacks.items()}
+        self.others_gone = {pid: moved(one, by_ns) for pid, one in self.others_gone.items()}
+        for series in (self.counters, self.loader, self.cpu):
+            series.move(by_ns)
+        if self.load is not None:
+            self.load.move(by_ns)
+        if self.owing is not None:
+            self.owing = self.owing.moved(by_ns)
+
+
+def _later(at_unix_ns: int, by_ns: int) -> int:
+    """0 stays 0: that is not reported yet."""
+    return at_unix_ns + by_ns if at_unix_ns else 0
+
+
+def _moved(record: Record | None, by_ns: int) -> Record | None:
+    return moved(record, by_ns) if record is not None else None
 
 
 class JobMemory:
