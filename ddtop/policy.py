@@ -428,6 +428,9 @@ class Policy:
     """With more ranks it is not asked at each snapshot whether all are at one place."""
     together_s: float = 2.0
     """Signals to all ranks within this time are one act: Ctrl-C, scancel, a time limit."""
+    interrupted_together_s: float = 5.0
+    """The same for Ctrl-C. Python raises KeyboardInterrupt only when the rank leaves its C code,
+    which takes seconds on a busy host."""
     went_on_s: float = 1.0
     """Progress this much later than an exception means that a thread still trains. An agent notes a
     step up to a quarter of a second after it was made."""

@@ -48,7 +48,8 @@ def rule(context: Context) -> list[Finding]:
     helper = failed_helper([one for host in snapshot.hosts for one in host.helpers], snapshot.ranks, policy)
     if helper is not None:
         return [_helper_failed(snapshot, helper, bad)]
-    if all(rank.gone for rank in snapshot.ranks if rank.hello is not None) and was_cancelled(bad, policy):
+    present = [rank for rank in snapshot.ranks if rank.hello is not None]
+    if all(rank.gone or interrupted(rank) for rank in present) and was_cancelled(bad, policy):
         return [_cancelled(snapshot, bad)]
     first, *more = first_to_go(snapshot.ranks, policy)
     if not failed(first):
@@ -88,7 +89,8 @@ def _may_be_cancelled(first: RankFacts, snapshot: Snapshot, policy: Policy) -> b
     signalled = first.exit is not None and first.exit.signal in CANCEL_SIGNALS
     if not signalled and not interrupted(first):
         return False
-    return snapshot.ended is None and snapshot.time_unix_ns - went_unix_ns(first) < policy.together_s * 1e9
+    hold_s = policy.interrupted_together_s if interrupted(first) else policy.together_s
+    return snapshot.ended is None and snapshot.time_unix_ns - went_unix_ns(first) < hold_s * 1e9
 
 
 def _cancelled(snapshot: Snapshot, bad: list[RankFacts]) -> Finding:

@@ -239,10 +239,12 @@ def was_cancelled(gone: Collection[RankFields], policy: Policy) -> bool:
     bad = [rank for rank in gone if failed(rank)]
     if not bad or not all(_by_cancel(rank) for rank in bad):
         return False
+    by_key = all(interrupted(rank) for rank in bad)
     times = sorted(_signalled_unix_ns(rank) for rank in bad)
-    if times[-1] - times[0] > policy.together_s * 1e9:
+    within_s = policy.interrupted_together_s if by_key else policy.together_s
+    if times[-1] - times[0] > within_s * 1e9:
         return False
-    return all(interrupted(rank) for rank in bad) or _at_once(bad, policy)
+    return by_key or _at_once(bad, policy)
 
 
 def _at_once(bad: Collection[RankFields], policy: Policy) -> bool:
@@ -300,7 +302,7 @@ def interrupted(rank: RankFields) -> bool:
 
 def _by_cancel(rank: RankFields) -> bool:
     if rank.exit is None:
-        return False
+        return interrupted(rank)
     return (
         rank.exit.signal in CANCEL_SIGNALS
         or rank.exit.code in (128 + 15, 128 + 2)

@@ -206,7 +206,9 @@ def line(outcome: Outcome) -> str:
             for begin, end, one in found.values()
         ]
     if not outcome.right:
-        rows += [f"    at the end {one.severity} {one.kind}: {one.summary}" for one in outcome.last]
+        for one in outcome.last:
+            rows.append(f"    at the end {one.severity} {one.kind}: {one.summary}")
+            rows += [f"        {text}" for text in one.evidence]
     rows += [f"    {part}" for part in outcome.trouble.splitlines()[:30]]
     return "\n".join(rows)
 

@@ -35,6 +35,31 @@ def test_ctrl_c_is_a_cancellation_though_the_tracebacks_come_apart():
     assert job.kinds() == [("info", "cancelled", ())]
 
 
+def test_ctrl_c_is_a_cancellation_while_the_processes_still_end():
+    """On a busy host three interpreters take four seconds to end after their tracebacks."""
+    job = trained()
+    for rank in job.ranks:
+        rank.raises("KeyboardInterrupt")
+        job.passes(1.1)
+    job.passes(4)
+    for rank in job.ranks:
+        rank.ends(1)
+        job.passes(0.5)
+
+    assert job.ever() == [("info", "cancelled", ())]
+
+
+def test_ctrl_c_on_one_rank_alone_is_its_end():
+    """kill -INT on one rank: the others wait for it, nobody cancelled the job."""
+    job = trained()
+    job.ranks[1].raises("KeyboardInterrupt")
+    job.ranks[1].ends(1, later_s=0.3)
+    job.others_wait(1)
+    job.passes(9)
+
+    assert job.ever() == [("critical", "rank-crashed", (1,))]
+
+
 @pytest.mark.parametrize(("gap_s", "kind"), [(0.01, "cancelled"), (0.2, "rank-killed")])
 def test_a_signal_that_reaches_one_host_after_the_other_is_a_cancellation(gap_s, kind):
     """Three launchers were ended one after the other; one that cleans up after a death does so on its own host, later."""
