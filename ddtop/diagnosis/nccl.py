@@ -1,4 +1,4 @@
-"""What NCCL itself says, as lines of evidence: its status service beside the ranks, and when torch's watchdog ends a wait."""
+"""What NCCL itself says, as lines of evidence: its status service beside the ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.policy import Policy
 from ddtop.wire.gpu import Communicator, RasAnswer, RasRank
 from ddtop.words.ranks import rank_list, ranks_text, verb
-from ddtop.words.units import duration
 
 GONE = ("dead", "unresponsive")
 _STATES = {
@@ -19,7 +18,6 @@ _STATES = {
     "left": ("answers and is not in", "answer and are not in"),
 }
 """What a rank does with its communicator, for one and for several; `left` is one that took it down, or that never came to build it."""
-_OFF = ("0", "")
 
 
 class _Known:
@@ -122,32 +120,6 @@ def launched_less(snapshot: Snapshot, answer: RasAnswer) -> Iterator[tuple[str, 
             ranks = tuple(sorted(number for number in late if number is not None))
             if ranks and 2 * len(ranks) <= one.size:
                 yield op, ranks, tuple(sorted(members.difference(ranks)))
-
-
-def watchdog_line(ranks: Collection[RankFacts], since_unix_ns: int, now_unix_ns: int) -> str | None:
-    """When torch's watchdog ends the wait, or that nothing will; None for other backends, and where the timeout is not known."""
-    for rank in ranks:
-        hello = rank.hello
-        if hello is None or "nccl" not in (hello.backend or ""):
-            continue
-        environment = hello.environment
-        handling = environment.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", environment.get("NCCL_ASYNC_ERROR_HANDLING", "3"))
-        blocking = environment.get("TORCH_NCCL_BLOCKING_WAIT", "0")
-        if handling in _OFF and blocking in _OFF:
-            return "nothing ends this wait: TORCH_NCCL_ASYNC_ERROR_HANDLING=0 switches torch's watchdog off"
-        timeouts = [one.timeout_ms for one in rank.open_collectives if one.timeout_ms]
-        if not timeouts:
-            continue
-        left_s = min(timeouts) / 1000 - (now_unix_ns - since_unix_ns) / 1e9
-        dump = (
-            "" if environment.get("TORCH_NCCL_DUMP_ON_TIMEOUT", "1") in _OFF else ", with a dump of its flight recorder"
-        )
-        if left_s > 0:
-            return f"torch's watchdog ends the ranks in {duration(left_s)} (timeout {duration(min(timeouts) / 1000)}){dump}"
-        return (
-            f"torch's timeout of {duration(min(timeouts) / 1000)} has passed: its watchdog should have ended the ranks"
-        )
-    return None
 
 
 def building_line(ranks: Collection[RankFacts]) -> str | None:

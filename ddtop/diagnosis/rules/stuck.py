@@ -5,7 +5,8 @@ from __future__ import annotations
 from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import CRITICAL, Finding
 from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.nccl import building_line, ras_lines, watchdog_line
+from ddtop.diagnosis.nccl import building_line, ras_lines
+from ddtop.diagnosis.watchdog import watchdog_line
 from ddtop.model.state.facts import RankFacts, Snapshot, State, Wait
 from ddtop.policy import Policy
 from ddtop.words.ranks import ranks_text

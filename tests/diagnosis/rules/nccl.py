@@ -6,10 +6,10 @@ from ddtop.wire.gpu import Communicator, RasAnswer, RasRank
 from tests.jobs import FakeJob
 
 
-def nccl_job(**environment):
+def nccl_job(torch="2.13.0", **environment):
     job = FakeJob(4)
     for rank in job.ranks:
-        rank.told |= {"backend": "nccl", "environment": environment}
+        rank.told |= {"backend": "nccl", "environment": environment, "torch": torch}
         job.greet(rank)
     return job
 

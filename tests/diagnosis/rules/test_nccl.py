@@ -7,7 +7,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from ddtop.diagnosis.nccl import gone_ranks, ras_lines, watchdog_line
+from ddtop.diagnosis.nccl import gone_ranks, ras_lines
+from ddtop.diagnosis.watchdog import watchdog_line
 from ddtop.policy import POLICY
 from ddtop.relay.gpus.ras import parse_json, parse_text
 from ddtop.wire.gpu import RasAnswer
@@ -198,11 +199,31 @@ def test_an_error_of_the_backend_blames_the_peer_that_nccl_calls_dead():
 @pytest.mark.parametrize(
     ("environment", "line"),
     [
-        ({}, "torch's watchdog ends the ranks in 29 min 52 s (timeout 30 min), with a dump of its flight recorder"),
-        ({"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}, "torch's watchdog ends the ranks in 29 min 52 s (timeout 30 min)"),
+        (
+            {},
+            "torch's watchdog ends the ranks in 30 min 52 s (timeout 30 min, then 60 s), with a dump of its "
+            "flight recorder",
+        ),
+        (
+            {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "1000"},
+            "torch's watchdog ends the ranks in 29 min 56 s (timeout 30 min, then 4 s)",
+        ),
         (
             {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"},
-            "nothing ends this wait: TORCH_NCCL_ASYNC_ERROR_HANDLING=0 switches torch's watchdog off",
+            "torch's heartbeat monitor ends the ranks in 37 min 52 s (timeout 30 min, then 8 min), with a dump of its "
+            "flight recorder",
+        ),
+        (
+            {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0"},
+            "nothing ends this wait: TORCH_NCCL_ASYNC_ERROR_HANDLING=0, and TORCH_NCCL_DUMP_ON_TIMEOUT=0",
+        ),
+        (
+            {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "2", "TORCH_NCCL_ENABLE_MONITORING": "0"},
+            "nothing ends this wait: TORCH_NCCL_ASYNC_ERROR_HANDLING=2, and TORCH_NCCL_ENABLE_MONITORING=0",
+        ),
+        (
+            {"TORCH_NCCL_BLOCKING_WAIT": "1"},
+            "the wait raises an error in 29 min 52 s (timeout 30 min, TORCH_NCCL_BLOCKING_WAIT)",
         ),
     ],
 )
@@ -220,7 +241,24 @@ def test_a_timeout_that_has_passed_is_said():
     rank = job.snapshot().ranks[0]
 
     assert finding.kind == "collective-stuck"
-    assert "has passed" in (watchdog_line([rank], 0, 1_900 * SECOND) or "")
+    assert "has passed" in (watchdog_line([rank], 0, rank.open_collectives[0].created_unix_ns + 1_900 * SECOND) or "")
+
+
+@pytest.mark.parametrize(
+    ("torch", "line"),
+    [
+        ("2.6.0", "torch's watchdog ends the ranks in 30 min 52 s (timeout 30 min, then 60 s)"),
+        (None, "torch's watchdog ends the ranks in 30 min 52 s (timeout 30 min, then 60 s)"),
+    ],
+)
+def test_of_a_version_that_is_not_known_to_dump_no_dump_is_promised(torch, line):
+    assert line in stuck(nccl_job(torch=torch)).evidence
+
+
+def test_of_such_a_version_nobody_knows_whether_anything_ends_the_wait():
+    evidence = stuck(nccl_job(torch="2.6.0", TORCH_NCCL_ASYNC_ERROR_HANDLING="0")).evidence
+
+    assert any(line.startswith("perhaps nothing ends this wait") for line in evidence)
 
 
 def test_a_communicator_that_is_being_built_is_said():
