@@ -303,11 +303,10 @@ def interrupted(rank: RankFields) -> bool:
 def _by_cancel(rank: RankFields) -> bool:
     if rank.exit is None:
         return interrupted(rank)
-    return (
-        rank.exit.signal in CANCEL_SIGNALS
-        or rank.exit.code in (128 + 15, 128 + 2)
-        or interrupted(rank)
-    )
+    if rank.exit.signal in CANCEL_SIGNALS:
+        # A launcher's signal may overtake a rank that is on its way out of its own exception.
+        return interrupted(rank) or not fatal_exception(rank) or is_consequence(rank)
+    return rank.exit.code in (128 + 15, 128 + 2) or interrupted(rank)
 
 
 def ended(

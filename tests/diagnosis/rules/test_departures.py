@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from ddtop.wire.loader import Loader
-from tests.jobs import FakeJob, trained
+from ddtop.wire.records import HelperEnd
+from tests.jobs import FakeJob, trained, unix_ns
 
 RESET = "Connection closed by peer [10.0.0.2]:41233"
 
@@ -219,6 +220,22 @@ def test_the_launchers_sigterm_after_a_first_death_is_a_consequence():
 
     assert job.ever() == [("critical", "rank-killed", (2,))]
     assert job.snapshot().ended.reason == "rank 2 went first: SIGKILL"
+
+
+def test_a_rank_that_raised_is_the_cause_though_a_signal_ended_its_process():
+    """mp.spawn on a busy host: a peer noticed the closed sockets, and the raising rank was still on its way out."""
+    job = trained(3)
+    job.ranks[1].raises("KeyError", "'missing'")
+    job.passes(0.5)
+    job.ranks[0].raises("RuntimeError", RESET)
+    job.ranks[0].ends(1)
+    job.passes(0.3)
+    for number in (1, 2):
+        job.ranks[number].ends(signal=15, later_s=0.01 * number)
+    job.host_says = {"helpers": (HelperEnd(4990, unix_ns(job.now), 1, launcher=True),)}
+    job.passes(5)
+
+    assert job.ever() == [("critical", "rank-crashed", (1,))]
 
 
 def test_one_sigterm_before_the_others_follow_later_is_a_kill():
