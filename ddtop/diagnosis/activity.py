@@ -1,8 +1,9 @@
-"""What a rank is doing, in one stable word and a short phrase, and the sentence's "where it is instead".
+"""What a rank does, as one stable word and a short phrase, and where it is instead.
 
-Asked in the order of certainty: the process itself (stopped, frozen, at its exit, in a garbage collection), then the
-library frames nearest to the user's own line, then the kernel's word for a thread that sleeps, then whether the CPU moves.
-What an agent said that has fallen silent is old: then only stacks that were taken since, or the kernel, tell of now.
+The sources are asked in the order of certainty: the process itself (stopped, at its exit, in a
+garbage collection), the library frames nearest to the user's own line, the kernel's word for a
+sleeping thread, CPU time. The last report of a silent agent is old. Only stacks that were taken
+since, or the kernel, tell what such a rank does now.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ PROCESS, CALL, FRAMES, STACKS, KERNEL, CPU, NOTHING = "process", "call", "frames
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """`word`: one of WORDS. `text` follows "is" or "has been": "waiting for a lock". `source`: what told it: the process,
-    an open call, frames, stacks, the kernel, the CPU, or nothing."""
+    """`word`: one of WORDS. `text` follows "is" or "has been": "waiting for a lock". `source`: what
+    told it: the process, an open call, frames, stacks, the kernel, the CPU, or nothing.
+    """
 
     word: str
     text: str
@@ -45,12 +47,14 @@ _NOTHING = Doing("unknown", "", NOTHING)
 
 
 def doing(facts: RankFacts, policy: Policy) -> str | None:
-    """A phrase that follows "is" or "has been"; None where nothing tells, and of a process that is gone."""
+    """A phrase that follows "is" or "has been". None where nothing is known, and for a process that
+    has ended.
+    """
     return classify(facts, policy).text or None
 
 
 def classify(facts: RankFacts, policy: Policy) -> Doing:
-    """What the rank is doing now, as far as that can be told."""
+    """What the rank does now, as far as it is known."""
     if facts.gone:
         return _NOTHING
     if _silent(facts):
@@ -67,9 +71,9 @@ def classify(facts: RankFacts, policy: Policy) -> Doing:
 
 
 def where(facts: RankFacts, policy: Policy) -> str:
-    """Where a rank is instead, to follow "has been" or "is": `in the DataLoader (data.py:40 load_image)`.
+    """Where a rank is, to follow "has been" or "is": `in the DataLoader (data.py:40 load_image)`.
 
-    Of a silent rank without stacks: where it was seen last, in these words.
+    For a silent rank without stacks: where it was seen last.
     """
     found = classify(facts, policy)
     if found.source in (STACKS, KERNEL, CPU, NOTHING) and _silent(facts):
@@ -86,8 +90,10 @@ def where(facts: RankFacts, policy: Policy) -> str:
 
 
 def stack_line(stacks: Stacks, frames_max: int = 4) -> str | None:
-    """`load data.py:40 ‹ step train.py:88 ‹ main train.py:120`: its main thread's own frames, innermost first, and what
-    lies below them; None where no stack was taken. Of a worker only what it runs itself."""
+    """`load data.py:40 ‹ step train.py:88 ‹ main train.py:120`: its main thread's own frames,
+    innermost first, and what lies below them; None where no stack was taken. Of a worker only what
+    it runs itself.
+    """
     thread = _main(stacks)
     if thread is None:
         return None
@@ -112,7 +118,7 @@ def _frames_line(own: tuple[StackFrame, ...], frames_max: int) -> str | None:
 
 
 def fresh_stacks(facts: RankFacts) -> Stacks | None:
-    """The last dump, if the rank stands where it stood when that was taken."""
+    """The last dump, if the rank has not moved since it was taken."""
     stacks = facts.stacks
     if stacks is None or not stacks.method or facts.gone:
         return None
@@ -145,7 +151,7 @@ def _certain(facts: RankFacts) -> Doing | None:
 
 
 def _of_call(facts: RankFacts) -> Doing | None:
-    """A call that the flight recorder does not see and that has not returned."""
+    """A call that the flight recorder does not record and that has not returned."""
     call = next((call.name for call in facts.open_calls), None)
     if call is None:
         return None
@@ -153,7 +159,7 @@ def _of_call(facts: RankFacts) -> Doing | None:
 
 
 def _of_frames(facts: RankFacts) -> Doing | None:
-    """What the library frames wait on that the agent saw at its last look."""
+    """What the library frames wait on that the agent sampled last."""
     place = facts.place
     if place is None:
         return None
@@ -177,7 +183,7 @@ def _of_activity(facts: RankFacts) -> Doing | None:
 
 
 def _closer(facts: RankFacts, found: Doing) -> Doing:
-    """What frames tell, with the file or the child that the kernel adds."""
+    """The word of the frames, with the file or the child that the kernel adds."""
     process = facts.process
     if process is None or not sleeps(process):
         return found
@@ -215,7 +221,7 @@ def _of_stacks(facts: RankFacts) -> Doing | None:
 
 
 def _of_gil(facts: RankFacts, policy: Policy) -> Doing | None:
-    """Of a silent rank: whether its main thread asks for the GIL again and again."""
+    """For a silent rank: whether its main thread asks for the GIL again and again."""
     if facts.process is None or facts.working is not False or (facts.wakes_per_s or 0.0) < policy.gil_wakes_per_s:
         return None
     # A look may find it awake, then the kernel says nothing.
@@ -230,7 +236,8 @@ def _of_kernel(facts: RankFacts) -> Doing | None:
     said = said_of(process) if process is not None else None
     if process is None or said is None:
         return None
-    # A thread that works is asleep now and then: only the file that it reads is true of more than this instant.
+    # A thread that works is asleep now and then: only the file that it reads is true of more than
+    # this instant.
     if facts.working is False or (facts.working and said[0] == "file" and path_of(process) is not None):
         return Doing(*said, KERNEL)
     return None
@@ -253,7 +260,7 @@ def _of_cpu(facts: RankFacts, policy: Policy) -> Doing | None:
 
 
 def _in_c(facts: RankFacts, found: Doing) -> str:
-    """Of a silent rank: whatever it does, it does it in C with the GIL held, below that line."""
+    """For a silent rank: C code holds the GIL below that line, whatever it does."""
     stacks = fresh_stacks(facts)
     user = _user_frame(stacks) if stacks is not None else None
     does = found.text if found.source in (STACKS, KERNEL) else ""

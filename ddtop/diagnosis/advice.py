@@ -25,7 +25,7 @@ def uneven_advice(rank: RankFacts) -> str:
 
 
 def with_timeout(advice: str, snapshot: Snapshot, blame: Blame) -> str:
-    """The advice, with the time that is left until torch ends the waiters itself."""
+    """The advice, with the time that is left until the process group times out."""
     limit_s = timeout_s(snapshot, blame)
     if limit_s is None:
         return advice

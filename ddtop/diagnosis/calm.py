@@ -13,7 +13,7 @@ from ddtop.words.units import duration
 
 
 def calm(snapshot: Snapshot, policy: Policy) -> str:
-    """What is true when no rule has anything to say."""
+    """What is true when there are no findings."""
     total = snapshot.world_size
     if snapshot.ended is not None:
         well = snapshot.ended.first_rank is None and not snapshot.ended.failed
@@ -43,7 +43,7 @@ def calm(snapshot: Snapshot, policy: Policy) -> str:
 
 
 def _unheard(snapshot: Snapshot) -> str | None:
-    """Where nothing of a host comes through, which may be why."""
+    """The hosts that are not heard, which may be why no rank moves."""
     hosts = {rank.sender: rank.host or "?" for rank in snapshot.ranks if rank.unheard}
     if not hosts:
         return None
@@ -93,7 +93,7 @@ def _quiet(snapshot: Snapshot, policy: Policy) -> str:
 
 
 def _stand(snapshot: Snapshot, policy: Policy) -> str:
-    """Where the ranks are that are left, if that is one place: what they wait for is outside of what is looked at."""
+    """Where the living ranks are, if they are all at one place."""
     alive = [rank for rank in snapshot.ranks if not rank.gone]
     if len(alive) > policy.stand_most_ranks or any(rank.place is None for rank in alive):
         return ""

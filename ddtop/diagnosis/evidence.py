@@ -1,4 +1,6 @@
-"""Lines of evidence that several rules show: a rank's process, its place, its stacks, its DataLoader."""
+"""Lines of evidence that several rules show: a rank's process, its place, its stacks, its
+DataLoader.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ _HOW = {"agent": "by its agent", "signal": "by signal", "py-spy": "by py-spy"}
 
 
 def process_line(rank: RankFacts, policy: Policy) -> str | None:
-    """`rank 2 (pid 4802): state D, 0% of a core, wchan nfs_wait_bit_killable, in write of /ckpt/7.pt, 2 children`."""
+    """`rank 2 (pid 4802): state D, 0% of a core, wchan nfs_wait_bit_killable, in write of
+    /ckpt/7.pt, 2 children`.
+    """
     process = rank.process
     if process is None:
         return None
@@ -59,7 +63,9 @@ def collecting_line(rank: RankFacts, now_unix_ns: int) -> str | None:
 
 
 def stack_lines(rank: RankFacts, policy: Policy) -> list[str]:
-    """Own frames of the rank, and of the DataLoader worker that owes it a batch, as far as a dump of now has them."""
+    """Own frames of the rank, and of the DataLoader worker that owes it a batch, as far as a dump
+    of now has them.
+    """
     stacks = fresh_stacks(rank)
     if stacks is None:
         return []
@@ -79,7 +85,9 @@ def stack_lines(rank: RankFacts, policy: Policy) -> list[str]:
 
 
 def loader_line(rank: RankFacts) -> str | None:
-    """How many batches its DataLoader has ready, and who owes the next; None unless it waits for a batch."""
+    """How many batches its DataLoader has ready, and who owes the next; None unless it waits for a
+    batch.
+    """
     loader = rank.loader
     if loader is None or (loader.waiting_since_unix_ns is None and not (loader.closing and loader.owing_pid)):
         return None

@@ -11,16 +11,19 @@ SEVERITIES = (CRITICAL, WARNING, INFO)
 """Worst first."""
 OK, UNKNOWN = "ok", "unknown"
 HEALTHS = (OK, WARNING, CRITICAL, UNKNOWN)
-"""What `Verdict.health` may be. Unknown: nothing is known of this moment, because the relay is not heard."""
+"""What `Verdict.health` may be. Unknown: nothing is known of this moment, because the relay is not
+heard.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One root cause, with what it made others do folded under it.
 
-    `kind`: kebab-case, the name of its rule. `ranks`: the culprits, `victims`: who waits. `summary`: one sentence, who
-    is where instead, since when, who waits. `evidence`: numbers and stack lines, a line each. `advice`: the next step.
-    `since_unix_ns`: when the fact began, not when it was seen.
+    `kind`: kebab-case, the name of its rule. `ranks`: the culprits, `victims`: who waits.
+    `summary`: one sentence, who is where instead, since when, who waits. `evidence`: numbers and
+    stack lines, a line each. `advice`: the next step. `since_unix_ns`: when the fact began, not
+    when it was seen.
     """
 
     kind: Kind
@@ -43,10 +46,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What stands at one moment: findings worst first, and a sentence for when there is nothing to find.
+    """What stands at one moment: findings worst first, and a sentence for when there is nothing to
+    find.
 
-    `health` is one of HEALTHS. `unheard`: why nothing is known of this moment, one sentence with the next step; the findings are then those of the
-    moment that was heard last, `unheard_s` (s) ago. Both are None while the relay is heard.
+    `health` is one of HEALTHS. `unheard`: why nothing is known of this moment, one sentence with
+    the next step; the findings are then those of the moment that was heard last, `unheard_s` (s)
+    ago. Both are None while the relay is heard.
     """
 
     health: str
@@ -61,7 +66,9 @@ class Verdict:
         return self.findings[0].summary if self.findings else self.calm
 
     def when_unheard(self, why: str | None, seconds: float | None) -> Verdict:
-        """The same, as it is known while the relay is not heard: nothing is well, and what stood is said to be of then."""
+        """The same, as it is known while the relay is not heard: nothing is well, and what stood is
+        said to be of then.
+        """
         if self.health == UNKNOWN and self.unheard == why:
             return replace(self, unheard_s=seconds)
         then = self.calm.removeprefix("ok: ")

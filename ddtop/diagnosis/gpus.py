@@ -1,4 +1,4 @@
-"""Cards and their holders as they stand in a sentence."""
+"""GPUs and the processes that hold them, as a sentence names them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def size(value: int | None) -> str:
     return f"{value / 2**30:.1f} GiB" if value >= 1 << 30 else f"{value / 2**20:.0f} MiB"
 
 
-def card_text(device: Device) -> str:
+def gpu_text(device: Device) -> str:
     """`GPU 3 of node0`."""
     return f"{'a MIG instance of ' if device.gpu.parent else ''}GPU {device.gpu.index} of {device.host}"
 
@@ -41,7 +41,7 @@ def holders_text(processes: Sequence[GpuProcess], most: int = 3) -> str:
 
 
 def device_of(rank: RankFacts, snapshot: Snapshot) -> Device | None:
-    """The rank's card, a guess from its environment where nothing better is known."""
+    """The GPU of the rank. Where nothing better is known, a guess from its environment."""
     devices = [one for one in snapshot.devices if one.host == rank.host]
     if not devices or rank.hello is None:
         return None
@@ -50,10 +50,12 @@ def device_of(rank: RankFacts, snapshot: Snapshot) -> Device | None:
 
 
 def memory_line(rank: RankFacts, device: Device | None) -> str | None:
-    """`GPU 3 of node0: 79.1 GiB of 80.0 GiB used; rank 3 has 70.2 GiB allocated, 76.0 GiB reserved, 12 allocations retried`."""
+    """`GPU 3 of node0: 79.1 GiB of 80.0 GiB used; rank 3 has 70.2 GiB allocated, 76.0 GiB reserved,
+    12 allocations retried`.
+    """
     parts = []
     if device is not None and device.gpu.used_bytes is not None:
-        parts.append(f"{card_text(device)}: {size(device.gpu.used_bytes)} of {size(device.gpu.total_bytes)} used")
+        parts.append(f"{gpu_text(device)}: {size(device.gpu.used_bytes)} of {size(device.gpu.total_bytes)} used")
     cuda = rank.cuda
     if cuda is not None and cuda.reserved_bytes is not None:
         text = f"rank {rank.rank} has {size(cuda.allocated_bytes)} allocated, {size(cuda.reserved_bytes)} reserved"
@@ -62,7 +64,7 @@ def memory_line(rank: RankFacts, device: Device | None) -> str | None:
 
 
 def ranks_on(device: Device, snapshot: Snapshot) -> tuple[int, ...]:
-    """The ranks whose own card it is; one that only has a context on it is none of them."""
+    """The ranks whose own GPU it is. A rank that only has a context there does not count."""
     found = []
     for number in device.ranks:
         own = snapshot.rank(number).own
@@ -72,7 +74,7 @@ def ranks_on(device: Device, snapshot: Snapshot) -> tuple[int, ...]:
 
 
 def ranks_of(device: Device, snapshot: Snapshot) -> tuple[int, ...]:
-    """The ranks that fail with it: those whose own card it is, and those on its MIG instances."""
+    """The ranks that fail with it: those whose own GPU it is, and those on its MIG instances."""
     parts = {
         one.rank
         for one in snapshot.ranks
@@ -82,17 +84,17 @@ def ranks_of(device: Device, snapshot: Snapshot) -> tuple[int, ...]:
 
 
 def strangers(device: Device, policy: Policy) -> tuple[GpuProcess, ...]:
-    """Processes of others that hold a part of the card that counts, MPS's own server left out."""
+    """Processes outside the job that hold a large part of the GPU, without the server of MPS."""
     return tuple(one for one in large(device.foreign, device.gpu, policy) if _MPS not in (one.command or ""))
 
 
 def lasting_strangers(device: Device, policy: Policy) -> tuple[GpuProcess, ...]:
-    """Those of them that did not come a moment ago."""
+    """Those of them that have been there for a while."""
     return tuple(one for one in strangers(device, policy) if one.pid not in device.foreign_new)
 
 
 def shares_by_wish(device: Device, ranks: Iterable[int], snapshot: Snapshot) -> bool:
-    """NVIDIA's MPS serves this card: whoever starts that wants several processes on it."""
+    """Whether NVIDIA's MPS serves this GPU: then several processes on it are intended."""
     if any(_MPS in (one.command or "") for one in device.gpu.processes or ()):
         return True
     hellos = [snapshot.rank(rank).hello for rank in ranks]
@@ -105,7 +107,7 @@ def why_held(gpu: Gpu) -> str:
 
 
 def held_by_more_than_load(gpu: Gpu) -> bool:
-    """By heat or the hardware: at its power cap runs every card that has much to do."""
+    """Whether heat or the hardware lowers the clocks. Any GPU under load may be at its power cap."""
     return any(word in _WHY and word != "sw_power_cap" for word in gpu.throttle or ())
 
 
@@ -116,8 +118,8 @@ _WHY = {
 }  # fmt: skip
 
 
-def free_cards(host: str | None, snapshot: Snapshot, policy: Policy) -> tuple[Gpu, ...]:
-    """Cards of that host on which nobody is, and which the job may use."""
+def free_gpus(host: str | None, snapshot: Snapshot, policy: Policy) -> tuple[Gpu, ...]:
+    """GPUs of that host that nobody uses and that the job may use."""
     devices = [one for one in snapshot.devices if one.host == host]
     free = [one.gpu for one in devices if _is_free(one, policy)]
     given = _given(host, snapshot, [one.gpu for one in devices]) if free else None
@@ -125,7 +127,7 @@ def free_cards(host: str | None, snapshot: Snapshot, policy: Policy) -> tuple[Gp
 
 
 def _given(host: str | None, snapshot: Snapshot, cards: Sequence[Gpu]) -> set[str] | None:
-    """The cards that the batch system has given to the job's ranks of that host; None: it may take any."""
+    """The GPUs that the batch system has given to the job on that host. None: it may use any."""
     found: set[str] = set()
     for rank in snapshot.ranks:
         if rank.hello is None or rank.host != host:
@@ -145,7 +147,9 @@ def _is_free(device: Device, policy: Policy) -> bool:
 
 
 def mixed(host: str | None, snapshot: Snapshot) -> bool:
-    """Cards of several kinds: CUDA numbers them otherwise than the driver, unless it is told not to."""
+    """Whether the host has several GPU models. CUDA then numbers them in another order than the
+    driver, unless it is told not to.
+    """
     return len({one.gpu.name for one in snapshot.devices if one.host == host and one.gpu.parent is None}) > 1
 
 

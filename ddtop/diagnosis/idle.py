@@ -1,7 +1,8 @@
-"""Which ranks wait for work from outside: a prompt, a request loop, a master without orders, and the ranks that wait for it.
+"""Which ranks wait for work from outside: a prompt, a request loop, a master without orders, and
+the ranks that wait for it.
 
-Such waits have no usual length, so they are no fault however long they last. A rank that counts steps of a training is never
-taken for idle: its next step is its work.
+Such waits have no usual length, so they are no fault however long they last. A rank that counts
+training steps is never idle: its next step is its work.
 """
 
 from __future__ import annotations
@@ -16,29 +17,39 @@ from ddtop.wire.calls import RECEIVES
 from ddtop.wire.stacks import StackFrame
 
 RHYTHM = "collectives"
-"""`RankFacts.iteration_source` where a repeated pattern of MPI calls was counted: a farm's orders make one, too."""
+"""`RankFacts.iteration_source` where a repeated pattern of MPI calls was counted: a farm's orders
+make one, too.
+"""
 REQUESTS = frozenset({"stdin", "socket", "queue"})
 """Words of `doing` for waits in which the next request may come."""
 PROMPTS = frozenset({"stdin", "socket"})
-"""... of an interpreter whose thread runs nothing of the program's own; the event loop of a kernel reads a socket."""
+"""... of an interpreter whose thread runs nothing of the program's own; the event loop of a kernel
+reads a socket.
+"""
 OUTSIDE = REQUESTS | {"pipe", "rpc"}
 _POLLING = frozenset({"sleep", "lock", "python", "unknown"})
-"""Words of `doing` of a loop that sleeps and looks: a look may find its thread awake, then nothing tells."""
+"""Words of `doing` of a loop that sleeps and looks: a look may find its thread awake, then nothing
+tells.
+"""
 
 
 def counts_steps(rank: RankFacts) -> bool:
-    """The program makes steps of its own on this rank: an optimizer's, a DataLoader's batches, or `ddtop.step`."""
+    """Whether the program counts steps on this rank: an optimizer's, batches of a DataLoader, or
+    `ddtop.step`.
+    """
     return rank.iteration is not None and rank.iteration_source != RHYTHM
 
 
 def polls(rank: RankFacts, policy: Policy) -> bool:
-    """It sleeps, wakes and sleeps again, as a loop does that looks for work; one long sleep does not wake."""
+    """Whether it sleeps and wakes again and again, like a loop that looks for work. One long sleep
+    does not wake.
+    """
     wakes = rank.wakes_per_s or 0.0
     return rank.working is False and wakes >= policy.poll_wakes_per_s and classify(rank, policy).word in _POLLING
 
 
 class Idle:
-    """Answers for one snapshot; what thousands of ranks share is looked up once."""
+    """Answers for one snapshot. What thousands of ranks share is looked up once."""
 
     def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
         self._snapshot, self._policy = snapshot, policy
@@ -48,9 +59,10 @@ class Idle:
                 self._single.setdefault(rank, []).append(wait.call in RECEIVES)
 
     def gives_orders(self, blame: Blame) -> bool:
-        """Workers wait for orders, and the rank that gives them waits for somebody to give it some: nobody is at fault.
+        """Whether workers wait for orders, and the blamed rank waits for input to make orders from.
 
-        All waits for it must be for orders: a recv, or a broadcast. A rank that sends to it has work for it.
+        Nobody is at fault then. All waits for that rank must be for orders: a recv, or a broadcast.
+        A rank that sends to it has work for it.
         """
         root = self._snapshot.rank(blame.root)
         if counts_steps(root):
@@ -62,12 +74,14 @@ class Idle:
         return classify(root, self._policy).word in REQUESTS or polls(root, self._policy)
 
     def _used_to_it(self, blame: Blame, single: bool) -> bool:
-        """The rhythm of a simulation has a broadcast in it, too. A recv has none, and a farm has waited as long before, twice."""
+        """Whether such waits are usual. The rhythm of a simulation contains a broadcast too, a recv
+        does not; and a farm has waited as long before, twice.
+        """
         usual_ms = max((self._snapshot.rank(rank).usual_wait_ms or 0.0 for rank in blame.waiters), default=0.0)
         return single or usual_ms >= 1000 * self._policy.idle_habit_s
 
     def ranks(self, alive: Iterable[RankFacts]) -> set[int]:
-        """Those of `alive` that are idle themselves, or wait for nobody but an idle rank."""
+        """Those of `alive` that are idle themselves, or wait only for an idle rank."""
         found = {rank.rank for rank in alive if self._by_itself(rank)}
         roots = [blame for blame in self._snapshot.blames if self.gives_orders(blame)]
         blamed = {blame.root for blame in self._snapshot.blames}
@@ -83,7 +97,8 @@ class Idle:
         if rank.phase == "leaving" or (rank.place is not None and rank.place.waits_for is not None):
             return False
         if word in PROMPTS and not runs_own_code(rank):
-            # An interpreter at its prompt, or a kernel between two cells. What was trained before does not matter.
+            # An interpreter at its prompt, or a kernel between two cells. What was trained before
+            # does not matter.
             return True
         if counts_steps(rank):
             return False

@@ -1,4 +1,6 @@
-"""Findings over time: one appears after two agreeing snapshots and clears after three without it."""
+"""Findings over time: one appears after two agreeing snapshots and disappears after three without
+it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ OF_PHASES = frozenset({Kind.INPUT_BOUND, Kind.EPOCH_NOT_SET})
 """Kinds that are seen while the job trains, and not while it validates or saves in between."""
 Identity = tuple[Kind, str | None, tuple[int, ...]]
 STEP_NS = 500_000_000
-"""Snapshots closer together than this are one: a viewer that draws more often does not see more evidence."""
+"""Snapshots closer together than this are one: a viewer that draws more often does not see more
+evidence.
+"""
 
 
 @dataclass
@@ -27,7 +31,9 @@ class _Standing:
 
 
 class Judge:
-    """Holds what stands. `observe` is called with snapshots of one job in the order of their time."""
+    """Holds the findings that stand. Call `observe` with snapshots of one job in the order of their
+    time.
+    """
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -39,18 +45,22 @@ class Judge:
 
     @property
     def wavers(self) -> bool:
-        """Something is found that does not stand yet, or stands and is found no more: the next snapshot is worth more than most."""
+        """Whether a finding has not appeared yet, or is about to disappear: then the next snapshot
+        matters more than most.
+        """
         needed = self._policy.appear_snapshots
         return any(one.agreed < needed or one.missed for one in self._standing.values())
 
     @property
     def snapshots_needed(self) -> int:
-        """After so many agreeing snapshots a finding stands."""
+        """How many agreeing snapshots a finding needs."""
         return self._policy.appear_snapshots
 
     def _holds(self, known: _Standing, snapshot: Snapshot, found: Mapping[Identity, Finding]) -> bool:
-        """A share of the time, or what only a phase of an epoch shows, stands through the other phases. Not beside a hang, nor
-        where the same is found of other ranks."""
+        """Whether a finding of a phase stays through the other phases.
+
+        It does not stay beside a hang, nor where the same kind is found for other ranks.
+        """
         kind = known.finding.kind
         if kind not in OF_PHASES or known.agreed < self._policy.appear_snapshots:
             return False

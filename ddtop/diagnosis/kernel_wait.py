@@ -1,7 +1,9 @@
-"""The kernel's word for what a sleeping main thread waits for: its system call, what that call's descriptor is, and wchan.
+"""What a sleeping main thread waits for, in the kernel's words: its system call, the descriptor of
+that call, and wchan.
 
-Call and descriptor say more than wchan, and are had where the relay may look (`ProcessState.syscall`); wchan nearly always.
-Check: `cat /proc/PID/syscall /proc/PID/wchan`.
+Call and descriptor say more than wchan, but the relay may not always read them
+(`ProcessState.syscall`). Wchan is nearly always there. Check: `cat /proc/PID/syscall
+/proc/PID/wchan`.
 """
 
 from __future__ import annotations
@@ -113,7 +115,9 @@ def sleeps(process: ProcessState | None) -> bool:
 
 
 def said_of(process: ProcessState) -> Said | None:
-    """What the kernel says that the main thread waits for; None while it runs, or if that says nothing."""
+    """What the kernel says that the main thread waits for. None while it runs, or if the kernel
+    says nothing useful.
+    """
     if not sleeps(process):
         return None
     if process.remote is not None:
@@ -125,22 +129,23 @@ def said_of(process: ProcessState) -> Said | None:
 
 
 def may_be_io(process: ProcessState | None) -> bool:
-    """Whether its sleep can be one for a disk, a server or a driver.
+    """Whether it may be asleep because of a disk, a server or a driver.
 
-    In state D in a call that signals interrupt (nanosleep, futex) is only a process that a freezer out of sight holds.
+    A process in state D inside a call that signals interrupt (nanosleep, futex) is held by a
+    freezer.
     """
     said = said_of(process) if process is not None else None
     return said is None or said[0] in _IO_WORDS
 
 
 def path_of(process: ProcessState | None) -> str | None:
-    """The file that its system call is about; None if that is no file."""
+    """The file that its system call uses. None if it is no file."""
     file = process.file if process is not None else None
     return file if file is not None and file.startswith("/") else None
 
 
 def short(path: str) -> str:
-    """The path as it stands in a sentence: of a long one the end, which names it."""
+    """The path for a sentence: the end of a long one, which names it."""
     return path if len(path) <= PATH_MAX else "…" + path[-(PATH_MAX - 1) :]
 
 

@@ -1,4 +1,6 @@
-"""The kinds of finding, by name. A kind never changes its value: scripts and old recordings compare it."""
+"""The kinds of finding, by name. A kind never changes its value: scripts and old recordings compare
+it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What two ranks have sent each other and begun to receive in MPI: the evidence for a wrong tag, a wrong peer, a missing send."""
+"""What two MPI ranks have sent to each other and begun to receive: evidence for a wrong tag, a
+wrong peer, a missing send.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ TAGS_MAX = 4
 
 
 def traffic_lines(snapshot: Snapshot, wait: PeerWait) -> list[str]:
-    """`rank 0 has sent rank 1: 1 with tag 7 (received 0), none with tag 99`; nothing where nothing is counted."""
+    """`rank 0 has sent rank 1: 1 with tag 7 (received 0), none with tag 99`; nothing where nothing
+    is counted.
+    """
     if wait.peer is None or wait.group is None:
         return []
     waiter, peer = snapshot.rank(wait.rank), snapshot.rank(wait.peer)

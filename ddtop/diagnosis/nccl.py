@@ -21,10 +21,11 @@ _STATES = {
 
 
 class _Known:
-    """The ranks of the job by their processes; looked through only when somebody stands out.
+    """The ranks of the job by their processes; built only when a rank stands out.
 
-    NCCL tells addresses and no names of hosts. In containers every process may be number 1: those that share a pid are told apart by their
-    numbers in a communicator of the whole job, and what address is which host is learned from those that share none.
+    NCCL names addresses and no hosts. In containers every process may have pid 1. Ranks that share
+    a pid are told apart by their numbers in a communicator of the whole job. Ranks with a unique
+    pid show which address is which host.
     """
 
     def __init__(self, snapshot: Snapshot, answer: RasAnswer) -> None:
@@ -32,7 +33,7 @@ class _Known:
         self._by_process: dict[tuple[str, int], int] | None = None
 
     def number(self, rank: RasRank) -> int | None:
-        """Its number in the job; None where that is not certain."""
+        """Its rank in the job. None where that is not certain."""
         if self._by_process is None:
             self._by_process = self._learned()
         return self._by_process.get((rank.host, rank.pid))
@@ -60,7 +61,7 @@ class _Known:
         return found
 
     def names(self, ranks: Sequence[RasRank]) -> str:
-        """`rank 2`; their numbers in the communicator where they are not known as ranks of the job."""
+        """`rank 2`. Where the rank in the job is not known: its number in the communicator."""
         known = [number for rank in ranks if (number := self.number(rank)) is not None]
         if len(known) == len(ranks):
             return ranks_text(sorted(known))
@@ -68,7 +69,9 @@ class _Known:
 
 
 def ras_lines(snapshot: Snapshot, policy: Policy) -> list[str]:
-    """What the service said: who is gone for NCCL, who has launched less than the others; empty where it said nothing lately."""
+    """What the service said: which ranks NCCL calls dead, and which have launched fewer
+    collectives. Empty where it said nothing lately.
+    """
     answer = snapshot.ras
     if answer is None or (snapshot.ras_age_s or 0.0) > policy.ras_fresh_s:
         return []
@@ -77,7 +80,8 @@ def ras_lines(snapshot: Snapshot, policy: Policy) -> list[str]:
     lines: list[str] = []
     known = _Known(snapshot, answer)
     for one in answer.communicators:
-        # The text does not tell whose communicator it is: another job's may be in it, where two share the port.
+        # The text does not tell whose communicator it is: another job's may be in it, where two
+        # share the port.
         ranks = [rank for rank in one.ranks if not answer.text or known.number(rank) is not None]
         lines += _gone(one, ranks, known)
         lines += _in_states(ranks, known)
@@ -103,9 +107,11 @@ def gone_ranks(snapshot: Snapshot, policy: Policy) -> tuple[int, ...]:
 
 
 def launched_less(snapshot: Snapshot, answer: RasAnswer) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
-    """(kind of collective, ranks of the job that have launched less of it than most, the other members), where all of them are known.
+    """(op, ranks that have launched fewer of it than most, the other members), where all members
+    are known.
 
-    The text names those who stand out only: the others are known of a communicator of the whole job.
+    The text names only ranks that stand out. The others are known for a communicator of the whole
+    job.
     """
     known = _Known(snapshot, answer)
     for one in answer.communicators:
@@ -123,7 +129,7 @@ def launched_less(snapshot: Snapshot, answer: RasAnswer) -> Iterator[tuple[str, 
 
 
 def building_line(ranks: Collection[RankFacts]) -> str | None:
-    """Who waits in NCCL for a communicator to be built."""
+    """Which ranks wait in NCCL while it builds a communicator."""
     found = [rank.rank for rank in ranks if any(one.building for one in rank.groups)]
     if not found:
         return None
@@ -131,8 +137,11 @@ def building_line(ranks: Collection[RankFacts]) -> str | None:
 
 
 def _is_cut_off(one: Communicator) -> bool:
-    """The process that answered reaches less than half of the others: it may have been stopped for a minute itself, and NCCL takes
-    nobody back whom it has called dead."""
+    """Whether the process that answered reaches less than half of the others.
+
+    It may have been stopped for a minute itself, and NCCL never takes back a rank that it has
+    called dead.
+    """
     return 2 * sum(rank.state in GONE for rank in one.ranks) > one.size > 0
 
 
@@ -158,7 +167,9 @@ def _in_states(ranks: Sequence[RasRank], known: _Known) -> list[str]:
 
 
 def _uneven(one: Communicator, ranks: Sequence[RasRank], known: _Known) -> list[str]:
-    """Launches are counted when a rank puts a collective in: who has fewer than most has not come, who has more is alone."""
+    """Launches are counted when a rank enqueues a collective: a rank with fewer than most has not
+    joined.
+    """
     lines = []
     for op, usual in one.usual.items():
         others = [rank for rank in ranks if rank.counts.get(op, usual) != usual]

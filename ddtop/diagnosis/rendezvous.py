@@ -1,4 +1,6 @@
-"""Who is inside init_process_group and waits there, and who gave up there: what all rules of the start ask first."""
+"""Which ranks wait inside init_process_group, and which have failed there. All rules of the start
+ask this first.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,12 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "ip6-localhost"})
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
-    """`inside`: the ranks that wait in init_process_group, `gave_up`: those that it threw out. `since_unix_ns`: when the first
-    of them entered, `waited_s`: how long ago that is."""
+class Joining:
+    """The ranks that meet in init_process_group.
+
+    `inside`: those that wait there. `gave_up`: those that failed there. `since_unix_ns`: when the
+    first of them entered. `waited_s`: how long ago that is.
+    """
 
     inside: tuple[RankFacts, ...]
     gave_up: tuple[RankFacts, ...]
@@ -52,17 +57,19 @@ class Meeting:
 
     @property
     def init(self) -> str:
-        """The call in which they meet: init_process_group, or MPI_Init."""
+        """The call in which they wait: init_process_group, or MPI_Init."""
         calls = [call.name for rank in self.inside for call in rank.open_calls if call.name in INIT_CALLS]
         return calls[0] if calls else INIT
 
     def without(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
-        """The victims but these."""
+        """The victims without these ranks."""
         return tuple(sorted(set(self.victims) - set(ranks)))
 
 
-def meeting_of(snapshot: Snapshot) -> Meeting | None:
-    """None once anybody has communicated, while nobody is inside, and where a rank failed for reasons of its own."""
+def joining_of(snapshot: Snapshot) -> Joining | None:
+    """None once a rank has communicated, while no rank is inside, and where a rank failed for a
+    reason of its own.
+    """
     if any(_communicated(rank) for rank in snapshot.ranks):
         return None
     gave_up = tuple(rank for rank in snapshot.ranks if failed(rank) and _was_thrown_out(rank))
@@ -75,7 +82,7 @@ def meeting_of(snapshot: Snapshot) -> Meeting | None:
     entered += [one.init_unix_ns for rank in snapshot.ranks for one in rank.others if one.init_unix_ns]
     if not entered:
         return None
-    return Meeting(inside, gave_up, min(entered), (snapshot.time_unix_ns - min(entered)) / 1e9)
+    return Joining(inside, gave_up, min(entered), (snapshot.time_unix_ns - min(entered)) / 1e9)
 
 
 def _is_inside(rank: RankFacts) -> bool:
@@ -91,19 +98,21 @@ def _communicated(rank: RankFacts) -> bool:
 
 
 def _was_thrown_out(rank: RankFacts) -> bool:
-    """An error of the network or the store ended its init_process_group."""
+    """Whether an error of the network or the store ended its init_process_group."""
     if rank.hello is None or rank.hello.init_unix_ns is None or rank.exception is None or not fatal_exception(rank):
         return False
     return bool(_GAVE_UP.search(f"{rank.exception.type} {rank.exception.text}"))
 
 
 def port_was_taken(rank: RankFacts) -> bool:
-    """It could not listen on its port because somebody else does."""
+    """Whether it could not listen because another process has its port."""
     return rank.exception is not None and bool(_PORT_TAKEN.search(rank.exception.text))
 
 
 def could_not_connect(rank: RankFacts) -> bool:
-    """It never had a connection to the store; that others did not come to it reads otherwise."""
+    """Whether it never had a connection to the store. An error about missing peers reads
+    differently.
+    """
     return rank.exception is not None and bool(_NO_STORE.search(rank.exception.text))
 
 
@@ -114,13 +123,13 @@ def entered_unix_ns(rank: RankFacts) -> int | None:
 
 
 def has_entered(rank: RankFacts) -> bool:
-    """It is, or has been, inside init_process_group."""
+    """Whether it is or was inside init_process_group."""
     inside = rank.process is not None and rank.process.init_since_unix_ns is not None
     return inside or (rank.hello is not None and rank.hello.init_unix_ns is not None)
 
 
 def store_of(rank: RankFacts) -> tuple[str, int] | None:
-    """(address, port) of the store that it looks for."""
+    """(address, port) of the store that it connects to."""
     return _store_of(rank.hello) if rank.hello is not None else None
 
 
@@ -136,7 +145,7 @@ def store_text(rank: RankFacts) -> str | None:
     return rank.hello.store_file.path if rank.hello is not None and rank.hello.store_file is not None else None
 
 
-def way_line(rank: RankFacts) -> str | None:
+def path_line(rank: RankFacts) -> str | None:
     """`rank 1 (pid 4801) → 127.0.0.1:29500: no connection, refused; nobody listens there`."""
     way = rank.rendezvous
     if way is None:

@@ -19,8 +19,11 @@ WORKS, SPINS, STILL = "works", "spins", "still"
 
 @dataclass(frozen=True, slots=True)
 class Standstill:
-    """`alive`: the ranks whose processes live; `active`: those that are not done, or all. `stances`: what each of these does for
-    the job, by rank. `since_unix_ns`: the last progress."""
+    """A job without progress.
+
+    `alive`: the ranks whose processes live. `active`: those that are not done, or all. `stances`:
+    what each active rank does, by rank. `since_unix_ns`: the last progress.
+    """
 
     alive: tuple[RankFacts, ...]
     active: tuple[RankFacts, ...]
@@ -36,7 +39,7 @@ class Standstill:
 
 
 def standstill_of(snapshot: Snapshot, policy: Policy) -> Standstill | None:
-    """None while something moves, and where too little is known of some rank."""
+    """None while a rank makes progress, and where too little is known of some rank."""
     alive = tuple([rank for rank in snapshot.ranks if not rank.gone])
     if snapshot.ended is not None or snapshot.moving or not alive:
         return None
@@ -56,7 +59,10 @@ def standstill_of(snapshot: Snapshot, policy: Policy) -> Standstill | None:
 
 
 def _since_of_start(alive: tuple[RankFacts, ...], policy: Policy) -> int | None:
-    """Of a start that can be told from a slow one: all ranks stand in a lock that has a name, or all in communication."""
+    """Since when a start hangs. None where it may only be slow.
+
+    It hangs where all ranks are stuck in a lock that has a name, or all in communication.
+    """
     places = [rank.place for rank in alive if rank.place is not None and rank.working is False]
     if len(places) < len(alive):
         return None
@@ -67,7 +73,7 @@ def _since_of_start(alive: tuple[RankFacts, ...], policy: Policy) -> int | None:
 
 
 def word_of(rank: RankFacts, policy: Policy) -> str:
-    """What it does, and of a call whose other side is not known that it communicates."""
+    """The activity of the rank; communication for a call whose other side is not known."""
     if any(call.name in WAITING_CALLS for call in rank.open_calls):
         return "collective"
     place = rank.place
@@ -87,7 +93,7 @@ def _stance(rank: RankFacts, quiet_s: float, policy: Policy) -> str:
 
 
 def severity_of(snapshot: Snapshot, still: Standstill, policy: Policy) -> str | None:
-    """None: not yet."""
+    """None: too early for a finding."""
     usual_s = _usual_s(snapshot, still, policy)
     warning_s = max(policy.no_progress_s, usual_s)
     critical_s = max(policy.no_progress_critical_s, policy.no_progress_habit_factor * usual_s)
@@ -110,7 +116,7 @@ def severity_of(snapshot: Snapshot, still: Standstill, policy: Policy) -> str | 
 
 
 def _usual_s(snapshot: Snapshot, still: Standstill, policy: Policy) -> float:
-    """How long this job usually shows no progress, or ten of its steps."""
+    """How long this job usually makes no progress, or ten of its steps."""
     steps_s = max((rank.step_ms or 0.0 for rank in still.active), default=0.0) / 1000
     # The pauses of the whole job are at most those of the rank that pauses least.
     habit_s = min((rank.usual_pause_s or 0.0 for rank in still.active), default=0.0)
@@ -123,7 +129,7 @@ def _usual_s(snapshot: Snapshot, still: Standstill, policy: Policy) -> float:
 
 
 def _needs_nobody(still: Standstill, words: set[str], policy: Policy) -> bool:
-    """Nothing outside of the job can be what it waits for: `words` are those of all ranks, which stand still."""
+    """Whether nothing outside of the job can be what it waits for. `words` are those of all ranks."""
     if all(rank.phase == "leaving" for rank in still.active):
         return False
     if all(rank.place is not None and rank.place.waits_for is not None for rank in still.active):
@@ -138,6 +144,8 @@ def _needs_nobody(still: Standstill, words: set[str], policy: Policy) -> bool:
 
 
 def _asks_outside(rank: RankFacts, policy: Policy) -> bool:
-    """It waits for an answer of a server or another process; whoever opens a named pipe has not even a peer."""
+    """Whether it waits for an answer of a server or another process. A process that opens a named
+    pipe has no peer yet.
+    """
     opens = rank.process is not None and rank.process.syscall in ("open", "openat")
     return (word_of(rank, policy) in OUTSIDE - {"stdin"} and not opens) or polls(rank, policy)

@@ -15,14 +15,16 @@ from ddtop.wire.records import ACTIVITIES, HostState
 from ddtop.wire.samples import Spot, by_function
 from ddtop.words.sentences import about
 
-LOADER, GIL, GC, CARD, CPU, THROTTLED, MEMORY, PYTHON, UNKNOWN = (
+LOADER, GIL, GC, GPU, CPU, THROTTLED, MEMORY, PYTHON, UNKNOWN = (
     "loader", "gil_held", "gc", "gpu", "cpu", "throttled", "memory", "python", "unknown",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """`word`: one of the above, `text`: after "it", a sentence's end, `advice`: what to do about it."""
+    """`word`: one of the above, `text`: after "it", a sentence's end, `advice`: what to do about
+    it.
+    """
 
     word: str
     text: str
@@ -30,7 +32,7 @@ class Cause:
 
 
 def cause_of(rank: RankFacts, late: Late, snapshot: Snapshot, policy: Policy) -> Cause:
-    """The first of the known causes that explains half of what the others wait."""
+    """The first known cause that explains half of what the others wait."""
     others = [snapshot.rank(number) for number in late.waiters]
     share = late.share_ratio
     host = host_of(rank, snapshot)
@@ -39,7 +41,7 @@ def cause_of(rank: RankFacts, late: Late, snapshot: Snapshot, policy: Policy) ->
         _of_gc(rank, share, policy),
         _of_gil(rank, others, share, policy),
         _of_throttling(rank, share, policy),
-        _of_card(rank, others, share, snapshot, policy),
+        _of_gpu(rank, others, share, snapshot, policy),
         _of_cpu(rank, others, share, host, policy),
         _of_memory(rank, others, host, policy),
         _of_python(rank, others, share, policy),
@@ -56,7 +58,9 @@ def host_of(rank: RankFacts, snapshot: Snapshot) -> HostState | None:
 
 
 def flame(rank: RankFacts, policy: Policy, most: int = 3) -> list[str]:
-    """`62% in Augment.rotate (aug.py:88)`: where its looks of the last half minute found it, most first."""
+    """`62% in Augment.rotate (aug.py:88)`: where the samples of the last half minute found the
+    rank, most first.
+    """
     return [
         f"{_share(spot, rank):.0%} in {_spot(spot)}"
         for spot in by_function(rank.spots)[:most]
@@ -127,17 +131,19 @@ def _of_throttling(rank: RankFacts, share: float, policy: Policy) -> Cause | Non
     return Cause(THROTTLED, text, "raise the CPU limit of its container, or start fewer threads and workers in it")
 
 
-def _of_card(
+def _of_gpu(
     rank: RankFacts, others: Sequence[RankFacts], share: float, snapshot: Snapshot, policy: Policy
 ) -> Cause | None:
-    """Its GPU: others compute there too, it is held at low clocks, or it computes while those of the others wait in NCCL."""
+    """Its GPU: other processes compute there, its clocks are low, or it computes while those of the
+    others wait in NCCL.
+    """
     device = device_of(rank, snapshot) if rank.own is not None and rank.own.certain and snapshot.devices else None
     if device is None or (device.util_mean_ratio or 0.0) < policy.gpu_busy_ratio:
         # A slow host leaves its card idle: that is no fault of the card.
         return None
     if busy := lasting_strangers(device, policy):
         return Cause(
-            CARD,
+            GPU,
             f"shares its GPU with {holders_text(busy)}",
             "see `ddtop gpus` on its host: end them if they are yours, else take another GPU",
         )
@@ -158,12 +164,14 @@ def _of_card(
             text = (
                 f"runs on a GPU that {why_held(device.gpu)} holds at {mhz} MHz, those of the others run at {usual:.0f}"
             )
-            return Cause(CARD, text, cooling(device))
+            return Cause(GPU, text, cooling(device))
     return _of_computing(rank, device, alike, policy)
 
 
 def _of_computing(rank: RankFacts, device: Device, alike: Sequence[Device], policy: Policy) -> Cause | None:
-    """Cards of the others are as busy at a fraction of its power: a computing kernel and waiting ones."""
+    """The GPUs of the others are as busy at a fraction of its power: one computes, the others run
+    waiting kernels.
+    """
     own, busy = device.power_mean_watts, policy.gpu_wait_busy_ratio
     watts = [one.power_mean_watts for one in alike if one.power_mean_watts and (one.util_mean_ratio or 0.0) >= busy]
     nccl = rank.hello is not None and "nccl" in (rank.hello.backend or "")
@@ -175,16 +183,16 @@ def _of_computing(rank: RankFacts, device: Device, alike: Sequence[Device], poli
     text = (
         f"computes longer on its GPU: those of the others are 100% busy at {ratio:.0%} of its power, they wait in NCCL"
     )
-    return Cause(CARD, text, more_work(rank.rank, device))
+    return Cause(GPU, text, more_work(rank.rank, device))
 
 
 def cooling(device: Device) -> str:
-    """What to do about a card that is held at low clocks."""
+    """What to do about a GPU whose clocks are low."""
     return f"look at its cooling and power (nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {device.gpu.index}); restart the job without that host"
 
 
 def more_work(rank: int, device: Device) -> str:
-    """What to do about a card that computes longer than the others."""
+    """What to do about a GPU that computes longer than the others."""
     return (
         f"does rank {rank} have more to compute (longer sequences, more tokens for its experts, an extra loss)? If not, compare its GPU with the "
         f"others': nvidia-smi -q -d CLOCK,PERFORMANCE,ECC -i {device.gpu.index}"
@@ -196,7 +204,8 @@ def _of_cpu(
 ) -> Cause | None:
     delay = _delay(rank)
     more = delay - median(_delay(other) for other in others)
-    # On a busy machine who sleeps longer waits longer for a CPU afterwards: the code explains more of it then.
+    # On a busy machine who sleeps longer waits longer for a CPU afterwards: the code explains more
+    # of it then.
     if more < max(policy.cause_part * share, policy.cause_cpu_part * _most(rank, others)[0]):
         return None
     load = rank.process.load if rank.process is not None else None
@@ -238,7 +247,7 @@ def _faults(rank: RankFacts) -> float:
 
 
 def _of_python(rank: RankFacts, others: Sequence[RankFacts], share: float, policy: Policy) -> Cause | None:
-    """The function, or the line, at which it is more than the others are."""
+    """The function or line where it spends more time than the others."""
     more, own, theirs, spot = _most(rank, others)
     if spot is None or more < max(policy.spot_least_ratio, policy.cause_code_part * share):
         return None
@@ -248,7 +257,9 @@ def _of_python(rank: RankFacts, others: Sequence[RankFacts], share: float, polic
 
 
 def _most(rank: RankFacts, others: Sequence[RankFacts]) -> tuple[float, float, float, Spot | None]:
-    """What `_more` says of the function or line at which it is most more; none, without looks."""
+    """What `_more` says about the function or line with the largest difference. Nothing without
+    samples.
+    """
     mine = _working(rank)
     found = [_more(spot, rank, others, whole=True) for spot in by_function(mine)]
     found += [_more(spot, rank, others, whole=False) for spot in mine]
@@ -257,14 +268,16 @@ def _most(rank: RankFacts, others: Sequence[RankFacts]) -> tuple[float, float, f
 
 
 def _working(rank: RankFacts) -> list[Spot]:
-    """Without the looks that found it waiting for others, perhaps at the very line of the work."""
+    """Its samples, without those that found it waiting for others, perhaps at the very line of the
+    work.
+    """
     return [spot for spot in rank.spots if spot.waits_on not in ("collective", "p2p", "join", "import")]
 
 
 def _more(
     spot: Spot, rank: RankFacts, others: Sequence[RankFacts], whole: bool
 ) -> tuple[float, float, float, Spot | None]:
-    """(by how much it is there more, its share, that of the others)."""
+    """(how much more it is there, its share, that of the others)."""
     shares = [_same(spot, other, whole) for other in others if other.spots_samples]
     own, theirs = _share(spot, rank), median(shares) if shares else 0.0
     return own - theirs, own, theirs, spot

@@ -13,7 +13,10 @@ DEAD, HALTED, LOCKED, DISK, STANDING = "gone", "stopped", "lock", "disk", "stand
 
 
 def ranks_with_stuck_worker(snapshot: Snapshot) -> set[int]:
-    """The ranks whose worker is stuck, from the first moment: no other rule should report them before `loader-stuck` does."""
+    """The ranks whose worker is stuck, from the first moment on.
+
+    No other rule should report them before `loader-stuck` does.
+    """
     return {rank.rank for rank in snapshot.ranks if cause_of(rank) is not None}
 
 
@@ -35,7 +38,9 @@ def cause_of(rank: RankFacts) -> str | None:
 
 
 def _waits_for_it(rank: RankFacts, loader: Loader) -> bool:
-    """The main thread is in torch's code for loaders, or behind a thread of the program that fetches batches ahead."""
+    """Whether the main thread is in torch's DataLoader, or waits for a thread of the program that
+    fetches batches ahead.
+    """
     waits_on = rank.place.waits_on if rank.place is not None else None
     # An iterator that is shut down stays so, whether anybody waits for its workers or not.
     if loader.closing:

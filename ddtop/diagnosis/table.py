@@ -104,7 +104,8 @@ BESIDE = frozenset({
     Kind.GPU_BUSY, Kind.GPU_MEMORY_LOW, Kind.GPU_THROTTLED, Kind.MEMORY_PRESSURE, Kind.DISK_FULL,
     Kind.EXCEPTION_SWALLOWED, Kind.THREADS_SHARE_GROUP, Kind.CANCELLED,
 })  # fmt: skip
-"""Kinds that may be true of a job that moves: as warnings they do not explain that it has stopped."""
+"""Kinds that may be true of a job that moves: as warnings they do not explain that it has stopped.
+"""
 
 
 def job_has_ended(context: Context) -> bool:

@@ -11,7 +11,8 @@ from ddtop.words.sentences import call_text, collective_text, names_of_groups
 
 
 def peer_text(wait: PeerWait) -> str:
-    """`recv from rank 0, tag 7`, `send to rank 2`, `monitored_barrier`, `Wait for Irecv from rank 0, tag 7`.
+    """`recv from rank 0, tag 7`, `send to rank 2`, `monitored_barrier`, `Wait for Irecv from rank
+    0, tag 7`.
 
     The tag only where it is not the default; of MPI's communicators always, where it is not any.
     """
@@ -24,7 +25,9 @@ def peer_text(wait: PeerWait) -> str:
 
 
 def waited_text(blame: Blame, groups: Iterable[Group]) -> str:
-    """In what the waiters of a blamed rank wait: a collective of a group, or a call for single ranks."""
+    """What the waiters of a blamed rank wait in: a collective of a group, or a call for single
+    ranks.
+    """
     if blame.peer_wait is not None:
         single = len(blame.waiters) == 1
         return peer_text(blame.peer_wait) if single else blame.peer_wait.call

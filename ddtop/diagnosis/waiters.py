@@ -1,4 +1,4 @@
-"""Who waits for a rank, as a clause of a sentence: who waits in which call, and who waits only for those."""
+"""Who waits for a rank, as a clause: who waits in which call, and who waits only for those."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ CALLS_MAX = 2
 def waits_clause(snapshot: Snapshot, first: Blame | Wait, ranks: Sequence[int], victims: Collection[int]) -> str:
     """`ranks 0,1 wait for it in all_gather #485 of mesh_dp; rank 3 waits for these`.
 
-    `first`: the wait that is told of, `ranks`: those that are waited for, `victims`: all that are held up.
+    `first`: the wait that the clause names first. `ranks`: those that are waited for. `victims`:
+    all ranks that are held up.
     """
     here: set[int] = set()
     others: dict[str, set[int]] = {}

@@ -12,11 +12,13 @@ from ddtop.policy import Policy
 class Explanation:
     """The page of one kind of finding.
 
-    `severity`: when it is critical, in words. `brief`: one line for a list. `meaning`: what is going on in the job. `found`:
-    the facts and limits that make the rule speak. `steps`: what to do; what follows a line break is a command. `before` and
-    `after`: typical code, where code is the cause.
+    `severity`: when it is critical, in words. `brief`: one line for a list. `meaning`: what is
+    going on in the job. `found`: the facts and limits that make the rule speak. `steps`: what to
+    do; what follows a line break is a command. `before` and `after`: typical code, where code is
+    the cause.
 
-    In `meaning` and `found` the name of a field of `Policy` in braces stands for its value: `{still_limit_s}` reads `5 s`.
+    In `meaning` and `found` the name of a field of `Policy` in braces stands for its value:
+    `{still_limit_s}` reads `5 s`.
     """
 
     kind: Kind

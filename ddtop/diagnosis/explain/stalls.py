@@ -1,4 +1,6 @@
-"""Pages of the findings about ranks that something holds or slows: a signal, a disk, the loading of data."""
+"""Pages of the findings about ranks that something holds or slows: a signal, a disk, the loading of
+data.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Pages of the findings before and inside init_process_group: ranks that do not come, or do not find each other."""
+"""Pages of the findings before and inside init_process_group: ranks that do not come, or do not
+find each other.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""One rule a file: a pure function from a snapshot to findings."""
+"""One file a rule. A rule imports no other rule; `ddtop/diagnosis/table.py` lists them all."""

@@ -18,13 +18,15 @@ _NCCL_WITHOUT = re.compile(r"doesn't have NCCL built in|NCCL is only supported w
 
 
 def rule(context: Context) -> list[Finding]:
-    """NCCL was asked for where there is no GPU, or gradients on GPUs go through gloo."""
+    """The program asks for NCCL where there is no GPU, or gradients on GPUs go through gloo."""
     snapshot, policy = context.snapshot, context.policy
     return _nccl_without(snapshot) + (_gloo_instead(snapshot, policy) if snapshot.ended is None else [])
 
 
 def _gloo_instead(snapshot: Snapshot, policy: Policy) -> list[Finding]:
-    """Torch has NCCL, each rank a card of its own, and DistributedDataParallel averages large gradients through gloo at each step."""
+    """Torch has NCCL, each rank has its own GPU, and DistributedDataParallel averages large
+    gradients through gloo at each step.
+    """
     found = {
         rank.rank: rank.cuda
         for rank in snapshot.ranks
@@ -33,7 +35,7 @@ def _gloo_instead(snapshot: Snapshot, policy: Policy) -> list[Finding]:
         and not rank.gone
         and rank.iteration
     }
-    if len(found) < 2 or _share_cards(found, snapshot):
+    if len(found) < 2 or _share_gpus(found, snapshot):
         return []
     ranks = tuple(found)
     largest = max(cuda.gloo_bytes or 0 for cuda in found.values())
@@ -55,8 +57,8 @@ def _gloo_instead(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     ]
 
 
-def _share_cards(found: Mapping[int, CudaState], snapshot: Snapshot) -> bool:
-    """NCCL refuses two ranks on one card; where it is not known which card a rank has, they may."""
+def _share_gpus(found: Mapping[int, CudaState], snapshot: Snapshot) -> bool:
+    """Whether two ranks may share a GPU. NCCL refuses that, so gloo is right there."""
     cards = [(snapshot.rank(number).host, cuda.uuid or cuda.pci) for number, cuda in found.items()]
     return any(card is None for _, card in cards) or len(set(cards)) < len(cards)
 

@@ -1,7 +1,9 @@
-"""`comm-error`: the backend has failed under ranks, and none of them is the cause: no rank has crashed, been killed or stopped.
+"""`comm-error`: the backend has failed under ranks, and no rank has crashed, been killed or been
+stopped.
 
-Who reports such an error is never blamed for it. The peer is named where something tells it: the error's own text, the
-collective that timed out and who had not joined it, a rank that has left its process group, one that is not heard any more.
+A rank that reports such an error is never blamed for it. The peer is named where something tells
+it: the text of the error, the ranks that had not joined the collective that timed out, a rank that
+has left its process group, one that no longer reports.
 """
 
 from __future__ import annotations
@@ -33,8 +35,11 @@ _TIMEOUT = re.compile(r"timed out|timeout", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class _Peers:
-    """The ranks that the error is about, and what is known of them: `why` follows their names in the sentence. `sure`: no news that may
-    still come can change it. `going`: they are on their way out, and how they end tells more."""
+    """The ranks that the error is about.
+
+    `why` follows their names in the sentence. `sure`: no later news can change it. `going`: they
+    are ending, and how they end tells more.
+    """
 
     ranks: tuple[int, ...]
     why: str
@@ -43,7 +48,7 @@ class _Peers:
 
 
 def rule(context: Context) -> list[Finding]:
-    """At most one finding. Asked only where nothing else has been found."""
+    """At most one finding. It runs only where nothing else is critical."""
     snapshot, policy = context.snapshot, context.policy
     failed = reporters(snapshot)
     if failed:
@@ -66,7 +71,7 @@ def rule(context: Context) -> list[Finding]:
 
 
 def named_in(text: str) -> tuple[int, ...]:
-    """Ranks that an error of torch's blames: "Ranks 1, 2 failed to pass monitoredBarrier"."""
+    """The ranks that an error of torch blames: "Ranks 1, 2 failed to pass monitoredBarrier"."""
     found: set[int] = set()
     for match in _NAMED.finditer(text):
         found |= {int(number) for number in re.findall(r"\d+", match[1] or match[2])}
@@ -95,7 +100,8 @@ def _peers(
         behind = [rank.rank for rank in others if rank.rank in members and _is_behind(rank, wait.group, seq)]
         if behind:
             return _Peers(tuple(behind), "had not joined it" + _at(snapshot, behind, policy), sure=True)
-    # The news of its own end may lie between the error and now; what it left before is what closed the connections.
+    # The news of its own end may lie between the error and now; what it left before is what closed
+    # the connections.
     left = [
         rank.rank
         for rank in others
@@ -118,19 +124,21 @@ def _peers(
 
 
 def _open(rank: RankFacts) -> GroupProgress | None:
-    """The group in which it waited last."""
+    """The group in which the rank waited last."""
     pending = [one for one in rank.groups if one.pending_since_unix_ns is not None]
     return min(pending, key=lambda one: one.pending_since_unix_ns or 0, default=None)
 
 
 def _is_behind(rank: RankFacts, group: str, seq: int) -> bool:
-    """By its last numbers, though its process may be gone by now: torch's launcher ends all when one has failed."""
+    """By its last numbers, even if its process has ended: torch's launcher ends all ranks when one
+    has failed.
+    """
     progress = next((one for one in rank.groups if one.group == group), None)
     return progress is not None and comparable_seq(progress) < seq
 
 
 def _at(snapshot: Snapshot, ranks: Collection[int], policy: Policy) -> str:
-    """In brackets, where the first of them is, or was."""
+    """In brackets: where the first of them is, or was."""
     rank = snapshot.rank(min(ranks))
     if rank.place is None:
         return ""

@@ -1,8 +1,8 @@
 """`wait-cycle` and `unmatched-p2p`: ranks that wait for each other, and for nobody else.
 
-A cycle has no end to blame, so each wait on it is looked at: a send or recv whose peer sits in a collective, or that meets a
-call of its peer with another tag, cannot match, and that call is the news. Where every wait is as good as the other, all ranks
-of the cycle are named.
+A cycle has no end to blame, so this rule looks at each wait in it. A send or recv cannot match if
+its peer is in a collective, or in a call with another tag: then that call is the finding. Otherwise
+all ranks of the cycle are named.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ddtop.words.units import duration
 
 
 def rule(context: Context) -> list[Finding]:
-    """One finding a cycle whose waits have all stood for long enough."""
+    """One finding for each cycle whose waits have all lasted long enough."""
     snapshot, policy = context.snapshot, context.policy
     found = []
     alone = any(wait.behind == (wait.rank,) for wait in snapshot.peer_waits)
@@ -47,7 +47,7 @@ def rule(context: Context) -> list[Finding]:
 
 
 class _About:
-    """The waits of a snapshot, by rank: there may be thousands of cycles in it, and a cycle of thousands."""
+    """The waits of a snapshot, by rank. There may be thousands of cycles, and a cycle of thousands."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -61,17 +61,17 @@ class _About:
         self._graph = Graph(snapshot.waits, snapshot.peer_waits)
 
     def order(self, wait: AnyWait) -> int:
-        """Where it stands among all waits."""
+        """The position of this wait among all waits."""
         return self._order[id(wait)]
 
     def held_up(self, cycle: tuple[int, ...]) -> list[int]:
-        """The cycle, and all whose waits lead into it."""
+        """The ranks of the cycle, and all whose waits lead into it."""
         into = self._graph.leading_to([number for rank in cycle for number in self._graph.of.get(rank, ())])
         return sorted(self._graph.ranks_of(into).union(cycle))
 
 
 def _cannot_match(single: list[PeerWait], in_single: set[int]) -> list[PeerWait]:
-    """The calls that no move of their peer's present call can answer."""
+    """The calls that the present call of their peer can never match."""
     single = [wait for wait in single if wait.call != NEW_GROUP]
     to_collective = [wait for wait in single if not any(peer in in_single for peer in wait.behind)]
     if to_collective:
@@ -80,7 +80,9 @@ def _cannot_match(single: list[PeerWait], in_single: set[int]) -> list[PeerWait]
 
 
 def _misses(wait: PeerWait, others: list[PeerWait]) -> PeerWait | None:
-    """The opposite call of the peer that is meant for this rank, and has another tag or communicator."""
+    """The opposite call of the peer that is meant for this rank and has another tag or
+    communicator.
+    """
     for other in others:
         meant = other.rank == wait.peer and other.peer == wait.rank
         opposite = (wait.call in SENDS and other.call in RECEIVES) or (wait.call in RECEIVES and other.call in SENDS)
@@ -94,7 +96,9 @@ def _other_tag(one: PeerWait, other: PeerWait) -> bool:
 
 
 def _from_itself(about: _About, policy: Policy) -> list[Finding]:
-    """A receive from the own rank with nothing on its way: nobody but the waiter could send, and it waits."""
+    """A receive from the own rank with no message under way: only the waiting rank itself could
+    send it.
+    """
     found = []
     for wait in about.snapshot.peer_waits:
         stands = about.snapshot.time_unix_ns - wait.since_unix_ns > policy.still_limit_s * 1e9
@@ -124,7 +128,9 @@ def _unmatched(about: _About, cycle: tuple[int, ...], since: int, odd: list[Peer
 
 
 def _sent(snapshot: Snapshot, odd: list[PeerWait]) -> list[str]:
-    """What has been sent; told of the receives, where there are such, for the sends are the other side of the same."""
+    """What has been sent. Receives are shown where there are any; the sends are the other side of
+    the same messages.
+    """
     receives = [wait for wait in odd if wait.call in RECEIVES] or odd
     return list(dict.fromkeys(line for wait in receives[:4] for line in traffic_lines(snapshot, wait)))
 
@@ -178,7 +184,9 @@ def _cycle(
 
 
 def _stray(single: list[PeerWait]) -> tuple[int, int, int] | None:
-    """(who sends, to whom, who waits to receive from it) where the only send of a cycle goes past whom it is waited for by."""
+    """(sender, its peer, the rank that waits for the sender), where the only send of a cycle goes
+    to another rank than the one that waits for it.
+    """
     sends = [wait for wait in single if wait.call in SENDS]
     if len(sends) != 1 or sends[0].peer is None:
         return None

@@ -1,6 +1,7 @@
-"""`rank-crashed`, `rank-killed`, `helper-crashed`, `left-early`, `cancelled`: a rank has gone, or will never come back from its exception.
+"""`rank-crashed`, `rank-killed`, `helper-crashed`, `left-early`, `cancelled`: a rank has ended, or
+an exception has ended its main thread.
 
-Who went first decides (`model.state.ending`); what followed is folded under it.
+The first rank to go decides (`model.state.ending`). What followed is part of that finding.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _TEXT_CHARACTERS = 100
 
 
 def rule(context: Context) -> list[Finding]:
-    """At most one finding: the first to go, and what that did to the others."""
+    """At most one finding: the first rank to go, and what that did to the others."""
     snapshot, policy = context.snapshot, context.policy
     bad = [rank for rank in snapshot.ranks if failed(rank)]
     if not bad:
@@ -54,7 +55,8 @@ def rule(context: Context) -> list[Finding]:
     first, *more = first_to_go(snapshot.ranks, policy)
     if not failed(first):
         return [_left_early(snapshot, [first, *more], [rank.rank for rank in bad])]
-    # Every failure is one that follows from another, which nobody has seen: `comm_error` speaks if no living rank explains it.
+    # Every failure is one that follows from another, which nobody has seen: `comm_error` speaks if
+    # no living rank explains it.
     if comm_failure(first) or _may_be_cancelled(first, snapshot, policy):
         return []
     same = raised_alike(first, bad, policy)
@@ -81,7 +83,9 @@ _OF_SIGNALS = {
     11: "a crash in native code: run the rank with PYTHONFAULTHANDLER=1",
 }
 _PASSED_ON = 128
-"""Whoever has started a process that a signal ended passes that on with an exit code of so much and the signal's number."""
+"""Whoever has started a process that a signal ended passes that on with an exit code of so much and
+the signal's number.
+"""
 
 
 def _may_be_cancelled(first: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
@@ -268,7 +272,7 @@ def _call_text(call: MpiCall) -> str:
 
 
 def _left_behind(snapshot: Snapshot, finished: list[RankFacts]) -> list[Finding]:
-    """Ranks that finished in good order while others still wait for them."""
+    """Ranks that finished normally while others still wait for them."""
     names = {rank.rank for rank in finished}
     blames = [blame for blame in snapshot.blames if blame.due and blame.root in names]
     if not blames:

@@ -1,4 +1,5 @@
-"""`io-stall` and `loader-stuck` become critical once the whole job makes no progress because of them.
+"""`io-stall` and `loader-stuck` become critical once the whole job makes no progress because of
+them.
 
 A rank that nobody waits for is a warning at first.
 """

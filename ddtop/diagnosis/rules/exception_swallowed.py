@@ -1,7 +1,7 @@
 """`exception-swallowed`: some ranks catch an exception again and again that the others never see.
 
-Only looked for where DDTOP_EXCEPTIONS=1 asks for it. What all ranks catch alike is the program's style. Where a critical
-finding blames such a rank, it is a line of that finding's evidence.
+It needs DDTOP_EXCEPTIONS=1. What all ranks catch alike is the program's style. Where a critical
+finding blames such a rank, the exception is a line of that finding's evidence.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def rule(context: Context) -> list[Finding]:
 
 
 def fold(context: Context, own: list[Finding]) -> list[Finding]:
-    """All findings; what a critical one's ranks catch is its evidence, and then no finding of its own."""
+    """All findings. What the ranks of a critical finding catch is its evidence, and then no finding
+    of its own.
+    """
     snapshot, policy = context.snapshot, context.policy
     explained: list[Finding] = []
     told: set[int] = set()
@@ -56,7 +58,9 @@ def fold(context: Context, own: list[Finding]) -> list[Finding]:
 
 
 def _is_judged(rank: RankFacts, policy: Policy) -> bool:
-    """It trains, was looked at often enough, and has told all that was seen: what is not in its list is not there."""
+    """Whether it trains and was sampled often enough, with a complete list: what is not in the list
+    was not there.
+    """
     catching = rank.catching
     if rank.gone or rank.phase != "running" or rank.state in (State.STOPPED, State.SILENT):
         return False
@@ -68,7 +72,9 @@ def _place(caught: Caught) -> _Place:
 
 
 def _differs(having: list[tuple[RankFacts, Caught]], judged: list[RankFacts]) -> bool:
-    """At most half of the ranks have it, and these in every look: a rare one is in some ranks' looks by chance."""
+    """Whether at most half of the ranks have it, and these in every sample. A rare one is in some
+    samples by chance.
+    """
     if 2 * len(having) > len(judged):
         return False
     return all(rank.catching is not None and caught.windows == rank.catching.windows for rank, caught in having)
@@ -104,7 +110,9 @@ def _finding(snapshot: Snapshot, ranks: tuple[int, ...], places: list[tuple[Rank
 
 
 def _lines(snapshot: Snapshot, number: int, victims: tuple[int, ...], policy: Policy) -> list[str]:
-    """What this rank caught more than once in the last looks, and those that wait for it did not."""
+    """What this rank caught more than once in the last samples, and the ranks that wait for it did
+    not.
+    """
     rank = snapshot.rank(number)
     if rank.catching is None or rank.gone or not rank.catching.caught:
         return []

@@ -1,7 +1,9 @@
-"""`not-in-collective` and `interpreter-frozen` where those who wait cannot say so: C code holds their interpreters, and NCCL's own thread
-tells that they have put in a collective and who has not.
+"""`not-in-collective` and `interpreter-frozen` where the waiting ranks cannot report, because C
+code holds their GIL.
 
-Only where all that have put it in are silent, and NCCL has told the same twice: a loop in C that trains launches more in between.
+NCCL's own thread tells which ranks have enqueued a collective and which have not. The rule reports
+only where all ranks that have enqueued it are silent, and NCCL has said the same twice: a training
+loop in C launches more in between.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from ddtop.words.units import duration
 
 
 def rule(context: Context) -> list[Finding]:
-    """At most one finding: of the first communicator of which NCCL tells such a thing."""
+    """At most one finding: about the first communicator for which NCCL shows this."""
     snapshot, policy = context.snapshot, context.policy
     answer = snapshot.ras
     if answer is None or answer.why is not None or (snapshot.ras_age_s or 0.0) > policy.ras_fresh_s:
@@ -39,7 +41,7 @@ def _is_frozen(rank: RankFacts) -> bool:
 
 
 def _is_out(rank: RankFacts) -> bool:
-    """Another rule has the word; or nothing is known of it."""
+    """Whether another rule reports it, or nothing is known of it."""
     return rank.gone or rank.state is State.STOPPED or rank.hello is None or rank.unheard
 
 

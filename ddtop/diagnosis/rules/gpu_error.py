@@ -1,10 +1,12 @@
-"""`gpu-error`: a card of the job has failed: lost, an uncorrectable memory error, an error that the driver reports (Xid)."""
+"""`gpu-error`: a GPU of the job has failed. It is lost, has an uncorrectable memory error, or the
+driver reports an error (Xid).
+"""
 
 from __future__ import annotations
 
 from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
-from ddtop.diagnosis.gpus import card_text, ranks_of
+from ddtop.diagnosis.gpus import gpu_text, ranks_of
 from ddtop.diagnosis.kinds import Kind
 from ddtop.model.state.facts import Snapshot
 from ddtop.model.state.gpu_facts import Device
@@ -25,13 +27,15 @@ _EXPLAINED = frozenset(
 
 
 def rule(context: Context) -> list[Finding]:
-    """One finding a card; at once nothing where no host has any."""
+    """One finding for each GPU."""
     snapshot = context.snapshot
     return [finding for device in snapshot.devices if (finding := _of(device, snapshot)) is not None]
 
 
 def fold(context: Context, own: list[Finding]) -> list[Finding]:
-    """What follows from a card that failed goes under it: its rank stands elsewhere, crashes, or all wait for each other."""
+    """What follows from a failed GPU is part of its finding: its rank is elsewhere or crashes, or
+    all ranks wait for each other.
+    """
     found = context.found
     critical = [error for error in own if error.severity == CRITICAL]
     if not critical:
@@ -64,7 +68,8 @@ def _of(device: Device, snapshot: Snapshot) -> Finding | None:
     if not (gpu.lost or gpu.xids or device.ecc_new or gpu.remap_failed):
         return None
     ranks = ranks_of(device, snapshot)
-    # What a card did before these ranks began (and were started again, perhaps because of it) is not what happens to them.
+    # What a card did before these ranks began (and were started again, perhaps because of it) is
+    # not what happens to them.
     begun = min((hello.started_unix_ns for rank in ranks if (hello := snapshot.rank(rank).hello)), default=0)
     xids = [one for one in gpu.xids if one.code not in PROGRAM and one.unix_ns >= begun]
     if not ranks or not (gpu.lost or xids or device.ecc_new or gpu.remap_failed):
@@ -87,7 +92,7 @@ def _of(device: Device, snapshot: Snapshot) -> Finding | None:
         ranks=ranks,
         victims=(),
         since_unix_ns=xids[0].unix_ns if xids else snapshot.time_unix_ns,
-        summary=f"{card_text(device)}, on which {ranks_text(ranks)} {verb(ranks, 'runs', 'run')}, {what}",
+        summary=f"{gpu_text(device)}, on which {ranks_text(ranks)} {verb(ranks, 'runs', 'run')}, {what}",
         evidence=tuple(f"Xid {one.code}: {HARDWARE.get(one.code, 'see NVIDIA list of Xids')}" for one in xids[-4:]),
         advice=f"take {device.host} out, look at dmesg | grep -i xid, and reset or drain it: nvidia-smi -q -i {gpu.index}",
     )

@@ -1,6 +1,7 @@
-"""`gpu-unavailable`: a rank could not begin on its GPU; who holds it, and which are free.
+"""`gpu-unavailable`: a rank could not start on its GPU; who holds it, and which GPUs are free.
 
-Torch says it in an exception, which ends the rank: what `departures` has found about that end is told with its cause here.
+Torch raises an exception, which ends the rank. This rule adds the cause to the crash that
+`departures` has found.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from dataclasses import replace
 from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import CRITICAL, Finding
 from ddtop.diagnosis.gpus import (
-    card_text,
     device_of,
-    free_cards,
+    free_gpus,
     free_text,
+    gpu_text,
     holders_text,
     memory_line,
     mixed,
@@ -94,9 +95,10 @@ def _finding(
     crash: Finding, rank: RankFacts, device: Device | None, snapshot: Snapshot, policy: Policy, why: str, advice: str
 ) -> Finding:
     evidence = list(crash.evidence)
-    free = free_cards(rank.host, snapshot, policy)
+    free = free_gpus(rank.host, snapshot, policy)
     if device is not None:
-        # A display server's or a notebook's context keeps nobody out, unless one process is all that may be there.
+        # A display server's or a notebook's context keeps nobody out, unless one process is all
+        # that may be there.
         others = device.foreign
         if not device.gpu.exclusive:
             others = strangers(device, policy) or tuple(one for one in others if one.used_bytes is None)
@@ -104,7 +106,7 @@ def _finding(
         held = [f"by {holders_text(others)}"] if others else []
         held += [f"by rank {number} of this job" for number in ours[:2]]
         if held:
-            why += f"; {card_text(device)} is held {' and '.join(held)}"
+            why += f"; {gpu_text(device)} is held {' and '.join(held)}"
         line = memory_line(rank, device)
         evidence += [line] if line else []
         why += f"; {free_text(free)}"

@@ -1,4 +1,6 @@
-"""`gpu-shared`, `gpu-busy`, `gpu-memory-low` and `gpu-throttled`: cards that do less for the job than they could."""
+"""`gpu-shared`, `gpu-busy`, `gpu-memory-low` and `gpu-throttled`: GPUs that do less for the job
+than they could.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ from ddtop.diagnosis.advice import ONE_GPU_EACH
 from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import WARNING, Finding
 from ddtop.diagnosis.gpus import (
-    card_text,
-    free_cards,
+    free_gpus,
     free_text,
+    gpu_text,
     held_by_more_than_load,
     holders_text,
     lasting_strangers,
@@ -23,7 +25,7 @@ from ddtop.diagnosis.gpus import (
     why_held,
 )
 from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.straggler_cause import CARD, cause_of
+from ddtop.diagnosis.straggler_cause import GPU, cause_of
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.model.state.gpu_facts import Device
 from ddtop.policy import Policy
@@ -32,7 +34,7 @@ from ddtop.words.units import duration
 
 
 def rule(context: Context) -> list[Finding]:
-    """Findings a card; at once nothing where no host has any."""
+    """Findings for each GPU."""
     snapshot, policy = context.snapshot, context.policy
     if not snapshot.devices:
         return []
@@ -55,7 +57,7 @@ def rule(context: Context) -> list[Finding]:
 
 
 def _stands_out(device: Device, policy: Policy) -> bool:
-    """Worth a closer look: of ten thousand cards nearly none is."""
+    """Whether it needs a closer look. Of ten thousand GPUs nearly none does."""
     gpu = device.gpu
     if len(device.ranks) > 1 or device.foreign or device.throttled_since_unix_ns is not None:
         return bool(device.ranks)
@@ -68,8 +70,8 @@ def _shared(device: Device, ranks: tuple[int, ...], snapshot: Snapshot, policy: 
     living = tuple(rank for rank in ranks if not snapshot.rank(rank).gone)
     if len(living) < 2 or shares_by_wish(device, living, snapshot):
         return
-    free = free_cards(device.host, snapshot, policy)
-    text = f"{ranks_text(living)} share {card_text(device)}; {free_text(free)}"
+    free = free_gpus(device.host, snapshot, policy)
+    text = f"{ranks_text(living)} share {gpu_text(device)}; {free_text(free)}"
     advice = ONE_GPU_EACH
     if not free:
         advice = "more ranks than GPUs: start fewer (--nproc-per-node), or limit each: torch.cuda.set_per_process_memory_fraction(0.4)"
@@ -80,9 +82,9 @@ def _busy(device: Device, ranks: tuple[int, ...], snapshot: Snapshot, policy: Po
     others = lasting_strangers(device, policy)
     if not others:
         return
-    text = f"{card_text(device)} ({ranks_text(ranks)}) is also used by other processes: {holders_text(others)}"
+    text = f"{gpu_text(device)} ({ranks_text(ranks)}) is also used by other processes: {holders_text(others)}"
     advice = f"end them if they are yours: kill {' '.join(str(one.pid) for one in others[:4])}; else take another GPU: "
-    advice += free_text(free_cards(device.host, snapshot, policy))
+    advice += free_text(free_gpus(device.host, snapshot, policy))
     yield _warning(Kind.GPU_BUSY, ranks, snapshot, text, _lines(device, ranks, snapshot), advice)
 
 
@@ -96,8 +98,8 @@ def _memory_low(device: Device, ranks: tuple[int, ...], snapshot: Snapshot, poli
     cudas = [cuda for rank in ranks if (cuda := snapshot.rank(rank).cuda) is not None]
     refused = device.refused_lately
     others = lasting_strangers(device, policy)
-    # A full card alone is how torch's allocator works: it keeps what it once had. And what it refused while a program looked for
-    # the batch that fits is over.
+    # A full card alone is how torch's allocator works: it keeps what it once had. And what it
+    # refused while a program looked for the batch that fits is over.
     if refused < policy.gpu_retries and not others:
         return
     reserved = sum(cuda.reserved_bytes or 0 for cuda in cudas)
@@ -114,7 +116,7 @@ def _memory_low(device: Device, ranks: tuple[int, ...], snapshot: Snapshot, poli
         advice = (
             "a smaller batch, activation checkpointing or a sharded model: the next larger batch runs out of memory"
         )
-    text = f"{card_text(device)} ({ranks_text(ranks)}) is nearly full: {size(left)} of {size(gpu.total_bytes)} left"
+    text = f"{gpu_text(device)} ({ranks_text(ranks)}) is nearly full: {size(left)} of {size(gpu.total_bytes)} left"
     if refused:
         text += f", {refused:,} {verb(range(refused), 'allocation', 'allocations')} of torch had to be retried lately"
     yield _warning(Kind.GPU_MEMORY_LOW, ranks, snapshot, text, _lines(device, ranks, snapshot), advice)
@@ -143,7 +145,7 @@ def _throttled(
         usual = _clock_under_load(device, snapshot, policy)
         if usual is None or gpu.sm_mhz >= policy.gpu_slow_ratio * usual:
             return
-    text = f"{card_text(device)} ({ranks_text(ranks)}) is held at {gpu.sm_mhz} MHz by {why_held(gpu) or 'its driver'}; {against} at {usual:.0f}"
+    text = f"{gpu_text(device)} ({ranks_text(ranks)}) is held at {gpu.sm_mhz} MHz by {why_held(gpu) or 'its driver'}; {against} at {usual:.0f}"
     heat = f"{gpu.celsius} C, " if gpu.celsius is not None else ""
     cap = f" of {gpu.power_cap_watts:.0f}" if gpu.power_cap_watts else ""
     watts = f"{gpu.power_watts:.0f}{cap} W, " if gpu.power_watts is not None else ""
@@ -153,7 +155,9 @@ def _throttled(
 
 
 def _clock_under_load(device: Device, snapshot: Snapshot, policy: Policy) -> float | None:
-    """The usual clock of the job's other cards of that kind that draw as much; None of fewer than three."""
+    """The usual clock of the job's other GPUs of this model that draw as much power. None for fewer
+    than three.
+    """
     least = policy.gpu_load_ratio * (device.power_mean_watts or device.gpu.power_watts or 0.0)
     found = [
         one.gpu.sm_mhz
@@ -165,7 +169,9 @@ def _clock_under_load(device: Device, snapshot: Snapshot, policy: Policy) -> flo
 
 
 def fold(context: Context, own: list[Finding]) -> list[Finding]:
-    """The findings with those about cards: one that is the cause of a straggler is told there, and who waits for a card that others use is told here."""
+    """All findings. A GPU that is the cause of a straggler is part of that finding; ranks that wait
+    for a GPU that others use are victims here.
+    """
     snapshot = context.snapshot
     slow = {rank for finding in context.found if finding.kind == Kind.STRAGGLER for rank in finding.ranks}
     told = {number for number in slow if _is_told(snapshot.rank(number), snapshot, context.policy)}
@@ -174,9 +180,9 @@ def fold(context: Context, own: list[Finding]) -> list[Finding]:
 
 
 def _is_told(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
-    """The finding about its slowness speaks of its card."""
+    """Whether the straggler finding of this rank names its GPU."""
     return rank.card_late is not None or (
-        rank.late is not None and cause_of(rank, rank.late, snapshot, policy).word == CARD
+        rank.late is not None and cause_of(rank, rank.late, snapshot, policy).word == GPU
     )
 
 
@@ -191,7 +197,9 @@ def _awaited(busy: Finding, snapshot: Snapshot) -> Finding:
 
 
 def _clocks(snapshot: Snapshot) -> dict[str, float]:
-    """The usual SM clock of each kind of card that works for the job; none of a kind with a single card."""
+    """The usual SM clock by GPU model, of GPUs that work for the job. Only models with three GPUs
+    or more.
+    """
     found: dict[str, list[int]] = {}
     for device in snapshot.devices:
         if device.ranks and device.gpu.sm_mhz is not None and not device.gpu.parent:

@@ -1,7 +1,8 @@
-"""`host-lost`: nothing of a whole host is heard any more, its relay and all of its ranks, while the hub and others are.
+"""`host-lost`: nothing is received from a whole host, its relay and all of its ranks, while the hub
+and other hosts report.
 
-Whether the host is gone or only ddtop's own connection to it follows from the collectives: its ranks have to take part in them, so
-while they are still over, its ranks are alive.
+The collectives show whether the host is down or only ddtop's connection is cut: while collectives
+with its ranks complete, its ranks are alive.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class _Lost:
 
 
 def rule(context: Context) -> list[Finding]:
-    """One finding for all lost hosts whose ranks still take part in collectives, one for those of which that is not known."""
+    """One finding for all lost hosts whose ranks still take part in collectives, and one for the
+    other lost hosts.
+    """
     snapshot, policy = context.last_known, context.policy
     ranks = [rank for rank in snapshot.ranks if rank.state is State.LOST]
     if not ranks or _is_over(snapshot, policy):
@@ -47,7 +50,9 @@ def rule(context: Context) -> list[Finding]:
 
 
 def _is_over(snapshot: Snapshot, policy: Policy) -> bool:
-    """All others have gone: then the lost one has ended with them, unless it is what they ended of."""
+    """Whether all other ranks have ended. Then the lost one has ended with them, unless they ended
+    because of it.
+    """
     others = [rank for rank in snapshot.ranks if rank.hello is not None and rank.state is not State.LOST]
     if not all(rank.gone for rank in others):
         return False
@@ -144,7 +149,7 @@ def _evidence(lost: list[_Lost], snapshot: Snapshot, first: Blame | None) -> tup
 
 
 def _last(rank: RankFacts, host: HostSeen, now_unix_ns: int) -> str | None:
-    """What it was in when it was last heard."""
+    """What the rank did when it was last heard."""
     parts = []
     if rank.iteration is not None:
         parts.append(f"iteration {rank.iteration:,}")

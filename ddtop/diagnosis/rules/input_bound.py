@@ -14,14 +14,16 @@ from ddtop.words.sentences import about
 
 
 def rule(context: Context) -> list[Finding]:
-    """One finding for all ranks whose loader is the bottleneck; silent while anything stands still."""
+    """One finding for all ranks whose DataLoader is the bottleneck. Silent while the job makes no
+    progress.
+    """
     snapshot, policy = context.snapshot, context.policy
     concerned = [rank for rank in snapshot.ranks if _concerned(rank, snapshot, policy)]
     if not concerned:
         return []
     if 2 * len(concerned) > snapshot.world_size:
-        # Most are: the others wait for data nearly as long, or for those that do. A list that changes with every sample
-        # would be a new finding each time.
+        # Most are: the others wait for data nearly as long, or for those that do. A list that
+        # changes with every sample would be a new finding each time.
         least = policy.input_bound_ratio * policy.input_bound_others
         concerned = [rank for rank in snapshot.ranks if not rank.gone and (rank.loader_wait_ratio or 0.0) >= least]
     ranks = tuple(rank.rank for rank in concerned)
@@ -57,7 +59,7 @@ def rule(context: Context) -> list[Finding]:
 
 
 def _whose(rank: RankFacts) -> str:
-    """Which loader's data; nothing where that is not known."""
+    """The dataset of that loader. Empty where it is not known."""
     waited = rank.loader.waited if rank.loader is not None else None
     if waited is None:
         return ""
@@ -68,7 +70,8 @@ def _concerned(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
     loader = rank.loader
     if rank.gone or loader is None or rank.loader_wait_ratio is None:
         return False
-    # In every quarter of the window: one long wait (an epoch's worker start, a file server's hiccup) is no bottleneck.
+    # In every quarter of the window: one long wait (an epoch's worker start, a file server's
+    # hiccup) is no bottleneck.
     if min(rank.loader_wait_ratio, rank.loader_wait_low_ratio or 0.0) < policy.input_bound_ratio:
         return False
     if (rank.loader_window_steps or 0) < policy.input_bound_steps or snapshot.still_since_unix_ns is not None:
@@ -80,7 +83,9 @@ def _concerned(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
 
 
 def _one_is_slow(rank: RankFacts, policy: Policy) -> bool:
-    """Batches come from the workers in turn: if one is waited for nearly always, more of them would not help."""
+    """Whether one worker is waited for nearly always. Batches come from the workers in turn, so
+    more workers would not help.
+    """
     loader = rank.loader
     return loader is not None and loader.workers > 1 and (loader.owed_most_ratio or 0.0) >= policy.input_bound_one_ratio
 

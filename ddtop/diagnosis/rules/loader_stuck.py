@@ -1,7 +1,8 @@
-"""`loader-stuck`: the main thread waits for a batch, and the worker that owes it is gone, stopped, or nothing of it moves.
+"""`loader-stuck`: the main thread waits for a batch, and the worker that must deliver it has ended,
+is stopped or makes no progress.
 
-The rank itself cannot do anything about that, so not its own place is the news but the worker. One that works, however slowly,
-is left to `not-in-collective`, which warns of it; so is a loader without workers.
+The rank can do nothing about that, so the finding is about the worker. A worker that works, however
+slowly, is left to `not-in-collective`; so is a DataLoader without workers.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ddtop.words.units import duration
 
 
 def rule(context: Context) -> list[Finding]:
-    """One finding a cause for the ranks that others wait for, one for those that nobody waits for yet."""
+    """One finding for each cause and severity."""
     snapshot, policy = context.snapshot, context.policy
     blames = {blame.root: blame for blame in snapshot.blames if blame.standing not in (GONE, STOPPED)}
     found: dict[tuple[str, str], list[RankFacts]] = {}
@@ -40,7 +41,7 @@ def rule(context: Context) -> list[Finding]:
 
 
 class _About:
-    """What is asked of the whole job for each rank whose worker stands: looked up once."""
+    """Facts of the whole job that each rank needs: looked up once."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.now_unix_ns = snapshot.time_unix_ns
@@ -49,7 +50,9 @@ class _About:
 
 
 def _severity(about: _About, rank: RankFacts, cause: str, blame: Blame | None, policy: Policy) -> str | None:
-    """None: not yet. A dead worker has the same limit: where torch finds it itself, it raises within five seconds."""
+    """None: too early. A dead worker has the same limit: where torch notices it, it raises within
+    five seconds.
+    """
     now = about.now_unix_ns
     stood_s = (now - (rank.owing_still_since_unix_ns or now)) / 1e9
     if blame is not None:
@@ -66,7 +69,7 @@ def _severity(about: _About, rank: RankFacts, cause: str, blame: Blame | None, p
 
 
 def _all_locked(snapshot: Snapshot) -> bool:
-    """No rank has anything but workers that wait for locks: there is nobody left in the job to open one."""
+    """Whether all workers of all ranks wait for locks: no process is left that could release one."""
     living = [rank for rank in snapshot.ranks if not rank.gone]
     return bool(living) and all(
         cause_of(rank) == LOCKED and rank.loader is not None and rank.loader.locked == rank.loader.workers_alive
@@ -109,7 +112,7 @@ def _finding(
 
 
 def _owed(stuck: list[RankFacts]) -> str:
-    """`worker pid 812, which must deliver the next batch,`; of several ranks all pids."""
+    """`worker pid 812, which must deliver the next batch,`; for several ranks all pids."""
     pids = [str(rank.loader.owing_pid) for rank in stuck if rank.loader is not None]
     closing = stuck[0].loader is not None and stuck[0].loader.closing
     owes = "which has not ended yet" if closing else "which must deliver the next batch"
@@ -138,7 +141,7 @@ def _does(rank: RankFacts, number: int) -> str:
 
 
 def _worker_stack(rank: RankFacts) -> str | None:
-    """Its frames, if they were taken since it owes this batch."""
+    """Its frames, if they were taken while it had to deliver this batch."""
     loader = rank.loader
     assert loader is not None
     since = min(loader.waiting_since_unix_ns or 1 << 62, rank.owing_still_since_unix_ns or 1 << 62)

@@ -1,7 +1,8 @@
-"""`collective-mismatch`: at one (group, seq) the ranks called different things.
+"""`collective-mismatch`: at one (group, sequence number) the ranks called different things.
 
-The key identifies one collective for ever, so records of different age may be compared. Retired entries count too: with
-gloo the smaller side of a size mismatch passes and is seen one collective later.
+The key identifies one collective for ever, so records of different age may be compared. Retired
+entries count too: with gloo the smaller side of a size mismatch completes, and the mismatch is seen
+one collective later.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ _SAME_SIZES = {
     "reduce_scatter",
     "_all_gather_base",
 }
-"""Collectives to which every rank must bring the same number of values; in the others sizes may differ by design."""
+"""Collectives to which every rank must bring the same number of values; in the others sizes may
+differ by design.
+"""
 
 
 def rule(context: Context) -> list[Finding]:
@@ -62,12 +65,14 @@ def _stands(since_unix_ns: int, snapshot: Snapshot, policy: Policy) -> bool:
 
 
 def _differ(calls: Collection[Collective]) -> bool:
-    """They cannot be one collective. Where one side's length is not known, that says nothing."""
+    """Whether these calls cannot be one collective. A length that is not known says nothing."""
     return len(set(_signatures(dict(enumerate(calls))).values())) > 1
 
 
 def _signatures(by_rank: Mapping[int, Collective]) -> dict[int, tuple[object, ...]]:
-    """What must be equal. In MPI root and length are not known of a call that is only waited for: then it is as the others are."""
+    """What must be equal. In MPI root and length are not known for a call that is only waited for:
+    it is assumed to match.
+    """
     roots = Counter(call.root for call in by_rank.values() if call.op in ROOTED and call.root is not None)
     lengths = Counter(call.sizes for call in by_rank.values() if call.op in EQUAL_BYTES and call.sizes)
     root, sizes = (found.most_common(1)[0][0] if found else None for found in (roots, lengths))
@@ -133,7 +138,9 @@ def _finding(snapshot: Snapshot, group: str, seq: int, by_rank: dict[int, Collec
 
 
 def _side(call: Collective) -> str:
-    """Where lengths may differ they are not told: one side has its buffer still before it, of the other only the call is kept."""
+    """The call as text. Lengths are left out where they may differ: on one side only the call is
+    known.
+    """
     compares = not call.group.startswith("mpi:") or call.op in EQUAL_BYTES
     return tensor_text(call if compares else replace(call, sizes=()))
 

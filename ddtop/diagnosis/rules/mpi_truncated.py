@@ -1,7 +1,8 @@
-"""`collective-mismatch` where MPI itself has seen it: a message that is longer than the place for it (MPI_ERR_TRUNCATE).
+"""`collective-mismatch` where MPI itself has noticed it: a message longer than its buffer
+(MPI_ERR_TRUNCATE).
 
-The rank that brought the smaller buffer raises, and would be named as one that crashed; but the call is the news, and the
-others' call at the same number is the other half of it.
+The rank with the smaller buffer raises, and would be reported as crashed. But the call is the
+cause, and the call of the others at the same number is its other half.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _TRUNCATED = re.compile(r"MPI_ERR_TRUNCATE|message truncated", re.IGNORECASE)
 
 
 def rule(context: Context) -> list[Finding]:
-    """At most one finding: the first rank that a collective's truncated message has ended."""
+    """At most one finding: the first rank that such an error has ended."""
     snapshot = context.snapshot
     raised = [rank for rank in snapshot.ranks if _is_truncated(rank)]
     if not raised:
@@ -71,7 +72,9 @@ def _is_truncated(rank: RankFacts) -> bool:
 
 
 def _failed(rank: RankFacts) -> MpiCall | None:
-    """The call that raised; where its agent was ended before it could say so, the last one on the rank's page."""
+    """The call that raised. If the agent ended before it could report it: the last call on the
+    state page.
+    """
     if rank.mpi is None or rank.mpi.failed is not None:
         return rank.mpi.failed if rank.mpi is not None else None
     last = max((comm for comm in rank.mpi.comms if comm.last_op), key=lambda comm: comm.completed, default=None)

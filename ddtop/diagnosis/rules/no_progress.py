@@ -1,7 +1,9 @@
-"""`no-progress`: the job made steps, batches or collectives, makes none any more, and no other rule knows why.
+"""`no-progress`: the job made steps, batches or collectives, makes none any more, and no other rule
+knows why.
 
-The rule of last resort: it says where each rank is, and marks the ranks that are not where most are. A rule that knows more
-replaces it. Where all ranks only wait for work from outside, the job is idle, and that is an info.
+This is the last rule. It says where each rank is, and names the ranks that are not where most are.
+A rule that knows more replaces it. Where all ranks only wait for work from outside, the job is
+idle, and the finding is an info.
 """
 
 from __future__ import annotations
@@ -46,13 +48,13 @@ class _Class:
 
 
 def _classes(alive: Iterable[RankFacts], policy: Policy) -> list[_Class]:
-    """The smallest class first."""
+    """Ranks by place, the smallest class first."""
     by_place: dict[tuple[object, ...], list[RankFacts]] = {}
     for rank in alive:
         by_place.setdefault(_place_key(rank, policy), []).append(rank)
     found: list[_Class] = []
     for same in by_place.values():
-        found += _told_by_stacks(same, policy)
+        found += _split_by_stacks(same, policy)
     return sorted(found, key=lambda one: (len(one.ranks), one.ranks))
 
 
@@ -65,8 +67,8 @@ def _place_key(rank: RankFacts, policy: Policy) -> tuple[object, ...]:
     return (place.file, place.function, line)
 
 
-def _told_by_stacks(same: list[RankFacts], policy: Policy) -> list[_Class]:
-    """Ranks at one place, by who has called it, where all of them have a dump of now."""
+def _split_by_stacks(same: list[RankFacts], policy: Policy) -> list[_Class]:
+    """Ranks at one place, by their callers, where all of them have a current dump."""
     stacks = {rank.rank: fresh_stacks(rank) for rank in same}
     lines = {rank: stack_line(one, 6) if one is not None else None for rank, one in stacks.items()}
     text = where(same[0], policy)
@@ -79,7 +81,7 @@ def _told_by_stacks(same: list[RankFacts], policy: Policy) -> list[_Class]:
 
 
 def _culprits(still: Standstill, classes: list[_Class], policy: Policy) -> tuple[int, ...]:
-    """The minority; all, where there is none."""
+    """The minority. Empty where there is none."""
     every = tuple(rank.rank for rank in still.active)
     elsewhere = [rank.rank for rank in still.active if word_of(rank, policy) not in COMMUNICATES]
     if elsewhere and len(elsewhere) < len(every):

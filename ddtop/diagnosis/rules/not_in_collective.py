@@ -1,7 +1,9 @@
-"""`not-in-collective`, `left-early` and `interpreter-frozen`: others wait in a collective that these ranks have not joined.
+"""`not-in-collective`, `left-early` and `interpreter-frozen`: others wait in a collective that
+these ranks have not joined.
 
-Where the awaited rank is and what is known of its process decides the kind and the tone: a rank that visibly works is a
-warning until it takes longer than is bearable, one that stands still is critical at once.
+Where the blamed rank is, and what is known of its process, decides the kind and the severity. A
+rank that visibly works is a warning until that takes too long. One that makes no progress is
+critical at once.
 """
 
 from __future__ import annotations
@@ -29,14 +31,16 @@ PLACES_MAX = 3
 
 
 def rule(context: Context) -> list[Finding]:
-    """One finding for all ranks that are waited for in the same way; other rules explain what ranks do that wait for a DataLoader
-    worker or that report an error of the backend."""
+    """One finding for all ranks that are waited for in the same way; other rules explain what ranks
+    do that wait for a DataLoader worker or that report an error of the backend.
+    """
     snapshot, policy = context.snapshot, context.policy
     explained = context.explained | ranks_with_stuck_worker(snapshot) | reporters(snapshot)
     kinds: dict[tuple[Kind, str], list[Blame]] = {}
     about = _About(snapshot, policy)
     for blame in snapshot.blames:
-        # Gone and stopped ranks and those of lost hosts have rules of their own; of a rank that was never heard of nothing is known.
+        # Gone and stopped ranks and those of lost hosts have rules of their own; of a rank that was
+        # never heard of nothing is known.
         if not blame.due or blame.standing in (GONE, STOPPED, LOST) or blame.root in explained:
             continue
         if (
@@ -51,7 +55,9 @@ def rule(context: Context) -> list[Finding]:
 
 
 class _About:
-    """What is asked of each blame, where thousands are blamed by the same thousands: what is theirs together is looked up once."""
+    """Facts that many blames share, looked up once: thousands of ranks may be blamed by the same
+    thousands.
+    """
 
     def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
         self._snapshot, self._policy = snapshot, policy
@@ -59,13 +65,18 @@ class _About:
         self._limits: dict[tuple[int, str | None, bool], float] = {}
 
     def _finishes(self, blame: Blame) -> bool:
-        """The others are done and only it has something left, for which it may well wait: a child that packs the results, a pause."""
+        """Whether the others are done and only this rank has work left, such as a child process
+        that packs the results.
+        """
         last = blame.peer_wait is not None and blame.peer_wait.call == FINALIZE
         return last and classify(self._snapshot.rank(blame.root), self._policy).word in ("child", "sleep")
 
     def severity(self, blame: Blame, kind: Kind) -> str:
-        """A rank that works is a warning until that takes longer than its waiters are used to, and so is, for less long, one
-        that stands still. Who has left its loop does not come back to it."""
+        """A warning while the wait is usual for its waiters, critical afterwards.
+
+        A rank that works has more time than one that makes no progress. A rank that has left its
+        loop does not return, so it is critical at once.
+        """
         works = blame.standing in (WORKING, UNKNOWN) or self._finishes(blame)
         if not works and kind == Kind.LEFT_EARLY:
             return CRITICAL
@@ -78,7 +89,7 @@ class _About:
 
 
 def _just_left(rank: RankFacts, policy: Policy) -> bool:
-    """It is on its way out, and what it did last is not known yet: its last report comes a moment later."""
+    """Whether it is ending and its last report has not arrived yet."""
     exiting = rank.process is not None and rank.process.exiting
     return exiting and rank.phase != "leaving" and (rank.report_age_s or 0.0) < policy.last_report_s
 
@@ -95,7 +106,7 @@ def _kind(snapshot: Snapshot, blame: Blame, policy: Policy) -> Kind:
 
 
 def _ran_dry(snapshot: Snapshot, rank: RankFacts, blame: Blame, policy: Policy) -> bool:
-    """Its DataLoader is exhausted, it is behind in iterations, and a waiter's loader is not."""
+    """Whether its DataLoader is exhausted and has delivered fewer batches than that of a waiter."""
     loader = rank.loader
     if loader is None or loader.exhausted_unix_ns is None or not loader.exhausted:
         return False
@@ -110,7 +121,7 @@ def _ran_dry(snapshot: Snapshot, rank: RankFacts, blame: Blame, policy: Policy) 
 
 
 def _limit_s(snapshot: Snapshot, blame: Blame, policy: Policy, works: bool) -> float:
-    """After which waiting for a rank that works, or that stands still, is critical."""
+    """How long (s) a wait for a rank may last before it is critical."""
     waiters = [snapshot.rank(rank) for rank in blame.waiters]
     healthy_s = max((rank.healthy_wait_max_ms or 0.0 for rank in waiters), default=0.0) / 1000
     usual_s = max((rank.usual_wait_ms or 0.0 for rank in waiters), default=0.0) / 1000
@@ -163,7 +174,9 @@ def _finding(snapshot: Snapshot, kind: Kind, severity: str, blames: list[Blame],
 
 
 def _only_around_it(rank: RankFacts, policy: Policy) -> bool:
-    """Its main thread waits for what others of its process bring, which is where the CPU time goes."""
+    """Whether its main thread waits for other threads or children of its process, which use the
+    CPU.
+    """
     found = classify(rank, policy)
     return bool(rank.working) and found.source == FRAMES and found.word in ("lock", "queue", "rpc")
 
@@ -183,7 +196,7 @@ def _after(rank: RankFacts) -> str:
 
 
 def _evidence(snapshot: Snapshot, blames: list[Blame], policy: Policy) -> tuple[str, ...]:
-    """The most telling line first: the banner shows it under the sentence."""
+    """The most important line first: the banner shows it under the sentence."""
     lines: list[str | None] = []
     for blame in blames[:4]:
         rank = snapshot.rank(blame.root)
@@ -202,7 +215,8 @@ def _evidence(snapshot: Snapshot, blames: list[Blame], policy: Policy) -> tuple[
                 f"rank {rank.rank} has enqueued #{put_in}, {ranks_text(blame.waiters)} {waits} in #{blame.seq}"
             )
     waiter = snapshot.rank(blames[0].waiters[0])
-    # From a thread of NCCL's own: it answers where Python stands, and where torch's recorder is off.
+    # From a thread of NCCL's own: it answers where Python stands, and where torch's recorder is
+    # off.
     lines += ras_lines(snapshot, policy)[:3]
     if waiter.place is not None:
         lines.append(f"rank {waiter.rank} waits at {file_line(waiter.place)} {waiter.place.function}")

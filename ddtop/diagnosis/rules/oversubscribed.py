@@ -1,4 +1,4 @@
-"""`cpu-oversubscribed`: half of a host's ranks are ready to run much of the time and have no CPU."""
+"""`cpu-oversubscribed`: half of a host's ranks are often ready to run and have no CPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ddtop.words.sentences import about
 
 
 def rule(context: Context) -> list[Finding]:
-    """One finding a host."""
+    """One finding for each host."""
     snapshot, policy = context.snapshot, context.policy
     found = []
     for host, every in snapshot.by_host():
@@ -36,7 +36,7 @@ def rule(context: Context) -> list[Finding]:
 
 
 def _settled(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
-    """It has been through a whole window of its training."""
+    """Whether it has trained for a whole window."""
     window_s = policy.oversubscribed_window_ratio * policy.oversubscribed_window_s
     if rank.pressure is None or rank.pressure.seconds < window_s or rank.phase != "running":
         return False
@@ -52,9 +52,9 @@ def _throttled(rank: RankFacts) -> float:
 
 
 def _of_their_own(host: HostState, ranks: list[RankFacts], policy: Policy) -> bool:
-    """They and their children use much of the CPUs that these ranks may use, and would not fit in there by themselves.
+    """Whether the ranks and their children use much of their CPUs, and need more than these.
 
-    Two ranks of one thread on two cores wait for strangers, however much they use.
+    Two ranks of one thread on two cores wait because of other processes, however much they use.
     """
     cpus = _cpus(host, ranks)
     used = sum(rank.cpu_ratio or 0.0 for rank in ranks)
@@ -65,7 +65,10 @@ def _of_their_own(host: HostState, ranks: list[RankFacts], policy: Policy) -> bo
 
 
 def _by_threads(host: HostState, ranks: list[RankFacts], policy: Policy) -> bool:
-    """Far more of their own threads want to run than there are CPUs: strangers can make them wait, but cannot make them more."""
+    """Whether far more of their own threads are ready to run than there are CPUs.
+
+    Other processes can make them wait, but cannot make them more.
+    """
     wanted = sum((rank.cpu_ratio or 0.0) + _delayed(rank) + _threads_delayed(rank) for rank in ranks)
     return wanted >= policy.oversubscribed_threads_factor * _cpus(host, ranks)
 
@@ -81,7 +84,9 @@ def _cpus(host: HostState, ranks: list[RankFacts]) -> int:
 
 
 def _beside_others(host: HostState, ranks: list[RankFacts], policy: Policy) -> str | None:
-    """Who else takes CPUs, where the ranks have too few: the CPUs are all in use then, also those that the ranks do not use."""
+    """Which CPUs other processes use. All CPUs are in use then, also those that the ranks do not
+    use.
+    """
     others = _cpus(host, ranks) - sum(rank.cpu_ratio or 0.0 for rank in ranks)
     if others < policy.foreign_cores:
         return None
@@ -89,7 +94,9 @@ def _beside_others(host: HostState, ranks: list[RankFacts], policy: Policy) -> s
 
 
 def _pinned(host: HostState, ranks: list[RankFacts]) -> tuple[str, int] | None:
-    """(CPUs, how many) where all ranks may use the same ones only, and those are not all of the host."""
+    """(CPUs, how many), where all ranks may use only the same CPUs, and those are not all of the
+    host.
+    """
     lists = {(load.cpus, load.cpus_count) for rank in ranks if rank.process and (load := rank.process.load)}
     if len(lists) != 1:
         return None
@@ -98,8 +105,9 @@ def _pinned(host: HostState, ranks: list[RankFacts]) -> tuple[str, int] | None:
 
 
 def _fewer(omp: set[str | None], share: int, threads: float) -> str:
-    """What is left to have fewer of, where OpenMP's threads may be `share` a rank and may be no more already. `threads`: how many
-    of a rank's other threads lack a CPU."""
+    """What to reduce. `share`: threads of OpenMP for each rank. `threads`: how many of a rank's
+    other threads lack a CPU.
+    """
     if threads >= 1.0:
         return f"call torch.set_num_threads({share}) on each rank: OMP_NUM_THREADS alone does not limit the threads that compute"
     if omp and all(value is not None and value.isdigit() and 0 < int(value) <= share for value in omp):
@@ -128,7 +136,8 @@ def _finding(host: HostState, ranks: list[RankFacts], what: str, snapshot: Snaps
         summary += ": more threads run than the CPU quota of its cgroup allows"
         advice = "raise the container's CPU limit, or start fewer threads: OMP_NUM_THREADS, num_workers"
     else:
-        # What one look finds runnable differs from the next: the number would never stand still in a sentence.
+        # What one look finds runnable differs from the next: the number would never stand still in
+        # a sentence.
         summary += f": {host.cores} cores for {len(ranks)} ranks with {threads} threads"
         waiting = sum(_threads_delayed(rank) for rank in ranks) / len(ranks)
         advice = _fewer(omp, max(1, host.cores // len(ranks)), waiting)

@@ -1,4 +1,6 @@
-"""`duplicate-rank`, `rendezvous-mismatch`, `stale-store`, `master-unreachable`: the ranks are there and do not find each other."""
+"""`duplicate-rank`, `rendezvous-mismatch`, `stale-store`, `master-unreachable`: the ranks are there
+and do not find each other.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,15 @@ from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.rendezvous import (
     INIT,
     LOOPBACK,
-    Meeting,
+    Joining,
     could_not_connect,
     entered_unix_ns,
     has_entered,
-    meeting_of,
+    joining_of,
+    path_line,
     port_was_taken,
     store_of,
     store_text,
-    way_line,
 )
 from ddtop.model.state.facts import RankFacts, Snapshot, State
 from ddtop.policy import Policy
@@ -30,18 +32,18 @@ from ddtop.words.units import duration
 
 
 def rule(context: Context) -> list[Finding]:
-    """At most one finding: what comes first here is the cause of what comes later."""
+    """At most one finding. What is asked first is the cause of what is asked later."""
     snapshot, policy = context.snapshot, context.policy
-    meeting = meeting_of(snapshot)
-    if meeting is None:
+    joining = joining_of(snapshot)
+    if joining is None:
         return []
-    if meeting.waited_s < policy.still_limit_s and not meeting.gave_up and not _ended_twice(snapshot):
+    if joining.waited_s < policy.still_limit_s and not joining.gave_up and not _ended_twice(snapshot):
         return []
     return (
-        _duplicate(snapshot, meeting)
-        or _stale(snapshot, meeting, policy)
-        or _mismatch(snapshot, meeting)
-        or _unreachable(snapshot, meeting)
+        _duplicate(snapshot, joining)
+        or _stale(snapshot, joining, policy)
+        or _mismatch(snapshot, joining)
+        or _unreachable(snapshot, joining)
     )
 
 
@@ -52,7 +54,7 @@ def _ended_twice(snapshot: Snapshot) -> bool:
 def _finding(
     kind: Kind,
     ranks: tuple[int, ...],
-    meeting: Meeting,
+    joining: Joining,
     summary: str,
     evidence: list[str],
     advice: str,
@@ -61,8 +63,8 @@ def _finding(
         kind=kind,
         severity=CRITICAL,
         ranks=ranks,
-        victims=meeting.without(ranks),
-        since_unix_ns=meeting.since_unix_ns,
+        victims=joining.without(ranks),
+        since_unix_ns=joining.since_unix_ns,
         summary=summary,
         evidence=tuple(evidence),
         advice=advice,
@@ -72,7 +74,7 @@ def _finding(
 # -- two processes, one number
 
 
-def _duplicate(snapshot: Snapshot, meeting: Meeting) -> list[Finding]:
+def _duplicate(snapshot: Snapshot, joining: Joining) -> list[Finding]:
     twice = [rank for rank in snapshot.ranks if _rivals(rank) or _dead_rivals(rank)]
     if not twice:
         return []
@@ -87,13 +89,13 @@ def _duplicate(snapshot: Snapshot, meeting: Meeting) -> list[Finding]:
         summary += f", and the same is true of {ranks_text(ranks[1:])}"
     if missing:
         summary += f", and none claims {ranks_text(missing)}"
-    summary += f"; {meeting.wait_text}, {duration(meeting.waited_s)} so far"
+    summary += f"; {joining.wait_text}, {duration(joining.waited_s)} so far"
     lines = [line for rank in twice[:4] for line in _claims(rank)]
     if all(rank.hello is not None and rank.hello.claim == "init" for rank in twice):
         advice = "give each process a number of its own in init_process_group(rank=...)"
     else:
         advice = "set another RANK on each process; two nested launchers (srun and torchrun) also cause this"
-    return [_finding(Kind.DUPLICATE_RANK, ranks, meeting, summary, lines, advice)]
+    return [_finding(Kind.DUPLICATE_RANK, ranks, joining, summary, lines, advice)]
 
 
 def _rivals(rank: RankFacts) -> list[int]:
@@ -106,7 +108,9 @@ def _dead_rivals(rank: RankFacts) -> list[int]:
 
 
 def _are_two(one: Hello, other: Hello) -> bool:
-    """A program that starts the real one and waits for it is no rank itself."""
+    """Whether these are two ranks. A program that starts the real one and waits for it is no rank
+    itself.
+    """
     if one.launcher_pid == other.pid or other.launcher_pid == one.pid:
         return False
     return one.claim == other.claim or (one.init_unix_ns is not None and other.init_unix_ns is not None)
@@ -131,7 +135,7 @@ def _claims(rank: RankFacts) -> list[str]:
 # -- an old file
 
 
-def _stale(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding]:
+def _stale(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:
     used = [
         (rank, rank.hello.store_file) for rank in snapshot.ranks if rank.hello is not None and rank.hello.store_file
     ]
@@ -155,9 +159,9 @@ def _stale(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding
             _finding(
                 Kind.STALE_STORE,
                 ranks,
-                meeting,
+                joining,
                 summary,
-                lines + _ends(meeting),
+                lines + _ends(joining),
                 f"remove it and start again: rm {file.path}",
             )
         ]
@@ -171,18 +175,18 @@ def _stale(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding
         _finding(
             Kind.STALE_STORE,
             ranks,
-            meeting,
+            joining,
             summary,
-            _ends(meeting),
+            _ends(joining),
             "use a path that all ranks can write: init_method=file:///PATH",
         )
     ]
 
 
-def _ends(meeting: Meeting) -> list[str]:
+def _ends(joining: Joining) -> list[str]:
     return [
         f"rank {rank.rank} raised {rank.exception.type}: {rank.exception.text[:120]}"
-        for rank in meeting.gave_up[:4]
+        for rank in joining.gave_up[:4]
         if rank.exception is not None
     ]
 
@@ -193,8 +197,8 @@ def _ends(meeting: Meeting) -> list[str]:
 _LABELS = {"WORLD_SIZE": "WORLD_SIZE", "store": "MASTER_ADDR:MASTER_PORT (or init_method)", "backend": "backend"}
 
 
-def _mismatch(snapshot: Snapshot, meeting: Meeting) -> list[Finding]:
-    ranks = [rank for rank in (*meeting.inside, *meeting.gave_up) if rank.hello is not None]
+def _mismatch(snapshot: Snapshot, joining: Joining) -> list[Finding]:
+    ranks = [rank for rank in (*joining.inside, *joining.gave_up) if rank.hello is not None]
     seen = [rank for rank in snapshot.ranks if rank.hello is not None]
     for name, values in (
         (
@@ -210,16 +214,18 @@ def _mismatch(snapshot: Snapshot, meeting: Meeting) -> list[Finding]:
         odd = _minority(values, counts, len(seen) if name == "WORLD_SIZE" else None, name == "store")
         parts = ", ".join(f"{ranks_text(theirs)}: {one}" for one, theirs in told_apart(values).items())
         summary = (
-            f"{_LABELS[name]} differs between ranks ({parts}); {meeting.wait_text}, {duration(meeting.waited_s)} so far"
+            f"{_LABELS[name]} differs between ranks ({parts}); {joining.wait_text}, {duration(joining.waited_s)} so far"
         )
-        lines = [line for rank in ranks[:6] if (line := way_line(rank)) is not None]
+        lines = [line for rank in ranks[:6] if (line := path_line(rank)) is not None]
         advice = f"give all ranks the same {_LABELS[name]}"
-        return [_finding(Kind.RENDEZVOUS_MISMATCH, odd, meeting, summary, lines + _ends(meeting), advice)]
+        return [_finding(Kind.RENDEZVOUS_MISMATCH, odd, joining, summary, lines + _ends(joining), advice)]
     return []
 
 
 def _stores(ranks: list[RankFacts]) -> dict[int, str]:
-    """Where each looks for the store; names of one host count as one, and so do two names that both lead there."""
+    """The store that each rank connects to. Names of one host count as one, and so do two names
+    that both lead there.
+    """
     found = {rank.rank: text for rank in ranks if (text := store_text(rank)) is not None}
     ports = {place[1] for rank in ranks if (place := store_of(rank)) is not None}
     if len(ports) == 1 and len(found) == sum(store_of(rank) is not None for rank in ranks):
@@ -245,8 +251,11 @@ def _share_a_word(values: list[str]) -> bool:
 def _minority(
     values: Mapping[int, str], counts: Counter[str], processes: int | None, of_rank_0: bool
 ) -> tuple[int, ...]:
-    """The odd ones out. Of two equal halves: those that the number of processes refutes, those that are not with rank 0,
-    which makes the store; else all."""
+    """The ranks at fault.
+
+    Of two equal halves: those that the number of processes refutes, or those that are not with rank
+    0, which makes the store. Otherwise all.
+    """
     (first, most), (_, second) = counts.most_common(2)
     if most > second:
         right: str | None = first
@@ -260,15 +269,15 @@ def _minority(
 # -- nobody there, or a stranger
 
 
-def _unreachable(snapshot: Snapshot, meeting: Meeting) -> list[Finding]:
-    ways = [(rank, rank.rendezvous) for rank in meeting.inside if rank.rendezvous is not None]
-    taken = [rank for rank in meeting.gave_up if port_was_taken(rank)]
+def _unreachable(snapshot: Snapshot, joining: Joining) -> list[Finding]:
+    ways = [(rank, rank.rendezvous) for rank in joining.inside if rank.rendezvous is not None]
+    taken = [rank for rank in joining.gave_up if port_was_taken(rank)]
     strange = [(rank, way) for rank, way in ways if _is_stranger(rank, way, bool(taken))]
     if strange or taken:
-        return [_stranger(meeting, taken, strange)]
+        return [_stranger(joining, taken, strange)]
     cut = [(rank, way) for rank, way in ways if _cannot(way) and not _explained(snapshot, way)]
-    thrown = [rank for rank in meeting.gave_up if could_not_connect(rank) and not _explained_for(snapshot, rank)]
-    if not cut and not (thrown and not meeting.inside):
+    thrown = [rank for rank in joining.gave_up if could_not_connect(rank) and not _explained_for(snapshot, rank)]
+    if not cut and not (thrown and not joining.inside):
         return []
     lead = cut[0][0] if cut else thrown[0]
     ranks = tuple(sorted(rank.rank for rank in ([rank for rank, _ in cut] or thrown)))
@@ -276,12 +285,12 @@ def _unreachable(snapshot: Snapshot, meeting: Meeting) -> list[Finding]:
     why = _WHY.get(probe or "", probe or "")
     if cut and _leads_elsewhere(cut[0][1]):
         why += f"{', and ' if why else ''}rank 0 listens on this host, which has another address"
-    waited = duration((snapshot.time_unix_ns - (entered_unix_ns(lead) or meeting.since_unix_ns)) / 1e9)
+    waited = duration((snapshot.time_unix_ns - (entered_unix_ns(lead) or joining.since_unix_ns)) / 1e9)
     summary = f"{ranks_text(ranks)} cannot reach the store at {store}" + (f" ({why})" if why else "")
     summary += f", in {INIT} for {waited}" if cut else f" and gave up in {INIT}"
-    lines = [line for rank, _ in cut[:6] if (line := way_line(rank)) is not None]
+    lines = [line for rank, _ in cut[:6] if (line := path_line(rank)) is not None]
     advice = _ADVICE.get(probe or "", "see MASTER_ADDR and MASTER_PORT, and that rank 0 runs").format(store=store)
-    return [_finding(Kind.MASTER_UNREACHABLE, ranks, meeting, summary, lines + _ends(meeting), advice)]
+    return [_finding(Kind.MASTER_UNREACHABLE, ranks, joining, summary, lines + _ends(joining), advice)]
 
 
 _WHY = {
@@ -310,10 +319,10 @@ def _is_stranger(rank: RankFacts, way: Rendezvous, taken: bool) -> bool:
     return nodes == "1" or not ("torchrun" in command or "torch.distributed" in command)
 
 
-def _stranger(meeting: Meeting, taken: list[RankFacts], strange: list[tuple[RankFacts, Rendezvous]]) -> Finding:
+def _stranger(joining: Joining, taken: list[RankFacts], strange: list[tuple[RankFacts, Rendezvous]]) -> Finding:
     # Who looks for the store at a port that rank 0 could not get finds that stranger.
     there = {store_of(rank) for rank in taken}
-    found = {rank.rank for rank in (*taken, *meeting.inside) if store_of(rank) in there} | {
+    found = {rank.rank for rank in (*taken, *joining.inside) if store_of(rank) in there} | {
         rank.rank for rank, _ in strange
     }
     ranks = tuple(sorted(found))
@@ -326,8 +335,8 @@ def _stranger(meeting: Meeting, taken: list[RankFacts], strange: list[tuple[Rank
     else:
         started = way.listener_started_unix_ns
         age = (
-            f", {duration((meeting.since_unix_ns - started) / 1e9)} older"
-            if started and started < meeting.since_unix_ns
+            f", {duration((joining.since_unix_ns - started) / 1e9)} older"
+            if started and started < joining.since_unix_ns
             else ""
         )
         holder = f"pid {way.listener_pid} ({way.listener_command or '?'}{age})"
@@ -336,11 +345,11 @@ def _stranger(meeting: Meeting, taken: list[RankFacts], strange: list[tuple[Rank
         summary = f"{ranks_text([rank.rank for rank in taken])} could not listen: {summary}"
     if strange:
         talks = [rank.rank for rank, _ in strange]
-        summary += f"; {ranks_text(talks)} {verb(talks, 'is', 'are')} connected to it in {INIT}, {duration(meeting.waited_s)} so far"
-    lines = [line for rank, _ in strange[:6] if (line := way_line(rank)) is not None]
+        summary += f"; {ranks_text(talks)} {verb(talks, 'is', 'are')} connected to it in {INIT}, {duration(joining.waited_s)} so far"
+    lines = [line for rank, _ in strange[:6] if (line := path_line(rank)) is not None]
     end = f"end it (kill {way.listener_pid}) or " if way is not None and way.listener_pid is not None else ""
     advice = f"{end}choose another MASTER_PORT; torchrun --standalone finds a free one by itself"
-    return _finding(Kind.MASTER_UNREACHABLE, ranks, meeting, summary, lines + _ends(meeting), advice)
+    return _finding(Kind.MASTER_UNREACHABLE, ranks, joining, summary, lines + _ends(joining), advice)
 
 
 def _cannot(way: Rendezvous) -> bool:
@@ -352,12 +361,12 @@ def _cannot(way: Rendezvous) -> bool:
 
 
 def _leads_elsewhere(way: Rendezvous) -> bool:
-    """The store is on this host, the address is not."""
+    """Whether the store is on this host, but the address is not."""
     return way.local is False and way.listener_ours is True
 
 
 def _explained(snapshot: Snapshot, way: Rendezvous) -> bool:
-    """Rank 0 makes the store: while it is not there, or on a host that is not seen, a refusal says only that."""
+    """Whether the refusal only says that rank 0, which makes the store, is not there yet."""
     return way.probe == "refused" and not has_entered(snapshot.rank(0))
 
 

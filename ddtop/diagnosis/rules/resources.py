@@ -16,7 +16,7 @@ from ddtop.words.sentences import about
 
 
 def rule(context: Context) -> list[Finding]:
-    """Findings a host, those of single ranks where it is their own limit."""
+    """Findings for each host, and for single ranks where the limit is their own."""
     snapshot, policy = context.snapshot, context.policy
     found: list[Finding] = []
     for host, every in snapshot.by_host():
@@ -82,7 +82,7 @@ _ADDRESSES = {
 
 
 def _of_own_limits(ranks: list[RankFacts], snapshot: Snapshot, policy: Policy) -> Iterator[Finding]:
-    """Limits of a rank's process, and of the threads of its group."""
+    """Limits of a rank's process, and of the threads of its cgroup."""
     crowded: dict[tuple[int, int], list[RankFacts]] = {}
     for rank in ranks:
         for one in rank.process.load.limits if rank.process is not None and rank.process.load is not None else ():
@@ -111,7 +111,7 @@ def _memory(ranks: tuple[int, ...], text: str, evidence: list[str], advice: str,
 
 
 def _little(left: int | None, total: int | None, policy: Policy) -> bool:
-    """What is left is both a small part and not much."""
+    """Whether what is left is both a small part and a small amount."""
     if left is None or not total:
         return False
     return left <= policy.memory_low_ratio * total and left <= policy.memory_low_bytes

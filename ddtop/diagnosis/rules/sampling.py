@@ -1,4 +1,6 @@
-"""`sampler-not-distributed` and `epoch-not-set`: data-parallel ranks that read the same data, or the same order each epoch."""
+"""`sampler-not-distributed` and `epoch-not-set`: data-parallel ranks that read the same data, or
+the same order each epoch.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +40,13 @@ def _undivided(ranks: list[RankFacts], group: str, snapshot: Snapshot, policy: P
     same = {(feed.plain, feed.sampler, feed.dataset, feed.length, feed.first) for feed in feeds}
     if not first.plain or first.length is None or len(same) != 1:
         return []
-    # As many batches a step as there are ranks: those of the others may be passed over. (Or gradients are accumulated.)
+    # As many batches a step as there are ranks: those of the others may be passed over. (Or
+    # gradients are accumulated.)
     if any(feed.taken >= policy.feed_passed_over * len(ranks) * feed.steps for feed in feeds):
         return []
-    # In the same order the batches must be the same; shuffled, the dataset must hold something that can be compared: one
-    # that makes up its samples (a benchmark's), or asks for the rank, gives each its own.
+    # In the same order the batches must be the same; shuffled, the dataset must hold something that
+    # can be compared: one that makes up its samples (a benchmark's), or asks for the rank, gives
+    # each its own.
     ordered = first.sampler == "SequentialSampler"
     if not (first.batch is not None and len({feed.batch for feed in feeds}) == 1 if ordered else first.holds):
         return []

@@ -1,6 +1,7 @@
-"""`late-to-init`, `rank-missing`, and `left-early` before the start: ranks wait in init_process_group for some that are not there.
+"""`late-to-init`, `rank-missing`, and `left-early` before the start: ranks wait in
+init_process_group for ranks that are not there.
 
-What the others bring to the meeting is compared first (`rules.rendezvous`): who looks for it in the wrong place is not late.
+`rules.rendezvous` runs before: a rank that looks for the others in the wrong place is not late.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.evidence import place_line, process_line, stack_lines
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.rendezvous import INIT, LOOPBACK, Meeting, has_entered, meeting_of, store_of, way_line
+from ddtop.diagnosis.rendezvous import INIT, LOOPBACK, Joining, has_entered, joining_of, path_line, store_of
 from ddtop.launch.torchrun import is_elastic
 from ddtop.model.stacks.frames import Owner, owner_of
 from ddtop.model.state.ending import failed
@@ -29,21 +30,21 @@ _TIMEOUT_S = 1800.0
 
 
 def rule(context: Context) -> list[Finding]:
-    """What keeps the ranks from meeting; nothing once anybody has communicated."""
+    """Which rank keeps the others waiting. Silent once a rank has communicated."""
     snapshot, policy = context.snapshot, context.policy
-    meeting = meeting_of(snapshot)
-    if meeting is None:
+    joining = joining_of(snapshot)
+    if joining is None:
         return []
-    found = _left(snapshot, meeting, policy)
-    if not found and meeting.inside:
-        found = _late(snapshot, meeting, policy)
-    return found or _missing(snapshot, meeting, policy)
+    found = _left(snapshot, joining, policy)
+    if not found and joining.inside:
+        found = _late(snapshot, joining, policy)
+    return found or _missing(snapshot, joining, policy)
 
 
-def _left(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding]:
-    """They ended in good order before they ever came."""
+def _left(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:
+    """Ranks that ended normally before they joined."""
     gone = [rank for rank in snapshot.ranks if rank.gone and not failed(rank)]
-    if not gone or meeting.waited_s < policy.gone_limit_s:
+    if not gone or joining.waited_s < policy.gone_limit_s:
         return []
     ranks = tuple(rank.rank for rank in gone)
     return [
@@ -51,11 +52,11 @@ def _left(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding]
             kind=Kind.LEFT_EARLY,
             severity=CRITICAL,
             ranks=ranks,
-            victims=meeting.victims,
-            since_unix_ns=max(meeting.since_unix_ns, min(rank.exit_unix_ns or 0 for rank in gone)),
-            summary=f"{ranks_text(ranks)} left with exit code 0 before {meeting.init}; {meeting.wait_text} for {verb(ranks, 'it', 'them')}",
+            victims=joining.victims,
+            since_unix_ns=max(joining.since_unix_ns, min(rank.exit_unix_ns or 0 for rank in gone)),
+            summary=f"{ranks_text(ranks)} left with exit code 0 before {joining.init}; {joining.wait_text} for {verb(ranks, 'it', 'them')}",
             evidence=tuple(line for rank in gone[:4] if (line := place_line(rank)) is not None),
-            advice=f"every rank must enter {meeting.init}, also one that has nothing to do",
+            advice=f"every rank must enter {joining.init}, also one that has nothing to do",
         )
     ]
 
@@ -63,16 +64,16 @@ def _left(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding]
 # -- alive, and not there
 
 
-def _late(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding]:
+def _late(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:
     late = [rank for rank in snapshot.ranks if _is_late(rank)]
     still = [rank for rank in late if _stands(rank, policy)]
-    if still and meeting.waited_s > policy.still_limit_s:
-        return [_late_finding(snapshot, meeting, still, CRITICAL, policy)]
-    if late and meeting.waited_s > policy.init_late_warning_s:
-        limit_s = min(policy.init_late_critical_s, policy.timeout_critical_ratio * timeout_s(meeting))
-        return [_late_finding(snapshot, meeting, late, CRITICAL if meeting.waited_s > limit_s else WARNING, policy)]
+    if still and joining.waited_s > policy.still_limit_s:
+        return [_late_finding(snapshot, joining, still, CRITICAL, policy)]
+    if late and joining.waited_s > policy.init_late_warning_s:
+        limit_s = min(policy.init_late_critical_s, policy.timeout_critical_ratio * timeout_s(joining))
+        return [_late_finding(snapshot, joining, late, CRITICAL if joining.waited_s > limit_s else WARNING, policy)]
     missing = _absent(snapshot)
-    return _late_candidates(snapshot, meeting, missing, policy) if missing and not late else []
+    return _late_candidates(snapshot, joining, missing, policy) if missing and not late else []
 
 
 def _is_late(rank: RankFacts) -> bool:
@@ -82,7 +83,9 @@ def _is_late(rank: RankFacts) -> bool:
 
 
 def _stands(rank: RankFacts, policy: Policy) -> bool:
-    """It does nothing, and has been at the same line for a while: a slow import wakes and reads between its pauses."""
+    """Whether it does nothing and has been at one line for a while. A slow import wakes and reads
+    in between.
+    """
     if rank.working is not False or (rank.process is not None and rank.process.state == "D"):
         return False
     if rank.state is State.SILENT:
@@ -93,7 +96,7 @@ def _stands(rank: RankFacts, policy: Policy) -> bool:
 
 
 def _late_finding(
-    snapshot: Snapshot, meeting: Meeting, late: list[RankFacts], severity: str, policy: Policy
+    snapshot: Snapshot, joining: Joining, late: list[RankFacts], severity: str, policy: Policy
 ) -> Finding:
     ranks = tuple(rank.rank for rank in late)
     lead, now = late[0], snapshot.time_unix_ns
@@ -101,35 +104,35 @@ def _late_finding(
     it = verb(ranks, "it", "them")
     if severity == CRITICAL:
         here = f" for {duration((now - since) / 1e9)}" if since is not None and lead.working is False else ""
-        subject = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where(lead, policy)}{here}, not in {meeting.init} yet"
+        subject = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where(lead, policy)}{here}, not in {joining.init} yet"
     else:
         subject = (
-            f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} not in {meeting.init} yet, still {_busy(lead, policy)}"
+            f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} not in {joining.init} yet, still {_busy(lead, policy)}"
         )
     lines = [line for rank in late[:4] for line in (process_line(rank, policy), place_line(rank)) if line is not None]
     for rank in late[:2]:
         lines += stack_lines(rank, policy)
     if severity == WARNING:
         advice = f"let {it} finish; work of minutes belongs before the start or behind a longer timeout="
-        if meeting.init == "MPI_Init":
+        if joining.init == "MPI_Init":
             advice = f"let {it} finish"
     elif lead.working is False:
         advice = (
             f"see what {it} {verb(ranks, 'waits', 'wait')} for: ddtop stacks {snapshot.job} --rank {rank_list(ranks)}"
         )
     else:
-        advice = f"move this work before the start of the job, or behind {meeting.init}"
-        if meeting.init == INIT:
+        advice = f"move this work before the start of the job, or behind {joining.init}"
+        if joining.init == INIT:
             advice = "move this work before the start of the job, or give init_process_group a longer timeout="
     return Finding(
         kind=Kind.LATE_TO_INIT,
         severity=severity,
         ranks=ranks,
-        victims=meeting.without(ranks),
-        since_unix_ns=meeting.since_unix_ns,
-        summary=f"{subject}; {meeting.wait_text} for {it}, {duration(meeting.waited_s)} so far",
+        victims=joining.without(ranks),
+        since_unix_ns=joining.since_unix_ns,
+        summary=f"{subject}; {joining.wait_text} for {it}, {duration(joining.waited_s)} so far",
         evidence=tuple(lines),
-        advice=f"{advice}; {_left_to_wait(meeting)}",
+        advice=f"{advice}; {_left_to_wait(joining)}",
     )
 
 
@@ -139,13 +142,15 @@ def _busy(rank: RankFacts, policy: Policy) -> str:
     return f"at work {where(rank, policy)}" if rank.working else where(rank, policy)
 
 
-def _late_candidates(snapshot: Snapshot, meeting: Meeting, missing: tuple[int, ...], policy: Policy) -> list[Finding]:
-    """Processes with the marks of the job that have no number yet, or one that no agent has claimed."""
+def _late_candidates(snapshot: Snapshot, joining: Joining, missing: tuple[int, ...], policy: Policy) -> list[Finding]:
+    """Processes that look like ranks of the job and have no rank number yet, or one that no agent
+    has claimed.
+    """
     found = _candidates(snapshot, missing)
-    if not found or meeting.waited_s < policy.still_limit_s:
+    if not found or joining.waited_s < policy.still_limit_s:
         return []
-    severity = _candidates_severity(snapshot, meeting, found, policy)
-    if severity == WARNING and meeting.waited_s < policy.init_late_warning_s:
+    severity = _candidates_severity(snapshot, joining, found, policy)
+    if severity == WARNING and joining.waited_s < policy.init_late_warning_s:
         return []
     numbered = {one.process.rank for one in found if one.process.rank is not None}
     ranks = tuple(rank for rank in missing if rank in numbered) or missing
@@ -154,27 +159,29 @@ def _late_candidates(snapshot: Snapshot, meeting: Meeting, missing: tuple[int, .
             kind=Kind.LATE_TO_INIT,
             severity=severity,
             ranks=ranks,
-            victims=meeting.victims,
-            since_unix_ns=meeting.since_unix_ns,
-            summary=f"{_candidates_text(snapshot, meeting, ranks, found)}; "
-            f"{meeting.wait_text}, {duration(meeting.waited_s)} so far",
+            victims=joining.victims,
+            since_unix_ns=joining.since_unix_ns,
+            summary=f"{_candidates_text(snapshot, joining, ranks, found)}; "
+            f"{joining.wait_text}, {duration(joining.waited_s)} so far",
             evidence=tuple(_candidate_line(one) for one in found[:8]),
-            advice=f"see where: py-spy dump --pid {found[0].process.pid}; {_left_to_wait(meeting)}",
+            advice=f"see where: py-spy dump --pid {found[0].process.pid}; {_left_to_wait(joining)}",
         )
     ]
 
 
-def _candidates_severity(snapshot: Snapshot, meeting: Meeting, found: list[Candidate], policy: Policy) -> str:
-    """Who stands still is critical at once; who works or imports is only after as long as any rank that works."""
+def _candidates_severity(snapshot: Snapshot, joining: Joining, found: list[Candidate], policy: Policy) -> str:
+    """Critical at once for a process that makes no progress; for one that works or imports, after
+    the limit of a rank that works.
+    """
     seen_s = min((snapshot.time_unix_ns - one.since_unix_ns) / 1e9 for one in found)
     still = all(one.stands_still and not one.imports for one in found)
     if still and seen_s > policy.still_limit_s - policy.init_still_process_slack_s:
         return CRITICAL
-    limit_s = min(policy.init_late_critical_s, policy.timeout_critical_ratio * timeout_s(meeting))
-    return CRITICAL if meeting.waited_s > limit_s else WARNING
+    limit_s = min(policy.init_late_critical_s, policy.timeout_critical_ratio * timeout_s(joining))
+    return CRITICAL if joining.waited_s > limit_s else WARNING
 
 
-def _candidates_text(snapshot: Snapshot, meeting: Meeting, ranks: tuple[int, ...], found: list[Candidate]) -> str:
+def _candidates_text(snapshot: Snapshot, joining: Joining, ranks: tuple[int, ...], found: list[Candidate]) -> str:
     what = "process" if len(found) == 1 else "processes"
     pids = [one.process.pid for one in found]
     shown = ", ".join(str(pid) for pid in pids[:8])
@@ -187,7 +194,7 @@ def _candidates_text(snapshot: Snapshot, meeting: Meeting, ranks: tuple[int, ...
         return f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} still importing torch{age}: {who} " + (
             f"{verb(pids, 'has', 'have')} not loaded it yet"
         )
-    text = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} not entered {meeting.init}: {who}"
+    text = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} not entered {joining.init}: {who}"
     return f"{text} {verb(pids, 'is', 'are')} {_candidates_do(found)}"
 
 
@@ -228,40 +235,40 @@ def _absent(snapshot: Snapshot) -> tuple[int, ...]:
     return tuple(rank.rank for rank in snapshot.ranks if rank.state is State.MISSING)
 
 
-def _missing(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding]:
+def _missing(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:
     missing = _absent(snapshot)
-    if not missing or meeting.waited_s <= policy.init_missing_limit_s:
+    if not missing or joining.waited_s <= policy.init_missing_limit_s:
         return []
     if any(_is_late(one) for one in snapshot.ranks) or _candidates(snapshot, missing):
         # They come one after the other; who is here has not entered yet either.
         return []
     unseen = unseen_hosts(snapshot)
     comes = f"{ranks_text(missing)} {verb(missing, 'has', 'have')} not joined: WORLD_SIZE is {snapshot.world_size}"
-    tail = f"{meeting.wait_text}, {duration(meeting.waited_s)} so far"
+    tail = f"{joining.wait_text}, {duration(joining.waited_s)} so far"
     numbers = f"RANK={missing[0]}" if len(missing) == 1 else f"such a RANK ({rank_list(missing[:64])})"
     last = f"no process with {numbers} was seen on any host that reports"
     hosts = sorted({rank.host for rank in snapshot.ranks if rank.host is not None})
     lines = [f"{ranks_text(tuple(one.rank for one in snapshot.ranks if one.hello))} on {', '.join(hosts[:8])}"]
     if unseen is not None:
         last = f"only {', '.join(hosts[:8])} {verb(range(len(hosts)), 'reports', 'report')} here, {unseen}"
-    lines += [line for rank in meeting.inside[:4] if (line := way_line(rank)) is not None]
+    lines += [line for rank in joining.inside[:4] if (line := path_line(rank)) is not None]
     return [
         Finding(
             kind=Kind.RANK_MISSING,
-            severity=CRITICAL if unseen is None and not _may_still_come(snapshot, meeting, policy) else WARNING,
+            severity=CRITICAL if unseen is None and not _may_still_come(snapshot, joining, policy) else WARNING,
             ranks=missing,
-            victims=meeting.victims,
-            since_unix_ns=meeting.since_unix_ns,
+            victims=joining.victims,
+            since_unix_ns=joining.since_unix_ns,
             summary=f"{comes}, {tail}; {last}",
             evidence=tuple(lines),
-            advice=f"{_missing_advice(snapshot, missing, unseen)}; {_left_to_wait(meeting)}",
+            advice=f"{_missing_advice(snapshot, missing, unseen)}; {_left_to_wait(joining)}",
         )
     ]
 
 
-def _may_still_come(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> bool:
-    """Whatever started the others lives, and it is early: launchers pause between two ranks."""
-    return meeting.waited_s < policy.init_missing_critical_s and any(host.launching for host in snapshot.hosts)
+def _may_still_come(snapshot: Snapshot, joining: Joining, policy: Policy) -> bool:
+    """Whether the launcher of the others lives and it is early: launchers pause between two ranks."""
+    return joining.waited_s < policy.init_missing_critical_s and any(host.launching for host in snapshot.hosts)
 
 
 def _missing_advice(snapshot: Snapshot, missing: tuple[int, ...], unseen: str | None) -> str:
@@ -278,7 +285,9 @@ def _missing_advice(snapshot: Snapshot, missing: tuple[int, ...], unseen: str | 
 
 
 def unseen_hosts(snapshot: Snapshot) -> str | None:
-    """Why ranks may live on hosts that do not report here; None where the job has one host as far as its variables tell."""
+    """Why ranks may live on hosts that do not report here. None where the job has one host, as far
+    as its variables tell.
+    """
     hellos = [rank.hello for rank in snapshot.ranks if rank.hello is not None]
     hosts = {hello.host for hello in hellos}
     for name in _NODES:
@@ -297,10 +306,10 @@ def _number(text: str | None) -> int:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 8 else 0
 
 
-def timeout_s(meeting: Meeting) -> float:
-    """After which init_process_group gives up: its argument, else torch's own."""
+def timeout_s(joining: Joining) -> float:
+    """When init_process_group times out (s): its argument, else torch's default."""
     found = []
-    for rank in meeting.inside:
+    for rank in joining.inside:
         hello = rank.hello
         if hello is not None:
             given = hello.init_timeout_ms
@@ -308,10 +317,10 @@ def timeout_s(meeting: Meeting) -> float:
     return min(found, default=_TIMEOUT_S)
 
 
-def _left_to_wait(meeting: Meeting) -> str:
-    if meeting.init == "MPI_Init":
+def _left_to_wait(joining: Joining) -> str:
+    if joining.init == "MPI_Init":
         return "MPI has no timeout for it"
-    if not meeting.inside:
+    if not joining.inside:
         return "init_process_group has ended"
-    left_s = timeout_s(meeting) - meeting.waited_s
+    left_s = timeout_s(joining) - joining.waited_s
     return f"init_process_group times out in {duration(left_s)}" if left_s > 0 else "its timeout has passed"

@@ -1,4 +1,6 @@
-"""`rank-stopped`: state T, or a frozen cgroup, for two seconds. Nothing else is needed: a stopped rank takes part in nothing."""
+"""`rank-stopped`: state T or a frozen cgroup for two seconds. Nothing else is needed: a stopped
+rank takes part in nothing.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ def rule(context: Context) -> list[Finding]:
 
 
 def _how(stopped: list[RankFacts]) -> tuple[str, str]:
-    """(who holds it, what lets it go on)."""
+    """(what holds it, what lets it continue)."""
     pids = [str(rank.process.pid) for rank in stopped if rank.process]
     held = {"frozen" if rank.process.frozen else rank.process.state for rank in stopped if rank.process}
     if held == {"frozen"}:

@@ -1,10 +1,10 @@
-"""`straggler`: the job moves, and at most steps all wait for the same ranks."""
+"""`straggler`: the job moves, and in most steps all ranks wait for the same ones."""
 
 from __future__ import annotations
 
 from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
-from ddtop.diagnosis.gpus import card_text, device_of, held_by_more_than_load, why_held
+from ddtop.diagnosis.gpus import device_of, gpu_text, held_by_more_than_load, why_held
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.straggler_cause import cause_of, cooling, flame, host_of, more_work
 from ddtop.model.state.facts import Snapshot
@@ -15,16 +15,20 @@ from ddtop.words.sentences import names_of_groups
 
 
 def rule(context: Context) -> list[Finding]:
-    """One finding for each set of late ranks, by the times of arrival and, on NCCL, by what their cards draw."""
+    """One finding for each set of late ranks, by arrival times and, on NCCL, by the power that
+    their GPUs draw.
+    """
     snapshot, policy = context.snapshot, context.policy
     lates = list(dict.fromkeys(rank.late for rank in snapshot.ranks if rank.late is not None))
     cards = list(dict.fromkeys(rank.card_late for rank in snapshot.ranks if rank.card_late is not None))
     found = [_finding(late, snapshot, policy) for late in lates]
-    return found + [_by_card(late, snapshot, policy) for late in cards if not late.others_there]
+    return found + [_by_gpu(late, snapshot, policy) for late in cards if not late.others_there]
 
 
-def _by_card(late: GpuLate, snapshot: Snapshot, policy: Policy) -> Finding:
-    """No cost is told: the hosts move together, and nothing measures how long a kernel waited."""
+def _by_gpu(late: GpuLate, snapshot: Snapshot, policy: Policy) -> Finding:
+    """A finding without a cost: the hosts move together, and nothing measures how long a kernel
+    waited.
+    """
     ranks, waiters = late.ranks, late.waiters
     device = device_of(snapshot.rank(ranks[0]), snapshot)
     who, it = f"{ranks_text(ranks)} {verb(ranks, 'is a straggler', 'are stragglers')}", verb(ranks, "it", "them")
@@ -55,14 +59,14 @@ def _by_card(late: GpuLate, snapshot: Snapshot, policy: Policy) -> Finding:
             f"over the last {late.seconds:.0f} s and in each quarter of it, GPUs of one model in {group}: {verb(ranks, 'its', 'their')} GPU "
             f"drew {late.power_watts:.0f} W at {late.sm_mhz:.0f} MHz, the others {late.others_watts:.0f} W at {late.others_mhz:.0f} MHz, all busy all the time",
             "the hosts enqueue their collectives at the same time, so arrival times say nothing about it, and its cost is not measured",
-            *(line for number in ranks[:4] if (line := _card_line(number, snapshot)) is not None),
+            *(line for number in ranks[:4] if (line := _gpu_line(number, snapshot)) is not None),
         ),
         advice=advice,
         group=late.group,
     )
 
 
-def _card_line(number: int, snapshot: Snapshot) -> str | None:
+def _gpu_line(number: int, snapshot: Snapshot) -> str | None:
     device = device_of(snapshot.rank(number), snapshot)
     if device is None:
         return None
@@ -70,7 +74,7 @@ def _card_line(number: int, snapshot: Snapshot) -> str | None:
     parts = [f"{gpu.celsius} C"] if gpu.celsius is not None else []
     parts += [f"power cap {gpu.power_cap_watts:.0f} W"] if gpu.power_cap_watts else []
     parts.append(f"its clocks are held by {held}" if held else "nothing holds its clocks")
-    return f"rank {number}, {card_text(device)}: {', '.join(parts)}"
+    return f"rank {number}, {gpu_text(device)}: {', '.join(parts)}"
 
 
 def _finding(late: Late, snapshot: Snapshot, policy: Policy) -> Finding:

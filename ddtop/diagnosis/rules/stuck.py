@@ -1,4 +1,4 @@
-"""`collective-stuck`: every member has joined the same collective, nobody is elsewhere, and nothing comes back."""
+"""`collective-stuck`: every member has joined the same collective, and it does not complete."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ddtop.words.units import duration
 
 
 def rule(context: Context) -> list[Finding]:
-    """One finding a group whose members all wait in the same collective."""
+    """One finding for each group whose members all wait in the same collective."""
     snapshot, policy = context.snapshot, context.policy
     found = []
     by_group: dict[str, list[Wait]] = {}

@@ -1,4 +1,4 @@
-"""`sync-bound`: no rank is late, and much of each step is communication all the same."""
+"""`sync-bound`: no rank is late, and much of each step is communication."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def rule(context: Context) -> list[Finding]:
 
 
 def _communicating(members: list[RankFacts], balance: Balance, policy: Policy) -> float | None:
-    """Share of the time in collectives that is not waiting for the last one to come; None where they make no steps."""
+    """The share of the time in collectives, without waiting for the last rank to arrive. None where
+    the ranks count no steps.
+    """
     if any(rank.gone or rank.late is not None or not rank.step_ms or rank.wait_ratio is None for rank in members):
         return None
     ratios = [rank.wait_ratio or 0.0 for rank in members]

@@ -1,8 +1,9 @@
 """`threads-share-group`: two threads of one rank are in collectives of one group at the same time.
 
-Their order is then a matter of chance on every rank: calls of different threads meet, main threads look alike and yet nothing
-comes back. Other thread ids in a group alone mean nothing: backward passes communicate from autograd's own threads, in turn
-with the thread that called them. So only threads that Python started count, and only what both have open at one time.
+Their order is then random on every rank: calls of different threads are matched, and never return.
+Other thread ids in a group alone mean nothing: backward passes communicate from autograd's own
+threads, in turn with the thread that called them. So only threads that Python started count, and
+only collectives that both have open at one time.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Calls = tuple[tuple[str, str], ...]
 
 
 def rule(context: Context) -> list[Finding]:
-    """One finding a group."""
+    """One finding for each group."""
     snapshot = context.snapshot
     found: dict[str, list[tuple[RankFacts, Calls]]] = {}
     for rank in snapshot.ranks:
@@ -44,7 +45,7 @@ def rule(context: Context) -> list[Finding]:
 
 
 def fold(context: Context, own: list[Finding]) -> list[Finding]:
-    """The findings, each that is about a shared group with the threads as its likely cause."""
+    """All findings. Each that is about a shared group names the threads as its likely cause."""
     by_group = {one.group: one for one in own}
     explained = []
     for finding in context.found:
@@ -64,7 +65,7 @@ _FOLLOWS = frozenset({Kind.COLLECTIVE_MISMATCH, Kind.COLLECTIVE_STUCK, Kind.WAIT
 
 
 def _recorded(rank: RankFacts, group: str) -> Calls:
-    """By the flight recorder: open entries of two threads."""
+    """From the flight recorder: open entries of two threads."""
     first: dict[int, tuple[str, str]] = {}
     for call in sorted(rank.open_collectives, key=lambda one: one.seq):
         if (
@@ -77,9 +78,10 @@ def _recorded(rank: RankFacts, group: str) -> Calls:
 
 
 def _dumped(rank: RankFacts, group: str, since_unix_ns: int) -> Calls:
-    """By a dump of its threads, where the recorder does not tell threads: two in calls of torch's that wait for all ranks.
+    """From a dump of its threads, where the recorder has no thread ids: two threads in collective
+    calls.
 
-    A frame does not say for which group it waits: there must be only one that is pending.
+    A frame does not say for which group it waits, so only one group may be pending.
     """
     pending = [one for one in rank.groups if one.pending_since_unix_ns is not None]
     told = any(call.thread_id is not None for call in rank.open_collectives)
@@ -95,7 +97,7 @@ def _name(thread: ThreadStack) -> str:
 
 
 def _call(thread: ThreadStack) -> str | None:
-    """The outermost collective of torch's in its frames."""
+    """The outermost collective call of torch in its frames."""
     if (thread.name or "").startswith(_NOT_PYTHONS):
         return None
     names = [

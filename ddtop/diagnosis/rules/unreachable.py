@@ -1,5 +1,8 @@
-"""`peer-unreachable`: the store is reached, but ranks cannot connect to the address at which another one listens. And
-`collective-stuck` of init_process_group: all have come, and it does not return, for a reason that no socket shows."""
+"""`peer-unreachable`: ranks reach the store, but not the address at which another rank listens.
+
+Also `collective-stuck` in init_process_group: all ranks have joined, it does not return, and no
+socket shows why.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import re
 from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.rendezvous import INIT, Meeting, entered_unix_ns, meeting_of, way_line
+from ddtop.diagnosis.rendezvous import INIT, Joining, entered_unix_ns, joining_of, path_line
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.policy import Policy
 from ddtop.words.ranks import ranks_text, verb
@@ -27,17 +30,17 @@ _BRIDGES = ("172.17.", "192.168.122.")
 def rule(context: Context) -> list[Finding]:
     """What keeps ranks inside init_process_group that have all reached the store."""
     snapshot, policy = context.snapshot, context.policy
-    meeting = meeting_of(snapshot)
-    if meeting is None:
+    joining = joining_of(snapshot)
+    if joining is None:
         return []
-    if not meeting.inside:
-        return _after_the_end(meeting)
-    return _in_vain(snapshot, meeting, policy) or _does_not_return(snapshot, meeting, policy)
+    if not joining.inside:
+        return _after_the_end(joining)
+    return _in_vain(snapshot, joining, policy) or _does_not_return(snapshot, joining, policy)
 
 
-def _in_vain(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding]:
+def _in_vain(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:
     dialling = [
-        rank for rank in meeting.inside if _dials(rank) and _waited_s(snapshot, rank) > policy.init_missing_limit_s
+        rank for rank in joining.inside if _dials(rank) and _waited_s(snapshot, rank) > policy.init_missing_limit_s
     ]
     if not dialling:
         return []
@@ -54,8 +57,8 @@ def _in_vain(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Findi
             kind=Kind.PEER_UNREACHABLE,
             severity=CRITICAL,
             ranks=ranks,
-            victims=meeting.without(ranks),
-            since_unix_ns=meeting.since_unix_ns,
+            victims=joining.without(ranks),
+            since_unix_ns=joining.since_unix_ns,
             summary=f"{ranks_text(callers)} {verb(callers, 'has', 'have')} reached the store, but not {whose}"
             f"{', '.join(dialled[:4])}{_kind_of(dialled)}, in {INIT} for {duration(waited_s)}",
             evidence=tuple(
@@ -68,10 +71,10 @@ def _in_vain(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Findi
     ]
 
 
-def _does_not_return(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> list[Finding]:
-    """All have come and stand still, so nobody is late, and it is their meeting itself that fails."""
-    inside, size = meeting.inside, snapshot.world_size
-    if meeting.init != INIT or size < 2 or len(inside) != size or any(rank.working is not False for rank in inside):
+def _does_not_return(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:
+    """All ranks are inside and make no progress, so no rank is late and the call itself fails."""
+    inside, size = joining.inside, snapshot.world_size
+    if joining.init != INIT or size < 2 or len(inside) != size or any(rank.working is not False for rank in inside):
         return []
     waited_s = min(_waited_s(snapshot, rank) for rank in inside)
     more_s = policy.init_stuck_rank_s * size
@@ -87,20 +90,20 @@ def _does_not_return(snapshot: Snapshot, meeting: Meeting, policy: Policy) -> li
             kind=Kind.COLLECTIVE_STUCK,
             severity=CRITICAL if waited_s > policy.init_stuck_critical_s + more_s else WARNING,
             ranks=(),
-            victims=meeting.victims,
+            victims=joining.victims,
             since_unix_ns=max(entered_unix_ns(rank) or 0 for rank in inside),
-            summary=f"all of {ranks_text(meeting.victims)} have been in {INIT} for {duration(waited_s)}; no rank is missing, "
+            summary=f"all of {ranks_text(joining.victims)} have been in {INIT} for {duration(waited_s)}; no rank is missing, "
             "and none makes progress",
-            evidence=(*evidence, *(line for rank in inside[:4] if (line := way_line(rank)) is not None)),
+            evidence=(*evidence, *(line for rank in inside[:4] if (line := path_line(rank)) is not None)),
             advice=advice,
             op=INIT,
         )
     ]
 
 
-def _after_the_end(meeting: Meeting) -> list[Finding]:
-    """What is left to say of ranks that gave up while they connected to each other, and none went before them."""
-    failed = [rank for rank in meeting.gave_up if rank.exception is not None and _MESH.search(rank.exception.text)]
+def _after_the_end(joining: Joining) -> list[Finding]:
+    """Ranks failed while they connected to each other, and no rank ended before them."""
+    failed = [rank for rank in joining.gave_up if rank.exception is not None and _MESH.search(rank.exception.text)]
     if not failed:
         return []
     texts = [rank.exception.text for rank in failed if rank.exception is not None]
@@ -112,8 +115,8 @@ def _after_the_end(meeting: Meeting) -> list[Finding]:
             kind=Kind.PEER_UNREACHABLE,
             severity=CRITICAL,
             ranks=(),
-            victims=meeting.victims,
-            since_unix_ns=meeting.since_unix_ns,
+            victims=joining.victims,
+            since_unix_ns=joining.since_unix_ns,
             summary=f"{ranks_text(callers)} reached the store, but not the others{at}{_kind_of(dialled)}, and gave up in {INIT}",
             evidence=tuple(f"rank {rank} raised {text[:160]}" for rank, text in zip(callers[:4], texts, strict=False)),
             advice=_ADVICE,

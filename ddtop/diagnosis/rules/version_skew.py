@@ -12,7 +12,7 @@ from ddtop.words.ranks import ranks_text, told_apart, verb
 
 
 def rule(context: Context) -> list[Finding]:
-    """One finding for all ranks that differ; what a rank has not said yet is not compared."""
+    """One finding for all ranks that differ. What a rank has not reported yet is not compared."""
     snapshot = context.snapshot
     hellos = {rank.rank: rank.hello for rank in snapshot.ranks if rank.hello is not None}
     if len({(one.torch, one.python, one.script, one.script_digest) for one in hellos.values()}) < 2:
@@ -52,7 +52,7 @@ def rule(context: Context) -> list[Finding]:
 
 
 def _scripts(hellos: dict[int, Hello]) -> dict[int, str]:
-    """Texts of scripts of one name: programs with other names differ on purpose."""
+    """Digests of scripts with one name. Programs with different names differ on purpose."""
     if len({hello.script for hello in hellos.values()}) > 1:
         return {}
     return {rank: f"{hello.script} {hello.script_digest}" for rank, hello in hellos.items() if hello.script_digest}
