@@ -22,13 +22,21 @@ from ddtop.words.activities import COLLECTIVE, COMPUTES, P2P, WAITS
 from ddtop.words.sentences import file_line
 
 WORDS = (
-    "loader", "lock", "queue", "file", "socket", "pipe", "child", "stdin", "sleep", "python", "c", "compile", "import",
-    "checkpoint-save", "checkpoint-load", "gc", "gil", "exit", "cuda-sync", "debugger", "collective", "p2p", "frozen", "stopped",
-    "unknown", "rpc",
+    "loader", "lock", "queue", "file", "socket", "pipe", "child", "stdin", "sleep", "python", "c",
+    "compile", "import", "checkpoint-save", "checkpoint-load", "gc", "gil", "exit", "cuda-sync",
+    "debugger", "collective", "p2p", "frozen", "stopped", "unknown", "rpc",
 )  # fmt: skip
 """Every word there is; for JSON and evidence, so they only ever grow."""
 
-PROCESS, CALL, FRAMES, STACKS, KERNEL, CPU, NOTHING = "process", "call", "frames", "stacks", "kernel", "cpu", "nothing"
+PROCESS, CALL, FRAMES, STACKS, KERNEL, CPU, NOTHING = (
+    "process",
+    "call",
+    "frames",
+    "stacks",
+    "kernel",
+    "cpu",
+    "nothing",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +74,13 @@ def classify(facts: RankFacts, policy: Policy) -> Doing:
             or _of_cpu(facts, policy)
             or _NOTHING
         )
-    found = _certain(facts) or _of_call(facts) or _of_frames(facts) or _of_kernel(facts) or _of_activity(facts)
+    found = (
+        _certain(facts)
+        or _of_call(facts)
+        or _of_frames(facts)
+        or _of_kernel(facts)
+        or _of_activity(facts)
+    )
     return found or _of_stacks(facts) or _of_cpu(facts, policy) or _NOTHING
 
 
@@ -80,7 +94,9 @@ def where(facts: RankFacts, policy: Policy) -> str:
         return _in_c(facts, found)
     place = facts.place
     if place is None:
-        return found.text if found.text and found.source != CPU else "at a place that cannot be seen"
+        return (
+            found.text if found.text and found.source != CPU else "at a place that cannot be seen"
+        )
     spot = f"in {place.function} ({file_line(place)})"
     if found.source in (CPU, NOTHING):
         return spot
@@ -99,7 +115,9 @@ def stack_line(stacks: Stacks, frames_max: int = 4) -> str | None:
         return None
     frames = thread.frames
     if stacks.worker:
-        born = next((at for at, one in enumerate(frames) if is_birth(one.function, one.file)), len(frames))
+        born = next(
+            (at for at, one in enumerate(frames) if is_birth(one.function, one.file)), len(frames)
+        )
         frames = frames[:born]
     return _frames_line(frames, frames_max)
 
@@ -108,7 +126,9 @@ def other_threads(stacks: Stacks, threads_max: int = 3) -> list[str]:
     """The same of its other threads that run the program's own code."""
     others = [thread for thread in stacks.threads if thread is not _main(stacks)]
     own = [one for one in others if any(owner_of(frame) is Owner.USER for frame in one.frames)]
-    return [line for thread in own[:threads_max] if (line := _frames_line(thread.frames, 4)) is not None]
+    return [
+        line for thread in own[:threads_max] if (line := _frames_line(thread.frames, 4)) is not None
+    ]
 
 
 def _frames_line(own: tuple[StackFrame, ...], frames_max: int) -> str | None:
@@ -126,7 +146,12 @@ def fresh_stacks(facts: RankFacts) -> Stacks | None:
         heard = facts.heard_unix_ns
         return stacks if heard is None or stacks.taken_unix_ns >= heard else None
     place, user = facts.place, _user_frame(stacks)
-    if place is None or place.since_unix_ns is None or stacks.taken_unix_ns < place.since_unix_ns or user is None:
+    if (
+        place is None
+        or place.since_unix_ns is None
+        or stacks.taken_unix_ns < place.since_unix_ns
+        or user is None
+    ):
         return None
     return stacks if (user.function, user.file) == (place.function, place.file) else None
 
@@ -142,7 +167,9 @@ def _certain(facts: RankFacts) -> Doing | None:
     if process.frozen:
         return Doing("frozen", "frozen by its cgroup", PROCESS)
     if process.state in ("T", "t"):
-        return Doing("stopped", "held by a debugger" if process.state == "t" else "stopped", PROCESS)
+        return Doing(
+            "stopped", "held by a debugger" if process.state == "t" else "stopped", PROCESS
+        )
     if process.exiting and not (place is not None and place.waits_on == "exit"):
         return Doing("exit", "leaving the interpreter", PROCESS)
     if process.gc_since_unix_ns is not None:
@@ -168,7 +195,11 @@ def _of_frames(facts: RankFacts) -> Doing | None:
         return Doing("lock", f"waiting for the lock file {short(place.waits_for)}", FRAMES)
     if waits_on in ("collective", "p2p"):
         # Inside send and recv it is not known which: the open call would have told.
-        return Doing("collective", f"in {place.callee or 'a collective'}", FRAMES) if waits_on == "collective" else None
+        return (
+            Doing("collective", f"in {place.callee or 'a collective'}", FRAMES)
+            if waits_on == "collective"
+            else None
+        )
     return _closer(facts, Doing(*_OF_FRAMES[waits_on], FRAMES)) if waits_on in _OF_FRAMES else None
 
 
@@ -178,7 +209,9 @@ def _of_activity(facts: RankFacts) -> Doing | None:
     if facts.activity == "cuda_sync":
         return Doing(*_OF_FRAMES["cuda-sync"], FRAMES)
     return (
-        Doing("python", f"in {facts.activity}", FRAMES) if facts.activity in COMPUTES and facts.place.callee else None
+        Doing("python", f"in {facts.activity}", FRAMES)
+        if facts.activity in COMPUTES and facts.place.callee
+        else None
     )
 
 
@@ -222,7 +255,11 @@ def _of_stacks(facts: RankFacts) -> Doing | None:
 
 def _of_gil(facts: RankFacts, policy: Policy) -> Doing | None:
     """For a silent rank: whether its main thread asks for the GIL again and again."""
-    if facts.process is None or facts.working is not False or (facts.wakes_per_s or 0.0) < policy.gil_wakes_per_s:
+    if (
+        facts.process is None
+        or facts.working is not False
+        or (facts.wakes_per_s or 0.0) < policy.gil_wakes_per_s
+    ):
         return None
     # A look may find it awake, then the kernel says nothing.
     said = said_of(facts.process)
@@ -238,7 +275,9 @@ def _of_kernel(facts: RankFacts) -> Doing | None:
         return None
     # A thread that works is asleep now and then: only the file that it reads is true of more than
     # this instant.
-    if facts.working is False or (facts.working and said[0] == "file" and path_of(process) is not None):
+    if facts.working is False or (
+        facts.working and said[0] == "file" and path_of(process) is not None
+    ):
         return Doing(*said, KERNEL)
     return None
 
@@ -265,7 +304,10 @@ def _in_c(facts: RankFacts, found: Doing) -> str:
     user = _user_frame(stacks) if stacks is not None else None
     does = found.text if found.source in (STACKS, KERNEL) else ""
     if user is not None and found.word == "gil":
-        return f"waiting at {file_line(user)} {user.function} for the GIL that another of its threads holds"
+        return (
+            f"waiting at {file_line(user)} {user.function} for the GIL that another of its threads"
+            " holds"
+        )
     if user is not None:
         return f"{does} in C called from {file_line(user)} {user.function}".strip()
     place = facts.place
@@ -274,7 +316,9 @@ def _in_c(facts: RankFacts, found: Doing) -> str:
     last = _of_call(facts) or _of_frames(facts) or _of_activity(facts)
     spot = f"{file_line(place)} {place.function}"
     seen = (
-        f"last seen {last.text} ({spot})" if last is not None else f"last seen in {place.function} ({file_line(place)})"
+        f"last seen {last.text} ({spot})"
+        if last is not None
+        else f"last seen in {place.function} ({file_line(place)})"
     )
     return f"{does}, {seen}" if does else seen
 
@@ -288,4 +332,8 @@ def _main(stacks: Stacks) -> ThreadStack | None:
 def _user_frame(stacks: Stacks) -> StackFrame | None:
     """The innermost frame of the program's own code in its main thread."""
     thread = _main(stacks)
-    return next((frame for frame in thread.frames if owner_of(frame) is Owner.USER), None) if thread else None
+    return (
+        next((frame for frame in thread.frames if owner_of(frame) is Owner.USER), None)
+        if thread
+        else None
+    )

@@ -5,10 +5,13 @@ from __future__ import annotations
 from ddtop.model.state.facts import Blame, RankFacts, Snapshot
 from ddtop.words.units import duration
 
-NEW_GROUP_RULE = "all ranks must call new_group, also those that are not in the group, and in the same order"
+NEW_GROUP_RULE = (
+    "all ranks must call new_group, also those that are not in the group, and in the same order"
+)
 
 ONE_GPU_EACH = (
-    'give each its own: torch.cuda.set_device(int(os.environ["LOCAL_RANK"])), and no more ranks a host than it has GPUs'
+    'give each its own: torch.cuda.set_device(int(os.environ["LOCAL_RANK"])), and no more ranks a'
+    " host than it has GPUs"
 )
 
 
@@ -16,7 +19,8 @@ def uneven_advice(rank: RankFacts) -> str:
     """What helps where one rank has less to do than the others."""
     if rank.mpi is not None:
         return (
-            "uneven loops: let all ranks make the same number of collective calls, also one that has nothing left to do"
+            "uneven loops: let all ranks make the same number of collective calls, also one that"
+            " has nothing left to do"
         )
     if rank.loader is not None and rank.loader.exhausted_unix_ns is None:
         # Its data was not at an end: it has decided to stop.
@@ -30,7 +34,11 @@ def with_timeout(advice: str, snapshot: Snapshot, blame: Blame) -> str:
     if limit_s is None:
         return advice
     remaining = limit_s - (snapshot.time_unix_ns - blame.since_unix_ns) / 1e9
-    left = f"the process group times out in {duration(remaining)}" if remaining > 0 else "its timeout has passed"
+    left = (
+        f"the process group times out in {duration(remaining)}"
+        if remaining > 0
+        else "its timeout has passed"
+    )
     return f"{advice}; {left}"
 
 

@@ -31,7 +31,10 @@ def calm(snapshot: Snapshot, policy: Policy) -> str:
         joining = sum(1 for rank in snapshot.ranks if rank.state is State.JOINING)
         mpi = any(call.name == "MPI_Init" for rank in snapshot.ranks for call in rank.open_calls)
         where = "MPI_Init" if mpi else "init_process_group"
-        return f"starting: {len(early)}/{total} ranks not in {'MPI' if mpi else 'a process group'} yet, {joining} in {where}"
+        return (
+            f"starting: {len(early)}/{total} ranks not in {'MPI' if mpi else 'a process group'}"
+            f" yet, {joining} in {where}"
+        )
     finished = [rank.rank for rank in snapshot.ranks if rank.gone and not failed(rank)]
     lost = [rank.rank for rank in snapshot.ranks if rank.gone and failed(rank)]
     left = f", {ranks_text(finished)} finished" if finished else ""
@@ -39,7 +42,10 @@ def calm(snapshot: Snapshot, policy: Policy) -> str:
     left += f", {ranks_text(unseen[:64])} not seen from here" if unseen else ""
     if snapshot.moving == 0:
         return (_unheard(snapshot) or _quiet(snapshot, policy)) + left
-    return f"ok: {snapshot.moving}/{total - len(unseen)} moving{left}, watched {duration(snapshot.watched_s)}"
+    return (
+        f"ok: {snapshot.moving}/{total - len(unseen)} moving{left}, watched"
+        f" {duration(snapshot.watched_s)}"
+    )
 
 
 def _unheard(snapshot: Snapshot) -> str | None:
@@ -47,7 +53,9 @@ def _unheard(snapshot: Snapshot) -> str | None:
     hosts = {rank.sender: rank.host or "?" for rank in snapshot.ranks if rank.unheard}
     if not hosts:
         return None
-    names = ", ".join(sorted(hosts.values())[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
+    names = ", ".join(sorted(hosts.values())[:4]) + (
+        f" and {len(hosts) - 4} more" if len(hosts) > 4 else ""
+    )
     are = verb(range(len(hosts)), "has", "have")
     return f"quiet: no rank has moved{_since(snapshot)}; {names} {are} not been heard lately"
 
@@ -61,13 +69,21 @@ def _quiet(snapshot: Snapshot, policy: Policy) -> str:
     still, since = snapshot.still_since_unix_ns, _since(snapshot)
     if all(rank.gone for rank in snapshot.ranks):
         return "quiet: no rank is left, and the launcher has not ended yet"
-    idle = next((blame for blame in snapshot.blames if blame.due and blame.peer_wait is not None), None)
+    idle = next(
+        (blame for blame in snapshot.blames if blame.due and blame.peer_wait is not None), None
+    )
     if idle is not None and (what := doing(snapshot.rank(idle.root), policy)) is not None:
         who = f"{ranks_text(idle.waiters)} {verb(idle.waiters, 'waits', 'wait')}"
-        return f"idle{since}: {who} in {waited_text(idle, snapshot.groups)} for rank {idle.root}, which is {what}"
+        return (
+            f"idle{since}: {who} in {waited_text(idle, snapshot.groups)} for rank {idle.root},"
+            f" which is {what}"
+        )
     dumb = [rank.rank for rank in snapshot.ranks if not rank.gone and tells_nothing(rank)]
     if dumb:
-        return f"quiet: no rank has moved{since}; nothing is known of the collectives of {ranks_text(dumb)}, whose probe failed"
+        return (
+            f"quiet: no rank has moved{since}; nothing is known of the collectives of"
+            f" {ranks_text(dumb)}, whose probe failed"
+        )
     judged = {wait.rank for wait in snapshot.peer_waits}
     unjudged = [
         rank.rank
@@ -80,11 +96,15 @@ def _quiet(snapshot: Snapshot, policy: Policy) -> str:
     ]
     if unjudged:
         return (
-            f"quiet: no rank has moved{since}; {ranks_text(unjudged)} {verb(unjudged, 'is', 'are')} in a call of "
-            f"torch.distributed, and for whom {verb(unjudged, 'it waits', 'they wait')} is not known"
+            f"quiet: no rank has moved{since}; {ranks_text(unjudged)} {verb(unjudged, 'is', 'are')}"
+            " in a call of torch.distributed, and for whom"
+            f" {verb(unjudged, 'it waits', 'they wait')} is not known"
         )
     if still is None:
-        return f"starting: {snapshot.reporting}/{snapshot.world_size} ranks there, none has made a step yet"
+        return (
+            f"starting: {snapshot.reporting}/{snapshot.world_size} ranks there, none has made a"
+            " step yet"
+        )
     waiting = sorted({wait.rank for wait in snapshot.waits})
     told = f", and none waits for another in a collective{_stand(snapshot, policy)}"
     if waiting:

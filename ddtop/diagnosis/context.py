@@ -17,7 +17,7 @@ class Context:
     A rule reads it and changes nothing.
     """
 
-    #: The job at one moment. Of ranks whose host is not heard it holds only what cannot have changed.
+    #: The job at one moment. For ranks whose host is not heard: only what cannot have changed.
     snapshot: Snapshot
     #: Every threshold.
     policy: Policy

@@ -29,6 +29,8 @@ def diagnose(snapshot: Snapshot, policy: Policy) -> tuple[Finding, ...]:
 
 def conclude(findings: tuple[Finding, ...], snapshot: Snapshot, policy: Policy) -> Verdict:
     """Findings and health as they are shown."""
-    worst = min((SEVERITIES.index(one.severity) for one in findings), default=SEVERITIES.index(INFO))
+    worst = min(
+        (SEVERITIES.index(one.severity) for one in findings), default=SEVERITIES.index(INFO)
+    )
     health = {CRITICAL: "critical", WARNING: "warning", INFO: "ok"}[SEVERITIES[worst]]
     return Verdict(health, findings, calm(snapshot, policy))

@@ -58,7 +58,8 @@ def collecting_line(rank: RankFacts, now_unix_ns: int) -> str | None:
     if since is None:
         return None
     return (
-        f"rank {rank.rank}: its full garbage collection has been going on for {duration((now_unix_ns - since) / 1e9)}"
+        f"rank {rank.rank}: its full garbage collection has been going on for"
+        f" {duration((now_unix_ns - since) / 1e9)}"
     )
 
 
@@ -89,15 +90,26 @@ def loader_line(rank: RankFacts) -> str | None:
     batch.
     """
     loader = rank.loader
-    if loader is None or (loader.waiting_since_unix_ns is None and not (loader.closing and loader.owing_pid)):
+    if loader is None or (
+        loader.waiting_since_unix_ns is None and not (loader.closing and loader.owing_pid)
+    ):
         return None
     if not loader.workers:
         return "its DataLoader has no workers: the dataset runs in the rank itself"
     if loader.closing:
-        return f"its DataLoader is ending its workers: pid {loader.owing_pid} is still alive, state {loader.owing_state or 'gone'}"
-    text = f"its DataLoader: {loader.depth}/{loader.capacity} batches ready, {loader.workers_alive}/{loader.workers} workers alive"
+        return (
+            f"its DataLoader is ending its workers: pid {loader.owing_pid} is still alive, state"
+            f" {loader.owing_state or 'gone'}"
+        )
+    text = (
+        f"its DataLoader: {loader.depth}/{loader.capacity} batches ready,"
+        f" {loader.workers_alive}/{loader.workers} workers alive"
+    )
     if loader.owing_pid is not None:
-        text += f"; worker pid {loader.owing_pid} must deliver the next batch: state {loader.owing_state or 'gone'}"
+        text += (
+            f"; worker pid {loader.owing_pid} must deliver the next batch: state"
+            f" {loader.owing_state or 'gone'}"
+        )
     return text
 
 
@@ -105,7 +117,9 @@ def end_line(rank: RankFacts, snapshot: Snapshot) -> str:
     """`rank 2 (pid 4802): exit code 1, RuntimeError: Connection closed by peer, 12 s ago`."""
     text = f"rank {rank.rank}"
     if rank.exit is not None:
-        text += f" (pid {rank.exit.pid}): {exit_text(rank.exit.code, rank.exit.signal, rank.exit.oom)}"
+        text += (
+            f" (pid {rank.exit.pid}): {exit_text(rank.exit.code, rank.exit.signal, rank.exit.oom)}"
+        )
     elif rank.pid is not None:
         text += f" (pid {rank.pid}): still alive"
     if rank.exception is not None:

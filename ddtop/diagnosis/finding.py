@@ -72,4 +72,10 @@ class Verdict:
         if self.health == UNKNOWN and self.unheard == why:
             return replace(self, unheard_s=seconds)
         then = self.calm.removeprefix("ok: ")
-        return Verdict(UNKNOWN, self.findings, f"unknown; when last heard: {then}" if then else "unknown", why, seconds)
+        return Verdict(
+            UNKNOWN,
+            self.findings,
+            f"unknown; when last heard: {then}" if then else "unknown",
+            why,
+            seconds,
+        )

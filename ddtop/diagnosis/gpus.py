@@ -22,7 +22,10 @@ def size(value: int | None) -> str:
 
 def gpu_text(device: Device) -> str:
     """`GPU 3 of node0`."""
-    return f"{'a MIG instance of ' if device.gpu.parent else ''}GPU {device.gpu.index} of {device.host}"
+    return (
+        f"{'a MIG instance of ' if device.gpu.parent else ''}GPU {device.gpu.index} of"
+        f" {device.host}"
+    )
 
 
 def holder_text(one: GpuProcess) -> str:
@@ -45,7 +48,11 @@ def device_of(rank: RankFacts, snapshot: Snapshot) -> Device | None:
     devices = [one for one in snapshot.devices if one.host == rank.host]
     if not devices or rank.hello is None:
         return None
-    gpu = rank.own.gpu if rank.own is not None else by_environment(rank.hello, [one.gpu for one in devices])
+    gpu = (
+        rank.own.gpu
+        if rank.own is not None
+        else by_environment(rank.hello, [one.gpu for one in devices])
+    )
     return next((one for one in devices if gpu is not None and one.gpu.uuid == gpu.uuid), None)
 
 
@@ -55,10 +62,16 @@ def memory_line(rank: RankFacts, device: Device | None) -> str | None:
     """
     parts = []
     if device is not None and device.gpu.used_bytes is not None:
-        parts.append(f"{gpu_text(device)}: {size(device.gpu.used_bytes)} of {size(device.gpu.total_bytes)} used")
+        parts.append(
+            f"{gpu_text(device)}: {size(device.gpu.used_bytes)} of {size(device.gpu.total_bytes)}"
+            " used"
+        )
     cuda = rank.cuda
     if cuda is not None and cuda.reserved_bytes is not None:
-        text = f"rank {rank.rank} has {size(cuda.allocated_bytes)} allocated, {size(cuda.reserved_bytes)} reserved"
+        text = (
+            f"rank {rank.rank} has {size(cuda.allocated_bytes)} allocated,"
+            f" {size(cuda.reserved_bytes)} reserved"
+        )
         parts.append(text + (f", {cuda.retries:,} allocations retried" if cuda.retries else ""))
     return "; ".join(parts) or None
 
@@ -85,7 +98,9 @@ def ranks_of(device: Device, snapshot: Snapshot) -> tuple[int, ...]:
 
 def strangers(device: Device, policy: Policy) -> tuple[GpuProcess, ...]:
     """Processes outside the job that hold a large part of the GPU, without the server of MPS."""
-    return tuple(one for one in large(device.foreign, device.gpu, policy) if _MPS not in (one.command or ""))
+    return tuple(
+        one for one in large(device.foreign, device.gpu, policy) if _MPS not in (one.command or "")
+    )
 
 
 def lasting_strangers(device: Device, policy: Policy) -> tuple[GpuProcess, ...]:
@@ -98,7 +113,12 @@ def shares_by_wish(device: Device, ranks: Iterable[int], snapshot: Snapshot) -> 
     if any(_MPS in (one.command or "") for one in device.gpu.processes or ()):
         return True
     hellos = [snapshot.rank(rank).hello for rank in ranks]
-    return any(name.startswith("CUDA_MPS_") for hello in hellos if hello is not None for name in hello.environment)
+    return any(
+        name.startswith("CUDA_MPS_")
+        for hello in hellos
+        if hello is not None
+        for name in hello.environment
+    )
 
 
 def why_held(gpu: Gpu) -> str:
@@ -113,9 +133,12 @@ def held_by_more_than_load(gpu: Gpu) -> bool:
 
 _MPS = "nvidia-cuda-mps"
 _WHY = {
-    "hw_thermal": "heat", "sw_thermal": "heat", "hw_power_brake": "the power brake", "hw_slowdown": "the hardware",
+    "hw_thermal": "heat",
+    "sw_thermal": "heat",
+    "hw_power_brake": "the power brake",
+    "hw_slowdown": "the hardware",
     "sw_power_cap": "its power cap",
-}  # fmt: skip
+}
 
 
 def free_gpus(host: str | None, snapshot: Snapshot, policy: Policy) -> tuple[Gpu, ...]:
@@ -141,16 +164,34 @@ def _given(host: str | None, snapshot: Snapshot, cards: Sequence[Gpu]) -> set[st
 
 def _is_free(device: Device, policy: Policy) -> bool:
     gpu = device.gpu
-    if device.ranks or gpu.lost or gpu.prohibited or gpu.mig or gpu.used_bytes is None or not gpu.total_bytes:
+    if (
+        device.ranks
+        or gpu.lost
+        or gpu.prohibited
+        or gpu.mig
+        or gpu.used_bytes is None
+        or not gpu.total_bytes
+    ):
         return False
-    return gpu.used_bytes <= policy.gpu_foreign_ratio * gpu.total_bytes and not (gpu.exclusive and gpu.processes)
+    return gpu.used_bytes <= policy.gpu_foreign_ratio * gpu.total_bytes and not (
+        gpu.exclusive and gpu.processes
+    )
 
 
 def mixed(host: str | None, snapshot: Snapshot) -> bool:
     """Whether the host has several GPU models. CUDA then numbers them in another order than the
     driver, unless it is told not to.
     """
-    return len({one.gpu.name for one in snapshot.devices if one.host == host and one.gpu.parent is None}) > 1
+    return (
+        len(
+            {
+                one.gpu.name
+                for one in snapshot.devices
+                if one.host == host and one.gpu.parent is None
+            }
+        )
+        > 1
+    )
 
 
 def free_text(cards: Iterable[Gpu]) -> str:
@@ -158,4 +199,6 @@ def free_text(cards: Iterable[Gpu]) -> str:
     numbers = sorted({gpu.index for gpu in cards})
     if not numbers:
         return "no GPU of that host is free"
-    return f"GPU {numbers[0]} is free" if len(numbers) == 1 else f"GPUs {rank_list(numbers)} are free"
+    return (
+        f"GPU {numbers[0]} is free" if len(numbers) == 1 else f"GPUs {rank_list(numbers)} are free"
+    )

@@ -45,7 +45,11 @@ def polls(rank: RankFacts, policy: Policy) -> bool:
     does not wake.
     """
     wakes = rank.wakes_per_s or 0.0
-    return rank.working is False and wakes >= policy.poll_wakes_per_s and classify(rank, policy).word in _POLLING
+    return (
+        rank.working is False
+        and wakes >= policy.poll_wakes_per_s
+        and classify(rank, policy).word in _POLLING
+    )
 
 
 class Idle:
@@ -68,7 +72,9 @@ class Idle:
         if counts_steps(root):
             return False
         single = self._single.get(blame.root)
-        orders = all(single) if single else (blame.op or "").lower().startswith(("broadcast", "bcast"))
+        orders = (
+            all(single) if single else (blame.op or "").lower().startswith(("broadcast", "bcast"))
+        )
         if not orders or (root.iteration is not None and not self._used_to_it(blame, bool(single))):
             return False
         return classify(root, self._policy).word in REQUESTS or polls(root, self._policy)
@@ -77,7 +83,9 @@ class Idle:
         """Whether such waits are usual. The rhythm of a simulation contains a broadcast too, a recv
         does not; and a farm has waited as long before, twice.
         """
-        usual_ms = max((self._snapshot.rank(rank).usual_wait_ms or 0.0 for rank in blame.waiters), default=0.0)
+        usual_ms = max(
+            (self._snapshot.rank(rank).usual_wait_ms or 0.0 for rank in blame.waiters), default=0.0
+        )
         return single or usual_ms >= 1000 * self._policy.idle_habit_s
 
     def ranks(self, alive: Iterable[RankFacts]) -> set[int]:
@@ -109,4 +117,7 @@ class Idle:
 def runs_own_code(rank: RankFacts) -> bool:
     """Some frame of the program itself is on its main thread's stack."""
     place = rank.place
-    return place is not None and owner_of(StackFrame(place.function, place.file, place.line)) is Owner.USER
+    return (
+        place is not None
+        and owner_of(StackFrame(place.function, place.file, place.line)) is Owner.USER
+    )

@@ -56,7 +56,9 @@ class Judge:
         """How many agreeing snapshots a finding needs."""
         return self._policy.appear_snapshots
 
-    def _holds(self, known: _Standing, snapshot: Snapshot, found: Mapping[Identity, Finding]) -> bool:
+    def _holds(
+        self, known: _Standing, snapshot: Snapshot, found: Mapping[Identity, Finding]
+    ) -> bool:
         """Whether a finding of a phase stays through the other phases.
 
         It does not stay beside a hang, nor where the same kind is found for other ranks.
@@ -76,7 +78,10 @@ class Judge:
             self._standing.clear()
         self.found = diagnose(snapshot, self._policy)
         found = {finding.identity: finding for finding in self.found}
-        fresh = self._observed_unix_ns is None or snapshot.time_unix_ns - self._observed_unix_ns >= STEP_NS
+        fresh = (
+            self._observed_unix_ns is None
+            or snapshot.time_unix_ns - self._observed_unix_ns >= STEP_NS
+        )
         if fresh:
             self._observed_unix_ns = snapshot.time_unix_ns
         for identity, finding in found.items():
@@ -89,7 +94,9 @@ class Judge:
             since = min(finding.since_unix_ns, known.finding.since_unix_ns)
             known.finding, known.missed = replace(finding, since_unix_ns=since), 0
             known.agreed += fresh
-        unheard = {rank.rank for rank in snapshot.ranks if rank.unheard and rank.state is not State.LOST}
+        unheard = {
+            rank.rank for rank in snapshot.ranks if rank.unheard and rank.state is not State.LOST
+        }
         for identity in [identity for identity in self._standing if identity not in found]:
             known = self._standing[identity]
             if unheard and not unheard.isdisjoint(known.finding.ranks or known.finding.victims):
@@ -98,7 +105,10 @@ class Judge:
             if self._holds(known, snapshot, found):
                 continue
             known.missed += fresh
-            if known.missed >= self._policy.clear_snapshots or known.agreed < self._policy.appear_snapshots:
+            if (
+                known.missed >= self._policy.clear_snapshots
+                or known.agreed < self._policy.appear_snapshots
+            ):
                 del self._standing[identity]
         # Nothing more will come from a job that has ended: its last state needs no second opinion.
         needed = 1 if snapshot.ended is not None else self._policy.appear_snapshots

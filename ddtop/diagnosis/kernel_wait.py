@@ -17,14 +17,51 @@ Said = tuple[str, str]
 
 PATH_MAX = 80
 _IO_WORDS = frozenset({"file", "child", "cuda-sync"})
-READS = frozenset({"read", "pread64", "readv", "preadv", "recvfrom", "recvmsg", "recvmmsg", "getdents", "getdents64"})
+READS = frozenset(
+    {
+        "read",
+        "pread64",
+        "readv",
+        "preadv",
+        "recvfrom",
+        "recvmsg",
+        "recvmmsg",
+        "getdents",
+        "getdents64",
+    }
+)
 WRITES = frozenset(
-    {"write", "pwrite64", "writev", "pwritev", "sendto", "sendmsg", "sendfile", "ftruncate", "fallocate"}
+    {
+        "write",
+        "pwrite64",
+        "writev",
+        "pwritev",
+        "sendto",
+        "sendmsg",
+        "sendfile",
+        "ftruncate",
+        "fallocate",
+    }
 )
 _FLUSHES = frozenset({"fsync", "fdatasync", "sync_file_range", "sync", "msync"})
-_NAMES = frozenset({"open", "openat", "openat2", "stat", "lstat", "newfstatat", "statx", "access", "fstat", "statfs"})
+_NAMES = frozenset(
+    {
+        "open",
+        "openat",
+        "openat2",
+        "stat",
+        "lstat",
+        "newfstatat",
+        "statx",
+        "access",
+        "fstat",
+        "statfs",
+    }
+)
 _CHANGES = frozenset({"mkdir", "mkdirat", "rename", "renameat", "renameat2", "unlink", "unlinkat"})
-_POLLS = frozenset({"poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2"})
+_POLLS = frozenset(
+    {"poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2"}
+)
 
 _VERBS: tuple[tuple[Set[str], str], ...] = (
     (READS, "reading"),
@@ -123,7 +160,10 @@ def said_of(process: ProcessState) -> Said | None:
     if process.remote is not None:
         return (
             "socket",
-            f"{'connecting' if process.syscall == 'connect' else 'waiting on a socket'} to {process.remote}",
+            (
+                f"{'connecting' if process.syscall == 'connect' else 'waiting on a socket'} to"
+                f" {process.remote}"
+            ),
         )
     return _by_call(process) or _by_wchan(process)
 
@@ -155,7 +195,10 @@ def _by_call(process: ProcessState) -> Said | None:
         return None
     if file == "stdin" and call not in _FLUSHES:
         typed = "n_tty_read" in wchan or "wait_woken" in wchan
-        return "stdin", f"waiting for input {'from the terminal' if typed else 'on its standard input'}"
+        return (
+            "stdin",
+            f"waiting for input {'from the terminal' if typed else 'on its standard input'}",
+        )
     if call in _CALLS:
         word, text = _CALLS[call]
         if word == "child" and file is not None and file.startswith("child "):

@@ -25,7 +25,10 @@ def traffic_lines(snapshot: Snapshot, wait: PeerWait) -> list[str]:
     taken = _counts(receiver, wait.group, sender.rank, sent=False)
     if not sent and not taken:
         return []
-    parts = [f"{count} with tag {tag} (receives begun: {taken.get(tag, 0)})" for tag, count in sorted(sent.items())]
+    parts = [
+        f"{count} with tag {tag} (receives begun: {taken.get(tag, 0)})"
+        for tag, count in sorted(sent.items())
+    ]
     parts = parts[:TAGS_MAX]
     if wait.tag is not None and not sent.get(wait.tag):
         parts.append(f"none with tag {wait.tag}")

@@ -1,4 +1,6 @@
-"""What NCCL itself says, as lines of evidence: its status service beside the ranks."""
+"""What NCCL says, as lines of evidence: its status service (RAS), and when torch's watchdog ends a
+wait.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ _STATES = {
     "finalize": ("is taking down", "are taking down"),
     "left": ("answers and is not in", "answer and are not in"),
 }
-"""What a rank does with its communicator, for one and for several; `left` is one that took it down, or that never came to build it."""
+"""What a rank does with its communicator, for one and for several; `left` is one that took it down,
+or that never came to build it.
+"""
 
 
 class _Known:
@@ -65,7 +69,10 @@ class _Known:
         known = [number for rank in ranks if (number := self.number(rank)) is not None]
         if len(known) == len(ranks):
             return ranks_text(sorted(known))
-        return f"its {'rank' if len(ranks) == 1 else 'ranks'} {rank_list(rank.number for rank in ranks)}"
+        return (
+            f"its {'rank' if len(ranks) == 1 else 'ranks'}"
+            f" {rank_list(rank.number for rank in ranks)}"
+        )
 
 
 def ras_lines(snapshot: Snapshot, policy: Policy) -> list[str]:
@@ -87,10 +94,15 @@ def ras_lines(snapshot: Snapshot, policy: Policy) -> list[str]:
         lines += _in_states(ranks, known)
         lines += _uneven(one, ranks, known)
         lines += [f"NCCL: {problem}" for problem in one.problems[:3]]
-    if not lines and answer.communicators and all(one.state == "ok" for one in answer.communicators):
+    if (
+        not lines
+        and answer.communicators
+        and all(one.state == "ok" for one in answer.communicators)
+    ):
         count = len(answer.communicators)
         lines.append(
-            f"NCCL's own view: {count} {verb(range(count), 'communicator', 'communicators')}, no peer missing or dead"
+            f"NCCL's own view: {count} {verb(range(count), 'communicator', 'communicators')}, no"
+            " peer missing or dead"
         )
     return list(dict.fromkeys(lines))[:8]
 
@@ -101,12 +113,20 @@ def gone_ranks(snapshot: Snapshot, policy: Policy) -> tuple[int, ...]:
     if answer is None or (snapshot.ras_age_s or 0.0) > policy.ras_fresh_s:
         return ()
     known = _Known(snapshot, answer)
-    gone = [rank for one in answer.communicators if not _is_cut_off(one) for rank in one.ranks if rank.state in GONE]
+    gone = [
+        rank
+        for one in answer.communicators
+        if not _is_cut_off(one)
+        for rank in one.ranks
+        if rank.state in GONE
+    ]
     found = {number for rank in gone if (number := known.number(rank)) is not None}
     return tuple(sorted(found))
 
 
-def launched_less(snapshot: Snapshot, answer: RasAnswer) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+def launched_less(
+    snapshot: Snapshot, answer: RasAnswer
+) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
     """(op, ranks that have launched fewer of it than most, the other members), where all members
     are known.
 
@@ -133,7 +153,10 @@ def building_line(ranks: Collection[RankFacts]) -> str | None:
     found = [rank.rank for rank in ranks if any(one.building for one in rank.groups)]
     if not found:
         return None
-    return f"{ranks_text(found)} {verb(found, 'is', 'are')} in the first collective of this group: NCCL builds its communicator there, and needs all members"
+    return (
+        f"{ranks_text(found)} {verb(found, 'is', 'are')} in the first collective of this group:"
+        " NCCL builds its communicator there, and needs all members"
+    )
 
 
 def _is_cut_off(one: Communicator) -> bool:
@@ -162,7 +185,10 @@ def _in_states(ranks: Sequence[RasRank], known: _Known) -> list[str]:
         found = [rank for rank in ranks if rank.state == state]
         if found:
             of = " of the others" if state == "left" else ""
-            lines.append(f"NCCL: {known.names(found)} {verb(range(len(found)), one, several)} a communicator{of}")
+            lines.append(
+                f"NCCL: {known.names(found)} {verb(range(len(found)), one, several)} a"
+                f" communicator{of}"
+            )
     return lines
 
 
@@ -173,7 +199,11 @@ def _uneven(one: Communicator, ranks: Sequence[RasRank], known: _Known) -> list[
     lines = []
     for op, usual in one.usual.items():
         others = [rank for rank in ranks if rank.counts.get(op, usual) != usual]
-        who = "the others" if len({rank.counts[op] < usual for rank in others}) == 1 else "most others"
+        who = (
+            "the others"
+            if len({rank.counts[op] < usual for rank in others}) == 1
+            else "most others"
+        )
         for some in (
             [rank for rank in others if rank.counts[op] < usual],
             [rank for rank in others if rank.counts[op] > usual],
@@ -182,6 +212,7 @@ def _uneven(one: Communicator, ranks: Sequence[RasRank], known: _Known) -> list[
             if counts:
                 text = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
                 lines.append(
-                    f"NCCL: {known.names(some)} {verb(range(len(some)), 'has', 'have')} launched {text} {op}, {who} {usual:,}"
+                    f"NCCL: {known.names(some)} {verb(range(len(some)), 'has', 'have')} launched"
+                    f" {text} {op}, {who} {usual:,}"
                 )
     return lines

@@ -16,13 +16,17 @@ from ddtop.words.ranks import ranks_text, verb
 
 INIT = "init_process_group"
 _GAVE_UP = re.compile(
-    r"connectfullmesh|timed out|timeout|failed to (connect|listen)|client socket|EADDRINUSE|address already in use|"
-    r"name or service|name resolution|getaddrinfo|gai error|hostname|connection (refused|reset|closed)|clients joined|"
+    r"connectfullmesh|timed out|timeout|failed to (connect|listen)|client socket|EADDRINUSE|address"
+    r" already in use|"
+    r"name or service|name resolution|getaddrinfo|gai error|hostname|connection"
+    r" (refused|reset|closed)|clients joined|"
     r"permission denied|no such file|broken pipe|socket",
     re.IGNORECASE,
 )
 _NO_STORE = re.compile(
-    r"client socket|failed to connect|name or service|name resolution|getaddrinfo|gai error|hostname", re.IGNORECASE
+    r"client socket|failed to connect|name or service|name resolution|getaddrinfo|gai"
+    r" error|hostname",
+    re.IGNORECASE,
 )
 _PORT_TAKEN = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "ip6-localhost"})
@@ -51,14 +55,18 @@ class Joining:
         """`ranks 0-2 wait in init_process_group (store node0:29500)`."""
         inside = tuple(rank.rank for rank in self.inside) or self.victims
         verbs = ("waits", "wait") if self.inside else ("gave up", "gave up")
-        store = next((text for rank in (*self.inside, *self.gave_up) if (text := store_text(rank))), None)
+        store = next(
+            (text for rank in (*self.inside, *self.gave_up) if (text := store_text(rank))), None
+        )
         where = f" (store {store})" if store else ""
         return f"{ranks_text(inside)} {verb(inside, *verbs)} in {self.init}{where}"
 
     @property
     def init(self) -> str:
         """The call in which they wait: init_process_group, or MPI_Init."""
-        calls = [call.name for rank in self.inside for call in rank.open_calls if call.name in INIT_CALLS]
+        calls = [
+            call.name for rank in self.inside for call in rank.open_calls if call.name in INIT_CALLS
+        ]
         return calls[0] if calls else INIT
 
     def without(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
@@ -74,12 +82,18 @@ def joining_of(snapshot: Snapshot) -> Joining | None:
         return None
     gave_up = tuple(rank for rank in snapshot.ranks if failed(rank) and _was_thrown_out(rank))
     thrown_out = {rank.rank for rank in gave_up}
-    if any(rank.rank not in thrown_out and not rank.others and failed(rank) for rank in snapshot.ranks):
+    if any(
+        rank.rank not in thrown_out and not rank.others and failed(rank) for rank in snapshot.ranks
+    ):
         return None
     inside = tuple(rank for rank in snapshot.ranks if _is_inside(rank))
     entered = [since for rank in inside if (since := entered_unix_ns(rank)) is not None]
-    entered += [hello.init_unix_ns for rank in gave_up if (hello := rank.hello) and hello.init_unix_ns]
-    entered += [one.init_unix_ns for rank in snapshot.ranks for one in rank.others if one.init_unix_ns]
+    entered += [
+        hello.init_unix_ns for rank in gave_up if (hello := rank.hello) and hello.init_unix_ns
+    ]
+    entered += [
+        one.init_unix_ns for rank in snapshot.ranks for one in rank.others if one.init_unix_ns
+    ]
     if not entered:
         return None
     return Joining(inside, gave_up, min(entered), (snapshot.time_unix_ns - min(entered)) / 1e9)
@@ -87,19 +101,30 @@ def joining_of(snapshot: Snapshot) -> Joining | None:
 
 def _is_inside(rank: RankFacts) -> bool:
     # Its agent is silent where torch opens a file again and again with the GIL held.
-    silent = rank.state is State.SILENT and rank.process is not None and rank.process.init_since_unix_ns is not None
+    silent = (
+        rank.state is State.SILENT
+        and rank.process is not None
+        and rank.process.init_since_unix_ns is not None
+    )
     return silent or rank.state is State.JOINING
 
 
 def _communicated(rank: RankFacts) -> bool:
     if rank.iteration:
         return True
-    return any(one.completed > 0 if one.completed is not None else one.enqueued > 1 for one in rank.groups)
+    return any(
+        one.completed > 0 if one.completed is not None else one.enqueued > 1 for one in rank.groups
+    )
 
 
 def _was_thrown_out(rank: RankFacts) -> bool:
     """Whether an error of the network or the store ended its init_process_group."""
-    if rank.hello is None or rank.hello.init_unix_ns is None or rank.exception is None or not fatal_exception(rank):
+    if (
+        rank.hello is None
+        or rank.hello.init_unix_ns is None
+        or rank.exception is None
+        or not fatal_exception(rank)
+    ):
         return False
     return bool(_GAVE_UP.search(f"{rank.exception.type} {rank.exception.text}"))
 
@@ -142,7 +167,11 @@ def store_text(rank: RankFacts) -> str | None:
     found = store_of(rank)
     if found is not None:
         return f"{found[0]}:{found[1]}"
-    return rank.hello.store_file.path if rank.hello is not None and rank.hello.store_file is not None else None
+    return (
+        rank.hello.store_file.path
+        if rank.hello is not None and rank.hello.store_file is not None
+        else None
+    )
 
 
 def path_line(rank: RankFacts) -> str | None:

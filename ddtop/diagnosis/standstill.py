@@ -55,7 +55,13 @@ def standstill_of(snapshot: Snapshot, policy: Policy) -> Standstill | None:
     quiet_s = (snapshot.time_unix_ns - since) / 1e9
     # A rank that has left its groups waits for those that have work left.
     active = tuple([rank for rank in alive if rank.phase != "leaving"]) or alive
-    return Standstill(alive, active, {rank.rank: _stance(rank, quiet_s, policy) for rank in active}, since, quiet_s)
+    return Standstill(
+        alive,
+        active,
+        {rank.rank: _stance(rank, quiet_s, policy) for rank in active},
+        since,
+        quiet_s,
+    )
 
 
 def _since_of_start(alive: tuple[RankFacts, ...], policy: Policy) -> int | None:
@@ -88,7 +94,9 @@ def _stance(rank: RankFacts, quiet_s: float, policy: Policy) -> str:
     if rank.working is False:
         return STILL
     # One line for all that time: a long call into C, or a library that spins while it waits.
-    same_line = (rank.line_age_s or 0.0) >= max(policy.same_line_s, policy.same_line_quiet_ratio * quiet_s)
+    same_line = (rank.line_age_s or 0.0) >= max(
+        policy.same_line_s, policy.same_line_quiet_ratio * quiet_s
+    )
     return SPINS if same_line or rank.working is None else WORKS
 
 
@@ -120,7 +128,13 @@ def _usual_s(snapshot: Snapshot, still: Standstill, policy: Policy) -> float:
     steps_s = max((rank.step_ms or 0.0 for rank in still.active), default=0.0) / 1000
     # The pauses of the whole job are at most those of the rank that pauses least.
     habit_s = min((rank.usual_pause_s or 0.0 for rank in still.active), default=0.0)
-    waits_s = max((snapshot.rank(wait.rank).healthy_wait_max_ms or 0.0 for wait in snapshot.waits), default=0.0) / 1000
+    waits_s = (
+        max(
+            (snapshot.rank(wait.rank).healthy_wait_max_ms or 0.0 for wait in snapshot.waits),
+            default=0.0,
+        )
+        / 1000
+    )
     return max(
         policy.no_progress_step_factor * steps_s,
         policy.no_progress_habit_factor * habit_s,

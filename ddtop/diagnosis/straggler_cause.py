@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from ddtop.diagnosis.gpus import device_of, held_by_more_than_load, holders_text, lasting_strangers, why_held
+from ddtop.diagnosis.gpus import (
+    device_of,
+    held_by_more_than_load,
+    holders_text,
+    lasting_strangers,
+    why_held,
+)
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.model.state.gpu_facts import Device
 from ddtop.model.state.straggler_facts import Late
@@ -48,7 +54,10 @@ def cause_of(rank: RankFacts, late: Late, snapshot: Snapshot, policy: Policy) ->
     ):
         if found is not None:
             return found
-    advice = "look a few times where it is: `ddtop stacks`, or py-spy top on its pid; compare its host with the others'"
+    advice = (
+        "look a few times where it is: `ddtop stacks`, or py-spy top on its pid; compare its host"
+        " with the others'"
+    )
     return Cause(UNKNOWN, "is slow for a reason that is not measured", advice)
 
 
@@ -74,17 +83,25 @@ def _share(spot: Spot, rank: RankFacts) -> float:
 
 def _spot(spot: Spot) -> str:
     # Of <locals> the innermost name is the one that is in the file.
-    return f"{spot.function.rpartition('<locals>.')[2]} ({spot.file.rpartition('/')[2]}:{spot.line})"
+    return (
+        f"{spot.function.rpartition('<locals>.')[2]} ({spot.file.rpartition('/')[2]}:{spot.line})"
+    )
 
 
-def _of_loader(rank: RankFacts, others: Sequence[RankFacts], share: float, policy: Policy) -> Cause | None:
+def _of_loader(
+    rank: RankFacts, others: Sequence[RankFacts], share: float, policy: Policy
+) -> Cause | None:
     own = _loading(rank)
     if own - median(_loading(other) for other in others) < policy.cause_part * share:
         return None
     loader = rank.loader
     setting = f" with num_workers={loader.workers}" if loader is not None else ""
     text = f"waits {about(own)} of the time for its DataLoader{setting}, the others less"
-    return Cause(LOADER, text, "give its loader more workers, or look at its data: `ddtop explain input-bound`")
+    return Cause(
+        LOADER,
+        text,
+        "give its loader more workers, or look at its data: `ddtop explain input-bound`",
+    )
 
 
 def _loading(rank: RankFacts) -> float:
@@ -99,20 +116,29 @@ def _of_gc(rank: RankFacts, share: float, policy: Policy) -> Cause | None:
         return None
     text = f"spends {about(ratio)} of the time in full garbage collections"
     return Cause(
-        GC, text, "call gc.freeze() after start-up, gc.disable(), and gc.collect() at the same step on all ranks"
+        GC,
+        text,
+        "call gc.freeze() after start-up, gc.disable(), and gc.collect() at the same step on all"
+        " ranks",
     )
 
 
-def _of_gil(rank: RankFacts, others: Sequence[RankFacts], share: float, policy: Policy) -> Cause | None:
+def _of_gil(
+    rank: RankFacts, others: Sequence[RankFacts], share: float, policy: Policy
+) -> Cause | None:
     own = _held(rank)
     # A busy machine makes looks late on all ranks of a host, and a rank without a CPU.
-    if own - max(median(_held(other) for other in others), _delay(rank)) < policy.cause_held_part * share:
+    if (
+        own - max(median(_held(other) for other in others), _delay(rank))
+        < policy.cause_held_part * share
+    ):
         return None
     spot = rank.hold.spot if rank.hold is not None else None
     where = f", seen at {_spot(spot)}" if spot is not None else ""
     text = f"runs C code that holds the GIL in {about(own)} of the samples{where}"
     advice = (
-        "that call computes outside Python: make it cheaper, move it into a DataLoader worker, or release the GIL in it"
+        "that call computes outside Python: make it cheaper, move it into a DataLoader worker, or"
+        " release the GIL in it"
     )
     return Cause(GIL, text, advice)
 
@@ -128,7 +154,11 @@ def _of_throttling(rank: RankFacts, share: float, policy: Policy) -> Cause | Non
     load = rank.process.load if rank.process is not None else None
     quota = f" of {load.quota_cores:g} cores" if load is not None and load.quota_cores else ""
     text = f"is throttled by the CPU quota{quota} of its cgroup {about(ratio)} of the time"
-    return Cause(THROTTLED, text, "raise the CPU limit of its container, or start fewer threads and workers in it")
+    return Cause(
+        THROTTLED,
+        text,
+        "raise the CPU limit of its container, or start fewer threads and workers in it",
+    )
 
 
 def _of_gpu(
@@ -137,7 +167,11 @@ def _of_gpu(
     """Its GPU: other processes compute there, its clocks are low, or it computes while those of the
     others wait in NCCL.
     """
-    device = device_of(rank, snapshot) if rank.own is not None and rank.own.certain and snapshot.devices else None
+    device = (
+        device_of(rank, snapshot)
+        if rank.own is not None and rank.own.certain and snapshot.devices
+        else None
+    )
     if device is None or (device.util_mean_ratio or 0.0) < policy.gpu_busy_ratio:
         # A slow host leaves its card idle: that is no fault of the card.
         return None
@@ -148,7 +182,9 @@ def _of_gpu(
             "see `ddtop gpus` on its host: end them if they are yours, else take another GPU",
         )
     alike = [
-        one for other in others if (one := device_of(other, snapshot)) is not None and one.gpu.name == device.gpu.name
+        one
+        for other in others
+        if (one := device_of(other, snapshot)) is not None and one.gpu.name == device.gpu.name
     ]
     if not alike:
         return None
@@ -162,45 +198,66 @@ def _of_gpu(
         usual = median(clocks)
         if mhz < policy.gpu_slow_ratio * usual and 1 - mhz / usual >= policy.cause_part * share:
             text = (
-                f"runs on a GPU that {why_held(device.gpu)} holds at {mhz} MHz, those of the others run at {usual:.0f}"
+                f"runs on a GPU that {why_held(device.gpu)} holds at {mhz} MHz, those of the others"
+                f" run at {usual:.0f}"
             )
             return Cause(GPU, text, cooling(device))
     return _of_computing(rank, device, alike, policy)
 
 
-def _of_computing(rank: RankFacts, device: Device, alike: Sequence[Device], policy: Policy) -> Cause | None:
+def _of_computing(
+    rank: RankFacts, device: Device, alike: Sequence[Device], policy: Policy
+) -> Cause | None:
     """The GPUs of the others are as busy at a fraction of its power: one computes, the others run
     waiting kernels.
     """
     own, busy = device.power_mean_watts, policy.gpu_wait_busy_ratio
-    watts = [one.power_mean_watts for one in alike if one.power_mean_watts and (one.util_mean_ratio or 0.0) >= busy]
+    watts = [
+        one.power_mean_watts
+        for one in alike
+        if one.power_mean_watts and (one.util_mean_ratio or 0.0) >= busy
+    ]
     nccl = rank.hello is not None and "nccl" in (rank.hello.backend or "")
-    if not nccl or not own or (device.util_mean_ratio or 0.0) < busy or 2 * len(watts) <= len(alike):
+    if (
+        not nccl
+        or not own
+        or (device.util_mean_ratio or 0.0) < busy
+        or 2 * len(watts) <= len(alike)
+    ):
         return None
     ratio = median(watts) / own
     if ratio > policy.gpu_wait_power_ratio:
         return None
     text = (
-        f"computes longer on its GPU: those of the others are 100% busy at {ratio:.0%} of its power, they wait in NCCL"
+        f"computes longer on its GPU: those of the others are 100% busy at {ratio:.0%} of its"
+        " power, they wait in NCCL"
     )
     return Cause(GPU, text, more_work(rank.rank, device))
 
 
 def cooling(device: Device) -> str:
     """What to do about a GPU whose clocks are low."""
-    return f"look at its cooling and power (nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {device.gpu.index}); restart the job without that host"
+    return (
+        "look at its cooling and power (nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i"
+        f" {device.gpu.index}); restart the job without that host"
+    )
 
 
 def more_work(rank: int, device: Device) -> str:
     """What to do about a GPU that computes longer than the others."""
     return (
-        f"does rank {rank} have more to compute (longer sequences, more tokens for its experts, an extra loss)? If not, compare its GPU with the "
-        f"others': nvidia-smi -q -d CLOCK,PERFORMANCE,ECC -i {device.gpu.index}"
+        f"does rank {rank} have more to compute (longer sequences, more tokens for its experts, an"
+        " extra loss)? If not, compare its GPU with the others': nvidia-smi -q -d"
+        f" CLOCK,PERFORMANCE,ECC -i {device.gpu.index}"
     )
 
 
 def _of_cpu(
-    rank: RankFacts, others: Sequence[RankFacts], share: float, host: HostState | None, policy: Policy
+    rank: RankFacts,
+    others: Sequence[RankFacts],
+    share: float,
+    host: HostState | None,
+    policy: Policy,
 ) -> Cause | None:
     delay = _delay(rank)
     more = delay - median(_delay(other) for other in others)
@@ -215,12 +272,17 @@ def _of_cpu(
     if host is not None and host.load is not None and (host.load.runnable or 0) > host.cores:
         # How many differs from look to look, and stands in the evidence.
         parts.append(f"more threads want to run than {host.host} has cores ({host.cores})")
-    if host is not None and host.load is not None and (host.load.steal_ratio or 0.0) >= policy.throttled_told_ratio:
+    if (
+        host is not None
+        and host.load is not None
+        and (host.load.steal_ratio or 0.0) >= policy.throttled_told_ratio
+    ):
         parts.append(f"the hypervisor takes {about(host.load.steal_ratio or 0.0)}")
     return Cause(
         CPU,
         "; ".join(parts),
-        "see what else runs there (top -H), and give the rank cores of its own: OMP_NUM_THREADS, taskset, --cpus-per-task",
+        "see what else runs there (top -H), and give the rank cores of its own: OMP_NUM_THREADS,"
+        " taskset, --cpus-per-task",
     )
 
 
@@ -228,7 +290,9 @@ def _delay(rank: RankFacts) -> float:
     return (rank.pressure.delay_ratio or 0.0) if rank.pressure is not None else 0.0
 
 
-def _of_memory(rank: RankFacts, others: Sequence[RankFacts], host: HostState | None, policy: Policy) -> Cause | None:
+def _of_memory(
+    rank: RankFacts, others: Sequence[RankFacts], host: HostState | None, policy: Policy
+) -> Cause | None:
     faults = _faults(rank)
     if faults < policy.cause_faults_per_s or faults < policy.cause_faults_factor * median(
         _faults(other) for other in others
@@ -238,7 +302,10 @@ def _of_memory(rank: RankFacts, others: Sequence[RankFacts], host: HostState | N
     if host is not None and host.load is not None and host.load.memory_stall_ratio:
         text += f" ({host.host} stalls {about(host.load.memory_stall_ratio)} of the time for it)"
     return Cause(
-        MEMORY, text, "free memory on that host, or take fewer workers and smaller caches there: `free -h`, `vmstat 1`"
+        MEMORY,
+        text,
+        "free memory on that host, or take fewer workers and smaller caches there: `free -h`,"
+        " `vmstat 1`",
     )
 
 
@@ -246,14 +313,20 @@ def _faults(rank: RankFacts) -> float:
     return (rank.pressure.faults_per_s or 0.0) if rank.pressure is not None else 0.0
 
 
-def _of_python(rank: RankFacts, others: Sequence[RankFacts], share: float, policy: Policy) -> Cause | None:
+def _of_python(
+    rank: RankFacts, others: Sequence[RankFacts], share: float, policy: Policy
+) -> Cause | None:
     """The function or line where it spends more time than the others."""
     more, own, theirs, spot = _most(rank, others)
     if spot is None or more < max(policy.spot_least_ratio, policy.cause_code_part * share):
         return None
     beside = f", the others {about(theirs)}" if any(other.spots_samples for other in others) else ""
     text = f"spends {about(own)} of the time in {_spot(spot)}{beside}"
-    return Cause(PYTHON, text, f"look at {_spot(spot)}: what does this rank do there more, or longer, than the others?")
+    return Cause(
+        PYTHON,
+        text,
+        f"look at {_spot(spot)}: what does this rank do there more, or longer, than the others?",
+    )
 
 
 def _most(rank: RankFacts, others: Sequence[RankFacts]) -> tuple[float, float, float, Spot | None]:
@@ -271,7 +344,9 @@ def _working(rank: RankFacts) -> list[Spot]:
     """Its samples, without those that found it waiting for others, perhaps at the very line of the
     work.
     """
-    return [spot for spot in rank.spots if spot.waits_on not in ("collective", "p2p", "join", "import")]
+    return [
+        spot for spot in rank.spots if spot.waits_on not in ("collective", "p2p", "join", "import")
+    ]
 
 
 def _more(
@@ -287,5 +362,6 @@ def _same(spot: Spot, other: RankFacts, whole: bool) -> float:
     return sum(
         _share(one, other)
         for one in _working(other)
-        if (one.function, one.file) == (spot.function, spot.file) and (whole or one.line == spot.line)
+        if (one.function, one.file) == (spot.function, spot.file)
+        and (whole or one.line == spot.line)
     )

@@ -23,7 +23,11 @@ def ranks_with_stuck_worker(snapshot: Snapshot) -> set[int]:
 def cause_of(rank: RankFacts) -> str | None:
     """One of the words above; None where the rank waits for no worker, or the worker works."""
     loader = rank.loader
-    if rank.gone or rank.state in (State.STOPPED, State.SILENT) or rank.owing_still_since_unix_ns is None:
+    if (
+        rank.gone
+        or rank.state in (State.STOPPED, State.SILENT)
+        or rank.owing_still_since_unix_ns is None
+    ):
         return None
     if loader is None or not _waits_for_it(rank, loader):
         return None
@@ -50,4 +54,6 @@ def _waits_for_it(rank: RankFacts, loader: Loader) -> bool:
 
 def worker_said(loader: Loader) -> tuple[str, str] | None:
     """What the kernel says of the worker: a word and a phrase that follows "is"."""
-    return said_of(ProcessState(None, loader.owing_pid or 0, loader.owing_state or "", loader.owing_wchan))
+    return said_of(
+        ProcessState(None, loader.owing_pid or 0, loader.owing_state or "", loader.owing_wchan)
+    )

@@ -142,7 +142,8 @@ def waits_are_explained(context: Context) -> bool:
 def standstill_is_explained(context: Context) -> bool:
     """Some finding so far may be why the job makes no progress."""
     return any(
-        one.severity == CRITICAL or (one.severity == WARNING and one.kind not in BESIDE) for one in context.found
+        one.severity == CRITICAL or (one.severity == WARNING and one.kind not in BESIDE)
+        for one in context.found
     )
 
 

@@ -31,5 +31,7 @@ def waited_text(blame: Blame, groups: Iterable[Group]) -> str:
     if blame.peer_wait is not None:
         single = len(blame.waiters) == 1
         return peer_text(blame.peer_wait) if single else blame.peer_wait.call
-    name = names_of_groups(groups).get(blame.group, blame.group) if blame.group is not None else None
+    name = (
+        names_of_groups(groups).get(blame.group, blame.group) if blame.group is not None else None
+    )
     return collective_text(blame.op, blame.seq, name)

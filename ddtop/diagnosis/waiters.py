@@ -13,7 +13,9 @@ CALLS_MAX = 2
 """Further calls that are told of; a rank in each of hundreds of groups would fill the screen."""
 
 
-def waits_clause(snapshot: Snapshot, first: Blame | Wait, ranks: Sequence[int], victims: Collection[int]) -> str:
+def waits_clause(
+    snapshot: Snapshot, first: Blame | Wait, ranks: Sequence[int], victims: Collection[int]
+) -> str:
     """`ranks 0,1 wait for it in all_gather #485 of mesh_dp; rank 3 waits for these`.
 
     `first`: the wait that the clause names first. `ranks`: those that are waited for. `victims`:
@@ -28,7 +30,9 @@ def waits_clause(snapshot: Snapshot, first: Blame | Wait, ranks: Sequence[int], 
             here.add(wait.rank)
         else:
             others.setdefault(_text(snapshot, wait), set()).add(wait.rank)
-    what = _text(snapshot, first) if isinstance(first, Wait) else waited_text(first, snapshot.groups)
+    what = (
+        _text(snapshot, first) if isinstance(first, Wait) else waited_text(first, snapshot.groups)
+    )
     it = verb(ranks, "it", "them")
     if not here:
         held = tuple(sorted(victims))
@@ -41,7 +45,8 @@ def waits_clause(snapshot: Snapshot, first: Blame | Wait, ranks: Sequence[int], 
             told |= who
     rest = sorted(set(victims) - told)
     return (
-        f"{text}; {ranks_text(rest)} {verb(rest, 'waits', 'wait')} for {verb(sorted(told), 'that', 'these')}"
+        f"{text}; {ranks_text(rest)} {verb(rest, 'waits', 'wait')} for"
+        f" {verb(sorted(told), 'that', 'these')}"
         if rest
         else text
     )

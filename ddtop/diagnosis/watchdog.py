@@ -40,7 +40,9 @@ def settings_of(environment: Mapping[str, str], torch: str | None) -> Settings:
     dump = environment.get("TORCH_NCCL_DUMP_ON_TIMEOUT")
     known = _version(torch) >= DUMPS_FROM or None
     return Settings(
-        handling=environment.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", environment.get("NCCL_ASYNC_ERROR_HANDLING", "3")),
+        handling=environment.get(
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING", environment.get("NCCL_ASYNC_ERROR_HANDLING", "3")
+        ),
         blocking=_is_on(environment, "TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT"),
         dumps=dump not in _OFF if dump is not None else known,
         monitors=environment.get("TORCH_NCCL_ENABLE_MONITORING", "1") not in _OFF,
@@ -87,7 +89,10 @@ def _line(settings: Settings, timeout_s: float, waited_s: float) -> str:
     timeout = f"timeout {duration(timeout_s)}"
     if settings.blocking:
         if waited_s < timeout_s:
-            return f"the wait raises an error in {duration(timeout_s - waited_s)} ({timeout}, TORCH_NCCL_BLOCKING_WAIT)"
+            return (
+                f"the wait raises an error in {duration(timeout_s - waited_s)} ({timeout},"
+                " TORCH_NCCL_BLOCKING_WAIT)"
+            )
         return f"the {timeout} of TORCH_NCCL_BLOCKING_WAIT has passed"
     who, after_s = "torch's watchdog ends the ranks", settings.report_s
     if settings.handling not in _TEARS_DOWN:

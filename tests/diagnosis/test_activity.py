@@ -77,7 +77,11 @@ OF_KERNEL = [
     ({"syscall": "futex"}, "lock", "waiting for a lock"),
     ({"syscall": "wait4", "file": "child 4811"}, "child", "waiting for child 4811"),
     ({"syscall": "wait4"}, "child", "waiting for a child process"),
-    ({"syscall": "vfork", "wchan": "kernel_clone"}, "child", "waiting for a child process to start its program"),
+    (
+        {"syscall": "vfork", "wchan": "kernel_clone"},
+        "child",
+        "waiting for a child process to start its program",
+    ),
     ({"syscall": "read", "file": "/data/shard-17.tar"}, "file", "reading /data/shard-17.tar"),
     ({"syscall": "pwrite64", "file": "/ckpt/7.pt"}, "file", "writing /ckpt/7.pt"),
     ({"syscall": "fsync", "file": "/ckpt/7.pt"}, "file", "flushing /ckpt/7.pt"),
@@ -86,7 +90,11 @@ OF_KERNEL = [
     ({"syscall": "getdents64", "file": "/data"}, "file", "reading /data"),
     ({"syscall": "fallocate", "file": "/ckpt/7.pt"}, "file", "writing /ckpt/7.pt"),
     ({"syscall": "copy_file_range", "file": "/ckpt/7.pt"}, "file", "busy with /ckpt/7.pt"),
-    ({"syscall": "openat", "wchan": "rpc_wait_bit_killable"}, "file", "opening or looking up a file"),
+    (
+        {"syscall": "openat", "wchan": "rpc_wait_bit_killable"},
+        "file",
+        "opening or looking up a file",
+    ),
     (
         {"syscall": "openat", "wchan": "wait_for_partner"},
         "pipe",
@@ -94,7 +102,11 @@ OF_KERNEL = [
     ),
     ({"syscall": "renameat2"}, "file", "creating, renaming or removing a file"),
     ({"syscall": "flock", "file": "/data/x.lock"}, "lock", "waiting for a lock on /data/x.lock"),
-    ({"syscall": "read", "file": "/run/fifo", "wchan": "anon_pipe_read"}, "pipe", "reading the pipe /run/fifo"),
+    (
+        {"syscall": "read", "file": "/run/fifo", "wchan": "anon_pipe_read"},
+        "pipe",
+        "reading the pipe /run/fifo",
+    ),
     ({"syscall": "read", "file": "pipe"}, "pipe", "reading a pipe"),
     ({"syscall": "write", "file": "pipe"}, "pipe", "writing to a pipe"),
     ({"syscall": "recvfrom", "file": "socket"}, "socket", "waiting on a socket"),
@@ -109,7 +121,11 @@ OF_KERNEL = [
     ({"syscall": "read", "file": "eventfd"}, "lock", "waiting for an event"),
     ({"syscall": "read", "file": "stdin"}, "stdin", "waiting for input on its standard input"),
     ({"syscall": "pselect6", "file": "stdin"}, "stdin", "waiting for input on its standard input"),
-    ({"syscall": "read", "file": "stdin", "wchan": "n_tty_read"}, "stdin", "waiting for input from the terminal"),
+    (
+        {"syscall": "read", "file": "stdin", "wchan": "n_tty_read"},
+        "stdin",
+        "waiting for input from the terminal",
+    ),
     ({"syscall": "read", "file": "terminal"}, "stdin", "waiting for input from the terminal"),
     ({"syscall": "ioctl", "file": "/dev/nvidiactl"}, "cuda-sync", "waiting for the GPU's driver"),
     ({"wchan": "hrtimer_nanosleep"}, "sleep", "asleep"),
@@ -133,16 +149,40 @@ def test_without_a_library_frame_the_kernel_says_it(seen, word, text):
     [
         ("child", {"syscall": "wait4", "file": "child 4811"}, "waiting for child 4811"),
         ("file", {"syscall": "read", "file": "/data/a.tar"}, "reading /data/a.tar"),
-        ("checkpoint-save", {"syscall": "write", "file": "/ckpt/7.pt"}, "saving a checkpoint, writing /ckpt/7.pt"),
-        ("checkpoint-load", {"syscall": "pread64", "file": "/ckpt/7.pt"}, "loading a checkpoint, reading /ckpt/7.pt"),
-        ("DataLoader", {"syscall": "read", "file": "/data/a.tar"}, "in the DataLoader, reading /data/a.tar"),
+        (
+            "checkpoint-save",
+            {"syscall": "write", "file": "/ckpt/7.pt"},
+            "saving a checkpoint, writing /ckpt/7.pt",
+        ),
+        (
+            "checkpoint-load",
+            {"syscall": "pread64", "file": "/ckpt/7.pt"},
+            "loading a checkpoint, reading /ckpt/7.pt",
+        ),
+        (
+            "DataLoader",
+            {"syscall": "read", "file": "/data/a.tar"},
+            "in the DataLoader, reading /data/a.tar",
+        ),
         ("lock", {"syscall": "read", "file": "/data/a.tar"}, "waiting for a lock"),
         ("socket", {"syscall": "connect", "file": "socket"}, "connecting to a server"),
         ("socket", {"syscall": "recvfrom", "file": "socket"}, "waiting on a socket"),
-        ("socket", {"syscall": "connect", "file": "socket", "remote": "10.0.0.7:443"}, "connecting to 10.0.0.7:443"),
-        ("lock", {"syscall": "recvfrom", "file": "socket", "remote": "10.0.0.7:443"}, "waiting for a lock"),
+        (
+            "socket",
+            {"syscall": "connect", "file": "socket", "remote": "10.0.0.7:443"},
+            "connecting to 10.0.0.7:443",
+        ),
+        (
+            "lock",
+            {"syscall": "recvfrom", "file": "socket", "remote": "10.0.0.7:443"},
+            "waiting for a lock",
+        ),
         ("asyncio", {"syscall": "epoll_wait"}, "waiting in its event loop"),
-        ("file", {"state": "R", "syscall": "read", "file": "/data/a.tar"}, "reading or writing a file"),
+        (
+            "file",
+            {"state": "R", "syscall": "read", "file": "/data/a.tar"},
+            "reading or writing a file",
+        ),
     ],
 )
 def test_the_kernel_adds_the_file_or_the_child_to_what_frames_say(waits_on, seen, text):
@@ -158,9 +198,17 @@ def test_the_kernel_adds_the_file_or_the_child_to_what_frames_say(waits_on, seen
         ({"process": process(gc_since_unix_ns=5)}, "gc", "in a full garbage collection"),
         ({"process": process(exiting=True)}, "exit", "leaving the interpreter"),
         ({"process": process(exiting=True, gc_since_unix_ns=5)}, "exit", "leaving the interpreter"),
-        ({"process": process(exiting=True), "place": place(waits_on="exit")}, "exit", OF_FRAMES[-1][2]),
+        (
+            {"process": process(exiting=True), "place": place(waits_on="exit")},
+            "exit",
+            OF_FRAMES[-1][2],
+        ),
         ({"open_calls": (OpenCall("recv", 1),)}, "p2p", "in recv"),
-        ({"open_calls": (OpenCall("init_process_group", 1),)}, "collective", "in init_process_group"),
+        (
+            {"open_calls": (OpenCall("init_process_group", 1),)},
+            "collective",
+            "in init_process_group",
+        ),
         ({"place": place(waits_on="collective", callee="barrier")}, "collective", "in barrier"),
         ({"activity": "loader"}, "loader", "in the DataLoader"),
         ({"activity": "cuda_sync", "place": place()}, "cuda-sync", "waiting for the GPU"),
@@ -187,13 +235,20 @@ def test_a_busy_rank_computes_in_python_while_its_lines_change_and_else_stays_at
 
 def test_the_work_of_its_children_is_not_called_its_own():
     """Its DataLoader workers decode while its main thread sleeps."""
-    assert doing(rank(working=True, cpu_ratio=1.9, process=process("S", children=2)), POLICY) is None
+    assert (
+        doing(rank(working=True, cpu_ratio=1.9, process=process("S", children=2)), POLICY) is None
+    )
 
 
 def test_a_busy_rank_that_is_asleep_at_this_instant_does_not_wait_for_a_lock():
-    """A thread that works sleeps now and then; of a file that it reads for seconds that is no chance."""
+    """A thread that works sleeps now and then; of a file that it reads for seconds that is no
+    chance.
+    """
     assert doing(rank(working=True, process=process(syscall="futex")), POLICY) is None
-    assert doing(rank(working=True, process=process("D", syscall="read", file="/a")), POLICY) == "reading /a"
+    assert (
+        doing(rank(working=True, process=process("D", syscall="read", file="/a")), POLICY)
+        == "reading /a"
+    )
 
 
 # -- stacks
@@ -204,7 +259,10 @@ def test_of_a_silent_rank_the_place_is_that_of_stacks_taken_since():
     asleep = process(syscall="clock_nanosleep")
 
     assert where(frozen(stacks=dump()), POLICY) == "in C called from sim.py:31 step"
-    assert where(frozen(stacks=dump(), process=asleep), POLICY) == "asleep in C called from sim.py:31 step"
+    assert (
+        where(frozen(stacks=dump(), process=asleep), POLICY)
+        == "asleep in C called from sim.py:31 step"
+    )
     assert where(frozen(stacks=dump(at=150)), POLICY) == "last seen in take (train.py:53)"
     assert where(frozen(process=asleep), POLICY) == "asleep, last seen in take (train.py:53)"
     assert where(frozen(), POLICY) == "last seen in take (train.py:53)"
@@ -219,35 +277,70 @@ def test_a_main_thread_that_waits_for_the_gil_is_not_the_one_that_holds_it():
     """It wakes every 5 ms to ask for it; a thread that sleeps in C with the GIL held does not wake."""
     waits = {"process": process(syscall="futex"), "stacks": dump()}
 
-    assert where(frozen(**waits, wakes_per_s=200.0), POLICY) == (
-        "waiting at sim.py:31 step for the GIL that another of its threads holds"
+    assert (
+        where(frozen(**waits, wakes_per_s=200.0), POLICY)
+        == "waiting at sim.py:31 step for the GIL that another of its threads holds"
     )
     holder = ThreadStack((StackFrame("decode", "/home/ada/video.py", 9, True),))
     told = Stacks("r1", 1, 4801, 300, "signal", (*dump().threads, holder, ThreadStack(())))
     assert "another thread of rank 1: decode video.py:9" in stack_lines(
         frozen(process=process(syscall="futex"), stacks=told, wakes_per_s=200.0), POLICY
     )
-    assert where(frozen(**waits, wakes_per_s=0.0), POLICY) == "waiting for a lock in C called from sim.py:31 step"
+    assert (
+        where(frozen(**waits, wakes_per_s=0.0), POLICY)
+        == "waiting for a lock in C called from sim.py:31 step"
+    )
 
 
 @pytest.mark.parametrize(
     ("frames", "word"),
     [
-        ([StackFrame("acquire", LIB + "threading.py", 1), StackFrame("get", LIB + "queue.py", 1)], "queue"),
-        ([StackFrame("_poll", LIB + "selectors.py", 1), StackFrame("communicate", LIB + "subprocess.py", 1)], "child"),
-        ([StackFrame("wait", "", 0), StackFrame("result", LIB + "concurrent/futures/_base.py", 1)], "lock"),
-        ([StackFrame("_save", TORCH + "serialization.py", 9), StackFrame("save", TORCH + "serialization.py", 1)],
-         "checkpoint-save"),
+        (
+            [
+                StackFrame("acquire", LIB + "threading.py", 1),
+                StackFrame("get", LIB + "queue.py", 1),
+            ],
+            "queue",
+        ),
+        (
+            [
+                StackFrame("_poll", LIB + "selectors.py", 1),
+                StackFrame("communicate", LIB + "subprocess.py", 1),
+            ],
+            "child",
+        ),
+        (
+            [
+                StackFrame("wait", "", 0),
+                StackFrame("result", LIB + "concurrent/futures/_base.py", 1),
+            ],
+            "lock",
+        ),
+        (
+            [
+                StackFrame("_save", TORCH + "serialization.py", 9),
+                StackFrame("save", TORCH + "serialization.py", 1),
+            ],
+            "checkpoint-save",
+        ),
         ([StackFrame("load", TORCH + "serialization.py", 1)], "checkpoint-load"),
-        ([StackFrame("save", TORCH + "distributed/checkpoint/state_dict_saver.py", 1)], "checkpoint-save"),
-        ([StackFrame("_compile", TORCH + "_dynamo/convert_frame.py", 1), StackFrame("_fn", TORCH + "_dynamo/eval_frame.py", 1)],
-         "compile"),
+        (
+            [StackFrame("save", TORCH + "distributed/checkpoint/state_dict_saver.py", 1)],
+            "checkpoint-save",
+        ),
+        (
+            [
+                StackFrame("_compile", TORCH + "_dynamo/convert_frame.py", 1),
+                StackFrame("_fn", TORCH + "_dynamo/eval_frame.py", 1),
+            ],
+            "compile",
+        ),
         ([StackFrame("__next__", TORCH + "utils/data/dataloader.py", 1)], "loader"),
         ([StackFrame("all_reduce", TORCH + "distributed/distributed_c10d.py", 1)], "collective"),
         ([StackFrame("run_once", LIB + "asyncio/base_events.py", 1)], "socket"),
         ([StackFrame("_find_and_load", "<frozen importlib._bootstrap>", 1)], "import"),
     ],
-)  # fmt: skip
+)
 def test_the_frame_nearest_to_the_users_line_names_a_stack(frames, word):
     assert classify(frozen(stacks=dump(*frames)), POLICY).word == word
 
@@ -278,8 +371,15 @@ def test_at_most_four_frames_of_the_programs_own_are_shown_innermost_first():
 
 
 def test_the_worker_that_owes_the_batch_shows_its_stack():
-    worker = Stacks("r1", 1, 4811, 300, "signal", (ThreadStack((StackFrame("read", "/home/ada/d.py", 7, True),), main=True),),
-                    worker=True)  # fmt: skip
+    worker = Stacks(
+        "r1",
+        1,
+        4811,
+        300,
+        "signal",
+        (ThreadStack((StackFrame("read", "/home/ada/d.py", 7, True),), main=True),),
+        worker=True,
+    )
     other = Stacks("r1", 1, 4812, 300, "signal", worker.threads, worker=True)
     one = frozen(stacks=dump(), worker_stacks=(other, worker), loader=Loader(2, owing_pid=4811))
 
@@ -290,46 +390,90 @@ def test_the_worker_that_owes_the_batch_shows_its_stack():
 
 
 def test_the_process_line_has_state_call_and_file():
-    one = rank(process=process("D", wchan="nfs_wait", syscall="write", file="/ckpt/7.pt", children=2))
+    one = rank(
+        process=process("D", wchan="nfs_wait", syscall="write", file="/ckpt/7.pt", children=2)
+    )
 
-    assert process_line(one, POLICY) == (
-        "rank 1 (pid 4801): state D, 0% of a core, wchan nfs_wait, in write of /ckpt/7.pt, 2 children"
+    assert (
+        process_line(one, POLICY)
+        == "rank 1 (pid 4801): state D, 0% of a core, wchan nfs_wait, in write of /ckpt/7.pt, 2"
+        " children"
     )
 
 
 # -- whatever comes in
 
 TEXTS = st.sampled_from(
-    ["read", "write", "futex", "poll", "stdin", "pipe", "child 7", "child x", "/a", "", "x", "T", "D"]
+    [
+        "read",
+        "write",
+        "futex",
+        "poll",
+        "stdin",
+        "pipe",
+        "child 7",
+        "child x",
+        "/a",
+        "",
+        "x",
+        "T",
+        "D",
+    ]
 )
 MAYBE = st.none() | TEXTS
 FRAMES = st.builds(StackFrame, TEXTS, TEXTS, st.integers(0, 9), st.none() | st.booleans())
 PLACES = st.none() | st.builds(
-    Place, TEXTS, TEXTS, st.integers(0, 9), MAYBE | st.sampled_from([one[0] for one in OF_FRAMES]),
-    st.none() | st.integers(0, 9), MAYBE,
-)  # fmt: skip
+    Place,
+    TEXTS,
+    TEXTS,
+    st.integers(0, 9),
+    MAYBE | st.sampled_from([one[0] for one in OF_FRAMES]),
+    st.none() | st.integers(0, 9),
+    MAYBE,
+)
 PROCESSES = st.none() | st.builds(
-    ProcessState, st.just(1), st.just(7), st.sampled_from("RSDTtZXI?") | st.just(""), MAYBE,
-    syscall=MAYBE, file=MAYBE, frozen=st.none() | st.booleans(), gc_since_unix_ns=st.none() | st.integers(0, 9),
-    exiting=st.booleans(), children=st.none() | st.integers(0, 3),
-)  # fmt: skip
+    ProcessState,
+    st.just(1),
+    st.just(7),
+    st.sampled_from("RSDTtZXI?") | st.just(""),
+    MAYBE,
+    syscall=MAYBE,
+    file=MAYBE,
+    frozen=st.none() | st.booleans(),
+    gc_since_unix_ns=st.none() | st.integers(0, 9),
+    exiting=st.booleans(),
+    children=st.none() | st.integers(0, 3),
+)
 THREADS = st.builds(ThreadStack, st.lists(FRAMES, max_size=3).map(tuple), main=st.booleans())
 STACKS = st.none() | st.builds(
-    Stacks, st.just("r"), st.just(1), st.just(7), st.integers(0, 9), st.sampled_from(["", "agent", "signal"]),
+    Stacks,
+    st.just("r"),
+    st.just(1),
+    st.just(7),
+    st.integers(0, 9),
+    st.sampled_from(["", "agent", "signal"]),
     st.lists(THREADS, max_size=2).map(tuple),
-)  # fmt: skip
+)
 
 
 @given(
     st.builds(
-        RankFacts, st.just(1), st.sampled_from(State), place=PLACES, process=PROCESSES, stacks=STACKS,
-        activity=MAYBE | st.sampled_from(["loader", "forward", "cuda_sync"]), working=st.none() | st.booleans(),
-        cpu_ratio=st.none() | st.floats(0, 9), heard_unix_ns=st.none() | st.integers(0, 9),
-        wakes_per_s=st.none() | st.floats(0, 900), line_age_s=st.none() | st.floats(0, 9),
+        RankFacts,
+        st.just(1),
+        st.sampled_from(State),
+        place=PLACES,
+        process=PROCESSES,
+        stacks=STACKS,
+        activity=MAYBE | st.sampled_from(["loader", "forward", "cuda_sync"]),
+        working=st.none() | st.booleans(),
+        cpu_ratio=st.none() | st.floats(0, 9),
+        heard_unix_ns=st.none() | st.integers(0, 9),
+        wakes_per_s=st.none() | st.floats(0, 900),
+        line_age_s=st.none() | st.floats(0, 9),
         open_calls=st.lists(st.builds(OpenCall, TEXTS, st.just(1)), max_size=1).map(tuple),
         exit=st.none() | st.just(Exit(1, 7, 0, None, None, 0, "pidfd")),
     )
-)  # fmt: skip
+)
 def test_no_combination_makes_it_raise_and_every_word_is_known(facts):
     found = classify(facts, POLICY)
 

@@ -1,4 +1,6 @@
-"""The pages of `ddtop explain`: one for each kind of finding, with the thresholds of the policy in them."""
+"""The pages of `ddtop explain`: one for each kind of finding, with the thresholds of the policy in
+them.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ def test_limits_stand_in_a_page_by_the_name_of_their_threshold_only(kind):
 @pytest.mark.parametrize("kind", PAGES)
 def test_another_policy_changes_every_limit_of_the_page(kind):
     named = {
-        name for text in (PAGES[kind].meaning, *PAGES[kind].found) for _, name, *_ in Formatter().parse(text) if name
+        name
+        for text in (PAGES[kind].meaning, *PAGES[kind].found)
+        for _, name, *_ in Formatter().parse(text)
+        if name
     }
     assert named <= {field.name for field in fields(Policy)}
     other = replace(POLICY, **{name: type(getattr(POLICY, name))(777) for name in named})

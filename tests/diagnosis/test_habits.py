@@ -1,4 +1,6 @@
-"""Jobs in which long waits are usual: what they are used to is no hang, and what takes much longer is."""
+"""Jobs in which long waits are usual: what they are used to is no hang, and what takes much longer
+is.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,15 @@ def test_a_job_that_is_used_to_long_waits_is_not_warned_about_them():
 
 @pytest.mark.parametrize(
     ("stands_s", "kinds"),
-    [(12, [("warning", "not-in-collective", (0,))]), (16, [("critical", "not-in-collective", (0,))])],
+    [
+        (12, [("warning", "not-in-collective", (0,))]),
+        (16, [("critical", "not-in-collective", (0,))]),
+    ],
 )
 def test_a_rank_that_stands_no_longer_than_before_is_a_warning_only(stands_s, kinds):
-    """Rank 0 waits 9 s for rollouts of an engine in another process, in each round: each round was told as a hang."""
+    """Rank 0 waits 9 s for rollouts of an engine in another process, in each round: each round was
+    told as a hang.
+    """
     job = used_to(9.0)
     job.ranks[0].stands_at("next_rollouts", waits_on="pipe")
     job.others_wait(0, op="broadcast")

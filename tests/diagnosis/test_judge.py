@@ -13,7 +13,10 @@ def judged(job, moments, judge=None):
     """What stands after looks at these moments of the job's clock."""
     judge = judge or Judge(POLICY)
     model = job.model()
-    return [[brief(one) for one in judge.observe(model.snapshot(unix_ns(moment))).findings] for moment in moments]
+    return [
+        [brief(one) for one in judge.observe(model.snapshot(unix_ns(moment))).findings]
+        for moment in moments
+    ]
 
 
 def hang():
@@ -64,12 +67,16 @@ def test_what_was_seen_once_and_not_again_never_stood():
 
 @pytest.mark.parametrize("joined_s", [0.0, 12.0, 16.0, 18.5, 19.0])
 def test_viewers_that_join_at_any_second_read_the_same(joined_s):
-    """Two people on the phone, one attached for an hour, one for a second: both must see the same culprit."""
+    """Two people on the phone, one attached for an hour, one for a second: both must see the same
+    culprit.
+    """
     job = hang()
 
     first, late = job.verdicts()[-1], job.verdicts(joined_s=joined_s)[-1]
 
-    assert [without_times(one) for one in late.findings] == [without_times(one) for one in first.findings]
+    assert [without_times(one) for one in late.findings] == [
+        without_times(one) for one in first.findings
+    ]
     assert late.findings[0].since_unix_ns == unix_ns(10.0)
     assert late == first
 
@@ -139,4 +146,7 @@ def test_between_the_last_rank_and_its_launcher_nobody_is_said_to_stand_or_to_st
         rank.ends(0)
     job.passes(1)
 
-    assert job.verdict().calm == "quiet: no rank is left, and the launcher has not ended yet, ranks 0,1 finished"
+    assert (
+        job.verdict().calm
+        == "quiet: no rank is left, and the launcher has not ended yet, ranks 0,1 finished"
+    )

@@ -201,7 +201,11 @@ CASES = [
     (slow_loaders, "input-bound", {"input_bound_ratio": 0.9}),
     (slow_loaders, "input-bound", {"input_bound_window_s": LONG_S}),
     (slow_loaders, "input-bound", {"input_bound_steps": 1_000_000}),
-    (too_few_cpus, "cpu-oversubscribed", {"oversubscribed_ratio": 0.9, "oversubscribed_threads_ratio": 0.9}),
+    (
+        too_few_cpus,
+        "cpu-oversubscribed",
+        {"oversubscribed_ratio": 0.9, "oversubscribed_threads_ratio": 0.9},
+    ),
     (too_few_cpus, "cpu-oversubscribed", {"oversubscribed_window_ratio": 9.0}),
     (little_memory, "memory-pressure", {"memory_low_ratio": 0.001}),
     (little_memory, "memory-pressure", {"memory_low_bytes": 1.0}),
@@ -225,7 +229,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(
-    ("scenario", "kind", "changes"), CASES, ids=[f"{kind}-{next(iter(more))}" for _, kind, more in CASES]
+    ("scenario", "kind", "changes"),
+    CASES,
+    ids=[f"{kind}-{next(iter(more))}" for _, kind, more in CASES],
 )
 def test_a_rule_is_silent_with_a_larger_limit(scenario, kind, changes):
     job = scenario()

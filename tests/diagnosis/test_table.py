@@ -18,7 +18,9 @@ from ddtop.model.state.facts import Snapshot
 from tests.jobs import FakeJob
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = {path.stem: path for path in Path(rules.__file__).parent.glob("*.py") if path.stem != "__init__"}
+FILES = {
+    path.stem: path for path in Path(rules.__file__).parent.glob("*.py") if path.stem != "__init__"
+}
 ROWS = {row.name: row for row in TABLE}
 
 
@@ -43,7 +45,11 @@ def test_the_reference_of_findings_has_one_section_for_each_kind():
 def named_in(path):
     """The members of Kind that stand in the code of a rule."""
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Kind":
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "Kind"
+        ):
             yield Kind[node.attr], node
 
 
@@ -65,9 +71,15 @@ def test_a_rule_reports_the_kinds_of_its_row(name):
 @pytest.mark.parametrize("name", FILES)
 def test_no_text_of_a_rule_is_a_kind(name):
     """A rule says Kind.RANK_STOPPED, so that a wrong name is found by the type checker."""
-    texts = {node.value for node in ast.walk(ast.parse(FILES[name].read_text())) if isinstance(node, ast.Constant)}
+    texts = {
+        node.value
+        for node in ast.walk(ast.parse(FILES[name].read_text()))
+        if isinstance(node, ast.Constant)
+    }
 
-    assert {text for text in texts if isinstance(text, str)} & {kind.value for kind in Kind} == set()
+    assert {text for text in texts if isinstance(text, str)} & {
+        kind.value for kind in Kind
+    } == set()
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
@@ -94,7 +106,11 @@ def test_a_kind_is_its_value_in_text_json_and_comparisons():
 
     assert kind == "rank-stopped"
     assert {kind: 1}["rank-stopped"] == 1
-    assert (str(kind), f"{kind}", f"{kind:<14}|") == ("rank-stopped", "rank-stopped", "rank-stopped  |")
+    assert (str(kind), f"{kind}", f"{kind:<14}|") == (
+        "rank-stopped",
+        "rank-stopped",
+        "rank-stopped  |",
+    )
     assert json.dumps({"kind": kind}) == '{"kind": "rank-stopped"}'
 
 

@@ -10,25 +10,36 @@ PAGES = (
         kind=Kind.WAIT_CYCLE,
         severity="critical",
         brief="ranks wait for each other in a cycle",
-        meaning="Each rank of the cycle waits for the next one, and the last for the first. None of them "
-        "can continue, whatever the others do. No single rank is at fault; the order of the "
-        "calls is. It may have worked before, because of the timing or because the messages were "
-        "small.",
+        meaning=(
+            "Each rank of the cycle waits for the next one, and the last for the first. None of"
+            " them can continue, whatever the others do. No single rank is at fault; the order of"
+            " the calls is. It may have worked before, because of the timing or because the"
+            " messages were small."
+        ),
         found=(
-            "Waits in collectives (by number and group) and in send and recv (by peer and tag) "
-            "form one graph. A set of ranks that wait for each other and for nobody outside is a "
-            "cycle.",
+            (
+                "Waits in collectives (by number and group) and in send and recv (by peer and tag)"
+                " form one graph. A set of ranks that wait for each other and for nobody outside is"
+                " a cycle."
+            ),
             "The last wait that closed the cycle has lasted for {still_limit_s}.",
-            "MPI: of a Waitall every request that the other side has not begun counts; a receive "
-            "from any source counts once all possible senders wait themselves.",
+            (
+                "MPI: of a Waitall every request that the other side has not begun counts; a"
+                " receive from any source counts once all possible senders wait themselves."
+            ),
             "Calls in it that can never match make it unmatched-p2p instead.",
         ),
         steps=(
             "The evidence has one line a rank: what it waits in, for whom, at which line of code.",
-            "Neighbours that all send first: let every second one receive first, or start all "
-            "calls together, as below; with MPI that is Sendrecv. Small messages hide this: they "
-            "are sent although nobody receives them.",
-            "Two groups: use them in the same order on all ranks, also where one of them is used in backward or by a thread.",
+            (
+                "Neighbours that all send first: let every second one receive first, or start all"
+                " calls together, as below; with MPI that is Sendrecv. Small messages hide this:"
+                " they are sent although nobody receives them."
+            ),
+            (
+                "Two groups: use them in the same order on all ranks, also where one of them is"
+                " used in backward or by a thread."
+            ),
         ),
         before=(
             "dist.send(mine, right)        # all ranks send, nobody receives",
@@ -45,21 +56,35 @@ PAGES = (
         kind=Kind.UNMATCHED_P2P,
         severity="critical",
         brief="a send or recv that its peer does not match",
-        meaning="A rank is in send or recv, and its peer does something that cannot match: the peer is "
-        "in a collective that needs this rank, or both are in send and recv with each other and "
-        "the tags differ. Neither can continue.",
+        meaning=(
+            "A rank is in send or recv, and its peer does something that cannot match: the peer is"
+            " in a collective that needs this rank, or both are in send and recv with each other"
+            " and the tags differ. Neither can continue."
+        ),
         found=(
-            "Thin wrappers record peer and tag of every send and recv before it begins. ddtop "
-            "compares them with the peer's own open call and its collectives.",
-            "The ranks wait for each other and for nobody outside, for {still_limit_s}. A peer "
-            "that is only elsewhere is not-in-collective: it may still join.",
-            "MPI: the evidence counts by tag what each of the two has begun to send to the other and to receive.",
+            (
+                "Thin wrappers record peer and tag of every send and recv before it begins. ddtop "
+                "compares them with the peer's own open call and its collectives."
+            ),
+            (
+                "The ranks wait for each other and for nobody outside, for {still_limit_s}. A peer "
+                "that is only elsewhere is not-in-collective: it may still join."
+            ),
+            (
+                "MPI: the evidence counts by tag what each of the two has begun to send to the"
+                " other and to receive."
+            ),
         ),
         steps=(
             "The sentence has both calls with peer, tag and line: make them match.",
-            "One is in a collective: look for the branch that only one of the two takes, or for "
-            "an extra message on one side.",
-            "A pipeline: both stages must count the same number of micro-batches, also in the last, shorter batch.",
+            (
+                "One is in a collective: look for the branch that only one of the two takes, or for"
+                " an extra message on one side."
+            ),
+            (
+                "A pipeline: both stages must count the same number of micro-batches, also in the"
+                " last, shorter batch."
+            ),
             "Name tags once, as constants, instead of computing them on both sides.",
         ),
         before=(

@@ -39,7 +39,7 @@ def filled(page: Explanation, policy: Policy) -> Explanation:
 
 
 def limits(policy: Policy) -> dict[str, str]:
-    """Every threshold by its name, as it stands in a sentence, with the unit that the name ends in."""
+    """Every threshold by its name, as text, with the unit that the name ends in."""
     return {field.name: _value(field.name, getattr(policy, field.name)) for field in fields(policy)}
 
 

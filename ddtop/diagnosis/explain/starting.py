@@ -12,21 +12,36 @@ PAGES = (
         kind=Kind.RANK_MISSING,
         severity="critical; a warning where it may live on a host that is not seen",
         brief="not started; others wait in init_process_group",
-        meaning="WORLD_SIZE says that there are more ranks than were started. The started ranks wait for "
-        "the others in init_process_group, by default for 30 minutes (10 with NCCL), and print "
-        "nothing.",
+        meaning=(
+            "WORLD_SIZE says that there are more ranks than were started. The started ranks wait"
+            " for the others in init_process_group, by default for 30 minutes (10 with NCCL), and"
+            " print nothing."
+        ),
         found=(
-            "Every process with RANK and WORLD_SIZE reports from its first moment on. No process "
-            "with this rank has reported, on any host, and others have been inside for "
-            "{init_missing_limit_s}.",
-            "Variables that name more hosts than report here (SLURM_NNODES, GROUP_WORLD_SIZE) make it a warning.",
+            (
+                "Every process with RANK and WORLD_SIZE reports from its first moment on. No"
+                " process with this rank has reported, on any host, and others have been inside for"
+                " {init_missing_limit_s}."
+            ),
+            (
+                "Variables that name more hosts than report here (SLURM_NNODES, GROUP_WORLD_SIZE)"
+                " make it a warning."
+            ),
         ),
         steps=(
             "Count what was started:\nps -eo pid,args | grep SCRIPT",
-            "torchrun: --nnodes times --nproc-per-node is the world size; each node must be started.",
-            "Slurm: one task a rank, or one torchrun a node, not both:\nsqueue -j ID -o '%D nodes, %C cpus'",
-            "By hand: start a process with the missing RANK, or set WORLD_SIZE to the number of "
-            "processes, on all ranks.",
+            (
+                "torchrun: --nnodes times --nproc-per-node is the world size; each node must be"
+                " started."
+            ),
+            (
+                "Slurm: one task a rank, or one torchrun a node, not both:\nsqueue -j ID -o '%D"
+                " nodes, %C cpus'"
+            ),
+            (
+                "By hand: start a process with the missing RANK, or set WORLD_SIZE to the number of"
+                " processes, on all ranks."
+            ),
             "It was started without DDTOP=1: then it is there and ddtop cannot see it.",
         ),
         before=("mp.spawn(train, args=(4,), nprocs=3)     # world_size=4",),
@@ -36,20 +51,29 @@ PAGES = (
         kind=Kind.LATE_TO_INIT,
         severity="critical; a warning while the rank visibly works",
         brief="alive, but not in init_process_group, where others wait",
-        meaning="The rank is alive and has not called init_process_group yet: it imports, prepares, or "
-        "sleeps. The others are inside and wait for it.",
+        meaning=(
+            "The rank is alive and has not called init_process_group yet: it imports, prepares, or "
+            "sleeps. The others are inside and wait for it."
+        ),
         found=(
-            "It has reported but not entered, or it is a process of the same job that has no "
-            "rank number yet (mp.spawn).",
-            "Critical when it makes no progress at one line and others have been inside for "
-            "{still_limit_s}. While it works or imports: a warning after {init_late_warning_s}, "
-            "critical after {init_late_critical_s} or half of the group's timeout.",
+            (
+                "It has reported but not entered, or it is a process of the same job that has no "
+                "rank number yet (mp.spawn)."
+            ),
+            (
+                "Critical when it makes no progress at one line and others have been inside for"
+                " {still_limit_s}. While it works or imports: a warning after"
+                " {init_late_warning_s}, critical after {init_late_critical_s} or half of the"
+                " group's timeout."
+            ),
         ),
         steps=(
             "The sentence has its line. What does it wait for there?\nddtop stacks JOB --rank R",
             "A slow import of torch: one copy of the environment on a local disk of each host.",
-            "Downloads and preprocessing on one rank: do them before the job; or let all ranks "
-            "join first, and then wait in a barrier with a long timeout.",
+            (
+                "Downloads and preprocessing on one rank: do them before the job; or let all ranks "
+                "join first, and then wait in a barrier with a long timeout."
+            ),
         ),
         before=(
             "if int(os.environ['RANK']) == 0:",
@@ -62,22 +86,37 @@ PAGES = (
         kind=Kind.MASTER_UNREACHABLE,
         severity="critical",
         brief="ranks cannot reach the store at MASTER_ADDR",
-        meaning="The ranks meet at a store that rank 0 (or torchrun) opens at MASTER_ADDR:MASTER_PORT. "
-        "These ranks have no connection to it, or a program outside this job holds the port and "
-        "they talk to that.",
+        meaning=(
+            "The ranks meet at a store that rank 0 (or torchrun) opens at MASTER_ADDR:MASTER_PORT."
+            " These ranks have no connection to it, or a program outside this job holds the port"
+            " and they talk to that."
+        ),
         found=(
-            "The sockets of each rank inside init_process_group, who listens on that port of the "
-            "host, and the result when the relay tries to connect: refused, timed out, no such "
-            "name, or open.",
-            "For {still_limit_s}; at once where rank 0 found its port taken. A refusal while rank 0 is not there yet is "
-            "rank-missing or late-to-init.",
+            (
+                "The sockets of each rank inside init_process_group, who listens on that port of"
+                " the host, and the result when the relay tries to connect: refused, timed out, no"
+                " such name, or open."
+            ),
+            (
+                "For {still_limit_s}; at once where rank 0 found its port taken. A refusal while"
+                " rank 0 is not there yet is rank-missing or late-to-init."
+            ),
         ),
         steps=(
-            "Which address do the ranks use?\nddtop attach JOB, Enter on a rank: MASTER_ADDR, MASTER_PORT",
-            "Refused: rank 0 listens elsewhere, or has ended.\nss -tlnp | grep PORT    (on rank 0's host)",
+            (
+                "Which address do the ranks use?\nddtop attach JOB, Enter on a rank: MASTER_ADDR,"
+                " MASTER_PORT"
+            ),
+            (
+                "Refused: rank 0 listens elsewhere, or has ended.\nss -tlnp | grep PORT    (on rank"
+                " 0's host)"
+            ),
             "Timed out: a wrong number, or a firewall between the hosts.\nnc -zv ADDR PORT",
             "No such name: write it as the other hosts know it.\ngetent hosts NAME",
-            "Another program holds the port: end it, or choose another port; torchrun --standalone finds a free one.",
+            (
+                "Another program holds the port: end it, or choose another port; torchrun"
+                " --standalone finds a free one."
+            ),
             "localhost on several hosts means another host on each of them.",
         ),
     ),
@@ -85,17 +124,24 @@ PAGES = (
         kind=Kind.PEER_UNREACHABLE,
         severity="critical",
         brief="ranks reach the store, but not each other",
-        meaning="The ranks reach the store and have each other's addresses, but some of these addresses "
-        "cannot be reached. A host has several networks, and the library took one that the "
-        "others cannot reach: loopback, a container bridge, a second network card.",
+        meaning=(
+            "The ranks reach the store and have each other's addresses, but some of these addresses"
+            " cannot be reached. A host has several networks, and the library took one that the"
+            " others cannot reach: loopback, a container bridge, a second network card."
+        ),
         found=(
-            "A rank inside init_process_group has a connection to the store and has been trying "
-            "to reach another address for {init_missing_limit_s}. The listening sockets of the "
-            "other ranks show whose address that is.",
+            (
+                "A rank inside init_process_group has a connection to the store and has been trying"
+                " to reach another address for {init_missing_limit_s}. The listening sockets of the"
+                " other ranks show whose address that is."
+            ),
         ),
         steps=(
             "Which networks do the hosts share?\nip -br addr",
-            "Name the shared one on all ranks (gloo; NCCL has NCCL_SOCKET_IFNAME):\nexport GLOO_SOCKET_IFNAME=eth0",
+            (
+                "Name the shared one on all ranks (gloo; NCCL has NCCL_SOCKET_IFNAME):\nexport"
+                " GLOO_SOCKET_IFNAME=eth0"
+            ),
             "The host's own name must not resolve to 127.0.1.1:\ngetent hosts $(hostname)",
             "The right address, and still no answer: a firewall drops it.\nnc -zv ADDR PORT",
         ),
@@ -104,15 +150,23 @@ PAGES = (
         kind=Kind.DUPLICATE_RANK,
         severity="critical",
         brief="two processes claim the same rank",
-        meaning="Two processes have the same RANK. The group counts one of them and waits for a rank "
-        "number that nobody has, or the second rank 0 dies because the first one holds the port.",
+        meaning=(
+            "Two processes have the same RANK. The group counts one of them and waits for a rank"
+            " number that nobody has, or the second rank 0 dies because the first one holds the"
+            " port."
+        ),
         found=(
-            "Both have reported the same rank, and neither is the parent of the other. The "
-            "finding appears after {still_limit_s} in init_process_group, or as soon as one of "
-            "them has failed.",
+            (
+                "Both have reported the same rank, and neither is the parent of the other. The "
+                "finding appears after {still_limit_s} in init_process_group, or as soon as one of "
+                "them has failed."
+            ),
         ),
         steps=(
-            "The evidence has both pids, and who started them:\nps -o pid,ppid,lstart,args -p PID1,PID2",
+            (
+                "The evidence has both pids, and who started them:\nps -o pid,ppid,lstart,args -p"
+                " PID1,PID2"
+            ),
             "srun and torchrun: one task a node for torchrun (--ntasks-per-node=1).",
             "srun alone: take RANK from SLURM_PROCID, LOCAL_RANK from SLURM_LOCALID.",
             "By hand: RANK differs in each shell.",
@@ -124,18 +178,27 @@ PAGES = (
         kind=Kind.RENDEZVOUS_MISMATCH,
         severity="critical",
         brief="ranks disagree about WORLD_SIZE, store or backend",
-        meaning="To meet, all ranks need the same WORLD_SIZE, the same MASTER_ADDR and MASTER_PORT (or "
-        "init_method) and the same backend. The ranks named here have other values than most.",
+        meaning=(
+            "To meet, all ranks need the same WORLD_SIZE, the same MASTER_ADDR and MASTER_PORT (or "
+            "init_method) and the same backend. The ranks named here have other values than most."
+        ),
         found=(
-            "ddtop compares the environment and arguments of all ranks once a rank has been in "
-            "init_process_group for {still_limit_s}. Several names of one host count as equal; "
-            "so do cpu:gloo and gloo.",
-            "Of two equal halves the one without rank 0 is at fault, because rank 0 makes the store.",
+            (
+                "ddtop compares the environment and arguments of all ranks once a rank has been in "
+                "init_process_group for {still_limit_s}. Several names of one host count as equal; "
+                "so do cpu:gloo and gloo."
+            ),
+            (
+                "Of two equal halves the one without rank 0 is at fault, because rank 0 makes the"
+                " store."
+            ),
         ),
         steps=(
             "The evidence shows where each rank looks, and who listens there.",
-            "Set the variables once, where all ranks get them from; a random free port must be "
-            "chosen by one rank and sent to all.",
+            (
+                "Set the variables once, where all ranks get them from; a random free port must be "
+                "chosen by one rank and sent to all."
+            ),
             "torchrun sets all of this by itself.",
         ),
         before=("os.environ['MASTER_PORT'] = str(free_port())    # on every rank",),
@@ -145,12 +208,17 @@ PAGES = (
         kind=Kind.STALE_STORE,
         severity="critical",
         brief="the file:// store is old, or cannot be used",
-        meaning="With init_method=file://PATH the ranks meet in a file. One that an earlier run left behind holds addresses of processes "
-        "that are gone: some ranks fail with a refused connection, others wait.",
+        meaning=(
+            "With init_method=file://PATH the ranks meet in a file. One that an earlier run left"
+            " behind holds addresses of processes that are gone: some ranks fail with a refused"
+            " connection, others wait."
+        ),
         found=(
-            "Each rank records the file's size, age and owner right before it enters. It is "
-            "stale if it was not empty and older than the job's first process, and the ranks "
-            "have not joined for {still_limit_s}, or fail.",
+            (
+                "Each rank records the file's size, age and owner right before it enters. It is "
+                "stale if it was not empty and older than the job's first process, and the ranks "
+                "have not joined for {still_limit_s}, or fail."
+            ),
             "A path that cannot be written gives the same finding.",
         ),
         steps=(
@@ -165,12 +233,17 @@ PAGES = (
         kind=Kind.VERSION_SKEW,
         severity="warning",
         brief="ranks run different torch, Python or scripts",
-        meaning="The ranks do not run the same code. Two versions may call different collectives, or "
-        "call them in another order. Then the job hangs at start or later, or the results "
-        "differ.",
+        meaning=(
+            "The ranks do not run the same code. Two versions may call different collectives, or "
+            "call them in another order. Then the job hangs at start or later, or the results "
+            "differ."
+        ),
         found=(
-            "Each rank reports its Python, its torch once it is imported, and a digest of its "
-            "script. Scripts with different names are different on purpose and are not compared.",
+            (
+                "Each rank reports its Python, its torch once it is imported, and a digest of its"
+                " script. Scripts with different names are different on purpose and are not"
+                " compared."
+            ),
         ),
         steps=(
             "The evidence has one line a version.",

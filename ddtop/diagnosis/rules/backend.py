@@ -14,13 +14,17 @@ from ddtop.policy import Policy
 from ddtop.wire.gpu import CudaState
 from ddtop.words.ranks import ranks_text, verb
 
-_NCCL_WITHOUT = re.compile(r"doesn't have NCCL built in|NCCL is only supported with GPUs|no GPUs? found", re.IGNORECASE)
+_NCCL_WITHOUT = re.compile(
+    r"doesn't have NCCL built in|NCCL is only supported with GPUs|no GPUs? found", re.IGNORECASE
+)
 
 
 def rule(context: Context) -> list[Finding]:
     """The program asks for NCCL where there is no GPU, or gradients on GPUs go through gloo."""
     snapshot, policy = context.snapshot, context.policy
-    return _nccl_without(snapshot) + (_gloo_instead(snapshot, policy) if snapshot.ended is None else [])
+    return _nccl_without(snapshot) + (
+        _gloo_instead(snapshot, policy) if snapshot.ended is None else []
+    )
 
 
 def _gloo_instead(snapshot: Snapshot, policy: Policy) -> list[Finding]:
@@ -47,12 +51,21 @@ def _gloo_instead(snapshot: Snapshot, policy: Policy) -> list[Finding]:
             ranks=ranks,
             victims=(),
             since_unix_ns=snapshot.time_unix_ns,
-            summary=f"{ranks_text(ranks)} {moves} gradients of {size(largest)} from GPU to GPU through gloo at each step, though this torch has NCCL",
-            evidence=(
-                "the group in which DistributedDataParallel averages gradients has gloo for CUDA: each gradient is copied to the "
-                "host, sent over the network there and copied back",
+            summary=(
+                f"{ranks_text(ranks)} {moves} gradients of {size(largest)} from GPU to GPU through"
+                " gloo at each step, though this torch has NCCL"
             ),
-            advice='init_process_group("nccl"), or without a backend for both: CPU tensors over gloo, CUDA tensors over NCCL',
+            evidence=(
+                (
+                    "the group in which DistributedDataParallel averages gradients has gloo for"
+                    " CUDA: each gradient is copied to the host, sent over the network there and"
+                    " copied back"
+                ),
+            ),
+            advice=(
+                'init_process_group("nccl"), or without a backend for both: CPU tensors over gloo,'
+                " CUDA tensors over NCCL"
+            ),
         )
     ]
 
@@ -65,7 +78,9 @@ def _share_gpus(found: Mapping[int, CudaState], snapshot: Snapshot) -> bool:
 
 def _nccl_without(snapshot: Snapshot) -> list[Finding]:
     ranks = tuple(
-        rank.rank for rank in snapshot.ranks if rank.exception is not None and _NCCL_WITHOUT.search(rank.exception.text)
+        rank.rank
+        for rank in snapshot.ranks
+        if rank.exception is not None and _NCCL_WITHOUT.search(rank.exception.text)
     )
     if not ranks:
         return []
@@ -78,8 +93,14 @@ def _nccl_without(snapshot: Snapshot) -> list[Finding]:
             ranks=ranks,
             victims=(),
             since_unix_ns=first.exception.unix_ns,
-            summary=f"{ranks_text(ranks)} {verb(ranks, 'asks', 'ask')} for NCCL, and torch finds no GPU or no NCCL there",
+            summary=(
+                f"{ranks_text(ranks)} {verb(ranks, 'asks', 'ask')} for NCCL, and torch finds no GPU"
+                " or no NCCL there"
+            ),
             evidence=(f"rank {first.rank}: {first.exception.type}: {first.exception.text}",),
-            advice='init_process_group("gloo") on CPUs; with GPUs: nvidia-smi, CUDA_VISIBLE_DEVICES, and a torch built with CUDA',
+            advice=(
+                'init_process_group("gloo") on CPUs; with GPUs: nvidia-smi, CUDA_VISIBLE_DEVICES,'
+                " and a torch built with CUDA"
+            ),
         )
     ]

@@ -28,7 +28,10 @@ from ddtop.words.ranks import ranks_text, verb
 from ddtop.words.sentences import collective_text, file_line, names_of_groups
 from ddtop.words.units import duration
 
-_NAMED = re.compile(r"\branks? ((?:\d{1,7}, ?)*\d{1,7}) failed to pass|\bsend/recv from rank (\d{1,7})", re.IGNORECASE)
+_NAMED = re.compile(
+    r"\branks? ((?:\d{1,7}, ?)*\d{1,7}) failed to pass|\bsend/recv from rank (\d{1,7})",
+    re.IGNORECASE,
+)
 _ADDRESS = re.compile(r"\bpeer (?:\[([^\]\s]{1,80})\]:|([\w.-]{1,80})[:<])(\d{1,5})\b")
 _TIMEOUT = re.compile(r"timed out|timeout", re.IGNORECASE)
 
@@ -54,20 +57,37 @@ def rule(context: Context) -> list[Finding]:
     if failed:
         first = first_to_go(snapshot.ranks, policy)[0]
         since = went_unix_ns(first)
-        text = first.exception.text if first.exception is not None else f"its backend reports {first.watchdog_error}"
+        text = (
+            first.exception.text
+            if first.exception is not None
+            else f"its backend reports {first.watchdog_error}"
+        )
         if not comm_failure(first):
             return []
     else:
-        said = [(rank, one) for rank in snapshot.ranks if not rank.gone for one in rank.groups if one.error is not None]
+        said = [
+            (rank, one)
+            for rank in snapshot.ranks
+            if not rank.gone
+            for one in rank.groups
+            if one.error is not None
+        ]
         if not said:
             return []
         first, group = min(said, key=lambda item: item[1].pending_since_unix_ns or 1 << 62)
         failed = {rank.rank for rank, _ in said}
-        since, text = group.pending_since_unix_ns or snapshot.time_unix_ns, f"its backend reports {group.error}"
+        since, text = (
+            group.pending_since_unix_ns or snapshot.time_unix_ns,
+            f"its backend reports {group.error}",
+        )
     peers = _peers(snapshot, first, failed, since, policy, text)
     hold_s = policy.comm_error_leaving_s if peers.going else policy.comm_error_after_s
     young = snapshot.ended is None and snapshot.time_unix_ns - since < hold_s * 1e9
-    return [] if young and not peers.sure else [_finding(snapshot, first, peers, failed, since, text, policy)]
+    return (
+        []
+        if young and not peers.sure
+        else [_finding(snapshot, first, peers, failed, since, text, policy)]
+    )
 
 
 def named_in(text: str) -> tuple[int, ...]:
@@ -79,16 +99,27 @@ def named_in(text: str) -> tuple[int, ...]:
 
 
 def address_in(text: str) -> str | None:
-    """The peer's address in an error of gloo or NCCL: "Connection closed by peer [10.0.0.2]:41233"."""
+    """The peer's address in an error text: "Connection closed by peer [10.0.0.2]:41233"."""
     match = _ADDRESS.search(text)
     return f"{match[1] or match[2]}:{match[3]}" if match is not None else None
 
 
 def _peers(
-    snapshot: Snapshot, first: RankFacts, failed: Collection[int], since: int, policy: Policy, text: str
+    snapshot: Snapshot,
+    first: RankFacts,
+    failed: Collection[int],
+    since: int,
+    policy: Policy,
+    text: str,
 ) -> _Peers:
-    texts = [rank.exception.text for rank in snapshot.ranks if rank.rank in failed and rank.exception is not None]
-    named = {rank for one in texts for rank in named_in(one) if 0 <= rank < snapshot.world_size} - set(failed)
+    texts = [
+        rank.exception.text
+        for rank in snapshot.ranks
+        if rank.rank in failed and rank.exception is not None
+    ]
+    named = {
+        rank for one in texts for rank in named_in(one) if 0 <= rank < snapshot.world_size
+    } - set(failed)
     others = [rank for rank in snapshot.ranks if rank.rank not in failed]
     if named:
         return _Peers(tuple(sorted(named)), "did not join" + _at(snapshot, named, policy))
@@ -97,9 +128,15 @@ def _peers(
     if _TIMEOUT.search(text) and wait is not None and group is not None:
         seq = first_open_seq(wait, first.open_collectives)
         members = set(group.ranks)
-        behind = [rank.rank for rank in others if rank.rank in members and _is_behind(rank, wait.group, seq)]
+        behind = [
+            rank.rank
+            for rank in others
+            if rank.rank in members and _is_behind(rank, wait.group, seq)
+        ]
         if behind:
-            return _Peers(tuple(behind), "had not joined it" + _at(snapshot, behind, policy), sure=True)
+            return _Peers(
+                tuple(behind), "had not joined it" + _at(snapshot, behind, policy), sure=True
+            )
     # The news of its own end may lie between the error and now; what it left before is what closed
     # the connections.
     left = [
@@ -143,29 +180,49 @@ def _at(snapshot: Snapshot, ranks: Collection[int], policy: Policy) -> str:
     if rank.place is None:
         return ""
     who = f"rank {rank.rank} " if len(ranks) > 1 else ""
-    spot = f"last seen in {rank.place.function}, {file_line(rank.place)}" if rank.gone else where(rank, policy)
+    spot = (
+        f"last seen in {rank.place.function}, {file_line(rank.place)}"
+        if rank.gone
+        else where(rank, policy)
+    )
     return f" ({who}{spot})"
 
 
 def _finding(
-    snapshot: Snapshot, first: RankFacts, peers: _Peers, failed: Collection[int], since: int, text: str, policy: Policy
+    snapshot: Snapshot,
+    first: RankFacts,
+    peers: _Peers,
+    failed: Collection[int],
+    since: int,
+    text: str,
+    policy: Policy,
 ) -> Finding:
     reporting = sorted(failed)
     wait = _open(first)
-    call = next((one for one in first.open_collectives if wait is not None and one.group == wait.group), None)
+    call = next(
+        (one for one in first.open_collectives if wait is not None and one.group == wait.group),
+        None,
+    )
     op = call.op if call is not None else wait.last_op if wait is not None else None
     seq = first_open_seq(wait, first.open_collectives) if wait is not None else None
     what = "monitored_barrier" if "monitoredbarrier" in text.lower() else "the process group"
     if wait is not None:
-        what = collective_text(op, seq, names_of_groups(snapshot.groups).get(wait.group, wait.group))
+        what = collective_text(
+            op, seq, names_of_groups(snapshot.groups).get(wait.group, wait.group)
+        )
     how = "timed out" if _TIMEOUT.search(text) else "failed"
     summary = f"{what} {how} on {ranks_text(reporting)}"
     summary += f": {ranks_text(peers.ranks)} {peers.why}" if peers.ranks else f": {_short(text)}"
     if not peers.ranks:
         summary += (
-            "; no rank has crashed or been killed or stopped: look at the network, not at the rank that reports it"
+            "; no rank has crashed or been killed or stopped: look at the network, not at the rank"
+            " that reports it"
         )
-    lines = [end_line(rank, snapshot) for rank in snapshot.ranks if rank.rank in failed and rank.exception is not None]
+    lines = [
+        end_line(rank, snapshot)
+        for rank in snapshot.ranks
+        if rank.rank in failed and rank.exception is not None
+    ]
     address = address_in(text)
     if address is not None:
         lines.append(f"the peer's address: {address}")
@@ -195,7 +252,10 @@ def _short(text: str) -> str:
 
 def _advice(snapshot: Snapshot, peers: _Peers, how: str, address: str | None) -> str:
     if any(snapshot.rank(rank).phase == "leaving" for rank in peers.ranks):
-        return "leave the group together: dist.barrier() before destroy_process_group() or the end of the program"
+        return (
+            "leave the group together: dist.barrier() before destroy_process_group() or the end of"
+            " the program"
+        )
     if peers.ranks and how == "timed out":
         return (
             f"see why {ranks_text(peers.ranks)} did not join in time; if it had work to do: "
@@ -204,4 +264,7 @@ def _advice(snapshot: Snapshot, peers: _Peers, how: str, address: str | None) ->
     if peers.ranks:
         return f"see the output of {ranks_text(peers.ranks)}, and whether its host is up"
     host = address.rpartition(":")[0] if address is not None else "PEER"
-    return f"check the links between the hosts: ip -s link; ss -tni dst {host}; dmesg on both; firewalls that drop idle connections"
+    return (
+        f"check the links between the hosts: ip -s link; ss -tni dst {host}; dmesg on both;"
+        " firewalls that drop idle connections"
+    )

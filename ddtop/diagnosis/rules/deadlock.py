@@ -31,11 +31,18 @@ def rule(context: Context) -> list[Finding]:
     for cycle in snapshot.cycles:
         assert about is not None
         inside = set(cycle)
-        theirs = [wait for rank in cycle for wait in about.by_rank[rank] if not inside.isdisjoint(wait.behind)]
+        theirs = [
+            wait
+            for rank in cycle
+            for wait in about.by_rank[rank]
+            if not inside.isdisjoint(wait.behind)
+        ]
         collective = sorted((wait for wait in theirs if isinstance(wait, Wait)), key=about.order)
         single = sorted((wait for wait in theirs if isinstance(wait, PeerWait)), key=about.order)
         # The cycle is as old as the wait that closed it.
-        since = max([wait.since_unix_ns for wait in collective] + [wait.since_unix_ns for wait in single])
+        since = max(
+            [wait.since_unix_ns for wait in collective] + [wait.since_unix_ns for wait in single]
+        )
         if snapshot.time_unix_ns - since <= policy.still_limit_s * 1e9:
             continue
         odd = _cannot_match(single, {wait.rank for wait in single})
@@ -66,7 +73,9 @@ class _About:
 
     def held_up(self, cycle: tuple[int, ...]) -> list[int]:
         """The ranks of the cycle, and all whose waits lead into it."""
-        into = self._graph.leading_to([number for rank in cycle for number in self._graph.of.get(rank, ())])
+        into = self._graph.leading_to(
+            [number for rank in cycle for number in self._graph.of.get(rank, ())]
+        )
         return sorted(self._graph.ranks_of(into).union(cycle))
 
 
@@ -85,7 +94,9 @@ def _misses(wait: PeerWait, others: list[PeerWait]) -> PeerWait | None:
     """
     for other in others:
         meant = other.rank == wait.peer and other.peer == wait.rank
-        opposite = (wait.call in SENDS and other.call in RECEIVES) or (wait.call in RECEIVES and other.call in SENDS)
+        opposite = (wait.call in SENDS and other.call in RECEIVES) or (
+            wait.call in RECEIVES and other.call in SENDS
+        )
         if meant and opposite and (_other_tag(wait, other) or wait.group != other.group):
             return other
     return None
@@ -119,10 +130,15 @@ def _unmatched(about: _About, cycle: tuple[int, ...], since: int, odd: list[Peer
         ranks=ranks,
         victims=tuple(sorted(set(about.held_up(cycle)) - set(ranks))),
         since_unix_ns=since,
-        summary=f"rank {first.rank} waits in {peer_text(first)}{_spot(snapshot, first.rank)}, but {instead}; "
-        f"no progress for {duration((snapshot.time_unix_ns - since) / 1e9)}",
+        summary=(
+            f"rank {first.rank} waits in {peer_text(first)}{_spot(snapshot, first.rank)}, but"
+            f" {instead}; no progress for {duration((snapshot.time_unix_ns - since) / 1e9)}"
+        ),
         evidence=(*_sent(snapshot, odd), *lines),
-        advice="make peer and tag of the send and the recv equal, and let both ranks take the same branch",
+        advice=(
+            "make peer and tag of the send and the recv equal, and let both ranks take the same"
+            " branch"
+        ),
         op=first.call,
     )
 
@@ -132,7 +148,9 @@ def _sent(snapshot: Snapshot, odd: list[PeerWait]) -> list[str]:
     the same messages.
     """
     receives = [wait for wait in odd if wait.call in RECEIVES] or odd
-    return list(dict.fromkeys(line for wait in receives[:4] for line in traffic_lines(snapshot, wait)))
+    return list(
+        dict.fromkeys(line for wait in receives[:4] for line in traffic_lines(snapshot, wait))
+    )
 
 
 def _instead(about: _About, wait: PeerWait, odd: list[PeerWait]) -> str:
@@ -142,12 +160,19 @@ def _instead(about: _About, wait: PeerWait, odd: list[PeerWait]) -> str:
     theirs = _misses(wait, odd)
     if theirs is not None:
         differ = "tags" if _other_tag(wait, theirs) else "communicators"
-        return f"rank {peer} is in {peer_text(theirs)}{_spot(about.snapshot, peer)}: the {differ} differ"
+        return (
+            f"rank {peer} is in {peer_text(theirs)}{_spot(about.snapshot, peer)}: the {differ}"
+            " differ"
+        )
     return f"{_says(about, peer)}, where it waits for {ranks_text([wait.rank])}"
 
 
 def _cycle(
-    about: _About, cycle: tuple[int, ...], since: int, collective: list[Wait], single: list[PeerWait]
+    about: _About,
+    cycle: tuple[int, ...],
+    since: int,
+    collective: list[Wait],
+    single: list[PeerWait],
 ) -> Finding:
     snapshot = about.snapshot
     lines = [_says(about, rank) for rank in cycle[:16]]
@@ -158,14 +183,20 @@ def _cycle(
     elif (stray := _stray(single)) is not None and not collective:
         sender, peer, waiter = stray
         advice = (
-            f"rank {sender} sends to rank {peer}, which receives from another rank, while rank {waiter} waits for what rank {sender} "
-            "sends: look at the peer of that send, else change the order of the calls on one of these ranks"
+            f"rank {sender} sends to rank {peer}, which receives from another rank, while rank"
+            f" {waiter} waits for what rank {sender} sends: look at the peer of that send, else"
+            " change the order of the calls on one of these ranks"
         )
     elif any(wait.call == NEW_GROUP for wait in single):
         advice = NEW_GROUP_RULE
     elif single:
-        advice = "let neighbours go in opposite order (one sends first, one receives first), or use one " + (
-            "Sendrecv" if any(wait.group is not None for wait in single) else "batch_isend_irecv"
+        advice = (
+            "let neighbours go in opposite order (one sends first, one receives first), or use one "
+            + (
+                "Sendrecv"
+                if any(wait.group is not None for wait in single)
+                else "batch_isend_irecv"
+            )
         )
     else:
         advice = "use the groups in the same order on all ranks"
@@ -175,8 +206,10 @@ def _cycle(
         ranks=cycle,
         victims=tuple(sorted(set(about.held_up(cycle)) - set(cycle))),
         since_unix_ns=since,
-        summary=f"{ranks_text(cycle)} {verb(cycle, 'has', 'have')} waited for each other for "
-        f"{duration((snapshot.time_unix_ns - since) / 1e9)}: {shown}",
+        summary=(
+            f"{ranks_text(cycle)} {verb(cycle, 'has', 'have')} waited for each other for "
+            f"{duration((snapshot.time_unix_ns - since) / 1e9)}: {shown}"
+        ),
         evidence=tuple(lines),
         advice=advice,
         group=groups[0] if len(groups) == 1 else None,
@@ -192,8 +225,14 @@ def _stray(single: list[PeerWait]) -> tuple[int, int, int] | None:
         return None
     sender, peer = sends[0].rank, sends[0].peer
     receives = {wait.rank: wait.peer for wait in single if wait.call in RECEIVES}
-    waiter = next((rank for rank, source in receives.items() if source == sender and rank != peer), None)
-    return (sender, peer, waiter) if waiter is not None and receives.get(peer) not in (None, sender) else None
+    waiter = next(
+        (rank for rank, source in receives.items() if source == sender and rank != peer), None
+    )
+    return (
+        (sender, peer, waiter)
+        if waiter is not None and receives.get(peer) not in (None, sender)
+        else None
+    )
 
 
 def _says(about: _About, rank: int) -> str:
@@ -205,7 +244,9 @@ def _says(about: _About, rank: int) -> str:
         for wait in theirs
         if isinstance(wait, Wait)
     ]
-    return f"rank {rank} waits in {' and '.join(parts[:2]) or 'a call'}{_spot(about.snapshot, rank)}"
+    return (
+        f"rank {rank} waits in {' and '.join(parts[:2]) or 'a call'}{_spot(about.snapshot, rank)}"
+    )
 
 
 def _spot(snapshot: Snapshot, rank: int) -> str:

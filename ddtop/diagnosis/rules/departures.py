@@ -46,7 +46,9 @@ def rule(context: Context) -> list[Finding]:
     bad = [rank for rank in snapshot.ranks if failed(rank)]
     if not bad:
         return _left_behind(snapshot, [rank for rank in snapshot.ranks if rank.gone])
-    helper = failed_helper([one for host in snapshot.hosts for one in host.helpers], snapshot.ranks, policy)
+    helper = failed_helper(
+        [one for host in snapshot.hosts for one in host.helpers], snapshot.ranks, policy
+    )
     if helper is not None:
         return [_helper_failed(snapshot, helper, bad)]
     present = [rank for rank in snapshot.ranks if rank.hello is not None]
@@ -64,9 +66,17 @@ def rule(context: Context) -> list[Finding]:
     others = tuple(
         rank.rank
         for rank in snapshot.ranks
-        if rank.rank not in same and rank.hello is not None and (rank.rank in failures or not rank.gone)
+        if rank.rank not in same
+        and rank.hello is not None
+        and (rank.rank in failures or not rank.gone)
     )
-    return [_killed(snapshot, first, others) if _was_killed(first) else _crashed(snapshot, first, same, others)]
+    return [
+        (
+            _killed(snapshot, first, others)
+            if _was_killed(first)
+            else _crashed(snapshot, first, same, others)
+        )
+    ]
 
 
 def _was_killed(rank: RankFacts) -> bool:
@@ -77,8 +87,14 @@ def _was_killed(rank: RankFacts) -> bool:
 
 
 _OF_SIGNALS = {
-    9: "see who sent SIGKILL: the scheduler, a person, the out-of-memory killer (dmesg | grep -i kill)",
-    6: "a C++ abort: the reason is on the rank's stderr; gloo aborts when a peer sends another size or dtype, which also happens where two threads use one group",
+    9: (
+        "see who sent SIGKILL: the scheduler, a person, the out-of-memory killer (dmesg | grep -i"
+        " kill)"
+    ),
+    6: (
+        "a C++ abort: the reason is on the rank's stderr; gloo aborts when a peer sends another"
+        " size or dtype, which also happens where two threads use one group"
+    ),
     7: "a bus error is most often a full /dev/shm: df -h /dev/shm",
     11: "a crash in native code: run the rank with PYTHONFAULTHANDLER=1",
 }
@@ -99,7 +115,11 @@ def _may_be_cancelled(first: RankFacts, snapshot: Snapshot, policy: Policy) -> b
 
 def _cancelled(snapshot: Snapshot, bad: list[RankFacts]) -> Finding:
     first = min(bad, key=went_unix_ns)
-    how = "KeyboardInterrupt" if first.exception else exit_text(None, first.exit.signal if first.exit else None)
+    how = (
+        "KeyboardInterrupt"
+        if first.exception
+        else exit_text(None, first.exit.signal if first.exit else None)
+    )
     ranks = tuple(rank.rank for rank in bad)
     return Finding(
         kind=Kind.CANCELLED,
@@ -121,13 +141,18 @@ def _helper_failed(snapshot: Snapshot, helper: HelperEnd, bad: list[RankFacts]) 
     if exception is not None:
         summary += f" raised {exception.type}"
         summary += f": {clipped(exception.text, _TEXT_CHARACTERS)}" if exception.text else ""
-        summary += f" at {file_line(exception.place)} {exception.place.function}" if exception.place else ""
+        summary += (
+            f" at {file_line(exception.place)} {exception.place.function}"
+            if exception.place
+            else ""
+        )
         advice = "fix that exception: mp.spawn ends all its processes when one of them fails"
     else:
         how = exit_text(helper.code, helper.signal)
         summary += f" was killed by {how}" if helper.signal is not None else f" left with {how}"
         advice = _OF_SIGNALS.get(
-            helper.signal or 0, f"see the output of pid {helper.pid}; the ranks did not fail by themselves"
+            helper.signal or 0,
+            f"see the output of pid {helper.pid}; the ranks did not fail by themselves",
         )
     ranks = tuple(sorted(rank.rank for rank in bad))
     lines = [f"pid {helper.pid}: {helper.command}"] if helper.command else []
@@ -153,10 +178,15 @@ def _killed(snapshot: Snapshot, first: RankFacts, others: tuple[int, ...]) -> Fi
         summary = f"{name} was killed by {how}"
     if first.iteration is not None:
         summary += f" in iteration {first.iteration:,}"
-    advice = _OF_SIGNALS.get(first.exit.signal or 0, "see who sent the signal; then start the job again")
+    advice = _OF_SIGNALS.get(
+        first.exit.signal or 0, "see who sent the signal; then start the job again"
+    )
     evidence = _evidence(snapshot, first)
     if first.exit.oom:
-        advice = "the host or cgroup ran out of memory: fewer workers, smaller batches, or a higher limit"
+        advice = (
+            "the host or cgroup ran out of memory: fewer workers, smaller batches, or a higher"
+            " limit"
+        )
     if first.exit.oom_line is not None:
         evidence = (f"kernel log: {first.exit.oom_line[:200]}", *evidence)
     return _first(snapshot, Kind.RANK_KILLED, first, others, summary, evidence, advice)
@@ -170,16 +200,25 @@ def _outlived(gone: RankFacts) -> str:
     many = ("DataLoader worker", "DataLoader workers") if workers else ("child", "children")
     text = f"{len(orphans)} {verb(orphans, *many)} outlived it"
     if sockets:
-        text += f" and {verb(orphans, 'holds', 'hold')} its {sockets} {verb(range(sockets), 'socket', 'sockets')}"
+        text += (
+            f" and {verb(orphans, 'holds', 'hold')} its {sockets}"
+            f" {verb(range(sockets), 'socket', 'sockets')}"
+        )
     return text
 
 
-def _crashed(snapshot: Snapshot, first: RankFacts, same: tuple[int, ...], others: tuple[int, ...]) -> Finding:
+def _crashed(
+    snapshot: Snapshot, first: RankFacts, same: tuple[int, ...], others: tuple[int, ...]
+) -> Finding:
     """`same`: the ranks that raised what the first one did, itself included."""
     exception = first.exception if fatal_exception(first) else None
     if exception is not None:
         text = f": {clipped(exception.text, _TEXT_CHARACTERS)}" if exception.text else ""
-        at = f" at {file_line(exception.place)} {exception.place.function}" if exception.place else ""
+        at = (
+            f" at {file_line(exception.place)} {exception.place.function}"
+            if exception.place
+            else ""
+        )
         every = len(same) > 1 and len(same) == len(snapshot.ranks)
         summary = f"{'all ranks' if every else ranks_text(same)} raised {exception.type}{text}{at}"
         if first.exit is None:
@@ -190,20 +229,37 @@ def _crashed(snapshot: Snapshot, first: RankFacts, same: tuple[int, ...], others
             )
         advice = f"fix that exception on rank {first.rank}; errors of the others came later"
         if len(same) > 1:
-            advice = f"fix that exception: {'every rank' if every else ranks_text(same)} raised it, so the data or the host of one rank is not the cause"
+            advice = (
+                f"fix that exception: {'every rank' if every else ranks_text(same)} raised it, so"
+                " the data or the host of one rank is not the cause"
+            )
         if _WORKER_GONE.search(exception.text):
             advice = (
-                "its DataLoader worker died first: dmesg | grep -i kill (out of memory: fewer workers, smaller batches); "
-                "a bus error: df -h /dev/shm"
+                "its DataLoader worker died first: dmesg | grep -i kill (out of memory: fewer"
+                " workers, smaller batches); a bus error: df -h /dev/shm"
             )
     else:
         code = first.exit.code if first.exit else None
         summary = f"rank {first.rank} left with exit code {code}"
-        advice = f"see the output of rank {first.rank}: it ended itself, without an uncaught exception"
+        advice = (
+            f"see the output of rank {first.rank}: it ended itself, without an uncaught exception"
+        )
         passed_on = (code or 0) - _PASSED_ON
         if passed_on in _OF_SIGNALS:
-            advice = f"shells and containers end with {code} after signal {passed_on}: {_OF_SIGNALS[passed_on]}"
-    return _first(snapshot, Kind.RANK_CRASHED, first, others, summary, _evidence(snapshot, first), advice, same)
+            advice = (
+                f"shells and containers end with {code} after signal {passed_on}:"
+                f" {_OF_SIGNALS[passed_on]}"
+            )
+    return _first(
+        snapshot,
+        Kind.RANK_CRASHED,
+        first,
+        others,
+        summary,
+        _evidence(snapshot, first),
+        advice,
+        same,
+    )
 
 
 def _first(
@@ -217,13 +273,18 @@ def _first(
     same: tuple[int, ...] = (),
 ) -> Finding:
     theirs = set(others)
-    waiting = [rank for rank in snapshot.ranks if rank.rank in theirs and not rank.gone and rank.wait is not None]
+    waiting = [
+        rank
+        for rank in snapshot.ranks
+        if rank.rank in theirs and not rank.gone and rank.wait is not None
+    ]
     wait = waiting[0].wait if waiting else None
     if wait is not None:
         group = names_of_groups(snapshot.groups).get(wait.group, wait.group)
         who = [rank.rank for rank in waiting]
         summary += (
-            f"; {ranks_text(who)} {verb(who, 'waits', 'wait')} for it in {collective_text(wait.op, wait.seq, group)}"
+            f"; {ranks_text(who)} {verb(who, 'waits', 'wait')} for it in"
+            f" {collective_text(wait.op, wait.seq, group)}"
         )
     elif others:
         ended = [rank for rank in others if snapshot.rank(rank).gone]
@@ -255,9 +316,16 @@ def _evidence(snapshot: Snapshot, first: RankFacts) -> tuple[str, ...]:
     if first.place is not None:
         at = f", iteration {first.iteration:,}" if first.iteration is not None else ""
         lines.append(f"last seen at {file_line(first.place)} {first.place.function}{at}")
-    lines += [f"its last call of MPI: {_call_text(call)}" for call in (first.mpi.calls[:1] if first.mpi else ())]
+    lines += [
+        f"its last call of MPI: {_call_text(call)}"
+        for call in (first.mpi.calls[:1] if first.mpi else ())
+    ]
     later = sorted(
-        (rank for rank in snapshot.ranks if rank.rank != first.rank and (failed(rank) or rank.gone)),
+        (
+            rank
+            for rank in snapshot.ranks
+            if rank.rank != first.rank and (failed(rank) or rank.gone)
+        ),
         key=went_unix_ns,
     )
     for rank in later[:6]:
@@ -268,7 +336,11 @@ def _evidence(snapshot: Snapshot, first: RankFacts) -> tuple[str, ...]:
 
 def _call_text(call: MpiCall) -> str:
     text = f"{call.name} #{call.seq}" if call.seq is not None else call.name
-    return text if call.peer is None else f"{text}, {'root' if call.seq is not None else 'rank'} {call.peer}"
+    return (
+        text
+        if call.peer is None
+        else f"{text}, {'root' if call.seq is not None else 'rank'} {call.peer}"
+    )
 
 
 def _left_behind(snapshot: Snapshot, finished: list[RankFacts]) -> list[Finding]:
@@ -284,10 +356,19 @@ def _left_behind(snapshot: Snapshot, finished: list[RankFacts]) -> list[Finding]
 def _left_early(snapshot: Snapshot, early: list[RankFacts], victims: list[int]) -> Finding:
     ranks = tuple(rank.rank for rank in early)
     first = min(early, key=went_unix_ns)
-    waiting = next((snapshot.rank(rank).wait for rank in victims if snapshot.rank(rank).wait is not None), None)
-    summary = f"{ranks_text(ranks)} finished and left with exit code 0 while {ranks_text(victims)} still needed {verb(ranks, 'it', 'them')}"
+    waiting = next(
+        (snapshot.rank(rank).wait for rank in victims if snapshot.rank(rank).wait is not None), None
+    )
+    summary = (
+        f"{ranks_text(ranks)} finished and left with exit code 0 while {ranks_text(victims)} still"
+        f" needed {verb(ranks, 'it', 'them')}"
+    )
     if first.iteration is not None:
-        theirs = [snapshot.rank(rank).iteration for rank in victims if snapshot.rank(rank).iteration is not None]
+        theirs = [
+            snapshot.rank(rank).iteration
+            for rank in victims
+            if snapshot.rank(rank).iteration is not None
+        ]
         summary += f": {verb(ranks, 'it', 'they')} stopped after iteration {first.iteration:,}"
         if theirs and max(one or 0 for one in theirs) != first.iteration:
             summary += f", the others are at {max(one or 0 for one in theirs):,}"
@@ -298,7 +379,9 @@ def _left_early(snapshot: Snapshot, early: list[RankFacts], victims: list[int]) 
         victims=tuple(victims),
         since_unix_ns=went_unix_ns(first),
         summary=summary,
-        evidence=tuple(end_line(snapshot.rank(rank), snapshot) for rank in (*ranks[:4], *victims[:4])),
+        evidence=tuple(
+            end_line(snapshot.rank(rank), snapshot) for rank in (*ranks[:4], *victims[:4])
+        ),
         advice=f"{uneven_advice(first)}; else a barrier before exit",
         group=waiting.group if waiting else None,
         op=waiting.op if waiting else None,

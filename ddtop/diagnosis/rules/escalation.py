@@ -22,7 +22,11 @@ def rule(context: Context) -> list[Finding]:
     snapshot, policy = context.snapshot, context.policy
     warnings = [one for one in context.found if one.kind in ALONE and one.severity == WARNING]
     still = standstill_of(snapshot, policy) if warnings else None
-    if still is None or not still.all_are(STILL) or severity_of(snapshot, still, policy) != CRITICAL:
+    if (
+        still is None
+        or not still.all_are(STILL)
+        or severity_of(snapshot, still, policy) != CRITICAL
+    ):
         return []
     return [replace(one, severity=CRITICAL) for one in warnings]
 

@@ -49,7 +49,9 @@ def fold(context: Context, own: list[Finding]) -> list[Finding]:
     for finding in context.found:
         if finding.severity == CRITICAL:
             ranks = finding.ranks[:PLACES_MAX]
-            lines = [line for rank in ranks for line in _lines(snapshot, rank, finding.victims, policy)]
+            lines = [
+                line for rank in ranks for line in _lines(snapshot, rank, finding.victims, policy)
+            ]
             if lines:
                 finding = replace(finding, evidence=(*finding.evidence, *lines))
                 told.update(finding.ranks)
@@ -64,7 +66,9 @@ def _is_judged(rank: RankFacts, policy: Policy) -> bool:
     catching = rank.catching
     if rank.gone or rank.phase != "running" or rank.state in (State.STOPPED, State.SILENT):
         return False
-    return catching is not None and catching.windows >= policy.caught_windows and not catching.omitted
+    return (
+        catching is not None and catching.windows >= policy.caught_windows and not catching.omitted
+    )
 
 
 def _place(caught: Caught) -> _Place:
@@ -77,22 +81,34 @@ def _differs(having: list[tuple[RankFacts, Caught]], judged: list[RankFacts]) ->
     """
     if 2 * len(having) > len(judged):
         return False
-    return all(rank.catching is not None and caught.windows == rank.catching.windows for rank, caught in having)
+    return all(
+        rank.catching is not None and caught.windows == rank.catching.windows
+        for rank, caught in having
+    )
 
 
 def _per_s(rank: RankFacts, caught: Caught) -> float:
-    return caught.count / (rank.catching.watched_ns / 1e9) if rank.catching and rank.catching.watched_ns else 0.0
+    return (
+        caught.count / (rank.catching.watched_ns / 1e9)
+        if rank.catching and rank.catching.watched_ns
+        else 0.0
+    )
 
 
 def _text(rank: RankFacts, caught: Caught) -> str:
-    return f"{caught.file.rpartition('/')[2]}:{caught.line} in {caught.function} (about {_per_s(rank, caught):,.0f} a second)"
+    return (
+        f"{caught.file.rpartition('/')[2]}:{caught.line} in {caught.function} (about"
+        f" {_per_s(rank, caught):,.0f} a second)"
+    )
 
 
-def _finding(snapshot: Snapshot, ranks: tuple[int, ...], places: list[tuple[RankFacts, Caught]]) -> Finding:
+def _finding(
+    snapshot: Snapshot, ranks: tuple[int, ...], places: list[tuple[RankFacts, Caught]]
+) -> Finding:
     lead, caught = places[0]
     evidence = [
-        f"{ranks_text(ranks)}: {one.type} at {one.file}:{one.line} in {one.function}, {one.count:,} in {rank.catching.watched_ns / 1e9:.1f} s "
-        "of sampling, in every sample"
+        f"{ranks_text(ranks)}: {one.type} at {one.file}:{one.line} in {one.function}, {one.count:,}"
+        f" in {rank.catching.watched_ns / 1e9:.1f} s of sampling, in every sample"
         for rank, one in places[:PLACES_MAX]
         if rank.catching is not None
     ]
@@ -102,10 +118,15 @@ def _finding(snapshot: Snapshot, ranks: tuple[int, ...], places: list[tuple[Rank
         ranks=ranks,
         victims=(),
         since_unix_ns=snapshot.time_unix_ns,
-        summary=f"{ranks_text(ranks)} {verb(ranks, 'catches', 'catch')} {caught.type} again and again at {_text(lead, caught)}; "
-        "the other ranks do not",
+        summary=(
+            f"{ranks_text(ranks)} {verb(ranks, 'catches', 'catch')} {caught.type} again and again"
+            f" at {_text(lead, caught)}; the other ranks do not"
+        ),
         evidence=tuple(evidence),
-        advice="log it there with its traceback; whatever skips a forward, a loss or a step must do so on all ranks or on none",
+        advice=(
+            "log it there with its traceback; whatever skips a forward, a loss or a step must do so"
+            " on all ranks or on none"
+        ),
     )
 
 
@@ -118,6 +139,13 @@ def _lines(snapshot: Snapshot, number: int, victims: tuple[int, ...], policy: Po
         return []
     others = [snapshot.rank(one).catching for one in victims]
     alike = {_place(one) for other in others if other is not None for one in other.caught}
-    recent = [one for one in rank.catching.caught if one.count > 1 and one.ago <= policy.caught_recent_windows]
+    recent = [
+        one
+        for one in rank.catching.caught
+        if one.count > 1 and one.ago <= policy.caught_recent_windows
+    ]
     found = [one for one in recent if _place(one) not in alike]
-    return [f"rank {number} catches {one.type} again and again at {_text(rank, one)}" for one in found[:1]]
+    return [
+        f"rank {number} catches {one.type} again and again at {_text(rank, one)}"
+        for one in found[:1]
+    ]

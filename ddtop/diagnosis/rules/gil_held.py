@@ -29,7 +29,10 @@ def rule(context: Context) -> list[Finding]:
     if same_s < policy.ras_same_s:
         return []
     for op, late, waiters in launched_less(snapshot, answer):
-        roots, others = [snapshot.rank(rank) for rank in late], [snapshot.rank(rank) for rank in waiters]
+        roots, others = (
+            [snapshot.rank(rank) for rank in late],
+            [snapshot.rank(rank) for rank in waiters],
+        )
         if all(_is_frozen(one) for one in others) and not any(_is_out(one) for one in roots):
             at = snapshot.time_unix_ns - int(((snapshot.ras_age_s or 0.0) + same_s) * 1e9)
             return [_finding(snapshot, op, roots, waiters, at, policy)]
@@ -46,12 +49,21 @@ def _is_out(rank: RankFacts) -> bool:
 
 
 def _finding(
-    snapshot: Snapshot, op: str, roots: list[RankFacts], waiters: tuple[int, ...], since: int, policy: Policy
+    snapshot: Snapshot,
+    op: str,
+    roots: list[RankFacts],
+    waiters: tuple[int, ...],
+    since: int,
+    policy: Policy,
 ) -> Finding:
     ranks, first = tuple(one.rank for one in roots), roots[0]
     frozen = all(_is_frozen(one) for one in roots)
     held = duration(min(snapshot.rank(rank).report_age_s or 0.0 for rank in waiters))
-    lines = [process_line(first, policy), place_line(first) if not frozen else None, *ras_lines(snapshot, policy)[:3]]
+    lines = [
+        process_line(first, policy),
+        place_line(first) if not frozen else None,
+        *ras_lines(snapshot, policy)[:3],
+    ]
     how = "--native " if frozen else ""
     return Finding(
         kind=Kind.INTERPRETER_FROZEN if frozen else Kind.NOT_IN_COLLECTIVE,
@@ -59,8 +71,11 @@ def _finding(
         ranks=ranks,
         victims=waiters,
         since_unix_ns=since,
-        summary=f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} not enqueued the {op} that {ranks_text(waiters)} "
-        f"{verb(waiters, 'waits', 'wait')} in, NCCL says; C code has held the GIL there for {held}",
+        summary=(
+            f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} not enqueued the {op} that"
+            f" {ranks_text(waiters)} {verb(waiters, 'waits', 'wait')} in, NCCL says; C code has"
+            f" held the GIL there for {held}"
+        ),
         evidence=tuple(line for line in lines if line is not None),
         advice=f"see where {ranks_text(ranks[:1])} is stuck: py-spy dump {how}--pid {first.pid}",
         op=op,

@@ -1,4 +1,4 @@
-"""`gpu-shared` where NCCL refuses it: two ranks are on one GPU, and a rank crashes because of that."""
+"""`gpu-shared` where NCCL refuses it: two ranks are on one GPU, and a rank crashes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from ddtop.diagnosis.finding import CRITICAL, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.words.ranks import ranks_text
 
-_DUPLICATE = re.compile(r"duplicate GPU detected ?: ?rank (\d{1,7}) and rank (\d{1,7})", re.IGNORECASE)
+_DUPLICATE = re.compile(
+    r"duplicate GPU detected ?: ?rank (\d{1,7}) and rank (\d{1,7})", re.IGNORECASE
+)
 
 
 def rule(context: Context) -> list[Finding]:
@@ -24,7 +26,9 @@ def rule(context: Context) -> list[Finding]:
         ranks = tuple(sorted({int(match[1]), int(match[2])}))
         victims = tuple(rank for rank in crash.victims if rank not in ranks)
         summary = f"{ranks_text(ranks)} are on the same GPU, and NCCL refuses that"
-        changed = replace(crash, kind=Kind.GPU_SHARED, severity=CRITICAL, ranks=ranks, victims=victims)
+        changed = replace(
+            crash, kind=Kind.GPU_SHARED, severity=CRITICAL, ranks=ranks, victims=victims
+        )
         return [replace(changed, summary=summary, advice=ONE_GPU_EACH)]
     return []
 

@@ -13,23 +13,41 @@ from ddtop.model.state.gpu_facts import Device
 from ddtop.words.ranks import ranks_text, verb
 
 HARDWARE = {
-    46: "the GPU stopped processing", 48: "double bit memory error", 61: "internal fault", 62: "internal fault",
-    64: "a memory row could not be replaced", 74: "NVLink error", 79: "the GPU has fallen off the bus",
-    94: "contained memory error", 95: "uncontained memory error", 110: "security fault", 119: "its GSP does not answer",
-    120: "its GSP failed", 140: "unrecovered memory error", 143: "it could not be initialised",
-}  # fmt: skip
+    46: "the GPU stopped processing",
+    48: "double bit memory error",
+    61: "internal fault",
+    62: "internal fault",
+    64: "a memory row could not be replaced",
+    74: "NVLink error",
+    79: "the GPU has fallen off the bus",
+    94: "contained memory error",
+    95: "uncontained memory error",
+    110: "security fault",
+    119: "its GSP does not answer",
+    120: "its GSP failed",
+    140: "unrecovered memory error",
+    143: "it could not be initialised",
+}
 """Xids after which nothing goes on; NVIDIA's list, in its words shortened."""
 PROGRAM = frozenset({13, 31, 43, 45, 68, 69})
 """Xids of a program's own faults (a bad address, an assert): the rank's exception says more."""
 _EXPLAINED = frozenset(
-    {Kind.NOT_IN_COLLECTIVE, Kind.COLLECTIVE_STUCK, Kind.RANK_CRASHED, Kind.COMM_ERROR, Kind.INTERPRETER_FROZEN}
+    {
+        Kind.NOT_IN_COLLECTIVE,
+        Kind.COLLECTIVE_STUCK,
+        Kind.RANK_CRASHED,
+        Kind.COMM_ERROR,
+        Kind.INTERPRETER_FROZEN,
+    }
 )
 
 
 def rule(context: Context) -> list[Finding]:
     """One finding for each GPU."""
     snapshot = context.snapshot
-    return [finding for device in snapshot.devices if (finding := _of(device, snapshot)) is not None]
+    return [
+        finding for device in snapshot.devices if (finding := _of(device, snapshot)) is not None
+    ]
 
 
 def fold(context: Context, own: list[Finding]) -> list[Finding]:
@@ -49,7 +67,11 @@ def fold(context: Context, own: list[Finding]) -> list[Finding]:
             kept.append(finding)
     first, *others = critical
     told = tuple(sorted(victims - failed))
-    waits = f"; {ranks_text(told)} {verb(told, 'waits', 'wait')} for {verb(first.ranks, 'it', 'them')}" if told else ""
+    waits = (
+        f"; {ranks_text(told)} {verb(told, 'waits', 'wait')} for {verb(first.ranks, 'it', 'them')}"
+        if told
+        else ""
+    )
     first = Finding(
         first.kind,
         CRITICAL,
@@ -70,7 +92,9 @@ def _of(device: Device, snapshot: Snapshot) -> Finding | None:
     ranks = ranks_of(device, snapshot)
     # What a card did before these ranks began (and were started again, perhaps because of it) is
     # not what happens to them.
-    begun = min((hello.started_unix_ns for rank in ranks if (hello := snapshot.rank(rank).hello)), default=0)
+    begun = min(
+        (hello.started_unix_ns for rank in ranks if (hello := snapshot.rank(rank).hello)), default=0
+    )
     xids = [one for one in gpu.xids if one.code not in PROGRAM and one.unix_ns >= begun]
     if not ranks or not (gpu.lost or xids or device.ecc_new or gpu.remap_failed):
         return None
@@ -80,7 +104,10 @@ def _of(device: Device, snapshot: Snapshot) -> Finding | None:
     elif hard:
         what = f"has failed: Xid {hard[-1].code}, {HARDWARE[hard[-1].code]}"
     elif device.ecc_new:
-        what = f"has {device.ecc_new} uncorrectable memory {verb(range(device.ecc_new), 'error', 'errors')} since this job began"
+        what = (
+            f"has {device.ecc_new} uncorrectable memory"
+            f" {verb(range(device.ecc_new), 'error', 'errors')} since this job began"
+        )
     elif xids:
         what = f"reports Xid {xids[-1].code}"
     else:
@@ -92,7 +119,15 @@ def _of(device: Device, snapshot: Snapshot) -> Finding | None:
         ranks=ranks,
         victims=(),
         since_unix_ns=xids[0].unix_ns if xids else snapshot.time_unix_ns,
-        summary=f"{gpu_text(device)}, on which {ranks_text(ranks)} {verb(ranks, 'runs', 'run')}, {what}",
-        evidence=tuple(f"Xid {one.code}: {HARDWARE.get(one.code, 'see NVIDIA list of Xids')}" for one in xids[-4:]),
-        advice=f"take {device.host} out, look at dmesg | grep -i xid, and reset or drain it: nvidia-smi -q -i {gpu.index}",
+        summary=(
+            f"{gpu_text(device)}, on which {ranks_text(ranks)} {verb(ranks, 'runs', 'run')}, {what}"
+        ),
+        evidence=tuple(
+            f"Xid {one.code}: {HARDWARE.get(one.code, 'see NVIDIA list of Xids')}"
+            for one in xids[-4:]
+        ),
+        advice=(
+            f"take {device.host} out, look at dmesg | grep -i xid, and reset or drain it:"
+            f" nvidia-smi -q -i {gpu.index}"
+        ),
     )

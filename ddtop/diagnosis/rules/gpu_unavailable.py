@@ -28,12 +28,20 @@ from ddtop.policy import Policy
 
 _BUSY = re.compile(r"devices?(\(s\))? (are|is|is/are) busy or unavailable", re.IGNORECASE)
 _NONE = re.compile(
-    r"no CUDA GPUs are available|found no NVIDIA driver|CUDA driver initialization failed|no CUDA-capable device|"
+    r"no CUDA GPUs are available|found no NVIDIA driver|CUDA driver initialization failed|no"
+    r" CUDA-capable device|"
     r"system not yet initialized|CUDA unknown error",
     re.IGNORECASE,
 )
 _ORDINAL = re.compile(r"invalid device ordinal", re.IGNORECASE)
-_MEMORY = re.compile(r"CUDA out of memory|CUDA error: out of memory|_STATUS_ALLOC_FAILED", re.IGNORECASE)
+_MEMORY = re.compile(
+    r"CUDA out of memory|CUDA error: out of memory|_STATUS_ALLOC_FAILED", re.IGNORECASE
+)
+
+_ADVICE = (
+    "ddtop gpus on its host says who holds its GPUs; nvidia-smi -q -d COMPUTE says in which mode"
+    " they are"
+)
 
 
 def rule(context: Context) -> list[Finding]:
@@ -47,7 +55,10 @@ def rule(context: Context) -> list[Finding]:
 def fold(context: Context, own: list[Finding]) -> list[Finding]:
     """The crash is reported with its cause, and not a second time."""
     by_rank = {one.ranks: one for one in own}
-    return [by_rank.get(one.ranks, one) if one.kind == Kind.RANK_CRASHED else one for one in context.found]
+    return [
+        by_rank.get(one.ranks, one) if one.kind == Kind.RANK_CRASHED else one
+        for one in context.found
+    ]
 
 
 def _told(crash: Finding, snapshot: Snapshot, policy: Policy) -> Finding:
@@ -63,7 +74,11 @@ def _told(crash: Finding, snapshot: Snapshot, policy: Policy) -> Finding:
         seen = _visible(rank)
         if seen:
             why += f": {seen}"
-        return _finding(crash, rank, device, snapshot, policy, why, "give each host as many ranks as it has visible GPUs, and use LOCAL_RANK, not RANK, in set_device")  # fmt: skip
+        advice = (
+            "give each host as many ranks as it has visible GPUs, and use LOCAL_RANK, not RANK,"
+            " in set_device"
+        )
+        return _finding(crash, rank, device, snapshot, policy, why, advice)
     if _BUSY.search(text):
         why = f"rank {rank.rank} could not use its GPU: it is in use"
         if device is not None and device.gpu.exclusive:
@@ -71,28 +86,42 @@ def _told(crash: Finding, snapshot: Snapshot, policy: Policy) -> Finding:
         return _finding(crash, rank, device, snapshot, policy, why, "")
     if _NONE.search(text):
         why = f"rank {rank.rank} finds no GPU: {text[:80]}"
-        advice = "nvidia-smi on its host; CUDA_VISIBLE_DEVICES, --gpus of the container, --gres of the job; a torch built with CUDA"
+        advice = (
+            "nvidia-smi on its host; CUDA_VISIBLE_DEVICES, --gpus of the container, --gres of the"
+            " job; a torch built with CUDA"
+        )
         return _finding(crash, rank, device, snapshot, policy, why, advice)
     return crash
 
 
-def _of_memory(crash: Finding, rank: RankFacts, device: Device | None, snapshot: Snapshot, policy: Policy) -> Finding:
+def _of_memory(
+    crash: Finding, rank: RankFacts, device: Device | None, snapshot: Snapshot, policy: Policy
+) -> Finding:
     others = strangers(device, policy) if device is not None else ()
-    sharing = [number for number in device.ranks if number != rank.rank] if device is not None else []
+    sharing = (
+        [number for number in device.ranks if number != rank.rank] if device is not None else []
+    )
     if others or (sharing and not rank.iteration):
         why = f"rank {rank.rank} found too little free memory on its GPU"
         return _finding(crash, rank, device, snapshot, policy, why, "")
     # Nobody else has it: the program's own need, told with its numbers.
     line = memory_line(rank, device)
     advice = (
-        "it is the rank's own memory: a smaller batch, activation checkpointing, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
-        "where much more is reserved than allocated"
+        "it is the rank's own memory: a smaller batch, activation checkpointing, or"
+        " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True where much more is reserved than"
+        " allocated"
     )
     return replace(crash, evidence=(*crash.evidence, *([line] if line else [])), advice=advice)
 
 
 def _finding(
-    crash: Finding, rank: RankFacts, device: Device | None, snapshot: Snapshot, policy: Policy, why: str, advice: str
+    crash: Finding,
+    rank: RankFacts,
+    device: Device | None,
+    snapshot: Snapshot,
+    policy: Policy,
+    why: str,
+    advice: str,
 ) -> Finding:
     evidence = list(crash.evidence)
     free = free_gpus(rank.host, snapshot, policy)
@@ -101,7 +130,9 @@ def _finding(
         # that may be there.
         others = device.foreign
         if not device.gpu.exclusive:
-            others = strangers(device, policy) or tuple(one for one in others if one.used_bytes is None)
+            others = strangers(device, policy) or tuple(
+                one for one in others if one.used_bytes is None
+            )
         ours = [number for number in device.ranks if number != rank.rank]
         held = [f"by {holders_text(others)}"] if others else []
         held += [f"by rank {number} of this job" for number in ours[:2]]
@@ -118,15 +149,16 @@ def _finding(
         steps += ["give each rank its own: torch.cuda.set_device(LOCAL_RANK)"] if ours else []
         advice = advice or "; ".join(steps).removeprefix("or ")
     else:
-        evidence.append("who holds the GPU is not known: ddtop has no data from the driver of that host")
+        evidence.append(
+            "who holds the GPU is not known: ddtop has no data from the driver of that host"
+        )
     return replace(
         crash,
         kind=Kind.GPU_UNAVAILABLE,
         severity=CRITICAL,
         summary=why + _others(crash),
         evidence=tuple(evidence),
-        advice=advice
-        or "ddtop gpus on its host says who holds its GPUs; nvidia-smi -q -d COMPUTE says in which mode they are",
+        advice=advice or _ADVICE,
     )
 
 

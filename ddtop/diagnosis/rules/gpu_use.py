@@ -66,7 +66,9 @@ def _stands_out(device: Device, policy: Policy) -> bool:
     return gpu.total_bytes - gpu.used_bytes <= policy.gpu_memory_low_ratio * gpu.total_bytes
 
 
-def _shared(device: Device, ranks: tuple[int, ...], snapshot: Snapshot, policy: Policy) -> Iterator[Finding]:
+def _shared(
+    device: Device, ranks: tuple[int, ...], snapshot: Snapshot, policy: Policy
+) -> Iterator[Finding]:
     living = tuple(rank for rank in ranks if not snapshot.rank(rank).gone)
     if len(living) < 2 or shares_by_wish(device, living, snapshot):
         return
@@ -74,21 +76,36 @@ def _shared(device: Device, ranks: tuple[int, ...], snapshot: Snapshot, policy: 
     text = f"{ranks_text(living)} share {gpu_text(device)}; {free_text(free)}"
     advice = ONE_GPU_EACH
     if not free:
-        advice = "more ranks than GPUs: start fewer (--nproc-per-node), or limit each: torch.cuda.set_per_process_memory_fraction(0.4)"
-    yield _warning(Kind.GPU_SHARED, living, snapshot, text, _lines(device, living, snapshot), advice)
+        advice = (
+            "more ranks than GPUs: start fewer (--nproc-per-node), or limit each:"
+            " torch.cuda.set_per_process_memory_fraction(0.4)"
+        )
+    yield _warning(
+        Kind.GPU_SHARED, living, snapshot, text, _lines(device, living, snapshot), advice
+    )
 
 
-def _busy(device: Device, ranks: tuple[int, ...], snapshot: Snapshot, policy: Policy) -> Iterator[Finding]:
+def _busy(
+    device: Device, ranks: tuple[int, ...], snapshot: Snapshot, policy: Policy
+) -> Iterator[Finding]:
     others = lasting_strangers(device, policy)
     if not others:
         return
-    text = f"{gpu_text(device)} ({ranks_text(ranks)}) is also used by other processes: {holders_text(others)}"
-    advice = f"end them if they are yours: kill {' '.join(str(one.pid) for one in others[:4])}; else take another GPU: "
+    text = (
+        f"{gpu_text(device)} ({ranks_text(ranks)}) is also used by other processes:"
+        f" {holders_text(others)}"
+    )
+    advice = (
+        f"end them if they are yours: kill {' '.join(str(one.pid) for one in others[:4])}; else"
+        " take another GPU: "
+    )
     advice += free_text(free_gpus(device.host, snapshot, policy))
     yield _warning(Kind.GPU_BUSY, ranks, snapshot, text, _lines(device, ranks, snapshot), advice)
 
 
-def _memory_low(device: Device, ranks: tuple[int, ...], snapshot: Snapshot, policy: Policy) -> Iterator[Finding]:
+def _memory_low(
+    device: Device, ranks: tuple[int, ...], snapshot: Snapshot, policy: Policy
+) -> Iterator[Finding]:
     gpu = device.gpu
     if gpu.used_bytes is None or not gpu.total_bytes:
         return
@@ -105,28 +122,52 @@ def _memory_low(device: Device, ranks: tuple[int, ...], snapshot: Snapshot, poli
     reserved = sum(cuda.reserved_bytes or 0 for cuda in cudas)
     spare = reserved - sum(cuda.allocated_bytes or 0 for cuda in cudas)
     if others:
-        advice = f"others have {size(sum(one.used_bytes or 0 for one in others))} of it: {holders_text(others)}"
+        advice = (
+            f"others have {size(sum(one.used_bytes or 0 for one in others))} of it:"
+            f" {holders_text(others)}"
+        )
     elif len(ranks) > 1:
         advice = (
-            f"limit each of {ranks_text(ranks)}: torch.cuda.set_per_process_memory_fraction({0.9 / len(ranks):.2f})"
+            f"limit each of {ranks_text(ranks)}:"
+            f" torch.cuda.set_per_process_memory_fraction({0.9 / len(ranks):.2f})"
         )
     elif reserved and spare > policy.gpu_spare_ratio * reserved:
-        advice = f"{size(spare)} is reserved and not in use: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+        advice = (
+            f"{size(spare)} is reserved and not in use:"
+            " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+        )
     else:
         advice = (
-            "a smaller batch, activation checkpointing or a sharded model: the next larger batch runs out of memory"
+            "a smaller batch, activation checkpointing or a sharded model: the next larger batch"
+            " runs out of memory"
         )
-    text = f"{gpu_text(device)} ({ranks_text(ranks)}) is nearly full: {size(left)} of {size(gpu.total_bytes)} left"
+    text = (
+        f"{gpu_text(device)} ({ranks_text(ranks)}) is nearly full: {size(left)} of"
+        f" {size(gpu.total_bytes)} left"
+    )
     if refused:
-        text += f", {refused:,} {verb(range(refused), 'allocation', 'allocations')} of torch had to be retried lately"
-    yield _warning(Kind.GPU_MEMORY_LOW, ranks, snapshot, text, _lines(device, ranks, snapshot), advice)
+        text += (
+            f", {refused:,} {verb(range(refused), 'allocation', 'allocations')} of torch had to be"
+            " retried lately"
+        )
+    yield _warning(
+        Kind.GPU_MEMORY_LOW, ranks, snapshot, text, _lines(device, ranks, snapshot), advice
+    )
 
 
 def _throttled(
-    device: Device, ranks: tuple[int, ...], snapshot: Snapshot, policy: Policy, clocks: dict[str, float]
+    device: Device,
+    ranks: tuple[int, ...],
+    snapshot: Snapshot,
+    policy: Policy,
+    clocks: dict[str, float],
 ) -> Iterator[Finding]:
     gpu, since = device.gpu, device.throttled_since_unix_ns
-    if since is None or gpu.sm_mhz is None or snapshot.time_unix_ns - since < policy.gpu_throttled_s * 1e9:
+    if (
+        since is None
+        or gpu.sm_mhz is None
+        or snapshot.time_unix_ns - since < policy.gpu_throttled_s * 1e9
+    ):
         return
     busy = device.util_mean_ratio if device.util_mean_ratio is not None else gpu.util_ratio
     if busy is not None and busy < policy.gpu_busy_ratio:
@@ -145,13 +186,21 @@ def _throttled(
         usual = _clock_under_load(device, snapshot, policy)
         if usual is None or gpu.sm_mhz >= policy.gpu_slow_ratio * usual:
             return
-    text = f"{gpu_text(device)} ({ranks_text(ranks)}) is held at {gpu.sm_mhz} MHz by {why_held(gpu) or 'its driver'}; {against} at {usual:.0f}"
+    text = (
+        f"{gpu_text(device)} ({ranks_text(ranks)}) is held at {gpu.sm_mhz} MHz by"
+        f" {why_held(gpu) or 'its driver'}; {against} at {usual:.0f}"
+    )
     heat = f"{gpu.celsius} C, " if gpu.celsius is not None else ""
     cap = f" of {gpu.power_cap_watts:.0f}" if gpu.power_cap_watts else ""
     watts = f"{gpu.power_watts:.0f}{cap} W, " if gpu.power_watts is not None else ""
     stands = duration((snapshot.time_unix_ns - since) / 1e9)
-    advice = f"look at its cooling and power (nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {gpu.index}); restart the job without that host"
-    yield _warning(Kind.GPU_THROTTLED, ranks, snapshot, text, (f"{heat}{watts}for {stands}",), advice, since)
+    advice = (
+        "look at its cooling and power (nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i"
+        f" {gpu.index}); restart the job without that host"
+    )
+    yield _warning(
+        Kind.GPU_THROTTLED, ranks, snapshot, text, (f"{heat}{watts}for {stands}",), advice, since
+    )
 
 
 def _clock_under_load(device: Device, snapshot: Snapshot, policy: Policy) -> float | None:
@@ -162,9 +211,12 @@ def _clock_under_load(device: Device, snapshot: Snapshot, policy: Policy) -> flo
     found = [
         one.gpu.sm_mhz
         for one in snapshot.devices
-        if one.ranks and one is not device and one.gpu.name == device.gpu.name and one.gpu.sm_mhz is not None
+        if one.ranks
+        and one is not device
+        and one.gpu.name == device.gpu.name
+        and one.gpu.sm_mhz is not None
         and (one.power_mean_watts or one.gpu.power_watts or 0.0) >= least
-    ]  # fmt: skip
+    ]
     return float(median(found)) if len(found) > 2 else None
 
 
@@ -173,10 +225,18 @@ def fold(context: Context, own: list[Finding]) -> list[Finding]:
     for a GPU that others use are victims here.
     """
     snapshot = context.snapshot
-    slow = {rank for finding in context.found if finding.kind == Kind.STRAGGLER for rank in finding.ranks}
+    slow = {
+        rank
+        for finding in context.found
+        if finding.kind == Kind.STRAGGLER
+        for rank in finding.ranks
+    }
     told = {number for number in slow if _is_told(snapshot.rank(number), snapshot, context.policy)}
     kept = [one for one in own if one.kind != Kind.GPU_THROTTLED or not set(one.ranks) <= told]
-    return [*context.found, *(_awaited(one, snapshot) if one.kind == Kind.GPU_BUSY else one for one in kept)]
+    return [
+        *context.found,
+        *(_awaited(one, snapshot) if one.kind == Kind.GPU_BUSY else one for one in kept),
+    ]
 
 
 def _is_told(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
@@ -187,13 +247,23 @@ def _is_told(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
 
 
 def _awaited(busy: Finding, snapshot: Snapshot) -> Finding:
-    late = next((late for rank in busy.ranks if (late := snapshot.rank(rank).card_late) is not None), None)
+    late = next(
+        (late for rank in busy.ranks if (late := snapshot.rank(rank).card_late) is not None), None
+    )
     if late is None:
         return busy
     ratio = late.others_watts / late.power_watts if late.power_watts else 0.0
     wait = f"{ranks_text(late.waiters)} {verb(late.waiters, 'waits', 'wait')} for it in NCCL"
-    line = f"the GPUs of {ranks_text(late.waiters)} are 100% busy at {ratio:.0%} of its power, for {late.seconds:.0f} s"
-    return replace(busy, victims=late.waiters, summary=f"{busy.summary}; {wait}", evidence=(*busy.evidence, line))
+    line = (
+        f"the GPUs of {ranks_text(late.waiters)} are 100% busy at {ratio:.0%} of its power, for"
+        f" {late.seconds:.0f} s"
+    )
+    return replace(
+        busy,
+        victims=late.waiters,
+        summary=f"{busy.summary}; {wait}",
+        evidence=(*busy.evidence, line),
+    )
 
 
 def _clocks(snapshot: Snapshot) -> dict[str, float]:
@@ -208,12 +278,15 @@ def _clocks(snapshot: Snapshot) -> dict[str, float]:
 
 
 def _lines(device: Device, ranks: tuple[int, ...], snapshot: Snapshot) -> tuple[str, ...]:
-    lines = [line for rank in ranks[:4] if (line := memory_line(snapshot.rank(rank), device)) is not None]
+    lines = [
+        line for rank in ranks[:4] if (line := memory_line(snapshot.rank(rank), device)) is not None
+    ]
     extra = [number for number in device.ranks if number not in ranks]
     if extra:
         has = verb(extra, "has", "have")
         lines.append(
-            f"{ranks_text(extra)} {has} a context there too, and {verb(extra, 'its', 'their')} own GPU elsewhere"
+            f"{ranks_text(extra)} {has} a context there too, and {verb(extra, 'its', 'their')} own"
+            " GPU elsewhere"
         )
     return tuple(lines)
 

@@ -42,7 +42,11 @@ def rule(context: Context) -> list[Finding]:
     by_sender: dict[str | None, list[RankFacts]] = {}
     for rank in ranks:
         by_sender.setdefault(rank.sender, []).append(rank)
-    lost = [_Lost(host, tuple(by_sender[host.sender])) for host in snapshot.seen if host.sender in by_sender]
+    lost = [
+        _Lost(host, tuple(by_sender[host.sender]))
+        for host in snapshot.seen
+        if host.sender in by_sender
+    ]
     cut = [one for one in lost if _takes_part(one, snapshot, policy)]
     rest = [one for one in lost if one not in cut]
     found = [_of_gone(rest, snapshot)] if rest else []
@@ -53,7 +57,9 @@ def _is_over(snapshot: Snapshot, policy: Policy) -> bool:
     """Whether all other ranks have ended. Then the lost one has ended with them, unless they ended
     because of it.
     """
-    others = [rank for rank in snapshot.ranks if rank.hello is not None and rank.state is not State.LOST]
+    others = [
+        rank for rank in snapshot.ranks if rank.hello is not None and rank.state is not State.LOST
+    ]
     if not all(rank.gone for rank in others):
         return False
     bad = [rank for rank in others if failed(rank)]
@@ -73,13 +79,18 @@ def _takes_part(lost: _Lost, snapshot: Snapshot, policy: Policy) -> bool:
 
 def _of_gone(lost: list[_Lost], snapshot: Snapshot) -> Finding:
     now, ranks, since = snapshot.time_unix_ns, _ranks(lost), _since(lost)
-    blames = [blame for blame in snapshot.blames if blame.standing == LOST and blame.due and blame.root in set(ranks)]
+    blames = [
+        blame
+        for blame in snapshot.blames
+        if blame.standing == LOST and blame.due and blame.root in set(ranks)
+    ]
     first = min(blames, key=lambda blame: blame.since_unix_ns, default=None)
     victims = tuple(sorted(waiters_of(blames) - set(ranks)))
     it = "it" if len(lost) == 1 else "them"
     silent = duration((now - since) / 1e9)
     summary = (
-        f"{_names(lost)} ({ranks_text(ranks)}) {verb(range(len(lost)), 'has', 'have')} not been heard for {silent}"
+        f"{_names(lost)} ({ranks_text(ranks)}) {verb(range(len(lost)), 'has', 'have')} not been"
+        f" heard for {silent}"
     )
     harmless = first is None and snapshot.moving > 0
     if first is not None:
@@ -98,16 +109,19 @@ def _of_gone(lost: list[_Lost], snapshot: Snapshot) -> Finding:
         since_unix_ns=since,
         summary=summary,
         evidence=_evidence(lost, snapshot, first),
-        advice=f"see whether {it} {verb(range(len(lost)), 'is', 'are')} up and can be reached: ping {names}; "
-        "then check its power, its link and its state in the scheduler",
+        advice=(
+            f"see whether {it} {verb(range(len(lost)), 'is', 'are')} up and can be reached: ping"
+            f" {names}; then check its power, its link and its state in the scheduler"
+        ),
     )
 
 
 def _of_cut(lost: list[_Lost], snapshot: Snapshot) -> Finding:
     now, ranks, since = snapshot.time_unix_ns, _ranks(lost), _since(lost)
     summary = (
-        f"only ddtop's connection to {_names(lost)} ({ranks_text(ranks)}) has been cut for {duration((now - since) / 1e9)}: "
-        f"collectives with {'its' if len(lost) == 1 else 'their'} ranks still complete, and the job continues"
+        f"only ddtop's connection to {_names(lost)} ({ranks_text(ranks)}) has been cut for"
+        f" {duration((now - since) / 1e9)}: collectives with {'its' if len(lost) == 1 else 'their'}"
+        " ranks still complete, and the job continues"
     )
     return Finding(
         kind=Kind.HOST_LOST,
@@ -117,8 +131,10 @@ def _of_cut(lost: list[_Lost], snapshot: Snapshot) -> Finding:
         since_unix_ns=since,
         summary=summary,
         evidence=_evidence(lost, snapshot, None),
-        advice="nothing to fix in the job; ddtop cannot see these ranks until the connection is back: look at the network and firewalls "
-        "between that host and the hub",
+        advice=(
+            "nothing to fix in the job; ddtop cannot see these ranks until the connection is back:"
+            " look at the network and firewalls between that host and the hub"
+        ),
     )
 
 
@@ -140,11 +156,15 @@ def _evidence(lost: list[_Lost], snapshot: Snapshot, first: Blame | None) -> tup
     now = snapshot.time_unix_ns
     lines = []
     for one in lost[:HOSTS_NAMED]:
-        lines += [line for rank in one.ranks[:2] if (line := _last(rank, one.host, now)) is not None]
+        lines += [
+            line for rank in one.ranks[:2] if (line := _last(rank, one.host, now)) is not None
+        ]
     answering = sum(not one.quiet for one in snapshot.seen)
     lines.append(f"{answering} of {len(snapshot.seen)} hosts answer, the hub among them")
     if first is not None and (waiter := snapshot.rank(first.waiters[0])).place is not None:
-        lines.append(f"rank {waiter.rank} waits at {file_line(waiter.place)} {waiter.place.function}")
+        lines.append(
+            f"rank {waiter.rank} waits at {file_line(waiter.place)} {waiter.place.function}"
+        )
     return tuple(lines)
 
 
@@ -160,4 +180,8 @@ def _last(rank: RankFacts, host: HostSeen, now_unix_ns: int) -> str | None:
     if rank.place is not None:
         parts.append(f"{file_line(rank.place)} {rank.place.function}")
     ago = duration((now_unix_ns - (rank.heard_unix_ns or host.heard_unix_ns)) / 1e9)
-    return f"rank {rank.rank} on {host.host}, last heard {ago} ago: {', '.join(parts)}" if parts else None
+    return (
+        f"rank {rank.rank} on {host.host}, last heard {ago} ago: {', '.join(parts)}"
+        if parts
+        else None
+    )

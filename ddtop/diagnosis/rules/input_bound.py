@@ -25,7 +25,11 @@ def rule(context: Context) -> list[Finding]:
         # Most are: the others wait for data nearly as long, or for those that do. A list that
         # changes with every sample would be a new finding each time.
         least = policy.input_bound_ratio * policy.input_bound_others
-        concerned = [rank for rank in snapshot.ranks if not rank.gone and (rank.loader_wait_ratio or 0.0) >= least]
+        concerned = [
+            rank
+            for rank in snapshot.ranks
+            if not rank.gone and (rank.loader_wait_ratio or 0.0) >= least
+        ]
     ranks = tuple(rank.rank for rank in concerned)
     if set(ranks) <= context.explained:
         # The loader of one rank is the cause that its straggler finding names.
@@ -36,11 +40,20 @@ def rule(context: Context) -> list[Finding]:
     # Of several loaders the one that it waits for: the one that validates has settings of its own.
     loader = lead.loader.waited or lead.loader
     if loader.workers:
-        setting = f"num_workers={loader.workers}, prefetch_factor={loader.prefetch_factor or 2}, pin_memory={bool(loader.pin_memory)}"
+        setting = (
+            f"num_workers={loader.workers}, prefetch_factor={loader.prefetch_factor or 2},"
+            f" pin_memory={bool(loader.pin_memory)}"
+        )
         slow = [rank for rank in concerned if _one_is_slow(rank, policy)]
-        advice = "raise num_workers, or make the dataset cheaper: its queue is empty when the step wants a batch"
+        advice = (
+            "raise num_workers, or make the dataset cheaper: its queue is empty when the step wants"
+            " a batch"
+        )
         if slow and slow[0].loader is not None:
-            advice = f"one worker is slower than the others: look at its shard and its file, py-spy dump --pid {slow[0].loader.owed_most_pid}"
+            advice = (
+                "one worker is slower than the others: look at its shard and its file, py-spy dump"
+                f" --pid {slow[0].loader.owed_most_pid}"
+            )
     else:
         setting = "num_workers=0: the rank loads its data itself"
         advice = "set num_workers to 2 or more, so that loading overlaps with the step"
@@ -51,7 +64,10 @@ def rule(context: Context) -> list[Finding]:
             ranks=ranks,
             victims=(),
             since_unix_ns=snapshot.time_unix_ns - int((lead.window_s or policy.window_s) * 1e9),
-            summary=f"{ranks_text(ranks)} {verb(ranks, 'spends', 'spend')} {about(share)} of the time waiting for data{_whose(lead)} ({setting})",
+            summary=(
+                f"{ranks_text(ranks)} {verb(ranks, 'spends', 'spend')} {about(share)} of the time"
+                f" waiting for data{_whose(lead)} ({setting})"
+            ),
             evidence=tuple(_line(rank, policy) for rank in concerned[:8]),
             advice=advice,
         )
@@ -74,7 +90,9 @@ def _concerned(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
     # hiccup) is no bottleneck.
     if min(rank.loader_wait_ratio, rank.loader_wait_low_ratio or 0.0) < policy.input_bound_ratio:
         return False
-    if (rank.loader_window_steps or 0) < policy.input_bound_steps or snapshot.still_since_unix_ns is not None:
+    if (
+        rank.loader_window_steps or 0
+    ) < policy.input_bound_steps or snapshot.still_since_unix_ns is not None:
         return False
     if rank.window_s is None or rank.window_s < policy.input_bound_window_s:
         return False
@@ -87,7 +105,11 @@ def _one_is_slow(rank: RankFacts, policy: Policy) -> bool:
     more workers would not help.
     """
     loader = rank.loader
-    return loader is not None and loader.workers > 1 and (loader.owed_most_ratio or 0.0) >= policy.input_bound_one_ratio
+    return (
+        loader is not None
+        and loader.workers > 1
+        and (loader.owed_most_ratio or 0.0) >= policy.input_bound_one_ratio
+    )
 
 
 def _line(rank: RankFacts, policy: Policy) -> str:
@@ -95,7 +117,17 @@ def _line(rank: RankFacts, policy: Policy) -> str:
     assert loader is not None
     queue = f"queue {loader.depth}/{loader.capacity}, " if loader.capacity else ""
     known = f"{loader.workers_alive}/" if loader.workers_alive is not None else ""
-    alive = f"{known}{loader.workers} workers{' alive' if known else ''}" if loader.workers else "no workers"
+    alive = (
+        f"{known}{loader.workers} workers{' alive' if known else ''}"
+        if loader.workers
+        else "no workers"
+    )
     if _one_is_slow(rank, policy):
-        alive += f"; {loader.owed_most_ratio or 0:.0%} of the waits are for one worker, pid {loader.owed_most_pid}"
-    return f"rank {rank.rank}: {rank.loader_wait_ratio or 0:.0%} of the last seconds in the DataLoader, {queue}{alive}"
+        alive += (
+            f"; {loader.owed_most_ratio or 0:.0%} of the waits are for one worker, pid"
+            f" {loader.owed_most_pid}"
+        )
+    return (
+        f"rank {rank.rank}: {rank.loader_wait_ratio or 0:.0%} of the last seconds in the"
+        f" DataLoader, {queue}{alive}"
+    )

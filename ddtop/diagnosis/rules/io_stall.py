@@ -28,7 +28,8 @@ def rule(context: Context) -> list[Finding]:
     blames = {
         blame.root: blame
         for blame in snapshot.blames
-        if blame.standing not in (GONE, STOPPED, LOST) and now - blame.since_unix_ns >= policy.still_limit_s * 1e9
+        if blame.standing not in (GONE, STOPPED, LOST)
+        and now - blame.since_unix_ns >= policy.still_limit_s * 1e9
     }
     awaited, alone = [], []
     for rank in snapshot.ranks:
@@ -44,7 +45,11 @@ def rule(context: Context) -> list[Finding]:
 
 
 def _finding(
-    snapshot: Snapshot, severity: str, stalled: list[RankFacts], blames: dict[int, Blame], policy: Policy
+    snapshot: Snapshot,
+    severity: str,
+    stalled: list[RankFacts],
+    blames: dict[int, Blame],
+    policy: Policy,
 ) -> Finding:
     now = snapshot.time_unix_ns
     ranks = tuple(rank.rank for rank in stalled)
@@ -52,8 +57,8 @@ def _finding(
     lead = stalled[0]
     wchan = lead.process.wchan if lead.process is not None else None
     summary = (
-        f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been in uninterruptible sleep ({wchan or 'state D'}) "
-        f"for {duration((now - since) / 1e9)}, {where(lead, policy)}"
+        f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been in uninterruptible sleep"
+        f" ({wchan or 'state D'}) for {duration((now - since) / 1e9)}, {where(lead, policy)}"
     )
     mine = [blames[rank] for rank in ranks if rank in blames]
     first = min(mine, key=lambda blame: blame.since_unix_ns) if mine else None
@@ -83,4 +88,7 @@ def _finding(
 def _advice(rank: RankFacts, policy: Policy) -> str:
     if classify(rank, policy).word == "child":
         return f"see what its child waits for: ps -o pid,stat,wchan:32,args --ppid {rank.pid}"
-    return "fix the file server or disk behind it (dmesg names it); kill -9 has no effect before it answers"
+    return (
+        "fix the file server or disk behind it (dmesg names it); kill -9 has no effect before it"
+        " answers"
+    )

@@ -26,7 +26,9 @@ from ddtop.words.units import duration
 def rule(context: Context) -> list[Finding]:
     """One finding for each cause and severity."""
     snapshot, policy = context.snapshot, context.policy
-    blames = {blame.root: blame for blame in snapshot.blames if blame.standing not in (GONE, STOPPED)}
+    blames = {
+        blame.root: blame for blame in snapshot.blames if blame.standing not in (GONE, STOPPED)
+    }
     found: dict[tuple[str, str], list[RankFacts]] = {}
     about: _About | None = None
     for rank in snapshot.ranks:
@@ -37,7 +39,10 @@ def rule(context: Context) -> list[Finding]:
         severity = _severity(about, rank, cause, blames.get(rank.rank), policy)
         if severity is not None:
             found.setdefault((severity, cause), []).append(rank)
-    return [_finding(snapshot, severity, cause, ranks, blames, policy) for (severity, cause), ranks in found.items()]
+    return [
+        _finding(snapshot, severity, cause, ranks, blames, policy)
+        for (severity, cause), ranks in found.items()
+    ]
 
 
 class _About:
@@ -49,7 +54,9 @@ class _About:
         self.all_locked = _all_locked(snapshot)
 
 
-def _severity(about: _About, rank: RankFacts, cause: str, blame: Blame | None, policy: Policy) -> str | None:
+def _severity(
+    about: _About, rank: RankFacts, cause: str, blame: Blame | None, policy: Policy
+) -> str | None:
     """None: too early. A dead worker has the same limit: where torch notices it, it raises within
     five seconds.
     """
@@ -72,13 +79,20 @@ def _all_locked(snapshot: Snapshot) -> bool:
     """Whether all workers of all ranks wait for locks: no process is left that could release one."""
     living = [rank for rank in snapshot.ranks if not rank.gone]
     return bool(living) and all(
-        cause_of(rank) == LOCKED and rank.loader is not None and rank.loader.locked == rank.loader.workers_alive
+        cause_of(rank) == LOCKED
+        and rank.loader is not None
+        and rank.loader.locked == rank.loader.workers_alive
         for rank in living
     )
 
 
 def _finding(
-    snapshot: Snapshot, severity: str, cause: str, stuck: list[RankFacts], blames: dict[int, Blame], policy: Policy
+    snapshot: Snapshot,
+    severity: str,
+    cause: str,
+    stuck: list[RankFacts],
+    blames: dict[int, Blame],
+    policy: Policy,
 ) -> Finding:
     now = snapshot.time_unix_ns
     ranks = tuple(rank.rank for rank in stuck)
@@ -90,8 +104,8 @@ def _finding(
     assert lead.loader is not None
     begun = min(lead.loader.waiting_since_unix_ns or since, since)
     summary = (
-        f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where(lead, policy)} for {duration((now - begun) / 1e9)}: "
-        f"{_owed(stuck)} {_does(lead, len(stuck))}"
+        f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where(lead, policy)} for"
+        f" {duration((now - begun) / 1e9)}: {_owed(stuck)} {_does(lead, len(stuck))}"
     )
     if first is not None:
         summary += f"; {waits_clause(snapshot, first, ranks, victims)}"
@@ -119,7 +133,10 @@ def _owed(stuck: list[RankFacts]) -> str:
     if len(pids) == 1:
         return f"its worker pid {pids[0]}, {owes},"
     more = ", ..." if len(pids) > 4 else ""
-    return f"the workers that {'have not ended yet' if closing else 'must deliver the next batches'} (pids {', '.join(pids[:4])}{more})"
+    return (
+        f"the workers that {'have not ended yet' if closing else 'must deliver the next batches'}"
+        f" (pids {', '.join(pids[:4])}{more})"
+    )
 
 
 def _does(rank: RankFacts, number: int) -> str:
@@ -127,7 +144,9 @@ def _does(rank: RankFacts, number: int) -> str:
     assert loader is not None
     be = "is" if number == 1 else "are"
     if helpless(loader):
-        how = {"T": "stopped (SIGSTOP or Ctrl-Z)", "t": "held by a debugger"}.get(loader.owing_state or "", "dead")
+        how = {"T": "stopped (SIGSTOP or Ctrl-Z)", "t": "held by a debugger"}.get(
+            loader.owing_state or "", "dead"
+        )
         return f"{be} {how}"
     said, nothing = worker_said(loader), "makes no progress" if number == 1 else "make no progress"
     if said is not None:
@@ -148,7 +167,10 @@ def _worker_stack(rank: RankFacts) -> str | None:
     found = [
         one
         for one in rank.worker_stacks
-        if one.pid == loader.owing_pid and one.method and one.taken_unix_ns >= since and not helpless(loader)
+        if one.pid == loader.owing_pid
+        and one.method
+        and one.taken_unix_ns >= since
+        and not helpless(loader)
     ]
     return stack_line(found[0]) if found else None
 
@@ -160,7 +182,10 @@ def _evidence(snapshot: Snapshot, rank: RankFacts, policy: Policy) -> list[str]:
     if not helpless(loader):
         stood_s = (snapshot.time_unix_ns - (rank.owing_still_since_unix_ns or 0)) / 1e9
         at = f", wchan {loader.owing_wchan}" if loader.owing_wchan else ""
-        lines.append(f"worker pid {loader.owing_pid}: no CPU, no I/O and no wake-up for {duration(stood_s)}{at}")
+        lines.append(
+            f"worker pid {loader.owing_pid}: no CPU, no I/O and no wake-up for"
+            f" {duration(stood_s)}{at}"
+        )
     stack = _worker_stack(rank)
     own = stack_lines(rank, policy)
     if stack is not None and not any(line.startswith("worker ") for line in own):
@@ -168,16 +193,28 @@ def _evidence(snapshot: Snapshot, rank: RankFacts, policy: Policy) -> list[str]:
     lines += [*own, process_line(rank, policy), place_line(rank)]
     if loader.locked:
         lines.append(
-            f"{loader.locked} of its {loader.workers} workers {verb(range(loader.locked), 'waits', 'wait')} for locks"
+            f"{loader.locked} of its {loader.workers} workers"
+            f" {verb(range(loader.locked), 'waits', 'wait')} for locks"
         )
     return [line for line in lines if line is not None]
 
 
 _ADVICE = {
-    DEAD: "see what ended that worker: dmesg | grep -i kill; out of memory: fewer workers or smaller batches",
+    DEAD: (
+        "see what ended that worker: dmesg | grep -i kill; out of memory: fewer workers or smaller"
+        " batches"
+    ),
     HALTED: "let it continue: kill -CONT {pid} (a debugger: detach it)",
-    LOCKED: "a lock that another thread held at fork is never released in the worker: start workers by spawn "
-    "(multiprocessing_context='spawn'), cv2.setNumThreads(0), TOKENIZERS_PARALLELISM=false; see it: ddtop stacks --rank {rank}",
-    DISK: "fix the file server or disk that the dataset is on (dmesg names it): cat /proc/{pid}/wchan",
-    STANDING: "see where in the dataset it is stuck: ddtop stacks --rank {rank}; give the call that it waits in a timeout",
+    LOCKED: (
+        "a lock that another thread held at fork is never released in the worker: start workers by"
+        " spawn (multiprocessing_context='spawn'), cv2.setNumThreads(0),"
+        " TOKENIZERS_PARALLELISM=false; see it: ddtop stacks --rank {rank}"
+    ),
+    DISK: (
+        "fix the file server or disk that the dataset is on (dmesg names it): cat /proc/{pid}/wchan"
+    ),
+    STANDING: (
+        "see where in the dataset it is stuck: ddtop stacks --rank {rank}; give the call that it"
+        " waits in a timeout"
+    ),
 }

@@ -73,8 +73,12 @@ def _signatures(by_rank: Mapping[int, Collective]) -> dict[int, tuple[object, ..
     """What must be equal. In MPI root and length are not known for a call that is only waited for:
     it is assumed to match.
     """
-    roots = Counter(call.root for call in by_rank.values() if call.op in ROOTED and call.root is not None)
-    lengths = Counter(call.sizes for call in by_rank.values() if call.op in EQUAL_BYTES and call.sizes)
+    roots = Counter(
+        call.root for call in by_rank.values() if call.op in ROOTED and call.root is not None
+    )
+    lengths = Counter(
+        call.sizes for call in by_rank.values() if call.op in EQUAL_BYTES and call.sizes
+    )
     root, sizes = (found.most_common(1)[0][0] if found else None for found in (roots, lengths))
     found: dict[int, tuple[object, ...]] = {}
     for rank, call in by_rank.items():
@@ -125,12 +129,19 @@ def _finding(snapshot: Snapshot, group: str, seq: int, by_rank: dict[int, Collec
         ranks=odd,
         victims=tuple(sorted({wait.rank for wait in waits} - set(odd))),
         since_unix_ns=since,
-        summary=f"collective #{seq} of {name} differs between the ranks: {', '.join(texts)}; "
-        f"no progress for {duration((snapshot.time_unix_ns - since) / 1e9)}",
+        summary=(
+            f"collective #{seq} of {name} differs between the ranks: {', '.join(texts)}; "
+            f"no progress for {duration((snapshot.time_unix_ns - since) / 1e9)}"
+        ),
         evidence=(*(f"{text} (#{seq})" for text in texts), *places),
-        advice=_equal_advice(by_rank)
-        if same_op
-        else "make all ranks call the same collectives in the same order; look for a branch that only some ranks take",
+        advice=(
+            _equal_advice(by_rank)
+            if same_op
+            else (
+                "make all ranks call the same collectives in the same order; look for a branch that"
+                " only some ranks take"
+            )
+        ),
         group=group,
         op=first.op if same_op else None,
         seq=seq,

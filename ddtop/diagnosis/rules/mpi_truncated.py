@@ -45,7 +45,9 @@ def rule(context: Context) -> list[Finding]:
     own = f"{failed.name} of {failed.nbytes:,} bytes" if failed.nbytes is not None else failed.name
     place = first.exception.place if first.exception is not None else None
     spot = f" at {file_line(place)} {place.function}" if place is not None else ""
-    waiting = tuple(rank.rank for rank in snapshot.ranks if rank.rank not in ranks and not rank.gone)
+    waiting = tuple(
+        rank.rank for rank in snapshot.ranks if rank.rank not in ranks and not rank.gone
+    )
     return [
         Finding(
             kind=Kind.COLLECTIVE_MISMATCH,
@@ -53,10 +55,18 @@ def rule(context: Context) -> list[Finding]:
             ranks=ranks,
             victims=waiting,
             since_unix_ns=went_unix_ns(first),
-            summary=f"{ranks_text(ranks)} received more in {own} (#{failed.seq} of {name}) than "
-            f"there was room for{spot}: MPI_ERR_TRUNCATE, {duration((snapshot.time_unix_ns - went_unix_ns(first)) / 1e9)} ago",
-            evidence=tuple(f"{text} (#{failed.seq})" for text in (f"{ranks_text(ranks)}: {own}", *theirs)),
-            advice="bring buffers of the same length, type and root on all ranks (gather the lengths first)",
+            summary=(
+                f"{ranks_text(ranks)} received more in {own} (#{failed.seq} of {name}) than there"
+                f" was room for{spot}: MPI_ERR_TRUNCATE,"
+                f" {duration((snapshot.time_unix_ns - went_unix_ns(first)) / 1e9)} ago"
+            ),
+            evidence=tuple(
+                f"{text} (#{failed.seq})" for text in (f"{ranks_text(ranks)}: {own}", *theirs)
+            ),
+            advice=(
+                "bring buffers of the same length, type and root on all ranks (gather the lengths"
+                " first)"
+            ),
             group=group or None,
             op=failed.name,
             seq=failed.seq,
@@ -77,7 +87,11 @@ def _failed(rank: RankFacts) -> MpiCall | None:
     """
     if rank.mpi is None or rank.mpi.failed is not None:
         return rank.mpi.failed if rank.mpi is not None else None
-    last = max((comm for comm in rank.mpi.comms if comm.last_op), key=lambda comm: comm.completed, default=None)
+    last = max(
+        (comm for comm in rank.mpi.comms if comm.last_op),
+        key=lambda comm: comm.completed,
+        default=None,
+    )
     if last is None or not rank.gone:
         return None
     return MpiCall(last.last_op or "", rank.mpi.unix_ns, 0, last.name, last.completed)

@@ -17,7 +17,14 @@ from ddtop.diagnosis.evidence import place_line, process_line, stack_lines
 from ddtop.diagnosis.finding import INFO, Finding
 from ddtop.diagnosis.idle import Idle
 from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.standstill import COMMUNICATES, STILL, Standstill, severity_of, standstill_of, word_of
+from ddtop.diagnosis.standstill import (
+    COMMUNICATES,
+    STILL,
+    Standstill,
+    severity_of,
+    standstill_of,
+    word_of,
+)
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.policy import Policy
 from ddtop.words.ranks import ranks_text, verb
@@ -34,7 +41,11 @@ def rule(context: Context) -> list[Finding]:
         # The rule of that wait still tolerates it: such waits have taken as long before.
         return []
     if set(still.stances) <= Idle(snapshot, policy).ranks(still.active):
-        return [_finding(snapshot, still, INFO, policy, idle=True)] if still.quiet_s >= policy.no_progress_s else []
+        return (
+            [_finding(snapshot, still, INFO, policy, idle=True)]
+            if still.quiet_s >= policy.no_progress_s
+            else []
+        )
     severity = severity_of(snapshot, still, policy)
     return [_finding(snapshot, still, severity, policy)] if severity is not None else []
 
@@ -88,17 +99,26 @@ def _culprits(still: Standstill, classes: list[_Class], policy: Policy) -> tuple
         # Some are in a call for others: whoever is not in one is waited for, however many they are.
         return tuple(elsewhere)
     largest = set(classes[-1].ranks)
-    return tuple(rank for rank in every if rank not in largest) if 2 * len(largest) > len(every) else ()
+    return (
+        tuple(rank for rank in every if rank not in largest)
+        if 2 * len(largest) > len(every)
+        else ()
+    )
 
 
-def _finding(snapshot: Snapshot, still: Standstill, severity: str, policy: Policy, idle: bool = False) -> Finding:
+def _finding(
+    snapshot: Snapshot, still: Standstill, severity: str, policy: Policy, idle: bool = False
+) -> Finding:
     classes = _classes(still.alive, policy)
     every = tuple(rank.rank for rank in still.alive)
     ranks = () if severity == INFO else _culprits(still, classes, policy) or every
     victims = tuple(rank for rank in every if rank not in ranks) if ranks else ()
     classes.sort(key=lambda one: not set(one.ranks) & set(ranks))
     lead = snapshot.rank(classes[0].ranks[0])
-    shown = [f"{ranks_text(one.ranks)} {verb(one.ranks, 'is', 'are')} {one.text}" for one in classes[:CLASSES_MAX]]
+    shown = [
+        f"{ranks_text(one.ranks)} {verb(one.ranks, 'is', 'are')} {one.text}"
+        for one in classes[:CLASSES_MAX]
+    ]
     more = sum(len(one.ranks) for one in classes[CLASSES_MAX:])
     shown += [f"{more} more ranks elsewhere"] if more else []
     gone = [rank.rank for rank in snapshot.ranks if rank.gone]
@@ -116,7 +136,9 @@ def _finding(snapshot: Snapshot, still: Standstill, severity: str, policy: Polic
     )
 
 
-def _evidence(snapshot: Snapshot, classes: list[_Class], still: Standstill, policy: Policy) -> tuple[str, ...]:
+def _evidence(
+    snapshot: Snapshot, classes: list[_Class], still: Standstill, policy: Policy
+) -> tuple[str, ...]:
     lines: list[str | None] = []
     for one in classes[:CLASSES_MAX]:
         rank = snapshot.rank(one.ranks[0])
@@ -125,7 +147,9 @@ def _evidence(snapshot: Snapshot, classes: list[_Class], still: Standstill, poli
     if counted:
         steps = [rank.step_ms for rank in counted if rank.step_ms]
         usual = f", a step took {max(steps):.0f} ms" if steps else ""
-        lines.append(f"the last step was iteration {max(rank.iteration or 0 for rank in counted):,}{usual}")
+        lines.append(
+            f"the last step was iteration {max(rank.iteration or 0 for rank in counted):,}{usual}"
+        )
     lines.append("no step, batch, collective or call for single ranks has ended since on any rank")
     return tuple(line for line in lines if line is not None)
 
@@ -135,9 +159,15 @@ def _advice(lead: RankFacts, still: Standstill, idle: bool, policy: Policy) -> s
     if idle:
         return "nothing to do: the next request, order or input lets it continue"
     if place is not None and place.waits_for is not None:
-        return f"see who holds the lock; if no process builds there any more, it is stale: rm {place.waits_for}"
+        return (
+            "see who holds the lock; if no process builds there any more, it is stale: rm"
+            f" {place.waits_for}"
+        )
     if all(word_of(rank, policy) in COMMUNICATES for rank in still.alive):
-        return "all ranks must make the same calls in the same order: compare their lines, ddtop stacks shows them side by side"
+        return (
+            "all ranks must make the same calls in the same order: compare their lines, ddtop"
+            " stacks shows them side by side"
+        )
     if not still.any_is(STILL):
         return "let it finish, or see whether its loop ends: ddtop stacks"
     return "see what each rank waits for: ddtop stacks"

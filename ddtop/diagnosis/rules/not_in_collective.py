@@ -12,7 +12,13 @@ from ddtop.diagnosis.activity import FRAMES, classify, where
 from ddtop.diagnosis.advice import NEW_GROUP_RULE, timeout_s, uneven_advice, with_timeout
 from ddtop.diagnosis.comm_failures import reporters
 from ddtop.diagnosis.context import Context
-from ddtop.diagnosis.evidence import collecting_line, loader_line, place_line, process_line, stack_lines
+from ddtop.diagnosis.evidence import (
+    collecting_line,
+    loader_line,
+    place_line,
+    process_line,
+    stack_lines,
+)
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.idle import Idle
 from ddtop.diagnosis.kinds import Kind
@@ -51,7 +57,10 @@ def rule(context: Context) -> list[Finding]:
             continue
         kind = _kind(snapshot, blame, policy)
         kinds.setdefault((kind, about.severity(blame, kind)), []).append(blame)
-    return [_finding(snapshot, kind, severity, blames, policy) for (kind, severity), blames in kinds.items()]
+    return [
+        _finding(snapshot, kind, severity, blames, policy)
+        for (kind, severity), blames in kinds.items()
+    ]
 
 
 class _About:
@@ -69,7 +78,10 @@ class _About:
         that packs the results.
         """
         last = blame.peer_wait is not None and blame.peer_wait.call == FINALIZE
-        return last and classify(self._snapshot.rank(blame.root), self._policy).word in ("child", "sleep")
+        return last and classify(self._snapshot.rank(blame.root), self._policy).word in (
+            "child",
+            "sleep",
+        )
 
     def severity(self, blame: Blame, kind: Kind) -> str:
         """A warning while the wait is usual for its waiters, critical afterwards.
@@ -111,12 +123,20 @@ def _ran_dry(snapshot: Snapshot, rank: RankFacts, blame: Blame, policy: Policy) 
     if loader is None or loader.exhausted_unix_ns is None or not loader.exhausted:
         return False
     before_ns = int(policy.dry_before_progress_s * 1e9)
-    if rank.progress_unix_ns is not None and loader.exhausted_unix_ns < rank.progress_unix_ns - before_ns:
+    if (
+        rank.progress_unix_ns is not None
+        and loader.exhausted_unix_ns < rank.progress_unix_ns - before_ns
+    ):
         return False
     others = [snapshot.rank(waiter) for waiter in blame.waiters]
-    ahead = [one for one in others if one.loader is not None and one.loader.exhausted < loader.exhausted]
+    ahead = [
+        one for one in others if one.loader is not None and one.loader.exhausted < loader.exhausted
+    ]
     return bool(ahead) and all(
-        one.loader is not None and rank.loader is not None and one.loader.batches > rank.loader.batches for one in ahead
+        one.loader is not None
+        and rank.loader is not None
+        and one.loader.batches > rank.loader.batches
+        for one in ahead
     )
 
 
@@ -134,28 +154,40 @@ def _limit_s(snapshot: Snapshot, blame: Blame, policy: Policy, works: bool) -> f
     return limit_s
 
 
-def _finding(snapshot: Snapshot, kind: Kind, severity: str, blames: list[Blame], policy: Policy) -> Finding:
+def _finding(
+    snapshot: Snapshot, kind: Kind, severity: str, blames: list[Blame], policy: Policy
+) -> Finding:
     now = snapshot.time_unix_ns
     first = min(blames, key=lambda blame: blame.since_unix_ns)
     ranks = tuple(sorted(blame.root for blame in blames))
     victims = tuple(sorted(waiters_of(blames) - set(ranks)))
     waited = duration((now - first.since_unix_ns) / 1e9)
     lead = snapshot.rank(ranks[0])
-    subject = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {_places(snapshot, ranks, waited, policy)}"
+    subject = (
+        f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been"
+        f" {_places(snapshot, ranks, waited, policy)}"
+    )
     if kind == Kind.INTERPRETER_FROZEN:
         subject = (
             f"{ranks_text(ranks)} {verb(ranks, 'runs', 'run')}, but C code holds the GIL: "
             f"no report for {duration(lead.report_age_s or 0)}, {where(lead, policy)}"
         )
     elif kind == Kind.LEFT_EARLY:
-        subject = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} done{_after(lead)} and {where(lead, policy)}"
+        subject = (
+            f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} done{_after(lead)} and"
+            f" {where(lead, policy)}"
+        )
     elif severity == WARNING and _only_around_it(lead, policy):
         subject += f", while other threads or children of {verb(ranks, 'it', 'them')} work"
     elif severity == WARNING and first.standing != STILL:
         busy = "is still working" if len(ranks) == 1 else "are still working"
         # One that moves by other signs than its CPU may well be asleep at this instant.
         asleep = lead.working is False and lead.place is not None
-        spot = f"in {lead.place.function} ({file_line(lead.place)})" if asleep and lead.place else where(lead, policy)
+        spot = (
+            f"in {lead.place.function} ({file_line(lead.place)})"
+            if asleep and lead.place
+            else where(lead, policy)
+        )
         subject = f"{ranks_text(ranks)} {busy}, {spot}, {waited}"
     tail = waits_clause(snapshot, first, ranks, victims)
     return Finding(
@@ -186,7 +218,9 @@ def _places(snapshot: Snapshot, ranks: tuple[int, ...], waited: str, policy: Pol
     texts = {where(snapshot.rank(rank), policy) for rank in ranks}
     if len(texts) == 1:
         return f"{texts.pop()} for {waited}"
-    shown = "; ".join(f"rank {rank} {where(snapshot.rank(rank), policy)}" for rank in ranks[:PLACES_MAX])
+    shown = "; ".join(
+        f"rank {rank} {where(snapshot.rank(rank), policy)}" for rank in ranks[:PLACES_MAX]
+    )
     more = f"; {len(ranks) - PLACES_MAX} more" if len(ranks) > PLACES_MAX else ""
     return f"elsewhere for {waited}: {shown}{more}"
 
@@ -212,14 +246,17 @@ def _evidence(snapshot: Snapshot, blames: list[Blame], policy: Policy) -> tuple[
         waits = verb(blame.waiters, "waits", "wait")
         if rank.state is not State.SILENT and blame.seq is not None:
             lines.append(
-                f"rank {rank.rank} has enqueued #{put_in}, {ranks_text(blame.waiters)} {waits} in #{blame.seq}"
+                f"rank {rank.rank} has enqueued #{put_in}, {ranks_text(blame.waiters)} {waits} in"
+                f" #{blame.seq}"
             )
     waiter = snapshot.rank(blames[0].waiters[0])
     # From a thread of NCCL's own: it answers where Python stands, and where torch's recorder is
     # off.
     lines += ras_lines(snapshot, policy)[:3]
     if waiter.place is not None:
-        lines.append(f"rank {waiter.rank} waits at {file_line(waiter.place)} {waiter.place.function}")
+        lines.append(
+            f"rank {waiter.rank} waits at {file_line(waiter.place)} {waiter.place.function}"
+        )
     return tuple(line for line in lines if line is not None)
 
 
@@ -264,13 +301,19 @@ def _rule_of(blame: Blame) -> str:
             else "each recv needs a send from that rank"
         )
     if blame.op in MPI_STARTED:
-        return "a nonblocking collective progresses only inside MPI calls: reach its Wait, or call Test in between"
+        return (
+            "a nonblocking collective progresses only inside MPI calls: reach its Wait, or call"
+            " Test in between"
+        )
     return "every rank must make the same collective calls"
 
 
 _OF_SINGLE = {"monitored_barrier": "all ranks must reach the barrier"}
 _BY_WORD = {
-    "gc": "gc.freeze() after start-up, and gc.disable() with a collection at the same step on all ranks",
+    "gc": (
+        "gc.freeze() after start-up, and gc.disable() with a collection at the same step on all"
+        " ranks"
+    ),
     "gil": "see which thread holds the GIL: py-spy dump --native --pid {pid}",
     "stdin": "nobody answers there: remove the question from the program",
     "debugger": "continue or quit in that debugger",

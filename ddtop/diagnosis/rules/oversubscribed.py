@@ -26,12 +26,22 @@ def rule(context: Context) -> list[Finding]:
         delayed = median([_delayed(rank) for rank in ranks])
         if throttled >= policy.throttled_ratio:
             found.append(
-                _finding(host, ranks, f"are throttled by a CPU quota {about(throttled)} of the time", snapshot, policy)
+                _finding(
+                    host,
+                    ranks,
+                    f"are throttled by a CPU quota {about(throttled)} of the time",
+                    snapshot,
+                    policy,
+                )
             )
         elif (delayed >= policy.oversubscribed_ratio and _of_their_own(host, ranks, policy)) or (
             delayed >= policy.oversubscribed_threads_ratio and _by_threads(host, ranks, policy)
         ):
-            found.append(_finding(host, ranks, f"wait {about(delayed)} of the time for a CPU", snapshot, policy))
+            found.append(
+                _finding(
+                    host, ranks, f"wait {about(delayed)} of the time for a CPU", snapshot, policy
+                )
+            )
     return found
 
 
@@ -40,7 +50,10 @@ def _settled(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
     window_s = policy.oversubscribed_window_ratio * policy.oversubscribed_window_s
     if rank.pressure is None or rank.pressure.seconds < window_s or rank.phase != "running":
         return False
-    return snapshot.time_unix_ns - (rank.phase_since_unix_ns or snapshot.time_unix_ns) >= window_s * 1e9
+    return (
+        snapshot.time_unix_ns - (rank.phase_since_unix_ns or snapshot.time_unix_ns)
+        >= window_s * 1e9
+    )
 
 
 def _delayed(rank: RankFacts) -> float:
@@ -59,8 +72,9 @@ def _of_their_own(host: HostState, ranks: list[RankFacts], policy: Policy) -> bo
     cpus = _cpus(host, ranks)
     used = sum(rank.cpu_ratio or 0.0 for rank in ranks)
     wanted = used + sum(_delayed(rank) for rank in ranks)
-    return used >= policy.oversubscribed_own_ratio * cpus and wanted > cpus + policy.oversubscribed_room_cores * len(
-        ranks
+    return (
+        used >= policy.oversubscribed_own_ratio * cpus
+        and wanted > cpus + policy.oversubscribed_room_cores * len(ranks)
     )
 
 
@@ -69,7 +83,9 @@ def _by_threads(host: HostState, ranks: list[RankFacts], policy: Policy) -> bool
 
     Other processes can make them wait, but cannot make them more.
     """
-    wanted = sum((rank.cpu_ratio or 0.0) + _delayed(rank) + _threads_delayed(rank) for rank in ranks)
+    wanted = sum(
+        (rank.cpu_ratio or 0.0) + _delayed(rank) + _threads_delayed(rank) for rank in ranks
+    )
     return wanted >= policy.oversubscribed_threads_factor * _cpus(host, ranks)
 
 
@@ -90,14 +106,21 @@ def _beside_others(host: HostState, ranks: list[RankFacts], policy: Policy) -> s
     others = _cpus(host, ranks) - sum(rank.cpu_ratio or 0.0 for rank in ranks)
     if others < policy.foreign_cores:
         return None
-    return f"other processes take about {others:.1f} of the {_cpus(host, ranks)} CPUs, so they cause a part of the wait"
+    return (
+        f"other processes take about {others:.1f} of the {_cpus(host, ranks)} CPUs, so they cause a"
+        " part of the wait"
+    )
 
 
 def _pinned(host: HostState, ranks: list[RankFacts]) -> tuple[str, int] | None:
     """(CPUs, how many), where all ranks may use only the same CPUs, and those are not all of the
     host.
     """
-    lists = {(load.cpus, load.cpus_count) for rank in ranks if rank.process and (load := rank.process.load)}
+    lists = {
+        (load.cpus, load.cpus_count)
+        for rank in ranks
+        if rank.process and (load := rank.process.load)
+    }
     if len(lists) != 1:
         return None
     cpus, count = lists.pop()
@@ -109,64 +132,92 @@ def _fewer(omp: set[str | None], share: int, threads: float) -> str:
     other threads lack a CPU.
     """
     if threads >= 1.0:
-        return f"call torch.set_num_threads({share}) on each rank: OMP_NUM_THREADS alone does not limit the threads that compute"
-    if omp and all(value is not None and value.isdigit() and 0 < int(value) <= share for value in omp):
-        return "take fewer DataLoader workers or fewer ranks on this host, and see what else runs there: top"
-    return f"set OMP_NUM_THREADS to cores / ranks ({share}), take fewer DataLoader workers or fewer ranks on this host"
+        return (
+            f"call torch.set_num_threads({share}) on each rank: OMP_NUM_THREADS alone does not"
+            " limit the threads that compute"
+        )
+    if omp and all(
+        value is not None and value.isdigit() and 0 < int(value) <= share for value in omp
+    ):
+        return (
+            "take fewer DataLoader workers or fewer ranks on this host, and see what else runs"
+            " there: top"
+        )
+    return (
+        f"set OMP_NUM_THREADS to cores / ranks ({share}), take fewer DataLoader workers or fewer"
+        " ranks on this host"
+    )
 
 
-def _finding(host: HostState, ranks: list[RankFacts], what: str, snapshot: Snapshot, policy: Policy) -> Finding:
+def _finding(
+    host: HostState, ranks: list[RankFacts], what: str, snapshot: Snapshot, policy: Policy
+) -> Finding:
     numbers = tuple(rank.rank for rank in ranks)
     pinned = _pinned(host, ranks)
-    runnable = host.load.runnable if host.load is not None else None
     threads = sum(rank.process.threads or 0 for rank in ranks if rank.process)
     summary = f"{ranks_text(numbers)} of {host.host} {what}"
     evidence = [
-        f"rank {rank.rank}: {_delayed(rank):.0%} of the last {rank.pressure.seconds:.0f} s ready without a CPU, "
-        f"{rank.cpu_ratio or 0.0:.2f} cores used"
+        f"rank {rank.rank}: {_delayed(rank):.0%} of the last {rank.pressure.seconds:.0f} s ready"
+        f" without a CPU, {rank.cpu_ratio or 0.0:.2f} cores used"
         for rank in ranks[:8]
         if rank.pressure is not None
     ]
-    omp = {rank.hello.environment.get("OMP_NUM_THREADS") for rank in ranks if rank.hello is not None}
+    omp = {
+        rank.hello.environment.get("OMP_NUM_THREADS") for rank in ranks if rank.hello is not None
+    }
     if pinned is not None:
         cpus = f"CPU {pinned[0]}" if pinned[1] == 1 else f"CPUs {pinned[0]}"
         summary += f": all of them may only use {cpus}, of {host.cores} cores"
         advice = "give each rank CPUs of its own (srun --cpu-bind=cores, numactl, taskset -cp)"
     elif any(_throttled(rank) >= policy.throttled_told_ratio for rank in ranks):
         summary += ": more threads run than the CPU quota of its cgroup allows"
-        advice = "raise the container's CPU limit, or start fewer threads: OMP_NUM_THREADS, num_workers"
+        advice = (
+            "raise the container's CPU limit, or start fewer threads: OMP_NUM_THREADS, num_workers"
+        )
     else:
-        # What one look finds runnable differs from the next: the number would never stand still in
-        # a sentence.
+        # The number of runnable threads changes with each look, so it is no part of the sentence.
         summary += f": {host.cores} cores for {len(ranks)} ranks with {threads} threads"
         waiting = sum(_threads_delayed(rank) for rank in ranks) / len(ranks)
         advice = _fewer(omp, max(1, host.cores // len(ranks)), waiting)
-    beside = None
-    if not any(_throttled(rank) >= policy.throttled_told_ratio for rank in ranks):
-        beside = _beside_others(host, ranks, policy)
+    throttled = any(_throttled(rank) >= policy.throttled_told_ratio for rank in ranks)
+    beside = _beside_others(host, ranks, policy) if not throttled else None
     if beside is not None:
         summary += ", and other processes run there"
         evidence.append(beside)
-    wanting = sum(_threads_delayed(rank) for rank in ranks)
-    if wanting >= 1.0:
-        evidence.append(
-            f"besides the main threads {wanting:.0f} threads of the ranks were ready to run without a CPU, on average"
-        )
-    if runnable is not None:
-        evidence.append(
-            f"{host.host}: {runnable} threads ran or were ready to run at the last look, on {host.cores} cores"
-        )
-    if host.load is not None and (host.load.steal_ratio or 0.0) >= policy.throttled_told_ratio:
-        evidence.append(f"{host.host}: the hypervisor gives {host.load.steal_ratio:.0%} of its CPUs' time to others")
+    evidence += _load_lines(host, ranks, policy)
     values = ", ".join(sorted(value if value else "not set" for value in omp))
     evidence.append(f"OMP_NUM_THREADS: {values}; {len(ranks)} ranks with {threads} threads")
+    seconds = ranks[0].pressure.seconds if ranks[0].pressure else 0.0
     return Finding(
         kind=Kind.CPU_OVERSUBSCRIBED,
         severity=WARNING,
         ranks=numbers,
         victims=(),
-        since_unix_ns=snapshot.time_unix_ns - int((ranks[0].pressure.seconds if ranks[0].pressure else 0.0) * 1e9),
+        since_unix_ns=snapshot.time_unix_ns - int(seconds * 1e9),
         summary=summary,
         evidence=tuple(evidence),
         advice=advice,
     )
+
+
+def _load_lines(host: HostState, ranks: list[RankFacts], policy: Policy) -> list[str]:
+    """Other threads of the ranks, all threads of the host, and the hypervisor."""
+    runnable = host.load.runnable if host.load is not None else None
+    evidence = []
+    wanting = sum(_threads_delayed(rank) for rank in ranks)
+    if wanting >= 1.0:
+        evidence.append(
+            f"besides the main threads {wanting:.0f} threads of the ranks were ready to run without"
+            " a CPU, on average"
+        )
+    if runnable is not None:
+        evidence.append(
+            f"{host.host}: {runnable} threads ran or were ready to run at the last look, on"
+            f" {host.cores} cores"
+        )
+    if host.load is not None and (host.load.steal_ratio or 0.0) >= policy.throttled_told_ratio:
+        evidence.append(
+            f"{host.host}: the hypervisor gives {host.load.steal_ratio:.0%} of its CPUs' time to"
+            " others"
+        )
+    return evidence

@@ -37,7 +37,11 @@ def rule(context: Context) -> list[Finding]:
     joining = joining_of(snapshot)
     if joining is None:
         return []
-    if joining.waited_s < policy.still_limit_s and not joining.gave_up and not _ended_twice(snapshot):
+    if (
+        joining.waited_s < policy.still_limit_s
+        and not joining.gave_up
+        and not _ended_twice(snapshot)
+    ):
         return []
     return (
         _duplicate(snapshot, joining)
@@ -83,7 +87,10 @@ def _duplicate(snapshot: Snapshot, joining: Joining) -> list[Finding]:
     lead = twice[0]
     pids = [lead.pid, *_rivals(lead), *_dead_rivals(lead)]
     gone = len(_dead_rivals(lead)) + lead.gone
-    summary = f"{len(pids)} processes claim rank {lead.rank} (pids {', '.join(str(pid) for pid in pids[:8])}"
+    summary = (
+        f"{len(pids)} processes claim rank {lead.rank} (pids"
+        f" {', '.join(str(pid) for pid in pids[:8])}"
+    )
     summary += f", {gone} of them {verb(range(gone), 'has', 'have')} ended)" if gone else ")"
     if len(ranks) > 1:
         summary += f", and the same is true of {ranks_text(ranks[1:])}"
@@ -94,7 +101,10 @@ def _duplicate(snapshot: Snapshot, joining: Joining) -> list[Finding]:
     if all(rank.hello is not None and rank.hello.claim == "init" for rank in twice):
         advice = "give each process a number of its own in init_process_group(rank=...)"
     else:
-        advice = "set another RANK on each process; two nested launchers (srun and torchrun) also cause this"
+        advice = (
+            "set another RANK on each process; two nested launchers (srun and torchrun) also cause"
+            " this"
+        )
     return [_finding(Kind.DUPLICATE_RANK, ranks, joining, summary, lines, advice)]
 
 
@@ -113,7 +123,9 @@ def _are_two(one: Hello, other: Hello) -> bool:
     """
     if one.launcher_pid == other.pid or other.launcher_pid == one.pid:
         return False
-    return one.claim == other.claim or (one.init_unix_ns is not None and other.init_unix_ns is not None)
+    return one.claim == other.claim or (
+        one.init_unix_ns is not None and other.init_unix_ns is not None
+    )
 
 
 def _claims(rank: RankFacts) -> list[str]:
@@ -125,8 +137,13 @@ def _claims(rank: RankFacts) -> list[str]:
         for hello in hellos[:4]
     ]
     lines += [
-        f"pid {one.pid}: ended with {'signal' if one.signal else 'exit code'} {one.signal or one.code}"
-        + (f", {one.exception.type}: {one.exception.text[:100]}" if one.exception is not None else "")
+        f"pid {one.pid}: ended with {'signal' if one.signal else 'exit code'}"
+        f" {one.signal or one.code}"
+        + (
+            f", {one.exception.type}: {one.exception.text[:100]}"
+            if one.exception is not None
+            else ""
+        )
         for one in rank.others_gone[:2]
     ]
     return lines
@@ -137,20 +154,27 @@ def _claims(rank: RankFacts) -> list[str]:
 
 def _stale(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:
     used = [
-        (rank, rank.hello.store_file) for rank in snapshot.ranks if rank.hello is not None and rank.hello.store_file
+        (rank, rank.hello.store_file)
+        for rank in snapshot.ranks
+        if rank.hello is not None and rank.hello.store_file
     ]
     if not used:
         return []
     ranks = tuple(rank.rank for rank, _ in used)
     began = min(rank.hello.started_unix_ns for rank in snapshot.ranks if rank.hello is not None)
     before = began - int(policy.store_clock_s * 1e9)
-    old = [file for _, file in used if file.bytes and file.modified_unix_ns and file.modified_unix_ns < before]
+    old = [
+        file
+        for _, file in used
+        if file.bytes and file.modified_unix_ns and file.modified_unix_ns < before
+    ]
     if old:
         file = min(old, key=lambda one: one.modified_unix_ns or 0)
         age = duration((began - (file.modified_unix_ns or 0)) / 1e9)
         summary = (
-            f"the file store {file.path} is older than this job: {file.bytes:,} bytes, last written {age} before it began; "
-            f"{ranks_text(ranks)} {verb(ranks, 'looks', 'look')} for processes of an earlier run"
+            f"the file store {file.path} is older than this job: {file.bytes:,} bytes, last written"
+            f" {age} before it began; {ranks_text(ranks)} {verb(ranks, 'looks', 'look')} for"
+            " processes of an earlier run"
         )
         if file.owner:
             summary += f" of {file.owner}"
@@ -165,11 +189,16 @@ def _stale(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding
                 f"remove it and start again: rm {file.path}",
             )
         ]
-    barred = [(rank, file) for rank, file in used if file.wrong is not None or file.writable is False]
+    barred = [
+        (rank, file) for rank, file in used if file.wrong is not None or file.writable is False
+    ]
     if not barred:
         return []
     ranks, file = tuple(rank.rank for rank, _ in barred), barred[0][1]
-    why = file.wrong or f"not writable for this user{f', it is of {file.owner}' if file.owner else ''}"
+    why = (
+        file.wrong
+        or f"not writable for this user{f', it is of {file.owner}' if file.owner else ''}"
+    )
     summary = f"{ranks_text(ranks)} cannot use the file store {file.path}: {why}"
     return [
         _finding(
@@ -194,7 +223,11 @@ def _ends(joining: Joining) -> list[str]:
 # -- different places, sizes, backends
 
 
-_LABELS = {"WORLD_SIZE": "WORLD_SIZE", "store": "MASTER_ADDR:MASTER_PORT (or init_method)", "backend": "backend"}
+_LABELS = {
+    "WORLD_SIZE": "WORLD_SIZE",
+    "store": "MASTER_ADDR:MASTER_PORT (or init_method)",
+    "backend": "backend",
+}
 
 
 def _mismatch(snapshot: Snapshot, joining: Joining) -> list[Finding]:
@@ -203,22 +236,38 @@ def _mismatch(snapshot: Snapshot, joining: Joining) -> list[Finding]:
     for name, values in (
         (
             "WORLD_SIZE",
-            {rank.rank: str(rank.hello.world_size) for rank in seen if rank.hello and rank.hello.world_size},
+            {
+                rank.rank: str(rank.hello.world_size)
+                for rank in seen
+                if rank.hello and rank.hello.world_size
+            },
         ),
         ("store", _stores(ranks)),
-        ("backend", {rank.rank: rank.hello.backend for rank in ranks if rank.hello and rank.hello.backend}),
+        (
+            "backend",
+            {rank.rank: rank.hello.backend for rank in ranks if rank.hello and rank.hello.backend},
+        ),
     ):
         counts = Counter(values.values())
         if len(counts) < 2 or (name == "backend" and _share_a_word(list(counts))):
             continue
-        odd = _minority(values, counts, len(seen) if name == "WORLD_SIZE" else None, name == "store")
-        parts = ", ".join(f"{ranks_text(theirs)}: {one}" for one, theirs in told_apart(values).items())
+        odd = _minority(
+            values, counts, len(seen) if name == "WORLD_SIZE" else None, name == "store"
+        )
+        parts = ", ".join(
+            f"{ranks_text(theirs)}: {one}" for one, theirs in told_apart(values).items()
+        )
         summary = (
-            f"{_LABELS[name]} differs between ranks ({parts}); {joining.wait_text}, {duration(joining.waited_s)} so far"
+            f"{_LABELS[name]} differs between ranks ({parts}); {joining.wait_text},"
+            f" {duration(joining.waited_s)} so far"
         )
         lines = [line for rank in ranks[:6] if (line := path_line(rank)) is not None]
         advice = f"give all ranks the same {_LABELS[name]}"
-        return [_finding(Kind.RENDEZVOUS_MISMATCH, odd, joining, summary, lines + _ends(joining), advice)]
+        return [
+            _finding(
+                Kind.RENDEZVOUS_MISMATCH, odd, joining, summary, lines + _ends(joining), advice
+            )
+        ]
     return []
 
 
@@ -233,7 +282,9 @@ def _stores(ranks: list[RankFacts]) -> dict[int, str]:
         for rank in ranks:
             way, place = rank.rendezvous, store_of(rank)
             reached = way is not None and "ESTABLISHED" in (way.sockets or ())
-            if place is not None and (reached or place[0] in LOOPBACK or (way is not None and way.local)):
+            if place is not None and (
+                reached or place[0] in LOOPBACK or (way is not None and way.local)
+            ):
                 found[rank.rank] = f"this host:{port}"
         # Without a look from outside names are only names.
         if any(rank.rendezvous is None for rank in ranks):
@@ -276,21 +327,33 @@ def _unreachable(snapshot: Snapshot, joining: Joining) -> list[Finding]:
     if strange or taken:
         return [_stranger(joining, taken, strange)]
     cut = [(rank, way) for rank, way in ways if _cannot(way) and not _explained(snapshot, way)]
-    thrown = [rank for rank in joining.gave_up if could_not_connect(rank) and not _explained_for(snapshot, rank)]
+    thrown = [
+        rank
+        for rank in joining.gave_up
+        if could_not_connect(rank) and not _explained_for(snapshot, rank)
+    ]
     if not cut and not (thrown and not joining.inside):
         return []
     lead = cut[0][0] if cut else thrown[0]
-    ranks = tuple(sorted(rank.rank for rank in ([rank for rank, _ in cut] or thrown)))
+    ranks = tuple(sorted(rank.rank for rank in [rank for rank, _ in cut] or thrown))
     store, probe = store_text(lead) or "the store", cut[0][1].probe if cut else None
     why = _WHY.get(probe or "", probe or "")
     if cut and _leads_elsewhere(cut[0][1]):
         why += f"{', and ' if why else ''}rank 0 listens on this host, which has another address"
-    waited = duration((snapshot.time_unix_ns - (entered_unix_ns(lead) or joining.since_unix_ns)) / 1e9)
-    summary = f"{ranks_text(ranks)} cannot reach the store at {store}" + (f" ({why})" if why else "")
+    waited = duration(
+        (snapshot.time_unix_ns - (entered_unix_ns(lead) or joining.since_unix_ns)) / 1e9
+    )
+    summary = f"{ranks_text(ranks)} cannot reach the store at {store}" + (
+        f" ({why})" if why else ""
+    )
     summary += f", in {INIT} for {waited}" if cut else f" and gave up in {INIT}"
     lines = [line for rank, _ in cut[:6] if (line := path_line(rank)) is not None]
-    advice = _ADVICE.get(probe or "", "see MASTER_ADDR and MASTER_PORT, and that rank 0 runs").format(store=store)
-    return [_finding(Kind.MASTER_UNREACHABLE, ranks, joining, summary, lines + _ends(joining), advice)]
+    advice = _ADVICE.get(
+        probe or "", "see MASTER_ADDR and MASTER_PORT, and that rank 0 runs"
+    ).format(store=store)
+    return [
+        _finding(Kind.MASTER_UNREACHABLE, ranks, joining, summary, lines + _ends(joining), advice)
+    ]
 
 
 _WHY = {
@@ -311,7 +374,12 @@ _ADVICE = {
 
 def _is_stranger(rank: RankFacts, way: Rendezvous, taken: bool) -> bool:
     held = way.listener_pid is not None or way.listener_user is not None
-    if way.local is False or not held or way.listener_ours or (way.listener_ours is None and not taken):
+    if (
+        way.local is False
+        or not held
+        or way.listener_ours
+        or (way.listener_ours is None and not taken)
+    ):
         return False
     # Several launchers of one job on one host: the store belongs to one of the others.
     nodes = rank.hello.environment.get("GROUP_WORLD_SIZE", "1") if rank.hello is not None else "1"
@@ -319,7 +387,9 @@ def _is_stranger(rank: RankFacts, way: Rendezvous, taken: bool) -> bool:
     return nodes == "1" or not ("torchrun" in command or "torch.distributed" in command)
 
 
-def _stranger(joining: Joining, taken: list[RankFacts], strange: list[tuple[RankFacts, Rendezvous]]) -> Finding:
+def _stranger(
+    joining: Joining, taken: list[RankFacts], strange: list[tuple[RankFacts, Rendezvous]]
+) -> Finding:
     # Who looks for the store at a port that rank 0 could not get finds that stranger.
     there = {store_of(rank) for rank in taken}
     found = {rank.rank for rank in (*taken, *joining.inside) if store_of(rank) in there} | {
@@ -345,11 +415,20 @@ def _stranger(joining: Joining, taken: list[RankFacts], strange: list[tuple[Rank
         summary = f"{ranks_text([rank.rank for rank in taken])} could not listen: {summary}"
     if strange:
         talks = [rank.rank for rank, _ in strange]
-        summary += f"; {ranks_text(talks)} {verb(talks, 'is', 'are')} connected to it in {INIT}, {duration(joining.waited_s)} so far"
+        summary += (
+            f"; {ranks_text(talks)} {verb(talks, 'is', 'are')} connected to it in {INIT},"
+            f" {duration(joining.waited_s)} so far"
+        )
     lines = [line for rank, _ in strange[:6] if (line := path_line(rank)) is not None]
-    end = f"end it (kill {way.listener_pid}) or " if way is not None and way.listener_pid is not None else ""
+    end = (
+        f"end it (kill {way.listener_pid}) or "
+        if way is not None and way.listener_pid is not None
+        else ""
+    )
     advice = f"{end}choose another MASTER_PORT; torchrun --standalone finds a free one by itself"
-    return _finding(Kind.MASTER_UNREACHABLE, ranks, joining, summary, lines + _ends(joining), advice)
+    return _finding(
+        Kind.MASTER_UNREACHABLE, ranks, joining, summary, lines + _ends(joining), advice
+    )
 
 
 def _cannot(way: Rendezvous) -> bool:

@@ -27,17 +27,26 @@ def rule(context: Context) -> list[Finding]:
     return found
 
 
-def _of_memory(host: HostState, ranks: list[RankFacts], snapshot: Snapshot, policy: Policy) -> Iterator[Finding]:
+def _of_memory(
+    host: HostState, ranks: list[RankFacts], snapshot: Snapshot, policy: Policy
+) -> Iterator[Finding]:
     everyone = tuple(rank.rank for rank in ranks)
     if _little(host.memory_available_bytes, host.memory_total_bytes, policy):
-        left = f"{_size(host.memory_available_bytes)} of {_size(host.memory_total_bytes)} of its memory left"
+        left = (
+            f"{_size(host.memory_available_bytes)} of {_size(host.memory_total_bytes)} of its"
+            " memory left"
+        )
         advice = (
-            "fewer DataLoader workers, smaller caches or prefetch: at the end the OOM killer takes a rank or a worker"
+            "fewer DataLoader workers, smaller caches or prefetch: otherwise the OOM killer ends"
+            " a rank or a worker"
         )
         yield _memory(everyone, f"{host.host} has {left}", _largest(ranks), advice, snapshot)
-    elif host.load is not None and (host.load.memory_stall_ratio or 0.0) >= policy.memory_stall_ratio:
+    elif (
+        host.load is not None and (host.load.memory_stall_ratio or 0.0) >= policy.memory_stall_ratio
+    ):
         stall = (
-            f"{host.host} waits {about(host.load.memory_stall_ratio or 0.0)} of the time for memory (reclaim or swap)"
+            f"{host.host} waits {about(host.load.memory_stall_ratio or 0.0)} of the time for memory"
+            " (reclaim or swap)"
         )
         yield _memory(
             everyone,
@@ -47,9 +56,21 @@ def _of_memory(host: HostState, ranks: list[RankFacts], snapshot: Snapshot, poli
             snapshot,
         )
     if _little(host.shm_free_bytes, host.shm_total_bytes, policy):
-        left = f"/dev/shm of {host.host} has {_size(host.shm_free_bytes)} of {_size(host.shm_total_bytes)} left"
-        advice = "start the container with more (--shm-size, --ipc=host), take fewer workers, or remove what others left: ls -lS /dev/shm"
+        left = (
+            f"/dev/shm of {host.host} has {_size(host.shm_free_bytes)} of"
+            f" {_size(host.shm_total_bytes)} left"
+        )
+        advice = (
+            "start the container with more (--shm-size, --ipc=host), take fewer workers, or remove"
+            " what others left: ls -lS /dev/shm"
+        )
         yield _memory(everyone, left, [], advice, snapshot)
+    yield from _of_cgroups(ranks, snapshot, policy)
+    yield from _of_files(ranks, snapshot, policy)
+    yield from _of_own_limits(ranks, snapshot, policy)
+
+
+def _of_cgroups(ranks: list[RankFacts], snapshot: Snapshot, policy: Policy) -> Iterator[Finding]:
     limited = [rank for rank in ranks if _over_limit(rank, policy)]
     if limited:
         load = limited[0].process.load if limited[0].process else None
@@ -61,18 +82,36 @@ def _of_memory(host: HostState, ranks: list[RankFacts], snapshot: Snapshot, poli
             numbers,
             text,
             _largest(limited),
-            "raise the limit (--mem, resources.limits.memory), or use less: beyond it the OOM killer comes",
+            "raise the limit (--mem, resources.limits.memory), or use less: beyond it the OOM"
+            " killer ends a rank",
             snapshot,
         )
+
+
+def _of_files(ranks: list[RankFacts], snapshot: Snapshot, policy: Policy) -> Iterator[Finding]:
     for rank in ranks:
         load = rank.process.load if rank.process else None
-        if load and load.files and load.files_limit and load.files >= policy.files_full_ratio * load.files_limit:
-            text = f"rank {rank.rank} has {load.files:,} of at most {load.files_limit:,} descriptors open"
-            advice = (
-                'raise it (ulimit -n), close what is kept, or torch.multiprocessing.set_sharing_strategy("file_system")'
+        if (
+            load
+            and load.files
+            and load.files_limit
+            and load.files >= policy.files_full_ratio * load.files_limit
+        ):
+            text = (
+                f"rank {rank.rank} has {load.files:,} of at most {load.files_limit:,} descriptors"
+                " open"
             )
-            yield _memory((rank.rank,), text, [f"ls -l /proc/{rank.pid}/fd says what they are"], advice, snapshot)
-    yield from _of_own_limits(ranks, snapshot, policy)
+            advice = (
+                "raise it (ulimit -n), close what is kept, or"
+                ' torch.multiprocessing.set_sharing_strategy("file_system")'
+            )
+            yield _memory(
+                (rank.rank,),
+                text,
+                [f"ls -l /proc/{rank.pid}/fd says what they are"],
+                advice,
+                snapshot,
+            )
 
 
 _ADDRESSES = {
@@ -85,7 +124,11 @@ def _of_own_limits(ranks: list[RankFacts], snapshot: Snapshot, policy: Policy) -
     """Limits of a rank's process, and of the threads of its cgroup."""
     crowded: dict[tuple[int, int], list[RankFacts]] = {}
     for rank in ranks:
-        for one in rank.process.load.limits if rank.process is not None and rank.process.load is not None else ():
+        for one in (
+            rank.process.load.limits
+            if rank.process is not None and rank.process.load is not None
+            else ()
+        ):
             left = max(0, one.limit - one.used)
             if (
                 one.name in _ADDRESSES
@@ -93,21 +136,47 @@ def _of_own_limits(ranks: list[RankFacts], snapshot: Snapshot, policy: Policy) -
                 and left <= policy.memory_low_bytes
             ):
                 what, setting = _ADDRESSES[one.name]
-                text = f"rank {rank.rank} uses {_size(one.used)} of at most {_size(one.limit)} of {what} ({one.name})"
-                advice = f"raise it ({setting}), or use less: beyond it the next allocation raises MemoryError or ends the rank"
-                evidence = [f"prlimit --pid {rank.pid}; VmSize counts what is mapped and not only what is resident"]
+                text = (
+                    f"rank {rank.rank} uses {_size(one.used)} of at most {_size(one.limit)} of"
+                    f" {what} ({one.name})"
+                )
+                advice = (
+                    f"raise it ({setting}), or use less: beyond it the next allocation raises"
+                    " MemoryError or ends the rank"
+                )
+                evidence = [
+                    f"prlimit --pid {rank.pid}; VmSize counts what is mapped and not only what is"
+                    " resident"
+                ]
                 yield _memory((rank.rank,), text, evidence, advice, snapshot)
             elif one.name == "pids.max" and one.used >= policy.pids_full_ratio * one.limit:
                 crowded.setdefault((one.used, one.limit), []).append(rank)
     for (used, most), theirs in crowded.items():
         numbers = tuple(rank.rank for rank in theirs)
-        text = f"the cgroup of {ranks_text(numbers)} has {used:,} of at most {most:,} threads (pids.max)"
-        advice = "fewer DataLoader workers or OMP_NUM_THREADS, or a higher limit (--pids-limit): the next thread cannot start"
+        text = (
+            f"the cgroup of {ranks_text(numbers)} has {used:,} of at most {most:,} threads"
+            " (pids.max)"
+        )
+        advice = (
+            "fewer DataLoader workers or OMP_NUM_THREADS, or a higher limit (--pids-limit): the"
+            " next thread cannot start"
+        )
         yield _memory(numbers, text, [], advice, snapshot)
 
 
-def _memory(ranks: tuple[int, ...], text: str, evidence: list[str], advice: str, snapshot: Snapshot) -> Finding:
-    return Finding(Kind.MEMORY_PRESSURE, WARNING, ranks, (), snapshot.time_unix_ns, text, tuple(evidence), advice)
+def _memory(
+    ranks: tuple[int, ...], text: str, evidence: list[str], advice: str, snapshot: Snapshot
+) -> Finding:
+    return Finding(
+        Kind.MEMORY_PRESSURE,
+        WARNING,
+        ranks,
+        (),
+        snapshot.time_unix_ns,
+        text,
+        tuple(evidence),
+        advice,
+    )
 
 
 def _little(left: int | None, total: int | None, policy: Policy) -> bool:
@@ -121,15 +190,23 @@ def _over_limit(rank: RankFacts, policy: Policy) -> bool:
     load = rank.process.load if rank.process is not None else None
     if load is None or load.memory_limit_bytes is None or load.memory_used_bytes is None:
         return False
-    return _little(max(0, load.memory_limit_bytes - load.memory_used_bytes), load.memory_limit_bytes, policy)
+    return _little(
+        max(0, load.memory_limit_bytes - load.memory_used_bytes), load.memory_limit_bytes, policy
+    )
 
 
 def _largest(ranks: list[RankFacts]) -> list[str]:
-    known = sorted((rank for rank in ranks if rank.rss_bytes), key=lambda rank: -(rank.rss_bytes or 0))
-    return [f"rank {rank.rank} (pid {rank.pid}): {_size(rank.rss_bytes)} resident" for rank in known[:4]]
+    known = sorted(
+        (rank for rank in ranks if rank.rss_bytes), key=lambda rank: -(rank.rss_bytes or 0)
+    )
+    return [
+        f"rank {rank.rank} (pid {rank.pid}): {_size(rank.rss_bytes)} resident" for rank in known[:4]
+    ]
 
 
-def _of_disks(host: HostState, ranks: list[RankFacts], snapshot: Snapshot, policy: Policy) -> Iterator[Finding]:
+def _of_disks(
+    host: HostState, ranks: list[RankFacts], snapshot: Snapshot, policy: Policy
+) -> Iterator[Finding]:
     for disk in host.load.disks if host.load is not None else ():
         # What lies in memory is said as memory.
         if disk.uses == "shm":
@@ -145,17 +222,29 @@ def _of_disks(host: HostState, ranks: list[RankFacts], snapshot: Snapshot, polic
                 ranks=numbers,
                 victims=(),
                 since_unix_ns=snapshot.time_unix_ns,
-                summary=f"the disk of {disk.path} on {host.host} has {what} ({uses} of {ranks_text(numbers)})",
-                evidence=(
-                    f"{_size(disk.free_bytes)} of {_size(disk.total_bytes)} free for {verb(numbers, 'its user', 'their user')}",
+                summary=(
+                    f"the disk of {disk.path} on {host.host} has {what} ({uses} of"
+                    f" {ranks_text(numbers)})"
                 ),
-                advice="the next checkpoint or cache file may fail half written: make room, or write elsewhere: df -h, df -i",
+                evidence=(
+                    (
+                        f"{_size(disk.free_bytes)} of {_size(disk.total_bytes)} free for"
+                        f" {verb(numbers, 'its user', 'their user')}"
+                    ),
+                ),
+                advice=(
+                    "the next checkpoint or cache file may fail half written: make room, or write"
+                    " elsewhere: df -h, df -i"
+                ),
                 group=disk.path,
             )
 
 
 def _full(disk: Disk, policy: Policy) -> str | None:
-    if disk.free_bytes <= policy.disk_full_ratio * disk.total_bytes and disk.free_bytes <= policy.disk_full_bytes:
+    if (
+        disk.free_bytes <= policy.disk_full_ratio * disk.total_bytes
+        and disk.free_bytes <= policy.disk_full_bytes
+    ):
         return f"{_size(disk.free_bytes)} of {_size(disk.total_bytes)} left"
     if (
         disk.inodes

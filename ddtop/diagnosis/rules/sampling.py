@@ -19,7 +19,12 @@ def rule(context: Context) -> list[Finding]:
     by_group: dict[str, list[RankFacts]] = {}
     for rank in snapshot.ranks:
         feed = _feed(rank)
-        if feed is not None and feed.group is not None and feed.steps >= policy.feed_steps and not rank.gone:
+        if (
+            feed is not None
+            and feed.group is not None
+            and feed.steps >= policy.feed_steps
+            and not rank.gone
+        ):
             by_group.setdefault(feed.group, []).append(rank)
     found = []
     for name, ranks in by_group.items():
@@ -34,7 +39,9 @@ def _feed(rank: RankFacts) -> Feed | None:
     return rank.loader.feed if rank.loader is not None else None
 
 
-def _undivided(ranks: list[RankFacts], group: str, snapshot: Snapshot, policy: Policy) -> list[Finding]:
+def _undivided(
+    ranks: list[RankFacts], group: str, snapshot: Snapshot, policy: Policy
+) -> list[Finding]:
     feeds = [feed for rank in ranks if (feed := _feed(rank)) is not None]
     first = feeds[0]
     same = {(feed.plain, feed.sampler, feed.dataset, feed.length, feed.first) for feed in feeds}
@@ -48,7 +55,11 @@ def _undivided(ranks: list[RankFacts], group: str, snapshot: Snapshot, policy: P
     # can be compared: one that makes up its samples (a benchmark's), or asks for the rank, gives
     # each its own.
     ordered = first.sampler == "SequentialSampler"
-    if not (first.batch is not None and len({feed.batch for feed in feeds}) == 1 if ordered else first.holds):
+    if not (
+        first.batch is not None and len({feed.batch for feed in feeds}) == 1
+        if ordered
+        else first.holds
+    ):
         return []
     numbers = tuple(rank.rank for rank in ranks)
     return [
@@ -58,14 +69,25 @@ def _undivided(ranks: list[RankFacts], group: str, snapshot: Snapshot, policy: P
             ranks=numbers,
             victims=(),
             since_unix_ns=snapshot.time_unix_ns,
-            summary=f"{ranks_text(numbers)} all read the whole of the same {first.dataset} ({first.length:,} samples) with a "
-            f"{first.sampler}: each epoch takes {len(ranks)} times as long as it should",
-            evidence=(
-                f"the DataLoader that feeds the optimizer has torch's own {first.sampler} in a {first.batch_sampler} on every rank",
-                f"class, length and attributes of the dataset ({first.dataset}) are the same on all of them; gradients are averaged by "
-                "DistributedDataParallel",
+            summary=(
+                f"{ranks_text(numbers)} all read the whole of the same {first.dataset}"
+                f" ({first.length:,} samples) with a {first.sampler}: each epoch takes {len(ranks)}"
+                " times as long as it should"
             ),
-            advice="sampler=DistributedSampler(dataset) in the DataLoader, shuffle=False there, and sampler.set_epoch(epoch) in each epoch",
+            evidence=(
+                (
+                    f"the DataLoader that feeds the optimizer has torch's own {first.sampler} in a"
+                    f" {first.batch_sampler} on every rank"
+                ),
+                (
+                    f"class, length and attributes of the dataset ({first.dataset}) are the same on"
+                    " all of them; gradients are averaged by DistributedDataParallel"
+                ),
+            ),
+            advice=(
+                "sampler=DistributedSampler(dataset) in the DataLoader, shuffle=False there, and"
+                " sampler.set_epoch(epoch) in each epoch"
+            ),
             group=group,
         )
     ]
@@ -83,9 +105,14 @@ def _unmoved(ranks: list[RankFacts], group: str, snapshot: Snapshot) -> list[Fin
             ranks=numbers,
             victims=(),
             since_unix_ns=snapshot.time_unix_ns,
-            summary=f"{ranks_text(numbers)} {verb(numbers, 'is', 'are')} in pass {first.epochs} over the data ({first.dataset}), and the {first.sampler} of the loader that feeds the training still has "
-            f"epoch {first.epoch}: it shuffles in the same order every time",
-            evidence=(f"two passes of the loader have begun with epoch {first.epoch} on every rank",),
+            summary=(
+                f"{ranks_text(numbers)} {verb(numbers, 'is', 'are')} in pass {first.epochs} over"
+                f" the data ({first.dataset}), and the {first.sampler} of the loader that feeds the"
+                f" training still has epoch {first.epoch}: it shuffles in the same order every time"
+            ),
+            evidence=(
+                f"two passes of the loader have begun with epoch {first.epoch} on every rank",
+            ),
             advice="call sampler.set_epoch(epoch) before each epoch's loop",
             group=group,
         )

@@ -12,7 +12,15 @@ from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.evidence import place_line, process_line, stack_lines
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.rendezvous import INIT, LOOPBACK, Joining, has_entered, joining_of, path_line, store_of
+from ddtop.diagnosis.rendezvous import (
+    INIT,
+    LOOPBACK,
+    Joining,
+    has_entered,
+    joining_of,
+    path_line,
+    store_of,
+)
 from ddtop.launch.torchrun import is_elastic
 from ddtop.model.stacks.frames import Owner, owner_of
 from ddtop.model.state.ending import failed
@@ -54,7 +62,10 @@ def _left(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]
             ranks=ranks,
             victims=joining.victims,
             since_unix_ns=max(joining.since_unix_ns, min(rank.exit_unix_ns or 0 for rank in gone)),
-            summary=f"{ranks_text(ranks)} left with exit code 0 before {joining.init}; {joining.wait_text} for {verb(ranks, 'it', 'them')}",
+            summary=(
+                f"{ranks_text(ranks)} left with exit code 0 before {joining.init};"
+                f" {joining.wait_text} for {verb(ranks, 'it', 'them')}"
+            ),
             evidence=tuple(line for rank in gone[:4] if (line := place_line(rank)) is not None),
             advice=f"every rank must enter {joining.init}, also one that has nothing to do",
         )
@@ -70,8 +81,14 @@ def _late(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]
     if still and joining.waited_s > policy.still_limit_s:
         return [_late_finding(snapshot, joining, still, CRITICAL, policy)]
     if late and joining.waited_s > policy.init_late_warning_s:
-        limit_s = min(policy.init_late_critical_s, policy.timeout_critical_ratio * timeout_s(joining))
-        return [_late_finding(snapshot, joining, late, CRITICAL if joining.waited_s > limit_s else WARNING, policy)]
+        limit_s = min(
+            policy.init_late_critical_s, policy.timeout_critical_ratio * timeout_s(joining)
+        )
+        return [
+            _late_finding(
+                snapshot, joining, late, CRITICAL if joining.waited_s > limit_s else WARNING, policy
+            )
+        ]
     missing = _absent(snapshot)
     return _late_candidates(snapshot, joining, missing, policy) if missing and not late else []
 
@@ -92,7 +109,10 @@ def _stands(rank: RankFacts, policy: Policy) -> bool:
         return (rank.report_age_s or 0.0) >= policy.still_limit_s
     if rank.place is not None and rank.place.waits_on == "import":
         return False
-    return rank.line_age_s is not None and rank.line_age_s >= policy.still_limit_s - policy.init_still_line_slack_s
+    return (
+        rank.line_age_s is not None
+        and rank.line_age_s >= policy.still_limit_s - policy.init_still_line_slack_s
+    )
 
 
 def _late_finding(
@@ -103,27 +123,46 @@ def _late_finding(
     since = lead.place.since_unix_ns if lead.place is not None else None
     it = verb(ranks, "it", "them")
     if severity == CRITICAL:
-        here = f" for {duration((now - since) / 1e9)}" if since is not None and lead.working is False else ""
-        subject = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where(lead, policy)}{here}, not in {joining.init} yet"
+        here = (
+            f" for {duration((now - since) / 1e9)}"
+            if since is not None and lead.working is False
+            else ""
+        )
+        subject = (
+            f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where(lead, policy)}{here},"
+            f" not in {joining.init} yet"
+        )
     else:
         subject = (
-            f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} not in {joining.init} yet, still {_busy(lead, policy)}"
+            f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} not in {joining.init} yet, still"
+            f" {_busy(lead, policy)}"
         )
-    lines = [line for rank in late[:4] for line in (process_line(rank, policy), place_line(rank)) if line is not None]
+    lines = [
+        line
+        for rank in late[:4]
+        for line in (process_line(rank, policy), place_line(rank))
+        if line is not None
+    ]
     for rank in late[:2]:
         lines += stack_lines(rank, policy)
     if severity == WARNING:
-        advice = f"let {it} finish; work of minutes belongs before the start or behind a longer timeout="
+        advice = (
+            f"let {it} finish; work of minutes belongs before the start or behind a longer timeout="
+        )
         if joining.init == "MPI_Init":
             advice = f"let {it} finish"
     elif lead.working is False:
         advice = (
-            f"see what {it} {verb(ranks, 'waits', 'wait')} for: ddtop stacks {snapshot.job} --rank {rank_list(ranks)}"
+            f"see what {it} {verb(ranks, 'waits', 'wait')} for: ddtop stacks {snapshot.job} --rank"
+            f" {rank_list(ranks)}"
         )
     else:
         advice = f"move this work before the start of the job, or behind {joining.init}"
         if joining.init == INIT:
-            advice = "move this work before the start of the job, or give init_process_group a longer timeout="
+            advice = (
+                "move this work before the start of the job, or give init_process_group a longer"
+                " timeout="
+            )
     return Finding(
         kind=Kind.LATE_TO_INIT,
         severity=severity,
@@ -142,7 +181,9 @@ def _busy(rank: RankFacts, policy: Policy) -> str:
     return f"at work {where(rank, policy)}" if rank.working else where(rank, policy)
 
 
-def _late_candidates(snapshot: Snapshot, joining: Joining, missing: tuple[int, ...], policy: Policy) -> list[Finding]:
+def _late_candidates(
+    snapshot: Snapshot, joining: Joining, missing: tuple[int, ...], policy: Policy
+) -> list[Finding]:
     """Processes that look like ranks of the job and have no rank number yet, or one that no agent
     has claimed.
     """
@@ -161,15 +202,19 @@ def _late_candidates(snapshot: Snapshot, joining: Joining, missing: tuple[int, .
             ranks=ranks,
             victims=joining.victims,
             since_unix_ns=joining.since_unix_ns,
-            summary=f"{_candidates_text(snapshot, joining, ranks, found)}; "
-            f"{joining.wait_text}, {duration(joining.waited_s)} so far",
+            summary=(
+                f"{_candidates_text(snapshot, joining, ranks, found)}; "
+                f"{joining.wait_text}, {duration(joining.waited_s)} so far"
+            ),
             evidence=tuple(_candidate_line(one) for one in found[:8]),
             advice=f"see where: py-spy dump --pid {found[0].process.pid}; {_left_to_wait(joining)}",
         )
     ]
 
 
-def _candidates_severity(snapshot: Snapshot, joining: Joining, found: list[Candidate], policy: Policy) -> str:
+def _candidates_severity(
+    snapshot: Snapshot, joining: Joining, found: list[Candidate], policy: Policy
+) -> str:
     """Critical at once for a process that makes no progress; for one that works or imports, after
     the limit of a rank that works.
     """
@@ -181,7 +226,9 @@ def _candidates_severity(snapshot: Snapshot, joining: Joining, found: list[Candi
     return CRITICAL if joining.waited_s > limit_s else WARNING
 
 
-def _candidates_text(snapshot: Snapshot, joining: Joining, ranks: tuple[int, ...], found: list[Candidate]) -> str:
+def _candidates_text(
+    snapshot: Snapshot, joining: Joining, ranks: tuple[int, ...], found: list[Candidate]
+) -> str:
     what = "process" if len(found) == 1 else "processes"
     pids = [one.process.pid for one in found]
     shown = ", ".join(str(pid) for pid in pids[:8])
@@ -189,17 +236,25 @@ def _candidates_text(snapshot: Snapshot, joining: Joining, ranks: tuple[int, ...
     mark = next(iter(marks)) if len(marks) == 1 else "of the same parent"
     who = f"{what} {shown} {mark}" if mark.startswith("of ") else f"{what} {shown} ({mark})"
     if all(one.imports for one in found):
-        began = min((one.candidacy.started_unix_ns or 0 for one in found if one.candidacy is not None), default=0)
+        began = min(
+            (one.candidacy.started_unix_ns or 0 for one in found if one.candidacy is not None),
+            default=0,
+        )
         age = f", {duration((snapshot.time_unix_ns - began) / 1e9)}" if began else ""
-        return f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} still importing torch{age}: {who} " + (
-            f"{verb(pids, 'has', 'have')} not loaded it yet"
+        return (
+            f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} still importing torch{age}: {who} "
+            + f"{verb(pids, 'has', 'have')} not loaded it yet"
         )
     text = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} not entered {joining.init}: {who}"
     return f"{text} {verb(pids, 'is', 'are')} {_candidates_do(found)}"
 
 
 def _candidates(snapshot: Snapshot, missing: tuple[int, ...]) -> list[Candidate]:
-    return [one for one in snapshot.candidates if one.process.rank is None or one.process.rank in missing]
+    return [
+        one
+        for one in snapshot.candidates
+        if one.process.rank is None or one.process.rank in missing
+    ]
 
 
 def _candidates_do(found: list[Candidate]) -> str:
@@ -221,7 +276,13 @@ def _candidate_line(one: Candidate) -> str:
     process = one.process
     text = f"pid {process.pid} on {one.host}: state {process.state}"
     text += f", {one.cpu_ratio:.0%} of a core" if one.cpu_ratio is not None else ""
-    text += f", in {process.syscall}" if process.syscall else f", wchan {process.wchan}" if process.wchan else ""
+    text += (
+        f", in {process.syscall}"
+        if process.syscall
+        else f", wchan {process.wchan}"
+        if process.wchan
+        else ""
+    )
     if one.candidacy is not None:
         command = f", {one.candidacy.command}" if one.candidacy.command else ""
         return f"{text}; {one.candidacy.mark}{command}"
@@ -243,19 +304,34 @@ def _missing(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Findi
         # They come one after the other; who is here has not entered yet either.
         return []
     unseen = unseen_hosts(snapshot)
-    comes = f"{ranks_text(missing)} {verb(missing, 'has', 'have')} not joined: WORLD_SIZE is {snapshot.world_size}"
+    comes = (
+        f"{ranks_text(missing)} {verb(missing, 'has', 'have')} not joined: WORLD_SIZE is"
+        f" {snapshot.world_size}"
+    )
     tail = f"{joining.wait_text}, {duration(joining.waited_s)} so far"
-    numbers = f"RANK={missing[0]}" if len(missing) == 1 else f"such a RANK ({rank_list(missing[:64])})"
+    numbers = (
+        f"RANK={missing[0]}" if len(missing) == 1 else f"such a RANK ({rank_list(missing[:64])})"
+    )
     last = f"no process with {numbers} was seen on any host that reports"
     hosts = sorted({rank.host for rank in snapshot.ranks if rank.host is not None})
-    lines = [f"{ranks_text(tuple(one.rank for one in snapshot.ranks if one.hello))} on {', '.join(hosts[:8])}"]
+    lines = [
+        f"{ranks_text(tuple(one.rank for one in snapshot.ranks if one.hello))} on"
+        f" {', '.join(hosts[:8])}"
+    ]
     if unseen is not None:
-        last = f"only {', '.join(hosts[:8])} {verb(range(len(hosts)), 'reports', 'report')} here, {unseen}"
+        last = (
+            f"only {', '.join(hosts[:8])} {verb(range(len(hosts)), 'reports', 'report')} here,"
+            f" {unseen}"
+        )
     lines += [line for rank in joining.inside[:4] if (line := path_line(rank)) is not None]
     return [
         Finding(
             kind=Kind.RANK_MISSING,
-            severity=CRITICAL if unseen is None and not _may_still_come(snapshot, joining, policy) else WARNING,
+            severity=(
+                CRITICAL
+                if unseen is None and not _may_still_come(snapshot, joining, policy)
+                else WARNING
+            ),
             ranks=missing,
             victims=joining.victims,
             since_unix_ns=joining.since_unix_ns,
@@ -268,7 +344,9 @@ def _missing(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Findi
 
 def _may_still_come(snapshot: Snapshot, joining: Joining, policy: Policy) -> bool:
     """Whether the launcher of the others lives and it is early: launchers pause between two ranks."""
-    return joining.waited_s < policy.init_missing_critical_s and any(host.launching for host in snapshot.hosts)
+    return joining.waited_s < policy.init_missing_critical_s and any(
+        host.launching for host in snapshot.hosts
+    )
 
 
 def _missing_advice(snapshot: Snapshot, missing: tuple[int, ...], unseen: str | None) -> str:
@@ -279,7 +357,8 @@ def _missing_advice(snapshot: Snapshot, missing: tuple[int, ...], unseen: str | 
         return "see why the launcher did not start it: --nproc-per-node, --nnodes, and its output"
     if all(hello.claim == "init" for hello in seen):
         return (
-            f"world_size is {snapshot.world_size}, but {len(seen)} processes joined: start as many as world_size says"
+            f"world_size is {snapshot.world_size}, but {len(seen)} processes joined: start as many"
+            " as world_size says"
         )
     return f"start it with RANK={missing[0]}, or set WORLD_SIZE={len(seen)} on all ranks"
 
@@ -297,8 +376,14 @@ def unseen_hosts(snapshot: Snapshot) -> str | None:
     local = max((launch.local_size(hello.environment) or 0 for hello in hellos), default=0)
     if local and len(hosts) * local < snapshot.world_size:
         return f"{local} of {snapshot.world_size} ranks live on each host"
-    far = [rank for rank in snapshot.ranks if rank.rendezvous is not None and rank.rendezvous.local is False]
-    address = next((found[0] for rank in far if (found := store_of(rank)) and found[0] not in LOOPBACK), None)
+    far = [
+        rank
+        for rank in snapshot.ranks
+        if rank.rendezvous is not None and rank.rendezvous.local is False
+    ]
+    address = next(
+        (found[0] for rank in far if (found := store_of(rank)) and found[0] not in LOOPBACK), None
+    )
     return f"and the store is on another host ({address})" if address and len(hosts) == 1 else None
 
 
@@ -313,7 +398,9 @@ def timeout_s(joining: Joining) -> float:
         hello = rank.hello
         if hello is not None:
             given = hello.init_timeout_ms
-            found.append(given / 1000 if given else _DEFAULT_TIMEOUT_S.get(hello.backend or "", _TIMEOUT_S))
+            found.append(
+                given / 1000 if given else _DEFAULT_TIMEOUT_S.get(hello.backend or "", _TIMEOUT_S)
+            )
     return min(found, default=_TIMEOUT_S)
 
 
@@ -323,4 +410,8 @@ def _left_to_wait(joining: Joining) -> str:
     if not joining.inside:
         return "init_process_group has ended"
     left_s = timeout_s(joining) - joining.waited_s
-    return f"init_process_group times out in {duration(left_s)}" if left_s > 0 else "its timeout has passed"
+    return (
+        f"init_process_group times out in {duration(left_s)}"
+        if left_s > 0
+        else "its timeout has passed"
+    )

@@ -30,14 +30,23 @@ def rule(context: Context) -> list[Finding]:
     ranks = tuple(rank.rank for rank in stopped)
     since = min(rank.process_since_unix_ns or now for rank in stopped)
     theirs = set(ranks)
-    waiting = [rank for rank in snapshot.ranks if rank.wait is not None and rank.rank not in theirs and not rank.gone]
+    waiting = [
+        rank
+        for rank in snapshot.ranks
+        if rank.wait is not None and rank.rank not in theirs and not rank.gone
+    ]
     how, advice = _how(stopped)
-    summary = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {how} for {duration((now - since) / 1e9)}"
+    summary = (
+        f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {how} for"
+        f" {duration((now - since) / 1e9)}"
+    )
     wait = waiting[0].wait if waiting else None
     victims = tuple(rank.rank for rank in waiting)
     if wait is not None:
         summary += f"; {waits_clause(snapshot, wait, ranks, victims)}"
-    evidence = tuple(line for rank in stopped[:8] if (line := process_line(rank, policy)) is not None)
+    evidence = tuple(
+        line for rank in stopped[:8] if (line := process_line(rank, policy)) is not None
+    )
     return [
         Finding(
             kind=Kind.RANK_STOPPED,
@@ -58,7 +67,9 @@ def rule(context: Context) -> list[Finding]:
 def _how(stopped: list[RankFacts]) -> tuple[str, str]:
     """(what holds it, what lets it continue)."""
     pids = [str(rank.process.pid) for rank in stopped if rank.process]
-    held = {"frozen" if rank.process.frozen else rank.process.state for rank in stopped if rank.process}
+    held = {
+        "frozen" if rank.process.frozen else rank.process.state for rank in stopped if rank.process
+    }
     if held == {"frozen"}:
         thaw = "echo 0 > its cgroup.freeze (version 1: echo THAWED > freezer.state)"
         return "frozen by its cgroup", f"thaw it: {thaw}, the path is in /proc/{pids[0]}/cgroup"

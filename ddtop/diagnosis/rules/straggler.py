@@ -20,9 +20,11 @@ def rule(context: Context) -> list[Finding]:
     """
     snapshot, policy = context.snapshot, context.policy
     lates = list(dict.fromkeys(rank.late for rank in snapshot.ranks if rank.late is not None))
-    cards = list(dict.fromkeys(rank.card_late for rank in snapshot.ranks if rank.card_late is not None))
+    late_gpus = dict.fromkeys(
+        rank.card_late for rank in snapshot.ranks if rank.card_late is not None
+    )
     found = [_finding(late, snapshot, policy) for late in lates]
-    return found + [_by_gpu(late, snapshot, policy) for late in cards if not late.others_there]
+    return found + [_by_gpu(late, snapshot, policy) for late in late_gpus if not late.others_there]
 
 
 def _by_gpu(late: GpuLate, snapshot: Snapshot, policy: Policy) -> Finding:
@@ -31,20 +33,24 @@ def _by_gpu(late: GpuLate, snapshot: Snapshot, policy: Policy) -> Finding:
     """
     ranks, waiters = late.ranks, late.waiters
     device = device_of(snapshot.rank(ranks[0]), snapshot)
-    who, it = f"{ranks_text(ranks)} {verb(ranks, 'is a straggler', 'are stragglers')}", verb(ranks, "it", "them")
+    who = f"{ranks_text(ranks)} {verb(ranks, 'is a straggler', 'are stragglers')}"
+    it = verb(ranks, "it", "them")
     its = verb(ranks, "its GPU", "their GPUs")
     slow = late.sm_mhz < policy.gpu_slow_ratio * late.others_mhz
     if slow and device is not None and held_by_more_than_load(device.gpu):
         summary = (
-            f"{who}: {its} {verb(ranks, 'is', 'are')} held at {late.sm_mhz:.0f} MHz by {why_held(device.gpu)}, the others run at "
-            f"{late.others_mhz:.0f}; {ranks_text(waiters)} {verb(waiters, 'waits', 'wait')} for {it} in NCCL"
+            f"{who}: {its} {verb(ranks, 'is', 'are')} held at {late.sm_mhz:.0f} MHz by"
+            f" {why_held(device.gpu)}, the others run at {late.others_mhz:.0f};"
+            f" {ranks_text(waiters)} {verb(waiters, 'waits', 'wait')} for {it} in NCCL"
         )
         advice = cooling(device)
     else:
         ratio = late.others_watts / late.power_watts
         summary = (
-            f"{who}: {its} {verb(ranks, 'computes', 'compute')} while {verb(waiters, 'that', 'those')} of {ranks_text(waiters)} "
-            f"{verb(waiters, 'waits', 'wait')} in NCCL, 100% busy at {ratio:.0%} of {verb(ranks, 'its', 'their')} power"
+            f"{who}: {its} {verb(ranks, 'computes', 'compute')} while"
+            f" {verb(waiters, 'that', 'those')} of {ranks_text(waiters)}"
+            f" {verb(waiters, 'waits', 'wait')} in NCCL, 100% busy at {ratio:.0%} of"
+            f" {verb(ranks, 'its', 'their')} power"
         )
         advice = more_work(ranks[0], device) if device is not None else ""
     group = names_of_groups(snapshot.groups).get(late.group, late.group)
@@ -56,9 +62,16 @@ def _by_gpu(late: GpuLate, snapshot: Snapshot, policy: Policy) -> Finding:
         since_unix_ns=snapshot.time_unix_ns - int(late.seconds * 1e9),
         summary=summary,
         evidence=(
-            f"over the last {late.seconds:.0f} s and in each quarter of it, GPUs of one model in {group}: {verb(ranks, 'its', 'their')} GPU "
-            f"drew {late.power_watts:.0f} W at {late.sm_mhz:.0f} MHz, the others {late.others_watts:.0f} W at {late.others_mhz:.0f} MHz, all busy all the time",
-            "the hosts enqueue their collectives at the same time, so arrival times say nothing about it, and its cost is not measured",
+            (
+                f"over the last {late.seconds:.0f} s and in each quarter of it, GPUs of one model"
+                f" in {group}: {verb(ranks, 'its', 'their')} GPU drew {late.power_watts:.0f} W at"
+                f" {late.sm_mhz:.0f} MHz, the others {late.others_watts:.0f} W at"
+                f" {late.others_mhz:.0f} MHz, all busy all the time"
+            ),
+            (
+                "the hosts enqueue their collectives at the same time, so arrival times say nothing"
+                " about it, and its cost is not measured"
+            ),
             *(line for number in ranks[:4] if (line := _gpu_line(number, snapshot)) is not None),
         ),
         advice=advice,
@@ -105,14 +118,18 @@ def _measured(late: Late, snapshot: Snapshot) -> str:
     group = names_of_groups(snapshot.groups).get(late.group, late.group)
     what = "steps" if late.counted else "collectives"
     text = (
-        f"late in {late.late_ratio:.0%} of the last {late.steps} {what}, by the times at which each rank enqueued its collectives "
-        f"of {group}; median cost {_ms(late.cost_ms)} of {_ms(late.step_ms)}"
+        f"late in {late.late_ratio:.0%} of the last {late.steps} {what}, by the times at which each"
+        f" rank enqueued its collectives of {group}; median cost {_ms(late.cost_ms)} of"
+        f" {_ms(late.step_ms)}"
     )
     if late.hosts > 1:
         text += f"; {late.hosts} hosts compared, their clocks agree to {_ms(late.error_ms)}"
     if late.hosts_apart:
         others = "another host" if late.hosts_apart == 1 else f"{late.hosts_apart} other hosts"
-        text += f"; ranks of {others} are not compared: the offsets of their clocks are not known well enough"
+        text += (
+            f"; ranks of {others} are not compared: the offsets of their clocks are not known well"
+            " enough"
+        )
     return text
 
 
@@ -123,16 +140,22 @@ def _lines(late: Late, snapshot: Snapshot, policy: Policy) -> list[str]:
         # 1 is as fast as the ranks that wait, and as it has been itself.
         scores = f"{1 - late.share_ratio:.0%} of the others' speed"
         if rank.step_best_ms:
-            scores += f", {min(1.0, rank.step_best_ms / late.step_ms):.0%} of its own best (a step of {_ms(rank.step_best_ms)})"
+            scores += (
+                f", {min(1.0, rank.step_best_ms / late.step_ms):.0%} of its own best (a step of"
+                f" {_ms(rank.step_best_ms)})"
+            )
         lines.append(f"rank {number}: {cause_of(rank, late, snapshot, policy).text}; {scores}")
         if seen := flame(rank, policy):
             lines.append(f"rank {number}, last 30 s: " + ", ".join(seen))
     host = host_of(snapshot.rank(late.ranks[0]), snapshot)
     if host is not None and host.load is not None and (host.load.runnable or 0) > host.cores:
         lines.append(
-            f"{host.host}: {host.load.runnable} threads ran or were ready to run at the last look, on {host.cores} cores"
+            f"{host.host}: {host.load.runnable} threads ran or were ready to run at the last look,"
+            f" on {host.cores} cores"
         )
-    if (first := next(iter(late.waiters), None)) is not None and (seen := flame(snapshot.rank(first), policy)):
+    if (first := next(iter(late.waiters), None)) is not None and (
+        seen := flame(snapshot.rank(first), policy)
+    ):
         lines.append(f"rank {first}, which waits: " + ", ".join(seen))
     return lines
 

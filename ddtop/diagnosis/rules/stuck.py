@@ -25,14 +25,19 @@ def rule(context: Context) -> list[Finding]:
         waits = by_group.get(group.name, [])
         if not waits or len(waits) != len(group.ranks) or len({wait.seq for wait in waits}) != 1:
             continue
-        if all(not wait.behind for wait in waits) and _stands(snapshot, waits, "nccl" in group.backend, policy):
+        if all(not wait.behind for wait in waits) and _stands(
+            snapshot, waits, "nccl" in group.backend, policy
+        ):
             found.append(_finding(snapshot, group.name, waits, policy))
     return found
 
 
 def _stands(snapshot: Snapshot, waits: list[Wait], nccl: bool, policy: Policy) -> bool:
     members = [snapshot.rank(wait.rank) for wait in waits]
-    if any(rank.gone or rank.state in (State.STOPPED, State.SILENT) or not _idles(rank, nccl) for rank in members):
+    if any(
+        rank.gone or rank.state in (State.STOPPED, State.SILENT) or not _idles(rank, nccl)
+        for rank in members
+    ):
         return False
     healthy_s = max(rank.healthy_wait_max_ms or 0.0 for rank in members) / 1000
     limit_s = max(policy.still_limit_s, policy.healthy_wait_factor * healthy_s)
@@ -50,7 +55,10 @@ def _finding(snapshot: Snapshot, group: str, waits: list[Wait], policy: Policy) 
     name = names_of_groups(snapshot.groups).get(group, group)
     what = collective_text(waits[0].op, waits[0].seq, name)
     members = [snapshot.rank(rank) for rank in victims]
-    evidence = [f"all {len(victims)} members have enqueued #{waits[0].seq}; none is elsewhere, stopped or gone"]
+    evidence = [
+        f"all {len(victims)} members have enqueued #{waits[0].seq}; none is elsewhere, stopped or"
+        " gone"
+    ]
     more = (building_line(members), watchdog_line(members, since, snapshot.time_unix_ns))
     evidence += [line for line in more if line is not None] + ras_lines(snapshot, policy)
     return Finding(
@@ -59,8 +67,11 @@ def _finding(snapshot: Snapshot, group: str, waits: list[Wait], policy: Policy) 
         ranks=(),
         victims=victims,
         since_unix_ns=since,
-        summary=f"all of {ranks_text(victims)} are in {what}, which has not completed for "
-        f"{duration((snapshot.time_unix_ns - since) / 1e9)}; no rank is missing: look at the network, not at the code",
+        summary=(
+            f"all of {ranks_text(victims)} are in {what}, which has not completed for"
+            f" {duration((snapshot.time_unix_ns - since) / 1e9)}; no rank is missing: look at the"
+            " network, not at the code"
+        ),
         evidence=tuple(evidence),
         advice="check the links between the hosts: ip -s link, ss -ti (send queues, retransmits)",
         group=group,

@@ -15,10 +15,8 @@ from ddtop.words.sentences import about, names_of_groups
 
 
 def rule(context: Context) -> list[Finding]:
-    """One finding for the largest group whose steps are mostly collectives.
-
-    Silent where ranks wait for each other, and on NCCL: the host runs ahead of its GPU there, so that
-    a collective is open nearly always, also while the GPU computes.
+    """One finding for the largest group whose steps are mostly collectives. Silent where ranks wait
+    for each other.
     """
     snapshot, policy = context.snapshot, context.policy
     on_nccl = {group.name for group in snapshot.groups if "nccl" in group.backend}
@@ -27,7 +25,10 @@ def rule(context: Context) -> list[Finding]:
             continue
         members = [snapshot.rank(number) for number in balance.ranks]
         share = _communicating(members, balance, policy)
-        if balance.per_step < policy.sync_bound_calls or balance.reduce_ratio < policy.sync_bound_reduce_ratio:
+        if (
+            balance.per_step < policy.sync_bound_calls
+            or balance.reduce_ratio < policy.sync_bound_reduce_ratio
+        ):
             continue
         if share is not None and share >= policy.sync_bound_ratio:
             return [_finding(balance, members, share, snapshot, policy)]
@@ -38,36 +39,62 @@ def _communicating(members: list[RankFacts], balance: Balance, policy: Policy) -
     """The share of the time in collectives, without waiting for the last rank to arrive. None where
     the ranks count no steps.
     """
-    if any(rank.gone or rank.late is not None or not rank.step_ms or rank.wait_ratio is None for rank in members):
+    if any(
+        rank.gone or rank.late is not None or not rank.step_ms or rank.wait_ratio is None
+        for rank in members
+    ):
         return None
     ratios = [rank.wait_ratio or 0.0 for rank in members]
     # Ranks of which one hardly waits are not held up by the network.
-    return min(median(ratios), policy.sync_bound_uneven_factor * min(ratios)) - balance.waiting_ratio
+    return (
+        min(median(ratios), policy.sync_bound_uneven_factor * min(ratios)) - balance.waiting_ratio
+    )
 
 
-def _finding(balance: Balance, members: list[RankFacts], share: float, snapshot: Snapshot, policy: Policy) -> Finding:
+def _finding(
+    balance: Balance, members: list[RankFacts], share: float, snapshot: Snapshot, policy: Policy
+) -> Finding:
     group = names_of_groups(snapshot.groups).get(balance.group, balance.group)
     lead = members[0]
-    crowded = median([(one.pressure.delay_ratio or 0.0) if one.pressure is not None else 0.0 for one in members])
-    op = next((one.last_op for one in lead.groups if one.group == balance.group), None) or "collectives"
+    crowded = median(
+        [(one.pressure.delay_ratio or 0.0) if one.pressure is not None else 0.0 for one in members]
+    )
+    op = (
+        next((one.last_op for one in lead.groups if one.group == balance.group), None)
+        or "collectives"
+    )
     return Finding(
         kind=Kind.SYNC_BOUND,
         severity=WARNING,
         ranks=balance.ranks,
         victims=(),
         since_unix_ns=balance.unix_ns - int((lead.window_s or 0.0) * 1e9),
-        summary=f"{ranks_text(balance.ranks)} spend {about(share)} of the time in communication: {balance.per_step} collectives "
-        f"of {group} in each step of {balance.step_ms:.0f} ms",
+        summary=(
+            f"{ranks_text(balance.ranks)} spend {about(share)} of the time in communication:"
+            f" {balance.per_step} collectives of {group} in each step of {balance.step_ms:.0f} ms"
+        ),
         evidence=(
-            f"a collective was pending in {median([one.wait_ratio or 0.0 for one in members]):.0%} of the looks, waiting for the last rank to "
-            f"arrive explains {balance.waiting_ratio:.0%}",
-            f"the last one was {op}; {balance.per_step * 1000 / balance.step_ms:.0f} collectives a second",
+            (
+                "a collective was pending in"
+                f" {median([one.wait_ratio or 0.0 for one in members]):.0%} of the looks, waiting"
+                f" for the last rank to arrive explains {balance.waiting_ratio:.0%}"
+            ),
+            (
+                f"the last one was {op}; {balance.per_step * 1000 / balance.step_ms:.0f}"
+                " collectives a second"
+            ),
             *(
-                [f"the ranks also waited {crowded:.0%} of the time for a CPU, which makes each collective take longer"]
+                [
+                    f"the ranks also waited {crowded:.0%} of the time for a CPU, which makes each"
+                    " collective take longer"
+                ]
                 if crowded >= policy.sync_bound_crowded_ratio
                 else []
             ),
         ),
-        advice="put small tensors into one (flatten them, DDP does), reduce metrics every few steps, accumulate gradients with no_sync()",
+        advice=(
+            "put small tensors into one (flatten them, DDP does), reduce metrics every few steps,"
+            " accumulate gradients with no_sync()"
+        ),
         group=balance.group,
     )

@@ -22,7 +22,9 @@ from ddtop.words.sentences import names_of_groups
 _NOT_PYTHONS = ("pt_", "native")
 """How the names of threads begin that Python did not start: autograd's, the backend's own."""
 _COLLECTIVE = re.compile(r"^(?:all_|reduce|broadcast|gather|scatter|barrier$)")
-_SAME_ORDER = "give each thread a group of its own (dist.new_group), or let one thread do all communication"
+_SAME_ORDER = (
+    "give each thread a group of its own (dist.new_group), or let one thread do all communication"
+)
 
 Calls = tuple[tuple[str, str], ...]
 """(thread, what it has open), the longest open first."""
@@ -38,7 +40,9 @@ def rule(context: Context) -> list[Finding]:
         for progress in rank.groups:
             if progress.pending_since_unix_ns is None:
                 continue
-            calls = _recorded(rank, progress.group) or _dumped(rank, progress.group, progress.pending_since_unix_ns)
+            calls = _recorded(rank, progress.group) or _dumped(
+                rank, progress.group, progress.pending_since_unix_ns
+            )
             if calls:
                 found.setdefault(progress.group, []).append((rank, calls))
     return [_finding(snapshot, group, sharing) for group, sharing in sorted(found.items())]
@@ -49,12 +53,22 @@ def fold(context: Context, own: list[Finding]) -> list[Finding]:
     by_group = {one.group: one for one in own}
     explained = []
     for finding in context.found:
-        why = by_group.get(finding.group) if finding.group is not None and finding.kind in _FOLLOWS else None
+        why = (
+            by_group.get(finding.group)
+            if finding.group is not None and finding.kind in _FOLLOWS
+            else None
+        )
         if why is not None:
             summary = finding.summary.partition("; no rank is missing")[0]
-            text = f"two threads of {ranks_text(why.ranks)} {verb(why.ranks, 'use', 'each use')} this group at once"
+            text = (
+                f"two threads of {ranks_text(why.ranks)} {verb(why.ranks, 'use', 'each use')} this"
+                " group at once"
+            )
             finding = replace(
-                finding, summary=f"{summary}; {text}", evidence=(*why.evidence, *finding.evidence), advice=why.advice
+                finding,
+                summary=f"{summary}; {text}",
+                evidence=(*why.evidence, *finding.evidence),
+                advice=why.advice,
             )
         explained.append(finding)
     return explained + own
@@ -86,9 +100,17 @@ def _dumped(rank: RankFacts, group: str, since_unix_ns: int) -> Calls:
     pending = [one for one in rank.groups if one.pending_since_unix_ns is not None]
     told = any(call.thread_id is not None for call in rank.open_collectives)
     stacks = rank.stacks
-    if told or len(pending) != 1 or pending[0].group != group or stacks is None or stacks.taken_unix_ns < since_unix_ns:
+    if (
+        told
+        or len(pending) != 1
+        or pending[0].group != group
+        or stacks is None
+        or stacks.taken_unix_ns < since_unix_ns
+    ):
         return ()
-    calls = [(_name(thread), call) for thread in stacks.threads if (call := _call(thread)) is not None]
+    calls = [
+        (_name(thread), call) for thread in stacks.threads if (call := _call(thread)) is not None
+    ]
     return tuple(calls) if len(calls) > 1 else ()
 
 
@@ -126,11 +148,14 @@ def _finding(snapshot: Snapshot, group: str, sharing: list[tuple[RankFacts, Call
         ranks=ranks,
         victims=(),
         since_unix_ns=since,
-        summary=f"{len(calls)} threads of {ranks_text(ranks)} communicate on {name} at the same time"
+        summary=(
+            f"{len(calls)} threads of {ranks_text(ranks)} communicate on {name} at the same time"
+        )
         + (f" (rank {lead.rank}: {doing})" if len(ranks) > 1 else f" ({doing})")
         + ": their order may differ from rank to rank",
         evidence=tuple(
-            f"rank {rank.rank} has open on {name}: " + ", ".join(f"{call} by {thread}" for thread, call in theirs[:8])
+            f"rank {rank.rank} has open on {name}: "
+            + ", ".join(f"{call} by {thread}" for thread, call in theirs[:8])
             for rank, theirs in sharing[:8]
         ),
         advice=_SAME_ORDER,

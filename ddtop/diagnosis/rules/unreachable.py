@@ -18,8 +18,8 @@ from ddtop.words.ranks import ranks_text, verb
 from ddtop.words.units import duration
 
 _ADVICE = (
-    "name the interface that the hosts share: GLOO_SOCKET_IFNAME (gloo), NCCL_SOCKET_IFNAME (NCCL); ip -br addr lists them; "
-    "or a firewall drops the packets between these hosts"
+    "name the interface that the hosts share: GLOO_SOCKET_IFNAME (gloo), NCCL_SOCKET_IFNAME (NCCL);"
+    " ip -br addr lists them; or a firewall drops the packets between these hosts"
 )
 _MESH = re.compile(r"connectfullmesh", re.IGNORECASE)
 _REMOTE = re.compile(r"remote=\[([^\]]{1,60})\]:(\d{1,5})")
@@ -40,13 +40,17 @@ def rule(context: Context) -> list[Finding]:
 
 def _in_vain(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:
     dialling = [
-        rank for rank in joining.inside if _dials(rank) and _waited_s(snapshot, rank) > policy.init_missing_limit_s
+        rank
+        for rank in joining.inside
+        if _dials(rank) and _waited_s(snapshot, rank) > policy.init_missing_limit_s
     ]
     if not dialling:
         return []
     dialled = sorted({one for rank in dialling for one in _dials(rank)})
     found = [
-        rank for rank in snapshot.ranks if rank.rendezvous is not None and set(rank.rendezvous.listens) & set(dialled)
+        rank
+        for rank in snapshot.ranks
+        if rank.rendezvous is not None and set(rank.rendezvous.listens) & set(dialled)
     ]
     ranks = tuple(rank.rank for rank in found)
     callers = tuple(rank.rank for rank in dialling)
@@ -59,10 +63,14 @@ def _in_vain(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Findi
             ranks=ranks,
             victims=joining.without(ranks),
             since_unix_ns=joining.since_unix_ns,
-            summary=f"{ranks_text(callers)} {verb(callers, 'has', 'have')} reached the store, but not {whose}"
-            f"{', '.join(dialled[:4])}{_kind_of(dialled)}, in {INIT} for {duration(waited_s)}",
+            summary=(
+                f"{ranks_text(callers)} {verb(callers, 'has', 'have')} reached the store, but not"
+                f" {whose}{', '.join(dialled[:4])}{_kind_of(dialled)}, in {INIT} for"
+                f" {duration(waited_s)}"
+            ),
             evidence=tuple(
-                f"rank {rank.rank} on {rank.host} connects to {', '.join(_dials(rank))} without an answer"
+                f"rank {rank.rank} on {rank.host} connects to {', '.join(_dials(rank))} without an"
+                " answer"
                 for rank in dialling[:6]
             )
             + tuple(line for rank in found[:4] if (line := _interface_line(rank)) is not None),
@@ -74,17 +82,31 @@ def _in_vain(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Findi
 def _does_not_return(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:
     """All ranks are inside and make no progress, so no rank is late and the call itself fails."""
     inside, size = joining.inside, snapshot.world_size
-    if joining.init != INIT or size < 2 or len(inside) != size or any(rank.working is not False for rank in inside):
+    if (
+        joining.init != INIT
+        or size < 2
+        or len(inside) != size
+        or any(rank.working is not False for rank in inside)
+    ):
         return []
     waited_s = min(_waited_s(snapshot, rank) for rank in inside)
     more_s = policy.init_stuck_rank_s * size
     if waited_s <= policy.init_stuck_limit_s + more_s:
         return []
     evidence = [f"all {size} ranks are inside, the last of them for {duration(waited_s)}"]
-    advice = "see in which call: ddtop stacks --native; name the interface that they share: GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME"
+    advice = (
+        "see in which call: ddtop stacks --native; name the interface that they share:"
+        " GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME"
+    )
     if snapshot.attempt:
-        evidence.append(f"attempt {snapshot.attempt} of this job: the store may still hold keys of the attempt before")
-        advice = f"start the job again by hand: ranks of a restarted job may connect to addresses of the attempt before; {advice}"
+        evidence.append(
+            f"attempt {snapshot.attempt} of this job: the store may still hold keys of the attempt"
+            " before"
+        )
+        advice = (
+            "start the job again by hand: ranks of a restarted job may connect to addresses of the"
+            f" attempt before; {advice}"
+        )
     return [
         Finding(
             kind=Kind.COLLECTIVE_STUCK,
@@ -92,9 +114,14 @@ def _does_not_return(snapshot: Snapshot, joining: Joining, policy: Policy) -> li
             ranks=(),
             victims=joining.victims,
             since_unix_ns=max(entered_unix_ns(rank) or 0 for rank in inside),
-            summary=f"all of {ranks_text(joining.victims)} have been in {INIT} for {duration(waited_s)}; no rank is missing, "
-            "and none makes progress",
-            evidence=(*evidence, *(line for rank in inside[:4] if (line := path_line(rank)) is not None)),
+            summary=(
+                f"all of {ranks_text(joining.victims)} have been in {INIT} for"
+                f" {duration(waited_s)}; no rank is missing, and none makes progress"
+            ),
+            evidence=(
+                *evidence,
+                *(line for rank in inside[:4] if (line := path_line(rank)) is not None),
+            ),
             advice=advice,
             op=INIT,
         )
@@ -103,11 +130,17 @@ def _does_not_return(snapshot: Snapshot, joining: Joining, policy: Policy) -> li
 
 def _after_the_end(joining: Joining) -> list[Finding]:
     """Ranks failed while they connected to each other, and no rank ended before them."""
-    failed = [rank for rank in joining.gave_up if rank.exception is not None and _MESH.search(rank.exception.text)]
+    failed = [
+        rank
+        for rank in joining.gave_up
+        if rank.exception is not None and _MESH.search(rank.exception.text)
+    ]
     if not failed:
         return []
     texts = [rank.exception.text for rank in failed if rank.exception is not None]
-    dialled = sorted({f"{found[1]}:{found[2]}" for text in texts if (found := _REMOTE.search(text))})
+    dialled = sorted(
+        {f"{found[1]}:{found[2]}" for text in texts if (found := _REMOTE.search(text))}
+    )
     callers = tuple(rank.rank for rank in failed)
     at = f" at {', '.join(dialled[:4])}" if dialled else ""
     return [
@@ -117,8 +150,14 @@ def _after_the_end(joining: Joining) -> list[Finding]:
             ranks=(),
             victims=joining.victims,
             since_unix_ns=joining.since_unix_ns,
-            summary=f"{ranks_text(callers)} reached the store, but not the others{at}{_kind_of(dialled)}, and gave up in {INIT}",
-            evidence=tuple(f"rank {rank} raised {text[:160]}" for rank, text in zip(callers[:4], texts, strict=False)),
+            summary=(
+                f"{ranks_text(callers)} reached the store, but not the"
+                f" others{at}{_kind_of(dialled)}, and gave up in {INIT}"
+            ),
+            evidence=tuple(
+                f"rank {rank} raised {text[:160]}"
+                for rank, text in zip(callers[:4], texts, strict=False)
+            ),
             advice=_ADVICE,
         )
     ]

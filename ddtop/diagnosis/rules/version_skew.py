@@ -46,7 +46,10 @@ def rule(context: Context) -> list[Finding]:
             since_unix_ns=max(hellos[rank].started_unix_ns for rank in ranks),
             summary=f"{ranks_text(ranks)} {verb(ranks, 'runs', 'run')} {same}: {', '.join(parts)}",
             evidence=(*lines, *(_where(rank, hellos[rank]) for rank in ranks[:4])),
-            advice="start all ranks from one environment and one copy of the script: the same calls must be made on all of them",
+            advice=(
+                "start all ranks from one environment and one copy of the script: the same calls"
+                " must be made on all of them"
+            ),
         )
     ]
 
@@ -55,8 +58,15 @@ def _scripts(hellos: dict[int, Hello]) -> dict[int, str]:
     """Digests of scripts with one name. Programs with different names differ on purpose."""
     if len({hello.script for hello in hellos.values()}) > 1:
         return {}
-    return {rank: f"{hello.script} {hello.script_digest}" for rank, hello in hellos.items() if hello.script_digest}
+    return {
+        rank: f"{hello.script} {hello.script_digest}"
+        for rank, hello in hellos.items()
+        if hello.script_digest
+    }
 
 
 def _where(rank: int, hello: Hello) -> str:
-    return f"rank {rank} on {hello.host}: Python {hello.python or '?'}, torch {hello.torch or '?'}, {' '.join(hello.argv[:3])}"
+    return (
+        f"rank {rank} on {hello.host}: Python {hello.python or '?'}, torch {hello.torch or '?'},"
+        f" {' '.join(hello.argv[:3])}"
+    )

@@ -1,8 +1,17 @@
-"""Jobs for the tests of `comm_error` and of the policy."""
+"""`comm-error`: the backend has failed under ranks, and no rank has crashed, been killed or been
+stopped.
+
+A rank that reports such an error is never blamed for it. The peer is named where something tells
+it: the text of the error, the ranks that had not joined the collective that timed out, a rank that
+has left its process group, one that no longer reports.
+"""
 
 from __future__ import annotations
 
-CLOSED = "[/src/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:41233. This is typically caused by a remote worker crashing."
+CLOSED = (
+    "[/src/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:41233. This is"
+    " typically caused by a remote worker crashing."
+)
 
 
 def fails(job, *numbers, text=CLOSED, kind="RuntimeError", leaves=True):

@@ -1,4 +1,8 @@
-"""Jobs for the tests of `exception_swallowed` and of the policy."""
+"""`exception-swallowed`: some ranks catch an exception again and again that the others never see.
+
+It needs DDTOP_EXCEPTIONS=1. What all ranks catch alike is the program's style. Where a critical
+finding blames such a rank, the exception is a line of that finding's evidence.
+"""
 
 from __future__ import annotations
 

@@ -11,9 +11,13 @@ from tests.gpu_jobs import GIB
 def refuses(job, cuda, retries=2):
     """Torch's allocator has given memory back this often, each second more often."""
     for second in range(5):
-        job.ranks[0].says["cuda"] = msgspec.structs.replace(cuda, retries=cuda.retries + retries * second)
+        job.ranks[0].says["cuda"] = msgspec.structs.replace(
+            cuda, retries=cuda.retries + retries * second
+        )
         job.trains(1)
 
 
 def memory(retries=0, ooms=0, allocated=70, reserved=78):
-    return CudaState(0, "0", None, 80 * GIB, allocated * GIB, reserved * GIB, reserved * GIB, retries, ooms)
+    return CudaState(
+        0, "0", None, 80 * GIB, allocated * GIB, reserved * GIB, reserved * GIB, retries, ooms
+    )

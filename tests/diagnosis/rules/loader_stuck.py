@@ -1,4 +1,9 @@
-"""Jobs for the tests of `loader_stuck` and of the policy."""
+"""`loader-stuck`: the main thread waits for a batch, and the worker that must deliver it has ended,
+is stopped or makes no progress.
+
+The rank can do nothing about that, so the finding is about the worker. A worker that works, however
+slowly, is left to `not-in-collective`; so is a DataLoader without workers.
+"""
 
 from __future__ import annotations
 

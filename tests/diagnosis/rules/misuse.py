@@ -23,8 +23,13 @@ def fed(ranks=4, **feed):
     """A job whose ranks train from such a loader; values in a list are one a rank."""
     job = FakeJob(ranks)
     for rank in job.ranks:
-        own = {name: value[rank.number] if isinstance(value, list) else value for name, value in feed.items()}
-        rank.loader = Loader(2, 4, 4, 2, feed=Feed(**({"steps": 100, "group": WORLD, "first": "ab"} | own)))
+        own = {
+            name: value[rank.number] if isinstance(value, list) else value
+            for name, value in feed.items()
+        }
+        rank.loader = Loader(
+            2, 4, 4, 2, feed=Feed(**({"steps": 100, "group": WORLD, "first": "ab"} | own))
+        )
     return job
 
 
@@ -36,8 +41,12 @@ def on_gloo(gloo_bytes=400 << 20, uuids=("a", "b"), **job):
     return made
 
 
-def communicating(waits, per_step=20, step_ms=50.0, lateness_ms=0.0, says=None, kind=REDUCING, backend="gloo"):
-    """A job whose ranks are in collectives so much of their time, and say once when they put them in."""
+def communicating(
+    waits, per_step=20, step_ms=50.0, lateness_ms=0.0, says=None, kind=REDUCING, backend="gloo"
+):
+    """A job whose ranks are in collectives so much of their time, and say once when they put them
+    in.
+    """
     job = FakeJob(4)
     job.groups = {WORLD: Group(WORLD, "default_pg", (0, 1, 2, 3), backend)}
     for rank in job.ranks:
@@ -45,7 +54,9 @@ def communicating(waits, per_step=20, step_ms=50.0, lateness_ms=0.0, says=None, 
         job.greet(rank)
     job.trains(12)
     each = step_ms / per_step
-    times = entered(4, 40 * per_step, lambda rank, number: (rank * 7 + number * 3) % 4 * lateness_ms, each)
+    times = entered(
+        4, 40 * per_step, lambda rank, number: (rank * 7 + number * 3) % 4 * lateness_ms, each
+    )
     for rank, one in zip(job.ranks, times, strict=True):
         record = arrivals_of(WORLD, {seq: (at, kind) for seq, (at, _) in one.items()})
         job.say(Arrivals("r1", (record,), 40), rank)

@@ -1,4 +1,6 @@
-"""Ranks that look for each other at a store."""
+"""`duplicate-rank`, `rendezvous-mismatch`, `stale-store`, `master-unreachable`: the ranks are there
+and do not find each other.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,13 @@ def meets(world_size=3, absent=(), environments=None, **told):
 
 
 def way(number, **more):
-    given = {"address": "127.0.0.1", "port": PORT, "sockets": ("ESTABLISHED",), "local": True, "listener_pid": 4800}
+    given = {
+        "address": "127.0.0.1",
+        "port": PORT,
+        "sockets": ("ESTABLISHED",),
+        "local": True,
+        "listener_pid": 4800,
+    }
     return Rendezvous(number, 4800 + number, **(given | {"listener_ours": True} | more))
 
 

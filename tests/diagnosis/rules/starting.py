@@ -1,4 +1,8 @@
-"""Jobs whose ranks are still in init_process_group."""
+"""`late-to-init`, `rank-missing`, and `left-early` before the start: ranks wait in
+init_process_group for ranks that are not there.
+
+`rules.rendezvous` runs before: a rank that looks for the others in the wrong place is not late.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,9 @@ def early(world_size=4, absent=(), hosts=1):
 def enter(job, *numbers):
     """These are inside, and wait."""
     for number in numbers:
-        job.ranks[number].stands_at("main", line=30, waits_on="collective", callee="init_process_group")
+        job.ranks[number].stands_at(
+            "main", line=30, waits_on="collective", callee="init_process_group"
+        )
         job.ranks[number].is_in_init()
 
 

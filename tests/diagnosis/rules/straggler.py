@@ -1,4 +1,4 @@
-"""Jobs for the tests of `straggler` and of the policy."""
+"""`straggler`: the job moves, and in most steps all ranks wait for the same ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def answers(job, slow=(1,), step_ms=100.0, cost_ms=60.0, request="r1", steps=100
     times = entered(
         len(job.ranks),
         steps,
-        lambda rank, number: step_ms - cost_ms + (cost_ms if rank in slow else 0) + (rank * 7 + number) % 5,
+        lambda rank, number: (
+            step_ms - cost_ms + (cost_ms if rank in slow else 0) + (rank * 7 + number) % 5
+        ),
     )
     for rank, one in zip(job.ranks, times, strict=True):
         record = arrivals_of("0", one)

@@ -62,7 +62,9 @@ def test_ctrl_c_on_one_rank_alone_is_its_end():
 
 @pytest.mark.parametrize(("gap_s", "kind"), [(0.01, "cancelled"), (0.2, "rank-killed")])
 def test_a_signal_that_reaches_one_host_after_the_other_is_a_cancellation(gap_s, kind):
-    """Three launchers were ended one after the other; one that cleans up after a death does so on its own host, later."""
+    """Three launchers were ended one after the other; one that cleans up after a death does so on
+    its own host, later.
+    """
     job = SpreadJob(6, hosts=3)
     job.trains(10)
     for rank in job.ranks:
@@ -118,7 +120,12 @@ def ended_by_sigterm(helper, signal=15):
 def raised(at_unix_ns, kind="RuntimeError"):
     where = place("serve", "/home/ada/server.py", 12)
     return HelperEnd(
-        4990, at_unix_ns, 1, None, LastException(kind, "no such table", at_unix_ns, where), "python train.py"
+        4990,
+        at_unix_ns,
+        1,
+        None,
+        LastException(kind, "no such table", at_unix_ns, where),
+        "python train.py",
     )
 
 
@@ -134,8 +141,9 @@ def test_a_helper_that_raised_is_named_and_nothing_was_cancelled():
         (),
         (0, 1, 2, 3),
     )
-    assert finding.summary == (
-        "a helper process (pid 4990) raised RuntimeError: no such table at server.py:12 serve; "
+    assert (
+        finding.summary
+        == "a helper process (pid 4990) raised RuntimeError: no such table at server.py:12 serve; "
         "ranks 0-3 were ended because of it"
     )
     assert job.snapshot().ended.reason == "a helper process failed first: RuntimeError"
@@ -145,7 +153,10 @@ def test_a_helper_that_raised_is_named_and_nothing_was_cancelled():
 @pytest.mark.parametrize(
     ("helper", "text"),
     [
-        (lambda at: HelperEnd(4990, at, None, 9), "a helper process (pid 4990) was killed by SIGKILL"),
+        (
+            lambda at: HelperEnd(4990, at, None, 9),
+            "a helper process (pid 4990) was killed by SIGKILL",
+        ),
         (lambda at: HelperEnd(4990, at, 3), "a helper process (pid 4990) left with exit code 3"),
         (
             lambda at: HelperEnd(4700, at + 10**9, 1, launcher=True),

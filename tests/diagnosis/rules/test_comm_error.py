@@ -1,4 +1,6 @@
-"""The backend fails, and no rank went first: who reports it is not blamed, who is behind it is, if anything tells."""
+"""The backend fails, and no rank went first: who reports it is not blamed, who is behind it is, if
+anything tells.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ from tests.diagnosis.rules.comm_error import CLOSED, fails
 from tests.jobs import FakeJob, trained, unix_ns
 
 KIND = "comm-error"
-TIMED_OUT = "[/src/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 8000ms for recv operation to complete"
+TIMED_OUT = (
+    "[/src/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 8000ms for recv operation to"
+    " complete"
+)
 BARRIER = "[Rank 0]: Rank 2 failed to pass monitoredBarrier in 3000 ms Original exception: ..."
 
 
@@ -21,7 +26,9 @@ def brief(finding):
 
 
 def test_a_cut_link_blames_nobody_and_says_what_is_excluded():
-    """A switch was restarted: all ranks said "connection closed by peer", and rank 0's traceback was read for an hour."""
+    """A switch was restarted: all ranks said "connection closed by peer", and rank 0's traceback
+    was read for an hour.
+    """
     job = trained(3)
     job.others_wait()
     job.passes(1)
@@ -31,9 +38,11 @@ def test_a_cut_link_blames_nobody_and_says_what_is_excluded():
     finding = job.finding()
 
     assert brief(finding) == ("critical", KIND, (), (0, 1, 2))
-    assert finding.summary == (
-        "all_reduce #101 of default_pg failed on ranks 0-2: Connection closed by peer [10.0.0.2]:41233; no rank has crashed or "
-        "been killed or stopped: look at the network, not at the rank that reports it"
+    assert (
+        finding.summary
+        == "all_reduce #101 of default_pg failed on ranks 0-2: Connection closed by peer"
+        " [10.0.0.2]:41233; no rank has crashed or been killed or stopped: look at the network,"
+        " not at the rank that reports it"
     )
     assert "the peer's address: 10.0.0.2:41233" in finding.evidence
     assert "ss -tni dst 10.0.0.2" in finding.advice
@@ -65,7 +74,9 @@ def test_a_death_that_is_heard_of_a_second_later_is_the_finding_and_nothing_else
 
 @pytest.mark.parametrize("kind", ["ValueError", "ConnectionResetError"])
 def test_an_exception_of_the_program_s_own_is_a_crash(kind):
-    """Rank 1's object store reset the connection, its peers' backend said the same words a moment later."""
+    """Rank 1's object store reset the connection, its peers' backend said the same words a moment
+    later.
+    """
     job = trained(3)
     fails(job, 1, kind=kind, text="Connection reset by peer")
     job.passes(0.5)
@@ -77,7 +88,14 @@ def test_an_exception_of_the_program_s_own_is_a_crash(kind):
 
 def test_an_error_of_a_dataloader_worker_is_a_crash():
     job = trained(3)
-    fails(job, 1, text="Caught ConnectionResetError in DataLoader worker process 0. Original: connection reset by peer")
+    fails(
+        job,
+        1,
+        text=(
+            "Caught ConnectionResetError in DataLoader worker process 0. Original: connection reset"
+            " by peer"
+        ),
+    )
     job.passes(5)
 
     assert job.kinds() == [("critical", "rank-crashed", (1,))]
@@ -100,7 +118,9 @@ def test_an_error_before_the_first_collective_is_no_matter_of_this_rule():
 
 
 def test_a_timeout_names_the_rank_that_had_not_joined():
-    """Eight seconds of timeout, a validation of sixty: the launcher has ended all, and the log names rank 0."""
+    """Eight seconds of timeout, a validation of sixty: the launcher has ended all, and the log
+    names rank 0.
+    """
     job = trained(3)
     job.ranks[2].stands_at("validate", "/home/ada/eval.py", 31)
     job.others_wait(2)
@@ -113,8 +133,10 @@ def test_a_timeout_names_the_rank_that_had_not_joined():
     finding = job.finding()
 
     assert brief(finding) == ("critical", KIND, (2,), (0, 1))
-    assert finding.summary == (
-        "all_reduce #101 of default_pg timed out on ranks 0,1: rank 2 had not joined it (last seen in validate, eval.py:31)"
+    assert (
+        finding.summary
+        == "all_reduce #101 of default_pg timed out on ranks 0,1: rank 2 had not joined it (last"
+        " seen in validate, eval.py:31)"
     )
     assert finding.advice.startswith("see why rank 2 did not join in time")
 
@@ -147,7 +169,14 @@ def test_monitored_barrier_names_the_rank_itself():
     job.ranks[2].stands_at("load")
     job.passes(1)
     fails(job, 0, text=BARRIER)
-    fails(job, 1, text="Rank 1 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank.")  # fmt: skip
+    fails(
+        job,
+        1,
+        text=(
+            "Rank 1 successfully reached monitoredBarrier, but received errors while waiting for"
+            " send/recv from rank 0. Please check rank 0 logs for faulty rank."
+        ),
+    )
     job.passes(0.5)
     job.ranks[2].ends(signal=15)
     job.passes(3)
@@ -156,12 +185,16 @@ def test_monitored_barrier_names_the_rank_itself():
 
     assert brief(finding) == ("critical", KIND, (2,), (0, 1))
     assert (
-        finding.summary == "monitored_barrier failed on ranks 0,1: rank 2 did not join (last seen in load, train.py:40)"
+        finding.summary
+        == "monitored_barrier failed on ranks 0,1: rank 2 did not join (last seen in load,"
+        " train.py:40)"
     )
 
 
 def test_a_rank_that_left_its_group_is_named():
-    """destroy_process_group on one rank, which then exports the model; the others had one step more."""
+    """destroy_process_group on one rank, which then exports the model; the others had one step
+    more.
+    """
     job = trained(3)
     job.ranks[1].phase = "leaving"
     job.ranks[1].works_at("export")
@@ -191,7 +224,9 @@ def test_a_rank_that_is_slow_to_end_has_left_early_and_no_other_finding_ever_sto
 
 
 def test_a_signal_that_was_noticed_late_still_came_first():
-    """SIGTERM to one rank on a busy host: the others' errors carry an earlier time than the end of its process."""
+    """SIGTERM to one rank on a busy host: the others' errors carry an earlier time than the end of
+    its process.
+    """
     job = trained(3)
     fails(job, 0, 2, leaves=False)
     job.passes(0.3)
@@ -243,8 +278,18 @@ def test_what_nccl_says_of_its_connections_stands_before_it_ends_the_rank(monkey
 
     def state():
         found = whole()
-        groups = tuple(GroupProgress(*(getattr(one, name) for name in one.__struct_fields__[:6]), "REMOTE_ERROR") for one in found.groups)  # fmt: skip
-        return type(found)(*(groups if name == "groups" else getattr(found, name) for name in found.__struct_fields__))
+        groups = tuple(
+            GroupProgress(
+                *(getattr(one, name) for name in one.__struct_fields__[:6]), "REMOTE_ERROR"
+            )
+            for one in found.groups
+        )
+        return type(found)(
+            *(
+                groups if name == "groups" else getattr(found, name)
+                for name in found.__struct_fields__
+            )
+        )
 
     monkeypatch.setattr(rank, "state", state)
     job.passes(12)
@@ -264,7 +309,13 @@ def test_what_nccl_says_of_its_connections_stands_before_it_ends_the_rank(monkey
     [
         (BARRIER, (2,)),
         ("Ranks 1, 2 failed to pass monitoredBarrier in 2000 ms", (1, 2)),
-        ("received errors while waiting for send/recv from rank 7. Please check rank 7 logs for faulty rank.", (7,)),
+        (
+            (
+                "received errors while waiting for send/recv from rank 7. Please check rank 7 logs"
+                " for faulty rank."
+            ),
+            (7,),
+        ),
         ("[Rank 3] Watchdog caught collective operation timeout", ()),
         (CLOSED, ()),
     ],
@@ -286,7 +337,12 @@ def test_addresses_in_the_backend_s_words(text, address):
     assert address_in(text) == address
 
 
-@given(st.one_of(st.text(max_size=600), st.from_regex(r"ranks? [0-9, ]{0,40} failed to pass", fullmatch=False)))
+@given(
+    st.one_of(
+        st.text(max_size=600),
+        st.from_regex(r"ranks? [0-9, ]{0,40} failed to pass", fullmatch=False),
+    )
+)
 def test_whatever_the_text_says_the_numbers_are_ranks(text):
     assert all(0 <= rank < 10**7 for rank in named_in(text))
     assert address_in(text) is None or ":" in address_in(text)

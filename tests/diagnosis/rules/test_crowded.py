@@ -25,9 +25,18 @@ def test_ranks_that_have_no_cpu_half_of_the_time_share_too_few_of_them():
 
     finding = job.finding()
 
-    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "cpu-oversubscribed", (0, 1, 2, 3))
-    assert finding.summary == "ranks 0-3 of node0 wait 55% of the time for a CPU: 4 cores for 4 ranks with 32 threads"
-    assert "node0: 9 threads ran or were ready to run at the last look, on 4 cores" in finding.evidence
+    assert (finding.severity, finding.kind, finding.ranks) == (
+        "warning",
+        "cpu-oversubscribed",
+        (0, 1, 2, 3),
+    )
+    assert (
+        finding.summary
+        == "ranks 0-3 of node0 wait 55% of the time for a CPU: 4 cores for 4 ranks with 32 threads"
+    )
+    assert (
+        "node0: 9 threads ran or were ready to run at the last look, on 4 cores" in finding.evidence
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,8 +68,10 @@ def test_a_quota_that_holds_the_ranks_is_named():
     job = FakeJob(4)
     loaded(job, 40, throttled_ns=0.4, quota_cores=2.0)
 
-    assert job.finding().summary == (
-        "ranks 0-3 of node0 are throttled by a CPU quota 40% of the time: more threads run than the CPU quota of its cgroup allows"
+    assert (
+        job.finding().summary
+        == "ranks 0-3 of node0 are throttled by a CPU quota 40% of the time: more threads run than"
+        " the CPU quota of its cgroup allows"
     )
 
 
@@ -91,7 +102,9 @@ def test_a_host_that_others_fill_is_not_the_jobs_own_crowd():
 
 @pytest.mark.parametrize(("cores", "told"), [(0.5, []), (0.9, ["cpu-oversubscribed"])])
 def test_ranks_that_would_fit_by_themselves_wait_for_somebody_else(cores, told):
-    """As many ranks as cores, of one thread each, on a host on which a stranger computes; with a thread more each it is their own doing."""
+    """As many ranks as cores, of one thread each, on a host on which a stranger computes; with a
+    thread more each it is their own doing.
+    """
     job = FakeJob(4)
     for rank in job.ranks:
         rank.cores = cores
@@ -107,10 +120,14 @@ def test_more_openmp_threads_than_cpus_are_named_though_the_main_threads_wait_le
 
     finding = job.finding()
 
-    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "cpu-oversubscribed", (0, 1))
+    assert (finding.severity, finding.kind, finding.ranks) == (
+        "warning",
+        "cpu-oversubscribed",
+        (0, 1),
+    )
     assert (
-        "besides the main threads 16 threads of the ranks were ready to run without a CPU, on average"
-        in finding.evidence
+        "besides the main threads 16 threads of the ranks were ready to run without a CPU, on"
+        " average" in finding.evidence
     )
 
 
@@ -124,9 +141,14 @@ def test_beside_a_neighbour_too_many_threads_are_named_with_the_caveat():
     finding = job.finding()
 
     assert finding.kind == "cpu-oversubscribed"
-    assert finding.summary.endswith("4 cores for 2 ranks with 16 threads, and other processes run there")
+    assert finding.summary.endswith(
+        "4 cores for 2 ranks with 16 threads, and other processes run there"
+    )
     assert finding.advice.startswith("call torch.set_num_threads(2) on each rank")
-    assert "other processes take about 3.0 of the 4 CPUs, so they cause a part of the wait" in finding.evidence
+    assert (
+        "other processes take about 3.0 of the 4 CPUs, so they cause a part of the wait"
+        in finding.evidence
+    )
 
 
 def test_a_few_threads_beside_a_neighbour_that_has_all_cpus_are_not_too_many():
@@ -175,8 +197,14 @@ def test_a_host_without_memory_names_its_ranks_and_the_largest():
 @pytest.mark.parametrize(
     ("says", "words"),
     [
-        ({"shm_total_bytes": 64 << 20, "shm_free_bytes": 1 << 20}, "/dev/shm of node0 has 1.0 MiB of 64.0 MiB left"),
-        ({"load": HostLoad(memory_stall_ratio=0.4)}, "node0 waits 40% of the time for memory (reclaim or swap)"),
+        (
+            {"shm_total_bytes": 64 << 20, "shm_free_bytes": 1 << 20},
+            "/dev/shm of node0 has 1.0 MiB of 64.0 MiB left",
+        ),
+        (
+            {"load": HostLoad(memory_stall_ratio=0.4)},
+            "node0 waits 40% of the time for memory (reclaim or swap)",
+        ),
     ],
 )
 def test_what_else_of_a_host_is_short(says, words):
@@ -209,8 +237,14 @@ def test_a_rank_that_has_nearly_all_its_descriptors_open_is_named():
 @pytest.mark.parametrize(
     ("limit", "words"),
     [
-        (Limit("RLIMIT_AS", 96 * GIB // 10, 10 * GIB), "uses 9.6 GiB of at most 10.0 GiB of address space (RLIMIT_AS)"),
-        (Limit("RLIMIT_DATA", 96 * GIB // 10, 10 * GIB), "uses 9.6 GiB of at most 10.0 GiB of data (RLIMIT_DATA)"),
+        (
+            Limit("RLIMIT_AS", 96 * GIB // 10, 10 * GIB),
+            "uses 9.6 GiB of at most 10.0 GiB of address space (RLIMIT_AS)",
+        ),
+        (
+            Limit("RLIMIT_DATA", 96 * GIB // 10, 10 * GIB),
+            "uses 9.6 GiB of at most 10.0 GiB of data (RLIMIT_DATA)",
+        ),
     ],
 )
 def test_a_rank_near_a_limit_of_its_own_is_named_alone(limit, words):
@@ -229,16 +263,21 @@ def test_ranks_whose_group_may_have_few_more_threads_are_named_once():
         rank.seen_outside = {"load": ProcessLoad(limits=(Limit("pids.max", 930, 1000),))}
     job.trains(10)
 
-    assert job.finding().summary == "the cgroup of ranks 0-2 has 930 of at most 1,000 threads (pids.max)"
+    assert (
+        job.finding().summary
+        == "the cgroup of ranks 0-2 has 930 of at most 1,000 threads (pids.max)"
+    )
 
 
 @pytest.mark.parametrize(
     "limit",
     [
-        Limit("RLIMIT_AS", 9 * GIB, 10 * GIB), Limit("RLIMIT_AS", 960 * GIB, 1000 * GIB), Limit("RLIMIT_DATA", 0, GIB),
+        Limit("RLIMIT_AS", 9 * GIB, 10 * GIB),
+        Limit("RLIMIT_AS", 960 * GIB, 1000 * GIB),
+        Limit("RLIMIT_DATA", 0, GIB),
         Limit("pids.max", 800, 1000),
     ],
-)  # fmt: skip
+)
 def test_a_limit_that_leaves_room_is_no_news(limit):
     job = FakeJob(2)
     job.ranks[1].seen_outside = {"load": ProcessLoad(limits=(limit,))}
@@ -281,7 +320,8 @@ def test_a_full_disk_is_named_with_what_it_is_used_for():
     assert (finding.severity, finding.kind, finding.ranks) == ("warning", "disk-full", (0, 1))
     assert (
         finding.summary
-        == "the disk of /scratch on node0 has 1.0 GiB of 1000.0 GiB left (the working folder of ranks 0,1)"
+        == "the disk of /scratch on node0 has 1.0 GiB of 1000.0 GiB left (the working folder of"
+        " ranks 0,1)"
     )
 
 
@@ -292,12 +332,17 @@ def test_a_full_disk_of_checkpoints_is_named_with_the_rank_that_writes_there():
     job.trains(10)
 
     assert (job.finding().kind, job.finding().ranks) == ("disk-full", (0,))
-    assert job.finding().summary == "the disk of /ckpt/run7 on node0 has 1.0 GiB of 1000.0 GiB left (files of rank 0)"
+    assert (
+        job.finding().summary
+        == "the disk of /ckpt/run7 on node0 has 1.0 GiB of 1000.0 GiB left (files of rank 0)"
+    )
 
 
 def test_a_disk_without_inodes_is_full_too():
     job = FakeJob(2)
-    job.host_says = {"load": HostLoad(disks=(Disk("/tmp", "TMPDIR", 100 * GIB, 50 * GIB, 1_000_000, 12),))}
+    job.host_says = {
+        "load": HostLoad(disks=(Disk("/tmp", "TMPDIR", 100 * GIB, 50 * GIB, 1_000_000, 12),))
+    }
     job.trains(10)
 
     assert "has room for 12 more files (its TMPDIR of ranks 0,1)" in job.finding().summary

@@ -23,7 +23,12 @@ def test_a_ring_of_receives_is_named_whole():
 
     finding = job.finding()
 
-    assert (finding.severity, finding.kind, finding.ranks, finding.victims) == ("critical", "wait-cycle", (0, 1, 2), ())
+    assert (finding.severity, finding.kind, finding.ranks, finding.victims) == (
+        "critical",
+        "wait-cycle",
+        (0, 1, 2),
+        (),
+    )
     assert "rank 1 waits in recv from rank 0 (pipe.py:31 exchange)" in finding.summary
 
 
@@ -80,7 +85,9 @@ def test_a_stage_that_stands_is_named_and_not_those_that_wait_for_it():
 
 
 def test_a_matched_pair_is_no_fault_of_one_rank():
-    """Four gigabytes on a slow link: from 20 s on that nothing moves is a warning, which singles out neither side."""
+    """Four gigabytes on a slow link: from 20 s on that nothing moves is a warning, which singles
+    out neither side.
+    """
     job = trained(2)
     calls(job, 0, "send", 1, 3)
     calls(job, 1, "recv", 0, 3)
@@ -196,7 +203,8 @@ def test_a_new_group_to_which_all_have_come_blames_nobody(others):
 @pytest.mark.parametrize(
     ("waits", "advice"),
     [
-        # The gradient's stage 2 sends to 0 in place of 1: all three stand, and the odd one is that send.
+        # The gradient's stage 2 sends to 0 in place of 1: all three stand, and the odd one is that
+        # send.
         (
             [("recv", 1), ("recv", 2), ("send", 0)],
             "while rank 1 waits for what rank 2 sends: look at the peer of that send",
@@ -205,7 +213,9 @@ def test_a_new_group_to_which_all_have_come_blames_nobody(others):
         ([("send", 1), ("send", 2), ("recv", 0)], "opposite order"),
     ],
 )
-def test_a_send_that_goes_past_whom_it_is_waited_for_by_is_told_from_a_matter_of_order(waits, advice):
+def test_a_send_that_goes_past_whom_it_is_waited_for_by_is_told_from_a_matter_of_order(
+    waits, advice
+):
     job = trained(3)
     for rank, (name, peer) in enumerate(waits):
         calls(job, rank, name, peer)

@@ -16,7 +16,9 @@ RESET = "Connection closed by peer [10.0.0.2]:41233"
 
 
 def test_the_first_exception_is_named_and_the_connection_errors_are_folded():
-    """Four tracebacks interleaved on one terminal; the three last ones say "connection closed by peer"."""
+    """Four tracebacks interleaved on one terminal; the three last ones say "connection closed by
+    peer".
+    """
     job = trained()
     job.ranks[1].raises("ValueError", "bad sample 7")
     job.ranks[1].ends(1, later_s=0.2)
@@ -33,7 +35,9 @@ def test_the_first_exception_is_named_and_the_connection_errors_are_folded():
     assert job.snapshot().ended.first_rank == 1
 
 
-def all_raise(*apart_s, lines=(40, 40, 40, 40), text="mat1 and mat2 shapes cannot be multiplied (4x9 and 8x8)"):
+def all_raise(
+    *apart_s, lines=(40, 40, 40, 40), text="mat1 and mat2 shapes cannot be multiplied (4x9 and 8x8)"
+):
     job = trained()
     for rank, later_s, line in zip(job.ranks, apart_s, lines, strict=True):
         rank.raises("RuntimeError", text, ago_s=-later_s, line=line)
@@ -49,7 +53,9 @@ def test_ranks_that_raise_the_same_at_once_are_all_named():
     finding = job.finding()
 
     assert (finding.kind, finding.ranks, finding.victims) == ("rank-crashed", (0, 1, 2, 3), ())
-    assert finding.summary.startswith("all ranks raised RuntimeError: mat1 and mat2 shapes cannot be")
+    assert finding.summary.startswith(
+        "all ranks raised RuntimeError: mat1 and mat2 shapes cannot be"
+    )
     assert "ended after it" not in finding.summary
     assert "rank 0" not in finding.advice
     assert job.snapshot().ended.reason == "all ranks raised RuntimeError"
@@ -84,7 +90,9 @@ def test_a_long_text_is_cut_with_an_ellipsis():
 
 
 def test_a_consequence_is_never_first_though_its_clock_says_so():
-    """The peers' clock was some milliseconds ahead: by time alone rank 0's reset came before rank 1's error."""
+    """The peers' clock was some milliseconds ahead: by time alone rank 0's reset came before rank
+    1's error.
+    """
     job = trained()
     job.ranks[0].raises("RuntimeError", RESET, ago_s=0.02)
     job.ranks[1].raises("ValueError", "bad sample 7")
@@ -96,7 +104,9 @@ def test_a_consequence_is_never_first_though_its_clock_says_so():
 
 
 def test_an_exception_is_named_while_the_process_lingers():
-    """A non-daemon thread kept the crashed rank alive for hours; the launcher saw four live processes."""
+    """A non-daemon thread kept the crashed rank alive for hours; the launcher saw four live
+    processes.
+    """
     job = trained()
     job.ranks[2].raises("KeyError", "'lost'")
     job.others_wait(2)
@@ -105,7 +115,10 @@ def test_an_exception_is_named_while_the_process_lingers():
     finding = job.finding()
 
     assert (finding.severity, finding.kind, finding.ranks) == ("critical", "rank-crashed", (2,))
-    assert "rank 2 raised KeyError: 'lost' at data.py:40 load; its process is still alive" in finding.summary
+    assert (
+        "rank 2 raised KeyError: 'lost' at data.py:40 load; its process is still alive"
+        in finding.summary
+    )
     assert finding.victims == (0, 1, 3)
 
 
@@ -117,7 +130,7 @@ def test_an_exception_is_named_while_the_process_lingers():
     ],
 )
 def test_a_dataloader_worker_that_died_before_its_rank_is_in_the_advice(text):
-    """The rank's own traceback ends in the DataLoader, and there is nothing to mend at that line."""
+    """The rank's own traceback ends in the DataLoader, and there is nothing to fix at that line."""
     job = trained()
     job.ranks[2].raises("RuntimeError", text)
     job.ranks[2].ends(1)
@@ -130,7 +143,9 @@ def test_a_dataloader_worker_that_died_before_its_rank_is_in_the_advice(text):
 
 
 def left_with(code):
-    """Rank 2 is gone with that exit code and without a word of Python's, and the others wait for it."""
+    """Rank 2 is gone with that exit code and without a word of Python's, and the others wait for
+    it.
+    """
     job = trained()
     job.ranks[2].ends(code, exiting=False)
     job.others_wait(2)
@@ -156,7 +171,9 @@ def test_an_exit_code_without_an_exception_is_said_as_such():
     ],
 )
 def test_the_exit_code_of_a_shell_around_a_killed_process_is_read_as_that_signal(code, advice):
-    """`bash -c "python train.py; exit $?"`: the rank is the shell, which lives until Python is killed."""
+    """`bash -c "python train.py; exit $?"`: the rank is the shell, which lives until Python is
+    killed.
+    """
     assert advice in left_with(code).advice
 
 
@@ -210,7 +227,9 @@ def test_the_out_of_memory_killer_is_told_apart():
 
 
 def test_the_launchers_sigterm_after_a_first_death_is_a_consequence():
-    """torchrun kills the survivors when one rank dies: three ranks "killed by SIGTERM" hide the one killed by SIGKILL."""
+    """torchrun kills the survivors when one rank dies: three ranks "killed by SIGTERM" hide the one
+    killed by SIGKILL.
+    """
     job = trained()
     job.ranks[2].ends(signal=9)
     job.passes(0.5)
@@ -251,7 +270,9 @@ def test_one_sigterm_before_the_others_follow_later_is_a_kill():
 
 
 def test_orphans_that_hold_its_sockets_are_named():
-    """rank 1's DataLoader workers lived on: its peers waited for a dead process without a disconnect."""
+    """rank 1's DataLoader workers lived on: its peers waited for a dead process without a
+    disconnect.
+    """
     job = trained()
     job.ranks[1].loader = Loader(workers=2)
     job.passes(1)
@@ -262,7 +283,10 @@ def test_orphans_that_hold_its_sockets_are_named():
     finding = job.finding()
 
     assert finding.summary.endswith("; 2 DataLoader workers outlived it and hold its 5 sockets")
-    assert any("(pids 5001 5002): while they live its peers see no disconnect" in line for line in finding.evidence)
+    assert any(
+        "(pids 5001 5002): while they live its peers see no disconnect" in line
+        for line in finding.evidence
+    )
     assert finding.advice.endswith("end these processes: kill 5001 5002")
 
 
@@ -300,11 +324,15 @@ def test_an_end_that_nobody_could_tell_is_said_as_unknown():
     job.others_wait(1)
     job.passes(3)
 
-    assert job.finding().summary.startswith("rank 1 (pid 4801) is gone, and how it ended is not known")
+    assert job.finding().summary.startswith(
+        "rank 1 (pid 4801) is gone, and how it ended is not known"
+    )
 
 
 def test_an_unknown_end_in_good_order_is_not_a_kill():
-    """The kernel did not tell the code, but the state page says that the interpreter was on its way out."""
+    """The kernel did not tell the code, but the state page says that the interpreter was on its way
+    out.
+    """
     job = trained()
     for rank in job.ranks:
         rank.ends(None, how="unknown", exiting=True)
@@ -331,7 +359,9 @@ def test_a_rank_that_finished_while_others_wait_left_early():
 
 
 def test_errors_of_the_others_after_a_rank_finished_are_its_consequence():
-    """Rank 3 ran out of data and left; three ranks raised "connection closed by peer", and those tracebacks were read."""
+    """Rank 3 ran out of data and left; three ranks raised "connection closed by peer", and those
+    tracebacks were read.
+    """
     job = trained()
     job.ranks[3].ends(0)
     for number in (0, 1, 2):
@@ -343,7 +373,9 @@ def test_errors_of_the_others_after_a_rank_finished_are_its_consequence():
 
 
 def test_ranks_that_finish_some_seconds_apart_are_healthy():
-    """Rank 0 writes the final checkpoint while the others are gone: they need nothing more from each other."""
+    """Rank 0 writes the final checkpoint while the others are gone: they need nothing more from
+    each other.
+    """
     job = trained()
     for number in (1, 2, 3):
         job.ranks[number].ends(0, later_s=0.2 * number)

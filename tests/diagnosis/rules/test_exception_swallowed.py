@@ -1,4 +1,6 @@
-"""An exception that some ranks catch again and again: told where the others do not, and as evidence of a hang."""
+"""An exception that some ranks catch again and again: told where the others do not, and as evidence
+of a hang.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,16 @@ def test_an_exception_that_one_rank_alone_catches_is_told_with_its_line():
     finding = job.finding()
 
     assert (finding.severity, finding.kind, finding.ranks) == ("info", "exception-swallowed", (2,))
-    assert finding.summary == (
-        "rank 2 catches ValueError again and again at model.py:88 in Net.forward (about 40 a second); the other ranks do not"
+    assert (
+        finding.summary
+        == "rank 2 catches ValueError again and again at model.py:88 in Net.forward (about 40 a"
+        " second); the other ranks do not"
     )
     assert finding.evidence == (
-        "rank 2: ValueError at /home/ada/model.py:88 in Net.forward, 60 in 1.5 s of sampling, in every sample",
+        (
+            "rank 2: ValueError at /home/ada/model.py:88 in Net.forward, 60 in 1.5 s of sampling,"
+            " in every sample"
+        ),
     )
     assert job.verdict().health == "ok"
 
@@ -74,7 +81,10 @@ def hang(*catches):
     return job
 
 
-LINE = "rank 2 catches ConnectionError again and again at model.py:88 in Net.forward (about 2 a second)"
+LINE = (
+    "rank 2 catches ConnectionError again and again at model.py:88 in Net.forward (about 2 a"
+    " second)"
+)
 
 
 def test_what_a_blamed_rank_catches_is_evidence_and_no_finding_of_its_own():

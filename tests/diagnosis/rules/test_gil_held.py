@@ -1,4 +1,6 @@
-"""Ranks whose interpreters C code holds: they say nothing, and where those who wait are among them NCCL's own thread still does."""
+"""Ranks whose interpreters C code holds: they say nothing, and where those who wait are among them
+NCCL's own thread still does.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,14 @@ def test_a_silent_rank_that_others_wait_for_has_a_frozen_interpreter():
 
     finding = job.finding()
 
-    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "interpreter-frozen", (1,))
+    assert (finding.severity, finding.kind, finding.ranks) == (
+        "critical",
+        "interpreter-frozen",
+        (1,),
+    )
     assert finding.summary.startswith(
-        "rank 1 runs, but C code holds the GIL: no report for 8 s, last seen in tokenize (tok.py:7); ranks 0,2,3 wait"
+        "rank 1 runs, but C code holds the GIL: no report for 8 s, last seen in tokenize"
+        " (tok.py:7); ranks 0,2,3 wait"
     )
 
 
@@ -48,7 +55,9 @@ def test_a_silent_rank_that_nobody_waits_for_is_not_a_finding():
 
 
 def standing(*frozen, counts=(812, 812, 811, 812), same_ms=10_000, text=False):
-    """Ranks whose interpreters are frozen; rank 2 stands in a sleep. What NCCL says comes while they are silent."""
+    """Ranks whose interpreters are frozen; rank 2 stands in a sleep. What NCCL says comes while
+    they are silent.
+    """
     job = nccl_job()
     job.trains(10)
     job.ranks[2].trains = False
@@ -56,10 +65,14 @@ def standing(*frozen, counts=(812, 812, 811, 812), same_ms=10_000, text=False):
     for number in frozen:
         job.ranks[number].freezes()
     job.passes(6)
-    said = msgspec.structs.replace(service("ok", "ok", "ok", "ok", counts=list(counts)), same_ms=same_ms, text=text)
+    said = msgspec.structs.replace(
+        service("ok", "ok", "ok", "ok", counts=list(counts)), same_ms=same_ms, text=text
+    )
     if text:
         (one,) = said.communicators
-        late = msgspec.structs.replace(one, ranks=(msgspec.structs.replace(one.ranks[2], state="behind"),))
+        late = msgspec.structs.replace(
+            one, ranks=(msgspec.structs.replace(one.ranks[2], state="behind"),)
+        )
         said = msgspec.structs.replace(said, communicators=(late,))
     job.say(CommStatus(said))
     job.passes(4)
@@ -72,8 +85,11 @@ def test_who_has_launched_less_than_ranks_that_cannot_speak_is_blamed(text):
     (finding,) = standing(0, 1, 3, text=text)
 
     assert (finding.kind, finding.severity, finding.ranks, finding.victims) == (
-        "not-in-collective", "critical", (2,), (0, 1, 3),
-    )  # fmt: skip
+        "not-in-collective",
+        "critical",
+        (2,),
+        (0, 1, 3),
+    )
     assert "rank 2 has not enqueued the AllReduce that ranks 0,1,3 wait in" in finding.summary
     assert "NCCL: rank 2 has launched 811 AllReduce, the others 812" in finding.evidence
 

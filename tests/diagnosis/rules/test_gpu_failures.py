@@ -1,4 +1,6 @@
-"""GPUs that a rank cannot get, and GPUs that have failed: before what follows from it, and with who holds them."""
+"""GPUs that a rank cannot get, and GPUs that have failed: before what follows from it, and with who
+holds them.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,12 @@ from tests.jobs import FakeJob, unix_ns
 # -- gpu-unavailable
 
 BUSY = (
-    "CUDA error: CUDA-capable device(s) is/are busy or unavailable. CUDA kernel errors might be asynchronously reported"
+    "CUDA error: CUDA-capable device(s) is/are busy or unavailable. CUDA kernel errors might be"
+    " asynchronously reported"
 )
 OOM = (
-    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.00 GiB is free."
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of"
+    " which 1.00 GiB is free."
 )
 
 
@@ -30,7 +34,9 @@ def dies_with(job, number, text, kind="RuntimeError"):
     return next(finding for finding in job.verdict().findings if number in finding.ranks)
 
 
-@pytest.mark.parametrize("text", [BUSY, "CUDA error: all CUDA-capable devices are busy or unavailable", OOM])
+@pytest.mark.parametrize(
+    "text", [BUSY, "CUDA error: all CUDA-capable devices are busy or unavailable", OOM]
+)
 def test_a_card_that_is_taken_says_by_whom_and_which_are_free(text):
     """Yesterday's run left a worker behind that holds 60 GB."""
     taken = card(1, processes=(stranger(used=60 * GIB, orphan=True),))
@@ -41,18 +47,24 @@ def test_a_card_that_is_taken_says_by_whom_and_which_are_free(text):
 
     assert (finding.severity, finding.kind, finding.ranks) == ("critical", "gpu-unavailable", (1,))
     assert (
-        "GPU 1 of node0 is held by pid 3310 (bob, python sample.py, 60.0 GiB, its parent has ended)" in finding.summary
+        "GPU 1 of node0 is held by pid 3310 (bob, python sample.py, 60.0 GiB, its parent has ended)"
+        in finding.summary
     )
     assert "GPUs 4,5 are free" in finding.summary
     assert finding.summary.endswith("ranks 0,2,3 wait for it in all_reduce #11 of default_pg")
     assert (
         finding.advice
-        == "start it on a free one: CUDA_VISIBLE_DEVICES=4,5; or end what holds it, if it is yours: kill 3310"
+        == "start it on a free one: CUDA_VISIBLE_DEVICES=4,5; or end what holds it, if it is yours:"
+        " kill 3310"
     )
 
 
 def test_nobody_is_told_to_end_the_display_server():
-    job = GpuJob(card(0, 0), card(1, processes=(stranger(used=60 * GIB), stranger(900, used=300 << 20))), world_size=2)
+    job = GpuJob(
+        card(0, 0),
+        card(1, processes=(stranger(used=60 * GIB), stranger(900, used=300 << 20))),
+        world_size=2,
+    )
     job.ranks[1].told |= {"backend": "nccl", "local_rank": 1}
     job.greet(job.ranks[1])
 
@@ -72,11 +84,17 @@ def test_where_cards_are_of_several_kinds_their_numbers_are_given_an_order():
     """CUDA numbers the fastest first."""
     taken = card(1, processes=(stranger(used=60 * GIB),))
     job = GpuJob(card(0, 0), taken, msgspec.structs.replace(free(2), name="T400"), world_size=2)
-    job.ranks[1].told |= {"backend": "nccl", "local_rank": 1, "environment": {"CUDA_VISIBLE_DEVICES": "GPU-1"}}
+    job.ranks[1].told |= {
+        "backend": "nccl",
+        "local_rank": 1,
+        "environment": {"CUDA_VISIBLE_DEVICES": "GPU-1"},
+    }
     job.greet(job.ranks[1])
 
     advice = dies_with(job, 1, BUSY).advice
-    assert advice.startswith("start it on a free one: CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=2; ")
+    assert advice.startswith(
+        "start it on a free one: CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=2; "
+    )
 
 
 def test_exclusive_mode_is_said():
@@ -90,12 +108,16 @@ def test_exclusive_mode_is_said():
 def test_a_rank_that_needs_more_than_the_card_has_crashed_by_itself():
     """Nobody else is on it: the batch is too large."""
     job = GpuJob()
-    job.ranks[2].says["cuda"] = CudaState(2, "2", None, 80 * GIB, 70 * GIB, 76 * GIB, 78 * GIB, 12, 1)
+    job.ranks[2].says["cuda"] = CudaState(
+        2, "2", None, 80 * GIB, 70 * GIB, 76 * GIB, 78 * GIB, 12, 1
+    )
     finding = dies_with(job, 2, OOM, "OutOfMemoryError")
 
     assert (finding.kind, finding.ranks) == ("rank-crashed", (2,))
-    assert finding.evidence[-1] == (
-        "GPU 2 of node0: 40.0 GiB of 80.0 GiB used; rank 2 has 70.0 GiB allocated, 76.0 GiB reserved, 12 allocations retried"
+    assert (
+        finding.evidence[-1]
+        == "GPU 2 of node0: 40.0 GiB of 80.0 GiB used; rank 2 has 70.0 GiB allocated, 76.0 GiB"
+        " reserved, 12 allocations retried"
     )
     assert "smaller batch" in finding.advice
 
@@ -114,7 +136,10 @@ def test_without_nvml_it_is_said_that_nothing_is_known_of_the_holder():
     finding = dies_with(FakeJob(4), 1, BUSY)
 
     assert finding.kind == "gpu-unavailable"
-    assert "who holds the GPU is not known: ddtop has no data from the driver of that host" in finding.evidence
+    assert (
+        "who holds the GPU is not known: ddtop has no data from the driver of that host"
+        in finding.evidence
+    )
     assert "ddtop gpus" in finding.advice
 
 
@@ -128,7 +153,9 @@ def test_a_host_without_any_gpu():
 def test_an_exception_about_something_else_stays_a_crash():
     job = GpuJob()
 
-    assert dies_with(job, 1, "shape '[8, 4]' is invalid for input of size 31").kind == "rank-crashed"
+    assert (
+        dies_with(job, 1, "shape '[8, 4]' is invalid for input of size 31").kind == "rank-crashed"
+    )
 
 
 # -- gpu-error
@@ -139,7 +166,9 @@ def xid(code, job):
 
 
 def test_a_card_that_fell_off_the_bus_stands_before_its_consequences():
-    """Xid 79: one rank in a plain CUDA call for ever, the others in all_reduce; nothing in the log of the program."""
+    """Xid 79: one rank in a plain CUDA call for ever, the others in all_reduce; nothing in the log
+    of the program.
+    """
     job = GpuJob()
     job.trains(10)
     job.change(1, lost=True, processes=None, util_ratio=None, used_bytes=None, xids=xid(79, job))
@@ -154,7 +183,10 @@ def test_a_card_that_fell_off_the_bus_stands_before_its_consequences():
         (1,),
         (0, 2, 3),
     )
-    assert finding.summary == ("GPU 1 of node0, on which rank 1 runs, no longer answers; ranks 0,2,3 wait for it")
+    assert (
+        finding.summary
+        == "GPU 1 of node0, on which rank 1 runs, no longer answers; ranks 0,2,3 wait for it"
+    )
     assert finding.evidence == ("Xid 79: the GPU has fallen off the bus",)
 
 
@@ -173,7 +205,8 @@ def test_an_uncorrectable_memory_error_that_came_while_the_job_ran():
 
 def test_a_card_that_is_cut_into_instances_fails_with_the_ranks_on_these():
     parts = [
-        Gpu(0, f"MIG-{number}", None, 5 * GIB, 10 * GIB, "H100 MIG 1g.10gb", parent="GPU-0") for number in range(2)
+        Gpu(0, f"MIG-{number}", None, 5 * GIB, 10 * GIB, "H100 MIG 1g.10gb", parent="GPU-0")
+        for number in range(2)
     ]
     parts = [
         msgspec.structs.replace(one, processes=(GpuProcess(4800 + number, GIB, rank=number),))

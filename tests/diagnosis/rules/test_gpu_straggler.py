@@ -1,4 +1,6 @@
-"""On NCCL a slow GPU shows in no time of arrival: it is told by what the cards draw, and only where nothing else explains that."""
+"""On NCCL a slow GPU shows in no time of arrival: it is told by what the cards draw, and only where
+nothing else explains that.
+"""
 
 from __future__ import annotations
 
@@ -29,22 +31,31 @@ def test_the_card_that_computes_while_the_others_spin_is_the_one_that_comes_last
         (5,),
         (0, 1, 2, 3, 4, 6, 7),
     )
-    assert finding.summary == (
-        "rank 5 is a straggler: its GPU computes while those of ranks 0-4,6,7 wait in NCCL, 100% busy at 29% of its power"
+    assert (
+        finding.summary
+        == "rank 5 is a straggler: its GPU computes while those of ranks 0-4,6,7 wait in NCCL, 100%"
+        " busy at 29% of its power"
     )
     assert "620 W" in finding.evidence[0]
     assert "180 W" in finding.evidence[0]
     assert "ms" not in finding.summary
     assert "longer sequences" in finding.advice
     snapshot = job.snapshot()
-    assert [rank.state is State.STRAGGLER for rank in snapshot.ranks] == [number == 5 for number in range(8)]
+    assert [rank.state is State.STRAGGLER for rank in snapshot.ranks] == [
+        number == 5 for number in range(8)
+    ]
     assert [rank.gpu_waits for rank in snapshot.ranks] == [number != 5 for number in range(8)]
 
 
 def test_cards_that_draw_even_less_than_the_waiting_ones_wait_too():
     job = NcclJob()
     job.warms_up()
-    job.runs(60, lambda second, rank: COMPUTES if rank == 5 else WAITS | ({"power_watts": 45.0} if rank < 2 else {}))
+    job.runs(
+        60,
+        lambda second, rank: (
+            COMPUTES if rank == 5 else WAITS | ({"power_watts": 45.0} if rank < 2 else {})
+        ),
+    )
 
     assert job.kinds() == [("warning", "straggler", (5,))]
 
@@ -65,13 +76,23 @@ def test_a_card_that_heat_holds_is_told_once_with_its_clock_and_who_waits():
     """It draws little itself: that the others wait follows from what they drew before."""
     job = NcclJob()
     job.warms_up()
-    job.runs(60, lambda second, rank: HOT if rank == 5 else COMPUTES | {"power_watts": 410.0, "sm_mhz": 1800})
+    job.runs(
+        60,
+        lambda second, rank: (
+            HOT if rank == 5 else COMPUTES | {"power_watts": 410.0, "sm_mhz": 1800}
+        ),
+    )
 
     finding = job.finding()
-    assert (finding.kind, finding.ranks, finding.victims) == ("straggler", (5,), (0, 1, 2, 3, 4, 6, 7))
-    assert finding.summary == (
-        "rank 5 is a straggler: its GPU is held at 1005 MHz by heat and the hardware, the others run at 1800; "
-        "ranks 0-4,6,7 wait for it in NCCL"
+    assert (finding.kind, finding.ranks, finding.victims) == (
+        "straggler",
+        (5,),
+        (0, 1, 2, 3, 4, 6, 7),
+    )
+    assert (
+        finding.summary
+        == "rank 5 is a straggler: its GPU is held at 1005 MHz by heat and the hardware, the others"
+        " run at 1800; ranks 0-4,6,7 wait for it in NCCL"
     )
     assert "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i 5" in finding.advice
 
@@ -100,8 +121,14 @@ def test_a_stranger_on_the_card_is_the_finding_and_the_waiting_is_told_there():
     job.runs(60, lambda second, rank: COMPUTES | {"processes": both} if rank == 5 else WAITS)
 
     finding = job.finding()
-    assert (finding.kind, finding.ranks, finding.victims) == ("gpu-busy", (5,), (0, 1, 2, 3, 4, 6, 7))
-    assert finding.summary.endswith("pid 3310 (bob, python sample.py, 31.0 GiB); ranks 0-4,6,7 wait for it in NCCL")
+    assert (finding.kind, finding.ranks, finding.victims) == (
+        "gpu-busy",
+        (5,),
+        (0, 1, 2, 3, 4, 6, 7),
+    )
+    assert finding.summary.endswith(
+        "pid 3310 (bob, python sample.py, 31.0 GiB); ranks 0-4,6,7 wait for it in NCCL"
+    )
 
 
 # -- as the cause of what the times of arrival have found
@@ -111,7 +138,9 @@ def answers(job, slow, request="r1", step_ms=100.0, cost_ms=40.0):
     times = entered(
         len(job.ranks),
         100,
-        lambda rank, number: step_ms - cost_ms + (cost_ms if rank == slow else 0) + (rank * 7 + number) % 5,
+        lambda rank, number: (
+            step_ms - cost_ms + (cost_ms if rank == slow else 0) + (rank * 7 + number) % 5
+        ),
     )
     for rank, one in zip(job.ranks, times, strict=True):
         job.say(Arrivals(request, (arrivals_of(WORLD, one),), 100), rank)
@@ -134,7 +163,8 @@ def test_a_card_held_by_heat_is_the_cause_of_a_late_rank_and_told_once():
     finding = job.finding()
     assert (finding.kind, finding.ranks) == ("straggler", (1,))
     assert finding.summary.endswith(
-        "it runs on a GPU that heat and the hardware holds at 1005 MHz, those of the others run at 1755"
+        "it runs on a GPU that heat and the hardware holds at 1005 MHz, those of the others run at"
+        " 1755"
     )
     assert "cooling" in finding.advice
 
@@ -156,7 +186,10 @@ def test_who_is_named_by_the_times_of_arrival_is_not_named_a_second_time():
 def test_a_card_that_computes_while_the_others_spin_is_the_cause_of_a_late_rank():
     job = late_job(one_computes(1))
 
-    assert "it computes longer on its GPU: those of the others are 100% busy at " in job.finding().summary
+    assert (
+        "it computes longer on its GPU: those of the others are 100% busy at "
+        in job.finding().summary
+    )
 
 
 def test_a_stranger_on_the_card_is_the_cause_of_a_late_rank():

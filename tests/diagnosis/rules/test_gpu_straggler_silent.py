@@ -1,4 +1,6 @@
-"""Cards that draw differently in a job in which no GPU comes last: nothing is said, or something else."""
+"""Cards that draw differently in a job in which no GPU comes last: nothing is said, or something
+else.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ from tests.nccl_jobs import COMPUTES, WAITS, WARM_S, NcclJob, one_computes
 
 def near(second, rank):
     """Alike cards under one load differ by a tenth, and each by as much from second to second."""
-    return COMPUTES | {"power_watts": 600.0 + 60 * ((rank * 7 + second * 3) % 3 - 1), "sm_mhz": 1700 + 30 * (rank % 4)}
+    return COMPUTES | {
+        "power_watts": 600.0 + 60 * ((rank * 7 + second * 3) % 3 - 1),
+        "sm_mhz": 1700 + 30 * (rank % 4),
+    }
 
 
 def rotating(second, rank):
@@ -152,7 +157,9 @@ def _sending(state):
 
 
 def test_who_exchanges_most_in_a_smaller_group_is_not_compared_in_the_large_one():
-    """Two replicas of a model of four stages, one of them heavy: each gradient goes to the other replica's same stage."""
+    """Two replicas of a model of four stages, one of them heavy: each gradient goes to the other
+    replica's same stage.
+    """
     job = NcclJob()
     for number in range(4):
         job.new_nccl_group(f"dp{number}", number, number + 4)
@@ -167,9 +174,11 @@ def test_who_exchanges_most_in_a_smaller_group_is_not_compared_in_the_large_one(
 
 def _mostly(state, prefix):
     groups = tuple(
-        msgspec.structs.replace(one, enqueued=3 * one.enqueued, completed=3 * one.enqueued)
-        if one.group.startswith(prefix)
-        else one
+        (
+            msgspec.structs.replace(one, enqueued=3 * one.enqueued, completed=3 * one.enqueued)
+            if one.group.startswith(prefix)
+            else one
+        )
         for one in state.groups
     )
     return msgspec.structs.replace(state, groups=groups)

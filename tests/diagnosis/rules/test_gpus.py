@@ -1,4 +1,6 @@
-"""What is said of GPUs that do less than they could: only with evidence, and never where there are none."""
+"""What is said of GPUs that do less than they could: only with evidence, and never where there are
+none.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,14 @@ def test_a_healthy_job_on_gpus_says_nothing():
     job = GpuJob()
     for number in range(4):
         job.change(number, used_bytes=79 * GIB, throttle=("sw_power_cap",))
-        job.ranks[number].says["cuda"] = CudaState(number, None, None, 80 * GIB, 70 * GIB, 76 * GIB, 76 * GIB, 1, 0)
+        job.ranks[number].says["cuda"] = CudaState(
+            number, None, None, 80 * GIB, 70 * GIB, 76 * GIB, 76 * GIB, 1, 0
+        )
     job.has(
-        holding(job.host_says["gpus"][0], GpuProcess(900, 300 << 20, user="root", command="/usr/bin/Xorg")),
+        holding(
+            job.host_says["gpus"][0],
+            GpuProcess(900, 300 << 20, user="root", command="/usr/bin/Xorg"),
+        ),
         *job.host_says["gpus"][1:],
     )
     job.trains(20)
@@ -38,14 +45,17 @@ def test_a_process_of_somebody_else_on_a_rank_s_card_is_named():
     assert (finding.severity, finding.kind, finding.ranks) == ("warning", "gpu-busy", (1,))
     assert (
         finding.summary
-        == "GPU 1 of node0 (rank 1) is also used by other processes: pid 3310 (bob, python sample.py, 31.0 GiB)"
+        == "GPU 1 of node0 (rank 1) is also used by other processes: pid 3310 (bob, python"
+        " sample.py, 31.0 GiB)"
     )
     assert "kill 3310" in finding.advice
     assert "no GPU of that host is free" in finding.advice
 
 
 def test_who_came_a_moment_ago_may_be_a_child_of_a_rank_and_who_goes_was_one():
-    """The relay looks for the children of ranks every few seconds, and the driver's list is some seconds old."""
+    """The relay looks for the children of ranks every few seconds, and the driver's list is some
+    seconds old.
+    """
     job = GpuJob()
     job.trains(5)
     job.has(card(0, 0), holding(card(1, 1), stranger()), card(2, 2), card(3, 3))
@@ -96,7 +106,8 @@ def test_two_instances_of_one_card_are_two_cards():
     """The card's own list has both processes, and so have the lists of the instances, each its own."""
     whole = card(0, 0, 1, mig=True)
     parts = [
-        Gpu(0, f"MIG-{number}", None, 5 * GIB, 10 * GIB, "H100 MIG 1g.10gb", parent="GPU-0") for number in range(2)
+        Gpu(0, f"MIG-{number}", None, 5 * GIB, 10 * GIB, "H100 MIG 1g.10gb", parent="GPU-0")
+        for number in range(2)
     ]
     named = [
         msgspec.structs.replace(one, processes=(GpuProcess(4800 + number, 5 * GIB, rank=number),))
@@ -131,7 +142,12 @@ def test_a_display_server_or_an_idle_notebook_is_no_news(used):
 def test_in_a_container_a_pid_of_the_host_is_not_called_a_stranger():
     """It is most probably the rank itself, by the number that the host gives it."""
     job = GpuJob()
-    job.has(*[card(number, processes=(GpuProcess(99_000 + number, 40 * GIB, local=False),)) for number in range(4)])
+    job.has(
+        *[
+            card(number, processes=(GpuProcess(99_000 + number, 40 * GIB, local=False),))
+            for number in range(4)
+        ]
+    )
     for number, rank in enumerate(job.ranks):
         rank.says["cuda"] = CudaState(number, str(number))
     job.trains(5)
@@ -169,7 +185,9 @@ def test_more_ranks_than_cards_get_another_advice():
 
 
 def test_a_context_on_the_first_card_is_not_sharing():
-    """Seven ranks with half a gigabyte each on card 0, from a torch.load without map_location; each computes on its own."""
+    """Seven ranks with half a gigabyte each on card 0, from a torch.load without map_location; each
+    computes on its own.
+    """
     job = GpuJob(card(0, 0, 1), card(1, 1), world_size=2)
     for number, rank in enumerate(job.ranks):
         rank.says["cuda"] = CudaState(number, str(number))
@@ -183,7 +201,8 @@ def test_nccl_refuses_two_ranks_on_one_card():
     job.trains(1)
     job.ranks[1].raises(
         "DistBackendError",
-        "NCCL error in: NCCLUtils.cpp:94, invalid usage, ncclInvalidUsage: Last error: Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000",
+        "NCCL error in: NCCLUtils.cpp:94, invalid usage, ncclInvalidUsage: Last error: Duplicate"
+        " GPU detected : rank 1 and rank 0 both on CUDA device 1b000",
     )
     job.ranks[1].ends(1)
     job.ranks[0].stands_at("train_step")
@@ -203,12 +222,19 @@ def test_a_full_card_whose_allocations_fail_at_first_is_low_on_memory():
 
     finding = job.finding()
     assert (finding.severity, finding.kind, finding.ranks) == ("warning", "gpu-memory-low", (0,))
-    assert "1.0 GiB of 80.0 GiB left, 8 allocations of torch had to be retried lately" in finding.summary
+    assert (
+        "1.0 GiB of 80.0 GiB left, 8 allocations of torch had to be retried lately"
+        in finding.summary
+    )
 
 
 @pytest.mark.parametrize(
     ("cuda", "advice"),
-    [(memory(12, allocated=50), "expandable_segments"), (memory(12), "smaller batch"), (memory(0, 1), "smaller batch")],
+    [
+        (memory(12, allocated=50), "expandable_segments"),
+        (memory(12), "smaller batch"),
+        (memory(0, 1), "smaller batch"),
+    ],
 )
 def test_the_advice_follows_from_what_torch_has(cuda, advice):
     job = GpuJob(card(0, 0, used_bytes=79 * GIB), card(1, 1), world_size=2)
@@ -219,7 +245,13 @@ def test_the_advice_follows_from_what_torch_has(cuda, advice):
 
 @pytest.mark.parametrize(
     ("used", "cuda"),
-    [(79, memory()), (79, memory(retries=2)), (79, memory(retries=900, ooms=4)), (76, memory(retries=50)), (79, None)],
+    [
+        (79, memory()),
+        (79, memory(retries=2)),
+        (79, memory(retries=900, ooms=4)),
+        (76, memory(retries=50)),
+        (79, None),
+    ],
 )
 def test_a_full_card_alone_is_how_torch_works(used, cuda):
     job = GpuJob(card(0, 0, used_bytes=used * GIB), card(1, 1), world_size=2)
@@ -240,8 +272,10 @@ def test_a_card_that_heat_holds_below_the_others_is_throttled():
 
     finding = job.finding()
     assert (finding.severity, finding.kind, finding.ranks) == ("warning", "gpu-throttled", (2,))
-    assert finding.summary == (
-        "GPU 2 of node0 (rank 2) is held at 1005 MHz by heat and the hardware; the job's other GPUs of this model run at 1755"
+    assert (
+        finding.summary
+        == "GPU 2 of node0 (rank 2) is held at 1005 MHz by heat and the hardware; the job's other"
+        " GPUs of this model run at 1755"
     )
     assert finding.evidence[0].startswith("91 C, 600 of 700 W")
 
@@ -288,7 +322,10 @@ def test_a_card_at_its_power_cap_below_others_that_draw_as_much_is_throttled():
     job.change(2, throttle=("sw_power_cap",), sm_mhz=1100)
     job.trains(10)
 
-    assert "held at 1100 MHz by its power cap; the job's other GPUs of this model run at 1755" in job.finding().summary
+    assert (
+        "held at 1100 MHz by its power cap; the job's other GPUs of this model run at 1755"
+        in job.finding().summary
+    )
 
 
 def test_a_card_at_rest_is_not_throttled():

@@ -1,4 +1,6 @@
-"""`host-lost`: a whole host is not heard any more. Who is down, who only waits, and who is only not reached."""
+"""`host-lost`: a whole host is not heard any more. Who is down, who only waits, and who is only not
+reached.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +43,14 @@ def test_a_host_that_is_down_is_named_with_its_ranks_and_who_waits():
     assert brief(finding) == ("critical", "host-lost", (4, 5))
     assert finding.victims == (0, 1, 2, 3, 6, 7)
     assert finding.since_unix_ns == unix_ns(6)
-    assert finding.summary == (
-        "host node2 (ranks 4,5) has not been heard for 12 s; ranks 0-3,6,7 wait for it in all_reduce #61 of default_pg"
+    assert (
+        finding.summary
+        == "host node2 (ranks 4,5) has not been heard for 12 s; ranks 0-3,6,7 wait for it in"
+        " all_reduce #61 of default_pg"
     )
-    assert finding.evidence[0].startswith("rank 4 on node2, last heard 12 s ago: iteration 60, after all_reduce #60")
+    assert finding.evidence[0].startswith(
+        "rank 4 on node2, last heard 12 s ago: iteration 60, after all_reduce #60"
+    )
     assert "ping node2" in finding.advice
 
 
@@ -53,7 +59,9 @@ def test_its_ranks_are_lost_and_those_that_wait_for_them_blocked():
 
 
 def test_nothing_else_is_ever_said_of_them():
-    """By what they said last they are not in the collective, or stand still, or their agents are silent."""
+    """By what they said last they are not in the collective, or stand still, or their agents are
+    silent.
+    """
     assert down(40.0).ever() == [("critical", "host-lost", (4, 5))]
 
 
@@ -69,7 +77,9 @@ def test_while_a_relay_may_be_being_replaced_nothing_is_said():
 
 
 def test_what_its_ranks_did_when_it_fell_silent_is_not_what_they_do():
-    """One was in a collective, another in a disk's sleep, a third in its DataLoader: all three would be findings in time."""
+    """One was in a collective, another in a disk's sleep, a third in its DataLoader: all three
+    would be findings in time.
+    """
     job = SpreadJob(6, 2)
     job.trains(6)
     job.ranks[3].is_stalled()
@@ -131,7 +141,10 @@ def test_a_rank_that_stands_elsewhere_on_another_host_is_named_beside_the_lost_h
     job.others_wait(1, 4, 5)
     job.passes(14)
 
-    assert sorted(job.kinds()) == [("critical", "host-lost", (4, 5)), ("critical", "not-in-collective", (1,))]
+    assert sorted(job.kinds()) == [
+        ("critical", "host-lost", (4, 5)),
+        ("critical", "not-in-collective", (1,)),
+    ]
 
 
 def test_while_collectives_with_its_ranks_are_completed_only_the_connection_is_cut():
@@ -177,7 +190,9 @@ def test_several_hosts_behind_one_switch_are_one_finding():
     job.passes(12)
 
     assert job.kinds() == [("critical", "host-lost", (4, 5, 6, 7))]
-    assert job.finding().summary.startswith("hosts node2, node3 (ranks 4-7) have not been heard for 12 s")
+    assert job.finding().summary.startswith(
+        "hosts node2, node3 (ranks 4-7) have not been heard for 12 s"
+    )
 
 
 def test_a_host_whose_ranks_had_ended_is_not_lost():
@@ -192,7 +207,9 @@ def test_a_host_whose_ranks_had_ended_is_not_lost():
 
 
 def test_at_the_end_of_the_job_nobody_is_lost():
-    """A scheduler ends the relays of the other hosts with the step, before they can tell how their ranks ended."""
+    """A scheduler ends the relays of the other hosts with the step, before they can tell how their
+    ranks ended.
+    """
     job = SpreadJob(8, 4)
     job.trains(6)
     job.goes_silent("node1", "node2", "node3")
@@ -207,11 +224,15 @@ def test_at_the_end_of_the_job_nobody_is_lost():
 def test_a_host_of_which_the_others_died_is_still_the_cause():
     job = down()
     for rank in (*job.ranks[:4], *job.ranks[6:]):
-        rank.raises("DistBackendError", "NCCL error: remote process exited or there was a network error")
+        rank.raises(
+            "DistBackendError", "NCCL error: remote process exited or there was a network error"
+        )
         rank.ends(1)
     job.passes(4)
 
-    assert [(finding.kind, finding.ranks) for finding in job.verdict().findings][:1] == [("host-lost", (4, 5))]
+    assert [(finding.kind, finding.ranks) for finding in job.verdict().findings][:1] == [
+        ("host-lost", (4, 5))
+    ]
 
 
 def test_where_the_hub_is_not_heard_either_nobody_is_lost():
@@ -223,7 +244,9 @@ def test_where_the_hub_is_not_heard_either_nobody_is_lost():
 
     for seconds in range(1, 40):
         snapshot = model.snapshot(unix_ns(job.now + seconds))
-        assert [one.kind for one in judge.observe(snapshot).findings if one.kind == "host-lost"] == []
+        assert [
+            one.kind for one in judge.observe(snapshot).findings if one.kind == "host-lost"
+        ] == []
         assert all(rank.state is not State.LOST for rank in snapshot.ranks)
 
 
@@ -278,7 +301,10 @@ def test_a_viewer_at_a_leaf_is_told_that_it_sees_this_host_only():
     assert model.snapshot(unix_ns(5)).apart == "this host only: hub not reached: connection refused"
     model.remove(0)
     model.remove(1)
-    assert calm(model.snapshot(unix_ns(5)), POLICY) == "ok: 2/2 moving, ranks 0,1 not seen from here, watched 5 s"
+    assert (
+        calm(model.snapshot(unix_ns(5)), POLICY)
+        == "ok: 2/2 moving, ranks 0,1 not seen from here, watched 5 s"
+    )
     # A leaf's own view of a hang is no start either.
     assert calm(model.snapshot(unix_ns(20)), POLICY).startswith("quiet: no rank has moved for")
 
@@ -292,7 +318,9 @@ def test_a_job_whose_hosts_are_all_seen_is_not_apart():
 
 
 def test_what_stood_before_a_relay_was_replaced_stands_on_unchanged():
-    """For six seconds nothing of the host comes: that nobody looks at a rank's CPU any more made a critical into a warning."""
+    """For six seconds nothing of the host comes: that nobody looks at a rank's CPU any more made a
+    critical into a warning.
+    """
     job = SpreadJob(4, 2)
     job.trains(5)
     job.ranks[2].stands_at("fetch")

@@ -14,7 +14,9 @@ def all_wait_for_a_batch(job, seconds):
     for _ in range(2 * seconds):
         for rank in job.ranks:
             rank.trains = False
-            rank.loader = replace_loader(rank.loader, wait_total_ns=rank.loader.wait_total_ns + 500_000_000)
+            rank.loader = replace_loader(
+                rank.loader, wait_total_ns=rank.loader.wait_total_ns + 500_000_000
+            )
         job.passes(0.5)
     for rank in job.ranks:
         rank.comes_back()
@@ -27,9 +29,15 @@ def test_ranks_that_mostly_wait_for_data_are_input_bound_and_the_setting_is_name
 
     finding = job.finding()
 
-    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "input-bound", (0, 1, 2, 3))
-    assert finding.summary == (
-        "ranks 0-3 spend 70% of the time waiting for data (num_workers=1, prefetch_factor=2, pin_memory=False)"
+    assert (finding.severity, finding.kind, finding.ranks) == (
+        "warning",
+        "input-bound",
+        (0, 1, 2, 3),
+    )
+    assert (
+        finding.summary
+        == "ranks 0-3 spend 70% of the time waiting for data (num_workers=1, prefetch_factor=2,"
+        " pin_memory=False)"
     )
     assert finding.advice.startswith("raise num_workers")
 
@@ -68,7 +76,9 @@ def test_an_epochs_first_batch_with_its_worker_start_is_no_evidence():
 
 @pytest.mark.parametrize("start_s", [6, 8, 9, 12])
 def test_a_long_wait_for_the_first_batch_is_no_rhythm_in_the_steps_after_it(start_s):
-    """Workers that need 9 s to start, each epoch: all quarters of the window have a part of that one wait."""
+    """Workers that need 9 s to start, each epoch: all quarters of the window have a part of that
+    one wait.
+    """
     job = loading(share=0.0)
     for _ in range(2):
         job.trains(6)
@@ -152,7 +162,8 @@ def test_of_two_loaders_the_one_that_is_waited_for_is_named_with_its_own_setting
     job = loading(workers=0, waited=Waited("Tokens", 3, 4, True, feeds=True))
     job.trains(15)
 
-    assert job.finding().summary == (
-        "ranks 0-3 spend 70% of the time waiting for data of Tokens, which feeds the training "
+    assert (
+        job.finding().summary
+        == "ranks 0-3 spend 70% of the time waiting for data of Tokens, which feeds the training "
         "(num_workers=3, prefetch_factor=4, pin_memory=True)"
     )

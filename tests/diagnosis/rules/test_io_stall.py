@@ -1,4 +1,6 @@
-"""A rank in one and the same uninterruptible sleep: a dead file server, and the busy ones that only look like it."""
+"""A rank in one and the same uninterruptible sleep: a dead file server, and the busy ones that only
+look like it.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,16 @@ def test_a_rank_whose_file_server_died_is_named_with_its_file():
 
     assert (finding.severity, finding.kind, finding.ranks) == ("critical", "io-stall", (3,))
     assert finding.victims == (0, 1, 2)
-    assert finding.summary == (
-        "rank 3 has been in uninterruptible sleep (nfs_wait_bit_killable) for 7 s, writing /ckpt/7.pt in save "
-        "(train.py:88); ranks 0-2 wait for it in all_reduce #101 of default_pg"
+    assert (
+        finding.summary
+        == "rank 3 has been in uninterruptible sleep (nfs_wait_bit_killable) for 7 s, writing"
+        " /ckpt/7.pt in save (train.py:88); ranks 0-2 wait for it in all_reduce #101 of"
+        " default_pg"
     )
     assert (finding.group, finding.op, finding.seq) == (WORLD, "all_reduce", 101)
-    assert finding.evidence[0].endswith("state D, 0% of a core, wchan nfs_wait_bit_killable, in write of /ckpt/7.pt")
+    assert finding.evidence[0].endswith(
+        "state D, 0% of a core, wchan nfs_wait_bit_killable, in write of /ckpt/7.pt"
+    )
     assert "kill -9 has no effect" in finding.advice
 
 
@@ -102,7 +108,12 @@ def test_without_waiters_it_is_a_warning_after_half_a_minute():
     job.passes(10)
 
     (finding,) = job.verdict().findings
-    assert (finding.severity, finding.kind, finding.ranks, finding.victims) == ("warning", "io-stall", (1,), ())
+    assert (finding.severity, finding.kind, finding.ranks, finding.victims) == (
+        "warning",
+        "io-stall",
+        (1,),
+        (),
+    )
     assert "reading /data/a.tar in load (train.py:88)" in finding.summary
 
 
@@ -118,13 +129,17 @@ def test_a_frozen_rank_in_state_d_is_stopped_and_not_stalled():
 
 
 def test_a_child_that_does_not_get_to_start_is_what_to_look_at():
-    """subprocess.run of a program on a dead mount: vfork keeps the parent in D until the child has begun."""
+    """subprocess.run of a program on a dead mount: vfork keeps the parent in D until the child has
+    begun.
+    """
     job = stalled(1, wchan="kernel_clone", syscall="vfork", file=None)
     job.passes(8)
 
     finding = job.finding()
 
-    assert "waiting for a child process to start its program in save (train.py:88)" in finding.summary
+    assert (
+        "waiting for a child process to start its program in save (train.py:88)" in finding.summary
+    )
     assert "--ppid 4801" in finding.advice
 
 

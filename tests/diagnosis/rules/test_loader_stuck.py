@@ -18,30 +18,51 @@ STUCK, ABSENT = "loader-stuck", "not-in-collective"
 def dump(job, rank, *frames, method="signal"):
     """An automatic dump: the rank's stacks, and those of the worker that owes it."""
     at = unix_ns(job.now)
-    main = ThreadStack((StackFrame("main", "/home/ada/train.py", 53, True),), "MainThread", main=True)
+    main = ThreadStack(
+        (StackFrame("main", "/home/ada/train.py", 53, True),), "MainThread", main=True
+    )
     own = ThreadStack(tuple(StackFrame(*frame) for frame in frames), main=True)
     job.say(Stacks("a", rank.number, rank.pid, at, "agent", (main,), automatic=True), rank)
     job.say(
-        Stacks("a", rank.number, rank.loader.owing_pid, at, method, (own,), worker=True, automatic=True),
+        Stacks(
+            "a", rank.number, rank.loader.owing_pid, at, method, (own,), worker=True, automatic=True
+        ),
         rank,
     )
 
 
 def test_a_worker_in_a_lock_after_fork_is_named_and_not_its_rank_s_own_place():
-    """OpenCV's pool was forked with its mutex held: the first batch never came, on one rank of three."""
+    """OpenCV's pool was forked with its mutex held: the first batch never came, on one rank of
+    three.
+    """
     job = starving()
     job.passes(3)
-    dump(job, job.ranks[1], ("__getitem__", "/home/ada/data.py", 40, True), ("main", "/home/ada/train.py", 53, True))
+    dump(
+        job,
+        job.ranks[1],
+        ("__getitem__", "/home/ada/data.py", 40, True),
+        ("main", "/home/ada/train.py", 53, True),
+    )
     job.passes(5)
 
     finding = job.finding()
 
-    assert (finding.severity, finding.kind, finding.ranks, finding.victims) == ("critical", STUCK, (1,), (0, 2))
-    assert finding.summary == (
-        "rank 1 has been in the DataLoader (train.py:53 main) for 8 s: its worker pid 9001, which must deliver the next batch, is waiting "
-        "for a lock and makes no progress (at __getitem__ data.py:40); ranks 0,2 wait for it in all_reduce #106 of default_pg"
+    assert (finding.severity, finding.kind, finding.ranks, finding.victims) == (
+        "critical",
+        STUCK,
+        (1,),
+        (0, 2),
     )
-    assert "2/2 workers alive; worker pid 9001 must deliver the next batch: state S" in finding.evidence[0]
+    assert (
+        finding.summary
+        == "rank 1 has been in the DataLoader (train.py:53 main) for 8 s: its worker pid 9001,"
+        " which must deliver the next batch, is waiting for a lock and makes no progress (at"
+        " __getitem__ data.py:40); ranks 0,2 wait for it in all_reduce #106 of default_pg"
+    )
+    assert (
+        "2/2 workers alive; worker pid 9001 must deliver the next batch: state S"
+        in finding.evidence[0]
+    )
     assert any("worker 9001's stack: __getitem__ data.py:40" in line for line in finding.evidence)
     assert "multiprocessing_context='spawn'" in finding.advice
     assert "the process group times out in" in finding.advice
@@ -50,7 +71,9 @@ def test_a_worker_in_a_lock_after_fork_is_named_and_not_its_rank_s_own_place():
 
 @pytest.mark.parametrize("begins", ["_bootstrap", "BaseProcess._bootstrap"])
 def test_what_a_forked_worker_has_from_its_rank_is_not_the_datasets_line(begins):
-    """A dataset that is a library's: the program's only frames on that stack are those from before the fork."""
+    """A dataset that is a library's: the program's only frames on that stack are those from before
+    the fork.
+    """
     job = starving()
     job.passes(3)
     dump(
@@ -105,12 +128,24 @@ def test_a_batch_that_comes_ends_the_finding():
 @pytest.mark.parametrize(
     ("worker", "says", "advice"),
     [
-        ({"state": "T", "wchan": "do_signal_stop"}, "is stopped (SIGSTOP or Ctrl-Z)", "kill -CONT 9001"),
+        (
+            {"state": "T", "wchan": "do_signal_stop"},
+            "is stopped (SIGSTOP or Ctrl-Z)",
+            "kill -CONT 9001",
+        ),
         ({"state": "t", "wchan": "ptrace_stop"}, "is held by a debugger", "kill -CONT"),
         ({"state": "Z", "wchan": None}, "is dead", "dmesg"),
         ({"state": None, "wchan": None}, "is dead", "dmesg"),
-        ({"state": "D", "wchan": "rpc_wait_bit_killable"}, "is waiting for a file server and makes no progress", "fix"),
-        ({"state": "D", "wchan": None}, "is in uninterruptible sleep and makes no progress", "fix the file server"),
+        (
+            {"state": "D", "wchan": "rpc_wait_bit_killable"},
+            "is waiting for a file server and makes no progress",
+            "fix",
+        ),
+        (
+            {"state": "D", "wchan": None},
+            "is in uninterruptible sleep and makes no progress",
+            "fix the file server",
+        ),
         ({"wchan": "wait_woken"}, "is waiting on a socket and makes no progress", "timeout"),
         ({"wchan": "hrtimer_nanosleep"}, "is asleep and makes no progress", "timeout"),
         ({"wchan": None}, "which must deliver the next batch, makes no progress;", "timeout"),
@@ -130,7 +165,10 @@ def test_what_keeps_the_worker_is_said(worker, says, advice):
 def test_the_lock_of_a_futex_is_not_a_child():
     """The kernel calls the one futex_do_wait and the other do_wait."""
     assert said_of(ProcessState(None, 1, "S", "futex_do_wait")) == ("lock", "waiting for a lock")
-    assert said_of(ProcessState(None, 1, "S", "do_wait")) == ("child", "waiting for a child process")
+    assert said_of(ProcessState(None, 1, "S", "do_wait")) == (
+        "child",
+        "waiting for a child process",
+    )
 
 
 # -- near misses: it works
@@ -138,9 +176,13 @@ def test_the_lock_of_a_futex_is_not_a_child():
 
 @pytest.mark.parametrize(
     "worker",
-    [{"cores": 0.5, "wchan": None, "state": "R"}, {"io_per_s": 10**6, "wchan": "folio_wait_bit"}, {"wakes_per_s": 40, "wchan": "wait_woken"}],
+    [
+        {"cores": 0.5, "wchan": None, "state": "R"},
+        {"io_per_s": 10**6, "wchan": "folio_wait_bit"},
+        {"wakes_per_s": 40, "wchan": "wait_woken"},
+    ],
     ids=["decoding", "reading a slow disk", "downloading"],
-)  # fmt: skip
+)
 def test_a_worker_that_is_only_slow_is_a_warning_of_the_old_kind(worker):
     """A video of nine seconds; the file server is slow today."""
     job = starving(**worker)
@@ -150,7 +192,9 @@ def test_a_worker_that_is_only_slow_is_a_warning_of_the_old_kind(worker):
 
 
 def test_a_worker_that_polls_with_a_sleep_does_not_work():
-    """`while not path.exists(): time.sleep(0.05)` wakes twenty times a second and makes no progress."""
+    """`while not path.exists(): time.sleep(0.05)` wakes twenty times a second and makes no
+    progress.
+    """
     job = starving(wakes_per_s=20, wchan="hrtimer_nanosleep")
     job.passes(12)
 
@@ -185,7 +229,12 @@ def test_a_dataset_in_the_rank_itself_stays_not_in_collective():
     """num_workers=0: there is no worker to look at."""
     job = starving()
     job.ranks[1].loader = replace_loader(
-        job.ranks[1].loader, workers=0, owing_pid=None, owing_state=None, workers_alive=None, owing_wchan=None
+        job.ranks[1].loader,
+        workers=0,
+        owing_pid=None,
+        owing_state=None,
+        workers_alive=None,
+        owing_wchan=None,
     )
     job.ranks[1].worker = {}
     job.passes(9)
@@ -196,7 +245,10 @@ def test_a_dataset_in_the_rank_itself_stays_not_in_collective():
 def test_where_no_worker_can_be_named_it_stays_not_in_collective():
     """A torch that keeps its tasks under other names."""
     job = starving()
-    job.ranks[1].loader, job.ranks[1].worker = replace_loader(job.ranks[1].loader, owing_pid=None), {}
+    job.ranks[1].loader, job.ranks[1].worker = (
+        replace_loader(job.ranks[1].loader, owing_pid=None),
+        {},
+    )
     job.passes(9)
 
     assert job.kinds() == [("critical", ABSENT, (1,))]
@@ -226,11 +278,18 @@ def test_a_stuck_worker_that_nobody_waits_for_is_a_warning_after_thirty_seconds(
 
     finding = job.finding()
 
-    assert (finding.severity, finding.kind, finding.ranks, finding.victims) == ("warning", STUCK, (0,), ())
+    assert (finding.severity, finding.kind, finding.ranks, finding.victims) == (
+        "warning",
+        STUCK,
+        (0,),
+        (),
+    )
 
 
 def test_all_ranks_in_loaders_whose_workers_are_all_in_locks_is_critical_soon():
-    """The same dataset on all ranks: all of them deadlocked at the first batch, and nobody waited in a collective."""
+    """The same dataset on all ranks: all of them deadlocked at the first batch, and nobody waited
+    in a collective.
+    """
     job = FakeJob(2)
     job.trains(10)
     for rank in job.ranks:
@@ -241,13 +300,15 @@ def test_all_ranks_in_loaders_whose_workers_are_all_in_locks_is_critical_soon():
 
     assert (finding.severity, finding.kind, finding.ranks) == ("critical", STUCK, (0, 1))
     assert (
-        "the workers that must deliver the next batches (pids 9000, 9001) are waiting for a lock and make no progress"
-        in finding.summary
+        "the workers that must deliver the next batches (pids 9000, 9001) are waiting for a lock"
+        " and make no progress" in finding.summary
     )
 
 
 def test_all_ranks_in_loaders_that_wait_for_something_outside_is_no_more_than_a_warning():
-    """Trainers that wait for rollouts: their workers read a socket, or stand behind the one that does."""
+    """Trainers that wait for rollouts: their workers read a socket, or stand behind the one that
+    does.
+    """
     job = FakeJob(2)
     job.trains(10)
     job.ranks[0].waits_for_batch(wchan="futex_do_wait", locked=1)
@@ -304,7 +365,9 @@ def test_a_main_thread_that_is_elsewhere_is_not_explained_by_a_loader_of_another
 
 
 def test_a_loader_that_waits_for_its_workers_to_end_is_stuck_by_them():
-    """The loop was left early, and a worker stood in a read that does not return: join, five seconds each."""
+    """The loop was left early, and a worker stood in a read that does not return: join, five
+    seconds each.
+    """
     job = starving(wchan="wait_woken")
     job.ranks[1].loader = replace_loader(
         job.ranks[1].loader, waiting_since_unix_ns=None, closing=True, workers_cpu_ns=0
@@ -316,14 +379,19 @@ def test_a_loader_that_waits_for_its_workers_to_end_is_stuck_by_them():
 
     assert (finding.severity, finding.kind, finding.ranks) == ("critical", STUCK, (1,))
     assert "its worker pid 9001, which has not ended yet, is waiting on a socket" in finding.summary
-    assert finding.evidence[0] == "its DataLoader is ending its workers: pid 9001 is still alive, state S"
+    assert (
+        finding.evidence[0]
+        == "its DataLoader is ending its workers: pid 9001 is still alive, state S"
+    )
 
 
 def test_an_iterator_that_was_left_behind_closed_says_nothing_of_a_rank_that_is_elsewhere():
     """The program holds on to it, and a worker of it hangs in its exit."""
     job = starving(wchan="wait_woken")
     rank = job.ranks[1]
-    rank.loader = replace_loader(rank.loader, waiting_since_unix_ns=None, closing=True, workers_cpu_ns=0)
+    rank.loader = replace_loader(
+        rank.loader, waiting_since_unix_ns=None, closing=True, workers_cpu_ns=0
+    )
     rank.stands_at("save", "/home/ada/train.py", 88)
     job.passes(9)
 
@@ -333,7 +401,12 @@ def test_an_iterator_that_was_left_behind_closed_says_nothing_of_a_rank_that_is_
 def test_a_viewer_that_joins_later_reads_the_same():
     job = starving()
     job.passes(25)
-    seen = [replace(one, summary="", evidence=(), advice="") for one in job.verdicts(0.0)[-1].findings]
+    seen = [
+        replace(one, summary="", evidence=(), advice="") for one in job.verdicts(0.0)[-1].findings
+    ]
 
     for joined in (12.0, 16.0, 20.0, 30.0):
-        assert [replace(one, summary="", evidence=(), advice="") for one in job.verdicts(joined)[-1].findings] == seen
+        assert [
+            replace(one, summary="", evidence=(), advice="")
+            for one in job.verdicts(joined)[-1].findings
+        ] == seen

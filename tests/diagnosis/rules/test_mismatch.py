@@ -23,12 +23,17 @@ def test_another_operation_on_one_rank_is_named_with_both_operations():
 
     finding = job.finding()
 
-    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "collective-mismatch", (2,))
+    assert (finding.severity, finding.kind, finding.ranks) == (
+        "critical",
+        "collective-mismatch",
+        (2,),
+    )
     assert finding.victims == (0, 1, 3)
     assert (finding.op, finding.seq) == (None, 101)
-    assert finding.summary == (
-        "collective #101 of default_pg differs between the ranks: ranks 0,1,3: all_reduce of 1,000 float, "
-        "rank 2: broadcast of 1,000 float; no progress for 4 s"
+    assert (
+        finding.summary
+        == "collective #101 of default_pg differs between the ranks: ranks 0,1,3: all_reduce of"
+        " 1,000 float, rank 2: broadcast of 1,000 float; no progress for 4 s"
     )
 
 
@@ -40,7 +45,10 @@ def test_another_size_is_named_with_both_sizes():
     finding = job.finding()
 
     assert (finding.kind, finding.ranks, finding.op) == ("collective-mismatch", (2,), "all_reduce")
-    assert "ranks 0,1,3: all_reduce of 4,000 float, rank 2: all_reduce of 2,000 float" in finding.summary
+    assert (
+        "ranks 0,1,3: all_reduce of 4,000 float, rank 2: all_reduce of 2,000 float"
+        in finding.summary
+    )
     assert "pad, or gather the sizes first" in finding.advice
 
 
@@ -53,7 +61,9 @@ def test_another_dtype_is_a_mismatch():
 
 
 def test_with_gloo_the_smaller_side_has_passed_and_is_seen_one_collective_later():
-    """Rank 2 gave 4 values, the others 8: on rank 2 it returned, and rank 2 stands in the *next* one, looking ahead."""
+    """Rank 2 gave 4 values, the others 8: on rank 2 it returned, and rank 2 stands in the *next*
+    one, looking ahead.
+    """
     job = FakeJob(4)
     job.trains(10)
     job.ranks[2].passes_through(sizes=((4,),))
@@ -123,9 +133,13 @@ def test_equal_calls_are_no_mismatch():
     assert job.ever() == []
 
 
-@pytest.mark.parametrize("op", ["all_to_all", "gather", "scatter", "all_gather_into_tensor_coalesced"])
+@pytest.mark.parametrize(
+    "op", ["all_to_all", "gather", "scatter", "all_gather_into_tensor_coalesced"]
+)
 def test_collectives_whose_sizes_differ_by_design_are_no_mismatch(op):
-    """all_to_all with uneven splits: a mixture of experts sends every rank another number of tokens."""
+    """all_to_all with uneven splits: a mixture of experts sends every rank another number of
+    tokens.
+    """
     job = mismatch({"op": op, "sizes": ((5,),)}, {"op": op, "sizes": ((7,),)})
     job.passes(4)
 
@@ -147,7 +161,9 @@ def test_different_sizes_in_different_groups_are_no_mismatch():
     job.new_group("b", 2, 3)
     job.trains(10)
     for rank in job.ranks:
-        rank.waits_in(group="a" if rank.number < 2 else "b", sizes=((8 if rank.number < 2 else 4,),))
+        rank.waits_in(
+            group="a" if rank.number < 2 else "b", sizes=((8 if rank.number < 2 else 4,),)
+        )
     job.passes(4)
 
     assert job.ever() == []

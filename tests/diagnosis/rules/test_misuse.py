@@ -23,10 +23,15 @@ def test_ranks_that_all_read_the_whole_dataset_are_told():
 
     finding = job.finding()
 
-    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "sampler-not-distributed", (0, 1, 2, 3))
-    assert finding.summary == (
-        "ranks 0-3 all read the whole of the same Rows (4,096 samples) with a RandomSampler: each epoch takes 4 times as long "
-        "as it should"
+    assert (finding.severity, finding.kind, finding.ranks) == (
+        "warning",
+        "sampler-not-distributed",
+        (0, 1, 2, 3),
+    )
+    assert (
+        finding.summary
+        == "ranks 0-3 all read the whole of the same Rows (4,096 samples) with a RandomSampler:"
+        " each epoch takes 4 times as long as it should"
     )
 
 
@@ -64,7 +69,9 @@ def test_shards_other_samplers_validation_and_other_groups_are_left_in_peace(oth
 
 
 def test_tensor_parallel_ranks_read_the_same_data_by_design():
-    """Gradients are averaged among ranks 0 and 2, and among 1 and 3: each pair has a part of its own."""
+    """Gradients are averaged among ranks 0 and 2, and among 1 and 3: each pair has a part of its
+    own.
+    """
     job = fed(**PLAIN, group=["a", "b", "a", "b"], first=["x", "x", "y", "y"])
     job.new_group("a", 0, 2)
     job.new_group("b", 1, 3)
@@ -79,15 +86,20 @@ def test_a_second_epoch_in_the_same_order_is_told():
 
     finding = job.finding()
 
-    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "epoch-not-set", (0, 1, 2, 3))
+    assert (finding.severity, finding.kind, finding.ranks) == (
+        "warning",
+        "epoch-not-set",
+        (0, 1, 2, 3),
+    )
     assert (
-        "in pass 2 over the data (Rows), and the DistributedSampler of the loader that feeds the training still has epoch 0"
-        in finding.summary
+        "in pass 2 over the data (Rows), and the DistributedSampler of the loader that feeds the"
+        " training still has epoch 0" in finding.summary
     )
 
 
 @pytest.mark.parametrize(
-    "other", [{"epochs": 1}, {"epochs": 5, "epoch": 4}, {"epochs": 2, "same_epoch": True, "steps": 2}]
+    "other",
+    [{"epochs": 1}, {"epochs": 5, "epoch": 4}, {"epochs": 2, "same_epoch": True, "steps": 2}],
 )
 def test_a_first_epoch_or_one_that_was_set_is_left_in_peace(other):
     job = fed(**(SHUFFLED | other))
@@ -113,13 +125,16 @@ def test_gradients_on_gpus_that_go_through_gloo_are_told():
 
     finding = job.finding()
     assert (finding.severity, finding.kind, finding.ranks) == ("warning", "wrong-backend", (0, 1))
-    assert finding.summary == (
-        "ranks 0,1 move gradients of 400 MiB from GPU to GPU through gloo at each step, though this torch has NCCL"
+    assert (
+        finding.summary
+        == "ranks 0,1 move gradients of 400 MiB from GPU to GPU through gloo at each step, though"
+        " this torch has NCCL"
     )
 
 
 @pytest.mark.parametrize(
-    "given", [{"gloo_bytes": None}, {"gloo_bytes": 1 << 20}, {"uuids": ("a", "a")}, {"uuids": ("a", None)}]
+    "given",
+    [{"gloo_bytes": None}, {"gloo_bytes": 1 << 20}, {"uuids": ("a", "a")}, {"uuids": ("a", None)}],
 )
 def test_gloo_beside_nccl_small_gradients_and_ranks_of_one_card_are_no_misuse(given):
     """A second group of gloo for barriers is everybody's; and NCCL refuses two ranks on one card."""
@@ -144,14 +159,22 @@ def test_before_the_first_step_nothing_has_gone_through_gloo():
 def test_many_small_collectives_a_step_are_sync_bound():
     finding = communicating(0.8).finding()
 
-    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "sync-bound", (0, 1, 2, 3))
-    assert finding.summary == (
-        "ranks 0-3 spend 80% of the time in communication: 20 collectives of default_pg in each step of 50 ms"
+    assert (finding.severity, finding.kind, finding.ranks) == (
+        "warning",
+        "sync-bound",
+        (0, 1, 2, 3),
+    )
+    assert (
+        finding.summary
+        == "ranks 0-3 spend 80% of the time in communication: 20 collectives of default_pg in each"
+        " step of 50 ms"
     )
 
 
 def test_a_healthy_job_on_nccl_with_many_buckets_is_not_sync_bound():
-    """The host is ahead: enqueued is more than completed at nearly every look (kWatchdogThreadSleepMillis)."""
+    """The host is ahead: enqueued is more than completed at nearly every look
+    (kWatchdogThreadSleepMillis).
+    """
     assert communicating(0.95, backend="nccl").ever() == []
 
 

@@ -28,7 +28,9 @@ def test_ranks_that_spin_in_a_barrier_wait_for_the_one_that_sleeps():
 
 
 def test_a_rank_whose_call_holds_the_gil_is_seen_by_its_relay():
-    """The first lowercase allreduce on a communicator silences the agent: it is in a call, not frozen."""
+    """The first lowercase allreduce on a communicator silences the agent: it is in a call, not
+    frozen.
+    """
     job = MpiJob()
     job.passes(10)
     job.in_collective("allreduce", 0, 1, by_relay=True)
@@ -129,13 +131,17 @@ def test_a_rank_before_mpi_init_is_late_and_the_call_has_its_name():
 
 
 def test_a_collective_that_one_side_has_passed_is_compared_from_memory():
-    """A small bcast is over for its root at once; what the others call at that number is something else."""
+    """A small bcast is over for its root at once; what the others call at that number is something
+    else.
+    """
     job = MpiJob(2)
     job.passes(10)
     job.in_collective("Barrier", 1)
     job.ranks[0].stands_at("write")
     job.outside(0, done=21)
-    job.ranks[0].mpi = msgspec.structs.replace(job.ranks[0].mpi, done=(MpiPart("bcast", WORLD, 21, 0),))
+    job.ranks[0].mpi = msgspec.structs.replace(
+        job.ranks[0].mpi, done=(MpiPart("bcast", WORLD, 21, 0),)
+    )
     job.passes(8)
 
     assert job.kinds()[0] == ("critical", "collective-mismatch", (0, 1))
@@ -218,7 +224,8 @@ def test_who_has_started_a_collective_and_then_sleeps_holds_up_those_that_wait_f
 
 
 @pytest.mark.parametrize(
-    ("third", "kinds"), [("stands_at", [("critical", "not-in-collective", (1, 2))]), ("works_at", [])]
+    ("third", "kinds"),
+    [("stands_at", [("critical", "not-in-collective", (1, 2))]), ("works_at", [])],
 )
 def test_a_fence_is_held_up_by_the_others_only_where_all_of_them_stand_still(third, kinds):
     """Which ranks share the window is not known."""

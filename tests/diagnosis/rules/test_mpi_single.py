@@ -20,7 +20,10 @@ def test_a_wrong_tag_is_named_with_what_was_sent():
 
     assert brief(finding) == ("critical", "unmatched-p2p", (1,))
     assert "recv from rank 0, tag 99" in finding.summary
-    assert "rank 0 has sent to rank 1: 1 with tag 7 (receives begun: 0), none with tag 99" in finding.evidence
+    assert (
+        "rank 0 has sent to rank 1: 1 with tag 7 (receives begun: 0), none with tag 99"
+        in finding.evidence
+    )
 
 
 def test_a_ring_of_large_sends_is_a_cycle():
@@ -54,7 +57,9 @@ def test_of_several_requests_only_those_that_are_owed_are_waited_for():
     """Rank 1 has sent its part and computes on; rank 2 sleeps."""
     job = MpiJob(3)
     job.passes(10)
-    job.waits_for(0, "Waitall", ("Irecv", 1, 5), ("Irecv", 2, 5), traffic=(sent(1, 5, 0, 1), sent(2, 5, 0, 1)))
+    job.waits_for(
+        0, "Waitall", ("Irecv", 1, 5), ("Irecv", 2, 5), traffic=(sent(1, 5, 0, 1), sent(2, 5, 0, 1))
+    )
     job.ranks[1].works_at("compute")
     job.outside(1, traffic=(sent(0, 5),))
     job.ranks[2].stands_at("load")

@@ -1,4 +1,6 @@
-"""What NCCL says of itself as evidence: its status service, its communicators being built, torch's watchdog."""
+"""What NCCL says of itself as evidence: its status service, its communicators being built, torch's
+watchdog.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,18 @@ def recorded(job, name):
     world = [one for one in said.communicators if one.size in (0, 4)]
     # 2.24 does not tell the number of the process that it misses.
     pids = {
-        rank.pid: 4800 + (rank.number if rank.number >= 0 else 2) for one in world for rank in one.ranks if rank.pid
+        rank.pid: 4800 + (rank.number if rank.number >= 0 else 2)
+        for one in world
+        for rank in one.ranks
+        if rank.pid
     }
     communicators = tuple(
         msgspec.structs.replace(
-            one, ranks=tuple(msgspec.structs.replace(rank, pid=pids.get(rank.pid, rank.pid)) for rank in one.ranks)
+            one,
+            ranks=tuple(
+                msgspec.structs.replace(rank, pid=pids.get(rank.pid, rank.pid))
+                for rank in one.ranks
+            ),
         )
         for one in said.communicators
     )
@@ -76,14 +85,20 @@ def test_who_has_launched_less_is_named():
         ("2.24.3/behind.txt", ["NCCL: rank 2 has launched 811 collectives, the others 812"]),
         ("2.27.5/visible-behind.txt", ["NCCL: rank 2 has launched 811 AllReduce, the others 812"]),
         ("2.30.7/behind.json", ["NCCL: rank 2 has launched 811 AllReduce, the others 812"]),
-        ("2.27.5/init.txt", [
-            "NCCL: rank 3 has not finished building a communicator",
-            "NCCL: rank 3 has launched 0 AllReduce, the others 812",
-        ]),
-        ("2.30.7/init.json", [
-            "NCCL: rank 3 has not finished building a communicator",
-            "NCCL: rank 3 has launched 0 AllReduce, the others 812",
-        ]),
+        (
+            "2.27.5/init.txt",
+            [
+                "NCCL: rank 3 has not finished building a communicator",
+                "NCCL: rank 3 has launched 0 AllReduce, the others 812",
+            ],
+        ),
+        (
+            "2.30.7/init.json",
+            [
+                "NCCL: rank 3 has not finished building a communicator",
+                "NCCL: rank 3 has launched 0 AllReduce, the others 812",
+            ],
+        ),
         ("2.27.5/async-three.txt", ["NCCL: ranks 0,1,3 have an error in a communicator"]),
         ("2.30.7/async.json", ["NCCL: rank 1 has an error in a communicator"]),
         ("2.30.7/abort.json", ["NCCL: rank 1 has aborted a communicator"]),
@@ -97,7 +112,7 @@ def test_who_has_launched_less_is_named():
         ("2.28.9/cut-off.json", ["NCCL: the process that answered reaches 1 of 4 ranks"]),
         ("2.30.7/cut-off.txt", ["NCCL: the process that answered reaches 1 of 4 ranks"]),
     ],
-)  # fmt: skip
+)
 def test_what_it_really_answered_is_told_of_the_ranks_of_the_job(name, lines):
     job = nccl_job()
     job.trains(2)
@@ -106,10 +121,13 @@ def test_what_it_really_answered_is_told_of_the_ranks_of_the_job(name, lines):
 
 
 @pytest.mark.parametrize(
-    ("name", "ranks"), [("2.30.7/dead.json", (2,)), ("2.28.9/left.json", ()), ("2.28.9/cut-off.json", ())]
+    ("name", "ranks"),
+    [("2.30.7/dead.json", (2,)), ("2.28.9/left.json", ()), ("2.28.9/cut-off.json", ())],
 )
 def test_gone_is_who_does_not_answer(name, ranks):
-    """Not who has left a communicator; nor all others, where one that was stopped for long has answered: NCCL takes nobody back."""
+    """Not who has left a communicator; nor all others, where one that was stopped for long has
+    answered: NCCL takes nobody back.
+    """
     job = nccl_job()
     job.trains(2)
     recorded(job, name)
@@ -125,12 +143,16 @@ def test_of_two_ranks_the_one_with_fewer_launches_has_not_come():
     job.trains(2)
     job.say(CommStatus(service("ok", "ok", counts=[812, 811])))
 
-    assert ras_lines(job.snapshot(), POLICY) == ["NCCL: rank 1 has launched 811 AllReduce, the others 812"]
+    assert ras_lines(job.snapshot(), POLICY) == [
+        "NCCL: rank 1 has launched 811 AllReduce, the others 812"
+    ]
 
 
 def test_who_has_launched_more_than_all_others_is_named():
     """`if rank == 0: all_reduce()`"""
-    finding = stuck(nccl_job(), service("ok", "ok", "ok", "ok", counts=[812, 811, 811, 811], usual=811))
+    finding = stuck(
+        nccl_job(), service("ok", "ok", "ok", "ok", counts=[812, 811, 811, 811], usual=811)
+    )
 
     assert "NCCL: rank 0 has launched 812 AllReduce, the others 811" in finding.evidence
 
@@ -141,10 +163,15 @@ def test_ranks_with_one_pid_are_told_apart_by_their_numbers_in_a_communicator_of
     job.trains(2)
     addresses = [f"10.0.0.{number}" for number in range(4)]
     world = service("ok", "ok", "ok", "ok", pids=[1] * 4, hosts=addresses).communicators[0]
-    pair = service("ok", "ok", counts=[812, 811], pids=[1] * 2, hosts=addresses[2:]).communicators[0]
+    pair = service("ok", "ok", counts=[812, 811], pids=[1] * 2, hosts=addresses[2:]).communicators[
+        0
+    ]
     job.say(CommStatus(RasAnswer((pair, world), "2.29.7")))
     seen = job.snapshot()
-    ranks = [msgspec.structs.replace(rank, hello=msgspec.structs.replace(rank.hello, pid=1)) for rank in seen.ranks]
+    ranks = [
+        msgspec.structs.replace(rank, hello=msgspec.structs.replace(rank.hello, pid=1))
+        for rank in seen.ranks
+    ]
 
     assert ras_lines(replace(seen, ranks=tuple(ranks)), POLICY) == [
         "NCCL: rank 3 has launched 811 AllReduce, the others 812"
@@ -166,7 +193,9 @@ def test_a_service_that_did_not_answer_is_said():
 
 
 def test_where_python_is_frozen_nccl_still_tells_who_has_not_come():
-    """C code holds the interpreter of rank 2 for ever: its agent is silent, NCCL's own thread is not."""
+    """C code holds the interpreter of rank 2 for ever: its agent is silent, NCCL's own thread is
+    not.
+    """
     job = nccl_job()
     job.trains(10)
     job.ranks[2].freezes()
@@ -188,12 +217,18 @@ def test_an_error_of_the_backend_blames_the_peer_that_nccl_calls_dead():
     job.ranks[3].stands_at("train_step")
     job.others_wait(3)
     for rank in job.ranks[:3]:
-        groups = tuple(msgspec.structs.replace(one, error="REMOTE_ERROR") for one in rank.state().groups)
+        groups = tuple(
+            msgspec.structs.replace(one, error="REMOTE_ERROR") for one in rank.state().groups
+        )
         rank.says = {"groups": groups}
     job.say(CommStatus(service("ok", "ok", "ok", "dead")))
     job.passes(3)
 
-    assert any("NCCL calls rank 3 dead" in line for finding in job.verdict().findings for line in finding.evidence)
+    assert any(
+        "NCCL calls rank 3 dead" in line
+        for finding in job.verdict().findings
+        for line in finding.evidence
+    )
 
 
 @pytest.mark.parametrize(
@@ -201,8 +236,10 @@ def test_an_error_of_the_backend_blames_the_peer_that_nccl_calls_dead():
     [
         (
             {},
-            "torch's watchdog ends the ranks in 30 min 52 s (timeout 30 min, then 60 s), with a dump of its "
-            "flight recorder",
+            (
+                "torch's watchdog ends the ranks in 30 min 52 s (timeout 30 min, then 60 s), with a"
+                " dump of its flight recorder"
+            ),
         ),
         (
             {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "1000"},
@@ -210,16 +247,24 @@ def test_an_error_of_the_backend_blames_the_peer_that_nccl_calls_dead():
         ),
         (
             {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"},
-            "torch's heartbeat monitor ends the ranks in 37 min 52 s (timeout 30 min, then 8 min), with a dump of its "
-            "flight recorder",
+            (
+                "torch's heartbeat monitor ends the ranks in 37 min 52 s (timeout 30 min, then 8"
+                " min), with a dump of its flight recorder"
+            ),
         ),
         (
             {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0"},
-            "nothing ends this wait: TORCH_NCCL_ASYNC_ERROR_HANDLING=0, and TORCH_NCCL_DUMP_ON_TIMEOUT=0",
+            (
+                "nothing ends this wait: TORCH_NCCL_ASYNC_ERROR_HANDLING=0, and"
+                " TORCH_NCCL_DUMP_ON_TIMEOUT=0"
+            ),
         ),
         (
             {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "2", "TORCH_NCCL_ENABLE_MONITORING": "0"},
-            "nothing ends this wait: TORCH_NCCL_ASYNC_ERROR_HANDLING=2, and TORCH_NCCL_ENABLE_MONITORING=0",
+            (
+                "nothing ends this wait: TORCH_NCCL_ASYNC_ERROR_HANDLING=2, and"
+                " TORCH_NCCL_ENABLE_MONITORING=0"
+            ),
         ),
         (
             {"TORCH_NCCL_BLOCKING_WAIT": "1"},
@@ -241,7 +286,9 @@ def test_a_timeout_that_has_passed_is_said():
     rank = job.snapshot().ranks[0]
 
     assert finding.kind == "collective-stuck"
-    assert "has passed" in (watchdog_line([rank], 0, rank.open_collectives[0].created_unix_ns + 1_900 * SECOND) or "")
+    assert "has passed" in (
+        watchdog_line([rank], 0, rank.open_collectives[0].created_unix_ns + 1_900 * SECOND) or ""
+    )
 
 
 @pytest.mark.parametrize(
@@ -266,11 +313,15 @@ def test_a_communicator_that_is_being_built_is_said():
     job.trains(10)
     job.others_wait()
     for rank in job.ranks:
-        rank.says = {"groups": tuple(msgspec.structs.replace(one, building=True) for one in rank.state().groups)}
+        rank.says = {
+            "groups": tuple(
+                msgspec.structs.replace(one, building=True) for one in rank.state().groups
+            )
+        }
     job.passes(8)
 
     assert (
-        "ranks 0-3 are in the first collective of this group: NCCL builds its communicator there, and needs all members"
-        in (job.finding().evidence)
+        "ranks 0-3 are in the first collective of this group: NCCL builds its communicator there,"
+        " and needs all members" in (job.finding().evidence)
     )
     assert job.snapshot().ranks[0].nccl is None

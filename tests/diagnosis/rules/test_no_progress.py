@@ -1,4 +1,6 @@
-"""A job that made steps and makes none: what is said where no rule knows why, and the long pauses that are no fault."""
+"""A job that made steps and makes none: what is said where no rule knows why, and the long pauses
+that are no fault.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,14 @@ def makes_groups(job, lines):
     """Each rank is inside new_group, called from the line of its own."""
     for rank, line in zip(job.ranks, lines, strict=True):
         since = {"since_unix_ns": unix_ns(job.now)}
-        rank.stands_at("main", line=line, activity="collective", waits_on="collective", callee="new_group", **since)
+        rank.stands_at(
+            "main",
+            line=line,
+            activity="collective",
+            waits_on="collective",
+            callee="new_group",
+            **since,
+        )
         rank.calls = [OpenCall("new_group", unix_ns(job.now))]
 
 
@@ -30,16 +39,25 @@ def waits_at_prompt(rank):
 
 
 def test_a_rank_that_skips_a_new_group_is_the_one_in_another_call():
-    """`if rank != 2: dist.new_group(...)`, then one more for all: every rank is inside some new_group."""
+    """`if rank != 2: dist.new_group(...)`, then one more for all: every rank is inside some
+    new_group.
+    """
     job = trained(3)
     makes_groups(job, (34, 34, 31))
     job.passes(25)
 
     finding = job.finding()
 
-    assert (finding.severity, finding.kind, finding.ranks, finding.victims) == ("warning", KIND, (2,), (0, 1))
-    assert finding.summary == (
-        "no progress for 25 s: rank 2 is in new_group (train.py:31 main); ranks 0,1 are in new_group (train.py:34 main)"
+    assert (finding.severity, finding.kind, finding.ranks, finding.victims) == (
+        "warning",
+        KIND,
+        (2,),
+        (0, 1),
+    )
+    assert (
+        finding.summary
+        == "no progress for 25 s: rank 2 is in new_group (train.py:31 main); ranks 0,1 are in"
+        " new_group (train.py:34 main)"
     )
     assert "same calls in the same order" in finding.advice
 
@@ -75,12 +93,15 @@ def test_where_no_class_is_larger_all_ranks_are_marked():
 
     assert job.kinds() == [("critical", KIND, (0, 1))]
     assert (
-        "rank 0 is in new_group (train.py:34 main); rank 1 is in new_group (train.py:31 main)" in job.finding().summary
+        "rank 0 is in new_group (train.py:34 main); rank 1 is in new_group (train.py:31 main)"
+        in job.finding().summary
     )
 
 
 def test_a_rank_outside_of_all_calls_is_marked_though_half_of_them_are_there():
-    """Send and receive on NCCL: for whom they wait is not known, but these ranks do wait for somebody."""
+    """Send and receive on NCCL: for whom they wait is not known, but these ranks do wait for
+    somebody.
+    """
     job = trained(4)
     for rank in job.ranks:
         rank.stands_at("exchange", callee="recv", waits_on="p2p", activity="collective")
@@ -121,13 +142,27 @@ def test_all_ranks_in_a_lock_are_found():
 
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_stale_lock_file_is_named(begun):
-    """A build of an extension was killed; before the first step, too, all ranks wait for its lock file to go away."""
+    """A build of an extension was killed; before the first step, too, all ranks wait for its lock
+    file to go away.
+    """
     job = trained(2) if begun else FakeJob(2)
-    all_stand(job, "load_ops", waits_on="lock", callee="wait", waits_for=LOCK, since_unix_ns=unix_ns(job.now))
+    all_stand(
+        job,
+        "load_ops",
+        waits_on="lock",
+        callee="wait",
+        waits_for=LOCK,
+        since_unix_ns=unix_ns(job.now),
+    )
     for rank in job.ranks:
         rank.wakes_per_s = 10.0
         if not begun:
-            rank.phase, rank.standings, rank.iteration, rank.says = "starting", {}, None, {"progress_unix_ns": None}
+            rank.phase, rank.standings, rank.iteration, rank.says = (
+                "starting",
+                {},
+                None,
+                {"progress_unix_ns": None},
+            )
     job.passes(70)
 
     assert job.kinds() == [("critical", KIND, (0, 1))]
@@ -138,8 +173,15 @@ def test_a_stale_lock_file_is_named(begun):
 def test_while_one_rank_builds_the_others_may_wait_for_its_lock_file():
     job = FakeJob(3)
     for rank in job.ranks:
-        rank.phase, rank.standings, rank.iteration, rank.says = "starting", {}, None, {"progress_unix_ns": None}
-    all_stand(job, "load_ops", waits_on="lock", callee="wait", waits_for=LOCK, since_unix_ns=unix_ns(0))
+        rank.phase, rank.standings, rank.iteration, rank.says = (
+            "starting",
+            {},
+            None,
+            {"progress_unix_ns": None},
+        )
+    all_stand(
+        job, "load_ops", waits_on="lock", callee="wait", waits_for=LOCK, since_unix_ns=unix_ns(0)
+    )
     job.ranks[0].works_at("load_ops", waits_on="child")
     job.passes(280)
 
@@ -155,11 +197,16 @@ def test_all_ranks_in_one_call_of_the_file_system_are_found():
     job.passes(70)
 
     assert job.kinds() == [("critical", KIND, (0, 1))]
-    assert "opening a named pipe that has nobody at its other end in read_labels" in job.finding().summary
+    assert (
+        "opening a named pipe that has nobody at its other end in read_labels"
+        in job.finding().summary
+    )
 
 
 def test_all_ranks_in_one_dead_file_system_become_critical():
-    """Nobody waits for them in a collective, so each for itself is a warning; the job stands all the same."""
+    """Nobody waits for them in a collective, so each for itself is a warning; the job stands all
+    the same.
+    """
     job = trained(2)
     for rank in job.ranks:
         rank.is_stalled("load", syscall="read", file="/data/a.tar")
@@ -238,13 +285,19 @@ def test_a_farm_whose_calls_have_a_rhythm_is_idle_if_it_has_waited_so_long_befor
     [
         pytest.param({"iteration": 50}, id="it counted steps"),
         pytest.param({"wakes_per_s": 0.0}, id="it sleeps once"),
-        pytest.param({"says": {"iteration_source": "collectives"}, "iteration": 50}, id="a simulation"),
+        pytest.param(
+            {"says": {"iteration_source": "collectives"}, "iteration": 50}, id="a simulation"
+        ),
     ],
 )
 def test_a_rank_that_sleeps_in_a_training_is_no_idle_master(change):
     job = trained(3)
     job.ranks[0].stands_at("wait_for_licence", line=8)
-    job.ranks[0].wakes_per_s, job.ranks[0].wchan, job.ranks[0].iteration = 5.0, "hrtimer_nanosleep", None
+    job.ranks[0].wakes_per_s, job.ranks[0].wchan, job.ranks[0].iteration = (
+        5.0,
+        "hrtimer_nanosleep",
+        None,
+    )
     for name, value in change.items():
         setattr(job.ranks[0], name, value)
     job.others_wait(0, op="broadcast")
@@ -373,7 +426,12 @@ def test_a_job_of_which_a_rank_moves_is_not_still():
 def test_a_job_that_is_starting_is_left_in_peace():
     job = FakeJob(2)
     for rank in job.ranks:
-        rank.phase, rank.standings, rank.iteration, rank.says = "starting", {}, None, {"progress_unix_ns": None}
+        rank.phase, rank.standings, rank.iteration, rank.says = (
+            "starting",
+            {},
+            None,
+            {"progress_unix_ns": None},
+        )
     all_stand(job, "<module>", waits_on="import")
     job.passes(200)
 
@@ -381,4 +439,8 @@ def test_a_job_that_is_starting_is_left_in_peace():
 
 
 def test_the_limits_are_those_that_are_told():
-    assert (POLICY.no_progress_s, POLICY.no_progress_step_factor, POLICY.no_progress_critical_s) == (20.0, 10.0, 60.0)
+    assert (
+        POLICY.no_progress_s,
+        POLICY.no_progress_step_factor,
+        POLICY.no_progress_critical_s,
+    ) == (20.0, 10.0, 60.0)

@@ -1,4 +1,6 @@
-"""Others wait in a collective that a rank has not joined: who is blamed, how loudly, and who is not."""
+"""Others wait in a collective that a rank has not joined: who is blamed, how loudly, and who is
+not.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +19,24 @@ def hang(before_s=10.0):
 
 
 def test_a_rank_that_stands_elsewhere_while_all_others_wait_is_named_with_its_place():
-    """ "Training just hangs": rank 2 waited for a licence server, and NCCL's timeout named the other three."""
+    """ "Training just hangs": rank 2 waited for a licence server, and NCCL's timeout named the other
+    three.
+    """
     job = hang()
     job.passes(8)
 
     finding = job.finding()
 
-    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "not-in-collective", (2,))
+    assert (finding.severity, finding.kind, finding.ranks) == (
+        "critical",
+        "not-in-collective",
+        (2,),
+    )
     assert finding.victims == (0, 1, 3)
-    assert finding.summary == (
-        "rank 2 has been in wait_for_licence (train.py:53) for 8 s; ranks 0,1,3 wait for it in all_reduce #101 of default_pg"
+    assert (
+        finding.summary
+        == "rank 2 has been in wait_for_licence (train.py:53) for 8 s; ranks 0,1,3 wait for it in"
+        " all_reduce #101 of default_pg"
     )
     assert (finding.group, finding.op, finding.seq) == (WORLD, "all_reduce", 101)
     assert "the process group times out in 29 min" in finding.advice
@@ -37,7 +47,9 @@ def test_it_is_named_within_ten_seconds_of_the_fault():
     job = hang()
     job.passes(8)
 
-    first = next(index for index, verdict in enumerate(job.verdicts()) if verdict.health == "critical")
+    first = next(
+        index for index, verdict in enumerate(job.verdicts()) if verdict.health == "critical"
+    )
 
     assert 15.0 < first * 0.5 <= 18.0
 
@@ -71,8 +83,10 @@ def test_a_rank_that_visibly_works_is_a_warning_first():
     finding = job.finding()
 
     assert job.ever() == [("warning", "not-in-collective", (0,))]
-    assert finding.summary == (
-        "rank 0 is still working, in validate (eval.py:31), 40 s; ranks 1-3 wait for it in barrier #101 of default_pg"
+    assert (
+        finding.summary
+        == "rank 0 is still working, in validate (eval.py:31), 40 s; ranks 1-3 wait for it in"
+        " barrier #101 of default_pg"
     )
 
 
@@ -84,7 +98,10 @@ def test_a_rank_that_works_without_end_becomes_critical():
     job.others_wait(1)
     job.passes(63)
 
-    assert job.ever() == [("warning", "not-in-collective", (1,)), ("critical", "not-in-collective", (1,))]
+    assert job.ever() == [
+        ("warning", "not-in-collective", (1,)),
+        ("critical", "not-in-collective", (1,)),
+    ]
 
 
 def test_half_of_the_group_timeout_is_the_latest_moment_for_critical():
@@ -113,8 +130,12 @@ def test_a_rank_that_reads_a_file_is_working_though_its_cpu_sleeps():
     ("waits_on", "wakes_per_s", "severity"),
     [("socket", 30.0, "warning"), ("socket", 1.0, "critical"), (None, 10.0, "critical")],
 )
-def test_a_download_is_work_a_stuck_read_and_a_polling_loop_are_not(waits_on, wakes_per_s, severity):
-    """Rank 0 fetches the weights: no CPU to speak of, nothing in the I/O counters, but each chunk wakes it."""
+def test_a_download_is_work_a_stuck_read_and_a_polling_loop_are_not(
+    waits_on, wakes_per_s, severity
+):
+    """Rank 0 fetches the weights: no CPU to speak of, nothing in the I/O counters, but each chunk
+    wakes it.
+    """
     job = FakeJob(4)
     job.trains(10)
     job.ranks[0].stands_at("fetch", "/home/ada/hub.py", 88, waits_on=waits_on)
@@ -156,7 +177,9 @@ def test_two_culprits_are_one_finding():
     finding = job.finding()
 
     assert (finding.kind, finding.ranks, finding.victims) == ("not-in-collective", (1, 3), (0, 2))
-    assert finding.summary.startswith("ranks 1,3 have been in evaluate (train.py:40) for 8 s; ranks 0,2 wait for them")
+    assert finding.summary.startswith(
+        "ranks 1,3 have been in evaluate (train.py:40) for 8 s; ranks 0,2 wait for them"
+    )
 
 
 def test_a_chain_of_groups_ends_at_the_one_that_waits_for_nobody():
@@ -189,7 +212,9 @@ def test_members_of_another_group_are_not_blamed_for_not_being_in_it():
 
 
 def test_send_and_recv_do_not_make_a_rank_look_ahead_of_the_others():
-    """gloo's sequence counts p2p too: the pipeline's first stage stood at #1203, the last at #400, both in #100."""
+    """gloo's sequence counts p2p too: the pipeline's first stage stood at #1203, the last at #400,
+    both in #100.
+    """
     job = FakeJob(2)
     job.ranks[0].standings[WORLD].offset = 800
     job.ranks[0].standings[WORLD].enqueued = job.ranks[0].standings[WORLD].completed = 800
@@ -226,7 +251,9 @@ def test_an_asynchronous_collective_while_computing_holds_nobody_up():
 
 
 def test_a_rank_whose_agent_never_spoke_is_not_blamed():
-    """One node without ddtop installed: of its ranks nothing is known, so nothing is said about them."""
+    """One node without ddtop installed: of its ranks nothing is known, so nothing is said about
+    them.
+    """
     job = FakeJob(4, absent=[3])
     job.trains(10)
     for number in (0, 1, 2):
@@ -249,7 +276,10 @@ def test_start_up_of_minutes_is_a_warning_at_most():
     job.passes(120)
 
     assert job.ever() == [("warning", "late-to-init", (3,))]
-    assert job.verdict().calm == "starting: 4/4 ranks not in a process group yet, 3 in init_process_group"
+    assert (
+        job.verdict().calm
+        == "starting: 4/4 ranks not in a process group yet, 3 in init_process_group"
+    )
 
 
 def test_a_healthy_job_is_silent_and_says_so():
@@ -267,8 +297,10 @@ def test_a_job_that_stands_at_one_place_says_so_in_its_calm_sentence():
         rank.stands_at("<module>")
     job.passes(30)
 
-    assert job.verdict().calm == (
-        "quiet: no rank has moved for 30 s, and none waits for another in a collective; ranks 0,1 are in <module> (train.py:40)"
+    assert (
+        job.verdict().calm
+        == "quiet: no rank has moved for 30 s, and none waits for another in a collective; ranks"
+        " 0,1 are in <module> (train.py:40)"
     )
 
 
@@ -279,7 +311,10 @@ def test_of_idle_ranks_at_several_places_none_is_told():
     job.ranks[1].stands_at("serve", line=7)
     job.passes(30)
 
-    assert job.verdict().calm == "quiet: no rank has moved for 30 s, and none waits for another in a collective"
+    assert (
+        job.verdict().calm
+        == "quiet: no rank has moved for 30 s, and none waits for another in a collective"
+    )
 
 
 def test_the_last_rank_of_a_job_that_does_not_end_says_what_it_waits_for():
@@ -293,8 +328,8 @@ def test_the_last_rank_of_a_job_that_does_not_end_says_what_it_waits_for():
 
     assert job.ever() == [("warning", "no-progress", (1,))]
     assert (
-        "in a collective; rank 1 is waiting at exit for its other threads (threading.py:1590 _shutdown), ranks 0,2 finished"
-        in job.verdict().calm
+        "in a collective; rank 1 is waiting at exit for its other threads (threading.py:1590"
+        " _shutdown), ranks 0,2 finished" in job.verdict().calm
     )
 
 
@@ -309,7 +344,9 @@ def test_a_rank_that_left_its_loop_while_others_still_need_it_left_early():
     finding = job.finding()
 
     assert (finding.severity, finding.kind, finding.ranks) == ("critical", "left-early", (3,))
-    assert finding.summary.startswith("rank 3 is done after iteration 100 and waiting at exit for its other threads")
+    assert finding.summary.startswith(
+        "rank 3 is done after iteration 100 and waiting at exit for its other threads"
+    )
     assert "join()" in finding.advice
 
 
@@ -318,7 +355,9 @@ def test_a_place_that_cannot_be_seen_is_said_to_be_unseen():
     job.ranks[2].place = None
     job.passes(8)
 
-    assert job.finding().summary.startswith("rank 2 has been at a place that cannot be seen for 8 s")
+    assert job.finding().summary.startswith(
+        "rank 2 has been at a place that cannot be seen for 8 s"
+    )
 
 
 @pytest.mark.parametrize(
@@ -367,18 +406,24 @@ def test_a_server_that_does_not_answer_is_named():
     finding = job.finding()
 
     assert finding.summary.startswith(
-        "rank 2 has been waiting on a socket to 10.0.0.7:8080 in wait_for_licence (train.py:53) for 8 s"
+        "rank 2 has been waiting on a socket to 10.0.0.7:8080 in wait_for_licence (train.py:53)"
+        " for 8 s"
     )
     assert finding.advice.startswith(
-        "see why 10.0.0.7:8080 does not answer, and give that call a timeout; the process group times out"
+        "see why 10.0.0.7:8080 does not answer, and give that call a timeout; the process group"
+        " times out"
     )
 
 
 def test_without_the_relays_look_the_rank_gets_the_benefit_of_the_doubt():
-    """/proc of another user's container cannot be read: unknown is treated as working, never as standing still."""
+    """/proc of another user's container cannot be read: unknown is treated as working, never as
+    standing still.
+    """
     job = hang()
     job.look_at_hosts = lambda: None
-    job.records = [(envelope, record) for envelope, record in job.records if envelope.kind != "HostState"]
+    job.records = [
+        (envelope, record) for envelope, record in job.records if envelope.kind != "HostState"
+    ]
     job.passes(20)
 
     assert {severity for severity, _, _ in job.ever()} == {"warning"}
@@ -394,8 +439,12 @@ def test_without_the_relays_look_the_rank_gets_the_benefit_of_the_doubt():
         ({}, {"wchan": "pipe_read"}),
     ],
 )
-def test_a_rank_with_something_open_that_visibly_waits_elsewhere_is_the_one_to_look_at(place, outside):
-    """An asynchronous all_reduce that the others have not joined is open on it, too; it does not wait for that one."""
+def test_a_rank_with_something_open_that_visibly_waits_elsewhere_is_the_one_to_look_at(
+    place, outside
+):
+    """An asynchronous all_reduce that the others have not joined is open on it, too; it does not
+    wait for that one.
+    """
     job = FakeJob(3)
     job.trains(10)
     job.ranks[1].waits_in()

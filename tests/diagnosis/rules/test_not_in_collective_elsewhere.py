@@ -30,8 +30,15 @@ def test_a_full_garbage_collection_is_named_with_its_time():
 
     finding = job.finding()
 
-    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "interpreter-frozen", (2,))
-    assert "C code holds the GIL: no report for 8 s, in a full garbage collection (train.py:" in finding.summary
+    assert (finding.severity, finding.kind, finding.ranks) == (
+        "warning",
+        "interpreter-frozen",
+        (2,),
+    )
+    assert (
+        "C code holds the GIL: no report for 8 s, in a full garbage collection (train.py:"
+        in finding.summary
+    )
     assert finding.evidence[0] == "rank 2: its full garbage collection has been going on for 8 s"
 
 
@@ -46,13 +53,22 @@ def test_a_silent_rank_is_placed_by_the_stacks_that_were_taken_since():
         StackFrame("epoch", "/home/ada/train.py", 88, True),
         StackFrame("main", "/home/ada/train.py", 120, True),
     )
-    job.say(Stacks("r1", 2, 4802, unix_ns(job.now), "signal", (ThreadStack(frames, main=True),)), job.ranks[2])
+    job.say(
+        Stacks("r1", 2, 4802, unix_ns(job.now), "signal", (ThreadStack(frames, main=True),)),
+        job.ranks[2],
+    )
     job.passes(3)
 
     finding = job.finding()
 
-    assert "no report for 8 s, asleep in C called from sim.py:31 step; ranks 0,1,3 wait" in finding.summary
-    assert "rank 2's stack (by signal): step sim.py:31 ‹ epoch train.py:88 ‹ main train.py:120" in finding.evidence
+    assert (
+        "no report for 8 s, asleep in C called from sim.py:31 step; ranks 0,1,3 wait"
+        in finding.summary
+    )
+    assert (
+        "rank 2's stack (by signal): step sim.py:31 ‹ epoch train.py:88 ‹ main train.py:120"
+        in finding.evidence
+    )
 
 
 def test_a_rank_on_its_way_out_of_the_interpreter_left_early():
@@ -68,7 +84,10 @@ def test_a_rank_on_its_way_out_of_the_interpreter_left_early():
     finding = job.finding()
 
     assert (finding.severity, finding.kind, finding.ranks) == ("critical", "left-early", (3,))
-    assert "rank 3 is done after iteration 100 and leaving the interpreter (train.py:" in finding.summary
+    assert (
+        "rank 3 is done after iteration 100 and leaving the interpreter (train.py:"
+        in finding.summary
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,7 +98,11 @@ def test_a_rank_on_its_way_out_of_the_interpreter_left_early():
             "waiting for input on its standard input in ask (train.py:7)",
             "nobody answers",
         ),
-        ({"syscall": "wait4", "file": "child 4811"}, "waiting for child 4811 in ask (train.py:7)", "--ppid 4801"),
+        (
+            {"syscall": "wait4", "file": "child 4811"},
+            "waiting for child 4811 in ask (train.py:7)",
+            "--ppid 4801",
+        ),
         (
             {"syscall": "flock", "file": "/x.lock"},
             "waiting for a lock on /x.lock in ask (train.py:7)",
@@ -102,9 +125,12 @@ def test_the_advice_fits_what_it_waits_for(seen, text, advice):
 
 
 @pytest.mark.parametrize(
-    ("waits_on", "does"), [("rpc", "waiting for the answer to an RPC"), ("queue", "waiting for a queue")]
+    ("waits_on", "does"),
+    [("rpc", "waiting for the answer to an RPC"), ("queue", "waiting for a queue")],
 )
-def test_a_main_thread_that_waits_is_not_called_working_for_the_cpu_of_its_other_threads(waits_on, does):
+def test_a_main_thread_that_waits_is_not_called_working_for_the_cpu_of_its_other_threads(
+    waits_on, does
+):
     """TensorPipe's threads look into shared memory again and again while nobody answers."""
     job = FakeJob(2)
     job.trains(10)
@@ -117,7 +143,8 @@ def test_a_main_thread_that_waits_is_not_called_working_for_the_cpu_of_its_other
 
     assert (finding.severity, finding.kind, finding.ranks) == ("warning", "not-in-collective", (1,))
     assert finding.summary.startswith(
-        f"rank 1 has been {does} (train.py:16 pull) for 8 s, while other threads or children of it work; "
+        f"rank 1 has been {does} (train.py:16 pull) for 8 s, while other threads or children of it"
+        " work; "
     )
 
 
@@ -140,7 +167,10 @@ def test_who_stops_with_data_left_is_told_to_agree_on_the_end():
     ("lost", "text"),
     [
         ((2,), "rank 2 is in a call of torch.distributed, and for whom it waits is not known"),
-        ((1, 2), "ranks 1,2 are in a call of torch.distributed, and for whom they wait is not known"),
+        (
+            (1, 2),
+            "ranks 1,2 are in a call of torch.distributed, and for whom they wait is not known",
+        ),
     ],
 )
 def test_calls_that_cannot_be_judged_are_told_in_the_number_of_their_ranks(lost, text):
@@ -156,7 +186,9 @@ def test_calls_that_cannot_be_judged_are_told_in_the_number_of_their_ranks(lost,
 
 
 def test_a_rank_whose_collectives_cannot_be_read_is_not_blamed_for_them():
-    """Its probe met a half-imported module and was switched off: it had "put in #0", and was called the culprit."""
+    """Its probe met a half-imported module and was switched off: it had "put in #0", and was called
+    the culprit.
+    """
     job = hang()
     job.ranks[3].comes_back()
     job.ranks[3].standings.clear()
@@ -190,7 +222,9 @@ def test_a_rank_that_goes_on_in_another_group_works_whatever_its_cpu():
 
 
 def test_lines_that_trickle_in_through_a_pipe_are_work():
-    """Rank 0 reads what a converter writes, 33 lines a second; 30 KB/s show in no threshold for I/O."""
+    """Rank 0 reads what a converter writes, 33 lines a second; 30 KB/s show in no threshold for
+    I/O.
+    """
     job = hang()
     job.ranks[2].wchan, job.ranks[2].wakes_per_s = "anon_pipe_read", 33.0
     job.passes(20)
@@ -207,7 +241,9 @@ def test_a_pipe_in_which_nothing_comes_is_none():
 
 
 def test_a_rank_that_leaves_is_not_judged_before_its_last_report():
-    """It came to the last barrier and left at once; the page says "exiting", the numbers are those from before."""
+    """It came to the last barrier and left at once; the page says "exiting", the numbers are those
+    from before.
+    """
     job = hang()
     job.ranks[2].works_at("save")
     job.passes(4.5)
@@ -221,7 +257,9 @@ def test_a_rank_that_leaves_is_not_judged_before_its_last_report():
 
 
 def test_who_has_never_used_gloo_is_named_to_those_that_wait_for_it_there():
-    """Rank 0 validates while the others gather their metrics: the first object collective of a job whose gradients go through NCCL."""
+    """Rank 0 validates while the others gather their metrics: the first object collective of a job
+    whose gradients go through NCCL.
+    """
     job = trained(3)
     job.groups["0/gloo"] = Group("0/gloo", "default_pg (gloo)", (0, 1, 2), "gloo")
     for rank in job.ranks:
@@ -235,6 +273,9 @@ def test_who_has_never_used_gloo_is_named_to_those_that_wait_for_it_there():
     finding = job.finding()
 
     assert (finding.severity, finding.kind, finding.ranks, finding.victims) == (
-        "critical", "not-in-collective", (0,), (1, 2),
-    )  # fmt: skip
+        "critical",
+        "not-in-collective",
+        (0,),
+        (1, 2),
+    )
     assert finding.summary.endswith("ranks 1,2 wait for it in all_gather #1 of default_pg (gloo)")

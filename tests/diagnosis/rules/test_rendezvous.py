@@ -50,7 +50,10 @@ def test_a_second_rank_0_that_found_the_port_taken_is_a_duplicate_though_it_has_
     finding = job.finding()
 
     assert (finding.kind, finding.ranks) == ("duplicate-rank", (0,))
-    assert "2 processes claim rank 0 (pids 4800, 4902, 1 of them has ended), and none claims rank 1" in finding.summary
+    assert (
+        "2 processes claim rank 0 (pids 4800, 4902, 1 of them has ended), and none claims rank 1"
+        in finding.summary
+    )
 
 
 def test_a_program_that_starts_the_real_one_is_no_duplicate():
@@ -69,29 +72,40 @@ def test_a_program_that_starts_the_real_one_is_no_duplicate():
 def test_a_rank_with_another_port_is_the_odd_one():
     job = meets(3, environments={2: {"MASTER_PORT": "29501"}})
     all_enter(job, 0, 1)
-    all_enter(job, 2, port=29501, sockets=(), probe="refused", listener_pid=None, listener_ours=None)
+    all_enter(
+        job, 2, port=29501, sockets=(), probe="refused", listener_pid=None, listener_ours=None
+    )
     job.passes(7)
 
     finding = job.finding()
 
-    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "rendezvous-mismatch", (2,))
+    assert (finding.severity, finding.kind, finding.ranks) == (
+        "critical",
+        "rendezvous-mismatch",
+        (2,),
+    )
     assert "(ranks 0,1: 127.0.0.1:29500, rank 2: 127.0.0.1:29501)" in finding.summary
-    assert "rank 2 (pid 4802) → 127.0.0.1:29501: no connection, the relay tried: refused; nobody listens there" in (
-        finding.evidence
+    assert (
+        "rank 2 (pid 4802) → 127.0.0.1:29501: no connection, the relay tried: refused; nobody"
+        " listens there" in (finding.evidence)
     )
 
 
 def test_of_two_ranks_with_two_ports_the_one_without_the_store_is_odd():
     job = meets(2, environments={1: {"MASTER_PORT": "29501"}})
     all_enter(job, 0)
-    all_enter(job, 1, port=29501, sockets=(), probe="refused", listener_pid=None, listener_ours=None)
+    all_enter(
+        job, 1, port=29501, sockets=(), probe="refused", listener_pid=None, listener_ours=None
+    )
     job.passes(7)
 
     assert job.kinds() == [("critical", "rendezvous-mismatch", (1,))]
 
 
 def test_several_names_of_one_host_are_no_mismatch():
-    """localhost here, 127.0.0.1 there, and the host's own name on the third: all three have reached the store."""
+    """localhost here, 127.0.0.1 there, and the host's own name on the third: all three have reached
+    the store.
+    """
     job = meets(3, environments={1: {"MASTER_ADDR": "localhost"}, 2: {"MASTER_ADDR": "node0"}})
     all_enter(job, 0)
     all_enter(job, 1, address="localhost")
@@ -154,12 +168,25 @@ def test_a_backend_that_was_given_for_one_device_only_is_the_same():
 )
 def test_an_address_that_leads_nowhere_is_unreachable_for_those_who_have_it(probe, why):
     job = meets(2)
-    all_enter(job, 0, 1, sockets=("SYN_SENT",), probe=probe, local=False, listener_pid=None, listener_ours=None)
+    all_enter(
+        job,
+        0,
+        1,
+        sockets=("SYN_SENT",),
+        probe=probe,
+        local=False,
+        listener_pid=None,
+        listener_ours=None,
+    )
     job.passes(7)
 
     finding = job.finding()
 
-    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "master-unreachable", (0, 1))
+    assert (finding.severity, finding.kind, finding.ranks) == (
+        "critical",
+        "master-unreachable",
+        (0, 1),
+    )
     assert finding.summary.startswith(f"ranks 0,1 cannot reach the store at 127.0.0.1:29500 ({why}")
 
 
@@ -199,11 +226,21 @@ def test_a_refusal_while_rank_0_sleeps_before_init_says_that_rank_0_is_late():
 
 def test_ranks_that_gave_up_without_a_connection_could_not_reach_the_store():
     job = meets(2)
-    all_enter(job, 0, 1, sockets=("SYN_SENT",), probe="timed out", local=False, listener_pid=None, listener_ours=None)
+    all_enter(
+        job,
+        0,
+        1,
+        sockets=("SYN_SENT",),
+        probe="timed out",
+        local=False,
+        listener_pid=None,
+        listener_ours=None,
+    )
     job.passes(7)
     for rank in job.ranks:
         rank.raises(
-            "DistNetworkError", "The client socket has timed out after 1800000ms while trying to connect to (a, 1)."
+            "DistNetworkError",
+            "The client socket has timed out after 1800000ms while trying to connect to (a, 1).",
         )
         rank.ends(1)
     job.passes(2)
@@ -211,7 +248,10 @@ def test_ranks_that_gave_up_without_a_connection_could_not_reach_the_store():
     finding = job.finding()
 
     assert (finding.kind, finding.ranks) == ("master-unreachable", (0, 1))
-    assert finding.summary == "ranks 0,1 cannot reach the store at 127.0.0.1:29500 and gave up in init_process_group"
+    assert (
+        finding.summary
+        == "ranks 0,1 cannot reach the store at 127.0.0.1:29500 and gave up in init_process_group"
+    )
 
 
 STRANGER = {"listener_pid": 99, "listener_ours": False, "listener_command": "python old.py"}
@@ -222,14 +262,19 @@ def test_a_stranger_on_the_port_is_named_and_the_rank_that_could_not_listen():
     job = meets(2)
     all_enter(job, 1, **STRANGER)
     enter(job, 0)
-    job.ranks[0].raises("DistNetworkError", "failed to listen on any local network address. name: EADDRINUSE")
+    job.ranks[0].raises(
+        "DistNetworkError", "failed to listen on any local network address. name: EADDRINUSE"
+    )
     job.ranks[0].ends(1)
     job.passes(3)
 
     finding = job.finding()
 
     assert (finding.kind, finding.ranks) == ("master-unreachable", (0, 1))
-    assert "rank 0 could not listen: 127.0.0.1:29500 is held by pid 99 (python old.py)" in finding.summary
+    assert (
+        "rank 0 could not listen: 127.0.0.1:29500 is held by pid 99 (python old.py)"
+        in finding.summary
+    )
     assert "kill 99" in finding.advice
 
 
@@ -238,7 +283,10 @@ def test_another_users_listener_is_named_by_its_number():
     all_enter(job, 1, listener_pid=None, listener_ours=False, listener_user="uid 1003")
     job.passes(7)
 
-    assert "is held by a process of uid 1003, which does not belong to this job" in job.finding().summary
+    assert (
+        "is held by a process of uid 1003, which does not belong to this job"
+        in job.finding().summary
+    )
 
 
 def test_the_launcher_of_the_other_node_on_one_host_is_no_stranger():
@@ -246,7 +294,14 @@ def test_the_launcher_of_the_other_node_on_one_host_is_no_stranger():
     job = meets(2)
     for rank in job.ranks:
         rank.told["environment"] |= {"GROUP_WORLD_SIZE": "2"}
-    all_enter(job, 0, 1, listener_pid=99, listener_ours=False, listener_command="python -m torch.distributed.run")
+    all_enter(
+        job,
+        0,
+        1,
+        listener_pid=99,
+        listener_ours=False,
+        listener_command="python -m torch.distributed.run",
+    )
     job.passes(7)
 
     assert job.ever() == []

@@ -1,4 +1,6 @@
-"""Ranks on NCCL that wait for their cards: their main threads spin in one line, and look like ranks that compute."""
+"""Ranks on NCCL that wait for their cards: their main threads spin in one line, and look like ranks
+that compute.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ ITEM = {"function": "train_step", "line": 77}
 
 
 def on_nccl(job):
-    """A job on NCCL of whose cards nothing is known: no driver's library, MIG, or several ranks a card."""
+    """A job on NCCL of whose cards nothing is known: no driver's library, MIG, or several ranks a
+    card.
+    """
     job.groups[WORLD] = msgspec.structs.replace(job.groups[WORLD], backend="nccl")
     for rank in job.ranks:
         rank.told["backend"] = "nccl"
@@ -21,7 +25,9 @@ def on_nccl(job):
 
 
 def spin(job, *ranks, activity="other", timeout_ms=1_800_000):
-    """They have put in their next collective, and are in `loss.item()`, or in a launch whose queue is full."""
+    """They have put in their next collective, and are in `loss.item()`, or in a launch whose queue
+    is full.
+    """
     for number in ranks:
         job.ranks[number].waits_in(timeout_ms=timeout_ms)
         job.ranks[number].works_at(**ITEM, activity=activity)
@@ -29,7 +35,9 @@ def spin(job, *ranks, activity="other", timeout_ms=1_800_000):
 
 @pytest.mark.parametrize("activity", ["other", "forward", "optimizer"])
 def test_who_has_not_come_is_named_though_those_that_wait_spin(activity):
-    """The most common hang on GPUs: a rank sleeps, the others burn a core each in cudaStreamSynchronize."""
+    """The most common hang on GPUs: a rank sleeps, the others burn a core each in
+    cudaStreamSynchronize.
+    """
     job = on_nccl(trained(4))
     job.ranks[2].stands_at("wait_for_licence", line=53)
     spin(job, 0, 1, 3, activity=activity)
@@ -38,8 +46,11 @@ def test_who_has_not_come_is_named_though_those_that_wait_spin(activity):
     finding = job.finding()
 
     assert (finding.severity, finding.kind, finding.ranks, finding.victims) == (
-        "critical", "not-in-collective", (2,), (0, 1, 3),
-    )  # fmt: skip
+        "critical",
+        "not-in-collective",
+        (2,),
+        (0, 1, 3),
+    )
     assert finding.summary.startswith("rank 2 has been in wait_for_licence (train.py:53) for 8 s")
 
 
@@ -98,7 +109,9 @@ def hung(cards, seconds=8):
 def test_cards_that_spin_confirm_it_within_ten_seconds():
     job = hung(WAITS)
 
-    assert [finding.ranks for finding in job.verdict().findings if finding.kind == "not-in-collective"] == [(2,)]
+    assert [
+        finding.ranks for finding in job.verdict().findings if finding.kind == "not-in-collective"
+    ] == [(2,)]
 
 
 def test_a_job_that_draws_little_while_it_trains_is_no_less_watched():
@@ -109,7 +122,9 @@ def test_a_job_that_draws_little_while_it_trains_is_no_less_watched():
     spin(job, 0, 1, 3, 4, 5, 6, 7)
     job.runs(8, lambda second, rank: WAITS)
 
-    assert [finding.ranks for finding in job.verdict().findings if finding.kind == "not-in-collective"] == [(2,)]
+    assert [
+        finding.ranks for finding in job.verdict().findings if finding.kind == "not-in-collective"
+    ] == [(2,)]
 
 
 def test_while_the_cards_of_those_that_wait_compute_nobody_is_late():
@@ -163,7 +178,9 @@ def test_where_nothing_is_known_of_the_cards_a_collective_that_all_are_in_is_not
 
 
 def aborted(after_s, *ranks):
-    """Rank 2 sleeps, and after that long these are ended by SIGABRT, of those that wait with a timeout of a minute."""
+    """Rank 2 sleeps, and after that long these are ended by SIGABRT, of those that wait with a
+    timeout of a minute.
+    """
     job = on_nccl(trained(4))
     job.ranks[2].stands_at("wait_for_licence", line=53)
     spin(job, 0, 1, 3, timeout_ms=60_000)
@@ -188,7 +205,10 @@ def test_whom_the_watchdog_aborts_is_a_victim_and_who_had_not_come_is_named(firs
     assert brief(job.finding()) == ("critical", "comm-error", (2,))
     assert job.finding().summary.startswith("all_reduce #101 of default_pg timed out on rank")
     assert job.snapshot().ended.reason == "communication failed, first on rank 0"
-    assert "rank 2 had not joined it (last seen in wait_for_licence, train.py:53)" in job.finding().summary
+    assert (
+        "rank 2 had not joined it (last seen in wait_for_licence, train.py:53)"
+        in job.finding().summary
+    )
 
 
 def test_an_abort_before_the_timeout_is_a_crash_of_its_own():

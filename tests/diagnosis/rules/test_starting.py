@@ -26,12 +26,14 @@ def test_a_rank_that_nobody_started_is_named_with_those_who_wait():
 
     assert (finding.severity, finding.kind, finding.ranks) == ("critical", "rank-missing", (3,))
     assert finding.victims == (0, 1, 2)
-    assert finding.summary == (
-        "rank 3 has not joined: WORLD_SIZE is 4, ranks 0-2 wait in init_process_group (store node0:29500), 10 s so far; "
-        "no process with RANK=3 was seen on any host that reports"
+    assert (
+        finding.summary
+        == "rank 3 has not joined: WORLD_SIZE is 4, ranks 0-2 wait in init_process_group (store"
+        " node0:29500), 10 s so far; no process with RANK=3 was seen on any host that reports"
     )
     assert finding.advice.startswith(
-        "start it with RANK=3, or set WORLD_SIZE=3 on all ranks; init_process_group times out in 29 min"
+        "start it with RANK=3, or set WORLD_SIZE=3 on all ranks; init_process_group times out in"
+        " 29 min"
     )
 
 
@@ -57,10 +59,13 @@ def test_a_rank_that_comes_at_last_ends_the_finding():
 
 
 @pytest.mark.parametrize(
-    "variables", [{"GROUP_WORLD_SIZE": "2"}, {"SLURM_NNODES": "4"}, {"LOCAL_WORLD_SIZE": "3"}, {"NNODES": "2"}]
+    "variables",
+    [{"GROUP_WORLD_SIZE": "2"}, {"SLURM_NNODES": "4"}, {"LOCAL_WORLD_SIZE": "3"}, {"NNODES": "2"}],
 )
 def test_a_rank_that_may_live_on_a_host_that_is_not_seen_is_a_warning(variables):
-    """Two nodes of which one has no ddtop: that rank may be there, and the wait have another reason."""
+    """Two nodes of which one has no ddtop: that rank may be there, and the wait have another
+    reason.
+    """
     job = missing(**variables)
     job.passes(12)
 
@@ -95,7 +100,10 @@ def test_the_timeout_that_follows_half_an_hour_later_does_not_change_the_cause()
     job = missing()
     job.passes(12)
     for rank in job.ranks[:3]:
-        rank.raises("DistStoreError", "Timed out after 1801 seconds waiting for clients. 3/4 clients joined.")
+        rank.raises(
+            "DistStoreError",
+            "Timed out after 1801 seconds waiting for clients. 3/4 clients joined.",
+        )
         rank.ends(1)
     job.passes(2)
 
@@ -118,7 +126,9 @@ def late(**more):
 
 
 def test_a_rank_that_sleeps_before_init_is_named_with_its_place():
-    """It waits for a licence server, before the group exists: torch would say nothing for half an hour."""
+    """It waits for a licence server, before the group exists: torch would say nothing for half an
+    hour.
+    """
     job = late()
     job.passes(8)
 
@@ -147,7 +157,10 @@ def test_a_rank_that_still_imports_torch_is_a_warning_after_ten_seconds():
     finding = job.finding()
 
     assert (finding.severity, finding.kind, finding.ranks) == ("warning", "late-to-init", (2,))
-    assert "rank 2 is not in init_process_group yet, still importing a module (train.py:1 <module>)" in finding.summary
+    assert (
+        "rank 2 is not in init_process_group yet, still importing a module (train.py:1 <module>)"
+        in finding.summary
+    )
 
 
 def test_an_import_that_waits_for_the_disk_is_no_standstill():
@@ -284,7 +297,9 @@ def spawned(cpu_per_s=0, switches_per_s=0, seconds=14, **candidacy):
         if second > 2:
             cpu_ns, switches = cpu_per_s * second * SECOND, switches_per_s * second
             sleep = {"wchan": "hrtimer_nanosleep", "syscall": "clock_nanosleep"}
-            job.candidates = (ProcessState(None, 4999, "S", cpu_ns=cpu_ns, switches=switches, **sleep),)
+            job.candidates = (
+                ProcessState(None, 4999, "S", cpu_ns=cpu_ns, switches=switches, **sleep),
+            )
         job.passes(1)
     return job
 
@@ -305,7 +320,9 @@ def test_the_line_of_a_child_that_stands_still_is_in_the_sentence():
     slept = (StackFrame("sleep", "", 0), StackFrame("fetch_config", "/home/ada/late.py", 4))
     job = spawned(mark="of the same parent", frames=slept)
 
-    assert "process 4999 of the same parent is stuck in fetch_config (late.py:4)" in (job.finding().summary)
+    assert "process 4999 of the same parent is stuck in fetch_config (late.py:4)" in (
+        job.finding().summary
+    )
 
 
 def test_a_child_without_a_number_that_works_is_a_warning():
@@ -322,12 +339,15 @@ def test_a_child_that_wakes_now_and_then_is_a_warning():
 
 
 def test_a_child_that_has_not_loaded_torch_is_still_importing_it():
-    job = spawned(mark="LOCAL_RANK=2, started by rank 0", command="python train.py", torch_loaded=False)
+    job = spawned(
+        mark="LOCAL_RANK=2, started by rank 0", command="python train.py", torch_loaded=False
+    )
 
     assert job.ever() == [("warning", "late-to-init", (2,))]
-    assert job.finding().summary == (
-        "rank 2 is still importing torch, 14 s: process 4999 (LOCAL_RANK=2, started by rank 0) has not loaded it yet; "
-        "ranks 0,1 wait in init_process_group, 14 s so far"
+    assert (
+        job.finding().summary
+        == "rank 2 is still importing torch, 14 s: process 4999 (LOCAL_RANK=2, started by rank 0)"
+        " has not loaded it yet; ranks 0,1 wait in init_process_group, 14 s so far"
     )
     assert job.finding().evidence[0].endswith("; LOCAL_RANK=2, started by rank 0, python train.py")
 
@@ -362,7 +382,14 @@ def test_too_few_children_are_missing_ranks():
 def test_the_way_to_the_store_is_in_the_evidence():
     job = missing()
     job.ranks[0].way = Rendezvous(
-        0, 4800, "node0", 29500, ("ESTABLISHED",), local=True, listener_pid=4800, listener_command="python train.py"
+        0,
+        4800,
+        "node0",
+        29500,
+        ("ESTABLISHED",),
+        local=True,
+        listener_pid=4800,
+        listener_command="python train.py",
     )
     job.passes(10)
 
@@ -385,11 +412,15 @@ def test_ranks_that_have_met_and_made_no_step_yet_are_starting():
 
 
 def test_who_waits_is_told_while_the_verdict_is_not_there_yet():
-    """Between the first look that finds a wait and the second that agrees, nobody shall read that none waits."""
+    """Between the first look that finds a wait and the second that agrees, nobody shall read that
+    none waits.
+    """
     job = FakeJob(4)
     job.trains(10)
     job.others_wait(2)
     job.ranks[2].stands_at("wait_for_licence")
     job.passes(6)
 
-    assert calm(job.snapshot(), POLICY).startswith("quiet: no rank has moved for 6 s; ranks 0,1,3 wait in a collective")
+    assert calm(job.snapshot(), POLICY).startswith(
+        "quiet: no rank has moved for 6 s; ranks 0,1,3 wait in a collective"
+    )

@@ -75,7 +75,7 @@ def test_all_ranks_stopped_are_one_finding_without_victims():
 
 
 def test_a_rank_in_a_frozen_cgroup_is_called_frozen_and_the_advice_thaws_it():
-    """A checkpointing scheduler froze the step and forgot it: kill -CONT makes no progress there."""
+    """A checkpointing scheduler froze the step and forgot it: kill -CONT does nothing there."""
     job = FakeJob(4)
     job.trains(10)
     job.ranks[1].stands_at("train_step")
@@ -87,7 +87,9 @@ def test_a_rank_in_a_frozen_cgroup_is_called_frozen_and_the_advice_thaws_it():
     finding = job.finding()
 
     assert (finding.severity, finding.kind, finding.ranks) == ("critical", "rank-stopped", (1,))
-    assert finding.summary.startswith("rank 1 has been frozen by its cgroup for 5 s; ranks 0,2,3 wait for it")
+    assert finding.summary.startswith(
+        "rank 1 has been frozen by its cgroup for 5 s; ranks 0,2,3 wait for it"
+    )
     assert finding.advice.startswith("thaw it: ")
     assert "its cgroup is frozen" in finding.evidence[0]
 

@@ -29,7 +29,8 @@ def test_a_peer_at_an_address_of_a_bridge_is_named_with_its_interface():
 
     assert (finding.severity, finding.kind, finding.ranks) == ("critical", "peer-unreachable", (0,))
     assert finding.summary.startswith(
-        "rank 1 has reached the store, but not rank 0 at 172.17.0.1:41234 (a bridge of containers), in init_process_group for"
+        "rank 1 has reached the store, but not rank 0 at 172.17.0.1:41234 (a bridge of containers),"
+        " in init_process_group for"
     )
     assert "rank 0 on node0: GLOO_SOCKET_IFNAME=docker0" in finding.evidence
 
@@ -55,7 +56,8 @@ def test_ranks_that_gave_up_on_each_other_say_at_which_address():
     job.passes(2)
     for rank in job.ranks:
         rank.raises(
-            "RuntimeError", "Gloo connectFullMesh failed: SO_ERROR: Connection refused, remote=[127.0.1.1]:3492"
+            "RuntimeError",
+            "Gloo connectFullMesh failed: SO_ERROR: Connection refused, remote=[127.0.1.1]:3492",
         )
         rank.ends(1)
     job.passes(2)
@@ -63,7 +65,10 @@ def test_ranks_that_gave_up_on_each_other_say_at_which_address():
     finding = job.finding()
 
     assert (finding.kind, finding.ranks, finding.victims) == ("peer-unreachable", (), (0, 1))
-    assert "but not the others at 127.0.1.1:3492 (loopback: on each host another address)" in finding.summary
+    assert (
+        "but not the others at 127.0.1.1:3492 (loopback: on each host another address)"
+        in finding.summary
+    )
 
 
 def test_a_rank_that_left_is_why_the_others_gave_up_on_it():
@@ -71,7 +76,9 @@ def test_a_rank_that_left_is_why_the_others_gave_up_on_it():
     all_enter(job, 0)
     job.passes(2)
     job.ranks[1].ends(0)
-    job.ranks[0].raises("RuntimeError", "Gloo connectFullMesh failed with Connection closed by peer")
+    job.ranks[0].raises(
+        "RuntimeError", "Gloo connectFullMesh failed with Connection closed by peer"
+    )
     job.ranks[0].ends(1)
     job.passes(2)
 
@@ -100,8 +107,8 @@ def test_a_file_store_of_an_earlier_run_is_named_with_its_age():
 
     assert (finding.severity, finding.kind, finding.ranks) == ("critical", "stale-store", (0, 1))
     assert (
-        "the file store /data/store is older than this job: 911 bytes, last written 1 d before it began"
-        in finding.summary
+        "the file store /data/store is older than this job: 911 bytes, last written 1 d before it"
+        " began" in finding.summary
     )
     assert finding.advice == "remove it and start again: rm /data/store"
 
@@ -111,7 +118,8 @@ def test_the_error_that_a_stale_store_leads_to_is_its_consequence():
     enter(job, 0, 1)
     job.passes(2)
     job.ranks[0].raises(
-        "RuntimeError", "Gloo connectFullMesh failed with ... Connection refused, remote=[10.0.0.1]:3492"
+        "RuntimeError",
+        "Gloo connectFullMesh failed with ... Connection refused, remote=[10.0.0.1]:3492",
     )
     job.ranks[0].ends(1)
     job.passes(2)
@@ -120,7 +128,8 @@ def test_the_error_that_a_stale_store_leads_to_is_its_consequence():
 
 
 @pytest.mark.parametrize(
-    "more", [{"bytes": 0}, {"bytes": None, "modified_unix_ns": None}, {"modified_unix_ns": BASE + SECOND}]
+    "more",
+    [{"bytes": 0}, {"bytes": None, "modified_unix_ns": None}, {"modified_unix_ns": BASE + SECOND}],
 )
 def test_a_file_that_is_empty_or_of_this_job_is_not_stale(more):
     """Made by mkstemp a day ago; not there yet; written by rank 1 a moment ago."""
@@ -141,7 +150,10 @@ def test_a_file_that_may_not_be_written_is_named():
     finding = job.finding()
 
     assert finding.kind == "stale-store"
-    assert "cannot use the file store /data/store: not writable for this user, it is of uid 0" in finding.summary
+    assert (
+        "cannot use the file store /data/store: not writable for this user, it is of uid 0"
+        in finding.summary
+    )
 
 
 # -- version-skew
@@ -157,7 +169,10 @@ def test_another_torch_on_one_rank_is_a_warning():
     finding = job.finding()
 
     assert (finding.severity, finding.kind, finding.ranks) == ("warning", "version-skew", (2,))
-    assert finding.summary == "rank 2 runs other versions than the rest: torch (ranks 0,1: 2.7.0, rank 2: 2.6.0)"
+    assert (
+        finding.summary
+        == "rank 2 runs other versions than the rest: torch (ranks 0,1: 2.7.0, rank 2: 2.6.0)"
+    )
 
 
 def test_two_copies_of_the_script_are_told_apart_by_their_text():
@@ -186,7 +201,9 @@ def test_a_rank_that_has_not_imported_torch_yet_has_no_other_torch():
 
 
 def test_a_start_that_does_not_return_though_all_have_come_is_no_ok():
-    """After a restart by torchrun the store had an address of the attempt before: both connected to nobody, for half an hour."""
+    """After a restart by torchrun the store had an address of the attempt before: both connected to
+    nobody, for half an hour.
+    """
     job = meets(2)
     all_enter(job, 0, 1)
     job.passes(20)
@@ -194,10 +211,17 @@ def test_a_start_that_does_not_return_though_all_have_come_is_no_ok():
     job.passes(50)
     late = job.finding()
 
-    assert (early.severity, early.kind, early.ranks, early.victims) == ("warning", "collective-stuck", (), (0, 1))
+    assert (early.severity, early.kind, early.ranks, early.victims) == (
+        "warning",
+        "collective-stuck",
+        (),
+        (0, 1),
+    )
     assert (late.severity, late.kind) == ("critical", "collective-stuck")
-    assert late.summary == (
-        "all of ranks 0,1 have been in init_process_group for 70 s; no rank is missing, and none makes progress"
+    assert (
+        late.summary
+        == "all of ranks 0,1 have been in init_process_group for 70 s; no rank is missing, and none"
+        " makes progress"
     )
 
 

@@ -1,4 +1,6 @@
-"""One rank comes last at most steps: it is named, with its cost and its cause; healthy differences are not."""
+"""One rank comes last at most steps: it is named, with its cost and its cause; healthy differences
+are not.
+"""
 
 from __future__ import annotations
 
@@ -119,15 +121,23 @@ def test_the_function_in_which_only_the_slow_rank_is_found_is_the_cause():
         "spots_samples": 100,
     }
     for rank in (0, 2, 3):
-        job.ranks[rank].says = {"spots": (Spot("step", "/home/ada/t.py", 9, 97),), "spots_samples": 100}
+        job.ranks[rank].says = {
+            "spots": (Spot("step", "/home/ada/t.py", 9, 97),),
+            "spots_samples": 100,
+        }
     job.trains(12)
     answers(job)
     job.trains(2)
 
     finding = job.finding()
 
-    assert finding.summary.endswith("it spends 60% of the time in Augment.rotate (aug.py:88), the others 0%")
-    assert "rank 1, last 30 s: 62% in Augment.rotate (aug.py:88), 30% in step (t.py:9)" in finding.evidence
+    assert finding.summary.endswith(
+        "it spends 60% of the time in Augment.rotate (aug.py:88), the others 0%"
+    )
+    assert (
+        "rank 1, last 30 s: 62% in Augment.rotate (aug.py:88), 30% in step (t.py:9)"
+        in finding.evidence
+    )
     assert flame(job.snapshot().rank(0), POLICY) == ["97% in step (t.py:9)"]
 
 
@@ -136,12 +146,17 @@ def test_work_and_wait_at_one_line_are_told_apart():
     job.ranks[1].says = {"spots": (Spot("main", "/home/ada/t.py", 9, 90),), "spots_samples": 100}
     for rank in (0, 2, 3):
         waits = Spot("main", "/home/ada/t.py", 9, 60, "collective")
-        job.ranks[rank].says = {"spots": (waits, Spot("main", "/home/ada/t.py", 9, 35)), "spots_samples": 100}
+        job.ranks[rank].says = {
+            "spots": (waits, Spot("main", "/home/ada/t.py", 9, 35)),
+            "spots_samples": 100,
+        }
     job.trains(12)
     answers(job)
     job.trains(2)
 
-    assert job.finding().summary.endswith("it spends 90% of the time in main (t.py:9), the others 35%")
+    assert job.finding().summary.endswith(
+        "it spends 90% of the time in main (t.py:9), the others 35%"
+    )
 
 
 def test_its_own_loader_is_the_cause_and_input_bound_is_not_said_too():
@@ -154,7 +169,10 @@ def test_its_own_loader_is_the_cause_and_input_bound_is_not_said_too():
 
     finding = job.finding()
 
-    assert "waits 60% of the time for its DataLoader with num_workers=0, the others less" in finding.summary
+    assert (
+        "waits 60% of the time for its DataLoader with num_workers=0, the others less"
+        in finding.summary
+    )
     assert finding.kind == "straggler"
 
 
@@ -164,7 +182,9 @@ def counting(job, rank, **per_s):
 
     def pass_on(seconds):
         for _ in range(round(seconds / 0.5)):
-            job.ranks[rank].says = {name: job.ranks[rank].says[name] + round(per_s[name] * 0.5) for name in per_s}
+            job.ranks[rank].says = {
+                name: job.ranks[rank].says[name] + round(per_s[name] * 0.5) for name in per_s
+            }
             job.trains(0.5)
 
     return pass_on
@@ -201,7 +221,9 @@ def test_a_rank_without_a_cpu_is_told_with_the_cpus_that_it_may_use():
             passed += 1
             for rank in job.ranks:
                 load = ProcessLoad(
-                    run_delay_ns=round(passed * (0.7 if rank.number == 1 else 0.05) * SECOND), cpus="0", cpus_count=1
+                    run_delay_ns=round(passed * (0.7 if rank.number == 1 else 0.05) * SECOND),
+                    cpus="0",
+                    cpus_count=1,
                 )
                 rank.seen_outside = {"load": load}
             job.trains(1)
@@ -211,8 +233,8 @@ def test_a_rank_without_a_cpu_is_told_with_the_cpus_that_it_may_use():
     passes(2)
 
     assert (
-        "it waits 70% of the time for a CPU; it may only use CPU 0; more threads want to run than node0 has cores (4)"
-        in job.finding().summary
+        "it waits 70% of the time for a CPU; it may only use CPU 0; more threads want to run than"
+        " node0 has cores (4)" in job.finding().summary
     )
 
 
@@ -263,7 +285,9 @@ def test_a_viewer_that_joins_later_reads_the_same(slow):
     early, late = job.verdicts()[-1].findings, job.verdicts(joined_s=16.0)[-1].findings
 
     assert (
-        [finding.identity for finding in early] == [finding.identity for finding in late] == [("straggler", "0", slow)]
+        [finding.identity for finding in early]
+        == [finding.identity for finding in late]
+        == [("straggler", "0", slow)]
     )
 
 
@@ -279,13 +303,20 @@ def test_a_job_of_stages_that_send_to_each_other_is_left_in_peace():
     assert job.ever() == []
 
 
-@pytest.mark.parametrize(("joined", "kinds"), [((0, 2, 3), []), ((0,), [("critical", "straggler", (1,))])])
+@pytest.mark.parametrize(
+    ("joined", "kinds"), [((0, 2, 3), []), ((0,), [("critical", "straggler", (1,))])]
+)
 def test_who_has_joined_and_shadows_the_last_batches_waits_for_no_straggler(joined, kinds):
-    """Uneven inputs under Join: the rank with the most batches comes last into every collective, by design."""
+    """Uneven inputs under Join: the rank with the most batches comes last into every collective, by
+    design.
+    """
     job = job_with()
     job.trains(12)
     for number in joined:
-        job.ranks[number].says = {"spots": (Spot("main", AUG, 118, 20, "join"),), "spots_samples": 100}
+        job.ranks[number].says = {
+            "spots": (Spot("main", AUG, 118, 20, "join"),),
+            "spots_samples": 100,
+        }
     answers(job)
     job.trains(2)
 
@@ -293,7 +324,9 @@ def test_who_has_joined_and_shadows_the_last_batches_waits_for_no_straggler(join
 
 
 def test_ranks_that_are_late_in_turn_are_not_named_each_in_its_turn():
-    """Data from generators of uneven speed: whose queue is empty is the last one for ten seconds, then it is another's."""
+    """Data from generators of uneven speed: whose queue is empty is the last one for ten seconds,
+    then it is another's.
+    """
     job = job_with()
     for turn, slow in enumerate((1, 2, 0, 3)):
         for rank in job.ranks:

@@ -1,4 +1,6 @@
-"""Two threads of a rank on one group: what both have open at one time counts, not that there are several threads."""
+"""Two threads of a rank on one group: what both have open at one time counts, not that there are
+several threads.
+"""
 
 from __future__ import annotations
 
@@ -38,18 +40,23 @@ def kinds(job):
 
 
 def test_two_threads_with_open_collectives_of_one_group_are_named():
-    """A logger's thread gathered metrics on the default group: both main threads sat in the same all_gather."""
+    """A logger's thread gathered metrics on the default group: both main threads sat in the same
+    all_gather.
+    """
     job = both_wait((7, "MainThread"), (8, "metrics"))
     finding = job.finding()
 
     assert (finding.severity, finding.kind, finding.ranks) == ("warning", KIND, (0, 1))
-    assert finding.summary == (
-        "2 threads of ranks 0,1 communicate on default_pg at the same time (rank 0: MainThread in all_gather #101 and metrics in "
-        "all_reduce #102): their order may differ from rank to rank"
+    assert (
+        finding.summary
+        == "2 threads of ranks 0,1 communicate on default_pg at the same time (rank 0: MainThread"
+        " in all_gather #101 and metrics in all_reduce #102): their order may differ from rank"
+        " to rank"
     )
     assert (
         finding.evidence[1]
-        == "rank 1 has open on default_pg: all_gather #101 by MainThread, all_reduce #102 by metrics"
+        == "rank 1 has open on default_pg: all_gather #101 by MainThread, all_reduce #102 by"
+        " metrics"
     )
     assert "dist.new_group" in finding.advice
 
@@ -143,7 +150,9 @@ def thread(function, name="metrics", main=False, file=C10D):
         StackFrame("wrapper", C10D.replace("distributed_c10d", "c10d_logger"), 83),
         StackFrame(function, file, 3000),
     )
-    return ThreadStack((*frames, StackFrame("work", "/home/ada/train.py", 9, True)), name, 7 if main else 8, main)
+    return ThreadStack(
+        (*frames, StackFrame("work", "/home/ada/train.py", 9, True)), name, 7 if main else 8, main
+    )
 
 
 def dumped(*threads, groups=()):
@@ -157,7 +166,10 @@ def dumped(*threads, groups=()):
             rank.waits_in("all_reduce", group=name)
     job.passes(2)
     for rank in job.ranks:
-        job.say(Stacks("a", rank.number, rank.pid, unix_ns(job.now), "agent", threads, automatic=True), rank)
+        job.say(
+            Stacks("a", rank.number, rank.pid, unix_ns(job.now), "agent", threads, automatic=True),
+            rank,
+        )
     job.passes(2)
     return job
 
