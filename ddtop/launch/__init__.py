@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from ddtop.launch.launcher import Ancestors, Launcher
     from ddtop.launch.start import NodeOptions, Start
 
-MARKS = frozenset(["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK"])
+MARKS = frozenset(
+    ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK"]
+)
 """A process without any of these has no rank of a launcher."""
 MASTER_PORT = "29500"
 """torchrun's default."""
@@ -54,7 +56,9 @@ def launchers() -> tuple[Launcher, ...]:
 # -- variables
 
 
-def numbers(environ: Mapping[str, str], any_task: bool = False) -> tuple[int | None, int | None, int | None]:
+def numbers(
+    environ: Mapping[str, str], any_task: bool = False
+) -> tuple[int | None, int | None, int | None]:
     """(rank, world size, local rank) of the innermost launcher that set the first two.
 
     `any_task`: also those of srun and jsrun, which number tasks of any kind.

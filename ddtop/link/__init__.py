@@ -1,1 +1,1 @@
-"""The one door to ZeroMQ."""
+"""The only room that knows ZeroMQ."""

@@ -1,13 +1,16 @@
-"""The TCP doors of a ROUTER: who is refused there is counted, and a door is shut while too many strangers stand in it.
+"""The TCP listeners of a ROUTER: refused connections are counted, floods are kept out.
 
-Problem: libzmq accepts whoever connects, gives each half a minute and a buffer as large as the largest message before it knows
-who it is, and where descriptors run out its thread spins on the one more that it cannot accept (measured: a whole core).
-What does not work: to unbind and bind again, because libzmq ends all connections that came through that socket. What we do: a
-short time for the handshake, and an upper limit for those who are in it. Over that the kernel drops what asks to connect, by a
-filter on the listening socket: who belongs here asks again by himself, a second later, and nobody else gets the port. The socket
-is therefore made here and lent to libzmq as a copy. Those whom the kernel has let in already still come, up to BACKLOG.
-What remains uncertain: libzmq does not say which connection has shaken hands. Who left is taken for a refused one if nobody has
-shaken hands since he came, or if libzmq said so; so while viewers come the count may be too low, never too high.
+Problem: libzmq accepts everyone who connects, and gives each half a minute and a buffer as large as
+the largest message before it knows who it is. When descriptors run out, its thread spins on the
+connection that it cannot accept (measured: a whole core).
+What does not work: to unbind and bind again, because libzmq ends all connections of that socket.
+What we do: allow a short time for the handshake, and limit how many may be in it. Above the limit
+the kernel drops new connections, by a filter on the listening socket. An honest peer asks again a
+second later by itself, and nobody else gets the port. So the socket is made here and lent to libzmq
+as a copy. Connections that the kernel has accepted already still come, up to BACKLOG.
+What remains uncertain: libzmq does not say which connection has shaken hands. One that left counts
+as refused if nobody has shaken hands since it came, or if libzmq said so. So while viewers come the
+count may be too low, but never too high.
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ _DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)
 """One instruction of a packet filter: keep nothing."""
 _ATTACH_FILTER, _DETACH_FILTER = 26, 27
 EVENTS_KEPT = 1 << 17
-"""Waiting to be counted. libzmq's thread would wait for room, so it is more than can come in between two looks."""
+"""Waiting to be counted. libzmq's thread would wait for room, so it is more than can come in
+between two looks."""
 EVENTS_AT_ONCE = 5000
 """What is left makes `monitor` readable again: ranks have their turn in between."""
 _EVENT = struct.Struct("<HI")
@@ -45,7 +49,11 @@ _FAILED = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH,
 )
 _WATCHED = (
-    zmq.EVENT_ACCEPTED | zmq.EVENT_ACCEPT_FAILED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | sum(_FAILED)
+    zmq.EVENT_ACCEPTED
+    | zmq.EVENT_ACCEPT_FAILED
+    | zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_DISCONNECTED
+    | sum(_FAILED)
 )
 
 
@@ -59,9 +67,10 @@ class _Door:
 
 
 class Doors:
-    """All doors of one ROUTER. Made, used and closed by the thread that uses the ROUTER.
+    """All listeners of one ROUTER. The thread of the ROUTER makes, uses and closes them.
 
-    `monitor`: becomes readable when `look` has something to do. `refused`: connections that ended without a handshake.
+    `monitor`: becomes readable when `look` has something to do. `refused`: connections that ended
+    without a handshake.
     """
 
     def __init__(self, router: zmq.Socket[bytes]) -> None:
@@ -88,14 +97,16 @@ class Doors:
     def open(self, address: str, port: int, strangers_max: int, bytes_max: int) -> int:
         """Listen at this address (in digits); the port. 0: one that is free.
 
-        `strangers_max` may be in their handshake at once, and each may make us hold `bytes_max`, which is also the largest
-        message from there.
+        `strangers_max` may be in their handshake at once, and each may make us hold `bytes_max`,
+        which is also the largest message from there.
 
         Raises:
             OSError: it is taken, or not ours.
         """
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        listening = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        listening = socket.socket(
+            family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        )
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
@@ -139,10 +150,14 @@ class Doors:
 
     def is_open(self, port: int) -> bool:
         """Whether who connects there is let in now."""
-        return all(door.shut_until_s is None for door in self._doors.values() if door.socket.getsockname()[1] == port)
+        return all(
+            door.shut_until_s is None
+            for door in self._doors.values()
+            if door.socket.getsockname()[1] == port
+        )
 
     def look(self) -> None:
-        """Take in what has happened at the doors; shut and open them."""
+        """Take in what has happened at the listeners; close and open them."""
         now = time.monotonic()
         for _ in range(EVENTS_AT_ONCE):
             try:
@@ -173,7 +188,8 @@ class Doors:
             self._failed += 1
         elif kind == zmq.EVENT_DISCONNECTED:
             came, handshakes, through = self._came.pop(value, (0.0, -1, ""))
-            # libzmq says so right before it tells of the end; of some ends (HTTP, ZMTP 1) it does not.
+            # libzmq says so right before it tells of the end; of some ends (HTTP, ZMTP 1) it does
+            # not.
             young = now - came < HANDSHAKE_S and handshakes == self._handshakes
             was_refused = bool(self._failed) or young
             self.refused += was_refused
@@ -188,13 +204,18 @@ class Doors:
                 self._turn_away(door)
 
     def _keep_out(self, now: float) -> None:
-        """Have the kernel drop what comes from those that have failed too often; a door that is shut gets it when it opens."""
+        """Have the kernel drop what comes from those that have failed too often.
+
+        A closed listener gets it when it opens.
+        """
         for door in self._doors.values():
             if door.shut_until_s is None:
                 _open(door, self._penalties.kept_out(now))
 
     def _turn_away(self, door: _Door) -> None:
-        """Close those who wait in the kernel's queue, with the one descriptor that is kept for that."""
+        """Close those who wait in the kernel's queue, with the one descriptor that is kept for
+        that.
+        """
         for _ in range(BACKLOG):
             if self._spare is not None:
                 os.close(self._spare)
@@ -226,12 +247,16 @@ class Doors:
             strangers = self.strangers(endpoint, now)
             if door.shut_until_s is None and strangers >= door.strangers_max:
                 _shut(door, now)
-            elif door.shut_until_s is not None and strangers <= door.strangers_max // 2 and now >= door.shut_until_s:
+            elif (
+                door.shut_until_s is not None
+                and strangers <= door.strangers_max // 2
+                and now >= door.shut_until_s
+            ):
                 door.shut_until_s = None
                 _open(door, kept_out)
 
     def strangers(self, endpoint: str, now: float) -> int:
-        """Who came lately through this door, is still here, and has not shaken hands."""
+        """Recent connections of this listener that are still here and have not shaken hands."""
         found = 0
         for came, _, through in reversed(self._came.values()):
             if now - came > HANDSHAKE_S:

@@ -1,4 +1,4 @@
-"""Three CURVE key pairs out of one secret: whoever has the secret has them all, whoever has not has none."""
+"""Three CURVE key pairs from one secret: who has the secret has all three."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""A leaf's ends: DEALERs over TCP with CURVE to the places where the hub may be.
+"""The sockets of a leaf: DEALERs over TCP with CURVE to the addresses where the hub may be.
 
-Only numeric addresses are taken: libzmq would look names up in its one I/O thread, which also serves the ranks. Nothing is queued
-for a place where nobody with our key answers (ZMQ_IMMEDIATE), so a hub that comes late is not greeted with old questions.
+Only numeric addresses are taken: libzmq would look names up in its one I/O thread, which also
+serves the ranks. Nothing is queued for an address where nobody with our key answers
+(ZMQ_IMMEDIATE), so a hub that comes late gets no old questions.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ CONNECT_MS = 3000
 """Where packets get lost TCP would try for two minutes with longer and longer pauses."""
 PLACES_MAX = 24
 NOW, NOW_AND_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
-"""Plain numbers: pyzmq's own way to send several parts puts flags together anew for each (1.6 us a part, so 0.4)."""
+"""Plain numbers: pyzmq's own way to send several parts puts flags together anew for each (1.6 us a
+part, so 0.4)."""
 
 
 def send_parts(socket: zmq.Socket[bytes], parts: Sequence[bytes]) -> None:
@@ -37,7 +39,9 @@ def place(address: str, port: int) -> str:
 
 
 class LeafLink:
-    """The DEALERs of one relay, in the context and poller of its `RelayLink`. Used by the relay's thread only.
+    """The DEALERs of one relay, in the context and poller of its `RelayLink`.
+
+    Used by the relay's thread only.
 
     `register(socket)` and `unregister(socket)` are told what to poll for.
     """
@@ -102,7 +106,10 @@ class LeafLink:
         socket.close(linger_ms)
 
     def send(self, place: str, parts: list[bytes]) -> bool:
-        """Queue frames as one message; False if nobody with our key is connected there, or takes none."""
+        """Queue frames as one message.
+
+        False if nobody with our key is connected there, or takes none.
+        """
         socket = self._sockets.get(place)
         if socket is None:
             return False

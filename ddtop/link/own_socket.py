@@ -1,11 +1,16 @@
-"""Descriptors of ours in a process that is not ours: the program may close them, and get their numbers for its own files.
+"""Descriptors of ours in a process that is not ours.
 
-What does not work: a `socket.socket` object. Its destructor closes a number, whoever has it by then, and warns at the
-interpreter's end. So the number is kept, with the device and inode that the kernel gave it, and compared before each
-use. Between the look and the use another thread may still close it; so bytes leave by send(2), which refuses whatever
-is no socket, with MSG_NOSIGNAL, because the program may have given SIGPIPE its default action.
+The program may close them and get their numbers for its own files.
+What does not work: a `socket.socket` object. Its destructor closes a number, no matter who owns it
+by then, and warns when the interpreter exits.
+What we do: keep the number with the device and inode that the kernel gave it, and compare them
+before each use.
+What remains uncertain: between the check and the use another thread may still close it. So bytes
+leave by send(2), which refuses everything but sockets, with MSG_NOSIGNAL, because the program may
+have given SIGPIPE its default action.
 
-What can block (a connect walks a path) releases the GIL; send and recv never wait, and keep it.
+A call that can block (a connect walks a path) releases the GIL; send and recv never wait, and keep
+it.
 """
 
 from __future__ import annotations
@@ -52,7 +57,8 @@ class OwnSocket:
         """The next packet; nothing where the other side has closed.
 
         Raises:
-            BlockingIOError: there is none. OSError: it cannot be read, or is larger than the buffer (EMSGSIZE).
+            BlockingIOError: there is none. OSError: it cannot be read, or is larger than the
+                buffer (EMSGSIZE).
         """
         size = _recv(self.descriptor, buffer, len(buffer), socket.MSG_DONTWAIT | socket.MSG_TRUNC)
         if size < 0:
@@ -73,7 +79,8 @@ def connected(path: Path, kind: int = socket.SOCK_SEQPACKET) -> OwnSocket:
     """A socket that is connected to this path.
 
     Raises:
-        OSError: nobody listens there (ENOENT, ECONNREFUSED), its queue is full (EAGAIN), it is of another type
+        OSError: nobody listens there (ENOENT, ECONNREFUSED), its queue is full (EAGAIN), it is
+            of another type
         (EPROTOTYPE), or no descriptor is left.
     """
     descriptor = _slow.socket(int(socket.AF_UNIX), int(kind) | _FLAGS, 0)
@@ -91,7 +98,8 @@ def connected(path: Path, kind: int = socket.SOCK_SEQPACKET) -> OwnSocket:
 def bell() -> OwnSocket:
     """A socket that is connected to itself: what is sent there wakes whoever polls it.
 
-    An eventfd does not do: all of them share one inode, so one of the program's could not be told from ours.
+    An eventfd does not do: all of them share one inode, so one of the program's could not be told
+    from ours.
 
     Raises:
         OSError: no descriptor is left.

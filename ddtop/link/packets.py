@@ -1,8 +1,9 @@
-"""Packets on the unix socket between a rank and its relay: the greeting, whole frames, pieces of large ones.
+"""Packets on the unix socket between a rank and its relay: greeting, whole frames, pieces.
 
-The socket is SOCK_SEQPACKET: the kernel keeps the borders of packets and their order, and refuses a packet that is
-larger than the send buffer (208 KiB on most hosts). So a frame above PIECE_BYTES travels in pieces. The first packet
-of each side is a greeting with the version of this protocol, which every later version must still be able to read.
+The socket is SOCK_SEQPACKET: the kernel keeps the borders of packets and their order, and refuses a
+packet that is larger than the send buffer (208 KiB on most hosts). So a frame above PIECE_BYTES
+travels in pieces. The first packet of each side is a greeting with the version of this protocol.
+Every later version must still be able to read it.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from collections.abc import Iterator
 from ddtop.wire.frames import FRAME_BYTES_MAX
 
 PROTOCOL = 1
-"""Raise it when a packet is laid out in another way; the frames inside have a version of their own."""
+"""Raise it when the layout of a packet changes. The frames inside have their own version."""
 PIECE_BYTES = 1 << 16
 REJOIN_S = 5.0
-"""A frame whose pieces take longer than this to come is given up: its sender was stopped, or lies."""
+"""A frame whose pieces take longer is given up: its sender was stopped, or lies."""
 _MAGIC = b"ddtop-link"
 _GREETING = struct.Struct("<BH")
 _WHOLE, _PIECE = b"F", b"P"
@@ -28,7 +29,7 @@ PIECE_BYTES_MIN = 1 << 12
 PIECES_MAX = FRAME_BYTES_MAX // PIECE_BYTES_MIN
 NUMBERS = 1 << 32
 OLD_SUFFIX = ".sock"
-"""Where relays that speak ZeroMQ have their socket; ours stands beside it."""
+"""Where relays that speak ZeroMQ have their socket; ours is beside it."""
 
 
 class PacketError(ValueError):
@@ -37,7 +38,11 @@ class PacketError(ValueError):
 
 def greeting(version: str) -> bytes:
     """The first packet of a side that runs this version of ddtop."""
-    return _MAGIC + _GREETING.pack(0, PROTOCOL) + version.encode("ascii", "replace")[:VERSION_CHARACTERS]
+    return (
+        _MAGIC
+        + _GREETING.pack(0, PROTOCOL)
+        + version.encode("ascii", "replace")[:VERSION_CHARACTERS]
+    )
 
 
 def is_greeting(packet: bytes) -> bool:
@@ -46,7 +51,9 @@ def is_greeting(packet: bytes) -> bool:
 
 
 def other_version(packet: bytes) -> str | None:
-    """What the sender of this greeting runs, if it speaks another protocol than we do; None if it speaks ours.
+    """What the sender of this greeting runs, if it speaks another protocol than we do.
+
+    None if it speaks ours.
 
     Raises:
         PacketError: it is too short for a greeting.

@@ -1,9 +1,10 @@
-"""Who has failed to shake hands too often is kept out by the kernel for a while: a packet filter on the listening socket.
+"""Peers that fail the handshake too often are kept out for a while, by a filter in the kernel.
 
-Each failed handshake costs a key agreement and some events; 6,581 a second took 1.25 cores. A dropped packet costs nothing here.
-On loopback everybody has the same address, also who belongs here, and of whom comes and goes within one look the address is not known:
-for those the door is shut for half a second at a time, and who asks to connect meanwhile asks again a second later, by his own
-kernel. Times are monotonic s.
+Each failed handshake costs a key agreement and some events: 6,581 a second took 1.25 cores. A
+packet that the kernel drops costs nothing here. On loopback all peers have one address, also the
+honest ones, and the address of a peer that comes and goes between two looks is not known. For those
+the listener is closed for half a second at a time. An honest peer's kernel asks again a second
+later. Times are monotonic s.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ class Penalties:
         self._at_door: dict[str, deque[float]] = {}
 
     def failed(self, source: str, door: str, now: float) -> bool:
-        """A handshake from there (empty: not known) has failed at that door; whether who is kept out has changed."""
+        """A handshake from this address (empty: not known) has failed at this listener.
+
+        Whether who is kept out has changed.
+        """
         address = _address(source)
         if address is None or address.is_loopback:
             self._at_door.setdefault(door, deque(maxlen=DOOR_PER_S)).append(now)
@@ -57,7 +61,7 @@ class Penalties:
         return True
 
     def shut_s(self, door: str, now: float) -> float:
-        """How long that door is to be shut now, 0 where not so many fail there."""
+        """How long to close this listener now, in s; 0 where few handshakes fail."""
         times = self._at_door.get(door)
         if times is None or len(times) < DOOR_PER_S or now - times[0] > 1.0:
             return 0.0
@@ -65,8 +69,13 @@ class Penalties:
         return DOOR_SHUT_S
 
     def over(self, now: float) -> bool:
-        """Let in again whose time is over; whether there was one. What he gets next time is remembered for as long again."""
-        gone = [address for address, (until, seconds) in self._out.items() if now >= until + seconds]
+        """Let in again whose time is over; whether there was one.
+
+        What he gets next time is remembered for as long again.
+        """
+        gone = [
+            address for address, (until, seconds) in self._out.items() if now >= until + seconds
+        ]
         for address in gone:
             del self._out[address]
         return bool(gone)
@@ -77,7 +86,10 @@ class Penalties:
 
 
 def packet_filter(addresses: Iterable[Address]) -> bytes:
-    """A classic packet filter that drops what comes from these addresses (of version 6: from the network of 64 bits)."""
+    """A classic packet filter that drops what comes from these addresses (of version 6.
+
+    From the network of 64 bits).
+    """
     given = list(addresses)
     words4 = [int(one) for one in given if one.version == 4]
     words6 = [(int(one) >> 96, int(one) >> 64 & 0xFFFFFFFF) for one in given if one.version == 6]

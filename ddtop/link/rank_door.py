@@ -1,11 +1,11 @@
-"""The relay's end of the unix socket: a listening SOCK_SEQPACKET, one connection a rank, and who stands behind each.
+"""The relay's end of the unix socket: a SOCK_SEQPACKET listener, one connection per rank.
 
-Who speaks is what the kernel wrote down when the connection was made (SO_PEERCRED); nothing that is said counts for
-that. What one connection can cost is bounded: packets read at a time, bytes of frames that are not complete, time to
-greet; and so is what all of them can cost together. Nothing waits in here for a rank that does not read: what has no
-room in its socket is dropped, and the caller is told.
+The speaker is the process that the kernel recorded when the connection was made (SO_PEERCRED), no
+matter what is said. The cost of one connection is bounded (packets read at a time, bytes of
+incomplete frames, time to greet), and so is the cost of all of them together. Nothing in here waits
+for a rank that does not read: what does not fit into its socket is dropped, and the caller knows.
 
-Beside it stands a door of the type that older agents look for. Nobody is served there; who knocks is named.
+A second listener has the socket type that older agents look for. It serves nobody; it names them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ GREET_S = 5.0
 PACKETS_AT_ONCE = 64
 """Read from one connection before the next has its turn."""
 HALF_BYTES_MAX = 32 << 20
-"""Of all frames together that are not complete; at 64 MiB a flood of half ones would double the relay."""
+"""Of all frames together that are not complete; at 64 MiB a flood of half ones would double the
+relay."""
 BACKLOG = 512
 FULL_AGAIN_S = 1.0
 """Where descriptors run out: nobody is let in for so long."""
@@ -52,7 +53,10 @@ TEND_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who made a connection, as this process sees it; `pid` 0: in a pid namespace that cannot be seen from here."""
+    """Who made a connection, as this process sees it; `pid` 0.
+
+    In a pid namespace that cannot be seen from here.
+    """
 
     pid: int
     uid: int
@@ -72,9 +76,10 @@ class _Connection:
 class RankDoor:
     """All connections of ranks. Made, used and closed by one thread.
 
-    `descriptor` becomes readable when `receive` has something to do. `refused`: connections that were closed because
-    of who made them, their version, or their number. `broken`: frames and packets that could not be used.
-    `complaint`: what a person should know about versions, None while all is well.
+    `descriptor` becomes readable when `receive` has something to do. `refused`: connections that
+    were closed because of who made them, their version, or their number. `broken`: frames and
+    packets that could not be used. `complaint`: what a person should know about versions, None
+    while all is well.
 
     Raises:
         OSError: the socket cannot be bound.
@@ -124,7 +129,7 @@ class RankDoor:
     # -- in
 
     def receive(self, at_most: int) -> Iterator[tuple[bytes, bytes]]:
-        """(connection, frame) of what has come in; who knocks is let in meanwhile."""
+        """(connection, frame) of what has come in; new connections are accepted meanwhile."""
         now = time.monotonic()
         self._tend(now)
         for descriptor, _ in self._epoll.poll(0):
@@ -171,7 +176,7 @@ class RankDoor:
         return sum(one.rejoiner.held_bytes for one in self._connections.values())
 
     def _greets(self, one: _Connection, packet: bytes) -> bool:
-        """Whether the first packet of a connection is a greeting of our version; else it is closed."""
+        """Whether the first packet is a greeting of our version. If not, close the connection."""
         try:
             theirs = other_version(packet) if is_greeting(packet) else "no ddtop"
         except PacketError:
@@ -186,9 +191,8 @@ class RankDoor:
         return False
 
     def _complain(self, pid: int, runs: str) -> None:
-        self.complaint = (
-            f"process {pid} runs {runs}, the relay ddtop {ddtop.__version__}: install the same version everywhere"
-        )
+        versions = f"process {pid} runs {runs}, the relay ddtop {ddtop.__version__}"
+        self.complaint = f"{versions}: install the same version everywhere"
 
     # -- who comes
 
@@ -226,7 +230,7 @@ class RankDoor:
         return not crowd and len(self._connections) < CONNECTIONS_MAX
 
     def _name_older(self) -> None:
-        """An agent of an older version looks for a relay that speaks ZeroMQ: it is named, and kept from trying all the time."""
+        """Report an older agent, which looks for a relay that speaks ZeroMQ, and slow it down."""
         assert self._old is not None
         try:
             found, _ = self._old.accept()
@@ -311,5 +315,7 @@ def _listening(path: Path, kind: int) -> socket.socket:
 
 
 def _credentials(found: socket.socket) -> Credentials:
-    pid, uid, _ = _CREDENTIALS.unpack(found.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    pid, uid, _ = _CREDENTIALS.unpack(
+        found.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    )
     return Credentials(pid, uid)

@@ -1,8 +1,9 @@
-"""A rank's end of the unix socket: it never blocks, and when the relay is slow it drops the oldest and counts.
+"""A rank's end of the unix socket: it never blocks. If the relay is slow it drops the oldest frame.
 
-No library, no thread, two descriptors. Each is compared with what we opened before it is used: a program that closes
-descriptors which it did not open, and gets their numbers for its own files, never finds a byte of ours in them. Then
-a new one is opened, as after the end of a relay: at most every RECONNECT_S, later every RECONNECT_MAX_S.
+No library, no thread, two descriptors. Before each use a descriptor is compared with the one that
+we opened. A program that closes foreign descriptors and gets their numbers for its own files never
+finds a byte of ours in them. Then a new connection is made, as after the end of a relay: at most
+every RECONNECT_S, later every RECONNECT_MAX_S.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from ddtop.link.packets import (
 from ddtop.wire.frames import FRAME_BYTES_MAX
 
 QUEUE_FRAMES = 8
-"""Four seconds of states: what a relay that restarts needs at most; newer ones are worth more than older ones."""
+"""Four seconds of states: what a relay that restarts needs at most; newer ones are worth more than
+older ones."""
 RECONNECT_S, RECONNECT_MAX_S = 0.1, 1.0
 OTHER_VERSION_S = 30.0
 """A relay of another version stays one for as long as it lives."""
@@ -42,9 +44,12 @@ FULL = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
 
 
 class RankLink:
-    """A connection to the relay of this host. Made, used and closed by one thread; only `wake` is for others.
+    """A connection to the relay of this host.
 
-    `drops`: frames that never left. `complaint`: why the relay cannot be talked to, None while all is well.
+    Made, used and closed by one thread; only `wake` is for others.
+
+    `drops`: frames that never left. `complaint`: why the relay cannot be talked to, None while all
+    is well.
     """
 
     def __init__(self, path: Path) -> None:
@@ -77,7 +82,10 @@ class RankLink:
                 self._flush(now)
             until = end if self._socket is not None else min(end, max(self._retry_s, now))
             events = self._poll(max(0.0, until - now))
-            woken = bool(events.get(self._bell.descriptor if self._bell is not None else -1)) and self._answer_bell()
+            woken = (
+                bool(events.get(self._bell.descriptor if self._bell is not None else -1))
+                and self._answer_bell()
+            )
             found = events.get(self._socket.descriptor, 0) if self._socket is not None else 0
             if found & ~select.POLLOUT or woken:
                 return woken, bool(found & ~select.POLLOUT)
@@ -87,7 +95,9 @@ class RankLink:
     def _poll(self, seconds: float) -> dict[int, int]:
         poll = select.poll()
         if self._socket is not None:
-            poll.register(self._socket.descriptor, select.POLLIN | (select.POLLOUT if self.has_more() else 0))
+            poll.register(
+                self._socket.descriptor, select.POLLIN | (select.POLLOUT if self.has_more() else 0)
+            )
         if self._bell is not None:
             poll.register(self._bell.descriptor, select.POLLIN)
         return dict(poll.poll(seconds * 1000))
@@ -119,7 +129,10 @@ class RankLink:
     # -- frames
 
     def send(self, frame: bytes) -> bool:
-        """Send a frame, or keep it until there is room; False if an older one had to go (counted), or this one is too large."""
+        """Send a frame, or keep it until there is room.
+
+        False if an older one had to go (counted), or this one is too large.
+        """
         if len(frame) > FRAME_BYTES_MAX:
             self.drops += 1
             return False
@@ -162,12 +175,17 @@ class RankLink:
         if theirs is None:
             self.complaint, self._pause_s = None, RECONNECT_S
             return
-        self.complaint = f"the relay of this job runs {theirs}, this rank ddtop {ddtop.__version__}: {SAME}"
+        self.complaint = (
+            f"the relay of this job runs {theirs}, this rank ddtop {ddtop.__version__}: {SAME}"
+        )
         self._lose(now)
         self._retry_s = now + OTHER_VERSION_S
 
     def _flush(self, now: float) -> None:
-        """Send what waits, as far as there is room. A frame leaves the queue with its first packet."""
+        """Send what waits, as far as there is room.
+
+        A frame leaves the queue with its first packet.
+        """
         while self._socket is not None and (self._packets or self._waiting):
             if not self._packets:
                 self._number += 1
@@ -233,7 +251,8 @@ class RankLink:
                 # A relay of this version makes our socket first: it may have come in between.
                 self._connect().close()
             except OSError:
-                self.complaint = f"the relay of this job runs an older ddtop, this rank {ddtop.__version__}: {SAME}"
+                older = f"an older ddtop, this rank {ddtop.__version__}"
+                self.complaint = f"the relay of this job runs {older}: {SAME}"
                 self._retry_s = time.monotonic() + OTHER_VERSION_S
 
     def _lose(self, now: float) -> None:

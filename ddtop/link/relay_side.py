@@ -1,7 +1,8 @@
-"""The relay's ends: a unix socket for ranks (`rank_door`), a ROUTER on TCP behind CURVE and ZAP for viewers and other relays.
+"""The relay's sockets: a unix socket for ranks (`rank_door`), a ROUTER on TCP for viewers and
+relays.
 
-ZAP is answered in the relay's own loop, and the handler is bound before the TCP socket is: a CURVE server without one
-lets any client key in.
+The ROUTER has CURVE and ZAP. The relay's own loop answers ZAP, and the handler is bound before the
+TCP socket: a CURVE server without one accepts any client key.
 """
 
 from __future__ import annotations
@@ -21,16 +22,19 @@ from ddtop.link.rank_door import Credentials, RankDoor
 from ddtop.wire.frames import FRAME_BYTES_MAX
 
 VIEWER_QUEUE_FRAMES = 40_000
-"""More than 16 MiB of history at the smallest honest frame (about 450 bytes): joining never drops; a viewer that
-stops reading is bounded by it, and by the relay forgetting viewers that do not ping."""
+"""More than 16 MiB of history at the smallest honest frame (about 450 bytes): joining never drops;
+a viewer that stops reading is bounded by it, and by the relay forgetting viewers that do not
+ping."""
 INCOMING_FRAMES = 1000
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2000, 10_000
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 
 STRANGERS_MAX, VIEWER_BYTES_MAX = 2048, 1 << 16
-"""In their handshake at once, and the largest order of a viewer: strangers can make this hold 128 MiB."""
+"""In their handshake at once, and the largest order of a viewer: strangers can make this hold 128
+MiB."""
 RELAYS_MAX = 256
-"""The same where other relays come in, whose frames are larger: 256 MiB. A thousand that come in the same second wait for a moment."""
+"""The same where other relays come in, whose frames are larger: 256 MiB. A thousand that come in
+the same second wait for a moment."""
 BATCH_FRAMES_MAX = 4096
 """Parts of a message that are looked at; a leaf sends 128."""
 ADDRESSES_KEPT = 1024
@@ -94,7 +98,10 @@ class RelayLink:
         return socket
 
     def bind_public(self, ports: Iterable[int]) -> tuple[int | None, str]:
-        """Listen on all interfaces too, on the first of these ports that is free: (that port, "") or (None, why not)."""
+        """Listen on all interfaces too, on the first of these ports that is free.
+
+        (that port, "") or (None, why not).
+        """
         why = "no port to listen on"
         for port in ports:
             # With IPv6 one socket is for both; a host without it has only the other.
@@ -132,7 +139,10 @@ class RelayLink:
         self._poller.unregister(descriptor)
 
     def wait(self, timeout_s: float) -> Iterator[tuple[str, object]]:
-        """What is ready: (RANK|VIEW, None), (HUB, socket) or (PROCESS, descriptor); ZAP requests are answered here."""
+        """What is ready: (RANK|VIEW, None), (HUB, socket) or (PROCESS, descriptor).
+
+        ZAP requests are answered here.
+        """
         for socket, _ in self._poller.poll(max(0, int(timeout_s * 1000))):
             kind = self._kinds.get(socket, PROCESS)
             if kind == ZAP:
@@ -142,17 +152,20 @@ class RelayLink:
         self._doors.look()
 
     def receive(self, kind: str, at_most: int = 500) -> Iterator[tuple[bytes, bytes, str]]:
-        """(peer, frame, role) of what has come in, bounded so that one flooding peer cannot hold the loop.
+        """(peer, frame, role) of what has come in, bounded so that one flooding peer cannot hold
+        the loop.
 
-        The role is what the peer's key stands for (VIEWER, CONTROLLER, or SERVER: another relay of this user); ranks have none. Only
-        another relay may send several frames in one message: such a one of anybody else is one empty frame.
+        The role is what the peer's key stands for (VIEWER, CONTROLLER, or SERVER: another relay of
+        this user); ranks have none. Only another relay may send several frames in one message: such
+        a one of anybody else is one empty frame.
         """
         if kind == RANK:
             yield from ((name, frame, "") for name, frame in self._ranks.receive(at_most))
             return
         while at_most > 0:
             try:
-                # The key's role is told with the first part; the others are not worth an object each.
+                # The key's role is told with the first part; the others are not worth an object
+                # each.
                 head = self._viewers.recv(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
@@ -178,11 +191,17 @@ class RelayLink:
             self._addresses[peer] = str(head.get("Peer-Address"))
 
     def address_of(self, peer: bytes) -> str:
-        """The IP address that a viewer connected from, by the kernel; empty where it is not known."""
+        """The IP address that a viewer connected from, by the kernel.
+
+        Empty where it is not known.
+        """
         return self._addresses.get(peer, "")
 
     def send(self, kind: str, peer: bytes, *frames: bytes) -> bool:
-        """Queue frames for a peer, for a viewer as one message; False if its queue is full or it has gone."""
+        """Queue frames for a peer, for a viewer as one message.
+
+        False if its queue is full or it has gone.
+        """
         if kind == RANK:
             return all(self._ranks.send(peer, frame) for frame in frames)
         try:
@@ -192,7 +211,10 @@ class RelayLink:
         return True
 
     def broadcast(self, peers: Iterable[bytes], *frames: bytes) -> tuple[list[bytes], list[bytes]]:
-        """Queue frames for viewers, as one message; the peers whose queue is full, and those that have gone."""
+        """Queue frames for viewers, as one message.
+
+        The peers whose queue is full, and those that have gone.
+        """
         full: list[bytes] = []
         gone: list[bytes] = []
         for peer in peers:
@@ -216,13 +238,18 @@ class RelayLink:
             if mechanism == b"CURVE" and credentials and len(credentials[0]) == 32:
                 role = self._roles.get(z85.encode(credentials[0]))
             if role is None:
-                self._zap.send_multipart([version, identifier, b"400", b"not a key of this user", b"", b""])
+                self._zap.send_multipart(
+                    [version, identifier, b"400", b"not a key of this user", b"", b""]
+                )
             else:
                 self._zap.send_multipart([version, identifier, b"200", b"OK", role.encode(), b""])
 
     @property
     def refused(self) -> int:
-        """Connections that nobody of this user made: another key, uid or version, none, or another protocol."""
+        """Connections that nobody of this user made.
+
+        Another key, uid or version, none, or another protocol.
+        """
         return self._doors.refused + self._ranks.refused
 
     @property

@@ -1,6 +1,7 @@
-"""The end of a bridge that sits at the person: a program (ssh) whose stdin and stdout carry `wire.bridge` messages.
+"""The user's end of a bridge: a program (ssh) with `wire.bridge` messages on stdin and stdout.
 
-Nothing here belongs to an event loop: a pipe that was opened before the screen is drawn is used by the screen's loop.
+Nothing here belongs to an event loop: a pipe that was opened before the screen is drawn is used by
+the screen's loop.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ READ_BYTES = 1 << 18
 READS_AT_ONCE = 4
 """Of a program that never stops talking; the rest waits."""
 FRAMES_BYTES_MAX, ANSWERS_BYTES_MAX = 8 << 20, 4 << 20
-"""What waits to be taken. The program is read only while somebody takes, so an honest one never has so much here; of what a hostile one says the oldest goes."""
+"""What waits to be taken. The program is read only while somebody takes, so an honest one never has
+so much here; of what a hostile one says the oldest goes."""
 MESSAGE_COST_BYTES = 256
 """What Python adds to each message: a flood of empty ones counts, too."""
 UNSENT_BYTES_MAX = 1 << 20
@@ -32,7 +34,10 @@ END_S, TERM_S = 0.5, 1.0
 
 
 class PipeError(ConnectionError):
-    """The program has ended, or what comes from it is no bridge. `code`: its exit status, None if it did not end."""
+    """The program has ended, or what comes from it is no bridge.
+
+    `code`: its exit status, None if it did not end.
+    """
 
     def __init__(self, text: str, code: int | None = None) -> None:
         super().__init__(text)
@@ -72,14 +77,24 @@ class _Bounded(Generic[_T]):
 class Pipe:
     """A running program and the messages from and to it. One thread at a time.
 
-    `words`: the last lines that it said on stderr; `on_words` is told each of them until the bridge has greeted.
+    `words`: the last lines that it said on stderr; `on_words` is told each of them until the bridge
+    has greeted.
 
     Raises (from the constructor):
         OSError: there is no such program.
     """
 
-    def __init__(self, command: Sequence[str], *, asks: bool, on_words: Callable[[str], None] = lambda _: None) -> None:
-        """`asks`: it may ask the person at the terminal for a password; else it gets a session without terminal."""
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        asks: bool,
+        on_words: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`asks`: it may ask the person at the terminal for a password.
+
+        Else it gets a session without terminal.
+        """
         self._process = subprocess.Popen(
             list(command),
             stdin=subprocess.PIPE,
@@ -111,7 +126,9 @@ class Pipe:
         return self._process.pid
 
     async def greeted(self, seconds: float | None) -> bridge.Greeting:
-        """The bridge's greeting; None: wait for it as long as the program runs, a person may be typing a password.
+        """The bridge's greeting.
+
+        `seconds` None: wait while the program runs, as a user may be typing a password.
 
         Raises:
             PipeError: it did not come.
@@ -168,7 +185,7 @@ class Pipe:
         self._write()
 
     def close(self) -> None:
-        """End the program: its stdin ends first, then it is told, then it is killed."""
+        """End the program: close its stdin, then send SIGTERM, then SIGKILL."""
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None:
                 with contextlib.suppress(OSError):
@@ -204,7 +221,9 @@ class Pipe:
         if self._unsent:
             loop.add_writer(self._in, came.set)
         try:
-            await asyncio.wait_for(came.wait(), None if until is None else max(until - time.monotonic(), 0))
+            await asyncio.wait_for(
+                came.wait(), None if until is None else max(until - time.monotonic(), 0)
+            )
         finally:
             for descriptor in self._open:
                 loop.remove_reader(descriptor)

@@ -16,7 +16,7 @@ from ddtop.link.leaf_side import place
 
 RECEIVE_QUEUE_FRAMES = 100_000
 PING_S = 2.0
-"""How often a viewer says that it is still there; the relay forgets one after five silent periods."""
+"""How often a viewer says that it is there. The relay forgets it after five silent periods."""
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2000, 10_000
 HEAP_FRAMES = 500
 """Read in one turn of the event loop: 2 ms."""
@@ -34,15 +34,18 @@ def _connect(socket: _S, address: str, port: int, secret: bytes, controller: boo
     socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
-    # Not for names: libzmq would look for their addresses of version 6 first, whether a way leads there or not.
+    # Not for names: libzmq would look for their addresses of version 6 first, whether a way leads
+    # there or not.
     socket.setsockopt(zmq.IPV6, int(":" in address))
     socket.connect(place(address, port))
     return socket
 
 
 def admits(address: str, port: int, secret: bytes, seconds: float) -> bool:
-    """Whether a relay there lets us in with this secret, known as soon as it is either. A whole handshake: who only connects and
-    leaves is a stranger to it, and told of as one."""
+    """Whether a relay there lets us in with this secret, known as soon as it is either.
+
+    A whole handshake: who only connects and leaves is a stranger to it, and told of as one.
+    """
     context = zmq.Context(io_threads=1)
     socket = context.socket(zmq.DEALER)
     failed = zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -50,7 +53,11 @@ def admits(address: str, port: int, secret: bytes, seconds: float) -> bool:
         monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | failed)
         _connect(socket, address, port, secret, controller=False)
         came = monitor.poll(int(seconds * 1000))
-        return bool(came) and parse_monitor_message(monitor.recv_multipart())["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
+        return (
+            bool(came)
+            and parse_monitor_message(monitor.recv_multipart())["event"]
+            == zmq.EVENT_HANDSHAKE_SUCCEEDED
+        )
     except zmq.ZMQError:
         return False
     finally:
@@ -112,8 +119,8 @@ class AsyncViewerLink:
     async def receive(self, seconds: float) -> AsyncIterator[bytes]:
         """The frames that come in during the next `seconds`; of thousands a second many at a time.
 
-        asyncio takes 0.1 ms for each frame that it is asked for, a whole core at 10,000 a second. So what is there is read
-        without asking, and where much comes it is left to gather first.
+        asyncio takes 0.1 ms for each frame that it is asked for, a whole core at 10,000 a second.
+        So what is there is read without asking, and where much comes it is left to gather first.
         """
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:

@@ -1,1 +1,4 @@
-"""One per host and job: fan in, look at processes from outside, keep, fan out. It reads envelopes, not meaning."""
+"""The relay: one process per host and run. It collects frames, watches processes, keeps, forwards.
+
+It reads the envelope of a frame, not its meaning.
+"""

@@ -1,4 +1,7 @@
-"""`python -m ddtop.relay --job NAME --run RUN`: started by an agent, detached from the job before anything else."""
+"""`python -m ddtop.relay --job NAME --run RUN`.
+
+Started by an agent, detached from the job before anything else.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +83,9 @@ def main() -> None:
     try:
         from ddtop.relay.server import Server
 
-        server = Server(arguments.job, arguments.run, arguments.launcher, linger_s(arguments.launcher))
+        server = Server(
+            arguments.job, arguments.run, arguments.launcher, linger_s(arguments.launcher)
+        )
 
         def stop(_signal: int, _frame: object) -> None:
             server.stopping = True

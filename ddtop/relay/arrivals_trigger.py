@@ -74,6 +74,8 @@ class ArrivalsTrigger:
 
     def _far_below(self) -> Hashable | None:
         """The process that waits least, if that is beyond chance."""
-        ratios = sorted(((ratio, pid) for pid, (_, ratio) in self._ratios.items()), key=lambda one: one[0])
+        ratios = sorted(
+            ((ratio, pid) for pid, (_, ratio) in self._ratios.items()), key=lambda one: one[0]
+        )
         (least, pid), (second, _) = ratios[:2]
         return pid if second - least >= self._policy.arrivals_far_ratio else None

@@ -1,4 +1,4 @@
-"""What a relay remembers: the latest frame of each kind and rank, and as much history as fits a byte budget."""
+"""What a relay remembers: the latest frame of each kind and rank, and a history of bounded size."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections import deque
 from ddtop.wire.frames import Envelope
 
 HISTORY_BYTES = 12 << 20
-"""About 25 minutes of 8 ranks, and two seconds of 10,000: of so many a late viewer gets the latest of each and little more. With
-Python's own share it keeps the relay below 60 MiB."""
+"""About 25 minutes of 8 ranks, and two seconds of 10,000: of so many a late viewer gets the latest
+of each and little more. With Python's own share it keeps the relay below 60 MiB."""
 LATEST_MAX, LATEST_HUB_MAX = 4096, 5 * 16_384
-"""Latest frames kept: a flood of invented ranks must not grow the relay. A hub has those of 16,384 ranks."""
+"""Latest frames kept: a flood of invented ranks must not grow the relay. A hub has those of 16,384
+ranks."""
 FACTS = ("Hello", "Groups", "Exit", "Stacks")
 LATEST_BYTES = 256 << 20
 """... and none grows it by large ones. The honest frames of 16,384 ranks are about 100 MiB."""
@@ -19,7 +20,9 @@ _Key = tuple[str, str, "int | None", "int | None"]
 
 
 class History:
-    """Frames in order of arrival. Exits and Hellos are kept besides the history: they are facts for the whole run.
+    """Frames in order of arrival.
+
+    Exits and Hellos are kept besides the history: they are facts for the whole run.
 
     `latest_max`: latest frames that are kept.
     """
@@ -33,8 +36,17 @@ class History:
         self.latest_max = LATEST_MAX
         self.forgotten = 0
 
-    def keep(self, envelope: Envelope, frame: bytes, latest: bool = True, own: bool = True, past: bool = True) -> None:
-        """Remember a frame; one that is not `latest` replaces none and is only kept as history. `own`: of this host.
+    def keep(
+        self,
+        envelope: Envelope,
+        frame: bytes,
+        latest: bool = True,
+        own: bool = True,
+        past: bool = True,
+    ) -> None:
+        """Remember a frame; one that is not `latest` replaces none and is only kept as history.
+
+        `own`: of this host.
 
         `past` False: it is not kept as history, so that it pushes nothing out.
         """
@@ -61,15 +73,26 @@ class History:
         return found is not None and found[1] == frame
 
     def facts(self) -> list[bytes]:
-        """The latest frames that give all others their meaning, in order of arrival; may be called by another thread."""
+        """The latest frames that give all others their meaning, in order of arrival.
+
+        May be called by another thread.
+        """
         latest = [item for key, item in self._latest.copy().items() if key[0] in FACTS]
         return [frame for _, frame, _ in sorted(latest, key=lambda item: item[0])]
 
     def since(self, unix_ns: int, own: bool = False) -> list[bytes]:
-        """History from that time on, behind the latest frames that are older, all in order of arrival. `own`: only of this host."""
-        recent = [(order, frame) for order, at, frame, ours in self._history if at >= unix_ns and (ours or not own)]
+        """History from that time on, behind the latest frames that are older, all in order of
+        arrival. `own`: only of this host.
+        """
+        recent = [
+            (order, frame)
+            for order, at, frame, ours in self._history
+            if at >= unix_ns and (ours or not own)
+        ]
         inside = {order for order, _ in recent}
         older = [
-            (order, frame) for order, frame, ours in self._latest.values() if order not in inside and (ours or not own)
+            (order, frame)
+            for order, frame, ours in self._latest.values()
+            if order not in inside and (ours or not own)
         ]
         return [frame for _, frame in sorted(older + recent, key=lambda item: item[0])]

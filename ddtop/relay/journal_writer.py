@@ -1,7 +1,9 @@
-"""The relay's black box: frames go to disk on a thread of their own, because the state folder may be on a file server.
+"""The recording of a relay.
 
-Only that thread waits for the disk. What it cannot write waits in a bounded queue; when that is full the oldest goes, and
-is counted: the last minutes are what somebody will want to see.
+A thread of its own writes it: the state folder may be on a file server.
+
+Only that thread waits for the disk. What it cannot write waits in a bounded queue. When the queue
+is full the oldest frame is dropped and counted: users want to see the last minutes.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ QUEUE_BYTES, QUEUE_FRAMES = 4 << 20, 16384
 """Six minutes of 8 ranks, on a file server that does not answer."""
 FLUSH_S = 1.0
 SYNC_S = 15.0
-"""What a crash of the whole node may cost. The end of a process, of the relay too, costs nothing that was written."""
+"""What a crash of the whole node may cost. The end of a process, of the relay too, costs nothing
+that was written."""
 RETRY_S = 10.0
 SLOW_S = 20.0
 """A disk that takes longer for what came in a second, or to make it safe, is reported."""
@@ -35,17 +38,23 @@ def budget(environment: Mapping[str, str] = os.environ) -> tuple[int, str | None
         return DEFAULT_MIB << 20, None
     if text.isascii() and text.isdigit() and len(text) <= 7:
         return int(text) << 20, None
-    return DEFAULT_MIB << 20, f"DDTOP_JOURNAL_MIB={text[:40]!r} is no number of MiB, {DEFAULT_MIB} is used"
+    return (
+        DEFAULT_MIB << 20,
+        f"DDTOP_JOURNAL_MIB={text[:40]!r} is no number of MiB, {DEFAULT_MIB} is used",
+    )
 
 
 class JournalWriter:
     """Writes what it is given to a journal of at most `budget_bytes`.
 
-    `carried` gives the frames that a reader needs to understand the rest (the latest Hello, Groups, Exit and Stacks); it is
-    called on the box's own thread. `put` and the properties may be used on any other.
+    `carried` gives the frames that a reader needs to understand the rest (the latest Hello, Groups,
+    Exit and Stacks); it is called on the box's own thread. `put` and the properties may be used on
+    any other.
     """
 
-    def __init__(self, path: Path, budget_bytes: int, carried: Callable[[], Iterable[bytes]]) -> None:
+    def __init__(
+        self, path: Path, budget_bytes: int, carried: Callable[[], Iterable[bytes]]
+    ) -> None:
         self._journal = Journal(path, budget_bytes, carried)
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
@@ -77,7 +86,8 @@ class JournalWriter:
         """Why nothing is written now; None while all is well."""
         since = self._flushing_since
         if since is not None and (waits_s := time.monotonic() - since) > SLOW_S:
-            return f"{self._journal.path} has not taken anything for {waits_s:.0f} s (a file server that hangs?)"
+            why = f"has not taken anything for {waits_s:.0f} s (a file server that hangs?)"
+            return f"{self._journal.path} {why}"
         return self._problem
 
     def put(self, frame: bytes) -> None:
@@ -95,7 +105,10 @@ class JournalWriter:
             self._wanted.set()
 
     def close(self, timeout_s: float = 2.0) -> bool:
-        """Write what waits, and stop. False if the disk did not take it in that time; the thread is left behind then."""
+        """Write what waits, and stop.
+
+        False if the disk did not take it in that time; the thread is left behind then.
+        """
         self._closing = True
         self._wanted.set()
         if self._thread.ident is not None:
@@ -115,8 +128,10 @@ class JournalWriter:
             self._flushing_since = time.monotonic()
             try:
                 self._flush()
-            except Exception as error:  # noqa: BLE001 - the thread's own edge: the relay goes on without a journal
-                self._problem = f"cannot write {self._journal.path}: {type(error).__name__}: {error}"
+            except Exception as error:  # noqa: BLE001 - the relay goes on without a journal
+                self._problem = (
+                    f"cannot write {self._journal.path}: {type(error).__name__}: {error}"
+                )
             self._flushing_since = None
         self._journal.close()
 

@@ -56,7 +56,10 @@ def number(text: str) -> int | None:
 
 
 def has_sound_numbers(hello: Hello) -> bool:
-    """Whether the numbers of a Hello are such as an agent has: its signal would be sent, its descriptor looked up."""
+    """Whether the numbers of a Hello are such as an agent has.
+
+    Its signal would be sent, its descriptor looked up.
+    """
     number, descriptor, pid = hello.dump_signal, hello.dump_fd, hello.pid
     return (
         1 <= pid <= PID_MAX
@@ -68,8 +71,9 @@ def has_sound_numbers(hello: Hello) -> bool:
 def send_signal(watched: Watched | None, arguments: tuple[str, ...]) -> str:
     """Send the signal of these arguments (rank, pid, number); a sentence that says so.
 
-    The process is the one that said Hello over a connection that it made (pidfd, and its start time once more), belongs
-    to us, is not pid 1, and has the rank and pid that the person saw when deciding.
+    The process is the one that said Hello over a connection that it made (pidfd, and its start time
+    once more), belongs to us, is not pid 1, and has the rank and pid that the person saw when
+    deciding.
 
     Raises:
         OrderError: it is not, or the kernel refuses.
@@ -91,7 +95,8 @@ def send_signal(watched: Watched | None, arguments: tuple[str, ...]) -> str:
         if owner != os.getuid() or registry.start_ticks(pid) != watched.hello.start_ticks:
             raise OrderError(f"pid {pid} is not the process it was")
         if watched.pidfd is None:
-            raise OrderError(f"no pidfd here, so a signal could reach another process; by hand: kill -{which} {pid}")
+            why = "no pidfd here, so a signal could reach another process"
+            raise OrderError(f"{why}; by hand: kill -{which} {pid}")
         signal.pidfd_send_signal(watched.pidfd, which)
     except OSError as error:
         raise OrderError(f"rank {rank} (pid {pid}): {error.strerror}") from None

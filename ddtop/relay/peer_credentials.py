@@ -1,8 +1,8 @@
-"""Who speaks on a connection of the unix socket: what the kernel wrote down when it was made, and nothing that is said.
+"""Who speaks on a connection of the unix socket: what the kernel recorded when it was made.
 
-A connection speaks for the process that made it, and for no other. That holds for as long as it is open: a forked child
-that inherits it speaks for its parent, so it has to make its own. The start time is read when the connection is first
-heard: where its maker is gone and the pid was given away again, the two differ.
+A connection speaks for the process that made it and for no other, as long as it is open. A forked
+child that inherits it speaks for its parent, so it has to make its own. The start time is read when
+the connection is first heard: if its maker is gone and the pid has a new owner, the two differ.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from ddtop.link.rank_door import Credentials
 class Peer:
     """The process behind one connection.
 
-    `foreign`: it lives in another pid namespace, so its numbers are not ours: what it says is shown, and nothing is
-    ever done to it. `pid` is the number that it calls itself, None where that cannot be known.
+    `foreign`: it lives in another pid namespace, so its numbers are not ours: what it says is
+    shown, and nothing is ever done to it. `pid` is the number that it calls itself, None where that
+    cannot be known.
     """
 
     pid: int | None

@@ -1,7 +1,9 @@
-"""How often ranks may be asked for stacks: once in two seconds each; who asks meanwhile waits for the next turn, all together.
+"""How often ranks may be asked for stacks: once in two seconds each.
 
-A dump costs each rank milliseconds during which nothing else runs in its interpreter, and many kilobytes in the recording. A viewer
-that asked a thousand times a second took a job from 72 steps a second to 10. Times are the relay's monotonic s.
+Requests that come in between wait together for the next turn. A dump costs each rank milliseconds
+during which nothing else runs in its interpreter, and many kilobytes in the recording. A viewer
+that asked a thousand times a second slowed a job from 72 steps a second to 10. Times are the
+relay's monotonic s.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ class Turn:
 
 
 class Turns:
-    """When which ranks were asked, who waits for the next turn, and who shares the answers of the last ones."""
+    """When which ranks were asked, who waits for the next turn, and who shares the answers of the
+    last ones.
+    """
 
     def __init__(self) -> None:
         self._all_at = float("-inf")
@@ -70,7 +74,10 @@ class Turns:
         return self._waiting.due if self._waiting is not None else float("inf")
 
     def ask(self, asked: Asked, now: float) -> None:
-        """Put a request in; `take` gives it back when its turn has come. A viewer waits with its last request only."""
+        """Put a request in; `take` gives it back when its turn has come.
+
+        A viewer waits with its last request only.
+        """
         due = max(now, self._last(asked.ranks) + EVERY_S)
         turn = self._waiting = self._waiting or Turn(due)
         turn.due = max(turn.due, due)
@@ -105,12 +112,21 @@ class Turns:
             self._at.update(dict.fromkeys(ranks, now))
 
     def _last(self, ranks: Ranks) -> float:
-        known = self._at.values() if ranks is None else [at for rank, at in self._at.items() if rank in ranks]
+        known = (
+            self._at.values()
+            if ranks is None
+            else [at for rank, at in self._at.items() if rank in ranks]
+        )
         return max(self._all_at, *known, float("-inf"))
 
     def native_wait_s(self, ranks: Ranks, now: float) -> float:
-        """How long these ranks are not read natively again; 0: they may be now, and count as read."""
-        self._native_at = {rank: at for rank, at in self._native_at.items() if now - at < NATIVE_EVERY_S}
+        """How long these ranks are not read natively again; 0.
+
+        They may be now, and count as read.
+        """
+        self._native_at = {
+            rank: at for rank, at in self._native_at.items() if now - at < NATIVE_EVERY_S
+        }
         known = [at for rank, at in self._native_at.items() if ranks is None or rank in ranks]
         left = max(self._native_all_at, *known, float("-inf")) + NATIVE_EVERY_S - now
         if left > 0:

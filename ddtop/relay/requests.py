@@ -1,7 +1,8 @@
-"""What is asked of ranks: stacks, exact arrivals, signals. By viewers, by the hub, and by the relay itself when something stands.
+"""What ranks are asked for: stacks, exact arrivals, signals.
 
-A hub asks the ranks of all hosts under one name, its own here and the others through their relays; a leaf that has a hub asks
-nothing by itself, so that nobody is asked twice.
+Viewers ask, the hub asks, and the relay itself asks when something is stuck. A hub asks the ranks
+of all hosts under one name: its own ranks here, the others through their relays. A leaf with a hub
+asks nothing by itself, so that no rank is asked twice.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Outlet(Protocol):
     instance: str
 
     def publish(self, record: AnyRecord, of: Hello | None = None, *, latest: bool = True) -> None:
-        """Keep a record of ours about the rank that said this Hello, and tell it to everyone."""
+        """Keep a record of ours about the rank that said this Hello, and send it to everyone."""
 
     def publish_about(self, record: AnyRecord, rank: int | None, pid: int) -> None:
         """The same about a process that is not ours, or gone."""
@@ -65,7 +66,10 @@ class OtherHosts(Protocol):
 
 
 class Requests:
-    """Used by the relay's loop only; times are its monotonic s. `hub`: set where this relay is one."""
+    """Used by the relay's loop only; times are its monotonic s.
+
+    `hub`: set where this relay is one.
+    """
 
     def __init__(
         self,
@@ -90,7 +94,9 @@ class Requests:
         turn = self._turns.take(now)
         if turn is not None:
             self._ask_stacks(turn.first.name, turn.ranks, native=False)
-            self._outlet.publish(Order("stacks", _text_of(turn.ranks), tuple(one.who for one in turn.asked.values())))
+            self._outlet.publish(
+                Order("stacks", _text_of(turn.ranks), tuple(one.who for one in turn.asked.values()))
+            )
         self.dumps.on_time()
 
     def sharers(self, stacks: Stacks) -> list[Asked]:
@@ -104,7 +110,7 @@ class Requests:
             self._dump_trigger.saw(envelope.stuck_key[:200], now)
 
     def ask_for_stacks_if_due(self, now: float) -> None:
-        """Something stands still: ask everyone once."""
+        """Something is stuck: ask all ranks once."""
         if self._dump_trigger.due(now) is None:
             return
         request = f"auto-{uuid.uuid4().hex[:12]}"
@@ -114,7 +120,10 @@ class Requests:
             self.hub.ask_stacks(request, None, "auto")
 
     def ask_for_arrivals_if_due(self, now: float) -> None:
-        """Some ranks wait more than others: ask everyone when they put in their last collectives."""
+        """Some ranks wait more than others.
+
+        Ask all ranks when they enqueued their last collectives.
+        """
         if not self._arrivals_trigger.due(now):
             return
         request = uuid.uuid4().hex[:12]
@@ -123,10 +132,15 @@ class Requests:
             self.hub.ask_arrivals(request)
 
     def _ask_arrivals(self, request: str) -> None:
-        self._ranks.say_all(Command("arrivals", instance=self._outlet.instance, arguments=(request,)))
+        self._ranks.say_all(
+            Command("arrivals", instance=self._outlet.instance, arguments=(request,))
+        )
 
     def follow(self, order: Command, role: str, viewer: bytes) -> Reply | None:
-        """Do what a viewer wants, `stacks` or `signal`; None where the answer comes from another host, later."""
+        """Do what a viewer wants, `stacks` or `signal`.
+
+        None where the answer comes from another host, later.
+        """
         who = self._who(order, role, viewer)
         try:
             if order.name == "stacks":
@@ -135,9 +149,17 @@ class Requests:
                 raise OrderError("this viewer is read-only")
             rank, _, number_text = (*order.arguments, "", "", "")[:3]
             if self.hub is not None and not self._is_ours(order.arguments):
-                said = self.hub.signal(viewer, uuid.uuid4().hex[:12], order.arguments, time.monotonic())
-                text = said.text if said is not None else f"signal {number_text} was passed on to its host"
-                self._outlet.publish(Order("signal", rank[:RANKS_TEXT], (who,), text[:TEXT], said is None))
+                said = self.hub.signal(
+                    viewer, uuid.uuid4().hex[:12], order.arguments, time.monotonic()
+                )
+                text = (
+                    said.text
+                    if said is not None
+                    else f"signal {number_text} was passed on to its host"
+                )
+                self._outlet.publish(
+                    Order("signal", rank[:RANKS_TEXT], (who,), text[:TEXT], said is None)
+                )
                 return said
             text = self._signal(order.arguments)
             self._outlet.publish(Order("signal", rank[:RANKS_TEXT], (who,), text))
@@ -145,7 +167,9 @@ class Requests:
         except OrderError as error:
             return Reply(order.name, ok=False, text=str(error))
 
-    def _follow_stacks(self, arguments: tuple[str, ...], role: str, viewer: bytes, who: str) -> Reply:
+    def _follow_stacks(
+        self, arguments: tuple[str, ...], role: str, viewer: bytes, who: str
+    ) -> Reply:
         name, text, *how = (*arguments, "", "")[: max(2, len(arguments))]
         now, ranks = time.monotonic(), ranks_of(text)
         if not name:
@@ -156,23 +180,31 @@ class Requests:
             self.on_time(now)
             return Reply("stacks", count=count, text=name)
         if role != CONTROLLER:
-            raise OrderError("native stacks stop each process for a moment, and this viewer is read-only")
+            raise OrderError(
+                "native stacks stop each process for a moment, and this viewer is read-only"
+            )
         left_s = self._turns.native_wait_s(ranks, now)
         if left_s > 0:
-            raise OrderError(f"native stacks of these ranks were taken lately; again in {left_s:.0f} s")
+            raise OrderError(
+                f"native stacks of these ranks were taken lately; again in {left_s:.0f} s"
+            )
         self._turns.note(ranks, now)
         count = self._ask_stacks(name[:64], ranks, native=True)
         self._outlet.publish(Order("native", _text_of(ranks), (who,)))
         return Reply("stacks", count=count, text=name)
 
     def _who(self, order: Command, role: str, viewer: bytes) -> str:
-        """Who gives an order: the role is proven by his key and the address by the kernel, the rest is what he says of himself."""
+        """Who gives an order: the role is proven by his key and the address by the kernel, the rest
+        is what he says of himself.
+        """
         said = f"{order.instance[:80]} pid {order.pid}" if order.instance else "somebody"
         address = self._outlet.address_of(viewer)
         return f"{said} ({role}{f', from {address}' if address else ''})"
 
     def _asked(self, ranks: frozenset[int] | None) -> list[Watched]:
-        return [one for one in self._ranks.watched.values() if ranks is None or one.hello.rank in ranks]
+        return [
+            one for one in self._ranks.watched.values() if ranks is None or one.hello.rank in ranks
+        ]
 
     def _count(self, ranks: frozenset[int] | None) -> int:
         """How many processes will answer."""
@@ -180,7 +212,11 @@ class Requests:
 
     def _ask_stacks(self, request: str, ranks: frozenset[int] | None, native: bool) -> int:
         count = self.dumps.ask(request, self._asked(ranks), native=native)
-        return count + (self.hub.ask_stacks(request, ranks, "native" if native else "") if self.hub is not None else 0)
+        return count + (
+            self.hub.ask_stacks(request, ranks, "native" if native else "")
+            if self.hub is not None
+            else 0
+        )
 
     def _is_ours(self, arguments: tuple[str, ...]) -> bool:
         watched = self._ranks.watched.get(number(arguments[1]) or 0) if len(arguments) > 1 else None
@@ -191,7 +227,10 @@ class Requests:
         return send_signal(self._ranks.watched.get(pid) if pid is not None else None, arguments)
 
     def obey(self, order: Command) -> Reply | None:
-        """Follow an order of the hub, which has looked at the role of whoever gave it; its answer, if it wants one."""
+        """Follow an order of the hub, which has looked at the role of whoever gave it.
+
+        Its answer, if it wants one.
+        """
         try:
             if order.name == "signal":
                 return Reply("signal", text=self._signal(order.arguments), instance=order.instance)
@@ -207,7 +246,9 @@ class Requests:
         """The hub counts on one answer a process."""
         request, pids = request[:64], pids_of(text)
         watched = [self._ranks.watched[pid] for pid in pids if pid in self._ranks.watched]
-        self._turns.note([one.hello.rank for one in watched if one.hello.rank is not None], time.monotonic())
+        self._turns.note(
+            [one.hello.rank for one in watched if one.hello.rank is not None], time.monotonic()
+        )
         self.dumps.ask(request, watched, native=how == "native", automatic=how == "auto")
         for pid in pids.difference(one.hello.pid for one in watched):
             self.unanswered(Stacks(request, None, pid, time.time_ns(), why="gone"))
@@ -221,7 +262,9 @@ class Requests:
 
     def _ask_agent(self, pid: int, request: str, automatic: bool) -> bool:
         arguments = (request, "auto" if automatic else "")
-        return self._ranks.ask(pid, Command("dump", instance=self._outlet.instance, arguments=arguments))
+        return self._ranks.ask(
+            pid, Command("dump", instance=self._outlet.instance, arguments=arguments)
+        )
 
 
 def _text_of(ranks: frozenset[int] | None) -> str:

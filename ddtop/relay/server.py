@@ -1,8 +1,9 @@
-"""The relay's loop: frames in from ranks, out to viewers; a look at the processes once a second; who went first.
+"""The relay's loop: frames in from ranks, out to viewers, and a look at the processes every second.
 
-One thread, one poll. Nothing here waits for a peer: a viewer that does not read is dropped and counted, a rank that
-floods is read at most 500 frames at a time, and what cannot be decoded is counted and dropped. How it stands with the relays of
-other hosts is `standing`'s business: a hub takes their frames as it takes its own ranks', a leaf sends its own there.
+One thread, one poll. Nothing here waits for a peer: frames for a viewer that does not read are
+dropped and counted, a rank that floods is read at most 500 frames at a time, and what cannot be
+decoded is counted and dropped. `hub.role` knows the other hosts: a hub takes their frames like
+those of its own ranks, a leaf sends its own frames to the hub.
 """
 
 from __future__ import annotations
@@ -44,20 +45,24 @@ from ddtop.wire.records import AnyRecord, Command, CommStatus, Exit, Hello, Stac
 
 HOST_EVERY_S, ALIVE_EVERY_S = 1.0, 2.0
 ROSTER_AFTER_S = 0.5
-"""How soon a new rank or an exit is written to the roster; several that come together make one write."""
+"""How soon a new rank or an exit is written to the roster; several that come together make one
+write."""
 SWEEP_AFTER_S = 30.0
 """What was abandoned when this relay started is removed then: whoever had to read it has."""
 NOBODY_CAME_S, ORPHANED_S = 120.0, 10.0
 """A relay to which no rank ever spoke ends after this; sooner where the launcher has gone, too."""
 RESTART_S = 60.0
-"""With its launcher alive a job whose ranks are all gone may restart; after this long it is over anyway."""
+"""With its launcher alive a job whose ranks are all gone may restart; after this long it is over
+anyway."""
 EXITS_MAX = 20_000
 FROM_RANKS = ("Hello", "RankState", "Groups", "Stacks", "Arrivals")
 """What an agent may say."""
 
 
 class Server:
-    """One relay. `sender`: the identity of its host, `voice` its own (`registry.relay_identity`), which is given where it is not this host."""
+    """One relay. `sender`: the identity of its host, `voice` its own (`registry.relay_identity`),
+    which is given where it is not this host.
+    """
 
     def __init__(
         self,
@@ -70,7 +75,10 @@ class Server:
     ) -> None:
         self.job, self.run, self.launcher, self.linger_s = job, run, launcher, linger_s
         self.instance = uuid.uuid4().hex[:12]
-        self.sender, self.voice = sender or registry.host_identity(), sender or registry.relay_identity(run)
+        self.sender, self.voice = (
+            sender or registry.host_identity(),
+            sender or registry.relay_identity(run),
+        )
         self._link = RelayLink(registry.socket_path(job, run), registry.secret(), "127.0.0.1")
         self._history = History()
         self._probe = HostProbe()
@@ -79,7 +87,9 @@ class Server:
         self._ranks = Ranks(self._link, self.seal)
         automatic = os.environ.get("DDTOP_AUTODUMP", "1") != "0"
         self._requests = Requests(self, self._ranks, automatic, policy)
-        self._viewers = Viewers(self._link, self._history, self.instance, self.seal, self._requests.follow)
+        self._viewers = Viewers(
+            self._link, self._history, self.instance, self.seal, self._requests.follow
+        )
         self._role = HubRole(self, self._link, self._history, self._requests)
         self._exits: list[Exit] = []
         self._own_exits = 0
@@ -88,10 +98,14 @@ class Server:
         self._all_gone_at: float | None = None
         self._ended_unix_ns: int | None = None
         self._garbled = 0
-        self._state_files = StateFiles(job, run, self.sender, self._probe.host, self._link.port, self._history)
+        self._state_files = StateFiles(
+            job, run, self.sender, self._probe.host, self._link.port, self._history
+        )
         self._place = RelayPlace()
         size, self._budget_wrong = budget()
-        self._journal = JournalWriter(registry.journal_path(job, run, self.sender), size, self._history.facts)
+        self._journal = JournalWriter(
+            registry.journal_path(job, run, self.sender), size, self._history.facts
+        )
         self._journal_share = JournalShare(size)
         self._load, self._gpus, self._ras = HostWatch(), Gpus(), Ras()
         self._abandoned: list[Path] = []
@@ -106,13 +120,18 @@ class Server:
         self.stopping = False
 
     def serve(self) -> None:
-        """Until the job is over and nobody has looked for the linger time, or until told to stop."""
+        """Serve until the job is over and no viewer came for the linger time, or until stopped."""
         self._abandoned = sample.abandoned()
         self._take_over()
         try:
             while not self.stopping and not self._may_end():
                 now = time.monotonic()
-                due = min(*self._due.values(), self._requests.due(), self._role.due(), self._ranks.look_due_s())
+                due = min(
+                    *self._due.values(),
+                    self._requests.due(),
+                    self._role.due(),
+                    self._ranks.look_due_s(),
+                )
                 with without_descriptors_left():
                     for kind, what in self._link.wait(due - now):
                         if kind == PROCESS and isinstance(what, int):
@@ -128,7 +147,10 @@ class Server:
             self._close()
 
     def _take_over(self) -> None:
-        """Know again what a relay that was killed knew: a rank that is stopped cannot say Hello to a new one."""
+        """Know again what a relay that was killed knew.
+
+        A rank that is stopped cannot say Hello to a new one.
+        """
         try:
             reading = journal.read(registry.roster_path(self.job, self.run), ours=True)
         except journal.JournalError:
@@ -148,7 +170,8 @@ class Server:
                 self._note_exit(record, own=True)
         told = {one.pid for one in self._exits}
         for hello in hellos:
-            # Whose end was told is not found out about again; whose end nobody saw, while there was no relay, has gone.
+            # A reported end is not looked up again; an end that nobody saw, while there was
+            # no relay, has gone.
             if hello.pid in told and is_gone(hello.pid, hello.start_ticks):
                 self._ranks.note_gone(hello)
             self._on_hello(hello, spoke=False)
@@ -206,7 +229,10 @@ class Server:
         self._role.look(self._ranks.hellos(), time.monotonic())
 
     def _on_views(self) -> None:
-        """Viewers' orders, and what the relays of other hosts say: theirs goes on as it came, many frames at a time."""
+        """Viewers' orders, and what the relays of other hosts say.
+
+        Theirs goes on as it came, many frames at a time.
+        """
         incoming = self._link.receive(VIEW)
         for (peer, role), group in groupby(incoming, key=lambda one: (one[0], one[2])):
             if role == SERVER:
@@ -268,12 +294,19 @@ class Server:
         self._role.put(envelope, data)
         self._share_stacks(envelope)
 
-    def _record(self, envelope: frames.Envelope, data: bytes, latest: bool = True, own: bool = True) -> None:
-        """Remember a frame, and write it to the recording; of stacks only as many as may be there."""
+    def _record(
+        self, envelope: frames.Envelope, data: bytes, latest: bool = True, own: bool = True
+    ) -> None:
+        """Remember a frame, and write it to the recording.
+
+        Of stacks only as many as may be there.
+        """
         whole = True
         if envelope.kind == "Stacks":
             record = frames.open_record(envelope)
-            whole = self._journal_share.admits(len(data), isinstance(record, Stacks) and record.automatic)
+            whole = self._journal_share.admits(
+                len(data), isinstance(record, Stacks) and record.automatic
+            )
         else:
             self._journal_share.wrote(len(data))
         self._history.keep(envelope, data, latest, own, past=whole)
@@ -281,7 +314,9 @@ class Server:
             self._journal.put(data)
 
     def _share_stacks(self, envelope: frames.Envelope) -> None:
-        """Answer those who asked for the same stacks while others did, each by the name of the own request."""
+        """Answer those who asked for the same stacks while others did, each by the name of the own
+        request.
+        """
         record = frames.open_record(envelope) if envelope.kind == "Stacks" else None
         if not isinstance(record, Stacks):
             return
@@ -303,9 +338,16 @@ class Server:
         return self._link.address_of(viewer)
 
     def publish(
-        self, record: AnyRecord, of: Hello | None = None, unix_ns: int | None = None, *, latest: bool = True
+        self,
+        record: AnyRecord,
+        of: Hello | None = None,
+        unix_ns: int | None = None,
+        *,
+        latest: bool = True,
     ) -> None:
-        """Keep a record of ours, about the rank that said this Hello or about none, and tell it to everyone."""
+        """Keep a record of ours, about the rank that said this Hello or about none, and tell it to
+        everyone.
+        """
         data = self.seal(record, of, unix_ns)
         self._forward(frames.open_envelope(data), data, latest)
 
@@ -318,16 +360,30 @@ class Server:
     def seal(self, record: AnyRecord, of: Hello | None = None, unix_ns: int | None = None) -> bytes:
         """A record of ours in its envelope."""
         at = time.time_ns() if unix_ns is None else unix_ns
-        return self._sealed(record, at, of.attempt, of.rank, of.pid) if of else self._sealed(record, at, 0, None, None)
+        return (
+            self._sealed(record, at, of.attempt, of.rank, of.pid)
+            if of
+            else self._sealed(record, at, 0, None, None)
+        )
 
-    def _sealed(self, record: AnyRecord, unix_ns: int, attempt: int, rank: int | None, pid: int | None) -> bytes:
+    def _sealed(
+        self, record: AnyRecord, unix_ns: int, attempt: int, rank: int | None, pid: int | None
+    ) -> bytes:
         mono_ns = time.monotonic_ns()
         return frames.seal(
-            record, sender=self.voice, unix_ns=unix_ns, mono_ns=mono_ns, attempt=attempt, rank=rank, pid=pid
+            record,
+            sender=self.voice,
+            unix_ns=unix_ns,
+            mono_ns=mono_ns,
+            attempt=attempt,
+            rank=rank,
+            pid=pid,
         )
 
     def _alive(self) -> Command:
-        return Command("alive", instance=self.instance, arguments=self._complaints(), pid=os.getpid())
+        return Command(
+            "alive", instance=self.instance, arguments=self._complaints(), pid=os.getpid()
+        )
 
     def _complaints(self) -> tuple[str, ...]:
         found = (
@@ -408,7 +464,12 @@ class Server:
             self.publish(CommStatus(answer))
         met = self._rendezvous.look(here, self.launcher, now)
         gpus, gpu_watch = self._gpus.look(sample.owners(here), self.launcher)
-        lost = self._ranks.dropped + self._viewers.dropped + self._history.forgotten + self._journal.dropped
+        lost = (
+            self._ranks.dropped
+            + self._viewers.dropped
+            + self._history.forgotten
+            + self._journal.dropped
+        )
         self.publish(
             self._probe.look(
                 tuple(state for state in looked if state is not None),
@@ -435,7 +496,11 @@ class Server:
             return False
         # Under torchrun only: an interactive shell lives on and says nothing about the job.
         elastic = self._hello is not None and is_elastic(self._hello.environment)
-        return registry.start_ticks(self.launcher) is not None if elastic and self.launcher > 1 else None
+        return (
+            registry.start_ticks(self.launcher) is not None
+            if elastic and self.launcher > 1
+            else None
+        )
 
     def _is_over_here(self, now: float) -> bool:
         """No rank lives on this host, and none will come."""
@@ -452,7 +517,8 @@ class Server:
         if self._hello is None:
             orphaned = self.launcher > 1 and registry.start_ticks(self.launcher) is None
             return now - self._started > (ORPHANED_S if orphaned else NOBODY_CAME_S)
-        # Until the run is over its last state would be a live one: torchrun ends a second after its ranks.
+        # Until the run is over its last state would be a live one: torchrun ends a second after its
+        # ranks.
         if self._all_gone_at is None or self._ended_unix_ns is None or self._viewers:
             if self._viewers:
                 self._active = now
@@ -464,7 +530,9 @@ class Server:
             hub = self._role.hub
             reporting = len(self._ranks) + (hub.living if hub is not None else 0)
             ended, ranks = self._ended_unix_ns, self._ranks.hellos()
-            self._state_files.write_entry(self._hello, reporting, ended, self._exits, self._place, ranks)
+            self._state_files.write_entry(
+                self._hello, reporting, ended, self._exits, self._place, ranks
+            )
 
     def _close(self) -> None:
         if self._hello is not None:

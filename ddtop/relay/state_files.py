@@ -1,6 +1,7 @@
-"""What a relay writes down: the job file that views find it by, the roster for a successor, the last state for afterwards.
+"""The files that a relay writes: the job file, the roster for a successor, the last state.
 
-The state folder may be on a file server and the runtime folder is where the user put it, so each is written on a thread of its own.
+Viewers find the relay by its job file. The state folder may be on a file server and the runtime
+folder is where the user put it, so each is written on a thread of its own.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ from ddtop.wire.records import Exit, Hello
 LAST_STATE_S = 180.0
 """How much history goes into the last-state file."""
 FINISH_S = 2.0
-"""How long the end of a relay waits for its folders; what a folder has not taken by then is lost."""
+"""How long the end of a relay waits for its folders. What is not written by then is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class RelayPlace:
-    """Where the job file says that this relay stands; the fields are those of `registry.JobEntry`."""
+    """The place of this relay in the job, for the job file.
+
+    The fields are those of `registry.JobEntry`.
+    """
 
     role: str = ALONE
     public_address: str | None = None
@@ -40,14 +44,19 @@ class RelayPlace:
 class StateFiles:
     """The files of one relay. No method waits for a folder but `finish`."""
 
-    def __init__(self, job: str, run: str, sender: str, host: str, port: int, history: History) -> None:
+    def __init__(
+        self, job: str, run: str, sender: str, host: str, port: int, history: History
+    ) -> None:
         self._job, self._run, self._sender, self._host, self._port = job, run, sender, host, port
         self._history = history
         # Once: the folders are looked at then, and may be anything later.
         self.socket, self.roster = registry.socket_path(job, run), registry.roster_path(job, run)
         self._last_state = registry.last_state_path(job, run, sender)
         self._started_unix_ns = time.time_ns()
-        self._state, self._runtime = Writer(str(self._last_state.parent)), Writer(str(self.roster.parent))
+        self._state, self._runtime = (
+            Writer(str(self._last_state.parent)),
+            Writer(str(self.roster.parent)),
+        )
 
     @property
     def why(self) -> str | None:
@@ -97,7 +106,10 @@ class StateFiles:
 
     def write_last_state(self) -> None:
         """What the views show when this relay is gone."""
-        path, frames = self._last_state, self._history.since(time.time_ns() - int(LAST_STATE_S * 1e9))
+        path, frames = (
+            self._last_state,
+            self._history.since(time.time_ns() - int(LAST_STATE_S * 1e9)),
+        )
         self._state.put("last state", lambda: _write(path, frames))
 
     def write_roster(self) -> None:
@@ -150,5 +162,5 @@ def _ended_reason(exits: Iterable[Exit]) -> str:
 
 
 def _in_good_order(gone: Exit) -> bool:
-    """Nobody could read its exit code, and its interpreter was on its way out without an exception."""
+    """Its exit code could not be read, and its interpreter was exiting without an exception."""
     return gone.code is None and gone.signal is None and gone.exiting and gone.exception is None

@@ -1,4 +1,7 @@
-"""Who looks at this relay: they join, get what it remembers, then what comes in, and are forgotten when they are silent."""
+"""The viewers of this relay.
+
+They join, get the history, then all new frames, and may leave silently.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ HISTORY_BATCH = 100
 
 
 class Viewers:
-    """Used by the relay's loop only. `follow(order, role, peer)` gives the answer to an order, None where it comes later."""
+    """Used by the relay's loop only.
+
+    `follow(order, role, peer)` gives the answer to an order, None where it comes later.
+    """
 
     def __init__(
         self,
@@ -32,7 +38,13 @@ class Viewers:
         seal: Callable[[AnyRecord], bytes],
         follow: Callable[[Command, str, bytes], Reply | None],
     ) -> None:
-        self._link, self._history, self._instance, self._seal, self._follow = link, history, instance, seal, follow
+        self._link, self._history, self._instance, self._seal, self._follow = (
+            link,
+            history,
+            instance,
+            seal,
+            follow,
+        )
         self._peers: dict[bytes, float] = {}
         self.dropped = 0
 
@@ -50,10 +62,14 @@ class Viewers:
             raise frames.WireError("a viewer says commands only")
         if record.name == "join":
             if len(self._peers) >= VIEWERS_MAX:
-                # Those that left without a word: a look every tenth of a second must not keep others out.
+                # Those that left without a word: a look every tenth of a second must not keep
+                # others out.
                 self.forget_silent(time.monotonic(), PINGLESS_S)
             if len(self._peers) >= VIEWERS_MAX:
-                self.say(peer, Reply("joined", ok=False, text=f"{VIEWERS_MAX} viewers are attached already"))
+                self.say(
+                    peer,
+                    Reply("joined", ok=False, text=f"{VIEWERS_MAX} viewers are attached already"),
+                )
                 return
             self._tell_history(peer, record.history_s)
         elif record.name in ("stacks", "signal"):
@@ -70,7 +86,9 @@ class Viewers:
             self.say(peer, Reply("rejoin", instance=self._instance))
 
     def _tell_history(self, peer: bytes, seconds: float) -> None:
-        history = self._history.since(time.time_ns() - int(min(max(0.0, seconds), HISTORY_S_MAX) * 1e9))
+        history = self._history.since(
+            time.time_ns() - int(min(max(0.0, seconds), HISTORY_S_MAX) * 1e9)
+        )
         self.say(peer, Reply("joined", count=len(history), instance=self._instance))
         size = 1 if len(history) <= HISTORY_SINGLY else HISTORY_BATCH
         for at in range(0, len(history), size):

@@ -1,1 +1,4 @@
-"""What travels: the records, their bytes, and the layout of the state page. No sockets, no clocks."""
+"""What travels: the records, their bytes, and the layout of the state page.
+
+No sockets, no clocks.
+"""

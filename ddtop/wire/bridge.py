@@ -1,8 +1,9 @@
-"""What `ddtop attach --ssh` and the bridge on the other host say to each other, over a pair of pipes.
+"""What `ddtop attach --ssh` and the bridge on the other host say to each other, over a pair of
+pipes.
 
-The bridge speaks first: one line of ASCII, so that whatever a login prints before it can be passed over. After it both
-sides send messages, each behind its length (4 bytes, big-endian). Reading is bounded: no byte that a foreign program
-prints makes this hold more than a message.
+The bridge speaks first: one line of ASCII, so that whatever a login prints before it can be passed
+over. After it both sides send messages, each behind its length (4 bytes, big-endian). Reading is
+bounded: no byte that a foreign program prints makes this hold more than a message.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import msgspec
 from ddtop.wire.frames import FRAME_BYTES_MAX
 
 PROTOCOL = 1
-"""Raised when either side could not understand the other any more; new fields of a message are no reason."""
+"""Raised when either side could not understand the other any more; new fields of a message are no
+reason."""
 NOISE_BYTES_MAX = 1 << 16
 """Banners, messages of the day and what a profile prints: pages of text, not more."""
 MESSAGE_BYTES_MAX = FRAME_BYTES_MAX + 1024
@@ -45,8 +47,11 @@ class AskJobs(msgspec.Struct, frozen=True, tag="jobs?"):
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """One job: its job file as JSON. That host can look at the relay's process, so it says whether the relay can be asked
-    (`reachable`) and whether nothing more will come (`over`)."""
+    """One job: its job file as JSON.
+
+    That host can look at the relay's process, so it says whether the relay can be asked
+    (`reachable`) and whether nothing more will come (`over`).
+    """
 
     entry: bytes
     reachable: bool
@@ -54,7 +59,10 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 class Jobs(msgspec.Struct, frozen=True, tag="jobs"):
-    """The jobs of that host's state folder, newest first; `now_unix_ns` on its clock, which wrote their times."""
+    """The jobs of that host's state folder, newest first.
+
+    `now_unix_ns` on its clock, which wrote their times.
+    """
 
     now_unix_ns: int
     jobs: tuple[Listed, ...]
@@ -85,7 +93,10 @@ class AskFiles(msgspec.Struct, frozen=True, tag="files?"):
 
 
 class Part(msgspec.Struct, frozen=True, tag="part"):
-    """A piece of a file, packed; its pieces come in order. `size_bytes` of the whole file when it was opened."""
+    """A piece of a file, packed; its pieces come in order.
+
+    `size_bytes` of the whole file when it was opened.
+    """
 
     kind: str
     size_bytes: int
@@ -161,7 +172,10 @@ def part(kind: str, size_bytes: int, data: bytes) -> Part:
 
 
 class Incoming:
-    """Takes bytes as they come, gives the messages in them. `greeting` is None until the bridge's line has been read."""
+    """Takes bytes as they come, gives the messages in them.
+
+    `greeting` is None until the bridge's line has been read.
+    """
 
     def __init__(self, *, greeted: bool) -> None:
         """`greeted`: no greeting is waited for."""
@@ -173,7 +187,8 @@ class Incoming:
         """The messages that are whole now.
 
         Raises:
-            BridgeError: no bridge speaks here, another protocol is spoken, or a message is damaged. Nothing more can be read.
+            BridgeError: no bridge speaks here, another protocol is spoken, or a message is
+                damaged. Nothing more can be read.
         """
         self._held += data
         if not self._greeted and not self._find_greeting():
@@ -197,9 +212,10 @@ class Incoming:
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue
             if greeting.protocol != PROTOCOL:
+                theirs = f"ddtop {greeting.version[:20]!r}, which speaks {greeting.protocol}"
                 raise BridgeError(
-                    f"the bridge of ddtop {greeting.version[:20]!r}, which speaks {greeting.protocol}, this one speaks "
-                    f"{PROTOCOL}: install the same version on both"
+                    f"the bridge of {theirs}, this one speaks {PROTOCOL}: "
+                    "install the same version on both"
                 )
             self.greeting, self._greeted = greeting, True
             del self._held[: match.end()]

@@ -1,8 +1,8 @@
-"""Names of calls, and what waiting in each means: for single ranks, for a root, for all. Shared by the agent, the relay's
-reader of state pages, the model and the rules.
+"""Names of calls, and what waiting in each means: for single ranks, for a root, for all.
 
-MPI's names are those of mpi4py: `Send` takes a buffer, `send` pickles an object. Their place in `MPI_CALLS` is the code on the
-state page, so names are only ever appended.
+The agent, the relay's reader of state pages, the model and the rules share them. The names of MPI
+are those of mpi4py: `Send` takes a buffer, `send` pickles an object. Their index in `MPI_CALLS` is
+the code on the state page, so names are only appended.
 """
 
 from __future__ import annotations
@@ -13,37 +13,51 @@ INIT_CALLS = ("init_process_group", "MPI_Init")
 """Calls in which a rank meets the others for the first time."""
 
 NEW_GROUP, OF_MEMBERS_ONLY = "new_group", 1
-"""All ranks of the job have to make it, members or not; with `use_local_synchronization`, which is its tag on the state page, the members."""
+"""All ranks of the job have to make it, members or not; with `use_local_synchronization`, which is
+its tag on the state page, the members."""
 
 MPI_CALLS: tuple[str, ...] = (
     "",
-    "Barrier", "Bcast", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgather", "Allgatherv", "Alltoall", "Alltoallv",
+    "Barrier", "Bcast", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgather", "Allgatherv",
+    "Alltoall", "Alltoallv",
     "Alltoallw", "Reduce", "Allreduce", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan",
-    "barrier", "bcast", "gather", "scatter", "allgather", "alltoall", "reduce", "allreduce", "scan", "exscan",
-    "Ibarrier", "Ibcast", "Igather", "Igatherv", "Iscatter", "Iscatterv", "Iallgather", "Iallgatherv", "Ialltoall",
-    "Ialltoallv", "Ialltoallw", "Ireduce", "Iallreduce", "Ireduce_scatter_block", "Ireduce_scatter", "Iscan", "Iexscan",
+    "barrier", "bcast", "gather", "scatter", "allgather", "alltoall", "reduce", "allreduce",
+    "scan", "exscan",
+    "Ibarrier", "Ibcast", "Igather", "Igatherv", "Iscatter", "Iscatterv", "Iallgather",
+    "Iallgatherv", "Ialltoall",
+    "Ialltoallv", "Ialltoallw", "Ireduce", "Iallreduce", "Ireduce_scatter_block",
+    "Ireduce_scatter", "Iscan", "Iexscan",
     "Dup", "Dup_with_info", "Clone", "Split", "Split_type", "Create", "Create_cart", "Create_graph",
-    "Create_dist_graph_adjacent", "Create_dist_graph", "Sub", "Create_group", "Create_intercomm", "Merge",
-    "Send", "Ssend", "Bsend", "Rsend", "send", "ssend", "bsend", "Isend", "Issend", "Ibsend", "Irsend", "isend", "issend",
+    "Create_dist_graph_adjacent", "Create_dist_graph", "Sub", "Create_group", "Create_intercomm",
+    "Merge",
+    "Send", "Ssend", "Bsend", "Rsend", "send", "ssend", "bsend", "Isend", "Issend", "Ibsend",
+    "Irsend", "isend", "issend",
     "ibsend", "Send_init", "Ssend_init", "Bsend_init", "Rsend_init",
     "Recv", "recv", "Irecv", "irecv", "Recv_init", "Probe", "probe", "Mprobe", "mprobe",
     "Sendrecv", "sendrecv", "Sendrecv_replace",
     "Wait", "wait", "Waitall", "waitall", "Waitany", "waitany", "Waitsome", "waitsome",
-    "Neighbor_allgather", "Neighbor_allgatherv", "Neighbor_alltoall", "Neighbor_alltoallv", "Neighbor_alltoallw",
+    "Neighbor_allgather", "Neighbor_allgatherv", "Neighbor_alltoall", "Neighbor_alltoallv",
+    "Neighbor_alltoallw",
     "neighbor_allgather", "neighbor_alltoall",
-    "Win.Create", "Win.Allocate", "Win.Allocate_shared", "Win.Free", "Win.Fence", "Win.Start", "Win.Complete", "Win.Wait",
+    "Win.Create", "Win.Allocate", "Win.Allocate_shared", "Win.Free", "Win.Fence", "Win.Start",
+    "Win.Complete", "Win.Wait",
     "Win.Lock", "Win.Lock_all", "Win.Unlock", "Win.Unlock_all", "Win.Flush", "Win.Flush_all",
-    "File.Open", "File.Close", "File.Read_all", "File.Write_all", "File.Read_at_all", "File.Write_at_all",
+    "File.Open", "File.Close", "File.Read_all", "File.Write_all", "File.Read_at_all",
+    "File.Write_at_all",
     "File.Read_ordered", "File.Write_ordered", "File.Sync", "File.Set_size",
     "Spawn", "Accept", "Connect", "Disconnect",
     "Finalize",
 )  # fmt: skip
 """Names by their code on the state page; 0 is no call."""
 FINALIZE = "MPI_Finalize"
-"""As the model says it of a rank that is in MPI.Finalize, or in the exit of an interpreter that ends with it."""
+"""As the model says it of a rank that is in MPI.Finalize, or in the exit of an interpreter that
+ends with it."""
 MPI_CODES = {name: code for code, name in enumerate(MPI_CALLS) if name}
 
-_FIRST = {name: MPI_CODES[name] for name in ("Barrier", "Ibarrier", "Send", "Recv", "Wait", "Neighbor_allgather")}
+_FIRST = {
+    name: MPI_CODES[name]
+    for name in ("Barrier", "Ibarrier", "Send", "Recv", "Wait", "Neighbor_allgather")
+}
 MPI_COLLECTIVES = frozenset(MPI_CALLS[_FIRST["Barrier"] : _FIRST["Send"]]) - {"Create_group"}
 """All members of the communicator make them in the same order: they are numbered."""
 MPI_STARTED = frozenset(MPI_CALLS[MPI_CODES["Ibarrier"] : MPI_CODES["Dup"]])
@@ -56,25 +70,51 @@ MPI_ONE_WAITS = frozenset({"Wait", "wait"})
 MPI_ANY_WAITS = frozenset({"Waitany", "waitany", "Waitsome", "waitsome"})
 """One of their requests is enough."""
 
-NAME_ONLY = frozenset(MPI_CALLS[MPI_CODES["Neighbor_allgather"] : MPI_CODES["Finalize"]]) | {"Create_group"}
+NAME_ONLY = frozenset(MPI_CALLS[MPI_CODES["Neighbor_allgather"] : MPI_CODES["Finalize"]]) | {
+    "Create_group"
+}
 """For whom they wait is not known."""
 
-_ROOT_GIVES = ("Bcast", "Scatter", "Scatterv", "bcast", "scatter", "Ibcast", "Iscatter", "Iscatterv")
+_ROOT_GIVES = (
+    "Bcast",
+    "Scatter",
+    "Scatterv",
+    "bcast",
+    "scatter",
+    "Ibcast",
+    "Iscatter",
+    "Iscatterv",
+)
 ROOT_GIVES = frozenset(_ROOT_GIVES)
 """A member that is not the root waits for the root."""
-ROOTED = ROOT_GIVES | {"Gather", "Gatherv", "Reduce", "gather", "reduce", "Igather", "Igatherv", "Ireduce"}
+ROOTED = ROOT_GIVES | {
+    "Gather",
+    "Gatherv",
+    "Reduce",
+    "gather",
+    "reduce",
+    "Igather",
+    "Igatherv",
+    "Ireduce",
+}
 """All members must name the same root."""
-EQUAL_BYTES = frozenset({"Allreduce", "Bcast", "Scan", "Exscan", "Iallreduce", "Ibcast", "Iscan", "Iexscan"})
+EQUAL_BYTES = frozenset(
+    {"Allreduce", "Bcast", "Scan", "Exscan", "Iallreduce", "Ibcast", "Iscan", "Iexscan"}
+)
 """All members bring the same number of bytes."""
 
 SENDS = MPI_SENDS | {"send", "isend"}
 RECEIVES = MPI_RECEIVES | {"recv", "irecv"}
 P2P_CALLS = _TORCH_P2P | MPI_SENDS | MPI_RECEIVES
-"""Names of `OpenCall`s that wait for single ranks; gloo makes monitored_barrier out of sends and receives."""
+"""Names of `OpenCall`s that wait for single ranks; gloo makes monitored_barrier out of sends and
+receives."""
 WAITING_CALLS = P2P_CALLS | {NEW_GROUP} | (frozenset(MPI_CALLS[1:]) - {"Finalize"})
 """Whoever is in one of these waits for something, though it may not be known for whom."""
 
 
 def same_call(name: str) -> str:
-    """The name under which two calls are the same collective: `barrier` is `Barrier`, and blocking matches blocking only."""
+    """The name under which two calls are the same collective.
+
+    `barrier` is `Barrier`, and blocking matches blocking only.
+    """
     return "Barrier" if name == "barrier" else name

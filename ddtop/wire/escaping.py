@@ -1,6 +1,7 @@
-"""Text that cannot be written as UTF-8: a lone surrogate, as in names of files that are no UTF-8, or in a broken string.
+"""Text that cannot be written as UTF-8: lone surrogates, as in file names that are no UTF-8.
 
-It is written as Python writes it (`\\udcff`), so that a person sees what is there. Nothing else is changed.
+It is written as Python writes it (`\\udcff`), so that a user sees what is there. Nothing else
+changes.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
-"""What frames of the standard library and of torch mean, one word each: read by the agent, which looks at its own rank, and
-by the diagnosis, which reads stacks that were taken otherwise.
+"""What frames of the standard library and of torch mean, one word each.
 
-The words are those of `Place.waits_on`. Of several library frames below a user's line the one nearest to that line names
-it best: a Queue.get waits on a lock inside. Calls into C (time.sleep, input, lock.acquire) have no frame: of those the
-kernel tells (`ProcessState.syscall`, `wchan`).
+The agent looks at its own rank with it, and the diagnosis at stacks that were read otherwise. The
+words are those of `Place.waits_on`. Of several library frames below a line of the user the one
+nearest to that line counts: a Queue.get waits on a lock inside. Calls into C (time.sleep, input,
+lock.acquire) have no frame: the kernel reports those (`ProcessState.syscall`, `wchan`).
 """
 
 from __future__ import annotations
 
-_SAVERS = frozenset({"save", "save_file", "save_model", "save_state_dict", "async_save", "_save_state_dict"})
+_SAVERS = frozenset(
+    {"save", "save_file", "save_model", "save_state_dict", "async_save", "_save_state_dict"}
+)
 _LOADERS = frozenset({"load", "load_file", "load_model", "load_state_dict", "_load_state_dict"})
 
 # (end of the file's path, or a folder in it; functions, None for any; word). The first that fits.
@@ -45,7 +47,11 @@ _MEANINGS: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     ("torch/_dynamo/convert_frame.py", None, "compile"),
     ("torch/_dynamo/symbolic_convert.py", None, "compile"),
     ("torch/_inductor/async_compile.py", None, "compile"),
-    ("torch/_inductor/compile_fx.py", frozenset({"compile_fx", "compile_fx_inner", "codegen_and_compile"}), "compile"),
+    (
+        "torch/_inductor/compile_fx.py",
+        frozenset({"compile_fx", "compile_fx_inner", "codegen_and_compile"}),
+        "compile",
+    ),
     ("torch/jit/_script.py", frozenset({"script"}), "compile"),
     ("torch/jit/_trace.py", frozenset({"trace", "trace_module"}), "compile"),
     ("triton/compiler/compiler.py", None, "compile"),
@@ -58,7 +64,11 @@ _MEANINGS: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     ("concurrent/futures/thread.py", frozenset({"shutdown"}), "future"),
     ("concurrent/futures/process.py", frozenset({"shutdown"}), "future"),
     ("threading.py", frozenset({"_shutdown"}), "exit"),
-    ("threading.py", frozenset({"wait", "wait_for", "acquire", "join", "_wait_for_tstate_lock"}), "lock"),
+    (
+        "threading.py",
+        frozenset({"wait", "wait_for", "acquire", "join", "_wait_for_tstate_lock"}),
+        "lock",
+    ),
     ("multiprocessing/synchronize.py", None, "lock"),
     ("torch/utils/file_baton.py", None, "lock"),
     ("filelock/", None, "lock"),
@@ -84,7 +94,9 @@ _MEANINGS: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     ("glob.py", None, "file"),
     (
         "pathlib.py",
-        frozenset({"read_text", "read_bytes", "write_text", "write_bytes", "open", "stat", "exists"}),
+        frozenset(
+            {"read_text", "read_bytes", "write_text", "write_bytes", "open", "stat", "exists"}
+        ),
         "file",
     ),
     ("os.py", frozenset({"walk", "fwalk", "makedirs"}), "file"),
@@ -95,7 +107,10 @@ _MEANINGS: tuple[tuple[str, frozenset[str] | None, str], ...] = (
 
 
 def word_of(file: str, function: str) -> str | None:
-    """What a library's frame waits on or does, None where it says nothing. Of a user's frame nobody should ask."""
+    """What a library's frame waits on or does, None where it says nothing.
+
+    Of a user's frame nobody should ask.
+    """
     for end, functions, word in _MEANINGS:
         fits = f"/{end}" in file if end.endswith("/") else file.endswith(f"/{end}") or file == end
         if fits and (functions is None or function in functions):

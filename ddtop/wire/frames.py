@@ -15,7 +15,8 @@ from ddtop.wire.records import AnyRecord
 SCHEMA_MAJOR = 1
 SCHEMA_MINOR = 0
 FRAME_BYTES_MAX = 1 << 20
-"""A frame over this is refused unread: the largest honest one (a Hello with a long environment) is about 20 KB."""
+"""A frame over this is refused unread: the largest honest one (a Hello with a long environment) is
+about 20 KB."""
 
 
 class WireError(ValueError):
@@ -29,9 +30,10 @@ class SchemaError(WireError):
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
     """Where a record comes from and when it was made.
 
-    `sender` is the relay that it goes through (`registry.relay_identity`), `rank` and `pid` are None for the relay's own
-    records, `kind` repeats the record's name so that it can be told without decoding it. `stuck_key` names what an
-    agent sees standing still, `wait_ratio` is how much of the last 20 s a collective of its rank was pending.
+    `sender` is the relay that it goes through (`registry.relay_identity`), `rank` and `pid` are
+    None for the relay's own records, `kind` repeats the record's name so that it can be told
+    without decoding it. `stuck_key` names what an agent sees without progress, `wait_ratio` is how
+    much of the last 20 s a collective of its rank was pending.
     """
 
     major: int
@@ -127,7 +129,9 @@ def open_record(envelope: Envelope) -> AnyRecord:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"{envelope.kind} cannot be read: {error}") from None
     if type(record).__name__ != envelope.kind:
-        raise WireError(f"the envelope says {envelope.kind}, the record is a {type(record).__name__}")
+        raise WireError(
+            f"the envelope says {envelope.kind}, the record is a {type(record).__name__}"
+        )
     return cast(AnyRecord, record)
 
 
@@ -142,5 +146,6 @@ def _why(data: bytes, error: Exception) -> WireError:
 
 def _other_version(major: int) -> SchemaError:
     return SchemaError(
-        f"the other side speaks schema {major}, this ddtop speaks {SCHEMA_MAJOR}: install the same version on both"
+        f"the other side speaks schema {major}, this ddtop speaks {SCHEMA_MAJOR}: "
+        "install the same version on both"
     )

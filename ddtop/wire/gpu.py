@@ -1,19 +1,28 @@
-"""What travels of GPUs: a card as NVML has it, what torch says of it from inside a rank, what NCCL says of its ranks."""
+"""Facts about GPUs: what NVML reports, what torch reports inside a rank, what NCCL reports."""
 
 from __future__ import annotations
 
 import msgspec
 
-THROTTLES = ("hw_slowdown", "hw_thermal", "hw_power_brake", "sw_thermal", "sw_power_cap", "sync_boost", "app_clocks")
-"""Why a card's clocks are held down; `Gpu.throttle` has some of these. Idle is none."""
+THROTTLES = (
+    "hw_slowdown",
+    "hw_thermal",
+    "hw_power_brake",
+    "sw_thermal",
+    "sw_power_cap",
+    "sync_boost",
+    "app_clocks",
+)
+"""Why a GPU's clocks are held down; `Gpu.throttle` has some of these. Idle is none."""
 
 
 class GpuProcess(msgspec.Struct, frozen=True, array_like=True):
-    """A process that has memory or a context on a card.
+    """A process that has memory or a context on a GPU.
 
-    `rank`: it is that rank of the job, or a child of it. `local`: a process with this pid is there for the relay; False: NVML
-    counts in another pid namespace (a container), and nothing can be said of whose it is. `orphan`: its parent has ended.
-    `ours`: no rank's, and yet of the job: its launcher has started it, as it has the ranks.
+    `rank`: it is that rank of the job, or a child of it. `local`: a process with this pid is there
+    for the relay; False: NVML counts in another pid namespace (a container), and nothing can be
+    said of whose it is. `orphan`: its parent has ended. `ours`: no rank's, and yet of the job: its
+    launcher has started it, as it has the ranks.
     """
 
     pid: int
@@ -34,12 +43,16 @@ class Xid(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Gpu(msgspec.Struct, frozen=True, array_like=True):
-    """One card, or one MIG instance (`parent` is the card's uuid then), as NVML has it; None: it does not tell.
+    """One GPU, or one MIG instance (`parent` is the GPU's uuid then), as NVML has it.
 
-    `index` is NVML's, in the order of PCI addresses. `util_ratio`: share of the last sample period in which some kernel ran, a
-    kernel of NCCL that waits included. `throttle`: of THROTTLES. `ecc_uncorrected`: since the driver was loaded.
-    `remapped_rows`: of memory, for uncorrectable errors; `remap_failed`, `remap_pending` (a reset is wanted).
-    `nvlinks`: active ones, of `nvlinks_total`. `exclusive`: only one process may have a context, `prohibited`: none may. `lost`: it answers no more.
+    None: NVML does not report it.
+
+    `index` is NVML's, in the order of PCI addresses. `util_ratio`: share of the last sample period
+    in which some kernel ran, a kernel of NCCL that waits included. `throttle`: of THROTTLES.
+    `ecc_uncorrected`: since the driver was loaded. `remapped_rows`: of memory, for uncorrectable
+    errors; `remap_failed`, `remap_pending` (a reset is wanted). `nvlinks`: active ones, of
+    `nvlinks_total`. `exclusive`: only one process may have a context, `prohibited`: none may.
+    `lost`: it answers no more.
     """
 
     index: int
@@ -78,8 +91,11 @@ class Gpu(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GpuWatch(msgspec.Struct, frozen=True, array_like=True):
-    """How the relay fares with the driver. `age_ms`: of the numbers in `HostState.gpus`; it grows while the driver does not
-    answer. `why`: there is a driver, and it cannot be asked."""
+    """How the relay fares with the driver.
+
+    `age_ms`: of the numbers in `HostState.gpus`; it grows while the driver does not answer. `why`:
+    there is a driver, and it cannot be asked.
+    """
 
     age_ms: int | None = None
     driver: str | None = None
@@ -90,9 +106,10 @@ class GpuWatch(msgspec.Struct, frozen=True, array_like=True):
 class CudaState(msgspec.Struct, frozen=True, array_like=True):
     """What torch says of its own device in a rank, once the program has initialised CUDA.
 
-    `uuid` as NVML has it but without the "GPU-" or "MIG-" before it, `pci` as `Gpu.pci`; `index` is torch's, among the visible
-    ones. `retries`: how often memory had to be given back and asked for again (fragmentation), `ooms`: how often that failed.
-    `gloo_bytes`: of parameters on a GPU whose gradients DistributedDataParallel averages through gloo, though torch has NCCL.
+    `uuid` as NVML has it but without the "GPU-" or "MIG-" before it, `pci` as `Gpu.pci`; `index` is
+    torch's, among the visible ones. `retries`: how often memory had to be given back and asked for
+    again (fragmentation), `ooms`: how often that failed. `gloo_bytes`: of parameters on a GPU whose
+    gradients DistributedDataParallel averages through gloo, though torch has NCCL.
     """
 
     index: int
@@ -109,11 +126,14 @@ class CudaState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RasRank(msgspec.Struct, frozen=True, array_like=True):
-    """One rank of a communicator as NCCL's status service has it. `number` is its number in the communicator (-1: not told), `host`
-    the IP address of its bootstrap interface, never a name.
+    """One rank of a communicator as NCCL's status service has it.
 
-    `state`: ok, init, error, abort, finalize, behind, unresponsive, dead, or left (its process answers and is not in this
-    communicator). `counts`: launches of each kind of collective; what a CUDA graph replays is not counted.
+    `number` is its number in the communicator (-1: not told), `host` the IP address of its
+    bootstrap interface, never a name.
+
+    `state`: ok, init, error, abort, finalize, behind, unresponsive, dead, or left (its process
+    answers and is not in this communicator). `counts`: launches of each kind of collective; what a
+    CUDA graph replays is not counted.
     """
 
     number: int
@@ -125,9 +145,13 @@ class RasRank(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Communicator(msgspec.Struct, frozen=True, array_like=True):
-    """One communicator of NCCL. `ranks`: all of its ranks where the answer was JSON; of the older text only those that stand out.
+    """One communicator of NCCL.
 
-    `usual`: how many launches of each kind most ranks have. `problems`: what the text tells of ranks that it does not name.
+    `ranks`: all of its ranks where the answer was JSON; of the older text only those that stand
+    out.
+
+    `usual`: how many launches of each kind most ranks have. `problems`: what the text tells of
+    ranks that it does not name.
     """
 
     name: str
@@ -140,8 +164,10 @@ class Communicator(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RasAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """The answer of NCCL's status service, or why there is none (`why`). `took_ms`: how long it took; `same_ms`: for how long it has
-    told the same of all communicators."""
+    """The answer of NCCL's status service, or why there is none (`why`).
+
+    `took_ms`: how long it took; `same_ms`: for how long it has told the same of all communicators.
+    """
 
     communicators: tuple[Communicator, ...] = ()
     nccl: str | None = None

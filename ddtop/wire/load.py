@@ -1,4 +1,7 @@
-"""How loaded a host is, and what its load does to one process: parts of records, said by the relay. All from /proc."""
+"""How loaded a host is, and what its load does to one process: parts of the relay's records.
+
+All of it comes from /proc.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ import msgspec
 
 
 class Disk(msgspec.Struct, frozen=True, array_like=True):
-    """A file system that the job uses; `path` is where it uses it, as its ranks see it; `uses` for what ("cwd", "TMPDIR", "shm",
-    "files": a file there was open for writing within the last minutes).
+    """A file system that the job uses; `path` is where it uses it, as its ranks see it.
 
-    `free_bytes` is what a process that is not root may still write. `read_only` ones are not looked at. `ranks`: whose files
-    these are, empty where all ranks of the host use it.
+    `uses` for what ("cwd", "TMPDIR", "shm", "files": a file there was open for writing within the
+    last minutes).
+
+    `free_bytes` is what a process that is not root may still write. `read_only` ones are not looked
+    at. `ranks`: whose files these are, empty where all ranks of the host use it.
     """
 
     path: str
@@ -23,12 +28,14 @@ class Disk(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HostLoad(msgspec.Struct, frozen=True, array_like=True):
-    """One host. `runnable`: threads that run or want to (procs_running of /proc/stat), the relay's own left out.
+    """One host. `runnable`: threads that run or want to (procs_running of /proc/stat), the relay's
+    own left out.
 
-    `steal_ratio`: share of the CPUs' time that the hypervisor gave to others, since the last look. `*_stall_ratio`: share
-    of the last ten seconds in which some thread waited for it (/proc/pressure/*: some avg10), None on kernels without.
-    `swapped_pages` only grows: pages in and out. `unanswered`: paths of the job, each with for how long (s) a call on its file
-    system has not returned; nothing is known of their disks.
+    `steal_ratio`: share of the CPUs' time that the hypervisor gave to others, since the last look.
+    `*_stall_ratio`: share of the last ten seconds in which some thread waited for it
+    (/proc/pressure/*: some avg10), None on kernels without. `swapped_pages` only grows: pages in
+    and out. `unanswered`: paths of the job, each with for how long (s) a call on its file system
+    has not returned; nothing is known of their disks.
     """
 
     runnable: int | None = None
@@ -44,8 +51,8 @@ class HostLoad(msgspec.Struct, frozen=True, array_like=True):
 class Limit(msgspec.Struct, frozen=True, array_like=True):
     """One limit of a process, or of its group, and how much of it is used.
 
-    `name`: "RLIMIT_AS" (used: VmSize) and "RLIMIT_DATA" (VmData), in bytes; "pids.max" of a cgroup (pids.current), in threads.
-    Without a limit there is no such struct.
+    `name`: "RLIMIT_AS" (used: VmSize) and "RLIMIT_DATA" (VmData), in bytes; "pids.max" of a cgroup
+    (pids.current), in threads. Without a limit there is no such struct.
     """
 
     name: str
@@ -54,15 +61,17 @@ class Limit(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ProcessLoad(msgspec.Struct, frozen=True, array_like=True):
-    """One rank's process. `run_delay_ns` and `ran_ns` of the main thread only grow: ready but without a CPU, and running
-    (/proc/PID/task/PID/schedstat). `major_faults` only grows: pages that had to come from a disk.
+    """One rank's process. `run_delay_ns` and `ran_ns` of the main thread only grow: ready but
+    without a CPU, and running (/proc/PID/task/PID/schedstat). `major_faults` only grows: pages that
+    had to come from a disk.
 
-    `cpus`: those that it may use, as the kernel writes them ("0-3"), `cpus_count` how many. `quota_cores`: its cgroup's
-    limit, None without one; `throttled_ns` only grows. `memory_limit_bytes`, `memory_used_bytes` are of its cgroup, what the
-    kernel could drop at once left out. `files`, `files_limit`: open descriptors, and how many it may have.
-    `threads_delay_ns` only grows: the time in which its other threads were ready but without a CPU, added up
-    (/proc/PID/task/*/schedstat, read every few seconds; of a thread that has ended what was read last).
-    `limits`: the others that it has.
+    `cpus`: those that it may use, as the kernel writes them ("0-3"), `cpus_count` how many.
+    `quota_cores`: its cgroup's limit, None without one; `throttled_ns` only grows.
+    `memory_limit_bytes`, `memory_used_bytes` are of its cgroup, what the kernel could drop at once
+    left out. `files`, `files_limit`: open descriptors, and how many it may have. `threads_delay_ns`
+    only grows: the time in which its other threads were ready but without a CPU, added up
+    (/proc/PID/task/*/schedstat, read every few seconds; of a thread that has ended what was read
+    last). `limits`: the others that it has.
     """
 
     run_delay_ns: int | None = None

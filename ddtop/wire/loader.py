@@ -8,14 +8,16 @@ import msgspec
 class Feed(msgspec.Struct, frozen=True, array_like=True):
     """From what the DataLoader takes its data.
 
-    `sampler`, `batch_sampler`, `dataset`: class names. `plain`: torch's own sequential or random sampler in torch's own
-    BatchSampler over a dataset with a length, so that nothing in the loader gives each rank a part of its own; then `length`
-    is how many samples it takes and `first` a digest of the dataset's attributes. `epoch`: of a DistributedSampler that
-    shuffles, what set_epoch last said. `epochs`: passes that have begun with this sampler, `same_epoch`: the last two with the
-    same epoch. `steps`: optimizer steps made between its batches. `group`: in which DistributedDataParallel averages
-    gradients, None where it is not used. `holds`: the dataset holds what samples are made of (values, a path), and its code
-    does not ask for the rank. `batch`: a digest of the first batch of this pass, None where it has no numbers. `taken`: batches
-    taken while `steps` were counted.
+    `sampler`, `batch_sampler`, `dataset`: class names. `plain`: torch's own sequential or random
+    sampler in torch's own BatchSampler over a dataset with a length, so that nothing in the loader
+    gives each rank a part of its own; then `length` is how many samples it takes and `first` a
+    digest of the dataset's attributes. `epoch`: of a DistributedSampler that shuffles, what
+    set_epoch last said. `epochs`: passes that have begun with this sampler, `same_epoch`: the last
+    two with the same epoch. `steps`: optimizer steps made between its batches. `group`: in which
+    DistributedDataParallel averages gradients, None where it is not used. `holds`: the dataset
+    holds what samples are made of (values, a path), and its code does not ask for the rank.
+    `batch`: a digest of the first batch of this pass, None where it has no numbers. `taken`:
+    batches taken while `steps` were counted.
     """
 
     sampler: str
@@ -35,9 +37,11 @@ class Feed(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Waited(msgspec.Struct, frozen=True, array_like=True):
-    """The DataLoader for whose batches the rank has waited most over the last 20 s, of several that it uses in turn.
+    """The DataLoader for whose batches the rank has waited most over the last 20 s, of several that
+    it uses in turn.
 
-    `dataset`: class name. `feeds`: optimizer steps follow its batches, so it is that of the training. The rest as of `Loader`.
+    `dataset`: class name. `feeds`: optimizer steps follow its batches, so it is that of the
+    training. The rest as of `Loader`.
     """
 
     dataset: str
@@ -48,16 +52,20 @@ class Waited(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Loader(msgspec.Struct, frozen=True, array_like=True):
-    """The DataLoader iterator that this rank used last; `feed` is that of the loader that feeds the optimizer, if one does.
+    """The DataLoader iterator that this rank used last.
 
-    `owed_most_pid`: the worker that was waited for most often lately, in `owed_most_ratio` of these looks.
-    `depth`: batches ready (in the queue, or held back out of order); None with `workers` 0, where there is no queue.
-    `wait_total_ns`, `batches`, `exhausted` only grow. `owing_pid`: the worker that owes the next batch, or that does not end
-    while the iterator is `closing`; `owing_state` is its letter, None if there is no such process any more.
+    `feed` is that of the loader that feeds the optimizer, if one does.
 
-    Only while a batch has been waited for longer than a second, or the iterator closes: `owing_wchan`, where that worker sleeps;
-    `workers_cpu_ns`, of all workers and of what that one has started; `owing_io_bytes` and `owing_switches` (voluntary context
-    switches of its threads), of that worker and what it has started; `locked`: how many workers sleep in a lock (futex).
+    `owed_most_pid`: the worker that was waited for most often lately, in `owed_most_ratio` of these
+    looks. `depth`: batches ready (in the queue, or held back out of order); None with `workers` 0,
+    where there is no queue. `wait_total_ns`, `batches`, `exhausted` only grow. `owing_pid`: the
+    worker that owes the next batch, or that does not end while the iterator is `closing`;
+    `owing_state` is its letter, None if there is no such process any more.
+
+    Only while a batch has been waited for longer than a second, or the iterator closes:
+    `owing_wchan`, where that worker sleeps; `workers_cpu_ns`, of all workers and of what that one
+    has started; `owing_io_bytes` and `owing_switches` (voluntary context switches of its threads),
+    of that worker and what it has started; `locked`: how many workers sleep in a lock (futex).
     """
 
     workers: int

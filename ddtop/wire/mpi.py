@@ -1,9 +1,10 @@
-"""What a rank does in MPI: the part of the state page that mpi4py's wrappers write, and the record that comes of it.
+"""What a rank does in MPI: the part of the state page that mpi4py's wrappers write, and its record.
 
-A call stands on the page before it starts, because MPI_Init, MPI_Finalize and the first lowercase allreduce of a communicator
-hold the GIL: then no thread of the process can tell anything, and the relay reads the page instead of the agent. Each line belongs
-to one thread and holds its outermost call; it is written in one pass between two equal serial numbers, so a reader that finds
-them different looks again.
+A call is on the page before it starts. MPI_Init, MPI_Finalize and the first lowercase allreduce of
+a communicator hold the GIL: then no thread of the process can report anything, and the relay reads
+the page instead of the agent. Each line belongs to one thread and holds its outermost call. It is
+written in one pass between two equal serial numbers. A reader that finds them different reads
+again.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ SERIAL, CALL, COMM, SEQ, PEER, TAG, NBYTES, SINCE, SERIAL_AGAIN, THREAD, PARTS =
 HEAD_WORDS = 9
 """Written anew for every call, in this order; THREAD once, PARTS by those that have some."""
 PARTS_AT, PART_WORDS, PARTS_MAX = 16, 4, 12
-"""The requests that a Waitall waits for, or both halves of a Sendrecv; each CALL, COMM, then SEQ or PEER, then TAG. A Wait for
-one request has it in its head: COMM, SEQ or PEER, and TAG are the request's, and its CALL stands in NBYTES."""
+"""The requests that a Waitall waits for, or both halves of a Sendrecv; each CALL, COMM, then SEQ or
+PEER, then TAG. A Wait for one request has it in its head: COMM, SEQ or PEER, and TAG are the
+request's, and its CALL stands in NBYTES."""
 COMM_UID, COMM_ENQUEUED, COMM_DONE, COMM_LAST = range(4)
-"""ENQUEUED is written by nonblocking collectives only, DONE and LAST (the code of the call) when a blocking one returned."""
+"""ENQUEUED is written by nonblocking collectives only, DONE and LAST (the code of the call) when a
+blocking one returned."""
 
 NONE, ANY, SEQ_MARK = -1, -2, -3
-"""No such peer, any peer or tag, whatever the MPI library's own constants are; and in the place of a part's tag: the part is a
-collective, and what stands before is its number."""
+"""No such peer, any peer or tag, whatever the MPI library's own constants are; and in the place of
+a part's tag: the part is a collective, and what stands before is its number."""
 WORLD_UID = 1
 _READS_MAX = 4
 
@@ -38,7 +41,8 @@ _READS_MAX = 4
 class MpiPart(msgspec.Struct, frozen=True, array_like=True):
     """One request of a Wait, one half of a Sendrecv, or one collective that is over.
 
-    `peer`: a world rank, of a collective its root; None: any, `tag` likewise. `seq` is set for collectives.
+    `peer`: a world rank, of a collective its root; None: any, `tag` likewise. `seq` is set for
+    collectives.
     """
 
     name: str
@@ -50,7 +54,10 @@ class MpiPart(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MpiCall(msgspec.Struct, frozen=True, array_like=True):
-    """A call that has not returned. `parts_total`: how many requests it waits for, of which `parts` are the first."""
+    """A call that has not returned.
+
+    `parts_total`: how many requests it waits for, of which `parts` are the first.
+    """
 
     name: str
     since_unix_ns: int
@@ -67,7 +74,10 @@ class MpiCall(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MpiComm(msgspec.Struct, frozen=True, array_like=True):
-    """How far this rank is in one communicator: collectives put in, blocking ones that came back, and the last of these."""
+    """How far this rank is in one communicator.
+
+    Collectives that were called, blocking ones that returned, and the last of these.
+    """
 
     name: str
     enqueued: int
@@ -76,7 +86,10 @@ class MpiComm(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MpiTraffic(msgspec.Struct, frozen=True, array_like=True):
-    """Sends and receives that this rank has begun with one peer (a world rank) and tag; None: with any."""
+    """Sends and receives that this rank has begun with one peer (a world rank) and tag.
+
+    None: any peer, any tag.
+    """
 
     group: str
     peer: int | None
@@ -86,10 +99,11 @@ class MpiTraffic(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MpiState(msgspec.Struct, frozen=True, array_like=True):
-    """What a rank does in MPI at one moment, as the agent or, from the page alone, the relay sees it.
+    """What a rank does in MPI at one moment, as the agent or, from the page alone, the relay sees
+    it.
 
-    Only the agent tells `done` (the last collectives that are over), `traffic` and `failed` (the call that raised last), and
-    only while something stands or has raised.
+    Only the agent tells `done` (the last collectives that are over), `traffic` and `failed` (the
+    call that raised last), and only while something is stuck or has raised.
     """
 
     unix_ns: int
@@ -117,18 +131,25 @@ def read_mpi(part: memoryview | bytes, unix_ns: int, unix_minus_mono: int) -> Mp
         if uid > 0:
             names[index] = group_name(uid)
     calls = tuple(
-        call for index in range(LINES) if (call := _read_line(words, index, names, unix_minus_mono)) is not None
+        call
+        for index in range(LINES)
+        if (call := _read_line(words, index, names, unix_minus_mono)) is not None
     )
     comms = tuple(_read_comm(words, index, name, calls) for index, name in names.items())
     finalize = words[FINALIZE_AT]
     return MpiState(unix_ns, calls, comms, finalize + unix_minus_mono if finalize else None)
 
 
-def _read_line(words: memoryview, index: int, names: dict[int, str], unix_minus_mono: int) -> MpiCall | None:
+def _read_line(
+    words: memoryview, index: int, names: dict[int, str], unix_minus_mono: int
+) -> MpiCall | None:
     at = LINES_AT + index * LINE_WORDS
     for _ in range(_READS_MAX):
         line = words[at : at + LINE_WORDS].tolist()
-        if line[SERIAL] == line[SERIAL_AGAIN] == words[at + SERIAL] and line[CALL] == words[at + CALL]:
+        if (
+            line[SERIAL] == line[SERIAL_AGAIN] == words[at + SERIAL]
+            and line[CALL] == words[at + CALL]
+        ):
             break
     else:
         return None
@@ -150,7 +171,9 @@ def _read_line(words: memoryview, index: int, names: dict[int, str], unix_minus_
         _number(line[PEER]),
         _number(line[TAG]),
         line[NBYTES] if line[NBYTES] >= 0 else None,
-        parts=tuple(_read_part(line, number, names) for number in range(max(0, min(parts, PARTS_MAX)))),
+        parts=tuple(
+            _read_part(line, number, names) for number in range(max(0, min(parts, PARTS_MAX)))
+        ),
         parts_total=max(0, parts),
         serial=line[SERIAL],
     )
@@ -171,7 +194,9 @@ def _part(code: int, comm: int, what: int, tag: int, names: dict[int, str]) -> M
 def _read_comm(words: memoryview, index: int, name: str, calls: tuple[MpiCall, ...]) -> MpiComm:
     at = COMMS_AT + index * COMM_WORDS
     done, last = words[at + COMM_DONE], words[at + COMM_LAST]
-    begun = max((call.seq for call in calls if call.group == name and call.seq is not None), default=0)
+    begun = max(
+        (call.seq for call in calls if call.group == name and call.seq is not None), default=0
+    )
     enqueued = max(done, words[at + COMM_ENQUEUED], begun)
     return MpiComm(name, enqueued, done, MPI_CALLS[last] if 0 < last < len(MPI_CALLS) else None)
 

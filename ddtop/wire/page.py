@@ -1,9 +1,12 @@
-"""The state page: a small mapped file in which a rank writes what it is about to do, before it does it.
+"""The state page: a small mapped file.
 
-The relay maps the same file, so the last truth is readable when the GIL is held, the agent is silent or the process is
-gone. The layout is fixed: 64-bit words in the machine's order (both sides are on one host). A single word is written
-in one store and needs no lock; what takes several words (a call slot, the exception) is guarded by a sequence word
-that is odd while the writer is inside.
+A rank writes there what it is about to do, before it does it.
+
+The relay maps the same file. So it can read the last words of a rank while C code holds the GIL,
+while the agent is silent, or after the process is gone. The layout is fixed: 64-bit words in the
+machine's order, because both sides are on one host. A single word is written in one store and needs
+no lock. What takes several words (a call slot, the exception) has a sequence word that is odd while
+the writer is inside.
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ EXHAUSTED_AT, EXHAUSTED_MONO_AT = 11, 12
 EXITING_AT = 13  # monotonic ns at which the interpreter began to exit, 0 before
 EXCEPTION_SEQUENCE_AT, EXCEPTION_BYTES_AT = 14, 15
 GC_SINCE_AT = 16  # monotonic ns at which a full garbage collection began, 0 outside of one
-OWING_PID_AT = 17  # the DataLoader worker that owes a batch that has been waited for long, 0 where none does
+OWING_PID_AT = (
+    17  # the DataLoader worker that owes a batch that has been waited for long, 0 where none does
+)
 LEAD_AT = 18  # the kernel's number of the rank's thread, 0: the main thread
 
 SOURCE_NONE, SOURCE_BATCH, SOURCE_OPTIMIZER, SOURCE_USER, SOURCE_COLLECTIVES = 0, 1, 2, 3, 4
@@ -37,7 +42,15 @@ STEP_SOURCES = (SOURCE_BATCH, SOURCE_OPTIMIZER, SOURCE_USER)
 
 # Call slots: one a thread, for calls that no recorder sees.
 SLOTS_AT, SLOTS, SLOT_WORDS = 32, 16, 8
-SLOT_SEQUENCE, SLOT_THREAD, SLOT_CALL, SLOT_SINCE, SLOT_PEER, SLOT_TAG, SLOT_COUNT = 0, 1, 2, 3, 4, 5, 6
+SLOT_SEQUENCE, SLOT_THREAD, SLOT_CALL, SLOT_SINCE, SLOT_PEER, SLOT_TAG, SLOT_COUNT = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    5,
+    6,
+)
 CALLS = (
     None,
     "init_process_group",
@@ -57,7 +70,9 @@ _INITS = tuple(CALLS.index(name) for name in INIT_CALLS)
 EXCEPTION_AT_BYTES = 4096
 MPI_AT_BYTES = 8192  # laid out in wire.mpi
 EXCEPTION_BYTES_MAX = MPI_AT_BYTES - EXCEPTION_AT_BYTES
-_READS_MAX = 8  # a writer that died inside leaves the sequence odd for ever; then the text is not to be had
+_READS_MAX = (
+    8  # a writer that died inside leaves the sequence odd for ever; then the text is not to be had
+)
 
 
 class PageError(ValueError):
@@ -65,7 +80,10 @@ class PageError(ValueError):
 
 
 class PageView(msgspec.Struct, frozen=True):
-    """What a state page says, all clocks monotonic ns of that host; 0 stands for "never". `mpi`: read by `wire.mpi`."""
+    """What a state page says, all clocks monotonic ns of that host; 0 stands for "never".
+
+    `mpi`: read by `wire.mpi`.
+    """
 
     pid: int
     start_ticks: int
@@ -130,7 +148,9 @@ def _init_since(page: memoryview | bytes) -> int:
     """Since when a thread is inside init_process_group or MPI_Init."""
     words = memoryview(page)[: (SLOTS_AT + SLOTS * SLOT_WORDS) * 8].cast("q")
     starts = range(SLOTS_AT, SLOTS_AT + SLOTS * SLOT_WORDS, SLOT_WORDS)
-    return min((words[at + SLOT_SINCE] for at in starts if words[at + SLOT_CALL] in _INITS), default=0)
+    return min(
+        (words[at + SLOT_SINCE] for at in starts if words[at + SLOT_CALL] in _INITS), default=0
+    )
 
 
 def _read_exception(page: memoryview | bytes, words: memoryview) -> LastException | None:

@@ -1,6 +1,7 @@
-"""The members of a large group in few bytes: ten thousand ranks that each tell the same ten thousand would be 300 MB for every viewer.
+"""The members of a large group in few bytes.
 
-Groups are regular: all ranks, every eighth, eight in a row. What is not is told rank by rank.
+Ten thousand ranks that each report the same ten thousand members would be 300 MB for every viewer.
+Groups are regular: all ranks, every eighth, eight in a row. Other groups travel rank by rank.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from ddtop.wire.records import Group
 
 TOLD_ONE_BY_ONE = 16
 BESIDE = "/gloo"
-"""What gloo counts in a group of another backend (`cpu:gloo,cuda:nccl`) is told as a group of its own: under the group's name and this."""
+"""What gloo counts in a group of another backend (`cpu:gloo,cuda:nccl`) is reported as a group of
+its own: under the group's name and this."""
 MEMBERS_MAX = 1 << 17
 """More are not believed: a few bytes from outside must not become gigabytes."""
 
@@ -29,7 +31,10 @@ def packed(group: Group) -> Group:
 
 
 def unpacked(group: Group) -> Group:
-    """The same group with its `ranks`, which all who tell the same share. One that has runs which nobody may have has no members."""
+    """The same group with its `ranks`, which all who tell the same share.
+
+    One that has runs which nobody may have has no members.
+    """
     if not group.runs:
         return group
     return Group(group.name, group.description, _ranks(group.runs), group.backend)

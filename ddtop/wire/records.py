@@ -1,9 +1,10 @@
-"""The facts that travel: one frozen record a fact, each said by exactly one room.
+"""The records that travel: one frozen record a fact, each sent by exactly one room.
 
-Fields may only be appended, with a default: an older reader ignores a longer tail, a newer reader fills the
-default. Anything else is a new major version of the schema (see `frames.SCHEMA_MAJOR`).
-`None` is "not measured", `0` is "measured zero". Times end in `_unix_ns` (wall clock of the sender's host) or
-`_mono_ns` (monotonic clock of the sender's host, comparable only within one host).
+Fields may only be appended, with a default: an older reader ignores a longer tail, a newer reader
+fills in the default. Anything else is a new major version of the schema (`frames.SCHEMA_MAJOR`).
+`None` is "not measured", `0` is "measured zero". Times end in `_unix_ns` (wall clock of the
+sender's host) or `_mono_ns` (monotonic clock of the sender's host, comparable only within one
+host).
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ class Record(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """Innermost frame of the user's own code: the first outside site-packages and the standard library.
+    """The innermost frame of the user's own code, outside site-packages and the standard library.
 
-    `waits_on` is one word for what it does there (`agent.probes.place` has the list), `since_unix_ns` the time when this
-    function was first sampled in this frame without leaving it, `callee` the innermost frame below it, if any;
-    `line_since_unix_ns` the time since when all samples found this line and this callee. `waits_for`: the path of the lock
-    file whose end the library below waits for, None where there is none.
+    `waits_on` is one word for what the frame does (`agent.probes.place` has the list).
+    `since_unix_ns`: since when all samples found this function in this frame. `callee`: the
+    innermost frame below it, if any. `line_since_unix_ns`: since when all samples found this line
+    and this callee. `waits_for`: the path of the lock file whose end the library below waits for,
+    None where there is none.
     """
 
     function: str
@@ -51,10 +53,11 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 class Collective(msgspec.Struct, frozen=True, array_like=True):
     """One collective of one process group as torch's flight recorder has it.
 
-    `seq` is `collective_seq_id` (comparable across ranks), `op_id` also counts p2p (not comparable).
-    `sizes` are the input tensors' shapes; `state` is scheduled, started, completed or retired. `thread_id` is Python's ident
-    of the thread that called it (as in `ThreadStack`), `thread` its name, that of autograd's ("pt_autograd_0"), or "native";
-    None where torch does not tell. `root`: a world rank, of MPI's rooted ones.
+    `seq` is `collective_seq_id` (comparable across ranks), `op_id` also counts p2p (not
+    comparable). `sizes`: shapes of the input tensors. `state`: scheduled, started, completed or
+    retired. `thread_id`: Python's ident of the thread that called it (as in `ThreadStack`).
+    `thread`: the name of that thread, of autograd's thread ("pt_autograd_0"), or "native"; None
+    where torch does not say. `root`: a world rank, for MPI's rooted collectives.
     """
 
     group: str
@@ -74,11 +77,13 @@ class Collective(msgspec.Struct, frozen=True, array_like=True):
 class GroupProgress(msgspec.Struct, frozen=True, array_like=True):
     """How far this rank is in one process group.
 
-    `enqueued` counts what was put in (on gloo also p2p), `completed` what came back; None where only the sequence
-    number could be read. `p2p_offset` = op_id - collective_seq_id of the newest entry read: subtract it to compare
-    ranks. `pending_since_unix_ns`: something is open and `completed` has not moved since then. `error`: what the backend
-    itself says of its connections while it is pending ("TIMEOUT", "REMOTE_ERROR"), None where it says nothing (gloo). `building`: NCCL's communicator.
-    `p2p_calls`: how often the program has called send, recv and their like in it, whatever the backend counts.
+    `enqueued` counts what was enqueued (on gloo also p2p), `completed` what has completed; None
+    where only the sequence number could be read. `p2p_offset` = op_id - collective_seq_id of the
+    newest entry read: subtract it to compare ranks. `pending_since_unix_ns`: something is open and
+    `completed` has not moved since then. `error`: what the backend itself reports about its
+    connections while it is pending ("TIMEOUT", "REMOTE_ERROR"); None where it reports nothing
+    (gloo). `building`: NCCL builds its communicator. `p2p_calls`: how often the program has called
+    send, recv and the like in this group, whatever the backend counts.
     """
 
     group: str
@@ -93,9 +98,12 @@ class GroupProgress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OpenCall(msgspec.Struct, frozen=True, array_like=True):
-    """A call that the flight recorder does not see and that has not returned: init_process_group, recv, ...
+    """A call that the flight recorder does not see and that has not returned.
 
-    Of MPI: `group` is its communicator; `within` the Wait or Sendrecv of which it is one part, `any_of`: one such part is enough.
+    Init_process_group, recv, ...
+
+    Of MPI: `group` is its communicator; `within` the Wait or Sendrecv of which it is one part,
+    `any_of`: one such part is enough.
     """
 
     name: str
@@ -109,8 +117,10 @@ class OpenCall(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LastException(msgspec.Struct, frozen=True, array_like=True):
-    """An exception that nothing caught; `text` is one line, at most 500 characters. `leads`: it ended the thread that trained,
-    which was not the main thread."""
+    """An exception that nothing caught; `text` is one line, at most 500 characters.
+
+    `leads`: it ended the thread that trained, which was not the main thread.
+    """
 
     type: str
     text: str
@@ -121,10 +131,12 @@ class LastException(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HelperEnd(msgspec.Struct, frozen=True, array_like=True):
-    """The end of a process that is no rank and stands beside the ranks, or has started them (`launcher`).
+    """The end of a process that is no rank and runs beside the ranks, or has started them
+    (`launcher`).
 
-    `code`, `signal`: from its pidfd, None where the kernel did not tell. `exception`: what it left in its file. `unix_ns`: when
-    it raised, else when the relay saw that it was gone, up to a second later.
+    `code`, `signal`: from its pidfd, None where the kernel did not tell. `exception`: what it left
+    in its file. `unix_ns`: when it raised, else when the relay saw that it was gone, up to a second
+    later.
     """
 
     pid: int
@@ -139,12 +151,13 @@ class HelperEnd(msgspec.Struct, frozen=True, array_like=True):
 class Hello(Record, frozen=True, array_like=True):
     """Who this process is. Sent first, again when it changes, and again to every new relay.
 
-    `rank` None: a candidate that has no number yet. `claim`: where the number comes from, `env` (launcher) or
-    `init` (the arguments of init_process_group). `start_ticks`: field 22 of /proc/PID/stat, so that a recycled pid is
-    not taken for this process. Secrets are redacted before they get here. `dump_signal` makes faulthandler write all stacks
-    to `dump_path`, which the process has open as descriptor `dump_fd`; without them `dump_off` says why.
-    `init_method`, `init_timeout_ms` are the arguments of init_process_group (None: not given), `init_unix_ns` when it
-    entered; `script_digest`: of the text of its script.
+    `rank` None: a candidate without a number. `claim`: where the number comes from, `env`
+    (launcher) or `init` (the arguments of init_process_group). `start_ticks`: field 22 of
+    /proc/PID/stat, so that a recycled pid is not taken for this process. Secrets are redacted
+    before they get here. `dump_signal` makes faulthandler write all stacks to `dump_path`, which
+    the process has open as descriptor `dump_fd`; without them `dump_off` says why. `init_method`
+    and `init_timeout_ms` are the arguments of init_process_group (None: not given),
+    `init_unix_ns` is when it entered. `script_digest`: of the text of its script.
     """
 
     job: str
@@ -180,16 +193,19 @@ class Hello(Record, frozen=True, array_like=True):
 
 
 class RankState(Record, frozen=True, array_like=True):
-    """What a rank does now; twice a second, the newest replaces the one that waits.
+    """What a rank does now. Sent twice a second; the newest replaces one that still waits.
 
-    `phase`: starting, joining, running or leaving. `activity`: one of ACTIVITIES, at the last sample.
-    `wait_samples` of `all_samples` found a collective pending; `activity_samples` follows ACTIVITIES; `gil_held_ns` is
-    the lateness of samples that C code caused by holding the GIL. All of them only grow, so any two records give a
-    window. `progress_unix_ns`: when a sequence number, an iteration or a batch last moved.
-    `healthy_wait_max_ms`: the longest wait that ended, in the last 100 steps, `usual_wait_ms` the one after it. `recorder`: why the flight recorder tells
-    nothing; `recorder_skips`: reads left out while a group was about to get its first entry. `gc_total_ns`: spent in full
-    garbage collections. `spots`: where the last `spots_samples` (half a minute) found the main thread most often. `held_samples` came late because
-    something held the GIL (or the CPU), `held_spot` is where the last of them found it most often. The numbers of torch's CUDA are in `cuda`.
+    `phase`: starting, joining, running or leaving. `activity`: one of ACTIVITIES, at the last
+    sample. `wait_samples` of `all_samples` found a collective pending. `activity_samples` follows
+    ACTIVITIES. `gil_held_ns`: how late samples were because C code held the GIL. All of these only
+    grow, so any two records give a window. `progress_unix_ns`: when a sequence number, an
+    iteration or a batch last moved. `healthy_wait_max_ms`: the longest wait that ended in the last
+    100 steps, `usual_wait_ms` the second longest. `recorder`: why the flight recorder reports
+    nothing; `recorder_skips`: reads left out while a group was about to get its first entry.
+    `gc_total_ns`: time in full garbage collections. `spots`: where the last `spots_samples` (half
+    a minute) found the main thread most often. `held_samples` were late because something held the
+    GIL (or the CPU); `held_spot` is where the last of them found it most often. `cuda`: the numbers
+    of torch's CUDA.
     """
 
     phase: str
@@ -229,9 +245,12 @@ class RankState(Record, frozen=True, array_like=True):
 
 
 class Arrivals(Record, frozen=True, array_like=True):
-    """When a rank put in its last collectives: the exact answer to a relay that has seen waits that differ.
+    """When a rank enqueued its last collectives.
 
-    `request` is the same for all ranks that were asked together, `iteration` how many the rank has finished.
+    The exact answer to a relay that has seen waits that differ.
+
+    `request` is the same for all ranks that were asked together, `iteration` how many the rank has
+    finished.
     """
 
     request: str
@@ -242,7 +261,8 @@ class Arrivals(Record, frozen=True, array_like=True):
 class Group(msgspec.Struct, frozen=True, array_like=True):
     """A process group; `name` is torch's group_name, the only key that is the same on all ranks.
 
-    `runs`: on the wire in place of the `ranks` of a large one, each first, count and step (`wire.rank_runs`).
+    `runs`: on the wire in place of the `ranks` of a large one, each first, count and step
+    (`wire.rank_runs`).
     """
 
     name: str
@@ -259,14 +279,17 @@ class Groups(Record, frozen=True, array_like=True):
 
 
 class ProcessState(msgspec.Struct, frozen=True, array_like=True):
-    """One rank's process seen from outside (/proc), by the relay.
+    """The process of one rank as the relay sees it in /proc.
 
-    `state`: the letter of /proc/PID/stat. `cpu_ns` and `io_bytes` only grow and include the children that are alive.
-    `switches`: how often the main thread went to sleep of its own accord. `agent_age_ms`: since the agent was last heard. `wchan` is None where the kernel does not tell.
-    `syscall`: the system call that the main thread sleeps in ("read", "futex"), None while it runs or where it cannot be
-    read; `file`: what that call's descriptor is ("/data/a.tar", "stdin", "socket", "pipe"), `remote` where that socket leads
-    ("10.0.0.7:443"). `frozen`: its cgroup is frozen. `gc_since_unix_ns`, `exiting`: from the state page, a full garbage collection is going on since then, the
-    interpreter has begun to exit. `init_since_unix_ns`: from there too, it is inside init_process_group since then.
+    `state`: the letter of /proc/PID/stat. `cpu_ns` and `io_bytes` only grow and include the living
+    children. `switches`: how often the main thread went to sleep of its own accord.
+    `agent_age_ms`: since the agent was last heard. `wchan` is None where the kernel does not tell.
+    `syscall`: the system call in which the main thread sleeps ("read", "futex"), None while it runs
+    or where it cannot be read. `file`: what the descriptor of that call is ("/data/a.tar", "stdin",
+    "socket", "pipe"); `remote`: the peer of that socket ("10.0.0.7:443"). `frozen`: its cgroup is
+    frozen. From the state page: `gc_since_unix_ns`, a full garbage collection runs since then;
+    `exiting`, the interpreter has begun to exit; `init_since_unix_ns`, it is inside
+    init_process_group since then.
     """
 
     rank: int | None
@@ -293,13 +316,13 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HostState(Record, frozen=True, array_like=True):
-    """One host and the ranks on it; once a second. `relay_*` is what the relay itself costs and lost.
+    """One host and the ranks on it. Sent once a second. `relay_*`: what the relay costs and lost.
 
-    `rendezvous`: of the ranks inside init_process_group. `candidates`: processes that carry the job's marks and have not
-    said who they are, looked for only while somebody is inside; their `rank` is what their environment says. `candidacies`:
-    one for each candidate. `launching`: what started the ranks inside still lives and is not an interactive shell, so it may start
-    more; None while nobody is inside.
-    `clock`: None on the hub itself, and where it has not been measured.
+    `rendezvous`: of the ranks inside init_process_group. `candidates`: processes with the marks of
+    the job that have not said who they are; looked for only while a rank is inside. Their `rank` is
+    that of their environment. `candidacies`: one for each candidate. `launching`: what started the
+    ranks inside still lives and is no interactive shell, so it may start more; None while no rank
+    is inside. `clock`: None on the hub itself, and where it has not been measured.
     """
 
     host: str
@@ -331,14 +354,15 @@ class HostState(Record, frozen=True, array_like=True):
 
 
 class Exit(Record, frozen=True, array_like=True):
-    """A rank's process is gone.
+    """The process of a rank is gone.
 
-    Exactly one of `code` and `signal` is set, or neither where the kernel did not tell (`how` = "unknown").
-    `order` counts the exits that this relay saw, from 0: the first to go is 0. `exiting`: it had begun an orderly
-    interpreter exit, at `exiting_unix_ns`. `oom`: the cgroup's OOM killer counted a kill at that time; None where it cannot be read.
-    `orphans`: children that outlived it (DataLoader workers keep its sockets open), `orphan_sockets`: how many sockets they
-    hold. `oom_line`: the kernel log's line about it, where that may be read. `iteration`: how many it had finished, from its
-    state page.
+    Exactly one of `code` and `signal` is set, or neither where the kernel did not tell (`how` =
+    "unknown"). `order` counts the exits that this relay saw, from 0: the first to go is 0.
+    `exiting`: it had begun an orderly exit of the interpreter, at `exiting_unix_ns`. `oom`: the OOM
+    killer of its cgroup counted a kill at that time; None where that cannot be read. `orphans`:
+    children that outlived it (DataLoader workers keep its sockets open); `orphan_sockets`: how many
+    sockets they hold. `oom_line`: the line of the kernel's log about it, where that may be read.
+    `iteration`: how many it had finished, from its state page.
     """
 
     rank: int | None
@@ -362,10 +386,11 @@ class Exit(Record, frozen=True, array_like=True):
 class Stacks(Record, frozen=True, array_like=True):
     """The stacks of one process, or why there are none.
 
-    `method`: agent, signal or py-spy; empty for a process that did not answer, then `why` says why in a few words; with a
-    method, `why` says how this is less than was asked for.
-    `request` names the dump that it belongs to. `of_rank` is the rank, also for its DataLoader worker (`worker` True, and
-    `pid` the worker's). `pause_ns`: how long the agent held the GIL for it. `automatic`: nobody asked, something stood still.
+    `method`: agent, signal or py-spy; empty for a process that did not answer, then `why` says why
+    in a few words; with a method, `why` says how this is less than was asked for. `request` names
+    the dump that it belongs to. `of_rank` is the rank, also for its DataLoader worker (`worker`
+    True, and `pid` the worker's). `pause_ns`: how long the agent held the GIL for it. `automatic`:
+    nobody asked, something was stuck.
     """
 
     request: str
@@ -382,16 +407,20 @@ class Stacks(Record, frozen=True, array_like=True):
 
 
 class CommStatus(Record, frozen=True, array_like=True):
-    """What NCCL's own status service (RAS) says; asked for by the relay while something is stuck."""
+    """What NCCL's own status service (RAS) says.
+
+    Asked for by the relay while something is stuck.
+    """
 
     answer: RasAnswer = RasAnswer()
 
 
 class Order(Record, frozen=True, array_like=True):
-    """Somebody had something done to ranks; said by the relay that did it.
+    """What a viewer or the relay had done to ranks; sent by the relay that did it.
 
-    `what`: stacks, native or signal. `ranks`: "0,3-5", empty for all. `by`: who, one text each: the role of his key, what his ddtop says
-    of itself, and the address that he came from. `text`: what came of it; `ok` False: it was refused.
+    `what`: stacks, native or signal. `ranks`: "0,3-5", empty for all. `by`: who, one text each: the
+    role of the key, what that ddtop says about itself, and its address. `text`: the result. `ok`
+    False: it was refused.
     """
 
     what: str
@@ -402,12 +431,15 @@ class Order(Record, frozen=True, array_like=True):
 
 
 class Command(Record, frozen=True, array_like=True):
-    """A request: a viewer's `join`, `ping`, `stacks`, `signal` to the relay, a relay's `alive` and `dump` to its agents.
+    """A request: a viewer's to the relay, or a relay's to its agents.
 
-    `history_s`: how many seconds of history a joining viewer wants. `arguments`: of `stacks` the request's name, the ranks
-    ("0,3-5", empty for all) and "native" where py-spy is wanted; of `signal` the rank, the pid and the signal's number; of `dump`
-    the request's name and "auto" where nobody asked; of `arrivals` the request's name; of `alive` what the relay cannot do. `pid`: the relay's own; of a viewer's order
-    `instance` and `pid` say who gives it, in its own words.
+    A viewer sends `join`, `ping`, `stacks` and `signal`; a relay sends `alive`, `dump` and
+    `arrivals`. `history_s`: how many seconds of history a joining viewer wants. `arguments`: of
+    `stacks` the name of the request, the ranks ("0,3-5", empty for all) and "native" where py-spy
+    is wanted; of `signal` the rank, the pid and the number of the signal; of `dump` the name of the
+    request and "auto" where nobody asked; of `arrivals` the name of the request; of `alive` what
+    the relay cannot do. `pid`: the relay's own. In a viewer's order `instance` and `pid` say who
+    gives it, in its own words.
     """
 
     name: str
@@ -420,7 +452,8 @@ class Command(Record, frozen=True, array_like=True):
 class Reply(Record, frozen=True, array_like=True):
     """The relay's answer to a Command; `count` frames of history follow a `joined`.
 
-    After `stacks` (`text`: the request's name, or why not) `count` Stacks follow, one a process that was asked.
+    After `stacks` (`text`: the request's name, or why not) `count` Stacks follow, one a process
+    that was asked.
     """
 
     name: str
@@ -430,5 +463,7 @@ class Reply(Record, frozen=True, array_like=True):
     instance: str = ""
 
 
-AnyRecord = Union[Hello, RankState, Groups, HostState, Exit, Stacks, Command, Reply, Arrivals, CommStatus, Order]
+AnyRecord = Union[
+    Hello, RankState, Groups, HostState, Exit, Stacks, Command, Reply, Arrivals, CommStatus, Order
+]
 """Every record that may come in from outside."""

@@ -1,4 +1,7 @@
-"""How a rank finds the others: parts of records, said of the time before and inside init_process_group."""
+"""How a rank finds the others.
+
+Parts of records about the time up to the end of init_process_group.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,17 @@ import msgspec
 
 from ddtop.wire.stacks import StackFrame
 
-_LOOPBACK = re.compile(r"^(localhost(\.localdomain)?|ip6-localhost|127\.[0-9.]+|0\.0\.0\.0|::1?|\[::1?\])$")
+_LOOPBACK = re.compile(
+    r"^(localhost(\.localdomain)?|ip6-localhost|127\.[0-9.]+|0\.0\.0\.0|::1?|\[::1?\])$"
+)
 
 
 class StoreFile(msgspec.Struct, frozen=True, array_like=True):
-    """The file of a `file://` store as its rank found it right before it entered init_process_group.
+    """The file of a `file://` store as its rank found it right before it entered
+    init_process_group.
 
-    `bytes` None: there was none yet. `modified_unix_ns` is the file server's clock; `writable` is asked of its folder where
-    there is no file. `wrong`: why it could not be looked at.
+    `bytes` None: there was none yet. `modified_unix_ns` is the file server's clock; `writable` is
+    asked of its folder where there is no file. `wrong`: why it could not be looked at.
     """
 
     path: str
@@ -29,14 +35,18 @@ class StoreFile(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Rendezvous(msgspec.Struct, frozen=True, array_like=True):
-    """The way of one rank inside init_process_group to its store, seen from outside by the relay of its host.
+    """The way of one rank inside init_process_group to its store, seen from outside by the relay of
+    its host.
 
-    `address`, `port`: where its environment or its arguments say that the store is. `sockets`: the states of its TCP sockets
-    to that port ("ESTABLISHED", "SYN_SENT"), None where they cannot be read. `dials`: other addresses that it tries to reach
-    in vain; `listens`: those at which its own peers find it. `probe`: how a connection by the relay went: "open", "refused", "timed out", "unreachable", "name not found", None
-    where it was not tried. `local`: the address is one of this host's. `listener_*`: who listens on that port of this host,
-    whether or not the address leads here; pid None: nobody, or somebody whose descriptors may not be read (then
-    `listener_user` is set); `listener_ours`: it is a rank of this run or its launcher, None where that is not known.
+    `address`, `port`: where its environment or its arguments say that the store is. `sockets`: the
+    states of its TCP sockets to that port ("ESTABLISHED", "SYN_SENT"), None where they cannot be
+    read. `dials`: other addresses that it tries to reach in vain; `listens`: those at which its own
+    peers find it. `probe`: how a connection by the relay went: "open", "refused", "timed out",
+    "unreachable", "name not found", None where it was not tried. `local`: the address is one of
+    this host's. `listener_*`: who listens on that port of this host, whether or not the address
+    leads here; pid None: nobody, or somebody whose descriptors may not be read (then
+    `listener_user` is set); `listener_ours`: it is a rank of this run or its launcher, None where
+    that is not known.
     """
 
     rank: int | None
@@ -56,12 +66,14 @@ class Rendezvous(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Candidacy(msgspec.Struct, frozen=True, array_like=True):
-    """Why a process that is no rank yet belongs to the job, seen from outside by the relay of its host.
+    """Why a process that is no rank yet belongs to the job, seen from outside by the relay of its
+    host.
 
-    `mark`: the evidence ("started by rank 0", "of the same parent"). `command`: its command line, shortened.
-    `started_unix_ns`: wall clock, None if it could not be read. `torch_loaded`: libtorch is mapped into it
-    (`grep libtorch /proc/PID/maps`), None where the job does not use torch or where that cannot be read. `frames`: of its main
-    thread, innermost first, read by py-spy while it slept (`py-spy dump --nonblocking`); empty where not read.
+    `mark`: the evidence ("started by rank 0", "of the same parent"). `command`: its command line,
+    shortened. `started_unix_ns`: wall clock, None if it could not be read. `torch_loaded`: libtorch
+    is mapped into it (`grep libtorch /proc/PID/maps`), None where the job does not use torch or
+    where that cannot be read. `frames`: of its main thread, innermost first, read by py-spy while
+    it slept (`py-spy dump --nonblocking`); empty where not read.
     """
 
     pid: int
@@ -73,12 +85,20 @@ class Candidacy(msgspec.Struct, frozen=True, array_like=True):
 
 
 def is_loopback(name: str) -> bool:
-    """A name or address that means each host itself; Linux leads those that stand for any address there too."""
+    """A name or address that means each host itself.
+
+    Linux leads those that stand for any address there too.
+    """
     return _LOOPBACK.match(name) is not None
 
 
-def store_address(init_method: str | None, environment: Mapping[str, str]) -> tuple[str, int] | None:
-    """(address, port) of the TCP store that these name; None for another kind of store, and where they name none."""
+def store_address(
+    init_method: str | None, environment: Mapping[str, str]
+) -> tuple[str, int] | None:
+    """(address, port) of the TCP store that these name.
+
+    None for another kind of store, and where they name none.
+    """
     try:
         parts = urlparse(init_method or "env://")
         address, port = parts.hostname, parts.port

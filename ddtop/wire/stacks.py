@@ -6,8 +6,11 @@ import msgspec
 
 
 class StackFrame(msgspec.Struct, frozen=True, array_like=True):
-    """One frame; `file` is empty for native frames without a source. `user`: the program's own code, as the agent judges
-    it (not standard library, not site-packages); None where nobody has judged."""
+    """One frame; `file` is empty for native frames without a source.
+
+    `user`: the program's own code, as the agent judges it (not standard library, not
+    site-packages); None where nobody has judged.
+    """
 
     function: str
     file: str
@@ -16,10 +19,13 @@ class StackFrame(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ThreadStack(msgspec.Struct, frozen=True, array_like=True):
-    """One thread, innermost frame first. `name` is None where the source does not tell (faulthandler before 3.14).
+    """One thread, innermost frame first.
 
-    `omitted`: outer frames that were left out because the stack is deep. `main`: the rank's
-    thread, which is the main thread unless another one trains. `gil`: it holds the GIL, where the source tells.
+    `name` is None where the source does not tell (faulthandler before 3.14).
+
+    `omitted`: outer frames that were left out because the stack is deep. `main`: the rank's thread,
+    which is the main thread unless another one trains. `gil`: it holds the GIL, where the source
+    tells.
     """
 
     frames: tuple[StackFrame, ...]

@@ -1,7 +1,7 @@
-"""Times inside a record moved by so many ns: one clock's record told on another clock.
+"""Moves the times inside a record by some ns: from one clock to another.
 
-Which fields of a type are times follows from their names (`unix_ns`, `..._unix_ns`). It is worked out once a type, and what
-has no time in it is passed on as it is.
+The names of the fields tell which are times (`unix_ns`, `..._unix_ns`). That is worked out once per
+type. A record without times is passed on as it is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def moved(record: T, by_ns: int) -> T:
-    """The record with all of its times `by_ns` later, those of the structs in it too; `mono_ns` is no such time."""
+    """The record with all of its times `by_ns` later, those of the structs in it too.
+
+    `mono_ns` is no such time.
+    """
     move = _of_struct(type(record))
     return record if move is None or not by_ns else move(record, by_ns)
 
@@ -31,7 +34,11 @@ def _of_struct(cls: type[msgspec.Struct]) -> Moved | None:
     assert isinstance(info, inspect.StructType)
     moves = []
     for field in info.fields:
-        move = _move_time if field.name == "unix_ns" or field.name.endswith("_unix_ns") else _of_type(field.type)
+        move = (
+            _move_time
+            if field.name == "unix_ns" or field.name.endswith("_unix_ns")
+            else _of_type(field.type)
+        )
         if move is not None:
             moves.append((field.name, move))
     if not moves:

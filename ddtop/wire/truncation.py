@@ -1,4 +1,4 @@
-"""Stacks that fit into a frame, however many threads and however deep: the outer frames go first."""
+"""Stacks that fit into a frame, for any number of threads and any depth: outer frames go first."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ _FRAME_BYTES, _THREAD_BYTES = 16, 96
 
 
 def fitting(threads: tuple[ThreadStack, ...]) -> tuple[ThreadStack, ...]:
-    """The threads with as many of their innermost frames as fit, the same number for all; the rest is in `omitted`.
+    """The threads with as many of their innermost frames as fit, the same number for all.
 
-    Up to 256 threads with texts of at most 1,000 characters always fit with one frame each, if those are ASCII; where even
-    that is too much, the threads at the end have none.
+    The rest is in `omitted`.
+
+    Up to 256 threads with texts of at most 1,000 characters always fit with one frame each, if
+    those are ASCII; where even that is too much, the threads at the end have none.
     """
     deepest = max((len(thread.frames) for thread in threads), default=0)
     while deepest > 1 and sum(_cost(thread, deepest) for thread in threads) > STACKS_BYTES_MAX:
@@ -33,13 +35,17 @@ def _cut(thread: ThreadStack, deepest: int) -> ThreadStack:
     more = len(thread.frames) - deepest
     if more <= 0:
         return thread
-    return msgspec.structs.replace(thread, frames=thread.frames[:deepest], omitted=thread.omitted + more)
+    return msgspec.structs.replace(
+        thread, frames=thread.frames[:deepest], omitted=thread.omitted + more
+    )
 
 
 def _cost(thread: ThreadStack, deepest: int) -> int:
     cost = _THREAD_BYTES + len((thread.name or "").encode("utf-8", "replace"))
     for frame in thread.frames[:deepest]:
         cost += (
-            _FRAME_BYTES + len(frame.function.encode("utf-8", "replace")) + len(frame.file.encode("utf-8", "replace"))
+            _FRAME_BYTES
+            + len(frame.function.encode("utf-8", "replace"))
+            + len(frame.file.encode("utf-8", "replace"))
         )
     return cost

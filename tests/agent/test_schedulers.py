@@ -51,6 +51,8 @@ def name(environ, **more):
     return run_name.name_run(rank_of(environ | more), environ | more, os.getppid())[0]
 
 
+JSRUN_WITHOUT_MPI = {name: JSRUN[name] for name in JSRUN if name[:4] not in ("OMPI", "PMIX")}
+JSRUN_WITHOUT_MPI |= {"JSM_NAMESPACE_LOCAL_SIZE": "4"}
 ACROSS = [
     pytest.param(STEP_OF_TORCHRUNS | TORCHRUN, "77.0", id="one torchrun a node below srun"),
     pytest.param(STEP, "77.0", id="srun"),
@@ -68,6 +70,7 @@ ACROSS = [
     pytest.param(PBS | TORCHRUN, "train-node0-29500", id="pbsdsh torchrun"),
     pytest.param(PBS | TORCHRUN | {"MASTER_ADDR": "localhost"}, "1234.pbs01", id="PBS, and no address that others know"),
     pytest.param(JSRUN, "5678", id="jsrun"),
+    pytest.param(JSRUN_WITHOUT_MPI, "5678", id="jsrun without MPI"),
     pytest.param(BLAUNCH | TORCHRUN, "train-node0-29500", id="blaunch torchrun"),
     pytest.param(BLAUNCH | TORCHRUN | {"MASTER_ADDR": ""}, "5678", id="LSF, and no address"),
     pytest.param(PYTORCHJOB, "train-mnist-master-0-23456", id="PyTorchJob, a rank a pod"),

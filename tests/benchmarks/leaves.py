@@ -46,7 +46,7 @@ class SimLeaf:
         self.ends = LeafLink(loop.context, registry.secret(), self._register, self._unregister)
         self.uplink = Uplink(self.ends, _Known(hub), self._seal, self._tell, self._everything, self._obey)
         where = Topology(True, False, job.fleet.world_size, "node0:29500")
-        self.uplink.set_whereabouts(where, (job.name, RUN, str(job.fleet.world_size), "", job.fleet.host_name(host)))
+        self.uplink.set_topology(where, (job.name, RUN, str(job.fleet.world_size), "", job.fleet.host_name(host)))
 
     def put(self, envelope: frames.Envelope, data: bytes) -> None:
         """A rank of this host has said this."""

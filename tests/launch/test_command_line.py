@@ -27,10 +27,16 @@ from ddtop.launch.command_line import launched_script
             "python /env/bin/accelerate launch --multi-gpu --num_machines 1 --mixed_precision bf16 src/train.py +a=b",
             "train",
         ),
-        ("python /env/bin/accelerate launch --use_fsdp --config_file fsdp.yaml -m pkg.train", "train"),
+        (
+            "python /env/bin/accelerate launch --use_fsdp --config_file fsdp.yaml -m pkg.train",
+            "train",
+        ),
         ("python -m accelerate.commands.launch --cpu --num_processes 2 train.py", "train"),
         ("python -m accelerate.commands.accelerate_cli launch --multi_gpu train.py", "train"),
-        ("python /env/bin/deepspeed --no_ssh --include localhost:0,1 train.py --deepspeed", "train"),
+        (
+            "python /env/bin/deepspeed --no_ssh --include localhost:0,1 train.py --deepspeed",
+            "train",
+        ),
         ("python /env/bin/deepspeed --num_gpus=2 --module pkg.train", "train"),
         (
             "python -u -m deepspeed.launcher.launch --world_info=e30= --master_port=29500 --no_local_rank train.py",
@@ -42,7 +48,10 @@ from ddtop.launch.command_line import launched_script
         ("python /env/bin/horovodrun -np 2 -H localhost:2 python train.py", "train"),
         ("python /env/bin/fabric run --devices 2 train.py", "train"),
         ("python /env/bin/lightning run model --strategy ddp train.py", "train"),
-        ("python /env/bin/torchrun --nproc-per-node 2 train.py +trainer.max_epochs=3 hydra.run.dir=out", "train"),
+        (
+            "python /env/bin/torchrun --nproc-per-node 2 train.py +trainer.max_epochs=3 hydra.run.dir=out",
+            "train",
+        ),
         ("python /env/bin/torchrun --standalone -m pkg.train.__main__", "train"),
         ("python /env/bin/torchrun --nproc-per-node 2 job/__main__.py", "job"),
         ("python /env/bin/torchrun --help", None),
@@ -63,9 +72,12 @@ def parser_of_accelerate():
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    ("launcher", "parser"), [("torchrun", parser_of_torchrun), ("accelerate launch", parser_of_accelerate)]
+    ("launcher", "parser"),
+    [("torchrun", parser_of_torchrun), ("accelerate launch", parser_of_accelerate)],
 )
-def test_options_of_an_installed_launcher_take_the_values_that_its_own_parser_says(launcher, parser):
+def test_options_of_an_installed_launcher_take_the_values_that_its_own_parser_says(
+    launcher, parser
+):
     """Each option alone in front of the script: with its value, or without where it is a flag."""
     wrong = []
     for action in parser()._actions:

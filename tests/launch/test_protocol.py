@@ -95,8 +95,14 @@ def test_a_python_that_is_no_rank_loads_no_launcher(variables, loaded):
         f"import sys; before = set(sys.modules); from ddtop import launch; launch.numbers({variables});"
         "import json; print(json.dumps(sorted(set(sys.modules) - before)))"
     )
-    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    found = {name.removeprefix("ddtop.launch.") for name in json.loads(printed) if name.startswith("ddtop.")}
+    printed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
+    found = {
+        name.removeprefix("ddtop.launch.")
+        for name in json.loads(printed)
+        if name.startswith("ddtop.")
+    }
 
     assert loaded <= found
     assert loaded or found == {"ddtop.launch"}

@@ -37,7 +37,12 @@ def test_a_task_is_a_rank_where_nothing_else_numbered_it_or_a_script_copied_it(e
 
 @pytest.mark.parametrize(
     ("environ", "world_size", "nodes"),
-    [(STEP, 8, 2), (STEP | {"RANK": "0"}, 8, 2), (STEP | {"RANK": "0"}, 16, None), (SBATCH, 2, None)],
+    [
+        (STEP, 8, 2),
+        (STEP | {"RANK": "0"}, 8, 2),
+        (STEP | {"RANK": "0"}, 16, None),
+        (SBATCH, 2, None),
+    ],
 )
 def test_nodes_of_the_world_are_those_of_a_step_with_as_many_tasks(environ, world_size, nodes):
     assert launch.nodes_of_world(environ, world_size) == nodes
@@ -59,7 +64,8 @@ def test_nodes_of_a_rank_are_those_of_its_own_step(environ, rank, nodes):
 
 
 @pytest.mark.parametrize(
-    ("environ", "name"), [(STEP_OF_TORCHRUNS, "77.0"), (STEP_ON_ONE_NODE, None), (INTERACTIVE, None), (SBATCH, None)]
+    ("environ", "name"),
+    [(STEP_OF_TORCHRUNS, "77.0"), (STEP_ON_ONE_NODE, None), (INTERACTIVE, None), (SBATCH, None)],
 )
 def test_a_step_on_several_nodes_has_a_name_whatever_its_tasks_run(environ, name):
     assert launch.start_across_nodes(environ) == name

@@ -47,14 +47,22 @@ def nobody():
         pytest.param(OPEN_MPI | TORCHRUN, (5, 8, 1), id="torchrun below mpirun"),
         pytest.param(PBS | OPEN_MPI, (5, 8, 1), id="mpiexec of Open MPI below PBS"),
         pytest.param(SBATCH | HYDRA, (5, 8, 1), id="mpiexec of MPICH in a batch script of Slurm"),
-        pytest.param(STEP | {"SLURM_PROCID": "0"} | OPEN_MPI, (5, 8, 1), id="mpirun's daemon in a step of Slurm"),
+        pytest.param(
+            STEP | {"SLURM_PROCID": "0"} | OPEN_MPI,
+            (5, 8, 1),
+            id="mpirun's daemon in a step of Slurm",
+        ),
         pytest.param(STEP, (5, 8, 1), id="srun alone"),
         pytest.param(STEP | PMIX_BY_SRUN, (5, 8, 1), id="srun --mpi=pmix"),
         pytest.param(STEP | PMI2_BY_SRUN, (5, 8, 1), id="srun --mpi=pmi2"),
         pytest.param(STEP | COPIED, (5, 8, 1), id="srun, and a script that copies its numbers"),
         pytest.param(PBS | PALS, (5, 8, 1), id="mpiexec of Cray"),
         pytest.param(JSRUN, (5, 8, 1), id="jsrun"),
-        pytest.param({name: JSRUN[name] for name in JSRUN if name[:4] not in ("OMPI", "PMIX")}, (5, 8, 1), id="jsrun without MPI"),
+        pytest.param(
+            {name: JSRUN[name] for name in JSRUN if name[:4] not in ("OMPI", "PMIX")},
+            (5, 8, 1),
+            id="jsrun without MPI",
+        ),
         pytest.param(BLAUNCH | TORCHRUN, (5, 8, 1), id="one torchrun a node by blaunch"),
         pytest.param(PYTORCHJOB, (1, 2, None), id="PyTorchJob, a rank a pod"),
         pytest.param(PYTORCHJOB | TORCHRUN, (5, 8, 1), id="PyTorchJob with torchrun"),
@@ -64,16 +72,22 @@ def nobody():
         pytest.param(BY_HAND, (1, 4, None), id="by hand"),
         pytest.param(DEEPSPEED, (5, 8, 1), id="deepspeed"),
     ],
-)  # fmt: skip
+)
 def test_rank_world_and_local_rank_are_those_that_the_innermost_launcher_gave(environ, expected):
     assert launch.numbers(environ, any_task=True) == expected
 
 
-@pytest.mark.parametrize("environ", [SBATCH, INTERACTIVE, PBS, LSF, POD], ids=["sbatch", "salloc", "PBS", "LSF", "pod"])
+@pytest.mark.parametrize(
+    "environ", [SBATCH, INTERACTIVE, PBS, LSF, POD], ids=["sbatch", "salloc", "PBS", "LSF", "pod"]
+)
 def test_a_batch_script_itself_is_no_rank(environ):
     """`python prep.py` before the launcher: the scheduler's variables alone make nobody a rank."""
     assert launch.numbers(environ) == (None, None, None)
-    assert launch.numbers(environ | {"SLURM_STEP_NUM_TASKS": ""}, any_task=True) == (None, None, None)
+    assert launch.numbers(environ | {"SLURM_STEP_NUM_TASKS": ""}, any_task=True) == (
+        None,
+        None,
+        None,
+    )
 
 
 def test_the_variables_of_srun_alone_make_no_rank_until_mpi_is_entered():
@@ -192,7 +206,10 @@ def test_the_innermost_launcher_that_names_its_start_names_the_run(environ, expe
             {"OMPI_MCA_orte_hnp_uri": "22;tcp://10.1.2.3,192.168.0.1:5555"},
             ("10.1.2.3",),
         ),
-        ({"PMI_PORT": "login1:1", "SLURM_NODELIST": "a1", "SLURM_LAUNCH_NODE_IPADDR": "::1"}, ("a1", "login1", "::1")),
+        (
+            {"PMI_PORT": "login1:1", "SLURM_NODELIST": "a1", "SLURM_LAUNCH_NODE_IPADDR": "::1"},
+            ("a1", "login1", "::1"),
+        ),
         ({}, ()),
     ],
 )

@@ -1,4 +1,6 @@
-"""The doors of a relay: shut while too many strangers stand in them, and the port stays ours meanwhile."""
+"""The doors of a relay: shut while too many strangers stand in them, and the port stays ours
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -129,12 +131,17 @@ def test_an_address_that_fails_again_and_again_is_kept_out_and_others_come_in(ma
     """Of 6,581 failed handshakes a second nearly all were dropped by the kernel after this."""
     address = own_address()
     port = made.open("0.0.0.0", 0, strangers_max=1000, bytes_max=1000)
-    held = [socket.create_connection((address, port), timeout=DEADLINE_S) for _ in range(FAILED_MAX)]
+    held = [
+        socket.create_connection((address, port), timeout=DEADLINE_S) for _ in range(FAILED_MAX)
+    ]
     assert until(made, lambda: made.refused == FAILED_MAX)
     for one in held:
         one.close()
 
-    with socket.socket() as again, socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S):
+    with (
+        socket.socket() as again,
+        socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S),
+    ):
         again.settimeout(0.3)
         with pytest.raises(TimeoutError):
             again.connect((address, port))

@@ -1,4 +1,6 @@
-"""The sockets: the right key is served, all else is refused and counted, and nobody can hold the relay up."""
+"""The sockets: the right key is served, all else is refused and counted, and nobody can hold the
+relay up.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def relay(home):
 
 
 def heard(relay, kind, wanted=1, give_up_s=DEADLINE_S, stop=lambda: False):
-    """What came in: at least so many frames, or what there was when `stop` held or the time was over."""
+    """What came in: at least so many frames, or what there was when `stop` held or the time was
+    over.
+    """
     frames, end = [], time.monotonic() + give_up_s
     while len(frames) < wanted and time.monotonic() < end and not stop():
         for ready, _ in relay.wait(0.05):
@@ -107,7 +111,10 @@ def test_a_viewer_with_another_key_is_refused_and_counted(relay):
 
 
 def test_a_stranger_who_knows_the_servers_public_key_is_refused_by_zap_and_counted(relay):
-    """A CURVE server without a ZAP handler lets any client key in: that is the hole that the handler closes."""
+    """A CURVE server without a ZAP handler lets any client key in.
+
+    That is the hole that the handler closes.
+    """
     context = zmq.Context()
     stranger = context.socket(zmq.DEALER)
     public, private = zmq.curve_keypair()

@@ -1,4 +1,7 @@
-"""Who fails to shake hands again and again is kept out by address; where there is no address to go by, the door is shut for moments."""
+"""Who fails to shake hands again and again is kept out by address.
+
+Where there is no address to go by, the door is shut for moments.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,9 @@ def test_who_fails_too_often_is_kept_out_for_a_while_and_longer_each_time():
 def test_a_viewer_with_a_wrong_key_that_tries_every_two_seconds_is_not():
     penalties = Penalties()
 
-    assert not any(penalties.failed("10.0.0.7", "door", 100.0 + 2 * number) for number in range(500))
+    assert not any(
+        penalties.failed("10.0.0.7", "door", 100.0 + 2 * number) for number in range(500)
+    )
 
 
 def test_nobody_is_kept_out_for_what_another_does():
@@ -104,7 +109,9 @@ def test_the_filter_drops_those_addresses_and_no_others(kept_out, other):
 @pytest.mark.parametrize("kept_out", ["127.0.0.1", "10.0.0.7"])
 def test_the_kernel_takes_the_filter_and_keeps_out_who_is_in_it(kept_out):
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        value, held = attached(packet_filter([ipaddress.ip_address(kept_out), ipaddress.ip_address("2001:db8::1")]))
+        value, held = attached(
+            packet_filter([ipaddress.ip_address(kept_out), ipaddress.ip_address("2001:db8::1")])
+        )
         listening.setsockopt(socket.SOL_SOCKET, ATTACH, value)
         del held
         with socket.socket() as caller:

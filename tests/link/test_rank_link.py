@@ -1,4 +1,7 @@
-"""The unix socket between a rank and its relay: nothing blocks, nothing grows, and no file of the program's is touched."""
+"""The unix socket between a rank and its relay.
+
+Nothing blocks, nothing grows, and no file of the program's is touched.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,15 @@ import pytest
 
 import ddtop
 from ddtop.link import rank_door, rank_side
-from ddtop.link.packets import PACKET_BYTES_MAX, PIECE_BYTES, REJOIN_S, PacketError, Rejoiner, greeting, packets_of
+from ddtop.link.packets import (
+    PACKET_BYTES_MAX,
+    PIECE_BYTES,
+    REJOIN_S,
+    PacketError,
+    Rejoiner,
+    greeting,
+    packets_of,
+)
 from ddtop.link.rank_door import RankDoor
 from ddtop.link.rank_side import QUEUE_FRAMES, RankLink
 from ddtop.wire.frames import FRAME_BYTES_MAX
@@ -140,7 +151,9 @@ def test_what_waited_for_the_relay_is_the_newest(rank, path):
         rank.send(b"%d" % number)
     door = RankDoor(path)
     try:
-        assert heard(door, rank, QUEUE_FRAMES) == [b"%d" % number for number in range(100 - QUEUE_FRAMES, 100)]
+        assert heard(door, rank, QUEUE_FRAMES) == [
+            b"%d" % number for number in range(100 - QUEUE_FRAMES, 100)
+        ]
     finally:
         door.close()
 
@@ -228,11 +241,18 @@ def test_where_nobody_listens_it_tries_a_few_times_a_second_and_no_more(path):
 
 
 def test_a_relay_of_another_version_gives_a_clear_error_and_is_left_alone(path, monkeypatch):
-    monkeypatch.setattr(rank_door, "greeting", lambda version: b"ddtop-link" + struct.pack("<BH", 0, 7) + b"9.9")
+    monkeypatch.setattr(
+        rank_door, "greeting", lambda version: b"ddtop-link" + struct.pack("<BH", 0, 7) + b"9.9"
+    )
     door = RankDoor(path)
     link = RankLink(path)
     try:
-        until(lambda: link.complaint, lambda: list(door.receive(10)), link.receive, lambda: link.wait(0.01))
+        until(
+            lambda: link.complaint,
+            lambda: list(door.receive(10)),
+            link.receive,
+            lambda: link.wait(0.01),
+        )
         assert link.complaint == (
             "the relay of this job runs ddtop 9.9 (link protocol 7), "
             f"this rank ddtop {ddtop.__version__}: install the same version everywhere"
@@ -281,7 +301,10 @@ def test_a_relay_that_is_only_late_is_not_taken_for_an_older_one(path):
 
 @pytest.mark.parametrize("kind", ["file", "pipe", "socket"])
 def test_a_descriptor_that_became_the_programs_is_never_written_to(door, rank, tmp_path, kind):
-    """`os.closerange(3, 256)`, and then the program opens files of its own: they get our numbers."""
+    """`os.closerange(3, 256)`, and then the program opens files of its own.
+
+    They get our numbers.
+    """
     connection(door, rank)
     ours = {rank._socket.descriptor, rank._bell.descriptor}
     for descriptor in ours:
@@ -337,7 +360,10 @@ def test_a_program_that_closes_all_it_can_see_costs_a_reconnection_and_nothing_e
     child = subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE)
     try:
         frames = []
-        until(lambda: child.poll() is not None, lambda: frames.extend(frame for _, frame in door.receive(500)))
+        until(
+            lambda: child.poll() is not None,
+            lambda: frames.extend(frame for _, frame in door.receive(500)),
+        )
         frames += [frame for _, frame in door.receive(500)]
         said = child.communicate()[0]
     finally:
@@ -372,7 +398,9 @@ def test_without_a_descriptor_left_it_only_drops(path, door):
         "for _ in range(20): link.send(b'x'); link.wait(0.01); link.wake()\n"
         "link.close(); print(link.drops)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
+    )
 
     assert (done.stdout, done.stderr) == ("12\n", "")
 
@@ -423,7 +451,9 @@ def test_one_connection_that_floods_is_read_in_turn_with_the_others(door, path):
                 flood.send(b"Fx")
                 sent += 1
         other.sendall(b"Fother")
-        frames = [frame for _, frame in door.receive(500)] + [frame for _, frame in door.receive(500)]
+        frames = [frame for _, frame in door.receive(500)] + [
+            frame for _, frame in door.receive(500)
+        ]
 
         assert sent > 200
         assert b"other" in frames

@@ -1,4 +1,4 @@
-"""Between relays: batches in one message, only to those and by those who have the key of a relay."""
+"""Between relays: batches in one message, only between holders of a relay's key."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ def free_port():
 
 
 def turn(*relays):
-    """What has come in at viewers' and hubs' sockets: (frames with peer and role, frames with place)."""
+    """What has come in at viewers' and hubs' sockets.
+
+    (frames with peer and role, frames with place).
+    """
     views, hubs = [], []
     for relay, ends in relays:
         for kind, what in relay.wait(0.02):
@@ -72,7 +75,11 @@ def test_a_batch_of_another_relay_comes_as_its_frames_with_its_role_and_is_answe
     ends.close()
 
     assert why == ""
-    assert [(data, role) for _, data, role in views] == [(b"one", SERVER), (b"two", SERVER), (b"three", SERVER)]
+    assert [(data, role) for _, data, role in views] == [
+        (b"one", SERVER),
+        (b"two", SERVER),
+        (b"three", SERVER),
+    ]
     assert answers == [(place, b"yes")]
 
 
@@ -170,7 +177,10 @@ def test_a_viewer_reaches_a_hub_at_an_address_of_version_6(hub):
 
 async def test_a_viewer_takes_a_message_of_several_frames_apart(hub):
     """What a leaf has sent as one message goes on as one."""
-    plain, screen = ViewerLink("127.0.0.1", hub.port, SECRET), AsyncViewerLink("127.0.0.1", hub.port, SECRET)
+    plain, screen = (
+        ViewerLink("127.0.0.1", hub.port, SECRET),
+        AsyncViewerLink("127.0.0.1", hub.port, SECRET),
+    )
     batch = [b"%d" % number for number in range(700)]
     try:
         plain.send(b"join")

@@ -45,7 +45,9 @@ def a_bridge(answer):
 
 
 async def test_a_question_is_answered_and_frames_come_beside_it(started):
-    found = started(a_bridge("say(bridge.pack(bridge.Frame(b'f')) + bridge.pack(bridge.Refused('no')))"))
+    found = started(
+        a_bridge("say(bridge.pack(bridge.Frame(b'f')) + bridge.pack(bridge.Refused('no')))")
+    )
     greeting = await found.greeted(20)
     answer = await found.ask(AskJobs(), 20)
     frames = [frame async for frame in found.frames(0.01)]
@@ -67,7 +69,9 @@ def test_a_pipe_that_one_loop_opened_is_used_by_another(started):
 
 async def test_its_words_are_told_until_it_has_greeted_and_are_harmless(started):
     told = []
-    code = "import sys; sys.stderr.write('\\x1b[31mred\\n\\n' + 'x' * 9999 + '\\nlast'); sys.exit(9)"
+    code = (
+        "import sys; sys.stderr.write('\\x1b[31mred\\n\\n' + 'x' * 9999 + '\\nlast'); sys.exit(9)"
+    )
     found = started(code, on_words=told.append)
     with pytest.raises(PipeError, match="exit code 9") as raised:
         await found.greeted(20)
@@ -135,7 +139,9 @@ async def test_a_program_that_never_stops_talking_holds_up_nobody(started):
 
 
 async def test_words_of_any_bytes_have_nothing_in_them_that_moves_a_cursor(started):
-    found = started("import os; os.write(2, bytes(range(256)) * 3 + '\\u202e\\u2028\\x9b'.encode())")
+    found = started(
+        "import os; os.write(2, bytes(range(256)) * 3 + '\\u202e\\u2028\\x9b'.encode())"
+    )
 
     with pytest.raises(PipeError):
         await found.greeted(20)

@@ -1,4 +1,7 @@
-"""Several relays of one job, as if each were on a host of its own: real sockets on loopback, real processes as ranks."""
+"""Several relays of one job, as if each were on a host of its own.
+
+Real sockets on loopback, real processes as ranks.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,9 @@ server.serve()
 
 
 class Host:
-    """One host of the job: its relay (in a thread, or in a process that can be killed) and its ranks, played by the test."""
+    """One host of the job: its relay (in a thread, or in a process that can be killed) and its
+    ranks, played by the test.
+    """
 
     def __init__(self, world, name, own_process=False, start=True):
         self.world, self.name, self.run = world, name, f"run-{name}"
@@ -158,7 +163,10 @@ def order(link, name, *arguments, history_s=0.0):
 
 
 def heard(link, wanted):
-    """All (envelope, record) that a viewer hears, up to the first that is wanted; it says that it is there meanwhile."""
+    """All (envelope, record) that a viewer hears, up to the first that is wanted.
+
+    It says that it is there meanwhile.
+    """
     found, end = [], time.monotonic() + DEADLINE_S
     while time.monotonic() < end:
         for data in link.receive(1.0):
@@ -188,7 +196,9 @@ def gather(link, key, enough):
 
 def host_of(name, wanted=lambda record: True):
     """The state of that host."""
-    return lambda envelope, record: isinstance(record, HostState) and envelope.sender == name and wanted(record)
+    return lambda envelope, record: (
+        isinstance(record, HostState) and envelope.sender == name and wanted(record)
+    )
 
 
 def connected(name):
@@ -204,4 +214,6 @@ def reply(name):
 
 
 def iteration(number, at):
-    return lambda envelope, record: isinstance(record, RankState) and envelope.rank == number and record.iteration == at
+    return lambda envelope, record: (
+        isinstance(record, RankState) and envelope.rank == number and record.iteration == at
+    )

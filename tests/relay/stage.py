@@ -54,7 +54,9 @@ class Stage:
 
     def viewer(self, *commands, controller=False):
         """A viewer's link that has said these commands."""
-        link = ViewerLink("127.0.0.1", self.server._link.port, registry.secret(), controller=controller)
+        link = ViewerLink(
+            "127.0.0.1", self.server._link.port, registry.secret(), controller=controller
+        )
         self.links.append(link)
         for command in commands or (Command("join", history_s=60.0),):
             link.send(frames.seal(command, sender="viewer", unix_ns=0, mono_ns=0))

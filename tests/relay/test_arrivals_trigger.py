@@ -1,4 +1,7 @@
-"""When the relay asks for exact arrivals: soon, again a few times, then rarely, and never while all ranks wait alike."""
+"""When the relay asks for exact arrivals.
+
+Soon, again a few times, then rarely, and never while all ranks wait alike.
+"""
 
 from __future__ import annotations
 

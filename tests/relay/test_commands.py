@@ -44,7 +44,9 @@ def is_stacks(record):
 
 
 def order(link, name, *arguments):
-    link.send(frames.seal(Command(name, arguments=arguments), sender="viewer", unix_ns=0, mono_ns=0))
+    link.send(
+        frames.seal(Command(name, arguments=arguments), sender="viewer", unix_ns=0, mono_ns=0)
+    )
 
 
 def test_stacks_that_one_viewer_asked_for_reach_all(stage, agents_count_as_heard):
@@ -75,7 +77,9 @@ def test_only_the_ranks_that_were_named_are_asked(stage):
 
 
 def test_a_rank_without_dump_signal_whose_agent_is_silent_is_answered_for_with_the_reason(stage):
-    """Its agent never answers: then the way over the signal, which this one has not, then py-spy, if that is here."""
+    """Its agent never answers: then the way over the signal, which this one has not, then py-spy,
+    if that is here.
+    """
     stage.rank(0, dump_off="switched off by DDTOP_SIGNAL")
     viewer = stage.viewer()
     stage.heard(viewer, sees_ranks)

@@ -26,7 +26,9 @@ def test_what_stands_only_shortly_is_not_asked_for():
     """Each step of a slow job waits a second and a half in another collective."""
     trigger = DumpTrigger(POLICY, enabled=True)
     found = [
-        stands(trigger, f"default_pg|{step}|0", 2.0 * step, 2.0 * step + POLICY.auto_dump_stuck_s - 0.5)
+        stands(
+            trigger, f"default_pg|{step}|0", 2.0 * step, 2.0 * step + POLICY.auto_dump_stuck_s - 0.5
+        )
         for step in range(100)
     ]
 

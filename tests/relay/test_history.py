@@ -38,7 +38,10 @@ def test_a_viewer_that_joins_gets_the_history_it_asked_for():
 
 
 def test_it_gets_the_latest_of_every_rank_however_old():
-    """A rank that froze an hour ago said its last word an hour ago: without it the table would not have that row."""
+    """A rank that froze an hour ago said its last word an hour ago.
+
+    Without it the table would not have that row.
+    """
     kept = History()
     kept.keep(*state(1, rank=3))
     for number in range(10, 20):

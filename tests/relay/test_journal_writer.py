@@ -1,4 +1,6 @@
-"""The relay's black box: whatever the disk does, `put` returns at once, and what is lost is counted."""
+"""The relay's black box: whatever the disk does, `put` returns at once, and what is lost is
+counted.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,9 @@ def test_what_was_put_is_on_disk_soon_without_a_close(tmp_path):
     assert box.close(DEADLINE_S)
 
 
-def test_a_file_server_that_hangs_stalls_nobody_and_costs_the_oldest_frames(tmp_path, gate, monkeypatch):
+def test_a_file_server_that_hangs_stalls_nobody_and_costs_the_oldest_frames(
+    tmp_path, gate, monkeypatch
+):
     monkeypatch.setattr(journal_writer, "QUEUE_FRAMES", 100)
     path = tmp_path / "x.journal"
     box = box_on(path)
@@ -119,8 +123,13 @@ def test_the_queue_is_bounded_in_bytes_too(tmp_path, gate, monkeypatch):
     assert box.dropped == 10
 
 
-def test_the_last_words_are_written_though_the_disk_was_still_busy_with_those_before(tmp_path, monkeypatch):
-    """A file server takes a while to promise that it holds a minute of frames; the exit of the last rank comes meanwhile."""
+def test_the_last_words_are_written_though_the_disk_was_still_busy_with_those_before(
+    tmp_path, monkeypatch
+):
+    """A file server takes a while to promise that it holds a minute of frames.
+
+    The exit of the last rank comes meanwhile.
+    """
     monkeypatch.setattr(journal_writer, "SYNC_S", 0.0)
     path = tmp_path / "x.journal"
     box = box_on(path)
@@ -163,7 +172,12 @@ def test_after_a_gap_the_facts_are_written_again(tmp_path, monkeypatch):
     until(lambda: box.problem is None)
 
     assert box.close(DEADLINE_S)
-    assert journal.read_journal(path).frames == (b"hello of rank 0", b"first", b"hello of rank 1", b"last")
+    assert journal.read_journal(path).frames == (
+        b"hello of rank 0",
+        b"first",
+        b"hello of rank 1",
+        b"last",
+    )
     assert box.dropped == 1
 
 
@@ -229,7 +243,11 @@ def test_the_budget_holds_on_the_way(tmp_path):
         for frame in numbered(100, first=start):
             box.put(frame)
         last = numbered(1, first=start + 99)[0]
-        until(lambda last=last: any(tmp_path.glob("x.*")) and last in journal.read_journal(path).frames[-100:])
+        until(
+            lambda last=last: (
+                any(tmp_path.glob("x.*")) and last in journal.read_journal(path).frames[-100:]
+            )
+        )
         sizes.append(sum(one.stat().st_size for one in tmp_path.iterdir()))
 
     assert box.close(DEADLINE_S)
@@ -240,10 +258,18 @@ def test_the_budget_holds_on_the_way(tmp_path):
 @pytest.mark.parametrize(
     ("text", "mib", "said"),
     [
-        (None, 64, False), ("", 64, False), ("1", 1, False), (" 128 ", 128, False), ("0", 0, False),
-        ("-1", 64, True), ("64M", 64, True), ("1e9", 64, True), ("99999999", 64, True), ("٣", 64, True),
+        (None, 64, False),
+        ("", 64, False),
+        ("1", 1, False),
+        (" 128 ", 128, False),
+        ("0", 0, False),
+        ("-1", 64, True),
+        ("64M", 64, True),
+        ("1e9", 64, True),
+        ("99999999", 64, True),
+        ("٣", 64, True),
     ],
-)  # fmt: skip
+)
 def test_the_size_is_what_the_user_says_and_a_bad_one_is_said(text, mib, said):
     size, wrong = budget({} if text is None else {"DDTOP_JOURNAL_MIB": text})
 
@@ -256,7 +282,9 @@ def test_the_size_is_what_the_user_says_and_a_bad_one_is_said(text, mib, said):
 
 
 @pytest.mark.parametrize("mib", ["64", "0"])
-def test_what_a_relay_forwards_is_in_its_journal_and_its_successor_writes_on(home, monkeypatch, mib):
+def test_what_a_relay_forwards_is_in_its_journal_and_its_successor_writes_on(
+    home, monkeypatch, mib
+):
     monkeypatch.setenv("DDTOP_JOURNAL_MIB", mib)
     path = registry.journal_path("train", "r1")
     for iteration in (7, 8):
@@ -271,7 +299,9 @@ def test_what_a_relay_forwards_is_in_its_journal_and_its_successor_writes_on(hom
     if mib == "0":
         assert not path.exists()
         return
-    found = [frames.open_record(frames.open_envelope(data)) for data in journal.read_journal(path).frames]
+    found = [
+        frames.open_record(frames.open_envelope(data)) for data in journal.read_journal(path).frames
+    ]
     assert [record.iteration for record in found if isinstance(record, RankState)] == [7, 8]
     assert len([record for record in found if isinstance(record, Hello)]) == 2
     assert journal.read_journal(path).damage is None

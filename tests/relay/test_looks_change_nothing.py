@@ -1,4 +1,7 @@
-"""What the relay looks at by itself ends no call in C before its time: ten looks at ranks that are in one all the time."""
+"""What the relay looks at by itself ends no call in C before its time.
+
+Ten looks at ranks that are in one all the time.
+"""
 
 from __future__ import annotations
 
@@ -71,12 +74,16 @@ count()
 
 @pytest.mark.parametrize("gil", ["held", "let go"])
 def test_no_call_in_c_ends_early_over_ten_automatic_looks(gil, monkeypatch, tmp_path):
-    """sleep, nanosleep, poll and select end at a signal whatever SA_RESTART says, epoll_wait also where a debugger stops the process."""
+    """sleep, nanosleep, poll and select end at a signal whatever SA_RESTART says, epoll_wait also
+    where a debugger stops the process.
+    """
     monkeypatch.setattr(ranks_room, "RANK", COUNTS)
     over = tmp_path / "over"
     ranks = Ranks()
     try:
-        one = ranks.start("count", words=("held" if gil == "held" else "free", str(CALL_MS), str(over)))
+        one = ranks.start(
+            "count", words=("held" if gil == "held" else "free", str(CALL_MS), str(over))
+        )
         for look in range(LOOKS):
             ranks.dumps.ask(f"auto-{look}", [one], automatic=True)
             ranks.finish()
@@ -89,12 +96,17 @@ def test_no_call_in_c_ends_early_over_ten_automatic_looks(gil, monkeypatch, tmp_
     finally:
         ranks.close()
 
-    assert {name: (one["interrupted"], one["early"]) for name, one in told.items()} == dict.fromkeys(told, (0, 0))
+    assert {
+        name: (one["interrupted"], one["early"]) for name, one in told.items()
+    } == dict.fromkeys(told, (0, 0))
     assert sum(one["calls"] for one in told.values()) >= LOOKS
 
 
 def test_the_counts_see_what_a_signal_does(monkeypatch, tmp_path):
-    """The same program, asked for by a person: what the test above counts is there to be counted."""
+    """The same program, asked for by a person.
+
+    What the test above counts is there to be counted.
+    """
     monkeypatch.setattr(ranks_room, "RANK", COUNTS)
     over = tmp_path / "over"
     ranks = Ranks()

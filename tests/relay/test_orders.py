@@ -40,7 +40,9 @@ def test_what_is_no_list_of_ranks_is_refused(text):
 
 @pytest.fixture
 def watched():
-    child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.readline()"], stdin=subprocess.PIPE)
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.readline()"], stdin=subprocess.PIPE
+    )
     hello = Hello("j", "r", 0, 3, 3, 4, "h", child.pid, registry.start_ticks(child.pid) or 0)
     pidfd = os.pidfd_open(child.pid)
     yield Watched(hello, pidfd, spoke=True), child
@@ -60,7 +62,14 @@ def test_a_signal_reaches_the_rank_that_was_meant(watched):
 
 @pytest.mark.parametrize(
     ("rank", "pid", "number"),
-    [("2", None, "15"), ("3", "1", "15"), ("3", None, "0"), ("3", None, "99"), ("3", None, "-9"), ("", None, "9")],
+    [
+        ("2", None, "15"),
+        ("3", "1", "15"),
+        ("3", None, "0"),
+        ("3", None, "99"),
+        ("3", None, "-9"),
+        ("", None, "9"),
+    ],
 )
 def test_an_order_that_does_not_fit_the_process_is_refused(watched, rank, pid, number):
     """Another rank, another pid, no such signal: the person saw something else when deciding."""

@@ -17,7 +17,12 @@ def test_a_process_of_our_namespace_speaks_for_itself_only():
     me = peer_of(Credentials(os.getpid(), os.getuid()))
 
     assert me == Peer(os.getpid(), registry.start_ticks(os.getpid()), False)
-    assert [me.may_say(pid) for pid in (os.getpid(), os.getppid(), 0, -1)] == [True, False, False, False]
+    assert [me.may_say(pid) for pid in (os.getpid(), os.getppid(), 0, -1)] == [
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
 def test_pid_0_is_shown_under_any_number_and_is_nobody_here():

@@ -57,7 +57,11 @@ def test_what_the_relay_took_by_itself_counts():
     assert turns.due == 102.0
 
 
-@given(st.lists(st.tuples(st.floats(0, 0.5), st.integers(0, 3), st.sets(st.integers(0, 3))), max_size=60))
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 0.5), st.integers(0, 3), st.sets(st.integers(0, 3))), max_size=60
+    )
+)
 def test_no_rank_is_asked_twice_within_the_time_and_nobody_waits_longer(requests):
     turns, now, last, waiting = Turns(), 0.0, {}, {}
 

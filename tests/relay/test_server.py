@@ -95,7 +95,8 @@ def test_the_agent_is_told_that_the_relay_lives(stage):
 
 
 @pytest.mark.parametrize(
-    "garbage", [b"", b"\xff" * 100, b"\x9b\x01\x00\xa5Hello\xa3abc", msgspec.msgpack.encode([1, 0, "Hello"])]
+    "garbage",
+    [b"", b"\xff" * 100, b"\x9b\x01\x00\xa5Hello\xa3abc", msgspec.msgpack.encode([1, 0, "Hello"])],
 )
 def test_garbage_from_a_rank_is_counted_and_the_others_are_served(stage, garbage):
     link, pid = stage.rank()
@@ -110,14 +111,25 @@ def test_garbage_from_a_rank_is_counted_and_the_others_are_served(stage, garbage
 
 
 def test_a_hello_whose_bytes_are_damaged_does_not_end_the_relay(stage):
-    """One flipped bit in a text made it invalid UTF-8, and that was no decode error but another one."""
+    """One flipped bit in a text made it invalid UTF-8, and that was no decode error but another
+    one.
+    """
     link, pid = stage.rank()
-    hello = frames.seal(Hello("tr", "r", 0, 0, 0, 1, "h", pid, 1), sender="abc", unix_ns=0, mono_ns=0, rank=0, pid=pid)
+    hello = frames.seal(
+        Hello("tr", "r", 0, 0, 0, 1, "h", pid, 1),
+        sender="abc",
+        unix_ns=0,
+        mono_ns=0,
+        rank=0,
+        pid=pid,
+    )
     for text in (b"abc", b"Hello", b"env"):
         link.send(hello.replace(text, b"\xff" * len(text)))
     viewer = stage.viewer()
 
-    host = stage.heard(viewer, lambda record: isinstance(record, HostState) and record.garbled >= 3)[-1]
+    host = stage.heard(
+        viewer, lambda record: isinstance(record, HostState) and record.garbled >= 3
+    )[-1]
 
     assert host.garbled == 3
     assert [one.pid for one in host.processes] == [pid]
@@ -130,7 +142,9 @@ def test_what_a_rank_must_not_say_is_not_forwarded(stage):
     stage.says(link, Reply("joined"))
     viewer = stage.viewer()
 
-    found = stage.heard(viewer, lambda record: isinstance(record, HostState) and record.garbled == 2)
+    found = stage.heard(
+        viewer, lambda record: isinstance(record, HostState) and record.garbled == 2
+    )
 
     assert not [record for record in found if isinstance(record, Exit)]
 
@@ -168,7 +182,12 @@ def test_the_job_file_tells_where_to_ask(stage):
 
     (entry,) = entries
 
-    assert (entry.job, entry.run, entry.port, entry.world_size) == ("train", "r1", stage.server._link.port, 2)
+    assert (entry.job, entry.run, entry.port, entry.world_size) == (
+        "train",
+        "r1",
+        stage.server._link.port,
+        2,
+    )
     assert entry.live(time.time_ns())
     assert entry.socket == str(registry.socket_path("train", "r1"))
 
@@ -185,7 +204,10 @@ def test_after_sigterm_it_leaves_a_last_state_and_no_socket(home):
 
 
 def test_the_last_state_of_a_relay_that_has_ended_is_not_live(home, monkeypatch):
-    """torchrun takes a second to end after its ranks have; a relay with a shorter linger time is gone by then."""
+    """torchrun takes a second to end after its ranks have.
+
+    A relay with a shorter linger time is gone by then.
+    """
     monkeypatch.setattr(viewers_module, "VIEWER_SILENT_S", 0.5)
     monkeypatch.setattr(server_module, "RESTART_S", 0.5)
     stage = Stage(home, launcher=os.getpid(), linger_s=0.1)
@@ -193,7 +215,9 @@ def test_the_last_state_of_a_relay_that_has_ended_is_not_live(home, monkeypatch)
     environment = {"TORCHELASTIC_RUN_ID": "none"}
     ticks = registry.start_ticks(pid)
     stage.says(link, Hello("train", "r1", 0, 0, 0, 1, "h", pid, ticks, environment=environment))
-    stage.heard(stage.viewer(), lambda record: isinstance(record, HostState) and record.launcher_alive)
+    stage.heard(
+        stage.viewer(), lambda record: isinstance(record, HostState) and record.launcher_alive
+    )
     stage.children[0].communicate(b"\n")
     stage.thread.join(DEADLINE_S)
     gone = not stage.thread.is_alive()
@@ -206,7 +230,10 @@ def test_the_last_state_of_a_relay_that_has_ended_is_not_live(home, monkeypatch)
 
 
 def test_a_relay_that_takes_over_knows_the_stopped_rank_of_the_one_that_was_killed(home):
-    """SIGSTOP on a rank, SIGKILL on the relay: the rank cannot say Hello again, and it is the one to look at."""
+    """SIGSTOP on a rank, SIGKILL on the relay.
+
+    The rank cannot say Hello again, and it is the one to look at.
+    """
     first = Stage(home)
     first.rank()
     child = first.children.pop()

@@ -24,7 +24,10 @@ def write_entry(papers):
 
 
 def test_a_roster_that_cannot_be_written_is_told_though_the_job_file_can(papers):
-    """A relay that follows this one would not know whom to watch; the two lie in different folders."""
+    """A relay that follows this one would not know whom to watch.
+
+    The two lie in different folders.
+    """
     papers.roster.mkdir()
     papers.write_roster()
     write_entry(papers)
@@ -55,7 +58,10 @@ def test_a_state_folder_that_is_full_is_told_until_it_is_not(papers, monkeypatch
 
 
 def test_what_waits_is_replaced_by_what_is_newer_and_written_in_order(papers, monkeypatch):
-    """The job file that says that the job has ended names the last state: it must not be there first."""
+    """The job file that says that the job has ended names the last state.
+
+    It must not be there first.
+    """
     began, go, written = threading.Event(), threading.Event(), []
 
     def slow(path, frames):
@@ -64,7 +70,9 @@ def test_what_waits_is_replaced_by_what_is_newer_and_written_in_order(papers, mo
         assert go.wait(DEADLINE_S)
 
     monkeypatch.setattr("ddtop.relay.state_files._write", slow)
-    monkeypatch.setattr("ddtop.relay.state_files._write_entry", lambda entry, _: written.append(entry.ended_unix_ns))
+    monkeypatch.setattr(
+        "ddtop.relay.state_files._write_entry", lambda entry, _: written.append(entry.ended_unix_ns)
+    )
     papers.write_last_state()
     assert began.wait(DEADLINE_S)
     hello = Hello("train", "r1", 0, 0, 0, 2, "node0", 1, 1)
@@ -77,7 +85,9 @@ def test_what_waits_is_replaced_by_what_is_newer_and_written_in_order(papers, mo
     assert written == [".last", ".last", 7]
 
 
-def test_a_folder_that_does_not_answer_is_reported_with_its_age_and_nobody_waits_for_it(papers, monkeypatch):
+def test_a_folder_that_does_not_answer_is_reported_with_its_age_and_nobody_waits_for_it(
+    papers, monkeypatch
+):
     go = threading.Event()
     monkeypatch.setattr("ddtop.relay.host.file_calls.SLOW_S", 0.0)
     monkeypatch.setattr("ddtop.relay.state_files._write_entry", lambda *_: go.wait(DEADLINE_S))

@@ -24,11 +24,25 @@ def stage(home):
     import subprocess
     import sys
 
-    child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.readline()"], stdin=subprocess.PIPE)
-    hello = Hello("train", "r1", 0, 1, 1, 2, "h", child.pid, registry.start_ticks(child.pid) or 0, script="train")
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.readline()"], stdin=subprocess.PIPE
+    )
+    hello = Hello(
+        "train",
+        "r1",
+        0,
+        1,
+        1,
+        2,
+        "h",
+        child.pid,
+        registry.start_ticks(child.pid) or 0,
+        script="train",
+    )
     gone = Exit(rank=0, pid=999_999, code=None, signal=9, oom=None, order=0, how="pidfd")
     journal.write(
-        registry.roster_path("train", "r1"), [sealed(hello, 1, child.pid), sealed(gone, 0, 999_999), b"not a frame"]
+        registry.roster_path("train", "r1"),
+        [sealed(hello, 1, child.pid), sealed(gone, 0, 999_999), b"not a frame"],
     )
     Stage.__init__(found, home)
     found.children.append(child)
@@ -37,7 +51,10 @@ def stage(home):
 
 
 def test_a_rank_that_cannot_say_hello_again_is_watched_by_the_next_relay(stage):
-    """A stopped rank is the guilty one, and it is silent: without the roster the verdict was "never seen"."""
+    """A stopped rank is the guilty one, and it is silent.
+
+    Without the roster the verdict was "never seen".
+    """
     viewer = stage.viewer()
     host = stage.heard(viewer, is_a(HostState))[-1]
 

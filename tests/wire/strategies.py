@@ -37,7 +37,9 @@ def values_of(kind: types.Type) -> st.SearchStrategy[Any]:
     if isinstance(kind, types.TupleType):
         return st.tuples(*[values_of(one) for one in kind.item_types])
     if isinstance(kind, types.DictType):
-        return st.dictionaries(values_of(kind.key_type), values_of(kind.value_type), max_size=LONGEST)
+        return st.dictionaries(
+            values_of(kind.key_type), values_of(kind.value_type), max_size=LONGEST
+        )
     if isinstance(kind, types.StructType):
         return struct_of(kind.cls)
     raise NotImplementedError(f"no values of {kind}")

@@ -11,7 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddtop.wire import bridge
-from ddtop.wire.bridge import AskFiles, AskJobs, BridgeError, Done, Frame, Incoming, Jobs, Listed, Open, Part, Refused
+from ddtop.wire.bridge import (
+    AskFiles,
+    AskJobs,
+    BridgeError,
+    Done,
+    Frame,
+    Incoming,
+    Jobs,
+    Listed,
+    Open,
+    Part,
+    Refused,
+)
 
 MESSAGES = (
     AskJobs(),
@@ -36,14 +48,18 @@ def in_pieces(data, cuts):
 @given(st.lists(st.integers(0, len(WHOLE))), st.binary(max_size=300))
 def test_messages_come_whole_however_the_bytes_are_cut_and_whatever_stands_before(cuts, noise):
     incoming = Incoming(greeted=False)
-    found = [message for piece in in_pieces(noise + WHOLE, cuts) for message in incoming.feed(piece)]
+    found = [
+        message for piece in in_pieces(noise + WHOLE, cuts) for message in incoming.feed(piece)
+    ]
 
     assert tuple(found) == MESSAGES
     assert (incoming.greeting.version, incoming.greeting.host) == ("0.1.0", "node3")
 
 
 @given(st.booleans(), st.lists(st.binary(max_size=2000), max_size=60))
-def test_foreign_bytes_give_messages_or_one_error_and_never_more_than_a_message_is_held(greeted, pieces):
+def test_foreign_bytes_give_messages_or_one_error_and_never_more_than_a_message_is_held(
+    greeted, pieces
+):
     incoming = Incoming(greeted=greeted)
     with contextlib.suppress(BridgeError):
         for piece in pieces:
@@ -80,8 +96,12 @@ def test_a_message_too_long_to_be_one_is_refused_before_it_is_held():
 
 
 def test_another_protocol_names_both_and_what_to_do():
-    with pytest.raises(BridgeError, match=r"'2.0', which speaks 2, this one speaks 1: install the same version"):
-        Incoming(greeted=False).feed(b'\nddtop-bridge {"protocol":2,"version":"2.0","host":"h","new":[]}\n')
+    with pytest.raises(
+        BridgeError, match=r"'2.0', which speaks 2, this one speaks 1: install the same version"
+    ):
+        Incoming(greeted=False).feed(
+            b'\nddtop-bridge {"protocol":2,"version":"2.0","host":"h","new":[]}\n'
+        )
 
 
 def test_a_part_that_unpacks_to_more_than_a_part_may_hold_is_refused():

@@ -18,11 +18,22 @@ def travelled(record):
 
 @pytest.mark.parametrize(
     ("text", "shown"),
-    [("caf\udce9", "caf\\udce9"), ("\ud800", "\\ud800"), ("ノード", "ノード"), ("a\\udce9", "a\\udce9"), ("", "")],
+    [
+        ("caf\udce9", "caf\\udce9"),
+        ("\ud800", "\\ud800"),
+        ("ノード", "ノード"),
+        ("a\\udce9", "a\\udce9"),
+        ("", ""),
+    ],
 )
 def test_a_lone_surrogate_is_shown_as_python_shows_it(text, shown):
-    """A name of a file in another encoding, in the text of an exception: it ended the agent for good."""
-    state = RankState("running", exception=LastException("OSError", text, 1, None, "main"), probes_off=(text,))
+    """A name of a file in another encoding, in the text of an exception.
+
+    It ended the agent for good.
+    """
+    state = RankState(
+        "running", exception=LastException("OSError", text, 1, None, "main"), probes_off=(text,)
+    )
     found = travelled(state)
 
     assert (found.exception.text, found.probes_off) == (shown, (shown,))

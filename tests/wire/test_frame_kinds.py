@@ -8,7 +8,11 @@ from hypothesis import strategies as st
 
 from ddtop.wire.frame_kinds import word_of
 
-PREFIXES = ("/usr/lib/python3.11/", "/opt/conda/lib/python3.13/site-packages/", "/home/ada/.venv/lib64/python3.10/")
+PREFIXES = (
+    "/usr/lib/python3.11/",
+    "/opt/conda/lib/python3.13/site-packages/",
+    "/home/ada/.venv/lib64/python3.10/",
+)
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
@@ -48,7 +52,9 @@ def test_a_library_frame_has_its_word(prefix, file, function, word):
     assert word_of(prefix + file, function) == word
 
 
-@pytest.mark.parametrize("file", ["/home/ada/myqueue.py", "queue.pyc", "/a/notasyncio/x.py", "", "<string>"])
+@pytest.mark.parametrize(
+    "file", ["/home/ada/myqueue.py", "queue.pyc", "/a/notasyncio/x.py", "", "<string>"]
+)
 def test_a_name_that_only_looks_alike_has_none(file):
     assert word_of(file, "get") is None
 

@@ -42,16 +42,30 @@ def opened(data):
     st.none() | SMALL,
     st.none() | TEXTS,
 )
-def test_every_record_in_its_envelope_comes_back_as_it_went(record, sender, unix_ns, mono_ns, attempt, rank, key):
+def test_every_record_in_its_envelope_comes_back_as_it_went(
+    record, sender, unix_ns, mono_ns, attempt, rank, key
+):
     data = frames.seal(
-        record, sender=sender, unix_ns=unix_ns, mono_ns=mono_ns, attempt=attempt, rank=rank, pid=rank, stuck_key=key
+        record,
+        sender=sender,
+        unix_ns=unix_ns,
+        mono_ns=mono_ns,
+        attempt=attempt,
+        rank=rank,
+        pid=rank,
+        stuck_key=key,
     )
     envelope = frames.open_envelope(data)
 
     assert frames.open_record(envelope) == record
     assert envelope.kind == type(record).__name__
     assert (envelope.sender, envelope.unix_ns, envelope.mono_ns) == (sender, unix_ns, mono_ns)
-    assert (envelope.attempt, envelope.rank, envelope.pid, envelope.stuck_key) == (attempt, rank, rank, key)
+    assert (envelope.attempt, envelope.rank, envelope.pid, envelope.stuck_key) == (
+        attempt,
+        rank,
+        rank,
+        key,
+    )
 
 
 def test_a_relay_reads_the_envelope_without_knowing_the_record():
@@ -75,11 +89,16 @@ def test_a_longer_envelope_of_a_newer_minor_version_is_read():
 
 @pytest.mark.parametrize("major", [0, 2, 99, 1000])
 def test_another_major_version_is_refused_and_both_versions_are_named(major):
-    """The login node has ddtop 3, the job's environment ddtop 1: the answer must say so, not "garbled"."""
+    """The login node has ddtop 3, the job's environment ddtop 1.
+
+    The answer must say so, not "garbled".
+    """
     words = taken_apart(sealed())
     words[0] = major
 
-    with pytest.raises(frames.SchemaError, match=rf"speaks schema {major}, this ddtop speaks {frames.SCHEMA_MAJOR}"):
+    with pytest.raises(
+        frames.SchemaError, match=rf"speaks schema {major}, this ddtop speaks {frames.SCHEMA_MAJOR}"
+    ):
         frames.open_envelope(msgspec.msgpack.encode(words))
 
 

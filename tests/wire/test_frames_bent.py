@@ -1,4 +1,7 @@
-"""Valid bytes with some of them changed: every door where bytes come in says what is wrong, or takes them, and never falls."""
+"""Valid bytes with some of them changed.
+
+Every door where bytes come in says what is wrong, or takes them, and never falls.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,41 @@ from tests.wire.strategies import RECORDS, simplest
 
 WHOLE = [
     frames.seal(
-        simplest(cls), sender="h", unix_ns=1 << 60, mono_ns=1 << 40, rank=3, pid=4730, stuck_key="g|1", wait_ratio=0.5
+        simplest(cls),
+        sender="h",
+        unix_ns=1 << 60,
+        mono_ns=1 << 40,
+        rank=3,
+        pid=4730,
+        stuck_key="g|1",
+        wait_ratio=0.5,
     )
     for cls in RECORDS
 ]
 ENTRY = msgspec.json.encode(
-    JobEntry(SCHEMA, "train", "r1", "h", "0" * 12, 1, 1, "127.0.0.1", 5000, "/s", "train.py", 4, 4, 1 << 60, 1 << 60)
+    JobEntry(
+        SCHEMA,
+        "train",
+        "r1",
+        "h",
+        "0" * 12,
+        1,
+        1,
+        "127.0.0.1",
+        5000,
+        "/s",
+        "train.py",
+        4,
+        4,
+        1 << 60,
+        1 << 60,
+    )
 )
 CHANGES = st.lists(
-    st.tuples(st.integers(0, 1 << 16), st.integers(0, 255), st.sampled_from(["set", "drop", "add"])), max_size=6
+    st.tuples(
+        st.integers(0, 1 << 16), st.integers(0, 255), st.sampled_from(["set", "drop", "add"])
+    ),
+    max_size=6,
 )
 
 
@@ -65,7 +94,9 @@ def test_a_record_of_any_bytes_in_a_good_envelope_is_read_or_refused(data, recor
 
 
 @pytest.mark.parametrize(
-    "head", [b"\x91", b"\x81\xa0", b"\xdd\x00\x00\x00\x01", b"\x92\x01"], ids=["array", "map", "array32", "pair"]
+    "head",
+    [b"\x91", b"\x81\xa0", b"\xdd\x00\x00\x00\x01", b"\x92\x01"],
+    ids=["array", "map", "array32", "pair"],
 )
 def test_what_is_nested_without_end_is_refused(head):
     for deep in (1000, 50_000):
@@ -110,9 +141,15 @@ WORDS = st.integers(-(2**63), 2**63 - 1) | st.integers(-2, 70)
 
 
 @settings(max_examples=200)
-@given(st.lists(st.tuples(st.integers(2, layout.PAGE_BYTES // 8 - 1), WORDS), max_size=60), st.binary(max_size=80))
+@given(
+    st.lists(st.tuples(st.integers(2, layout.PAGE_BYTES // 8 - 1), WORDS), max_size=60),
+    st.binary(max_size=80),
+)
 def test_a_state_page_with_any_words_is_read_or_refused(words, exception):
-    """Slots of MPI and of calls among them: the writer may have died in the middle, or written with another version."""
+    """Slots of MPI and of calls among them.
+
+    The writer may have died in the middle, or written with another version.
+    """
     page = bytearray(layout.PAGE_BYTES)
     view = memoryview(page).cast("q")
     view[layout.MAGIC_AT], view[layout.VERSION_AT] = layout.MAGIC, layout.VERSION

@@ -1,4 +1,6 @@
-"""The MPI part of the state page, read while another process writes it, or from bytes that nobody wrote."""
+"""The MPI part of the state page, read while another process writes it, or from bytes that nobody
+wrote.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddtop.wire import mpi as layout
-from ddtop.wire.calls import MPI_CALLS, MPI_CODES, MPI_COLLECTIVES, MPI_RECEIVES, MPI_SENDS, MPI_WAITS, WAITING_CALLS
+from ddtop.wire.calls import (
+    MPI_CALLS,
+    MPI_CODES,
+    MPI_COLLECTIVES,
+    MPI_RECEIVES,
+    MPI_SENDS,
+    MPI_WAITS,
+    WAITING_CALLS,
+)
 
 
 def part(**words):
@@ -76,7 +86,9 @@ def test_bytes_that_nobody_wrote_are_read_without_an_error(junk, at):
 
 @settings(max_examples=200)
 @given(
-    st.dictionaries(st.integers(0, layout.WORDS - 1), st.integers(-(2**63), 2**63 - 1), max_size=40),
+    st.dictionaries(
+        st.integers(0, layout.WORDS - 1), st.integers(-(2**63), 2**63 - 1), max_size=40
+    ),
     st.integers(0, layout.LINES - 1),
     st.sampled_from(MPI_CALLS[1:]),
 )

@@ -1,4 +1,7 @@
-"""The state page as a reader sees it: another process may be writing, or may have died while it did."""
+"""The state page as a reader sees it.
+
+Another process may be writing, or may have died while it did.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,10 @@ def test_a_page_without_an_exception_has_none():
 
 @pytest.mark.parametrize("sequence", [1, 3, 2**62 + 1])
 def test_a_torn_exception_is_not_shown(sequence):
-    """The OOM killer came while the excepthook wrote: half a sentence of one error and half of another is no evidence."""
+    """The OOM killer came while the excepthook wrote.
+
+    Half a sentence of one error and half of another is no evidence.
+    """
     data = written(sequence=sequence, exception=msgspec.msgpack.encode(ERROR))
 
     assert read_page(data).exception is None
@@ -70,7 +76,10 @@ def test_a_damaged_exception_is_not_shown():
         (b"", "0 bytes"),
         (written()[:-1], f"{layout.PAGE_BYTES - 1} bytes"),
         (bytes(layout.PAGE_BYTES), "not a state page"),
-        (written(VERSION_AT=layout.VERSION + 1), f"version {layout.VERSION + 1}, this ddtop reads {layout.VERSION}"),
+        (
+            written(VERSION_AT=layout.VERSION + 1),
+            f"version {layout.VERSION + 1}, this ddtop reads {layout.VERSION}",
+        ),
     ],
 )
 def test_a_page_that_is_short_foreign_or_newer_is_refused_with_the_reason(data, why):
@@ -89,7 +98,11 @@ def test_random_bytes_raise_nothing_but_a_page_error(head, middle, at):
 
 
 @settings(max_examples=200)
-@given(st.integers(0, 100), st.binary(min_size=1, max_size=300), st.integers(16, layout.PAGE_BYTES - 300))
+@given(
+    st.integers(0, 100),
+    st.binary(min_size=1, max_size=300),
+    st.integers(16, layout.PAGE_BYTES - 300),
+)
 def test_a_valid_head_before_random_bytes_is_read_without_raising(sequence, middle, at):
     data = bytearray(written(sequence=sequence, exception=b"x" * 20))
     data[at : at + len(middle)] = middle

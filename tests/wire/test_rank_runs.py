@@ -11,7 +11,10 @@ from ddtop.wire.records import Group
 
 ranks = st.one_of(
     st.lists(st.integers(0, 200), max_size=60),
-    st.builds(lambda first, count, step: list(range(first, first + count * step, step)), *[st.integers(1, 90)] * 3),
+    st.builds(
+        lambda first, count, step: list(range(first, first + count * step, step)),
+        *[st.integers(1, 90)] * 3,
+    ),
 )
 
 
@@ -31,7 +34,13 @@ def test_ten_thousand_members_are_a_few_bytes_and_are_shared_by_all_who_tell_the
     assert one.ranks is other.ranks
 
 
-@given(st.lists(st.tuples(st.integers(-5, 5), st.integers(-5, 1 << 62), st.integers(-3, 3)), min_size=1, max_size=5))
+@given(
+    st.lists(
+        st.tuples(st.integers(-5, 5), st.integers(-5, 1 << 62), st.integers(-3, 3)),
+        min_size=1,
+        max_size=5,
+    )
+)
 def test_runs_that_nobody_may_have_are_no_members(runs):
     found = unpacked(Group("1", "", (), "nccl", tuple(runs)))
 

@@ -42,11 +42,20 @@ def test_a_shorter_record_of_an_older_minor_version_gets_the_defaults(cls):
     assert msgspec.msgpack.decode(shorter, type=records.AnyRecord) == record
 
 
-@pytest.mark.parametrize("cls", [*RECORDS, records.GroupProgress, records.Loader, records.ProcessState, records.Gpu])
+@pytest.mark.parametrize(
+    "cls", [*RECORDS, records.GroupProgress, records.Loader, records.ProcessState, records.Gpu]
+)
 def test_what_was_not_measured_is_none_and_comes_back_as_none(cls):
-    """A rank without a DataLoader showed "queue 0" and was called input-bound: None had become 0 on its way."""
+    """A rank without a DataLoader showed "queue 0" and was called input-bound.
+
+    None had become 0 on its way.
+    """
     record = simplest(cls)
-    optional = [field.name for field in msgspec.structs.fields(cls) if not field.required and field.default is None]
+    optional = [
+        field.name
+        for field in msgspec.structs.fields(cls)
+        if not field.required and field.default is None
+    ]
     back = msgspec.msgpack.decode(msgspec.msgpack.encode(record), type=cls)
 
     assert [getattr(back, name) for name in optional] == [None] * len(optional)
@@ -61,8 +70,13 @@ def test_records_are_frozen(line, other):
 
 
 def test_only_additions_at_the_end_keep_the_schema():
-    """The first fields of each record as version 1 has them: a reordering is a new major version, not a tidy-up."""
-    first = {cls.__name__: [field.name for field in msgspec.structs.fields(cls)][:4] for cls in RECORDS}
+    """The first fields of each record as version 1 has them.
+
+    A reordering is a new major version, not a tidy-up.
+    """
+    first = {
+        cls.__name__: [field.name for field in msgspec.structs.fields(cls)][:4] for cls in RECORDS
+    }
 
     assert first == {
         "Hello": ["job", "run", "attempt", "rank"],

@@ -9,7 +9,9 @@ from ddtop.wire.samples import ARRIVALS_MAX, ROOTED, SYMMETRIC, GroupArrivals, a
 
 BASE = 1_700_000_000_000_000_000
 ENTERED = st.dictionaries(
-    st.integers(1, 5000), st.tuples(st.integers(BASE, BASE + 10**12), st.sampled_from([SYMMETRIC, ROOTED])), min_size=1
+    st.integers(1, 5000),
+    st.tuples(st.integers(BASE, BASE + 10**12), st.sampled_from([SYMMETRIC, ROOTED])),
+    min_size=1,
 )
 
 
@@ -21,7 +23,9 @@ def test_times_come_back_to_the_microsecond(entered):
     found = arrivals_of("0", entered).times()
 
     assert set(found) == set(kept)
-    assert {seq: kind for seq, (_, kind) in found.items()} == {seq: kind for seq, (_, kind) in kept.items()}
+    assert {seq: kind for seq, (_, kind) in found.items()} == {
+        seq: kind for seq, (_, kind) in kept.items()
+    }
     assert all(us == base // 1000 + (kept[seq][0] - base) // 1000 for seq, (us, _) in found.items())
 
 

@@ -11,11 +11,15 @@ from ddtop.wire.truncation import fitting
 
 def threads(count: int, depth: int, length: int, letter: str = "f") -> tuple[ThreadStack, ...]:
     frame = StackFrame(letter * length, letter * length, 12)
-    return tuple(ThreadStack((frame,) * depth, f"thread {number}", number) for number in range(count))
+    return tuple(
+        ThreadStack((frame,) * depth, f"thread {number}", number) for number in range(count)
+    )
 
 
 def sealed(found: tuple[ThreadStack, ...]) -> bytes:
-    return frames.seal(Stacks("request", 3, 4711, 1, "signal", found), sender="0" * 12, unix_ns=1, mono_ns=1)
+    return frames.seal(
+        Stacks("request", 3, 4711, 1, "signal", found), sender="0" * 12, unix_ns=1, mono_ns=1
+    )
 
 
 def test_stacks_that_fit_are_as_they_were() -> None:
@@ -33,8 +37,15 @@ def test_of_too_deep_stacks_the_outer_frames_go_and_are_counted() -> None:
     assert all(thread.frames for thread in found)
 
 
-@given(st.integers(0, 256), st.integers(0, 128), st.integers(0, 1000), st.sampled_from("f\u00e9\U0001f600"))
-def test_what_comes_out_can_always_be_sent(count: int, depth: int, length: int, letter: str) -> None:
+@given(
+    st.integers(0, 256),
+    st.integers(0, 128),
+    st.integers(0, 1000),
+    st.sampled_from("f\u00e9\U0001f600"),
+)
+def test_what_comes_out_can_always_be_sent(
+    count: int, depth: int, length: int, letter: str
+) -> None:
     """A frame over the limit is refused unread, and nobody would know why a rank did not answer."""
     found = fitting(threads(count, depth, length, letter))
 

@@ -1,12 +1,15 @@
-"""Stacks of all ranks of this host, each by the way that is possible, without ever blocking the relay.
+"""The stacks of all ranks of this host, each by the path that works, without blocking the relay.
 
-The agent is asked first: it takes them with the GIL, which disturbs nobody. Where it is silent, or does not answer, it depends on who
-asks. For a person the dump signal makes faulthandler write them, and py-spy is the last way, which stops the process while it reads.
-What the relay asks by itself changes nothing in the job: no signal, and py-spy only reads memory (`--nonblocking`).
+The agent is asked first: it reads the stacks with the GIL, which disturbs nobody. If it is silent
+or does not answer, the next step depends on who asked. For a user, the dump signal makes
+faulthandler write the stacks; py-spy comes last, because it stops the process while it reads. When
+the relay asks by itself it changes nothing in the job: it sends no signal, and py-spy only reads
+memory (`--nonblocking`).
 
-Children of a rank that stand still (DataLoader workers) are asked after it, one after the other: forked ones by the same signal, because they
-share the rank's file, others by py-spy; by itself the relay reads the one worker that owes the rank a batch. Each rank ends with
-exactly one `Stacks` record, if need be one that says why there are none.
+Children of a rank that make no progress (DataLoader workers) are asked after it, one after the
+other. Forked ones get the same signal, because they share the rank's file; py-spy reads the others.
+By itself the relay reads only the worker that must deliver the next batch. Each rank ends with
+exactly one `Stacks` record. If there are no stacks, the record says why.
 """
 
 from __future__ import annotations
@@ -27,9 +30,11 @@ from ddtop.wire.records import Hello, Stacks
 from ddtop.wire.stacks import ThreadStack
 
 AGENT_SILENT_S = 1.5
-"""Three missed reports: it waits for the GIL, which somebody holds in C. Then, and only then, the signal is safe."""
+"""Three missed reports: it waits for the GIL, which somebody holds in C. Then, and only then, the
+signal is safe."""
 AGENT_S = 2.0
-"""An agent is woken by the request and answers within milliseconds; one that still reports but does not answer, will not."""
+"""An agent is woken by the request and answers within milliseconds; one that still reports but does
+not answer, will not."""
 SIGNAL_S = 0.7
 PY_SPY_S = 15.0
 """Reading symbols of a big CUDA build takes seconds."""
@@ -37,7 +42,7 @@ PY_SPY_AT_ONCE = 2
 POLL_S = 0.02
 WORKERS_MAX = 16
 STANDING_S = 0.1
-"""A child that used no CPU for so long, asleep, is not working: faulthandler may walk its frames."""
+"""A child that slept this long without CPU time does not work: faulthandler may walk its frames."""
 NO_SIGNAL = "its agent is silent, and a signal is sent only for a person who asks (ddtop stacks)"
 
 WAITING, AGENT, SIGNAL, PY_SPY, DONE = "waiting", "agent", "signal", "py-spy", "done"
@@ -54,10 +59,11 @@ class _Child:
 
 @dataclass
 class _Target:
-    """One rank that is asked. `step` is the way that is being tried, `since` when that began (monotonic s).
+    """One rank that is asked. `step` is the way that is being tried, `since` when that began
+    (monotonic s).
 
-    `requests`: who still waits for an answer; more than one where several viewers asked at the same time. `gently`: the py-spy at work
-    was begun without a person's wish.
+    `requests`: who still waits for an answer; more than one where several viewers asked at the same
+    time. `gently`: the py-spy at work was begun without a person's wish.
     """
 
     watched: Watched
@@ -79,18 +85,30 @@ class _Target:
 class Dumps:
     """All requests that are under way. Used by the relay's loop only.
 
-    `publish(stacks, hello, latest)` sends a record out; `ask_agent(pid, request, automatic)` says whether the request could be
-    handed to that rank's agent.
+    `publish(stacks, hello, latest)` sends a record out; `ask_agent(pid, request, automatic)` says
+    whether the request could be handed to that rank's agent.
     """
 
     def __init__(
-        self, publish: Callable[[Stacks, Hello, bool], None], ask_agent: Callable[[int, str, bool], bool]
+        self,
+        publish: Callable[[Stacks, Hello, bool], None],
+        ask_agent: Callable[[int, str, bool], bool],
     ) -> None:
         self._publish, self._ask_agent = publish, ask_agent
         self._targets: dict[int, _Target] = {}
 
-    def ask(self, request: str, watched: Iterable[Watched], *, native: bool = False, automatic: bool = False) -> int:
-        """Begin to ask these ranks; how many `Stacks` will come for it. One that is being asked already answers both."""
+    def ask(
+        self,
+        request: str,
+        watched: Iterable[Watched],
+        *,
+        native: bool = False,
+        automatic: bool = False,
+    ) -> int:
+        """Begin to ask these ranks; how many `Stacks` will come for it.
+
+        One that is being asked already answers both.
+        """
         count = 0
         for one in watched:
             count += 1
@@ -131,7 +149,10 @@ class Dumps:
             self._step(target)
 
     def due(self) -> float:
-        """When `on_time` wants to be called next, monotonic s; infinity when nothing is under way."""
+        """When `on_time` wants to be called next, monotonic s.
+
+        Infinity when nothing is under way.
+        """
         return time.monotonic() + POLL_S if self._targets else float("inf")
 
     def on_time(self) -> None:
@@ -199,9 +220,8 @@ class Dumps:
             self._answered(target, "signal", threads)
         elif age > SIGNAL_S:
             state = _state(target.watched.hello.pid) or "gone"
-            target.why.append(
-                f"signal {target.watched.hello.dump_signal} not handled within {age:.1f} s (state {state})"
-            )
+            number = target.watched.hello.dump_signal
+            target.why.append(f"signal {number} not handled within {age:.1f} s (state {state})")
             self._last_way(target)
 
     def _grown_up(self, target: _Target) -> tuple[ThreadStack, ...]:
@@ -232,7 +252,8 @@ class Dumps:
             target.why.clear()
             self._begin(target)
         elif target.native:
-            # Better the agent's stacks than none: without native frames, and the reason is in the log line.
+            # Better the agent's stacks than none: without native frames, and the reason is in the
+            # log line.
             target.native = False
             target.why.append(found)
             self._begin(target)
@@ -241,15 +262,23 @@ class Dumps:
             self._unanswered(target, "; ".join(target.why))
 
     def _begin_spy(self, target: _Target, pid: int) -> None:
-        """Have py-spy read this process, as soon as fewer than so many are at work. Nobody's process is stopped unless a person asked."""
+        """Have py-spy read this process, as soon as fewer than so many are at work.
+
+        Nobody's process is stopped unless a person asked.
+        """
         if sum(1 for one in self._targets.values() if one.spy is not None) >= PY_SPY_AT_ONCE:
             return
         gently = target.automatic or (_state(pid) or "T") in "Tt"
         target.spy = PySpy(pid, native=target.native and not gently, nonblocking=gently)
         target.gently, target.since = target.automatic, time.monotonic()
 
-    def _spied(self, target: _Target, age: float) -> tuple[tuple[ThreadStack, ...] | str | None, str | None]:
-        """(stacks, or why there are none, or None while py-spy is at work; how they are less than what was asked for)."""
+    def _spied(
+        self, target: _Target, age: float
+    ) -> tuple[tuple[ThreadStack, ...] | str | None, str | None]:
+        """(stacks, or why there are none, or None while py-spy is at work.
+
+        How they are less than what was asked for).
+        """
         assert target.spy is not None
         found = target.spy.poll()
         if found is None and age > PY_SPY_S:
@@ -260,7 +289,11 @@ class Dumps:
         return found, note
 
     def _answered(
-        self, target: _Target, method: str, threads: tuple[ThreadStack, ...], note: str | None = None
+        self,
+        target: _Target,
+        method: str,
+        threads: tuple[ThreadStack, ...],
+        note: str | None = None,
     ) -> None:
         self._tell(target, method=method, threads=threads, why=note)
         self._enter(target, DONE)
@@ -271,7 +304,11 @@ class Dumps:
         self._enter(target, DONE)
 
     def _tell(
-        self, target: _Target, method: str = "", threads: tuple[ThreadStack, ...] = (), why: str | None = None
+        self,
+        target: _Target,
+        method: str = "",
+        threads: tuple[ThreadStack, ...] = (),
+        why: str | None = None,
     ) -> None:
         hello = target.watched.hello
         for request in target.requests:
@@ -281,7 +318,7 @@ class Dumps:
     # -- its children
 
     def _next_child(self, target: _Target, age: float) -> bool:
-        """Ask the children that stand still, one by one; False when there are no more."""
+        """Ask the children that make no progress, one by one; False when there are no more."""
         if target.child is not None:
             if target.child_pidfd is not None:
                 self._read_signal_of_child(target, target.child, age)
@@ -294,12 +331,12 @@ class Dumps:
             return True
         child = target.children.popleft()
         # In state T it cannot move, and py-spy reads it without letting it go on.
-        stands = child.seen is not None and child.seen == _effort(child.pid)
-        if stands and registry.start_ticks(child.pid) == child.start_ticks:
+        is_idle = child.seen is not None and child.seen == _effort(child.pid)
+        if is_idle and registry.start_ticks(child.pid) == child.start_ticks:
             target.child = child
             if not target.automatic:
                 self._signal_child(target, child)
-            # Already waited long enough for the others to have stood still.
+            # The others have been idle long enough by now.
             self._enter(target, DONE)
             target.since -= STANDING_S
         return True
@@ -339,7 +376,12 @@ class Dumps:
             self._leave_child(target)
 
     def _tell_of_child(
-        self, target: _Target, child: _Child, method: str, threads: tuple[ThreadStack, ...], why: str | None
+        self,
+        target: _Target,
+        child: _Child,
+        method: str,
+        threads: tuple[ThreadStack, ...],
+        why: str | None,
     ) -> None:
         record = _record(target, target.first_request, child.pid, method, threads, why, worker=True)
         self._publish(record, target.watched.hello, False)
@@ -381,12 +423,17 @@ def _end_spy(target: _Target) -> None:
 
 
 def _workers(watched: Watched, automatic: bool) -> list[_Child]:
-    """The children that are worth a look, the one that owes a batch first; of itself the relay looks only at that one."""
+    """The children that are worth a look, the one that owes a batch first.
+
+    Of itself the relay looks only at that one.
+    """
     page = sample.page(watched.hello)
     owing = page.owing_pid if page is not None else 0
     chosen = [pid for pid in watched.children if pid == owing]
     if not automatic:
-        chosen += [pid for pid in watched.children if pid != owing and _is_worker(pid, watched.hello.pid)]
+        chosen += [
+            pid for pid in watched.children if pid != owing and _is_worker(pid, watched.hello.pid)
+        ]
     found = []
     for pid in chosen[:WORKERS_MAX]:
         ticks = registry.start_ticks(pid)
@@ -396,7 +443,7 @@ def _workers(watched: Watched, automatic: bool) -> list[_Child]:
 
 
 def _is_worker(pid: int, of: int) -> bool:
-    """A process that multiprocessing has started, in whichever way, and not one of its own servers; or a fork of the rank."""
+    """A process that multiprocessing has started, but not one of its servers; or a fork of it."""
     line = _command_line(pid)
     if b"multiprocessing.resource_tracker" in line:
         return False
@@ -424,11 +471,21 @@ def _state(pid: int) -> str | None:
 
 
 def _effort(pid: int) -> tuple[int, int] | None:
-    """(CPU ticks, minor page faults) of a process all of whose threads sleep or are stopped; None if one runs."""
+    """(CPU ticks, minor page faults) of a process all of whose threads sleep or are stopped.
+
+    None if one runs.
+    """
     fields = stat_fields(pid)
     try:
-        letters = [(stat_fields(f"{pid}/task/{task}") or "X")[0] for task in os.listdir(f"/proc/{pid}/task")]
+        letters = [
+            (stat_fields(f"{pid}/task/{task}") or "X")[0]
+            for task in os.listdir(f"/proc/{pid}/task")
+        ]
     except OSError:
         return None
     asleep = fields is not None and all(letter in "SDT" for letter in letters)
-    return (int(fields[11]) + int(fields[12]), int(fields[7])) if fields is not None and asleep else None
+    return (
+        (int(fields[11]) + int(fields[12]), int(fields[7]))
+        if fields is not None and asleep
+        else None
+    )

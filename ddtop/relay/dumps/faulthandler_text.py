@@ -1,18 +1,21 @@
 """The text that faulthandler writes, as stacks. Pure: text in, records out.
 
-The writer is a signal handler: it writes a few bytes at a time, without a head, a length or an end, every thread newest first,
-so the main thread comes last. What is read while it writes ends anywhere; and where more than a hundred threads
-live the main thread is never written at all. Seen in CPython 3.10 to 3.14:
+The writer is a signal handler: it writes a few bytes at a time, without a head, a length or an end,
+every thread newest first, so the main thread comes last. What is read while it writes ends
+anywhere; and where more than a hundred threads live the main thread is never written at all. Seen
+in CPython 3.10 to 3.14:
 
-    Current thread 0x00007f7f (most recent call first):         the thread on which the signal's handler ran
+    Current thread 0x00007f7f (most recent call first):         the thread on which the signal's
+        handler ran
     Thread 0x00007f7e [pt_data_worker] (most recent call first):    the name from 3.14 on
       Garbage-collecting
       File "/a/b\\xe9.py", line 12 in load
       <no Python frame>
-      ...                                                        more than 100 frames (indented), or threads (not indented)
+      ...                                                        more than 100 frames
+          (indented), or threads (not indented)
 
-From 3.13 on a stack of more than 100 frames ends behind the hundredth without a word. `<freed thread state>`, not
-indented, ends a text of 3.14: the list of threads was lost.
+From 3.13 on a stack of more than 100 frames ends behind the hundredth without a word. `<freed
+thread state>`, not indented, ends a text of 3.14: the list of threads was lost.
 """
 
 from __future__ import annotations
@@ -33,7 +36,9 @@ NAME_MAX = 1000
 COLLECTING = "Garbage-collecting"
 """Function of the frame that stands for faulthandler's line of that name."""
 
-_HEAD = re.compile(r"(?:Current thread|Thread) 0x([0-9a-f]{1,16})(?: \[(.{0,64})\])? \(most recent call first\):")
+_HEAD = re.compile(
+    r"(?:Current thread|Thread) 0x([0-9a-f]{1,16})(?: \[(.{0,64})\])? \(most recent call first\):"
+)
 _LONE_HEAD = "Stack (most recent call first):"
 _ESCAPE = re.compile(r"\\x([0-9a-f]{2})|\\u([0-9a-f]{4})|\\U([0-9a-f]{8})")
 _HEAD_END = b" (most recent call first):\n"
@@ -44,10 +49,13 @@ _THREAD_BEGINS = "_bootstrap"
 
 
 def parse(text: str | bytes) -> tuple[ThreadStack, ...]:
-    """Every thread in the text, in its order; lines that are none of faulthandler's are passed over.
+    """Every thread in the text, in its order.
 
-    A last line without its newline is not read: it may be half a name. `main` marks the thread listed last, unless
-    others visibly were to follow. `omitted` is a lower bound: faulthandler does not count what it leaves out.
+    Lines that are none of faulthandler's are passed over.
+
+    A last line without its newline is not read: it may be half a name. `main` marks the thread
+    listed last, unless others visibly were to follow. `omitted` is a lower bound: faulthandler does
+    not count what it leaves out.
     """
     threads: list[_Thread] = []
     cut = not (text.endswith("\n") if isinstance(text, str) else text.endswith(b"\n"))
@@ -63,23 +71,33 @@ def parse(text: str | bytes) -> tuple[ThreadStack, ...]:
     if not threads:
         return ()
     last = threads[-1].stack(main=not cut and not threads[-1].started_by_another)
-    return fitting((*(thread.stack(main=False) for thread in threads[: min(len(threads), THREADS_MAX) - 1]), last))
+    return fitting(
+        (
+            *(thread.stack(main=False) for thread in threads[: min(len(threads), THREADS_MAX) - 1]),
+            last,
+        )
+    )
 
 
 def is_complete(data: bytes) -> bool:
     """The main thread is whole: the text ends behind a frame that can be the outermost one.
 
-    A sign, not a proof. A text read right between a module's frame and those of the importer looks whole for a
-    few microseconds, so a caller reads once more and takes it when it has not grown.
+    A sign, not a proof. A text read right between a module's frame and those of the importer looks
+    whole for a few microseconds, so a caller reads once more and takes it when it has not grown.
     """
     if not data.endswith(b"\n"):
         return False
     last_thread = data[data.rfind(_HEAD_END) + len(_HEAD_END) :] if _HEAD_END in data else b""
     lines = _lines(last_thread)
     last = lines[-1] if lines else ""
-    if last in _LOST_THREADS or last == "  ..." or sum(line.startswith("  File ") for line in lines) >= WRITTEN_MAX:
+    if (
+        last in _LOST_THREADS
+        or last == "  ..."
+        or sum(line.startswith("  File ") for line in lines) >= WRITTEN_MAX
+    ):
         return True
-    # A thread without a frame that is not the last one is followed by an empty line at once, as all threads are.
+    # A thread without a frame that is not the last one is followed by an empty line at once, as all
+    # threads are.
     if last.startswith("  <") and last.endswith(">"):
         return True
     frame = _frame(last)
@@ -112,8 +130,13 @@ class _Thread:
 
     def stack(self, main: bool) -> ThreadStack:
         frames = tuple(self._history)
-        full = len(frames) == WRITTEN_MAX and frames[-1].function not in (*_OUTERMOST, _THREAD_BEGINS)
-        return ThreadStack(frames, self._name, self._thread_id, main, self._omitted + (self._cut or full))
+        full = len(frames) == WRITTEN_MAX and frames[-1].function not in (
+            *_OUTERMOST,
+            _THREAD_BEGINS,
+        )
+        return ThreadStack(
+            frames, self._name, self._thread_id, main, self._omitted + (self._cut or full)
+        )
 
 
 def _lines(text: str | bytes) -> list[str]:
@@ -142,7 +165,11 @@ def _frame(line: str) -> StackFrame | None:
         path = path[1:-1]
     elif path != "???":
         return None
-    return StackFrame(_unescape(function), _unescape(path), int(number) if len(number) <= 9 and number != "???" else 0)
+    return StackFrame(
+        _unescape(function),
+        _unescape(path),
+        int(number) if len(number) <= 9 and number != "???" else 0,
+    )
 
 
 def _unescape(text: str) -> str:
@@ -150,7 +177,9 @@ def _unescape(text: str) -> str:
 
 
 def _character(match: re.Match[str]) -> str:
-    """The character behind an escape; what faulthandler would not have escaped is part of the name as it stands.
+    """The character behind an escape.
+
+    What faulthandler would not have escaped is part of the name.
 
     Half a surrogate pair (a byte that is not UTF-8) stays escaped: it could not be sent.
     """

@@ -1,9 +1,13 @@
-"""How much of a recording stacks may take: who asks for them again and again must not push out what the job did."""
+"""How much of a recording stacks may take.
+
+A user who asks for stacks again and again must not push out what the job did.
+"""
 
 from __future__ import annotations
 
 PART = 4
-"""One byte of stacks for so many of everything else, behind a first allowance of one eighth of the whole: 50 dumps of 8 ranks."""
+"""One byte of stacks for so many of everything else, behind a first allowance of one eighth of the
+whole: 50 dumps of 8 ranks."""
 FIRST_PART = 8
 
 
@@ -25,8 +29,11 @@ class JournalShare:
         self._part_bytes %= PART
 
     def admits(self, size_bytes: int, automatic: bool) -> bool:
-        """Whether stacks of this size are recorded. Those that the relay took by itself always are: they are the evidence of a hang,
-        and come at most twice a minute."""
+        """Whether stacks of this size are recorded.
+
+        Those that the relay took by itself always are: they are the evidence of a hang, and come at
+        most twice a minute.
+        """
         if not automatic and size_bytes > self._room_bytes:
             self.left_out += 1
             return False

@@ -1,12 +1,14 @@
 """The dump signal: whether it may be sent to a process, sending it, and what faulthandler wrote.
 
-faulthandler walks all threads' frames without the GIL. While another thread runs Python that can crash the process (seen: one
-run in two, with a second thread in a loop), so the signal is for processes in which no Python can run: an agent that is silent
-has waited for the GIL all that time, so somebody holds it in C and no frame changes; a forked child has stood still.
+faulthandler walks the frames of all threads without the GIL. While another thread runs Python that
+can crash the process: one run in two did, with a second thread in a loop. So the signal is only for
+processes in which no Python can run. An agent that is silent has waited for the GIL all that time,
+so C code holds it and no frame changes. A forked child is asked only while it makes no progress.
 
-The default action of the signal is to kill. So it is looked up right before: that it is the same process, that it catches the
-signal, that faulthandler's file is still open under the number that the rank told (a program that closes descriptors would
-otherwise get our text in a file of its own), and that the interpreter is not on its way out, when the handler is taken down.
+The default action of the signal is to kill. So four things are checked right before: it is the same
+process; it catches the signal; the file of faulthandler is still open under the number that the
+rank reported (a program that closes descriptors would otherwise get our text in a file of its own);
+and the interpreter is not exiting, because it removes the handler then.
 """
 
 from __future__ import annotations
@@ -30,12 +32,17 @@ def dump_path(hello: Hello) -> Path | None:
     if not hello.dump_path:
         return None
     path = Path(hello.dump_path)
-    fits = path.name == f"{hello.pid}-{hello.start_ticks}.stacks" and path.parent.name == registry.pages_folder()
+    fits = (
+        path.name == f"{hello.pid}-{hello.start_ticks}.stacks"
+        and path.parent.name == registry.pages_folder()
+    )
     return path if fits and str(path.parent.parent) in ("/dev/shm", "/tmp") else None
 
 
 def why_not(hello: Hello, pid: int, start_ticks: int) -> str | None:
-    """Why the signal must not go to this process (the rank, or a child forked from it); None if it may.
+    """Why the signal must not go to this process (the rank, or a child forked from it).
+
+    None if it may.
 
     Check: `grep Sig /proc/PID/status`, `ls -l /proc/PID/fd`.
     """
@@ -82,7 +89,11 @@ def _closed(pid: int, descriptor: int, path: Path) -> str | None:
 def _masks(pid: int) -> dict[str, int] | None:
     try:
         lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
-        found = {name: int(text, 16) for name, _, text in (line.partition(":") for line in lines) if name in _MASKS}
+        found = {
+            name: int(text, 16)
+            for name, _, text in (line.partition(":") for line in lines)
+            if name in _MASKS
+        }
     except (OSError, ValueError):
         return None
     return found if len(found) == len(_MASKS) else None
@@ -111,7 +122,7 @@ def send(hello: Hello, pidfd: int | None) -> str | None:
 
 
 def written(hello: Hello) -> bytes:
-    """What stands in the file now; nothing if it cannot be read."""
+    """What is in the file now; nothing if it cannot be read."""
     path = dump_path(hello)
     if path is None:
         return b""

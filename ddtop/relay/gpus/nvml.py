@@ -1,7 +1,9 @@
-"""What NVIDIA's driver says of the cards, through NVML. Every call may fail by itself: what a card does not tell is None.
+"""What NVIDIA's driver reports about the GPUs, through NVML.
 
-The library is handed in, so that a double can stand for it. What changes by the second is asked at every sample, processes every
-few, states of links and memory rarely: a call costs 10 to 100 us, that for processes milliseconds.
+Every call may fail by itself: what a GPU does not report is None. The library is an argument, so
+that a double can stand for it. Values that change every second are read at every sample, processes
+every few samples, the states of links and memory rarely. A call costs 10 to 100 us, the one for
+processes costs milliseconds.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from ddtop.wire.gpu import Gpu, GpuProcess
 
 PROCESSES_EVERY_S, SLOWLY_EVERY_S = 5.0, 30.0
 PROCESSES_MAX = 32
-"""Processes told of a card; an MPS server can have more clients."""
+"""Processes listed for a GPU. An MPS server can have more clients."""
 _BITS = {
     0x8: "hw_slowdown",
     0x40: "hw_thermal",
@@ -39,7 +41,8 @@ _SM, _MEMORY, _GPU_SENSOR, _UNCORRECTED, _SINCE_BOOT, _EXCLUSIVE, _PROHIBITED, _
 )
 _NOT_SUPPORTED, _NO_PERMISSION, _NOT_FOUND, _INVALID, _DRIVER_NOT_LOADED = 3, 4, 6, 2, 9
 _LIBRARY_NOT_FOUND, _FUNCTION_NOT_FOUND, _LOST, _RESET_REQUIRED = 12, 13, 15, 16
-"""Of nvml.h, whose numbers never change; older releases of its Python module lack some of the names."""
+"""Of nvml.h, whose numbers never change; older releases of its Python module lack some of the
+names."""
 _LINKS = 18
 _DEVICES = (Path("/dev/nvidiactl"), Path("/proc/driver/nvidia/version"), Path("/dev/dxg"))
 NO_DRIVER, NOT_ANSWERING = "no NVIDIA driver", "the NVIDIA driver cannot be asked"
@@ -50,11 +53,14 @@ class NvmlError(Exception):
 
 
 class _LostError(Exception):
-    """The card answers no more."""
+    """The GPU answers no more."""
 
 
 def driver_is_there() -> bool:
-    """Whether this host (or container) has an NVIDIA driver at all: three looks at files, nothing is loaded."""
+    """Whether this host (or container) has an NVIDIA driver at all.
+
+    Three looks at files, nothing is loaded.
+    """
     return any(path.exists() for path in _DEVICES)
 
 
@@ -80,7 +86,8 @@ class Nvml:
 
     def __init__(self, nv: Any) -> None:
         self._nv = nv
-        # The second is no NVMLError: an older driver, asked for what the Python module takes for granted.
+        # The second is no NVMLError: an older driver, asked for what the Python module takes for
+        # granted.
         self._errors = (nv.NVMLError, getattr(nv, "NVMLLibraryMismatchError", nv.NVMLError))
         try:
             nv.nvmlInit()
@@ -103,7 +110,7 @@ class Nvml:
             self._nv.nvmlShutdown()
 
     def sample(self, now_s: float | None = None) -> tuple[Gpu, ...]:
-        """All cards and their MIG instances now. `now_s`: monotonic.
+        """All GPUs and their MIG instances now. `now_s`: monotonic.
 
         Raises:
             NvmlError: the session is gone (the driver was unloaded).
@@ -119,15 +126,22 @@ class Nvml:
         found: list[Gpu] = []
         for index in range(self._count()):
             try:
-                cards = self._card(index, processes, slowly)
+                gpus = self._gpu(index, processes, slowly)
             except _LostError:
                 self._handles.pop(index, None)
                 known = self._seen.get(index, Gpu(index, f"lost-{index}"))
-                lost = Gpu(index, known.uuid, name=known.name, pci=known.pci, total_bytes=known.total_bytes, lost=True)
-                cards = [lost]
-            if cards:
-                self._seen[index] = cards[0]
-            found += cards
+                lost = Gpu(
+                    index,
+                    known.uuid,
+                    name=known.name,
+                    pci=known.pci,
+                    total_bytes=known.total_bytes,
+                    lost=True,
+                )
+                gpus = [lost]
+            if gpus:
+                self._seen[index] = gpus[0]
+            found += gpus
         return tuple(found)
 
     def _count(self) -> int:
@@ -137,7 +151,7 @@ class Nvml:
             raise NvmlError(f"the driver does not answer ({error})") from None
 
     def _ask(self, uuid: str, name: str, *arguments: Any) -> Any:
-        """The answer of a call; None where card, driver or library do not have it."""
+        """The answer of a call; None where GPU, driver or library do not have it."""
         if (uuid, name) in self._unsupported:
             return None
         call = getattr(self._nv, name, None)
@@ -154,7 +168,10 @@ class Nvml:
             return None
 
     def _handle(self, index: int) -> tuple[Any, str] | None:
-        """(handle, UUID) of a card; None: it is not this container's, or not this job's by its cgroup."""
+        """(handle, UUID) of a GPU.
+
+        None if it does not belong to this container, or by its cgroup not to this job.
+        """
         known = self._handles.get(index)
         if known is not None:
             return known
@@ -163,13 +180,13 @@ class Nvml:
         except self._errors as error:
             if _code(error) in (_NO_PERMISSION, _NOT_FOUND, _INVALID, _NOT_SUPPORTED):
                 return None
-            # Drivers say "unknown error" here too of a card that has fallen off the bus.
+            # Drivers say "unknown error" here too of a GPU that has fallen off the bus.
             raise _LostError from None
         uuid = text(self._ask("", "nvmlDeviceGetUUID", handle) or f"unknown-{index}")
         self._handles[index] = handle, uuid
         return handle, uuid
 
-    def _card(self, index: int, processes: bool, slowly: bool) -> list[Gpu]:
+    def _gpu(self, index: int, processes: bool, slowly: bool) -> list[Gpu]:
         known = self._handle(index)
         if known is None:
             return []
@@ -182,7 +199,7 @@ class Nvml:
         util = self._ask(uuid, "nvmlDeviceGetUtilizationRates", handle)
         used, total = self._memory(uuid, handle)
         power = self._ask(uuid, "nvmlDeviceGetPowerUsage", handle)
-        card = msgspec.structs.replace(
+        gpu = msgspec.structs.replace(
             rare,
             util_ratio=util.gpu / 100 if util is not None else None,
             memory_util_ratio=util.memory / 100 if util is not None else None,
@@ -195,30 +212,33 @@ class Nvml:
             celsius=self._celsius(uuid, handle),
             throttle=self._throttle(uuid, handle),
         )
-        return [card, *(self._instances(card, handle, processes) if rare.mig else ())]
+        return [gpu, *(self._instances(gpu, handle, processes) if rare.mig else ())]
 
-    def _instances(self, card: Gpu, handle: Any, processes: bool) -> list[Gpu]:
-        """The MIG instances of a card: they have memory of their own, clocks and power are the card's."""
+    def _instances(self, gpu: Gpu, handle: Any, processes: bool) -> list[Gpu]:
+        """The MIG instances of a GPU.
+
+        They have memory of their own, clocks and power are the GPU's.
+        """
         found = []
-        for number in range(self._ask(card.uuid, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
+        for number in range(self._ask(gpu.uuid, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
             part = self._ask("", "nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
             if part is None:
                 continue
-            uuid = text(self._ask("", "nvmlDeviceGetUUID", part) or f"{card.uuid}/{number}")
+            uuid = text(self._ask("", "nvmlDeviceGetUUID", part) or f"{gpu.uuid}/{number}")
             used, total = self._memory(uuid, part)
             if processes or uuid not in self._held:
                 self._held[uuid] = self._processes(uuid, part)
-            name = text(self._ask("", "nvmlDeviceGetName", part) or card.name)
+            name = text(self._ask("", "nvmlDeviceGetName", part) or gpu.name)
             found.append(
                 Gpu(
-                    card.index,
+                    gpu.index,
                     uuid,
                     None,
                     used,
                     total,
                     name,
                     processes=self._held[uuid],
-                    parent=card.uuid,
+                    parent=gpu.uuid,
                     exclusive=False,
                 )
             )
@@ -252,7 +272,9 @@ class Nvml:
         bits = self._ask(uuid, "nvmlDeviceGetCurrentClocksEventReasons", handle)
         if bits is None:
             bits = self._ask(uuid, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
-        return tuple(word for bit, word in _BITS.items() if bits & bit) if bits is not None else None
+        return (
+            tuple(word for bit, word in _BITS.items() if bits & bit) if bits is not None else None
+        )
 
     def _processes(self, uuid: str, handle: Any) -> tuple[GpuProcess, ...] | None:
         if not self._lists_processes:
@@ -261,11 +283,16 @@ class Nvml:
         if computing is None:
             return None
         found: dict[int, int | None] = {}
-        for one in (*computing, *(self._listed(uuid, "nvmlDeviceGetGraphicsRunningProcesses", handle) or ())):
+        for one in (
+            *computing,
+            *(self._listed(uuid, "nvmlDeviceGetGraphicsRunningProcesses", handle) or ()),
+        ):
             used = one.usedGpuMemory
             used = int(used) if isinstance(used, int) and 0 <= used < 1 << 62 else None
             known = found.get(int(one.pid))
-            found[int(one.pid)] = max(known, used) if known is not None and used is not None else used or known
+            found[int(one.pid)] = (
+                max(known, used) if known is not None and used is not None else used or known
+            )
         most = sorted(found.items(), key=lambda item: (-(item[1] or 0), item[0]))[:PROCESSES_MAX]
         return tuple(GpuProcess(pid, used) for pid, used in most)
 
@@ -315,7 +342,8 @@ class Nvml:
             return None, None
         states = []
         for link in range(getattr(self._nv, "NVML_NVLINK_MAX_LINKS", _LINKS)):
-            # Of the links that a card does not have a driver says "invalid argument" or "not supported": that is no word on the others.
+            # Of the links that a GPU does not have a driver says "invalid argument" or "not
+            # supported": that is no word on the others.
             state = self._ask("", "nvmlDeviceGetNvLinkState", handle, link)
             if state is not None:
                 states.append(bool(state))
@@ -330,12 +358,17 @@ def text(value: Any) -> str:
 
 
 def _misreads(nv: Any) -> bool:
-    """12.535.77 has a struct of processes that one driver had and the next took back: from the second process on all is garbage."""
+    """12.535.77 has a struct of processes that one driver had and the next took back.
+
+    From the second process on all is garbage.
+    """
     struct = getattr(nv, "c_nvmlProcessInfo_t", None)
     return any(name == "usedGpuCcProtectedMemory" for name, *_ in getattr(struct, "_fields_", ()))
 
 
 def _code(error: Exception) -> int:
-    """NVML's number; an error of the Python module alone says that the driver does not know the call."""
+    """NVML's number; an error of the Python module alone says that the driver does not know the
+    call.
+    """
     code = getattr(error, "value", None)
     return code if isinstance(code, int) else _FUNCTION_NOT_FOUND

@@ -1,11 +1,13 @@
-"""NCCL's status service (RAS): one thread in each process of a job listens on localhost and answers for the whole job.
+"""NCCL's status service (RAS): a thread in each process of a job answers for the whole job.
 
-Asked only while something stands, at most every ten seconds, in a thread of its own: an answer comes within milliseconds, but for five
-to ten seconds after a peer has fallen silent, because NCCL waits for it. Whoever listens on that port may be another job, or a stranger:
-what comes is bounded, and communicators without a process of this job are left out.
+It listens on localhost. The relay asks only while something is stuck, at most every ten seconds, in
+a thread of its own. An answer takes milliseconds, but five to ten seconds after a peer has fallen
+silent, because NCCL waits for it. Another job or a stranger may listen on that port. So the answer
+is bounded, and communicators without a process of this job are left out.
 
-Before 2.29 an answer about several communicators of which a rank is missing is put together from memory beyond its buffer, in the
-process that answers; over IPv6 that process allocates gigabytes. Such a release is asked only while all ranks are there and run.
+Before 2.29, an answer about several communicators with a missing rank is built from memory beyond
+its buffer, in the process that answers; over IPv6 that process allocates gigabytes. Such a release
+is asked only while all ranks are there and run.
 """
 
 from __future__ import annotations
@@ -30,10 +32,10 @@ ADDRESS = "localhost:28028"
 DEADLINE_S = 11.0
 """NCCL gives up on silent peers after five seconds a leg, ten in all."""
 GREETING_S, TRIES = 1.0, 5
-"""All processes of a node share the port and the kernel picks one by the port of the asking side: one that is stopped takes the question
-and says nothing. A living one greets at once."""
+"""All processes of a node share the port and the kernel picks one by the port of the asking side:
+one that is stopped takes the question and says nothing. A living one greets at once."""
 EVERY_S = 10.0
-STANDS_S = 2.0
+STUCK_S = 2.0
 FRESH_S = 2.0
 SILENT_S = 3.0
 """An agent speaks twice a second: one that has not for so long has no interpreter to do it with."""
@@ -50,7 +52,9 @@ class _NotAskedError(Exception):
 
 
 def ask(address: str, deadline_s: float = DEADLINE_S, whole: bool = True) -> RasAnswer:
-    """What the service says; JSON where it knows that, else its text. Never raises: `why` tells what failed.
+    """What the service says; JSON where it knows that, else its text.
+
+    Never raises: `why` tells what failed.
 
     `whole`: all ranks of the job live and none of them is stopped.
     """
@@ -68,7 +72,9 @@ def ask(address: str, deadline_s: float = DEADLINE_S, whole: bool = True) -> Ras
 def _asked(address: str, until: float, whole: bool) -> tuple[str, bool]:
     host, _, port = address.rpartition(":")
     for _ in range(TRIES):
-        with socket.create_connection((host.strip("[]") or "localhost", int(port)), timeout=2.0) as link:
+        with socket.create_connection(
+            (host.strip("[]") or "localhost", int(port)), timeout=2.0
+        ) as link:
             lines = _Lines(link, min(until, time.monotonic() + GREETING_S))
             try:
                 greeting = _greeted(lines)
@@ -96,7 +102,8 @@ def _talk(lines: _Lines, whole: bool) -> tuple[bytes, bool]:
     lines.say("SET FORMAT json")
     as_json = lines.read_line().strip().upper() == b"OK"
     if not whole:
-        # No such events: 2.29 and later say so and change nothing, older ones do not know the command.
+        # No such events: 2.29 and later say so and change nothing, older ones do not know the
+        # command.
         lines.say("MONITOR ?")
         if b"UNKNOWN COMMAND" in lines.read_line().upper():
             raise _NotAskedError
@@ -149,17 +156,27 @@ def parse_json(text: str) -> RasAnswer:
         return RasAnswer(why=f"its JSON cannot be read: {error}"[:TEXT_MAX])
     if not isinstance(said, dict):
         return RasAnswer(why="its JSON is no object")
-    found = [_communicator(one) for one in _list(said, "communicators")[:COMMUNICATORS_MAX] if isinstance(one, dict)]
+    found = [
+        _communicator(one)
+        for one in _list(said, "communicators")[:COMMUNICATORS_MAX]
+        if isinstance(one, dict)
+    ]
     version = said.get("nccl_version")
     return RasAnswer(tuple(found), str(version)[:20] if isinstance(version, (str, int)) else None)
 
 
 def _communicator(said: Mapping[str, Any]) -> Communicator:
     ranks = [_rank(one, False) for one in _list(said, "ranks")[:RANKS_MAX] if isinstance(one, dict)]
-    gone = [_rank(one, True) for one in _list(said, "missing_ranks")[:RANKS_MAX] if isinstance(one, dict)]
+    gone = [
+        _rank(one, True)
+        for one in _list(said, "missing_ranks")[:RANKS_MAX]
+        if isinstance(one, dict)
+    ]
     missing = _number(said, "missing_ranks_count")
     bad = [one for one in (*ranks, *gone) if one.state not in ("ok", "init")]
-    state = "bad" if bad or missing else "init" if any(one.state == "init" for one in ranks) else "ok"
+    state = (
+        "bad" if bad or missing else "init" if any(one.state == "init" for one in ranks) else "ok"
+    )
     name = str(said.get("hash") or "")[:40]
     counts: dict[str, list[tuple[int, int]]] = {}
     for rank in ranks:
@@ -181,7 +198,11 @@ def _rank(said: Mapping[str, Any], missing: bool) -> RasRank:
         _number(said, "pid") or 0,
         _gone(status) if missing else _state(status),
         _number(said, "cuda_dev"),
-        {str(name)[:20]: count for name in list(counts)[:OPS_MAX] if (count := _number(counts, name)) is not None},
+        {
+            str(name)[:20]: count
+            for name in list(counts)[:OPS_MAX]
+            if (count := _number(counts, name)) is not None
+        },
     )
 
 
@@ -192,7 +213,10 @@ def _gone(status: Mapping[str, Any]) -> str:
 
 
 def _state(status: Mapping[str, Any]) -> str:
-    """As NCCL itself sums it up in its text. Of an operation that is in progress (7) it makes no state but in the initialisation."""
+    """As NCCL itself sums it up in its text.
+
+    Of an operation that is in progress (7) it makes no state but in the initialisation.
+    """
     if status.get("abort_flag"):
         return "abort"
     if status.get("finalize_called") or status.get("destroy_flag"):
@@ -208,13 +232,20 @@ def _list(said: Mapping[str, Any], key: str) -> list[Any]:
 
 def _number(said: Mapping[str, Any], key: str) -> int | None:
     value = said.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63 else None
+    return (
+        value
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+        else None
+    )
 
 
 def of_job(answer: RasAnswer, pids: Collection[int]) -> RasAnswer:
-    """Without the communicators of other jobs of this user: those that share no process with one of these, by whatever others.
+    """Without the communicators of other jobs of this user.
 
-    The text names few ranks: what it tells is left out only where it names a process of this host that is none of ours.
+    Those that share no process with one of these, by whatever others.
+
+    The text names few ranks: what it tells is left out only where it names a process of this host
+    that is none of ours.
     """
     if answer.text:
         kept = [one for one in answer.communicators if not _has_stranger(one, pids)]
@@ -235,10 +266,14 @@ def _bounded(found: list[Communicator]) -> tuple[Communicator, ...]:
     """At most TOLD_MAX ranks in all, those that stand out first: a frame has a largest size."""
     room, told = TOLD_MAX, []
     for one in found:
-        ranks = sorted(one.ranks, key=lambda rank: (rank.state == "ok", sum(rank.counts.values()), rank.number))
+        ranks = sorted(
+            one.ranks, key=lambda rank: (rank.state == "ok", sum(rank.counts.values()), rank.number)
+        )
         kept = tuple(sorted(ranks[:room], key=lambda rank: rank.number))
         room -= len(kept)
-        told.append(Communicator(one.name, one.size, kept, one.missing, one.state, one.problems, one.usual))
+        told.append(
+            Communicator(one.name, one.size, kept, one.missing, one.state, one.problems, one.usual)
+        )
     return tuple(told)
 
 
@@ -247,11 +282,17 @@ def _shares(one: Communicator, pids: Collection[int], known: Collection[tuple[st
 
 
 def _has_stranger(one: Communicator, pids: Collection[int]) -> bool:
-    return any(_is_here(host) for host in {rank.host for rank in one.ranks if rank.pid and rank.pid not in pids})
+    return any(
+        _is_here(host)
+        for host in {rank.host for rank in one.ranks if rank.pid and rank.pid not in pids}
+    )
 
 
 def _is_here(address: str) -> bool:
-    """Only an address of this host can be bound. A name is none of NCCL's, and to look it up would take its time."""
+    """Only an address of this host can be bound.
+
+    A name is none of NCCL's, and to look it up would take its time.
+    """
     try:
         family = socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -262,7 +303,10 @@ def _is_here(address: str) -> bool:
 
 
 class Ras:
-    """When the service is asked, and its last answer; the relay's thread only, but for the asking. Times are monotonic s."""
+    """When the service is asked, and its last answer; the relay's thread only, but for the asking.
+
+    Times are monotonic s.
+    """
 
     def __init__(self, deadline_s: float = DEADLINE_S) -> None:
         self._deadline_s = deadline_s
@@ -274,15 +318,18 @@ class Ras:
         self._told_at = 0.0
 
     def saw(self, now: float) -> None:
-        """An agent says that something stands."""
+        """An agent reports that something is stuck."""
         self._since = now if self._since is None or now - self._last > FRESH_S else self._since
         self._last = now
 
     def look(self, now: float, here: Iterable[Watched], elsewhere: int = 0) -> RasAnswer | None:
-        """An answer that has just come, once. Asks where something has stood for two seconds; never waits.
+        """An answer that has just come, once.
 
-        `here`: the living ranks of this host, `elsewhere`: how many live on the others. One relay asks for all hosts: that of rank 0.
-        Where C code holds the interpreter of every rank nobody can say that something stands: their silence says it.
+        Asks where something has been stuck for two seconds; never waits.
+
+        `here`: the living ranks of this host, `elsewhere`: how many live on the others. One relay
+        asks for all hosts: that of rank 0. Where C code holds the interpreter of every rank nobody
+        can report that something is stuck: their silence shows it.
         """
         answer, self._answer = self._answer, None
         ranks = [one for one in here if "nccl" in (one.hello.backend or "")]
@@ -290,23 +337,36 @@ class Ras:
             self.saw(now)
         if self._since is not None and now - self._last > FRESH_S:
             self._since = None
-        stands = self._since is not None and now - self._since >= STANDS_S
+        stuck = self._since is not None and now - self._since >= STUCK_S
         busy = self._thread is not None and self._thread.is_alive()
-        if stands and not busy and now - self._asked >= EVERY_S and any(one.hello.rank == 0 for one in ranks):
+        if (
+            stuck
+            and not busy
+            and now - self._asked >= EVERY_S
+            and any(one.hello.rank == 0 for one in ranks)
+        ):
             address = address_of([one.hello.environment for one in ranks])
             if address is not None:
                 self._asked = now
                 arguments = (address, is_whole(ranks, elsewhere))
-                self._thread = threading.Thread(target=self._run, args=arguments, name="ddtop-ras", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._run, args=arguments, name="ddtop-ras", daemon=True
+                )
                 self._thread.start()
-        return self._dated(of_job(answer, {one.hello.pid for one in ranks}), now) if answer is not None else None
+        return (
+            self._dated(of_job(answer, {one.hello.pid for one in ranks}), now)
+            if answer is not None
+            else None
+        )
 
     def _dated(self, answer: RasAnswer, now: float) -> RasAnswer:
         """The same answer from two processes may have its communicators in another order."""
         told = sorted(answer.communicators, key=lambda one: one.name)
         if told != self._told:
             self._told, self._told_at = told, now
-        return msgspec.structs.replace(answer, same_ms=int((now - self._told_at) * 1000) if told else None)
+        return msgspec.structs.replace(
+            answer, same_ms=int((now - self._told_at) * 1000) if told else None
+        )
 
     def _run(self, address: str, whole: bool) -> None:
         answer = ask(address, self._deadline_s, whole)

@@ -1,6 +1,7 @@
-"""The text of NCCL's status service, 2.24 to 2.28.3: a table of groups of like communicators, then who stands out in which.
+"""The text of NCCL's status service, 2.24 to 2.28.3.
 
-Of a communicator in which all ranks agree it tells the size and no more; ranks are named where few differ from the others.
+It is a table of groups of equal communicators, followed by the ranks that differ. Of a communicator
+in which all ranks agree it has only the size. Ranks are named where few differ from the others.
 """
 
 from __future__ import annotations
@@ -14,9 +15,14 @@ from itertools import islice
 from ddtop.wire.gpu import Communicator, RasAnswer, RasRank
 
 LINES_MAX, COMMUNICATORS_MAX, RANKS_MAX, PROBLEMS_MAX, TEXT_MAX = 20_000, 64, 4096, 16, 200
-_ROW = re.compile(r"^\s*(\d{1,9})\s+(\d{1,9})\s+\d{1,9}\s+[\d-]{1,20}\s+(\d{1,9})\s+\d{1,9}\s+([A-Z]+)\s+([A-Z,]+)\s*$")
-"""Group, communicators in it, nodes, ranks per node, ranks per communicator, ranks in the group, status, errors."""
-_ENTRY = re.compile(r"^(?:#(\d{1,9})-(\d{1,9}) \(([0-9a-f]{1,16})\) )?(INCOMPLETE|DEAD|TIMEOUT|ERROR|MISMATCH)$")
+_ROW = re.compile(
+    r"^\s*(\d{1,9})\s+(\d{1,9})\s+\d{1,9}\s+[\d-]{1,20}\s+(\d{1,9})\s+\d{1,9}\s+([A-Z]+)\s+([A-Z,]+)\s*$"
+)
+"""Group, communicators in it, nodes, ranks per node, ranks per communicator, ranks in the group,
+status, errors."""
+_ENTRY = re.compile(
+    r"^(?:#(\d{1,9})-(\d{1,9}) \(([0-9a-f]{1,16})\) )?(INCOMPLETE|DEAD|TIMEOUT|ERROR|MISMATCH)$"
+)
 _PROCESS = re.compile(r"^  Process (\d{1,9}) on node (\S{1,80}) managing GPU")
 _RANK = re.compile(
     r"^  Rank (\d{1,9})(| has .{1,80}?| reported .{1,80}?)"
@@ -49,7 +55,10 @@ class _Rank:
 
 @dataclass
 class _Entry:
-    """A communicator of which something is told. `values`: (launches, by how many ranks) of each operation."""
+    """A communicator of which something is told.
+
+    `values`: (launches, by how many ranks) of each operation.
+    """
 
     name: str
     ranks: dict[int, _Rank] = field(default_factory=dict)
@@ -58,7 +67,7 @@ class _Entry:
 
 
 class _Reader:
-    """Line by line; what a line means depends on the entry it stands in."""
+    """Line by line; the meaning of a line depends on its entry."""
 
     def __init__(self) -> None:
         self.groups: dict[int, tuple[int, int, str]] = {}
@@ -79,7 +88,9 @@ class _Reader:
         elif entry := _ENTRY.match(text):
             self._begin(entry)
         elif (process := _PROCESS.match(text)) and self._entry is None:
-            self.lost[process[2], int(process[1])] = "dead" if self._word == "DEAD" else "unresponsive"
+            self.lost[process[2], int(process[1])] = (
+                "dead" if self._word == "DEAD" else "unresponsive"
+            )
         elif self._entry is not None:
             self._in_entry(self._entry, text)
 
@@ -97,7 +108,9 @@ class _Reader:
             if launched := _LAUNCHED.search(many[2]):
                 entry.values.setdefault(self._op, []).append((int(launched[1] or 0), int(many[1])))
             if len(entry.problems) < PROBLEMS_MAX:
-                entry.problems.append(f"{many[1]} ranks{many[2]}" + (f" ({self._op})" if launched else ""))
+                entry.problems.append(
+                    f"{many[1]} ranks{many[2]}" + (f" ({self._op})" if launched else "")
+                )
         elif missing := _MISSING.match(text):
             for number in missing[1].replace(",", " ").split()[:RANKS_MAX]:
                 self._name(entry, _Rank(int(number[:9]), None, 0, ""), "")
@@ -106,7 +119,9 @@ class _Reader:
             self._name(entry, _Rank(int(rank[1]), int(gpu) if gpu else None, pid, host), rank[2])
 
     def _name(self, entry: _Entry, said: _Rank, what: str) -> None:
-        """A rank with what is told of it alone, or (`what` empty) of all those that were just counted."""
+        """A rank with what is told of it alone, or (`what` empty) of all those that were just
+        counted.
+        """
         self._named += 1
         if self._named > RANKS_MAX:
             return
@@ -127,7 +142,11 @@ class _Reader:
         for group, (count, size, state) in self.groups.items():
             for index in range(min(count, COMMUNICATORS_MAX) if size else 0):
                 entry = self.entries.get((group, index))
-                yield _communicator(entry, size, state) if entry else Communicator(f"group {group}", size, state=state)
+                yield (
+                    _communicator(entry, size, state)
+                    if entry
+                    else Communicator(f"group {group}", size, state=state)
+                )
 
 
 def _communicator(entry: _Entry, size: int, state: str) -> Communicator:
@@ -145,7 +164,10 @@ def _communicator(entry: _Entry, size: int, state: str) -> Communicator:
 
 
 def usual_of(values: list[tuple[int, int]]) -> int:
-    """The number of launches that most ranks have, of (launches, ranks); of two that are as common the larger."""
+    """The number of launches that most ranks have, of (launches, ranks).
+
+    Of two that are as common the larger.
+    """
     ranks: Counter[int] = Counter()
     for launches, count in values:
         ranks[launches] += count

@@ -1,6 +1,7 @@
-"""The cards of this host, for the relay: the driver is asked in a thread of its own, because it may not answer.
+"""The GPUs of this host. The driver is asked in a thread of its own, because it may not answer.
 
-A hung card can hold any call of NVML for minutes. The relay takes what was read last, and tells how old that is.
+A hung GPU can hold any call of NVML for minutes. The relay takes what was read last and reports how
+old that is.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ AGAIN_S = 30.0
 XID_WAIT_MS = 5000
 XIDS_KEPT = 8
 _XID_EVENTS, _TIMEOUT, _NO_EVENTS = 0x8, 10, (3, 13)
-"""Of nvml.h: nvmlEventTypeXidCriticalError; NVML_ERROR_TIMEOUT; not supported, function not found."""
+"""nvml.h: nvmlEventTypeXidCriticalError; NVML_ERROR_TIMEOUT; not supported, not found."""
 KNOWN_MAX = 512
 COMMAND_WORDS, COMMAND_CHARACTERS = 3, 120
 """Program and script: what follows may be a secret, and of a stranger."""
@@ -39,7 +40,9 @@ _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 class Gpus:
     """Asks the driver once a second from the first look on, if there is one. `look` never waits."""
 
-    def __init__(self, present: Callable[[], bool] = driver_is_there, opened: Callable[[], Any] = library) -> None:
+    def __init__(
+        self, present: Callable[[], bool] = driver_is_there, opened: Callable[[], Any] = library
+    ) -> None:
         self._present, self._opened = present, opened
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
@@ -54,9 +57,14 @@ class Gpus:
         self._told_of: dict[str, tuple[tuple[GpuProcess, ...], tuple[GpuProcess, ...]]] = {}
         self._own_namespace = in_own_pid_namespace()
 
-    def look(self, owners: Mapping[int, int | None], launcher: int = 0) -> tuple[tuple[Gpu, ...], GpuWatch | None]:
-        """(the cards, how the driver answers); None where there is no driver. `owners`: rank by pid, children included;
-        `launcher`: what has started the ranks, 0 where that is not known."""
+    def look(
+        self, owners: Mapping[int, int | None], launcher: int = 0
+    ) -> tuple[tuple[Gpu, ...], GpuWatch | None]:
+        """(the GPUs, how the driver answers); None where there is no driver.
+
+        `owners`: rank by pid, children included; `launcher`: what has started the ranks, 0 where
+        that is not known.
+        """
         self._owners, self._launcher = owners, launcher
         if self._thread is None:
             if not self._present():
@@ -71,7 +79,7 @@ class Gpus:
         return (told[0] if told is not None else ()), watch
 
     def close(self) -> None:
-        """Let the threads end; one that stands in the driver is left to it."""
+        """Let the threads end; a thread that hangs in the driver is left behind."""
         self._stop.set()
         self._xids.stop.set()
 
@@ -88,27 +96,29 @@ class Gpus:
                     nvml.close()
             except NvmlError as error:
                 self._why = str(error)
-            except Exception as error:  # noqa: BLE001 - a foreign library: whatever it raises, the relay goes on
+            except Exception as error:  # noqa: BLE001 - a foreign library may raise anything
                 self._why = f"{type(error).__name__}: {error}"[:200]
             self._stop.wait(AGAIN_S)
 
     def _sample(self, nvml: Nvml) -> None:
         while not self._stop.is_set():
             began = time.thread_time_ns()
-            cards = tuple(self._described(card) for card in nvml.sample())
-            self._told = (cards, time.monotonic_ns(), time.thread_time_ns() - began)
+            gpus = tuple(self._described(gpu) for gpu in nvml.sample())
+            self._told = (gpus, time.monotonic_ns(), time.thread_time_ns() - began)
             self._stop.wait(SAMPLE_EVERY_S)
 
-    def _described(self, card: Gpu) -> Gpu:
-        xids = self._xids.of(card.uuid)
-        if not card.processes:
-            return msgspec.structs.replace(card, xids=xids)
-        told, known = self._told_of.get(card.uuid, ((), ()))
-        if told is not card.processes:
+    def _described(self, gpu: Gpu) -> Gpu:
+        xids = self._xids.of(gpu.uuid)
+        if not gpu.processes:
+            return msgspec.structs.replace(gpu, xids=xids)
+        told, known = self._told_of.get(gpu.uuid, ((), ()))
+        if told is not gpu.processes:
             # The list is read every few samples: only then can a pid be another's.
-            known = tuple(self._process(one) for one in card.processes)
-            self._told_of[card.uuid] = card.processes, known
-        return msgspec.structs.replace(card, processes=tuple(self._with_rank(one) for one in known), xids=xids)
+            known = tuple(self._process(one) for one in gpu.processes)
+            self._told_of[gpu.uuid] = gpu.processes, known
+        return msgspec.structs.replace(
+            gpu, processes=tuple(self._with_rank(one) for one in known), xids=xids
+        )
 
     def _with_rank(self, one: GpuProcess) -> GpuProcess:
         rank = self._owners.get(one.pid) if one.local else None
@@ -116,7 +126,8 @@ class Gpus:
 
     def _process(self, one: GpuProcess) -> GpuProcess:
         key = (one.pid, registry.start_ticks(one.pid))
-        # Of one without a start nothing stays true: it has ended, or is hidden, and the next of that pid would be, too.
+        # Of one without a start nothing stays true: it has ended, or is hidden, and the next of
+        # that pid would be, too.
         known = self._known.get(key) if key[1] is not None else None
         if known is None:
             if len(self._known) >= KNOWN_MAX:
@@ -131,7 +142,10 @@ class Gpus:
 
 
 class Xids:
-    """Listens for the driver's error events in a thread of its own: there is no other way to hear of them."""
+    """Listens for the driver's error events in a thread of its own.
+
+    There is no other way to hear of them.
+    """
 
     def __init__(self) -> None:
         self.stop = threading.Event()
@@ -139,23 +153,29 @@ class Xids:
         self._thread: threading.Thread | None = None
 
     def listen(self, nv: Any) -> None:
-        """Begin, or go on where a session has ended; where the driver has no events nothing is ever heard."""
+        """Begin, or go on where a session has ended.
+
+        Where the driver has no events nothing is ever heard.
+        """
         if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._run, args=(nv,), name="ddtop-xid", daemon=True)
+            self._thread = threading.Thread(
+                target=self._run, args=(nv,), name="ddtop-xid", daemon=True
+            )
             self._thread.start()
 
     def of(self, uuid: str) -> tuple[Xid, ...]:
-        """The last ones of a card."""
+        """The last ones of a GPU."""
         return tuple(self._found.get(uuid, ()))
 
     def _run(self, nv: Any) -> None:
-        # The wait ends with an error for all cards when one is lost: the others are listened to again.
+        # The wait ends with an error for all GPUs when one is lost: the others are listened to
+        # again.
         while not self.stop.is_set() and self._session(nv):
             self.stop.wait(AGAIN_S)
 
     def _session(self, nv: Any) -> bool:
-        """Listen until the driver ends it; False: no card has events."""
-        # A session of its own: that of the samples may end while this thread stands in the driver.
+        """Listen until the driver ends it; False: no GPU has events."""
+        # A session of its own: that of the samples may end while this thread is in the driver.
         try:
             nv.nvmlInit()
         except nv.NVMLError:
@@ -188,7 +208,10 @@ class Xids:
 
 
 def _registered(nv: Any, events: Any) -> dict[int, str]:
-    """UUID by handle of the cards whose Xids will come: after one a card may not tell its name any more."""
+    """UUID by handle of the GPUs whose Xids will come.
+
+    After one a GPU may not tell its name any more.
+    """
     found = {}
     for index in range(nv.nvmlDeviceGetCount()):
         try:
@@ -207,14 +230,21 @@ def _address(handle: Any) -> int:
 
 
 def described(pid: int, own_namespace: bool = False) -> GpuProcess:
-    """Whose process that is, as far as this user may know. `own_namespace`: NVML's pids are those of another namespace."""
+    """Whose process that is, as far as this user may know.
+
+    `own_namespace`: NVML's pids are those of another namespace.
+    """
     if own_namespace and not _has_device(pid):
         return GpuProcess(pid, local=False)
     try:
         process = psutil.Process(pid)
         with process.oneshot():
-            command = " ".join(process.cmdline()[:COMMAND_WORDS])[:COMMAND_CHARACTERS] or process.name()
-            return GpuProcess(pid, user=process.username(), command=command, orphan=process.ppid() == 1)
+            command = (
+                " ".join(process.cmdline()[:COMMAND_WORDS])[:COMMAND_CHARACTERS] or process.name()
+            )
+            return GpuProcess(
+                pid, user=process.username(), command=command, orphan=process.ppid() == 1
+            )
     except psutil.NoSuchProcess:
         # It has ended since the driver was asked, or the kernel hides those of others (hidepid).
         return GpuProcess(pid, local=_is_there(pid))
@@ -241,10 +271,14 @@ def in_own_pid_namespace() -> bool:
 
 
 def _has_device(pid: int) -> bool:
-    """A pid of the host may by chance be one of here too: whoever uses a card has its device file open."""
+    """A pid of the host may by chance be one of here too.
+
+    Whoever uses a GPU has its device file open.
+    """
     try:
         return any(
-            os.readlink(f"/proc/{pid}/fd/{name}").startswith("/dev/nvidia") for name in os.listdir(f"/proc/{pid}/fd")
+            os.readlink(f"/proc/{pid}/fd/{name}").startswith("/dev/nvidia")
+            for name in os.listdir(f"/proc/{pid}/fd")
         )
     except OSError:
         return False

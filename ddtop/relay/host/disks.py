@@ -1,8 +1,10 @@
-"""How full the file systems are that a host's ranks use. A rank's folder may lie on a file server: each is asked on a thread of its own.
+"""How full the file systems are that the ranks of a host use.
 
-Which folders they are is read from the kernel's own memory: the links in /proc touch no file system. Besides the working folder
-and TMPDIR these are the folders of files that a rank had open for writing, such as a checkpoint. A rank in a mount namespace of
-its own (a container) sees other file systems under its paths, so they are looked at through /proc/PID/root.
+The folder of a rank may be on a file server, so each is asked on a thread of its own. Which folders
+they are comes from the kernel's own memory: the links in /proc touch no file system. They are the
+working folder, TMPDIR, and the folders of files that a rank had open for writing, such as a
+checkpoint. A rank in a mount namespace of its own (a container) sees other file systems under its
+paths, so they are read through /proc/PID/root.
 """
 
 from __future__ import annotations
@@ -19,12 +21,15 @@ from ddtop.wire.records import Hello
 
 DISKS_MAX, FOLDERS_MAX = 8, 12
 STALE_S = 15.0
-"""Each file system is asked every five seconds: what three answers in a row have not renewed is not known any more."""
+"""Each file system is asked every five seconds: what three answers in a row have not renewed is not
+known any more."""
 SHM = "/dev/shm"
 WRITTEN_S = 900.0
-"""A folder in which a file was open for writing counts so long: checkpoints are written every few minutes."""
+"""A folder in which a file was open for writing counts so long: checkpoints are written every few
+minutes."""
 RANKS_A_LOOK, FILES_MAX = 4, 512
-"""Ranks whose open files are read at one look, in turn, and files of each: a readlink and a short read, 10 us together."""
+"""Ranks whose open files are read at one look, in turn, and files of each: a readlink and a short
+read, 10 us together."""
 _NO_DISKS = ("/dev/", "/proc/", "/sys/", "/memfd:")
 
 _Sized = tuple[int, int, int, int, int]
@@ -33,7 +38,10 @@ _Sized = tuple[int, int, int, int, int]
 
 @dataclass
 class Use:
-    """One folder as the ranks use it. `path`: as they see it; `where`: what to ask here. `ranks`: who had a file open there."""
+    """One folder as the ranks use it. `path`: as they see it; `where`: what to ask here.
+
+    `ranks`: who had a file open there.
+    """
 
     path: str
     where: str
@@ -43,7 +51,10 @@ class Use:
 
 
 class DiskWatch:
-    """Used by the relay's loop only; times are its monotonic s. Source: statvfs(3). Check: `df -h`, `df -i`."""
+    """Used by the relay's loop only; times are its monotonic s. Source: statvfs(3).
+
+    Check: `df -h`, `df -i`.
+    """
 
     def __init__(self) -> None:
         self._asked: dict[str, LatestResult[_Sized]] = {}
@@ -57,7 +68,10 @@ class DiskWatch:
         uses: dict[str, Use] = {}
         outside: dict[str, int] = {}
         for hello in ranks:
-            for path, use in ((_cwd(hello.pid), "cwd"), (hello.environment.get("TMPDIR", "/tmp"), "TMPDIR")):
+            for path, use in (
+                (_cwd(hello.pid), "cwd"),
+                (hello.environment.get("TMPDIR", "/tmp"), "TMPDIR"),
+            ):
                 if path is not None and len(uses) < DISKS_MAX:
                     where = self._where(hello.pid, path, outside)
                     uses.setdefault(where, Use(path, where, use))
@@ -76,7 +90,10 @@ class DiskWatch:
         return uses
 
     def _where(self, pid: int, path: str, outside: dict[str, int]) -> str:
-        """The path as it is reached from here; through one process of each other mount namespace."""
+        """The path as it is reached from here.
+
+        Through one process of each other mount namespace.
+        """
         namespace = _namespace(str(pid))
         if namespace is None or namespace == self._here:
             return path
@@ -88,7 +105,9 @@ class DiskWatch:
         # Rank 0 writes most checkpoints; the others follow in turn.
         first = [one for one in ranks if not one.rank]
         others = [one for one in ranks if one.rank]
-        chosen = [others[(self._turn + at) % len(others)] for at in range(min(RANKS_A_LOOK, len(others)))]
+        chosen = [
+            others[(self._turn + at) % len(others)] for at in range(min(RANKS_A_LOOK, len(others)))
+        ]
         self._turn += RANKS_A_LOOK
         for hello in (*first[:1], *chosen):
             for folder in _written_folders(hello.pid):
@@ -103,12 +122,17 @@ class DiskWatch:
                     one.ranks.add(hello.rank)
 
     def disks(self, uses: dict[str, Use], now: float) -> tuple[Disk, ...]:
-        """Each file system once, as it was when it last answered; one that has not lately is left out."""
+        """Each file system once, as it was when it last answered.
+
+        One that has not lately is left out.
+        """
         found: dict[int, Disk] = {}
         for where, use in uses.items():
             sized = self._asked[where].result(now, STALE_S) if where in self._asked else None
             if sized is not None:
-                found.setdefault(sized[0], Disk(use.path, use.use, *sized[1:], ranks=tuple(sorted(use.ranks))))
+                found.setdefault(
+                    sized[0], Disk(use.path, use.use, *sized[1:], ranks=tuple(sorted(use.ranks)))
+                )
         # Memory of this host: no server is behind it.
         with contextlib.suppress(OSError):
             if (shm := _sized(SHM)) is not None:
@@ -116,19 +140,28 @@ class DiskWatch:
         return tuple(found.values())[:DISKS_MAX]
 
     def unanswered(self, now: float) -> tuple[tuple[str, float], ...]:
-        """The paths whose file system has not answered for more than a moment, and for how long (s)."""
+        """The paths whose file system has not answered for more than a moment, and for how long
+        (s).
+        """
         waiting = ((path, one.waiting_s(now)) for path, one in self._asked.items())
         return tuple((path, seconds) for path, seconds in waiting if seconds > SLOW_S)
 
 
 def _written_folders(pid: int) -> Iterator[str]:
-    """The folders of regular files that it has open for writing. Check: `ls -l /proc/PID/fd`, `grep flags /proc/PID/fdinfo/*`."""
+    """The folders of regular files that it has open for writing.
+
+    Check: `ls -l /proc/PID/fd`, `grep flags /proc/PID/fdinfo/*`.
+    """
     found: set[str] = set()
     with contextlib.suppress(OSError):
         for number in os.listdir(f"/proc/{pid}/fd")[:FILES_MAX]:
             with contextlib.suppress(OSError, ValueError, IndexError):
                 path = os.readlink(f"/proc/{pid}/fd/{number}")
-                if not path.startswith("/") or path.startswith(_NO_DISKS) or path.endswith(" (deleted)"):
+                if (
+                    not path.startswith("/")
+                    or path.startswith(_NO_DISKS)
+                    or path.endswith(" (deleted)")
+                ):
                     continue
                 folder = os.path.dirname(path)
                 if folder not in found and _is_for_writing(pid, number):

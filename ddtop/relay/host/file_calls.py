@@ -1,7 +1,8 @@
-"""Calls on files that may hang, each on a thread of its own: a file server that does not answer must not stop the relay's loop.
+"""Calls on files that may hang, each on a thread of its own.
 
-A path of a rank, the state folder, a program in a virtual environment may all lie on a network file system. A call on such a path can block for
-hours, and nothing but a kill ends it. So the loop starts the call, goes on, and reads the newest result with its age.
+A path of a rank, the state folder, a program in a virtual environment may all be on a network file
+system. A call on such a path can block for hours, and only a kill ends it. So the relay's loop
+starts the call, goes on, and reads the newest result with its age.
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ T = TypeVar("T")
 SLOW_S = 5.0
 """A call that takes longer is reported. A busy file server takes a second or two."""
 CALLS_MAX = 16
-"""Calls of one kind that may hang at a time: each holds a thread. More paths are not looked at until one of them answers."""
+"""Calls of one kind that may hang at a time: each holds a thread. More paths are not looked at
+until one of them answers."""
 
 
 class LatestResult(Generic[T]):
-    """The newest result of one call that may hang. `ask` and the properties are for one thread, the loop's; times are its monotonic s."""
+    """The newest result of one call that may hang.
+
+    `ask` and the properties are for one thread, the loop's; times are its monotonic s.
+    """
 
     def __init__(self, call: Callable[[], T | None]) -> None:
         """`call` runs on other threads. What it raises is taken as no result."""
@@ -45,7 +50,7 @@ class LatestResult(Generic[T]):
         found: T | None = None
         try:
             found = self._call()
-        except Exception:  # noqa: BLE001 - the thread's own edge: what cannot be read is not measured
+        except Exception:  # noqa: BLE001 - what cannot be read is not measured
             found = None
         with self._lock:
             self._since = None
@@ -64,7 +69,9 @@ class LatestResult(Generic[T]):
 
 
 class Writer:
-    """Does the writing that one folder gets, on a thread of its own. What is put under a name replaces what still waits under it.
+    """Does the writing that one folder gets, on a thread of its own.
+
+    What is put under a name replaces what still waits under it.
 
     `put`, `finish` and the properties may be used on any thread.
     """
@@ -79,7 +86,10 @@ class Writer:
         self._thread: threading.Thread | None = None
 
     def put(self, name: str, write: Callable[[], None]) -> None:
-        """Have `write` called soon; returns at once. A sentence that it raises as OSError is kept until it succeeds."""
+        """Have `write` called soon; returns at once.
+
+        A sentence that it raises as OSError is kept until it succeeds.
+        """
         with self._changed:
             # At the end of the queue: what was put before it is written before it.
             self._waiting.pop(name, None)
@@ -100,13 +110,16 @@ class Writer:
         with self._changed:
             waits_s = time.monotonic() - self._since if self._since is not None else 0.0
             if waits_s > SLOW_S:
-                return f"{self._folder} has not answered for {waits_s:.0f} s (a file server that hangs?): nothing is written there"
+                why = f"has not answered for {waits_s:.0f} s (a file server that hangs?)"
+                return f"{self._folder} {why}: nothing is written there"
             return next(iter(self._problems.values()), None)
 
     def finish(self, seconds: float) -> bool:
         """Wait until all is written, at most so long; False where it is not."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._waiting and self._since is None, seconds)
+            return self._changed.wait_for(
+                lambda: not self._waiting and self._since is None, seconds
+            )
 
     def _run(self) -> None:
         while True:
@@ -118,7 +131,7 @@ class Writer:
             why: str | None = None
             try:
                 write()
-            except Exception as error:  # noqa: BLE001 - the thread's own edge: the relay goes on, and reports it
+            except Exception as error:  # noqa: BLE001 - the relay goes on, and reports it
                 why = str(error) or type(error).__name__
             with self._changed:
                 self._since = None

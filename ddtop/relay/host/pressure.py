@@ -41,7 +41,12 @@ class HostWatch:
         self._looks += 1
         runnable, steal, total = _stat()
         ratio = None
-        if self._times is not None and steal is not None and total is not None and total > self._times[1]:
+        if (
+            self._times is not None
+            and steal is not None
+            and total is not None
+            and total > self._times[1]
+        ):
             ratio = max(0.0, (steal - self._times[0]) / (total - self._times[1]))
         self._times = (steal, total) if steal is not None and total is not None else None
         slow = self._slow

@@ -29,7 +29,10 @@ class HostProbe:
         psutil.cpu_percent(interval=None)
 
     def look(self, processes: tuple[ProcessState, ...], **counters: object) -> HostState:
-        """The host now. `counters` are further fields of the record. Check: `top`, `free -b`, `df /dev/shm`."""
+        """The host now. `counters` are further fields of the record.
+
+        Check: `top`, `free -b`, `df /dev/shm`.
+        """
         memory = _asked(psutil.virtual_memory)
         cpu_percent = _asked(psutil.cpu_percent)
         shm = _asked(lambda: os.statvfs("/dev/shm"))
@@ -52,7 +55,10 @@ class HostProbe:
 
 
 def _asked(what: Callable[[], _T]) -> _T | None:
-    """None where the kernel cannot be asked: no descriptor may be left, because strangers have taken them all."""
+    """None where the kernel cannot be asked.
+
+    No descriptor may be left, because strangers have taken them all.
+    """
     try:
         return what()
     except (OSError, psutil.Error):
@@ -61,7 +67,10 @@ def _asked(what: Callable[[], _T]) -> _T | None:
 
 @contextlib.contextmanager
 def without_descriptors_left() -> Iterator[None]:
-    """Where no descriptor is left, what could not be looked at is left out; whatever else goes wrong is raised."""
+    """Where no descriptor is left, what could not be looked at is left out.
+
+    Whatever else goes wrong is raised.
+    """
     try:
         yield
     except OSError as error:

@@ -1,8 +1,9 @@
-"""A leaf's clock against its hub's, from the times of questions and answers, as NTP does it.
+"""The clock of a leaf against the clock of its hub, from the times of messages, as in NTP.
 
-The answer to a question that was sent at t1 and came back at t4 (this host's clock) says when the hub had it (t2) and answered (t3). The
-offset is ((t2 - t1) + (t3 - t4)) / 2, wrong by at most half of the time that the way took: so the fastest of the last
-answers counts, and what delays some of them (a busy relay, a queue in the network) makes nothing worse.
+A leaf sends a question at t1 and has the answer at t4, on its own clock. The answer says when the
+hub received the question (t2) and answered (t3). The offset is ((t2 - t1) + (t3 - t4)) / 2, and
+wrong by at most half of the round trip. So the fastest of the last answers counts. A busy relay or
+a queue in the network delays some answers and does no harm.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from dataclasses import dataclass
 from ddtop.wire.hosts import HostClock
 
 KEPT = 16
-"""Answers, one every 2 s: in half a minute clocks drift by at most 3 ms (100 ppm), NTP's own corrections included."""
+"""Answers, one every 2 s: in half a minute clocks drift by at most 3 ms (100 ppm), NTP's own
+corrections included."""
 DRIFT_RATIO = 1e-4
 STEPPED_NS = 5_000_000
-"""Wall clock and monotonic clock of one host that moved so far against each other since an answer: somebody has set the clock."""
+"""Wall clock and monotonic clock of one host that moved so far against each other since an answer:
+somebody has set the clock."""
 SANE_NS = 1 << 62
 
 
@@ -29,18 +32,25 @@ class _Sample:
 
 
 class HubClock:
-    """The last answers of one hub. Times in ns; `mono_ns` is this host's monotonic clock when the answer came."""
+    """The last answers of one hub.
+
+    Times in ns; `mono_ns` is this host's monotonic clock when the answer came.
+    """
 
     def __init__(self) -> None:
         self._samples: deque[_Sample] = deque(maxlen=KEPT)
 
     def add(self, sent: int, had: int, answered: int, came: int, mono_ns: int) -> None:
-        """Take in one answer (t1, t2, t3, t4, all unix ns); one that cannot be true is passed over."""
+        """Take in one answer (t1, t2, t3, t4, all unix ns).
+
+        One that cannot be true is passed over.
+        """
         error = ((came - sent) - (answered - had)) // 2
         if error < 0 or answered < had or max(map(abs, (sent, had, answered, came))) > SANE_NS:
             return
         new = _Sample(((had - sent) + (answered - came)) // 2, error, mono_ns, came - mono_ns)
-        # One that cannot be true together with this one is from before one of the two clocks was set.
+        # One that cannot be true together with this one is from before one of the two clocks was
+        # set.
         fitting = (one for one in self._samples if _agree(one, new))
         self._samples = deque(fitting, maxlen=KEPT)
         self._samples.append(new)
@@ -51,7 +61,11 @@ class HubClock:
 
     def told(self, mono_ns: int) -> HostClock | None:
         """What the fastest of the last answers says; None where there is none."""
-        best = min(self._samples, key=lambda one: one.error_ns + _drift(mono_ns - one.mono_ns), default=None)
+        best = min(
+            self._samples,
+            key=lambda one: one.error_ns + _drift(mono_ns - one.mono_ns),
+            default=None,
+        )
         if best is None:
             return None
         return HostClock(best.offset_ns, best.error_ns, max(0, mono_ns - best.mono_ns) // 1_000_000)

@@ -1,7 +1,9 @@
-"""Where the hub may be, as addresses in digits: from DDTOP_HUB, job files in a shared state folder, and the ranks' meeting point.
+"""The addresses where the hub may be, as digits.
 
-All of it may hang (a name server that does not answer, a file server), so it is asked in a thread of its own that nobody waits
-for. What comes back is only where to knock: who answers there has to have the key.
+They come from DDTOP_HUB, from job files in a shared state folder, and from the address where the
+ranks meet. Each of these may hang: a name server that does not answer, a file server. So they are
+asked in a thread of its own, and nobody waits for it. The result only says where to ask: whoever
+answers there must have the key.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ ADDRESSES_EACH = 4
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """`places`: tcp://ADDRESS:PORT, likeliest first. `said`: the same as a person would write it. `problem`: what could not be looked up."""
+    """`places`: tcp://ADDRESS:PORT, likeliest first. `said`: the same as a person would write it.
+
+    `problem`: what could not be looked up.
+    """
 
     places: tuple[str, ...] = ()
     said: str = ""
@@ -54,7 +59,9 @@ class HubSearch:
             self._begun += 1
             number = self._begun
             self._looks[number] = now
-        thread = threading.Thread(target=self._look, args=(number, where), name="ddtop-seeking", daemon=True)
+        thread = threading.Thread(
+            target=self._look, args=(number, where), name="ddtop-seeking", daemon=True
+        )
         try:
             thread.start()
         except RuntimeError:
@@ -75,7 +82,7 @@ class HubSearch:
     def _look(self, number: int, where: Topology) -> None:
         try:
             found = seek(self._job, self._sender, where)
-        except Exception as error:  # noqa: BLE001 - the thread's own edge: the relay goes on without what it would have found
+        except Exception as error:  # noqa: BLE001 - the relay goes on without it
             found = Found(problem=f"{type(error).__name__}: {error}"[:200])
         with self._lock:
             self._found = found
@@ -83,7 +90,10 @@ class HubSearch:
 
 
 def seek(job: str, sender: str, where: Topology) -> Found:
-    """All places where the hub of this job may be; may take as long as name servers and file servers take."""
+    """All places where the hub of this job may be.
+
+    May take as long as name servers and file servers take.
+    """
     problems: list[str] = []
     places: list[tuple[int, str]] = []
     said: dict[str, None] = {}
@@ -94,8 +104,11 @@ def seek(job: str, sender: str, where: Topology) -> Found:
             problems.append(f"{name}: {error.strerror or error}")
             continue
         said[f"{name}:{_ports_text(ports)}"] = None
-        places += [(at, place(address, port)) for at, port in enumerate(ports) for address in addresses]
-    # The first port of each host before the others of any: only so many are asked, and a hub takes the first that is free.
+        places += [
+            (at, place(address, port)) for at, port in enumerate(ports) for address in addresses
+        ]
+    # The first port of each host before the others of any: only so many are asked, and a hub takes
+    # the first that is free.
     likely = dict.fromkeys(one for _, one in sorted(places, key=lambda one: one[0]))
     return Found(tuple(likely), ", ".join(said)[:200], "; ".join(problems)[:200] or None)
 
@@ -104,11 +117,17 @@ def _names(job: str, sender: str, where: Topology) -> Iterable[tuple[str, tuple[
     if where.wanted is not None:
         yield where.wanted[0], (where.wanted[1],)
         return
-    # Without a state folder the other ways are left; the relay says elsewhere that it cannot write there.
+    # Without a state folder the other ways are left; the relay says elsewhere that it cannot write
+    # there.
     with contextlib.suppress(registry.RegistryError, OSError):
         now = time.time_ns()
         for entry in registry.read_entries():
-            here = entry.job == job and entry.role == HUB and entry.sender != sender and entry.live(now)
+            here = (
+                entry.job == job
+                and entry.role == HUB
+                and entry.sender != sender
+                and entry.live(now)
+            )
             if here and entry.public_address and entry.public_port:
                 yield entry.public_address, (entry.public_port,)
     for host in where.hosts:
@@ -131,4 +150,10 @@ def numeric(name: str) -> tuple[str, ...]:
 
 
 def _ports_text(ports: tuple[int, ...]) -> str:
-    return str(ports[0]) if len(ports) == 1 else f"{ports[0]} and {len(ports) - 1} more ports" if ports else "no port"
+    return (
+        str(ports[0])
+        if len(ports) == 1
+        else f"{ports[0]} and {len(ports) - 1} more ports"
+        if ports
+        else "no port"
+    )

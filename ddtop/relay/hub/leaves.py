@@ -1,8 +1,9 @@
-"""The hub's side: the relays of the job's other hosts, what may come from them, and who of them has to be asked.
+"""The hub's side: the relays of the other hosts, what they may send, and which of them to ask.
 
-What a leaf says is taken as its own host's word and nothing else: the sender of each frame has to be the leaf's host, its kind one
-that an agent or a relay says. Its ranks are known by their Hellos, so that an order for all ranks has a number of answers
-before they come, and a host that is cut off is answered for with the reason.
+A leaf speaks for its own host and for nothing else: the sender of each frame must be the host of
+the leaf, and the kind must be one that an agent or a relay sends. The hub knows the ranks of a leaf
+from their Hellos. So it knows how many answers an order for all ranks will have, and it answers
+with the reason for a host that is not connected.
 """
 
 from __future__ import annotations
@@ -22,13 +23,27 @@ from ddtop.wire.records import AnyRecord, Command, Exit, Hello, Reply, Stacks
 
 LEAVES_MAX, RANKS_MAX = 4096, 16_384
 GONE_S = 60.0
-"""After so long a host that is cut off has no ranks left, as far as the end of the job goes: a relay that was killed is back within ten
-seconds, a network after less than a minute, and torch's own agents give each other up sooner."""
-KNOWN = frozenset(("Hello", "RankState", "Groups", "Stacks", "Arrivals", "HostState", "Exit", "CommStatus", "Order"))
+"""After so long a host that is cut off has no ranks left, as far as the end of the job goes: a
+relay that was killed is back within ten seconds, a network after less than a minute, and torch's
+own agents give each other up sooner."""
+KNOWN = frozenset(
+    (
+        "Hello",
+        "RankState",
+        "Groups",
+        "Stacks",
+        "Arrivals",
+        "HostState",
+        "Exit",
+        "CommStatus",
+        "Order",
+    )
+)
 WORDS, STATES = frozenset(("Command", "Reply")), frozenset(("RankState", "HostState"))
 OF_HOST = frozenset(("HostState", "CommStatus", "Order"))
 FRAMES_PER_S, FRAMES_PER_RANK_S = 100.0, 20.0
-"""An agent says about two frames a second, its relay one for the host; ten times that is no honest rate."""
+"""An agent says about two frames a second, its relay one for the host; ten times that is no honest
+rate."""
 BURST_S = 30.0
 """So many seconds' worth may come at once: a leaf that was away tells everything again."""
 FLOOD_SAID_S = 60.0
@@ -58,8 +73,8 @@ _stacks_head = msgspec.msgpack.Decoder(_Head)
 class Leaf:
     """A relay of another host (or of another launcher on this one).
 
-    `peer`: through which connection it speaks; `others`: through which it has asked too. `pids`: its living ranks by process; `asked`: those
-    that owe an answer.
+    `peer`: through which connection it speaks; `others`: through which it has asked too. `pids`:
+    its living ranks by process; `asked`: those that owe an answer.
     """
 
     sender: str
@@ -91,7 +106,8 @@ class _Order:
 class Hub:
     """All leaves of one hub. Used by the relay's loop only; times are its monotonic s.
 
-    `say(peer, record)` answers a leaf or a viewer; `unanswered(stacks, pid)` tells everyone that no stacks will come.
+    `say(peer, record)` answers a leaf or a viewer; `unanswered(stacks, pid)` tells everyone that no
+    stacks will come.
     """
 
     def __init__(
@@ -115,8 +131,13 @@ class Hub:
 
     # -- what comes in
 
-    def take(self, peer: bytes, parts: list[bytes], now: float) -> list[tuple[frames.Envelope, bytes]]:
-        """The frames of a leaf that are to be kept and forwarded; what it says to us is done and answered."""
+    def take(
+        self, peer: bytes, parts: list[bytes], now: float
+    ) -> list[tuple[frames.Envelope, bytes]]:
+        """The frames of a leaf that are to be kept and forwarded.
+
+        What it says to us is done and answered.
+        """
         leaf = self._peers.get(peer)
         kept: list[tuple[frames.Envelope, bytes]] = []
         for data in parts:
@@ -142,7 +163,11 @@ class Hub:
             self.dropped += 1
             return False
         rank, kind = envelope.rank, envelope.kind
-        fits = kind in KNOWN and envelope.sender == leaf.sender and (rank is None or 0 <= rank < RANK_MAX)
+        fits = (
+            kind in KNOWN
+            and envelope.sender == leaf.sender
+            and (rank is None or 0 <= rank < RANK_MAX)
+        )
         if not fits or (envelope.pid is None and kind not in OF_HOST):
             self.garbled += 1
             return False
@@ -159,11 +184,15 @@ class Hub:
         return False
 
     def _note(self, leaf: Leaf, envelope: frames.Envelope, data: bytes) -> bool:
-        """Keep in mind what a frame says of the leaf's ranks; False for one that was told before."""
+        """Keep in mind what a frame says of the leaf's ranks.
+
+        False for one that was told before.
+        """
         kind, pid = envelope.kind, envelope.pid
         if kind in STATES:
             return True
-        # A leaf that was away for a moment tells all facts again. Who lives is still to be learned from them.
+        # A leaf that was away for a moment tells all facts again. Who lives is still to be learned
+        # from them.
         new = not self._history.has(envelope, data)
         if kind == "Hello":
             return self._on_hello(leaf, envelope) and new
@@ -241,13 +270,22 @@ class Hub:
                 # Whoever followed a relay that was killed says anew who lives.
                 self._ranks -= len(leaf.pids)
                 leaf.pids.clear()
-            leaf.instance, leaf.peer, leaf.heard, leaf.connected, leaf.over = word.instance, peer, now, True, False
+            leaf.instance, leaf.peer, leaf.heard, leaf.connected, leaf.over = (
+                word.instance,
+                peer,
+                now,
+                True,
+                False,
+            )
         leaf.credit, leaf.credit_at = _rate(leaf) * BURST_S, now
         self._peers[peer] = leaf
         self._say(peer, Reply("enlist", text=self._run, instance=self._instance))
 
     def _settle(self, leaf: Leaf, peer: bytes) -> None:
-        """The leaf speaks through this connection: where this host has several addresses it asks at all of them and takes one."""
+        """The leaf speaks through this connection.
+
+        Where this host has several addresses it asks at all of them and takes one.
+        """
         for other in leaf.others - {peer}:
             self._peers.pop(other, None)
         if leaf.peer != peer:
@@ -273,8 +311,15 @@ class Hub:
         return None
 
     def _is_another_world(self, world: str, master: str) -> bool:
-        """Neither size nor meeting point is ours: where one of them is, the other may be the very mistake that somebody looks for."""
-        sizes_differ = self.where.world_size is not None and world.isdigit() and world != str(self.where.world_size)
+        """Neither size nor meeting point is ours.
+
+        Where one of them is, the other may be the very mistake that somebody looks for.
+        """
+        sizes_differ = (
+            self.where.world_size is not None
+            and world.isdigit()
+            and world != str(self.where.world_size)
+        )
         comparable = bool(master and self.where.master)
         return sizes_differ and (not comparable or master != self.where.master)
 
@@ -287,7 +332,9 @@ class Hub:
                 for request, pids in leaf.asked.items():
                     self._answer_for(leaf, request, pids)
                 leaf.asked.clear()
-        self._orders = {ticket: order for ticket, order in self._orders.items() if now - order.at < ORDER_S}
+        self._orders = {
+            ticket: order for ticket, order in self._orders.items() if now - order.at < ORDER_S
+        }
 
     @property
     def connected(self) -> int:
@@ -306,7 +353,10 @@ class Hub:
 
     def over(self, now: float) -> bool:
         """No rank lives on any other host, as far as can be known, and none will come back."""
-        return all(leaf.over or (not leaf.connected and now - leaf.heard > GONE_S) for leaf in self._leaves.values())
+        return all(
+            leaf.over or (not leaf.connected and now - leaf.heard > GONE_S)
+            for leaf in self._leaves.values()
+        )
 
     def complaint(self, now: float) -> str | None:
         """Who says more than its ranks can have to say."""
@@ -333,42 +383,73 @@ class Hub:
                 del leaf.asked[next(iter(leaf.asked))]
             leaf.asked[request] = pids
             numbers = ",".join(str(pid) for pid in sorted(pids))
-            self._say(leaf.peer, Command("stacks", instance=self._instance, arguments=(request, numbers, how)))
+            self._say(
+                leaf.peer,
+                Command("stacks", instance=self._instance, arguments=(request, numbers, how)),
+            )
         return count
 
     def count(self, ranks: Collection[int] | None) -> int:
         """How many processes `ask_stacks` would ask."""
-        return sum(sum(ranks is None or rank in ranks for rank in leaf.pids.values()) for leaf in self._leaves.values())
+        return sum(
+            sum(ranks is None or rank in ranks for rank in leaf.pids.values())
+            for leaf in self._leaves.values()
+        )
 
     def ask_arrivals(self, request: str) -> None:
         """Have the leaves ask all their ranks."""
         for leaf in self._leaves.values():
             if leaf.connected:
-                self._say(leaf.peer, Command("arrivals", instance=self._instance, arguments=(request,)))
+                self._say(
+                    leaf.peer, Command("arrivals", instance=self._instance, arguments=(request,))
+                )
 
-    def signal(self, viewer: bytes, ticket: str, arguments: tuple[str, ...], now: float) -> Reply | None:
-        """Have the leaf of this rank and pid send a signal: None, the leaf's answer follows; or the answer why not."""
+    def signal(
+        self, viewer: bytes, ticket: str, arguments: tuple[str, ...], now: float
+    ) -> Reply | None:
+        """Have the leaf of this rank and pid send a signal: None, the leaf's answer follows.
+
+        Otherwise the answer says why not.
+        """
         rank, pid = ((*arguments, "", "")[:2]) if len(arguments) == 3 else ("", "")
-        if not (rank.isascii() and rank.isdigit() and pid.isascii() and pid.isdigit() and len(rank + pid) < 20):
+        if not (
+            rank.isascii()
+            and rank.isdigit()
+            and pid.isascii()
+            and pid.isdigit()
+            and len(rank + pid) < 20
+        ):
             return Reply("signal", ok=False, text="signal needs a rank, a pid and a number")
         for leaf in self._leaves.values():
             if leaf.pids.get(int(pid), self) != int(rank):
                 continue
             if not leaf.connected:
-                return Reply("signal", ok=False, text=f"rank {rank} is on {leaf.host}, which is not connected")
+                return Reply(
+                    "signal",
+                    ok=False,
+                    text=f"rank {rank} is on {leaf.host}, which is not connected",
+                )
             if len(self._orders) >= ORDERS_MAX:
                 return Reply("signal", ok=False, text="too many signals at once")
             self._orders[ticket] = _Order(viewer, leaf.peer, now)
             self._say(leaf.peer, Command("signal", instance=ticket, arguments=arguments))
             return None
         return Reply(
-            "signal", ok=False, text=f"rank {rank} with pid {pid} is not running on any host that is connected"
+            "signal",
+            ok=False,
+            text=f"rank {rank} with pid {pid} is not running on any host that is connected",
         )
 
     def _answer_for(self, leaf: Leaf, request: str, pids: Iterable[int]) -> None:
         for pid in pids:
             self._unanswered(
-                Stacks(request, leaf.pids.get(pid), pid, time.time_ns(), why=f"{NOT_CONNECTED} ({leaf.host})")
+                Stacks(
+                    request,
+                    leaf.pids.get(pid),
+                    pid,
+                    time.time_ns(),
+                    why=f"{NOT_CONNECTED} ({leaf.host})",
+                )
             )
 
 

@@ -1,7 +1,8 @@
-"""What a leaf has to tell its hub: facts first, then what is new, the newest state of a rank in place of the one before.
+"""What a leaf has to send to its hub: facts first, then the newest frames in order.
 
-Bounded: when the hub takes nothing, states replace each other and what does not fit is dropped, oldest first, and counted. A fact
-that was lost that way is told again later, because the hub knows it from nowhere else.
+The outbox is bounded. When the hub takes nothing, a new state of a rank replaces the one before,
+and what does not fit is dropped, oldest first, and counted. A fact that was dropped is sent again
+later, because the hub has no other source for it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ URGENT = ("Exit", "Hello", "Stacks", "Reply")
 
 
 class Outbox:
-    """Frames that wait to be sent. `facts` gives the frames that a hub needs to understand the others."""
+    """Frames that wait to be sent.
+
+    `facts` gives the frames that a hub needs to understand the others.
+    """
 
     def __init__(self, facts: Callable[[], Iterable[bytes]], bytes_max: int = BYTES_MAX) -> None:
         self._facts, self._bytes_max = facts, bytes_max
@@ -41,7 +45,7 @@ class Outbox:
         self._refused = self._lost_fact = False
 
     def clear(self) -> None:
-        """Nobody is there to be told: what waits is lost."""
+        """The hub is gone: what waits is lost."""
         self.dropped += len(self._waiting)
         self.begin(())
 
@@ -53,7 +57,8 @@ class Outbox:
             before = self._waiting.pop(key, None)
             if before is not None:
                 self._bytes -= len(before)
-                # Within one interval the newer one says it all; behind a hub that takes nothing it is a gap.
+                # Within one interval the newer one says it all; behind a hub that takes nothing it
+                # is a gap.
                 self.dropped += self._refused
         else:
             self._order += 1

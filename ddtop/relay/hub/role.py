@@ -1,6 +1,7 @@
-"""How this relay stands with the other hosts of its job: alone, the hub, or a leaf. The relay asks here and need not know which.
+"""Which role this relay has among the hosts of its job: alone, the hub, or a leaf.
 
-A relay that has leaves or belongs to a hub stays what it is, wherever an elastic restart puts rank 0: the others know it as that.
+The relay asks here and need not know which. A relay that has leaves, or belongs to a hub, keeps its
+role, even if an elastic restart moves rank 0: the other hosts know it in that role.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from ddtop.wire.records import AnyRecord, Hello
 
 BIND_AGAIN_S = 15.0
 NAMED_LINGER_S = 10.0
-"""What was true at the end can be read from its files; without the port the next job's other hosts are not seen."""
+"""What was true at the end can be read from its files; without the port the next job's other hosts
+are not seen."""
 
 
 class Relay(Protocol):
@@ -41,7 +43,10 @@ class Relay(Protocol):
 
 
 class HubRole:
-    """Used by the relay's loop only; times are its monotonic s. `here`: names and addresses of this host, asked now and then."""
+    """Used by the relay's loop only; times are its monotonic s.
+
+    `here`: names and addresses of this host, asked now and then.
+    """
 
     def __init__(
         self,
@@ -79,7 +84,9 @@ class HubRole:
             return
         self._since = self._since if self._since is not None else now
         relay = self._relay
-        self._where = where = topology_of(relay.job, known, os.environ, self._here(), now - self._since)
+        self._where = where = topology_of(
+            relay.job, known, os.environ, self._here(), now - self._since
+        )
         if self.hub is None and self.uplink is None and where.spans:
             self._become_hub() if where.is_hub else self._become_leaf()
         elif self.uplink is not None and where.is_hub and self.uplink.hub_run is None:
@@ -93,7 +100,7 @@ class HubRole:
             self.hub.where = where
         if self.uplink is not None:
             world = str(where.world_size or "")
-            self.uplink.set_whereabouts(where, (relay.job, relay.run, world, where.master, relay.host))
+            self.uplink.set_topology(where, (relay.job, relay.run, world, where.master, relay.host))
 
     @property
     def decided(self) -> bool:
@@ -103,11 +110,21 @@ class HubRole:
     def _become_hub(self) -> None:
         relay = self._relay
         self._history.latest_max = LATEST_HUB_MAX
-        self.hub = Hub(relay.job, relay.run, relay.instance, self._history, self._say, self._requests.unanswered)
+        self.hub = Hub(
+            relay.job,
+            relay.run,
+            relay.instance,
+            self._history,
+            self._say,
+            self._requests.unanswered,
+        )
         self._requests.hub = self.hub
 
     def _become_alone(self) -> None:
-        """All ranks are here: somebody started them one by one, and slowly. No other host has to reach this one."""
+        """All ranks are here: somebody started them one by one, and slowly.
+
+        No other host has to reach this one.
+        """
         self.hub = self._requests.hub = None
         self._port = self._unbound = None
         self._bind_at = 0.0
@@ -134,7 +151,9 @@ class HubRole:
             self.uplink.on_time(now, living, over)
         if self.hub is not None and self._port is None and now >= self._bind_at:
             self._bind_at = now + BIND_AGAIN_S
-            ports = (self._where.wanted[1],) if self._where.wanted is not None else self._where.ports
+            ports = (
+                (self._where.wanted[1],) if self._where.wanted is not None else self._where.ports
+            )
             self._port, why = self._link.bind_public(ports)
             self._unbound = None if self._port else f"other hosts cannot reach this one: {why}"
 
@@ -183,10 +202,15 @@ class HubRole:
             return RelayPlace(LEAF, part_of=self.uplink.hub_run, hub=self.uplink.told().address)
         if self.hub is None:
             return RelayPlace()
-        return RelayPlace(HUB, self._public_host() if self._port else None, self._port, hosts=self.hub.hosts)
+        return RelayPlace(
+            HUB, self._public_host() if self._port else None, self._port, hosts=self.hub.hosts
+        )
 
     def linger_s(self, wanted_s: float) -> float:
-        """How long to stay after the end, of so many seconds: the next job wants to listen at the port of DDTOP_HUB too."""
+        """How long to stay after the end, of so many seconds.
+
+        The next job wants to listen at the port of DDTOP_HUB too.
+        """
         named = self._port is not None and self._where.wanted is not None
         return min(wanted_s, NAMED_LINGER_S) if named else wanted_s
 

@@ -1,8 +1,9 @@
-"""Whether a job spans hosts, which of its relays is the hub, and where the others may find that one.
+"""Whether a job spans hosts, which of its relays is the hub, and where the others may find it.
 
-Told from what the launchers have put into the ranks' environments, nothing is asked of the network here. The hub is the relay
-of rank 0's host. Where nobody says where it listens, it takes the first free of eight ports that follow from the job's name, on
-the host that the ranks themselves meet at; the others ask all eight.
+All of it follows from what the launchers set in the environments of the ranks (`ddtop.launch`);
+nothing is asked over the network. The hub is the relay on the host of rank 0. Where no variable
+says at which port it listens, it takes the first free one of eight ports that follow from the name
+of the job, on the host where the ranks themselves meet. The others ask at all eight.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from ddtop.wire.rendezvous import is_loopback, store_address
 
 PORTS = 8
 PORT_FIRST, PORT_SPAN = 20480, 8192
-"""Below what Linux gives to outgoing connections (32768 on), Kubernetes to services (30000 on), and torch's own 29400 and 29500."""
+"""Below what Linux gives to outgoing connections (32768 on), Kubernetes to services (30000 on), and
+torch's own 29400 and 29500."""
 GRACE_S = 3.0
-"""Ranks that somebody starts one by one from shells say nothing of hosts: where not all have come to this one after so long,
-there are others."""
+"""Ranks that somebody starts one by one from shells say nothing of hosts: where not all have come
+to this one after so long, there are others."""
 HOSTS_MAX = 6
 NAME_MAX = 255
 _HUB = re.compile(r"^(?:\[([0-9A-Fa-f:.%\w]+)\]|([^:\s\[\]]+)):([0-9]{1,5})$")
@@ -35,9 +37,10 @@ _HUB = re.compile(r"^(?:\[([0-9A-Fa-f:.%\w]+)\]|([^:\s\[\]]+)):([0-9]{1,5})$")
 class Topology:
     """What the ranks of one host know of the others.
 
-    `spans`: there are other hosts; None: not known yet. `is_hub`: rank 0 is here. `world_size`, `master` (HOST:PORT where the ranks meet)
-    are None and empty where nobody says. `wanted`: host and port of DDTOP_HUB. `hosts`: where the hub may be, likeliest first.
-    `ports`: where it may listen. `complaint`: what is wrong with DDTOP_HUB.
+    `spans`: there are other hosts; None: not known yet. `is_hub`: rank 0 is here. `world_size`,
+    `master` (HOST:PORT where the ranks meet) are None and empty where nobody says. `wanted`: host
+    and port of DDTOP_HUB. `hosts`: where the hub may be, likeliest first. `ports`: where it may
+    listen. `complaint`: what is wrong with DDTOP_HUB.
     """
 
     spans: bool | None = None
@@ -51,20 +54,30 @@ class Topology:
 
     @property
     def public_host(self) -> str | None:
-        """The name under which other hosts reach the hub's; None where the ranks do not know one."""
+        """The name under which other hosts reach the hub's.
+
+        None where the ranks do not know one.
+        """
         named = self.wanted[0] if self.wanted is not None else next(iter(self.hosts), None)
         return None if named is None or is_loopback(named) else named
 
 
 def topology_of(
-    job: str, hellos: Iterable[Hello], environment: Mapping[str, str], here: Collection[str], waited_s: float
+    job: str,
+    hellos: Iterable[Hello],
+    environment: Mapping[str, str],
+    here: Collection[str],
+    waited_s: float,
 ) -> Topology:
     """What follows from the ranks of this host.
 
-    `environment`: the relay's own, which holds what a Hello leaves out. `here`: names and addresses of this host. `waited_s`: since the first rank
-    was seen.
+    `environment`: the relay's own, which holds what a Hello leaves out. `here`: names and addresses
+    of this host. `waited_s`: since the first rank was seen.
     """
-    found = sorted(hellos, key=lambda hello: (-hello.attempt, hello.rank if hello.rank is not None else 1 << 30))
+    found = sorted(
+        hellos,
+        key=lambda hello: (-hello.attempt, hello.rank if hello.rank is not None else 1 << 30),
+    )
     if not found:
         return Topology()
     first = found[0]
@@ -75,9 +88,13 @@ def topology_of(
     if place and is_loopback(place[0]):
         place = (master_pod(merged) or place[0], place[1])
     is_hub = any(hello.rank == 0 for hello in found)
-    ranks = len({hello.rank for hello in found if hello.rank is not None and hello.attempt == first.attempt})
+    ranks = len(
+        {hello.rank for hello in found if hello.rank is not None and hello.attempt == first.attempt}
+    )
     return Topology(
-        spans=True if wanted else _spans(first, merged, ranks, is_hub, here, waited_s, place and place[0]),
+        spans=True
+        if wanted
+        else _spans(first, merged, ranks, is_hub, here, waited_s, place and place[0]),
         is_hub=is_hub,
         world_size=world,
         master=f"{place[0]}:{place[1]}" if place else "",
@@ -117,7 +134,11 @@ def _spans(
 
 def is_here(name: str, here: Collection[str]) -> bool:
     """Whether this name or address is this host's own."""
-    return is_loopback(name) or name in here or (not _numeric(name) and name.split(".", maxsplit=1)[0] in here)
+    return (
+        is_loopback(name)
+        or name in here
+        or (not _numeric(name) and name.split(".", maxsplit=1)[0] in here)
+    )
 
 
 def names_of_this_host() -> frozenset[str]:
@@ -140,7 +161,10 @@ def hub_wanted(text: str) -> tuple[tuple[str, int] | None, str | None]:
 
 
 def derived_ports(job: str, taken: int = 0) -> tuple[int, ...]:
-    """The ports that the hub of this job may take, in the order in which it tries them; never the one where the ranks meet."""
+    """The ports that the hub of this job may take, in the order in which it tries them.
+
+    Never the one where the ranks meet.
+    """
     found: dict[int, None] = {}
     for turn in range(4):
         digest = hashlib.sha256(f"ddtop/1/hub/{job}/{turn}".encode()).digest()

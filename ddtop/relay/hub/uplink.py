@@ -1,9 +1,12 @@
-"""A leaf's way to its hub: it looks for it, asks to be taken in, sends what its ranks say, and does what the hub orders.
+"""The connection of a leaf to its hub: find it, enlist, send what the ranks report, follow orders.
 
-States: *looking* (nobody is known yet), *asked* (the places are known and have been asked), *enlisted* (a hub has said yes), and *lost*
-(it has not answered for six seconds: looking again). A leaf belongs to the first hub that takes it in, for as long as it lives: another
-run of the same job must not get half of this one. Nothing here waits, and nothing is kept for a hub that is not there: when it
-comes it is told everything that the history has.
+The states are *looking* (no address is known), *asked* (the known addresses have been asked),
+*enlisted* (a hub has said yes) and *lost* (it has not answered for six seconds: looking again). A
+leaf belongs to the first hub that takes it, for its whole life: another run of the same job
+    must not
+get half of this one. Nothing here waits, and nothing is kept for a hub that is not there. A hub
+    that
+comes gets the whole history.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from ddtop.wire.records import AnyRecord, Command, Reply
 
 LOOKING, ASKED, ENLISTED, LOST = "looking", "asked", "enlisted", "lost"
 KNOCK_S, AGAIN_S = 0.25, 2.0
-"""How often a place that is not connected is tried, and one that has not answered or has said no."""
+"""Pauses before the next try: of an address without a connection, and of one without a yes."""
 SEEK_S = 15.0
 """Names and job files change."""
 BEAT_S, BEAT_FIRST_S, BEATS_FIRST = 2.0, 0.25, 6
@@ -32,7 +35,8 @@ LOST_S = 6.0
 """Three beats; TCP itself would notice a cable that was cut after a quarter of an hour."""
 FLUSH_S, FLUSH_MANY_S, FLUSH_MOST_S = 0.25, 0.5, 1.0
 MANY_RANKS, MOST_RANKS = 512, 4096
-"""Agents report twice a second; of a large world the hub gets the newest report of each rank once a second."""
+"""Agents report twice a second; of a large world the hub gets the newest report of each rank once a
+second."""
 MESSAGES_AT_ONCE = 8
 LAST_WORDS_MS = 200
 VERSION = "1"
@@ -55,7 +59,8 @@ class Ends(Protocol):
 class Uplink:
     """The leaf's side. Times are monotonic s of the relay's loop.
 
-    `seal` puts a record of ours in its envelope; `facts` and `everything` give what the history has; `obey` follows an order of the hub.
+    `seal` puts a record of ours in its envelope; `facts` and `everything` give what the history
+    has; `obey` follows an order of the hub.
     """
 
     def __init__(
@@ -67,7 +72,13 @@ class Uplink:
         everything: Callable[[], Iterable[bytes]],
         obey: Callable[[Command], Reply | None],
     ) -> None:
-        self._ends, self._seeker, self._seal, self._everything, self._obey = ends, seeker, seal, everything, obey
+        self._ends, self._seeker, self._seal, self._everything, self._obey = (
+            ends,
+            seeker,
+            seal,
+            everything,
+            obey,
+        )
         self.instance = uuid.uuid4().hex[:12]
         self.state = LOOKING
         self.hub_run: str | None = None
@@ -88,9 +99,13 @@ class Uplink:
 
     # -- what the relay tells
 
-    def set_whereabouts(self, where: Topology, greeting: tuple[str, ...]) -> None:
+    def set_topology(self, where: Topology, greeting: tuple[str, ...]) -> None:
         """Where to look, and what to say of ourselves: job, run, world size, master, host."""
-        if where.hosts != self._where.hosts or where.ports != self._where.ports or where.wanted != self._where.wanted:
+        if (
+            where.hosts != self._where.hosts
+            or where.ports != self._where.ports
+            or where.wanted != self._where.wanted
+        ):
             self._seek_at = 0.0
         self._where, self._greeting = where, greeting
 
@@ -142,7 +157,10 @@ class Uplink:
     # -- what is due
 
     def on_time(self, now: float, living: int, over: bool) -> None:
-        """Look, knock, beat and send, whatever is due. `living`: ranks of this host; `over`: nothing more will come of them."""
+        """Look, knock, beat and send, whatever is due.
+
+        `living`: ranks of this host; `over`: nothing more will come of them.
+        """
         if self.state == ENLISTED:
             if now - self._heard > LOST_S:
                 self._lose(now)
@@ -159,7 +177,9 @@ class Uplink:
             places = found.places if self._place is None else (self._place, *found.places)
             self._ends.keep_only(places)
             self._asked = {place: self._asked.get(place, 0.0) for place in dict.fromkeys(places)}
-            self._answers = {place: why for place, why in self._answers.items() if place in self._asked}
+            self._answers = {
+                place: why for place, why in self._answers.items() if place in self._asked
+            }
             if self.state == LOOKING and self._asked:
                 self.state = ASKED
             self._knock_at = 0.0
@@ -168,13 +188,19 @@ class Uplink:
             self._knock(now)
 
     def _knock(self, now: float) -> None:
-        question = [self._seal(self._enlist())] if any(now >= due for due in self._asked.values()) else []
+        question = (
+            [self._seal(self._enlist())] if any(now >= due for due in self._asked.values()) else []
+        )
         for place, due in self._asked.items():
             if question and now >= due and self._ends.send(place, question):
                 self._asked[place] = now + AGAIN_S
 
     def _enlist(self) -> Command:
-        return Command("enlist", instance=self.instance, arguments=(VERSION, self.hub_run or "", *self._greeting))
+        return Command(
+            "enlist",
+            instance=self.instance,
+            arguments=(VERSION, self.hub_run or "", *self._greeting),
+        )
 
     def _on_enlisted(self, now: float, standing: tuple[str, ...]) -> None:
         if standing != self._role:
@@ -182,12 +208,18 @@ class Uplink:
         if now >= self._beat_at:
             self._beat_at = now + (BEAT_S if self._beats >= BEATS_FIRST else BEAT_FIRST_S)
             self._beats += 1
-            beat = Command("beat", instance=self.instance, arguments=(str(time.time_ns()), *standing))
+            beat = Command(
+                "beat", instance=self.instance, arguments=(str(time.time_ns()), *standing)
+            )
             self._send([self._seal(beat)])
         if self._outbox and now >= self._flush_at:
             world = self._where.world_size or 0
             self._flush_at = now + (
-                FLUSH_MOST_S if world > MOST_RANKS else FLUSH_MANY_S if world > MANY_RANKS else FLUSH_S
+                FLUSH_MOST_S
+                if world > MOST_RANKS
+                else FLUSH_MANY_S
+                if world > MANY_RANKS
+                else FLUSH_S
             )
             self._outbox.send(self._send, MESSAGES_AT_ONCE)
 
@@ -235,7 +267,9 @@ class Uplink:
         self._heard = now
         if reply.name == "beat":
             times = reply.text.split(",")
-            if len(times) == 3 and all(text.isascii() and text.isdigit() and len(text) < 20 for text in times):
+            if len(times) == 3 and all(
+                text.isascii() and text.isdigit() and len(text) < 20 for text in times
+            ):
                 sent, had, answered = (int(text) for text in times)
                 self._clock.add(sent, had, answered, came, time.monotonic_ns())
 
@@ -251,7 +285,9 @@ class Uplink:
         if self.state == ENLISTED:
             return
         if not reply.ok or (self.hub_run is not None and reply.text != self.hub_run):
-            self._answers[place] = (reply.text if not reply.ok else "another run of this job is there")[:200]
+            self._answers[place] = (
+                reply.text if not reply.ok else "another run of this job is there"
+            )[:200]
             return
         if reply.instance != self._hub_instance:
             self._clock.forget()
@@ -267,7 +303,9 @@ class Uplink:
         if self.state == ENLISTED:
             self._outbox.send(self._send, MESSAGES_AT_ONCE)
             beat = Command(
-                "beat", instance=self.instance, arguments=(str(time.time_ns()), str(living), "" if living else "over")
+                "beat",
+                instance=self.instance,
+                arguments=(str(time.time_ns()), str(living), "" if living else "over"),
             )
             self._send([self._seal(beat)])
         self._ends.close(LAST_WORDS_MS)

@@ -1,8 +1,9 @@
-"""Which processes may become a rank that is still missing: those that carry the marks of the job, and no others.
+"""Which processes may become a rank that is still missing: those with the marks of the job.
 
-Looked for only while ranks wait in init_process_group. A process of the same shell is no evidence: people run servers
-and second jobs there. The marks are the number that a launcher gave it, a parent chain that leads to a rank, and the same
-program below the same parent. Check: `ps -o pid,ppid,sid,args`, `tr '\\0' '\\n' < /proc/PID/environ`.
+The relay looks for them only while ranks wait in init_process_group. A process of the same shell is
+no evidence: people run servers and second jobs there. The marks are the number that a launcher gave
+it, a parent chain that leads to a rank, and the same program below the same parent.
+Check: `ps -o pid,ppid,sid,args`, `tr '\\0' '\\n' < /proc/PID/environ`.
 """
 
 from __future__ import annotations
@@ -22,17 +23,24 @@ DESCENDANTS_MAX = 128
 """Of one rank: a rank on each CPU of a large host with its workers stays below."""
 ANCESTORS_MAX, COMMAND_CHARACTERS = 8, 120
 _SHELLS = frozenset({"bash", "sh", "dash", "zsh", "fish", "ksh", "csh", "tcsh"})
-_MULTIPLEXERS = frozenset({"tmux", "screen", "login", "sshd", "systemd", "init", "su", "sudo", "cron"})
+_MULTIPLEXERS = frozenset(
+    {"tmux", "screen", "login", "sshd", "systemd", "init", "su", "sudo", "cron"}
+)
 _WORKER = b"--multiprocessing-fork"
 _SESSION = 3
 """Field 6 of /proc/PID/stat, counted from the third."""
 _TORCH = b"libtorch"
-_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"})
+_VARIABLES = frozenset(
+    {"RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A process that may become a rank. `rank`: what its environment says; `mark`: why it is of the job, in words."""
+    """A process that may become a rank.
+
+    `rank`: what its environment says; `mark`: why it is of the job, in words.
+    """
 
     pid: int
     rank: int | None
@@ -40,9 +48,12 @@ class Found:
 
 
 def candidates(inside: Collection[Watched], watched: Collection[Watched]) -> list[Found]:
-    """Those that may become the ranks for which these `inside` wait; `watched`: all ranks of this host.
+    """Those that may become the ranks for which these `inside` wait; `watched`.
 
-    Called by the relay's thread; costs some reads of /proc for each process below the ranks and their parents.
+    All ranks of this host.
+
+    Called by the relay's thread; costs some reads of /proc for each process below the ranks and
+    their parents.
     """
     known = {one.hello.pid for one in watched}
     taken = {one.hello.rank for one in watched}
@@ -54,14 +65,20 @@ def candidates(inside: Collection[Watched], watched: Collection[Watched]) -> lis
 
 
 def launching(inside: Collection[Watched]) -> bool | None:
-    """What started these ranks still lives and may start more: a program or the script of a shell, no prompt."""
+    """What started these ranks still lives and may start more.
+
+    A program or the script of a shell, no prompt.
+    """
     if not inside:
         return None
     return any(may_start_more(pid) for pid in {one.hello.launcher_pid or 0 for one in inside})
 
 
 def torch_loaded(pid: int) -> bool | None:
-    """Whether libtorch is mapped into this Python; None for others, and if it cannot be read. Check: /proc/PID/maps."""
+    """Whether libtorch is mapped into this Python; None for others, and if it cannot be read.
+
+    Check: /proc/PID/maps.
+    """
     if not _is_python(pid):
         return None
     try:
@@ -80,7 +97,10 @@ def has_agent(pid: int) -> bool:
 
 
 def _of_launchers(inside: Collection[Watched], known: Collection[int]) -> Iterator[Found]:
-    """Children of torchrun with a RANK. Such a child may be a shell that has yet to start Python."""
+    """Children of torchrun with a RANK.
+
+    Such a child may be a shell that has yet to start Python.
+    """
     torchruns = {one.hello.launcher_pid or 0 for one in inside if is_elastic(one.hello.environment)}
     started = {pid for rank in known for pid in _above(rank)}
     for parent in sorted(pid for pid in torchruns if pid > 1):
@@ -95,7 +115,10 @@ def _of_launchers(inside: Collection[Watched], known: Collection[int]) -> Iterat
 
 
 def _of_ranks(watched: Collection[Watched]) -> Iterator[Found]:
-    """What a rank has started under another number, as Lightning's script launcher does; its workers have its own."""
+    """What a rank has started under another number, as Lightning's script launcher does.
+
+    Its workers have its own.
+    """
     for one in watched:
         ours = one.hello.environment
         for pid in descendants(one.hello.pid, DESCENDANTS_MAX):
@@ -112,12 +135,15 @@ def _of_ranks(watched: Collection[Watched]) -> Iterator[Found]:
                 # On the first node both numbers are the same.
                 first = not _number(theirs, "NODE_RANK") and not _number(theirs, "GROUP_RANK")
                 rank = local if first else None
-            yield Found(pid, rank, f"{names[0]}={theirs[names[0]][:8]}, started by rank {one.hello.rank}")
+            yield Found(
+                pid, rank, f"{names[0]}={theirs[names[0]][:8]}, started by rank {one.hello.rank}"
+            )
 
 
 def _meets_at_the_same_place(ours: Mapping[str, str], theirs: Mapping[str, str]) -> bool:
     return all(
-        ours.get(name, theirs.get(name)) == theirs.get(name, ours.get(name)) for name in ("MASTER_ADDR", "MASTER_PORT")
+        ours.get(name, theirs.get(name)) == theirs.get(name, ours.get(name))
+        for name in ("MASTER_ADDR", "MASTER_PORT")
     )
 
 
@@ -125,14 +151,21 @@ def _meets_at_the_same_place(ours: Mapping[str, str], theirs: Mapping[str, str])
 
 
 def _helpers(inside: Collection[Watched]) -> Iterator[Found]:
-    """Siblings of ranks that told their number as an argument: children of mp.spawn, or one program several times."""
+    """Siblings of ranks that passed their number as an argument.
+
+    Children of mp.spawn, or one program several times.
+    """
     for rank in inside:
         parent = rank.hello.launcher_pid or 0
         if rank.hello.claim != "init" or parent <= 1:
             continue
         stranger = not may_start_more(parent)
         for pid in children(parent):
-            if pid == rank.hello.pid or not _is_python(pid) or not same_program(pid, rank.hello.pid):
+            if (
+                pid == rank.hello.pid
+                or not _is_python(pid)
+                or not same_program(pid, rank.hello.pid)
+            ):
                 continue
             # A prompt starts anything, the same program in another folder too.
             if stranger and not _started_alike(pid, rank.hello.pid):
@@ -153,7 +186,10 @@ def same_program(pid: int, rank: int) -> bool:
 
 
 def _program(pid: int, words: tuple[bytes, ...]) -> tuple[str, str] | None:
-    """("-m", module) or ("", path of the script) that a command line runs; None for `-c` and the interactive interpreter."""
+    """("-m", module) or ("", path of the script) that a command line runs.
+
+    None for `-c` and the interactive interpreter.
+    """
     rest = [word.decode(errors="replace") for word in words[1:]]
     while rest:
         word = rest.pop(0)
@@ -186,13 +222,18 @@ def _started_alike(pid: int, rank: int) -> bool:
 
 
 def may_start_more(pid: int) -> bool:
-    """It lives, and is a program or a shell that runs a script; a prompt may start anything, and says nothing."""
+    """It lives, and is a program or a shell that runs a script.
+
+    A prompt may start anything, and says nothing.
+    """
     if pid <= 1 or registry.start_ticks(pid) is None:
         return False
     name = _name(pid)
     if name in _MULTIPLEXERS:
         return False
-    return name not in _SHELLS or any(word and not word.startswith(b"-") for word in _words(pid)[1:])
+    return name not in _SHELLS or any(
+        word and not word.startswith(b"-") for word in _words(pid)[1:]
+    )
 
 
 def command_line(pid: int) -> str:

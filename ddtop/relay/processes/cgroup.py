@@ -1,7 +1,7 @@
-"""The control group of a process: its OOM killer's kills, whether it is frozen, its limits of CPU and memory. Versions 1 and 2.
+"""The control group of a process: OOM kills, freezing, limits of CPU and memory. Versions 1 and 2.
 
-In a container the path in /proc/PID/cgroup may be that of the host, while the container's own group is what is mounted:
-then the file at the root of the mount is read.
+In a container the path in /proc/PID/cgroup may be that of the host, while the mount shows the
+container's own group. Then the file at the root of the mount is read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ def freezer(pid: int, root: Path = ROOT, proc: Path = Path("/proc")) -> Path | N
 
 
 def oom_kills(events: Path | None) -> int | None:
-    """How many processes of the group the OOM killer has killed so far; None if the file cannot be read."""
+    """How many processes of the group the OOM killer has killed so far.
+
+    None if the file cannot be read.
+    """
     return _number(events, "oom_kill")
 
 
@@ -41,7 +44,9 @@ def is_frozen(state: Path | None) -> bool | None:
     return None if number is None else bool(number)
 
 
-def _file(pid: int, controller: str, name_v1: str, name_v2: str, root: Path, proc: Path) -> Path | None:
+def _file(
+    pid: int, controller: str, name_v1: str, name_v2: str, root: Path, proc: Path
+) -> Path | None:
     try:
         lines = (proc / str(pid) / "cgroup").read_text(errors="replace").splitlines()
     except OSError:
@@ -56,7 +61,9 @@ def _file(pid: int, controller: str, name_v1: str, name_v2: str, root: Path, pro
         elif number == "0" and not controllers:
             # With both versions mounted the second is in a folder of its own.
             bases = (root, root / "unified")
-            places = [base / path.lstrip("/") / name_v2 for base in bases] + [base / name_v2 for base in bases]
+            places = [base / path.lstrip("/") / name_v2 for base in bases] + [
+                base / name_v2 for base in bases
+            ]
         else:
             continue
         found = next((place for place in places if place.exists()), None)
@@ -81,7 +88,10 @@ def cpu_stat(pid: int, root: Path = ROOT, proc: Path = Path("/proc")) -> Path | 
 
 
 def throttled_ns(stat: Path | None) -> int | None:
-    """How long the quota has held threads of the group; only grows. Check: `grep throttled FILE`."""
+    """How long the quota has held threads of the group; only grows.
+
+    Check: `grep throttled FILE`.
+    """
     ns = _number(stat, "throttled_time")
     us = _number(stat, "throttled_usec") if ns is None else None
     return us * 1000 if us is not None else ns
@@ -109,7 +119,10 @@ def memory_folder(pid: int, root: Path = ROOT, proc: Path = Path("/proc")) -> Pa
 
 
 def memory(folder: Path | None) -> tuple[int | None, int | None]:
-    """(limit, used without what the kernel could drop at once) in bytes; None where there is no limit."""
+    """(limit, used without what the kernel could drop at once) in bytes.
+
+    None where there is no limit.
+    """
     if folder is None:
         return None, None
     new = (folder / "memory.max").exists()
@@ -123,7 +136,10 @@ def memory(folder: Path | None) -> tuple[int | None, int | None]:
 
 
 def pids_folder(pid: int, root: Path = ROOT, proc: Path = Path("/proc")) -> Path | None:
-    """The group, of the process's own and those above it, whose limit of threads is the nearest; None without a limit."""
+    """The group, of the process's own and those above it, whose limit of threads is the nearest.
+
+    None without a limit.
+    """
     found = _file(pid, "pids", "pids.max", "pids.max", root, proc)
     folder = found.parent if found is not None else None
     limited: list[tuple[int, Path]] = []
@@ -136,7 +152,10 @@ def pids_folder(pid: int, root: Path = ROOT, proc: Path = Path("/proc")) -> Path
 
 
 def pids(folder: Path | None) -> tuple[int | None, int | None]:
-    """(limit, used) in threads of the whole group; None without a limit. Check: `cat FOLDER/pids.max FOLDER/pids.current`."""
+    """(limit, used) in threads of the whole group; None without a limit.
+
+    Check: `cat FOLDER/pids.max FOLDER/pids.current`.
+    """
     if folder is None:
         return None, None
     return _whole(folder / "pids.max"), _whole(folder / "pids.current")

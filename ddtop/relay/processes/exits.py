@@ -1,8 +1,9 @@
-"""How a process ended that is not our child: pidfd, then PIDFD_GET_INFO, then the zombie's line in /proc.
+"""How a process ended that is not our child: pidfd, then PIDFD_GET_INFO, then the zombie in /proc.
 
-PIDFD_GET_INFO (Linux >= 6.15) answers after the parent has reaped; before that the last field of /proc/PID/stat is the
-wait status. Where neither can be read the answer is "unknown", never a guess. Where the kernel gives no pidfd (an old one, a
-seccomp filter, no descriptor left) that a process has ended is read from /proc, too.
+PIDFD_GET_INFO (Linux >= 6.15) answers after the parent has reaped the process. Before that, the
+last field of /proc/PID/stat is the wait status. Where neither can be read the answer is "unknown",
+never a guess. The kernel may give no pidfd (an old one, a seccomp filter, no descriptor left). Then
+the end of a process is read from /proc, too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from dataclasses import dataclass
 
 from ddtop.procfs import read_stat, stat_fields
 
-_INFO = struct.Struct("<QQ11Ii")  # mask, cgroup id, 11 ids, exit code; 64 bytes, the first published size
+_INFO = struct.Struct(
+    "<QQ11Ii"
+)  # mask, cgroup id, 11 ids, exit code; 64 bytes, the first published size
 _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_GET_INFO = (3 << 30) | (_INFO.size << 16) | (0xFF << 8) | 11  # _IOWR(0xFF, 11, size)
 _TRIES, _BETWEEN_S = 10, 0.002
@@ -32,9 +35,12 @@ class Ending:
 
 
 def is_gone(pid: int, start_ticks: int) -> bool | None:
-    """Whether the process that started then has ended; None where /proc cannot be read now, as with no descriptor left.
+    """Whether the process that started then has ended.
 
-    A process whose main thread has ended before its other threads lives. Check: `ps -o stat=,nlwp=,lstart= -p PID`.
+    None where /proc cannot be read now, as with no descriptor left.
+
+    A process whose main thread has ended before its other threads lives. Check: `ps -o
+    stat=,nlwp=,lstart= -p PID`.
     """
     try:
         fields = read_stat(pid)
@@ -47,7 +53,9 @@ def is_gone(pid: int, start_ticks: int) -> bool | None:
 
 
 def ending(pidfd: int | None, pid: int, start_ticks: int | None = None) -> Ending:
-    """How a process ended: behind a readable pidfd, or without one that `is_gone`. Check: the launcher prints the same exit code.
+    """How a process ended: behind a readable pidfd, or without one that `is_gone`.
+
+    Check: the launcher prints the same exit code.
 
     `start_ticks`: of that process; None where the pid cannot have got a new owner.
     """

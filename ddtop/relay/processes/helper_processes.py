@@ -1,7 +1,8 @@
-"""The processes beside the ranks: other children of the program that started them, and that program itself.
+"""The processes beside the ranks: other children of their parent, and the parent itself.
 
-Where such a child fails, mp.spawn ends the ranks by SIGTERM, which looks as if somebody had cancelled the job. Watched are only
-the parents of ranks that passed their number as an argument: torchrun and the launchers of MPI tell the ranks themselves.
+When such a child fails, mp.spawn ends the ranks by SIGTERM, which looks as if a user had cancelled
+the job. Only the parents of ranks that passed their number as an argument are watched: torchrun and
+the launchers of MPI report failed ranks themselves.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ class _Process:
 
 
 class HelperWatch:
-    """Used by the relay's thread once a second. `changed`: the last look found an end that was not known before."""
+    """Used by the relay's thread once a second.
+
+    `changed`: the last look found an end that was not known before.
+    """
 
     def __init__(self) -> None:
         self._watched: dict[int, _Process] = {}
@@ -47,7 +51,10 @@ class HelperWatch:
         self.changed = False
 
     def look(self, ranks: Collection[Watched], now_unix_ns: int) -> tuple[HelperEnd, ...]:
-        """Those that have failed so far; `ranks`: the living ones of this host. Check: `ps --ppid PID`."""
+        """Those that have failed so far; `ranks`: the living ones of this host.
+
+        Check: `ps --ppid PID`.
+        """
         if not self._swept:
             self._swept = True
             _sweep()
@@ -85,7 +92,9 @@ class HelperWatch:
         if pid in self._watched or ticks is None or len(self._watched) >= WATCHED_MAX:
             return
         with contextlib.suppress(OSError, AttributeError):
-            self._watched[pid] = _Process(pid, ticks, parent, os.pidfd_open(pid), command_line(pid), launcher)
+            self._watched[pid] = _Process(
+                pid, ticks, parent, os.pidfd_open(pid), command_line(pid), launcher
+            )
 
     def _forget(self, one: _Process) -> None:
         del self._watched[one.pid]
@@ -94,9 +103,13 @@ class HelperWatch:
     def _end(self, one: _Process, now_unix_ns: int) -> None:
         how, exception = ending(one.pidfd, one.pid), None if one.launcher else _left_behind(one)
         self._forget(one)
-        if (exception is not None or how.code or how.signal is not None) and len(self._failed) < FAILED_MAX:
+        if (exception is not None or how.code or how.signal is not None) and len(
+            self._failed
+        ) < FAILED_MAX:
             at = exception.unix_ns if exception is not None else now_unix_ns
-            self._failed.append(HelperEnd(one.pid, at, how.code, how.signal, exception, one.command, one.launcher))
+            self._failed.append(
+                HelperEnd(one.pid, at, how.code, how.signal, exception, one.command, one.launcher)
+            )
 
 
 def _has_ended(pidfd: int) -> bool:

@@ -1,8 +1,8 @@
-"""What a sleeping process waits for in the kernel: the system call it is in, and what the call's descriptor is.
+"""What a sleeping process waits for in the kernel: the system call, and its descriptor.
 
-Only /proc is read, never the file itself: a stat of a file on a dead file server would hang the relay with its rank.
-`/proc/PID/syscall` asks for the right to ptrace; where that is not given, nothing is known. Check: `cat /proc/PID/syscall`
-(number, then its arguments), `ls -l /proc/PID/fd`.
+Only /proc is read, never the file itself: a stat of a file on a dead file server would hang the
+relay together with its rank. `/proc/PID/syscall` needs the right to ptrace; without it nothing is
+known. Check: `cat /proc/PID/syscall` (number, then its arguments), `ls -l /proc/PID/fd`.
 """
 
 from __future__ import annotations
@@ -109,8 +109,28 @@ _OF_DESCRIPTOR = frozenset(
         "connect",
         "accept",
     }
-    | {"sendto", "recvfrom", "sendmsg", "recvmsg", "fcntl", "flock", "fsync", "fdatasync", "ftruncate", "getdents"}
-    | {"getdents64", "splice", "sync_file_range", "fallocate", "accept4", "preadv", "pwritev", "recvmmsg"}
+    | {
+        "sendto",
+        "recvfrom",
+        "sendmsg",
+        "recvmsg",
+        "fcntl",
+        "flock",
+        "fsync",
+        "fdatasync",
+        "ftruncate",
+        "getdents",
+    }
+    | {
+        "getdents64",
+        "splice",
+        "sync_file_range",
+        "fallocate",
+        "accept4",
+        "preadv",
+        "pwritev",
+        "recvmmsg",
+    }
     | {"copy_file_range"}
 )
 """Their first argument is a descriptor."""
@@ -122,7 +142,10 @@ _DESCRIPTORS_LOOKED_AT = 4096
 
 
 def calls_of(machine: str) -> dict[int, str]:
-    """Names of the system calls by their numbers; none on a machine whose numbers are not in the table."""
+    """Names of the system calls by their numbers.
+
+    None on a machine whose numbers are not in the table.
+    """
     if machine not in _MACHINES:
         return {}
     at = _MACHINES.index(machine)
@@ -135,8 +158,9 @@ _CALLS = calls_of(os.uname().machine)
 class Sleep(NamedTuple):
     """Where a main thread sleeps; None for what is not known, and all while it runs.
 
-    `call`: the system call. `file`: what it waits for, a path, or "stdin", "socket", "pipe", "terminal", "eventfd", or of a wait for
-    one child "child PID". `socket`: the inode of that socket.
+    `call`: the system call. `file`: what it waits for, a path, or "stdin", "socket", "pipe",
+    "terminal", "eventfd", or of a wait for one child "child PID". `socket`: the inode of that
+    socket.
     """
 
     call: str | None = None
@@ -152,11 +176,16 @@ def sleeping_in(pid: int, tid: int = 0) -> Sleep:
         return Sleep()
     call, arguments = parsed(text)
     file = None if call is None else _awaited(pid, call, arguments)
-    return Sleep(call, file, sockets.inode(pid, arguments[0] & 0xFFFFFFFF) if file == "socket" else None)
+    return Sleep(
+        call, file, sockets.inode(pid, arguments[0] & 0xFFFFFFFF) if file == "socket" else None
+    )
 
 
 def parsed(text: str, calls: dict[int, str] | None = None) -> tuple[str | None, tuple[int, ...]]:
-    """(name, arguments) of a line of /proc/PID/syscall; no name for "running", a page fault (-1), or a call not in the table."""
+    """(name, arguments) of a line of /proc/PID/syscall.
+
+    No name for "running", a page fault (-1), or a call not in the table.
+    """
     words = text.split()
     try:
         name = (_CALLS if calls is None else calls).get(int(words[0]))
@@ -171,14 +200,24 @@ def _awaited(pid: int, call: str, arguments: tuple[int, ...]) -> str | None:
     if call in _OF_DESCRIPTOR:
         return descriptor(pid, arguments[0])
     if call in ("select", "pselect6"):
-        # One more than the highest descriptor in its sets: 1 can only be the standard input, as input() waits for it.
+        # One more than the highest descriptor in its sets: 1 can only be the standard input, as
+        # input() waits for it.
         return "stdin" if arguments[0] == 1 else None
-    child = arguments[0] if call == "wait4" else arguments[1] if call == "waitid" and arguments[0] == _P_PID else 0
+    child = (
+        arguments[0]
+        if call == "wait4"
+        else arguments[1]
+        if call == "waitid" and arguments[0] == _P_PID
+        else 0
+    )
     return f"child {child}" if 0 < child < 1 << 31 else None
 
 
 def descriptor(pid: int, number: int) -> str | None:
-    """What a descriptor of that process is: a path, or one word; None if it is not open or cannot be read."""
+    """What a descriptor of that process is: a path, or one word.
+
+    None if it is not open or cannot be read.
+    """
     number &= 0xFFFFFFFF
     if number > _DESCRIPTORS_MAX:
         return None
@@ -199,7 +238,10 @@ def kind_of(target: str) -> str:
 
 
 def sockets_of(pids: tuple[int, ...]) -> int | None:
-    """How many sockets these processes have open, each counted once; None if none of them can be read."""
+    """How many sockets these processes have open, each counted once.
+
+    None if none of them can be read.
+    """
     found: set[str] = set()
     readable = False
     for pid in pids:

@@ -1,7 +1,8 @@
-"""Whether the OOM killer ended a process: the kernel's log where it may be read, else the count of the control group.
+"""Whether the OOM killer ended a process: the kernel's log, or the count of the control group.
 
-The log names the process, the count does not: if the log says that another one was killed, the count rose for that one.
-Check: `dmesg | grep -i 'killed process'`, `grep oom_kill /sys/fs/cgroup/.../memory.events`.
+The log names the process, the count does not. If the log says that another process was killed, the
+count rose for that one. Check: `dmesg | grep -i 'killed process'`,
+`grep oom_kill /sys/fs/cgroup/.../memory.events`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from pathlib import Path
 
 LOG = Path("/dev/kmsg")
 RECENT_NS = 120_000_000_000
-"""A kill that was written longer ago has nothing to do with an end of now; tearing down a process of 100 GB takes seconds."""
+"""A kill that was written longer ago has nothing to do with an end of now; tearing down a process
+of 100 GB takes seconds."""
 _RECORD_BYTES = 8192
 _RECORDS_MAX = 50_000
 _READ_S = 0.2
@@ -37,7 +39,9 @@ class Kill:
 def verdict(
     pid: int, count_before: int | None, count_now: int | None, kills: tuple[Kill, ...] | None
 ) -> tuple[bool | None, str | None]:
-    """(the OOM killer ended this process, the log's line) of a process that died of SIGKILL; None if nothing can tell.
+    """(the OOM killer ended this process, the log's line) of a process that died of SIGKILL.
+
+    None if nothing can tell.
 
     `kills`: what the log says of the last two minutes, None where it cannot be read.
     """
@@ -52,7 +56,9 @@ def verdict(
 
 
 def read_log(path: Path = LOG) -> tuple[Kill, ...] | None:
-    """The OOM killer's lines of the last two minutes; None where the log cannot be read or counts other pids than ours.
+    """The OOM killer's lines of the last two minutes.
+
+    None where the log cannot be read or counts other pids than ours.
 
     Bounded: at most 0.2 s, and never waits for a line to come.
     """
@@ -86,7 +92,10 @@ def _records(descriptor: int) -> Iterable[bytes]:
 
 
 def kills_in(records: Iterable[bytes], now_boot_ns: int) -> tuple[Kill, ...]:
-    """The kills of the last two minutes among records as /dev/kmsg has them: `6,1234,5678901,-;text`, the third in us since boot."""
+    """The kills of the last two minutes among records as /dev/kmsg has them.
+
+    `6,1234,5678901,-;text`, the third in us since boot.
+    """
     found = []
     for record in records:
         head, _, text = record.partition(b";")

@@ -1,7 +1,7 @@
-"""What the host's load does to one process. Read from /proc and the cgroup files.
+"""What the load of the host does to one process. Read from /proc and the cgroup files.
 
-The cheap numbers are read at every look, the others every few looks: they cost a system call or more
-each and change slowly.
+The cheap numbers are read at every look, the others every few looks: they cost a system call or
+more each, and change slowly.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ class ProcessWatch:
 
 
 def look_at_process(watch: ProcessWatch, pid: int, fields: list[str]) -> ProcessLoad:
-    """The process now; `fields` are those of its /proc/PID/stat. Check: `cat /proc/PID/schedstat`, `ls /proc/PID/fd | wc -l`."""
+    """The process now; `fields` are those of its /proc/PID/stat.
+
+    Check: `cat /proc/PID/schedstat`, `ls /proc/PID/fd | wc -l`.
+    """
     if watch.looks % SLOWLY_EVERY == 0:
         watch.slow = _slowly(watch, pid)
     watch.looks += 1
@@ -89,8 +92,9 @@ def _slowly(watch: ProcessWatch, pid: int) -> ProcessLoad:
 
 def _limits(watch: ProcessWatch, pid: int, status: str) -> Iterator[Limit]:
     for name, number, word in (
-        ("RLIMIT_AS", resource.RLIMIT_AS, "VmSize:"), ("RLIMIT_DATA", resource.RLIMIT_DATA, "VmData:"),
-    ):  # fmt: skip
+        ("RLIMIT_AS", resource.RLIMIT_AS, "VmSize:"),
+        ("RLIMIT_DATA", resource.RLIMIT_DATA, "VmData:"),
+    ):
         most, used_kib = _own_limit(pid, number), _field(status, word)
         if most is not None and used_kib is not None and used_kib.isdigit():
             yield Limit(name, int(used_kib) * 1024, most)
@@ -123,20 +127,28 @@ def _field(status: str, name: str) -> str | None:
 
 
 def _threads_delay(watch: ProcessWatch, pid: int) -> int | None:
-    """Ready but without a CPU: all threads but the main thread, ns. OpenMP's threads may lack CPUs while the main thread sleeps.
+    """Ready but without a CPU: all threads but the main thread, ns.
 
-    Source: /proc/PID/task/*/schedstat, about 10 us a thread; of more than `THREADS_MAX` the first of the listing.
+    OpenMP's threads may lack CPUs while the main thread sleeps.
+
+    Source: /proc/PID/task/*/schedstat, about 10 us a thread; of more than `THREADS_MAX` the first
+    of the listing.
     """
     found: dict[str, int] = {}
     try:
         for name in os.listdir(f"/proc/{pid}/task")[: THREADS_MAX + 1]:
             if name != str(pid):
                 with contextlib.suppress(OSError, ValueError, IndexError):
-                    found[name] = int(Path(f"/proc/{pid}/task/{name}/schedstat").read_bytes().split()[1])
+                    found[name] = int(
+                        Path(f"/proc/{pid}/task/{name}/schedstat").read_bytes().split()[1]
+                    )
     except OSError:
         return None
-    # A thread that has ended leaves the listing, and what it has waited stays in the sum; so does that of a number given anew.
-    watch.delays_ended += sum(delay for name, delay in watch.delays.items() if found.get(name, -1) < delay)
+    # A thread that has ended leaves the listing, and what it has waited stays in the sum; so does
+    # that of a number given anew.
+    watch.delays_ended += sum(
+        delay for name, delay in watch.delays.items() if found.get(name, -1) < delay
+    )
     watch.delays = found
     return watch.delays_ended + sum(found.values())
 

@@ -1,4 +1,7 @@
-"""Which processes belong to a job without being ranks: what its launcher has started, and what has started the ranks."""
+"""Which processes belong to a job without being ranks.
+
+Those that its launcher or a parent started.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,37 @@ STEPS_MAX = 32
 """Of a way up: containers and batch systems put a dozen above a program."""
 _NOT_OF_A_JOB = frozenset(
     {
-        "bash", "sh", "dash", "zsh", "fish", "ksh", "csh", "tcsh", "tmux", "screen", "login", "sshd", "systemd", "init", "su", "sudo",
-        "cron", "code", "node", "jupyter-lab", "jupyter-noteboo",
+        "bash",
+        "sh",
+        "dash",
+        "zsh",
+        "fish",
+        "ksh",
+        "csh",
+        "tcsh",
+        "tmux",
+        "screen",
+        "login",
+        "sshd",
+        "systemd",
+        "init",
+        "su",
+        "sudo",
+        "cron",
+        "code",
+        "node",
+        "jupyter-lab",
+        "jupyter-noteboo",
     }
-)  # fmt: skip
+)
 """Names of what starts anything: two programs of one shell have nothing in common."""
 
 
 def is_of_the_job(pid: int, launcher: int, ranks: Iterable[int]) -> bool:
-    """The process is the launcher's, or a rank has come from it. `launcher`: 0 where none is known; a shell counts as none."""
+    """The process is the launcher's, or a rank has come from it.
+
+    `launcher`: 0 where none is known; a shell counts as none.
+    """
     known = launcher > 1 and not _starts_anything(launcher)
     if known and (pid == launcher or launcher in _above(pid)):
         return True

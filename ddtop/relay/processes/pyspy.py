@@ -1,8 +1,9 @@
-"""py-spy, driven without waiting for it: the stacks of a process that has no agent, or whose agent is silent.
+"""py-spy reads the stacks of a process without an agent, or with a silent one. Nobody waits for it.
 
-py-spy stops its target for some milliseconds while it reads, which can end a system call; `--nonblocking` only reads its memory
-(process_vm_readv, no ptrace), and may then read a stack that never was. From 0.4 on it stops it with PTRACE_SEIZE: a py-spy that is killed on the way leaves its target running. Older ones send a
-SIGSTOP that would stay, hence the version in the extra.
+py-spy stops its target for some milliseconds while it reads, which can end a system call.
+`--nonblocking` only reads its memory (process_vm_readv, no ptrace), and may then read a stack that
+never was. Since 0.4 it stops the target with PTRACE_SEIZE, so a py-spy that is killed leaves its
+target running. Older ones send a SIGSTOP that would stay; hence the version in the extra.
 """
 
 from __future__ import annotations
@@ -48,9 +49,10 @@ class _Thread(msgspec.Struct):
 class PySpy:
     """One dump of one process, begun at once.
 
-    `native` also asks for the frames of C code; `nonblocking` never pauses the process, and then there are none. A stopped
-    process is always read that way, and stays stopped. `note` says, once the stacks are there, how they are less than what was asked for.
-    The deadline is the caller's: poll until then, then `kill`. Not for several threads.
+    `native` also asks for the frames of C code; `nonblocking` never pauses the process, and then
+    there are none. A stopped process is always read that way, and stays stopped. `note` says, once
+    the stacks are there, how they are less than what was asked for. The deadline is the caller's:
+    poll until then, then `kill`. Not for several threads.
     """
 
     def __init__(self, pid: int, native: bool = False, nonblocking: bool = False) -> None:
@@ -65,7 +67,10 @@ class PySpy:
         self._start()
 
     def poll(self) -> tuple[ThreadStack, ...] | str | None:
-        """The threads, or a sentence that says why there are none; None while py-spy is at work. Never waits."""
+        """The threads, or a sentence that says why there are none; None while py-spy is at work.
+
+        Never waits.
+        """
         if self._result is not None:
             return self._result
         if self._process is None and not self._take_started():
@@ -75,13 +80,18 @@ class PySpy:
         if code is None:
             if os.fstat(self._output).st_size > OUTPUT_MAX_BYTES:
                 self.kill()
-                self._result = f"py-spy wrote more than {OUTPUT_MAX_BYTES >> 20} MiB about pid {self.pid}"
+                self._result = (
+                    f"py-spy wrote more than {OUTPUT_MAX_BYTES >> 20} MiB about pid {self.pid}"
+                )
             return self._result
         self._finish(code)
         return self._result
 
     def kill(self) -> None:
-        """End py-spy if it still runs, without waiting: one that reads from a process in state D may take its time."""
+        """End py-spy if it still runs, without waiting.
+
+        One that reads from a process in state D may take its time.
+        """
         if self._result is None:
             self._start_of.give_up()
             self._take_started()
@@ -106,10 +116,17 @@ class PySpy:
         return self._process is not None
 
     def _finish(self, code: int) -> None:
-        output, errors = _content(self._output), _content(self._errors)[:65536].decode(errors="replace")
+        output, errors = (
+            _content(self._output),
+            _content(self._errors)[:65536].decode(errors="replace"),
+        )
         self._close()
         found: tuple[ThreadStack, ...] | str
-        found = threads(output, self.pid) if code == 0 else explain(self.pid, errors or f"it ended with code {code}")
+        found = (
+            threads(output, self.pid)
+            if code == 0
+            else explain(self.pid, errors or f"it ended with code {code}")
+        )
         way = self._ways.pop(0)
         if not isinstance(found, str):
             self._result, self.note = found, self._less(way)
@@ -139,7 +156,10 @@ class PySpy:
 
 
 class _Start:
-    """The start of one py-spy, on a thread: the program may lie on a file server that hangs, and so would whoever starts it."""
+    """The start of one py-spy, on a thread.
+
+    The program may lie on a file server that hangs, and so would whoever starts it.
+    """
 
     def __init__(self, arguments: list[str]) -> None:
         self._arguments = arguments
@@ -152,8 +172,10 @@ class _Start:
             self._started = f"py-spy cannot be started: {error}"
 
     def take(self) -> tuple[subprocess.Popen[bytes], int, int] | str | None:
-        """The process, and the descriptors of its output and errors, which the caller closes; a sentence if it could not be
-        started; None while it is under way, and after it was taken."""
+        """The process, and the descriptors of its output and errors, which the caller closes.
+
+        A sentence if it could not be started; None while it is under way, and after it was taken.
+        """
         with self._lock:
             started, self._started = self._started, None
             return started
@@ -170,7 +192,8 @@ class _Start:
             program = find()
             if program is None:
                 raise FileNotFoundError(NOT_INSTALLED)
-            # Memory and not a pipe: a py-spy that has to wait for its reader, or a full /tmp, would be one more thing that hangs.
+            # Memory and not a pipe: a py-spy that has to wait for its reader, or a full /tmp, would
+            # be one more thing that hangs.
             output, errors = os.memfd_create("ddtop-py-spy"), os.memfd_create("ddtop-py-spy-errors")
             process = subprocess.Popen(
                 [program, *self._arguments],
@@ -184,7 +207,11 @@ class _Start:
             for descriptor in (output, errors):
                 if descriptor >= 0:
                     os.close(descriptor)
-            found = NOT_INSTALLED if str(error) == NOT_INSTALLED else f"py-spy cannot be started: {error}"
+            found = (
+                NOT_INSTALLED
+                if str(error) == NOT_INSTALLED
+                else f"py-spy cannot be started: {error}"
+            )
         with self._lock:
             if not self._given_up or isinstance(found, str):
                 self._started = found
@@ -216,17 +243,25 @@ def threads(output: bytes, pid: int) -> tuple[ThreadStack, ...] | str:
 
 
 def explain(pid: int, errors: str) -> str:
-    """What py-spy's complaint means, in a sentence with the next step. The process is asked again: py-spy says "check that it runs" also where the right is missing."""
+    """What py-spy's complaint means, in a sentence with the next step.
+
+    The process is asked again: py-spy says "check that it runs" also where the right is missing.
+    """
     if not Path(f"/proc/{pid}").exists():
         return f"pid {pid} is gone"
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     text = lines[0] if lines else "it does not say why"
-    if "ermission denied" in errors.lower() or "not permitted" in errors.lower() or not _readable(pid):
+    if (
+        "ermission denied" in errors.lower()
+        or "not permitted" in errors.lower()
+        or not _readable(pid)
+    ):
         return no_right(pid)
     if "Failed to find python version" in errors or "Failed to open process" in errors:
         return f"pid {pid} does not look like Python to py-spy, or is of a version it does not know"
     cause = next((line.partition(": ")[2] for line in lines[1:] if line[:1].isdigit()), "")
-    return f"py-spy cannot read pid {pid}: {text.removeprefix('Error: ')}{f' ({cause})' if cause else ''}"[:500]
+    why = text.removeprefix("Error: ") + (f" ({cause})" if cause else "")
+    return f"py-spy cannot read pid {pid}: {why}"[:500]
 
 
 def no_right(pid: int) -> str:
@@ -238,9 +273,12 @@ def no_right(pid: int) -> str:
     if os.getuid() not in (0, owner):
         why, root = f"it belongs to user id {owner}", "would work"
     elif (scope := yama_scope()) == 3:
-        return f"no right to look into pid {pid}: tracing is off until the next boot (kernel.yama.ptrace_scope = 3)"
+        off = "tracing is off until the next boot (kernel.yama.ptrace_scope = 3)"
+        return f"no right to look into pid {pid}: {off}"
     elif os.getuid() == 0:
-        why = "this root lacks CAP_SYS_PTRACE, as in a container (start it with --cap-add SYS_PTRACE)"
+        why = (
+            "this root lacks CAP_SYS_PTRACE, as in a container (start it with --cap-add SYS_PTRACE)"
+        )
         root = "on the host would work"
     elif scope == 2:
         why, root = "only root may (kernel.yama.ptrace_scope = 2)", "would work"
@@ -253,7 +291,10 @@ def no_right(pid: int) -> str:
 
 
 def yama_scope() -> int | None:
-    """kernel.yama.ptrace_scope: 0 as ever, 1 parents only, 2 root only, 3 nobody; None on a kernel without Yama."""
+    """kernel.yama.ptrace_scope: 0 as ever, 1 parents only, 2 root only, 3 nobody.
+
+    None on a kernel without Yama.
+    """
     try:
         return int(_YAMA.read_text())
     except (OSError, ValueError):
@@ -318,7 +359,9 @@ def _stack(thread: _Thread, main: bool) -> ThreadStack:
     frames: list[StackFrame] = []
     for each in thread.frames:
         frame = _frame(each)
-        if not (frames and not frame.file and frame == frames[-1] and frame.function.startswith("in ")):
+        if not (
+            frames and not frame.file and frame == frames[-1] and frame.function.startswith("in ")
+        ):
             frames.append(frame)
     # What started the thread, in C without a name, says nothing.
     while frames and not frames[-1].file and frames[-1].function.startswith("in "):
@@ -334,7 +377,10 @@ def _stack(thread: _Thread, main: bool) -> ThreadStack:
 
 
 def _frame(frame: _Frame) -> StackFrame:
-    """A frame of C code is named by its function; by its library where it has none, since addresses differ from rank to rank."""
+    """A frame of C code is named by its function.
+
+    By its library where it has none, since addresses differ from rank to rank.
+    """
     line = frame.line if 0 <= frame.line < 2**31 else 0
     if frame.module is None:
         return StackFrame(frame.name[:TEXT_MAX], frame.filename[:TEXT_MAX], line)
@@ -342,4 +388,6 @@ def _frame(frame: _Frame) -> StackFrame:
     if name.startswith("0x"):
         name = "in " + frame.module.rpartition("/")[2][:TEXT_MAX]
     has_source = line > 0 and frame.filename != frame.module
-    return StackFrame(name, frame.filename[:TEXT_MAX] if has_source else "", line if has_source else 0)
+    return StackFrame(
+        name, frame.filename[:TEXT_MAX] if has_source else "", line if has_source else 0
+    )

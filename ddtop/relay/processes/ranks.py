@@ -1,7 +1,8 @@
-"""The ranks of this host: their processes, how their ends are noticed, and the sockets of their agents.
+"""The ranks of this host: their processes, how their ends are noticed, the sockets of their agents.
 
-The end of a process is told by its pidfd. Where there is none it is looked for in /proc, often enough to find most as zombies,
-whose line has the exit code. Who said Hello and cannot be seen at all has gone, unless it is heard again.
+A pidfd reports the end of a process. Where there is none, /proc is read often enough to find most
+ended processes as zombies, whose line has the exit code. A rank that said Hello and cannot be seen
+at all counts as gone, unless it is heard again.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from ddtop.wire.records import AnyRecord, Hello
 
 RANKS_MAX = 4096
 LOOK_S, LOOK_PER_RANK_S = 0.02, 0.002
-"""Between two looks for ends in /proc, at least so long, and so long for each rank: 20 us each, one per cent of a core. Launchers that poll
-reap after 50 to 100 ms, so most are found before that."""
+"""Between two looks for ends in /proc, at least so long, and so long for each rank: 20 us each, one
+per cent of a core. Launchers that poll reap after 50 to 100 ms, so most are found before that."""
 UNSEEN_S = 2.0
-"""An agent reports twice a second: whose process is not in /proc and who has not been heard for so long, has gone."""
+"""An agent reports twice a second: whose process is not in /proc and who has not been heard for so
+long, has gone."""
 PIDFD_EVERY_S = 1.0
 """How often a pidfd is asked for again where there was none: a shortage of descriptors passes."""
 
@@ -50,9 +52,12 @@ class Ranks:
         return (one.hello for one in self.watched.values())
 
     def heard(self, peer: bytes, pid: int) -> bool | None:
-        """An agent has said something as `pid`: True if this is the first time, None if nothing of it may be taken.
+        """An agent has sent something as `pid`.
 
-        Nothing is taken from a process that speaks for another one (`refused` counts it), nor where there are too many.
+        True if this is the first time, None if nothing of it may be taken.
+
+        Nothing is taken from a process that speaks for another one (`refused` counts it), nor where
+        there are too many.
         """
         said_by = self.peer_of(peer)
         if said_by is None or not said_by.may_say(pid) or (said_by.foreign and pid in self.watched):
@@ -76,22 +81,31 @@ class Ranks:
         return known
 
     def speaks_for_itself(self, peer: bytes, hello: Hello) -> bool | None:
-        """True where the process that made the connection says Hello; False where it had gone before it was looked at:
-        then it is watched, and never signalled. None: it is another one (counted), or of another pid namespace, which
-        is shown and not watched, because its numbers mean others here.
+        """True where the process that made the connection says Hello.
+
+        False where it had gone before it was looked at: then it is watched, and never signalled.
+        None: it is another one (counted), or of another pid namespace, which is shown and not
+        watched, because its numbers mean others here.
         """
         said_by = self.peer_of(peer)
         if said_by is not None and said_by.foreign:
             return None
-        if said_by is None or said_by.pid != hello.pid or said_by.start_ticks not in (None, hello.start_ticks):
+        if (
+            said_by is None
+            or said_by.pid != hello.pid
+            or said_by.start_ticks not in (None, hello.start_ticks)
+        ):
             self.refused += 1
             return None
         return said_by.start_ticks is not None
 
     def greet(self, hello: Hello, spoke: bool = True) -> bool:
-        """Begin to watch its process; False if that is watched already, or not the one that said Hello.
+        """Begin to watch its process.
 
-        `spoke`: it said so itself, here. What another relay wrote down is watched, and never signalled.
+        False if that is watched already, or not the one that said Hello.
+
+        `spoke`: it said so itself, here. What another relay wrote down is watched, and never
+        signalled.
         """
         known = self.watched.get(hello.pid)
         if known is not None and not self._is_another(known, hello):
@@ -104,7 +118,7 @@ class Ranks:
         return (hello.pid, hello.start_ticks) not in self._gone and self._see(hello, spoke)
 
     def note_gone(self, hello: Hello) -> None:
-        """Its end has been told: nothing more is to be found out about that process."""
+        """Its end has been reported: nothing more is to be found out."""
         self._gone[hello.pid, hello.start_ticks] = None
         while len(self._gone) > RANKS_MAX:
             del self._gone[next(iter(self._gone))]
@@ -117,7 +131,9 @@ class Ranks:
     def _see(self, hello: Hello, spoke: bool) -> bool:
         found = sample.watch(hello, time.monotonic_ns())
         if found is None:
-            self._unseen.setdefault(hello.pid, Watched(hello, None, time.monotonic_ns(), spoke=spoke))
+            self._unseen.setdefault(
+                hello.pid, Watched(hello, None, time.monotonic_ns(), spoke=spoke)
+            )
             return False
         found.spoke = spoke
         self._unseen.pop(hello.pid, None)
@@ -131,7 +147,10 @@ class Ranks:
             self._link.watch(found.pidfd)
 
     def ended(self, pidfd: int) -> Watched:
-        """The rank whose process is gone; it is not watched any more, its descriptor is still open."""
+        """The rank whose process is gone.
+
+        It is not watched any more, its descriptor is still open.
+        """
         return self._unwatched(self.watched[self._pids_of[pidfd]])
 
     def _unwatched(self, found: Watched) -> Watched:
@@ -142,14 +161,18 @@ class Ranks:
         return found
 
     def look_due_s(self) -> float:
-        """When `look_for_ends` wants to be called next, monotonic s; infinity where pidfds tell all ends."""
+        """When `look_for_ends` wants to be called next, monotonic s.
+
+        Infinity where pidfds tell all ends.
+        """
         without = len(self.watched) - len(self._pids_of)
         if not without and not self._unseen and not self._replaced:
             return float("inf")
         return self._looked_s + max(LOOK_S, LOOK_PER_RANK_S * (without + len(self._unseen)))
 
     def look_for_ends(self, now: float) -> list[tuple[Watched, int]]:
-        """(rank, when it went or was heard last, unix ns) of those that no pidfd tells of and that have gone, the first to go first.
+        """(rank, when it went or was heard last, unix ns) of those that no pidfd tells of and that
+        have gone, the first to go first.
 
         They are not watched any more; `now` is monotonic s.
         """
@@ -211,5 +234,6 @@ class Ranks:
         """Tell the agent of this process; False if it could not be handed over."""
         data = self._seal(record)
         return any(
-            self._link.send(RANK, peer, data) for peer in [p for p, owner in self._peers.items() if owner == pid]
+            self._link.send(RANK, peer, data)
+            for peer in [p for p, owner in self._peers.items() if owner == pid]
         )

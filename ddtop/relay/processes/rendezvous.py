@@ -1,7 +1,7 @@
-"""The ways of ranks inside init_process_group to their store, and the processes that have not come there yet.
+"""The connections of ranks inside init_process_group to their store, and the ranks still missing.
 
-Asked only for ranks that have been inside for a while, which their state pages tell: a healthy start is over before that,
-and costs nothing here.
+The relay looks only for ranks that have been inside for a while, as their state pages tell. A
+healthy start is over before that and costs nothing here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ INSIDE_NS = 2_000_000_000
 COMMAND_CHARACTERS = 120
 ENDPOINTS_MAX = 8
 Family = Mapping[int, "bool | None"]
-"""The processes around a run: whether a store that they open is the run's own, None where it may be."""
+"""The processes around a run: whether a store that they open is the run's own, None where it may
+be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,9 @@ class Listener:
 
 
 class Seen(NamedTuple):
-    """One look. `ways`: of the ranks inside; `candidates` and `candidacies`: of those that may still come; `launching` as in HostState."""
+    """One look. `ways`: of the ranks inside; `candidates` and `candidacies`: of those that may
+    still come; `launching` as in HostState.
+    """
 
     ways: tuple[Rendezvous, ...] = ()
     candidates: tuple[ProcessState, ...] = ()
@@ -73,7 +76,9 @@ class RendezvousWatch:
         ranks = {one.hello.pid for one in watched}
         parents = {one.hello.launcher_pid or 0 for one in watched} | {launcher}
         # torchrun opens the store itself, and whoever spawns ranks may; a shell does not.
-        makes = any(is_elastic(one.hello.environment) or one.hello.claim == "init" for one in watched)
+        makes = any(
+            is_elastic(one.hello.environment) or one.hello.claim == "init" for one in watched
+        )
         family = dict.fromkeys(parents - {0}, True if makes else None) | dict.fromkeys(ranks, True)
         tables: dict[int, tuple[sockets.Tcp, ...] | None] = {}
         ways = []
@@ -93,12 +98,19 @@ class RendezvousWatch:
         self._stacks.keep(())
 
     def _way(
-        self, hello: Hello, address: str, port: int, table: tuple[sockets.Tcp, ...] | None, family: Family
+        self,
+        hello: Hello,
+        address: str,
+        port: int,
+        table: tuple[sockets.Tcp, ...] | None,
+        family: Family,
     ) -> Rendezvous:
         own = sockets.inodes(hello.pid)
         mine = [] if own is None else [one for one in table or () if one.inode in own]
         there = [one for one in mine if one.remote_port == port]
-        states = None if own is None or table is None else tuple(sorted({one.state for one in there}))
+        states = (
+            None if own is None or table is None else tuple(sorted({one.state for one in there}))
+        )
         held = [one.remote for one in there if one.state == "ESTABLISHED"]
         probe, numbers = self._probe.told(address, port)
         if not held:
@@ -113,7 +125,9 @@ class RendezvousWatch:
             port=port,
             sockets=states,
             dials=_endpoints(
-                (one.remote, one.remote_port) for one in mine if one.state == "SYN_SENT" and one not in there
+                (one.remote, one.remote_port)
+                for one in mine
+                if one.state == "SYN_SENT" and one not in there
             ),
             listens=_endpoints((one.local, one.port) for one in mine if one.state == "LISTEN"),
             probe=None if held else probe,
@@ -125,7 +139,9 @@ class RendezvousWatch:
             listener_started_unix_ns=listener.started_unix_ns,
         )
 
-    def _listener(self, table: tuple[sockets.Tcp, ...] | None, port: int, family: Family) -> Listener:
+    def _listener(
+        self, table: tuple[sockets.Tcp, ...] | None, port: int, family: Family
+    ) -> Listener:
         listening = [one for one in table or () if one.state == "LISTEN" and one.port == port]
         if not listening:
             return Listener()
@@ -152,7 +168,17 @@ class RendezvousWatch:
             one = self._candidates.get(found.pid)
             if one is None or one.hello.start_ticks != ticks:
                 like = inside[0].hello
-                hello = Hello(like.job, like.run, like.attempt, found.rank, None, None, like.host, found.pid, ticks)
+                hello = Hello(
+                    like.job,
+                    like.run,
+                    like.attempt,
+                    found.rank,
+                    None,
+                    None,
+                    like.host,
+                    found.pid,
+                    ticks,
+                )
                 one = sample.Watched(hello, -1, now_mono_ns)
             state = sample.look(one, now_mono_ns)
             if state is None:
@@ -165,7 +191,9 @@ class RendezvousWatch:
         self._candidates, self._candidacies = seen, candidacies
         return tuple(states), tuple(candidacies.values())
 
-    def _candidacy(self, found: candidates.Found, ticks: int, frames: tuple[StackFrame, ...]) -> Candidacy:
+    def _candidacy(
+        self, found: candidates.Found, ticks: int, frames: tuple[StackFrame, ...]
+    ) -> Candidacy:
         known = self._candidacies.get((found.pid, ticks))
         # What is loaded stays so; the maps of a process with torch have a thousand lines.
         loaded = known.torch_loaded if known is not None else None
@@ -197,6 +225,8 @@ def _described(pid: int, ours: bool | None) -> Listener:
         process = psutil.Process(pid)
         with process.oneshot():
             command = " ".join(process.cmdline())[:COMMAND_CHARACTERS] or process.name()
-            return Listener(pid, command, process.username(), ours, int(process.create_time() * 1e9))
+            return Listener(
+                pid, command, process.username(), ours, int(process.create_time() * 1e9)
+            )
     except (psutil.Error, OSError):
         return Listener(pid, ours=ours)

@@ -1,7 +1,8 @@
-"""The ranks' processes seen from outside: /proc once a second, pidfds (or /proc) for their ends, the state pages for their last words.
+"""The processes of the ranks seen from outside.
 
-psutil reads the host's numbers; a rank's own line is read by hand, because one read of /proc/PID/stat has all of it and
-psutil would take four.
+/proc is read once a second, pidfds (or /proc) report their ends, the state pages have their last
+words. psutil reads the numbers of the host. The line of a rank is read by hand, because one read of
+/proc/PID/stat has all of it and psutil would take four.
 """
 
 from __future__ import annotations
@@ -25,14 +26,17 @@ from ddtop.wire.records import Exit, Hello, ProcessState
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 CHILDREN_EVERY = 2
-"""Children are looked up every second look: a walk over all threads of all ranks is the dearest part."""
+"""Children are looked up every second look: a walk over all threads of all ranks is the dearest
+part."""
 SOCKET_EVERY = 5
-"""Looks between two readings of the table of all TCP sockets: a rank that talks to a server all the time waits on another one at each look."""
+"""Looks between two readings of the table of all TCP sockets: a rank that talks to a server all the
+time waits on another one at each look."""
 GC_NS = 500_000_000
-"""A shorter garbage collection is not worth a word: seen once a second it would seem to last that long."""
+"""A shorter garbage collection is not worth a word: seen once a second it would seem to last that
+long."""
 OOM_MARK_NS = 30_000_000_000
-"""The OOM killer's count is compared with that of half a minute to a minute ago: a worker that it killed an hour before says
-nothing, and a process of many gigabytes takes seconds to be gone."""
+"""The OOM killer's count is compared with that of half a minute to a minute ago: a worker that it
+killed an hour before says nothing, and a process of many gigabytes takes seconds to be gone."""
 JOIN_FILE_S = 3600.0
 """Plain ranks join within two minutes; after an hour nobody asks for the file again."""
 
@@ -41,8 +45,8 @@ JOIN_FILE_S = 3600.0
 class Watched:
     """One rank's process.
 
-    `pidfd`: None where there is none to be had, then its end is looked for in /proc. `spoke`: it said Hello to this
-    relay itself, over a connection that it made.
+    `pidfd`: None where there is none to be had, then its end is looked for in /proc. `spoke`: it
+    said Hello to this relay itself, over a connection that it made.
     """
 
     hello: Hello
@@ -52,7 +56,7 @@ class Watched:
     looks: int = 0
     last_state: str | None = None
     last_wchan: str | None = None
-    stood: bool = False
+    was_asleep: bool = False
     oom_kills: int | None = None
     oom_marked: tuple[int, int | None] = (0, None)
     memory_events: Path | None = None
@@ -91,7 +95,9 @@ def watch(hello: Hello, now_mono_ns: int) -> Watched | None:
 
 
 def pidfd_of(hello: Hello) -> int | None:
-    """A pidfd of the process that said Hello; None if that has gone, or where there is none to be had.
+    """A pidfd of the process that said Hello.
+
+    None if that has gone, or where there is none to be had.
 
     An old kernel (before 5.3), a seccomp filter, or no descriptor left: the last may pass.
     """
@@ -107,7 +113,9 @@ def pidfd_of(hello: Hello) -> int | None:
 
 
 def went_unix_ns(watched: Watched, seen_unix_ns: int) -> int:
-    """When a process that was seen to have ended at `seen_unix_ns` began to go, as far as its state page tells."""
+    """When a process that was seen to have ended at `seen_unix_ns` began to go, as far as its state
+    page tells.
+    """
     view = page(watched.hello)
     stamps = [seen_unix_ns]
     if view is not None and view.exiting_mono_ns:
@@ -132,12 +140,12 @@ def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
     tid, letter = _lead(watched, fields[0])
     sleeps_in = wchan(f"{pid}/task/{tid}")
     # One look finds every process asleep somewhere; two in the same sleep are worth asking where.
-    stands = letter in "SD" and (letter, sleeps_in) == (watched.last_state, watched.last_wchan)
-    sleep = kernel_wait.sleeping_in(pid, tid) if stands else kernel_wait.Sleep()
-    if stands and not watched.stood:
+    asleep = letter in "SD" and (letter, sleeps_in) == (watched.last_state, watched.last_wchan)
+    sleep = kernel_wait.sleeping_in(pid, tid) if asleep else kernel_wait.Sleep()
+    if asleep and not watched.was_asleep:
         # Who freezes a process may have moved it into another group for that.
         watched.freezer = cgroup.freezer(pid)
-    watched.stood = stands
+    watched.was_asleep = asleep
     watched.last_state, watched.last_wchan = letter, sleeps_in
     # utime, stime and those of children that were waited for, then the living children's own.
     cpu = sum(int(value) for value in fields[11:15])
@@ -159,7 +167,7 @@ def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
         switches=switches(Path(f"/proc/{pid}/task/{tid}/status")),
         syscall=sleep.call,
         file=sleep.file,
-        frozen=cgroup.is_frozen(watched.freezer) if stands else None,
+        frozen=cgroup.is_frozen(watched.freezer) if asleep else None,
         gc_since_unix_ns=gc_since_unix_ns,
         exiting=exiting,
         init_since_unix_ns=_inside_since(watched),
@@ -181,7 +189,9 @@ def _remote(watched: Watched, inode: int | None) -> str | None:
 
 
 def _lead(watched: Watched, letter: str) -> tuple[int, str]:
-    """(number of the rank's thread, its state): that of the state page, where it lives; else the main thread, whose state is `letter`.
+    """(number of the rank's thread, its state): that of the state page, where it lives.
+
+    Else the main thread, whose state is `letter`.
 
     What stops or ends a process stops or ends all its threads.
     """
@@ -199,13 +209,17 @@ def owners(watched: Iterable[Watched]) -> dict[int, int | None]:
 
 
 def _from_page(watched: Watched, now_mono_ns: int) -> tuple[int | None, bool]:
-    """(since when a full garbage collection is going on, whether its interpreter exits), from the state page."""
+    """(since when a full garbage collection is going on, whether its interpreter exits), from the
+    state page.
+    """
     view = watched.page = page(watched.hello)
     if view is None:
         return None, False
     since = view.gc_since_mono_ns
     collects = bool(since) and now_mono_ns - since >= GC_NS
-    return since + time.time_ns() - time.monotonic_ns() if collects else None, bool(view.exiting_mono_ns)
+    return since + time.time_ns() - time.monotonic_ns() if collects else None, bool(
+        view.exiting_mono_ns
+    )
 
 
 def _inside_since(watched: Watched) -> int | None:
@@ -217,11 +231,18 @@ def _inside_since(watched: Watched) -> int | None:
 def _mpi(watched: Watched) -> MpiState | None:
     """Its calls of MPI, from the state page that was read last."""
     view, now = watched.page, time.time_ns()
-    return read_mpi(view.mpi, now, now - time.monotonic_ns()) if view is not None and view.mpi else None
+    return (
+        read_mpi(view.mpi, now, now - time.monotonic_ns())
+        if view is not None and view.mpi
+        else None
+    )
 
 
 def last_words(watched: Watched, order: int, unix_ns: int) -> Exit:
-    """How the process ended, what it said last and who outlived it, seen at `unix_ns`. `order`: exits before this one."""
+    """How the process ended, what it said last and who outlived it, seen at `unix_ns`.
+
+    `order`: exits before this one.
+    """
     hello, view = watched.hello, page(watched.hello)
     how = ending(watched.pidfd, hello.pid, hello.start_ticks)
     killed, line = False if how.signal is not None or how.code is not None else None, None
@@ -242,10 +263,14 @@ def last_words(watched: Watched, order: int, unix_ns: int) -> Exit:
         exception=view.exception if view else None,
         orphans=orphans,
         last_state=watched.last_state,
-        exiting_unix_ns=exiting_mono_ns + unix_ns - time.monotonic_ns() if exiting_mono_ns else None,
+        exiting_unix_ns=exiting_mono_ns + unix_ns - time.monotonic_ns()
+        if exiting_mono_ns
+        else None,
         oom_line=line,
         orphan_sockets=kernel_wait.sockets_of(orphans) if orphans else None,
-        mpi=read_mpi(view.mpi, unix_ns, unix_ns - time.monotonic_ns()) if view is not None and view.mpi else None,
+        mpi=read_mpi(view.mpi, unix_ns, unix_ns - time.monotonic_ns())
+        if view is not None and view.mpi
+        else None,
         iteration=view.counted if view is not None else None,
     )
 
@@ -261,13 +286,20 @@ def forget(watched: Watched) -> None:
 
 
 def page_path(hello: Hello) -> Path | None:
-    """The page's file, if its name is one that an agent of this user makes: a frame must not make us unlink others."""
+    """The page's file, if its name is one that an agent of this user makes.
+
+    A frame must not make us unlink others.
+    """
     if not hello.page_path:
         return None
     path = Path(hello.page_path)
     expected = f"{hello.pid}-{hello.start_ticks}.page"
     folder = registry.pages_folder()
-    fits = path.name == expected and path.parent.name == folder and str(path.parent.parent) in ("/dev/shm", "/tmp")
+    fits = (
+        path.name == expected
+        and path.parent.name == folder
+        and str(path.parent.parent) in ("/dev/shm", "/tmp")
+    )
     return path if fits else None
 
 
@@ -284,9 +316,12 @@ def page(hello: Hello) -> PageView | None:
 
 
 def abandoned() -> list[Path]:
-    """Pages whose process is gone, of this user's other jobs, and old join files: left behind where a relay was killed.
+    """Pages whose process is gone, of this user's other jobs, and old join files.
 
-    A rank that died an instant ago is among them, and its own relay has yet to read its last words: remove them later.
+    Left behind where a relay was killed.
+
+    A rank that died an instant ago is among them, and its own relay has yet to read its last words:
+    remove them later.
     """
     found = []
     for path in registry.runtime_dir().glob("plain-*.json"):
@@ -296,6 +331,11 @@ def abandoned() -> list[Path]:
     for folder in (Path("/dev/shm"), Path("/tmp")):
         for path in (folder / registry.pages_folder()).glob("*-*.[ps]*"):
             pid, _, ticks = path.stem.partition("-")
-            if (pid + ticks).isascii() and pid.isdigit() and ticks.isdigit() and is_gone(int(pid), int(ticks)):
+            if (
+                (pid + ticks).isascii()
+                and pid.isdigit()
+                and ticks.isdigit()
+                and is_gone(int(pid), int(ticks))
+            ):
                 found.append(path)
     return found

@@ -1,4 +1,4 @@
-"""Whose TCP connections lead where: /proc/PID/net/tcp and tcp6 joined with the descriptors of processes.
+"""Which process has which TCP connection: /proc/PID/net/tcp and tcp6 joined with descriptors.
 
 Check: `ss -tanp`.
 """
@@ -18,9 +18,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 STATES = {
-    "01": "ESTABLISHED", "02": "SYN_SENT", "03": "SYN_RECV", "04": "FIN_WAIT1", "05": "FIN_WAIT2", "06": "TIME_WAIT",
-    "07": "CLOSE", "08": "CLOSE_WAIT", "09": "LAST_ACK", "0A": "LISTEN", "0B": "CLOSING",
-}  # fmt: skip
+    "01": "ESTABLISHED",
+    "02": "SYN_SENT",
+    "03": "SYN_RECV",
+    "04": "FIN_WAIT1",
+    "05": "FIN_WAIT2",
+    "06": "TIME_WAIT",
+    "07": "CLOSE",
+    "08": "CLOSE_WAIT",
+    "09": "LAST_ACK",
+    "0A": "LISTEN",
+    "0B": "CLOSING",
+}
 TABLE_BYTES_MAX = 4 << 20
 DESCRIPTORS_MAX = 4096
 PROBE_S, PROBE_EVERY_S = 1.0, 5.0
@@ -29,7 +38,9 @@ _INODE = re.compile(r"socket:\[(\d+)\]")
 
 @dataclass(frozen=True, slots=True)
 class Tcp:
-    """One line of the table: this side's address and port, the other side's, and whose socket it is."""
+    """One line of the table: this side's address and port, the other side's, and whose socket it
+    is.
+    """
 
     local: str
     port: int
@@ -90,12 +101,19 @@ def _endpoint(text: str) -> tuple[str, int]:
 
 
 def remote(pid: int, inode: int) -> str | None:
-    """`10.0.0.7:443`: where that TCP socket of this process leads, or is to lead while it connects; None of any other socket."""
+    """`10.0.0.7:443`: where that TCP socket of this process leads, or is to lead while it connects.
+
+    None of any other socket.
+    """
     # To parse all lines of a busy host takes a hundred milliseconds.
     lines = [line for data in _tables(pid) for line in _with(b" %d " % inode, data)]
     for one in parsed(b"\n".join([b"", *lines])):
         if one.inode == inode and one.remote_port:
-            return f"[{one.remote}]:{one.remote_port}" if ":" in one.remote else f"{one.remote}:{one.remote_port}"
+            return (
+                f"[{one.remote}]:{one.remote_port}"
+                if ":" in one.remote
+                else f"{one.remote}:{one.remote_port}"
+            )
     return None
 
 
@@ -118,7 +136,10 @@ def inodes(pid: int) -> frozenset[int] | None:
 
 
 def inode(pid: int, descriptor: int | str) -> int | None:
-    """The socket that this descriptor of the process is; None if it is none, or may not be looked at."""
+    """The socket that this descriptor of the process is.
+
+    None if it is none, or may not be looked at.
+    """
     try:
         match = _INODE.match(os.readlink(f"/proc/{pid}/fd/{descriptor}"))
     except OSError:
@@ -127,7 +148,10 @@ def inode(pid: int, descriptor: int | str) -> int | None:
 
 
 def owner(inode: int, first: Iterable[int]) -> int | None:
-    """The process that has this socket open, `first` asked before all others; None if none that may be looked at has."""
+    """The process that has this socket open, `first` asked before all others.
+
+    None if none that may be looked at has.
+    """
     asked = list(dict.fromkeys(first))
     for pid in asked:
         if inode in (inodes(pid) or ()):
@@ -139,7 +163,9 @@ def owner(inode: int, first: Iterable[int]) -> int | None:
 def is_local(address: str) -> bool:
     """This host has that address (a number, not a name)."""
     try:
-        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM) as one:
+        with socket.socket(
+            socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM
+        ) as one:
             one.bind((address, 0))
     except (OSError, ValueError):
         return False
@@ -147,7 +173,10 @@ def is_local(address: str) -> bool:
 
 
 class Probe:
-    """Tries to connect, in a thread of its own: a name server may take its time. One try at once, and a pause between two."""
+    """Tries to connect, in a thread of its own: a name server may take its time.
+
+    One try at once, and a pause between two.
+    """
 
     def __init__(self) -> None:
         self._told: dict[tuple[str, int], tuple[str, tuple[str, ...]]] = {}
@@ -157,10 +186,14 @@ class Probe:
     def ask(self, address: str, port: int) -> None:
         """Try once, unless a try is under way or the last one was a moment ago."""
         now = time.monotonic()
-        if now - self._asked_at < PROBE_EVERY_S or (self._thread is not None and self._thread.is_alive()):
+        if now - self._asked_at < PROBE_EVERY_S or (
+            self._thread is not None and self._thread.is_alive()
+        ):
             return
         self._asked_at = now
-        self._thread = threading.Thread(target=self._try, args=(address, port), name="probe", daemon=True)
+        self._thread = threading.Thread(
+            target=self._try, args=(address, port), name="probe", daemon=True
+        )
         self._thread.start()
 
     def told(self, address: str, port: int) -> tuple[str | None, tuple[str, ...]]:
@@ -174,7 +207,8 @@ class Probe:
 
 
 def connect(address: str, port: int, within_s: float = PROBE_S) -> tuple[str, tuple[str, ...]]:
-    """("open", "refused", "timed out", "unreachable" or "name not found", the numbers behind the name).
+    """("open", "refused", "timed out", "unreachable" or "name not found", the numbers behind the
+    name).
 
     Nothing is sent; the connection is closed at once. The name server's time is not in `within_s`.
     """

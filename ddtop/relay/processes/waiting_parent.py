@@ -1,11 +1,13 @@
-"""A parent that waits for "any child" and has none but relays: it would wait for as long as this one lives.
+"""A parent that waits for "any child" and has none but relays: it would wait until this one ends.
 
-Problem: a relay is nobody's child on purpose, so the kernel gives it to the nearest subreaper, in a container to the
-program that is pid 1 there. A launcher that loops on `os.wait()` until there are no more children then waits for ours.
-What does not work: a process in between that stays (it would be a copy of the rank, and `exec` makes it visible to
-`wait` again). What we do: look once a second whether that is so, and end where it is. An agent that lives starts another
-relay, which ends again if it stands in the way again.
-What remains uncertain: where /proc does not tell in which call a process sleeps, nothing is done.
+Problem: a relay is nobody's child on purpose, so the kernel gives it to the nearest subreaper. In a
+container that is the program with pid 1. A launcher that loops on `os.wait()` until there are no
+more children then waits for the relay.
+What does not work: a process in between that stays. It would be a copy of the rank, and `exec`
+makes it visible to `wait` again.
+What we do: look once a second whether a parent waits like that, and end if one does. A living agent
+starts another relay, which ends again if it is in the way again.
+What remains uncertain: if /proc does not say in which call a process sleeps, nothing is done.
 """
 
 from __future__ import annotations
@@ -28,7 +30,10 @@ class WaitingParent:
         self._found = 0
 
     def look(self) -> bool:
-        """Whether our parent can only go on when we have ended. Check: `cat /proc/PPID/wchan`, `pgrep -P PPID`."""
+        """Whether our parent can only go on when we have ended.
+
+        Check: `cat /proc/PPID/wchan`, `pgrep -P PPID`.
+        """
         parent = os.getppid()
         theirs = children(parent) if parent > 0 and _waits(parent) else ()
         # Where the kernel does not list children there are none.

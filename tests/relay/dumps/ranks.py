@@ -117,7 +117,10 @@ class Ranks:
     def start(self, what: str, silent: bool = True, words: tuple[str, ...] = ()) -> sample.Watched:
         """A rank that does this; a silent one has not been heard for long."""
         process = subprocess.Popen(
-            [sys.executable, "-c", RANK, what, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", RANK, what, *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self.started.append(process)
         assert process.stdout is not None
@@ -130,7 +133,9 @@ class Ranks:
         )  # fmt: skip
         one = sample.watch(hello, 0 if silent else time.monotonic_ns())
         assert one is not None
-        while what == "hold_the_gil" and "pipe" not in Path(f"/proc/{process.pid}/wchan").read_text():
+        while (
+            what == "hold_the_gil" and "pipe" not in Path(f"/proc/{process.pid}/wchan").read_text()
+        ):
             assert process.poll() is None
         if "child" in told:
             self.children.append(told["child"])

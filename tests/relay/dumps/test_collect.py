@@ -1,4 +1,7 @@
-"""Stacks of ranks that answer, that cannot, and that must not be disturbed: real processes, real signals."""
+"""Stacks of ranks that answer, that cannot, and that must not be disturbed.
+
+Real processes, real signals.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,12 @@ def test_a_rank_that_holds_the_gil_in_c_is_read_by_signal(ranks):
 
     (found,) = ranks.finish()
 
-    assert (found.method, found.request, found.of_rank, found.pid) == ("signal", "q", 0, one.hello.pid)
+    assert (found.method, found.request, found.of_rank, found.pid) == (
+        "signal",
+        "q",
+        0,
+        one.hello.pid,
+    )
     assert functions(found) == ["hold_the_gil", "<module>"]
     assert ranks.started[0].poll() is None
     assert ranks.asked == []
@@ -118,7 +126,10 @@ def test_a_stopped_rank_gets_no_signal(ranks):
     ],
 )
 def test_a_rank_that_cannot_take_the_signal_is_not_sent_it(ranks, what, why, no_py_spy):
-    """Its default action is to kill; and a closed descriptor may be a file of the program's by now."""
+    """Its default action is to kill.
+
+    And a closed descriptor may be a file of the program's by now.
+    """
     one = ranks.start(what)
     ranks.dumps.ask("q", [one])
 
@@ -149,13 +160,18 @@ def test_an_automatic_dump_reads_a_frozen_rank_without_stopping_it(ranks):
 
     (found,) = ranks.finish()
 
-    assert (found.method, found.why) == ("py-spy", "read without pausing the process") or "ptrace" in (found.why or "")
+    assert (found.method, found.why) == (
+        "py-spy",
+        "read without pausing the process",
+    ) or "ptrace" in (found.why or "")
     if found.method:
         assert "hold_the_gil" in functions(found)
     assert dump_signal.written(one.hello) == b""
 
 
-def test_a_person_who_asks_while_an_automatic_dump_is_under_way_gets_all_that_can_be_had(ranks, monkeypatch):
+def test_a_person_who_asks_while_an_automatic_dump_is_under_way_gets_all_that_can_be_had(
+    ranks, monkeypatch
+):
     """The look that the relay began has no result; for a person the signal may be sent."""
     monkeypatch.setattr(collect, "PySpy", PySpyThatFindsNothing)
     one = ranks.start("hold_the_gil")
@@ -185,7 +201,10 @@ def test_a_person_may_have_a_silent_rank_that_works_signalled(ranks):
 def test_an_agent_that_reports_but_does_not_answer_is_not_followed_by_the_signal(
     ranks, monkeypatch, agents_count_as_heard, no_py_spy
 ):
-    """It reports, so it gets the GIL, so Python runs: faulthandler would walk frames that change."""
+    """It reports, so it gets the GIL, so Python runs.
+
+    Faulthandler would walk frames that change.
+    """
     monkeypatch.setattr(collect, "AGENT_S", 0.3)
     one = ranks.start("sleep_in_python", silent=False)
     ranks.dumps.ask("q", [one])
@@ -252,7 +271,10 @@ def may_be_read(stacks, worker):
 @pytest.mark.skipif(find() is None, reason="py-spy is not installed")
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_a_person_gets_the_stack_of_a_worker_that_was_not_forked_and_of_no_server(ranks, method):
-    """It does not catch the signal. The resource tracker and the server that forks workers say nothing to anybody."""
+    """It does not catch the signal.
+
+    The resource tracker and the server that forks workers say nothing to anybody.
+    """
     one, worker = with_a_worker(ranks, method)
     ranks.dumps.ask("q", [one])
 
@@ -331,7 +353,9 @@ def test_what_no_signal_reaches_is_left_to_py_spy(ranks):
 @pytest.mark.parametrize(("automatic", "nonblocking"), [(True, True), (False, False)])
 def test_py_spy_stops_a_process_only_for_a_person(ranks, monkeypatch, automatic, nonblocking):
     begun = []
-    monkeypatch.setattr(collect, "PySpy", lambda pid, **how: begun.append(how) or PySpyThatFindsNothing(pid))
+    monkeypatch.setattr(
+        collect, "PySpy", lambda pid, **how: begun.append(how) or PySpyThatFindsNothing(pid)
+    )
     one = ranks.start("block_the_signal")
     ranks.dumps.ask("q", [one], automatic=automatic)
 
@@ -342,7 +366,9 @@ def test_py_spy_stops_a_process_only_for_a_person(ranks, monkeypatch, automatic,
 def test_a_foreign_path_in_a_hello_is_neither_emptied_nor_read(ranks, tmp_path):
     precious = tmp_path / "precious"
     precious.write_text("x")
-    hello = Hello("j", "r", 0, 0, 0, 1, "h", 1, 1, dump_signal=39, dump_path=str(precious), dump_fd=3)
+    hello = Hello(
+        "j", "r", 0, 0, 0, 1, "h", 1, 1, dump_signal=39, dump_path=str(precious), dump_fd=3
+    )
 
     assert dump_signal.dump_path(hello) is None
     assert dump_signal.why_not(hello, 1, 1) is not None

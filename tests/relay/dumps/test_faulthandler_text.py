@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.relay.dumps.faulthandler_text import COLLECTING, FRAMES_MAX, THREADS_MAX, is_complete, parse
+from ddtop.relay.dumps.faulthandler_text import (
+    COLLECTING,
+    FRAMES_MAX,
+    THREADS_MAX,
+    is_complete,
+    parse,
+)
 from ddtop.wire.stacks import StackFrame
 
 TWO = b"""\
@@ -35,11 +41,17 @@ def test_the_thread_listed_last_is_the_main_one() -> None:
 
     assert [worker.main, main.main] == [False, True]
     assert [worker.thread_id, main.thread_id] == [0x7F10, 0x7F20]
-    assert (StackFrame("step", "/data/train.py", 40), StackFrame("<module>", "/data/train.py", 77)) == main.frames
+    assert (
+        StackFrame("step", "/data/train.py", 40),
+        StackFrame("<module>", "/data/train.py", 77),
+    ) == main.frames
 
 
 def test_escaped_characters_are_the_characters() -> None:
-    """faulthandler writes ASCII only, and a path may hold any letter; a backslash of the path itself is not one."""
+    """faulthandler writes ASCII only, and a path may hold any letter.
+
+    A backslash of the path itself is not one.
+    """
     assert parse(TWO)[0].frames[1].file == "/data/train é.py"
     lines = b'Thread 0x1 (most recent call first):\n  File "a\\x41\\u20ac\\U0001f600\\udc80", line 1 in f\n'
     assert parse(lines)[0].frames[0].file == "a\\x41€😀\\udc80"
@@ -55,7 +67,11 @@ def test_names_and_collections_of_newer_pythons_are_read() -> None:
 
 def test_a_deep_stack_says_that_frames_are_missing() -> None:
     """faulthandler writes the 100 innermost frames and three dots."""
-    text = "Thread 0x1 (most recent call first):\n" + '  File "a.py", line 3 in deep\n' * 100 + "  ...\n"
+    text = (
+        "Thread 0x1 (most recent call first):\n"
+        + '  File "a.py", line 3 in deep\n' * 100
+        + "  ...\n"
+    )
 
     (thread,) = parse(text)
 
@@ -64,11 +80,17 @@ def test_a_deep_stack_says_that_frames_are_missing() -> None:
 
 
 def test_a_deep_stack_of_newer_pythons_ends_without_a_word() -> None:
-    """From 3.13 on the three dots are gone: without this a rank in a deep recursion would never be whole."""
+    """From 3.13 on the three dots are gone.
+
+    Without this a rank in a deep recursion would never be whole.
+    """
     text = "Thread 0x1 (most recent call first):\n" + '  File "a.py", line 3 in deep\n' * 99
     assert not is_complete(text.encode())
 
-    deep, whole = text + '  File "a.py", line 3 in deep\n', text + '  File "a.py", line 9 in <module>\n'
+    deep, whole = (
+        text + '  File "a.py", line 3 in deep\n',
+        text + '  File "a.py", line 9 in <module>\n',
+    )
 
     assert (parse(deep)[0].omitted, parse(whole)[0].omitted) == (1, 0)
     assert is_complete(deep.encode())
@@ -83,7 +105,10 @@ def test_a_lost_list_of_threads_ends_the_text_and_leaves_no_main_one() -> None:
 
 
 def test_where_threads_are_left_out_none_is_called_main() -> None:
-    """With more than a hundred threads the main one is never written: the last one listed is some other."""
+    """With more than a hundred threads the main one is never written.
+
+    The last one listed is some other.
+    """
     text = TWO + b"\n...\n"
 
     assert [thread.main for thread in parse(text)] == [False, False]
@@ -105,7 +130,9 @@ def test_unknown_file_line_and_name_do_not_lose_the_frame() -> None:
 
 
 def test_a_path_that_looks_like_a_frame_stays_a_path() -> None:
-    (thread,) = parse('Thread 0x1 (most recent call first):\n  File "/a", line 3 in b", line 7 in f\n')
+    (thread,) = parse(
+        'Thread 0x1 (most recent call first):\n  File "/a", line 3 in b", line 7 in f\n'
+    )
 
     assert (StackFrame("f", '/a", line 3 in b', 7),) == thread.frames
 
@@ -117,7 +144,8 @@ def test_a_text_cut_anywhere_gives_the_frames_that_are_whole(text: bytes) -> Non
     for end in range(len(text)):
         part = parse(text[:end])
         assert [thread.frames for thread in part] == [
-            expected.frames[: len(thread.frames)] for thread, expected in zip(part, whole, strict=False)
+            expected.frames[: len(thread.frames)]
+            for thread, expected in zip(part, whole, strict=False)
         ]
         assert not is_complete(text[:end]) or text[:end].endswith(b">\n")
     assert is_complete(text)
@@ -134,7 +162,9 @@ def test_threads_and_frames_are_bounded_and_the_main_thread_is_kept() -> None:
     threads = parse("".join(one.format(number) for number in range(400)))
     assert (len(threads), threads[-1].thread_id, threads[-1].main) == (THREADS_MAX, 399, True)
 
-    (deep,) = parse("Thread 0x1 (most recent call first):\n" + '  File "a.py", line 3 in deep\n' * 300)
+    (deep,) = parse(
+        "Thread 0x1 (most recent call first):\n" + '  File "a.py", line 3 in deep\n' * 300
+    )
     assert (len(deep.frames), deep.omitted) == (FRAMES_MAX, 300 - FRAMES_MAX)
 
 
@@ -144,8 +174,26 @@ def test_any_bytes_are_read_without_an_error(data: bytes) -> None:
     is_complete(data)
 
 
-PIECES = [b"Thread 0x1 (most recent call first):", b"\n", b"  File ", b'"a"', b", line ", b"9" * 40, b" in ", b"f",
-          b"  ...", b"...", b"\\x", b"\\udc80", b"\\U00110000", b"\xff", b"  <x>", b"  Garbage-collecting", b"\r", b"\x85"]  # fmt: skip
+PIECES = [
+    b"Thread 0x1 (most recent call first):",
+    b"\n",
+    b"  File ",
+    b'"a"',
+    b", line ",
+    b"9" * 40,
+    b" in ",
+    b"f",
+    b"  ...",
+    b"...",
+    b"\\x",
+    b"\\udc80",
+    b"\\U00110000",
+    b"\xff",
+    b"  <x>",
+    b"  Garbage-collecting",
+    b"\r",
+    b"\x85",
+]
 
 
 @given(st.lists(st.sampled_from(PIECES)))

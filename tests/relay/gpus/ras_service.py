@@ -8,7 +8,13 @@ import threading
 
 def rank(number, pid, count=812, **status):
     """A rank as the service has it."""
-    given = {"init_state": 0, "async_error": 0, "finalize_called": False, "destroy_flag": False, "abort_flag": False}
+    given = {
+        "init_state": 0,
+        "async_error": 0,
+        "finalize_called": False,
+        "destroy_flag": False,
+        "abort_flag": False,
+    }
     return {
         "rank": number, "host": "node0", "pid": pid, "cuda_dev": number, "nvml_dev": number, "status": given | status,
         "collective_counts": {"Broadcast": 4, "Reduce": 0, "AllGather": 0, "ReduceScatter": 0, "AllReduce": count},
@@ -27,7 +33,9 @@ def answer(*ranks, missing=()):
 
 
 class Service:
-    """The service on a port of its own; each connection gets the next of `scripts`: lines answered, then the answer.
+    """The service on a port of its own; each connection gets the next of `scripts`.
+
+    Lines answered, then the answer.
 
     None for lines: it takes the connection and says nothing, as a stopped process does.
     """
@@ -53,7 +61,11 @@ class Service:
                     if heard[-1].endswith("STATUS"):
                         link.sendall(body)
                         break
-                    link.sendall(next((reply for key, reply in replies if heard[-1].startswith(key)), b"OK\n"))
+                    link.sendall(
+                        next(
+                            (reply for key, reply in replies if heard[-1].startswith(key)), b"OK\n"
+                        )
+                    )
                     if body is None:
                         lines.read()
 

@@ -1,4 +1,7 @@
-"""What is read of the cards, over a double of pynvml: what a card does not tell is None and nothing else fails with it."""
+"""What is read of the cards, over a double of pynvml.
+
+What a card does not tell is None and nothing else fails with it.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,18 @@ def test_a_card_at_work_is_read_in_units_of_its_names():
     assert (card.sm_mhz, card.sm_max_mhz, card.memory_mhz) == (1755, 1980, 2619)
     assert (card.power_watts, card.power_cap_watts, card.celsius) == (650.0, 700.0, 61)
     assert card.throttle == ("hw_thermal", "sw_power_cap")
-    assert (card.pcie_generation, card.pcie_width, card.nvlinks, card.nvlinks_total) == (5, 16, 18, 18)
-    assert (card.ecc_uncorrected, card.remapped_rows, card.remap_failed, card.exclusive) == (0, 0, False, False)
+    assert (card.pcie_generation, card.pcie_width, card.nvlinks, card.nvlinks_total) == (
+        5,
+        16,
+        18,
+        18,
+    )
+    assert (card.ecc_uncorrected, card.remapped_rows, card.remap_failed, card.exclusive) == (
+        0,
+        0,
+        False,
+        False,
+    )
     assert card.pci == "00000000:1b:00"
     assert [(one.pid, one.used_bytes) for one in card.processes or ()] == [(4711, 40 * GIB)]
 
@@ -38,7 +51,10 @@ def test_a_card_at_work_is_read_in_units_of_its_names():
 _CALLS = sorted(
     name.removeprefix("_")
     for name in dir(FakeNvml)
-    if name.startswith("_nvmlDeviceGet") and "Handle" not in name and "Count" not in name and "UUID" not in name
+    if name.startswith("_nvmlDeviceGet")
+    and "Handle" not in name
+    and "Count" not in name
+    and "UUID" not in name
 )
 
 
@@ -49,7 +65,9 @@ def test_one_call_that_is_not_supported_leaves_the_others_alone(call):
     card = FakeCard(processes={1: GIB}, mig=(), raises={call: NOT_SUPPORTED})
     part = Nvml(FakeNvml(card)).sample()[0]
     differing = {
-        name: getattr(part, name) for name in Gpu.__struct_fields__ if getattr(part, name) != getattr(whole, name)
+        name: getattr(part, name)
+        for name in Gpu.__struct_fields__
+        if getattr(part, name) != getattr(whole, name)
     }
 
     assert set(differing.values()) <= {None, ""}
@@ -73,7 +91,10 @@ def test_an_older_driver_has_the_older_struct_of_memory():
 
 
 def test_dear_calls_are_rare():
-    """Eight cards at one look a second must not cost 1 % of a core: processes every 5 s, links every 30 s."""
+    """Eight cards at one look a second must not cost 1 % of a core.
+
+    Processes every 5 s, links every 30 s.
+    """
     nv = FakeNvml(*[FakeCard(uuid=f"GPU-{number}") for number in range(8)])
     nvml = Nvml(nv)
     for second in range(30):
@@ -99,7 +120,9 @@ def test_a_card_that_falls_off_the_bus_is_lost_and_keeps_its_name():
 
 
 def test_mig_instances_have_their_own_memory_and_no_utilisation():
-    part = FakeCard(uuid="MIG-a", name="H100 MIG 3g.40gb", used=GIB, total=40 * GIB, processes={77: GIB})
+    part = FakeCard(
+        uuid="MIG-a", name="H100 MIG 3g.40gb", used=GIB, total=40 * GIB, processes={77: GIB}
+    )
     card, instance = Nvml(FakeNvml(FakeCard(mig=(part,)))).sample()
 
     assert card.mig is True
@@ -112,7 +135,11 @@ def test_bytes_of_a_process_that_the_driver_does_not_tell_are_not_measured():
     nv = FakeNvml(FakeCard(processes={1: None, 2: GIB}, graphics={2: 2 * GIB, 3: (1 << 64) - 1}))
     (card,) = Nvml(nv).sample()
 
-    assert [(one.pid, one.used_bytes) for one in card.processes or ()] == [(2, 2 * GIB), (1, None), (3, None)]
+    assert [(one.pid, one.used_bytes) for one in card.processes or ()] == [
+        (2, 2 * GIB),
+        (1, None),
+        (3, None),
+    ]
 
 
 def test_without_a_driver_a_plain_sentence_says_so():

@@ -1,4 +1,7 @@
-"""NVML through the real pynvml, over a double of the driver's library: arguments, structs and errors as they are on a machine with cards."""
+"""NVML through the real pynvml, over a double of the driver's library.
+
+Arguments, structs and errors as they are on a machine with cards.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +25,22 @@ from tests.nvml import GIB, IS_LOST, NOT_SUPPORTED, FakeCard, FakeNvml, until
 from tests.nvml_library import NO_PERMISSION, RESERVED, UNKNOWN, Library, loaded
 
 NEWER = (
-    "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3",
-    "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetRemappedRows", "nvmlDeviceGetTemperatureV",
-)  # fmt: skip
+    "nvmlDeviceGetMemoryInfo_v2",
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetGraphicsRunningProcesses_v3",
+    "nvmlDeviceGetCurrentClocksEventReasons",
+    "nvmlDeviceGetRemappedRows",
+    "nvmlDeviceGetTemperatureV",
+)
 """Functions that drivers have had for a few years only."""
 
 
 @pytest.fixture
 def watched(monkeypatch):
-    """Makes the relay's watch over a library; its threads have ended before pynvml gets its own library back."""
+    """Makes the relay's watch over a library.
+
+    Its threads have ended before pynvml gets its own library back.
+    """
     monkeypatch.setattr(room, "SAMPLE_EVERY_S", 0.01)
     monkeypatch.setattr(room, "AGAIN_S", 0.01)
     made = []
@@ -60,19 +70,37 @@ _cards = st.builds(
     FakeCard,
     uuid=st.uuids().map(lambda one: f"GPU-{one}"),
     name=st.text("ABCabc 0123-", max_size=90),
-    util=st.integers(0, 100), memory_util=st.integers(0, 100), used=_bytes, processes=_held, graphics=_held,
-    sm_mhz=_uint, sm_max_mhz=_uint, power_mw=_uint, cap_mw=_uint, celsius=st.integers(0, 120),
-    reasons=st.integers(0, 2**63), ecc=st.integers(0, 2**63), rows=st.tuples(_uint, _uint, st.sampled_from((0, 1)), st.sampled_from((0, 1))),
-    pcie=st.tuples(_uint, _uint, _uint, _uint), links=st.lists(st.sampled_from((0, 1)), max_size=18).map(tuple),
+    util=st.integers(0, 100),
+    memory_util=st.integers(0, 100),
+    used=_bytes,
+    processes=_held,
+    graphics=_held,
+    sm_mhz=_uint,
+    sm_max_mhz=_uint,
+    power_mw=_uint,
+    cap_mw=_uint,
+    celsius=st.integers(0, 120),
+    reasons=st.integers(0, 2**63),
+    ecc=st.integers(0, 2**63),
+    rows=st.tuples(_uint, _uint, st.sampled_from((0, 1)), st.sampled_from((0, 1))),
+    pcie=st.tuples(_uint, _uint, _uint, _uint),
+    links=st.lists(st.sampled_from((0, 1)), max_size=18).map(tuple),
     mode=st.integers(0, 3),
-    mig=st.none() | st.just(()) | st.just((FakeCard(uuid="MIG-1", used=GIB, raises={"nvmlDeviceGetUtilizationRates": NOT_SUPPORTED}),)),
-)  # fmt: skip
+    mig=st.none()
+    | st.just(())
+    | st.just(
+        (FakeCard(uuid="MIG-1", used=GIB, raises={"nvmlDeviceGetUtilizationRates": NOT_SUPPORTED}),)
+    ),
+)
 
 
 @settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(_cards, max_size=3, unique_by=lambda card: card.uuid))
 def test_through_the_real_pynvml_each_field_is_what_the_double_of_pynvml_tells(cards):
-    """All other tests stand on that double: what it says must be what comes through the true bindings."""
+    """All other tests stand on that double.
+
+    What it says must be what comes through the true bindings.
+    """
     with loaded(Library(*cards)) as nv:
         nvml = Nvml(nv)
         real = nvml.sample(0.0)
@@ -93,9 +121,13 @@ def test_an_older_driver_loses_only_what_it_does_not_have():
         calls = library.calls["nvmlDeviceGetMemoryInfo"]
         again = nvml.sample(1.0)
 
-    differing = {name for name in whole.__struct_fields__ if getattr(whole, name) != getattr(older, name)}
+    differing = {
+        name for name in whole.__struct_fields__ if getattr(whole, name) != getattr(older, name)
+    }
     # Releases before 12.550 do not have the older call of processes.
-    differing -= {"processes"} if not hasattr(nv, "nvmlDeviceGetComputeRunningProcesses_v2") else set()
+    differing -= (
+        {"processes"} if not hasattr(nv, "nvmlDeviceGetComputeRunningProcesses_v2") else set()
+    )
     assert differing == {"used_bytes", "remapped_rows", "remap_pending", "remap_failed"}
     assert older.used_bytes == card.used + RESERVED
     assert (again, library.calls["nvmlDeviceGetMemoryInfo"]) == ((older,), calls + 1)
@@ -103,7 +135,11 @@ def test_an_older_driver_loses_only_what_it_does_not_have():
 
 _FUNCTIONS = sorted(
     {*re.findall(r'"(nvmlDevice\w+)"', Path(reader.__file__).read_text()), *NEWER}
-    - {"nvmlDeviceGetUUID", "nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"}
+    - {
+        "nvmlDeviceGetUUID",
+        "nvmlDeviceGetComputeRunningProcesses",
+        "nvmlDeviceGetGraphicsRunningProcesses",
+    }
 )
 
 
@@ -116,7 +152,11 @@ def test_a_function_that_the_driver_does_not_have_costs_its_own_fields_only(name
     with loaded(Library(card, absent=(name,))) as nv:
         part = Nvml(nv).sample()[0]
 
-    differing = [getattr(part, one) for one in part.__struct_fields__ if getattr(part, one) != getattr(whole, one)]
+    differing = [
+        getattr(part, one)
+        for one in part.__struct_fields__
+        if getattr(part, one) != getattr(whole, one)
+    ]
     assert len(differing) <= 3
     assert all(value in (None, "", card.used + RESERVED) for value in differing)
 
@@ -133,7 +173,11 @@ def test_processes_that_may_not_be_listed_are_not_measured():
 def test_a_struct_of_processes_that_does_not_fit_the_drivers_is_not_read(monkeypatch):
     """nvidia-ml-py 12.535.77: pids of half the processes would be parts of other numbers."""
     with loaded(Library(FakeCard(processes={1: GIB, 2: GIB}))) as nv:
-        struct = type("c_nvmlProcessInfo_t", (), {"_fields_": [("pid", int), ("usedGpuCcProtectedMemory", int)]})
+        struct = type(
+            "c_nvmlProcessInfo_t",
+            (),
+            {"_fields_": [("pid", int), ("usedGpuCcProtectedMemory", int)]},
+        )
         monkeypatch.setattr(nv, "c_nvmlProcessInfo_t", struct)
         (card,) = Nvml(nv).sample()
 
@@ -154,7 +198,13 @@ def test_a_card_that_is_lost_in_the_middle_is_told_and_may_come_back(code):
         lost.raises = {"nvmlDeviceGetHandleByIndex": code}
         from_the_start = Nvml(nv).sample()
 
-    assert (first.uuid, first.name, first.lost, first.util_ratio, other.lost) == ("GPU-a", "A", True, None, False)
+    assert (first.uuid, first.name, first.lost, first.util_ratio, other.lost) == (
+        "GPU-a",
+        "A",
+        True,
+        None,
+        False,
+    )
     assert (back.lost, back.util_ratio) == (False, 0.97)
     assert [card.lost for card in from_the_start] == [True, False]
 
@@ -166,10 +216,14 @@ def test_a_card_of_another_container_is_not_there():
 
 
 @pytest.mark.parametrize(
-    ("absent", "is_loaded", "said"), [((), False, NO_DRIVER), (("nvmlInitWithFlags",), True, NOT_ANSWERING)]
+    ("absent", "is_loaded", "said"),
+    [((), False, NO_DRIVER), (("nvmlInitWithFlags",), True, NOT_ANSWERING)],
 )
 def test_a_driver_that_is_there_and_cannot_be_asked_is_not_called_absent(absent, is_loaded, said):
-    with loaded(Library(absent=absent, is_loaded=is_loaded)) as nv, pytest.raises(NvmlError, match=f"^{said} \\("):
+    with (
+        loaded(Library(absent=absent, is_loaded=is_loaded)) as nv,
+        pytest.raises(NvmlError, match=f"^{said} \\("),
+    ):
         Nvml(nv)
 
 
@@ -256,7 +310,9 @@ def test_a_process_ends_at_once_and_without_a_word_while_calls_of_it_stand():
             sys.exit(5)
     """
     code = textwrap.dedent(code) % str(Path(__file__).parents[2])
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
 
     assert (done.returncode, done.stdout, done.stderr) == (5, "ends\n", "")
 
@@ -294,23 +350,40 @@ def test_each_name_that_is_asked_for_is_in_pynvml_and_in_the_double():
 def test_numbers_of_the_header_are_as_pynvml_has_them():
     pynvml = pytest.importorskip("pynvml")
     pairs = {
-        "NVML_CLOCK_SM": reader._SM, "NVML_CLOCK_MEM": reader._MEMORY, "NVML_TEMPERATURE_GPU": reader._GPU_SENSOR,
-        "NVML_MEMORY_ERROR_TYPE_UNCORRECTED": reader._UNCORRECTED, "NVML_VOLATILE_ECC": reader._SINCE_BOOT,
-        "NVML_COMPUTEMODE_EXCLUSIVE_PROCESS": reader._EXCLUSIVE, "NVML_COMPUTEMODE_PROHIBITED": reader._PROHIBITED,
-        "nvmlMemory_v2": reader._MEMORY_V2, "NVML_ERROR_NOT_SUPPORTED": reader._NOT_SUPPORTED,
-        "NVML_ERROR_NO_PERMISSION": reader._NO_PERMISSION, "NVML_ERROR_NOT_FOUND": reader._NOT_FOUND,
-        "NVML_ERROR_INVALID_ARGUMENT": reader._INVALID, "NVML_ERROR_DRIVER_NOT_LOADED": reader._DRIVER_NOT_LOADED,
-        "NVML_ERROR_LIBRARY_NOT_FOUND": reader._LIBRARY_NOT_FOUND, "NVML_ERROR_FUNCTION_NOT_FOUND": reader._FUNCTION_NOT_FOUND,
-        "NVML_ERROR_GPU_IS_LOST": reader._LOST, "NVML_ERROR_RESET_REQUIRED": reader._RESET_REQUIRED,
-        "NVML_ERROR_TIMEOUT": room._TIMEOUT, "nvmlEventTypeXidCriticalError": room._XID_EVENTS,
-    }  # fmt: skip
+        "NVML_CLOCK_SM": reader._SM,
+        "NVML_CLOCK_MEM": reader._MEMORY,
+        "NVML_TEMPERATURE_GPU": reader._GPU_SENSOR,
+        "NVML_MEMORY_ERROR_TYPE_UNCORRECTED": reader._UNCORRECTED,
+        "NVML_VOLATILE_ECC": reader._SINCE_BOOT,
+        "NVML_COMPUTEMODE_EXCLUSIVE_PROCESS": reader._EXCLUSIVE,
+        "NVML_COMPUTEMODE_PROHIBITED": reader._PROHIBITED,
+        "nvmlMemory_v2": reader._MEMORY_V2,
+        "NVML_ERROR_NOT_SUPPORTED": reader._NOT_SUPPORTED,
+        "NVML_ERROR_NO_PERMISSION": reader._NO_PERMISSION,
+        "NVML_ERROR_NOT_FOUND": reader._NOT_FOUND,
+        "NVML_ERROR_INVALID_ARGUMENT": reader._INVALID,
+        "NVML_ERROR_DRIVER_NOT_LOADED": reader._DRIVER_NOT_LOADED,
+        "NVML_ERROR_LIBRARY_NOT_FOUND": reader._LIBRARY_NOT_FOUND,
+        "NVML_ERROR_FUNCTION_NOT_FOUND": reader._FUNCTION_NOT_FOUND,
+        "NVML_ERROR_GPU_IS_LOST": reader._LOST,
+        "NVML_ERROR_RESET_REQUIRED": reader._RESET_REQUIRED,
+        "NVML_ERROR_TIMEOUT": room._TIMEOUT,
+        "nvmlEventTypeXidCriticalError": room._XID_EVENTS,
+    }
 
     assert {name: getattr(pynvml, name) for name in pairs} == pairs
-    assert room._NO_EVENTS == (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+    assert room._NO_EVENTS == (
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    )
     named = {
-        "hw_slowdown": "HwSlowdown", "hw_thermal": "HwThermalSlowdown", "hw_power_brake": "HwPowerBrakeSlowdown",
-        "sw_power_cap": "SwPowerCap", "sync_boost": "SyncBoost", "sw_thermal": "SwThermalSlowdown",
-    }  # fmt: skip
+        "hw_slowdown": "HwSlowdown",
+        "hw_thermal": "HwThermalSlowdown",
+        "hw_power_brake": "HwPowerBrakeSlowdown",
+        "sw_power_cap": "SwPowerCap",
+        "sync_boost": "SyncBoost",
+        "sw_thermal": "SwThermalSlowdown",
+    }
     for bit, word in reader._BITS.items():
         names = [
             f"nvmlClocksEventReason{named.get(word, 'ApplicationsClocksSetting')}",

@@ -1,4 +1,6 @@
-"""NCCL's status service: its protocol over a double on a socket, bytes of strangers, and when it is asked."""
+"""NCCL's status service: its protocol over a double on a socket, bytes of strangers, and when it is
+asked.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddtop.relay.gpus import ras
-from ddtop.relay.gpus.ras import NOT_ASKED, TOLD_MAX, Ras, address_of, ask, of_job, parse_json, parse_text
+from ddtop.relay.gpus.ras import (
+    NOT_ASKED,
+    TOLD_MAX,
+    Ras,
+    address_of,
+    ask,
+    of_job,
+    parse_json,
+    parse_text,
+)
 from ddtop.wire.frames import FRAME_BYTES_MAX
 from ddtop.wire.gpu import Communicator, RasAnswer, RasRank
 from ddtop.wire.records import CommStatus, Hello
@@ -35,7 +46,11 @@ def service():
         one.close()
 
 
-OLD = (*GREETS, ("SET", b"ERROR: Unknown command SET FORMAT json\n"), ("MON", b"ERROR: Unknown command MONITOR ?\n"))
+OLD = (
+    *GREETS,
+    ("SET", b"ERROR: Unknown command SET FORMAT json\n"),
+    ("MON", b"ERROR: Unknown command MONITOR ?\n"),
+)
 JSON_ONLY = (*GREETS, ("MON", b"ERROR: Unknown command MONITOR ?\n"))
 
 
@@ -45,7 +60,12 @@ def test_json_is_asked_for_and_read(service):
 
     assert one.said == [["CLIENT PROTOCOL 2", "SET FORMAT json", "STATUS"]]
     (communicator,) = found.communicators
-    assert (found.nccl, found.why, communicator.size, communicator.state) == ("2.29.7", None, 2, "ok")
+    assert (found.nccl, found.why, communicator.size, communicator.state) == (
+        "2.29.7",
+        None,
+        2,
+        "ok",
+    )
     assert [(each.number, each.pid, each.counts["AllReduce"]) for each in communicator.ranks] == [
         (0, 4800, 812),
         (1, 4801, 811),
@@ -74,7 +94,9 @@ def test_json_that_cannot_be_read_is_not_asked_for_again(service):
 
 @pytest.mark.parametrize("release", [OLD, JSON_ONLY])
 def test_before_2_29_it_is_not_asked_while_a_rank_is_missing(service, release):
-    """It would read beyond its buffer, and over IPv6 allocate gigabytes, in the process that is watched."""
+    """It would read beyond its buffer, and over IPv6 allocate gigabytes, in the process that is
+    watched.
+    """
     one = service((release, b"never sent"))
 
     assert ask(one.address, whole=False).why == NOT_ASKED
@@ -111,7 +133,8 @@ def test_where_all_are_stopped_it_is_said(service, monkeypatch):
         ({}, "ok"),
         ({"init_state": 7}, "init"),
         ({"init_state": 3}, "error"),
-        # An operation of a communicator that does not block is in progress; NCCL's own text says RUNNING.
+        # An operation of a communicator that does not block is in progress; NCCL's own text says
+        # RUNNING.
         ({"async_error": 7}, "ok"),
         ({"async_error": 6}, "error"),
         ({"abort_flag": True}, "abort"),
@@ -144,7 +167,9 @@ def test_nobody_listens():
     assert "ConnectionRefused" in (ask(address).why or "")
 
 
-@pytest.mark.parametrize("address", ["", "nonsense", "localhost:", "localhost:99999", "localhost:x"])
+@pytest.mark.parametrize(
+    "address", ["", "nonsense", "localhost:", "localhost:99999", "localhost:x"]
+)
 def test_an_address_that_is_none(address):
     assert ask(address).why
 
@@ -211,7 +236,8 @@ def test_communicators_of_another_job_on_the_same_port_are_left_out():
 
 def test_an_answer_of_very_many_ranks_fits_a_frame():
     ranks = tuple(
-        RasRank(n, "node" * 10, n, "ok" if n != 4000 else "dead", 0, {"AllReduce": 10**9 + n}) for n in range(4096)
+        RasRank(n, "node" * 10, n, "ok" if n != 4000 else "dead", 0, {"AllReduce": 10**9 + n})
+        for n in range(4096)
     )
     told = of_job(RasAnswer(tuple(Communicator(str(n), 4096, ranks) for n in range(8))), {5})
 
@@ -223,7 +249,17 @@ def test_an_answer_of_very_many_ranks_fits_a_frame():
 def hello(number=0, backend="nccl", heard_s=float("inf"), state="S", size=1, **environment):
     """A rank that the relay watches."""
     said = Hello(
-        "job", "r1", 0, number, number, size, "node0", 4800 + number, 1, backend=backend, environment=environment
+        "job",
+        "r1",
+        0,
+        number,
+        number,
+        size,
+        "node0",
+        4800 + number,
+        1,
+        backend=backend,
+        environment=environment,
     )
     return SimpleNamespace(hello=said, heard_mono_ns=heard_s * 1e9, last_state=state, freezer=None)
 
@@ -251,7 +287,10 @@ def test_it_is_asked_after_two_seconds_and_then_every_ten(monkeypatch):
 
 
 def test_where_no_interpreter_runs_the_silence_of_the_agents_is_reason_enough(monkeypatch):
-    """C code holds the interpreter of each rank: no agent can say that something stands. They were heard at 105 s."""
+    """C code holds the interpreter of each rank: no agent can say that something stands.
+
+    They were heard at 105 s.
+    """
     frozen = [hello(0, heard_s=105.0), hello(1, heard_s=105.0)]
 
     assert asked(monkeypatch, frozen, 25, sees=False) == [11.0, 21.0]
@@ -277,7 +316,9 @@ def test_a_job_is_whole_while_all_its_ranks_are_there_and_run(ranks, elsewhere, 
 @pytest.mark.parametrize("missing", [True, False])
 def test_a_question_that_was_not_asked_has_no_answer(monkeypatch, missing):
     told = []
-    monkeypatch.setattr(ras, "ask", lambda *arguments: told.append(arguments) or RasAnswer(why=NOT_ASKED))
+    monkeypatch.setattr(
+        ras, "ask", lambda *arguments: told.append(arguments) or RasAnswer(why=NOT_ASKED)
+    )
     watch = Ras()
     ranks = [hello(0, size=2), *([] if missing else [hello(1, size=2)])]
     for second in range(6):
@@ -289,7 +330,9 @@ def test_a_question_that_was_not_asked_has_no_answer(monkeypatch, missing):
     assert [arguments[2] for arguments in told] == [not missing]
 
 
-@pytest.mark.parametrize("hellos", [[], [hello(backend="gloo")], [hello(1)], [hello(NCCL_RAS_ENABLE="0")]])
+@pytest.mark.parametrize(
+    "hellos", [[], [hello(backend="gloo")], [hello(1)], [hello(NCCL_RAS_ENABLE="0")]]
+)
 def test_without_nccl_or_rank_0_or_switched_off_nobody_is_asked(monkeypatch, hellos):
     """One relay asks for the whole job: each answer makes NCCL talk to all of its processes."""
     assert asked(monkeypatch, hellos, 25) == []
@@ -305,7 +348,12 @@ def test_a_job_that_moves_is_left_alone(monkeypatch):
 
 def test_an_answer_is_given_once_and_of_this_job_only(monkeypatch):
     watch = Ras()
-    both = RasAnswer((Communicator("a", 1, (RasRank(0, "n", 4800),)), Communicator("b", 1, (RasRank(0, "n", 1),))))
+    both = RasAnswer(
+        (
+            Communicator("a", 1, (RasRank(0, "n", 4800),)),
+            Communicator("b", 1, (RasRank(0, "n", 1),)),
+        )
+    )
     monkeypatch.setattr(ras, "ask", lambda *_: both)
     told = []
     for second in range(6):
@@ -320,7 +368,9 @@ def test_an_answer_is_given_once_and_of_this_job_only(monkeypatch):
 
 def test_an_answer_tells_for_how_long_it_has_been_the_same(monkeypatch):
     """Whichever process answers, and in whatever order."""
-    first, second = (Communicator(name, 1, (RasRank(0, "n", 4800, counts={"AllReduce": 1}),)) for name in "ab")
+    first, second = (
+        Communicator(name, 1, (RasRank(0, "n", 4800, counts={"AllReduce": 1}),)) for name in "ab"
+    )
     moved = msgspec.structs.replace(first, ranks=(RasRank(0, "n", 4800, counts={"AllReduce": 2}),))
     said = [(first, second), (second, first), (moved, second)]
     monkeypatch.setattr(ras, "ask", lambda *_: RasAnswer(said.pop(0)))

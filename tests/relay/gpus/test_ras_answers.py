@@ -20,7 +20,10 @@ def read(name: str) -> RasAnswer:
 
 def odd(name: str) -> list[dict[int, str]]:
     """Of each communicator who is not well."""
-    return [{rank.number: rank.state for rank in one.ranks if rank.state != "ok"} for one in read(name).communicators]
+    return [
+        {rank.number: rank.state for rank in one.ranks if rank.state != "ok"}
+        for one in read(name).communicators
+    ]
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -28,7 +31,9 @@ def test_every_answer_is_understood_and_tells_its_release_and_the_sizes(name):
     found = read(name)
     release, _, what = name.partition("/")
     sizes = [4, 2, 2] if what.startswith("three") else [4]
-    sizes = {"eight-none": [8], "nodes-behind": [2], "nodes-dead": [2], "ghosts": [4, 2]}.get(Path(what).stem, sizes)
+    sizes = {"eight-none": [8], "nodes-behind": [2], "nodes-dead": [2], "ghosts": [4, 2]}.get(
+        Path(what).stem, sizes
+    )
 
     assert (found.why, found.nccl, found.text) == (None, release, name.endswith(".txt"))
     assert [one.size for one in found.communicators if one.name] == sizes
@@ -110,7 +115,9 @@ def test_who_has_launched_more_or_less_than_most(name, usual, uneven):
     ((op, most),) = usual.items()
 
     assert one.usual[op] == most
-    assert {rank.number: rank.counts[op] for rank in one.ranks if rank.counts.get(op, most) != most} == uneven
+    assert {
+        rank.number: rank.counts[op] for rank in one.ranks if rank.counts.get(op, most) != most
+    } == uneven
 
 
 @pytest.mark.parametrize(
@@ -145,7 +152,11 @@ def test_the_state_of_a_communicator(name, states):
     assert [one.state for one in read(name).communicators] == states
 
 
-BAD = [name for name in ALL if name.startswith("2.28.") and name.endswith(".json") and "healthy" not in name]
+BAD = [
+    name
+    for name in ALL
+    if name.startswith("2.28.") and name.endswith(".json") and "healthy" not in name
+]
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -165,7 +176,9 @@ def test_the_json_of_2_28_lacks_one_comma_in_each_missing_rank_and_nothing_else(
 
 def test_what_is_told_of_another_host_stays_in_the_text():
     """Of the ranks of other hosts this relay knows no process, of its own it knows all."""
-    told = parse_text((ANSWERS / "2.29.7/unresponsive.txt").read_text().replace("127.0.0.1", "192.0.2.7"))
+    told = parse_text(
+        (ANSWERS / "2.29.7/unresponsive.txt").read_text().replace("127.0.0.1", "192.0.2.7")
+    )
 
     assert of_job(told, {1, 2}).communicators == told.communicators
 
@@ -180,7 +193,13 @@ def test_what_is_told_of_a_stranger_on_this_host_does_not():
 
 @pytest.mark.parametrize(
     ("address", "here"),
-    [("127.0.0.1", True), ("192.0.2.7", False), ("localhost", False), ("", False), ("::ffff", False)],
+    [
+        ("127.0.0.1", True),
+        ("192.0.2.7", False),
+        ("localhost", False),
+        ("", False),
+        ("::ffff", False),
+    ],
 )
 def test_which_addresses_are_of_this_host_is_not_looked_up(address, here):
     assert ras._is_here(address) is here

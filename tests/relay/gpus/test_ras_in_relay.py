@@ -1,4 +1,7 @@
-"""NCCL's status service and a relay: a real one, with ranks played by the test and a double of the service."""
+"""NCCL's status service and a relay.
+
+A real one, with ranks played by the test and a double of the service.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from tests.relay.stage import Stage, is_a
 @pytest.fixture
 def stage(home, monkeypatch):
     monkeypatch.setattr(ras, "SILENT_S", 0.5)
-    monkeypatch.setattr(ras, "STANDS_S", 0.5)
+    monkeypatch.setattr(ras, "STUCK_S", 0.5)
     found = Stage(home)
     yield found
     found.close()

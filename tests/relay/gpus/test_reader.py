@@ -55,7 +55,9 @@ def test_what_the_launcher_has_started_besides_its_ranks_is_told_as_the_job_s(wa
 
 
 def test_a_driver_that_hangs_blocks_no_look_and_its_numbers_grow_old(watching):
-    """Xid 79 on another card: nvidia-smi stands in D for minutes, and the relay has to report the ranks meanwhile."""
+    """Xid 79 on another card: nvidia-smi stands in D for minutes, and the relay has to report the
+    ranks meanwhile.
+    """
     nv = FakeNvml(FakeCard())
     gpus = watching(nv)
     until(lambda: gpus.look({})[0])

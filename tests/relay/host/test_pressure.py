@@ -72,7 +72,9 @@ def test_what_a_folder_said_long_ago_is_not_known_any_more():
     while len(watch.disks(uses, time.monotonic())) < 2:
         pass
 
-    assert [disk.path for disk in watch.disks(uses, time.monotonic() + disks.STALE_S + 1)] == ["/dev/shm"]
+    assert [disk.path for disk in watch.disks(uses, time.monotonic() + disks.STALE_S + 1)] == [
+        "/dev/shm"
+    ]
 
 
 def asked(watch, hello):
@@ -92,7 +94,10 @@ def test_the_folder_of_a_file_that_is_open_for_writing_is_asked_for(tmp_path):
     later = asked(watch, hello)
 
     assert str(tmp_path / "read") not in found
-    assert (found[str(tmp_path / "ckpt")].use, found[str(tmp_path / "ckpt")].ranks) == ("files", {3})
+    assert (found[str(tmp_path / "ckpt")].use, found[str(tmp_path / "ckpt")].ranks) == (
+        "files",
+        {3},
+    )
     assert str(tmp_path / "ckpt") in later
 
 
@@ -121,7 +126,10 @@ def test_so_many_paths_that_hang_hold_a_bounded_number_of_threads(monkeypatch):
     monkeypatch.setattr("ddtop.relay.host.disks._sized", lambda path: go.wait(20.0) and None)
     watch = disks.DiskWatch()
     for number in range(200):
-        watch.ask([Hello("j", "r", 0, 0, 0, 1, "h", 1 << 30, 1, environment={"TMPDIR": f"/{number}"})], 1.0 + number)
+        watch.ask(
+            [Hello("j", "r", 0, 0, 0, 1, "h", 1 << 30, 1, environment={"TMPDIR": f"/{number}"})],
+            1.0 + number,
+        )
     alive = sum(one.name == "ddtop-file-call" for one in threading.enumerate())
     go.set()
 
@@ -138,7 +146,9 @@ def group(tmp_path):
         for name, text in files.items():
             (folder / name.replace("__", ".")).write_text(text)
         (tmp_path / "7").mkdir()
-        (tmp_path / "7" / "cgroup").write_text("4:cpu:/job\n4:memory:/job\n" if version == 1 else "0::/job\n")
+        (tmp_path / "7" / "cgroup").write_text(
+            "4:cpu:/job\n4:memory:/job\n" if version == 1 else "0::/job\n"
+        )
         return cgroup.cpu_stat(7, tmp_path / "cg", tmp_path)
 
     return make
@@ -152,7 +162,9 @@ def test_a_quota_is_read_from_both_versions_of_cgroups(group):
 
 
 def test_version_one_counts_in_nanoseconds_and_has_minus_one_for_no_limit(group):
-    stat = group(1, cpu__stat="throttled_time 77\n", cpu__cfs_quota_us="-1\n", cpu__cfs_period_us="100000\n")
+    stat = group(
+        1, cpu__stat="throttled_time 77\n", cpu__cfs_quota_us="-1\n", cpu__cfs_period_us="100000\n"
+    )
 
     assert cgroup.quota_cores(stat) is None
     assert cgroup.throttled_ns(stat) == 77

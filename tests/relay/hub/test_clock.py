@@ -1,4 +1,7 @@
-"""A leaf's clock against its hub's: the fastest answer counts, and the error is never smaller than the truth."""
+"""A leaf's clock against its hub's.
+
+The fastest answer counts, and the error is never smaller than the truth.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,19 @@ UNIX = 1_700_000_000 * SECOND
 
 
 def ask(clock, at, offset, there, back, set_by=0):
-    """A question at monotonic `at`, to a hub whose clock is `offset` ahead; the way there and back takes so long."""
+    """A question at monotonic `at`, to a hub whose clock is `offset` ahead.
+
+    The way there and back takes so long.
+    """
     sent = UNIX + at + set_by
     had = UNIX + at + there + offset
     clock.add(sent, had, had + 10_000, sent + there + 10_000 + back, at + there + 10_000 + back)
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 400 * MS), st.integers(0, 400 * MS)), min_size=1, max_size=30),
+    st.lists(
+        st.tuples(st.integers(0, 400 * MS), st.integers(0, 400 * MS)), min_size=1, max_size=30
+    ),
     st.integers(-3600 * SECOND, 3600 * SECOND),
 )
 def test_the_true_offset_is_within_the_error_whatever_the_network_does(ways, offset):

@@ -18,16 +18,34 @@ DEADLINE_S = 10.0
 def entry(**more):
     now = time.time_ns()
     fields = {
-        "schema": registry.SCHEMA, "job": "train", "run": "r1", "host": "node0", "sender": "a" * 12, "relay_pid": 1,
-        "relay_start_ticks": 1, "address": "127.0.0.1", "port": 5, "socket": "", "script": "train", "world_size": 4,
-        "reporting": 4, "started_unix_ns": now, "heartbeat_unix_ns": now, "role": "hub", "public_address": "10.0.0.7",
+        "schema": registry.SCHEMA,
+        "job": "train",
+        "run": "r1",
+        "host": "node0",
+        "sender": "a" * 12,
+        "relay_pid": 1,
+        "relay_start_ticks": 1,
+        "address": "127.0.0.1",
+        "port": 5,
+        "socket": "",
+        "script": "train",
+        "world_size": 4,
+        "reporting": 4,
+        "started_unix_ns": now,
+        "heartbeat_unix_ns": now,
+        "role": "hub",
+        "public_address": "10.0.0.7",
         "public_port": 7000,
-    }  # fmt: skip
+    }
     return registry.JobEntry(**(fields | more))
 
 
 def test_the_place_that_the_user_names_is_the_only_one(home):
-    found = seek("train", "b" * 12, Topology(True, wanted=("10.0.0.1", 7000), hosts=("10.0.0.2",), ports=(1, 2)))
+    found = seek(
+        "train",
+        "b" * 12,
+        Topology(True, wanted=("10.0.0.1", 7000), hosts=("10.0.0.2",), ports=(1, 2)),
+    )
 
     assert (found.places, found.said) == (("tcp://10.0.0.1:7000",), "10.0.0.1:7000")
 
@@ -35,15 +53,25 @@ def test_the_place_that_the_user_names_is_the_only_one(home):
 def test_each_host_is_asked_at_each_port(home):
     found = seek("train", "b" * 12, Topology(True, hosts=("10.0.0.1", "::1"), ports=(1, 2)))
 
-    assert found.places == ("tcp://10.0.0.1:1", "tcp://[::1]:1", "tcp://10.0.0.1:2", "tcp://[::1]:2")
+    assert found.places == (
+        "tcp://10.0.0.1:1",
+        "tcp://[::1]:1",
+        "tcp://10.0.0.1:2",
+        "tcp://[::1]:2",
+    )
 
 
-def test_no_host_is_left_out_because_the_ones_before_it_have_many_addresses_and_ports(home, monkeypatch):
-    """A hub is nearly always at the first of its ports, and not so many places are asked at once."""
+def test_no_host_is_left_out_because_the_ones_before_it_have_many_addresses_and_ports(
+    home, monkeypatch
+):
+    """A hub is nearly always at its first port, and only so many addresses are asked at once."""
     hosts = ("node0", "node1", "node2")
 
     def two_each(name, *_arguments, **_more):
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"10.0.{net}.{name[-1]}", 0)) for net in (1, 2)]
+        return [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"10.0.{net}.{name[-1]}", 0))
+            for net in (1, 2)
+        ]
 
     monkeypatch.setattr(socket, "getaddrinfo", two_each)
     found = seek("train", "b" * 12, Topology(True, hosts=hosts, ports=derived_ports("train")))
@@ -62,7 +90,13 @@ def test_the_hubs_job_file_in_a_shared_folder_goes_first(home):
 
 def test_other_jobs_leaves_and_the_dead_are_no_hubs(home):
     for number, more in enumerate(
-        ({"job": "other"}, {"role": "leaf"}, {"heartbeat_unix_ns": 1}, {"ended_unix_ns": 1}, {"sender": "b" * 12})
+        (
+            {"job": "other"},
+            {"role": "leaf"},
+            {"heartbeat_unix_ns": 1},
+            {"ended_unix_ns": 1},
+            {"sender": "b" * 12},
+        )
     ):
         registry.write_entry(entry(run=f"r{number}", **more))
 

@@ -1,4 +1,7 @@
-"""One hub and the relays of other hosts: everything reaches whoever looks at the hub, and orders reach every host."""
+"""One hub and the relays of other hosts.
+
+Everything reaches whoever looks at the hub, and orders reach every host.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,18 @@ from ddtop.relay.hub import leaves, role, topology
 from ddtop.wire import frames
 from ddtop.wire.hosts import ALONE, HUB, LEAF
 from ddtop.wire.records import Arrivals, Exit, Hello, HostState, RankState, Reply, Stacks
-from tests.relay.hosts import DEADLINE_S, World, connected, gather, heard, host_of, iteration, of_rank, order, reply
+from tests.relay.hosts import (
+    DEADLINE_S,
+    World,
+    connected,
+    gather,
+    heard,
+    host_of,
+    iteration,
+    of_rank,
+    order,
+    reply,
+)
 
 
 @pytest.fixture
@@ -28,7 +42,10 @@ def world(home):
 
 @pytest.fixture
 def three(world, agents_count_as_heard):
-    """A hub with rank 0 and two leaves with one rank each, all connected; a viewer at the hub has seen that."""
+    """A hub with rank 0 and two leaves with one rank each, all connected.
+
+    A viewer at the hub has seen that.
+    """
     hosts = [world.host(name) for name in ("aaa", "bbb", "ccc")]
     for number, host in enumerate(hosts):
         host.rank(number)
@@ -37,7 +54,11 @@ def three(world, agents_count_as_heard):
     def key(envelope, record):
         if isinstance(record, Hello):
             return record.rank
-        return "leaves" if isinstance(record, HostState) and record.hub and record.hub.leaves == 2 else None
+        return (
+            "leaves"
+            if isinstance(record, HostState) and record.hub and record.hub.leaves == 2
+            else None
+        )
 
     gather(viewer, key, lambda found: len(found) == 4)
     return hosts, viewer
@@ -49,7 +70,9 @@ def test_what_the_ranks_of_all_hosts_say_reaches_a_viewer_of_the_hub(three):
         host.says(number, RankState("running", iteration=7))
     seen = gather(
         viewer,
-        lambda envelope, record: (envelope.rank, envelope.sender) if isinstance(record, RankState) else None,
+        lambda envelope, record: (
+            (envelope.rank, envelope.sender) if isinstance(record, RankState) else None
+        ),
         lambda found: len(found) == 3,
     )
 
@@ -67,7 +90,11 @@ def test_every_host_says_how_it_stands(three):
     assert states["aaa"].hub.role == HUB
     assert states["aaa"].hub.leaves == 2
     assert states["aaa"].clock is None
-    assert (states["bbb"].hub.role, states["bbb"].hub.connected, states["bbb"].hub.why) == (LEAF, True, None)
+    assert (states["bbb"].hub.role, states["bbb"].hub.connected, states["bbb"].hub.why) == (
+        LEAF,
+        True,
+        None,
+    )
     assert abs(states["bbb"].clock.offset_ns) <= states["bbb"].clock.error_ns + 1_000_000
 
 
@@ -101,7 +128,11 @@ def test_a_hub_that_comes_last_gets_everything_that_was_said_before(world):
 
     found = heard(viewer, iteration(1, 3))
 
-    assert [record.rank for envelope, record in found if isinstance(record, Hello) and envelope.sender == "bbb"] == [1]
+    assert [
+        record.rank
+        for envelope, record in found
+        if isinstance(record, Hello) and envelope.sender == "bbb"
+    ] == [1]
 
 
 def test_a_leaf_without_a_hub_says_what_it_looks_for(world):
@@ -109,7 +140,10 @@ def test_a_leaf_without_a_hub_says_what_it_looks_for(world):
     leaf.rank(1)
 
     found = heard(
-        leaf.viewer(), host_of("bbb", lambda record: record.hub is not None and "127.0.0.1" in (record.hub.why or ""))
+        leaf.viewer(),
+        host_of(
+            "bbb", lambda record: record.hub is not None and "127.0.0.1" in (record.hub.why or "")
+        ),
     )[-1][1]
 
     assert (found.hub.role, found.hub.connected) == (LEAF, False)
@@ -120,7 +154,10 @@ def test_the_job_files_say_which_is_the_hub_and_which_are_its_parts(three, world
     hosts, _ = three
     entries, end = {}, time.monotonic() + DEADLINE_S
     while time.monotonic() < end and not (
-        len(entries) == 3 and entries["bbb"].part_of and entries["ccc"].part_of and entries["aaa"].public_port
+        len(entries) == 3
+        and entries["bbb"].part_of
+        and entries["ccc"].part_of
+        and entries["aaa"].public_port
     ):
         entries = {entry.sender: entry for entry in registry.read_entries()}
         heard(hosts[0].viewer(), reply("live"))
@@ -145,7 +182,11 @@ def test_stacks_of_all_ranks_are_asked_for_on_all_hosts(three):
         asked = host.orders(number, "dump")
         host.says(number, stacks_of(host, number, asked.arguments[0]))
     key = lambda _, record: (  # noqa: E731
-        record.of_rank if isinstance(record, Stacks) else record.name if isinstance(record, Reply) else None
+        record.of_rank
+        if isinstance(record, Stacks)
+        else record.name
+        if isinstance(record, Reply)
+        else None
     )
     found = gather(viewer, key, lambda found: {0, 1, 2, "stacks"} <= set(found))
 
@@ -204,13 +245,18 @@ def test_a_signal_to_a_pid_that_no_host_has_is_refused_at_the_hub(three, pid):
 
 
 def stuck_until(hosts, wanted):
-    """Ranks that say that something stands still, until each agent was asked something; what they were asked."""
+    """Ranks that say that something stands still, until each agent was asked something.
+
+    What they were asked.
+    """
     asked, end = {}, time.monotonic() + DEADLINE_S
     while len(asked) < len(hosts) and time.monotonic() < end:
         for number, host in enumerate(hosts):
             if number not in asked:
                 ratio = 0.9 if number else 0.1
-                host.says(number, RankState("running"), stuck_key="default_pg|5|0", wait_ratio=ratio)
+                host.says(
+                    number, RankState("running"), stuck_key="default_pg|5|0", wait_ratio=ratio
+                )
         for number, host in enumerate(hosts):
             while (data := host.links[number].receive()) is not None:
                 record = frames.open_record(frames.open_envelope(data))
@@ -249,7 +295,8 @@ def test_the_leaf_of_another_job_is_told_so(three, world):
     stranger.rank(5, environment={"MASTER_PORT": "29777"})
 
     found = heard(
-        stranger.viewer(), host_of("ddd", lambda record: record.hub and "another job" in (record.hub.why or ""))
+        stranger.viewer(),
+        host_of("ddd", lambda record: record.hub and "another job" in (record.hub.why or "")),
     )[-1][1]
 
     assert found.hub.why == "another job of 3 ranks that meets at 127.0.0.1:29500 is there"
@@ -265,9 +312,10 @@ def test_a_leaf_with_another_key_gets_no_answer_and_harms_nobody(three, world, m
     monkeypatch.setenv("DDTOP_KEY", "another key of somebody else")
     own = stranger.viewer()
     monkeypatch.delenv("DDTOP_KEY")
-    found = heard(own, host_of("ddd", lambda record: record.hub and record.hub.why and "nobody" in record.hub.why))[-1][
-        1
-    ]
+    found = heard(
+        own,
+        host_of("ddd", lambda record: record.hub and record.hub.why and "nobody" in record.hub.why),
+    )[-1][1]
     refused = heard(viewer, host_of("aaa", lambda record: record.refused))[-1][1]
 
     assert found.hub.connected is False
@@ -295,7 +343,9 @@ def test_a_hub_that_cannot_listen_says_so_and_serves_its_own_host(world, monkeyp
         first = world.host("aaa")
         first.rank(0)
         viewer = first.viewer()
-        why = heard(viewer, host_of("aaa", lambda record: record.hub and record.hub.why))[-1][1].hub.why
+        why = heard(viewer, host_of("aaa", lambda record: record.hub and record.hub.why))[-1][
+            1
+        ].hub.why
     freed = heard(viewer, host_of("aaa", lambda record: record.hub and record.hub.address))[-1][1]
 
     assert why.startswith("other hosts cannot reach this one: cannot listen on port")
@@ -328,7 +378,10 @@ def test_only_another_relay_may_speak_for_a_host(three):
 
 
 def test_a_port_that_was_named_is_free_for_the_next_job_soon_after_the_end(world, monkeypatch):
-    """Started again with the same DDTOP_HUB: a relay that lingers for five minutes would keep its hub from listening."""
+    """Started again with the same DDTOP_HUB.
+
+    A relay that lingers for five minutes would keep its hub from listening.
+    """
     monkeypatch.setattr(role, "NAMED_LINGER_S", 0.2)
     with socket.create_server(("", 0)) as free:
         port = free.getsockname()[1]
@@ -348,7 +401,10 @@ def test_a_port_that_was_named_is_free_for_the_next_job_soon_after_the_end(world
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_slow_hands_on_one_host_make_no_job_of_several(world, monkeypatch, first):
-    """Until both ranks are there nobody can know; then the port for other hosts is shut, and the relay is as on any single host."""
+    """Until both ranks are there nobody can know.
+
+    Then the port for other hosts is shut, and the relay is as on any single host.
+    """
     monkeypatch.setattr(topology, "GRACE_S", 0.0)
     world.size = 2
     here = {"LOCAL_WORLD_SIZE": "", "MASTER_ADDR": os.uname().nodename}

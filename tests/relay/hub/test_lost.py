@@ -24,7 +24,9 @@ def world(home, monkeypatch):
 
 @pytest.fixture
 def pair(world):
-    """(a hub whose relay can be killed, its leaf, a viewer of the leaf), with a rank each, connected."""
+    """(a hub whose relay can be killed, its leaf, a viewer of the leaf), with a rank each,
+    connected.
+    """
     hub, leaf = world.host("aaa", own_process=True), world.host("bbb")
     hub.rank(0)
     leaf.rank(1)
@@ -36,7 +38,9 @@ def pair(world):
 def hellos(viewer):
     """Until the ranks of both hosts have said Hello; by rank."""
     return gather(
-        viewer, lambda _, record: record.rank if isinstance(record, Hello) else None, lambda found: len(found) == 2
+        viewer,
+        lambda _, record: record.rank if isinstance(record, Hello) else None,
+        lambda found: len(found) == 2,
     )
 
 
@@ -75,7 +79,10 @@ def test_a_hub_on_another_port_is_found_again(pair, world):
     with socket.create_server(("", ports[0])):
         hub.start()
         hub.greet(0)
-        moved = host_of("bbb", lambda record: record.hub.connected and record.hub.address.endswith(str(ports[1])))
+        moved = host_of(
+            "bbb",
+            lambda record: record.hub.connected and record.hub.address.endswith(str(ports[1])),
+        )
         heard(own, moved)
         found = hellos(hub.viewer())
 
@@ -103,7 +110,10 @@ def test_a_leaf_that_was_killed_and_followed_by_another_is_the_same_host_to_the_
 
 
 class Wire:
-    """A wire between leaf and hub that can be cut so that nobody is told: bytes are swallowed, the connections stay open."""
+    """A wire between leaf and hub that can be cut so that nobody is told.
+
+    Bytes are swallowed, the connections stay open.
+    """
 
     def __init__(self, port):
         self.cut = threading.Event()
@@ -142,12 +152,16 @@ class Wire:
             one.close()
 
 
-def test_a_cut_wire_is_noticed_though_tcp_says_nothing_and_mended_without_a_restart(world, monkeypatch):
+def test_a_cut_wire_is_noticed_though_tcp_says_nothing_and_mended_without_a_restart(
+    world, monkeypatch
+):
     """A pulled cable, a firewall that forgets: both ends still believe in their connection."""
     hub = world.host("aaa")
     hub.rank(0)
     viewer = hub.viewer()
-    address = heard(viewer, host_of("aaa", lambda record: record.hub and record.hub.address))[-1][1].hub.address
+    address = heard(viewer, host_of("aaa", lambda record: record.hub and record.hub.address))[-1][
+        1
+    ].hub.address
     wire = Wire(int(address.rpartition(":")[2]))
     try:
         monkeypatch.setenv("DDTOP_HUB", f"127.0.0.1:{wire.port}")

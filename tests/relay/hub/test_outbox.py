@@ -1,4 +1,4 @@
-"""What waits for the hub: in order, bounded, the newest state of a rank in place of the one before."""
+"""What waits for the hub: in order, bounded, only the newest state of each rank."""
 
 from __future__ import annotations
 
@@ -93,7 +93,10 @@ def test_a_hub_that_is_gone_leaves_nothing_waiting():
     assert outbox.dropped == 1
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 200_000)), max_size=40), st.integers(1, 500))
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 200_000)), max_size=40),
+    st.integers(1, 500),
+)
 def test_no_message_is_larger_than_it_may_be_and_all_frames_arrive(sizes, singles):
     outbox = Outbox(list, bytes_max=1 << 30)
     outbox.begin([b"x" * size for _, size in sizes])
@@ -103,5 +106,6 @@ def test_no_message_is_larger_than_it_may_be_and_all_frames_arrive(sizes, single
 
     assert sum(len(batch) for batch in found) == len(sizes) + singles
     assert all(
-        len(batch) <= BATCH_FRAMES and (len(batch) == 1 or sum(map(len, batch)) <= BATCH_BYTES) for batch in found
+        len(batch) <= BATCH_FRAMES and (len(batch) == 1 or sum(map(len, batch)) <= BATCH_BYTES)
+        for batch in found
     )

@@ -1,4 +1,7 @@
-"""What a hub makes of what leaves say, word by word, without sockets: whom it takes in, and what it does not believe."""
+"""What a hub makes of what leaves say, word by word, without sockets.
+
+Whom it takes in, and what it does not believe.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +23,40 @@ NOW = 1000.0
 class Stage:
     def __init__(self):
         self.said, self.unanswered, self.keeper = [], [], History()
-        self.hub = Hub("train", "r1", "i1", self.keeper, lambda *one: self.said.append(one), self.unanswered.append)
+        self.hub = Hub(
+            "train",
+            "r1",
+            "i1",
+            self.keeper,
+            lambda *one: self.said.append(one),
+            self.unanswered.append,
+        )
         self.hub.where = Topology(True, True, 4, "10.0.0.1:29500")
 
     def hears(self, *records, peer=b"p1", sender="leaf", rank=1, pid=7, now=NOW):
         parts = [
-            one if isinstance(one, bytes) else frames.seal(one, sender=sender, unix_ns=1, mono_ns=1, rank=rank, pid=pid)
+            one
+            if isinstance(one, bytes)
+            else frames.seal(one, sender=sender, unix_ns=1, mono_ns=1, rank=rank, pid=pid)
             for one in records
         ]
         return self.hub.take(peer, parts, now)
 
-    def enlists(self, part_of="", job="train", run="r-leaf", world="4", master="10.0.0.1:29500", **more):
-        self.hears(Command("enlist", instance="l1", arguments=("1", part_of, job, run, world, master, "node1")), **more)
+    def enlists(
+        self, part_of="", job="train", run="r-leaf", world="4", master="10.0.0.1:29500", **more
+    ):
+        self.hears(
+            Command(
+                "enlist", instance="l1", arguments=("1", part_of, job, run, world, master, "node1")
+            ),
+            **more,
+        )
         return self.said[-1][1]
 
     def greets(self, pid=7, rank=1, **more):
-        return self.hears(Hello("train", "r-leaf", 0, rank, 0, 4, "node1", pid, 5), pid=pid, rank=rank, **more)
+        return self.hears(
+            Hello("train", "r-leaf", 0, rank, 0, 4, "node1", pid, 5), pid=pid, rank=rank, **more
+        )
 
 
 @pytest.fixture
@@ -50,8 +71,14 @@ def stage():
         ({"job": "other"}, "another job (train) is there"),
         ({"world": "8"}, None),
         ({"master": "10.0.0.1:1"}, None),
-        ({"world": "8", "master": "10.0.0.1:1"}, "another job of 4 ranks that meets at 10.0.0.1:29500 is there"),
-        ({"world": "8", "master": ""}, "another job of 4 ranks that meets at 10.0.0.1:29500 is there"),
+        (
+            {"world": "8", "master": "10.0.0.1:1"},
+            "another job of 4 ranks that meets at 10.0.0.1:29500 is there",
+        ),
+        (
+            {"world": "8", "master": ""},
+            "another job of 4 ranks that meets at 10.0.0.1:29500 is there",
+        ),
         ({"world": "8", "master": "10.0.0.1:1", "run": "r1"}, None),
         ({"world": "8", "master": "10.0.0.1:1", "part_of": "r1"}, None),
         ({"part_of": "r0"}, "another run of this job is there"),
@@ -83,7 +110,10 @@ def test_more_hosts_than_allowed_are_told_so(stage, monkeypatch):
     stage.enlists()
 
     assert stage.enlists(sender="other", peer=b"p2").text == "1 hosts are connected already"
-    assert stage.enlists(sender="other", peer=b"p2", part_of="r1").text == "1 hosts are connected already"
+    assert (
+        stage.enlists(sender="other", peer=b"p2", part_of="r1").text
+        == "1 hosts are connected already"
+    )
     assert stage.enlists(peer=b"p3").ok
 
 
@@ -198,7 +228,9 @@ def test_ranks_are_counted_by_their_hellos_and_exits(stage):
 
 
 def test_a_rank_that_is_gone_does_not_live_again_when_its_leaf_tells_everything_again(stage):
-    """Hello and exit of each attempt before are among the facts of a leaf that was away for a moment."""
+    """Hello and exit of each attempt before are among the facts of a leaf that was away for a
+    moment.
+    """
 
     def tells_all_facts():
         ended = Exit(1, 7, 0, None, None, 0, "pidfd")
@@ -221,7 +253,10 @@ def test_a_relay_that_followed_one_that_was_killed_says_anew_who_lives(stage):
     stage.enlists()
     stage.greets()
     stage.hears(
-        Command("enlist", instance="l2", arguments=("1", "r1", "train", "r-leaf", "4", "", "node1")), peer=b"p2"
+        Command(
+            "enlist", instance="l2", arguments=("1", "r1", "train", "r-leaf", "4", "", "node1")
+        ),
+        peer=b"p2",
     )
 
     assert stage.hub.living == 0
@@ -298,7 +333,10 @@ def test_a_flood_stops_at_its_bound_and_the_host_is_named(stage):
         stage.hears(*[RankState("running")] * 1000)
 
     assert 0 < stage.hub.dropped < 20_000
-    assert stage.hub.complaint(NOW + 1) == f"node1 floods: {stage.hub.dropped} frames of it were dropped"
+    assert (
+        stage.hub.complaint(NOW + 1)
+        == f"node1 floods: {stage.hub.dropped} frames of it were dropped"
+    )
     assert stage.hub.complaint(NOW + 1000) is None
 
 

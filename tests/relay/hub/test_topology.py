@@ -23,7 +23,9 @@ MASTER = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
 
 
 def hello(rank, world=4, attempt=0, **environment):
-    return Hello("train", "r1", attempt, rank, None, world, "node0", 100 + rank, 1, environment=environment)
+    return Hello(
+        "train", "r1", attempt, rank, None, world, "node0", 100 + rank, 1, environment=environment
+    )
 
 
 def where(*hellos, waited_s=0.0, relay=None, here=HERE):
@@ -63,7 +65,10 @@ def test_a_plain_rank_whose_master_is_elsewhere_is_on_another_host_at_once():
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_plain_ranks_beside_their_master_wait_for_the_others_before_they_look_elsewhere(rank):
-    """Started by hand, one pane after the other: four ranks on one host are no job of several hosts."""
+    """Started by hand, one pane after the other.
+
+    Four ranks on one host are no job of several hosts.
+    """
     soon, late = (where(hello(rank, **MASTER), waited_s=seconds) for seconds in (0.0, GRACE_S))
     whole = where(*(hello(number, **MASTER) for number in range(4)), waited_s=60.0)
 
@@ -83,7 +88,10 @@ def test_the_newest_attempt_counts():
 
 
 def test_what_a_hello_leaves_out_is_read_from_the_relays_own_environment():
-    found = where(hello(1, SLURM_PROCID="1"), relay={"SLURM_STEP_NUM_NODES": "2", "SLURM_NODELIST": "gpu[07-09],x"})
+    found = where(
+        hello(1, SLURM_PROCID="1"),
+        relay={"SLURM_STEP_NUM_NODES": "2", "SLURM_NODELIST": "gpu[07-09],x"},
+    )
 
     assert (found.spans, found.hosts) == (True, ("gpu07",))
 
@@ -95,10 +103,18 @@ def test_without_a_master_the_launcher_hints_at_the_host():
 
 
 def test_kubeflows_first_pod_is_told_localhost_and_is_known_by_its_name():
-    told = {"MASTER_ADDR": "localhost", "MASTER_PORT": "23456", "KUBERNETES_SERVICE_HOST": "10.96.0.1"}
+    told = {
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "23456",
+        "KUBERNETES_SERVICE_HOST": "10.96.0.1",
+    }
     found = where(hello(0, HOSTNAME="job-master-0", **told), waited_s=GRACE_S)
 
-    assert (found.spans, found.public_host, found.master) == (True, "job-master-0", "job-master-0:23456")
+    assert (found.spans, found.public_host, found.master) == (
+        True,
+        "job-master-0",
+        "job-master-0:23456",
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,7 +131,8 @@ def test_the_hub_is_where_the_user_says(text, wanted):
 
 
 @pytest.mark.parametrize(
-    "text", ["node0", "node0:0", "node0:70000", ":7000", "a b:1", "tcp://x:1", "x:1:2", "fe80::1:7000"]
+    "text",
+    ["node0", "node0:0", "node0:70000", ":7000", "a b:1", "tcp://x:1", "x:1:2", "fe80::1:7000"],
 )
 def test_a_hub_that_is_no_host_and_port_is_complained_about(text):
     wanted, complaint = hub_wanted(text)

@@ -1,4 +1,7 @@
-"""The leaf's state machine: whom it asks, whom it believes, and when it takes the hub for lost. Without sockets."""
+"""The leaf's state machine: whom it asks, whom it believes, and when it takes the hub for lost.
+
+Without sockets.
+"""
 
 from __future__ import annotations
 
@@ -56,12 +59,18 @@ class Stage:
     def __init__(self):
         self.ends, self.seeker, self.obeyed = Ends(), HubSearch(), []
         self.link = Uplink(self.ends, self.seeker, seal, list, lambda: [b"everything"], self.obey)
-        self.link.set_whereabouts(Topology(True, hosts=("node0",), ports=(1, 2), world_size=4), GREETING)
+        self.link.set_topology(
+            Topology(True, hosts=("node0",), ports=(1, 2), world_size=4), GREETING
+        )
         self.now = 100.0
 
     def obey(self, order):
         self.obeyed.append(order)
-        return Reply("signal", text="done", instance=order.instance) if order.name == "signal" else None
+        return (
+            Reply("signal", text="done", instance=order.instance)
+            if order.name == "signal"
+            else None
+        )
 
     def passes(self, seconds=0.0, living=1, over=False):
         self.now += seconds
@@ -174,7 +183,7 @@ def test_a_hub_that_is_not_found_has_a_reason(stage, found, slow, why):
 
 def test_without_a_hint_it_says_what_to_set():
     stage = Stage()
-    stage.link.set_whereabouts(Topology(True), GREETING)
+    stage.link.set_topology(Topology(True), GREETING)
     stage.passes()
 
     assert "DDTOP_HUB=HOST:PORT" in stage.link.told().why

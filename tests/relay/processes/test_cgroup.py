@@ -61,7 +61,9 @@ def test_in_a_container_the_group_is_the_mounts_own_root(host):
     assert cgroup.freezer(41, root, proc) is None
 
 
-@pytest.mark.parametrize("text", ["", "nonsense", "4:memory", "0::/../../etc\n", "4:memory:/x\n", ":::\n"])
+@pytest.mark.parametrize(
+    "text", ["", "nonsense", "4:memory", "0::/../../etc\n", "4:memory:/x\n", ":::\n"]
+)
 def test_what_cannot_be_read_is_not_measured(host, text):
     root, proc = host(text)
 
@@ -93,13 +95,24 @@ def test_this_very_process_is_not_frozen():
 
 @pytest.mark.parametrize(
     ("own", "above", "expected"),
-    [(("100", "90"), ("max", "95"), (100, 90)), (("100", "5"), ("200", "199"), (200, 199)), (("max", "5"), ("max", "9"), (None, None))],
-)  # fmt: skip
-def test_of_a_group_and_those_above_it_the_nearest_limit_of_threads_counts(host, own, above, expected):
-    """Kubernetes and Slurm set it on the pod or the job, and the container or the step is a group below."""
+    [
+        (("100", "90"), ("max", "95"), (100, 90)),
+        (("100", "5"), ("200", "199"), (200, 199)),
+        (("max", "5"), ("max", "9"), (None, None)),
+    ],
+)
+def test_of_a_group_and_those_above_it_the_nearest_limit_of_threads_counts(
+    host, own, above, expected
+):
+    """Kubernetes and Slurm set it on the pod or the job, and the container or the step is a group
+    below.
+    """
     root, proc = host(
         V2,
-        **{"user.slice__run-7.scope__pids_DOT_max": own[0], "user.slice__run-7.scope__pids_DOT_current": own[1]},
+        **{
+            "user.slice__run-7.scope__pids_DOT_max": own[0],
+            "user.slice__run-7.scope__pids_DOT_current": own[1],
+        },
         **{"user.slice__pids_DOT_max": above[0], "user.slice__pids_DOT_current": above[1]},
     )
 

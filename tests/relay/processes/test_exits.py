@@ -56,12 +56,21 @@ def test_a_signal_is_told(number):
     assert (found.code, found.signal) == (None, number)
 
 
-@pytest.mark.parametrize("action", [lambda: os._exit(7), lambda: os.kill(os.getpid(), signal.SIGKILL)])
+@pytest.mark.parametrize(
+    "action", [lambda: os._exit(7), lambda: os.kill(os.getpid(), signal.SIGKILL)]
+)
 def test_after_its_parent_has_reaped_it_the_kernel_still_tells_or_it_is_unknown(action):
-    """torchrun reaps within microseconds; an older kernel then tells nobody, and a guess would be worse."""
+    """torchrun reaps within microseconds.
+
+    An older kernel then tells nobody, and a guess would be worse.
+    """
     found = ended(action, reap=True)
 
-    assert found in (Ending(7, None, "pidfd"), Ending(None, 9, "pidfd"), Ending(None, None, "unknown"))
+    assert found in (
+        Ending(7, None, "pidfd"),
+        Ending(None, 9, "pidfd"),
+        Ending(None, None, "unknown"),
+    )
     assert (found.how == "pidfd") == knows_after_reaping()
 
 
@@ -73,7 +82,9 @@ def test_where_the_kernel_does_not_tell_the_zombie_does(monkeypatch):
 
 def test_a_living_process_has_no_ending(monkeypatch):
     monkeypatch.setattr(exits, "_TRIES", 1)
-    child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
+    )
     pidfd = os.pidfd_open(child.pid)
     try:
         assert ending(pidfd, child.pid) == Ending(None, None, "unknown")

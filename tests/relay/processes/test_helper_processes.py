@@ -43,7 +43,20 @@ class Family:
     def rank(self, number, pid, claim="init"):
         ticks = registry.start_ticks(pid)
         return Watched(
-            Hello("j", "r", 0, number, 1, 2, "h", pid, ticks, claim=claim, launcher_pid=self.program.pid), -1
+            Hello(
+                "j",
+                "r",
+                0,
+                number,
+                1,
+                2,
+                "h",
+                pid,
+                ticks,
+                claim=claim,
+                launcher_pid=self.program.pid,
+            ),
+            -1,
         )
 
     def close(self):
@@ -91,7 +104,9 @@ def test_a_helper_that_a_signal_ended_is_told(family, beside):
 
 def test_the_exception_that_a_helper_left_is_told_and_its_file_removed(family, beside, home):
     beside.look(family.ranks, time.time_ns())
-    name = registry.helper_file(family.program.pid, family.helper, registry.start_ticks(family.helper))
+    name = registry.helper_file(
+        family.program.pid, family.helper, registry.start_ticks(family.helper)
+    )
     said = LastException("ValueError", "no such table", 77)
     (home.runtime / name).write_bytes(msgspec.json.encode(said))
     os.kill(family.helper, signal.SIGTERM)

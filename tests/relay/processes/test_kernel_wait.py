@@ -1,4 +1,7 @@
-"""The system call in which a process sleeps, and what it is about: real processes that really sleep."""
+"""The system call in which a process sleeps, and what it is about.
+
+Real processes that really sleep.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,19 @@ from hypothesis import strategies as st
 
 from ddtop.relay.processes import kernel_wait, sockets
 
-pytestmark = pytest.mark.skipif(os.uname().machine not in ("x86_64", "aarch64"), reason="no table of system calls")
+pytestmark = pytest.mark.skipif(
+    os.uname().machine not in ("x86_64", "aarch64"), reason="no table of system calls"
+)
 
 
 @contextmanager
 def sleeping(program, *words):
     """A process that runs this; it is ended by its pid."""
     child = subprocess.Popen(
-        [sys.executable, "-c", program, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-c", program, *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     try:
         yield child.pid
@@ -46,9 +54,17 @@ def seen(pid, call):
 @pytest.mark.parametrize(
     ("program", "calls", "about"),
     [
-        ("import time; time.sleep(600)", ("clock_nanosleep", "nanosleep", "pselect6", "select"), None),
+        (
+            "import time; time.sleep(600)",
+            ("clock_nanosleep", "nanosleep", "pselect6", "select"),
+            None,
+        ),
         ("import os; os.read(os.pipe()[0], 1)", ("read",), "pipe"),
-        ("import threading; one = threading.Lock(); one.acquire(); one.acquire()", ("futex",), None),
+        (
+            "import threading; one = threading.Lock(); one.acquire(); one.acquire()",
+            ("futex",),
+            None,
+        ),
         ("import sys; sys.stdin.readline()", ("read",), "stdin"),
         ("input()", ("read",), "stdin"),
         ("import socket; a, b = socket.socketpair(); a.recv(1)", ("recvfrom",), "socket"),
@@ -88,7 +104,9 @@ def test_the_server_that_a_socket_leads_to_is_found_by_the_sockets_inode(family,
         server.bind((host, 0))
         server.listen()
         port = server.getsockname()[1]
-        program = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2]))).recv(1)"
+        program = (
+            "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2]))).recv(1)"
+        )
         with sleeping(program, host, str(port)) as pid:
             sleep = seen(pid, ("recvfrom",))
 
@@ -134,11 +152,17 @@ def test_the_numbers_of_a_machine_are_each_one_call(machine):
 @pytest.mark.parametrize(
     ("target", "kind"),
     [
-        ("socket:[123]", "socket"), ("pipe:[9]", "pipe"), ("anon_inode:[eventfd]", "eventfd"), ("/dev/pts/3", "terminal"),
-        ("/dev/tty1", "terminal"), ("/data/shard 7.tar", "/data/shard 7.tar"), ("/dev/nvidia0", "/dev/nvidia0"),
-        ("/data/old.pt (deleted)", "/data/old.pt (deleted)"), ("anon_inode:[eventfd:7]", "eventfd"),
+        ("socket:[123]", "socket"),
+        ("pipe:[9]", "pipe"),
+        ("anon_inode:[eventfd]", "eventfd"),
+        ("/dev/pts/3", "terminal"),
+        ("/dev/tty1", "terminal"),
+        ("/data/shard 7.tar", "/data/shard 7.tar"),
+        ("/dev/nvidia0", "/dev/nvidia0"),
+        ("/data/old.pt (deleted)", "/data/old.pt (deleted)"),
+        ("anon_inode:[eventfd:7]", "eventfd"),
     ],
-)  # fmt: skip
+)
 def test_a_descriptor_is_a_path_or_one_word(target, kind):
     assert kernel_wait.kind_of(target) == kind
 

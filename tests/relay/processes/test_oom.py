@@ -36,7 +36,9 @@ def test_the_log_names_the_process_in_every_way_it_is_written(record):
 
 
 def test_a_count_that_rose_for_another_process_is_not_ours():
-    """The scheduler killed rank 1 while the OOM killer took a data-preparation script of the same cgroup."""
+    """The scheduler killed rank 1 while the OOM killer took a data-preparation script of the same
+    cgroup.
+    """
     assert oom.verdict(4801, 2, 3, kills(OTHER)) == (False, None)
 
 
@@ -56,7 +58,9 @@ def test_with_two_kills_ours_is_found_whatever_the_order():
         (None, None, (), False),
     ],
 )
-def test_without_a_line_the_cgroups_count_tells_and_without_either_nothing_does(before, now, log, killed):
+def test_without_a_line_the_cgroups_count_tells_and_without_either_nothing_does(
+    before, now, log, killed
+):
     """A log that may be read and says nothing of a kill is an answer, too."""
     assert oom.verdict(4801, before, now, log) == (killed, None)
 
@@ -67,7 +71,16 @@ def test_a_kill_of_an_hour_ago_is_not_of_now():
 
 
 def test_other_lines_of_the_log_are_passed_over():
-    assert kills(f"6,1,{AT_US},-;Linux version 6.1", "", "garbage", "6,1;x", f"6,1,{AT_US},-;process 12 killed") == ()
+    assert (
+        kills(
+            f"6,1,{AT_US},-;Linux version 6.1",
+            "",
+            "garbage",
+            "6,1;x",
+            f"6,1,{AT_US},-;process 12 killed",
+        )
+        == ()
+    )
 
 
 @given(st.lists(st.binary(max_size=300), max_size=5))

@@ -16,7 +16,9 @@ from ddtop.relay.processes.sample import stat_fields
 
 
 def look(watch=None):
-    return process_load.look_at_process(watch or process_load.ProcessWatch(), os.getpid(), stat_fields(os.getpid()))
+    return process_load.look_at_process(
+        watch or process_load.ProcessWatch(), os.getpid(), stat_fields(os.getpid())
+    )
 
 
 def test_a_process_that_computes_has_run_and_its_limits_are_its_own():
@@ -44,9 +46,13 @@ sys.stdin.read()
 
 
 def test_the_limits_of_a_process_are_read_with_what_it_uses_of_them():
-    child = subprocess.Popen([sys.executable, "-c", LIMITED], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    child = subprocess.Popen(
+        [sys.executable, "-c", LIMITED], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert child.stdout.readline() == b"ready\n"
-    found = process_load.look_at_process(process_load.ProcessWatch(), child.pid, stat_fields(child.pid)).limits
+    found = process_load.look_at_process(
+        process_load.ProcessWatch(), child.pid, stat_fields(child.pid)
+    ).limits
     child.communicate()
 
     by_name = {one.name: one for one in found}
@@ -90,7 +96,8 @@ def test_what_other_threads_wait_for_a_cpu_only_grows_though_threads_end():
 
 
 @pytest.mark.parametrize(
-    ("text", "count"), [("0", 1), ("0-3", 4), ("0-3,8,10-11", 7), ("", None), ("x", None), (None, None)]
+    ("text", "count"),
+    [("0", 1), ("0-3", 4), ("0-3,8,10-11", 7), ("", None), ("x", None), (None, None)],
 )
 def test_cpus_are_counted_as_the_kernel_lists_them(text, count):
     assert process_load._count(text) == count

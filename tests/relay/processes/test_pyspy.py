@@ -33,7 +33,9 @@ def count():
 threading.Thread(target=load_image, name="loader", daemon=True).start()
 count()
 """
-NEEDS_PY_SPY = pytest.mark.skipif(pyspy.find() is None, reason="py-spy is not installed: pip install 'ddtop[native]'")
+NEEDS_PY_SPY = pytest.mark.skipif(
+    pyspy.find() is None, reason="py-spy is not installed: pip install 'ddtop[native]'"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +67,10 @@ def answers(process: subprocess.Popen[str]) -> bool:
     assert process.stdout is not None
     process.stdin.write("still there\n")
     process.stdin.flush()
-    return bool(select.select([process.stdout], [], [], 20)[0]) and process.stdout.readline() == "still there\n"
+    return (
+        bool(select.select([process.stdout], [], [], 20)[0])
+        and process.stdout.readline() == "still there\n"
+    )
 
 
 def finished(spy: PySpy) -> tuple[ThreadStack, ...] | str:
@@ -103,7 +108,10 @@ def test_a_process_without_an_agent_is_seen_and_goes_on(target: subprocess.Popen
 
 @NEEDS_PY_SPY
 def test_native_frames_stand_below_the_python_ones(target: subprocess.Popen[str]) -> None:
-    """What C code a rank sits in is the whole point of --native; without a symbol the library says it, never an address."""
+    """What C code a rank sits in is the whole point of --native.
+
+    Without a symbol the library says it, never an address.
+    """
     main = stacks(PySpy(target.pid, native=True))[0]
 
     assert main.frames[0].file == "" or main.frames[0].line == 0
@@ -113,7 +121,9 @@ def test_native_frames_stand_below_the_python_ones(target: subprocess.Popen[str]
 
 @NEEDS_PY_SPY
 @pytest.mark.parametrize("native", [False, True])
-def test_a_stopped_process_is_read_and_stays_stopped(target: subprocess.Popen[str], native: bool) -> None:
+def test_a_stopped_process_is_read_and_stays_stopped(
+    target: subprocess.Popen[str], native: bool
+) -> None:
     """Somebody stopped it on purpose; a debugger may be about to look."""
     os.kill(target.pid, signal.SIGSTOP)
     os.waitpid(target.pid, os.WUNTRACED)
@@ -167,7 +177,9 @@ def test_a_process_that_is_not_python_is_named_as_such() -> None:
     assert "does not look like Python" in str(found)
 
 
-def test_without_py_spy_the_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_py_spy_the_sentence_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
 
@@ -200,22 +212,31 @@ def test_where_native_frames_cannot_be_had_the_plain_ones_come_and_say_so(
     assert "Failed to merge" in spy.note
 
 
-def test_output_without_end_is_cut_and_the_writer_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_output_without_end_is_cut_and_the_writer_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     fake(tmp_path, "exec head -c 9000000 /dev/zero", monkeypatch)
 
     assert "more than 4 MiB" in str(finished(PySpy(os.getpid())))
 
 
-def test_no_right_names_the_command_that_would_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_right_names_the_command_that_would_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Yama's scope 1 is what Ubuntu and Debian start with."""
     scope = tmp_path / "ptrace_scope"
     monkeypatch.setattr(pyspy, "_YAMA", scope)
     monkeypatch.setattr(os, "getuid", lambda: 4711)
     owner = Path("/proc/self").stat().st_uid
-    assert f"belongs to user id {owner}; `sudo py-spy dump --pid {os.getpid()}` would work" in no_right(os.getpid())
+    assert (
+        f"belongs to user id {owner}; `sudo py-spy dump --pid {os.getpid()}` would work"
+        in no_right(os.getpid())
+    )
 
     monkeypatch.setattr(os, "getuid", lambda: owner or 4711)
-    monkeypatch.setattr(Path, "stat", lambda path: os.stat_result((0, 0, 0, 0, owner or 4711, 0, 0, 0, 0, 0)))
+    monkeypatch.setattr(
+        Path, "stat", lambda path: os.stat_result((0, 0, 0, 0, owner or 4711, 0, 0, 0, 0, 0))
+    )
     said = {}
     for number in (0, 1, 2, 3):
         scope.write_text(f"{number}\n")
@@ -234,7 +255,10 @@ def test_a_complaint_of_py_spy_becomes_one_sentence() -> None:
         f"no right to look into pid {pid}"
     )
     told = "Error: Failed to get stack traces\n\nCaused by:\n    0: Failed to suspend process\n    1: unexpected\n"
-    assert explain(pid, told) == f"py-spy cannot read pid {pid}: Failed to get stack traces (Failed to suspend process)"
+    assert (
+        explain(pid, told)
+        == f"py-spy cannot read pid {pid}: Failed to get stack traces (Failed to suspend process)"
+    )
     assert "\n" not in explain(pid, "a\nb\nc")
 
 
@@ -247,7 +271,11 @@ def test_many_threads_and_deep_stacks_are_bounded_and_the_main_one_is_kept() -> 
 
     assert len(stacks) == THREADS_MAX
     assert not isinstance(stacks, str)
-    assert (stacks[0].main, len(stacks[0].frames), stacks[0].omitted) == (True, FRAMES_MAX, 200 - FRAMES_MAX)
+    assert (stacks[0].main, len(stacks[0].frames), stacks[0].omitted) == (
+        True,
+        FRAMES_MAX,
+        200 - FRAMES_MAX,
+    )
 
 
 def test_addresses_of_c_code_become_its_library() -> None:
@@ -260,14 +288,19 @@ def test_addresses_of_c_code_become_its_library() -> None:
     found = threads(json.dumps([{"frames": frames}]).encode(), 1)
 
     assert not isinstance(found, str)
-    assert [frame.function for frame in found[0].frames] == ["in libcuda.so.1", "cuCtxSynchronize", "step"]
+    assert [frame.function for frame in found[0].frames] == [
+        "in libcuda.so.1",
+        "cuCtxSynchronize",
+        "step",
+    ]
     assert [frame.file for frame in found[0].frames] == ["", "", "train.py"]
 
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: (
-        st.lists(inner) | st.dictionaries(st.sampled_from(["frames", "name", "line", "filename", "x"]), inner)
+        st.lists(inner)
+        | st.dictionaries(st.sampled_from(["frames", "name", "line", "filename", "x"]), inner)
     ),
 )
 
@@ -280,7 +313,12 @@ def test_whatever_py_spy_writes_is_stacks_or_a_sentence(output: bytes) -> None:
 def test_without_kernel_ids_the_thread_that_began_in_a_module_is_the_main_one():
     """Python 3.10, read without a pause: no thread has a name or a kernel id."""
     said = [
-        {"frames": [{"name": "run", "filename": "a.py"}, {"name": "_bootstrap", "filename": "threading.py"}]},
+        {
+            "frames": [
+                {"name": "run", "filename": "a.py"},
+                {"name": "_bootstrap", "filename": "threading.py"},
+            ]
+        },
         {"frames": [{"name": "f", "filename": "a.py"}, {"name": "<module>", "filename": "a.py"}]},
     ]
 

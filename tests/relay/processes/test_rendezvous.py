@@ -33,13 +33,20 @@ SIX = (
 # -- the kernel's table
 
 
-@pytest.mark.skipif(sys.byteorder != "little", reason="the lines above are of a little-endian machine")
+@pytest.mark.skipif(
+    sys.byteorder != "little", reason="the lines above are of a little-endian machine"
+)
 def test_lines_of_both_tables_are_read():
     (found,) = sockets.parsed(b"head\n" + LINE)
     (other,) = sockets.parsed(b"head\n" + SIX)
 
     assert found == sockets.Tcp("127.0.0.1", 29001, "127.0.0.1", 54000, "ESTABLISHED", 1000, 4711)
-    assert (other.port, other.remote, other.state, other.inode) == (29001, "127.0.0.1", "LISTEN", 99)
+    assert (other.port, other.remote, other.state, other.inode) == (
+        29001,
+        "127.0.0.1",
+        "LISTEN",
+        99,
+    )
 
 
 @given(st.binary(max_size=300), st.integers(0, len(LINE)))
@@ -146,7 +153,9 @@ def inside(pid, page_since_ns=1, **more):
     given = {"claim": "env", "launcher_pid": os.getpid()} | more
     hello = Hello("job", "run", 0, 1, 1, 2, "here", pid, registry.start_ticks(pid), **given)
     watched = sample.Watched(hello, -1)
-    watched.page = PageView(pid, hello.start_ticks, 0, 0, 0, 0, None, init_since_mono_ns=page_since_ns)
+    watched.page = PageView(
+        pid, hello.start_ticks, 0, 0, 0, 0, None, init_since_mono_ns=page_since_ns
+    )
     return watched
 
 
@@ -177,9 +186,13 @@ def test_who_listens_where_a_rank_connects_is_told_and_whether_it_is_ours():
     with listening() as port, child(CONNECTS, str(port)) as pid:
         stranger = inside(pid, environment=env(port), launcher_pid=1)
         (way,) = rendezvous.RendezvousWatch().look([stranger], 1, time.monotonic_ns()).ways
-        (shell,) = rendezvous.RendezvousWatch().look([stranger], os.getpid(), time.monotonic_ns()).ways
+        (shell,) = (
+            rendezvous.RendezvousWatch().look([stranger], os.getpid(), time.monotonic_ns()).ways
+        )
         elastic = inside(pid, environment=env(port) | {"TORCHELASTIC_RUN_ID": "x"}, launcher_pid=1)
-        (torchrun,) = rendezvous.RendezvousWatch().look([elastic], os.getpid(), time.monotonic_ns()).ways
+        (torchrun,) = (
+            rendezvous.RendezvousWatch().look([elastic], os.getpid(), time.monotonic_ns()).ways
+        )
 
     assert (way.sockets, way.local, way.probe) == (("ESTABLISHED",), True, None)
     assert (way.listener_pid, way.listener_ours) == (os.getpid(), False)
@@ -271,7 +284,10 @@ for one in started:
 def parent(*children_with):
     """A process with children that sleep, each with these variables; it ends them when it ends."""
     process = subprocess.Popen(
-        [sys.executable, "-c", PARENT, SLEEPS, *children_with], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", PARENT, SLEEPS, *children_with],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert process.stdout.readline() == "ready\n"
@@ -285,7 +301,10 @@ def look_at(*ranks):
 
 
 def test_another_program_of_the_same_parent_is_no_candidate():
-    """A shell runs servers too: an unrelated `python -m http.server` was blamed for a rank that came late."""
+    """A shell runs servers too.
+
+    An unrelated `python -m http.server` was blamed for a rank that came late.
+    """
     with child(SLEEPS) as known, child("0; " + SLEEPS) as stranger, child(SLEEPS) as sibling:
         found = look_at(inside(known, claim="init")).candidates
 
@@ -296,7 +315,9 @@ def test_another_program_of_the_same_parent_is_no_candidate():
 
 def test_what_a_rank_starts_under_another_number_is_a_candidate():
     """Lightning's main process is rank 0, and starts the others itself with LOCAL_RANK only."""
-    with parent("LOCAL_RANK=1 MASTER_PORT=29500", "LOCAL_RANK=1 MASTER_PORT=1", "LOCAL_RANK=0", "A=1") as pid:
+    with parent(
+        "LOCAL_RANK=1 MASTER_PORT=29500", "LOCAL_RANK=1 MASTER_PORT=1", "LOCAL_RANK=0", "A=1"
+    ) as pid:
         rank_0 = inside(pid, claim="init", environment=env(29500) | {"LOCAL_RANK": "0"})
         rank_0.hello = msgspec.structs.replace(rank_0.hello, rank=0, local_rank=0)
         first, *_ = children(pid)
@@ -344,7 +365,9 @@ def test_only_what_is_no_prompt_may_start_more_ranks(tmp_path):
         assert candidates.launching([inside(rank)]) is True
         assert candidates.launching([]) is None
         for words, may in ((["bash"], False), (["bash", str(script)], True)):
-            shell = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            shell = subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
             if not may:
                 shell.stdin.write("echo ready\n")
                 shell.stdin.flush()

@@ -83,7 +83,9 @@ def test_the_work_of_its_children_counts_as_its_own():
         "    print('up', flush=True); sys.stdin.readline(); os._exit(0)\n"
         "os.wait()\n"
     )
-    parent = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
         parent.stdout.readline()
         rank = watched(parent.pid)
@@ -109,8 +111,13 @@ def test_a_process_that_is_gone_is_not_watched(child):
 
 
 def killed(program):
-    """A rank that runs this program, killed when it has said that it is up; its children read a line each and end."""
-    parent = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    """A rank that runs this program, killed when it has said that it is up.
+
+    Its children read a line each and end.
+    """
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
         parent.stdout.readline()
         rank = watched(parent.pid)
@@ -178,14 +185,25 @@ def foreign_paths(victim):
     folder = registry.pages_folder()
     name = f"{pid}-{ticks}.page"
     return [
-        str(victim), "/etc/passwd", "", "relative.page", f"/dev/shm/{name}", f"/tmp/{folder}/../../{victim}",
-        f"/dev/shm/{folder}/1-1.page", f"/dev/shm/ddtop-pages-99999/{name}", f"/dev/shm/{folder}/x/../{name}",
-        f"{victim.parent}/{folder}/{name}", f"/dev/shm/{folder}/{name}\x00", "/" * 5000,
-    ]  # fmt: skip
+        str(victim),
+        "/etc/passwd",
+        "",
+        "relative.page",
+        f"/dev/shm/{name}",
+        f"/tmp/{folder}/../../{victim}",
+        f"/dev/shm/{folder}/1-1.page",
+        f"/dev/shm/ddtop-pages-99999/{name}",
+        f"/dev/shm/{folder}/x/../{name}",
+        f"{victim.parent}/{folder}/{name}",
+        f"/dev/shm/{folder}/{name}\x00",
+        "/" * 5000,
+    ]
 
 
 def test_a_foreign_page_path_is_never_read_nor_unlinked(victim):
-    """A frame names the file: any process of this user may send one, and it must not make the relay remove others' files."""
+    """A frame names the file: any process of this user may send one, and it must not make the relay
+    remove others' files.
+    """
     for text in foreign_paths(victim):
         rank = watched(os.getpid(), page_path=text)
         assert sample.page_path(rank.hello) is None, text
@@ -242,7 +260,9 @@ def test_where_it_sleeps_is_asked_once_it_has_slept_for_two_looks(child):
 def test_the_server_on_which_it_waits_is_told_once_it_has_waited_for_two_looks():
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
-        child = subprocess.Popen([sys.executable, "-c", f"import socket; socket.create_connection({address}).recv(1)"])
+        child = subprocess.Popen(
+            [sys.executable, "-c", f"import socket; socket.create_connection({address}).recv(1)"]
+        )
         try:
             rank = watched(child.pid)
             held, _ = server.accept()
@@ -264,7 +284,9 @@ def test_the_table_of_all_sockets_is_not_read_at_every_look(child, monkeypatch):
     asked = []
     monkeypatch.setattr(sample.sockets, "remote", lambda pid, inode: asked.append(inode))
     monkeypatch.setattr(
-        sample.kernel_wait, "sleeping_in", lambda pid, tid: kernel_wait.Sleep("recvfrom", "socket", next(inodes))
+        sample.kernel_wait,
+        "sleeping_in",
+        lambda pid, tid: kernel_wait.Sleep("recvfrom", "socket", next(inodes)),
     )
     inodes = itertools.count(1)
     rank = watched(child.pid)
@@ -297,7 +319,10 @@ def test_a_long_collection_and_the_exit_are_read_from_the_state_page():
 
 
 def test_the_count_of_oom_kills_is_compared_with_that_of_a_while_ago(tmp_path):
-    """The worker that was killed an hour ago is not this rank; a kill of a few seconds ago may be."""
+    """The worker that was killed an hour ago is not this rank.
+
+    A kill of a few seconds ago may be.
+    """
     rank = watched(os.getpid())
     rank.memory_events = events = tmp_path / "memory.events"
     rank.oom_marked = (0, None)
@@ -329,7 +354,9 @@ def test_the_sockets_that_orphans_hold_are_counted():
 
 
 def test_the_children_of_a_process_with_thousands_are_bounded():
-    children = [subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(3)]
+    children = [
+        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(3)
+    ]
     try:
         assert len(descendants(os.getpid(), 2)) == 2
         assert {child.pid for child in children} <= set(descendants(os.getpid()))

@@ -1,4 +1,7 @@
-"""Ends of ranks that no pidfd tells of: an old kernel, a seccomp filter, no descriptor left, or a process that went before it was looked at."""
+"""Ends of ranks that no pidfd tells of.
+
+An old kernel, a seccomp filter, no descriptor left, or a process that went before it was looked at.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,9 @@ def children():
     started = []
 
     def start(code=WAITS):
-        child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        child = subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         started.append(child)
         return child
 
@@ -130,7 +135,9 @@ def test_a_relay_without_pidfds_ends_after_its_ranks_and_the_job_is_not_live(hom
         stage.close()
 
 
-def test_a_rank_that_had_gone_before_its_hello_was_read_is_told_as_gone_and_the_relay_ends(home, children, monkeypatch):
+def test_a_rank_that_had_gone_before_its_hello_was_read_is_told_as_gone_and_the_relay_ends(
+    home, children, monkeypatch
+):
     """Nobody saw its end: the job stayed live for hours."""
     monkeypatch.setattr(ranks_module, "UNSEEN_S", 0.2)
     stage = Stage(home, linger_s=0.1)
@@ -142,7 +149,9 @@ def test_a_rank_that_had_gone_before_its_hello_was_read_is_told_as_gone_and_the_
         told = []
         publish = stage.server.publish
         monkeypatch.setattr(
-            stage.server, "publish", lambda record, *a, **k: (told.append(record), publish(record, *a, **k))
+            stage.server,
+            "publish",
+            lambda record, *a, **k: (told.append(record), publish(record, *a, **k)),
         )
         stage.rank(1)
         stage.says(from_it, said, 0, gone.pid)
@@ -200,7 +209,9 @@ def test_a_rank_is_not_gone_where_proc_cannot_be_read(ranks, children, monkeypat
     assert [one.hello.pid for one, _ in ranks.look_for_ends(time.monotonic())] == [child.pid]
 
 
-def test_of_two_that_went_between_two_looks_the_page_tells_who_went_first(ranks, children, no_pidfd):
+def test_of_two_that_went_between_two_looks_the_page_tells_who_went_first(
+    ranks, children, no_pidfd
+):
     pair = [children(), children()]
     pages = [StatePage(child.pid, registry.start_ticks(child.pid)) for child in pair]
     try:
@@ -244,7 +255,9 @@ def test_a_pid_with_another_start_time_is_gone(children):
     assert exits.is_gone(child.pid, registry.start_ticks(child.pid)) is False
 
 
-def test_a_pid_with_a_new_owner_ends_the_old_rank_before_the_new_one_is_watched(ranks, children, no_pidfd):
+def test_a_pid_with_a_new_owner_ends_the_old_rank_before_the_new_one_is_watched(
+    ranks, children, no_pidfd
+):
     child = children()
     old = sample.Watched(hello(child.pid, rank=0, ticks=1), None, 0)
     ranks.watched[child.pid] = old
@@ -297,7 +310,9 @@ def sealed(record, rank, pid):
     return frames.seal(record, sender="h", unix_ns=time.time_ns(), mono_ns=0, rank=rank, pid=pid)
 
 
-def test_a_rank_that_went_while_there_was_no_relay_is_told_as_gone_by_the_next(home, children, monkeypatch):
+def test_a_rank_that_went_while_there_was_no_relay_is_told_as_gone_by_the_next(
+    home, children, monkeypatch
+):
     """Its predecessor told of one end; the other rank ended when nobody looked."""
     monkeypatch.setattr(ranks_module, "UNSEEN_S", 0.2)
     told, missed, left = children(), children(), children()
