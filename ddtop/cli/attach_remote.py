@@ -18,7 +18,7 @@ from ddtop.cli.look import HEALTH_LOOK_S, STATUS_S
 from ddtop.cli.output import explain_no_dashboard, no_dashboard, print_status
 from ddtop.cli.over_ssh import host_called
 from ddtop.diagnosis.finding import UNKNOWN
-from ddtop.viewer.routes.relay import NoContactError, PortWay, Way
+from ddtop.viewer.routes.relay import NoContactError, PortRoute, Route
 
 if TYPE_CHECKING:
     from ddtop.link.ssh_pipe import Pipe
@@ -142,20 +142,20 @@ def _show_picked(there: _There, readonly: bool) -> None:
 
 def _show_job(there: _There, found: Found, readonly: bool, from_list: bool = False) -> int:
     """The dashboard or the status table. Returns the exit code."""
-    from ddtop.viewer.routes.ssh import SshWay
+    from ddtop.viewer.routes.ssh import SshRoute
 
     if found.over:
         there.to_list = _show_left(there, found, from_list)
         return 0
-    way = SshWay(there.host, found.entry, there.pipe)
+    route = SshRoute(there.host, found.entry, there.pipe)
     try:
         why = no_dashboard()
         if why is not None:
-            return _status(way, why)
-        there.to_list = _show(way, readonly, from_list)
+            return _status(route, why)
+        there.to_list = _show(route, readonly, from_list)
         return 0
     finally:
-        there.pipe = way.pipe
+        there.pipe = route.pipe
 
 
 def _echo(line: str) -> None:
@@ -221,22 +221,22 @@ def to_hub(where: str, readonly: bool) -> int:
         CommandError: 2, no HOST:PORT; 3, no answer.
     """
     entry = routing.asked_at(where)
-    way = PortWay(entry.job, entry.address, entry.port)
+    route = PortRoute(entry.job, entry.address, entry.port)
     why = no_dashboard()
     if why is not None:
-        return _status(way, why)
-    _show(way, readonly)
+        return _status(route, why)
+    _show(route, readonly)
     return 0
 
 
-def _show(way: Way, readonly: bool, from_list: bool = False) -> bool:
+def _show(route: Route, readonly: bool, from_list: bool = False) -> bool:
     from ddtop.viewer.live import LiveSource
 
-    source = LiveSource(way, controller=not readonly)
-    return dashboard.show(source, way.job, readonly=readonly, from_list=from_list)
+    source = LiveSource(route, controller=not readonly)
+    return dashboard.show(source, route.job, readonly=readonly, from_list=from_list)
 
 
-def _status(way: Way, why: str) -> int:
+def _status(route: Route, why: str) -> int:
     """Print the status table after a short look. Returns the exit code of `status`.
 
     Raises:
@@ -245,7 +245,7 @@ def _status(way: Way, why: str) -> int:
     from ddtop.viewer.live import LiveSource
 
     explain_no_dashboard(why)
-    return asyncio.run(_print(LiveSource(way)))
+    return asyncio.run(_print(LiveSource(route)))
 
 
 async def _print(source: LiveSource) -> int:

@@ -26,7 +26,7 @@ from ddtop.sim.incidents import SCENARIOS, TOUR
 from ddtop.sim.job import SLOT_NS, SimulatedJob
 from ddtop.viewer.follower import Follower
 from ddtop.viewer.live import LiveSource
-from ddtop.viewer.routes.relay import TrustedWay
+from ddtop.viewer.routes.relay import TrustedRoute
 from ddtop.viewer.source import Look
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Command, Reply
@@ -159,7 +159,7 @@ class SimLink:
         return frames.seal(record, sender=self._job.fleet.sender(0), unix_ns=now, mono_ns=now)
 
 
-class SimWay(TrustedWay):
+class SimRoute(TrustedRoute):
     """The route to a simulated job. Its script goes on while nobody is connected."""
 
     def __init__(self, job: SimulatedJob, clock: Callable[[], int]) -> None:
@@ -184,7 +184,7 @@ class SimSource(LiveSource):
     """The source of a real job, with a note that this one is simulated."""
 
     def __init__(self, job: SimulatedJob, note: str, clock: JobClock) -> None:
-        super().__init__(SimWay(job, clock), controller=True, clock=lambda: clock.now_unix_ns)
+        super().__init__(SimRoute(job, clock), controller=True, clock=lambda: clock.now_unix_ns)
         self._note = note
 
     def look(self) -> Look:

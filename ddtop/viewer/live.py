@@ -15,7 +15,7 @@ from ddtop.link.viewer_side import PING_S
 from ddtop.viewer.engine import Answers, Engine
 from ddtop.viewer.follower import HISTORY_S, LOOK_S, SILENT_S, UnreachableError, request
 from ddtop.viewer.requests import REPLY_S, Requests, signal_command
-from ddtop.viewer.routes.relay import GoneError, Link, NoContactError, Way, way_to
+from ddtop.viewer.routes.relay import GoneError, Link, NoContactError, Route, route_to
 from ddtop.viewer.source import Look
 from ddtop.wire.records import Command, Reply
 
@@ -29,18 +29,18 @@ class LiveSource:
     """The source of the dashboard: joins the relay, joins again when it comes back, shows the last state at the end."""
 
     def __init__(
-        self, job: registry.JobEntry | Way, controller: bool = False, clock: Callable[[], int] = time.time_ns
+        self, job: registry.JobEntry | Route, controller: bool = False, clock: Callable[[], int] = time.time_ns
     ) -> None:
-        """`job`: its entry, or another way to it. `controller`: with the right to send signals.
+        """`job`: its entry, or another route to it. `controller`: with the right to send signals.
         `clock`: unix ns, where the facts are not of this host's time; asked on the engine's thread too."""
-        self._way: Way = way_to(job) if isinstance(job, registry.JobEntry) else job
+        self._route: Route = route_to(job) if isinstance(job, registry.JobEntry) else job
         self._controller = controller
         self._asking = Requests()
         self._answered = asyncio.Event()
         self._one_signal = asyncio.Lock()
         self._link: Link | None = None
         self.on_news: Callable[[], None] = lambda: None
-        self._engine = Engine(self._way.job, self._tell, clock, self._way.bounds)
+        self._engine = Engine(self._route.job, self._tell, clock, self._route.bounds)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._context = contextvars.copy_context()
         self._follower = self._engine.follower()
@@ -192,11 +192,11 @@ class LiveSource:
     async def _keep_in_contact(self) -> None:
         while True:
             if self._engine.full:
-                self._contact = self._way.too_much()
+                self._contact = self._route.too_much()
                 await asyncio.sleep(1.0)
                 continue
             try:
-                link = await self._way.connect(self._controller)
+                link = await self._route.connect(self._controller)
             except GoneError:
                 await self._show_last_state()
                 await asyncio.sleep(1.0)
@@ -226,7 +226,7 @@ class LiveSource:
                     break
             self._engine.check()
             if self._engine.full:
-                self._contact = self._way.too_much()
+                self._contact = self._route.too_much()
                 return
             now = time.monotonic()
             missed_s = max(now - self._listened - MISSED_S, 0.0)
@@ -241,7 +241,7 @@ class LiveSource:
 
     async def _show_last_state(self) -> None:
         try:
-            left = await self._way.left()
+            left = await self._route.left()
         except UnreachableError as error:
             self._contact = str(error)
             return

@@ -118,7 +118,7 @@ async def test_a_relay_of_which_nothing_has_come_yet_is_said_to_be_silent(stage,
     """Its host was cut off right after somebody had attached: the screen waited for its first records, and said nothing."""
     monkeypatch.setattr(live, "SILENT_S", 0.2)
     source = live.LiveSource(the_entry())
-    monkeypatch.setattr(source._way, "connect", lambda controller: asyncio.sleep(0, _Mute()))
+    monkeypatch.setattr(source._route, "connect", lambda controller: asyncio.sleep(0, _Mute()))
     async with running(source):
         look = await seen(source, lambda look: look.contact is not None)
 

@@ -106,7 +106,7 @@ def show_job(entry: registry.JobEntry, readonly: bool, from_list: bool = False) 
     """
     from ddtop.cli import attach_remote, dashboard, recordings, routing
     from ddtop.viewer.live import LiveSource
-    from ddtop.viewer.routes.relay import PortWay
+    from ddtop.viewer.routes.relay import PortRoute
 
     route = routing.route(entry)
     if route.ssh is not None:
@@ -119,6 +119,6 @@ def show_job(entry: registry.JobEntry, readonly: bool, from_list: bool = False) 
         left = recordings.journal_of(route.entry)
         if left is not None:
             return recordings.show(left, from_list)
-    job = route.entry if route.port is None else PortWay(entry.job, *route.port)
+    job = route.entry if route.port is None else PortRoute(entry.job, *route.port)
     source = LiveSource(job, controller=not readonly)
     return dashboard.show(source, entry.job, readonly=readonly, from_list=from_list)

@@ -1,6 +1,6 @@
-"""Ways to a job's relay: through this host's state folder, over ssh, or straight to a port.
+"""Routes to a job's relay: through this host's state folder, over ssh, or straight to a port.
 
-A way knows where the job is now and what its relay left behind; `live.LiveSource` knows what to do with the frames.
+A route knows where the job is now and what its relay left behind; `live.LiveSource` knows what to do with the frames.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class NoContactError(Exception):
         self.again_s = again_s
 
 
-class Way(Protocol):
+class Route(Protocol):
     """How one job is reached."""
 
     @property
@@ -55,7 +55,7 @@ class Way(Protocol):
 
     @property
     def bounds(self) -> Bounds:
-        """How much may be held of what comes this way."""
+        """How much may be held of what comes on this route."""
 
     def too_much(self) -> str:
         """What to say when that is used up, one sentence with the next step."""
@@ -76,7 +76,7 @@ class Way(Protocol):
         """
 
 
-class TrustedWay:
+class TrustedRoute:
     """The other end has this user's key: what it says is bounded by what a relay keeps."""
 
     @property
@@ -89,7 +89,7 @@ class TrustedWay:
         return "the relay says too much"
 
 
-class LocalWay(TrustedWay):
+class LocalRoute(TrustedRoute):
     """Through the state folder: the job file is read again before each connection."""
 
     def __init__(self, entry: registry.JobEntry) -> None:
@@ -121,7 +121,7 @@ class LocalWay(TrustedWay):
         return await aside(last_state, self._entry)
 
 
-class PortWay(TrustedWay):
+class PortRoute(TrustedRoute):
     """Straight to a relay's port, with the user's key; nothing is known of its job file."""
 
     def __init__(self, job: str, address: str, port: int) -> None:
@@ -144,11 +144,11 @@ class PortWay(TrustedWay):
         return None
 
 
-def way_to(entry: registry.JobEntry) -> Way:
-    """The way to the relay of this entry."""
+def route_to(entry: registry.JobEntry) -> Route:
+    """The route to the relay of this entry."""
     if entry.sender == registry.ELSEWHERE:
-        return PortWay(entry.job, entry.address, entry.port)
-    return LocalWay(entry)
+        return PortRoute(entry.job, entry.address, entry.port)
+    return LocalRoute(entry)
 
 
 def job_at(address: str, port: int) -> str:

@@ -219,7 +219,7 @@ def _memory_mib() -> int:
     return max(int(text), 64) if text.isascii() and text.isdigit() and len(text) < 8 else MEMORY_MIB
 
 
-class SshWay:
+class SshRoute:
     """Through ssh. What is lost is connected again, without asking anybody; whoever made the way closes its `pipe` at the end."""
 
     def __init__(self, host: Host, entry: registry.JobEntry, pipe: Pipe) -> None:
