@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 from ddtop.agent.guard import guard
 from ddtop.agent.notes import PeerNotes
 from ddtop.agent.probe import STUCK_NS, Communication, Tick
+from ddtop.agent.probes.captures import Captures
 from ddtop.agent.probes.group_status import Watch
 from ddtop.agent.probes.recorder import Entries, Recorder, Status, UnreadableError, collective
 from ddtop.agent.probes.sequence_number import numbers_of
 from ddtop.agent.stacks.frames import BACKWARD, COLLECTIVE, FORWARD, LOADER, OPTIMIZER
 from ddtop.procfs import stat_fields
+from ddtop.wire.page import HEARTBEAT_AT
 from ddtop.wire.rank_runs import BESIDE, packed
 from ddtop.wire.records import Collective, Group, GroupProgress
 
@@ -78,6 +80,7 @@ class Collectives(Communication):
         self.waits = False
         self.why_blind: str | None = None
         self.gpu: int | None = None
+        self._captures = Captures()
         self._left = False
         self._status_unreadable = False
         self._seen_keys: set[tuple[str, str]] = set()
@@ -203,6 +206,8 @@ class Collectives(Communication):
         used = [(name, group) for name, group in found if self._watches[name].enqueued or not name.endswith(BESIDE)]
         if [name for name, _ in used] != [group.name for group in self.groups]:
             self.groups = tuple(_describe(world, name, group) for name, group in used)
+            if any("nccl" in group.backend for group in self.groups):
+                self._captures.watch()
         for gone in set(self._watches) - {name for name, _ in found}:
             del self._watches[gone]
             self._peers.forget(gone)
@@ -384,7 +389,7 @@ class Collectives(Communication):
             stalls = now - self.moved_at > STILL_STALL_NS
         else:
             return
-        gpu = self.gpu if self._stuck_on_nccl(now) else None
+        gpu = self.gpu if self._stuck_on_nccl(now) and not self._captures.may_be_open else None
         if gpu is not None:
             key = (*key, "nccl")
         if (
@@ -417,6 +422,9 @@ class Collectives(Communication):
         """Read the entries and take them in; False if they cannot be had now."""
         assert self._recorder is not None
         self._entries_at = now
+        if gpu is not None and self._rank is not None:
+            # Should the driver block this read, the silence must not look as if C code held the GIL.
+            self._rank.page.words[HEARTBEAT_AT] = 0
         entries = self._recorder.entries(self._size_guess(), stalls, gpu)
         self._note_entries()
         if entries is not None:

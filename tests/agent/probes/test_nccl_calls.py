@@ -6,10 +6,13 @@ Source: ProcessGroupNCCL.cpp `collective` (the number, then the recorder's entry
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from ddtop.agent.guard import guard
 from ddtop.agent.probes.recorder import _Entry
+from ddtop.wire.page import HEARTBEAT_AT
 from tests.agent.probing import SECOND
 
 
@@ -26,6 +29,7 @@ class Nccl:
         bench.recorder.says = {}
         bench.recorder.entries = self._read
         bench.probe.gpu = 0
+        bench.probe._captures = SimpleNamespace(watch=lambda: None, may_be_open=False)
 
     def _read(self, _size, _stalls=False, gpu=None):
         if gpu is None:
@@ -179,6 +183,31 @@ def test_entries_of_nccl_are_not_read_before_the_gpu_of_the_rank_is_known(nccl):
 
     assert nccl.bench.pending is not None
     assert nccl.bench.probe.open_collectives() == ()
+
+
+def test_entries_of_nccl_are_not_read_while_a_graph_is_captured(nccl):
+    """An event that another thread asks for ends a capture in its default mode."""
+    nccl.bench.probe._captures.may_be_open = True
+    nccl.trains(3)
+    nccl.calls()
+    nccl.returns()
+    nccl.passes(12, in_call=True)
+
+    assert nccl.bench.pending is not None
+    assert nccl.reads_of_nccl == []
+
+
+def test_while_entries_of_nccl_are_read_the_heartbeat_says_nothing(nccl):
+    """A read that blocks in the driver with the GIL held must not be named as what froze the interpreter."""
+    page = SimpleNamespace(words=dict.fromkeys(range(64), 7))
+    nccl.bench.probe._rank = SimpleNamespace(page=page)
+    nccl.trains(3)
+    heartbeat = page.words[HEARTBEAT_AT]
+    nccl.calls()
+    nccl.returns()
+    nccl.passes(7, in_call=True)
+
+    assert (heartbeat, page.words[HEARTBEAT_AT]) == (7, 0)
 
 
 def test_a_status_that_stays_at_minus_one_is_no_communicator_that_is_built(nccl):

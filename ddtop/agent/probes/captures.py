@@ -1,0 +1,61 @@
+"""Whether the program captures a CUDA graph at this moment.
+
+Asking a CUDA event from another thread ends a capture in its default mode with an error, so NCCL's
+entries are not read meanwhile. Nothing outside the capturing thread can be asked for it: the two
+methods that begin and end a capture are wrapped, once the first group of NCCL is there.
+
+Source: `torch.cuda.graphs.CUDAGraph`; https://github.com/pytorch/pytorch/pull/104555. Captures that
+C++ code begins by itself are not seen.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+
+class Captures:
+    """Counts the captures that are open in this process."""
+
+    def __init__(self) -> None:
+        self._open: set[int] = set()
+        self._watched = False
+
+    @property
+    def may_be_open(self) -> bool:
+        """A capture is open, or nothing can be known of it."""
+        return bool(self._open) or not self._watched
+
+    def watch(self) -> None:
+        """Wrap the two methods; again and again is fine."""
+        graph = getattr(sys.modules.get("torch.cuda.graphs"), "CUDAGraph", None)
+        if self._watched or graph is None:
+            return
+        begin, end = getattr(graph, "capture_begin", None), getattr(graph, "capture_end", None)
+        if begin is None or end is None:
+            return
+        graph.capture_begin, graph.capture_end = self._begins(begin), self._ends(end)
+        self._watched = True
+
+    def _begins(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            self._open.add(id(graph))
+            try:
+                return original(graph, *args, **kwargs)
+            except BaseException:
+                self._open.discard(id(graph))
+                raise
+
+        return capture_begin
+
+    def _ends(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(graph, *args, **kwargs)
+            finally:
+                self._open.discard(id(graph))
+
+        return capture_end
