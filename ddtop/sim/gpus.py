@@ -122,11 +122,7 @@ class Cards:
         # While nothing moves no number does.
         noise = self._fleet.noise[(rank * 97 + (int(at_s) if era.step_s else 0) * 61) % DIGITS]
         there = role not in (None, incidents.GONE, incidents.ABSENT)
-        util, watts = _USE.get(role or "", _IDLE_USE) if there else (0.0, IDLE_WATTS)
-        if role == incidents.HELD:
-            # It computes as long as ever in each step, and waits for the rest of it.
-            util = 1.0
-            watts = _WAITS_WATTS + (_COMPUTES_WATTS - _WAITS_WATTS) * self._fleet.step_s / (era.step_s or 1.0)
+        util, watts = self._work(role, era) if there else (0.0, IDLE_WATTS)
         busy = own and era.kind == incidents.GPU_BUSY
         hot = own and era.kind == incidents.GPU_THROTTLED
         if busy:
@@ -135,11 +131,12 @@ class Cards:
         processes = [GpuProcess(self._fleet.pid(rank, self._attempt), used, rank)] if used else []
         if busy:
             processes.append(GpuProcess(STRANGER_PID, STRANGER_BYTES, user="bob", command="python sample.py"))
-        heat = HOT_C - (HOT_C - WARM_C) * exp(-(at_s - era.begin_s) / HEATS_S) if hot else WARM_C
+        heat_c = HOT_C - (HOT_C - WARM_C) * exp(-(at_s - era.begin_s) / HEATS_S) if hot else WARM_C
+        gauge_ratio = min(util * (0.985 + 0.025 * noise), 1.0)
         card = Gpu(
             local,
             uuid,
-            None if self._divided else round(min(util * (0.985 + 0.025 * noise), 1.0), 2) if util < 1.0 else 1.0,
+            None if self._divided else round(gauge_ratio, 2) if util < 1.0 else 1.0,
             used + (STRANGER_BYTES if busy else 0) + 480 * MIB,
             TOTAL_BYTES,
             NAME,
@@ -152,7 +149,7 @@ class Cards:
             MEMORY_MHZ,
             round(watts * (0.98 + 0.04 * noise), 1),
             CAP_WATTS,
-            int(heat + (5 * self._fleet.noise[(rank * 31 + 7) % DIGITS] if not hot else 0)),
+            int(heat_c + (5 * self._fleet.noise[(rank * 31 + 7) % DIGITS] if not hot else 0)),
             ("hw_slowdown", "hw_thermal") if hot else (),
             0,
             0,
@@ -168,6 +165,14 @@ class Cards:
             exclusive=False,
         )
         return [card, *self._parts(host, local, used, tuple(processes))] if self._divided else [card]
+
+    def _work(self, role: str | None, era: Era) -> tuple[float, float]:
+        """The utilisation as a ratio, and the power in watts, of a GPU with such a role."""
+        if role != incidents.HELD:
+            return _USE.get(role or "", _IDLE_USE)
+        # It computes as long as ever in each step, and waits for the rest of it.
+        computes_ratio = self._fleet.step_s / (era.step_s or 1.0)
+        return 1.0, _WAITS_WATTS + (_COMPUTES_WATTS - _WAITS_WATTS) * computes_ratio
 
     def _parts(self, host: int, local: int, used: int, processes: tuple[GpuProcess, ...]) -> list[Gpu]:
         name, whole = f"{NAME} MIG 3g.40gb", self._uuid(host, local)
