@@ -64,8 +64,9 @@ def collecting_line(rank: RankFacts, now_unix_ns: int) -> str | None:
 
 
 def stack_lines(rank: RankFacts, policy: Policy) -> list[str]:
-    """Own frames of the rank, and of the DataLoader worker that owes it a batch, as far as a dump
-    of now has them.
+    """Own frames of the rank, and of the DataLoader worker that must deliver its batch.
+
+    Empty unless a dump of now has them.
     """
     stacks = fresh_stacks(rank)
     if stacks is None:
@@ -86,8 +87,9 @@ def stack_lines(rank: RankFacts, policy: Policy) -> list[str]:
 
 
 def loader_line(rank: RankFacts) -> str | None:
-    """How many batches its DataLoader has ready, and who owes the next; None unless it waits for a
-    batch.
+    """How many batches its DataLoader has ready, and which worker must deliver the next.
+
+    None unless the rank waits for a batch.
     """
     loader = rank.loader
     if loader is None or (

@@ -127,7 +127,7 @@ def why_held(gpu: Gpu) -> str:
 
 
 def held_by_more_than_load(gpu: Gpu) -> bool:
-    """Whether heat or the hardware lowers the clocks. Any GPU under load may be at its power cap."""
+    """Whether heat or the hardware lowers the clocks, and not only the power cap."""
     return any(word in _WHY and word != "sw_power_cap" for word in gpu.throttle or ())
 
 
@@ -149,7 +149,7 @@ def free_gpus(host: str | None, snapshot: Snapshot, policy: Policy) -> tuple[Gpu
     return tuple(gpu for gpu in free if given is None or gpu.uuid in given)
 
 
-def _given(host: str | None, snapshot: Snapshot, cards: Sequence[Gpu]) -> set[str] | None:
+def _given(host: str | None, snapshot: Snapshot, gpus: Sequence[Gpu]) -> set[str] | None:
     """The GPUs that the batch system has given to the job on that host. None: it may use any."""
     found: set[str] = set()
     for rank in snapshot.ranks:
@@ -158,7 +158,7 @@ def _given(host: str | None, snapshot: Snapshot, cards: Sequence[Gpu]) -> set[st
         environment = rank.hello.environment
         if "CUDA_VISIBLE_DEVICES" not in environment or not in_batch_job(environment):
             return None
-        found |= {gpu.uuid for gpu in visible(environment, cards) or ()}
+        found |= {gpu.uuid for gpu in visible(environment, gpus) or ()}
     return found
 
 
@@ -194,9 +194,9 @@ def mixed(host: str | None, snapshot: Snapshot) -> bool:
     )
 
 
-def free_text(cards: Iterable[Gpu]) -> str:
+def free_text(gpus: Iterable[Gpu]) -> str:
     """`GPUs 5,6 are free`, or that none is."""
-    numbers = sorted({gpu.index for gpu in cards})
+    numbers = sorted({gpu.index for gpu in gpus})
     if not numbers:
         return "no GPU of that host is free"
     return (

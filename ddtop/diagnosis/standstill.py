@@ -143,7 +143,7 @@ def _usual_s(snapshot: Snapshot, still: Standstill, policy: Policy) -> float:
 
 
 def _needs_nobody(still: Standstill, words: set[str], policy: Policy) -> bool:
-    """Whether nothing outside of the job can be what it waits for. `words` are those of all ranks."""
+    """Whether the job waits for nothing outside. `words` are those of all ranks."""
     if all(rank.phase == "leaving" for rank in still.active):
         return False
     if all(rank.place is not None and rank.place.waits_for is not None for rank in still.active):

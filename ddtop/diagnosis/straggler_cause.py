@@ -1,4 +1,4 @@
-"""Why a rank is slow: the cause that its numbers show beside those of the ranks that wait for it."""
+"""Why a rank is slow, by its numbers and those of the ranks that wait for it."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def _of_gpu(
         else None
     )
     if device is None or (device.util_mean_ratio or 0.0) < policy.gpu_busy_ratio:
-        # A slow host leaves its card idle: that is no fault of the card.
+        # A slow host leaves its GPU idle: the GPU is not the cause then.
         return None
     if busy := lasting_strangers(device, policy):
         return Cause(

@@ -10,7 +10,7 @@ from ddtop.words.ranks import ranks_text, verb
 from ddtop.words.sentences import collective_text, names_of_groups
 
 CALLS_MAX = 2
-"""Further calls that are told of; a rank in each of hundreds of groups would fill the screen."""
+"""At most this many further calls are named: a rank may be in hundreds of groups."""
 
 
 def waits_clause(

@@ -72,8 +72,8 @@ def _gloo_instead(snapshot: Snapshot, policy: Policy) -> list[Finding]:
 
 def _share_gpus(found: Mapping[int, CudaState], snapshot: Snapshot) -> bool:
     """Whether two ranks may share a GPU. NCCL refuses that, so gloo is right there."""
-    cards = [(snapshot.rank(number).host, cuda.uuid or cuda.pci) for number, cuda in found.items()]
-    return any(card is None for _, card in cards) or len(set(cards)) < len(cards)
+    gpus = [(snapshot.rank(number).host, cuda.uuid or cuda.pci) for number, cuda in found.items()]
+    return any(gpu is None for _, gpu in gpus) or len(set(gpus)) < len(gpus)
 
 
 def _nccl_without(snapshot: Snapshot) -> list[Finding]:

@@ -54,7 +54,7 @@ def rule(context: Context) -> list[Finding]:
 
 
 class _About:
-    """The waits of a snapshot, by rank. There may be thousands of cycles, and a cycle of thousands."""
+    """The waits of a snapshot, by rank. There may be thousands of cycles."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot

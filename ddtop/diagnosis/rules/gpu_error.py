@@ -90,7 +90,7 @@ def _of(device: Device, snapshot: Snapshot) -> Finding | None:
     if not (gpu.lost or gpu.xids or device.ecc_new or gpu.remap_failed):
         return None
     ranks = ranks_of(device, snapshot)
-    # What a card did before these ranks began (and were started again, perhaps because of it) is
+    # What a GPU did before these ranks began (and were started again, perhaps because of it) is
     # not what happens to them.
     begun = min(
         (hello.started_unix_ns for rank in ranks if (hello := snapshot.rank(rank).hello)), default=0

@@ -104,7 +104,7 @@ def _of_memory(
     if others or (sharing and not rank.iteration):
         why = f"rank {rank.rank} found too little free memory on its GPU"
         return _finding(crash, rank, device, snapshot, policy, why, "")
-    # Nobody else has it: the program's own need, told with its numbers.
+    # No other process uses it, so the program itself needs too much: add the numbers.
     line = memory_line(rank, device)
     advice = (
         "it is the rank's own memory: a smaller batch, activation checkpointing, or"

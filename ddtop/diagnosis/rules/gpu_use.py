@@ -42,7 +42,7 @@ def rule(context: Context) -> list[Finding]:
     clocks: dict[str, float] | None = None
     for device in snapshot.devices:
         if not _stands_out(device, policy) or device.gpu.mig:
-            # What is said of a card that is cut into instances is said of these.
+            # For a GPU with MIG instances the findings are about the instances.
             continue
         if clocks is None:
             clocks = _clocks(snapshot)
@@ -115,7 +115,7 @@ def _memory_low(
     cudas = [cuda for rank in ranks if (cuda := snapshot.rank(rank).cuda) is not None]
     refused = device.refused_lately
     others = lasting_strangers(device, policy)
-    # A full card alone is how torch's allocator works: it keeps what it once had. And what it
+    # A full GPU alone is how torch's allocator works: it keeps what it once had. And what it
     # refused while a program looked for the batch that fits is over.
     if refused < policy.gpu_retries and not others:
         return
@@ -175,7 +175,7 @@ def _throttled(
     usual = clocks.get(gpu.name)
     against = "the job's other GPUs of this model run"
     if usual is None:
-        # The only one of its kind: a power cap alone is how many cards are run.
+        # The only one of its kind: many GPUs run at their power cap.
         usual, against = float(gpu.sm_max_mhz or 0), "it could run"
         if not held_by_more_than_load(gpu):
             return

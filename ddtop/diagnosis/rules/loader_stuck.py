@@ -76,7 +76,7 @@ def _severity(
 
 
 def _all_locked(snapshot: Snapshot) -> bool:
-    """Whether all workers of all ranks wait for locks: no process is left that could release one."""
+    """Whether all workers of all ranks wait for locks: nobody is left to release one."""
     living = [rank for rank in snapshot.ranks if not rank.gone]
     return bool(living) and all(
         cause_of(rank) == LOCKED

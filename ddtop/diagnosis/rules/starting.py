@@ -343,7 +343,7 @@ def _missing(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Findi
 
 
 def _may_still_come(snapshot: Snapshot, joining: Joining, policy: Policy) -> bool:
-    """Whether the launcher of the others lives and it is early: launchers pause between two ranks."""
+    """Whether the launcher lives and it is early: launchers pause between two ranks."""
     return joining.waited_s < policy.init_missing_critical_s and any(
         host.launching for host in snapshot.hosts
     )

@@ -45,7 +45,7 @@ def _stands(snapshot: Snapshot, waits: list[Wait], nccl: bool, policy: Policy) -
 
 
 def _idles(rank: RankFacts, nccl: bool) -> bool:
-    # Who waits for its card spins, also while that computes for minutes: only its power tells.
+    # A rank that waits for its GPU spins, also while the GPU computes: only its power shows which.
     return rank.working is False or (nccl and rank.gpu_waits is True)
 
 
