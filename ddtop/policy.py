@@ -458,9 +458,9 @@ class Policy:
     arrivals_fresh_s: float = 2.5
     """A ratio that an agent reported longer ago does not count. Agents report twice a second."""
     arrivals_calm_s: float = 60.0
-    """After this long without a difference the relay asks again at once, then after short pauses."""
+    """After this time without a difference the relay asks again at once, then with pauses."""
     auto_dump_stuck_s: float = 2.0
-    """The relay asks for stacks by itself after this. An agent names what is stuck after a second."""
+    """The relay asks for stacks by itself after this. An agent says what is stuck after a second."""
     auto_dump_every_s: float = 30.0
     """Pause between two such requests."""
     auto_dump_fresh_s: float = 1.5
