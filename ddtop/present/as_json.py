@@ -57,7 +57,8 @@ def probes_off_json(snapshot: Snapshot) -> list[Json]:
 
 
 def _contact(verdict: Verdict | None) -> Json:
-    """Why health is unknown, and for how long (s) the relay has not been heard; null while it is."""
+    """Why health is unknown, and for how long (s) the relay has not been heard; null while it
+    is."""
     if verdict is None:
         return {"contact": None, "contact_age_s": None}
     return {"contact": verdict.unheard, "contact_age_s": verdict.unheard_s}
@@ -67,7 +68,11 @@ def ended_json(ended: Ended | None) -> Json | None:
     """How the job ended; null while it lives."""
     if ended is None:
         return None
-    return {"reason": ended.reason, "first_rank": ended.first_rank, "time_unix_ns": ended.time_unix_ns}
+    return {
+        "reason": ended.reason,
+        "first_rank": ended.first_rank,
+        "time_unix_ns": ended.time_unix_ns,
+    }
 
 
 def finding_json(finding: Finding) -> Json:
@@ -136,7 +141,8 @@ def _collective(rank: RankFacts) -> Json | None:
 
 
 def _call(call: OpenCall) -> Json:
-    """A send, receive or other call that has not returned. `within`: the Wait or Sendrecv of MPI that it is a part of."""
+    """A send, receive or other call that has not returned. `within`: the Wait or Sendrecv of MPI
+    that it is a part of."""
     return {
         "name": call.name,
         "within": call.within,

@@ -30,7 +30,11 @@ def what_moves(one: Collective) -> str:
 def op_with_bytes(one: Collective) -> str:
     """`all_reduce 4.0 MiB float32`, as much of it as is known."""
     number = input_bytes(one)
-    parts = (clean(op_name(one.op)) or "collective", "" if number is None else units.long_size(number), types_text(one))
+    parts = (
+        clean(op_name(one.op)) or "collective",
+        "" if number is None else units.long_size(number),
+        types_text(one),
+    )
     return " ".join(part for part in parts if part)
 
 

@@ -1,4 +1,5 @@
-"""What relays refused, could not read or had to drop, as something that happened: one entry while it goes on."""
+"""What relays refused, could not read or had to drop, as something that happened: one entry while
+it goes on."""
 
 from __future__ import annotations
 
@@ -11,13 +12,15 @@ from ddtop.wire.records import HostState
 from ddtop.words import units
 
 APART_NS = 60_000_000_000
-"""What comes again after a minute of peace is another entry; a viewer with a wrong key tries again every two seconds."""
+"""What comes again after a minute of peace is another entry; a viewer with a wrong key tries again
+every two seconds."""
 REFUSED, GARBLED, DROPPED, UNSENT = "refused", "garbled", "dropped", "unsent"
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """At one host, from `unix_ns` on; `of`: the host's name, or its identity where that is known, with the kind of loss."""
+    """At one host, from `unix_ns` on; `of`: the host's name, or its identity where that is known,
+    with the kind of loss."""
 
     of: tuple[str, str]
     unix_ns: int
@@ -64,7 +67,8 @@ class Losses:
                 yield _loss((name, kind), known)
 
     def follow(self, earlier: Losses) -> Iterator[Loss]:
-        """What is left of the first look's sums where an earlier one has told of a part; no `text` where it has told of all."""
+        """What is left of the first look's sums where an earlier one has told of a part; no `text`
+        where it has told of all."""
         for of, known in self._first.items():
             before = earlier._seen.get(of)
             if before is None or before.now > known.now:
@@ -81,7 +85,12 @@ def _loss(of: tuple[str, str], count: _Count) -> Loss:
 
 def _counts(host: HostState) -> tuple[tuple[str, int], ...]:
     unsent = host.hub.dropped if host.hub is not None else 0
-    return (REFUSED, host.refused), (GARBLED, host.garbled), (DROPPED, host.dropped), (UNSENT, unsent)
+    return (
+        (REFUSED, host.refused),
+        (GARBLED, host.garbled),
+        (DROPPED, host.dropped),
+        (UNSENT, unsent),
+    )
 
 
 def _words(kind: str, count: int) -> str:

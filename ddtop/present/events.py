@@ -40,7 +40,8 @@ def event_text(change: Change) -> str:  # noqa: PLR0911 - one answer an event
 
 
 def event_json(change: Change, job: str) -> dict[str, Any]:
-    """One event, every key always there; null (or no rank) where it has nothing to do with the event.
+    """One event, every key always there; null (or no rank) where it has nothing to do with the
+    event.
 
     `ranks` of `joined` are those that came; none where contact was lost and is there again.
     """

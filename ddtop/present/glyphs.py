@@ -14,9 +14,9 @@ from ddtop.model.state.facts import RankFacts, State
 class Glyphs:
     """One set of characters; every glyph is one column wide.
 
-    `eighths`: a bar's last cell from one eighth to seven, empty where only whole cells can be drawn. `levels`: a
-    sparkline's cells from the smallest value to the largest; none fills its cell, so that lines above each other stay
-    apart. `hollow`: a bar of what is busy with waiting.
+    `eighths`: a bar's last cell from one eighth to seven, empty where only whole cells can be
+    drawn. `levels`: a sparkline's cells from the smallest value to the largest; none fills its
+    cell, so that lines above each other stay apart. `hollow`: a bar of what is busy with waiting.
     """
 
     states: dict[State, str]
@@ -144,7 +144,8 @@ def state_style(rank: RankFacts) -> str:
 def glyphs_for(encoding: str | None, terminal: str = "") -> Glyphs:
     """The set that a terminal or pipe of that encoding can show. `terminal`: its TERM.
 
-    The console of Linux and hardware terminals read UTF-8, but their fonts have few of our signs: all others look alike.
+    The console of Linux and hardware terminals read UTF-8, but their fonts have few of our signs:
+    all others look alike.
     """
     if terminal == "linux" or terminal.startswith("vt"):
         return ASCII

@@ -1,7 +1,7 @@
 """How far each process group is, who is behind, and in what its members are.
 
-A job has thousands of groups when each eight ranks are one: an overview looks at the open waits only, and the members are
-looked at for the groups that are on the screen.
+A job has thousands of groups when each eight ranks are one: an overview looks at the open waits
+only, and the members are looked at for the groups that are on the screen.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from ddtop.wire.records import Collective, Group, GroupProgress
 from ddtop.words.sentences import op_name
 
 BEHIND_S, STANDS_S = 2.0, 5.0
-"""Waits shorter than the first are the rhythm of a training; from the second on a group moves to the top."""
+"""Waits shorter than the first are the rhythm of a training; from the second on a group moves to
+the top."""
 SECOND_NS = 1_000_000_000
 _Moving = tuple[str, tuple[tuple[int, ...], ...], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Waits in one group: since when (unix ns), and for whom; `late` empty: all are there, and nothing comes back."""
+    """Waits in one group: since when (unix ns), and for whom; `late` empty: all are there, and
+    nothing comes back."""
 
     since_unix_ns: int
     late: frozenset[int]
@@ -33,9 +35,11 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class MemberClass:
-    """Members of a group of which the same is true. `put_in`, `came_back`: numbers of collectives, None where not known.
+    """Members of a group of which the same is true. `put_in`, `came_back`: numbers of collectives,
+    None where not known.
 
-    `op`: the collective that is open, else the last one. `since_unix_ns`: since when something is open, the longest of them.
+    `op`: the collective that is open, else the last one. `since_unix_ns`: since when something is
+    open, the longest of them.
     """
 
     ranks: tuple[int, ...]
@@ -49,7 +53,8 @@ class MemberClass:
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """One group. `front`: the last collective that any member has put in. `lag`: members behind that, by how far they are.
+    """One group. `front`: the last collective that any member has put in. `lag`: members behind
+    that, by how far they are.
 
     `ops`: what is open at the front, with who is in it; two of them are a mismatch.
     """
@@ -73,7 +78,8 @@ def label_of(group: Group) -> str:
 
 
 def standings(snapshot: Snapshot) -> dict[str, Standing]:
-    """The groups in which somebody waits for longer than a training's rhythm, by name; one pass over the waits."""
+    """The groups in which somebody waits for longer than a training's rhythm, by name; one pass
+    over the waits."""
     borne = snapshot.time_unix_ns - int(BEHIND_S * SECOND_NS)
     since: dict[str, int] = {}
     late: dict[str, dict[int, tuple[int, ...]]] = {}
@@ -89,9 +95,13 @@ def standings(snapshot: Snapshot) -> dict[str, Standing]:
 
 
 def order_of(
-    snapshot: Snapshot, standing: dict[str, Standing], by_name: Iterable[str], at_fault: Collection[int] = ()
+    snapshot: Snapshot,
+    standing: dict[str, Standing],
+    by_name: Iterable[str],
+    at_fault: Collection[int] = (),
 ) -> list[str]:
-    """Those that stand still first: those that wait for a rank at fault, then the longest wait; then all others by name."""
+    """Those that stand still first: those that wait for a rank at fault, then the longest wait;
+    then all others by name."""
     limit = snapshot.time_unix_ns - int(STANDS_S * SECOND_NS)
     stuck = sorted(
         (one.late.isdisjoint(at_fault), one.since_unix_ns // SECOND_NS, name)
@@ -129,7 +139,8 @@ def group_facts(snapshot: Snapshot, group: Group, standing: Standing | None) -> 
             if one.group == name:
                 held.setdefault(one.seq, {}).setdefault((one.op, one.sizes, one.dtypes), []).append(number)
     front = max((seq for seq in reached if seq is not None), default=None)
-    # Texts are made once for all members in the same call: of ten thousand each would cost more than all the rest.
+    # Texts are made once for all members in the same call: of ten thousand each would cost more
+    # than all the rest.
     first = held[min(held)] if held else {}
     ops: dict[str, list[int]] = {}
     for (op, sizes, dtypes), who in first.items():

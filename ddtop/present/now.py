@@ -36,7 +36,8 @@ def open_call_text(call: OpenCall) -> str:
 
 
 def end_text(gone: Exit) -> str:
-    """How a process ended, with the exception: `exit code 1: ValueError`, `SIGKILL (out of memory)`."""
+    """How a process ended, with the exception: `exit code 1: ValueError`, `SIGKILL (out of
+    memory)`."""
     text = exit_text(gone.code, gone.signal, gone.oom)
     raised = gone.exception if gone.signal is None and gone.code is not None else None
     return f"{text}: {clean(raised.type)}" if raised else text

@@ -15,6 +15,10 @@ def order_text(order: Order) -> str:
     if len(order.by) > BY_MOST:
         by += f" and {len(order.by) - BY_MOST} more"
     ranks = clean(f"ranks {order.ranks}" if order.ranks else "all ranks")
-    what = {"stacks": "asked for stacks of", "native": "asked for native stacks of", "signal": "ordered a signal to"}
+    what = {
+        "stacks": "asked for stacks of",
+        "native": "asked for native stacks of",
+        "signal": "ordered a signal to",
+    }
     ending = f": {'' if order.ok else 'refused, '}{clean(order.text)}" if order.text else ""
     return f"{by} {what.get(order.what, 'gave an order to')} {ranks}{ending}"

@@ -1,4 +1,5 @@
-"""`ddtop status` and `ddtop diagnose` as text for pipes and plain terminals: no escape codes, no colour."""
+"""`ddtop status` and `ddtop diagnose` as text for pipes and plain terminals: no escape codes, no
+colour."""
 
 from __future__ import annotations
 
@@ -6,7 +7,14 @@ from ddtop.diagnosis.finding import Finding, Verdict
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.present.findings.banner import banner_lines, severity_mark
 from ddtop.present.glyphs import UNICODE, Glyphs
-from ddtop.present.table.columns import CellContext, Column, absent, cell_text, host_width, rank_table
+from ddtop.present.table.columns import (
+    CellContext,
+    Column,
+    absent,
+    cell_text,
+    host_width,
+    rank_table,
+)
 from ddtop.present.table.layout import Table
 from ddtop.present.table.order import by_verdict
 from ddtop.present.text import Span, clean, hang, plain, wrap, wrap_clauses
@@ -15,7 +23,8 @@ from ddtop.words.ranks import rank_list
 
 
 def status_text(snapshot: Snapshot, verdict: Verdict, width: int, glyphs: Glyphs = UNICODE) -> str:
-    """The main screen once, as plain lines of at most `width` columns; every rank, culprits first."""
+    """The main screen once, as plain lines of at most `width` columns; every rank, culprits
+    first."""
     shape = rank_table(width, snapshot.world_size, host_width(snapshot), absent(snapshot))
     context = CellContext(snapshot.time_unix_ns, glyphs)
     lines = [plain(line) for line in banner_lines(snapshot, verdict, width, glyphs=glyphs)]
@@ -33,7 +42,8 @@ def _row(rank: RankFacts, shape: Table[Column], context: CellContext) -> str:
 
 
 def diagnose_text(snapshot: Snapshot, verdict: Verdict, width: int, glyphs: Glyphs = UNICODE) -> str:
-    """What stands, worst first, each with its evidence and the next step; one sentence where nothing does."""
+    """What stands, worst first, each with its evidence and the next step; one sentence where
+    nothing does."""
     lines = [plain(line) for line in banner_lines(snapshot, verdict, width, glyphs=glyphs, most=1)[:1]]
     if verdict.unheard is not None:
         lines += wrap(clean(verdict.unheard), width)
@@ -47,7 +57,10 @@ def diagnose_text(snapshot: Snapshot, verdict: Verdict, width: int, glyphs: Glyp
     for finding in verdict.findings:
         lines += ["", *_finding(snapshot, finding, width, glyphs)]
     if snapshot.notes:
-        lines += ["", *(line for note in snapshot.notes for line in hang(clean(note), width, "note: "))]
+        lines += [
+            "",
+            *(line for note in snapshot.notes for line in hang(clean(note), width, "note: ")),
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -1,7 +1,8 @@
-"""The last look over a text that will be read by strangers: what looks like a secret goes, whoever wrote it there.
+"""The last look over a text that will be read by strangers: what looks like a secret goes, whoever
+wrote it there.
 
-Agents have redacted what they say already, by the same patterns (`ddtop.redaction`); but a relay or an older agent may not have, and
-source lines and paths are first seen here.
+Agents have redacted what they say already, by the same patterns (`ddtop.redaction`); but a relay or
+an older agent may not have, and source lines and paths are first seen here.
 """
 
 from __future__ import annotations

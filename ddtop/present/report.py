@@ -1,4 +1,5 @@
-"""`ddtop report`: all that is known of a job as one text for a ticket. Pure; redacted and bounded at the very end."""
+"""`ddtop report`: all that is known of a job as one text for a ticket. Pure; redacted and bounded
+at the very end."""
 
 from __future__ import annotations
 
@@ -31,8 +32,9 @@ _OWN = tuple(name for one in launchers() for name in one.own_to_rank)
 class Material:
     """What the report is made of.
 
-    `seen`: where the facts come from, a sentence. `merged` None: no stacks, and `stacks_note` says why; beside stacks it says how
-    they are less than they could be. `happened`: what happened lately, or why that is not known in `timeline_note`.
+    `seen`: where the facts come from, a sentence. `merged` None: no stacks, and `stacks_note` says
+    why; beside stacks it says how they are less than they could be. `happened`: what happened
+    lately, or why that is not known in `timeline_note`.
     """
 
     written_unix_ns: int
@@ -57,7 +59,10 @@ def report_text(material: Material) -> str:
         ("Verdict", diagnose_text(snapshot, verdict, WIDTH)),
         ("Ranks", status_text(snapshot, verdict, WIDTH)),
         ("Stacks", _stacks(material)),
-        ("What happened", "\n".join([*timeline_lines(material.happened), *_noted(material.timeline_note)])),
+        (
+            "What happened",
+            "\n".join([*timeline_lines(material.happened), *_noted(material.timeline_note)]),
+        ),
         ("Environment", "\n".join(_environment(snapshot.ranks))),
         ("Process groups", "\n".join(_groups(snapshot))),
         ("ddtop itself", "\n".join(_health(material))),
@@ -102,7 +107,8 @@ def _head(material: Material) -> list[str]:
 
 
 def _without_secrets(verdict: Verdict) -> Verdict:
-    """Redacted before its lines are wrapped: a secret that two lines share is not seen to be one."""
+    """Redacted before its lines are wrapped: a secret that two lines share is not seen to be
+    one."""
     findings = tuple(
         replace(
             finding,
@@ -134,7 +140,12 @@ def _stacks(material: Material) -> str:
     if material.merged is None:
         return material.stacks_note or "no stacks"
     text = stacks_text(material.merged, WIDTH, around=material.around or Around(), shape=Shape())
-    tree = stacks_text(material.merged, WIDTH, around=material.around or Around(), shape=Shape(tree=True, threads=True))
+    tree = stacks_text(
+        material.merged,
+        WIDTH,
+        around=material.around or Around(),
+        shape=Shape(tree=True, threads=True),
+    )
     return "\n".join([*_noted(material.stacks_note), text, "as a tree, with all threads:", tree])
 
 
@@ -199,8 +210,14 @@ def _health(material: Material) -> list[str]:
             f"relay on {clean(host.host)} (pid {host.relay_pid}): {lost}, {units.long_size(host.relay_rss_bytes)}"
         )
     for what, values in (
-        ("records dropped by the agent", {rank.rank: rank.drops for rank in snapshot.ranks if rank.drops}),
-        ("probes off", {rank.rank: ", ".join(rank.probes_off) for rank in snapshot.ranks if rank.probes_off}),
+        (
+            "records dropped by the agent",
+            {rank.rank: rank.drops for rank in snapshot.ranks if rank.drops},
+        ),
+        (
+            "probes off",
+            {rank.rank: ", ".join(rank.probes_off) for rank in snapshot.ranks if rank.probes_off},
+        ),
         ("flight recorder", {rank.rank: rank.recorder for rank in snapshot.ranks if rank.recorder}),
         ("no dump signal", _each(snapshot, "dump_off")),
         ("state page is not shared", _each(snapshot, "page_fallback")),

@@ -1,4 +1,5 @@
-"""Where in time the screen stands: one line with the moment, how far it is from the end, and what happened on the way."""
+"""Where in time the screen stands: one line with the moment, how far it is from the end, and what
+happened on the way."""
 
 from __future__ import annotations
 
@@ -33,10 +34,19 @@ def scrubber_line(
     behind_s = max(last - at_unix_ns, 0) / units.SECOND_NS
     where = f"-{units.duration(behind_s)}" if round(behind_s) else "the end" if recording else "now"
     word = "recorded" if recording else "past"
-    left: list[Span] = [(f"{word} {units.clock(at_unix_ns)}", "bold"), (f"  {where}", ""), (" ", "")]
+    left: list[Span] = [
+        (f"{word} {units.clock(at_unix_ns)}", "bold"),
+        (f"  {where}", ""),
+        (" ", ""),
+    ]
     ends = "end" if recording else "now"
     right: list[Span] = [(f" {units.duration((last - first) / units.SECOND_NS)}", "dim")]
-    keys: list[Span] = [("  [ ]", "key"), (" 5 s ", "dim"), (" " + BACK_KEY, "key"), (f" {ends}", "dim")]
+    keys: list[Span] = [
+        ("  [ ]", "key"),
+        (" 5 s ", "dim"),
+        (" " + BACK_KEY, "key"),
+        (f" {ends}", "dim"),
+    ]
     for end in ([*right, *keys], right, []):
         room = width - line_width([*left, *end])
         if room >= BAR_COLUMNS_MIN or not end:
@@ -47,7 +57,11 @@ def scrubber_line(
 
 
 def _bar(
-    at_unix_ns: int, span: tuple[int, int], columns: int, marks: Iterable[tuple[int, str]], glyphs: Glyphs
+    at_unix_ns: int,
+    span: tuple[int, int],
+    columns: int,
+    marks: Iterable[tuple[int, str]],
+    glyphs: Glyphs,
 ) -> list[Span]:
     first, last = span
 
@@ -55,7 +69,11 @@ def _bar(
         part = (unix_ns - first) / max(last - first, 1)
         return round(min(max(part, 0.0), 1.0) * (columns - 1))
 
-    signs = {CRITICAL: glyphs.critical, WARNING: glyphs.warning, "gone": glyphs.states[State.EXITED]}
+    signs = {
+        CRITICAL: glyphs.critical,
+        WARNING: glyphs.warning,
+        "gone": glyphs.states[State.EXITED],
+    }
     cells: list[Span] = [(glyphs.rule, "rule")] * columns
     inside = [(at, what) for at, what in marks if at >= first and what in signs]
     for at, what in sorted(inside, key=lambda mark: _ORDER.index(mark[1])):

@@ -1,4 +1,5 @@
-"""Signals that people send to a rank, and what each of them does to a program that does not handle it."""
+"""Signals that people send to a rank, and what each of them does to a program that does not handle
+it."""
 
 from __future__ import annotations
 
@@ -51,7 +52,11 @@ def menu_lines(ranks: Sequence[RankFacts], cursor: int, width: int, glyphs: Glyp
         here = number == cursor
         lead = f"  {glyphs.arrow} " if here else " " * (len(glyphs.arrow) + 3)
         name = f"{one.name.removeprefix('SIG'):<5} {one.value:>2}"
-        line: Line = ((lead, "key"), (name, "bold" if here else ""), (f"  {meaning}", "" if here else "dim"))
+        line: Line = (
+            (lead, "key"),
+            (name, "bold" if here else ""),
+            (f"  {meaning}", "" if here else "dim"),
+        )
         lines.append(clip_line(line, width, glyphs.ellipsis))
     return lines
 

@@ -1,7 +1,7 @@
 """Pieces of text that know how wide they are on a terminal.
 
-A `Span` is a text and the name of a style, a `Line` is a row of them. Names, not colours: what a name looks like is
-decided by the palette of the screen, and a pipe ignores it.
+A `Span` is a text and the name of a style, a `Line` is a row of them. Names, not colours: what a
+name looks like is decided by the palette of the screen, and a pipe ignores it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ ELLIPSIS = "…"
 def clean(text: str) -> str:
     """The text with nothing in it that could move the cursor.
 
-    Host names, paths and exception texts come from other machines: a control character in one would write over the
-    screen, and a character without width would shift every column right of it.
+    Host names, paths and exception texts come from other machines: a control character in one would
+    write over the screen, and a character without width would shift every column right of it.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -28,10 +28,12 @@ def clean(text: str) -> str:
 
 
 _WIDTHLESS = re.compile("[\u1160-\u11ff\u3164\ud7b0-\ud7fb\uffa0\U0001f3fb-\U0001f3ff]")
-"""Second parts of Hangul syllables, a filler and skin tones: letters and signs by their category, without a cell of their own."""
+"""Second parts of Hangul syllables, a filler and skin tones: letters and signs by their category,
+without a cell of their own."""
 
 _DISPUTED = re.compile("[\u2630-\u2637\u268a-\u268f\u4dc0-\u4dff\U0001d300-\U0001d376]")
-"""One cell before Unicode 16 and two from then on: what a terminal takes them for cannot be known."""
+"""One cell before Unicode 16 and two from then on: what a terminal takes them for cannot be
+known."""
 
 _FLAG_A = 0x1F1E6
 """Flags are pairs of letters of their own, one or two cells wide as the terminal likes."""
@@ -77,7 +79,8 @@ def fit(text: str, width: int, right: bool = False, ellipsis: str = ELLIPSIS) ->
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """The text in lines of at most `width` columns, broken between words; a longer word is split."""
+    """The text in lines of at most `width` columns, broken between words; a longer word is
+    split."""
     width = max(width, 1)
     lines: list[str] = []
     line = ""
@@ -106,14 +109,16 @@ def _chop(word: str, width: int) -> list[str]:
 
 
 def hang(text: str, width: int, lead: str, under: str | None = None) -> list[str]:
-    """The text wrapped, `lead` before its first line, as much space (or `under`) before the others."""
+    """The text wrapped, `lead` before its first line, as much space (or `under`) before the
+    others."""
     under = " " * len(lead) if under is None else under
     texts = wrap(text, width - max(len(lead), len(under)))
     return [(lead if number == 0 else under) + line for number, line in enumerate(texts)]
 
 
 def wrap_clauses(text: str, width: int) -> list[str]:
-    """Wrapped like `wrap`, but a clause after a semicolon starts a line where that costs at most one line more."""
+    """Wrapped like `wrap`, but a clause after a semicolon starts a line where that costs at most
+    one line more."""
     flat = wrap(text, width)
     if len(flat) == 1:
         return flat

@@ -1,1 +1,2 @@
-"""Show, never compute: text for pipes (present), cells for screens (render), widgets and the app."""
+"""Show, never compute: text for pipes (present), cells for screens (render), widgets and the
+app."""

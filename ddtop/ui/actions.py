@@ -1,6 +1,8 @@
-"""What can be done with which key: one table for the help, the key bar and whatever else lists actions.
+"""What can be done with which key: one table for the help, the key bar and whatever else lists
+actions.
 
-`run` is the action as Textual writes it, with `app.` before those of the app; the others are the main screen's.
+`run` is the action as Textual writes it, with `app.` before those of the app; the others are the
+main screen's.
 """
 
 from __future__ import annotations
@@ -34,9 +36,9 @@ VIEWS = (
 class Action:
     """One thing that can be done.
 
-    `keys` as Textual names them, with commas between; `shown`, as people write them. `label`: a word or two for the key bar.
-    `meaning`: a line for the help. `views`: where it does something, empty for everywhere. `listed`: it has a line of its
-    own in the help.
+    `keys` as Textual names them, with commas between; `shown`, as people write them. `label`: a
+    word or two for the key bar. `meaning`: a line for the help. `views`: where it does something,
+    empty for everywhere. `listed`: it has a line of its own in the help.
     """
 
     name: str
@@ -53,9 +55,31 @@ _PICKED = (RANKS, MAP)
 
 ACTIONS = (
     *(Action(f"view-{one.name}", one.key, one.key, one.name, one.meaning, f"view('{one.name}')") for one in VIEWS),
-    Action("next-view", "tab", "Tab", "next view", "the next view; Shift+Tab: the one before", "next_view(1)"),
-    Action("view-before", "shift+tab", "Shift+Tab", "view before", "the view before", "next_view(-1)", listed=False),
-    Action("why", "e", "e", "why", "the findings with evidence and advice; a click on the verdict too", "why"),
+    Action(
+        "next-view",
+        "tab",
+        "Tab",
+        "next view",
+        "the next view; Shift+Tab: the one before",
+        "next_view(1)",
+    ),
+    Action(
+        "view-before",
+        "shift+tab",
+        "Shift+Tab",
+        "view before",
+        "the view before",
+        "next_view(-1)",
+        listed=False,
+    ),
+    Action(
+        "why",
+        "e",
+        "e",
+        "why",
+        "the findings with evidence and advice; a click on the verdict too",
+        "why",
+    ),
     Action(
         "filter",
         "slash",
@@ -65,7 +89,16 @@ ACTIONS = (
         "filter",
         (RANKS,),
     ),
-    Action("clear-filter", "escape", "Esc", "all rows", "take the filter away", "clear_filter", (RANKS,), listed=False),
+    Action(
+        "clear-filter",
+        "escape",
+        "Esc",
+        "all rows",
+        "take the filter away",
+        "clear_filter",
+        (RANKS,),
+        listed=False,
+    ),
     Action(
         "sort-next",
         "greater_than_sign,f6",
@@ -85,12 +118,41 @@ ACTIONS = (
         (RANKS,),
         listed=False,
     ),
-    Action("stacks", "d", "d", "stacks", "stacks of the ranks tagged or under the cursor, merged", "stacks('these')"),
-    Action("stacks-all", "D", "D", "all stacks", "stacks of all ranks, merged", "stacks('all')"),
-    Action("signal", "f9,s", "F9 s", "signal", "send a signal to these ranks; asks before it does", "signals", _PICKED),
-    Action("columns", "c", "c", "columns", "which columns are shown where there is room", "columns", (RANKS,)),
     Action(
-        "follow", "F", "F", "follow", "keep the cursor on the rank at fault, as the verdict changes", "follow", (RANKS,)
+        "stacks",
+        "d",
+        "d",
+        "stacks",
+        "stacks of the ranks tagged or under the cursor, merged",
+        "stacks('these')",
+    ),
+    Action("stacks-all", "D", "D", "all stacks", "stacks of all ranks, merged", "stacks('all')"),
+    Action(
+        "signal",
+        "f9,s",
+        "F9 s",
+        "signal",
+        "send a signal to these ranks; asks before it does",
+        "signals",
+        _PICKED,
+    ),
+    Action(
+        "columns",
+        "c",
+        "c",
+        "columns",
+        "which columns are shown where there is room",
+        "columns",
+        (RANKS,),
+    ),
+    Action(
+        "follow",
+        "F",
+        "F",
+        "follow",
+        "keep the cursor on the rank at fault, as the verdict changes",
+        "follow",
+        (RANKS,),
     ),
     Action(
         "palette",
@@ -102,16 +164,65 @@ ACTIONS = (
     ),
     Action("back-5-s", "left_square_bracket", "[", "5 s back", "5 s back in time", "app.travel(-5)"),
     Action("on-5-s", "right_square_bracket", "]", "5 s on", "5 s forth in time", "app.travel(5)"),
-    Action("back-minute", "left_curly_bracket", "{", "a minute back", "a minute back in time", "app.travel(-60)"),
-    Action("on-minute", "right_curly_bracket", "}", "a minute on", "a minute forth in time", "app.travel(60)"),
+    Action(
+        "back-minute",
+        "left_curly_bracket",
+        "{",
+        "a minute back",
+        "a minute back in time",
+        "app.travel(-60)",
+    ),
+    Action(
+        "on-minute",
+        "right_curly_bracket",
+        "}",
+        "a minute on",
+        "a minute forth in time",
+        "app.travel(60)",
+    ),
     Action("now", "backslash", "\\", "now", "to now, or to the end of a recording", "app.travel_back"),
-    Action("freeze", "p", "p", "freeze", "freeze the picture; the job is watched all the same", "app.freeze"),
+    Action(
+        "freeze",
+        "p",
+        "p",
+        "freeze",
+        "freeze the picture; the job is watched all the same",
+        "app.freeze",
+    ),
     Action("less-often", "plus,equals_sign", "+", "less often", "look less often", "app.interval(1)"),
     Action("more-often", "minus", "-", "more often", "look more often", "app.interval(-1)"),
-    Action("theme", "t", "t", "theme", "dark, light, the terminal's own colours, no colours", "app.next_theme"),
-    Action("jobs", "J", "J", "jobs", "back to the list of jobs, where ddtop began with it", "app.to_list"),
-    Action("redraw", "ctrl+l", "Ctrl+L", "redraw", "draw everything again, after others wrote here", "app.redraw"),
-    Action("stop", "ctrl+z", "Ctrl+Z", "stop", "stop and give the shell back; fg goes on", "app.suspend_process"),
+    Action(
+        "theme",
+        "t",
+        "t",
+        "theme",
+        "dark, light, the terminal's own colours, no colours",
+        "app.next_theme",
+    ),
+    Action(
+        "jobs",
+        "J",
+        "J",
+        "jobs",
+        "back to the list of jobs, where ddtop began with it",
+        "app.to_list",
+    ),
+    Action(
+        "redraw",
+        "ctrl+l",
+        "Ctrl+L",
+        "redraw",
+        "draw everything again, after others wrote here",
+        "app.redraw",
+    ),
+    Action(
+        "stop",
+        "ctrl+z",
+        "Ctrl+Z",
+        "stop",
+        "stop and give the shell back; fg goes on",
+        "app.suspend_process",
+    ),
     Action("help", "question_mark", "?", "help", "what this view shows, and all keys", "app.help"),
     Action("quit", "q", "q", "quit", "quit; on a page: back, as Esc", "app.quit"),
 )

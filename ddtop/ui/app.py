@@ -28,9 +28,9 @@ ARRIVE_S = 0.02
 class DdtopApp(TerminalApp):
     """A live view of one job.
 
-    `clock` gives unix ns and is only used until the first records are there; from then on time is the job's own.
-    `kept`: the setup of the person, and where it is kept. `from_list`: there is a list of jobs to go back to; `to_list` after
-    its end: somebody wants to.
+    `clock` gives unix ns and is only used until the first records are there; from then on time is
+    the job's own. `kept`: the setup of the person, and where it is kept. `from_list`: there is a
+    list of jobs to go back to; `to_list` after its end: somebody wants to.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -66,7 +66,13 @@ class DdtopApp(TerminalApp):
         setup = self._kept.setup
         theme = themes.first_theme(self, setup.theme)
         self.session = Session(
-            source, job, theme=theme, glyphs=glyphs or glyphs_here(), clock=clock, readonly=readonly, setup=setup
+            source,
+            job,
+            theme=theme,
+            glyphs=glyphs or glyphs_here(),
+            clock=clock,
+            readonly=readonly,
+            setup=setup,
         )
         if self._kept.problem:
             self.session.say(self._kept.problem)
@@ -164,7 +170,8 @@ class DdtopApp(TerminalApp):
         self._arrive_soon()
 
     def _arrive_soon(self) -> None:
-        """Draw that moment, once for several keys: of a large job it takes longer than a held key repeats."""
+        """Draw that moment, once for several keys: of a large job it takes longer than a held key
+        repeats."""
         if self._arrival is None:
             self._arrival = self.set_timer(ARRIVE_S, self._arrive)
 

@@ -1,4 +1,5 @@
-"""What happened before this viewer looked: found once in what the source has kept, on a thread of its own."""
+"""What happened before this viewer looked: found once in what the source has kept, on a thread of
+its own."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from ddtop.viewer.background import aside
 LOOKS_MAX = 240
 STEP_MIN_NS = 1_000_000_000
 TAKES_S = 10.0
-"""With hundreds of ranks a look costs a tenth of a second: what is not found by then is left out."""
+"""With hundreds of ranks a look costs a tenth of a second: what is not found by then is left
+out."""
 REST_PART = 1.0
 """So much of each look's time the thread rests after it: the screen wants the interpreter too."""
 
@@ -22,7 +24,8 @@ Recall = Callable[[int], Iterator[tuple[Snapshot, Verdict]]]
 
 
 async def recall(session: Session) -> bool:
-    """Put what was before into the session's timeline; False where nothing is kept, or it has been done."""
+    """Put what was before into the session's timeline; False where nothing is kept, or it has been
+    done."""
     look = session.newest
     if session.recalled or look.recall is None or look.span is None:
         return False

@@ -19,7 +19,11 @@ from ddtop.ui.render.palette import THEMES
 _PRESETS = (
     ("only blocked ranks", "those that wait for others", "state:blocked"),
     ("only culprits and stragglers", "those that others wait for", "state:culprit,straggler"),
-    ("only silent or stopped ranks", "their agent does not report, or they are stopped", "state:silent,stopped"),
+    (
+        "only silent or stopped ranks",
+        "their agent does not report, or they are stopped",
+        "state:silent,stopped",
+    ),
     ("only ranks that are gone", "exited, killed, or never seen", "state:exited,killed,missing"),
 )
 _RANK = re.compile(r"(go to |open )?(?:rank )?(\d{1,7})")
@@ -47,13 +51,22 @@ def commands(snapshot: Snapshot | None, findings: Sequence[Finding]) -> tuple[Co
     """All that can be done now, the most wanted first."""
     found = [Command(f"why: {one.kind}", clean(one.summary), f"finding({at})") for at, one in enumerate(findings)]
     found += [
-        Command(f"view {one.label}" if one.name.startswith("view-") else one.label, one.meaning, one.run, one.shown)
+        Command(
+            f"view {one.label}" if one.name.startswith("view-") else one.label,
+            one.meaning,
+            one.run,
+            one.shown,
+        )
         for one in ACTIONS
         if one.listed and one.name not in _HIDDEN and not one.name.startswith("sort")
     ]
     meanings = {metric.name: metric.meaning for metric in METRICS}
     found.append(
-        Command("sort by verdict", "culprits first, then those that wait, then by number", f"sort_to('{BY_VERDICT}')")
+        Command(
+            "sort by verdict",
+            "culprits first, then those that wait, then by number",
+            f"sort_to('{BY_VERDICT}')",
+        )
     )
     found += [
         Command(

@@ -1,4 +1,5 @@
-"""The list of jobs to choose one from: what is there is read again every two seconds, how each is doing is asked behind it."""
+"""The list of jobs to choose one from: what is there is read again every two seconds, how each is
+doing is asked behind it."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ from ddtop.words import units
 
 READ_S = 2.0
 ASK_AGAIN_S = 15.0
-"""A look at a job costs its relay and us as much as an attach; the dashboard is for those who want it fresher."""
+"""A look at a job costs its relay and us as much as an attach; the dashboard is for those who want
+it fresher."""
 ASKERS = 4
 
 _T = TypeVar("_T")
@@ -47,7 +49,8 @@ Ask = Callable[[registry.JobEntry], Health]
 
 
 class Found:
-    """What is known of the jobs. `read` raises RegistryError; `ask` is called in threads of its own and may take seconds."""
+    """What is known of the jobs. `read` raises RegistryError; `ask` is called in threads of its own
+    and may take seconds."""
 
     def __init__(self, read: Read, ask: Ask, clock: Callable[[], int] = time.time_ns) -> None:
         self.jobs: list[Listed] = []
@@ -60,7 +63,8 @@ class Found:
         self._wanted: deque[JobKey] = deque()
 
     async def refresh(self) -> None:
-        """Read which jobs there are; what was known stays where that fails. Off the loop: a home may be slow."""
+        """Read which jobs there are; what was known stays where that fails. Off the loop: a home
+        may be slow."""
         try:
             entries = await _in_thread(lambda: list(self._read()))
         except registry.RegistryError as error:
@@ -159,7 +163,11 @@ class PickScreen(FilteringScreen):
 
     def _head_line(self, width: int, now_unix_ns: int) -> Line:
         clock = units.clock(now_unix_ns)
-        text = clip(jobs.heading(self._found.jobs), max(width - len(clock) - 9, 0), self._paint.glyphs.ellipsis)
+        text = clip(
+            jobs.heading(self._found.jobs),
+            max(width - len(clock) - 9, 0),
+            self._paint.glyphs.ellipsis,
+        )
         space = max(width - 7 - len(text) - len(clock), 1)
         return (("ddtop", "title"), ("  ", ""), (text, ""), (" " * space, ""), (clock, "dim"))
 
@@ -229,7 +237,8 @@ class PickerApp(TerminalApp):
     ]
 
     def __init__(self, found: Found, *, glyphs: Glyphs | None = None, kept: Kept | None = None) -> None:
-        """`kept`: the setup of the person, and where it is kept: the dashboard that follows has the same theme."""
+        """`kept`: the setup of the person, and where it is kept: the dashboard that follows has the
+        same theme."""
         super().__init__()
         self.picked: registry.JobEntry | None = None
         self._found = found
@@ -273,7 +282,10 @@ class PickerApp(TerminalApp):
         name = theme_after(self._paint.palette.name)
         self._paint.palette = PALETTES[name]
         # In a thread: the home may be on a file server.
-        self.run_worker(partial(self._kept.save, msgspec.structs.replace(self._kept.setup, theme=name)), thread=True)
+        self.run_worker(
+            partial(self._kept.save, msgspec.structs.replace(self._kept.setup, theme=name)),
+            thread=True,
+        )
         themes.use(self, self._paint.palette)
         screen = self.screen_stack[0]
         if isinstance(screen, PickScreen):
@@ -281,8 +293,9 @@ class PickerApp(TerminalApp):
 
 
 async def _in_thread(work: Callable[[], _T]) -> _T:
-    """What the work gives, or raises. Its thread is left to itself where nobody waits any more: who quits must not have to
-    wait for a relay that does not answer, as the end of the loop's own threads would make them."""
+    """What the work gives, or raises. Its thread is left to itself where nobody waits any more: who
+    quits must not have to wait for a relay that does not answer, as the end of the loop's own
+    threads would make them."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[_T] = loop.create_future()
 

@@ -1,6 +1,7 @@
 """What one viewer looks at: the shown facts, whether they are held, and how they are drawn.
 
-Screens and widgets share one `Session`. It knows nothing of the terminal library, so it can be tested by itself.
+Screens and widgets share one `Session`. It knows nothing of the terminal library, so it can be
+tested by itself.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class Paint:
 class Session:
     """The state of a viewer.
 
-    `shown` is what the screens draw. While `frozen` it is held; the source is asked all the same, so that the feed
-    and the sparklines go on. Who travels in time lets go of what is frozen.
+    `shown` is what the screens draw. While `frozen` it is held; the source is asked all the same,
+    so that the feed and the sparklines go on. Who travels in time lets go of what is frozen.
     """
 
     def __init__(
@@ -54,7 +55,8 @@ class Session:
         readonly: bool = False,
         setup: Setup | None = None,
     ) -> None:
-        """`readonly`: nothing may be done to the job from here. `setup`: how the person had it last."""
+        """`readonly`: nothing may be done to the job from here. `setup`: how the person had it
+        last."""
         self.setup = setup or Setup()
         self.readonly = readonly
         self.excerpts = Excerpts()
@@ -96,11 +98,13 @@ class Session:
 
     @property
     def history(self) -> History:
-        """The numbers for the sparklines, up to the moment that is shown: of another one they would tell what came after."""
+        """The numbers for the sparklines, up to the moment that is shown: of another one they would
+        tell what came after."""
         return self.shown.past or self._no_history if self.shown.travelled else self._history
 
     def travel(self, seconds: float) -> None:
-        """Go so far forth (or back: negative) in time; the next look is of that moment. Behind the end is now."""
+        """Go so far forth (or back: negative) in time; the next look is of that moment. Behind the
+        end is now."""
         span = self._newest.span
         if span is None:
             self.say(self._newest.untaped or "nothing has been recorded yet that one could go back to")
@@ -127,7 +131,8 @@ class Session:
 
     @property
     def newest(self) -> Look:
-        """What is true now, also while the picture is frozen: stacks that were asked for are wanted at once."""
+        """What is true now, also while the picture is frozen: stacks that were asked for are wanted
+        at once."""
         return self._newest
 
     def say(self, text: str) -> None:
@@ -142,7 +147,8 @@ class Session:
 
     @property
     def old(self) -> bool:
-        """Every shown value is from the past, where it could be from now: the job is not known to have ended."""
+        """Every shown value is from the past, where it could be from now: the job is not known to
+        have ended."""
         snapshot = self.shown.snapshot
         past = self.shown.contact is not None and not self.shown.recording
         return past and snapshot is not None and snapshot.live

@@ -1,7 +1,7 @@
 """How a person likes the dashboard, kept between sessions in a small file of the config folder.
 
-It is a convenience: nothing that is wrong with the file is an error. One that cannot be read is left as it is, and the
-screen says so once; one that cannot be written is not.
+It is a convenience: nothing that is wrong with the file is an error. One that cannot be read is
+left as it is, and the screen says so once; one that cannot be written is not.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Kept:
-    """The file, and what was last read from or written to it. `problem`: why it is not used, for the screen, once."""
+    """The file, and what was last read from or written to it. `problem`: why it is not used, for
+    the screen, once."""
 
     def __init__(self, path: Path | None) -> None:
         """`path` None: nothing is kept."""
@@ -44,7 +45,8 @@ class Kept:
         self._one_at_a_time = threading.Lock()
 
     def save(self, setup: Setup) -> None:
-        """Write it, whole or not at all, if it is another one. A file that could not be read is not written over."""
+        """Write it, whole or not at all, if it is another one. A file that could not be read is not
+        written over."""
         with self._one_at_a_time, contextlib.suppress(OSError):
             if setup == self.setup:
                 return

@@ -1,4 +1,5 @@
-"""The stacks of some ranks, merged, from the question until the last answer: for a page and for a view."""
+"""The stacks of some ranks, merged, from the question until the last answer: for a page and for a
+view."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ OLD_S = 5.0
 
 
 class AskedStacks:
-    """Classes or a tree of stacks: of `ranks` (empty: all) once they were asked for; with None the last that were taken."""
+    """Classes or a tree of stacks: of `ranks` (empty: all) once they were asked for; with None the
+    last that were taken."""
 
     def __init__(self, session: Session, ranks: tuple[int, ...] | None) -> None:
         self.session = session
@@ -92,7 +94,11 @@ class AskedStacks:
             or len(known[0]) != len(found)
             or any(one is not other for one, other in zip(known[0], found, strict=True))
         ):
-            known = self._merged = (tuple(found), blamed, merged_of(found, look.verdict, look.snapshot))
+            known = self._merged = (
+                tuple(found),
+                blamed,
+                merged_of(found, look.verdict, look.snapshot),
+            )
         return known[2]
 
     def _body(self, merged: Merged, look: Look, width: int) -> list[Line]:
@@ -103,8 +109,16 @@ class AskedStacks:
 
     def keys(self) -> tuple[Key, ...]:
         """What can be done here now."""
-        view, threads = ("classes" if self.shape.tree else "tree"), ("fewer" if self.shape.threads else "all")
-        return (("v", "v", view), ("T", "T", f"{threads} threads"), ("d", "d", "ask again"), ("D", "D", "ask all"))
+        view, threads = (
+            ("classes" if self.shape.tree else "tree"),
+            ("fewer" if self.shape.threads else "all"),
+        )
+        return (
+            ("v", "v", view),
+            ("T", "T", f"{threads} threads"),
+            ("d", "d", "ask again"),
+            ("D", "D", "ask all"),
+        )
 
     def due(self) -> bool:
         """Something is waited for, and it is time to look whether it has come."""
@@ -115,7 +129,8 @@ class AskedStacks:
         return waiting or bool(self.session.excerpts.pending)
 
     def looked(self, took_s: float) -> None:
-        """A look took so long. Thousands of ranks cost a tenth of a second: at most a quarter of the time goes into this."""
+        """A look took so long. Thousands of ranks cost a tenth of a second: at most a quarter of
+        the time goes into this."""
         self._not_before = time.monotonic() + 3 * took_s
 
     def asking(self, ranks: tuple[int, ...]) -> None:

@@ -1,4 +1,5 @@
-"""What an app needs of the library to draw in our palettes: themes, the first one, and which filters lie over it."""
+"""What an app needs of the library to draw in our palettes: themes, the first one, and which
+filters lie over it."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def use(app: App[None], palette: Palette) -> None:
 def filters(found: Sequence[LineFilter], palette: Palette) -> Sequence[LineFilter]:
     """Textual's filters, without its greyscale for NO_COLOR where we bring no colours of our own.
 
-    That filter makes black out of the terminal's default colour: on a black terminal nothing would be seen.
+    That filter makes black out of the terminal's default colour: on a black terminal nothing would
+    be seen.
     """
     if palette.background is not None:
         return found

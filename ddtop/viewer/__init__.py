@@ -1,1 +1,2 @@
-"""Following a job without any text or terminal: sources, the model in a thread, requests, recordings."""
+"""Following a job without any text or terminal: sources, the model in a thread, requests,
+recordings."""

@@ -1,4 +1,5 @@
-"""Work that takes seconds (a journal on a file server, a past looked at again) beside the event loop, and that nobody waits for at the end."""
+"""Work that takes seconds (a journal on a file server, a past looked at again) beside the event
+loop, and that nobody waits for at the end."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ Result = TypeVar("Result")
 async def aside(function: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
     """What `function` returns, or raises, in a thread of its own.
 
-    Whoever quits meanwhile does not wait for it: a thread of the loop's pool would be joined when the loop is closed, this one is not.
+    Whoever quits meanwhile does not wait for it: a thread of the loop's pool would be joined when
+    the loop is closed, this one is not.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Result] = loop.create_future()

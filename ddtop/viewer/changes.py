@@ -1,7 +1,8 @@
 """From looks at a job to what changed between them: the events of `ddtop watch`.
 
-`Judge` decides what stands; here only the difference is told. What the relay says after it was not heard for a while is
-taken in with care: its ranks report again one by one, and a finding that is missing meanwhile is not over.
+`Judge` decides what stands; here only the difference is told. What the relay says after it was not
+heard for a while is taken in with care: its ranks report again one by one, and a finding that is
+missing meanwhile is not over.
 """
 
 from __future__ import annotations
@@ -13,9 +14,17 @@ from ddtop.model.state.facts import Ended, Snapshot
 from ddtop.viewer.source import Look
 from ddtop.wire.records import Order
 
-APPEARED, CLEARED, JOINED, LOST, ENDED, ORDERED = "appeared", "cleared", "joined", "lost", "ended", "ordered"
+APPEARED, CLEARED, JOINED, LOST, ENDED, ORDERED = (
+    "appeared",
+    "cleared",
+    "joined",
+    "lost",
+    "ended",
+    "ordered",
+)
 SETTLE_NS = 5_000_000_000
-"""After the relay is heard again: agents find a new relay within seconds, and a finding stands after one more."""
+"""After the relay is heard again: agents find a new relay within seconds, and a finding stands
+after one more."""
 SECOND_NS = 1_000_000_000
 _Key = tuple[int, str, tuple[int, ...], str | None]
 
@@ -24,9 +33,10 @@ _Key = tuple[int, str, tuple[int, ...], str | None]
 class Change:
     """One event, at `unix_ns` of the relay's clock.
 
-    `finding`: of `appeared` and `cleared`. `ranks`: those that came, of `joined`; empty where the relay is heard again.
-    `order`: of `ordered`, what somebody had done to ranks. `ended`: of `ended`. `contact`: of `lost`, why the facts are not live. `seconds`: how long the finding stood, or the
-    relay was not heard.
+    `finding`: of `appeared` and `cleared`. `ranks`: those that came, of `joined`; empty where the
+    relay is heard again. `order`: of `ordered`, what somebody had done to ranks. `ended`: of
+    `ended`. `contact`: of `lost`, why the facts are not live. `seconds`: how long the finding
+    stood, or the relay was not heard.
     """
 
     event: str
@@ -42,7 +52,8 @@ class Change:
 
 
 class Changes:
-    """What changed from look to look. A finding that gets worse appears again; one that gets milder does not."""
+    """What changed from look to look. A finding that gets worse appears again; one that gets milder
+    does not."""
 
     def __init__(self) -> None:
         self._standing: dict[_Key, Finding] = {}
@@ -108,7 +119,13 @@ class Changes:
             return []
         over = [self._standing.pop(key) for key in list(self._standing) if key not in shown]
         return [
-            Change(CLEARED, now, attempt, finding=one, seconds=max(now - one.since_unix_ns, 0) / SECOND_NS)
+            Change(
+                CLEARED,
+                now,
+                attempt,
+                finding=one,
+                seconds=max(now - one.since_unix_ns, 0) / SECOND_NS,
+            )
             for one in over
         ]
 
@@ -130,7 +147,7 @@ class Changes:
 def _key(attempt: int, finding: Finding) -> _Key:
     """What makes it the same to a person who is told of it.
 
-    A crash is one crash, whether its peers still wait in a group or have gone too; only where nobody is at fault does the
-    group tell one from another.
+    A crash is one crash, whether its peers still wait in a group or have gone too; only where
+    nobody is at fault does the group tell one from another.
     """
     return (attempt, finding.kind, finding.ranks, None if finding.ranks else finding.group)

@@ -1,10 +1,13 @@
-"""The model in a thread of its own, so that a key never waits for 10,000 ranks to be taken in and judged.
+"""The model in a thread of its own, so that a key never waits for 10,000 ranks to be taken in and
+judged.
 
-The event loop puts frames in, this thread decodes, applies, looks, judges and tapes, and hands finished looks over: frozen
-values, one reference written by this thread and read by the loop. How often it looks follows from what a look costs.
+The event loop puts frames in, this thread decodes, applies, looks, judges and tapes, and hands
+finished looks over: frozen values, one reference written by this thread and read by the loop. How
+often it looks follows from what a look costs.
 
-Python's threads share one lock: while this one computes, the loop gets its turn after the switch interval, each time that it
-wants one. 5 ms, the default, add up to 50 ms a key; with `SWITCH_S` it is a few.
+Python's threads share one lock: while this one computes, the loop gets its turn after the switch
+interval, each time that it wants one. 5 ms, the default, add up to 50 ms a key; with `SWITCH_S` it
+is a few.
 """
 
 from __future__ import annotations
@@ -28,35 +31,43 @@ from ddtop.wire.records import Reply, Stacks
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 QUEUE_BYTES_MAX = 48 << 20
-"""What may wait to be taken in: three times what a relay tells a viewer that joins, ten seconds of 10,000 ranks."""
+"""What may wait to be taken in: three times what a relay tells a viewer that joins, ten seconds of
+10,000 ranks."""
 LOOK_LEAST_S, LOOK_MOST_S = 0.25, 3.0
 LOOK_SHARE = 0.15
 """Of a core, for looks: 8 ranks are looked at four times a second, 10,000 every three seconds."""
 WAVERS_S = STEP_NS / 1e9
-"""Something has been found that does not stand yet: the second opinion is wanted as soon as it counts."""
+"""Something has been found that does not stand yet: the second opinion is wanted as soon as it
+counts."""
 BEHIND_S = 1.0
-"""A look waits so long for the frames that have come in: of half of them it would say that ranks are silent."""
+"""A look waits so long for the frames that have come in: of half of them it would say that ranks
+are silent."""
 LATE_S = 3.0
 """Facts that are older than the longest pause between two looks are said to be."""
 MANY_PER_S, NAP_S = 400.0, 0.03
-"""From so many frames a second on they are taken in in heaps: to wake up for each of them would cost more than it does."""
+"""From so many frames a second on they are taken in in heaps: to wake up for each of them would
+cost more than it does."""
 SWITCH_S = 0.0005
 GC_THRESHOLDS = (50_000, 10, 50)
-"""The model is a million objects and none of them is in a circle: Python's collector walked through all of them every few
-seconds, 60 to 200 ms during which no key was answered. Circles are left by screens that were closed, a few thousand objects each."""
+"""The model is a million objects and none of them is in a circle: Python's collector walked through
+all of them every few seconds, 60 to 200 ms during which no key was answered. Circles are left by
+screens that were closed, a few thousand objects each."""
 GC_EACH = 20
-"""More of the first threshold for each rank: the facts of two looks are alive for a moment, and that is no growth."""
+"""More of the first threshold for each rank: the facts of two looks are alive for a moment, and
+that is no growth."""
 CHECKED_BYTES = 256 << 10
 """So much is taken in between two looks at this process's memory, where that is bounded."""
 LOOK_COST_BYTES = 4096
 """What a look makes for each rank of the world that the far side claims."""
 LET_GO = 250
-"""Facts of ranks that are freed at once: of 10,000 that is 50 ms in one go, in which no other thread gets its turn."""
+"""Facts of ranks that are freed at once: of 10,000 that is 50 ms in one go, in which no other
+thread gets its turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much may be held of what a far side says. `memory_bytes`: resident memory of the whole process, from which on nothing more is taken in."""
+    """How much may be held of what a far side says. `memory_bytes`: resident memory of the whole
+    process, from which on nothing more is taken in."""
 
     queue_bytes: int = QUEUE_BYTES_MAX
     tape_bytes: int = LIVE_BYTES
@@ -153,7 +164,8 @@ class Engine:
         return Follower(self._job, self._clock, self._answers.append)
 
     def put(self, follower: Follower, data: bytes) -> None:
-        """Let `follower` take this frame in; dropped and counted where too much waits already. O(1)."""
+        """Let `follower` take this frame in; dropped and counted where too much waits already.
+        O(1)."""
         if self.full or self._put_bytes - self._taken_bytes > self._bounds.queue_bytes:
             self.dropped += 1
             return
@@ -223,7 +235,8 @@ class Engine:
             self._due = min(self._due, self._due_first)
 
     def _is_full(self, taken_bytes: int, wanted_bytes: int) -> bool:
-        """Whether the memory that there may be is used up, `wanted_bytes` more included; asked each time that a little has been taken in."""
+        """Whether the memory that there may be is used up, `wanted_bytes` more included; asked each
+        time that a little has been taken in."""
         most = self._bounds.memory_bytes
         if most is None or self.full:
             return self.full
@@ -254,13 +267,21 @@ class Engine:
         if self._is_full(CHECKED_BYTES, follower.job.world_size * LOOK_COST_BYTES):
             return
         began, worked = time.monotonic(), time.thread_time()
-        # What still waits would make its ranks look silent: the look is of the moment that has been taken in.
+        # What still waits would make its ranks look silent: the look is of the moment that has been
+        # taken in.
         snapshot, verdict = follower.look(follower.now_unix_ns() - int(self._late_s * 1e9))
         self._tape.notice(follower.judge.found)
         snapshot = replace(snapshot, notes=(*self._notes(), *snapshot.notes))
         tape = self._tape
         recall = tape.looks if tape.span is not None else None
-        look = Look(snapshot, verdict, span=tape.span, marks=tape.marks, recall=recall, untaped=tape.too_many)
+        look = Look(
+            snapshot,
+            verdict,
+            span=tape.span,
+            marks=tape.marks,
+            recall=recall,
+            untaped=tape.too_many,
+        )
         self.seen = Seen(follower, look)
         self._let_go(snapshot)
         # Stacks are handed over after the look that has them: a dump that is said to be complete is
@@ -277,7 +298,8 @@ class Engine:
             self._taken, self._counted_from = 0, began
 
     def _let_go(self, snapshot: Snapshot) -> None:
-        """Free the facts of the look before the last one, a few at a time: whoever shows looks has the last one by now."""
+        """Free the facts of the look before the last one, a few at a time: whoever shows looks has
+        the last one by now."""
         self._looked_at.append(list(snapshot.ranks))
         if len(self._looked_at) > 2:
             facts = self._looked_at.popleft()

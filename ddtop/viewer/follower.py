@@ -1,7 +1,7 @@
 """From a job's relay, or from the last state it left behind, to looks.
 
-Time is the relay's: snapshots are taken "now" on its clock, and stand still while it is not heard, because a silent relay
-must not make its ranks look silent.
+Time is the relay's: snapshots are taken "now" on its clock, and stand still while it is not heard,
+because a silent relay must not make its ranks look silent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ HISTORY_S = 600.0
 JOIN_S = 5.0
 """A relay on loopback answers within milliseconds; one that does not within this is not there."""
 SILENT_S = 2.5
-"""The relay says something every second; and less than `policy.report_silent_s`, or its ranks would look silent first."""
+"""The relay says something every second; and less than `policy.report_silent_s`, or its ranks would
+look silent first."""
 CLOCK_NS = 2_000_000_000
 """Clocks that differ by less are one: the frames' own way takes some of it."""
 LOOK_S = 0.5
@@ -46,11 +47,13 @@ class UnreachableError(Exception):
 
 
 class NotHeardError(UnreachableError):
-    """The job's relay is there, as far as is known, and does not answer: how the job goes is not known."""
+    """The job's relay is there, as far as is known, and does not answer: how the job goes is not
+    known."""
 
 
 LEFT_S = 60.0
-"""How long reading what a relay left may take, beside the patience with a folder: 192 MiB of journal take ten seconds."""
+"""How long reading what a relay left may take, beside the patience with a folder: 192 MiB of
+journal take ten seconds."""
 
 
 class Follower:
@@ -82,7 +85,8 @@ class Follower:
         self._groups: tuple[bytes, AnyRecord | None] = (b"", None)
 
     def take(self, data: bytes) -> frames.Envelope | None:
-        """Take in one frame; what cannot be read is counted. Its envelope, None where there is nothing in it for the model."""
+        """Take in one frame; what cannot be read is counted. Its envelope, None where there is
+        nothing in it for the model."""
         self.took_mono_s = time.monotonic()
         try:
             envelope = frames.open_envelope(data)
@@ -164,7 +168,8 @@ def request(record: AnyRecord) -> bytes:
 
 
 def join(entry: registry.JobEntry, *, history_s: float = 30.0, controller: bool = False) -> tuple[Follower, ViewerLink]:
-    """A follower that has caught up with the job's relay, and the link to it, which the caller closes.
+    """A follower that has caught up with the job's relay, and the link to it, which the caller
+    closes.
 
     Raises:
         NotHeardError: the relay does not answer. UnreachableError: it refuses.
@@ -186,7 +191,8 @@ def join(entry: registry.JobEntry, *, history_s: float = 30.0, controller: bool 
 
 
 def why_silent(entry: registry.JobEntry) -> str:
-    """A sentence on a relay that does not answer: what its process does, how many ranks live here, and the next step."""
+    """A sentence on a relay that does not answer: what its process does, how many ranks live here,
+    and the next step."""
     living = entry.living_ranks()
     ranks = f"; {living} of its ranks live on this host" if living else ""
     who = f"the relay of {entry.job} (pid {entry.relay_pid})"
@@ -204,8 +210,8 @@ def why_silent(entry: registry.JobEntry) -> str:
 
 
 def look_once(entry: registry.JobEntry, seconds: float) -> tuple[Snapshot, Verdict]:
-    """Snapshot and verdict after watching for `seconds`; from what the relay left where it is gone. Where it is not heard, and the job is not
-    known to have ended, health is unknown.
+    """Snapshot and verdict after watching for `seconds`; from what the relay left where it is gone.
+    Where it is not heard, and the job is not known to have ended, health is unknown.
 
     Raises:
         UnreachableError: the relay refuses, or is gone and left nothing.
@@ -238,7 +244,8 @@ def _watch(entry: registry.JobEntry, follower: Follower, link: ViewerLink, secon
 
 
 def left_behind(entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:
-    """What a relay that is gone left. Health is unknown, unless it says how the job ended or what was wrong before all its ranks were gone.
+    """What a relay that is gone left. Health is unknown, unless it says how the job ended or what
+    was wrong before all its ranks were gone.
 
     Raises:
         UnreachableError: it left nothing, or nothing that can be read.
@@ -256,12 +263,14 @@ def left_behind(entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:
         return snapshot, verdict
     if living is None and not entry.over(time.time_ns()):
         return _as_unheard(entry, snapshot, verdict, why_silent(entry))
-    # All of its ranks are gone. What was wrong then is worth a post-mortem; that nothing was says nothing of how it ended.
+    # All of its ranks are gone. What was wrong then is worth a post-mortem; that nothing was says
+    # nothing of how it ended.
     return (snapshot, verdict) if verdict.health == CRITICAL else (snapshot, verdict.when_unheard(NO_END, None))
 
 
 def not_heard(entry: registry.JobEntry, why: str) -> tuple[Snapshot, Verdict]:
-    """What was known when the relay was heard last, as its journal has it; health is unknown, unless the job had ended by then."""
+    """What was known when the relay was heard last, as its journal has it; health is unknown,
+    unless the job had ended by then."""
     try:
         snapshot, verdict = last_state(entry)
     except (UnreachableError, registry.RegistryError):
@@ -283,7 +292,8 @@ def _nothing_known(entry: registry.JobEntry, why: str) -> tuple[Snapshot, Verdic
 
 
 def hear(follower: Follower, link: ViewerLink, seconds: float) -> None:
-    """Take in what comes, for so long; the relay does not forget us meanwhile, where this is called every few seconds."""
+    """Take in what comes, for so long; the relay does not forget us meanwhile, where this is called
+    every few seconds."""
     for data in link.receive(seconds):
         follower.take(data)
     if link.is_due:
@@ -307,7 +317,8 @@ def last_state(entry: registry.JobEntry, *, from_journal: bool = True) -> tuple[
 def _last_state(entry: registry.JobEntry, from_journal: bool) -> tuple[Snapshot, Verdict]:
     ways = [_from_last_state]
     if from_journal:
-        # A last state is written when the run is over; one beside a run that is not is that of an attempt before.
+        # A last state is written when the run is over; one beside a run that is not is that of an
+        # attempt before.
         ways.insert(0 if entry.ended_unix_ns is None else 1, _from_journal)
     problems: list[journal.JournalError] = []
     for way in ways:

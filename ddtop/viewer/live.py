@@ -1,4 +1,5 @@
-"""The live side of `source.Source`: joins the relay, joins again when it comes back, shows the last state at the end."""
+"""The live side of `source.Source`: joins the relay, joins again when it comes back, shows the last
+state at the end."""
 
 from __future__ import annotations
 
@@ -22,17 +23,23 @@ from ddtop.wire.records import Command, Reply
 PAST = "this is the past, \\ goes back to now"
 NOT_HEARD = "the relay is not heard, trying again"
 MISSED_S = 2 * LOOK_S
-"""Between two turns of listening there is less, unless this process did not run: stopped, asleep with its laptop, or starved."""
+"""Between two turns of listening there is less, unless this process did not run: stopped, asleep
+with its laptop, or starved."""
 
 
 class LiveSource:
-    """The source of the dashboard: joins the relay, joins again when it comes back, shows the last state at the end."""
+    """The source of the dashboard: joins the relay, joins again when it comes back, shows the last
+    state at the end."""
 
     def __init__(
-        self, job: registry.JobEntry | Route, controller: bool = False, clock: Callable[[], int] = time.time_ns
+        self,
+        job: registry.JobEntry | Route,
+        controller: bool = False,
+        clock: Callable[[], int] = time.time_ns,
     ) -> None:
         """`job`: its entry, or another route to it. `controller`: with the right to send signals.
-        `clock`: unix ns, where the facts are not of this host's time; asked on the engine's thread too."""
+        `clock`: unix ns, where the facts are not of this host's time; asked on the engine's thread
+        too."""
         self._route: Route = route_to(job) if isinstance(job, registry.JobEntry) else job
         self._controller = controller
         self._asking = Requests()
@@ -116,7 +123,8 @@ class LiveSource:
     def travel(self, at_unix_ns: int | None) -> None:
         """Show that moment, as far as what was received is still kept; None: what is true now.
 
-        The engine makes it, which takes a second of 1,000 ranks: `on_news` tells when `look` has it.
+        The engine makes it, which takes a second of 1,000 ranks: `on_news` tells when `look` has
+        it.
         """
         self._at, self._past = at_unix_ns, self._past if at_unix_ns is not None else None
         self._engine.travel(at_unix_ns)
@@ -186,7 +194,8 @@ class LiveSource:
         loop = self._loop
         if loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop was closed just now
-                # In the context of whoever runs this source: the app's timers look for their app in it.
+                # In the context of whoever runs this source: the app's timers look for their app in
+                # it.
                 loop.call_soon_threadsafe(self._on_news, answers, context=self._context)
 
     async def _keep_in_contact(self) -> None:

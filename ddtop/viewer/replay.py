@@ -21,16 +21,19 @@ from ddtop.wire import frames
 from ddtop.words import units
 
 REPLAY_BYTES = 192 << 20
-"""A whole journal of the default size, with what Python adds to each frame; of a larger one the end is kept."""
+"""A whole journal of the default size, with what Python adds to each frame; of a larger one the end
+is kept."""
 NOTICES = 400
-"""So many looks for findings while a journal is read: more than a scrubber has columns, and half a second at most."""
+"""So many looks for findings while a journal is read: more than a scrubber has columns, and half a
+second at most."""
 NO_END = "the journal ends without an end of the job: its relay was killed, as schedulers do with a step"
 RECORDING = "this is a recording"
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A journal that was read; `damage` says what of it could not be shown and why, None if all can."""
+    """A journal that was read; `damage` says what of it could not be shown and why, None if all
+    can."""
 
     tape: Tape
     damage: str | None
@@ -43,12 +46,16 @@ class Recording:
 
 
 def read_recording(
-    path: Path, name: str, *, growing: bool = False, progress: Callable[[float], None] = lambda _: None
+    path: Path,
+    name: str,
+    *,
+    growing: bool = False,
+    progress: Callable[[float], None] = lambda _: None,
 ) -> Recording:
     """The journal there (both halves) as a tape. A second for 20 MiB: not for the event loop.
 
-    `growing`: its relay still writes, so what is cut off at its end is no damage. `progress` is told the share that has
-    been read; what it raises ends the reading.
+    `growing`: its relay still writes, so what is cut off at its end is no damage. `progress` is
+    told the share that has been read; what it raises ends the reading.
 
     Raises:
         JournalError: it is none, or there is nothing in it that this version can read; the text says why.
@@ -85,7 +92,8 @@ def read_recording(
 
 
 def at_end(recording: Recording, growing: bool) -> tuple[Snapshot, Verdict, str | None]:
-    """The last moment, and what has to be said of it; None where the job ended there and nothing is missing."""
+    """The last moment, and what has to be said of it; None where the job ended there and nothing is
+    missing."""
     snapshot, verdict = recording.last()
     said = [f"the journal is damaged: {recording.damage}"] if recording.damage is not None else []
     if growing:
@@ -117,7 +125,11 @@ class ReplaySource:
         self._growing = await aside(self._live)
         try:
             self._recording = await aside(
-                read_recording, self._path, self._name, growing=self._growing, progress=self._progress
+                read_recording,
+                self._path,
+                self._name,
+                growing=self._growing,
+                progress=self._progress,
             )
         except JournalError as error:
             self._problem = str(error)

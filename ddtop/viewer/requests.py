@@ -1,6 +1,7 @@
 """What a viewer asked of its relay, and what has come of it: requests for stacks, and signals.
 
-Time arrives as an argument, in seconds of the viewer's monotonic clock: everything here can be tested without a relay.
+Time arrives as an argument, in seconds of the viewer's monotonic clock: everything here can be
+tested without a relay.
 """
 
 from __future__ import annotations
@@ -15,16 +16,19 @@ from ddtop.words.ranks import rank_list
 from ddtop.words.units import plural
 
 REPLY_S = 2.0
-"""A relay answers within milliseconds; one that does not within this is not heard or is older than the question."""
+"""A relay answers within milliseconds; one that does not within this is not heard or is older than
+the question."""
 ANSWERS = ("signal", "stacks")
 """Names of the replies that answer a request; the others are about the connection."""
 ANSWERS_S, NATIVE_ANSWERS_S = 8.0, 30.0
-"""So long without one more answer, and no more are waited for; py-spy reads symbols for seconds, one process after the other."""
+"""So long without one more answer, and no more are waited for; py-spy reads symbols for seconds,
+one process after the other."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """The request that was made last; `moved_mono_s`: when it was made, or last answered; `processes`: who has answered, grows."""
+    """The request that was made last; `moved_mono_s`: when it was made, or last answered;
+    `processes`: who has answered, grows."""
 
     dump: Dump
     answers_s: float
@@ -75,7 +79,8 @@ class Requests:
         self._open = replace(opened, dump=dump, moved_mono_s=now_mono_s)
 
     def dump(self, now_mono_s: float) -> Dump | None:
-        """How the last request stands; one that has waited too long says so as `refused`, what came is shown all the same."""
+        """How the last request stands; one that has waited too long says so as `refused`, what came
+        is shown all the same."""
         opened = self._open
         if opened is None or opened.dump.done:
             return opened.dump if opened else None
@@ -97,6 +102,7 @@ class Requests:
 
 
 def signal_command(rank: int, pid: int, number: int) -> Command:
-    """The command that has the relay send a signal to a rank's process, if it still is that process."""
+    """The command that has the relay send a signal to a rank's process, if it still is that
+    process."""
     # A Signals member is written as its name before Python 3.11.
     return Command("signal", arguments=(str(rank), str(pid), str(int(number))))

@@ -1,7 +1,7 @@
 """The seam between the screens and the world.
 
-The app asks a `Source` what is true now; whether that comes from a relay, a journal or a test is none of its
-business.
+The app asks a `Source` what is true now; whether that comes from a relay, a journal or a test is
+none of its business.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ddtop.viewer.history import History
 class Dump:
     """A request for stacks that this viewer made.
 
-    `expected`: how many answers (also "did not answer, because") will come, None until the relay has said so; `answered`:
-    how many came. `refused`: why nothing will come.
+    `expected`: how many answers (also "did not answer, because") will come, None until the relay
+    has said so; `answered`: how many came. `refused`: why nothing will come.
     """
 
     request: str
@@ -39,14 +39,16 @@ class Dump:
 class Look:
     """What is true now.
 
-    `snapshot` is None until the first records came. `contact` is None while the facts are live, else one sentence
-    ("relay not heard for 8 s, trying again"); `contact_age_s` is how old the facts are then. `dump`: the last request for
-    stacks. `span`: the first and the last moment (unix ns) that `Source.travel` can go to; `travelled`: this look is of a
-    moment that was travelled to, or of a `recording`, where there is no now. `marks`: when (unix ns) something happened on
-    the way, and what: the severity of a finding that began, or `gone` for a rank that ended. `past`: the ranks' numbers
-    before a moment that was travelled to. `recall`: what was seen at steps of so many ns over all that is kept; takes
-    seconds, for another thread; None where nothing is kept. `untaped`: why there is no `span`, one sentence, where that is not
-    only because nothing has come yet.
+    `snapshot` is None until the first records came. `contact` is None while the facts are live,
+    else one sentence ("relay not heard for 8 s, trying again"); `contact_age_s` is how old the
+    facts are then. `dump`: the last request for stacks. `span`: the first and the last moment (unix
+    ns) that `Source.travel` can go to; `travelled`: this look is of a moment that was travelled to,
+    or of a `recording`, where there is no now. `marks`: when (unix ns) something happened on the
+    way, and what: the severity of a finding that began, or `gone` for a rank that ended. `past`:
+    the ranks' numbers before a moment that was travelled to. `recall`: what was seen at steps of so
+    many ns over all that is kept; takes seconds, for another thread; None where nothing is kept.
+    `untaped`: why there is no `span`, one sentence, where that is not only because nothing has come
+    yet.
     """
 
     snapshot: Snapshot | None
@@ -76,10 +78,12 @@ class Source(Protocol):
         """How often a new look is wanted."""
 
     def travel(self, at_unix_ns: int | None) -> None:
-        """Let `look` show that moment instead of now (the last one of a journal); None: back to now."""
+        """Let `look` show that moment instead of now (the last one of a journal); None: back to
+        now."""
 
     async def ask_stacks(self, ranks: tuple[int, ...]) -> str | None:
-        """Ask for the stacks of these ranks (empty: all). They come with `look`; a sentence if they cannot be asked for."""
+        """Ask for the stacks of these ranks (empty: all). They come with `look`; a sentence if they
+        cannot be asked for."""
 
     async def send_signal(self, rank: int, number: int) -> str:
         """Send a signal to a rank; a sentence that says what became of it."""
@@ -87,7 +91,8 @@ class Source(Protocol):
 
 @runtime_checkable
 class Eager(Protocol):
-    """A source that looks by itself: it can tell when there is something new that somebody waits for."""
+    """A source that looks by itself: it can tell when there is something new that somebody waits
+    for."""
 
     on_news: Callable[[], None]
     """Called on the event loop."""

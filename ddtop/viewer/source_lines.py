@@ -1,4 +1,5 @@
-"""Lines of the program's source around a frame, read on a thread of their own: a file server that hangs must not hold the screen.
+"""Lines of the program's source around a frame, read on a thread of their own: a file server that
+hangs must not hold the screen.
 
 Only what is known at once is handed out; what is being read is there at a later question.
 """
@@ -23,13 +24,14 @@ LINE_CHARACTERS = 2000
 KEPT = 512
 """Excerpts that are remembered."""
 COARSE_CLOCK_NS = 2 * SECOND_NS
-"""A file system's clock is coarser than the process table's: changes this close to the start are not later than it."""
+"""A file system's clock is coarser than the process table's: changes this close to the start are
+not later than it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """Some lines of a file, `first` is the number of the first one. `changed`: the file is newer than the job's start, so
-    that its lines may not be those that run; then there are none."""
+    """Some lines of a file, `first` is the number of the first one. `changed`: the file is newer
+    than the job's start, so that its lines may not be those that run; then there are none."""
 
     first: int = 0
     lines: tuple[str, ...] = ()
@@ -55,7 +57,8 @@ class Excerpts:
         self._reader: threading.Thread | None = None
 
     def get(self, file: str, line: int, started_unix_ns: int = 0) -> Excerpt | None:
-        """The lines around this one if they have been read; None if not, or if there are none to read."""
+        """The lines around this one if they have been read; None if not, or if there are none to
+        read."""
         if not self._shown:
             return None
         wanted = (file, line, started_unix_ns)
@@ -95,7 +98,8 @@ class Excerpts:
 
 
 def read_excerpt(file: str, line: int, started_unix_ns: int = 0) -> Excerpt | None:
-    """The lines around this one, without secrets; None where the file is not here, is no regular file, or has no such line."""
+    """The lines around this one, without secrets; None where the file is not here, is no regular
+    file, or has no such line."""
     try:
         # Without O_NONBLOCK a pipe of that name would be waited for.
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,9 +1,10 @@
 """What a viewer has received, with its times, and what it saw at any of them.
 
-The tape is cut into segments. Each begins with a copy of the model as it was then, so that a moment is shown by taking in
-the few seconds of frames between the copy and that moment: all that the model remembers is there, also what was said an hour
-before (a stopped rank's last report, since when it has been stopped). A fresh judge looks several times up to that moment,
-so that what stood then stands.
+The tape is cut into segments. Each begins with a copy of the model as it was then, so that a moment
+is shown by taking in the few seconds of frames between the copy and that moment: all that the model
+remembers is there, also what was said an hour before (a stopped rank's last report, since when it
+has been stopped). A fresh judge looks several times up to that moment, so that what stood then
+stands.
 """
 
 from __future__ import annotations
@@ -26,22 +27,24 @@ LIVE_BYTES = 64 << 20
 FRAME_COST_BYTES = 128
 """What Python adds to each frame."""
 RANK_COST_BYTES = 4096
-"""What the copy of one rank's memory takes: the records in it are shared with the next copy, the series are not."""
+"""What the copy of one rank's memory takes: the records in it are shared with the next copy, the
+series are not."""
 SEGMENT_NS = 20_000_000_000
-"""A moment is at most this far from the copy before it. A copy takes about a quarter of what the frames up to the next
-one do."""
+"""A moment is at most this far from the copy before it. A copy takes about a quarter of what the
+frames up to the next one do."""
 SEGMENT_PART = 8
 """No segment is larger than this part of the budget: segments are forgotten whole."""
 COPIES_MIN = 4
-"""A world of which not even so many copies have room is not taped: 4,096 ranks live, 12,000 in a replay. The seconds between two
-copies would cost more than what they tell is worth."""
+"""A world of which not even so many copies have room is not taped: 4,096 ranks live, 12,000 in a
+replay. The seconds between two copies would cost more than what they tell is worth."""
 LOOKS, MANY, LOOKS_OF_MANY = 5, 64, 3
-"""Looks of the judge up to a moment: a finding appears after two and clears after three. From MANY ranks on a look costs
-20 ms and more: then as many as are needed."""
+"""Looks of the judge up to a moment: a finding appears after two and clears after three. From MANY
+ranks on a look costs 20 ms and more: then as many as are needed."""
 MARKS_MAX = 512
 
 Mark = tuple[int, str]
-"""When (unix ns) something happened, and what: a finding's severity, or `gone` for a rank that ended."""
+"""When (unix ns) something happened, and what: a finding's severity, or `gone` for a rank that
+ended."""
 
 
 @dataclass(slots=True)
@@ -73,8 +76,8 @@ class Tape:
     def add(self, envelope: frames.Envelope, data: bytes, job: Job) -> None:
         """Keep a frame that `job` has just taken in.
 
-        Another job than the last time is that of a follower who joined again: what it is told of the time that is on the
-        tape already is not kept twice.
+        Another job than the last time is that of a follower who joined again: what it is told of
+        the time that is on the tape already is not kept twice.
         """
         # First of all: such a world says ten thousand things a second.
         if COPIES_MIN * RANK_COST_BYTES * len(job.ranks) > self._bytes_max:
@@ -137,8 +140,8 @@ class Tape:
     def span(self) -> tuple[int, int] | None:
         """The first and the last moment (unix ns) that can be shown.
 
-        It begins when a host and a rank had been heard of: a viewer that joins late is told what a rank that is gone said
-        long ago. It ends when the relay had nothing new to say.
+        It begins when a host and a rank had been heard of: a viewer that joins late is told what a
+        rank that is gone said long ago. It ends when the relay had nothing new to say.
         """
         if not self._segments:
             return None
@@ -203,9 +206,11 @@ class Tape:
         return snapshot, verdict
 
     def looks(self, step_ns: int) -> Iterator[tuple[Snapshot, Verdict]]:
-        """What a viewer saw that looked every `step_ns` over all that is kept, in one pass; for another thread.
+        """What a viewer saw that looked every `step_ns` over all that is kept, in one pass; for
+        another thread.
 
-        Segments that are forgotten meanwhile are left out; a finding stands after as many looks as always.
+        Segments that are forgotten meanwhile are left out; a finding stands after as many looks as
+        always.
         """
         segments = list(self._segments)
         if not segments:

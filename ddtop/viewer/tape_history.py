@@ -1,4 +1,5 @@
-"""The sparklines of a moment that was travelled to: a rank's numbers in the minutes before it, from the tape."""
+"""The sparklines of a moment that was travelled to: a rank's numbers in the minutes before it, from
+the tape."""
 
 from __future__ import annotations
 
@@ -31,7 +32,10 @@ class Past(History):
         due_unix_ns = 0
         for at, data in self._tape.between(self._unix_ns - DEPTH * PERIOD_NS, self._unix_ns):
             envelope = frames.open_envelope(data)
-            if envelope.kind != "HostState" and (envelope.kind, envelope.rank) != ("RankState", rank):
+            if envelope.kind != "HostState" and (envelope.kind, envelope.rank) != (
+                "RankState",
+                rank,
+            ):
                 continue
             record = frames.open_record(envelope)
             if isinstance(record, HostState):

@@ -1,7 +1,8 @@
 """A folder for copies of what lies on another host, for as long as they are looked at.
 
-Who is killed cannot take his folder away: whoever needs one next does it for him. That somebody still looks at a folder is said
-by a lock on it, which ends with its process; a process id in its name would mean another process in another container.
+Who is killed cannot take his folder away: whoever needs one next does it for him. That somebody
+still looks at a folder is said by a lock on it, which ends with its process; a process id in its
+name would mean another process in another container.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Numbers as text: one way to write an age, a size or a share, wherever it stands.
 
-A narrow form for table cells (at most four columns, so that a column keeps its width for years) and a spoken one for
-sentences. None is `-`: not measured is not zero.
+A narrow form for table cells (at most four columns, so that a column keeps its width for years) and
+a spoken one for sentences. None is `-`: not measured is not zero.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ def age(seconds: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """For sentences, two units at most: `0.4 s`, `31 s`, `118 s`, `2 min`, `29 min 29 s`, `3 h 5 min`, `1 d 1 h`."""
+    """For sentences, two units at most: `0.4 s`, `31 s`, `118 s`, `2 min`, `29 min 29 s`, `3 h 5
+    min`, `1 d 1 h`."""
     if 0.05 <= seconds < 1:
         return f"{seconds:.1f} s"
     whole = max(int(seconds), 0)
@@ -78,7 +79,8 @@ def percent(ratio: float | None) -> str:
 
 
 def cores(ratio: float | None) -> str:
-    """Share of one core in percent, from ten cores on the number of cores: `99`, `12c`; three columns."""
+    """Share of one core in percent, from ten cores on the number of cores: `99`, `12c`; three
+    columns."""
     if ratio is None:
         return NOT_MEASURED
     return str(round(ratio * 100)) if ratio < 9.995 else f"{min(round(ratio), 999)}c"

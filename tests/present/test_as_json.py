@@ -34,7 +34,12 @@ def test_a_blocked_rank_in_json():
         "pid": 4800,
         "state": "blocked",
         "phase": "running",
-        "place": {"function": "train_step", "file": "/home/ada/train.py", "line": 88, "waits_on": None},
+        "place": {
+            "function": "train_step",
+            "file": "/home/ada/train.py",
+            "line": 88,
+            "waits_on": None,
+        },
         "iteration": 12_482,
         "iteration_source": "optimizer",
         "step_ms": None,
@@ -61,7 +66,12 @@ def test_a_rank_that_was_never_seen_has_all_keys_too():
     rank = status_json(bare)["ranks"][0]
 
     assert list(rank) == RANK_KEYS
-    assert {key for key, value in rank.items() if value is not None} == {"rank", "state", "phase", "calls"}
+    assert {key for key, value in rank.items() if value is not None} == {
+        "rank",
+        "state",
+        "phase",
+        "calls",
+    }
 
 
 def test_a_diagnosis_in_json():

@@ -1,4 +1,5 @@
-"""The time line of a job as the dashboard keeps it: rows, stories, and what was before the viewer looked."""
+"""The time line of a job as the dashboard keeps it: rows, stories, and what was before the viewer
+looked."""
 
 from __future__ import annotations
 
@@ -58,7 +59,9 @@ def test_a_finding_has_a_row_when_it_began_and_one_when_it_was_over():
 
 def test_a_sentence_in_which_only_a_duration_grew_is_the_same_one():
     timeline = watched(
-        stuck(0, "rank 5 sleeps for 31 s"), stuck(9, "rank 5 sleeps for 40 s"), stuck(60, "rank 5 is gone")
+        stuck(0, "rank 5 sleeps for 31 s"),
+        stuck(9, "rank 5 sleeps for 40 s"),
+        stuck(60, "rank 5 is gone"),
     )
     (entry,) = [entry for entry in timeline.entries if entry.what == FINDING]
 
@@ -90,11 +93,15 @@ def test_the_story_of_a_finding_tells_how_it_went_and_what_it_means():
 
 
 def coming(seconds, ranks, started_s=0.0):
-    """A look at which these ranks are there; their processes began `started_s` after the first look."""
+    """A look at which these ranks are there; their processes began `started_s` after the first
+    look."""
     snapshot = at(builders.healthy(), seconds)
     began = NOW + int(started_s * SECOND)
     there = [
-        replace(r, hello=msgspec.structs.replace(r.hello, started_unix_ns=began) if r.rank in ranks else None)
+        replace(
+            r,
+            hello=msgspec.structs.replace(r.hello, started_unix_ns=began) if r.rank in ranks else None,
+        )
         for r in snapshot.ranks
     ]
     snapshot = replace(snapshot, ranks=tuple(there), reporting=len(ranks))
@@ -142,11 +149,17 @@ def test_who_asks_why_when_all_is_well_again_reads_what_was():
 def test_thousands_of_ranks_that_end_alike_are_one_entry():
     snapshot = builders.healthy(512)
     gone = tuple(
-        replace(r, state=State.KILLED, exit=Exit(r.rank, 1, None, 15, False, 0, "pidfd"), exit_unix_ns=NOW)
+        replace(
+            r,
+            state=State.KILLED,
+            exit=Exit(r.rank, 1, None, 15, False, 0, "pidfd"),
+            exit_unix_ns=NOW,
+        )
         for r in snapshot.ranks
     )
     timeline = watched(
-        (snapshot, builders.calm(snapshot)), (replace(at(snapshot, 1), ranks=gone), builders.calm(snapshot))
+        (snapshot, builders.calm(snapshot)),
+        (replace(at(snapshot, 1), ranks=gone), builders.calm(snapshot)),
     )
 
     assert [entry.text for entry in timeline.entries if entry.what == ENDED] == ["ranks 0-511 ended: SIGTERM"]
@@ -155,7 +168,8 @@ def test_thousands_of_ranks_that_end_alike_are_one_entry():
 def test_a_dump_is_one_entry_however_many_looks_its_answers_take():
     snapshot, verdict = builders.hang()
     timeline = watched(
-        (dumps.with_stacks(snapshot, (0, 1), "r1"), verdict), (at(dumps.with_stacks(snapshot, None, "r1"), 1), verdict)
+        (dumps.with_stacks(snapshot, (0, 1), "r1"), verdict),
+        (at(dumps.with_stacks(snapshot, None, "r1"), 1), verdict),
     )
 
     assert [entry.ranks for entry in timeline.entries if entry.what == STACKS] == [tuple(range(8))]
@@ -223,7 +237,11 @@ async def test_the_past_is_recalled_once_and_only_where_something_is_kept():
 
 async def test_of_a_recording_the_whole_time_line_is_what_was_recalled():
     look = Look(
-        *stuck(0), travelled=True, recording=True, span=(NOW - 9 * SECOND, NOW), recall=lambda _: iter((stuck(-5),))
+        *stuck(0),
+        travelled=True,
+        recording=True,
+        span=(NOW - 9 * SECOND, NOW),
+        recall=lambda _: iter((stuck(-5),)),
     )
     session = Session(FakeSource(look), JOB, clock=lambda: NOW)
     await recall(session)

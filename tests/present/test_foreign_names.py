@@ -14,7 +14,16 @@ from tests.ui import builders
 from tests.ui.builders import JOB, NOW
 from tests.ui.changed import replace
 
-HOSTS = ["ノード漢", "nöde\x1b[2J", "e\u0301cole", "👩‍🚀🇩🇪", "क्षि-0", "a\x9b31mb", "\u202eedon", "쪽\u1161"]
+HOSTS = [
+    "ノード漢",
+    "nöde\x1b[2J",
+    "e\u0301cole",
+    "👩‍🚀🇩🇪",
+    "क्षि-0",
+    "a\x9b31mb",
+    "\u202eedon",
+    "쪽\u1161",
+]
 FILE = "/home/ada/データ\x1b]0;owned\x07/train\r\n.py"
 
 
@@ -28,7 +37,9 @@ def renamed():
         ranks.append(replace(rank, hello=hello, place=place))
     job = "jöb漢\x1b[H"
     finding = replace(
-        verdict.findings[0], summary=f"rank 5 on {HOSTS[0]} has been in {FILE}\x1b[2K for 31 s", evidence=(FILE,)
+        verdict.findings[0],
+        summary=f"rank 5 on {HOSTS[0]} has been in {FILE}\x1b[2K for 31 s",
+        evidence=(FILE,),
     )
     return replace(snapshot, ranks=tuple(ranks), job=job), replace(verdict, findings=(finding,))
 

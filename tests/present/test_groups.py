@@ -38,7 +38,21 @@ def mismatched():
 
 def test_a_row_tells_the_front_who_is_behind_since_when_and_in_what():
     assert row(builders.hang()[0], "0").split() == (
-        ["default_pg", "gloo", "0-7", "74,893", "5", "at", "74,892", "(31", "s)", "all_reduce", "4.0", "MiB", "float32"]
+        [
+            "default_pg",
+            "gloo",
+            "0-7",
+            "74,893",
+            "5",
+            "at",
+            "74,892",
+            "(31",
+            "s)",
+            "all_reduce",
+            "4.0",
+            "MiB",
+            "float32",
+        ]
     )
 
 
@@ -78,7 +92,12 @@ def test_what_stands_still_comes_first_then_the_names_as_people_count():
     names = [group.name for group in sorted(snapshot.groups, key=lambda group: natural(label_of(group)))]
     order = order_of(snapshot, standings(snapshot), names)
 
-    assert [label_of(snapshot.group(name)) for name in order[:4]] == ["default_pg", "tp_0", "tp_1", "tp_2"]
+    assert [label_of(snapshot.group(name)) for name in order[:4]] == [
+        "default_pg",
+        "tp_0",
+        "tp_1",
+        "tp_2",
+    ]
     assert label_of(snapshot.group(order[-1])) == "tp_15"
     waits = tuple(replace(wait, group="12") for wait in snapshot.waits)
     assert order_of(snapshot, standings(replace(snapshot, waits=waits)), names)[0] == "12"

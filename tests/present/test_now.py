@@ -75,7 +75,12 @@ def test_a_wait_of_which_only_the_number_is_known_is_a_collective():
 def test_a_culprit_that_waits_itself_shows_its_own_wait():
     """In a cycle across groups every rank is at fault and every rank waits."""
     held = builders.collective(99)
-    rank = replace(IN_COLLECTIVE, state=State.CULPRIT, collective=held, wait=Wait(1, "0", 99, NOW - 5 * SECOND, (0,)))
+    rank = replace(
+        IN_COLLECTIVE,
+        state=State.CULPRIT,
+        collective=held,
+        wait=Wait(1, "0", 99, NOW - 5 * SECOND, (0,)),
+    )
 
     assert now_text(rank) == "all_reduce #99"
 

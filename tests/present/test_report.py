@@ -51,7 +51,15 @@ def test_a_report_has_the_verdict_first_and_every_section():
     text = report_text(material(hang(), happened=(Event(NOW, "something happened"),)))
 
     titles = [line[3:] for line in text.splitlines() if line.startswith("## ")]
-    assert titles == ["Verdict", "Ranks", "Stacks", "What happened", "Environment", "Process groups", "ddtop itself"]
+    assert titles == [
+        "Verdict",
+        "Ranks",
+        "Stacks",
+        "What happened",
+        "Environment",
+        "Process groups",
+        "ddtop itself",
+    ]
     assert text.startswith("# ddtop report: train-47\n")
     assert "critical: not-in-collective" in section(text, "Verdict")
     assert "fetch_labels" in section(text, "Verdict")
@@ -101,7 +109,8 @@ def test_what_ddtop_lost_is_told():
     ranks = tuple(replace(rank, probes_off=("loader: TypeError",)) for rank in found.snapshot.ranks)
 
     shown = section(
-        report_text(replace(found, snapshot=replace(found.snapshot, hosts=(host,), ranks=ranks))), "ddtop itself"
+        report_text(replace(found, snapshot=replace(found.snapshot, hosts=(host,), ranks=ranks))),
+        "ddtop itself",
     )
 
     assert "3 records could not be read" in shown
@@ -113,7 +122,13 @@ def test_a_secret_in_a_finding_is_redacted_before_its_line_is_wrapped():
     secret = "hunter2-and-more"
     filler = "word " * 20
     finding = Finding(
-        "rank-crashed", CRITICAL, (1,), (), NOW - SECOND, f"{filler} password = {secret}", (f"token: {secret}",)
+        "rank-crashed",
+        CRITICAL,
+        (1,),
+        (),
+        NOW - SECOND,
+        f"{filler} password = {secret}",
+        (f"token: {secret}",),
     )
     found = replace(material(hang()), verdict=Verdict("critical", (finding,), ""), home="/home/ada")
 

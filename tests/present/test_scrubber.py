@@ -43,7 +43,11 @@ def test_the_line_fits_and_keeps_the_moment_as_long_as_there_is_room(width):
 
 def test_the_worst_mark_of_a_column_is_drawn_and_what_is_forgotten_is_not():
     marks = [(NOW - 750 * SECOND, what) for what in ("gone", "critical", "warning")]
-    marks += [(NOW - 2000 * SECOND, "critical"), (NOW - 300 * SECOND, "gone"), (NOW - 400 * SECOND, "unheard-of")]
+    marks += [
+        (NOW - 2000 * SECOND, "critical"),
+        (NOW - 300 * SECOND, "gone"),
+        (NOW - 400 * SECOND, "unheard-of"),
+    ]
 
     text = line(0, marks=marks)
 

@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from ddtop.present.glyphs import ASCII, UNICODE
 from ddtop.present.table.bars import bar, phases, shares, sparkline
-from ddtop.present.text import cell_width, clean, clip, clip_line, fit, line_width, wrap, wrap_clauses
+from ddtop.present.text import (
+    cell_width,
+    clean,
+    clip,
+    clip_line,
+    fit,
+    line_width,
+    wrap,
+    wrap_clauses,
+)
 from ddtop.words import units
 from ddtop.words.ranks import rank_list, ranks_text
 
@@ -27,7 +36,8 @@ def test_a_wrapped_text_is_never_wider_than_the_screen(text, width):
 
 @given(st.text())
 def test_a_cleaned_text_cannot_move_the_cursor(text):
-    """A host name with an escape sequence in it would otherwise write over the screen of whoever looks."""
+    """A host name with an escape sequence in it would otherwise write over the screen of whoever
+    looks."""
     cleaned = clean(text)
 
     assert all(character.isprintable() for character in cleaned)
@@ -45,7 +55,10 @@ def test_a_wide_character_counts_as_two_columns():
 def test_a_clause_after_a_semicolon_starts_its_own_line_where_that_is_cheap():
     text = "rank 5 sleeps in load_image for 31 s; ranks 0-4 wait for it"
 
-    assert wrap_clauses(text, 44) == ["rank 5 sleeps in load_image for 31 s;", "ranks 0-4 wait for it"]
+    assert wrap_clauses(text, 44) == [
+        "rank 5 sleeps in load_image for 31 s;",
+        "ranks 0-4 wait for it",
+    ]
     assert wrap_clauses(text, 80) == [text]
 
 
@@ -66,7 +79,16 @@ def test_ranks_are_written_the_way_people_write_them():
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(None, "-"), (0, "0.0s"), (9.94, "9.9s"), (31, "31s"), (119, "119s"), (600, "10m"), (7300, "2h"), (2e5, "2d")],
+    [
+        (None, "-"),
+        (0, "0.0s"),
+        (9.94, "9.9s"),
+        (31, "31s"),
+        (119, "119s"),
+        (600, "10m"),
+        (7300, "2h"),
+        (2e5, "2d"),
+    ],
 )
 def test_an_age_says_its_unit(seconds, text):
     assert units.age(seconds) == text

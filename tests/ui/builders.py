@@ -1,4 +1,5 @@
-"""Jobs to look at: a healthy one, one that stands still, and the source that shows them to the app."""
+"""Jobs to look at: a healthy one, one that stands still, and the source that shows them to the
+app."""
 
 from __future__ import annotations
 
@@ -96,7 +97,13 @@ def healthy_rank(number: int, world_size: int = 8) -> RankFacts:
         loader_wait_ratio=0.01,
         activity_ratios=ACTIVITY_RATIOS,
         window_s=30.0,
-        process=ProcessState(rank=number, pid=4800 + number, state="R" if in_backward else "S", threads=14, children=4),
+        process=ProcessState(
+            rank=number,
+            pid=4800 + number,
+            state="R" if in_backward else "S",
+            threads=14,
+            children=4,
+        ),
         cpu_ratio=0.99 - number % 2 * 0.01,
         rss_bytes=(1180 + number % 7) * 2**20,
         working=True,

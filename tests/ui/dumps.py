@@ -38,7 +38,10 @@ def worker_stacks(number: int, request: str = "r1", taken_unix_ns: int = NOW) ->
 
 
 def with_stacks(
-    snapshot: Snapshot, ranks: tuple[int, ...] | None = None, request: str = "r1", taken_unix_ns: int = NOW
+    snapshot: Snapshot,
+    ranks: tuple[int, ...] | None = None,
+    request: str = "r1",
+    taken_unix_ns: int = NOW,
 ) -> Snapshot:
     """The hang after these ranks (None: all) have answered; rank 5 with its worker."""
     found = []

@@ -42,7 +42,8 @@ def on_gpus(
     watch: GpuWatch = WATCH,
     of: Snapshot | None = None,
 ) -> Snapshot:
-    """A job that is well (or `of`), a card a rank, eight a host; `changes`: of the cards, by rank. `waits`: ranks whose cards only wait."""
+    """A job that is well (or `of`), a card a rank, eight a host; `changes`: of the cards, by rank.
+    `waits`: ranks whose cards only wait."""
     snapshot = builders.healthy(world_size) if of is None else of
     changes = {**dict.fromkeys(waits, WAITS), **(changes or {})}
     hosts, devices, ranks = [], [], []
@@ -68,7 +69,16 @@ def on_gpus(
             )
             groups = (GroupProgress("0", 74_892, 74_891, last_op="all_reduce"),)
             spins = rank.rank in waits
-            ranks.append(replace(rank, own=owns[rank.rank], cuda=cuda, hello=hello, groups=groups, gpu_waits=spins))
+            ranks.append(
+                replace(
+                    rank,
+                    own=owns[rank.rank],
+                    cuda=cuda,
+                    hello=hello,
+                    groups=groups,
+                    gpu_waits=spins,
+                )
+            )
     groups = tuple(Group(one.name, one.description, one.ranks, "nccl") for one in snapshot.groups)
     return replace(
         snapshot,

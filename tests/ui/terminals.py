@@ -27,14 +27,23 @@ from tests.ui import builders
 from ddtop.ui.app import DdtopApp
 DdtopApp(builders.live(*builders.hang()), builders.JOB).run()
 """
-WITHOUT = ("NO_COLOR", "COLORTERM", "TEXTUAL_COLOR_SYSTEM", "TEXTUAL", "TEXTUAL_DRIVER", "DDTOP_DIFFER")
+WITHOUT = (
+    "NO_COLOR",
+    "COLORTERM",
+    "TEXTUAL_COLOR_SYSTEM",
+    "TEXTUAL",
+    "TEXTUAL_DRIVER",
+    "DDTOP_DIFFER",
+)
 
 LIMIT_S = 60.0
-"""A picture of 250x70 takes a loaded machine its time; who waits for one comes back as soon as it is there."""
+"""A picture of 250x70 takes a loaded machine its time; who waits for one comes back as soon as it
+is there."""
 
 
 class Grid(pyte.Screen):
-    """A screen that also knows dim characters; they are kept as blinking ones, of which we have none."""
+    """A screen that also knows dim characters; they are kept as blinking ones, of which we have
+    none."""
 
     def select_graphic_rendition(self, *attrs: int) -> None:
         wanted: list[int] = []
@@ -65,7 +74,8 @@ def differences(one: Grid, other: Grid) -> list[str]:
 class Terminal:
     """A program on a terminal, and what it has drawn there.
 
-    `sent` is all that the program wrote. The program leads a session of its own, as under a shell's terminal.
+    `sent` is all that the program wrote. The program leads a session of its own, as under a shell's
+    terminal.
     """
 
     def __init__(self, program: str = HANG, size: tuple[int, int] = (80, 24), **environment: str) -> None:
@@ -97,8 +107,8 @@ class Terminal:
         except OSError:
             return False
         self.sent += data
-        # pyte takes the keyboard protocol's `CSI < u` for text; it is none. And it knows one screen only: the other one
-        # begins empty.
+        # pyte takes the keyboard protocol's `CSI < u` for text; it is none. And it knows one screen
+        # only: the other one begins empty.
         data = data.replace(b"\x1b[<u", b"").replace(b"\x1b[>25u", b"")
         self._stream.feed(data.replace(b"\x1b[?1049h", b"\x1b[?1049h\x1b[2J"))
         return True
@@ -198,9 +208,13 @@ CLEAN = b"\x1b[2J"
 
 
 def picture(
-    size: tuple[int, int], source: FakeSource | None = None, keys: Iterable[str] = (), interval_s: float = 0.5
+    size: tuple[int, int],
+    source: FakeSource | None = None,
+    keys: Iterable[str] = (),
+    interval_s: float = 0.5,
 ) -> Grid:
-    """What the app shows of a source (a hang) after some keys: drawn whole, by plain Textual, without a terminal."""
+    """What the app shows of a source (a hang) after some keys: drawn whole, by plain Textual,
+    without a terminal."""
 
     async def draw() -> str:
         app = DdtopApp(source or live(*hang()), JOB)

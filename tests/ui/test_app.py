@@ -50,7 +50,8 @@ async def test_a_hang_puts_the_culprit_under_the_sentence():
 
 
 async def test_the_cursor_follows_its_rank_when_the_order_changes():
-    """Somebody reads row 3 when the hang begins: the row under the cursor must not become another rank."""
+    """Somebody reads row 3 when the hang begins: the row under the cursor must not become another
+    rank."""
     snapshot = builders.healthy()
     async with watching(live(snapshot)) as (app, pilot):
         await pilot.press("j", "down", "j")
@@ -321,7 +322,8 @@ async def test_every_key_that_is_shown_does_something(look):
 
 
 async def test_the_banner_does_not_pull_the_table_up_and_down():
-    """The sentence gets shorter by a word from one second to the next: the rows stay where they are."""
+    """The sentence gets shorter by a word from one second to the next: the rows stay where they
+    are."""
     async with watching(live(*builders.hang())) as (app, pilot):
         top = app.screen.table.region.y
         snapshot, verdict = builders.hang()

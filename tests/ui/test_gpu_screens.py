@@ -1,4 +1,5 @@
-"""A card that computes, one that only waits in NCCL, one that fails and one whose driver is silent are told apart at every size."""
+"""A card that computes, one that only waits in NCCL, one that fails and one whose driver is silent
+are told apart at every size."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def gpu_cell(snapshot, rank, width=4, glyphs=UNICODE):
 
 
 def test_a_card_that_only_waits_says_so_where_its_share_would_stand():
-    """100 % busy is what both say to nvidia-smi: at night nobody must take the seven that wait for the one that works."""
+    """100 % busy is what both say to nvidia-smi: at night nobody must take the seven that wait for
+    the one that works."""
     snapshot = on_gpus(8, waits=WAITERS)
 
     assert [gpu_cell(snapshot, rank) for rank in (0, 5)] == ["wait", "95%"]
@@ -91,7 +93,8 @@ SILENT = GpuWatch(41_000, "580.65.06")
 
 
 def silent(world_size=8):
-    """The driver of the first host has not answered for long, and the model has taken its numbers away."""
+    """The driver of the first host has not answered for long, and the model has taken its numbers
+    away."""
     snapshot = on_gpus(world_size, watch=SILENT)
     devices = tuple(replace(one, gpu=without_numbers(one.gpu)) for one in snapshot.devices)
     ranks = tuple(
@@ -152,7 +155,15 @@ async def test_of_many_hosts_only_the_cards_in_trouble_are_listed_and_their_host
 
 def test_instances_of_a_divided_card_are_counted_below_it():
     whole = Gpu(2, "GPU-a", None, 30 * GIB, 80 * GIB, mig=True, power_watts=400.0, celsius=60)
-    part = Gpu(2, "MIG-b", None, 29 * GIB, 40 * GIB, parent="GPU-a", processes=(GpuProcess(7, 29 * GIB, 3),))
+    part = Gpu(
+        2,
+        "MIG-b",
+        None,
+        29 * GIB,
+        40 * GIB,
+        parent="GPU-a",
+        processes=(GpuProcess(7, 29 * GIB, 3),),
+    )
 
     assert plain(gpu_line(Device("n", whole), 80)).split()[-1] == "divided"
     assert plain(gpu_line(Device("n", part, (3,)), 80, part=1)).split()[:2] == ["MIG", "2.1"]

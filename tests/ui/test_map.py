@@ -138,7 +138,11 @@ def test_half_blocks_show_both_ranks_and_the_culprits_own_sign():
 
     assert grid.note() == "1 cell = 2 ranks, one above the other"
     assert plain(line) == "  0 " + "▀" * 64
-    assert line[1:] == (("▀" * 6, "half:bar/bar"), ("▀", "half:bar/slab"), ("▀" * 57, "half:bar/bar"))
+    assert line[1:] == (
+        ("▀" * 6, "half:bar/bar"),
+        ("▀", "half:bar/slab"),
+        ("▀" * 57, "half:bar/bar"),
+    )
     assert plain(map_line(grid, bytes(codes), 2))[4 + 300 % 64] == "✝"
     assert grid.ranks_at(4 + 6, 0) == [6, 70]
     assert grid.moved(6, 0, 1) == 70
@@ -154,7 +158,13 @@ def test_without_colours_one_cell_stands_for_the_worst_of_several():
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.integers(1, 3000), st.integers(1, 16), st.integers(12, 220), st.integers(1, 60), st.booleans())
+@given(
+    st.integers(1, 3000),
+    st.integers(1, 16),
+    st.integers(12, 220),
+    st.integers(1, 60),
+    st.booleans(),
+)
 def test_every_rank_has_a_cell_and_no_line_is_wider_than_the_screen(count, each, width, height, halves):
     found = hosts_of_ranks([f"n{rank // each}" for rank in range(count)])
     grid = grid_for(found, count, width, height, halves)

@@ -90,7 +90,10 @@ def test_the_page_of_a_victim_says_for_whom_it_waits_and_what_moves():
 def test_the_page_of_a_rank_that_is_gone_says_how_it_went():
     snapshot, _ = builders.ended()
     error = LastException("ValueError", "bad batch\x1b[2J", NOW - 41 * SECOND)
-    rank = replace(snapshot.ranks[2], exit=Exit(2, 4802, None, 9, True, 0, "pidfd", exception=error, orphans=(4811,)))
+    rank = replace(
+        snapshot.ranks[2],
+        exit=Exit(2, 4802, None, 9, True, 0, "pidfd", exception=error, orphans=(4811,)),
+    )
     ranks = (*snapshot.ranks[:2], rank, snapshot.ranks[3])
     found = texts(detail_lines(replace(snapshot, ranks=ranks), 2, memory(), 100))
 

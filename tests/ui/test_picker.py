@@ -1,4 +1,5 @@
-"""The list of jobs on the screen: it comes up at once, keeps itself new, and gives back what was picked."""
+"""The list of jobs on the screen: it comes up at once, keeps itself new, and gives back what was
+picked."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from tests.present.hosts.entries import NOW, ended, entry
 
 
 def app(
-    jobs: Callable[[], Sequence[registry.JobEntry]], ask: Callable[[registry.JobEntry], Health] = lambda _: Health("ok")
+    jobs: Callable[[], Sequence[registry.JobEntry]],
+    ask: Callable[[registry.JobEntry], Health] = lambda _: Health("ok"),
 ) -> PickerApp:
     return PickerApp(Found(jobs, ask, clock=lambda: NOW))
 
@@ -63,7 +65,8 @@ async def test_the_jobs_are_shown_with_how_they_are_doing_and_enter_picks_one() 
 
 
 async def test_it_is_there_before_anybody_has_answered_and_can_be_left_meanwhile() -> None:
-    """A relay that does not answer keeps its thread for seconds: neither the keys nor the end wait for it."""
+    """A relay that does not answer keeps its thread for seconds: neither the keys nor the end wait
+    for it."""
     answers = threading.Event()
 
     def never(job: registry.JobEntry) -> Health:
@@ -164,7 +167,12 @@ async def test_of_200_jobs_those_that_are_seen_are_asked_first() -> None:
 @pytest.mark.parametrize("size", [(80, 24), (40, 10), (120, 40)])
 async def test_wide_names_fit_any_terminal(size: tuple[int, int]) -> None:
     long = "ファインチューニング-日本語-とても長い名前のジョブ"
-    running = app(lambda: [entry(long, host="gpu-ホスト-東京-0001"), entry("b" * 64, run="2", world_size=65_536)])
+    running = app(
+        lambda: [
+            entry(long, host="gpu-ホスト-東京-0001"),
+            entry("b" * 64, run="2", world_size=65_536),
+        ]
+    )
 
     async with running.run_test(size=size) as pilot:
         await shows(pilot, "ファ")
@@ -195,9 +203,12 @@ async def test_without_colours_the_list_says_the_same(monkeypatch: pytest.Monkey
         await shows(pilot, "▲ straggler")
 
 
-async def test_the_theme_that_was_chosen_in_the_list_is_that_of_the_dashboard_after_it(tmp_path: Path) -> None:
+async def test_the_theme_that_was_chosen_in_the_list_is_that_of_the_dashboard_after_it(
+    tmp_path: Path,
+) -> None:
     running = PickerApp(
-        Found(lambda: [entry("first", 30.0)], lambda _: Health("ok")), kept=Kept(tmp_path / "setup.json")
+        Found(lambda: [entry("first", 30.0)], lambda _: Health("ok")),
+        kept=Kept(tmp_path / "setup.json"),
     )
 
     async with running.run_test(size=(80, 24)) as pilot:

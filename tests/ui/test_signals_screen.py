@@ -128,7 +128,8 @@ async def test_a_rank_that_is_gone_cannot_get_one():
 
 
 async def test_a_rank_that_became_another_process_while_the_question_stood_gets_none():
-    """An elastic restart between the question and the answer: the person meant the process that they saw."""
+    """An elastic restart between the question and the answer: the person meant the process that
+    they saw."""
     source = live(HANG, VERDICT)
     async with watching(source) as (app, pilot):
         await pilot.press("f9", "enter")

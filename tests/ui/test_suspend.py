@@ -118,7 +118,9 @@ def test_who_is_told_to_end_gives_the_terminal_back_first(terminal, number, stat
 
 
 @pytest.mark.parametrize(
-    "ignored", ["", "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)"], ids=["", "nohup"]
+    "ignored",
+    ["", "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)"],
+    ids=["", "nohup"],
 )
 def test_with_its_terminal_the_dashboard_ends(terminal, ignored):
     """It would otherwise read the end of the closed terminal for ever, on a whole core."""

@@ -24,7 +24,18 @@ class Pane:
         environment = {name: value for name, value in os.environ.items() if name not in (*WITHOUT, "TMUX", "TMUX_PANE")}
         command = f"{shlex.join([sys.executable, '-c', HANG])}; echo the shell is back, status $?; exec cat"
         subprocess.run(
-            [*self._tmux, "new-session", "-d", "-x", str(width), "-y", str(height), "sh", "-c", command],
+            [
+                *self._tmux,
+                "new-session",
+                "-d",
+                "-x",
+                str(width),
+                "-y",
+                str(height),
+                "sh",
+                "-c",
+                command,
+            ],
             check=True,
             env=environment,
         )
@@ -104,7 +115,11 @@ def test_from_the_verdict_to_the_stacks_and_out(pane):
 
     pane.press("q")
     pane.until("the shell is back, status 0")
-    assert [pane.flag(name) for name in ("alternate_on", "mouse_any_flag", "cursor_flag")] == ["0", "0", "1"]
+    assert [pane.flag(name) for name in ("alternate_on", "mouse_any_flag", "cursor_flag")] == [
+        "0",
+        "0",
+        "1",
+    ]
 
 
 def test_a_window_of_another_size_is_filled_anew(pane):

@@ -26,7 +26,11 @@ from tests.ui.screens import screen_text, show, watching
 def two_findings():
     snapshot, verdict = builders.hang()
     second = replace(
-        verdict.findings[0], kind="io-stall", severity="warning", ranks=(2,), summary="rank 2 reads slowly"
+        verdict.findings[0],
+        kind="io-stall",
+        severity="warning",
+        ranks=(2,),
+        summary="rank 2 reads slowly",
     )
     return snapshot, replace(verdict, findings=(*verdict.findings, second))
 
@@ -90,7 +94,11 @@ async def test_keys_that_a_view_shows_do_something(view):
         offered = app.screen.view.keys()
         for name, _, label in offered:
             await press(pilot, view.key, "home")
-            before = (screen_text(app), app.screen, getattr(app.screen.view.target, "cursor_key", None))
+            before = (
+                screen_text(app),
+                app.screen,
+                getattr(app.screen.view.target, "cursor_key", None),
+            )
             await press(pilot, name)
             main = app.screen if isinstance(app.screen, MainScreen) else None
             cursor = getattr(main.view.target, "cursor_key", None) if main else None
@@ -142,7 +150,9 @@ async def test_the_map_stands_still_while_ranks_run_and_wait_in_turn():
         app.screen.views["map"].grid.refresh = lambda *regions, **options: drawn.extend(regions)
         turned = tuple(replace(r, state=snapshot.ranks[(r.rank + 1) % 64].state) for r in snapshot.ranks)
         await show(
-            app, pilot, Look(replace(snapshot, ranks=turned, time_unix_ns=NOW + SECOND), builders.calm(snapshot))
+            app,
+            pilot,
+            Look(replace(snapshot, ranks=turned, time_unix_ns=NOW + SECOND), builders.calm(snapshot)),
         )
 
         assert drawn == []
@@ -259,7 +269,8 @@ def test_the_line_of_views_says_the_one_in_front_where_there_is_little_room():
 
 
 def test_every_action_of_the_table_exists_and_the_apps_keys_are_the_tables():
-    """The help, the key bar and the palette are made of this table: a key in it that does nothing would be a lie."""
+    """The help, the key bar and the palette are made of this table: a key in it that does nothing
+    would be a lie."""
     bindings = [one for owner in DdtopApp.__mro__ for one in vars(owner).get("BINDINGS", ())]
     bound = {(key.strip(), one.action) for one in bindings if isinstance(one, Binding) for key in one.key.split(",")}
     for one in ACTIONS:

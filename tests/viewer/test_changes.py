@@ -48,11 +48,19 @@ def changes():
 
 def test_the_first_look_tells_who_is_there_and_what_stands():
     """A viewer that joins late must not miss the hang that it was started for."""
-    assert told(Changes(), looking(0, finding())) == [("joined", (0, 1, 2, 3)), ("appeared", CRITICAL, (2,))]
+    assert told(Changes(), looking(0, finding())) == [
+        ("joined", (0, 1, 2, 3)),
+        ("appeared", CRITICAL, (2,)),
+    ]
 
 
 def test_what_stands_is_told_once_and_its_end_once(changes):
-    looks = [looking(1, finding()), looking(2, finding(summary="longer by now")), looking(3), looking(4)]
+    looks = [
+        looking(1, finding()),
+        looking(2, finding(summary="longer by now")),
+        looking(3),
+        looking(4),
+    ]
 
     assert told(changes, *looks) == [("appeared", CRITICAL, (2,)), ("cleared", CRITICAL, (2,))]
 
@@ -105,13 +113,19 @@ def test_after_a_restart_all_ranks_come_again_and_the_same_fault_is_a_new_one(ch
 
 def test_lost_contact_is_told_once_and_clears_nothing(changes):
     gone = "the relay is not heard, trying again"
-    looks = [looking(1, finding()), looking(1, contact=gone), looking(1, contact="it is gone"), looking(9, finding())]
+    looks = [
+        looking(1, finding()),
+        looking(1, contact=gone),
+        looking(1, contact="it is gone"),
+        looking(9, finding()),
+    ]
 
     assert told(changes, *looks) == [("appeared", CRITICAL, (2,)), ("lost",), ("joined",)]
 
 
 def test_a_finding_that_a_new_relay_does_not_have_yet_is_not_over(changes):
-    """The relay was killed; the next one hears the ranks again one by one, and the judge begins anew."""
+    """The relay was killed; the next one hears the ranks again one by one, and the judge begins
+    anew."""
     settle_s = SETTLE_NS / SECOND
     changes.take(looking(1, finding()))
     changes.take(looking(1, contact="gone"))
@@ -172,12 +186,35 @@ def test_what_a_rank_said_cannot_write_to_the_terminal(changes):
 
 def test_events_as_json_have_every_key_always():
     changes = Changes()
-    looks = [looking(0), looking(1, finding()), looking(2), looking(3, contact="gone"), Look(*builders.ended())]
+    looks = [
+        looking(0),
+        looking(1, finding()),
+        looking(2),
+        looking(3, contact="gone"),
+        Look(*builders.ended()),
+    ]
     shapes = [event_json(change, "train") for look in looks for change in changes.take(look)]
-    keys = ["schema", "time_unix_ns", "event", "job", "attempt", "text", "finding", "ranks", "ended"]
+    keys = [
+        "schema",
+        "time_unix_ns",
+        "event",
+        "job",
+        "attempt",
+        "text",
+        "finding",
+        "ranks",
+        "ended",
+    ]
 
     assert [list(shape) for shape in shapes] == [keys] * 6
-    assert [shape["event"] for shape in shapes] == ["joined", "appeared", "cleared", "lost", "appeared", "ended"]
+    assert [shape["event"] for shape in shapes] == [
+        "joined",
+        "appeared",
+        "cleared",
+        "lost",
+        "appeared",
+        "ended",
+    ]
     assert {shape["schema"] for shape in shapes} == {"ddtop.event/1"}
     assert shapes[0]["ranks"] == [0, 1, 2, 3]
     assert shapes[1]["finding"]["kind"] == "not-in-collective"

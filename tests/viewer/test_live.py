@@ -34,7 +34,9 @@ async def test_a_job_is_on_the_screen_as_soon_as_its_relay_has_told_it(stage):
     assert (look.contact, look.snapshot.job, look.snapshot.world_size) == (None, "train", 2)
 
 
-async def test_a_relay_that_is_known_by_its_port_is_joined_there_whatever_a_file_of_its_run_says(stage):
+async def test_a_relay_that_is_known_by_its_port_is_joined_there_whatever_a_file_of_its_run_says(
+    stage,
+):
     """A leaf's job file says where its hub is: the leaf's own relay is another one."""
     known = the_entry()
     registry.write_entry(msgspec.structs.replace(known, port=9, heartbeat_unix_ns=1))
@@ -46,7 +48,8 @@ async def test_a_relay_that_is_known_by_its_port_is_joined_there_whatever_a_file
 
 
 async def test_a_relay_that_goes_is_said_with_the_age_of_what_is_shown(stage):
-    """What was last true stays on the screen: a silent relay must not make its ranks look silent."""
+    """What was last true stays on the screen: a silent relay must not make its ranks look
+    silent."""
     async with running(live.LiveSource(the_entry())) as source:
         before = await seen(source, lambda look: look.snapshot is not None and look.contact is None)
         await asyncio.to_thread(stage.close)
@@ -89,7 +92,10 @@ async def test_what_was_received_can_be_gone_back_to(stage):
     assert back.travelled
     assert not back.recording
     assert now.span[0] <= then.snapshot.time_unix_ns <= now.span[1]
-    assert (back.snapshot.ranks[0].iteration, back.snapshot.time_unix_ns) == (7, then.snapshot.time_unix_ns)
+    assert (back.snapshot.ranks[0].iteration, back.snapshot.time_unix_ns) == (
+        7,
+        then.snapshot.time_unix_ns,
+    )
     assert again.snapshot.ranks[0].iteration == 8
     assert all("this is the past" in sentence for sentence in sentences)
 
@@ -115,7 +121,8 @@ async def test_what_was_received_before_its_relay_was_replaced_is_not_lost(stage
 
 
 async def test_a_relay_of_which_nothing_has_come_yet_is_said_to_be_silent(stage, monkeypatch):
-    """Its host was cut off right after somebody had attached: the screen waited for its first records, and said nothing."""
+    """Its host was cut off right after somebody had attached: the screen waited for its first
+    records, and said nothing."""
     monkeypatch.setattr(live, "SILENT_S", 0.2)
     source = live.LiveSource(the_entry())
     monkeypatch.setattr(source._route, "connect", lambda controller: asyncio.sleep(0, _Mute()))
@@ -126,7 +133,8 @@ async def test_a_relay_of_which_nothing_has_come_yet_is_said_to_be_silent(stage,
 
 
 async def test_a_relay_is_not_silent_while_this_process_does_not_run(stage, monkeypatch):
-    """Ctrl-Z and fg, a laptop that slept, a machine without a moment for us: `ddtop watch` told of lost contact."""
+    """Ctrl-Z and fg, a laptop that slept, a machine without a moment for us: `ddtop watch` told of
+    lost contact."""
     slept_s, now = 0.0, time.monotonic
     monkeypatch.setattr(live, "time", SimpleNamespace(monotonic=lambda: now() + slept_s))
     async with running(live.LiveSource(the_entry())) as source:

@@ -31,7 +31,8 @@ def rank(stage, agents_count_as_heard):
 
 
 def is_live(look):
-    """Whether it still reports is not asked: it has said one word only, and a slow machine hears that late."""
+    """Whether it still reports is not asked: it has said one word only, and a slow machine hears
+    that late."""
     return look.snapshot is not None and look.contact is None and look.snapshot.ranks[0].pid is not None
 
 

@@ -321,7 +321,14 @@ def test_from_now_one_goes_back_and_behind_the_end_is_now():
     for step in (-5, -5, 5, 60, -60, -60):
         session.travel(step)
 
-    assert [None if at is None else (at - NOW) // SECOND for at in source.went] == [-5, -10, -5, None, -60, -100]
+    assert [None if at is None else (at - NOW) // SECOND for at in source.went] == [
+        -5,
+        -10,
+        -5,
+        None,
+        -60,
+        -100,
+    ]
 
 
 def test_with_nothing_recorded_the_foot_says_so():

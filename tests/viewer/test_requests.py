@@ -54,7 +54,12 @@ def test_an_answer_that_overtakes_the_relays_reply_counts():
 def test_workers_other_requests_and_repetitions_are_not_counted():
     asking, request = asked()
     asking.take(Reply("stacks", text=request, count=3), 0.0)
-    for stacks in (answer(request, 0), answer(request, 0), answer("another", 1), answer(request, 1, worker=True)):
+    for stacks in (
+        answer(request, 0),
+        answer(request, 0),
+        answer("another", 1),
+        answer(request, 1, worker=True),
+    ):
         asking.take(stacks, 0.1)
 
     assert asking.dump(0.1).answered == 1

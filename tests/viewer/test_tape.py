@@ -84,7 +84,8 @@ def test_every_moment_has_the_verdict_that_a_live_viewer_saw(scene):
 
 @pytest.mark.parametrize("scene", SCENES)
 def test_every_rank_has_the_facts_that_a_live_viewer_saw(scene):
-    """All of them: a stopped rank's last report is older than any window, and so is the time when it was stopped."""
+    """All of them: a stopped rank's last report is older than any window, and so is the time when
+    it was stopped."""
     job = SCENES[scene]()
     tape = taped(job)
 
@@ -216,7 +217,8 @@ def test_the_sparklines_of_a_moment_are_those_that_a_live_viewer_had():
             for rank in range(4):
                 was, live = past.of(rank), history.of(rank)
                 for name in SERIES:
-                    # Not of the same half of each second: a ratio that rises is up to a twentieth apart.
+                    # Not of the same half of each second: a ratio that rises is up to a twentieth
+                    # apart.
                     a, b = list(getattr(was, name))[-20:], list(getattr(live, name))[-20:]
                     assert len(a) == len(b) == 20
                     assert a == pytest.approx(b, abs=0.051), (second, rank, name)

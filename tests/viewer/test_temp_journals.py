@@ -1,4 +1,5 @@
-"""Folders for copies of other hosts' journals: nothing of them stays, and nobody else's is touched."""
+"""Folders for copies of other hosts' journals: nothing of them stays, and nobody else's is
+touched."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ def temporary(tmp_path, monkeypatch):
 
 @pytest.fixture
 def viewer():
-    """Another process with a folder, at work until it is ended; gives the process and the folder."""
+    """Another process with a folder, at work until it is ended; gives the process and the
+    folder."""
     program = (
         "import sys\nfrom ddtop.viewer import temp_journals\n"
         "with temp_journals.folder() as folder:\n"

@@ -38,7 +38,10 @@ def test_an_event_loop_is_an_event_loop_in_both():
     """The sentence said `event loop` and the column said `asyncio`."""
     rank = stuck(place=replace(HERE, waits_on="asyncio"))
 
-    assert (doing(rank, POLICY), now_text(rank)) == ("waiting in its event loop", "event loop train.py:88")
+    assert (doing(rank, POLICY), now_text(rank)) == (
+        "waiting in its event loop",
+        "event loop train.py:88",
+    )
 
 
 def test_a_word_of_a_newer_agent_is_shown_as_it_came():

@@ -31,7 +31,8 @@ def test_a_list_of_ranks_is_read_as_people_write_it(text, ranks):
 
 
 @pytest.mark.parametrize(
-    ("text", "ranks"), [("3-", [3]), ("3-,", [3]), ("1,,2", [1, 2]), ("", []), ("-", None), ("3-x", None)]
+    ("text", "ranks"),
+    [("3-", [3]), ("3-,", [3]), ("1,,2", [1, 2]), ("", []), ("-", None), ("3-x", None)],
 )
 def test_half_a_range_that_is_being_typed_is_its_first_rank(text, ranks):
     found = rank_ranges(text, unfinished=True)

@@ -15,7 +15,14 @@ from tests.jobs import FakeJob, unix_ns
 
 @pytest.mark.parametrize(
     ("ranks", "text"),
-    [([2], "2"), ([0, 1], "0,1"), ([0, 1, 2], "0-2"), ([7, 0, 2, 3, 4, 4], "0,2-4,7"), ([], ""), (range(512), "0-511")],
+    [
+        ([2], "2"),
+        ([0, 1], "0,1"),
+        ([0, 1, 2], "0-2"),
+        ([7, 0, 2, 3, 4, 4], "0,2-4,7"),
+        ([], ""),
+        (range(512), "0-511"),
+    ],
 )
 def test_rank_range(ranks, text):
     assert rank_list(ranks) == text
@@ -57,7 +64,11 @@ def test_several_tensors_of_one_collective_are_added_up():
 
 
 def test_groups_with_one_description_are_told_apart_by_their_names():
-    groups = [Group("0", "default_pg", (0, 1), "gloo"), Group("1", "tp", (0,), "gloo"), Group("2", "tp", (1,), "gloo")]
+    groups = [
+        Group("0", "default_pg", (0, 1), "gloo"),
+        Group("1", "tp", (0,), "gloo"),
+        Group("2", "tp", (1,), "gloo"),
+    ]
 
     assert names_of_groups(groups) == {"0": "default_pg", "1": "tp 1", "2": "tp 2"}
 
@@ -95,7 +106,10 @@ def test_ranks_that_wait_in_two_groups_are_told_by_their_calls():
 
 @pytest.mark.parametrize(
     ("call", "advice"),
-    [("recv", "each recv needs a send from that rank"), ("send", "each send needs a recv on that rank")],
+    [
+        ("recv", "each recv needs a send from that rank"),
+        ("send", "each send needs a recv on that rank"),
+    ],
 )
 def test_the_advice_names_the_call_that_is_missing(call, advice):
     """A sender was told that its recv needs a send."""

@@ -1,6 +1,7 @@
 """The top of the screen: which job, how it goes, and the one sentence that says what is wrong.
 
-The sentence comes first and whole; evidence and notes fill what is left. Nothing here is shown by colour alone.
+The sentence comes first and whole; evidence and notes fill what is left. Nothing here is shown by
+colour alone.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ def banner_lines(
     """
     if contact.text is None and verdict.unheard is not None:
         contact = Contact(verdict.unheard, verdict.unheard_s, contact.frozen_s)
-    head = [header_line(snapshot, width, contact, glyphs), *_contact_lines(snapshot, contact, width, glyphs)]
+    head = [
+        header_line(snapshot, width, contact, glyphs),
+        *_contact_lines(snapshot, contact, width, glyphs),
+    ]
     room = max(most - len(head), 1)
     body = verdict_lines(verdict, width, glyphs, room)
     if hint and verdict.findings:
@@ -62,15 +66,18 @@ def banner_lines(
 
 
 def header_line(snapshot: Snapshot, width: int, contact: Contact = LIVE, glyphs: Glyphs = UNICODE) -> Line:
-    """Job, ranks, hosts, backend; at the right the iteration, the speed or how long there is no progress,
-    and the time.
+    """Job, ranks, hosts, backend; at the right the iteration, the speed or how long there is no
+    progress, and the time.
 
     What has no room is left out, the least telling first; the job's name is cut at last.
     """
     everyone = snapshot.reporting >= snapshot.world_size or not snapshot.live
     job = clip(clean(snapshot.job), max(width // 3, 12), glyphs.ellipsis)
     ranks = f"{snapshot.reporting:,}/{snapshot.world_size:,} ranks"
-    left: list[tuple[int, Span]] = [(0, (job, "title")), (1, (ranks, "" if everyone else "warning"))]
+    left: list[tuple[int, Span]] = [
+        (0, (job, "title")),
+        (1, (ranks, "" if everyone else "warning")),
+    ]
     if (hosts := _hosts(snapshot)) is not None:
         left.append(hosts)
     backend = backend_of(snapshot)
@@ -174,7 +181,8 @@ def severity_mark(severity: str, glyphs: Glyphs = UNICODE) -> Span:
 def verdict_lines(verdict: Verdict, width: int, glyphs: Glyphs = UNICODE, most: int = MOST_LINES) -> list[Line]:
     """The worst finding as a sentence with a hanging indent, its first evidence and the next step.
 
-    Where `most` lines are too few the evidence goes first, then the end of the advice, then the end of the sentence.
+    Where `most` lines are too few the evidence goes first, then the end of the advice, then the end
+    of the sentence.
     """
     if not verdict.findings:
         texts = wrap(clean(verdict.calm), width)
@@ -197,7 +205,10 @@ def _calm_style(health: str) -> str:
 
 
 def _summary(
-    finding: Finding, width: int, glyphs: Glyphs, wrapped: Callable[[str, int], list[str]] = wrap_clauses
+    finding: Finding,
+    width: int,
+    glyphs: Glyphs,
+    wrapped: Callable[[str, int], list[str]] = wrap_clauses,
 ) -> list[Line]:
     mark, style = severity_mark(finding.severity, glyphs)
     texts = wrapped(clean(finding.summary), width - 2)
@@ -235,7 +246,8 @@ def _hint(verdict: Verdict, hint: str) -> str:
 
 
 def _with_hint(body: list[Line], hint: str, width: int, most: int) -> list[Line]:
-    """The hint at the right end of the last line, or on a line of its own where there is room for one."""
+    """The hint at the right end of the last line, or on a line of its own where there is room for
+    one."""
     if not body:
         return body
     gap = width - line_width(body[-1]) - len(hint)

@@ -24,7 +24,10 @@ def explain_text(page: Explanation, width: int) -> str:
     lines += ["", "what to do"]
     for number, step in enumerate(page.steps, 1):
         text, *commands = step.split("\n")
-        lines += [*hang(text, width, f"  {number}. "), *(f"{_CODE}{command}" for command in commands)]
+        lines += [
+            *hang(text, width, f"  {number}. "),
+            *(f"{_CODE}{command}" for command in commands),
+        ]
     if page.before:
         lines += ["", "code that does it", *(f"{_CODE}{line}" for line in page.before)]
         lines += ["code that does not", *(f"{_CODE}{line}" for line in page.after)]

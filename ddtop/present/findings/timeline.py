@@ -1,4 +1,5 @@
-"""What happened, a line an event: findings that appeared and cleared, ranks that came and went, restarts, dumps of stacks."""
+"""What happened, a line an event: findings that appeared and cleared, ranks that came and went,
+restarts, dumps of stacks."""
 
 from __future__ import annotations
 
@@ -16,7 +17,18 @@ from ddtop.words import units
 from ddtop.words.ranks import ranks_text
 
 FINDING, CAME, ENDED, RAISED, RESTARTED, STACKS, CONTACT, JOB, LOSS, ORDER = (
-    *("finding", "came", "ended", "exception", "restart", "stacks", "contact", "job", "loss", "order"),
+    *(
+        "finding",
+        "came",
+        "ended",
+        "exception",
+        "restart",
+        "stacks",
+        "contact",
+        "job",
+        "loss",
+        "order",
+    ),
 )
 WORDS_MOST = 24
 """Sentences kept of one finding: the first, and the newest."""
@@ -33,8 +45,9 @@ _DURATION = re.compile(r"\d+ (?:s|min|h|d)(?: \d+ (?:s|min|h))?\b")
 class Entry:
     """Something that happened at `unix_ns`.
 
-    `words`: of a finding, its sentence at different times (unix ns); of everything else one. `finding`: as it stood last.
-    `over_unix_ns`: when it cleared, None while it stands. `closed`: what ended it was the end of the job or of the attempt.
+    `words`: of a finding, its sentence at different times (unix ns); of everything else one.
+    `finding`: as it stood last. `over_unix_ns`: when it cleared, None while it stands. `closed`:
+    what ended it was the end of the job or of the attempt.
     """
 
     key: Hashable
@@ -110,7 +123,8 @@ class Timeline:
         self._last = snapshot
 
     def contact(self, lost: str | None, now_unix_ns: int) -> None:
-        """Whether the facts are live, and why not, at that time of the viewer's clock for the job."""
+        """Whether the facts are live, and why not, at that time of the viewer's clock for the
+        job."""
         if lost is not None and self._lost_unix_ns is None:
             self._lost_unix_ns = now_unix_ns
             self._add(Entry(("lost", now_unix_ns), now_unix_ns, CONTACT, ((now_unix_ns, clean(lost)),)))
@@ -121,7 +135,8 @@ class Timeline:
             self._add(Entry(("heard", now_unix_ns), now_unix_ns, CONTACT, words))
 
     def absorb(self, earlier: Timeline) -> None:
-        """Take in what another one saw before this one began: what stood then and stands now is one entry."""
+        """Take in what another one saw before this one began: what stood then and stands now is one
+        entry."""
         if self.began_unix_ns is None:
             self.__dict__.update(earlier.__dict__)
             return
@@ -233,7 +248,8 @@ class Timeline:
         return True
 
     def _came(self, snapshot: Snapshot) -> None:
-        """Ranks that were not there at the last look; looked for only when the counts say that there may be some."""
+        """Ranks that were not there at the last look; looked for only when the counts say that
+        there may be some."""
         subject = (snapshot.run, snapshot.attempt, snapshot.world_size, snapshot.reporting)
         if subject == self._came_for:
             return
@@ -246,7 +262,8 @@ class Timeline:
         if came:
             ranks = tuple(rank for rank, _ in came)
             started = max(started for _, started in came) or snapshot.time_unix_ns
-            # Who was there before anybody looked came with his process; later nobody came before the look without him.
+            # Who was there before anybody looked came with his process; later nobody came before
+            # the look without him.
             last = self._last
             there = last is None or (last.attempt == snapshot.attempt and started <= (self.began_unix_ns or 0))
             at = started if last is None or there else max(started, last.time_unix_ns)
@@ -290,7 +307,8 @@ class Timeline:
 
 
 def _with_words(words: tuple[tuple[int, str], ...], now: int, summary: str) -> tuple[tuple[int, str], ...]:
-    """A sentence in which only a duration has grown is the same one; the newest numbers stay with the newest look."""
+    """A sentence in which only a duration has grown is the same one; the newest numbers stay with
+    the newest look."""
     text = clean(summary)
     if text == words[-1][1]:
         return words
@@ -314,7 +332,8 @@ class Event:
 def events(looks: Iterable[tuple[Snapshot, Verdict]]) -> tuple[Event, ...]:
     """The events of a job that was looked at several times, in order of time.
 
-    A finding begins when its fact began, and is over at the first look that does not have it any more.
+    A finding begins when its fact began, and is over at the first look that does not have it any
+    more.
     """
     timeline = Timeline(most=100_000, fold=False)
     for snapshot, verdict in looks:
@@ -324,7 +343,12 @@ def events(looks: Iterable[tuple[Snapshot, Verdict]]) -> tuple[Event, ...]:
         if entry.finding is None:
             found.add(Event(entry.unix_ns, entry.text))
             continue
-        found.add(Event(entry.unix_ns, f"{entry.finding.severity}: {clean(entry.finding.kind)}: {entry.words[0][1]}"))
+        found.add(
+            Event(
+                entry.unix_ns,
+                f"{entry.finding.severity}: {clean(entry.finding.kind)}: {entry.words[0][1]}",
+            )
+        )
         if entry.over_unix_ns is not None and not entry.closed:
             found.add(Event(entry.over_unix_ns, over_text(entry.finding)))
     return tuple(sorted(found))

@@ -12,7 +12,8 @@ from ddtop.words import units
 
 GPUS_SCHEMA = "ddtop.gpus/1"
 FREE_RATIO = 0.05
-"""Of its memory and of its time that is used on a GPU that counts as free: a display server, a forgotten context."""
+"""Of its memory and of its time that is used on a GPU that counts as free: a display server, a
+forgotten context."""
 FIELDS = (
     Field("gpu", "GPU", 4),
     Field("name", "NAME", 10, grows=1, most=26, rank=2),
@@ -25,7 +26,8 @@ FIELDS = (
 
 
 def is_free(gpu: Gpu) -> bool:
-    """Nobody computes on it, and its memory is there; a GPU that is divided (MIG) is taken by its parts."""
+    """Nobody computes on it, and its memory is there; a GPU that is divided (MIG) is taken by its
+    parts."""
     if gpu.lost or gpu.mig or gpu.prohibited or gpu.used_bytes is None or not gpu.total_bytes:
         return False
     if gpu.exclusive and gpu.processes:
@@ -70,7 +72,8 @@ def _gpu_json(gpu: Gpu) -> dict[str, Any]:
 
 
 def gpus_lines(gpus: Sequence[Gpu], driver: str | None, width: int) -> list[str]:
-    """A sentence, a row a GPU and one more for each further process, and how to start on the free ones."""
+    """A sentence, a row a GPU and one more for each further process, and how to start on the free
+    ones."""
     table = table_for(FIELDS, width)
     lines = [headline(gpus, driver), "", _text(table.titles())]
     for gpu in gpus:
@@ -98,7 +101,12 @@ def process_text(one: GpuProcess) -> str:
     if not one.local:
         return f"pid {one.pid} outside of this container {units.size(one.used_bytes)}"
     command = clean(one.command or "")
-    words = [clean(one.user or ""), str(one.pid), command, units.size(one.used_bytes) if one.used_bytes else ""]
+    words = [
+        clean(one.user or ""),
+        str(one.pid),
+        command,
+        units.size(one.used_bytes) if one.used_bytes else "",
+    ]
     return " ".join(word for word in words if word)
 
 
@@ -124,7 +132,10 @@ def _cells(gpu: Gpu, held: str) -> dict[str, Span]:
         "name": (clean(gpu.name), ""),
         "util": (units.percent(gpu.util_ratio), ""),
         "memory": (memory, ""),
-        "power": (units.NOT_MEASURED if gpu.power_watts is None else f"{gpu.power_watts:.0f}{cap}", ""),
+        "power": (
+            units.NOT_MEASURED if gpu.power_watts is None else f"{gpu.power_watts:.0f}{cap}",
+            "",
+        ),
         "temp": (units.NOT_MEASURED if gpu.celsius is None else f"{gpu.celsius}C", ""),
         "held": (held, ""),
     }

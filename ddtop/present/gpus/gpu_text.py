@@ -84,7 +84,8 @@ def links_text(gpu: Gpu) -> str:
 
 
 def trouble_of(device: Device, time_unix_ns: int, policy: Policy) -> str:
-    """The style of what wants attention about a GPU of the job: "critical", "warning", empty where nothing does."""
+    """The style of what wants attention about a GPU of the job: "critical", "warning", empty where
+    nothing does."""
     gpu = device.gpu
     if gpu.lost or gpu.xids or device.ecc_new or gpu.remap_failed:
         return "critical"
@@ -112,23 +113,35 @@ def driver_text(watch: GpuWatch | None, policy: Policy = POLICY) -> str:
 
 
 def gpu_line(
-    device: Device, width: int, glyphs: Glyphs = UNICODE, waits: bool = False, part: int | None = None
+    device: Device,
+    width: int,
+    glyphs: Glyphs = UNICODE,
+    waits: bool = False,
+    part: int | None = None,
 ) -> Line:
-    """A GPU as one row below its host: use, memory, power, heat, its ranks, trouble, strangers on it.
+    """A GPU as one row below its host: use, memory, power, heat, its ranks, trouble, strangers on
+    it.
 
-    `waits`: what it is busy with is waiting in NCCL. `part`: which MIG instance of its GPU it is, from 0.
+    `waits`: what it is busy with is waiting in NCCL. `part`: which MIG instance of its GPU it is,
+    from 0.
     """
     gpu = device.gpu
     name = f"  GPU {gpu.index}" if part is None else f"    MIG {gpu.index}.{part}"
     bars = width >= BARS_FROM
-    spans: list[Span] = [(f"{name:<10}", "dim"), *(_lost(bars) if gpu.lost else _numbers(gpu, glyphs, waits, bars))]
+    spans: list[Span] = [
+        (f"{name:<10}", "dim"),
+        *(_lost(bars) if gpu.lost else _numbers(gpu, glyphs, waits, bars)),
+    ]
     spans += [(f"  {ranks_words(device):<{RANKS}}", "" if device.ranks else "dim")]
     room = width - sum(len(text) for text, _ in spans)
     for text, style in (
         (trouble_text(gpu), "critical"),
         (throttle_text(gpu), "warning" if alarming(gpu) else "dim"),
         (refused_text(device), "warning"),
-        ("; ".join(process_text(one) for one in device.foreign), "warning" if device.ranks else "dim"),
+        (
+            "; ".join(process_text(one) for one in device.foreign),
+            "warning" if device.ranks else "dim",
+        ),
     ):
         shown = clip_words(text, room - 2, glyphs.ellipsis) if text else ""
         if shown:
@@ -152,7 +165,10 @@ def _numbers(gpu: Gpu, glyphs: Glyphs, waits: bool, bars: bool) -> list[Span]:
         drawn = (hollow(gpu.util_ratio or 0.0, BAR, glyphs), "dim")
     # A silent driver, and a MIG instance, report no memory: the cell steps back.
     rest: Span = (f"{memory:>11}  {watts:>5} {celsius:>4}", "dim" if gpu.used_bytes is None else "")
-    spans: list[Span] = [drawn, (f" {share:>4}  ", "dim" if waits or gpu.util_ratio is None else "")]
+    spans: list[Span] = [
+        drawn,
+        (f" {share:>4}  ", "dim" if waits or gpu.util_ratio is None else ""),
+    ]
     return [*spans, (_bar(ratio, glyphs) + " ", "bar"), rest] if bars else [*spans, rest]
 
 
@@ -182,7 +198,8 @@ def silent_note(snapshot: Snapshot) -> str:
 
 
 def clip_words(text: str, width: int, ellipsis: str = ELLIPSIS) -> str:
-    """At most `width` columns of the text, cut between words; empty where not even the first fits."""
+    """At most `width` columns of the text, cut between words; empty where not even the first
+    fits."""
     if cell_width(text) <= width:
         return text
     short = clip(text, width - len(ellipsis), "")

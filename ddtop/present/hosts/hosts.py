@@ -24,11 +24,14 @@ from ddtop.words import units
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """One host. `state`: what its relay last reported, None for a host that only its ranks tell of; `age_s`: how old that is.
+    """One host. `state`: what its relay last reported, None for a host that only its ranks tell of;
+    `age_s`: how old that is.
 
-    `name`: with a part of its identity, where another has the same. `seen`: how it is heard, None where nobody tells. `devices`: its GPUs. `worst`: the code (`present.table.rank_class`) of its worst rank. `rank_cores`: cores that its ranks use, None if not measured.
-    `waiting`: its ranks whose GPUs only wait in NCCL. `watch`: of a driver that does not answer. `troubled`: which of its devices
-    want attention.
+    `name`: with a part of its identity, where another has the same. `seen`: how it is heard, None
+    where nobody tells. `devices`: its GPUs. `worst`: the code (`present.table.rank_class`) of its
+    worst rank. `rank_cores`: cores that its ranks use, None if not measured. `waiting`: its ranks
+    whose GPUs only wait in NCCL. `watch`: of a driver that does not answer. `troubled`: which of
+    its devices want attention.
     """
 
     name: str
@@ -59,8 +62,8 @@ class HostFacts:
 
 
 def hosts_facts(snapshot: Snapshot, hosts: Sequence[Host], codes: bytes) -> tuple[HostFacts, ...]:
-    """All hosts in the order of their first rank; those with a rank at fault stand first, then those with a GPU in
-    trouble; those without ranks last."""
+    """All hosts in the order of their first rank; those with a rank at fault stand first, then
+    those with a GPU in trouble; those without ranks last."""
     reports: dict[str, _Report] = {}
     labels = _labels(snapshot.ranks)
     for number, report in enumerate(snapshot.hosts):
@@ -79,7 +82,19 @@ def hosts_facts(snapshot: Snapshot, hosts: Sequence[Host], codes: bytes) -> tupl
             more = _of_gpus(snapshot, host.ranks, own) if own else _NO_GPUS
             watch = state.gpu_watch if state is not None and driver_text(state.gpu_watch) else None
             found.append(
-                HostFacts(host.name, host.ranks, worst, cores, state, age_s, own, seen, more[0], watch, more[1])
+                HostFacts(
+                    host.name,
+                    host.ranks,
+                    worst,
+                    cores,
+                    state,
+                    age_s,
+                    own,
+                    seen,
+                    more[0],
+                    watch,
+                    more[1],
+                )
             )
     found.sort(key=lambda host: (host.worst < AT_FAULT, not host.troubled and host.watch is None))
     found += [
@@ -104,7 +119,11 @@ _UNTOLD: _Report = (None, None, None)
 
 def _report(snapshot: Snapshot, number: int, state: HostState) -> _Report:
     ages, seen = snapshot.host_ages_s, snapshot.seen
-    return state, ages[number] if number < len(ages) else None, seen[number] if number < len(seen) else None
+    return (
+        state,
+        ages[number] if number < len(ages) else None,
+        seen[number] if number < len(seen) else None,
+    )
 
 
 def _labels(ranks: Sequence[RankFacts]) -> dict[str, str]:
@@ -130,7 +149,8 @@ def _apart(name: str, sender: str) -> str:
 
 
 def clock_text(seen: HostSeen | None) -> str:
-    """What is worth saying of a host's clock: `+12.3 s`, `±80 ms`, `unknown`; empty while all is well."""
+    """What is worth saying of a host's clock: `+12.3 s`, `±80 ms`, `unknown`; empty while all is
+    well."""
     if seen is None:
         return ""
     if seen.offset_ns is None or seen.error_ns is None:
@@ -145,7 +165,8 @@ def clock_text(seen: HostSeen | None) -> str:
 
 
 def clock_words(seen: HostSeen | None) -> str:
-    """The same for a page that has room: `0.3 ms behind the hub's, ±0.2 ms`; empty on the hub and where there is none."""
+    """The same for a page that has room: `0.3 ms behind the hub's, ±0.2 ms`; empty on the hub and
+    where there is none."""
     if seen is None or seen.role != LEAF:
         return ""
     if seen.offset_ns is None or seen.error_ns is None:
@@ -162,7 +183,8 @@ def part_of(devices: Sequence[Device], number: int) -> int | None:
 
 
 def gpus_note(hosts: Sequence[HostFacts], gpus: bool, folded: bool) -> str:
-    """Why no GPUs are shown, or not all of them: `no NVIDIA driver`, `2 GPUs in trouble, the others not shown`."""
+    """Why no GPUs are shown, or not all of them: `no NVIDIA driver`, `2 GPUs in trouble, the others
+    not shown`."""
     if gpus:
         troubled = sum(len(host.troubled) for host in hosts)
         return f"{units.plural(troubled, 'GPU')} in trouble, the others not listed" if folded else ""

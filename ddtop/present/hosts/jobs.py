@@ -1,4 +1,5 @@
-"""The jobs of this user as rows of a list: live ones first, then those that have ended, each with what is known of it."""
+"""The jobs of this user as rows of a list: live ones first, then those that have ended, each with
+what is known of it."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ MOST_JOB = 48
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What a short look at a job has found; `word` is one of `finding.HEALTHS`, unknown where nobody answered."""
+    """What a short look at a job has found; `word` is one of `finding.HEALTHS`, unknown where
+    nobody answered."""
 
     word: str
     kind: str | None = None
@@ -50,7 +52,8 @@ def health_of(verdict: Verdict) -> Health:
 
 
 def listed(entries: Iterable[registry.JobEntry], now_unix_ns: int) -> list[Listed]:
-    """The runs: live ones first, each half with the newest start first. A leaf is a part of its hub's run."""
+    """The runs: live ones first, each half with the newest start first. A leaf is a part of its
+    hub's run."""
     runs: dict[tuple[str, str], list[registry.JobEntry]] = {}
     for entry in entries:
         runs.setdefault((entry.job, entry.part_of or entry.run), []).append(entry)
@@ -91,7 +94,8 @@ def heading(jobs: Sequence[Listed]) -> str:
 
 
 def columns(jobs: Sequence[Listed], width: int) -> Table[Field]:
-    """The columns of these jobs, that width; what is dropped first is what one needs least to know a job by."""
+    """The columns of these jobs, that width; what is dropped first is what one needs least to know
+    a job by."""
     ranks = max([len("RANKS"), *(len(_ranks(one)) for one in jobs)])
     name = min(max([10, *(cell_width(clean(one.entry.job)) for one in jobs)]), MOST_JOB)
     script = min(max([6, *(cell_width(_script(one)) for one in jobs)]), 40)

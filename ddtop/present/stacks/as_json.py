@@ -12,7 +12,8 @@ Json = dict[str, Any]
 
 
 def stacks_json(merged: Merged, job: str | None, live: bool, time_unix_ns: int) -> Json:
-    """The classes in the order in which they are printed; `job` is null for processes that belong to none."""
+    """The classes in the order in which they are printed; `job` is null for processes that belong
+    to none."""
     return {
         "schema": STACKS_SCHEMA,
         "job": job,
@@ -49,4 +50,9 @@ def _taken(members: list[Member]) -> int:
 
 
 def _frame(frame: Frame) -> Json:
-    return {"function": frame.function, "file": frame.file, "line": frame.line, "owner": frame.owner.value}
+    return {
+        "function": frame.function,
+        "file": frame.file,
+        "line": frame.line,
+        "owner": frame.owner.value,
+    }

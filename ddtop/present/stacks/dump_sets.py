@@ -1,4 +1,5 @@
-"""From a snapshot to the stacks that belong together: those of one request, and who is missing among them."""
+"""From a snapshot to the stacks that belong together: those of one request, and who is missing
+among them."""
 
 from __future__ import annotations
 
@@ -35,8 +36,9 @@ def answers(
 ) -> list[Stacks]:
     """The stacks of one dump, with workers.
 
-    `asked_unix_ns` and `ranks` (empty: all) are given for a dump that this viewer asked for: then stacks that were taken later
-    for somebody else count as well, and ranks that cannot be asked any more are in it as unanswered.
+    `asked_unix_ns` and `ranks` (empty: all) are given for a dump that this viewer asked for: then
+    stacks that were taken later for somebody else count as well, and ranks that cannot be asked any
+    more are in it as unanswered.
     """
     found: list[Stacks] = []
     missed: list[RankFacts] = []
@@ -67,7 +69,8 @@ def _absent(rank: RankFacts, request: str, at_unix_ns: int) -> Stacks:
 
 
 def at_fault(verdict: Verdict, snapshot: Snapshot | None = None) -> tuple[int, ...]:
-    """The ranks at fault that are still there: that one has died since says nothing of where it was before."""
+    """The ranks at fault that are still there: that one has died since says nothing of where it was
+    before."""
     return tuple(rank for rank in culprits(verdict) if snapshot is None or not snapshot.rank(rank).gone)
 
 

@@ -1,4 +1,5 @@
-"""Merged stacks as lines: who is where, the odd ones first, with the source around the line that they stand in."""
+"""Merged stacks as lines: who is where, the odd ones first, with the source around the line that
+they stand in."""
 
 from __future__ import annotations
 
@@ -31,8 +32,9 @@ Read = Callable[[str, int, int], "Excerpt | None"]
 class Around:
     """What is known besides the stacks.
 
-    `doing`: what a rank does there, by rank, in a phrase that can follow "is". `blamed`: ranks at fault. `started`: when the
-    rank's process began (unix ns). `read`: the source around a line, None where that is not to be had.
+    `doing`: what a rank does there, by rank, in a phrase that can follow "is". `blamed`: ranks at
+    fault. `started`: when the rank's process began (unix ns). `read`: the source around a line,
+    None where that is not to be had.
     """
 
     doing: Mapping[int, str] = field(default_factory=dict)
@@ -43,7 +45,8 @@ class Around:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How they are shown: as classes or as a `tree`; with all `threads`, or those that are not main in a line a class."""
+    """How they are shown: as classes or as a `tree`; with all `threads`, or those that are not main
+    in a line a class."""
 
     tree: bool = False
     threads: bool = False
@@ -156,7 +159,13 @@ def _who(one: StackClass) -> str:
 
 
 def _title(
-    one: StackClass, odd: bool, corner: str, columns: tuple[int, int], width: int, glyphs: Glyphs, around: Around
+    one: StackClass,
+    odd: bool,
+    corner: str,
+    columns: tuple[int, int],
+    width: int,
+    glyphs: Glyphs,
+    around: Around,
 ) -> Line:
     at_fault = not around.blamed.isdisjoint(one.ranks) and one.main
     style = "critical" if at_fault else "warning" if odd else ""
@@ -167,7 +176,10 @@ def _title(
         (f"{corner} ", "dim"),
         (fit(mark + _who(one), columns[0], ellipsis=glyphs.ellipsis), style),
         ("  ", ""),
-        (fit(place, columns[1], ellipsis=glyphs.ellipsis) if doing else place, style or place_style),
+        (
+            fit(place, columns[1], ellipsis=glyphs.ellipsis) if doing else place,
+            style or place_style,
+        ),
     ]
     if doing:
         line += [("  ", ""), (doing, style)]
@@ -175,7 +187,8 @@ def _title(
 
 
 def doing_text(one: StackClass, doing: Mapping[int, str]) -> str:
-    """What these ranks do there, of the rank's own thread only. Ranks at one line may do different things: then each with its ranks."""
+    """What these ranks do there, of the rank's own thread only. Ranks at one line may do different
+    things: then each with its ranks."""
     found: dict[str, list[int]] = {}
     for rank in one.ranks if one.main else ():
         if rank in doing:
@@ -195,7 +208,12 @@ def _busy_workers(merged: Merged, one: StackClass) -> list[StackClass]:
 
 
 def _worker_lines(
-    merged: Merged, one: StackClass, busy: Sequence[StackClass], odd: bool, width: int, glyphs: Glyphs
+    merged: Merged,
+    one: StackClass,
+    busy: Sequence[StackClass],
+    odd: bool,
+    width: int,
+    glyphs: Glyphs,
 ) -> list[Line]:
     if not one.main:
         return []
@@ -232,7 +250,10 @@ def _pids(one: StackClass, ranks: set[int]) -> list[int]:
 def _summaries(classes: Sequence[StackClass], width: int, glyphs: Glyphs) -> list[Line]:
     whos = [who_text(one) + threads_each(one) for one in classes]
     roles = [clean(one.role) for one in classes]
-    columns = min(max(map(cell_width, whos)), width // 3), min(max(map(cell_width, roles)), ROLE_MAX, width // 3)
+    columns = (
+        min(max(map(cell_width, whos)), width // 3),
+        min(max(map(cell_width, roles)), ROLE_MAX, width // 3),
+    )
     lines = []
     for who, role, one in zip(whos, roles, classes, strict=True):
         text, style = place_of(one)
@@ -249,7 +270,8 @@ def _summaries(classes: Sequence[StackClass], width: int, glyphs: Glyphs) -> lis
 
 
 def _source(one: StackClass, busy: Sequence[StackClass], around: Around, width: int, glyphs: Glyphs) -> list[Line]:
-    """The lines around the innermost user frame; of a rank whose worker owes the batch those of the worker."""
+    """The lines around the innermost user frame; of a rank whose worker owes the batch those of the
+    worker."""
     shown = busy[0] if busy and _in_loader(one) else one
     frame = shown.user_frame
     if frame is None or around.read is None:
@@ -266,7 +288,8 @@ def _in_loader(one: StackClass) -> bool:
 
 
 def excerpt_lines(excerpt: Excerpt, frame: Frame, width: int, glyphs: Glyphs) -> list[Line]:
-    """Numbered source lines with an arrow at the frame's; lines of a file that was changed since would tell a lie."""
+    """Numbered source lines with an arrow at the frame's; lines of a file that was changed since
+    would tell a lie."""
     if excerpt.changed:
         name = clean(frame.file.rpartition("/")[2])
         return [clip_line(((f"({name} was changed since the job started)", "dim"),), width, glyphs.ellipsis)]
@@ -277,6 +300,9 @@ def excerpt_lines(excerpt: Excerpt, frame: Frame, width: int, glyphs: Glyphs) ->
     for number, text in enumerate(texts, excerpt.first):
         here = number == frame.line
         lead = glyphs.arrow if here else " " * len(glyphs.arrow)
-        spans: Line = ((f"{lead} {number:>{digits}} {glyphs.upright} ", "dim"), (text[indent:], "bold" if here else ""))
+        spans: Line = (
+            (f"{lead} {number:>{digits}} {glyphs.upright} ", "dim"),
+            (text[indent:], "bold" if here else ""),
+        )
         lines.append(clip_line(spans, width, glyphs.ellipsis))
     return lines

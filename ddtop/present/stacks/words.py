@@ -12,7 +12,8 @@ from ddtop.words.ranks import rank_list
 from ddtop.words.units import plural
 
 USER_HEAD, USER_TAIL = 2, 6
-"""Of a deep path the first steps tell which program, the last ones where it is; between them only their number is said."""
+"""Of a deep path the first steps tell which program, the last ones where it is; between them only
+their number is said."""
 RANGES_MAX = 6
 
 
@@ -53,7 +54,8 @@ def threads_each(one: StackClass) -> str:
 
 
 def path_steps(one: StackClass) -> list[Span]:
-    """From the outermost user frame in: user frames one by one, runs of all others as their library and their number."""
+    """From the outermost user frame in: user frames one by one, runs of all others as their library
+    and their number."""
     frames = list(reversed(one.frames))
     first = next((place for place, frame in enumerate(frames) if frame.user), 0)
     steps: list[Span] = []
@@ -96,7 +98,8 @@ def _shortened(steps: list[Span]) -> list[Span]:
 
 
 def path_lines(steps: Sequence[Span], width: int, glyphs: Glyphs, lead: str = "") -> list[Line]:
-    """The steps one behind the other, broken between them; `lead` stands before the first, further lines hang under it."""
+    """The steps one behind the other, broken between them; `lead` stands before the first, further
+    lines hang under it."""
     lines: list[Line] = []
     line: list[Span] = [(lead, "dim")] if lead else []
     begun = len(line)

@@ -31,7 +31,8 @@ def hollow(ratio: float, width: int, glyphs: Glyphs = UNICODE) -> str:
 def sparkline(values: Sequence[float | None], width: int, glyphs: Glyphs = UNICODE) -> str:
     """The newest `width` values, the newest at the right; a value that was not measured is a gap.
 
-    Scaled from zero to the largest value, so that a steady series is a flat line and not noise blown up.
+    Scaled from zero to the largest value, so that a steady series is a flat line and not noise
+    blown up.
     """
     shown = list(values)[-width:] if width > 0 else []
     top = max((value for value in shown if value is not None), default=0.0)
@@ -44,7 +45,8 @@ def sparkline(values: Sequence[float | None], width: int, glyphs: Glyphs = UNICO
 
 
 def shares(ratios: Sequence[float], width: int) -> list[int]:
-    """Whole columns for each share, `width` in all, by the largest remainder; zero shares get none."""
+    """Whole columns for each share, `width` in all, by the largest remainder; zero shares get
+    none."""
     total = sum(max(ratio, 0.0) for ratio in ratios)
     if total <= 0 or width <= 0:
         return [0] * len(ratios)

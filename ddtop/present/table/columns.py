@@ -1,4 +1,5 @@
-"""The columns of the ranks table: which of them a width has room for, and what stands in their cells."""
+"""The columns of the ranks table: which of them a width has room for, and what stands in their
+cells."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ WAITS = "wait"
 class Column(Field):
     """One column of the ranks table.
 
-    `metric`: the entry of `ddtop.metrics` that explains it. `descending`: sorted by this column, the
-    largest value comes first.
+    `metric`: the entry of `ddtop.metrics` that explains it. `descending`: sorted by this column,
+    the largest value comes first.
     """
 
     metric: str = ""
@@ -67,7 +68,15 @@ ALWAYS = ("rank", "state", "now")
 _FIRST = ("for", "comm")
 _THEN = ("iteration", "heard", "step", "gpu", "vram", "cpu", "loader")
 _WIDE = ("host", "phases", "rss", "nccl", "pid")
-_GROWTH = (("now", 28), ("iteration", 7), ("gpu", 10), ("vram", 11), ("phases", 14), ("loader", 12), ("now", NOW_MOST))
+_GROWTH = (
+    ("now", 28),
+    ("iteration", 7),
+    ("gpu", 10),
+    ("vram", 11),
+    ("phases", 14),
+    ("loader", 12),
+    ("now", NOW_MOST),
+)
 OF_GPUS = frozenset({"gpu", "vram", "nccl"})
 
 
@@ -107,12 +116,16 @@ def absent(snapshot: Snapshot | None) -> frozenset[str]:
 
 def host_width(snapshot: Snapshot) -> int:
     """Columns of the longest host name."""
-    return max((cell_width(clean(host)) for host in {rank.host for rank in snapshot.ranks} if host), default=0)
+    return max(
+        (cell_width(clean(host)) for host in {rank.host for rank in snapshot.ranks} if host),
+        default=0,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class CellContext:
-    """What a cell needs besides its rank: the time of the snapshot and the characters that may be used."""
+    """What a cell needs besides its rank: the time of the snapshot and the characters that may be
+    used."""
 
     time_unix_ns: int
     glyphs: Glyphs = UNICODE

@@ -1,7 +1,7 @@
 """Where each rank stands on the map: which cell, on which line.
 
-Four ways, the first that has room: hosts as labelled rows; one cell a rank; two ranks a cell, one above the other, as half
-blocks; one cell for the worst of several ranks.
+Four ways, the first that has room: hosts as labelled rows; one cell a rank; two ranks a cell, one
+above the other, as half blocks; one cell for the worst of several ranks.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Host:
 class Piece:
     """A run of cells on a line: `label` stands before them, right-aligned where it is a number.
 
-    `ranks`: those of the cells, `per_cell` of them in each. With `halves` each cell has another rank below, as far as there
-    are any in `below`.
+    `ranks`: those of the cells, `per_cell` of them in each. With `halves` each cell has another
+    rank below, as far as there are any in `below`.
     """
 
     x: int
@@ -43,7 +43,8 @@ class Piece:
 
 
 class Grid(Protocol):
-    """A way to lay the ranks out. `lines`: how many there are; `per_cell`: how many ranks share a cell."""
+    """A way to lay the ranks out. `lines`: how many there are; `per_cell`: how many ranks share a
+    cell."""
 
     lines: int
     per_cell: int
@@ -104,7 +105,8 @@ class EvenGrid:
 
 
 class HostGrid:
-    """Hosts as labelled blocks, as many on a line as fit; a host that is wider than the screen takes several lines."""
+    """Hosts as labelled blocks, as many on a line as fit; a host that is wider than the screen
+    takes several lines."""
 
     per_cell = 1
 
@@ -136,7 +138,8 @@ class HostGrid:
         return ()
 
     def moved(self, rank: int, dx: int, dy: int) -> int:
-        """To the next cell of the line, over the gap between hosts; up and down to the nearest cell."""
+        """To the next cell of the line, over the gap between hosts; up and down to the nearest
+        cell."""
         x, y = self._place.get(rank, (0, 0))
         if dx:
             line = [number for piece in self.pieces(y) for number in piece.ranks]
@@ -171,7 +174,8 @@ def _host_lines(hosts: Sequence[Host], width: int, label_width: int) -> int:
 
 
 def grid_for(hosts: Sequence[Host], count: int, width: int, height: int, halves: bool) -> Grid:
-    """The first way that fits into so many columns and lines; `halves`: half blocks can be drawn and told apart."""
+    """The first way that fits into so many columns and lines; `halves`: half blocks can be drawn
+    and told apart."""
     height = max(height, 1)
     label_width = min(max((cell_width(host.name) for host in hosts), default=1), LABEL_MOST, max(width // 4, 4))
     if hosts and _host_lines(hosts, width, label_width) <= height:
@@ -191,7 +195,8 @@ def grid_for(hosts: Sequence[Host], count: int, width: int, height: int, halves:
 
 
 def hosts_of_ranks(names: Sequence[str | None]) -> tuple[Host, ...]:
-    """Ranks by host, hosts in the order of their first rank; ranks that nobody has seen stand last, as `not seen`."""
+    """Ranks by host, hosts in the order of their first rank; ranks that nobody has seen stand last,
+    as `not seen`."""
     found: dict[str | None, list[int]] = {}
     for rank, name in enumerate(names):
         found.setdefault(name, []).append(rank)

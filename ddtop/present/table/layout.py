@@ -32,7 +32,8 @@ FieldT = TypeVar("FieldT", bound=Field)
 
 @dataclass(frozen=True, slots=True)
 class Table(Generic[FieldT]):
-    """The columns that a width has room for, and how wide each is there. `gap`: spaces between two."""
+    """The columns that a width has room for, and how wide each is there. `gap`: spaces between
+    two."""
 
     fields: tuple[FieldT, ...]
     widths: tuple[int, ...]

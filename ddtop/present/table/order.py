@@ -68,7 +68,8 @@ _TIMED: dict[str, Callable[[RankFacts, int], object]] = {"for": now_age_s}
 
 
 def culprits(verdict: Verdict) -> tuple[int, ...]:
-    """The ranks at fault in what is critical, those of the worst finding first: only their rows are shown in alarm."""
+    """The ranks at fault in what is critical, those of the worst finding first: only their rows are
+    shown in alarm."""
     found: dict[int, None] = {}
     for finding in verdict.findings:
         if finding.severity == CRITICAL:
@@ -77,10 +78,11 @@ def culprits(verdict: Verdict) -> tuple[int, ...]:
 
 
 def by_verdict(snapshot: Snapshot, verdict: Verdict) -> list[int]:
-    """Who is at fault, then who is blocked, then the others; plain rank order while nothing is found.
+    """Who is at fault, then who is blocked, then the others; plain rank order while nothing is
+    found.
 
-    Without a finding nobody is moved up: a rank that is blocked for a moment must not make the table jump. A warning
-    moves few ranks up, never most of them.
+    Without a finding nobody is moved up: a rank that is blocked for a moment must not make the
+    table jump. A warning moves few ranks up, never most of them.
     """
     numbers = [rank.rank for rank in snapshot.ranks]
     at_fault = culprits(verdict)
@@ -114,11 +116,13 @@ def by_column(snapshot: Snapshot, key: str, descending: bool) -> list[int]:
 
 
 class Rows:
-    """The rows that are shown, in their order; worked out anew when something of that has changed, and not at each refresh.
+    """The rows that are shown, in their order; worked out anew when something of that has changed,
+    and not at each refresh.
 
-    Of 10,000 ranks that takes 5 to 40 ms, several times as long as all that is drawn, and a screen is refreshed more often than
-    there is something new. numpy would not change that: the values lie in 10,000 objects, and fetching them is what takes the
-    time; sorting what was fetched takes 1 ms.
+    Of 10,000 ranks that takes 5 to 40 ms, several times as long as all that is drawn, and a screen
+    is refreshed more often than there is something new. numpy would not change that: the values lie
+    in 10,000 objects, and fetching them is what takes the time; sorting what was fetched takes 1
+    ms.
     """
 
     def __init__(self) -> None:
@@ -128,7 +132,8 @@ class Rows:
     def of(self, snapshot: Snapshot, verdict: Verdict, key: str, descending: bool, wanted: Filter) -> list[int]:
         """The ranks that pass the filter, sorted by the column `key`, or by BY_VERDICT."""
         now = (snapshot, verdict, key, descending, wanted)
-        # Snapshots are compared by identity: to compare two that are equal is as much work as to sort.
+        # Snapshots are compared by identity: to compare two that are equal is as much work as to
+        # sort.
         if len(self._of) == len(now) and all(a is b for a, b in zip(self._of, now, strict=True)):
             return self._rows
         order = by_verdict(snapshot, verdict) if key == BY_VERDICT else by_column(snapshot, key, descending)
@@ -175,7 +180,8 @@ class Filter:
 
 
 def parse_filter(text: str) -> Filter:
-    """What was typed after `/`: `state:blocked host:node3 rank:0-7,12`, every other word is looked for in the row."""
+    """What was typed after `/`: `state:blocked host:node3 rank:0-7,12`, every other word is looked
+    for in the row."""
     states: set[str] = set()
     hosts: list[str] = []
     words: list[str] = []

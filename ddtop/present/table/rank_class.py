@@ -1,7 +1,8 @@
 """The class of each rank for the map: its state without what flickers.
 
-A rank that runs and one that waits for a moment are both healthy. Codes are ordered: the worst of several ranks is the largest
-of their codes. A whole job is one `bytes`, so that comparing and counting ten thousand ranks costs microseconds.
+A rank that runs and one that waits for a moment are both healthy. Codes are ordered: the worst of
+several ranks is the largest of their codes. A whole job is one `bytes`, so that comparing and
+counting ten thousand ranks costs microseconds.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ AT_FAULT = 16
 
 @dataclass(frozen=True, slots=True)
 class StateClass:
-    """What the map tells of a rank: the state whose glyph it has, the word, and the name of a style."""
+    """What the map tells of a rank: the state whose glyph it has, the word, and the name of a
+    style."""
 
     state: State
     word: str
@@ -42,9 +44,20 @@ CLASSES = (
     StateClass(State.CULPRIT, "culprit", "culprit"),
 )
 """By code, from the calmest to the worst."""
-FINISHED, HEALTHY, STARTING, BLOCKED, STRAGGLER, SILENT, STOPPED, LOST, MISSING, EXITED, KILLED, CULPRIT = range(
-    len(CLASSES)
-)
+(
+    FINISHED,
+    HEALTHY,
+    STARTING,
+    BLOCKED,
+    STRAGGLER,
+    SILENT,
+    STOPPED,
+    LOST,
+    MISSING,
+    EXITED,
+    KILLED,
+    CULPRIT,
+) = range(len(CLASSES))
 
 _CODES = {
     State.RUNNING: HEALTHY,
@@ -70,13 +83,15 @@ def class_of(code: int) -> StateClass:
 
 
 def glyph_of(code: int, glyphs: Glyphs = UNICODE) -> str:
-    """The sign of a code's class: the glyph of its state; who has finished in good order has one of his own."""
+    """The sign of a code's class: the glyph of its state; who has finished in good order has one of
+    his own."""
     found = class_of(code)
     return glyphs.finished if found.word == CLASSES[FINISHED].word else glyphs.states[found.state]
 
 
 def codes_of(snapshot: Snapshot, at_fault: Collection[int] = ()) -> bytes:
-    """One code a rank. A rank at fault keeps what says how it went, and is the culprit where its state does not say it."""
+    """One code a rank. A rank at fault keeps what says how it went, and is the culprit where its
+    state does not say it."""
     codes = bytearray(map(_CODES.__getitem__, [rank.state for rank in snapshot.ranks]))
     at = codes.find(EXITED)
     while at >= 0:
@@ -98,7 +113,8 @@ def codes_at(codes: bytes, ranks: Sequence[int]) -> bytes:
 
 
 class Settled:
-    """Codes that do not flicker: what is wrong shows at once, what is healthy again shows when two looks agree."""
+    """Codes that do not flicker: what is wrong shows at once, what is healthy again shows when two
+    looks agree."""
 
     def __init__(self) -> None:
         self.codes = b""
@@ -126,7 +142,8 @@ def _settled(code: int, before: int, shown: int) -> int:
 
 
 def counts(codes: bytes) -> list[tuple[int, int]]:
-    """How many ranks each class has that there are any of, the worst first; those at fault are counted with their class."""
+    """How many ranks each class has that there are any of, the worst first; those at fault are
+    counted with their class."""
     found = []
     for code in range(len(CLASSES) - 1, -1, -1):
         number = codes.count(code) + codes.count(code + AT_FAULT)

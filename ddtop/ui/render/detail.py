@@ -1,4 +1,5 @@
-"""Everything that is known of one rank, as a page: for the side pane and for the screen of its own."""
+"""Everything that is known of one rank, as a page: for the side pane and for the screen of its
+own."""
 
 from __future__ import annotations
 
@@ -40,9 +41,15 @@ PROCESS_STATES = {
 
 
 def detail_lines(
-    snapshot: Snapshot, number: int, memory: Memory, width: int, glyphs: Glyphs = UNICODE, brief: bool = False
+    snapshot: Snapshot,
+    number: int,
+    memory: Memory,
+    width: int,
+    glyphs: Glyphs = UNICODE,
+    brief: bool = False,
 ) -> list[Line]:
-    """The page of one rank, lines of at most `width` columns; `brief` leaves out what changes only at a restart."""
+    """The page of one rank, lines of at most `width` columns; `brief` leaves out what changes only
+    at a restart."""
     rank = snapshot.rank(number)
     page = Page(width, glyphs)
     _title(page, snapshot, rank)
@@ -95,7 +102,12 @@ def _series(page: Page, rank: RankFacts, memory: Memory) -> None:
         ("step", memory.step_ms, step, units.milliseconds),
         ("waiting", memory.wait_ratio, units.percent(rank.wait_ratio), units.percent),
         ("loader", memory.loader_depth, ready, lambda value: f"{value:.0f}"),
-        ("memory", memory.rss_bytes, units.long_size(rank.rss_bytes), lambda value: units.size(int(value))),
+        (
+            "memory",
+            memory.rss_bytes,
+            units.long_size(rank.rss_bytes),
+            lambda value: units.size(int(value)),
+        ),
     )
     page.blank()
     # What is as long as the others keeps its place: values before the line, the range behind it.
@@ -104,7 +116,12 @@ def _series(page: Page, rank: RankFacts, memory: Memory) -> None:
     for label, series, value, text in shown:
         drawn = list(series)[-cells:] if cells else []
         line = (sparkline(drawn, cells, page.glyphs), "spark")
-        page.add((f"  {label:<{LABEL}}", "dim"), (f"{value:>9}  ", ""), line, (_range(drawn, text), "dim"))
+        page.add(
+            (f"  {label:<{LABEL}}", "dim"),
+            (f"{value:>9}  ", ""),
+            line,
+            (_range(drawn, text), "dim"),
+        )
     if cells > 1:
         page.add((f"  {'':<{LABEL}}{'':>9}  one value a second, {units.duration(cells)}", "dim"))
 
@@ -133,7 +150,8 @@ def _place(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
 
 
 def _there_for(snapshot: Snapshot, place: Place) -> str:
-    """A loop never leaves its function: where the line is a younger fact than the function, both are told."""
+    """A loop never leaves its function: where the line is a younger fact than the function, both
+    are told."""
     function, line = place.since_unix_ns, place.line_since_unix_ns
     if line is None or function is None or line - function < units.SECOND_NS:
         return _ago(snapshot, function)
@@ -159,7 +177,10 @@ def _collectives(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     for one in reversed(newest):
         page.item("before", _collective(snapshot, one), "dim")
     if rank.healthy_wait_max_ms is not None:
-        page.item("longest wait", f"{units.milliseconds(rank.healthy_wait_max_ms)} ms in the last 100 steps")
+        page.item(
+            "longest wait",
+            f"{units.milliseconds(rank.healthy_wait_max_ms)} ms in the last 100 steps",
+        )
 
 
 def _collective(snapshot: Snapshot, one: Collective) -> str:
@@ -264,7 +285,11 @@ def _stacks(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         return
     page.heading("stacks")
     how = f"by {clean(taken.method)}" if taken.method else f"no answer: {clean(taken.why or 'nothing is known')}"
-    page.item("taken", f"{_ago(snapshot, taken.taken_unix_ns)} ago, {how}", "" if taken.method else "warning")
+    page.item(
+        "taken",
+        f"{_ago(snapshot, taken.taken_unix_ns)} ago, {how}",
+        "" if taken.method else "warning",
+    )
     if not taken.method:
         return
     merged = merge([taken, *rank.worker_stacks])
@@ -283,7 +308,10 @@ def _agent(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     page.item("dropped", f"{rank.drops:,} records")
     page.item("probes off", clean(", ".join(rank.probes_off)))
     page.item("recorder", clean(rank.recorder or ""))
-    page.item("host's clock", clock_words(next((one for one in snapshot.seen if one.sender == rank.sender), None)))
+    page.item(
+        "host's clock",
+        clock_words(next((one for one in snapshot.seen if one.sender == rank.sender), None)),
+    )
 
 
 def _environment(page: Page, rank: RankFacts) -> None:

@@ -45,7 +45,14 @@ _NAMES = {
     LOSS: "dropped",
     ORDER: "order",
 }
-_STYLES = {ENDED: "gone", RAISED: "critical", RESTARTED: "warning", CONTACT: "warning", JOB: "bold", LOSS: "warning"}
+_STYLES = {
+    ENDED: "gone",
+    RAISED: "critical",
+    RESTARTED: "warning",
+    CONTACT: "warning",
+    JOB: "bold",
+    LOSS: "warning",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +121,8 @@ def _text(row: Row) -> Span:
 
 
 def story_lines(snapshot: Snapshot, entry: Entry, width: int, glyphs: Glyphs = UNICODE) -> list[Line]:
-    """How one entry went: for a finding when it began, how its sentence changed, when it was over, with all its evidence."""
+    """How one entry went: for a finding when it began, how its sentence changed, when it was over,
+    with all its evidence."""
     page = Page(width, glyphs)
     if entry.finding is not None:
         add_finding(page, snapshot, entry.finding, entry)

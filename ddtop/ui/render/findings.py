@@ -27,7 +27,8 @@ def finding_lines(
     opened: int = 0,
     timeline: Timeline | None = None,
 ) -> list[Line]:
-    """The findings, worst first: each with its sentence, the opened one with ranks, evidence, advice and what it means.
+    """The findings, worst first: each with its sentence, the opened one with ranks, evidence,
+    advice and what it means.
 
     Where nothing is found: what was seen, and what was wrong before.
     """

@@ -38,12 +38,19 @@ def gpu_lines(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     device = _device(snapshot, rank)
     if own is not None:
         gpu = own.gpu
-        page.item("GPU", name_text(gpu) + (", lost: it no longer answers" if gpu.lost else ""), *_alarm(gpu.lost))
+        page.item(
+            "GPU",
+            name_text(gpu) + (", lost: it no longer answers" if gpu.lost else ""),
+            *_alarm(gpu.lost),
+        )
         page.item("known", KNOWN_BY[own.by])
         page.item("driver", _driver(watch), "critical")
         page.item("busy", _busy(rank, device))
         if gpu.used_bytes is not None:
-            page.item("memory", f"{units.long_size(gpu.used_bytes)} of {units.long_size(gpu.total_bytes)} used")
+            page.item(
+                "memory",
+                f"{units.long_size(gpu.used_bytes)} of {units.long_size(gpu.total_bytes)} used",
+            )
     if cuda is not None and cuda.reserved_bytes is not None:
         page.item(
             "torch has",
@@ -67,7 +74,8 @@ def gpu_lines(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
 
 
 def gpu_title(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
-    """Its GPU in one line: `GPU 3: 100% at 188 of 700 W: waits in NCCL`; nothing where none is known."""
+    """Its GPU in one line: `GPU 3: 100% at 188 of 700 W: waits in NCCL`; nothing where none is
+    known."""
     if rank.own is None:
         return
     gpu = rank.own.gpu

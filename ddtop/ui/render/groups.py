@@ -67,20 +67,31 @@ def _op(found: GroupFacts, glyphs: Glyphs) -> Span:
 
 
 def group_lines(snapshot: Snapshot, name: str, width: int, glyphs: Glyphs = UNICODE) -> list[Line]:
-    """The page of one group: what it is, who is behind, and its members by what they do, the last of them first."""
+    """The page of one group: what it is, who is behind, and its members by what they do, the last
+    of them first."""
     page = Page(width, glyphs)
     group = snapshot.group(name)
     if group is None:
         page.text(f"the group {clean(name)} is not there any more", "dim")
         return page.lines
     found = group_facts(snapshot, group, standings(snapshot).get(name))
-    page.add((label_of(group), "title"), (f"  {clean(group.backend)}  {units.plural(len(group.ranks), 'member')}", ""))
+    page.add(
+        (label_of(group), "title"),
+        (f"  {clean(group.backend)}  {units.plural(len(group.ranks), 'member')}", ""),
+    )
     page.item("ranks", rank_list(group.ranks, 16))
     page.item("torch's name", clean(group.name))
-    page.item("front", "-" if found.front is None else f"collective #{found.front:,} is the last that was enqueued")
+    page.item(
+        "front",
+        "-" if found.front is None else f"collective #{found.front:,} is the last that was enqueued",
+    )
     page.item("behind", "nobody" if found.standing is None else _behind(snapshot, found)[0])
     if found.mismatch:
-        page.text("members are in different calls at the same number:", "critical", f"  {glyphs.critical} ")
+        page.text(
+            "members are in different calls at the same number:",
+            "critical",
+            f"  {glyphs.critical} ",
+        )
         for op, ranks in found.ops:
             page.text(f"{op}: {ranks_text(ranks, 8)}", "", f"    {glyphs.bullet} ")
     page.heading("members")

@@ -21,7 +21,10 @@ RANK_PAGE, FINDING_PAGE, GROUP_PAGE = "a rank", "why", "a group"
 
 _GROUP_WORDS: Items = (
     ("FRONT", "the number of the last collective that any member has enqueued"),
-    ("BEHIND", "members that have not enqueued it while others wait for them, where they are, and for how long"),
+    (
+        "BEHIND",
+        "members that have not enqueued it while others wait for them, where they are, and for how long",
+    ),
     ("OP", "the collective that is open, its input's bytes and types; two of them are a mismatch"),
     ("ENQUEUED", "the number of the last collective that these members have called"),
     ("COMPLETED", "the number of the last one that is complete on them"),
@@ -57,7 +60,10 @@ _TOPICS: dict[str, tuple[str, Items]] = {
             ("CPU", "use of all its cores, by anybody (check: top)"),
             ("RANKS' CORES", "cores that its ranks and their children use"),
             ("MEMORY", "in use, of all (check: free)"),
-            ("/dev/shm", "in use, of all; DataLoader workers pass batches through it (check: df /dev/shm)"),
+            (
+                "/dev/shm",
+                "in use, of all; DataLoader workers pass batches through it (check: df /dev/shm)",
+            ),
             (
                 "GPUS",
                 "how many, how busy on average, their memory; 7/8 wait: 7 of 8 only wait in NCCL (check: nvidia-smi)",
@@ -67,7 +73,10 @@ _TOPICS: dict[str, tuple[str, Items]] = {
                 "a GPU of the host above: busy, memory, power, heat, its ranks, what is wrong, processes that are no rank's. Of more than "
                 "16 hosts only GPUs with something wrong are listed",
             ),
-            ("wait", "in place of how busy: NCCL's kernel spins there, at little power, until another rank comes"),
+            (
+                "wait",
+                "in place of how busy: NCCL's kernel spins there, at little power, until another rank comes",
+            ),
             ("RELAY", "what ddtop's own relay uses there: share of one core, memory"),
             ("DROPPED", "records that the relay dropped or could not read"),
             ("HEARD", "how old its last report is"),
@@ -83,7 +92,10 @@ _TOPICS: dict[str, tuple[str, Items]] = {
         "beside each stand the least and the largest value in it.",
         (),
     ),
-    GROUP_PAGE: ("Members of one process group by what they do, those that are least far first.", _GROUP_WORDS),
+    GROUP_PAGE: (
+        "Members of one process group by what they do, those that are least far first.",
+        _GROUP_WORDS,
+    ),
     FINDING_PAGE: (
         "The findings, worst first, and one of them opened: left and right open another. Consequences are folded under their "
         "cause, so one root cause is one finding.",
@@ -98,7 +110,8 @@ _WITH_STATES = frozenset({actions.RANKS, actions.MAP, actions.HOSTS, actions.GRO
 
 
 def help_lines(keys: Keys, width: int, glyphs: Glyphs = UNICODE, topic: str = actions.RANKS) -> list[Line]:
-    """What the view of that topic shows, then keys; for the ranks every column with how to check it."""
+    """What the view of that topic shows, then keys; for the ranks every column with how to check
+    it."""
     page = Page(width, glyphs)
     text, items = _TOPICS.get(topic, _TOPICS[actions.RANKS])
     page.heading(f"what {'this page' if topic in (RANK_PAGE, GROUP_PAGE, FINDING_PAGE) else topic} shows")

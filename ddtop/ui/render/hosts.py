@@ -62,9 +62,14 @@ def hosts_table(width: int, hosts: Sequence[HostFacts] = (), gpus: bool = False)
 
 
 def host_row(
-    host: HostFacts, codes: bytes, relay_cpu_ratio: float | None, table: Table[Field], glyphs: Glyphs = UNICODE
+    host: HostFacts,
+    codes: bytes,
+    relay_cpu_ratio: float | None,
+    table: Table[Field],
+    glyphs: Glyphs = UNICODE,
 ) -> Line:
-    """One host. `relay_cpu_ratio`: share of a core that its relay used lately, None if not known yet."""
+    """One host. `relay_cpu_ratio`: share of a core that its relay used lately, None if not known
+    yet."""
     late = host.age_s is not None and host.age_s > OLD_S
     cells: dict[str, Span] = {
         "host": (host.name, "bold" if host.worst > HEALTHY else ""),
@@ -95,7 +100,8 @@ def _link(host: HostFacts) -> Span:
 
 
 def _gpus(host: HostFacts) -> Span:
-    """`8  97%  312G/640G`: how many, how busy on average, their memory; `7/8 wait`: so many only wait in NCCL."""
+    """`8  97%  312G/640G`: how many, how busy on average, their memory; `7/8 wait`: so many only
+    wait in NCCL."""
     watch = host.state.gpu_watch if host.state is not None else None
     silent = driver_text(watch)
     if silent:
@@ -139,7 +145,10 @@ def _worst(host: HostFacts, codes: bytes, glyphs: Glyphs) -> Span:
     found = class_of(host.worst)
     bad = worst_ranks(host, codes)
     which = f" {rank_list(bad, 2)}" if bad and len(bad) < len(host.ranks) else ""
-    return f"{glyph_of(host.worst, glyphs)} {found.word}{which}", "critical" if host.worst >= AT_FAULT else found.style
+    return (
+        f"{glyph_of(host.worst, glyphs)} {found.word}{which}",
+        "critical" if host.worst >= AT_FAULT else found.style,
+    )
 
 
 def _bar(free: int | None, total: int | None, width: int, glyphs: Glyphs) -> Span:

@@ -1,4 +1,5 @@
-"""The map: cells of ranks as runs of one look, the legend above them, and the line about the rank under the cursor."""
+"""The map: cells of ranks as runs of one look, the legend above them, and the line about the rank
+under the cursor."""
 
 from __future__ import annotations
 
@@ -13,7 +14,16 @@ from ddtop.present.glyphs import UNICODE, Glyphs, state_style
 from ddtop.present.now import now_age_s, now_text
 from ddtop.present.table.columns import state_text
 from ddtop.present.table.grid import Grid, Piece
-from ddtop.present.table.rank_class import AT_FAULT, BLOCKED, HEALTHY, class_of, codes_at, counts, glyph_of, ranks_in
+from ddtop.present.table.rank_class import (
+    AT_FAULT,
+    BLOCKED,
+    HEALTHY,
+    class_of,
+    codes_at,
+    counts,
+    glyph_of,
+    ranks_in,
+)
 from ddtop.present.text import Line, Span, clean, clip_line, fit, line_width
 from ddtop.ui.render.palette import Palette
 from ddtop.words import units
@@ -27,9 +37,11 @@ _CALM_HALF, _BLOCKED_HALF = "bar", "slab"
 
 
 def map_line(grid: Grid, codes: bytes, y: int, picked: int | None = None, glyphs: Glyphs = UNICODE) -> Line:
-    """One line of the map. A style `half:A/B` is for half blocks: the upper rank looks like A, the lower like B.
+    """One line of the map. A style `half:A/B` is for half blocks: the upper rank looks like A, the
+    lower like B.
 
-    The cell of a rank at fault has that rank's glyph also among half blocks: it is found without colours.
+    The cell of a rank at fault has that rank's glyph also among half blocks: it is found without
+    colours.
     """
     spans: list[Span] = []
     column = 0
@@ -84,7 +96,8 @@ def _half(upper: int, lower: int, glyphs: Glyphs) -> Span:
 
 
 def _half_style(code: int) -> str:
-    # A hang makes thousands of blocked ranks: a field of the colour that a line of text has would outshine the culprit.
+    # A hang makes thousands of blocked ranks: a field of the colour that a line of text has would
+    # outshine the culprit.
     return _CALM_HALF if code <= HEALTHY else _BLOCKED_HALF if code == BLOCKED else class_of(code).style
 
 
@@ -102,8 +115,9 @@ def map_strip(line: Line, width: int, palette: Palette) -> Strip:
 
 
 def legend_line(snapshot: Snapshot, codes: bytes, width: int, glyphs: Glyphs = UNICODE) -> Line:
-    """Every class with its count, the worst first; few ranks are named, one with its host. What has no room is left out
-    from the calm end, but not the last: `✝ 1 killed: rank 2,731 on node341  ■ 4,095 blocked`."""
+    """Every class with its count, the worst first; few ranks are named, one with its host. What has
+    no room is left out from the calm end, but not the last: `✝ 1 killed: rank 2,731 on node341  ■
+    4,095 blocked`."""
     parts: list[list[Span]] = []
     for code, number in counts(codes):
         found = class_of(code)
@@ -128,7 +142,12 @@ def _named(snapshot: Snapshot, ranks: list[int]) -> str:
 
 
 def cursor_line(
-    snapshot: Snapshot, codes: bytes, picked: int, cell: Sequence[int], width: int, glyphs: Glyphs = UNICODE
+    snapshot: Snapshot,
+    codes: bytes,
+    picked: int,
+    cell: Sequence[int],
+    width: int,
+    glyphs: Glyphs = UNICODE,
 ) -> Line:
     """The rank under the cursor in one line; where the cell stands for several, which."""
     rank = snapshot.rank(picked)
@@ -136,7 +155,11 @@ def cursor_line(
     if len(cell) > 2:
         inside = ", ".join(f"{number:,} {class_of(code).word}" for code, number in counts(codes_at(codes, cell)))
         spans += [(f"ranks {cell[0]:,}-{cell[-1]:,}: {inside}", ""), ("  ", "")]
-    spans += [(f"rank {picked:,}", "title"), ("  ", ""), (state_text(rank.state, glyphs), state_style(rank))]
+    spans += [
+        (f"rank {picked:,}", "title"),
+        ("  ", ""),
+        (state_text(rank.state, glyphs), state_style(rank)),
+    ]
     if rank.host:
         spans.append((f"  {clean(rank.host)}", ""))
     age = now_age_s(rank, snapshot.time_unix_ns)

@@ -33,7 +33,8 @@ class Page:
         self.add((text, "title"))
 
     def item(self, label: str, text: str, style: str = "", label_style: str = "dim") -> None:
-        """A label and what it stands for; nothing for an empty text, missing facts make no lines."""
+        """A label and what it stands for; nothing for an empty text, missing facts make no
+        lines."""
         if not text:
             return
         indent = 2 + LABEL

@@ -1,7 +1,8 @@
 """What the named styles look like, per theme.
 
-Every style states its foreground: a terminal's own default may be the opposite of the theme's background. Colours are
-those of the 256-colour cube, so that they survive an ssh session without truecolor unchanged.
+Every style states its foreground: a terminal's own default may be the opposite of the theme's
+background. Colours are those of the 256-colour cube, so that they survive an ssh session without
+truecolor unchanged.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ def theme_after(name: str) -> str:
 class Palette:
     """The style of every name that lines use.
 
-    `background` is None where the terminal's own stays. `cursor` lies over the selected row, `alarm` over the rows at
-    fault.
+    `background` is None where the terminal's own stays. `cursor` lies over the selected row,
+    `alarm` over the rows at fault.
     """
 
     name: str
@@ -37,7 +38,8 @@ class Palette:
     alarm_cursor: Style
 
     def half(self, upper: str, lower: str) -> Style:
-        """An upper half block of one style over the other's colour; only where the palette brings its own colours."""
+        """An upper half block of one style over the other's colour; only where the palette brings
+        its own colours."""
         above, below = self[upper], self[lower]
         return Style(color=above.color, bgcolor=below.color)
 
@@ -123,7 +125,11 @@ def _attributes(name: str, colours: dict[str, str]) -> Palette:
     }
     # Without colours only the cursor is reversed: two such rows would not tell which is which.
     alarm = Style(
-        color=colours.get("red", "default"), bold=True, reverse=bool(colours), underline=not colours, dim=False
+        color=colours.get("red", "default"),
+        bold=True,
+        reverse=bool(colours),
+        underline=not colours,
+        dim=False,
     )
     return Palette(
         name,

@@ -26,7 +26,8 @@ _NEVER_OLD = frozenset({"rank", "state"})
 
 
 def row_line(rank: RankFacts, shape: Table[Column], context: CellContext, tagged: bool, old: bool) -> Line:
-    """The cells of one rank; `old`: the whole picture is from the past, not this rank's report alone."""
+    """The cells of one rank; `old`: the whole picture is from the past, not this rank's report
+    alone."""
     state = state_style(rank)
     late = rank.report_age_s is not None and rank.report_age_s > OLD_S and not rank.gone
     spans: list[Span] = []
@@ -86,5 +87,6 @@ def title_line(shape: Table[Column], sort_key: str) -> Line:
 
 
 def alarming(rank: RankFacts, culprits: frozenset[int]) -> bool:
-    """The row is shown in alarm: a finding blames this rank, or the model itself calls it the culprit."""
+    """The row is shown in alarm: a finding blames this rank, or the model itself calls it the
+    culprit."""
     return rank.rank in culprits or rank.state is State.CULPRIT

@@ -8,7 +8,8 @@ from ddtop.ui.actions import VIEWS
 
 
 def tabs_line(current: str, width: int, glyphs: Glyphs = UNICODE) -> Line:
-    """`1 ranks  2 map ...`, the one in front bold and underlined; where there is no room only its name is told."""
+    """`1 ranks  2 map ...`, the one in front bold and underlined; where there is no room only its
+    name is told."""
     for short in (False, True):
         spans: list[Span] = []
         for tab in _tabs(current, short):

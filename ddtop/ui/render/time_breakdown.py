@@ -1,4 +1,5 @@
-"""Where a rank's time goes: its phases as a bar of letters and as numbers, its functions, and who waits for it."""
+"""Where a rank's time goes: its phases as a bar of letters and as numbers, its functions, and who
+waits for it."""
 
 from __future__ import annotations
 
@@ -36,7 +37,10 @@ def time_lines(page: Page, rank: RankFacts) -> None:
         cost = f"{units.milliseconds(rank.late.cost_ms)} ms of each {units.milliseconds(rank.late.step_ms)} ms"
         page.item("waited for", f"{cost}, by {ranks_text(rank.late.waiters, 8)}", "warning")
     if rank.pressure is not None and rank.pressure.delay_ratio is not None:
-        page.item("no CPU", f"{units.percent(rank.pressure.delay_ratio)} of the time ready to run, and waiting for one")
+        page.item(
+            "no CPU",
+            f"{units.percent(rank.pressure.delay_ratio)} of the time ready to run, and waiting for one",
+        )
     for number, spot in enumerate(by_function(rank.spots)):
         share = spot.samples / rank.spots_samples if rank.spots_samples else 0.0
         if share >= _SPOT_LEAST_RATIO:

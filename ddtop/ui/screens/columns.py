@@ -33,7 +33,10 @@ class ColumnsScreen(PageScreen):
     EXTRA_KEYS: ClassVar[tuple[Key, ...]] = (("space", "Space", "show or hide"), ("a", "a", "all"))
 
     def __init__(
-        self, session: Session, hide: Callable[[tuple[str, ...]], None], shown: Callable[[], Collection[str]]
+        self,
+        session: Session,
+        hide: Callable[[tuple[str, ...]], None],
+        shown: Callable[[], Collection[str]],
     ) -> None:
         """`hide` these columns; `shown`: those that the table has room for now."""
         super().__init__(session)

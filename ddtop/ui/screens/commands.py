@@ -21,7 +21,8 @@ NAME_MOST = 30
 
 
 class CommandsScreen(SizedScreen[Command | None]):
-    """What is typed goes to the input, the arrows to the list. Ends with the command that was picked, or None."""
+    """What is typed goes to the input, the arrows to the list. Ends with the command that was
+    picked, or None."""
 
     AUTO_FOCUS = "#wanted"
     DEFAULT_CSS = """

@@ -40,7 +40,8 @@ def under_banner(session: Session, width: int) -> Line:
 
 
 class FactsScreen(SizedScreen[None]):
-    """A screen that shows the facts of the session. `topic`: what the help explains first when it is opened here."""
+    """A screen that shows the facts of the session. `topic`: what the help explains first when it
+    is opened here."""
 
     AUTO_FOCUS = "#body"
     topic: ClassVar[str] = RANKS

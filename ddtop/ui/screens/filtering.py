@@ -9,7 +9,8 @@ from ddtop.ui.terminal.sized import SizedScreen
 
 
 class FilteringScreen(SizedScreen[None]):
-    """Filters while it is typed; Enter keeps the filter, Esc takes it away. Yields its `input` last, behind a key bar."""
+    """Filters while it is typed; Enter keeps the filter, Esc takes it away. Yields its `input`
+    last, behind a key bar."""
 
     DEFAULT_CSS = """
     FilteringScreen Input, FilteringScreen Input:focus { display: none; height: 1; border: none; padding: 0; }

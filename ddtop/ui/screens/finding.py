@@ -19,7 +19,8 @@ from ddtop.ui.widgets.key_bar import Key
 
 
 class FindingScreen(PageScreen):
-    """All findings, worst first; left and right open another one. The opened one stays open while it stands."""
+    """All findings, worst first; left and right open another one. The opened one stays open while
+    it stands."""
 
     topic = FINDING_PAGE
     BINDINGS: ClassVar[list[BindingType]] = [

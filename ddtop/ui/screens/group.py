@@ -20,7 +20,10 @@ class GroupScreen(PageScreen):
 
     topic = GROUP_PAGE
     BINDINGS: ClassVar[list[BindingType]] = [("d", "stacks", "stacks of its members")]
-    EXTRA_KEYS: ClassVar[tuple[Key, ...]] = (("d", "d", "stacks of its members"), ("p", "p", "freeze"))
+    EXTRA_KEYS: ClassVar[tuple[Key, ...]] = (
+        ("d", "d", "stacks of its members"),
+        ("p", "p", "freeze"),
+    )
 
     def __init__(self, session: Session, name: str) -> None:
         super().__init__(session)

@@ -48,9 +48,14 @@ class MainScreen(FilteringScreen, FactsScreen):
     MainScreen #rule, MainScreen #foot { height: 1; }
     """
     BINDINGS = [  # noqa: RUF012
-        # Keys that Textual itself takes are first of all; so is that of the filter: what was typed ahead on a slow line goes
-        # there and is not obeyed.
-        Binding(one.keys, one.run, one.label, priority=one.name in ("filter", "next-view", "view-before"))
+        # Keys that Textual itself takes are first of all; so is that of the filter: what was typed
+        # ahead on a slow line goes there and is not obeyed.
+        Binding(
+            one.keys,
+            one.run,
+            one.label,
+            priority=one.name in ("filter", "next-view", "view-before"),
+        )
         for one in ACTIONS
         if not one.run.startswith("app.")
     ]

@@ -79,7 +79,8 @@ class SignalsScreen(PageScreen):
             self.show_facts()
 
     def on_click(self, event: events.Click) -> None:
-        """A click on a signal picks it, a double click asks; nothing is sent by a click on the page."""
+        """A click on a signal picks it, a double click asks; nothing is sent by a click on the
+        page."""
         line = self.clicked_line(event)
         if line is None or self.chosen is not None or self._why_not() is not None:
             return
@@ -92,7 +93,8 @@ class SignalsScreen(PageScreen):
     def on_key(self, event: events.Key) -> None:
         """Only `y` sends; with a question open every other key is a no.
 
-        Not bindings: they are looked up after the next key has come in, and what is typed fast would go astray.
+        Not bindings: they are looked up after the next key has come in, and what is typed fast
+        would go astray.
         """
         if self.chosen is None and event.key != "enter":
             return

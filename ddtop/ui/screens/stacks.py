@@ -19,7 +19,8 @@ POLL_S = 0.1
 
 
 class StacksScreen(PageScreen):
-    """Asks for the stacks of `ranks` (empty: all) and shows them; with None the last that were taken."""
+    """Asks for the stacks of `ranks` (empty: all) and shows them; with None the last that were
+    taken."""
 
     topic = actions.STACKS
     BINDINGS: ClassVar[list[BindingType]] = [

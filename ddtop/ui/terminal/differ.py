@@ -1,9 +1,9 @@
 """Sends the terminal only the cells that changed.
 
-Textual sends a whole line of a widget for one changed cell: 17 KB a refresh at 200x50 where only ages move. The differ
-keeps what the terminal shows and puts itself between Textual's compositor and its driver. What it touches there is not
-public, so `unfit` looks at all of it first; where anything is not as expected, and for good after the first error,
-Textual's own way is taken.
+Textual sends a whole line of a widget for one changed cell: 17 KB a refresh at 200x50 where only
+ages move. The differ keeps what the terminal shows and puts itself between Textual's compositor and
+its driver. What it touches there is not public, so `unfit` looks at all of it first; where anything
+is not as expected, and for good after the first error, Textual's own way is taken.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ Piece = tuple[int, int, int, Iterable[Segment]]
 """Line, first column, the column that it must not reach, and what is drawn there."""
 
 GAP_BYTES = 4
-"""Unchanged cells up to so many bytes are written again where the pen allows it: to go over them costs as much."""
+"""Unchanged cells up to so many bytes are written again where the pen allows it: to go over them
+costs as much."""
 
 RIGHT_HALF = ""
 """What stands in the second cell of a wide character."""
@@ -155,7 +156,8 @@ class Differ:
 
 
 def _changed(known: _Line, line: _Line) -> list[int]:
-    """The columns to write. Of a wide character both halves go together, of an old one that is broken as well."""
+    """The columns to write. Of a wide character both halves go together, of an old one that is
+    broken as well."""
     cells = zip(known.characters, line.characters, known.pens, line.pens, strict=True)
     changed = [x for x, (old, new, pen, new_pen) in enumerate(cells) if old != new or pen is not new_pen]
     if RIGHT_HALF not in known.characters and RIGHT_HALF not in line.characters:
@@ -180,7 +182,8 @@ class _Hand:
         self._pens = pens
         self._pen = PLAIN
         self._y = 0
-        # None where it is not known: behind a character whose width terminals dispute, and at the right edge.
+        # None where it is not known: behind a character whose width terminals dispute, and at the
+        # right edge.
         self._x: int | None = None
 
     def write(self, y: int, line: _Line, columns: Sequence[int]) -> None:
@@ -234,7 +237,8 @@ def _pieces(update: CompositorUpdate) -> Iterator[Piece]:
     if isinstance(update, LayoutUpdate):
         left, top, width, _ = update.region
         for y, strips in enumerate(update.strips, top):
-            # Older releases hold one strip a line, which yields segments; newer ones several strips.
+            # Older releases hold one strip a line, which yields segments; newer ones several
+            # strips.
             yield y, left, left + width, _segments(strips)
     elif isinstance(update, ChopsUpdate):
         for y, first, last in update.spans:
@@ -244,7 +248,8 @@ def _pieces(update: CompositorUpdate) -> Iterator[Piece]:
 
 
 def _size(update: CompositorUpdate) -> Size:
-    """The terminal's, as the update knows it: while a change of size is on its way the screen still has another."""
+    """The terminal's, as the update knows it: while a change of size is on its way the screen still
+    has another."""
     if isinstance(update, LayoutUpdate):
         return Size(update.region.right, update.region.bottom)
     if isinstance(update, ChopsUpdate):
@@ -268,7 +273,8 @@ class ChangedCells(CompositorUpdate):
         self._differ = differ
 
     def render_segments(self, console: Console) -> str:
-        """Called by the app in the moment of writing: what is never written is never taken for shown."""
+        """Called by the app in the moment of writing: what is never written is never taken for
+        shown."""
         return self._differ.encode(self._update, console)
 
 

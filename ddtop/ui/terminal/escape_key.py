@@ -1,8 +1,9 @@
 """Esc and the key after it, as two keys.
 
-Terminals send Alt and a key as Esc and the key, and Textual takes them for that (or drops the Esc) when both come within a
-tenth of a second. ddtop has no key with Alt; but who leaves a page and goes on at once, or whose line hands several keys over
-in one packet, means two. What is overridden is not public: where it is not as expected, Textual's own way is taken.
+Terminals send Alt and a key as Esc and the key, and Textual takes them for that (or drops the Esc)
+when both come within a tenth of a second. ddtop has no key with Alt; but who leaves a page and goes
+on at once, or whose line hands several keys over in one packet, means two. What is overridden is
+not public: where it is not as expected, Textual's own way is taken.
 """
 
 from __future__ import annotations

@@ -13,15 +13,27 @@ from textual.strip import Strip
 
 _RENDERED = re.compile(r"(?:\x1b\[([\d;]*)m)?x(?:\x1b\[0m)?")
 _MOST_STYLES = 4096
-"""A palette has some dozens, each over a few backgrounds; only styles that carry marks for the mouse are without bound."""
+"""A palette has some dozens, each over a few backgrounds; only styles that carry marks for the
+mouse are without bound."""
 
-_OFF = {"1": "22", "2": "22", "3": "23", "4": "24", "5": "25", "6": "25", "7": "27", "8": "28", "9": "29"}
+_OFF = {
+    "1": "22",
+    "2": "22",
+    "3": "23",
+    "4": "24",
+    "5": "25",
+    "6": "25",
+    "7": "27",
+    "8": "28",
+    "9": "29",
+}
 """The code that takes an attribute away; an attribute without one needs a reset."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pen:
-    """Attributes and colours as SGR codes; empty colours are the terminal's own. Two that are alike are one object."""
+    """Attributes and colours as SGR codes; empty colours are the terminal's own. Two that are alike
+    are one object."""
 
     attributes: frozenset[str]
     foreground: str
@@ -41,7 +53,8 @@ class Pens:
         self._changes: dict[tuple[Pen, Pen], str] = {}
 
     def of(self, style: Style | None) -> Pen:
-        """The pen that the library itself would take for the style, so that colours are the same with it and without.
+        """The pen that the library itself would take for the style, so that colours are the same
+        with it and without.
 
         Raises:
             ValueError: a style that is more than a pen (a link).

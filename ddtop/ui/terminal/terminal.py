@@ -1,4 +1,5 @@
-"""The dashboard's side of a real terminal: few bytes, no waiting for slow ones, stop and go on, and the terminal's end."""
+"""The dashboard's side of a real terminal: few bytes, no waiting for slow ones, stop and go on, and
+the terminal's end."""
 
 from __future__ import annotations
 
@@ -31,17 +32,20 @@ if TYPE_CHECKING:
     from ddtop.ui.terminal.differ import Differ
 
 OFF_SWITCH = "DDTOP_DIFFER"
-"""`0` in this variable: Textual's own way of drawing, should a terminal show remains of what was there before."""
+"""`0` in this variable: Textual's own way of drawing, should a terminal show remains of what was
+there before."""
 
 MOST_WAITING = 3
-"""Writes that may wait for the terminal; Textual stops the event loop at 30. One frame is up to three of them."""
+"""Writes that may wait for the terminal; Textual stops the event loop at 30. One frame is up to
+three of them."""
 
 CATCH_UP_S = 0.1
 GONE_S = 1.0
 """How often it is asked whether there still is a terminal; normally its end comes as a signal."""
 
 CLEAN = "\x1b(B\x0f\x1b[r\x1b[m\x1b[2J"
-"""Characters, scroll region and pen as they should be, whatever was written onto the terminal, and nothing on it."""
+"""Characters, scroll region and pen as they should be, whatever was written onto the terminal, and
+nothing on it."""
 
 SMALL_ACTIONS = frozenset({"quit", "redraw", "suspend_process"})
 
@@ -78,7 +82,8 @@ class TerminalApp(App[None]):
     def waiting_writes(self) -> int:
         """Writes that the terminal has not taken yet.
 
-        Textual does not tell, so this looks into its driver; one without that queue is never behind.
+        Textual does not tell, so this looks into its driver; one without that queue is never
+        behind.
         """
         waiting = _queue(self)
         return 0 if waiting is None else waiting.qsize()
@@ -103,7 +108,8 @@ class TerminalApp(App[None]):
             return
         if self._differ is not None and renderable is not None:
             if screen is not self._drawn_screen:
-                # Another page is the habit by which people get rid of what others wrote onto their terminal.
+                # Another page is the habit by which people get rid of what others wrote onto their
+                # terminal.
                 self._differ.forget()
                 self._drawn_screen = screen
             renderable = self._differ.over(renderable)
@@ -136,7 +142,8 @@ class TerminalApp(App[None]):
         self._draw_all()
 
     def on_resize(self) -> None:
-        """Terminals move their text about when they are resized, also there and back between two pictures."""
+        """Terminals move their text about when they are resized, also there and back between two
+        pictures."""
         if self._differ is not None:
             self._differ.forget()
         self.call_later(self._judge_size)
@@ -153,7 +160,8 @@ class TerminalApp(App[None]):
             self.pop_screen()
 
     def _catch_last_size(self) -> None:
-        """Textual asks for the size in its signal handler: one that another interrupts tells the older size last."""
+        """Textual asks for the size in its signal handler: one that another interrupts tells the
+        older size last."""
         if self.is_headless or self._driver is None:
             return
         now = Size(*shutil.get_terminal_size((self.size.width, self.size.height)))
@@ -167,7 +175,8 @@ class TerminalApp(App[None]):
         return super().check_action(action, parameters)
 
     def on_mount(self) -> None:
-        """Take the signals over from Textual: its handlers run in the midst of anything, these between two events."""
+        """Take the signals over from Textual: its handlers run in the midst of anything, these
+        between two events."""
         if self.is_headless or self._driver is None or threading.current_thread() is not threading.main_thread():
             return
         loop = asyncio.get_running_loop()
@@ -196,7 +205,8 @@ class TerminalApp(App[None]):
         if self.is_headless or self._driver is None or not self._driver.can_suspend:
             return
         self._driver.suspend_application_mode()
-        # The signal's own action, which the kernel leaves out where no shell is there to let us go on.
+        # The signal's own action, which the kernel leaves out where no shell is there to let us go
+        # on.
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         signal.pthread_kill(threading.get_ident(), signal.SIGTSTP)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTSTP, self.action_suspend_process)
@@ -204,7 +214,8 @@ class TerminalApp(App[None]):
         self._draw_all()
 
     def _continued(self) -> None:
-        """After SIGSTOP, which nobody is told of: the shell may have set the terminal up for itself."""
+        """After SIGSTOP, which nobody is told of: the shell may have set the terminal up for
+        itself."""
         if self._driver is not None and not _is_raw():
             writer = getattr(self._driver, "_writer_thread", None)
             if writer is None or writer.is_alive():
@@ -223,7 +234,8 @@ def _differ() -> tuple[Differ | None, str | None]:
     if os.environ.get(OFF_SWITCH) == "0":
         return None, f"{OFF_SWITCH}=0"
     try:
-        # All of the library that is not public is met in that room: a release without it fails here.
+        # All of the library that is not public is met in that room: a release without it fails
+        # here.
         from ddtop.ui.terminal import differ
 
         reason = differ.unfit()
@@ -242,12 +254,14 @@ def _two_keys() -> None:
 
 @contextlib.contextmanager
 def whole_writes() -> Iterator[None]:
-    """Without a buffer (PYTHONUNBUFFERED) a write that a stop cuts short is half a picture: nobody writes the rest."""
+    """Without a buffer (PYTHONUNBUFFERED) a write that a stop cuts short is half a picture: nobody
+    writes the rest."""
     file = sys.__stderr__
     if file is None or not isinstance(file.buffer, io.RawIOBase):
         yield
         return
-    # The one that the driver takes. Not closed: its thread may wait in a write for a terminal that takes nothing.
+    # The one that the driver takes. Not closed: its thread may wait in a write for a terminal that
+    # takes nothing.
     whole = open(file.fileno(), "w", encoding=file.encoding, errors=file.errors, closefd=False)  # noqa: SIM115
     vars(sys)["__stderr__"] = whole
     try:
@@ -275,7 +289,8 @@ def _is_raw() -> bool:
 
 
 def _let_go(waiting: queue.Queue[str | None] | None) -> None:
-    """Put nothing in the place of a terminal that is gone, and drop what its writer will never write."""
+    """Put nothing in the place of a terminal that is gone, and drop what its writer will never
+    write."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         with contextlib.suppress(OSError):

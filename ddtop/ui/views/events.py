@@ -18,7 +18,8 @@ from ddtop.words import units
 
 
 class EventsView(ListingView):
-    """All that the session's time line has; what was before this viewer looked is found when the view is first shown."""
+    """All that the session's time line has; what was before this viewer looked is found when the
+    view is first shown."""
 
     topic: ClassVar[str] = actions.EVENTS
 

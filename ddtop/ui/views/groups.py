@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ddtop.model.state.facts import Snapshot
-from ddtop.present.groups import GroupFacts, Standing, group_facts, label_of, natural, order_of, standings
+from ddtop.present.groups import (
+    GroupFacts,
+    Standing,
+    group_facts,
+    label_of,
+    natural,
+    order_of,
+    standings,
+)
 from ddtop.present.table.order import culprits
 from ddtop.present.text import Line
 from ddtop.ui import actions
@@ -58,7 +66,8 @@ class GroupsView(ListingView):
         self.list.show(order, row)
 
     def _forget(self, snapshot: Snapshot) -> None:
-        """What was found of a large group holds a little longer: to look at each member takes as long as all else."""
+        """What was found of a large group holds a little longer: to look at each member takes as
+        long as all else."""
         now, before = snapshot.time_unix_ns, self._looked_unix_ns
         if not before <= now < before + LARGE_NS:
             self._looked_unix_ns = now

@@ -65,7 +65,12 @@ class MapView(View):
 
     def keys(self) -> list[Key]:
         """What can be done with the rank under the cursor."""
-        return [("enter", "Enter", "rank"), ("n", "n", "next unhealthy"), ("d", "d", "stacks"), ("f9", "F9", "signal")]
+        return [
+            ("enter", "Enter", "rank"),
+            ("n", "n", "next unhealthy"),
+            ("d", "d", "stacks"),
+            ("f9", "F9", "signal"),
+        ]
 
     def picked(self) -> tuple[int, ...]:
         """The rank under the cursor."""

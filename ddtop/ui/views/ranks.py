@@ -22,7 +22,8 @@ from ddtop.ui.widgets.rank_table import RankTable, TitleRow
 from ddtop.viewer.source import Look
 
 SIDE_FROM = 190
-"""From this width on the selected rank's page stands beside the table: 133 columns for the table, 66 for the page."""
+"""From this width on the selected rank's page stands beside the table: 133 columns for the table,
+66 for the page."""
 SIDE_WIDTH = 66
 
 
@@ -70,7 +71,8 @@ class RanksView(View):
         self._show_side()
 
     def _follow(self, look: Look) -> None:
-        """The cursor goes to the worst rank when that is another one; between, it is the person's."""
+        """The cursor goes to the worst rank when that is another one; between, it is the
+        person's."""
         worst = next((rank for finding in look.verdict.findings for rank in finding.ranks), None)
         if not self.session.setup.follow or worst is None:
             self._followed = None
@@ -144,7 +146,8 @@ class RanksView(View):
         return () if self.table.cursor_rank is None else (self.table.cursor_rank,)
 
     def sort(self, steps: int) -> None:
-        """Sort by the next column that is shown; before the first one lies the order of the verdict."""
+        """Sort by the next column that is shown; before the first one lies the order of the
+        verdict."""
         shown = [None, *self.table.shape.fields]
         keys = [column.key if column else BY_VERDICT for column in shown]
         at = keys.index(self.sort_key) if self.sort_key in keys else 0

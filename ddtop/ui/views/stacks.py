@@ -75,7 +75,11 @@ class StacksView(View):
         """How to see more of them, and newer ones."""
         shape = self.asked.shape
         threads = "fewer threads" if shape.threads else "all threads"
-        return [("D", "D", "ask all"), ("v", "v", "classes" if shape.tree else "tree"), ("T", "T", threads)]
+        return [
+            ("D", "D", "ask all"),
+            ("v", "v", "classes" if shape.tree else "tree"),
+            ("T", "T", threads),
+        ]
 
     def action_change_view(self) -> None:
         """From classes to the tree and back."""

@@ -1,6 +1,7 @@
 """What the main screen knows of a view.
 
-To add one: a subclass with its `topic`, an entry in `actions.VIEWS`, a text in `render.helping`, and a line in `MainScreen`.
+To add one: a subclass with its `topic`, an entry in `actions.VIEWS`, a text in `render.helping`,
+and a line in `MainScreen`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class View(Vertical):
     topic: ClassVar[str]
 
     class Opened(Message):
-        """A page is wanted: of a `rank`, of a process `group`, of an `entry` of the time line; or a `host`'s ranks."""
+        """A page is wanted: of a `rank`, of a process `group`, of an `entry` of the time line; or a
+        `host`'s ranks."""
 
         def __init__(
             self,
@@ -44,7 +46,8 @@ class View(Vertical):
             self.rank, self.group, self.entry, self.host = rank, group, entry, host
 
     class Changed(Message):
-        """The cursor, the visible part or the size is another: the foot and the keys may have to be."""
+        """The cursor, the visible part or the size is another: the foot and the keys may have to
+        be."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(id=self.topic)
@@ -74,7 +77,8 @@ class View(Vertical):
 
 
 class Coded:
-    """The class of each rank and the ranks of each host, made once a look; views of one screen share it."""
+    """The class of each rank and the ranks of each host, made once a look; views of one screen
+    share it."""
 
     def __init__(self) -> None:
         self.codes = b""
@@ -89,9 +93,16 @@ class Coded:
             return
         self._snapshot = snapshot
         self.codes = self._settled.take(snapshot, codes_of(snapshot, culprits(look.verdict)))
-        subject = (snapshot.run, snapshot.attempt, snapshot.reporting, len(snapshot.ranks), len(snapshot.hosts))
+        subject = (
+            snapshot.run,
+            snapshot.attempt,
+            snapshot.reporting,
+            len(snapshot.ranks),
+            len(snapshot.hosts),
+        )
         if subject != self._hosts_for:
             self._hosts_for = subject
             hosts = hosts_of_ranks(names_of(snapshot.ranks))
-            # The same hosts stay the same object: by that the map knows that nothing has to be laid out anew.
+            # The same hosts stay the same object: by that the map knows that nothing has to be laid
+            # out anew.
             self.hosts = self.hosts if hosts == self.hosts else hosts

@@ -32,8 +32,8 @@ class Banner(LinesView):
     def show_for(self, subject: object, lines: Sequence[Line]) -> None:
         """Draw these lines.
 
-        As long as `subject` is the same the banner does not get lower: a duration that grows by a digit may wrap a
-        line more, and one that shrinks must not pull the table up and down.
+        As long as `subject` is the same the banner does not get lower: a duration that grows by a
+        digit may wrap a line more, and one that shrinks must not pull the table up and down.
         """
         held, most = self._pinned
         height = max(len(lines), most if held == subject else 0)

@@ -1,4 +1,5 @@
-"""Rows with a cursor on one of them: only the visible ones are made, and only those that differ are drawn again."""
+"""Rows with a cursor on one of them: only the visible ones are made, and only those that differ are
+drawn again."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class Row:
 class CursorList(ScrollView, can_focus=True):
     """The cursor is on a key, not on a line: it goes where its key goes.
 
-    Until it has been moved it stays on the first row; with `at_end` on the last, which is the newest.
+    Until it has been moved it stays on the first row; with `at_end` on the last, which is the
+    newest.
     """
 
     DEFAULT_CSS = """
@@ -118,7 +120,8 @@ class CursorList(ScrollView, can_focus=True):
         self.cursor_key = self._keys[self._cursor]
 
     def _keep_visible(self) -> None:
-        """Scroll to the cursor; not in a list that nobody has touched, where the mouse wheel may have been."""
+        """Scroll to the cursor; not in a list that nobody has touched, where the mouse wheel may
+        have been."""
         top, height = self.scroll_offset.y, self.size.height
         if height <= 0 or not (self._touched or self._at_end):
             return
@@ -142,7 +145,13 @@ class CursorList(ScrollView, can_focus=True):
     def render_line(self, y: int) -> Strip:
         """One line of the visible part."""
         row = self._drawn.get(y) or self._row_at(self.scroll_offset.y + y)
-        return row_strip(row.line, self.size.width, self._paint.palette, at_fault=row.at_fault, selected=row.selected)
+        return row_strip(
+            row.line,
+            self.size.width,
+            self._paint.palette,
+            at_fault=row.at_fault,
+            selected=row.selected,
+        )
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Other rows are visible now."""

@@ -36,7 +36,14 @@ class LinesView(ScrollView):
         ("end,G", "scroll_end", "bottom"),
     ]
 
-    def __init__(self, paint: Paint, name: str | None = None, *, margin: bool = False, focusable: bool = False) -> None:
+    def __init__(
+        self,
+        paint: Paint,
+        name: str | None = None,
+        *,
+        margin: bool = False,
+        focusable: bool = False,
+    ) -> None:
         super().__init__(id=name)
         self.can_focus = focusable
         self._paint = paint

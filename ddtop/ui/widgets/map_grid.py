@@ -1,4 +1,5 @@
-"""The cells of the map: lines are made when they are wanted, and drawn again only where they differ."""
+"""The cells of the map: lines are made when they are wanted, and drawn again only where they
+differ."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from ddtop.ui.session import Paint
 
 
 class MapGrid(Widget, can_focus=True):
-    """One cell a rank, as far as there is room. Until the cursor has been moved it stays on the worst rank."""
+    """One cell a rank, as far as there is room. Until the cursor has been moved it stays on the
+    worst rank."""
 
     DEFAULT_CSS = """
     MapGrid { height: 1fr; }
@@ -90,7 +92,8 @@ class MapGrid(Widget, can_focus=True):
         self.refresh()
 
     def _lay_out(self) -> bool:
-        """Whether the ranks stand elsewhere now. Half blocks are of colour only: not without colours of our own."""
+        """Whether the ranks stand elsewhere now. Half blocks are of colour only: not without
+        colours of our own."""
         halves = self._paint.palette.background is not None and bool(self._paint.glyphs.eighths)
         wanted = (id(self._hosts), len(self._codes), self.size, halves)
         if wanted == self._laid_for or not self._codes or not self.size.area:
@@ -155,13 +158,17 @@ class MapGrid(Widget, can_focus=True):
             self._move_to(len(self._codes) - 1 if last else 0)
 
     def action_trouble(self, steps: int) -> None:
-        """Move the cursor to the next rank that is not healthy, around the end; where some are worse than blocked, to those."""
+        """Move the cursor to the next rank that is not healthy, around the end; where some are
+        worse than blocked, to those."""
         if not self._codes:
             return
         count, at = len(self._codes), self.cursor_rank or 0
         borne = BLOCKED if max(self._codes) > BLOCKED else HEALTHY
         found = (number % count for number in range(at + steps, at + steps * (count + 1), steps))
-        rank = next((number for number in found if self._codes[number] > borne and number not in self.cell), None)
+        rank = next(
+            (number for number in found if self._codes[number] > borne and number not in self.cell),
+            None,
+        )
         if rank is not None:
             self._move_to(rank)
 

@@ -17,7 +17,8 @@ class PickList(CursorList):
         self._line: Callable[[int], Line] | None = None
 
     def show(self, keys: Sequence[Hashable], line: Callable[[int], Line]) -> None:
-        """Draw one row a key; `line` makes that of an index, and is called for visible ones only."""
+        """Draw one row a key; `line` makes that of an index, and is called for visible ones
+        only."""
         self._line = line
         self.show_keys(keys)
 

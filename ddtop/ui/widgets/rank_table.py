@@ -1,7 +1,7 @@
 """The ranks table, and the titles above it.
 
-Textual's own DataTable was measured at 8 to 100 times the cost of this; it also repaints itself whole for one changed
-cell, and its cursor keeps the row's number where people follow a rank.
+Textual's own DataTable was measured at 8 to 100 times the cost of this; it also repaints itself
+whole for one changed cell, and its cursor keeps the row's number where people follow a rank.
 """
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
-"""Where a viewer gets its facts from: a relay on this host, a port, ssh, or processes without ddtop."""
+"""Where a viewer gets its facts from: a relay on this host, a port, ssh, or processes without
+ddtop."""

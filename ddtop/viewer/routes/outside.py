@@ -1,7 +1,9 @@
-"""The dashboard's source for processes that were started without ddtop: /proc once a second, places by py-spy.
+"""The dashboard's source for processes that were started without ddtop: /proc once a second, places
+by py-spy.
 
-Nobody inside counts collectives, so who waits for whom is not known, and the calm sentence says so instead of "ok". What
-can be told from outside is told by the same rules as ever: a stopped rank, a rank that is gone.
+Nobody inside counts collectives, so who waits for whom is not known, and the calm sentence says so
+instead of "ok". What can be told from outside is told by the same rules as ever: a stopped rank, a
+rank that is gone.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ from ddtop.words.ranks import rank_list
 
 LOOK_S, PLACE_S, POLL_S = 1.0, 2.0, 0.05
 PLACE_SHARE = 5
-"""After a look by py-spy five times its length nothing: it costs a fifth of a core at most, also with many processes."""
+"""After a look by py-spy five times its length nothing: it costs a fifth of a core at most, also
+with many processes."""
 DEADLINE_S, PLACE_DEADLINE_S = 15.0, 5.0
 """For a dump that somebody asked for, and for a place."""
 PY_SPY = "py-spy"
@@ -52,8 +55,8 @@ JUDGED_BY = "started without DDTOP=1: stacks only"
 
 @dataclass
 class _Watched:
-    """One rank. `seen`: the main thread's frames and how often it had gone to sleep, when it was last looked at, and since when
-    both are the same."""
+    """One rank. `seen`: the main thread's frames and how often it had gone to sleep, when it was
+    last looked at, and since when both are the same."""
 
     target: Target
     process: sample.Watched
@@ -80,7 +83,8 @@ class _Running:
 
 
 class OutsideSource:
-    """Implements `viewer.source.Source`. Each process is looked at without pausing it; only `ask_stacks` pauses, for milliseconds."""
+    """Implements `viewer.source.Source`. Each process is looked at without pausing it; only
+    `ask_stacks` pauses, for milliseconds."""
 
     def __init__(self, targets: Sequence[Target], name: str, notes: Sequence[str] = ()) -> None:
         self._targets = [one for one in targets if not one.worker]
@@ -118,7 +122,8 @@ class OutsideSource:
         """Nothing is kept to travel in."""
 
     async def ask_stacks(self, ranks: tuple[int, ...]) -> str | None:
-        """A real dump of these ranks (empty: all) and of their workers that were named; it pauses each for milliseconds."""
+        """A real dump of these ranks (empty: all) and of their workers that were named; it pauses
+        each for milliseconds."""
         if pyspy.find() is None:
             return pyspy.NOT_INSTALLED
         living = [one.target for one in self._ranks.values() if one.exits_order is None]
@@ -224,7 +229,17 @@ class OutsideSource:
         at = time.time_ns(), time.monotonic_ns()
         kind = type(record).__name__
         envelope = Envelope(
-            SCHEMA_MAJOR, SCHEMA_MINOR, kind, self._sender, 0, rank, pid, at[0], at[1], None, msgspec.Raw(b"")
+            SCHEMA_MAJOR,
+            SCHEMA_MINOR,
+            kind,
+            self._sender,
+            0,
+            rank,
+            pid,
+            at[0],
+            at[1],
+            None,
+            msgspec.Raw(b""),
         )
         self._job.apply(envelope, record)
 
@@ -297,7 +312,8 @@ class OutsideSource:
             watched.refused = result
 
     def _place(self, watched: _Watched, threads: tuple[ThreadStack, ...], now_s: float) -> None:
-        """Where its main thread is; `since` only where that thread has not run in between, or it could have left and come back."""
+        """Where its main thread is; `since` only where that thread has not run in between, or it
+        could have left and come back."""
         main = next((thread for thread in threads if thread.main), None)
         frames = main.frames if main is not None else ()
         at = next((number for number, frame in enumerate(frames) if owner_of(frame) is Owner.USER), None)
@@ -328,12 +344,16 @@ class OutsideSource:
     def _places(self) -> str:
         if pyspy.find() is None:
             return f"no places: {pyspy.NOT_INSTALLED}"
-        refused = next((one.refused for one in self._ranks.values() if one.refused and one.exits_order is None), None)
+        refused = next(
+            (one.refused for one in self._ranks.values() if one.refused and one.exits_order is None),
+            None,
+        )
         return f"places from py-spy every {PLACE_S:.0f} s" + (f", not all: {refused}" if refused else "")
 
 
 def _place_of(frames: Sequence[StackFrame], at: int, since_unix_ns: int | None) -> Place:
-    """The user's frame number `at`, and what the library frame nearest to it that says something is there for."""
+    """The user's frame number `at`, and what the library frame nearest to it that says something is
+    there for."""
     frame = frames[at]
     for inner in reversed(frames[:at]):
         function = inner.function.rpartition(".")[2]
@@ -345,7 +365,8 @@ def _place_of(frames: Sequence[StackFrame], at: int, since_unix_ns: int | None) 
 
 
 def stacks_from(spy: PySpy, target: Target, request: str, rank: int | None) -> Stacks:
-    """A finished py-spy as a record; `why` of one with stacks says how they are less than what was asked for."""
+    """A finished py-spy as a record; `why` of one with stacks says how they are less than what was
+    asked for."""
     result = spy.poll()
     taken = time.time_ns()
     if isinstance(result, tuple):

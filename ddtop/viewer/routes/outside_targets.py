@@ -1,6 +1,8 @@
-"""Which processes are meant by `--pid`: the numbers, the ranks of a launcher, and what /proc tells of each without any right.
+"""Which processes are meant by `--pid`: the numbers, the ranks of a launcher, and what /proc tells
+of each without any right.
 
-A process that was started without ddtop says its rank only in the environment that its launcher gave it.
+A process that was started without ddtop says its rank only in the environment that its launcher
+gave it.
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ class NoProcessError(LookupError):
 class Target:
     """One process to look at.
 
-    `rank` is from its environment, or its place in the list where `guessed`. `worker`: a child of another one with the same
-    rank, as DataLoader workers are.
+    `rank` is from its environment, or its place in the list where `guessed`. `worker`: a child of
+    another one with the same rank, as DataLoader workers are.
     """
 
     pid: int
@@ -68,7 +70,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What `--pid` came to: the processes by rank, those that cannot be looked at and why, and what was assumed."""
+    """What `--pid` came to: the processes by rank, those that cannot be looked at and why, and what
+    was assumed."""
 
     found: tuple[Target, ...]
     missing: tuple[tuple[int, str], ...]
@@ -130,11 +133,15 @@ def find(text: str) -> Targets:
 
 
 def numbered(targets: list[Target]) -> tuple[tuple[Target, ...], str | None]:
-    """The targets by rank, and what had to be assumed; where two claim a number the order of the list counts for all."""
+    """The targets by rank, and what had to be assumed; where two claim a number the order of the
+    list counts for all."""
     known = [one.rank for one in targets if one.rank >= 0 and not one.worker]
     if len(set(known)) < len(known):
         numbers = tuple(replace(one, rank=at, guessed=True, worker=False) for at, one in enumerate(targets))
-        return numbers, "two of these processes have the same rank in their environment, so none is believed"
+        return (
+            numbers,
+            "two of these processes have the same rank in their environment, so none is believed",
+        )
     free = (number for number in range(len(targets)) if number not in known)
     given = [one if one.rank >= 0 else replace(one, rank=next(free), guessed=True) for one in targets]
     guessed = [str(one.pid) for one in given if one.guessed]
@@ -162,14 +169,19 @@ def launcher_name(target: Target) -> str:
 
 
 def facts_line(pid: int) -> str:
-    """What /proc says of a process that gave no stacks. Check: `ps -o stat,wchan,pcpu,nlwp,args -p PID`."""
+    """What /proc says of a process that gave no stacks. Check: `ps -o stat,wchan,pcpu,nlwp,args -p
+    PID`."""
     try:
         process = psutil.Process(pid)
         before = process.cpu_times()
         time.sleep(_CPU_S)
         after = process.cpu_times()
         cpu = (after.user + after.system - before.user - before.system) / _CPU_S
-        words = [process.status(), f"{max(cpu, 0.0):.0%} CPU", plural(process.num_threads(), "thread")]
+        words = [
+            process.status(),
+            f"{max(cpu, 0.0):.0%} CPU",
+            plural(process.num_threads(), "thread"),
+        ]
         count = len(process.children())
         words.append("1 child" if count == 1 else f"{count} children")
     except psutil.Error:
@@ -201,7 +213,8 @@ def _look(pid: int) -> Target | str:
 
 
 def _ranks_of(target: Target) -> list[Target]:
-    """The topmost Python processes below it that a launcher has numbered, if it is not such a one itself."""
+    """The topmost Python processes below it that a launcher has numbered, if it is not such a one
+    itself."""
     is_launcher = identify(target.environment, target.argv, target.pid).role == LAUNCHER
     # srun numbers tasks of any kind, as a shell script that starts torchrun.
     numbered = launch.rank(target.environment, any_task=False) is not None
@@ -225,7 +238,8 @@ def _ranks_of(target: Target) -> list[Target]:
 
 
 def _spawned(target: Target) -> list[int]:
-    """Its Python children that are not helpers of multiprocessing: mp.spawn gives its ranks no environment of their own."""
+    """Its Python children that are not helpers of multiprocessing: mp.spawn gives its ranks no
+    environment of their own."""
     found = [child for pid in children(target.pid) if not isinstance(child := _look(pid), str)]
     roles = {child.pid: identify(child.environment, child.argv, child.pid).role for child in found}
     return [pid for pid, role in roles.items() if role != IGNORED and _is_python(pid)]

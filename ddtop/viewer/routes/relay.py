@@ -1,6 +1,7 @@
 """Routes to a job's relay: through this host's state folder, over ssh, or straight to a port.
 
-A route knows where the job is now and what its relay left behind; `live.LiveSource` knows what to do with the frames.
+A route knows where the job is now and what its relay left behind; `live.LiveSource` knows what to
+do with the frames.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Link(Protocol):
         """Queue a frame; dropped if it cannot be taken."""
 
     def receive(self, seconds: float) -> AsyncIterator[bytes]:
-        """The frames that come in during the next `seconds`; may end before where the connection did."""
+        """The frames that come in during the next `seconds`; may end before where the connection
+        did."""
 
     def close(self) -> None:
         """Close at once."""
@@ -39,7 +41,8 @@ class GoneError(Exception):
 
 
 class NoContactError(Exception):
-    """Nobody can be asked now; the text says why, one sentence without its end. `again_s`: when to try again."""
+    """Nobody can be asked now; the text says why, one sentence without its end. `again_s`: when to
+    try again."""
 
     def __init__(self, text: str, again_s: float = AGAIN_S) -> None:
         super().__init__(text)
@@ -114,7 +117,8 @@ class LocalRoute(TrustedRoute):
             raise NoContactError(str(error)) from None
 
     async def left(self) -> tuple[Snapshot, Verdict] | None:
-        """Read once for each state of the job file: a journal may be large, and lie on a file server."""
+        """Read once for each state of the job file: a journal may be large, and lie on a file
+        server."""
         if self._given == self._entry:
             return None
         self._given = self._entry

@@ -1,7 +1,8 @@
-"""A job on another host, through the system's ssh and the bridge there: no port is forwarded, no key leaves that host.
+"""A job on another host, through the system's ssh and the bridge there: no port is forwarded, no
+key leaves that host.
 
-The first connection may ask its person for a password, so it is made before the screen is drawn; later ones run without a
-terminal and in ssh's batch mode.
+The first connection may ask its person for a password, so it is made before the screen is drawn;
+later ones run without a terminal and in ssh's batch mode.
 """
 
 from __future__ import annotations
@@ -28,12 +29,26 @@ from ddtop.viewer.follower import Follower, UnreachableError, last_state, reques
 from ddtop.viewer.replay import at_end, read_recording
 from ddtop.viewer.routes.relay import GoneError, Link, NoContactError
 from ddtop.wire import bridge
-from ddtop.wire.bridge import LAST, NEWER, AskFiles, AskJobs, Done, Frame, Gone, Jobs, Open, Opened, Part, Refused
+from ddtop.wire.bridge import (
+    LAST,
+    NEWER,
+    AskFiles,
+    AskJobs,
+    Done,
+    Frame,
+    Gone,
+    Jobs,
+    Open,
+    Opened,
+    Part,
+    Refused,
+)
 from ddtop.wire.records import Command
 
 ANSWER_S, GREETING_S, PART_S = 10.0, 30.0, 30.0
 AGAIN_S = (1.0, 2.0, 5.0, 10.0, 30.0)
-"""Between tries. A laptop that wakes up is back within a second; a host that is down is not worth a login a second."""
+"""Between tries. A laptop that wakes up is back within a second; a host that is down is not worth a
+login a second."""
 FETCH_BYTES_MAX = 130 << 20
 """Two halves of a journal of the default size, and what they are over it."""
 MEMORY_MIB = 128
@@ -49,12 +64,14 @@ JUDGED_S = 30.0
 NOT_FOUND = 127
 SSH_FAILED = 255
 _FIND_IT = 'sh -c \'if command -v ddtop >/dev/null 2>&1; then exec ddtop bridge; fi; exec "${SHELL:-/bin/sh}" -lc "ddtop bridge"\''
-"""A command over ssh does not read the login files, where a PATH with a venv is often set. Every shell reads these quotes alike."""
+"""A command over ssh does not read the login files, where a PATH with a venv is often set. Every
+shell reads these quotes alike."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Where to, and what to run there. `ddtop`: how ddtop is called on that host (its shell reads it), None to look for it."""
+    """Where to, and what to run there. `ddtop`: how ddtop is called on that host (its shell reads
+    it), None to look for it."""
 
     name: str
     ddtop: str | None = None
@@ -62,7 +79,8 @@ class Host:
     def command(self, *, asks: bool, words: str = "bridge", columns: int | None = None) -> list[str]:
         """The ssh command. $DDTOP_SSH is used instead of `ssh`, with the options in it.
 
-        `words`: what ddtop is to do there, none that a shell reads in its own way; `columns`: the width of its output.
+        `words`: what ddtop is to do there, none that a shell reads in its own way; `columns`: the
+        width of its output.
 
         Raises:
             NoContactError: DDTOP_SSH cannot be read.
@@ -71,7 +89,8 @@ class Host:
             ssh = shlex.split(os.environ.get("DDTOP_SSH", "")) or ["ssh"]
         except ValueError as error:
             raise NoContactError(f"DDTOP_SSH cannot be read: {error}") from None
-        # Not the master of other sessions: they would end with the dashboard. No forwardings: they may be open already.
+        # Not the master of other sessions: they would end with the dashboard. No forwardings: they
+        # may be open already.
         options = ["-T", "-a", "-x", "-o", "ControlMaster=no", "-o", "ClearAllForwardings=yes"]
         if not asks:
             options += ["-o", "BatchMode=yes", "-o", "ConnectTimeout=15"]
@@ -115,7 +134,8 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A job on the other host, with its times on this host's clock. `over`: only what its relay left can be seen."""
+    """A job on the other host, with its times on this host's clock. `over`: only what its relay
+    left can be seen."""
 
     entry: registry.JobEntry
     over: bool
@@ -181,7 +201,8 @@ async def fetch(
     last: bool,
     progress: Callable[[float], None] = lambda _: None,
 ) -> Path | None:
-    """What the relay of that run left behind, copied into `folder`: its journal, or its last state; None if nothing is there.
+    """What the relay of that run left behind, copied into `folder`: its journal, or its last state;
+    None if nothing is there.
 
     `last`: the last state is enough. The names are ours, whatever the other side calls them.
 
@@ -220,7 +241,8 @@ def _memory_mib() -> int:
 
 
 class SshRoute:
-    """Through ssh. What is lost is connected again, without asking anybody; whoever made the way closes its `pipe` at the end."""
+    """Through ssh. What is lost is connected again, without asking anybody; whoever made the way
+    closes its `pipe` at the end."""
 
     def __init__(self, host: Host, entry: registry.JobEntry, pipe: Pipe) -> None:
         """`pipe`: an open one, on which the bridge has greeted."""
@@ -238,7 +260,11 @@ class SshRoute:
     @property
     def bounds(self) -> Bounds:
         """Whatever is said there: it is another host."""
-        return Bounds(queue_bytes=8 << 20, tape_bytes=24 << 20, memory_bytes=(_memory_mib() << 20) - ROOM_BYTES)
+        return Bounds(
+            queue_bytes=8 << 20,
+            tape_bytes=24 << 20,
+            memory_bytes=(_memory_mib() << 20) - ROOM_BYTES,
+        )
 
     def too_much(self) -> str:
         """What to say when it is used up."""

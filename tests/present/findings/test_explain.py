@@ -52,7 +52,10 @@ def test_a_page_as_text_keeps_commands_whole():
         brief="what it is in a line",
         meaning="some words " * 12,
         found=("one fact",),
-        steps=("look at this for once and then at that, for as long as it takes\n" + "cat " + "x" * 60, "then mend it"),
+        steps=(
+            "look at this for once and then at that, for as long as it takes\n" + "cat " + "x" * 60,
+            "then mend it",
+        ),
         before=("bad()",),
         after=("good()",),
     )

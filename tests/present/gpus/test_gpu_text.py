@@ -1,4 +1,5 @@
-"""GPUs on the screen: columns of the table, cards below their hosts, the rank's page; nothing where there are none."""
+"""GPUs on the screen: columns of the table, cards below their hosts, the rank's page; nothing where
+there are none."""
 
 from __future__ import annotations
 
@@ -143,7 +144,11 @@ def test_json_has_the_card_of_each_rank():
         "index", "uuid", "name", "known_by", "util_ratio", "used_bytes", "total_bytes", "allocated_bytes",
         "reserved_bytes", "power_watts", "celsius", "sm_mhz", "throttle", "lost", "waits",
     }  # fmt: skip
-    assert (said["gpu"]["index"], said["gpu"]["known_by"], said["gpu"]["reserved_bytes"]) == (2, "torch", 39 * GIB)
+    assert (said["gpu"]["index"], said["gpu"]["known_by"], said["gpu"]["reserved_bytes"]) == (
+        2,
+        "torch",
+        39 * GIB,
+    )
 
 
 @pytest.mark.parametrize(("change", "word"), [

@@ -21,4 +21,8 @@ def entry(job: str, age_s: float = 60.0, **more: object) -> registry.JobEntry:
 
 
 def ended(job: str, age_s: float = 60.0, **more: object) -> registry.JobEntry:
-    return entry(job, age_s, **({"heartbeat_unix_ns": 0, "ended_unix_ns": NOW, "ended_reason": "cancelled"} | more))
+    return entry(
+        job,
+        age_s,
+        **({"heartbeat_unix_ns": 0, "ended_unix_ns": NOW, "ended_reason": "cancelled"} | more),
+    )

@@ -47,18 +47,37 @@ def test_a_row_has_the_load_the_memory_and_what_ddtop_itself_costs():
 
 
 def test_a_host_of_which_no_relay_reports_still_has_its_ranks():
-    assert rows(reported())[1].split() == ["node000", "0-7", "■", "blocked", "-", "0.1", "-", "-", "-", "-", "-"]
+    assert rows(reported())[1].split() == [
+        "node000",
+        "0-7",
+        "■",
+        "blocked",
+        "-",
+        "0.1",
+        "-",
+        "-",
+        "-",
+        "-",
+        "-",
+    ]
 
 
 def test_a_host_with_a_rank_at_fault_stands_first():
-    assert [host.name for host in facts(reported(24), (13,))[0]] == ["node001", "node000", "node002"]
+    assert [host.name for host in facts(reported(24), (13,))[0]] == [
+        "node001",
+        "node000",
+        "node002",
+    ]
     assert [host.name for host in facts(reported(24))[0]] == ["node000", "node001", "node002"]
 
 
 def test_a_host_without_ranks_stands_last():
     found, _ = facts(replace(builders.healthy(8), hosts=(REPORT,), host_ages_s=(9.0,)))
 
-    assert [(host.name, host.ranks) for host in found] == [("node000", tuple(range(8))), ("node001", ())]
+    assert [(host.name, host.ranks) for host in found] == [
+        ("node000", tuple(range(8))),
+        ("node001", ()),
+    ]
 
 
 def test_a_report_that_is_old_says_so():
@@ -77,7 +96,12 @@ def test_no_row_is_wider_than_its_table(glyphs):
 
 
 def seen(sender, host, **more):
-    given = {"role": "leaf", "offset_ns": 200_000, "error_ns": 150_000, "heard_unix_ns": builders.NOW} | more
+    given = {
+        "role": "leaf",
+        "offset_ns": 200_000,
+        "error_ns": 150_000,
+        "heard_unix_ns": builders.NOW,
+    } | more
     return HostSeen(sender, host, **given)
 
 
@@ -85,7 +109,11 @@ def spread(*hosts, names=("node000", "node001")):
     """A job of 16 ranks on two hosts that a hub hears like this."""
     snapshot = builders.healthy(16)
     ranks = tuple(
-        replace(rank, sender=hosts[rank.rank // 8].sender, hello=builders.hello(rank.rank, 16, names[rank.rank // 8]))
+        replace(
+            rank,
+            sender=hosts[rank.rank // 8].sender,
+            hello=builders.hello(rank.rank, 16, names[rank.rank // 8]),
+        )
         for rank in snapshot.ranks
     )
     states = tuple(HostState(one.host, 64, hub=HubLink(one.role, "node000:29600", True), clock=None) for one in hosts)
@@ -156,7 +184,10 @@ def test_two_containers_of_one_name_are_two_rows():
         ("worker aa01", tuple(range(8))),
         ("worker bb02", tuple(range(8, 16))),
     ]
-    assert [host.state is state for host, state in zip(found, snapshot.hosts, strict=True)] == [True, True]
+    assert [host.state is state for host, state in zip(found, snapshot.hosts, strict=True)] == [
+        True,
+        True,
+    ]
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])

@@ -1,4 +1,5 @@
-"""The rows of the list of jobs: what is said of each, in what order, and that nothing is wider than its terminal."""
+"""The rows of the list of jobs: what is said of each, in what order, and that nothing is wider than
+its terminal."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def test_a_run_on_several_hosts_is_one_row_with_all_its_ranks() -> None:
 
 
 def test_a_hub_and_its_leaves_are_one_row_with_the_hubs_count() -> None:
-    """The hub counts the ranks of all hosts; on a host whose file is not here there may be more of them."""
+    """The hub counts the ranks of all hosts; on a host whose file is not here there may be more of
+    them."""
     parts = [
         entry("big", run="x1", role="leaf", part_of="r1", host="node1", sender="1", reporting=8),
         entry("big", role="hub", host="node0", hosts=("node1", "node2"), world_size=24, reporting=23),
@@ -45,14 +47,27 @@ def test_a_hub_and_its_leaves_are_one_row_with_the_hubs_count() -> None:
 
     (found,) = listed(parts, NOW)
 
-    assert (found.entry.host, found.reporting, set(found.hosts)) == ("node0", 23, {"node0", "node1", "node2"})
+    assert (found.entry.host, found.reporting, set(found.hosts)) == (
+        "node0",
+        23,
+        {"node0", "node1", "node2"},
+    )
     assert found.key == ("big", "r1")
 
 
 def test_a_hub_that_is_lost_leaves_the_row_to_a_leaf_that_lives() -> None:
     parts = [
         entry("big", role="hub", host="node0", heartbeat_unix_ns=0, world_size=24, reporting=24),
-        entry("big", run="x1", role="leaf", part_of="r1", host="node1", sender="1", world_size=24, reporting=8),
+        entry(
+            "big",
+            run="x1",
+            role="leaf",
+            part_of="r1",
+            host="node1",
+            sender="1",
+            world_size=24,
+            reporting=8,
+        ),
     ]
 
     (found,) = listed(parts, NOW)
@@ -121,7 +136,10 @@ NAMES = st.text(max_size=70) | st.sampled_from(
 
 
 @given(
-    st.lists(st.tuples(NAMES, NAMES, NAMES, st.integers(0, 65_536), st.booleans(), st.floats(0, 1e8)), max_size=5),
+    st.lists(
+        st.tuples(NAMES, NAMES, NAMES, st.integers(0, 65_536), st.booleans(), st.floats(0, 1e8)),
+        max_size=5,
+    ),
     st.integers(24, 220),
     st.sampled_from([UNICODE, ASCII]),
 )

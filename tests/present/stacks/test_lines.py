@@ -13,7 +13,14 @@ from ddtop.model.state.facts import RankFacts, State
 from ddtop.present.glyphs import ASCII, UNICODE
 from ddtop.present.stacks.as_json import stacks_json
 from ddtop.present.stacks.dump_sets import answers, around, at_fault, last_request, merged_of
-from ddtop.present.stacks.lines import Around, Shape, doing_text, head_line, stacks_lines, stacks_text
+from ddtop.present.stacks.lines import (
+    Around,
+    Shape,
+    doing_text,
+    head_line,
+    stacks_lines,
+    stacks_text,
+)
 from ddtop.present.text import line_width, plain
 from ddtop.viewer.source_lines import Excerpt
 from ddtop.wire.records import Exit, Stacks
@@ -63,7 +70,10 @@ def test_the_tree_has_every_frame_once():
         "   ├─ 1 rank [5]  in the DataLoader",
         "   │     train.py:80 train_step",
     ]
-    assert lines[10:12] == ["   └─ 7 ranks [0-4,6,7]  waiting in all_reduce #74893", "         train.py:88 train_step"]
+    assert lines[10:12] == [
+        "   └─ 7 ranks [0-4,6,7]  waiting in all_reduce #74893",
+        "         train.py:88 train_step",
+    ]
 
 
 def test_other_threads_in_full_on_demand():
@@ -81,7 +91,10 @@ def test_a_plain_terminal_gets_no_character_beyond_ascii():
 
 
 def test_who_did_not_answer_is_said_with_the_reason_and_those_alike_together():
-    stacks = [dumps.stacks_of(0), *(Stacks("r1", rank, 4800 + rank, NOW, why="stopped") for rank in (1, 2, 3))]
+    stacks = [
+        dumps.stacks_of(0),
+        *(Stacks("r1", rank, 4800 + rank, NOW, why="stopped") for rank in (1, 2, 3)),
+    ]
 
     assert stacks_text(merge(stacks), 80).splitlines()[:3] == [
         "4 ranks asked, 1 answered (1 by agent) 22:13:20",
@@ -125,7 +138,12 @@ def test_workers_without_work_are_one_line():
 
 
 def test_what_a_forked_worker_has_from_its_parent_is_not_where_it_is():
-    inherited = (LOAD, StackFrame("_bootstrap", "/usr/lib/python3.11/multiprocessing/process.py", 314), STEP, MAIN)
+    inherited = (
+        LOAD,
+        StackFrame("_bootstrap", "/usr/lib/python3.11/multiprocessing/process.py", 314),
+        STEP,
+        MAIN,
+    )
     worker = Stacks("r", 0, 7, NOW, "signal", (ThreadStack(inherited, main=True),), worker=True)
 
     assert [frame.function for frame in merge([worker]).workers[0].frames] == ["load_image"]
@@ -133,7 +151,10 @@ def test_what_a_forked_worker_has_from_its_parent_is_not_where_it_is():
 
 def test_a_deep_path_keeps_its_beginning_and_its_end():
     deep = tuple(StackFrame("walk", "/home/ada/tree.py", line) for line in range(40))
-    line = stacks_text(merge([Stacks("r", 0, 1, NOW, "agent", (ThreadStack((*deep, STEP, MAIN), main=True),))]), 200)
+    line = stacks_text(
+        merge([Stacks("r", 0, 1, NOW, "agent", (ThreadStack((*deep, STEP, MAIN), main=True),))]),
+        200,
+    )
 
     assert "main.py:12 main › train.py:88 train_step › (34 more) › tree.py:5 walk" in line
 
@@ -268,7 +289,8 @@ def test_who_died_after_the_stacks_were_taken_is_not_at_fault_in_them():
 
 
 def test_what_a_rank_said_before_it_fell_silent_is_no_wait():
-    """It holds its GIL in C code: its last report was from inside a collective that has long come back."""
+    """It holds its GIL in C code: its last report was from inside a collective that has long come
+    back."""
     snapshot = dumps.with_stacks(HANG)
     merged = merged_of(answers(snapshot, "r1"), VERDICT)
     silent = replace(snapshot.ranks[0], report_age_s=5.0)
@@ -287,7 +309,8 @@ def test_a_dump_that_nobody_asked_for_says_so():
 
 
 def test_of_ranks_at_one_line_of_which_one_does_not_wait_none_is_said_to_wait_for_it():
-    """The sleeper was told to wait in the all_reduce of the others that were called from the same line."""
+    """The sleeper was told to wait in the all_reduce of the others that were called from the same
+    line."""
     one = next(one for one in merge([dumps.stacks_of(number) for number in (0, 1, 2)]).main if len(one.ranks) == 3)
     waiting = {0: "waiting in all_reduce #9", 2: "waiting in all_reduce #9"}
 

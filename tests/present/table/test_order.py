@@ -6,7 +6,15 @@ import pytest
 
 from ddtop.diagnosis.finding import Verdict
 from ddtop.model.state.facts import State
-from ddtop.present.table.order import BY_VERDICT, Rows, by_column, by_verdict, culprits, describe_filter, parse_filter
+from ddtop.present.table.order import (
+    BY_VERDICT,
+    Rows,
+    by_column,
+    by_verdict,
+    culprits,
+    describe_filter,
+    parse_filter,
+)
 from tests.ui import builders
 from tests.ui.changed import replace
 

@@ -29,7 +29,10 @@ def test_phases_are_a_bar_of_letters_with_their_numbers_below():
 
 def test_a_straggler_says_who_waits_how_long_and_where_it_is():
     late = Late("0", (1,), (0, 2, 3), 199.0, 222.0, 64, 0.98, 0)
-    spots = (Spot("Augment.<locals>.rotate", "/home/ada/aug.py", 88, 62), Spot("step", "/home/ada/t.py", 9, 1))
+    spots = (
+        Spot("Augment.<locals>.rotate", "/home/ada/aug.py", 88, 62),
+        Spot("step", "/home/ada/t.py", 9, 1),
+    )
     shown = lines(replace(RANK, late=late, spots=spots, spots_samples=100, pressure=Pressure(20.0, 0.12)), 90)
 
     assert "  waited for    199.0 ms of each 222.0 ms, by ranks 0,2,3" in shown

@@ -1,4 +1,5 @@
-"""The differ against plain Textual: two terminals, one fed by each, must show the same in every cell."""
+"""The differ against plain Textual: two terminals, one fed by each, must show the same in every
+cell."""
 
 from __future__ import annotations
 
@@ -125,7 +126,8 @@ def chops(wanted, styles):
     for y, first, last, parts in sorted(wanted):
         for (x, end), one in zip(WIDGETS, parts, strict=False):
             lines[y][x] = strip(one, end - x, styles)
-        # Textual asks for whole widgets here: it writes from a widget's left edge, whatever was asked for.
+        # Textual asks for whole widgets here: it writes from a widget's left edge, whatever was
+        # asked for.
         covered = [(x, end) for x, end in WIDGETS if x < max(last, first + 1) and end > first]
         dirty.append((y, covered[0][0], covered[-1][1]))
     return ChopsUpdate(lines, dirty, ends)
@@ -151,7 +153,8 @@ def test_both_terminals_show_the_same_after_every_update(script, colours):
 
 @given(st.lists(st.sampled_from([style for palette in PALETTES.values() for style in palette.styles.values()])))
 def test_any_way_from_pen_to_pen_ends_with_the_same_pen(styles):
-    """Codes that take an attribute away are shorter than to begin anew, and must come to the same."""
+    """Codes that take an attribute away are shorter than to begin anew, and must come to the
+    same."""
     console = Pair().console
     pens = Pens(console)
     whole, stepwise = Grid(max(len(styles), 1), 1), Grid(max(len(styles), 1), 1)

@@ -1,4 +1,5 @@
-"""The whole app on two terminals, one fed by plain Textual and one by the differ: the same in every cell at any time."""
+"""The whole app on two terminals, one fed by plain Textual and one by the differ: the same in every
+cell at any time."""
 
 from __future__ import annotations
 
@@ -16,8 +17,36 @@ from tests.ui.builders import JOB, NOW
 from tests.ui.changed import replace
 from tests.ui.terminals import Grid, differences
 
-KEYS = ["j", "k", "pagedown", "end", "home", "space", "less_than_sign", "greater_than_sign", "e", "enter", "escape"]
-KEYS += ["q", "question_mark", "D", "d", "4", "1", "3", "slash", "5", "backspace", "f9", "t", "p", "ctrl+l", "tab"]
+KEYS = [
+    "j",
+    "k",
+    "pagedown",
+    "end",
+    "home",
+    "space",
+    "less_than_sign",
+    "greater_than_sign",
+    "e",
+    "enter",
+    "escape",
+]
+KEYS += [
+    "q",
+    "question_mark",
+    "D",
+    "d",
+    "4",
+    "1",
+    "3",
+    "slash",
+    "5",
+    "backspace",
+    "f9",
+    "t",
+    "p",
+    "ctrl+l",
+    "tab",
+]
 OTHER_SIZES = {(80, 24): (100, 30), (200, 50): (150, 44)}
 
 
@@ -53,8 +82,12 @@ class Twice(DdtopApp):
             super()._display(screen, renderable)
         finally:
             self.on_a_terminal = False
-        # A last frame of the old size may come after the terminal has its new one: nobody knows what that shows.
-        if screen is self.screen_stack[-1] and _size(renderable) == (self.sent.columns, self.sent.lines):
+        # A last frame of the old size may come after the terminal has its new one: nobody knows
+        # what that shows.
+        if screen is self.screen_stack[-1] and _size(renderable) == (
+            self.sent.columns,
+            self.sent.lines,
+        ):
             assert self.differ_failure is None
             assert not differences(self.plain, self.sent)
 

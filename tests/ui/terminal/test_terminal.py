@@ -52,7 +52,12 @@ def test_it_starts_shows_the_verdict_and_leaves_the_terminal(environment, colour
 
 @pytest.mark.parametrize(
     ("term", "culprit"),
-    [("linux", "X culprit"), ("vt100", "X culprit"), ("xterm-mono", "✖ culprit"), ("tmux-256color", "✖ culprit")],
+    [
+        ("linux", "X culprit"),
+        ("vt100", "X culprit"),
+        ("xterm-mono", "✖ culprit"),
+        ("tmux-256color", "✖ culprit"),
+    ],
 )
 def test_other_terminals_get_signs_that_their_fonts_have(term, culprit):
     terminal = Terminal(TERM=term)
@@ -71,7 +76,8 @@ def test_a_terminal_that_is_too_small_is_told_so_and_comes_back(size):
         # On one cell there is room for the first letter.
         terminal.until("too small"[: size[0]])
         terminal.resize((80, 24))
-        # Frames of the size before may come first; what counts is that the last one is right, cell by cell.
+        # Frames of the size before may come first; what counts is that the last one is right, cell
+        # by cell.
         terminal.shows(picture((80, 24)))
         terminal.resize(size)
         terminal.until("too small"[: size[0]])
@@ -96,7 +102,8 @@ def test_a_storm_of_resizes_leaves_the_picture_of_the_last_size(size):
 
 
 def test_a_write_that_is_cut_short_is_written_to_its_end_also_without_a_buffer(monkeypatch):
-    """Images for containers set PYTHONUNBUFFERED: where such a container was paused in the midst of a picture, half of it was missing."""
+    """Images for containers set PYTHONUNBUFFERED: where such a container was paused in the midst of
+    a picture, half of it was missing."""
     reads, writes = os.pipe()
     signal.signal(signal.SIGUSR1, lambda *_: None)
     text, came = "x" * 1_000_000, bytearray()
@@ -163,19 +170,27 @@ app.run()
 
 @pytest.mark.parametrize("differ", ["1", "0"], ids=["differ", "plain"])
 def test_a_terminal_that_takes_nothing_stops_nobody(tmp_path, differ):
-    """An ssh line that hangs: the loop goes on, few pictures wait, every key counts once, and the last picture is right."""
+    """An ssh line that hangs: the loop goes on, few pictures wait, every key counts once, and the
+    last picture is right."""
     told = tmp_path / "told"
     os.mkfifo(told)
     looks = open(os.open(told, os.O_RDWR), "rb", buffering=0)  # noqa: SIM115 - closed below, after its writer
     size = (120, 40)
-    terminal = Terminal(FAST, size, TERM="xterm-256color", COLORTERM="truecolor", TOLD=str(told), DDTOP_DIFFER=differ)
+    terminal = Terminal(
+        FAST,
+        size,
+        TERM="xterm-256color",
+        COLORTERM="truecolor",
+        TOLD=str(told),
+        DDTOP_DIFFER=differ,
+    )
     try:
         terminal.ready()
         begun = len(terminal.sent)
         for _ in range(3):
             terminal.press("j")
-        # Nothing is read from the terminal until the app has looked so often. With the differ the pictures are so small
-        # that the kernel keeps them all, but for some that are sent whole.
+        # Nothing is read from the terminal until the app has looked so often. With the differ the
+        # pictures are so small that the kernel keeps them all, but for some that are sent whole.
         for number in range(10, LAST, 5):
             assert waited_for(looks, number)
             terminal.press("\x0c")
@@ -183,7 +198,8 @@ def test_a_terminal_that_takes_nothing_stops_nobody(tmp_path, differ):
         terminal.press("j")
         assert waited_for(looks, LAST + 20)
         terminal.shows(picture(size, Moving(looks=LAST), "jjjj", INTERVAL_S))
-        # The kernel keeps 64 KB, Textual's queue a few pictures of up to 20 KB; plain Textual draws 0.8 MB in all.
+        # The kernel keeps 64 KB, Textual's queue a few pictures of up to 20 KB; plain Textual draws
+        # 0.8 MB in all.
         assert len(terminal.sent) - begun < 300_000
     finally:
         terminal.close()

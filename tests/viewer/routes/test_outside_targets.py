@@ -41,14 +41,22 @@ def test_a_rank_that_two_processes_claim_is_not_believed():
     """Two jobs on one host both have a rank 0."""
     found, note = outside_targets.numbered([target(9, 0), target(8, 0), target(7, 1)])
 
-    assert [(one.pid, one.rank, one.guessed) for one in found] == [(9, 0, True), (8, 1, True), (7, 2, True)]
+    assert [(one.pid, one.rank, one.guessed) for one in found] == [
+        (9, 0, True),
+        (8, 1, True),
+        (7, 2, True),
+    ]
     assert "same rank" in note
 
 
 def test_processes_without_a_rank_get_the_numbers_that_are_free():
     found, note = outside_targets.numbered([target(9), target(8, 0), target(7)])
 
-    assert [(one.pid, one.rank, one.guessed) for one in found] == [(8, 0, False), (9, 1, True), (7, 2, True)]
+    assert [(one.pid, one.rank, one.guessed) for one in found] == [
+        (8, 0, False),
+        (9, 1, True),
+        (7, 2, True),
+    ]
     assert note == "no rank in the environment of pid 9, 7"
 
 
@@ -58,7 +66,10 @@ def test_workers_belong_to_the_rank_that_started_them(home, script):
         (worker,) = children(process.pid)
         found = outside_targets.find(f"{worker},{process.pid}")
 
-    assert [(one.pid, one.rank, one.worker) for one in found.found] == [(process.pid, 1, False), (worker, 1, True)]
+    assert [(one.pid, one.rank, one.worker) for one in found.found] == [
+        (process.pid, 1, False),
+        (worker, 1, True),
+    ]
     assert found.notes == ()
 
 
