@@ -99,6 +99,7 @@ class Communication(Probe):
         self.all_samples = 0
         self._waits: deque[int] = deque(maxlen=WAITS_KEPT)
         self._recent: deque[bool] = deque(maxlen=RECENT_SAMPLES)
+        self._recent_waits = 0
 
     def count_sample(self, waits: bool, host_waits: bool | None = None) -> None:
         """One more sample; `waits`: it found the rank waiting.
@@ -108,17 +109,26 @@ class Communication(Probe):
         """
         self.all_samples += 1
         self.wait_samples += waits
-        self._recent.append(waits if host_waits is None else host_waits)
+        blocked = waits if host_waits is None else host_waits
+        if len(self._recent) == RECENT_SAMPLES:
+            self._recent_waits -= self._recent[0]
+        self._recent.append(blocked)
+        self._recent_waits += blocked
+
+    def forget_samples(self) -> None:
+        """The samples so far say nothing of what comes: the groups were made anew."""
+        self._recent.clear()
+        self._recent_waits = 0
 
     @property
     def wait_ratio(self) -> float | None:
         """Ratio of the last samples in which the host waited; None while there are too few."""
-        recent = self._recent
-        return sum(recent) / len(recent) if len(recent) >= RECENT_LEAST else None
+        samples = len(self._recent)
+        return self._recent_waits / samples if samples >= RECENT_LEAST else None
 
     def longest_waits_ns(self) -> list[int]:
         """The two longest of the last waits that ended, longest first."""
-        return nlargest(2, self._waits)
+        return nlargest(2, self._waits) if self._waits else []
 
     def stuck_key(self) -> tuple[object, ...] | None:
         """What has been open for more than a second; equal keys let the relay ask for stacks."""

@@ -10,7 +10,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from heapq import nlargest
 from typing import TYPE_CHECKING, Any
 
 import ddtop
@@ -258,7 +257,8 @@ class Reporter:
         moved = max((probe.moved_at or 0 for probe in self._probes.values()), default=0)
         waits = [wait / 1e6 for one in communication for wait in one.longest_waits_ns()]
         # What has happened twice is usual.
-        longest_ms, usual_ms, *_ = (*nlargest(2, waits), None, None)
+        waits.sort(reverse=True)
+        longest_ms, usual_ms, *_ = (*waits, None, None)
         self._send(
             RankState(
                 phase=self._phase(calls),

@@ -494,7 +494,7 @@ class Collectives(Communication):
         self._former_keys |= self._seen_keys
         for name in self._watches:
             self._peers.forget(name)
-        self._recent.clear()
+        self.forget_samples()
         self._watches.clear()
         self._names.clear()
         self._ended.clear()

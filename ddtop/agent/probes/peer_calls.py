@@ -42,7 +42,8 @@ class PeerCallsProbe(Communication):
 
     def longest_waits_ns(self) -> list[int]:
         """The longest of the last waits that ended."""
-        return nlargest(2, self._rank.notes[PeerNotes].waits)
+        waits = self._rank.notes[PeerNotes].waits
+        return nlargest(2, waits) if waits else []
 
     def stuck_key(self) -> tuple[object, ...] | None:
         """The call that has been open for a second: name, peer, since when."""
