@@ -1,4 +1,4 @@
-"""An MPI without MPI: classes with mpi4py's names and signatures, of one process that is rank 1 of 3."""
+"""An MPI without MPI: classes with mpi4py's names and signatures, in one process, rank 1 of 3."""
 
 from __future__ import annotations
 

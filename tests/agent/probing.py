@@ -53,7 +53,11 @@ class Bench:
         self.probe._recorder = self.recorder
 
     def passes(self, seconds, steps=False, waiting=False, completed=None, in_line=False):
-        """Time passes; `completed` behind the enqueued by that many, None: the recorder is off. `in_line`: all of it inside one call."""
+        """Time passes.
+
+        `completed`: behind the enqueued by that many, None: the recorder is off. `in_line`: all of
+        it inside one call.
+        """
         since = self.now if in_line else None
         for _ in range(round(seconds * 4)):
             self.now += SECOND // 4

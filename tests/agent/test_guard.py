@@ -8,7 +8,7 @@ from ddtop.agent.guard import REASON_CHARACTERS, Guard
 
 
 def test_a_part_that_raises_is_switched_off_once_and_the_reason_is_kept():
-    """A new torch renamed a private field: ten errors a second for a week were not a service to anybody."""
+    """A new torch renamed a private field: ten errors a second for a week helped nobody."""
     guard, calls = Guard(), []
 
     def part():

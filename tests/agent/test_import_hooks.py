@@ -22,7 +22,7 @@ def waits_for(monkeypatch, wrapper):
 
 @pytest.fixture
 def hooked(tmp_path, monkeypatch):
-    """A module on the path whose import is waited for; the list of modules that were handed to its wrapper."""
+    """A module whose import is waited for, and the list of modules that its wrapper got."""
     handed = []
     waits_for(monkeypatch, handed.append)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))

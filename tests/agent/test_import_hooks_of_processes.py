@@ -36,7 +36,9 @@ def heavy(modules):
 @pytest.mark.usefixtures("hook_is_installed")
 @pytest.mark.parametrize("value", [None, "", "0"])
 def test_with_ddtop_unset_nothing_is_imported(home, value):
-    """Every Python start of the environment, pip and the shell prompt's too, pays for what the line imports."""
+    """Every Python of the environment pays for what the line imports, also pip and the shell
+    prompt.
+    """
     modules, threads = asked(home, "", **({} if value is None else {"DDTOP": value}))
 
     assert {name for name in modules if name.startswith("ddtop")} == set()
@@ -122,7 +124,9 @@ def test_the_whole_public_name_of_the_package_is_there_without_importing_more(ho
     ids=["missing", "raises", "import error", "syntax error", "exits", "interrupt"],
 )
 def test_a_broken_or_missing_ddtop_is_silent(home, tmp_path, content):
-    """pip was interrupted in the middle of an upgrade: every Python of the environment printed a traceback."""
+    """pip was interrupted in the middle of an upgrade: every Python of the environment printed a
+    traceback.
+    """
     site = tmp_path / "site"
     site.mkdir()
     shutil.copy(PTH, site / "ddtop.pth")

@@ -1,4 +1,7 @@
-"""A program that has a module of a name which the agent needs: its own is imported, as ever, and the agent stays off."""
+"""A program that has a module with a name that the agent needs.
+
+The program imports its own, as always, and the agent stays off.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from ddtop.agent.guard import guard
 from ddtop.agent.probe import Communication, Probe
 from ddtop.agent.sources import SOURCES, Source
 from ddtop.wire import frames
-from ddtop.wire.records import Group, RankState
+from ddtop.wire.records import Group, Groups, RankState
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
@@ -157,12 +157,8 @@ def test_two_sources_of_waits_add_up_and_the_later_row_names_what_is_stuck(repor
 
     assert (state.wait_samples, state.all_samples) == (6, 6)
     assert (state.healthy_wait_max_ms, state.usual_wait_ms) == (9.0, 9.0)
-    assert [
-        group.name
-        for record in link.sent
-        if hasattr(record, "groups") and not isinstance(record, RankState)
-        for group in record.groups
-    ] == ["torch", "mpi"]
+    (record,) = [one for one in link.sent if isinstance(one, Groups)]
+    assert [group.name for group in record.groups] == ["torch", "mpi"]
 
 
 def test_a_probe_that_a_wrapper_adds_takes_the_place_of_its_row(reporter):

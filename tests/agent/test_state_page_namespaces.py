@@ -1,4 +1,7 @@
-"""Two containers of one user that share /dev/shm, as `docker run --ipc=host` makes them: neither takes the other's pages."""
+"""Two containers of one user that share /dev/shm, as `docker run --ipc=host` makes them.
+
+Neither deletes the other's pages.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,9 @@ def in_a_container(word):
     reason="no pid namespaces can be made here",
 )
 def test_a_relay_does_not_sweep_away_the_pages_of_another_containers_ranks(home):
-    """Each is pid 1 of its own namespace; for the other's relay that pid is another process, so the page looked abandoned."""
+    """Each is pid 1 of its own namespace. For the other's relay that pid is another process, so the
+    page looked abandoned.
+    """
     rank = in_a_container("lives")
     try:
         path = rank.stdout.readline().strip()

@@ -1,4 +1,7 @@
-"""MPI's wrappers over classes that are no MPI: what stands on the page while a call runs, on any Python and without mpi4py."""
+"""MPI's wrappers over classes that only look like MPI: what is on the page while a call runs.
+
+They run on any Python and without mpi4py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the probe makes of sequence numbers and of a recorder that tells all, nothing, or is left out."""
+"""What the probe makes of sequence numbers and of a recorder: complete, off, or not read."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ def test_of_the_waits_that_ended_the_two_longest_are_told(bench):
 
 
 def test_a_group_made_in_mid_run_and_never_used_does_not_freeze_what_was_pending(bench):
-    """Status reads stop while it may get its first entry; the last one found a collective open, as most do."""
+    """The status is not read while it may get its first entry. The last read found a collective
+    open, as most do.
+    """
     bench.passes(3, steps=True, completed=1)
     idle = FakeGroup()
     bench.world.pg_names[idle] = "1"
@@ -67,7 +69,7 @@ def test_a_group_made_in_mid_run_and_never_used_does_not_freeze_what_was_pending
 
 
 def test_a_module_that_is_still_being_imported_is_left_alone(monkeypatch):
-    """In sys.modules it stands from the first line on, its contents come later: the probe must not fail for good."""
+    """The module is in sys.modules before its contents are: the probe must not fail for good."""
     monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", SimpleNamespace())
     probe = Collectives(PeerNotes())
 
@@ -90,7 +92,9 @@ def test_a_module_that_is_still_being_imported_is_left_alone(monkeypatch):
 def test_what_the_backend_says_of_its_connections_is_asked_for_while_something_stands(
     bench, monkeypatch, backend, says, error
 ):
-    """NCCL's watchdog sees a dead peer a minute before it ends the rank; gloo and an old torch have no such word."""
+    """NCCL's watchdog sees a dead peer a minute before it ends the rank. Gloo and an old torch
+    report nothing alike.
+    """
     bench.world.pg_map = {bench.group: (backend, None)}
     bench.group._get_backend = lambda _device: says
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(device=str))
@@ -119,7 +123,9 @@ def test_calls_for_single_ranks_are_told_though_no_number_counts_them(bench, mon
 
 
 def test_sends_and_receives_on_nccl_are_no_movement_of_a_rank_that_stands(bench, monkeypatch):
-    """The status has the number of the last send, the group that of the last collective: at each look one of them was news."""
+    """The status has the number of the last send, the group that of the last collective: at each
+    look one of them was news.
+    """
     bench.peers.calls["0"] = 500
     nccl(bench)
     bench.passes(3, steps=True)
@@ -145,7 +151,7 @@ def test_a_group_of_nccl_that_only_sends_and_receives_is_in_use(bench, monkeypat
 
 
 def test_threads_of_entries_have_pythons_names():
-    """Torch tells the thread's ident; of a thread that Python did not start only what torch calls it."""
+    """Torch reports the thread's ident; of a thread that Python did not start only torch's name."""
     here = threading.get_ident()
 
     assert collective(_Entry(thread_id=here, thread_name="python")).thread == threading.current_thread().name
@@ -155,7 +161,9 @@ def test_threads_of_entries_have_pythons_names():
 
 
 def test_a_rank_that_destroyed_its_groups_is_one_that_has_been_there(bench):
-    """It passed the last barrier, destroyed its groups and left: who still waits there does not wait for it."""
+    """It passed the last barrier, destroyed its groups and left: the ranks that still wait there do
+    not wait for it.
+    """
     bench.passes(2, steps=True, completed=0)
     passed = bench.group.seq + 1
     bench.probe.leave_groups({"0": passed})
@@ -176,7 +184,9 @@ def test_groups_that_are_made_anew_count_from_nought(bench):
 
 @pytest.mark.parametrize(("backend", "pending"), [("nccl", True), ("cpu:gloo,cuda:nccl", True), ("gloo", False)])
 def test_with_the_recorder_off_a_thread_that_stands_in_one_call_waits_for_its_card(bench, backend, pending):
-    """Torch had it off by default in 2025 still. On NCCL the wait is in loss.item(), not in the collective; on gloo such a thread computes."""
+    """In 2025 torch still had it off by default. On NCCL the wait is in loss.item(), not in the
+    collective. On gloo such a thread computes.
+    """
     bench.world.pg_map = {bench.group: (backend, None)}
     bench.passes(3, steps=True)
     bench.passes(6, in_line=True)
@@ -185,7 +195,9 @@ def test_with_the_recorder_off_a_thread_that_stands_in_one_call_waits_for_its_ca
 
 
 def test_a_status_that_nobody_writes_is_none(bench):
-    """TORCH_NCCL_BLOCKING_WAIT=1, which people set to find a hang: nothing is enqueued for the watchdog, and the host waits in the call."""
+    """TORCH_NCCL_BLOCKING_WAIT=1, which people set to find a hang: nothing is enqueued for the
+    watchdog, and the host waits in the call.
+    """
     nccl(bench)
     bench.recorder.says = {("nccl", "0"): (-1, 0)}
     bench.passes(3, steps=True)
@@ -230,7 +242,9 @@ def nccl(bench, *more):
 
 
 def test_a_first_collective_without_an_entry_is_a_communicator_being_built(bench):
-    """NCCL makes the communicator inside the first collective: the number has moved, and a peer never came."""
+    """NCCL makes the communicator inside the first collective: the number has moved, and a peer
+    never came.
+    """
     nccl(bench)
     bench.group.seq = 1
     bench.passes(4, waiting=True)
@@ -273,7 +287,9 @@ def test_a_collective_of_a_recorder_that_is_off_is_not_taken_for_a_start(bench, 
 
 
 def test_a_group_without_a_default_backend_is_followed_like_any_other(bench, monkeypatch):
-    """`cpu:gloo` beside a registered backend: the group itself counts nothing, and its rank would look as if it had put in nothing."""
+    """`cpu:gloo` beside a registered backend: the group itself counts nothing, and its rank would
+    look as if it had enqueued nothing.
+    """
 
     def refuse():
         raise RuntimeError("ProcessGroup undefined does not yet support sequence numbers.")
@@ -395,7 +411,9 @@ def test_on_nccl_what_is_open_counts_wherever_the_host_is(bench):
 
 
 def test_wait_and_phases_come_from_the_same_looks(bench):
-    """Whatever a look finds: what counts as a wait counts as communication, so PHASES never shows less of it than WAIT."""
+    """A sample that counts as a wait counts as communication, so PHASES never shows less of it than
+    COMM.
+    """
     phases = [0] * len(ACTIVITIES)
     for turn in range(120):
         activity = (FORWARD, BACKWARD, COLLECTIVE, OPTIMIZER)[turn % 4]

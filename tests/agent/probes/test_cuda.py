@@ -1,4 +1,7 @@
-"""Torch's own numbers of the GPU, over a double of torch.cuda: nothing is asked before the program has initialised CUDA."""
+"""Torch's own numbers of the GPU, over a double of torch.cuda.
+
+Nothing is asked before the program has initialised CUDA.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,9 @@ def test_before_any_memory_it_is_that_of_the_local_rank(torch):
 
 
 def test_nothing_is_asked_before_the_program_has_initialised_cuda(torch):
-    """Any call would create a context of 500 MB in a data loader that never wanted one, and break its forks."""
+    """Any call would create a context of 500 MB in a data loader that never wanted one, and break
+    its forks.
+    """
     double = torch(GIB)
     double.cuda._initialized = False
     double._C._cuda_getDeviceCount = lambda: pytest.fail("asked")
@@ -104,8 +109,9 @@ def test_without_torch_there_is_nothing(monkeypatch):
 
 
 def test_what_stands_is_not_read(torch):
-    """cudaMalloc waits for a kernel of NCCL that waits for another rank: the allocator's lock is held, and reading its numbers
-    would wait for it with the GIL."""
+    """cudaMalloc waits for a kernel of NCCL that waits for another rank. The allocator's lock is
+    held, and reading its numbers would wait for it with the GIL.
+    """
     double = torch(GIB)
     cuda = Cuda()
     cuda.look(0, ("line", 1), False, 0)

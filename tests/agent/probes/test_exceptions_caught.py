@@ -1,4 +1,5 @@
-"""Exceptions that are caught again and again: what is counted, what is left out, and that nothing is left behind.
+"""Exceptions that are caught again and again: what is counted, what is not, and that no trace
+remains.
 
 `contextlib.suppress` would be a library's handler.
 """
@@ -97,7 +98,9 @@ def test_a_handler_is_named_by_exception_function_file_and_line(catches):
 
 @seen
 def test_what_is_raised_again_is_counted_where_it_ends(catches):
-    """`finally`, `with`, an `except` of another type and a bare `raise` are handlers for the interpreter too."""
+    """For the interpreter `finally`, `with`, an `except` of another type and a bare `raise` are
+    handlers too.
+    """
 
     def ends_it():
         try:

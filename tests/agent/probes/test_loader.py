@@ -1,4 +1,7 @@
-"""Who owes a batch, and whether anything of it moves: read from torch's own iterator and from /proc."""
+"""Which worker must deliver the next batch, and whether anything of it moves.
+
+Read from torch's own iterator and from /proc.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,10 @@ def child():
 
 
 class Iterator:
-    """Torch's multiprocessing iterator, as far as the probe looks at it; `owes`: place of the worker that owes the next."""
+    """Torch's multiprocessing iterator, as far as the probe reads it.
+
+    `owes`: index of the worker that must deliver the next batch.
+    """
 
     def __init__(self, *pids, owes=0, shutdown=False):
         self._num_workers, self._prefetch_factor, self._pin_memory, self._shutdown = len(pids), 2, False, shutdown
@@ -63,7 +69,9 @@ class Iterator:
         self._index_queues = [SimpleNamespace(qsize=lambda: 0) for _ in pids]
 
     def begins_its_next_epoch(self, *not_taken):
-        """Workers that persist are told to go on; those with these places have not taken the word."""
+        """Persistent workers are told to go on; those with these indices have not taken the
+        message.
+        """
         self._rcvd_idx, self._task_info = 0, {}
         for place in not_taken:
             self._index_queues[place] = SimpleNamespace(qsize=lambda: 1)
@@ -78,7 +86,10 @@ def noted(iterator):
 
 @pytest.fixture
 def sampled():
-    """`sampled(iterator, waited_s)`: the record of a rank that has waited for so long, None: that does not wait."""
+    """`sampled(iterator, waited_s)`: the record of a rank that has waited for so long.
+
+    `waited_s` None: the rank does not wait.
+    """
     page, history = StatePage(os.getpid(), 2), loader.History()
 
     def take(iterator, waited_s):
@@ -94,7 +105,7 @@ def sampled():
 
 
 class Tracer:
-    """A process of that name that holds another one by ptrace, as a debugger does; skipped where that is not allowed."""
+    """A process of that name that traces another one, as a debugger does; skipped if not allowed."""
 
     PROGRAM = """
 import ctypes, os, sys
@@ -260,7 +271,9 @@ def test_an_iterator_that_is_shut_down_waits_for_the_first_worker_that_is_still_
 
 
 def test_the_probe_holds_the_iterator_no_longer_than_it_must(monkeypatch):
-    """Were its reference the last one, torch would end the workers on the agent's thread, five seconds each."""
+    """If its reference were the last one, torch would end the workers on the agent's thread, five
+    seconds each.
+    """
     iterator, held = Iterator(os.getpid()), []
     monkeypatch.setattr(
         loader_workers,

@@ -1,4 +1,4 @@
-"""Which thread is the rank's: evidence of real threads that stand in code with torch's file names."""
+"""Which thread is the rank's: real threads that are in code with torch's file names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ FILES = {
 
 @pytest.fixture
 def threads():
-    """Starts threads that stand in a function of that name until the test is over; gives their idents."""
+    """Starts threads that stay in a function of that name until the test is over; gives their
+    idents.
+    """
     go_on, stack = threading.Event(), ExitStack()
 
     def stands(call=None, own_code=True):
@@ -49,7 +51,7 @@ def threads():
 
 @contextmanager
 def main_that(joins):
-    """A stand-in for the main thread: it joins another thread, or computes until it is told to end."""
+    """A double of the main thread: it joins another thread, or computes until it is told to end."""
     end = threading.Event()
     inside = threading.Event()
 

@@ -12,7 +12,10 @@ from tests.agent.probing import SECOND, FakeGroup
 
 
 class TwoBackends(FakeGroup):
-    """A group as init_process_group() makes it where there are GPUs: each backend counts for itself, and the group's number is NCCL's."""
+    """A group as init_process_group() makes it on a machine with GPUs.
+
+    Each backend counts for itself, and the group's number is NCCL's.
+    """
 
     _device_types = ("cpu", "cuda")
 
@@ -63,7 +66,9 @@ def gathers(bench):
 
 
 def test_what_gloo_does_in_a_group_of_nccl_is_told_as_a_group_of_its_own(two):
-    """Object collectives go through gloo while gradients go through NCCL: under one name the two numbers looked like one that moves."""
+    """Object collectives go through gloo while gradients go through NCCL: under one name the two
+    numbers looked like one that moves.
+    """
     passes_on_both(two, 3, nccl=0, gloo=0)
     gathers(two)
     passes_on_both(two, 3, nccl=0, gloo=0)
@@ -114,7 +119,9 @@ def test_gloos_recorder_is_not_read_before_somebody_has_used_it(two):
 
 
 def test_a_single_wait_on_gloo_in_such_a_group_is_counted_there(two):
-    """send and recv of CPU tensors: gloo counts them together with its collectives, and NCCL's number stays."""
+    """send and recv of CPU tensors: gloo counts them together with its collectives, and NCCL's
+    number does not change.
+    """
     module = SimpleNamespace(_world=two.world)
     with p2p._Counted(two.peers, module, None):
         two.group.on_gloo += 1

@@ -1,4 +1,7 @@
-"""Stacks by signal: beside the program's own handlers, never instead of them. Each in a process of its own."""
+"""Stacks by signal: beside the program's own handlers, never instead of them.
+
+Each test runs in a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,9 @@ def test_where_the_user_wants_one_it_is_a_real_time_signal(tmp_path):
 
 
 def test_the_programs_own_handlers_all_still_work(tmp_path):
-    """Handlers for SIGUSR1, SIGUSR2 and SIGTERM, and faulthandler of its own, set before and after ours."""
+    """Handlers for SIGUSR1, SIGUSR2 and SIGTERM, and the program's own faulthandler, before and
+    after ours.
+    """
     code = """
 seen = []
 signal.signal(signal.SIGUSR1, lambda *_: seen.append("usr1"))

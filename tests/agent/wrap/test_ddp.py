@@ -1,4 +1,7 @@
-"""What a model says of its gradients when it is wrapped: which group averages them, and whether that is gloo on a GPU."""
+"""What a model reports of its gradients when it is wrapped.
+
+Which group averages them, and whether that is gloo on a GPU.
+"""
 
 from __future__ import annotations
 

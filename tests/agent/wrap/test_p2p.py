@@ -13,7 +13,10 @@ from ddtop.agent.wrap import p2p
 
 @pytest.fixture
 def module(monkeypatch):
-    """As much of torch.distributed.distributed_c10d as the wrappers touch, with two groups of NCCL, whose numbers p2p does not move."""
+    """As much of torch.distributed.distributed_c10d as the wrappers use.
+
+    It has two groups of NCCL, whose numbers p2p does not move.
+    """
     world = SimpleNamespace(default_pg="all", pg_names={"all": "0", "stage": "3"})
     page = SimpleNamespace(enter_call=lambda *_: 0, leave_call=lambda _: None)
     rank = SimpleNamespace(page=page, notes=Notes())

@@ -1,4 +1,4 @@
-"""What the wrappers in torch write to the state page, in a process that is a rank and in one that is none."""
+"""What the wrappers in torch write to the state page, in a rank and in a process that is none."""
 
 from __future__ import annotations
 
