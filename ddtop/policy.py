@@ -460,7 +460,7 @@ class Policy:
     arrivals_calm_s: float = 60.0
     """After this time without a difference the relay asks again at once, then with pauses."""
     auto_dump_stuck_s: float = 2.0
-    """The relay asks for stacks by itself after this. An agent says what is stuck after a second."""
+    """After this the relay asks for stacks. An agent names what is stuck within a second."""
     auto_dump_every_s: float = 30.0
     """Pause between two such requests."""
     auto_dump_fresh_s: float = 1.5
