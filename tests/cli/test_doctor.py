@@ -175,3 +175,15 @@ def test_a_torch_whose_recorder_cannot_be_read_is_a_note(monkeypatch, program, t
 
     assert mark == "note"
     assert text in said
+
+
+def test_gpus_that_are_not_read_are_told(tmp_path, monkeypatch):
+    device = tmp_path / "kfd"
+    monkeypatch.setattr(doctor, "OTHER_GPUS", ((str(device), "AMD GPUs"),))
+
+    assert doctor._other_gpus()[0] == "ok"
+    device.touch()
+    mark, _, text = doctor._other_gpus()
+
+    assert mark == "note"
+    assert text.startswith("AMD GPUs: not read")

@@ -41,7 +41,7 @@ def doctor() -> int:
 
     checks: list[Callable[[], Line]] = [
         _python, _hook, _torch, _mpi, _state, _runtime, _key, _page, _loopback,
-        *doctor_hosts.CHECKS, _processes, _dump_signal, _ptrace, _py_spy, _journal, _gpu, _relays,
+        *doctor_hosts.CHECKS, _processes, _dump_signal, _ptrace, _py_spy, _journal, _gpu, _other_gpus, _relays,
     ]  # fmt: skip
     checks += [_exceptions] if exceptions_caught.asked_for() else []
     lines = [check() for check in checks]
@@ -329,6 +329,18 @@ def _gpu() -> Line:
     count = plural(len([gpu for gpu in gpus if gpu.parent is None]), "GPU")
     text = f"{count}, driver {driver or 'unknown'}; who holds them: ddtop gpus"
     return GOOD, "NVML", text
+
+
+def _other_gpus() -> Line:
+    found = [name for path, name in OTHER_GPUS if Path(path).exists()]
+    if not found:
+        return GOOD, "other GPUs", "none of AMD or another maker here: NVML is enough"
+    text = f"{' and '.join(found)}: not read; memory, power and who holds them are unknown"
+    return NOTE, "other GPUs", f"{text}, collectives and stacks are shown all the same"
+
+
+OTHER_GPUS = (("/dev/kfd", "AMD GPUs"), ("/dev/accel", "accelerators of another maker"))
+"""Device files of drivers that ddtop does not ask. Source: amdkfd of Linux, `Documentation/accel`."""
 
 
 def _exceptions() -> Line:

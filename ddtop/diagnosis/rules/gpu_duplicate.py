@@ -8,9 +8,13 @@ from dataclasses import replace
 from ddtop.diagnosis.advice import ONE_GPU_EACH
 from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import CRITICAL, Finding
+from ddtop.diagnosis.gpus import ranks_on
 from ddtop.diagnosis.kinds import Kind
+from ddtop.model.state.facts import Snapshot
 from ddtop.words.ranks import ranks_text
 
+# Older versions of NCCL name two ranks, 2.30 names none. Source: the texts in libnccl.so.
+_UNNAMED = "multiple ranks are using the same gpu"
 _DUPLICATE = re.compile(
     r"duplicate GPU detected ?: ?rank (\d{1,7}) and rank (\d{1,7})", re.IGNORECASE
 )
@@ -19,18 +23,33 @@ _DUPLICATE = re.compile(
 def rule(context: Context) -> list[Finding]:
     """At most one finding: the crash that names the two ranks."""
     for crash in context.found:
-        exception = context.snapshot.rank(crash.ranks[0]).exception if crash.ranks else None
-        match = _DUPLICATE.search(exception.text) if exception is not None else None
-        if crash.kind != Kind.RANK_CRASHED or match is None:
+        if crash.kind != Kind.RANK_CRASHED or not crash.ranks:
             continue
-        ranks = tuple(sorted({int(match[1]), int(match[2])}))
+        ranks = _ranks_named(context.snapshot, crash.ranks[0])
+        if not ranks:
+            continue
         victims = tuple(rank for rank in crash.victims if rank not in ranks)
-        summary = f"{ranks_text(ranks)} are on the same GPU, and NCCL refuses that"
+        what = f"{ranks_text(ranks)} are on the same GPU"
+        if len(ranks) == 1:
+            what = f"{ranks_text(ranks)} is on the GPU of another rank"
+        summary = f"{what}, and NCCL refuses that"
         changed = replace(
             crash, kind=Kind.GPU_SHARED, severity=CRITICAL, ranks=ranks, victims=victims
         )
         return [replace(changed, summary=summary, advice=ONE_GPU_EACH)]
     return []
+
+
+def _ranks_named(snapshot: Snapshot, crashed: int) -> tuple[int, ...]:
+    """The ranks on one GPU by the exception of the one that crashed; empty if it says no such thing."""
+    exception = snapshot.rank(crashed).exception
+    text = exception.text if exception is not None else ""
+    if match := _DUPLICATE.search(text):
+        return tuple(sorted({int(match[1]), int(match[2])}))
+    if _UNNAMED not in text.lower():
+        return ()
+    shared = [ranks_on(device, snapshot) for device in snapshot.devices if crashed in device.ranks]
+    return max(shared, key=len, default=()) or (crashed,)
 
 
 def fold(context: Context, own: list[Finding]) -> list[Finding]:

@@ -10,6 +10,7 @@ import pytest
 from ddtop.wire.gpu import CudaState, Gpu, GpuProcess
 from tests.diagnosis.rules.gpus import memory, refuses
 from tests.gpu_jobs import GIB, GpuJob, card, free, holding, stranger
+from tests.jobs import FakeJob
 
 
 def test_a_healthy_job_on_gpus_says_nothing():
@@ -196,13 +197,21 @@ def test_a_context_on_the_first_card_is_not_sharing():
     assert job.ever() == []
 
 
-def test_nccl_refuses_two_ranks_on_one_card():
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000",
+        # NCCL 2.30.7.
+        "Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1 to"
+        " enable this configuration.",
+    ],
+)
+def test_nccl_refuses_two_ranks_on_one_card(text):
     job = GpuJob(card(0, 0, 1), world_size=2)
     job.trains(1)
     job.ranks[1].raises(
         "DistBackendError",
-        "NCCL error in: NCCLUtils.cpp:94, invalid usage, ncclInvalidUsage: Last error: Duplicate"
-        " GPU detected : rank 1 and rank 0 both on CUDA device 1b000",
+        f"NCCL error in: NCCLUtils.cpp:94, invalid usage, ncclInvalidUsage: Last error: {text}",
     )
     job.ranks[1].ends(1)
     job.ranks[0].stands_at("train_step")
@@ -211,6 +220,17 @@ def test_nccl_refuses_two_ranks_on_one_card():
     kinds = job.kinds()
     assert ("critical", "gpu-shared", (0, 1)) in kinds
     assert not [kind for _, kind, _ in kinds if kind == "rank-crashed"]
+
+
+def test_where_nothing_is_known_of_the_gpus_the_rank_that_was_refused_is_named():
+    job = FakeJob(2)
+    job.trains(1)
+    job.ranks[1].raises("DistBackendError", "Multiple Ranks are using the same GPU/Partition.")
+    job.ranks[1].ends(1)
+    job.passes(3)
+
+    assert ("critical", "gpu-shared", (1,)) in job.kinds()
+    assert "rank 1 is on the GPU of another rank" in job.finding().summary
 
 
 # -- gpu-memory-low
