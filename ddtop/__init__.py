@@ -1,7 +1,7 @@
 """ddtop: a live monitor for distributed training.
 
-`ddtop.step()` marks the end of one iteration where no optimizer step and no DataLoader batch does; it is a no-op in
-a process that is not watched. Importing this package imports nothing else.
+`ddtop.step()` marks the end of one iteration where no optimizer step and no DataLoader batch does;
+it is a no-op in a process that is not watched. Importing this package imports nothing else.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ __all__ = ["__version__", "step"]
 
 
 def step() -> None:
-    """Mark the end of one iteration; from the first call on, iterations are counted here and nowhere else.
+    """Mark the end of one iteration; from the first call on, iterations are counted here and
+    nowhere else.
 
     Called on the training thread: O(1), about a microsecond, does nothing where no agent runs.
     """

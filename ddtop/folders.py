@@ -1,8 +1,10 @@
-"""The user's folders and key: the state folder with a file a job, the runtime folder with the sockets, the secret of all keys.
+"""The user's folders and key: the state folder with a file a job, the runtime folder with the
+sockets, the secret of all keys.
 
-The state folder may be on a shared home; it is private (0700) and so is every file in it (0600). The runtime folder is
-local and its owner is checked, because a socket in somebody else's folder is somebody else's relay. A folder that is there already is never
-changed: where others use it, a private one inside it is used.
+The state folder may be on a shared home; it is private (0700) and so is every file in it (0600).
+The runtime folder is local and its owner is checked, because a socket in somebody else's folder is
+somebody else's relay. A folder that is there already is never changed: where others use it, a
+private one inside it is used.
 """
 
 from __future__ import annotations
@@ -18,13 +20,19 @@ from typing import TypeVar
 from ddtop import private
 
 KEY_BYTES_MIN = 16
-"""Who records a handshake can try secrets at home, as many as he likes: a short one would be found."""
+"""Who records a handshake can try secrets at home, as many as he likes: a short one would be
+found.
+"""
 
 
 ANSWER_S = 5.0
-"""How long a view waits for a folder. A file server that is only busy answers within a second or two."""
+"""How long a view waits for a folder. A file server that is only busy answers within a second or
+two.
+"""
 HANGING_MAX = 4
-"""Calls of a view that hang at once, before no more are begun: each holds a thread, and a dashboard asks again and again."""
+"""Calls of a view that hang at once, before no more are begun: each holds a thread, and a
+dashboard asks again and again.
+"""
 
 _T = TypeVar("_T")
 _patience_s: float | None = None
@@ -36,14 +44,19 @@ class RegistryError(Exception):
 
 
 def wait_no_longer_than(seconds: float | None) -> None:
-    """How long this process waits for the state folder from now on; None, as at the start: for ever. Views set it: on a file server that hangs
-    nothing but SIGKILL would end them. An agent and a relay must not start threads for it; they ask on threads of their own."""
+    """How long this process waits for the state folder from now on; None, as at the start: for
+    ever. Views set it: on a file server that hangs nothing but SIGKILL would end them. An agent and
+    a relay must not start threads for it; they ask on threads of their own.
+    """
     global _patience_s
     _patience_s = seconds
 
 
-def patiently(call: Callable[[], _T], folder: Callable[[], str] = lambda: "", longer_s: float = 0.0) -> _T:
-    """What `call` returns or raises. It runs on a thread of its own where this process waits for a limited time only (`longer_s` is added).
+def patiently(
+    call: Callable[[], _T], folder: Callable[[], str] = lambda: "", longer_s: float = 0.0
+) -> _T:
+    """What `call` returns or raises. It runs on a thread of its own where this process waits for a
+    limited time only (`longer_s` is added).
 
     Raises:
         RegistryError: nothing came back in that time; names `folder`.
@@ -80,7 +93,8 @@ _inside = threading.local()
 
 def _unanswered(folder: str, seconds: float) -> RegistryError:
     return RegistryError(
-        f"{folder or 'the state folder'} does not answer within {seconds:.0f} s (a file server that hangs?): what is in it is not known"
+        f"{folder or 'the state folder'} does not answer within {seconds:.0f} s (a file server that"
+        " hangs?): what is in it is not known"
     )
 
 
@@ -109,12 +123,15 @@ def state_dir() -> Path:
     try:
         path = _state_path()
     except RuntimeError as error:
-        raise RegistryError(f"there is no home for the state folder ({error}); set DDTOP_STATE to a folder") from None
+        raise RegistryError(
+            f"there is no home for the state folder ({error}); set DDTOP_STATE to a folder"
+        ) from None
     return patiently(lambda: _private_dir(path, "DDTOP_STATE"), state_dir_text)
 
 
 def runtime_dir() -> Path:
-    """The local folder of sockets and locks, made if need be; private and ours. Where a stranger was first with its usual name it is another one.
+    """The local folder of sockets and locks, made if need be; private and ours. Where a stranger
+    was first with its usual name it is another one.
 
     Raises:
         RegistryError: it cannot be made; or belongs to somebody else, and DDTOP_RUNTIME names it.
@@ -144,7 +161,9 @@ def runtime_place() -> tuple[Path, str | None]:
 
 
 def _agreed_folder() -> Path:
-    """A private folder with a name that nobody could guess. Its name is in the state folder: all ranks of this host have to meet in it."""
+    """A private folder with a name that nobody could guess. Its name is in the state folder: all
+    ranks of this host have to meet in it.
+    """
     import tempfile
 
     note = state_dir() / f"runtime-{_local_identity()}"
@@ -157,8 +176,11 @@ def _agreed_folder() -> Path:
         try:
             made = tempfile.mkdtemp(prefix=f"ddtop-{os.getuid()}-", dir="/tmp")
         except OSError as error:
-            raise RegistryError(f"cannot make a folder in /tmp: {error.strerror}; set DDTOP_RUNTIME to one") from None
-        # Only the first of several ranks that start at once: the others read what it wrote. What leads nowhere any more is replaced.
+            raise RegistryError(
+                f"cannot make a folder in /tmp: {error.strerror}; set DDTOP_RUNTIME to one"
+            ) from None
+        # Only the first of several ranks that start at once: the others read what it wrote. What
+        # leads nowhere any more is replaced.
         replace(note, os.fsencode(made) + b"\n", only_if_absent=not _leads_nowhere(note))
         if private.read(note, 4096).strip() != os.fsencode(made):
             os.rmdir(made)
@@ -174,20 +196,26 @@ def _leads_nowhere(note: Path) -> bool:
 
 
 def _local_identity() -> str:
-    """This boot and mount namespace: who shares it shares /tmp. The state folder may be shared by hosts that do not."""
+    """This boot and mount namespace: who shares it shares /tmp. The state folder may be shared
+    by hosts that do not.
+    """
     import hashlib
 
     parts = []
     for source in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/mnt"):
         try:
-            parts.append(os.readlink(source) if "ns/" in source else Path(source).read_text().strip())
+            parts.append(
+                os.readlink(source) if "ns/" in source else Path(source).read_text().strip()
+            )
         except OSError:
             parts.append(os.uname().nodename)
     return hashlib.sha256("|".join(parts).encode()).hexdigest()[:12]
 
 
 def _private_dir(path: Path, variable: str) -> Path:
-    """This folder, or one for this user inside it where it is shared with others: it is not closed to them."""
+    """This folder, or one for this user inside it where it is shared with others: it is not
+    closed to them.
+    """
     if not path.is_absolute():
         # The relay's working folder is another one than the job's.
         raise RegistryError(f"{path} is relative; set {variable} to a folder that begins with /")
@@ -200,21 +228,27 @@ def _private_dir(path: Path, variable: str) -> Path:
     except private.ForeignError as error:
         raise RegistryError(f"{path} {error}; set {variable} to a folder of your own") from None
     except OSError as error:
-        raise RegistryError(f"cannot make the folder {path}: {error.strerror}; set {variable} to another one") from None
+        raise RegistryError(
+            f"cannot make the folder {path}: {error.strerror}; set {variable} to another one"
+        ) from None
     if not os.access(path, os.W_OK | os.X_OK):
         raise RegistryError(f"cannot write to {path}; set {variable} to another folder")
     return path
 
 
 def secret() -> bytes:
-    """The user's secret, from which all keys are derived: $DDTOP_KEY, else the state folder's `key`, made once.
+    """The user's secret, from which all keys are derived: $DDTOP_KEY, else the state folder's
+    `key`, made once.
 
     Raises:
         RegistryError: the key file cannot be read or made, or others may read it.
     """
     if given := os.environ.get("DDTOP_KEY"):
         if len(os.fsencode(given)) < KEY_BYTES_MIN:
-            raise RegistryError(f"DDTOP_KEY is shorter than {KEY_BYTES_MIN} characters; make one: openssl rand -hex 32")
+            raise RegistryError(
+                f"DDTOP_KEY is shorter than {KEY_BYTES_MIN} characters; make one: openssl rand"
+                " -hex 32"
+            )
         return os.fsencode(given)
     return patiently(_kept_secret, state_dir_text)
 
@@ -228,7 +262,9 @@ def _kept_secret() -> bytes:
             _make_key(path)
             continue
         except private.ForeignError:
-            raise RegistryError(f"the key {path} must be a file of yours and mode 0600; remove it") from None
+            raise RegistryError(
+                f"the key {path} must be a file of yours and mode 0600; remove it"
+            ) from None
         except OSError as error:
             raise RegistryError(f"cannot read the key {path}: {error.strerror}") from None
         if len(data) >= KEY_BYTES_MIN:
@@ -240,7 +276,9 @@ def _kept_secret() -> bytes:
 def _key_in(path: Path) -> bytes:
     with os.fdopen(private.opened(path), "rb") as file:
         if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
-            raise RegistryError(f"the key {path} must be yours and mode 0600; others may have read it: remove it")
+            raise RegistryError(
+                f"the key {path} must be yours and mode 0600; others may have read it: remove it"
+            )
         return file.read(4096).strip()
 
 

@@ -1,8 +1,10 @@
-"""Records in a file and back: the black box of a run, and the small files that a relay writes whole.
+"""Records in a file and back: the black box of a run, and the small files that a relay writes
+whole.
 
-A file is a line that names format and version, then frames, each behind its length and checksum. It only grows, or is
-written aside and renamed into place, so that it can be read at every instant; a reader takes every whole frame before
-the first damage and says where that is. A black box has two halves: the file itself, and the older one (`.1`) beside it.
+A file is a line that names format and version, then frames, each behind its length and checksum. It
+only grows, or is written aside and renamed into place, so that it can be read at every instant; a
+reader takes every whole frame before the first damage and says where that is. A black box has two
+halves: the file itself, and the older one (`.1`) beside it.
 """
 
 from __future__ import annotations
@@ -24,11 +26,15 @@ from ddtop.wire.frames import FRAME_BYTES_MAX
 HEAD = b"ddtop journal 1\n"
 _FRAME = struct.Struct("<II")
 FILE_BYTES_MAX = 64 << 20
-"""`read` holds a file's frames in memory; a `Reader` holds one at a time and reads files of any size."""
+"""`read` holds a file's frames in memory; a `Reader` holds one at a time and reads files of any
+size.
+"""
 OLDER = ".1"
 """What the older half of a black box has behind its name."""
 CARRIED_PART = 4
-"""What a new half begins with may take this part of it; a world whose Hellos alone are more is cut."""
+"""What a new half begins with may take this part of it; a world whose Hellos alone are more is
+cut.
+"""
 KNOWN_AGAIN_MAX = 1 << 18
 """Frames that are remembered while reading, so that those carried over come once."""
 
@@ -70,12 +76,15 @@ def _packed(frame: bytes) -> bytes:
 class Journal:
     """The black box of a run, being written: at most `budget_bytes` on disk.
 
-    At half of the budget the file becomes the older half, in place of the one before, and a new one begins with the frames
-    of `carried`, without which a reader could not understand the rest. A file that is there already is continued.
-    One thread at a time; nothing is opened before the first `append`.
+    At half of the budget the file becomes the older half, in place of the one before, and a new one
+    begins with the frames of `carried`, without which a reader could not understand the rest. A
+    file that is there already is continued. One thread at a time; nothing is opened before the
+    first `append`.
     """
 
-    def __init__(self, path: Path, budget_bytes: int, carried: Callable[[], Iterable[bytes]]) -> None:
+    def __init__(
+        self, path: Path, budget_bytes: int, carried: Callable[[], Iterable[bytes]]
+    ) -> None:
         self.path = path
         self._half = budget_bytes // 2
         self._carried = carried
@@ -131,7 +140,8 @@ class Journal:
 
     def _open(self) -> None:
         try:
-            # Somebody else's is not written into, nor put aside: whoever could leave it here has to be told of.
+            # Somebody else's is not written into, nor put aside: whoever could leave it here has to
+            # be told of.
             descriptor = private.opened(self.path, os.O_RDWR)
         except FileNotFoundError:
             self._begin()
@@ -217,7 +227,8 @@ def _frames(file: BinaryIO, at: int) -> Generator[bytes, None, str | None]:
         if len(head) < _FRAME.size:
             return f"cut off inside a frame head at byte {at}"
         size, checksum = _FRAME.unpack(head)
-        # Zeros, as a crashed file system leaves them, would read as empty frames with the right checksum.
+        # Zeros, as a crashed file system leaves them, would read as empty frames with the right
+        # checksum.
         if not 0 < size <= FRAME_BYTES_MAX:
             return f"damaged frame length at byte {at}"
         frame = file.read(size)
@@ -238,7 +249,11 @@ def _opened(path: Path, ours: bool = False) -> BinaryIO:
     """
     try:
         # A pipe would block here until somebody writes into it.
-        descriptor = private.opened(path) if ours else os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = (
+            private.opened(path)
+            if ours
+            else os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        )
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise JournalError(f"cannot read {path}: {why}") from None
@@ -258,11 +273,14 @@ def _opened(path: Path, ours: bool = False) -> BinaryIO:
         raise JournalError(f"{path} is empty")
     version = head.partition(b"\n")[0].decode("ascii", "replace")
     known = version.startswith("ddtop journal")
-    raise JournalError(f"{path} is {version!r}, this ddtop reads 1" if known else f"{path} is not a ddtop journal")
+    raise JournalError(
+        f"{path} is {version!r}, this ddtop reads 1" if known else f"{path} is not a ddtop journal"
+    )
 
 
 def read(path: Path, ours: bool = False) -> Reading:
-    """All whole frames of one file, up to its first FILE_BYTES_MAX. `ours`: only if it is this user's, and no symlink.
+    """All whole frames of one file, up to its first FILE_BYTES_MAX. `ours`: only if it is this
+    user's, and no symlink.
 
     Raises:
         JournalError: no such file, not ours, or of another version.
@@ -291,7 +309,8 @@ class Reader:
     `damage` says where and why the reading of a half stopped early; complete when the iteration is.
 
     Raises:
-        JournalError: neither half is a journal; the text is about the newer one, or the older if only that is there.
+        JournalError: neither half is a journal; the text is about the newer one, or the older if
+        only that is there.
     """
 
     def __init__(self, path: Path) -> None:
@@ -299,8 +318,14 @@ class Reader:
         newer, why = _tried(path)
         older, why_older = _tried(older_half(path))
         if newer is None and older is None:
-            raise JournalError(why if os.path.lexists(path) or not os.path.lexists(older_half(path)) else why_older)
-        if newer is not None and older is not None and os.path.sameopenfile(newer.fileno(), older.fileno()):
+            raise JournalError(
+                why if os.path.lexists(path) or not os.path.lexists(older_half(path)) else why_older
+            )
+        if (
+            newer is not None
+            and older is not None
+            and os.path.sameopenfile(newer.fileno(), older.fileno())
+        ):
             # It became the older half between the two openings.
             older.close()
             older = None
@@ -310,7 +335,11 @@ class Reader:
             self._damage.append(why_older)
         self._bytes = sum(os.fstat(half.fileno()).st_size for half in (older, newer) if half)
         self._bytes_read = 0
-        self._halves = [(half, name) for half, name in ((older, older_half(path).name), (newer, path.name)) if half]
+        self._halves = [
+            (half, name)
+            for half, name in ((older, older_half(path).name), (newer, path.name))
+            if half
+        ]
 
     @property
     def damage(self) -> str | None:

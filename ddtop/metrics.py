@@ -1,4 +1,5 @@
-"""The dictionary: every number that is shown, its unit, its meaning, where it comes from, how to see it by hand.
+"""The dictionary: every number that is shown, its unit, its meaning, where it comes from, how to
+see it by hand.
 
 Help and documentation are read from here, so that a number has one explanation.
 """
@@ -12,8 +13,8 @@ from dataclasses import dataclass
 class Metric:
     """One number or word.
 
-    `name` is its key in JSON where it has one, `unit` is empty for words and plain counts, `check` is a command or a
-    look by which a person sees the same, empty where there is none.
+    `name` is its key in JSON where it has one, `unit` is empty for words and plain counts, `check`
+    is a command or a look by which a person sees the same, empty where there is none.
     """
 
     name: str
@@ -31,13 +32,22 @@ METRICS = (
         "RANK of the launcher, or the arguments of init_process_group",
         "tr '\\0' '\\n' </proc/PID/environ | grep ^RANK=",
     ),
-    Metric("state", "", "what the rank is, in one word", "all other facts, by the rules under `states`"),
-    Metric("host", "", "the host that the rank runs on", "gethostname in the rank's process", "hostname"),
+    Metric(
+        "state", "", "what the rank is, in one word", "all other facts, by the rules under `states`"
+    ),
+    Metric(
+        "host",
+        "",
+        "the host that the rank runs on",
+        "gethostname in the rank's process",
+        "hostname",
+    ),
     Metric(
         "iteration",
         "",
         "how many iterations the rank has finished; JSON's iteration_source says what they are",
-        "ddtop.step(), else optimizer steps (torch's global hook), else DataLoader batches, else the rhythm of MPI's collectives",
+        "ddtop.step(), else optimizer steps (torch's global hook), else DataLoader batches, else"
+        " the rhythm of MPI's collectives",
         "print it in the training loop",
     ),
     Metric(
@@ -50,7 +60,8 @@ METRICS = (
     Metric(
         "now",
         "",
-        "what the rank does: the collective or call it is in, else where its own code is, or how it ended",
+        "what the rank does: the collective or call it is in, else where its own code is, or how it"
+        " ended",
         "torch's flight recorder, the wrapped calls, the main thread's innermost own frame",
         "py-spy dump --pid PID",
     ),
@@ -63,14 +74,16 @@ METRICS = (
     Metric(
         "wait_ratio",
         "share of the last 10 s",
-        "how much of the time a collective was open and its thread did nothing else; the straggler is the rank that hardly waits",
+        "how much of the time a collective was open and its thread did nothing else; the straggler"
+        " is the rank that hardly waits",
         "the agent's samples, 4 a second",
         "py-spy dump --pid PID, a few times",
     ),
     Metric(
         "activity_ratios",
         "share of the last 10 s",
-        "what the rank's thread was seen doing, a letter an activity; what counts in COMM is communication here, also in backward",
+        "what the rank's thread was seen doing, a letter an activity; what counts in COMM is"
+        " communication here, also in backward",
         "the agent's samples of the main thread's frames, 4 a second",
         "py-spy top --pid PID",
     ),
@@ -125,9 +138,10 @@ METRICS = (
     Metric(
         "gpu",
         "% of the last second",
-        "how much of the time the rank's GPU ran some kernel; wait: busy at little power, NCCL's kernel waits for another rank; lost: it no "
-        "longer answers",
-        "NVML, read by the relay; which GPU is the rank's torch says, else the driver's list, else CUDA_VISIBLE_DEVICES",
+        "how much of the time the rank's GPU ran some kernel; wait: busy at little power, NCCL's"
+        " kernel waits for another rank; lost: it no longer answers",
+        "NVML, read by the relay; which GPU is the rank's torch says, else the driver's list, else"
+        " CUDA_VISIBLE_DEVICES",
         "nvidia-smi",
     ),
     Metric(
@@ -140,7 +154,8 @@ METRICS = (
     Metric(
         "nccl",
         "",
-        "NCCL in a word: ok, wait (a collective is open for a second), init (a communicator is being built), err (its watchdog says so)",
+        "NCCL in a word: ok, wait (a collective is open for a second), init (a communicator is"
+        " being built), err (its watchdog says so)",
         "torch's flight recorder and get_error of the backend",
         "py-spy dump --native --pid PID",
     ),
@@ -157,7 +172,9 @@ METRICS = (
         "iterations of the job, median over its ranks",
         "the iteration counts of two reports",
     ),
-    Metric("collective.age_s", "s", "since when the open collective is open", "torch's flight recorder"),
+    Metric(
+        "collective.age_s", "s", "since when the open collective is open", "torch's flight recorder"
+    ),
     Metric(
         "healthy_wait_max_ms",
         "ms",
@@ -167,7 +184,8 @@ METRICS = (
     Metric(
         "usual_wait_ms",
         "ms",
-        "the second longest wait for a collective that did end, in the last 100 steps: what has happened twice is usual",
+        "the second longest wait for a collective that did end, in the last 100 steps: what has"
+        " happened twice is usual",
         "the agent's samples",
     ),
     Metric(
@@ -177,7 +195,12 @@ METRICS = (
         "the CPU clock of the agent's thread",
         "top -H -p PID",
     ),
-    Metric("drops", "records", "records that the agent threw away because nobody took them", "its queue"),
+    Metric(
+        "drops",
+        "records",
+        "records that the agent threw away because nobody took them",
+        "its queue",
+    ),
 )
 
 

@@ -1,7 +1,9 @@
-"""Files and folders that are this user's alone: opened so that nobody can put another one in their place.
+"""Files and folders that are this user's alone: opened so that nobody can put another one in their
+place.
 
-What is checked is what was opened, never a name: between a look at a name and its opening somebody else may change what
-stands there. A symlink is not followed, a pipe is not waited for, and what belongs to somebody else is refused.
+What is checked is what was opened, never a name: between a look at a name and its opening somebody
+else may change what stands there. A symlink is not followed, a pipe is not waited for, and what
+belongs to somebody else is refused.
 """
 
 from __future__ import annotations
@@ -30,10 +32,12 @@ def _foreign(text: str) -> ForeignError:
 
 
 def folder(path: Path) -> None:
-    """Make this folder if need be, with those that are missing above it, for this user alone. One that is there is never changed.
+    """Make this folder if need be, with those that are missing above it, for this user alone. One
+    that is there is never changed.
 
     Raises:
-        SharedError: it is ours, and others can enter it: a team's folder, or one with the modes of a usual umask.
+        SharedError: it is ours, and others can enter it: a team's folder, or one with the modes of
+        a usual umask.
         ForeignError: it is no folder, belongs to somebody else, or is everybody's.
         OSError: it cannot be made.
     """
@@ -64,7 +68,9 @@ def folder(path: Path) -> None:
         if found.st_mode & (_OTHERS_WRITE | stat.S_ISVTX):
             raise _foreign("is everybody's, anybody may write there")
         if stat.S_IMODE(found.st_mode) & 0o077:
-            raise SharedError(1, f"can be entered by others (mode {stat.S_IMODE(found.st_mode):04o})")
+            raise SharedError(
+                1, f"can be entered by others (mode {stat.S_IMODE(found.st_mode):04o})"
+            )
     finally:
         os.close(descriptor)
 
@@ -81,7 +87,11 @@ def opened(path: Path, flags: int = os.O_RDONLY) -> int:
     if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid():
         return descriptor
     os.close(descriptor)
-    raise _foreign("is not a file" if not stat.S_ISREG(found.st_mode) else f"belongs to uid {found.st_uid}, not to you")
+    raise _foreign(
+        "is not a file"
+        if not stat.S_ISREG(found.st_mode)
+        else f"belongs to uid {found.st_uid}, not to you"
+    )
 
 
 def read(path: Path, at_most: int) -> bytes:

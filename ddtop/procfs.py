@@ -69,7 +69,9 @@ def own_letter(pid: int, letter: str) -> str:
         return letter
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
-        tracer = next(line.split()[1] for line in status.splitlines() if line.startswith("TracerPid:"))
+        tracer = next(
+            line.split()[1] for line in status.splitlines() if line.startswith("TracerPid:")
+        )
         name = Path(f"/proc/{tracer}/comm").read_text(encoding="ascii", errors="replace").strip()
     except (OSError, StopIteration, IndexError):
         return letter

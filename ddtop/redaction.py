@@ -1,12 +1,15 @@
-"""Which parts of a text are secrets: the one home of these patterns, for the rank, the relay and every viewer.
+"""Which parts of a text are secrets: the one home of these patterns, for the rank, the relay and
+every viewer.
 
-The rank redacts before anything travels; what a person reads or shares is redacted once more. Standard library only, and no
-pattern is compiled before its first use: the agent pays for its import in every rank. Every repetition is bounded or cannot
-overlap the next one, so the time grows with the length of the text and no faster.
+The rank redacts before anything travels; what a person reads or shares is redacted once more.
+Standard library only, and no pattern is compiled before its first use: the agent pays for its
+import in every rank. Every repetition is bounded or cannot overlap the next one, so the time grows
+with the length of the text and no faster.
 
-A secret is known by its name (`--auth X`, `"api_key": "X"`), by its shape (`hf_...`, a JWT), by its place (a password in a URL), or,
-where nothing else tells, by its looks: a long run of letters of both cases and digits in no order. Hashes, uuids, paths, and
-names made of words are kept. A hash in lower-case hexadecimal is a secret only behind a secret's name, because a commit looks alike.
+A secret is known by its name (`--auth X`, `"api_key": "X"`), by its shape (`hf_...`, a JWT), by its
+place (a password in a URL), or, where nothing else tells, by its looks: a long run of letters of
+both cases and digits in no order. Hashes, uuids, paths, and names made of words are kept. A hash in
+lower-case hexadecimal is a secret only behind a secret's name, because a commit looks alike.
 """
 
 from __future__ import annotations
@@ -20,16 +23,21 @@ HIDDEN = "(redacted)"
 TEXT_CHARACTERS_MAX = 4096
 """Longer texts of a rank are cut first: what is shown of them is 500 characters at most."""
 OPAQUE_CHARACTERS = 20
-"""The shortest bare run that is taken for a secret: names and ids that people choose are shorter or have words in them."""
+"""The shortest bare run that is taken for a secret: names and ids that people choose are shorter
+or have words in them.
+"""
 
-# Of names in lower case with underscores. A name that has one of these is a secret's, whatever else stands in it.
+# Of names in lower case with underscores. A name that has one of these is a secret's, whatever else
+# stands in it.
 _STRONG = re.compile(
     r"secret|passw|passphrase|passcode|credential|pwd|(?:api|access|private|signing|encryption|account|license)_?key"
     r"|(?:auth|access)_?token|bearer|authorization|x_amz_(?:credential|signature|security)"
 )
 _STRONG_WORDS = frozenset(("auth", "oauth", "authkey", "cookie", "jwt"))
 # A name that ends so is a secret's unless another of its words says what it counts or is.
-_WEAK = re.compile(r"(?:token|key|pass|creds?|(?:^|_)(?:sas|pat|sig|otp|pin)|signature)$|(?:^|_)(?:token|pass)_")
+_WEAK = re.compile(
+    r"(?:token|key|pass|creds?|(?:^|_)(?:sas|pat|sig|otp|pin)|signature)$|(?:^|_)(?:token|pass)_"
+)
 _INNOCENT = frozenset(
     (
         "n", "num", "max", "min", "total", "per", "count", "len", "length", "size", "dim",
@@ -50,8 +58,8 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WORD = re.compile(r"[a-z]{4,}")
 _CHANGE = re.compile(r"[a-z]+|[A-Z]+|[0-9]+")
 CHANGES_RATIO, WORDS_RATIO = 0.35, 0.4
-"""Of letters and digits drawn by chance six in ten neighbours are of different kinds, of words in CamelCase three; and fewer than
-one letter in ten is part of four or more lower-case ones."""
+"""Of letters and digits drawn by chance six in ten neighbours are of different kinds, of words in
+CamelCase three; and fewer than one letter in ten is part of four or more lower-case ones."""
 
 _SHAPES = (
     r"A(?:KIA|SIA|BIA|CCA)[0-9A-Z]{16}|AIza[\w-]{30,100}|GOCSPX-[\w-]{20,100}|ya29\.[\w-]{20,2000}|1//0[\w-]{20,200}"
@@ -66,8 +74,17 @@ STRONG, WEAK = 2, 1
 
 
 def secret_name(name: str) -> int:
-    """STRONG for `AWS_SECRET_ACCESS_KEY`, `--auth`, `trainer.apiKey`; WEAK for what is often a secret's, `sort_key` aside; else 0."""
-    plain = _CAMEL.sub("_", name).lower().replace("-", "_").replace(".", "_").replace(" ", "_").strip("_+~")
+    """STRONG for `AWS_SECRET_ACCESS_KEY`, `--auth`, `trainer.apiKey`; WEAK for what is often a
+    secret's, `sort_key` aside; else 0.
+    """
+    plain = (
+        _CAMEL.sub("_", name)
+        .lower()
+        .replace("-", "_")
+        .replace(".", "_")
+        .replace(" ", "_")
+        .strip("_+~")
+    )
     words = plain.split("_")
     if _STRONG.search(plain) or not _STRONG_WORDS.isdisjoint(words):
         return 0 if plain.endswith(_ABOUT) else STRONG
@@ -94,9 +111,14 @@ def _bare(match: re.Match[str]) -> str:
         # A path; of AWS's secrets, which may have a slash, each is as long as the next.
         return text
     joined = re.sub(r"[+/=_-]", "", text)
-    # An experiment's name has a separator every few letters, a token that is safe in a URL one in thirty.
+    # An experiment's name has a separator every few letters, a token that is safe in a URL one in
+    # thirty.
     few = "/" in text or "+" in text or 10 * (len(text) - len(joined)) <= len(text)
-    return HIDDEN if any(is_opaque(one) for one in ([joined] if few else re.split("[-_]", text))) else text
+    return (
+        HIDDEN
+        if any(is_opaque(one) for one in ([joined] if few else re.split("[-_]", text)))
+        else text
+    )
 
 
 def _goes(name: str, value: str) -> bool:
@@ -105,7 +127,8 @@ def _goes(name: str, value: str) -> bool:
 
 
 def _goes_in_text(name: str, value: str, tight: bool = False) -> bool:
-    """The same of a name within a text, with quotes where there are any: source code is full of keys and tokens.
+    """The same of a name within a text, with quotes where there are any: source code is full of
+    keys and tokens.
 
     `tight`: there is nothing but `=` between them, as command lines and logs have it.
     """
@@ -120,7 +143,11 @@ def _goes_in_text(name: str, value: str, tight: bool = False) -> bool:
 
 
 def _is_guess(value: str) -> bool:
-    return len(value) >= 6 and any(one.isdigit() for one in value) and any(one.isalpha() for one in value)
+    return (
+        len(value) >= 6
+        and any(one.isdigit() for one in value)
+        and any(one.isalpha() for one in value)
+    )
 
 
 def _goes_after_p(value: str) -> bool:
@@ -132,15 +159,20 @@ def _goes_after_p(value: str) -> bool:
 def _without_named(text: str) -> str:
     """The text without what stands behind the name of a secret.
 
-    Only the name is searched for, its value is read if it is one: the value of another name may have a secret's name in it. The
-    value is judged by its beginning, so that a line of nothing but names takes no long time.
+    Only the name is searched for, its value is read if it is one: the value of another name may
+    have a secret's name in it. The value is judged by its beginning, so that a line of nothing but
+    names takes no long time.
     """
     head, beginning, whole = _named()
     parts, at = [], 0
     while (found := head.search(text, at)) is not None:
         name, end = found[1] or found[2] or found[3], found.end()
         begun = beginning.match(text, end)
-        value = whole.match(text, end) if begun and _goes_in_text(name, begun[0], found[0] == f"{name}=") else None
+        value = (
+            whole.match(text, end)
+            if begun and _goes_in_text(name, begun[0], found[0] == f"{name}=")
+            else None
+        )
         parts.append(text[at:end])
         at = end
         if value is not None:
@@ -153,8 +185,9 @@ def _without_named(text: str) -> str:
 def _named() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
     """The name of a value with what stands between them, the beginning of the value, and all of it.
 
-    "name": "value" with any blanks, NAME=value, name = "value", name: value, --name value, and '--name', 'value' as a list of words is
-    printed. Without quotes a colon needs a blank behind it, or `tokenizer.py:40` would be one.
+    "name": "value" with any blanks, NAME=value, name = "value", name: value, --name value, and
+    '--name', 'value' as a list of words is printed. Without quotes a colon needs a blank behind it,
+    or `tokenizer.py:40` would be one.
     """
     name, option, quote, blanks = r"[\w.-]{1,200}", r"--?[\w.-]{1,200}", r"\\?[\"']", r"[ \t]{0,8}"
     spoken = r"(?i:password|passphrase|secret|token|api key)"
@@ -182,20 +215,27 @@ def _shaped() -> tuple[_Rule, ...]:
     return (
         (
             compiled(
-                r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,30}PRIVATE KEY-----|\Z)", re.DOTALL
+                r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,30}PRIVATE"
+                r" KEY-----|\Z)",
+                re.DOTALL,
             ),
             HIDDEN,
         ),
         # The whole line: a scheme stands between the name and the secret.
         (
             compiled(
-                r"(?i)\b((?:proxy-)?authorization\\?[\"']?[ \t]{0,8}[:=](?![ \t]{0,8}\(redacted\))[ \t]{0,8})[^\n]+"
+                r"(?i)\b((?:proxy-)?authorization\\?[\"']?[ \t]{0,8}[:=](?![ \t]{0,8}\(redacted\))["
+                r" \t]{0,8})[^\n]+"
             ),
             r"\1" + HIDDEN,
         ),
         (compiled(r"(?i)\b(bearer)[ \t]{1,8}[A-Za-z0-9._~+/=-]{6,4000}"), r"\1 " + HIDDEN),
-        (compiled(r"\b(Basic)[ \t]{1,8}(?=[A-Za-z]{0,80}[0-9+/=])[A-Za-z0-9+/]{8,2000}={0,2}"), r"\1 " + HIDDEN),
-        # https://user:password@host, also where there is only one of the two, and where the password has an @ or a slash.
+        (
+            compiled(r"\b(Basic)[ \t]{1,8}(?=[A-Za-z]{0,80}[0-9+/=])[A-Za-z0-9+/]{8,2000}={0,2}"),
+            r"\1 " + HIDDEN,
+        ),
+        # https://user:password@host, also where there is only one of the two, and where the
+        # password has an @ or a slash.
         (
             compiled(
                 r"\b([A-Za-z][A-Za-z0-9+.-]{0,20}://)(?!\(redacted\)@)"
@@ -204,11 +244,15 @@ def _shaped() -> tuple[_Rule, ...]:
             r"\1" + HIDDEN + "@",
         ),
         (
-            compiled(r"(?i)(hooks\.slack\.com/services/|discord(?:app)?\.com/api/webhooks/)[\w/-]{8,300}"),
+            compiled(
+                r"(?i)(hooks\.slack\.com/services/|discord(?:app)?\.com/api/webhooks/)[\w/-]{8,300}"
+            ),
             r"\1" + HIDDEN,
         ),
         (
-            compiled(r"(?i)([?&](?:sig|signature|code|key|x-amz-[a-z-]{1,40})=)(?!\(redacted\))[^&\s\"']{1,2000}"),
+            compiled(
+                r"(?i)([?&](?:sig|signature|code|key|x-amz-[a-z-]{1,40})=)(?!\(redacted\))[^&\s\"']{1,2000}"
+            ),
             r"\1" + HIDDEN,
         ),
         (compiled(r"(?<![A-Za-z0-9_])(?:" + _SHAPES + ")"), HIDDEN),
@@ -239,7 +283,8 @@ def redacted(text: str) -> str:
 
 
 def redacted_start(text: str, characters: int) -> str:
-    """The first so many characters of the redacted text, of which only the first few thousand are looked at.
+    """The first so many characters of the redacted text, of which only the first few thousand are
+    looked at.
 
     A word that the first cut goes through is left out: half a secret has no shape.
     """
@@ -257,7 +302,9 @@ def redacted_variable(name: str, value: str, characters: int) -> str:
 
 
 def redacted_words(words: list[str], characters: int) -> tuple[str, ...]:
-    """A command line, word by word: `--auth=X`, `--auth X`, `-p X`, `-u NAME:X`, and what a text of its own would hide."""
+    """A command line, word by word: `--auth=X`, `--auth X`, `-p X`, `-u NAME:X`, and what a text
+    of its own would hide.
+    """
     shown: list[str] = []
     before = ""
     for word in words:
@@ -269,7 +316,11 @@ def redacted_words(words: list[str], characters: int) -> tuple[str, ...]:
 def _word(before: str, word: str, characters: int) -> str:
     name, equals, value = word.partition("=")
     plain = re.fullmatch(r"[+~-]*[\w.-]{1,200}", name) is not None
-    if equals and plain and (_goes(name, value) if name.startswith("-") else _goes_in_text(name, value, tight=True)):
+    if (
+        equals
+        and plain
+        and (_goes(name, value) if name.startswith("-") else _goes_in_text(name, value, tight=True))
+    ):
         return f"{name[:characters]}={HIDDEN}"
     if before.startswith("-") and "=" not in before:
         if before == "-p":

@@ -1,5 +1,5 @@
-"""Which jobs exist: one JSON file a job and host in the state folder, the names of all that belongs to a run, and which job is
-meant."""
+"""Which jobs exist: one JSON file a job and host in the state folder, the names of all that belongs
+to a run, and which job is meant."""
 
 from __future__ import annotations
 
@@ -39,9 +39,13 @@ __all__ = (
 HEARTBEAT_S = 15.0
 """How often a relay renews `heartbeat_unix_ns`."""
 REVIVED_S = 60.0
-"""Agents start another relay 10 s after the end of theirs; a job that has none after this long has no agents."""
+"""Agents start another relay 10 s after the end of theirs; a job that has none after this long
+has no agents.
+"""
 LIVE_S = 3 * HEARTBEAT_S
-"""A job whose heartbeat is older is not live: one missed heartbeat is a busy file server, three are a dead relay."""
+"""A job whose heartbeat is older is not live: one missed heartbeat is a busy file server, three
+are a dead relay.
+"""
 SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un.sun_path on Linux, without its final zero
 JOB_NAME_MAX = 64
 ENDED_JOBS_KEPT = 50
@@ -58,10 +62,11 @@ ABANDONED_S = 3600.0
 class JobEntry(msgspec.Struct, frozen=True):
     """One job on one host, as its relay wrote it down.
 
-    `role`: alone, hub or leaf (`wire.hosts`). `address`, `port`: where the relay listens for its own host; `public_address`, `public_port`: for
-    other hosts, of a hub. `part_of`: of a leaf that has found its hub, the hub's run; `hub`: HOST:PORT where it is. `hosts`: of a hub, the names
-    of the other hosts, the first 64. `ranks`: (pid, start ticks) of the living ranks of this host, the first RANKS_LISTED: a view looks at them itself
-    where the relay is not heard.
+    `role`: alone, hub or leaf (`wire.hosts`). `address`, `port`: where the relay listens for its
+    own host; `public_address`, `public_port`: for other hosts, of a hub. `part_of`: of a leaf that
+    has found its hub, the hub's run; `hub`: HOST:PORT where it is. `hosts`: of a hub, the names of
+    the other hosts, the first 64. `ranks`: (pid, start ticks) of the living ranks of this host, the
+    first RANKS_LISTED: a view looks at them itself where the relay is not heard.
     """
 
     schema: str
@@ -92,28 +97,38 @@ class JobEntry(msgspec.Struct, frozen=True):
     ranks: tuple[tuple[int, int], ...] = ()
 
     def endpoint(self) -> tuple[str, int]:
-        """(address, port) of the relay as it is reached from this host; the address may be a name."""
+        """(address, port) of the relay as it is reached from this host; the address may be a
+        name.
+        """
         if self.public_address and self.public_port and self.sender != host_identity():
             return self.public_address, self.public_port
         return self.address, self.port
 
     def live(self, now_unix_ns: int) -> bool:
-        """The job has not ended, as far as is known: its relay is there, or a rank of this host lives on without one."""
+        """The job has not ended, as far as is known: its relay is there, or a rank of this host
+        lives on without one.
+        """
         if self.ended_unix_ns is None and self.reachable(now_unix_ns):
             return True
         return bool(self.living_ranks())
 
     def reachable(self, now_unix_ns: int) -> bool:
-        """Its relay can be asked: on this host its process is there, though it may be stopped; elsewhere its heartbeat is fresh."""
+        """Its relay can be asked: on this host its process is there, though it may be stopped;
+        elsewhere its heartbeat is fresh.
+        """
         if self.is_here:
             return self.relay_state() is not None
         return now_unix_ns - self.heartbeat_unix_ns <= LIVE_S * 1e9
 
     def over(self, now_unix_ns: int) -> bool:
-        """Nothing more will come: its relay is gone, no rank lives, and the run ended or no agent has started another relay."""
+        """Nothing more will come: its relay is gone, no rank lives, and the run ended or no
+        agent has started another relay.
+        """
         if self.reachable(now_unix_ns) or self.living_ranks():
             return False
-        return self.ended_unix_ns is not None or now_unix_ns - self.heartbeat_unix_ns > REVIVED_S * 1e9
+        return (
+            self.ended_unix_ns is not None or now_unix_ns - self.heartbeat_unix_ns > REVIVED_S * 1e9
+        )
 
     @property
     def is_here(self) -> bool:
@@ -121,11 +136,15 @@ class JobEntry(msgspec.Struct, frozen=True):
         return self.sender == host_identity()
 
     def relay_state(self) -> str | None:
-        """The letter of its process's state (`ps -o stat`); None where it is gone, or on another host."""
+        """The letter of its process's state (`ps -o stat`); None where it is gone, or on another
+        host.
+        """
         return process_state(self.relay_pid, self.relay_start_ticks) if self.is_here else None
 
     def living_ranks(self) -> int | None:
-        """How many of the ranks that its relay last wrote down live on this host; None where that cannot be seen from here."""
+        """How many of the ranks that its relay last wrote down live on this host; None where
+        that cannot be seen from here.
+        """
         if not self.is_here:
             return None
         return sum(start_ticks(pid) == ticks for pid, ticks in self.ranks)
@@ -141,7 +160,9 @@ _ADDRESS = re.compile(r"[A-Za-z0-9.:%_\[\]-]{0,260}")
 
 def clean_job_name(name: str) -> str:
     """The name as it may stand in a file name: letters, digits and `._-`, at most 64."""
-    kept = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in name[: 4 * JOB_NAME_MAX])
+    kept = "".join(
+        c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in name[: 4 * JOB_NAME_MAX]
+    )
     kept = kept.strip(".-")[:JOB_NAME_MAX]
     return kept or "job"
 
@@ -169,7 +190,8 @@ def process_state(pid: int, ticks: int) -> str | None:
 def host_identity() -> str:
     """The host as ranks share it: boot, pid namespace and network namespace, 12 hex digits.
 
-    A host name is not enough: containers repeat them, and two containers on one host cannot see each other's pids.
+    A host name is not enough: containers repeat them, and two containers on one host cannot see
+    each other's pids.
     """
     parts = []
     for source in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid", "/proc/self/ns/net"):
@@ -182,25 +204,33 @@ def host_identity() -> str:
 
 
 def relay_identity(run: str) -> str:
-    """One relay of this host, as the ranks of its run know it too: of several launchers of one job on a host each has its own,
-    which counts its own restarts and may be lost alone. The host's identity stands before the dot."""
+    """One relay of this host, as the ranks of its run know it too: of several launchers of one job
+    on a host each has its own, which counts its own restarts and may be lost alone. The host's
+    identity stands before the dot.
+    """
     return f"{host_identity()}.{hashlib.sha256(run.encode()).hexdigest()[:6]}"
 
 
 def pages_folder() -> str:
-    """Name of the folder of state pages in /dev/shm or /tmp, which containers may share (docker run --ipc=host).
+    """Name of the folder of state pages in /dev/shm or /tmp, which containers may share (docker run
+    --ipc=host).
 
-    A page is named after its process, and in another pid namespace that is another one, or none: its page would be swept away.
+    A page is named after its process, and in another pid namespace that is another one, or none:
+    its page would be swept away.
     """
     try:
         namespace = os.readlink("/proc/self/ns/pid").strip("pid:[]")
     except OSError:
         namespace = _FIRST_PID_NAMESPACE
-    return f"ddtop-pages-{os.getuid()}" + (f"-{namespace}" if namespace != _FIRST_PID_NAMESPACE else "")
+    return f"ddtop-pages-{os.getuid()}" + (
+        f"-{namespace}" if namespace != _FIRST_PID_NAMESPACE else ""
+    )
 
 
 def run_hash(job: str, run: str, sender: str | None = None) -> str:
-    """The short name of one run's socket, lock and files; `sender`: the host's identity, where it is not this one."""
+    """The short name of one run's socket, lock and files; `sender`: the host's identity, where
+    it is not this one.
+    """
     return hashlib.sha256(f"{job}|{run}|{sender or host_identity()}".encode()).hexdigest()[:16]
 
 
@@ -213,7 +243,8 @@ def socket_path(job: str, run: str) -> Path:
     path = runtime_dir() / f"{run_hash(job, run)}.link"
     if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
         raise RegistryError(
-            f"the socket path {path} is longer than {SOCKET_PATH_BYTES_MAX} bytes; set DDTOP_RUNTIME to a shorter folder"
+            f"the socket path {path} is longer than {SOCKET_PATH_BYTES_MAX} bytes; set"
+            " DDTOP_RUNTIME to a shorter folder"
         )
     return path
 
@@ -224,11 +255,15 @@ def entry_path(entry: JobEntry) -> Path:
 
 
 def at_port(job: str, host: str, port: int) -> JobEntry:
-    """The job whose relay listens there, as far as it is known without its job file; it is asked there, and nowhere else."""
+    """The job whose relay listens there, as far as it is known without its job file; it is asked
+    there, and nowhere else.
+    """
     now = time.time_ns()
     # Whoever listens there says its name, and names become names of files.
     job = clean_job_name(job)
-    return JobEntry(SCHEMA, job, f"at-{host}-{port}", host, ELSEWHERE, 0, 0, host, port, "", "", 0, 0, now, now)
+    return JobEntry(
+        SCHEMA, job, f"at-{host}-{port}", host, ELSEWHERE, 0, 0, host, port, "", "", 0, 0, now, now
+    )
 
 
 def of_run(job: str, run: str, sender: str | None = None) -> JobEntry | None:
@@ -249,7 +284,9 @@ def left_path(entry: JobEntry) -> Path:
 
 
 def last_state_path(job: str, run: str, sender: str | None = None) -> Path:
-    """Where the relay on this host (or on that with the identity `sender`) leaves the last state of a run."""
+    """Where the relay on this host (or on that with the identity `sender`) leaves the last state
+    of a run.
+    """
     return state_dir() / f"{job}-{run_hash(job, run, sender)}.last"
 
 
@@ -264,7 +301,9 @@ def roster_path(job: str, run: str) -> Path:
 
 
 def helper_file(parent_pid: int, pid: int, ticks: int | str) -> str:
-    """Name of the file in the runtime folder in which a child that is no rank leaves its exception; `ticks` may be `*`."""
+    """Name of the file in the runtime folder in which a child that is no rank leaves its
+    exception; `ticks` may be `*`.
+    """
     return f"helper-{parent_pid}-{pid}-{ticks}.json"
 
 
@@ -278,7 +317,8 @@ def write_entry(entry: JobEntry) -> None:
 
 
 def entry_of(data: bytes) -> JobEntry:
-    """The job file with these bytes, on this host or from another: its name is one that can stand in a file's name.
+    """The job file with these bytes, on this host or from another: its name is one that can stand
+    in a file's name.
 
     Raises:
         ValueError: it is none of ours. RecursionError: it is nested without end.
@@ -289,7 +329,10 @@ def entry_of(data: bytes) -> JobEntry:
         entry.schema == SCHEMA
         and entry.job == clean_job_name(entry.job)
         and all(0 <= port <= 0xFFFF for port in (entry.port, entry.public_port or 0))
-        and all(_ADDRESS.fullmatch(text or "") for text in (entry.address, entry.public_address, entry.hub))
+        and all(
+            _ADDRESS.fullmatch(text or "")
+            for text in (entry.address, entry.public_address, entry.hub)
+        )
         and all(0 <= number < 1 << 63 for number in (*numbers, entry.world_size, entry.reporting))
     )
     if not fits:
@@ -298,7 +341,8 @@ def entry_of(data: bytes) -> JobEntry:
 
 
 def read_entries() -> list[JobEntry]:
-    """All jobs of the state folder, newest first; a file that is not a job file of ours is passed over.
+    """All jobs of the state folder, newest first; a file that is not a job file of ours is passed
+    over.
 
     Raises:
         RegistryError: the folder cannot be used, or does not answer.
@@ -313,7 +357,9 @@ def refused_files() -> list[str]:
     Raises:
         RegistryError: the folder cannot be used, or does not answer.
     """
-    return patiently(lambda: sorted(path.name for path, entry in _job_files() if entry is None), state_dir_text)
+    return patiently(
+        lambda: sorted(path.name for path, entry in _job_files() if entry is None), state_dir_text
+    )
 
 
 def _read_entries() -> list[JobEntry]:
@@ -341,10 +387,11 @@ def remove(entry: JobEntry) -> None:
 
 
 def prune_ended(now_unix_ns: int) -> None:
-    """Remove the files of ended jobs, the oldest first: those too many, too old, or with too large journals.
+    """Remove the files of ended jobs, the oldest first: those too many, too old, or with too large
+    journals.
 
-    Never those of a job whose relay can be asked; nor does what the parts of such a job write, a journal a host, make others
-    go. What lies there without a job file goes when it is too old.
+    Never those of a job whose relay can be asked; nor does what the parts of such a job write, a
+    journal a host, make others go. What lies there without a job file goes when it is too old.
     """
     files = _files_by_stem()
     live_bytes, ended = 0, []
@@ -356,7 +403,8 @@ def prune_ended(now_unix_ns: int) -> None:
         else:
             ended.append((entry.ended_unix_ns or entry.heartbeat_unix_ns, size, entry))
     room, numbers = JOURNALS_BYTES_MAX - live_bytes, {False: 0, True: 0}
-    # A hub's files tell of all hosts: what its parts have left comes after every job, and makes none go.
+    # A hub's files tell of all hosts: what its parts have left comes after every job, and makes
+    # none go.
     for at, size, entry in sorted(ended, key=lambda one: (one[2].part_of is not None, -one[0])):
         room -= size
         part = entry.part_of is not None
@@ -371,7 +419,9 @@ def prune_ended(now_unix_ns: int) -> None:
 
 
 def _files_by_stem() -> dict[str, dict[Path, os.stat_result]]:
-    """What belongs to jobs in the state folder: job file, last state and both halves of the journal."""
+    """What belongs to jobs in the state folder: job file, last state and both halves of the
+    journal.
+    """
     found: dict[str, dict[Path, os.stat_result]] = {}
     with os.scandir(state_dir()) as entries:
         for one in entries:
@@ -408,7 +458,9 @@ def find_job(name: str | None, now_unix_ns: int) -> JobEntry:
 
 
 def without_parts(entries: list[JobEntry], now_unix_ns: int) -> list[JobEntry]:
-    """The jobs without those that are a part of another one here: a leaf stays only while it lives and its hub cannot be asked."""
+    """The jobs without those that are a part of another one here: a leaf stays only while it
+    lives and its hub cannot be asked.
+    """
     hubs: dict[tuple[str, str], bool] = {}
     for entry in entries:
         if entry.role == "hub":
@@ -416,14 +468,17 @@ def without_parts(entries: list[JobEntry], now_unix_ns: int) -> list[JobEntry]:
             hubs[key] = hubs.get(key, False) or entry.reachable(now_unix_ns)
     kept = []
     for entry in entries:
-        can_ask = hubs.get((entry.job, entry.part_of)) if entry.part_of and entry.role != "hub" else None
+        can_ask = (
+            hubs.get((entry.job, entry.part_of)) if entry.part_of and entry.role != "hub" else None
+        )
         if can_ask is None or (not can_ask and entry.live(now_unix_ns)):
             kept.append(entry)
     return kept
 
 
 def choose_job(entries: Iterable[JobEntry], name: str | None, now_unix_ns: int) -> JobEntry:
-    """The one of these jobs, newest first, that is meant by a name or unique prefix; without a name the one live job.
+    """The one of these jobs, newest first, that is meant by a name or unique prefix; without a name
+    the one live job.
 
     Raises:
         UnknownJobError: with the jobs there are.
@@ -438,7 +493,9 @@ def choose_job(entries: Iterable[JobEntry], name: str | None, now_unix_ns: int) 
         if len(live) == 1:
             return live[0]
         if live:
-            raise UnknownJobError(f"{len(live)} jobs are live, name one of them", live, ambiguous=True)
+            raise UnknownJobError(
+                f"{len(live)} jobs are live, name one of them", live, ambiguous=True
+            )
         raise UnknownJobError("no live job found", list(newest.values()))
     if name in newest:
         return newest[name]

@@ -1,4 +1,6 @@
-"""Arrivals made by hand: a job whose ranks each take their time to a collective, and leave it together."""
+"""Arrivals made by hand: a job whose ranks each take their time to a collective, and leave it
+together.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ Takes = Callable[[int, int], float]
 """(rank, number of the collective) -> milliseconds that the rank computes before it."""
 
 
-def entered(ranks: int, collectives: int, takes: Takes, transfer_ms: float = 0.5) -> list[dict[int, tuple[int, int]]]:
+def entered(
+    ranks: int, collectives: int, takes: Takes, transfer_ms: float = 0.5
+) -> list[dict[int, tuple[int, int]]]:
     """When each rank put in each collective: a list of what `arrivals_of` takes, one a rank."""
     found: list[dict[int, tuple[int, int]]] = [{} for _ in range(ranks)]
     left = float(BASE)
@@ -32,7 +36,9 @@ def entered(ranks: int, collectives: int, takes: Takes, transfer_ms: float = 0.5
 def in_bursts(
     ranks: int, steps: int, takes: Takes, burst: int = 8, transfer_ms: float = 0.5
 ) -> list[dict[int, tuple[int, int]]]:
-    """... of steps that put in so many collectives without waiting in between, then wait for all of them, then for one more."""
+    """... of steps that put in so many collectives without waiting in between, then wait for all
+    of them, then for one more.
+    """
     found: list[dict[int, tuple[int, int]]] = [{} for _ in range(ranks)]
     left, seq = float(BASE), 0
     for number in range(1, steps + 1):
@@ -60,8 +66,8 @@ def answers(
     overlaps: bool = False,
     errors_ms: Mapping[str, float] | None = None,
 ) -> list[Answer]:
-    """What the ranks say of these times; `counts`: they count iterations of `per_step` collectives. `errors_ms`: of the clocks of
-    these hosts."""
+    """What the ranks say of these times; `counts`: they count iterations of `per_step` collectives.
+    `errors_ms`: of the clocks of these hosts."""
     found = []
     for place, one in enumerate(times):
         record = arrivals_of(group, one)

@@ -1,14 +1,18 @@
-"""A network as bad as asked for: carries Ethernet frames between the hosts of `tests.netns`, and loses, delays or blocks them.
+"""A network as bad as asked for: carries Ethernet frames between the hosts of `tests.netns`, and
+loses, delays or blocks them.
 
-Not `tc netem`: many kernels come without that qdisc, CI's among them, and iptables may be missing too. A process with one packet
-socket a cable needs nothing but the right to open it; it is deterministic as far as the order of frames is. Frames travel with
-the kernel's own header for checksums and segments still to be made (PACKET_VNET_HDR), so that whole 64 KB segments pass: 280 MB/s.
+Not `tc netem`: many kernels come without that qdisc, CI's among them, and iptables may be missing
+too. A process with one packet socket a cable needs nothing but the right to open it; it is
+deterministic as far as the order of frames is. Frames travel with the kernel's own header for
+checksums and segments still to be made (PACKET_VNET_HDR), so that whole 64 KB segments pass: 280
+MB/s.
 
     python -m tests.bad_wire PREFIX SEED CABLE...
 
-runs in a namespace that has one veth end a host, named like the host, whose other end has the MAC 02:00:00:00:00:NUMBER. A line of JSON on
-stdin changes a cable and is answered by a line; when stdin ends (whoever made the network has gone, however), the process ends all
-that lives in the namespaces of this prefix and removes them.
+runs in a namespace that has one veth end a host, named like the host, whose other end has the MAC
+02:00:00:00:00:NUMBER. A line of JSON on stdin changes a cable and is answered by a line; when stdin
+ends (whoever made the network has gone, however), the process ends all that lives in the namespaces
+of this prefix and removes them.
 """
 
 from __future__ import annotations
@@ -35,9 +39,11 @@ WAITING_MAX = 20_000
 
 @dataclass(frozen=True)
 class Cable:
-    """What happens to the frames of one host. A frame between two hosts goes through both of their cables.
+    """What happens to the frames of one host. A frame between two hosts goes through both of their
+    cables.
 
-    `loss_ratio` and the delays hold for each way; `blocked`: "", "to" the host, "from" it, or "both".
+    `loss_ratio` and the delays hold for each way; `blocked`: "", "to" the host, "from" it, or
+    "both".
     """
 
     loss_ratio: float = 0.0
@@ -90,7 +96,12 @@ class Switch:
         """One frame through two cables."""
         out, into = self.cables[source], self.cables[target]
         lost = any(one.loss_ratio and self.random.random() < one.loss_ratio for one in (out, into))
-        if lost or out.blocked in ("from", "both") or into.blocked in ("to", "both") or len(self.waiting) > WAITING_MAX:
+        if (
+            lost
+            or out.blocked in ("from", "both")
+            or into.blocked in ("to", "both")
+            or len(self.waiting) > WAITING_MAX
+        ):
             self.lost += 1
             return
         delay_ms = out.delay_from_ms + into.delay_to_ms

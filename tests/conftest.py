@@ -1,4 +1,6 @@
-"""What all rooms' tests share: repeatable examples, and folders of their own for state and sockets."""
+"""What all rooms' tests share: repeatable examples, and folders of their own for state and
+sockets.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
-    "ddtop", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+    "ddtop",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("ddtop")
 
@@ -37,7 +43,9 @@ class Home:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
-    """Own state and runtime folders; the latter short, because a socket path has at most 107 bytes."""
+    """Own state and runtime folders; the latter short, because a socket path has at most 107
+    bytes.
+    """
     runtime = Path(tempfile.mkdtemp(prefix="ddt-"))
     found = Home(tmp_path / "state", runtime)
     for name in [name for name in os.environ if name.startswith(("DDTOP", "TORCHELASTIC_"))]:
@@ -54,7 +62,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
 
 @pytest.fixture
 def agents_count_as_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Agents that a test plays report only when it makes them: on a slow machine the relay would take them for silent, and not ask them."""
+    """Agents that a test plays report only when it makes them: on a slow machine the relay would
+    take them for silent, and not ask them.
+    """
     monkeypatch.setattr("ddtop.relay.dumps.collect.AGENT_SILENT_S", 600.0)
 
 

@@ -13,10 +13,18 @@ GIB = 1 << 30
 def card(index, *ranks, **more):
     """One card with these ranks on it."""
     given = {
-        "util_ratio": 0.9, "used_bytes": 40 * GIB, "total_bytes": 80 * GIB, "name": "H100",
+        "util_ratio": 0.9,
+        "used_bytes": 40 * GIB,
+        "total_bytes": 80 * GIB,
+        "name": "H100",
         "processes": tuple(GpuProcess(4800 + rank, 20 * GIB, rank=rank) for rank in ranks),
-        "sm_mhz": 1755, "sm_max_mhz": 1980, "celsius": 60, "power_watts": 600.0, "power_cap_watts": 700.0, "throttle": (),
-    }  # fmt: skip
+        "sm_mhz": 1755,
+        "sm_max_mhz": 1980,
+        "celsius": 60,
+        "power_watts": 600.0,
+        "power_cap_watts": 700.0,
+        "throttle": (),
+    }
     return Gpu(index, f"GPU-{index}", **(given | more))
 
 

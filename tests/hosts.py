@@ -1,4 +1,6 @@
-"""Another host, as far as ddtop can tell: its own state folder behind an ssh. A real sshd on loopback, or a stand-in for ssh."""
+"""Another host, as far as ddtop can tell: its own state folder behind an ssh. A real sshd on
+loopback, or a stand-in for ssh.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ while [ "$1" != -- ]; do shift; done
 if [ -e {down} ]; then echo "ssh: connect to host $2 port 22: Connection refused" >&2; exit 255; fi
 if [ "$2" != there ]; then echo "ssh: Could not resolve hostname $2: Name or service not known" >&2; exit 255; fi
 exec sh -c "$3"
-"""
+"""  # noqa: E501
 _SSHD = """
 Port {port}
 ListenAddress 127.0.0.1
@@ -45,7 +47,9 @@ Host there far
   StrictHostKeyChecking accept-new
 """
 
-_ENDS_WITH_US = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
+_ENDS_WITH_US = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
+)
 """PR_SET_PDEATHSIG: a test run that is killed closes nothing."""
 
 
@@ -64,7 +68,8 @@ class There:
         script = self.folder / f"ddtop{len(list(self.folder.glob('ddtop*')))}"
         script.write_text(
             f"#!/bin/sh\n{before}\necho $$ >> {self.folder}/bridges\n"
-            f"export DDTOP_STATE={self._state} DDTOP_RUNTIME={self._runtime} PYTHONPATH={Path(__file__).parents[1]}\n"
+            f"export DDTOP_STATE={self._state} DDTOP_RUNTIME={self._runtime}"
+            f" PYTHONPATH={Path(__file__).parents[1]}\n"
             f'exec {sys.executable} -m ddtop "$@"\n'
         )
         script.chmod(0o755)
@@ -115,7 +120,9 @@ class Sshd(There):
     def __init__(self, folder: Path, state: Path, runtime: Path) -> None:
         super().__init__(folder, state, runtime)
         for name in ("host_key", "user_key"):
-            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
+            subprocess.run(
+                ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True
+            )
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self._port = free.getsockname()[1]
@@ -128,7 +135,16 @@ class Sshd(There):
     def up(self) -> None:
         assert SSHD is not None
         with (self.folder / "log").open("ab") as log:
-            command = [sys.executable, "-c", _ENDS_WITH_US, SSHD, "-D", "-e", "-f", self.folder / "sshd_config"]
+            command = [
+                sys.executable,
+                "-c",
+                _ENDS_WITH_US,
+                SSHD,
+                "-D",
+                "-e",
+                "-f",
+                self.folder / "sshd_config",
+            ]
             self._process = subprocess.Popen(command, stderr=log)
         end = time.monotonic() + DEADLINE_S
         while time.monotonic() < end and self._process.poll() is None:
@@ -157,6 +173,7 @@ def host(kind: str, folder: Path, state: Path, runtime: Path) -> There:
     if SSHD is None or shutil.which("ssh") is None:
         pytest.skip("no sshd here: apt-get install openssh-server")
     if os.getuid() == 0:
-        # Where its service has never run nobody has made this folder, and as root it will not start without.
+        # Where its service has never run nobody has made this folder, and as root it will not start
+        # without.
         os.makedirs("/run/sshd", mode=0o755, exist_ok=True)
     return Sshd(folder, state, runtime)

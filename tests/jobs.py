@@ -1,4 +1,5 @@
-"""A job whose records are made by hand, on a clock of its own, so that a scenario reads like the incident it tells.
+"""A job whose records are made by hand, on a clock of its own, so that a scenario reads like the
+incident it tells.
 
     job = FakeJob(4)
     job.trains(10)
@@ -7,7 +8,8 @@
     job.passes(8)
     assert job.kinds() == [("critical", "not-in-collective", (2,))]
 
-Ranks report twice a second and the relay once, as in life; the records are sealed and opened again on their way.
+Ranks report twice a second and the relay once, as in life; the records are sealed and opened again
+on their way.
 """
 
 from __future__ import annotations
@@ -51,9 +53,20 @@ class FakeJob:
     policy: Policy = POLICY
 
     def __init__(
-        self, world_size: int = 4, hosts: int = 1, absent: Iterable[int] = (), attempt: int = 0, run: str = "r1"
+        self,
+        world_size: int = 4,
+        hosts: int = 1,
+        absent: Iterable[int] = (),
+        attempt: int = 0,
+        run: str = "r1",
     ) -> None:
-        self.name, self.run, self.attempt, self.world_size, self.hosts = "train-47", run, attempt, world_size, hosts
+        self.name, self.run, self.attempt, self.world_size, self.hosts = (
+            "train-47",
+            run,
+            attempt,
+            world_size,
+            hosts,
+        )
         self.now = 0.0
         self.records: list[Frame] = []
         self.frames: list[bytes] = []
@@ -102,7 +115,9 @@ class FakeJob:
     def restarts(self) -> None:
         """The launcher starts all ranks again, as the next attempt."""
         self.attempt += 1
-        self.ranks = [FakeRank(self, number, rank.pid + 100) for number, rank in enumerate(self.ranks)]
+        self.ranks = [
+            FakeRank(self, number, rank.pid + 100) for number, rank in enumerate(self.ranks)
+        ]
         for rank in self.ranks:
             self.greet(rank)
 
@@ -119,7 +134,11 @@ class FakeJob:
     def look_at_hosts(self) -> None:
         for number in range(self.hosts):
             name = f"node{number}"
-            mine = [rank for rank in self.ranks if self.host_of(rank) == name and rank.seen and not rank.gone]
+            mine = [
+                rank
+                for rank in self.ranks
+                if self.host_of(rank) == name and rank.seen and not rank.gone
+            ]
             host = HostState(
                 name,
                 4,
@@ -133,7 +152,11 @@ class FakeJob:
             self.say(host, sender=name)
 
     def say(
-        self, record: AnyRecord, rank: FakeRank | None = None, at_s: float | None = None, sender: str | None = None
+        self,
+        record: AnyRecord,
+        rank: FakeRank | None = None,
+        at_s: float | None = None,
+        sender: str | None = None,
     ) -> None:
         at = unix_ns(self.now if at_s is None else at_s)
         data = frames.seal(
@@ -192,7 +215,11 @@ class FakeJob:
 
     def ever(self) -> list[Kind]:
         """(severity, kind, ranks) of everything that stood at any time, in order of appearance."""
-        return list(dict.fromkeys(brief(finding) for verdict in self.verdicts() for finding in verdict.findings))
+        return list(
+            dict.fromkeys(
+                brief(finding) for verdict in self.verdicts() for finding in verdict.findings
+            )
+        )
 
 
 def trained(world_size: int = 4) -> FakeJob:

@@ -1,4 +1,5 @@
-"""A job under MPI whose records are made by hand: every rank's calls as its agent or, from the page, its relay tells them.
+"""A job under MPI whose records are made by hand: every rank's calls as its agent or, from the
+page, its relay tells them.
 
 job = MpiJob(3)
 job.passes(10)
@@ -37,10 +38,14 @@ class MpiJob(FakeJob):
         self.ranks[number].mpi = MpiState(unix_ns(self.now), (), (comm,), **more)
 
     def inside(self, number: int, call: MpiCall, by_relay: bool = False, **more: Any) -> None:
-        """This rank is in a call, spinning; `by_relay`: it holds the GIL, so its agent is silent."""
+        """This rank is in a call, spinning; `by_relay`: it holds the GIL, so its agent is
+        silent.
+        """
         rank, seq = self.ranks[number], call.seq or 0
         rank.trains, rank.activity, rank.cores, rank.letter = False, "collective", 1.0, "R"
-        state = MpiState(unix_ns(self.now), (call,), (MpiComm(WORLD, max(self.done, seq), self.done),), **more)
+        state = MpiState(
+            unix_ns(self.now), (call,), (MpiComm(WORLD, max(self.done, seq), self.done),), **more
+        )
         if by_relay:
             rank.reports = False
             rank.seen_outside = {"mpi": state}
@@ -56,7 +61,9 @@ class MpiJob(FakeJob):
         for number in numbers:
             self.inside(number, self.call(name, group=WORLD, seq=self.done + 1, **more), by_relay)
 
-    def in_single(self, number: int, name: str, peer: int | None, tag: int | None, **more: Any) -> None:
+    def in_single(
+        self, number: int, name: str, peer: int | None, tag: int | None, **more: Any
+    ) -> None:
         """This rank is in a send or receive of the world."""
         self.inside(number, self.call(name, group=WORLD, peer=peer, tag=tag), **more)
 

@@ -23,7 +23,9 @@ WARM_S = 70
 
 
 class NcclJob(GpuJob):
-    """Eight ranks that train on NCCL, a card each; they synchronise at each step, so no host is late."""
+    """Eight ranks that train on NCCL, a card each; they synchronise at each step, so no host is
+    late.
+    """
 
     def __init__(self, world_size=8, **job):
         super().__init__(world_size=world_size, **job)
@@ -50,7 +52,11 @@ class NcclJob(GpuJob):
 
     def stood(self):
         """(severity, kind, ranks) of everything that stood at any time."""
-        return list(dict.fromkeys(brief(one) for verdict in self.verdicts(every_s=1.0) for one in verdict.findings))
+        return list(
+            dict.fromkeys(
+                brief(one) for verdict in self.verdicts(every_s=1.0) for one in verdict.findings
+            )
+        )
 
 
 def one_computes(*late, others=WAITS):

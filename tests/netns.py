@@ -1,11 +1,14 @@
-"""Hosts of a cluster on this machine: a network namespace and a host name each, joined by the wire of `tests.bad_wire`.
+"""Hosts of a cluster on this machine: a network namespace and a host name each, joined by the wire
+of `tests.bad_wire`.
 
-For ddtop each is a host of its own (its identity includes the network namespace); pids, /proc and /dev/shm are the machine's, so a test ends
-and stops processes by their pid as anywhere. The hosts reach each other by the names in the hosts file that `ip netns exec` puts in place,
-and nothing else of the machine. Needs root and the right to make namespaces; `unable()` says what is missing.
+For ddtop each is a host of its own (its identity includes the network namespace); pids, /proc and
+/dev/shm are the machine's, so a test ends and stops processes by their pid as anywhere. The hosts
+reach each other by the names in the hosts file that `ip netns exec` puts in place, and nothing else
+of the machine. Needs root and the right to make namespaces; `unable()` says what is missing.
 
-Whatever becomes of a test, nothing stays: the wire's process ends what lives in the namespaces and removes them as soon as the test's
-process is gone, and the next start looks for those whose maker is dead.
+Whatever becomes of a test, nothing stays: the wire's process ends what lives in the namespaces and
+removes them as soon as the test's process is gone, and the next start looks for those whose maker
+is dead.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ _AGENT = """#!/bin/sh
 host=$1; shift
 . {folder}/$host.sh
 exec env -i $login ip netns exec {prefix}$host unshare -u sh -c 'hostname "$0" && exec sh -c "$1"' $host "$*"
-"""
+"""  # noqa: E501
 
 
 def _ip(*words: str) -> None:
@@ -65,10 +68,15 @@ def unable() -> str | None:
         _ip("netns", "add", name)
         _ip("-n", name, "link", "add", "try0", "type", "veth", "peer", "name", "try1")
         subprocess.run(
-            ["ip", "netns", "exec", name, "unshare", "-u", "hostname", "try"], check=True, capture_output=True
+            ["ip", "netns", "exec", name, "unshare", "-u", "hostname", "try"],
+            check=True,
+            capture_output=True,
         )
     except subprocess.CalledProcessError as error:
-        return f"this kernel or container makes no network namespaces: {(error.stderr or b'').strip()[-200:]!r}"
+        return (
+            "this kernel or container makes no network namespaces:"
+            f" {(error.stderr or b'').strip()[-200:]!r}"
+        )
     finally:
         sweep(name)
     return None
@@ -80,11 +88,15 @@ def _prefix() -> str:
 
 
 def sweep(prefix: str, but: int = 0) -> None:
-    """End what lives in the namespaces whose names begin so, by pid and `but` one, and remove them."""
+    """End what lives in the namespaces whose names begin so, by pid and `but` one, and remove
+    them.
+    """
     found = [path.name for path in SPACES.glob(f"{prefix}*")]
     end = time.monotonic() + END_S
     while time.monotonic() < end:
-        pids = {int(pid) for name in found for pid in _output("ip", "netns", "pids", name).split()} - {but}
+        pids = {
+            int(pid) for name in found for pid in _output("ip", "netns", "pids", name).split()
+        } - {but}
         left = [pid for pid in pids if registry.start_ticks(pid) is not None]
         if not left:
             break
@@ -122,22 +134,30 @@ class Host(World):
         self.environment |= {"GLOO_SOCKET_IFNAME": "eth0", "TMPDIR": f"{home.runtime}-tmp"}
         self.inside = ["ip", "netns", "exec", self.space, "unshare", "-u", "sh", "-c", _ENTER, name]
 
-    def start_command(self, command: list[str], ddtop: bool = True, **variables: object) -> subprocess.Popen[bytes]:
+    def start_command(
+        self, command: list[str], ddtop: bool = True, **variables: object
+    ) -> subprocess.Popen[bytes]:
         return super().start_command([*self.inside, *command], ddtop, **variables)
 
     def moving(self, iterations: int = 5, ranks: int = 6, within_s: float = 90.0) -> dict[str, Any]:
-        """As for one host, but several launchers and six imports of torch on one machine take their time."""
+        """As for one host, but several launchers and six imports of torch on one machine take
+        their time.
+        """
 
         def found() -> dict[str, Any] | None:
             now = self.diagnose()
-            return now if (now["iteration"] or 0) >= iterations and now["reporting"] == ranks else None
+            return (
+                now if (now["iteration"] or 0) >= iterations and now["reporting"] == ranks else None
+            )
 
         return dict(self.until(found, within_s, "a moving job"))
 
     def ddtop(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
         command = [*self.inside, sys.executable, "-m", "ddtop", *words]
         environment = self.environment | variables
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
 
     def says(self, *words: str, **variables: str) -> dict[str, Any] | None:
         """What a command says with --json; None where it found no job or did not reach it."""
@@ -158,7 +178,8 @@ class Host(World):
     def entries(self) -> list[registry.JobEntry]:
         """The job files that this host sees, newest first; on a shared home those of all hosts."""
         found = [
-            msgspec.json.decode(path.read_bytes(), type=registry.JobEntry) for path in self.home.state.glob("*.json")
+            msgspec.json.decode(path.read_bytes(), type=registry.JobEntry)
+            for path in self.home.state.glob("*.json")
         ]
         return sorted(found, key=lambda entry: -entry.started_unix_ns)
 
@@ -193,13 +214,16 @@ _made = itertools.count()
 
 
 class Net:
-    """Some hosts and their wire, in `folder`. `shared`: one state folder, as on a shared home; else one a host and no way between them.
+    """Some hosts and their wire, in `folder`. `shared`: one state folder, as on a shared home; else
+    one a host and no way between them.
 
     Raises:
         subprocess.CalledProcessError: a namespace or link cannot be made.
     """
 
-    def __init__(self, folder: Path, names: Sequence[str] = NODES, shared: bool = True, seed: int = 8) -> None:
+    def __init__(
+        self, folder: Path, names: Sequence[str] = NODES, shared: bool = True, seed: int = 8
+    ) -> None:
         sweep_abandoned()
         self.prefix = f"{_prefix()}{next(_made)}-"
         self.runtime = RUNTIMES / self.prefix
@@ -247,8 +271,18 @@ class Net:
         for name, host in self.hosts.items():
             (FILES / host.space).mkdir(parents=True)
             self.resolve(name)
-            wanted = ("PATH", "HOME", "DDTOP_STATE", "DDTOP_RUNTIME", "DDTOP_LINGER_S", "OMP_NUM_THREADS", "TMPDIR")
-            login = " ".join(f"{key}={host.environment[key]}" for key in wanted if key in host.environment)
+            wanted = (
+                "PATH",
+                "HOME",
+                "DDTOP_STATE",
+                "DDTOP_RUNTIME",
+                "DDTOP_LINGER_S",
+                "OMP_NUM_THREADS",
+                "TMPDIR",
+            )
+            login = " ".join(
+                f"{key}={host.environment[key]}" for key in wanted if key in host.environment
+            )
             (self.folder / f"{name}.sh").write_text(f'login="{login}"\n')
         self.agent = self.folder / "agent"
         self.agent.write_text(_AGENT.format(folder=self.folder, prefix=self.prefix))
@@ -258,14 +292,18 @@ class Net:
         return self.hosts[name]
 
     def cable(self, name: str, **settings: Any) -> tuple[int, int]:
-        """Lay another cable to a host, a good one without settings (`bad_wire.Cable`); frames carried and lost so far."""
+        """Lay another cable to a host, a good one without settings (`bad_wire.Cable`); frames
+        carried and lost so far.
+        """
         self._says.write(json.dumps([name, settings]) + "\n")
         self._says.flush()
         carried, lost = json.loads(self._hears.readline())
         return carried, lost
 
     def resolve(self, at: str, **lies: str) -> None:
-        """Give that host a hosts file, at once also for what runs there: right but for these names and addresses."""
+        """Give that host a hosts file, at once also for what runs there: right but for these
+        names and addresses.
+        """
         names = {name: host.address for name, host in self.hosts.items()} | lies
         lines = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in names.items())]
         (FILES / self[at].space / "hosts").write_text("\n".join(lines) + "\n")
@@ -273,16 +311,33 @@ class Net:
     # -- jobs
 
     def torchrun(
-        self, program: str, *words: str, nodes: Sequence[str] = NODES[:-1], ranks: int = 2, **how: object
+        self,
+        program: str,
+        *words: str,
+        nodes: Sequence[str] = NODES[:-1],
+        ranks: int = 2,
+        **how: object,
     ) -> None:
-        """A program of the folder `programs` under one torchrun a node, as in the README: node0 is the master."""
+        """A program of the folder `programs` under one torchrun a node, as in the README: node0
+        is the master.
+        """
         master = ["--master-addr", "node0", "--master-port", "29500"]
         for number, name in enumerate(nodes):
-            where = ["--nnodes", str(len(nodes)), "--nproc-per-node", str(ranks), "--node-rank", str(number), *master]
+            where = [
+                "--nnodes",
+                str(len(nodes)),
+                "--nproc-per-node",
+                str(ranks),
+                "--node-rank",
+                str(number),
+                *master,
+            ]
             command = [*TORCHRUN, *where, str(PROGRAMS / f"{program}.py"), *words]
             self[name].start_command(command, **how)
 
-    def plain(self, program: str, nodes: Sequence[str] = NODES[:-1], ranks: int = 2, **how: object) -> None:
+    def plain(
+        self, program: str, nodes: Sequence[str] = NODES[:-1], ranks: int = 2, **how: object
+    ) -> None:
         """The same, one shell a rank and no launcher: `ranks` a node, numbered through."""
         shared = {
             "WORLD_SIZE": len(nodes) * ranks,
@@ -318,9 +373,13 @@ def main() -> None:
             inside = " ".join(net["login"].inside[:-4])
             here = net["login"].environment
             print(
-                f"DDTOP_STATE={here['DDTOP_STATE']} DDTOP_RUNTIME={here['DDTOP_RUNTIME']} {inside} {sys.executable} -m ddtop"
+                f"DDTOP_STATE={here['DDTOP_STATE']} DDTOP_RUNTIME={here['DDTOP_RUNTIME']} {inside}"
+                f" {sys.executable} -m ddtop"
             )
-            print(f"cut off: ip -n {net['node2'].space} link set eth0 down (and up); Ctrl-C ends it", flush=True)
+            print(
+                f"cut off: ip -n {net['node2'].space} link set eth0 down (and up); Ctrl-C ends it",
+                flush=True,
+            )
             with contextlib.suppress(KeyboardInterrupt):
                 signal.pause()
         finally:

@@ -1,4 +1,5 @@
-"""A double of pynvml: cards whose numbers a test sets, and which fail as NVML does, with NVML's own codes.
+"""A double of pynvml: cards whose numbers a test sets, and which fail as NVML does, with NVML's own
+codes.
 
 nv = FakeNvml(FakeCard(used=60 * GIB, processes={4711: 60 * GIB}))
 nv.cards[0].raises["nvmlDeviceGetTemperature"] = NOT_SUPPORTED
@@ -25,7 +26,11 @@ class NVMLError(Exception):
 
     def __init__(self, value: int) -> None:
         super().__init__(
-            {NOT_SUPPORTED: "Not Supported", IS_LOST: "GPU is lost", NO_DRIVER: "Driver Not Loaded"}.get(value)
+            {
+                NOT_SUPPORTED: "Not Supported",
+                IS_LOST: "GPU is lost",
+                NO_DRIVER: "Driver Not Loaded",
+            }.get(value)
         )
         self.value = value
 
@@ -131,7 +136,9 @@ class FakeNvml:
         return SimpleNamespace(used=card.used, total=card.total)
 
     def _nvmlDeviceGetComputeRunningProcesses(self, card: FakeCard) -> Any:
-        return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in card.processes.items()]
+        return [
+            SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in card.processes.items()
+        ]
 
     def _nvmlDeviceGetGraphicsRunningProcesses(self, card: FakeCard) -> Any:
         return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in card.graphics.items()]
@@ -206,7 +213,8 @@ class FakeNvml:
         """Counted only."""
 
     def _nvmlEventSetWait(self, events: Any, timeout_ms: int) -> Any:
-        # After the last one the session ends: a listener that goes round in a double would eat a core.
+        # After the last one the session ends: a listener that goes round in a double would eat a
+        # core.
         if not self.xids:
             raise NVMLError(1)
         card, code = self.xids.pop(0)
@@ -216,7 +224,9 @@ class FakeNvml:
 
 
 def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
-    """What `condition` gives, as soon as it gives something: the driver is asked in threads that tell nobody."""
+    """What `condition` gives, as soon as it gives something: the driver is asked in threads that
+    tell nobody.
+    """
     end = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < end, "it did not come to that"

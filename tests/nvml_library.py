@@ -1,6 +1,8 @@
-"""A double of libnvidia-ml.so.1 below the real pynvml: C functions over the structs of nvml.h, so that the true bindings run.
+"""A double of libnvidia-ml.so.1 below the real pynvml: C functions over the structs of nvml.h, so
+that the true bindings run.
 
-The structs stand here as the header has them, not as pynvml does: where the two differ, a test shows what would be read.
+The structs stand here as the header has them, not as pynvml does: where the two differ, a test
+shows what would be read.
 
     library = Library(FakeCard(used=60 * GIB))
     with loaded(library) as nv:
@@ -24,7 +26,16 @@ from typing import Any
 
 from tests.nvml import FUNCTION_NOT_FOUND, NO_DRIVER, NOT_SUPPORTED, TIMEOUT, FakeCard
 
-UNINITIALIZED, INVALID, NO_PERMISSION, NOT_FOUND, TOO_SMALL, LOST, WRONG_VERSION, UNKNOWN = 1, 2, 4, 6, 7, 15, 25, 999
+UNINITIALIZED, INVALID, NO_PERMISSION, NOT_FOUND, TOO_SMALL, LOST, WRONG_VERSION, UNKNOWN = (
+    1,
+    2,
+    4,
+    6,
+    7,
+    15,
+    25,
+    999,
+)
 RESERVED = 600 << 20
 """Memory that the driver keeps: a part of `used` in the older struct, not in the newer."""
 
@@ -34,7 +45,10 @@ class Memory(ctypes.Structure):
 
 
 class Memory_v2(ctypes.Structure):
-    _fields_ = (("version", c_uint), *((name, c_ulonglong) for name in ("total", "reserved", "free", "used")))
+    _fields_ = (
+        ("version", c_uint),
+        *((name, c_ulonglong) for name in ("total", "reserved", "free", "used")),
+    )
 
 
 class Utilization(ctypes.Structure):
@@ -75,8 +89,14 @@ _TELLS: dict[str, tuple[tuple[Any, ...], Callable[..., int]]] = {
     "nvmlDeviceGetPowerUsage": ((_NUMBER,), lambda card: card.power_mw),
     "nvmlDeviceGetEnforcedPowerLimit": ((_NUMBER,), lambda card: card.cap_mw),
     "nvmlDeviceGetTemperature": ((c_uint, _NUMBER), lambda card, sensor: {0: card.celsius}[sensor]),
-    "nvmlDeviceGetClockInfo": ((c_uint, _NUMBER), lambda card, kind: {1: card.sm_mhz, 2: card.memory_mhz}[kind]),
-    "nvmlDeviceGetMaxClockInfo": ((c_uint, _NUMBER), lambda card, kind: {1: card.sm_max_mhz, 2: 2619}[kind]),
+    "nvmlDeviceGetClockInfo": (
+        (c_uint, _NUMBER),
+        lambda card, kind: {1: card.sm_mhz, 2: card.memory_mhz}[kind],
+    ),
+    "nvmlDeviceGetMaxClockInfo": (
+        (c_uint, _NUMBER),
+        lambda card, kind: {1: card.sm_max_mhz, 2: 2619}[kind],
+    ),
     "nvmlDeviceGetCurrentClocksEventReasons": ((_LARGE,), lambda card: card.reasons),
     "nvmlDeviceGetCurrentClocksThrottleReasons": ((_LARGE,), lambda card: card.reasons),
     "nvmlDeviceGetTotalEccErrors": (
@@ -97,13 +117,17 @@ class FailingError(Exception):
 
 
 class Library:
-    """What `CDLL("libnvidia-ml.so.1")` would be. `absent`: functions that this driver does not have yet, or no more.
+    """What `CDLL("libnvidia-ml.so.1")` would be. `absent`: functions that this driver does not have
+    yet, or no more.
 
-    `loaded`: the kernel's module is there. `sessions`: inits without a shutdown. `answers`: while it is not set, no call comes
-    back. `broken`: what went wrong in the double itself; `loaded(...)` raises it at its end.
+    `loaded`: the kernel's module is there. `sessions`: inits without a shutdown. `answers`: while
+    it is not set, no call comes back. `broken`: what went wrong in the double itself; `loaded(...)`
+    raises it at its end.
     """
 
-    def __init__(self, *cards: FakeCard, absent: tuple[str, ...] = (), is_loaded: bool = True) -> None:
+    def __init__(
+        self, *cards: FakeCard, absent: tuple[str, ...] = (), is_loaded: bool = True
+    ) -> None:
         self.cards, self.absent, self.loaded = list(cards), set(absent), is_loaded
         self.sessions, self.calls, self.broken = 0, dict[str, int](), list[str]()
         self.answers = threading.Event()
@@ -167,7 +191,9 @@ class Library:
     def handle(self, card: FakeCard) -> int:
         """As the driver makes them: an address that means nothing to others."""
         known = next((n for n, one in self._handles.items() if one is card), None)
-        number = known if known is not None else 0x7F00_0000_0000 + 0x1000 * (1 + len(self._handles))
+        number = (
+            known if known is not None else 0x7F00_0000_0000 + 0x1000 * (1 + len(self._handles))
+        )
         self._handles[number] = card
         return number
 
@@ -243,7 +269,10 @@ class _Calls:
         version = c_uint.from_address(told).value
         if version != ctypes.sizeof(Memory_v2) | 2 << 24:
             raise FailingError(WRONG_VERSION)
-        _put(told, Memory_v2(version, card.total, RESERVED, card.total - card.used - RESERVED, card.used))
+        _put(
+            told,
+            Memory_v2(version, card.total, RESERVED, card.total - card.used - RESERVED, card.used),
+        )
 
     def nvmlDeviceGetUtilizationRates(self: Library, handle: int, told: int) -> None:
         card = self.card(handle, "nvmlDeviceGetUtilizationRates")
@@ -254,7 +283,9 @@ class _Calls:
         _put(told, PciInfo(card.bus.encode()[4:], 0, 0x1B, 0, 0x2330_10DE, 0, card.bus.encode()))
 
     def nvmlDeviceGetRemappedRows(self: Library, handle: int, *told: Any) -> None:
-        for one, number in zip(told, self.card(handle, "nvmlDeviceGetRemappedRows").rows, strict=True):
+        for one, number in zip(
+            told, self.card(handle, "nvmlDeviceGetRemappedRows").rows, strict=True
+        ):
             one[0] = number
 
     def nvmlDeviceGetNvLinkState(self: Library, handle: int, link: int, told: Any) -> None:
@@ -276,7 +307,9 @@ class _Calls:
             raise FailingError(NOT_SUPPORTED)
         current[0], pending[0] = int(bool(card.mig)), 0
 
-    def nvmlDeviceGetMigDeviceHandleByIndex(self: Library, handle: int, number: int, told: int) -> None:
+    def nvmlDeviceGetMigDeviceHandleByIndex(
+        self: Library, handle: int, number: int, told: int
+    ) -> None:
         parts = self.card(handle, "nvmlDeviceGetMigDeviceHandleByIndex").mig or ()
         if number >= len(parts):
             raise FailingError(NOT_FOUND)
@@ -305,7 +338,9 @@ class _Calls:
     nvmlEventSetWait_v2 = nvmlEventSetWait
 
 
-def _listing(name: str, of: Callable[[FakeCard], dict[int, int | None]], struct: Any) -> Callable[..., None]:
+def _listing(
+    name: str, of: Callable[[FakeCard], dict[int, int | None]], struct: Any
+) -> Callable[..., None]:
     def tell(library: Library, handle: int, count: Any, told: int | None) -> None:
         held = list(of(library.card(handle, name)).items())
         room, count[0] = count[0], len(held)
@@ -319,7 +354,10 @@ def _listing(name: str, of: Callable[[FakeCard], dict[int, int | None]], struct:
     return tell
 
 
-for _kind, _held in (("Compute", lambda card: card.processes), ("Graphics", lambda card: card.graphics)):
+for _kind, _held in (
+    ("Compute", lambda card: card.processes),
+    ("Graphics", lambda card: card.graphics),
+):
     for _version, _struct in (("", ProcessInfo_v1), ("_v2", ProcessInfo), ("_v3", ProcessInfo)):
         _name = f"nvmlDeviceGet{_kind}RunningProcesses"
         setattr(_Calls, _name + _version, _listing(_name, _held, _struct))
@@ -344,6 +382,16 @@ def loaded(library: Library) -> Iterator[Any]:
 
 
 __all__ = [
-    "FUNCTION_NOT_FOUND", "LOST", "NOT_FOUND", "NOT_SUPPORTED", "NO_DRIVER", "NO_PERMISSION", "RESERVED", "UNINITIALIZED",
-    "UNKNOWN", "FailingError", "Library", "loaded",
-]  # fmt: skip
+    "FUNCTION_NOT_FOUND",
+    "LOST",
+    "NOT_FOUND",
+    "NOT_SUPPORTED",
+    "NO_DRIVER",
+    "NO_PERMISSION",
+    "RESERVED",
+    "UNINITIALIZED",
+    "UNKNOWN",
+    "FailingError",
+    "Library",
+    "loaded",
+]

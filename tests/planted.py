@@ -1,4 +1,6 @@
-"""Secrets of many kinds, and innocent strings that look a little like them; made from a seed, so that no scanner finds a real one here."""
+"""Secrets of many kinds, and innocent strings that look a little like them; made from a seed, so
+that no scanner finds a real one here.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,15 @@ EACH = 8
 
 
 def _of(dice: random.Random, alphabet: str, size: int) -> str:
-    """So many characters, among them a small letter, a capital and a digit where the alphabet has all three."""
+    """So many characters, among them a small letter, a capital and a digit where the alphabet
+    has all three.
+    """
     while True:
         found = "".join(dice.choices(alphabet, k=size))
         if alphabet not in (ALNUM, URLSAFE) or (
-            any(map(str.islower, found)) and any(map(str.isupper, found)) and any(map(str.isdigit, found))
+            any(map(str.islower, found))
+            and any(map(str.isupper, found))
+            and any(map(str.isdigit, found))
         ):
             return found
 
@@ -44,7 +50,9 @@ def _shape(prefix: str, alphabet: str, size: int) -> Callable[[random.Random], t
     return made
 
 
-def _named(form: str, alphabet: str = "", size: int = 0) -> Callable[[random.Random], tuple[str, str]]:
+def _named(
+    form: str, alphabet: str = "", size: int = 0
+) -> Callable[[random.Random], tuple[str, str]]:
     """The secret behind its name, with `{}` in its place."""
 
     def made(dice: random.Random) -> tuple[str, str]:
@@ -126,13 +134,22 @@ def innocent() -> list[str]:
     found = [_of(dice, HEX, 40) for _ in range(20)]
     found += [_of(dice, HEX, 8) for _ in range(10)]
     found += [str(uuid.UUID(int=dice.getrandbits(128))) for _ in range(25)]
-    found += [f"sha256:{_of(dice, HEX, 64)}" for _ in range(10)] + [_of(dice, HEX, 64) for _ in range(10)]
+    found += [f"sha256:{_of(dice, HEX, 64)}" for _ in range(10)] + [
+        _of(dice, HEX, 64) for _ in range(10)
+    ]
     found += [_of(dice, HEX, 32) for _ in range(15)]
-    found += [f"run-20240511_1203{n:02}-{_of(dice, string.ascii_lowercase + string.digits, 8)}" for n in range(15)]
-    found += [f"wandb/run-20240511_120301-{_of(dice, string.ascii_lowercase, 8)}/files" for _ in range(5)]
+    found += [
+        f"run-20240511_1203{n:02}-{_of(dice, string.ascii_lowercase + string.digits, 8)}"
+        for n in range(15)
+    ]
+    found += [
+        f"wandb/run-20240511_120301-{_of(dice, string.ascii_lowercase, 8)}/files" for _ in range(5)
+    ]
     found += [f"trainer-{_of(dice, HEX, 10)}-{_of(dice, HEX, 5)}" for _ in range(10)]
     found += [f"/data/Runs2024/ExpA1B2/ckpt_E{n}S4000/rank_{n:02}.pt" for n in range(10)]
-    found += [f"{n * 977_431:,} bytes" for n in range(1, 6)] + [f"{1 << n}" for n in range(20, 45, 5)]
+    found += [f"{n * 977_431:,} bytes" for n in range(1, 6)] + [
+        f"{1 << n}" for n in range(20, 45, 5)
+    ]
     found += [f"https://node{n}.example.org:29500/status?page={n}" for n in range(5)]
     return found + NAMES
 
@@ -181,7 +198,7 @@ NAMES = [
     "nccl-2.21.5+cuda12.4",
     "2.6.0a0+df5bbc09d1.nv24.12",
     "Linux-6.8.0-1017-aws-x86_64-with-glibc2.39",
-    "RuntimeError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0'",
+    "RuntimeError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0'",  # noqa: E501
     "torchrun --nproc-per-node 8 --rdzv-id 4711 --rdzv-endpoint node0:29500 train.py",
     "python -m http.server -p 8000",
     "mkdir -p /tmp/out",
@@ -193,4 +210,4 @@ NAMES = [
     "NCCL_SOCKET_IFNAME=eth0,ib0",
     "GPU-8f5d2a1c-3b7e-11ee-be56-0242ac120002",
     "registry.example.org:5000/team/train@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
-]  # fmt: skip
+]

@@ -1,4 +1,6 @@
-"""One rank of a job whose records are made by hand: what it does, and what it and its relay say of it."""
+"""One rank of a job whose records are made by hand: what it does, and what it and its relay say
+of it.
+"""
 
 from __future__ import annotations
 
@@ -101,12 +103,16 @@ class FakeRank:
 
     # -- what it does
 
-    def stands_at(self, function: str, file: str = "/home/ada/train.py", line: int = 40, **more: Any) -> None:
+    def stands_at(
+        self, function: str, file: str = "/home/ada/train.py", line: int = 40, **more: Any
+    ) -> None:
         """It sleeps in user code, without CPU or I/O."""
         self._is_at(function, file, line, more)
         self.cores, self.letter = 0.004, "S"
 
-    def works_at(self, function: str, file: str = "/home/ada/train.py", line: int = 31, **more: Any) -> None:
+    def works_at(
+        self, function: str, file: str = "/home/ada/train.py", line: int = 31, **more: Any
+    ) -> None:
         """It computes in user code."""
         self._is_at(function, file, line, more)
         self.cores, self.letter = 0.95, "R"
@@ -131,7 +137,17 @@ class FakeRank:
         standing.last_op = op
         seq = standing.enqueued - (standing.offset or 0)
         standing.open.append(
-            Collective(group, op, seq, standing.enqueued, sizes, (dtype,), "started", unix_ns(self.job.now), timeout_ms)
+            Collective(
+                group,
+                op,
+                seq,
+                standing.enqueued,
+                sizes,
+                (dtype,),
+                "started",
+                unix_ns(self.job.now),
+                timeout_ms,
+            )
         )
         if standing.pending_since is None:
             standing.pending_since = self.job.now
@@ -154,7 +170,9 @@ class FakeRank:
         standing.completed = standing.enqueued
         standing.last_op = op
         seq = standing.enqueued - (standing.offset or 0)
-        standing.retired.append(Collective(group, op, seq, standing.enqueued, sizes, (dtype,), "retired"))
+        standing.retired.append(
+            Collective(group, op, seq, standing.enqueued, sizes, (dtype,), "retired")
+        )
         self.progress = self.job.now
 
     def comes_back(self) -> None:
@@ -167,7 +185,12 @@ class FakeRank:
         if self.worker and self.loader is not None:
             self.worker = {}
             self.loader = replace_loader(
-                self.loader, owing_pid=None, owing_state=None, waiting_since_unix_ns=None, owing_wchan=None, locked=None
+                self.loader,
+                owing_pid=None,
+                owing_state=None,
+                waiting_since_unix_ns=None,
+                owing_wchan=None,
+                locked=None,
             )
 
     def waits_for_batch(
@@ -180,23 +203,39 @@ class FakeRank:
         io_per_s: float = 0.0,
         wakes_per_s: float = 0.0,
     ) -> None:
-        """Its main thread is in the DataLoader, and one worker owes the batch; `cores` and what follows are that worker's."""
+        """Its main thread is in the DataLoader, and one worker owes the batch; `cores` and what
+        follows are that worker's.
+        """
         self.stands_at("main", line=53, activity="loader", waits_on="DataLoader")
-        self.worker = {"workers_cpu_ns": cores * SECOND, "owing_io_bytes": io_per_s, "owing_switches": wakes_per_s}
+        self.worker = {
+            "workers_cpu_ns": cores * SECOND,
+            "owing_io_bytes": io_per_s,
+            "owing_switches": wakes_per_s,
+        }
         alive = workers - (state in (None, "Z"))
         if locked is None and wchan is not None and "futex" in wchan:
             locked = alive
         self.loader = Loader(
-            workers, 0, 2 * workers, alive, 9000 + self.number, state, unix_ns(self.job.now), batches=50,
-            owing_wchan=wchan, locked=locked,
-        )  # fmt: skip
+            workers,
+            0,
+            2 * workers,
+            alive,
+            9000 + self.number,
+            state,
+            unix_ns(self.job.now),
+            batches=50,
+            owing_wchan=wchan,
+            locked=locked,
+        )
         self.cores = 0.004 + cores
 
     def is_stopped(self) -> None:
         """SIGSTOP."""
         self.trains, self.letter, self.cores, self.reports = False, "T", 0.0, False
 
-    def is_stalled(self, function: str = "save", wchan: str = "nfs_wait_bit_killable", **seen: Any) -> None:
+    def is_stalled(
+        self, function: str = "save", wchan: str = "nfs_wait_bit_killable", **seen: Any
+    ) -> None:
         """Uninterruptible sleep in a system call."""
         self.stands_at(function, line=88)
         self.letter, self.wchan, self.cores = "D", wchan, 0.0
@@ -223,19 +262,34 @@ class FakeRank:
         self.stands_at("main", line=99, waits_on="exit")
         self.phase = "leaving"
 
-    def raises(self, kind: str, text: str = "", ago_s: float = 0.0, thread: str = "main", line: int = 40) -> None:
+    def raises(
+        self, kind: str, text: str = "", ago_s: float = 0.0, thread: str = "main", line: int = 40
+    ) -> None:
         """Nothing catches its exception."""
         self.trains = False
         self.exception = LastException(
-            kind, text, unix_ns(self.job.now - ago_s), place("load", "/home/ada/data.py", line), thread
+            kind,
+            text,
+            unix_ns(self.job.now - ago_s),
+            place("load", "/home/ada/data.py", line),
+            thread,
         )
 
-    def ends(self, code: int | None = 0, signal: int | None = None, later_s: float = 0.0, **more: Any) -> None:
+    def ends(
+        self, code: int | None = 0, signal: int | None = None, later_s: float = 0.0, **more: Any
+    ) -> None:
         """Its process ends; the relay tells how."""
         self.gone, self.trains, self.reports = True, False, False
         order = sum(1 for _, record in self.job.records if isinstance(record, Exit))
-        given = {"oom": False, "how": "pidfd", "exiting": signal is None and not code, "exception": self.exception}
-        record = Exit(self.number, self.pid, None if signal else code, signal, order=order, **(given | more))
+        given = {
+            "oom": False,
+            "how": "pidfd",
+            "exiting": signal is None and not code,
+            "exception": self.exception,
+        }
+        record = Exit(
+            self.number, self.pid, None if signal else code, signal, order=order, **(given | more)
+        )
         self.job.say(record, self, self.job.now + later_s)
 
     # -- what is said of it
@@ -243,9 +297,19 @@ class FakeRank:
     def hello(self) -> Hello:
         job = self.job
         hello = Hello(
-            job.name, job.run, job.attempt, self.number, self.number, job.world_size, job.host_of(self), self.pid, 1,
-            self.claim, script="train", started_unix_ns=unix_ns(0.0),
-        )  # fmt: skip
+            job.name,
+            job.run,
+            job.attempt,
+            self.number,
+            self.number,
+            job.world_size,
+            job.host_of(self),
+            self.pid,
+            1,
+            self.claim,
+            script="train",
+            started_unix_ns=unix_ns(0.0),
+        )
         return msgspec.structs.replace(hello, **self.told)
 
     def state(self) -> RankState:
@@ -260,7 +324,9 @@ class FakeRank:
             step_ms=100.0 if self.iteration else None,
             groups=tuple(item.as_record(name) for name, item in self.standings.items()),
             open_collectives=tuple(one for item in self.standings.values() for one in item.open),
-            retired_collectives=tuple(one for item in self.standings.values() for one in item.retired),
+            retired_collectives=tuple(
+                one for item in self.standings.values() for one in item.retired
+            ),
             open_calls=tuple(self.calls),
             wait_samples=self._waited + round(self._waited_while_training),
             all_samples=self._samples,
@@ -294,7 +360,9 @@ class FakeRank:
         if self.reports:
             self._agent_ns += round(0.004 * seconds * SECOND)
             self._samples += 2
-            self._waited += 2 * any(item.pending_since is not None for item in self.standings.values())
+            self._waited += 2 * any(
+                item.pending_since is not None for item in self.standings.values()
+            )
             self._waited_while_training += 2 * self.waits_share * self.trains
             self._activities[ACTIVITIES.index(self.activity)] += 5
         self._worker_lives(seconds)
@@ -305,7 +373,10 @@ class FakeRank:
         if loader is None or loader.waiting_since_unix_ns is None or not self.worker:
             return
         if unix_ns(self.job.now) - loader.waiting_since_unix_ns > SECOND:
-            grown = {name: (getattr(loader, name) or 0) + round(per_s * seconds) for name, per_s in self.worker.items()}
+            grown = {
+                name: (getattr(loader, name) or 0) + round(per_s * seconds)
+                for name, per_s in self.worker.items()
+            }
             self.loader = replace_loader(loader, **grown)
 
     def _step(self) -> None:
@@ -319,7 +390,8 @@ class FakeRank:
         if self.loader is not None:
             self.loader = replace_loader(
                 self.loader,
-                wait_total_ns=self.loader.wait_total_ns + round(self.loader_share * TICK_S * SECOND),
+                wait_total_ns=self.loader.wait_total_ns
+                + round(self.loader_share * TICK_S * SECOND),
                 batches=self.loader.batches + STEPS_PER_TICK,
             )
 

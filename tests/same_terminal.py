@@ -1,4 +1,6 @@
-"""The same picture everywhere: one time zone, colours allowed, no terminal of the caller's choosing."""
+"""The same picture everywhere: one time zone, colours allowed, no terminal of the caller's
+choosing.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""A file system that never answers, as a file server that hangs: a FUSE mount whose server reads no request.
+"""A file system that never answers, as a file server that hangs: a FUSE mount whose server reads no
+request.
 
-A call on a path in it waits until the mount is ended, and is killable, as one on a hard NFS mount is. Needs root and /dev/fuse.
+A call on a path in it waits until the mount is ended, and is killable, as one on a hard NFS mount
+is. Needs root and /dev/fuse.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @contextlib.contextmanager
 def hangs(path: Path) -> Iterator[None]:
-    """Every call on this folder, or on what is in it, waits; when left, those calls fail and the folder is as before."""
+    """Every call on this folder, or on what is in it, waits; when left, those calls fail and the
+    folder is as before.
+    """
     descriptor = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
     options = f"fd={descriptor},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()}"
     if _libc.mount(b"silent", os.fsencode(path), b"fuse", 0, options.encode()) != 0:

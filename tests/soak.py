@@ -1,9 +1,12 @@
-"""`python -m tests.soak --minutes 30`: a training of eight ranks on two hosts that is not left in peace, and what it cost.
+"""`python -m tests.soak --minutes 30`: a training of eight ranks on two hosts that is not left in
+peace, and what it cost.
 
-Viewers come and go (dashboards, `watch`, `diagnose`; they leave politely, are killed, or stop reading for a while), and every minute a relay
-is killed, of each host in turn but the last: there memory is followed over the whole time. At the end the training must have finished, no
-process, page, socket or lock may be left, and the memory and descriptors of the last relay and of the ranks may not have grown. By
-hand: it takes as long as it is told to. Needs torch; `--hosts 2` and more need root (`tests.netns`). 0 if all bars were met, else 1.
+Viewers come and go (dashboards, `watch`, `diagnose`; they leave politely, are killed, or stop
+reading for a while), and every minute a relay is killed, of each host in turn but the last: there
+memory is followed over the whole time. At the end the training must have finished, no process,
+page, socket or lock may be left, and the memory and descriptors of the last relay and of the ranks
+may not have grown. By hand: it takes as long as it is told to. Needs torch; `--hosts 2` and more
+need root (`tests.netns`). 0 if all bars were met, else 1.
 """
 
 from __future__ import annotations
@@ -38,7 +41,9 @@ SETTLED = 0.25
 GROWTH_MIB, GROWTH_FDS = 4.0, 4
 """What a process may have grown after that: the noise of an allocator."""
 HISTORY_MIB, RELAY_MIB = 12.0, 60.0
-"""A relay's history fills for 25 minutes (its own limit), and all of a relay stays below the second."""
+"""A relay's history fills for 25 minutes (its own limit), and all of a relay stays below the
+second.
+"""
 CALM_S = 15.0
 """Before the training ends no relay is killed."""
 LOOKS_MIN = 8
@@ -54,7 +59,9 @@ class Seen:
 
     def look(self, pid: int, now_s: float) -> None:
         with contextlib.suppress(OSError, KeyError):
-            self.looks.append((now_s, memory_mib(pid)["private"], len(os.listdir(f"/proc/{pid}/fd"))))
+            self.looks.append(
+                (now_s, memory_mib(pid)["private"], len(os.listdir(f"/proc/{pid}/fd")))
+            )
 
 
 class OneHost(World):
@@ -96,7 +103,9 @@ class Viewers:
 
     def _come(self, now_s: float) -> None:
         host = self._random.choice(self._hosts)
-        words = self._random.choice((["attach"], ["watch", "--json"], ["diagnose", "--json", "--for", "3"]))
+        words = self._random.choice(
+            (["attach"], ["watch", "--json"], ["diagnose", "--json", "--for", "3"])
+        )
         process = _on_terminal(host, [sys.executable, "-m", "ddtop", *words])
         self._there.append((now_s + self._random.uniform(2, 40), process))
         self.came += 1
@@ -107,7 +116,9 @@ class Viewers:
         code = process.poll()
         what = " ".join(map(str, process.args[-4:])) if isinstance(process.args, list) else ""
         if code is None:
-            told = self._random.choice((signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP))
+            told = self._random.choice(
+                (signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
+            )
             process.send_signal(signal.SIGCONT)
             process.send_signal(told)
             try:
@@ -153,7 +164,9 @@ def _on_terminal(host: AnyHost, command: list[str]) -> subprocess.Popen[bytes]:
 class Soak:
     """One run."""
 
-    def __init__(self, hosts: list[AnyHost], start: Callable[[], None], options: argparse.Namespace) -> None:
+    def __init__(
+        self, hosts: list[AnyHost], start: Callable[[], None], options: argparse.Namespace
+    ) -> None:
         self.hosts, self.start, self.options = hosts, start, options
         self.viewers = Viewers(hosts, options.seed)
         self.relays = [Seen(f"relay of {host.name}") for host in hosts]
@@ -184,7 +197,11 @@ class Soak:
                 self.kill_a_relay()
             time.sleep(0.1)
         codes = [process.poll() for host in self.hosts for process in host.launched()]
-        finished = sum(host.output(process)[0].count("finished") for host in self.hosts for process in host.launched())
+        finished = sum(
+            host.output(process)[0].count("finished")
+            for host in self.hosts
+            for process in host.launched()
+        )
         self.viewers.close()
         return self.rows(codes, finished, *self.left())
 
@@ -195,7 +212,9 @@ class Soak:
                 seen.look(pid, self.now_s)
             for pid in _of(host, b"together.py"):
                 if b"torch.distributed.run" not in _words(pid):
-                    self.ranks.setdefault(pid, Seen(f"rank {pid} on {host.name}")).look(pid, self.now_s)
+                    self.ranks.setdefault(pid, Seen(f"rank {pid} on {host.name}")).look(
+                        pid, self.now_s
+                    )
 
     def kill_a_relay(self) -> None:
         """Of each host in turn but the last, which is followed; with one host it is that one."""
@@ -209,48 +228,83 @@ class Soak:
         end = time.monotonic() + LINGER_S + 30
         while time.monotonic() < end and any(_of(host, b"") for host in self.hosts):
             time.sleep(0.2)
-        orphans = [b" ".join(_words(pid)).decode(errors="replace") for host in self.hosts for pid in _of(host, b"")]
-        files = [str(path) for host in self.hosts for path in [*host.home.runtime.iterdir(), *host.pages()]]
-        files += [path.read_text() for host in self.hosts for path in host.home.runtime.glob("*.log")]
+        orphans = [
+            b" ".join(_words(pid)).decode(errors="replace")
+            for host in self.hosts
+            for pid in _of(host, b"")
+        ]
+        files = [
+            str(path)
+            for host in self.hosts
+            for path in [*host.home.runtime.iterdir(), *host.pages()]
+        ]
+        files += [
+            path.read_text() for host in self.hosts for path in host.home.runtime.glob("*.log")
+        ]
         return orphans, files
 
-    def rows(self, codes: list[int | None], finished: int, orphans: list[str], files: list[str]) -> list[table.Row]:
+    def rows(
+        self, codes: list[int | None], finished: int, orphans: list[str], files: list[str]
+    ) -> list[table.Row]:
         """The table."""
         ranks = self.options.ranks
         done = finished == ranks and not any(codes)
         failed = self.viewers.failed
         rows = [
-            table.Row("training", f"{finished} of {ranks} ranks finished", f"{ranks}", done, f"exit codes {codes}"),
+            table.Row(
+                "training",
+                f"{finished} of {ranks} ranks finished",
+                f"{ranks}",
+                done,
+                f"exit codes {codes}",
+            ),
             table.Row("relays killed", str(self.kills)),
             table.Row("viewers that came", str(self.viewers.came)),
-            table.limited("viewers that did not end as they should", len(failed), 0, "", "\n".join(failed), 0),
+            table.limited(
+                "viewers that did not end as they should", len(failed), 0, "", "\n".join(failed), 0
+            ),
             table.limited("orphans", len(orphans), 0, "", "\n".join(orphans), 0),
             table.limited("pages, sockets and locks left", len(files), 0, "", "\n".join(files), 0),
         ]
         for seen in self.relays:
             memory = [look[1] for look in seen.looks]
             rows.append(
-                table.limited(f"{seen.what}: memory", max(memory, default=float("inf")), RELAY_MIB, "MiB", digits=1)
+                table.limited(
+                    f"{seen.what}: memory",
+                    max(memory, default=float("inf")),
+                    RELAY_MIB,
+                    "MiB",
+                    digits=1,
+                )
             )
         if len(self.hosts) > 1:
-            rows += _growth(f"{self.relays[-1].what}, never killed", [self.relays[-1]], HISTORY_MIB + GROWTH_MIB)
+            rows += _growth(
+                f"{self.relays[-1].what}, never killed", [self.relays[-1]], HISTORY_MIB + GROWTH_MIB
+            )
         return rows + _growth("ranks", list(self.ranks.values()), GROWTH_MIB)
 
 
 def _growth(what: str, lives: list[Seen], limit_mib: float) -> list[table.Row]:
-    """Rows for memory and descriptors: the most that one process has grown after its first quarter."""
+    """Rows for memory and descriptors: the most that one process has grown after its first
+    quarter.
+    """
     mib, fds, series = [], [], []
     for seen in lives:
         looks = seen.looks
         if len(looks) < LOOKS_MIN:
             continue
-        settled, last = looks[int(len(looks) * SETTLED)], looks[-2]  # In the very last it may be ending.
+        settled, last = (
+            looks[int(len(looks) * SETTLED)],
+            looks[-2],
+        )  # In the very last it may be ending.
         mib.append(last[1] - settled[1])
         fds.append(last[2] - settled[2])
         shown = ", ".join(f"{look[1]:.1f}" for look in looks[:: max(1, len(looks) // 12)])
         series.append(f"{seen.what}: {shown} MiB")
     if not mib:
-        return [table.missing(f"{what}: grown", "it was not there long enough", f"<= {limit_mib:g} MiB")]
+        return [
+            table.missing(f"{what}: grown", "it was not there long enough", f"<= {limit_mib:g} MiB")
+        ]
     return [
         table.limited(f"{what}: memory grown", max(mib), limit_mib, "MiB", "\n".join(series), 1),
         table.limited(f"{what}: descriptors grown", max(fds), GROWTH_FDS, "", digits=0),
@@ -271,7 +325,8 @@ def _words(pid: int) -> list[bytes]:
 
 def main() -> int:
     """Run it and print the table."""
-    # In a shell's background, or under nohup, these are ignored, and so they would be by the viewers that are to leave by them.
+    # In a shell's background, or under nohup, these are ignored, and so they would be by the
+    # viewers that are to leave by them.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, lambda *_: None)
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
@@ -311,7 +366,13 @@ def _stage(
         hosts: list[AnyHost] = [net[name] for name in nodes]
         for host in hosts:
             host.environment |= linger
-        return net, hosts, lambda: net.torchrun("together", *words, nodes=nodes, ranks=options.ranks // options.hosts)
+        return (
+            net,
+            hosts,
+            lambda: net.torchrun(
+                "together", *words, nodes=nodes, ranks=options.ranks // options.hosts
+            ),
+        )
     home = Home(folder / "state", folder / "run")
     home.runtime.mkdir(mode=0o700)
     os.environ["DDTOP_STATE"], os.environ["DDTOP_RUNTIME"] = str(home.state), str(home.runtime)

@@ -1,6 +1,8 @@
-"""Connections to a relay that other processes made: the kernel says who made one, whoever sends over it later.
+"""Connections to a relay that other processes made: the kernel says who made one, whoever sends
+over it later.
 
-A test plays many ranks. Each has a process of its own, which connects, hands the connection over and goes on.
+A test plays many ranks. Each has a process of its own, which connects, hands the connection over
+and goes on.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ threading.Thread(target=_hand_over, args=(sys.argv[1], int(sys.argv[2])), daemon
 
 
 class BorrowedLink(RankLink):
-    """A rank's link over connections that another process makes for it, as often as it needs one."""
+    """A rank's link over connections that another process makes for it, as often as it needs
+    one.
+    """
 
     def __init__(self, path: Path, asks: socket.socket) -> None:
         self._asks = asks
@@ -56,7 +60,9 @@ class BorrowedLink(RankLink):
         self._asks.close()
 
 
-def process_with_link(path: Path, code: str, **more: object) -> tuple[subprocess.Popen[bytes], RankLink]:
+def process_with_link(
+    path: Path, code: str, **more: object
+) -> tuple[subprocess.Popen[bytes], RankLink]:
     """A Python process that runs this code, and a link over a connection that it made."""
     ours, theirs = socket.socketpair()
     with theirs:

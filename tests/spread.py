@@ -1,4 +1,5 @@
-"""A job by hand on several hosts: hosts that fall silent, that have other clocks, whose launchers count restarts by themselves.
+"""A job by hand on several hosts: hosts that fall silent, that have other clocks, whose launchers
+count restarts by themselves.
 
 job = SpreadJob(8, hosts=4)
 job.trains(5)
@@ -22,7 +23,9 @@ from tests.jobs import SECOND, FakeJob, FakeRank, Frame, unix_ns
 
 
 class SpreadJob(FakeJob):
-    """`node0` has the hub. `attempts`: what each host's launcher counts; `silent`: hosts of which nothing comes through."""
+    """`node0` has the hub. `attempts`: what each host's launcher counts; `silent`: hosts of
+    which nothing comes through.
+    """
 
     def __init__(self, world_size: int = 4, hosts: int = 2) -> None:
         self.attempts: dict[str, int] = {}
@@ -48,7 +51,11 @@ class SpreadJob(FakeJob):
         return self.host_of_rank.get(rank.number) or super().host_of(rank)
 
     def say(
-        self, record: AnyRecord, rank: FakeRank | None = None, at_s: float | None = None, sender: str | None = None
+        self,
+        record: AnyRecord,
+        rank: FakeRank | None = None,
+        at_s: float | None = None,
+        sender: str | None = None,
     ) -> None:
         host = sender or (self.host_of(rank) if rank else "node0")
         if host in self.silent:
@@ -57,7 +64,12 @@ class SpreadJob(FakeJob):
         if isinstance(record, HostState):
             role = HUB if host == "node0" else LEAF
             link = HubLink(role, "node0:29600", None if role == HUB else True)
-            record = _with(record, host=self.names.get(host, host), hub=link, clock=_RIGHT if role == LEAF else None)
+            record = _with(
+                record,
+                host=self.names.get(host, host),
+                hub=link,
+                clock=_RIGHT if role == LEAF else None,
+            )
         elif isinstance(record, Hello):
             record = _with(
                 record,
@@ -68,16 +80,26 @@ class SpreadJob(FakeJob):
         super().say(record, rank, at_s, sender)
 
     def starts_again(
-        self, numbers: Mapping[str, Iterable[int]], world_size: int, counts: Iterable[str], later_s: float = 0.1
+        self,
+        numbers: Mapping[str, Iterable[int]],
+        world_size: int,
+        counts: Iterable[str],
+        later_s: float = 0.1,
     ) -> None:
-        """All processes have ended; these hosts start these ranks, in this order. `counts`: whose launchers count a restart."""
+        """All processes have ended; these hosts start these ranks, in this order. `counts`:
+        whose launchers count a restart.
+        """
         for rank in self.ranks:
             if not rank.gone:
                 rank.ends(signal=15)
         self.begins_again(numbers, world_size, counts, later_s)
 
     def begins_again(
-        self, numbers: Mapping[str, Iterable[int]], world_size: int, counts: Iterable[str], later_s: float = 0.1
+        self,
+        numbers: Mapping[str, Iterable[int]],
+        world_size: int,
+        counts: Iterable[str],
+        later_s: float = 0.1,
     ) -> None:
         """The same, whatever has become of those before."""
         for host in counts:
@@ -105,7 +127,9 @@ def _with(record: AnyRecord, **changes: object) -> AnyRecord:
 
 
 def skewed(records: Iterable[Frame], offsets_s: Mapping[str, float]) -> list[Frame]:
-    """The same records by clocks that the hub's is so far ahead of, as their relays have measured."""
+    """The same records by clocks that the hub's is so far ahead of, as their relays have
+    measured.
+    """
     found = []
     for envelope, record in records:
         offset_ns = round(offsets_s.get(envelope.sender, 0.0) * SECOND)

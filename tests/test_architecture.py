@@ -54,7 +54,9 @@ def test_no_function_is_longer_than_60_lines():
 
 
 def test_no_module_has_a_name_that_says_nothing():
-    assert [str(path) for path in MODULES if path.stem in EMPTY_NAMES or path.parent.name in EMPTY_NAMES] == []
+    assert [
+        str(path) for path in MODULES if path.stem in EMPTY_NAMES or path.parent.name in EMPTY_NAMES
+    ] == []
 
 
 def test_every_module_says_what_it_knows():
@@ -92,7 +94,9 @@ def test_nothing_prints_but_the_commands_and_the_demo():
         for path, tree in trees()
         if "demo" not in path.parts
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "print"
     }
 
     assert found == set()
@@ -108,21 +112,31 @@ def test_the_start_up_line_is_one_line_and_catches_everything():
 
 
 def test_viewer_and_present_load_no_screen():
-    """An exporter, a bot or a notebook needs these two rooms, and may run where Textual is not installed."""
+    """An exporter, a bot or a notebook needs these two rooms, and may run where Textual is not
+    installed.
+    """
     modules = [
         ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for path in MODULES
-        if path.relative_to(PACKAGE).parts[0] in ("viewer", "present") and path.name != "__init__.py"
+        if path.relative_to(PACKAGE).parts[0] in ("viewer", "present")
+        and path.name != "__init__.py"
     ]
-    program = f"import sys, {', '.join(modules)}; print([n for n in ('textual', 'rich') if n in sys.modules])"
+    program = (
+        f"import sys, {', '.join(modules)}; print([n for n in ('textual', 'rich') if n in"
+        " sys.modules])"
+    )
 
-    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
 
     assert printed == "[]\n"
 
 
 def test_no_test_imports_from_a_test_module():
-    """What two of them need stands in a module of its own: a module of tests is for pytest alone."""
+    """What two of them need stands in a module of its own: a module of tests is for pytest
+    alone.
+    """
     found = {
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in (ROOT / "tests").rglob("*.py")

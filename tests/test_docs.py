@@ -1,4 +1,6 @@
-"""The documents: what is generated is current, what is named exists, and every page can be reached."""
+"""The documents: what is generated is current, what is named exists, and every page can be
+reached.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from docs.generate import DOCS, PAGES, decisions, environment, json_schema, offl
 ROOT = DOCS.parent
 PACKAGE = ROOT / "ddtop"
 TEXTS = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")]
-TEXTS += [path for path in sorted(DOCS.rglob("*.md")) if path.relative_to(DOCS).as_posix() not in PAGES]
+TEXTS += [
+    path for path in sorted(DOCS.rglob("*.md")) if path.relative_to(DOCS).as_posix() not in PAGES
+]
 ARCHITECTURE_LINES_MAX, DECISION_LINES_MAX, COLUMNS_MAX = 250, 60, 100
 _VARIABLE = re.compile(r"\bDDTOP(?:_[A-Z]+)*\b")
 _FILE = re.compile(r"`((?:ddtop|tests|docs)/[\w/.-]+\.\w+)(?::\d+)?`")
@@ -31,8 +35,13 @@ def test_a_generated_page_says_what_the_code_says(name):
 
 def test_the_generator_needs_neither_torch_nor_the_screen():
     """The documents are built where nobody trains and nobody looks."""
-    code = "import sys, docs.generate as g; [made() for made in g.PAGES.values()]; print({'torch', 'textual'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    code = (
+        "import sys, docs.generate as g; [made() for made in g.PAGES.values()]; print({'torch',"
+        " 'textual'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
 
     assert done.stdout.strip() == "set()"
 
@@ -46,7 +55,9 @@ def test_every_variable_that_the_code_names_is_in_the_table():
 
 
 def test_json_has_the_described_keys_and_types():
-    """Scripts rely on the table: a key that is not in it is no promise, and one that is must be there."""
+    """Scripts rely on the table: a key that is not in it is no promise, and one that is must be
+    there.
+    """
     seen, found = set(), set()
     for schema, document in json_schema.documents():
         seen.add(schema)
@@ -61,7 +72,9 @@ def test_a_list_of_jobs_has_the_described_keys_and_types(monkeypatch):
     from ddtop import registry
     from ddtop.cli.job_list import jobs_json
 
-    entry = registry.JobEntry(registry.SCHEMA, "train", "r1", "node0", "feed", 1, 1, "", 1, "", "train.py", 8, 8, 1, 1)
+    entry = registry.JobEntry(
+        registry.SCHEMA, "train", "r1", "node0", "feed", 1, 1, "", 1, "", "train.py", 8, 8, 1, 1
+    )
     monkeypatch.setattr(registry, "read_entries", lambda: [entry])
 
     assert json_schema.complaints(json_schema.JOBS_SCHEMA, jobs_json()) == []
@@ -88,7 +101,9 @@ def test_every_decision_page_is_in_the_index_and_has_a_room_and_a_number_of_its_
     assert len({one.number for one in pages}) == len(pages)
 
 
-@pytest.mark.parametrize("path", sorted((DOCS / "decisions").glob("[0-9]*.md")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((DOCS / "decisions").glob("[0-9]*.md")), ids=lambda path: path.stem
+)
 def test_a_decision_page_is_short_and_has_the_known_sections(path):
     lines = path.read_text(encoding="utf-8").splitlines()
     sections = [line.removeprefix("## ") for line in lines if line.startswith("## ")]
@@ -102,7 +117,9 @@ def test_a_decision_page_is_short_and_has_the_known_sections(path):
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_every_file_that_a_page_names_exists(path):
     """A page that leads to a file which was moved sends its reader away."""
-    named = {found for found in _FILE.findall(path.read_text(encoding="utf-8")) if "NNN" not in found}
+    named = {
+        found for found in _FILE.findall(path.read_text(encoding="utf-8")) if "NNN" not in found
+    }
 
     assert {name for name in named if not (ROOT / name).exists()} == set()
 
@@ -120,8 +137,16 @@ def commands_in(text):
     blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     # What is quoted or substituted is another command.
     blocks = [re.sub(r"'[^']*'|\"[^\"]*\"|\$\([^)]*\)", "WORD", block) for block in blocks]
-    lines = [line.partition("  #")[0] for block in blocks for line in block.replace("\\\n", " ").split("\n")]
-    found = [words for line in lines for words in re.findall(r"(?:^|&& |[\w/.]/|srun |-- )ddtop\b([^|;&>]*)", line)]
+    lines = [
+        line.partition("  #")[0]
+        for block in blocks
+        for line in block.replace("\\\n", " ").split("\n")
+    ]
+    found = [
+        words
+        for line in lines
+        for words in re.findall(r"(?:^|&& |[\w/.]/|srun |-- )ddtop\b([^|;&>]*)", line)
+    ]
     return [words.strip() for words in found]
 
 
@@ -135,11 +160,16 @@ def understood(line):
     known = {name for one in command.params for name in one.opts} | {"--help", "-h"}
     # What follows `--` is another command.
     own = words[: words.index("--")] if "--" in words else words
-    return all(word.partition("=")[0] in known for word in own if word.startswith("-") and len(word) > 1)
+    return all(
+        word.partition("=")[0] in known for word in own if word.startswith("-") and len(word) > 1
+    )
 
 
 def test_a_command_line_with_an_unknown_option_is_found():
-    assert [understood(line) for line in commands_in("```sh\nddtop status --jsn\nddtop stauts\nddtop status\n```")] == [
+    assert [
+        understood(line)
+        for line in commands_in("```sh\nddtop status --jsn\nddtop stauts\nddtop status\n```")
+    ] == [
         False,
         False,
         True,
@@ -150,15 +180,31 @@ def test_pictures_load_nothing_from_elsewhere():
     """Whoever reads this behind a firewall waits for a font that never comes."""
     remote = re.compile(r"url\(\"?https?:|@import|<script")
 
-    assert [path.name for path in (DOCS / "screenshots").glob("*.svg") if remote.search(path.read_text())] == []
+    assert [
+        path.name
+        for path in (DOCS / "screenshots").glob("*.svg")
+        if remote.search(path.read_text())
+    ] == []
 
 
 @pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
-        ("a.html", '<script src="https://cdn.example/a.js"></script>', ["https://cdn.example/a.js"]),
-        ("a.html", '<link rel="stylesheet" href="//fonts.example/a.css">', ["//fonts.example/a.css"]),
-        ("a.css", "@font-face { src: url(https://fonts.example/a.woff2) }", ["https://fonts.example/a.woff2"]),
+        (
+            "a.html",
+            '<script src="https://cdn.example/a.js"></script>',
+            ["https://cdn.example/a.js"],
+        ),
+        (
+            "a.html",
+            '<link rel="stylesheet" href="//fonts.example/a.css">',
+            ["//fonts.example/a.css"],
+        ),
+        (
+            "a.css",
+            "@font-face { src: url(https://fonts.example/a.woff2) }",
+            ["https://fonts.example/a.woff2"],
+        ),
         ("a.html", '<a href="https://example.org">a link</a> <img src="../a.svg">', []),
         ("a.css", "body { background: url(../a.png) }", []),
     ],

@@ -1,4 +1,6 @@
-"""Frames in a file and back: whatever happened to the file, every whole frame before the damage is there."""
+"""Frames in a file and back: whatever happened to the file, every whole frame before the damage
+is there.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def test_a_second_write_replaces_the_first_whole(tmp_path):
 
 
 def test_a_write_that_fails_leaves_the_old_journal_and_nothing_else(tmp_path):
-    """The disk was full at the very end: the last state of an hour ago is better than half of one."""
+    """The disk was full at the very end: the last state of an hour ago is better than half of
+    one.
+    """
     journal.write(tmp_path / "job.last", FRAMES)
 
     def failing():
@@ -127,7 +131,9 @@ def test_a_file_that_is_not_there_is_refused_by_name(tmp_path):
 
 @pytest.mark.parametrize("what", ["folder", "pipe", "loop", "name"])
 def test_what_is_no_file_is_refused_and_does_not_block(tmp_path, what):
-    """Somebody types the folder instead of the file; opening a pipe would wait for a writer for ever."""
+    """Somebody types the folder instead of the file; opening a pipe would wait for a writer for
+    ever.
+    """
     path = tmp_path / ("x" * (300 if what == "name" else 1))
     if what == "folder":
         path.mkdir()
@@ -156,7 +162,9 @@ def test_zeros_are_damage_and_not_a_million_empty_frames(tmp_path):
         size = file.tell()
         file.truncate(size + (1 << 20))
 
-    assert journal.read(tmp_path / "x") == journal.Reading(FRAMES, f"damaged frame length at byte {size}")
+    assert journal.read(tmp_path / "x") == journal.Reading(
+        FRAMES, f"damaged frame length at byte {size}"
+    )
 
 
 # -- the black box
@@ -246,11 +254,14 @@ def test_a_box_that_is_opened_again_goes_on_behind_the_last_whole_frame(tmp_path
     second.append(numbered(2, first=10))
     second.close()
 
-    assert journal.read_journal(path) == journal.Reading((*FACTS, *numbered(2), *numbered(2, first=10)), None)
+    assert journal.read_journal(path) == journal.Reading(
+        (*FACTS, *numbered(2), *numbered(2, first=10)), None
+    )
 
 
 @pytest.mark.parametrize(
-    "content", [b"not a journal", b"", b"ddtop journal 2\n", journal.HEAD + b"\x01\x00\x00\x00badcx"]
+    "content",
+    [b"not a journal", b"", b"ddtop journal 2\n", journal.HEAD + b"\x01\x00\x00\x00badcx"],
 )
 def test_a_file_that_cannot_be_continued_is_put_aside(tmp_path, content):
     """Damage in the middle: what comes behind it could not be read."""
@@ -296,14 +307,18 @@ def test_a_disk_that_is_full_costs_the_frames_that_did_not_fit_and_no_others(tmp
     box.append(numbered(1, first=200))
     box.close()
 
-    assert journal.read_journal(path) == journal.Reading((*FACTS, *numbered(2), *numbered(1, first=200)), None)
+    assert journal.read_journal(path) == journal.Reading(
+        (*FACTS, *numbered(2), *numbered(1, first=200)), None
+    )
 
 
 def test_nothing_to_read_at_all_is_said_of_the_newer_half(tmp_path):
     with pytest.raises(journal.JournalError, match=r"cannot read .*x\.journal: No such file"):
         journal.read_journal(tmp_path / "x.journal")
     journal.older_half(tmp_path / "x.journal").write_bytes(b"ddtop journal 7\n")
-    with pytest.raises(journal.JournalError, match=r"x\.journal\.1 is 'ddtop journal 7', this ddtop reads 1"):
+    with pytest.raises(
+        journal.JournalError, match=r"x\.journal\.1 is 'ddtop journal 7', this ddtop reads 1"
+    ):
         journal.read_journal(tmp_path / "x.journal")
 
 
@@ -336,7 +351,9 @@ def test_both_halves_cut_at_every_byte_all_whole_frames_before_are_read(halves, 
 
 @settings(max_examples=300)
 @given(st.sampled_from([".journal", ".journal.1"]), st.data())
-def test_a_flipped_bit_anywhere_costs_only_the_rest_of_its_half_and_is_named(halves, tmp_path_factory, suffix, data):
+def test_a_flipped_bit_anywhere_costs_only_the_rest_of_its_half_and_is_named(
+    halves, tmp_path_factory, suffix, data
+):
     path, older, newer = halves
     folder = tmp_path_factory.mktemp("flipped")
     for one in (path, journal.older_half(path)):
@@ -349,7 +366,11 @@ def test_a_flipped_bit_anywhere_costs_only_the_rest_of_its_half_and_is_named(hal
     reading = journal.read_journal(folder / "x.journal")
 
     frames = older if suffix == ".journal.1" else newer
-    before = 0 if at < len(journal.HEAD) else sum(1 for end in bounds(frames) if end + len(journal.HEAD) <= at)
+    before = (
+        0
+        if at < len(journal.HEAD)
+        else sum(1 for end in bounds(frames) if end + len(journal.HEAD) <= at)
+    )
     expected = (*older[:before], *newer) if suffix == ".journal.1" else (*older, *newer[:before])
     assert list(reading.frames) == list(dict.fromkeys(expected))
     assert f"x{suffix}" in reading.damage

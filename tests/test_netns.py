@@ -46,7 +46,7 @@ sleeper = net["node0"].start_command(["sh", "-c", "echo there; exec sleep 3600"]
 net["node0"].until(lambda: net["node0"].output(sleeper)[0], 60, "a sleeper")  # What gave it its host name has ended then.
 print(net.prefix, flush=True)
 time.sleep(3600)
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture
@@ -58,7 +58,9 @@ def net(tmp_path):
 
 def say(net, *words):
     """Datagrams from node0 to node1; when the last one was about to be sent."""
-    process = net["node0"].start_command([sys.executable, "-S", "-c", SAYS, " ".join(map(str, words))])
+    process = net["node0"].start_command(
+        [sys.executable, "-S", "-c", SAYS, " ".join(map(str, words))]
+    )
     assert net["node0"].done(process) == 0
     return float(net["node0"].output(process)[0])
 
@@ -66,7 +68,11 @@ def say(net, *words):
 def listen(net):
     """Somebody on node1 who hears, from now on."""
     hears = net["node1"].start_command([sys.executable, "-S", "-c", HEARS])
-    net["node1"].until(lambda: say(net, "hello") and (net["node1"].folder / "heard").exists(), 10, "a first datagram")
+    net["node1"].until(
+        lambda: say(net, "hello") and (net["node1"].folder / "heard").exists(),
+        10,
+        "a first datagram",
+    )
     return hears
 
 
@@ -130,7 +136,9 @@ def test_a_link_that_is_down_is_up_again(net):
     say(net, 1)
     net["node1"].link("up")
     # The way is there when it is: the kernel asks for the neighbour first.
-    net["node1"].until(lambda: say(net, "hello") and say(net, 2) and net.cable("node1")[0], 10, "a carried frame")
+    net["node1"].until(
+        lambda: say(net, "hello") and say(net, 2) and net.cable("node1")[0], 10, "a carried frame"
+    )
 
     assert 1 not in [number for number, _ in heard(net, hears)]
 
@@ -146,7 +154,9 @@ def test_nothing_is_left_when_the_test_is_killed(tmp_path):
     assert process.stdout is not None
     prefix = process.stdout.readline().strip()
     spaces = [path.name for path in netns.SPACES.glob(f"{prefix}*")]
-    inside = {int(pid) for name in spaces for pid in netns._output("ip", "netns", "pids", name).split()}
+    inside = {
+        int(pid) for name in spaces for pid in netns._output("ip", "netns", "pids", name).split()
+    }
     watched = [os.pidfd_open(pid) for pid in inside]
 
     process.send_signal(signal.SIGKILL)
@@ -159,7 +169,11 @@ def test_nothing_is_left_when_the_test_is_killed(tmp_path):
         assert select.select([descriptor], [], [], 20)[0]
         os.close(descriptor)
     # The wire's process ends last.
-    assert [path for place in (netns.SPACES, netns.FILES, netns.RUNTIMES) for path in place.glob(f"{prefix}*")] == []
+    assert [
+        path
+        for place in (netns.SPACES, netns.FILES, netns.RUNTIMES)
+        for path in place.glob(f"{prefix}*")
+    ] == []
 
 
 def test_what_a_killed_wire_could_not_remove_goes_at_the_next_start(tmp_path):

@@ -47,7 +47,12 @@ def test_no_planted_secret_passes_through_a_command_line():
     for kind, text, core in planted.secrets():
         words = text.split(" ") if text.startswith("-") and "BEGIN" not in text else [text]
         shown = redacted_argv(["python", "train.py", *words, "--lr", "0.1"])
-        if any(seen(core, word) for word in shown) or (shown[:2] + shown[-2:]) != ("python", "train.py", "--lr", "0.1"):
+        if any(seen(core, word) for word in shown) or (shown[:2] + shown[-2:]) != (
+            "python",
+            "train.py",
+            "--lr",
+            "0.1",
+        ):
             wrong.append((kind, text, shown))
 
     assert wrong == []
@@ -55,7 +60,9 @@ def test_no_planted_secret_passes_through_a_command_line():
 
 def test_no_planted_secret_passes_through_a_variable():
     leaked = [
-        kind for kind, text, core in planted.secrets() if seen(core, redacted_environment({"TORCH_X": text})["TORCH_X"])
+        kind
+        for kind, text, core in planted.secrets()
+        if seen(core, redacted_environment({"TORCH_X": text})["TORCH_X"])
     ]
 
     assert leaked == []
@@ -66,11 +73,17 @@ def test_no_planted_secret_passes_through_a_line_of_source(tmp_path):
     lines = [text for _, text, _ in planted.secrets() if "\n" not in text]
     source.write_text("\n".join(f"    run({line})" for line in lines), encoding="utf-8")
     shown = [
-        line for number in range(1, len(lines) + 1) for line in getattr(read_excerpt(str(source), number), "lines", ())
+        line
+        for number in range(1, len(lines) + 1)
+        for line in getattr(read_excerpt(str(source), number), "lines", ())
     ]
 
     assert len(shown) > len(lines)
-    assert [core for _, text, core in planted.secrets() if "\n" not in text and seen(core, "\n".join(shown))] == []
+    assert [
+        core
+        for _, text, core in planted.secrets()
+        if "\n" not in text and seen(core, "\n".join(shown))
+    ] == []
 
 
 @pytest.mark.parametrize("place", PLACES[:2])
@@ -89,7 +102,13 @@ def test_what_is_no_secret_stays_on_the_command_line():
 def test_a_text_that_is_cut_shows_no_half_of_a_secret():
     """A token that the first cut goes through has lost its shape."""
     text = (
-        "x" * 10 + " " + "-----BEGIN PRIVATE KEY-----" + "a" * 3900 + "-----END PRIVATE KEY----- " + "hf_" + "Ab1" * 100
+        "x" * 10
+        + " "
+        + "-----BEGIN PRIVATE KEY-----"
+        + "a" * 3900
+        + "-----END PRIVATE KEY----- "
+        + "hf_"
+        + "Ab1" * 100
     )
 
     shown = redacted_start(text, 500)
@@ -101,14 +120,19 @@ def test_a_person_may_switch_it_off_for_a_job_of_his_own():
     code = "from ddtop.redaction import redacted; print(redacted('--auth=abc'))"
     for value, shown in (("0", "--auth=abc"), ("1", f"--auth={HIDDEN}")):
         found = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"DDTOP_REDACT": value}
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"DDTOP_REDACT": value},
         )
         assert found.stdout.strip() == shown
 
 
 def test_the_agent_gets_no_library_for_it():
     code = (
-        "import sys, ddtop.redaction; print([one for one in sys.modules if one.startswith(('zmq', 'yaml', 'detect'))])"
+        "import sys, ddtop.redaction; print([one for one in sys.modules if one.startswith(('zmq',"
+        " 'yaml', 'detect'))])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

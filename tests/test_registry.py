@@ -1,4 +1,6 @@
-"""The state folder, the runtime folder and the key: private, ours, and robust against what else lies there."""
+"""The state folder, the runtime folder and the key: private, ours, and robust against what else
+lies there.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def test_without_a_setting_the_state_is_where_xdg_says(home, monkeypatch, tmp_pa
 
 @pytest.mark.parametrize("variable", ["DDTOP_STATE", "DDTOP_RUNTIME"])
 def test_a_symlink_in_the_folders_place_is_refused(home, monkeypatch, tmp_path, variable):
-    """/tmp is everybody's: another user can put a link there before us, and would get our sockets."""
+    """/tmp is everybody's: another user can put a link there before us, and would get our
+    sockets.
+    """
     elsewhere, link = tmp_path / "elsewhere", tmp_path / "link"
     elsewhere.mkdir()
     link.symlink_to(elsewhere)
@@ -70,14 +74,18 @@ def test_a_symlink_in_the_folders_place_is_refused(home, monkeypatch, tmp_path, 
 def test_a_folder_of_somebody_else_is_refused(home, monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: 54321)
 
-    with pytest.raises(RegistryError, match=rf"belongs to uid {os.geteuid()}, not to you; set DDTOP_RUNTIME"):
+    with pytest.raises(
+        RegistryError, match=rf"belongs to uid {os.geteuid()}, not to you; set DDTOP_RUNTIME"
+    ):
         registry.runtime_dir()
 
 
 def test_a_file_in_the_folders_place_is_refused_with_the_next_step(home):
     home.state.write_text("")
 
-    with pytest.raises(RegistryError, match="is not a folder; set DDTOP_STATE to a folder of your own"):
+    with pytest.raises(
+        RegistryError, match="is not a folder; set DDTOP_STATE to a folder of your own"
+    ):
         registry.state_dir()
 
 
@@ -90,10 +98,14 @@ def test_a_folder_that_cannot_be_written_is_refused(home):
 
 
 def test_a_socket_path_that_is_too_long_is_refused_with_the_next_step(home, monkeypatch, tmp_path):
-    """Linux cuts it at 107 bytes, and zmq's own words for that name neither the path nor the limit."""
+    """Linux cuts it at 107 bytes, and zmq's own words for that name neither the path nor the
+    limit.
+    """
     monkeypatch.setenv("DDTOP_RUNTIME", str(tmp_path / ("x" * 100)))
 
-    with pytest.raises(RegistryError, match=r"longer than 107 bytes; set DDTOP_RUNTIME to a shorter folder"):
+    with pytest.raises(
+        RegistryError, match=r"longer than 107 bytes; set DDTOP_RUNTIME to a shorter folder"
+    ):
         registry.socket_path("train", "r1")
 
 
@@ -106,9 +118,16 @@ def test_the_socket_of_each_run_is_another_one(home):
 
 @pytest.mark.parametrize(
     ("name", "cleaned"),
-    [("train-4730", "train-4730"), ("my job/../x", "my-job-..-x"), ("", "job"), ("...", "job"), ("köln", "k-ln"),
-     ("../../etc/passwd", "etc-passwd"), ("a" * 100, "a" * 64)],
-)  # fmt: skip
+    [
+        ("train-4730", "train-4730"),
+        ("my job/../x", "my-job-..-x"),
+        ("", "job"),
+        ("...", "job"),
+        ("köln", "k-ln"),
+        ("../../etc/passwd", "etc-passwd"),
+        ("a" * 100, "a" * 64),
+    ],
+)
 def test_a_job_name_becomes_a_file_name(name, cleaned):
     assert registry.clean_job_name(name) == cleaned
 
@@ -136,7 +155,9 @@ def test_the_key_is_made_once_and_private(home):
 
 
 def test_the_key_is_the_same_for_all_who_race_for_it(home):
-    """Eight ranks start at once on a fresh home; two keys would be two jobs that refuse each other's viewers."""
+    """Eight ranks start at once on a fresh home; two keys would be two jobs that refuse each
+    other's viewers.
+    """
     barrier, found = threading.Barrier(8), []
 
     def take():
@@ -154,9 +175,17 @@ def test_the_key_is_the_same_for_all_who_race_for_it(home):
 
 
 def test_the_key_is_the_same_for_all_processes_that_race_for_it(home):
-    program = "import sys; sys.stdin.read(); from ddtop import registry; print(registry.secret().decode())"
+    program = (
+        "import sys; sys.stdin.read(); from ddtop import registry;"
+        " print(registry.secret().decode())"
+    )
     started = [
-        subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for _ in range(3)
     ]
 
@@ -221,9 +250,19 @@ def test_entries_come_newest_first(home):
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"{", b"[]", b"null", b"\xff\xfe\x00", b'{"schema": "\xff"}', b"[" * 20_000, b'{"schema":"ddtop.job/1"}',
-     msgspec.json.encode(entry(schema="ddtop.job/9")), msgspec.json.encode(entry())[:-20]],
-)  # fmt: skip
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"\xff\xfe\x00",
+        b'{"schema": "\xff"}',
+        b"[" * 20_000,
+        b'{"schema":"ddtop.job/1"}',
+        msgspec.json.encode(entry(schema="ddtop.job/9")),
+        msgspec.json.encode(entry())[:-20],
+    ],
+)
 def test_a_file_that_is_no_job_file_of_ours_is_passed_over(home, data):
     """A full disk cut it, an editor left a backup, a later version wrote another schema."""
     registry.write_entry(entry("good"))
@@ -296,8 +335,13 @@ def test_start_ticks_tell_a_process_that_is_gone():
 
 def test_a_process_name_with_blanks_and_parentheses_is_no_trap():
     """`:-) 0 0 (train` is a legal name: fields are counted from the last parenthesis."""
-    program = "import ctypes, sys; ctypes.CDLL(None).prctl(15, b') R 1 (x y', 0, 0, 0); print('up', flush=True); sys.stdin.read()"
-    child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    program = (
+        "import ctypes, sys; ctypes.CDLL(None).prctl(15, b') R 1 (x y', 0, 0, 0); print('up',"
+        " flush=True); sys.stdin.read()"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     try:
         child.stdout.readline()
         assert registry.start_ticks(child.pid) >= registry.start_ticks(os.getpid())

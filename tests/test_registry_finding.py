@@ -44,9 +44,15 @@ def test_an_ambiguous_name_lists_the_jobs(home, name):
     assert {one.job for one in caught.value.entries} == {"train-1", "train-2"}
 
 
-def test_a_run_that_has_one_name_on_all_hosts_is_that_of_the_host_that_is_meant_else_of_its_hub(home):
+def test_a_run_that_has_one_name_on_all_hosts_is_that_of_the_host_that_is_meant_else_of_its_hub(
+    home,
+):
     """Open MPI's namespace, srun's step. The newest file says nothing."""
-    for sender, role, started in (("a" * 12, "hub", 1), ("b" * 12, "leaf", 2), ("c" * 12, "leaf", 3)):
+    for sender, role, started in (
+        ("a" * 12, "hub", 1),
+        ("b" * 12, "leaf", 2),
+        ("c" * 12, "leaf", 3),
+    ):
         registry.write_entry(entry(sender=sender, role=role, started_unix_ns=started))
 
     found = [registry.of_run("train", "r1", sender) for sender in ("b" * 12, None, "gone")]
@@ -81,7 +87,9 @@ def test_a_live_run_beats_a_newer_one_that_ended(home):
 
 def test_a_hub_stands_for_all_hosts_of_its_job(home):
     """Each host's relay writes a job file into the shared folder."""
-    registry.write_entry(entry(run="r-leaf", sender="1" * 12, started_unix_ns=9, role="leaf", part_of="r-hub"))
+    registry.write_entry(
+        entry(run="r-leaf", sender="1" * 12, started_unix_ns=9, role="leaf", part_of="r-hub")
+    )
     registry.write_entry(entry(run="r-hub", sender="2" * 12, started_unix_ns=1, role="hub"))
 
     assert registry.find_job("train", NOW).run == "r-hub"
@@ -97,23 +105,47 @@ def test_a_leaf_whose_hub_cannot_be_asked_stands_for_itself(home):
 
 def test_an_ended_job_of_several_hosts_is_one(home):
     registry.write_entry(
-        entry(run="r-leaf", sender="1" * 12, started_unix_ns=9, role="leaf", part_of="r-hub", ended_unix_ns=9)
+        entry(
+            run="r-leaf",
+            sender="1" * 12,
+            started_unix_ns=9,
+            role="leaf",
+            part_of="r-hub",
+            ended_unix_ns=9,
+        )
     )
-    registry.write_entry(entry(run="r-hub", sender="2" * 12, role="hub", ended_unix_ns=9, heartbeat_unix_ns=1))
+    registry.write_entry(
+        entry(run="r-hub", sender="2" * 12, role="hub", ended_unix_ns=9, heartbeat_unix_ns=1)
+    )
 
     assert registry.find_job("train", NOW).run == "r-hub"
 
 
 def test_where_the_launcher_names_the_run_alike_on_all_hosts_the_hub_is_meant(home):
-    registry.write_entry(entry(run="same", sender="1" * 12, started_unix_ns=9, role="leaf", part_of="same"))
+    registry.write_entry(
+        entry(run="same", sender="1" * 12, started_unix_ns=9, role="leaf", part_of="same")
+    )
     registry.write_entry(entry(run="same", sender="2" * 12, role="hub"))
 
     assert registry.find_job("train", NOW).role == "hub"
 
 
 def test_a_relay_of_another_host_is_reached_at_its_public_address(home):
-    there = entry(sender="2" * 12, role="hub", address="127.0.0.1", port=5, public_address="node0", public_port=7000)
-    here = entry(sender=registry.host_identity(), role="hub", port=5, public_address="node0", public_port=7000)
+    there = entry(
+        sender="2" * 12,
+        role="hub",
+        address="127.0.0.1",
+        port=5,
+        public_address="node0",
+        public_port=7000,
+    )
+    here = entry(
+        sender=registry.host_identity(),
+        role="hub",
+        port=5,
+        public_address="node0",
+        public_port=7000,
+    )
 
     assert there.endpoint() == ("node0", 7000)
     assert here.endpoint() == ("127.0.0.1", 5)

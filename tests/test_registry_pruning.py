@@ -10,7 +10,9 @@ from tests.entries import NOW, S, entry
 
 def test_only_the_oldest_ended_jobs_are_pruned(home):
     for number in range(registry.ENDED_JOBS_KEPT + 3):
-        registry.write_entry(entry(f"job{number}", started_unix_ns=number, ended_unix_ns=NOW, heartbeat_unix_ns=0))
+        registry.write_entry(
+            entry(f"job{number}", started_unix_ns=number, ended_unix_ns=NOW, heartbeat_unix_ns=0)
+        )
     registry.write_entry(entry("alive", started_unix_ns=0))
     last_state = registry.last_state_path("job0", "r1", "0" * 12)
     last_state.write_bytes(b"")
@@ -25,12 +27,23 @@ def test_only_the_oldest_ended_jobs_are_pruned(home):
 
 
 def test_the_hosts_of_one_job_do_not_push_out_the_jobs_before_it(home):
-    """A folder shared by all hosts has a job file of each: a job on a hundred of them is one job."""
+    """A folder shared by all hosts has a job file of each: a job on a hundred of them is one
+    job.
+    """
     for number in range(5):
-        registry.write_entry(entry(f"before{number}", ended_unix_ns=NOW - 60 * S, heartbeat_unix_ns=0))
-    registry.write_entry(entry("wide", "r0", role="hub", ended_unix_ns=NOW - 9 * S, heartbeat_unix_ns=0))
+        registry.write_entry(
+            entry(f"before{number}", ended_unix_ns=NOW - 60 * S, heartbeat_unix_ns=0)
+        )
+    registry.write_entry(
+        entry("wide", "r0", role="hub", ended_unix_ns=NOW - 9 * S, heartbeat_unix_ns=0)
+    )
     for number in range(2 * registry.ENDED_JOBS_KEPT):
-        told = {"role": "leaf", "part_of": "r0", "ended_unix_ns": NOW - 10 * S, "heartbeat_unix_ns": 0}
+        told = {
+            "role": "leaf",
+            "part_of": "r0",
+            "ended_unix_ns": NOW - 10 * S,
+            "heartbeat_unix_ns": 0,
+        }
         registry.write_entry(entry("wide", "r1", sender=f"{number:012}", **told))
 
     registry.prune_ended(NOW)
@@ -44,7 +57,10 @@ def write_files(job, size=0, modified_unix_ns=NOW, **more):
     """An ended job with its last state and both halves of its journal, `size` bytes each half."""
     one = entry(job, **({"ended_unix_ns": NOW - 60 * S, "heartbeat_unix_ns": NOW - 60 * S} | more))
     registry.write_entry(one)
-    paths = [registry.entry_path(one).with_suffix(suffix) for suffix in (".last", ".journal", ".journal.1")]
+    paths = [
+        registry.entry_path(one).with_suffix(suffix)
+        for suffix in (".last", ".journal", ".journal.1")
+    ]
     for path in paths:
         path.touch()
         os.truncate(path, 0 if path.suffix == ".last" else size)
@@ -70,7 +86,10 @@ def test_journals_that_are_too_large_together_go_oldest_first_and_never_a_living
     """A home has a quota: the black boxes of a month of jobs must not fill it."""
     size = registry.JOURNALS_BYTES_MAX // 8 - 4096
     alive = write_files("alive", size, ended_unix_ns=None, heartbeat_unix_ns=NOW, started_unix_ns=0)
-    ended = [write_files(f"job{number}", size, ended_unix_ns=NOW - (60 + number) * S) for number in range(5)]
+    ended = [
+        write_files(f"job{number}", size, ended_unix_ns=NOW - (60 + number) * S)
+        for number in range(5)
+    ]
 
     registry.prune_ended(NOW)
 
@@ -86,7 +105,10 @@ def test_the_journals_of_a_job_on_many_hosts_do_not_make_the_jobs_before_it_go(h
     for number in range(8):
         part = {"role": "leaf", "part_of": "r0", "run": f"r{number}", "sender": f"{number:012}"}
         write_files("wide", size, **part, **living)
-    before = [write_files(f"before{number}", size, ended_unix_ns=NOW - (60 + number) * S) for number in range(2)]
+    before = [
+        write_files(f"before{number}", size, ended_unix_ns=NOW - (60 + number) * S)
+        for number in range(2)
+    ]
 
     registry.prune_ended(NOW)
 
@@ -134,5 +156,9 @@ def test_a_job_of_another_boot_is_found_under_its_own_name(home):
     one = entry(sender="beforeboot01")
     registry.write_entry(one)
 
-    assert registry.entry_path(one).with_suffix(".journal") == registry.journal_path("train", "r1", "beforeboot01")
-    assert registry.journal_path("train", "r1") != registry.journal_path("train", "r1", "beforeboot01")
+    assert registry.entry_path(one).with_suffix(".journal") == registry.journal_path(
+        "train", "r1", "beforeboot01"
+    )
+    assert registry.journal_path("train", "r1") != registry.journal_path(
+        "train", "r1", "beforeboot01"
+    )

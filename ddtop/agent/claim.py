@@ -16,7 +16,9 @@ from ddtop.launch.torchrun import is_elastic
 from ddtop.wire.escaping import escaped
 
 
-def become_rank(who: identity.Identity, source: str, backend: str | None = None, endpoint: str | None = None) -> None:
+def become_rank(
+    who: identity.Identity, source: str, backend: str | None = None, endpoint: str | None = None
+) -> None:
     """Start watching this process as rank `who.rank`; says so once on stderr, from rank 0 only."""
     try:
         who.script = escaped(who.script)
@@ -38,7 +40,9 @@ def become_rank(who: identity.Identity, source: str, backend: str | None = None,
         say(who, f"ddtop: watching {job}; to look: ddtop attach {job}")
 
 
-def entering_init(rank: object, world_size: object, backend: str | None, method: str | None = None) -> None:
+def entering_init(
+    rank: object, world_size: object, backend: str | None, method: str | None = None
+) -> None:
     """The program is about to call init_process_group with these arguments.
 
     -1 means that torch takes the value from the environment.
@@ -91,7 +95,9 @@ def is_mpi_rank(rank: int, size: int, backend: str) -> None:
 
 def _become_mpi_rank(rank: int, size: int, local_rank: int | None, backend: str | None) -> None:
     seen = identity.identify({}, sys.orig_argv, os.getpid())
-    become_rank(identity.Identity(identity.RANK, seen.script, rank, local_rank, size), "init", backend)
+    become_rank(
+        identity.Identity(identity.RANK, seen.script, rank, local_rank, size), "init", backend
+    )
 
 
 def _endpoint(method: str | None) -> str | None:

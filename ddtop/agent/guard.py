@@ -52,7 +52,10 @@ class Guard:
             self.off[name] = f"{type(error).__name__}: {error}"[:REASON_CHARACTERS]
             failures = self._failed.get(name, _NEVER)[0] + 1
             again_s = self.again_s(name, failures)
-            self._failed[name] = (failures, float("inf") if again_s is None else time.monotonic() + again_s)
+            self._failed[name] = (
+                failures,
+                float("inf") if again_s is None else time.monotonic() + again_s,
+            )
             return False
         return True
 
@@ -65,7 +68,11 @@ class Guard:
 
     def again_s(self, name: str, failures: int) -> float | None:
         """After how many seconds a part that has failed so often is tried again; None: never."""
-        return AGAIN_S * 4 ** (failures - 1) if name in self._again and failures < FAILURES_MAX else None
+        return (
+            AGAIN_S * 4 ** (failures - 1)
+            if name in self._again and failures < FAILURES_MAX
+            else None
+        )
 
     def failures(self, name: str) -> int:
         """How often this part has failed."""

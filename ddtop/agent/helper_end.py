@@ -15,7 +15,9 @@ from ddtop import registry
 from ddtop.agent.probes.exceptions_uncaught import one_line
 
 
-def write(kind: type[BaseException], error: BaseException | None, traceback: TracebackType | None) -> None:
+def write(
+    kind: type[BaseException], error: BaseException | None, traceback: TracebackType | None
+) -> None:
     """Leave the exception for the relay. Called at most once a process, by the thread that raised.
 
     Raises:
@@ -30,7 +32,9 @@ def write(kind: type[BaseException], error: BaseException | None, traceback: Tra
     place = Place(found[0], found[1], found[2]) if found else None
     said = LastException(kind.__name__, one_line(error), time.time_ns(), place)
     pid = os.getpid()
-    path = registry.runtime_dir() / registry.helper_file(os.getppid(), pid, registry.start_ticks(pid) or 0)
+    path = registry.runtime_dir() / registry.helper_file(
+        os.getppid(), pid, registry.start_ticks(pid) or 0
+    )
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o600)
     with os.fdopen(descriptor, "wb") as file:

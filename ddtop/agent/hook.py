@@ -35,7 +35,11 @@ def enter() -> None:
         try:
             own_imports.check(argv)
         except own_imports.ShadowedError as error:
-            if who.rank == 0 and os.environ.get("DDTOP_QUIET", "0") in ("", "0") and sys.stderr is not None:
+            if (
+                who.rank == 0
+                and os.environ.get("DDTOP_QUIET", "0") in ("", "0")
+                and sys.stderr is not None
+            ):
                 sys.stderr.write(f"ddtop is off in this job: {error}\n")
             return
         from ddtop.agent import claim

@@ -28,9 +28,23 @@ TREE = "DDTOP_TREE"
 """The first watched process of a tree sets it, and each launcher: name and run of the job below."""
 
 _NEVER_SCRIPTS = frozenset(
-    ["ddtop", "pip", "pip3", "py-spy", "uv", "conda", "nvitop", "ipython", "jupyter", "pre-commit", "ray"]
+    [
+        "ddtop",
+        "pip",
+        "pip3",
+        "py-spy",
+        "uv",
+        "conda",
+        "nvitop",
+        "ipython",
+        "jupyter",
+        "pre-commit",
+        "ray",
+    ]
 )
-_NEVER_MODULES = frozenset(["ddtop", "pip", "ensurepip", "venv", "build", "site", "compileall", "json.tool"])
+_NEVER_MODULES = frozenset(
+    ["ddtop", "pip", "ensurepip", "venv", "build", "site", "compileall", "json.tool"]
+)
 
 
 class Identity:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 WAITING: dict[str, tuple[Source, ...]] = {
-    source.after: tuple(one for one in SOURCES if one.after == source.after) for source in SOURCES if source.after
+    source.after: tuple(one for one in SOURCES if one.after == source.after)
+    for source in SOURCES
+    if source.after
 }
 """The rows that wait for each module."""
 

@@ -84,7 +84,8 @@ def _is_elsewhere(endpoint: str | None) -> bool:
 
 def _named_after(script: str, endpoint: str) -> str:
     host, _, port = endpoint.rpartition(":")
-    # The first label: some are told the whole name and some the short one. A name has 64 characters.
+    # The first label: some are told the whole name and some the short one. A name has 64
+    # characters.
     if not host.replace(".", "").isdigit() and ":" not in host:
         host = host.partition(".")[0]
     end = f"-{host}-{port}"

@@ -44,9 +44,21 @@ class Tick:
     """
 
     __slots__ = (
-        "calls", "gpu", "groups", "has_peer", "held", "late_ns", "line_since", "now", "open_calls", "pattern",
-        "seen", "stuck", "unix_minus_mono", "waits",
-    )  # fmt: skip
+        "calls",
+        "gpu",
+        "groups",
+        "has_peer",
+        "held",
+        "late_ns",
+        "line_since",
+        "now",
+        "open_calls",
+        "pattern",
+        "seen",
+        "stuck",
+        "unix_minus_mono",
+        "waits",
+    )
 
     def __init__(self) -> None:
         self.now = self.unix_minus_mono = self.late_ns = self.line_since = 0

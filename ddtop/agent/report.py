@@ -138,10 +138,14 @@ class Reporter:
         self._probes = dict(known)
         # What a probe does not override is not called.
         self._samples = tuple(
-            (probe.name, probe.sample) for _, probe in known if type(probe).sample is not Probe.sample
+            (probe.name, probe.sample)
+            for _, probe in known
+            if type(probe).sample is not Probe.sample
         )
         self._reports = tuple(
-            (probe.name, probe.fields) for _, probe in known if type(probe).fields is not Probe.fields
+            (probe.name, probe.fields)
+            for _, probe in known
+            if type(probe).fields is not Probe.fields
         )
         # The later row is named first where several wait: torch before MPI.
         waiting = [probe for _, probe in known if isinstance(probe, Communication)]
@@ -163,7 +167,9 @@ class Reporter:
                 attempt=rank.who.attempt,
                 rank=rank.who.rank,
                 pid=rank.pid,
-                stuck_key="|".join(str(part) for part in (*stuck, rank.who.attempt)) if stuck else None,
+                stuck_key="|".join(str(part) for part in (*stuck, rank.who.attempt))
+                if stuck
+                else None,
                 wait_ratio=max((one for one in ratios if one is not None), default=None),
             )
         )
@@ -181,7 +187,9 @@ class Reporter:
     def _on_dump(self, command: Command) -> None:
         rank = self._rank
         request, automatic = command.arguments[0][:64], "auto" in command.arguments[1:]
-        self._send(threads.take(request, rank.who.rank, rank.pid, rank.frames, automatic, rank.lead_id))
+        self._send(
+            threads.take(request, rank.who.rank, rank.pid, rank.frames, automatic, rank.lead_id)
+        )
 
     def _on_arrivals(self, command: Command) -> None:
         rank = self._rank
@@ -271,7 +279,9 @@ class Reporter:
                 usual_wait_ms=usual_ms,
                 agent_cpu_ns=time.thread_time_ns(),
                 drops=self._link.drops,
-                probes_off=tuple(f"{name}: {redacted(reason)}" for name, reason in guard.off.items()),
+                probes_off=tuple(
+                    f"{name}: {redacted(reason)}" for name, reason in guard.off.items()
+                ),
                 gc_total_ns=rank.gc_total_ns,
                 **self._fields,
             )
@@ -283,6 +293,8 @@ class Reporter:
     def _open_calls(self) -> tuple[OpenCall, ...]:
         umm = self._tick.unix_minus_mono
         return tuple(
-            OpenCall(layout.CALLS[call] or "", since + umm, peer if peer >= 0 else None, tag, thread)
+            OpenCall(
+                layout.CALLS[call] or "", since + umm, peer if peer >= 0 else None, tag, thread
+            )
             for call, since, peer, tag, thread in self._tick.open_calls
         )

@@ -25,7 +25,9 @@ from ddtop.agent.identity import TREE, Identity
 from ddtop.wire.rendezvous import is_loopback
 
 JOIN_S = 120.0
-"""Plain ranks that start within this time of the first one are one run: a person opening tmux panes by hand."""
+"""Plain ranks that start within this time of the first one are one run: a person opening tmux
+panes by hand.
+"""
 
 
 def launcher_tree(script: str, pid: int) -> str:
@@ -102,7 +104,9 @@ class _PlainRun(msgspec.Struct):
     key: str = ""
 
 
-def join_plain(who: Identity, environ: Mapping[str, str], endpoint: str | None = None) -> tuple[_Member, str]:
+def join_plain(
+    who: Identity, environ: Mapping[str, str], endpoint: str | None = None
+) -> tuple[_Member, str]:
     """(first member, run) of the plain run that this rank belongs to; makes one if there is none.
 
     A rank of another script or folder belongs to a run where a living member meets at the same
@@ -119,7 +123,9 @@ def join_plain(who: Identity, environ: Mapping[str, str], endpoint: str | None =
     key = hashlib.sha256(key.encode("utf-8", "backslashreplace")).hexdigest()[:16]
     path = registry.runtime_dir() / "plain-runs.json"
     master = multi_host.endpoint_in(environ, endpoint) or f":{environ.get('MASTER_PORT', '')}"
-    me = _Member(rank, os.getpid(), registry.start_ticks(os.getpid()) or 0, master, who.world_size or 0)
+    me = _Member(
+        rank, os.getpid(), registry.start_ticks(os.getpid()) or 0, master, who.world_size or 0
+    )
     me.place, me.script = place_of(environ, endpoint), who.script
     me.tree = environ.get(TREE, "").partition("|")[0]
     me.wanted = environ.get("DDTOP_JOB") or launch.chosen_name(environ)

@@ -28,9 +28,21 @@ _SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 _SYS_CLOSE_RANGE = 436  # the same on all architectures, Linux 5.9
 _WCLONE = -0x80000000  # __WCLONE as the signed int that waitpid takes
 _DROPPED = (
-    "LD_PRELOAD", "DDTOP", "DDTOP_JOB", "DDTOP_CLAIM", "DDTOP_TREE", "RANK", "LOCAL_RANK", "WORLD_SIZE", "PYTHONSTARTUP",
-    "PYTHONINSPECT", "PYTHONPROFILEIMPORTTIME", "PYTHONDEVMODE", "PYTHONWARNINGS", "PYTHONFAULTHANDLER",
-)  # fmt: skip
+    "LD_PRELOAD",
+    "DDTOP",
+    "DDTOP_JOB",
+    "DDTOP_CLAIM",
+    "DDTOP_TREE",
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "PYTHONSTARTUP",
+    "PYTHONINSPECT",
+    "PYTHONPROFILEIMPORTTIME",
+    "PYTHONDEVMODE",
+    "PYTHONWARNINGS",
+    "PYTHONFAULTHANDLER",
+)
 _DROPPED_PREFIXES = ("OMP_", "KMP_", "GOMP_", "TORCHELASTIC_", "TORCH_", "NCCL_")
 LAUNCH_TRIES, LAUNCH_S = 3, 0.25
 STARTING_S = 5.0
@@ -64,7 +76,17 @@ def start_relay(job: str, run: str, socket: Path) -> bool:
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
-    arguments = [sys.executable, "-m", "ddtop.relay", "--job", job, "--run", run, "--launcher", str(os.getppid())]
+    arguments = [
+        sys.executable,
+        "-m",
+        "ddtop.relay",
+        "--job",
+        job,
+        "--run",
+        run,
+        "--launcher",
+        str(os.getppid()),
+    ]
     _launch(arguments, _environment())
     return True
 
@@ -96,12 +118,29 @@ def _launch(arguments: list[str], environment: dict[str, str]) -> None:
     # nor in the copy.
     libc = ctypes.PyDLL(None, use_errno=True)
     program = os.fsencode(arguments[0])
-    argv = (ctypes.c_char_p * (len(arguments) + 1))(*[os.fsencode(word) for word in arguments], None)
+    argv = (ctypes.c_char_p * (len(arguments) + 1))(
+        *[os.fsencode(word) for word in arguments], None
+    )
     pairs = [os.fsencode(f"{name}={value}") for name, value in environment.items()]
     envp = (ctypes.c_char_p * (len(pairs) + 1))(*pairs, None)
-    zero, one, top, root = ctypes.c_long(0), ctypes.c_long(int(signal.SIGCHLD)), ctypes.c_long(0xFFFFFFFF), b"/"
-    clone, close_range, three = ctypes.c_long(number), ctypes.c_long(_SYS_CLOSE_RANGE), ctypes.c_long(3)
-    syscall, execve, leave, chdir, setsid = libc.syscall, libc.execve, libc._exit, libc.chdir, libc.setsid
+    zero, one, top, root = (
+        ctypes.c_long(0),
+        ctypes.c_long(int(signal.SIGCHLD)),
+        ctypes.c_long(0xFFFFFFFF),
+        b"/",
+    )
+    clone, close_range, three = (
+        ctypes.c_long(number),
+        ctypes.c_long(_SYS_CLOSE_RANGE),
+        ctypes.c_long(3),
+    )
+    syscall, execve, leave, chdir, setsid = (
+        libc.syscall,
+        libc.execve,
+        libc._exit,
+        libc.chdir,
+        libc.setsid,
+    )
     syscall.restype = ctypes.c_long
     for _ in range(LAUNCH_TRIES):
         child = syscall(clone, zero, zero, zero, zero, zero)

@@ -34,7 +34,11 @@ class StatePage:
                 break
             except OSError as error:
                 self.fallback = f"{folder}: {error.strerror or error}"
-        self._use(memoryview(self._map) if self._map is not None else memoryview(bytearray(layout.PAGE_BYTES)))
+        self._use(
+            memoryview(self._map)
+            if self._map is not None
+            else memoryview(bytearray(layout.PAGE_BYTES))
+        )
         words = self.words
         words[layout.VERSION_AT] = layout.VERSION
         words[layout.PID_AT], words[layout.START_TICKS_AT] = pid, start_ticks

@@ -1,5 +1,5 @@
-"""Ranks that load an extension after some steps, as torch.utils.cpp_extension does: the build of an earlier run was killed, and its
-lock file is still there.
+"""Ranks that load an extension after some steps, as torch.utils.cpp_extension does: the build of an
+earlier run was killed, and its lock file is still there.
 
 torchrun --nproc-per-node 2 building.py
 """

@@ -1,4 +1,6 @@
-"""The faults that `ddtop demo` can make, and the processes that make each. Read by the command: nothing here imports torch."""
+"""The faults that `ddtop demo` can make, and the processes that make each. Read by the command:
+nothing here imports torch.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a demo has for itself: two free TCP ports, and the path of a file that nobody else uses."""
+    """What a demo has for itself: two free TCP ports, and the path of a file that nobody else
+    uses.
+    """
 
     port: int
     other_port: int
@@ -19,7 +23,8 @@ class Place:
 class Start:
     """One process of a demo: a script of this folder, its arguments, what its environment gets.
 
-    `occupies`: it is handed a listening socket of `Place.port` as its last argument. `watched` False: it is no rank of the job.
+    `occupies`: it is handed a listening socket of `Place.port` as its last argument. `watched`
+    False: it is no rank of the job.
     """
 
     script: str
@@ -34,9 +39,11 @@ Plain = Callable[[int, Place], list[Start]]
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """How one fault is made: `script` and `words` under torchrun, or the processes that `plain` names.
+    """How one fault is made: `script` and `words` under torchrun, or the processes that `plain`
+    names.
 
-    `earlier`: a run without ddtop that comes first and dies; its file is then made an hour old. `mpi`: under mpirun.
+    `earlier`: a run without ddtop that comes first and dies; its file is then made an hour old.
+    `mpi`: under mpirun.
     """
 
     script: str = ""
@@ -48,7 +55,12 @@ class Demo:
 
 
 def _meeting(rank: int, size: int, port: int, *words: str) -> Start:
-    variables = {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    variables = {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
     return Start("meeting.py", words, variables | {"LOCAL_RANK": str(rank)})
 
 
@@ -57,7 +69,9 @@ def _one_too_few(ranks: int, place: Place) -> list[Start]:
 
 
 def _one_too_late(ranks: int, place: Place) -> list[Start]:
-    return [_meeting(rank, ranks, place.port, "--licensed", str(ranks - 1)) for rank in range(ranks)]
+    return [
+        _meeting(rank, ranks, place.port, "--licensed", str(ranks - 1)) for rank in range(ranks)
+    ]
 
 
 def _one_twice(ranks: int, place: Place) -> list[Start]:
@@ -79,7 +93,10 @@ def _by_file(ranks: int, place: Place) -> list[Start]:
 
 
 def _left_behind(ranks: int, place: Place) -> list[Start]:
-    return [_meeting(rank, ranks, place.port, "--store", place.file, "--dies-after", "3") for rank in range(ranks)]
+    return [
+        _meeting(rank, ranks, place.port, "--store", place.file, "--dies-after", "3")
+        for rank in range(ranks)
+    ]
 
 
 def _train(fault: str) -> Demo:
@@ -87,11 +104,22 @@ def _train(fault: str) -> Demo:
 
 
 MPI_FAULTS = (
-    "healthy", "late-to-init", "not-in-collective", "left-early", "collective-mismatch", "wait-cycle", "unmatched-p2p",
-    "rank-crashed", "rank-killed", "rank-stopped", "straggler",
-)  # fmt: skip
+    "healthy",
+    "late-to-init",
+    "not-in-collective",
+    "left-early",
+    "collective-mismatch",
+    "wait-cycle",
+    "unmatched-p2p",
+    "rank-crashed",
+    "rank-killed",
+    "rank-stopped",
+    "straggler",
+)
 MPI_DEMOS: Mapping[str, Demo] = {
-    fault: Demo("simulate.py", ("--fault", fault), ranks_min=3 if fault == "straggler" else 2, mpi=True)
+    fault: Demo(
+        "simulate.py", ("--fault", fault), ranks_min=3 if fault == "straggler" else 2, mpi=True
+    )
     for fault in MPI_FAULTS
 }
 """The faults that a simulation on mpi4py makes."""
@@ -144,8 +172,13 @@ NOT_HERE: Mapping[str, str] = {
     "gpu-memory-low": "it takes a GPU",
     "gpu-throttled": "it takes a GPU that is too hot, or out of power",
     "gpu-error": "it takes a GPU that fails",
-    "exception-swallowed": "it is looked for only where DDTOP_EXCEPTIONS=1 asks for it, on Python 3.12 and later",
-    "helper-crashed": "it takes a program that starts its ranks and a helper itself; a demo's launcher starts ranks only",
+    "exception-swallowed": (
+        "it is looked for only where DDTOP_EXCEPTIONS=1 asks for it, on Python 3.12 and later"
+    ),
+    "helper-crashed": (
+        "it takes a program that starts its ranks and a helper itself; a demo's launcher starts"
+        " ranks only"
+    ),
     "cancelled": "it is what Ctrl-C in the terminal of a job of yours is read as",
 }
 """Kinds of finding that a demo on the CPU of one host cannot make, and why."""

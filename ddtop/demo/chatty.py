@@ -1,4 +1,5 @@
-"""Gradients averaged by hand, one all_reduce a parameter, and a metric for each layer: many small collectives a step.
+"""Gradients averaged by hand, one all_reduce a parameter, and a metric for each layer: many small
+collectives a step.
 
 torchrun --nproc-per-node 4 chatty.py
 """

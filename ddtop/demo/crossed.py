@@ -1,4 +1,5 @@
-"""Two groups of the same two ranks, for gradients and for metrics: at one step one of the two takes them in the other order.
+"""Two groups of the same two ranks, for gradients and for metrics: at one step one of the two takes
+them in the other order.
 
 torchrun --nproc-per-node 4 crossed.py
 """

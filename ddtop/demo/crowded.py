@@ -1,4 +1,5 @@
-"""DDP on ranks that may all use one CPU only: a launcher's binding that was meant for one rank a node.
+"""DDP on ranks that may all use one CPU only: a launcher's binding that was meant for one rank a
+node.
 
 torchrun --nproc-per-node 4 crowded.py
 """
@@ -19,7 +20,9 @@ def main() -> None:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, 10)))
+    model = nn.parallel.DistributedDataParallel(
+        nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, 10))
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
     images, labels = torch.randn(BATCH, FEATURES), torch.arange(BATCH) % 10
     while True:

@@ -27,7 +27,9 @@ def beat(begun: threading.Event) -> None:
 def main() -> None:
     """Reduce a gradient each step."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--culprit", type=int, default=2, help="the rank that has a slow batch now and then")
+    parser.add_argument(
+        "--culprit", type=int, default=2, help="the rank that has a slow batch now and then"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")

@@ -1,4 +1,5 @@
-"""DDP whose model penalises gradients in its own backward, and one rank that does more there than the others.
+"""DDP whose model penalises gradients in its own backward, and one rank that does more there than
+the others.
 
 torchrun --nproc-per-node 4 lagging.py
 """

@@ -1,4 +1,5 @@
-"""Ranks that meet and reduce: what goes wrong on the way there is in the environment that they are started with.
+"""Ranks that meet and reduce: what goes wrong on the way there is in the environment that they are
+started with.
 
 RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python meeting.py
 """
@@ -25,10 +26,13 @@ def main() -> None:
     """Meet the others, then reduce a gradient each step."""
     parser = argparse.ArgumentParser()
     parser.add_argument(
-        "--store", help="a file on which the ranks meet; without one they meet at MASTER_ADDR:MASTER_PORT"
+        "--store",
+        help="a file on which the ranks meet; without one they meet at MASTER_ADDR:MASTER_PORT",
     )
     parser.add_argument("--licensed", type=int, help="the rank that asks for a licence first")
-    parser.add_argument("--dies-after", type=int, default=1_000_000, help="steps, then it dies as if killed")
+    parser.add_argument(
+        "--dies-after", type=int, default=1_000_000, help="steps, then it dies as if killed"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -1,4 +1,5 @@
-"""A service of somebody else on the port where the ranks want to meet: it takes connections and says nothing.
+"""A service of somebody else on the port where the ranks want to meet: it takes connections and
+says nothing.
 
 python occupant.py DESCRIPTOR
 """

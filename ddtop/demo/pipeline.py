@@ -1,4 +1,5 @@
-"""Pipeline stages that hand activations on by send and recv, tagged with the micro-batch: one stage counts one too far.
+"""Pipeline stages that hand activations on by send and recv, tagged with the micro-batch: one stage
+counts one too far.
 
 torchrun --nproc-per-node 4 pipeline.py
 """
@@ -22,7 +23,9 @@ def forward(activation: torch.Tensor, rank: int, last: int, sent_as: int, expect
 
 
 def main() -> None:
-    """Micro-batches, one after the other; the first stage sends a new one when the last has answered."""
+    """Micro-batches, one after the other; the first stage sends a new one when the last has
+    answered.
+    """
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, last = dist.get_rank(), dist.get_world_size() - 1

@@ -1,4 +1,5 @@
-"""A small simulation on mpi4py (heat in a rod that the ranks share), and one fault of the user's choosing: real processes.
+"""A small simulation on mpi4py (heat in a rod that the ranks share), and one fault of the user's
+choosing: real processes.
 
 mpirun -n 3 python simulate.py --fault not-in-collective
 """
@@ -15,9 +16,18 @@ from collections.abc import Callable
 from typing import Any
 
 FAULTS = (
-    "healthy", "late-to-init", "not-in-collective", "left-early", "collective-mismatch", "wait-cycle", "unmatched-p2p",
-    "rank-crashed", "rank-killed", "rank-stopped", "straggler",
-)  # fmt: skip
+    "healthy",
+    "late-to-init",
+    "not-in-collective",
+    "left-early",
+    "collective-mismatch",
+    "wait-cycle",
+    "unmatched-p2p",
+    "rank-crashed",
+    "rank-killed",
+    "rank-stopped",
+    "straggler",
+)
 CELLS, STEP_S, STEPS_BEFORE = 20_000, 0.05, 60
 LIFE_S = 900
 """Ranks that wait in MPI use a core each: nobody shall find them the next day."""
@@ -27,8 +37,12 @@ LEFT, RIGHT, RESULT = 11, 12, 21
 def exchange(comm: Any, rod: array[float]) -> None:
     """Each rank gives its outermost cells to its neighbours."""
     rank, size = comm.Get_rank(), comm.Get_size()
-    rod[0] = comm.sendrecv(rod[-2], dest=(rank + 1) % size, sendtag=RIGHT, source=(rank - 1) % size, recvtag=RIGHT)
-    rod[-1] = comm.sendrecv(rod[1], dest=(rank - 1) % size, sendtag=LEFT, source=(rank + 1) % size, recvtag=LEFT)
+    rod[0] = comm.sendrecv(
+        rod[-2], dest=(rank + 1) % size, sendtag=RIGHT, source=(rank - 1) % size, recvtag=RIGHT
+    )
+    rod[-1] = comm.sendrecv(
+        rod[1], dest=(rank - 1) % size, sendtag=LEFT, source=(rank + 1) % size, recvtag=LEFT
+    )
 
 
 def step(comm: Any, rod: array[float], seconds: float = STEP_S) -> None:
@@ -36,7 +50,9 @@ def step(comm: Any, rod: array[float], seconds: float = STEP_S) -> None:
     exchange(comm, rod)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        rod[1:-1] = array("d", ((rod[at - 1] + rod[at + 1]) / 2 for at in range(1, 200))) + rod[200:-1]
+        rod[1:-1] = (
+            array("d", ((rod[at - 1] + rod[at + 1]) / 2 for at in range(1, 200))) + rod[200:-1]
+        )
     comm.allreduce(max(rod[1:200]))
 
 

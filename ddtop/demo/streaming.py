@@ -1,4 +1,5 @@
-"""Training on records that DataLoader workers read; one worker of one rank waits for a shard that is never delivered.
+"""Training on records that DataLoader workers read; one worker of one rank waits for a shard that
+is never delivered.
 
 torchrun --nproc-per-node 4 streaming.py
 """

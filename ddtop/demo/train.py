@@ -1,4 +1,5 @@
-"""A small DDP training on gloo with a DataLoader, and one fault of the user's choosing: real processes, real faults.
+"""A small DDP training on gloo with a DataLoader, and one fault of the user's choosing: real
+processes, real faults.
 
 torchrun --nproc-per-node 4 train.py --fault not-in-collective
 """
@@ -18,8 +19,14 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 FAULTS = (
-    "healthy", "not-in-collective", "rank-crashed", "rank-killed", "rank-stopped", "interpreter-frozen", "input-bound",
-)  # fmt: skip
+    "healthy",
+    "not-in-collective",
+    "rank-crashed",
+    "rank-killed",
+    "rank-stopped",
+    "interpreter-frozen",
+    "input-bound",
+)
 FEATURES, SAMPLES, BATCH = 64, 4096, 16
 STEP_S = 0.03
 
@@ -40,7 +47,9 @@ class Images(Dataset[tuple[torch.Tensor, torch.Tensor]]):  # type: ignore[misc] 
         return torch.randn(FEATURES, generator=generator), torch.tensor(index % 10)
 
 
-def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, images: torch.Tensor, labels: torch.Tensor) -> None:
+def train_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, images: torch.Tensor, labels: torch.Tensor
+) -> None:
     """Forward, backward with its all_reduce, optimizer."""
     loss = nn.functional.cross_entropy(model(images), labels)
     optimizer.zero_grad()
@@ -97,7 +106,9 @@ def main() -> None:
     slow = options.fault == "input-bound"
     dataset = Images(0.008 if slow else 0.0)
     sampler = DistributedSampler(dataset)
-    loader = DataLoader(dataset, batch_size=BATCH, sampler=sampler, num_workers=1, persistent_workers=True)
+    loader = DataLoader(
+        dataset, batch_size=BATCH, sampler=sampler, num_workers=1, persistent_workers=True
+    )
     network = nn.Sequential(nn.Linear(FEATURES, 128), nn.ReLU(), nn.Linear(128, 10))
     model = nn.parallel.DistributedDataParallel(network)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -1,4 +1,5 @@
-"""DDP whose loader gives every rank the whole dataset, or whose sampler shuffles alike in every epoch.
+"""DDP whose loader gives every rank the whole dataset, or whose sampler shuffles alike in every
+epoch.
 
 torchrun --nproc-per-node 4 undivided.py
 """
@@ -19,7 +20,9 @@ SAMPLES, FEATURES, BATCH, STEP_S = 512, 32, 8, 0.03
 def main() -> None:
     """Train until told to stop."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--sampler", action="store_true", help="with a DistributedSampler, and without set_epoch")
+    parser.add_argument(
+        "--sampler", action="store_true", help="with a DistributedSampler, and without set_epoch"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")

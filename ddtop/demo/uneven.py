@@ -1,4 +1,5 @@
-"""A DDP training whose shards are not equally long: one rank runs out of batches, says nothing, and leaves.
+"""A DDP training whose shards are not equally long: one rank runs out of batches, says nothing, and
+leaves.
 
 torchrun --nproc-per-node 4 uneven.py
 """

@@ -1,4 +1,5 @@
-"""Training with a barrier after each validation, which one rank, whose validation set is empty, leaves out.
+"""Training with a barrier after each validation, which one rank, whose validation set is empty,
+leaves out.
 
 torchrun --nproc-per-node 4 validating.py
 """

@@ -53,7 +53,9 @@ def diagnose_json(snapshot: Snapshot, verdict: Verdict) -> Json:
 
 def probes_off_json(snapshot: Snapshot) -> list[Json]:
     """Parts of agents that are off, and why."""
-    return [{"rank": one.rank, "probe": one.probe, "why": one.why} for one in probes_off(snapshot.ranks)]
+    return [
+        {"rank": one.rank, "probe": one.probe, "why": one.why} for one in probes_off(snapshot.ranks)
+    ]
 
 
 def _contact(verdict: Verdict | None) -> Json:

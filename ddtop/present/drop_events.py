@@ -58,7 +58,9 @@ class Losses:
                 if known is None or count < known.now:
                     known = _Count(clean(host.host), 0, count, now, now)
                 elif now - known.last_unix_ns > APART_NS:
-                    known = replace(known, base=known.now, now=count, since_unix_ns=now, last_unix_ns=now)
+                    known = replace(
+                        known, base=known.now, now=count, since_unix_ns=now, last_unix_ns=now
+                    )
                 else:
                     known = replace(known, now=count, last_unix_ns=now)
                 self._seen[name, kind] = known

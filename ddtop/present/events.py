@@ -26,7 +26,10 @@ def event_text(change: Change) -> str:  # noqa: PLR0911 - one answer an event
         return f"{finding.severity} {clean(finding.kind)}: {clean(finding.summary)}"
     if change.event == CLEARED and finding is not None:
         of = f" of {ranks_text(finding.ranks, 6)}" if finding.ranks else ""
-        return f"{finding.severity} {clean(finding.kind)}{of}, after {units.duration(change.seconds or 0.0)}"
+        return (
+            f"{finding.severity} {clean(finding.kind)}{of}, after"
+            f" {units.duration(change.seconds or 0.0)}"
+        )
     if change.event == ENDED and change.ended is not None:
         return clean(change.ended.reason)
     if change.event == ORDERED and change.order is not None:

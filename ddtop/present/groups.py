@@ -137,7 +137,9 @@ def group_facts(snapshot: Snapshot, group: Group, standing: Standing | None) -> 
         reached.setdefault(seq, []).append(number)
         for one in rank.open_collectives:
             if one.group == name:
-                held.setdefault(one.seq, {}).setdefault((one.op, one.sizes, one.dtypes), []).append(number)
+                held.setdefault(one.seq, {}).setdefault((one.op, one.sizes, one.dtypes), []).append(
+                    number
+                )
     front = max((seq for seq in reached if seq is not None), default=None)
     # Texts are made once for all members in the same call: of ten thousand each would cost more
     # than all the rest.
@@ -168,12 +170,20 @@ def member_classes(snapshot: Snapshot, group: Group) -> tuple[MemberClass, ...]:
         held = next((one for one in rank.open_collectives if one.group == group.name), None)
         put_in = comparable_seq(progress) if progress is not None else None
         behind = (progress.p2p_offset or 0) if progress is not None else 0
-        back = None if progress is None or progress.completed is None else progress.completed - behind
-        op = op_with_bytes(held) if held is not None else clean(op_name((progress.last_op if progress else "") or ""))
+        back = (
+            None if progress is None or progress.completed is None else progress.completed - behind
+        )
+        op = (
+            op_with_bytes(held)
+            if held is not None
+            else clean(op_name((progress.last_op if progress else "") or ""))
+        )
         key = (rank.state, put_in, back, op, held is not None)
         found.setdefault(key, []).append(number)
         at = progress.pending_since_unix_ns if progress is not None else None
         if at is not None:
             since[key] = min(since.get(key, at), at)
     classes = [MemberClass(tuple(ranks), *key, since.get(key)) for key, ranks in found.items()]
-    return tuple(sorted(classes, key=lambda one: (one.put_in is not None, one.put_in or 0, one.ranks)))
+    return tuple(
+        sorted(classes, key=lambda one: (one.put_in is not None, one.put_in or 0, one.ranks))
+    )

@@ -20,7 +20,9 @@ def hosts_answering(snapshot: Snapshot) -> tuple[int, int]:
     A host whose ranks have all ended counts in neither.
     """
     quiet = {one.sender for one in snapshot.seen if one.quiet}
-    missed = {rank.sender for rank in snapshot.ranks if rank.exit is None} & quiet if quiet else quiet
+    missed = (
+        {rank.sender for rank in snapshot.ranks if rank.exit is None} & quiet if quiet else quiet
+    )
     return len(snapshot.seen) - len(quiet), len(snapshot.seen) - len(quiet) + len(missed)
 
 

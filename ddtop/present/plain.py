@@ -30,21 +30,28 @@ def status_text(snapshot: Snapshot, verdict: Verdict, width: int, glyphs: Glyphs
     lines = [plain(line) for line in banner_lines(snapshot, verdict, width, glyphs=glyphs)]
     lines.append(glyphs.rule * min(shape.total, width))
     lines.append(plain(shape.titles()))
-    lines += [_row(snapshot.rank(number), shape, context) for number in by_verdict(snapshot, verdict)]
+    lines += [
+        _row(snapshot.rank(number), shape, context) for number in by_verdict(snapshot, verdict)
+    ]
     return "\n".join(lines) + "\n"
 
 
 def _row(rank: RankFacts, shape: Table[Column], context: CellContext) -> str:
     cells: dict[str, Span] = {
-        column.key: (cell_text(column.key, rank, context, width), "") for column, width in shape.columns()
+        column.key: (cell_text(column.key, rank, context, width), "")
+        for column, width in shape.columns()
     }
     return plain(shape.line(cells, context.glyphs.ellipsis))
 
 
-def diagnose_text(snapshot: Snapshot, verdict: Verdict, width: int, glyphs: Glyphs = UNICODE) -> str:
+def diagnose_text(
+    snapshot: Snapshot, verdict: Verdict, width: int, glyphs: Glyphs = UNICODE
+) -> str:
     """What stands, worst first, each with its evidence and the next step; one sentence where
     nothing does."""
-    lines = [plain(line) for line in banner_lines(snapshot, verdict, width, glyphs=glyphs, most=1)[:1]]
+    lines = [
+        plain(line) for line in banner_lines(snapshot, verdict, width, glyphs=glyphs, most=1)[:1]
+    ]
     if verdict.unheard is not None:
         lines += wrap(clean(verdict.unheard), width)
     if snapshot.apart is not None and snapshot.live:

@@ -84,14 +84,19 @@ def file_name(job: str, unix_ns: int) -> str:
 def _head(material: Material) -> list[str]:
     snapshot = material.snapshot
     hellos = {rank.rank: rank.hello for rank in snapshot.ranks if rank.hello is not None}
-    started = min((one.started_unix_ns for one in hellos.values() if one.started_unix_ns), default=None)
+    started = min(
+        (one.started_unix_ns for one in hellos.values() if one.started_unix_ns), default=None
+    )
     ended = snapshot.ended
     lines = [
         f"written: {_date(material.written_unix_ns)} by ddtop {material.version}",
         f"facts: {clean(material.seen)}",
         f"state at {_date(snapshot.time_unix_ns)}: "
         + (f"ended {_date(ended.time_unix_ns)}: {clean(ended.reason)}" if ended else "running"),
-        f"ranks: {snapshot.reporting} of {snapshot.world_size} reporting, attempt {snapshot.attempt}",
+        (
+            f"ranks: {snapshot.reporting} of {snapshot.world_size} reporting, attempt"
+            f" {snapshot.attempt}"
+        ),
         f"started: {_date(started)}" if started else "started: not known",
     ]
     for what, values in (
@@ -167,12 +172,16 @@ def _environment(ranks: Sequence[RankFacts]) -> list[str]:
         elif name in _OWN:
             own.append(name)
         else:
-            shown = {rank: "(not set)" if value is None else value for rank, value in values.items()}
+            shown = {
+                rank: "(not set)" if value is None else value for rank, value in values.items()
+            }
             differing += [f"  {name}", *(f"    {line}" for line in _by_value(shown))]
     lines = ["differs between ranks:", *(differing or ["  nothing that should not"])]
     if own:
         lines.append(f"  (each rank has its own {', '.join(own)})")
-    several = [f"  rank {rank}: pid {', '.join(map(str, pids))} too" for rank, pids in _doubles(ranks)]
+    several = [
+        f"  rank {rank}: pid {', '.join(map(str, pids))} too" for rank, pids in _doubles(ranks)
+    ]
     if several:
         lines += ["claimed by more than one process:", *several]
     return [*lines, "", "common to all ranks:", *(common or ["  nothing"])]
@@ -186,10 +195,15 @@ def _groups(snapshot: Snapshot) -> list[str]:
     """Each group: its members, and how far each of them is."""
     lines = []
     for group in snapshot.groups:
-        title = f"{clean(group.description or group.name)} ({clean(group.backend)}): ranks {rank_list(group.ranks)}"
+        title = (
+            f"{clean(group.description or group.name)} ({clean(group.backend)}): ranks"
+            f" {rank_list(group.ranks)}"
+        )
         front: dict[str, list[int]] = {}
         for rank in group.ranks:
-            progress = next((one for one in snapshot.rank(rank).groups if one.group == group.name), None)
+            progress = next(
+                (one for one in snapshot.rank(rank).groups if one.group == group.name), None
+            )
             told = "has told nothing"
             if progress is not None:
                 done = "?" if progress.completed is None else str(progress.completed)
@@ -205,9 +219,13 @@ def _health(material: Material) -> list[str]:
     if material.garbled or snapshot.garbled:
         lines.append(f"{material.garbled + snapshot.garbled:,} records could not be read")
     for host in snapshot.hosts:
-        lost = f"{host.dropped:,} frames dropped, {host.refused:,} connections refused, {host.garbled:,} frames garbled"
+        lost = (
+            f"{host.dropped:,} frames dropped, {host.refused:,} connections refused,"
+            f" {host.garbled:,} frames garbled"
+        )
         lines.append(
-            f"relay on {clean(host.host)} (pid {host.relay_pid}): {lost}, {units.long_size(host.relay_rss_bytes)}"
+            f"relay on {clean(host.host)} (pid {host.relay_pid}): {lost},"
+            f" {units.long_size(host.relay_rss_bytes)}"
         )
     for what, values in (
         (
@@ -228,7 +246,9 @@ def _health(material: Material) -> list[str]:
 
 
 def _each(snapshot: Snapshot, attribute: str) -> dict[int, str]:
-    hellos: dict[int, Hello] = {rank.rank: rank.hello for rank in snapshot.ranks if rank.hello is not None}
+    hellos: dict[int, Hello] = {
+        rank.rank: rank.hello for rank in snapshot.ranks if rank.hello is not None
+    }
     return {rank: value for rank, hello in hellos.items() if (value := getattr(hello, attribute))}
 
 

@@ -30,7 +30,9 @@ LISTED = 8
 def why_no_signals(readonly: bool, ranks: Sequence[RankFacts], live: bool) -> str | None:
     """Why nothing can be sent; None if something can."""
     if readonly:
-        return "this dashboard was started with --readonly: nothing may be done to the job from here"
+        return (
+            "this dashboard was started with --readonly: nothing may be done to the job from here"
+        )
     if not live:
         return "the job has ended: there is no process to send a signal to"
     if not ranks:
@@ -45,7 +47,9 @@ def reachable(rank: RankFacts) -> bool:
     return not rank.gone and rank.pid is not None
 
 
-def menu_lines(ranks: Sequence[RankFacts], cursor: int, width: int, glyphs: Glyphs = UNICODE) -> list[Line]:
+def menu_lines(
+    ranks: Sequence[RankFacts], cursor: int, width: int, glyphs: Glyphs = UNICODE
+) -> list[Line]:
     """The signals, the one under the cursor marked."""
     lines: list[Line] = [*_wrapped(f"a signal to {_whom(ranks)}", width, "title"), ()]
     for number, (one, meaning) in enumerate(SIGNALS):

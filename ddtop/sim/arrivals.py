@@ -1,4 +1,6 @@
-"""What agents answer when their relay asks when exactly they came into the last collectives: who is slow comes last."""
+"""What agents answer when their relay asks when exactly they came into the last collectives: who
+is slow comes last.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ ASKED_S = (8.0, 11.0, 16.0, 26.0, 46.0)
 ASKED_AGAIN_S = 60.0
 STEPS_TOLD = 64
 EARLY_RATIO = 0.42
-"""Of a step: so much earlier than a slow rank the others come; a healthy job's differ by CHANCE_S at most."""
+"""Of a step: so much earlier than a slow rank the others come; a healthy job's differ by
+CHANCE_S at most.
+"""
 CHANCE_S, BETWEEN_S = 0.012, 0.01
 
 SPOTS_SAMPLES = 240
@@ -52,9 +56,17 @@ def is_asked(era: Era, from_s: float, until_s: float) -> bool:
 
 
 def arrivals(
-    fleet: Fleet, era: Era, rank: int, at_s: float, unix_ns: Callable[[float], int], base_step: int, request: str
+    fleet: Fleet,
+    era: Era,
+    rank: int,
+    at_s: float,
+    unix_ns: Callable[[float], int],
+    base_step: int,
+    request: str,
 ) -> Arrivals:
-    """When the rank put in its last collectives of the group in which the ranks of its host meet."""
+    """When the rank put in its last collectives of the group in which the ranks of its host
+    meet.
+    """
     last = int(era.steps_at(at_s))
     group, per_step = (fleet.groups_of(rank)[-1], LAYERS) if fleet.grouped else (WORLD, 1)
     entered = {}
@@ -64,11 +76,16 @@ def arrivals(
         noise = fleet.noise[(rank * 173 + step * 59) % DIGITS]
         early_s = CHANCE_S * noise
         if since > 0:
-            early_s = 0.0 if era.role(rank) == SLOW else era.step_s * EARLY_RATIO * (0.9 + 0.2 * noise)
+            early_s = (
+                0.0 if era.role(rank) == SLOW else era.step_s * EARLY_RATIO * (0.9 + 0.2 * noise)
+            )
         number = per_step * (base_step + step)
         for before in range(1, per_step):
             # All in time for these: it is the last one of a step that shows who is slow.
-            entered[number - before] = (unix_ns(ended_s - 0.5 * era.step_s - BETWEEN_S * before), SYMMETRIC)
+            entered[number - before] = (
+                unix_ns(ended_s - 0.5 * era.step_s - BETWEEN_S * before),
+                SYMMETRIC,
+            )
         entered[number] = (unix_ns(ended_s - early_s), SYMMETRIC)
     told = arrivals_of(group, entered)
     return Arrivals(request, (told,) if told is not None else (), base_step + last)

@@ -1,4 +1,6 @@
-"""The ranks of a simulated job that do not change: hosts, pids, process groups, and how each differs a little from the others."""
+"""The ranks of a simulated job that do not change: hosts, pids, process groups, and how each
+differs a little from the others.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,17 @@ from ddtop.wire.records import Group, Hello
 WORLD_MAX = 65_536
 LOCAL_SIZE = 8
 GROUPED_FROM = 16
-"""From this world size on there are tensor-parallel groups (the ranks of a host) and data-parallel ones (across hosts)."""
+"""From this world size on there are tensor-parallel groups (the ranks of a host) and
+data-parallel ones (across hosts).
+"""
 TOLD_BY_ALL_TO = 512
-"""Up to so many ranks each tells all members of its groups; of larger groups only the first member does: 65,536 ranks that
-list each other would be 13 GB."""
+"""Up to so many ranks each tells all members of its groups; of larger groups only the first member
+does: 65,536 ranks that list each other would be 13 GB."""
 WORLD, BACKEND = "0", "nccl"
 PER_STEP = _, BUCKETS, LAYERS = (1, 4, 8)
-"""All-reduces a step in the default group, the data-parallel one, and the tensor-parallel one (half of them forward)."""
+"""All-reduces a step in the default group, the data-parallel one, and the tensor-parallel one
+(half of them forward).
+"""
 DIGITS = 1024
 """Length of the table of random numbers, a power of two."""
 SCRIPT, FOLDER = "pretrain.py", "/workspace/pretrain"
@@ -24,7 +30,9 @@ FIRST_PID, PIDS_OF_ATTEMPT = 21_000, 900
 
 
 class Fleet:
-    """Who the ranks are. `spread_by_rank`: they report one by one; of more, the ranks of a host report together."""
+    """Who the ranks are. `spread_by_rank`: they report one by one; of more, the ranks of a host
+    report together.
+    """
 
     def __init__(self, world_size: int, seed: int) -> None:
         """Raises ValueError for a size that cannot be simulated."""
@@ -40,7 +48,9 @@ class Fleet:
         self.step_s = random.uniform(0.185, 0.215)
         self.done_steps = random.randrange(8_000, 40_000)
         self.noise = tuple(random.random() for _ in range(DIGITS))
-        self.factors = tuple(0.97 + 0.06 * self.noise[(rank * 389 + 17) % DIGITS] for rank in range(world_size))
+        self.factors = tuple(
+            0.97 + 0.06 * self.noise[(rank * 389 + 17) % DIGITS] for rank in range(world_size)
+        )
         self._digits = max(3, len(str(self.hosts - 1)))
 
     def ranks_of(self, host: int) -> range:
@@ -60,7 +70,9 @@ class Fleet:
         return FIRST_PID + PIDS_OF_ATTEMPT * (attempt % 40) + 37 * (rank % LOCAL_SIZE)
 
     def groups_of(self, rank: int) -> tuple[str, ...]:
-        """Names of its process groups: the default one, then data-parallel and tensor-parallel; numbers, as torch gives them."""
+        """Names of its process groups: the default one, then data-parallel and tensor-parallel;
+        numbers, as torch gives them.
+        """
         host, local = divmod(rank, LOCAL_SIZE)
         return (WORLD, str(1 + local), str(1 + LOCAL_SIZE + host)) if self.grouped else (WORLD,)
 
@@ -73,12 +85,23 @@ class Fleet:
         if every or rank == 0:
             found.append(packed(Group(WORLD, "default_pg", tuple(range(self.world_size)), BACKEND)))
         if self.grouped and (every or host == 0):
-            found.append(packed(Group(data, f"dp_{local}", tuple(range(local, self.world_size, LOCAL_SIZE)), BACKEND)))
+            found.append(
+                packed(
+                    Group(
+                        data,
+                        f"dp_{local}",
+                        tuple(range(local, self.world_size, LOCAL_SIZE)),
+                        BACKEND,
+                    )
+                )
+            )
         if self.grouped and (every or local == 0):
             found.append(packed(Group(tensor, f"tp_{host}", tuple(self.ranks_of(host)), BACKEND)))
         return tuple(found)
 
-    def hello(self, rank: int, attempt: int, started_unix_ns: int, init_unix_ns: int | None) -> Hello:
+    def hello(
+        self, rank: int, attempt: int, started_unix_ns: int, init_unix_ns: int | None
+    ) -> Hello:
         """What its agent says of it first."""
         host, local = divmod(rank, LOCAL_SIZE)
         return Hello(

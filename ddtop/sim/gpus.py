@@ -1,4 +1,6 @@
-"""The cards of the hosts: what their driver would tell at a moment, and what torch says in a rank of its own card."""
+"""The cards of the hosts: what their driver would tell at a moment, and what torch says in a
+rank of its own card.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,15 @@ FULL_MHZ, MAX_MHZ, MEMORY_MHZ, HOT_MHZ = 1755, 1980, 2619, 585
 WARM_C, HOT_C, HEATS_S = 58, 92, 3.0
 STRANGER_PID, STRANGER_BYTES = 48_213, 19 * GIB
 ASKED_MS, COST_NS = 420, 3_100_000
-"""How old the numbers of a driver that answers are, and the relay's CPU for one look at eight cards."""
+"""How old the numbers of a driver that answers are, and the relay's CPU for one look at eight
+cards.
+"""
 FALLEN_OFF = 79
 
 _COMPUTES_WATTS, _WAITS_WATTS, _SHARED_WATTS = 640.0, 187.0, 634.0
 _USE = {
-    # role: (share of the time in which a kernel runs, watts); who waits in NCCL is as busy as who computes.
+    # role: (share of the time in which a kernel runs, watts); who waits in NCCL is as busy as who
+    # computes.
     incidents.TRAINS: (0.98, 616.0),
     incidents.SLOW: (0.71, 452.0),
     incidents.HASTY: (1.0, 457.0),
@@ -47,19 +52,34 @@ _IDLE_USE = (0.0, 112.0)
 
 
 class Cards:
-    """The cards of all hosts in one attempt; `kind`: WHOLE or DIVIDED, `bare_hosts`: so many at the end have no driver."""
+    """The cards of all hosts in one attempt; `kind`: WHOLE or DIVIDED, `bare_hosts`: so many at
+    the end have no driver.
+    """
 
     def __init__(
-        self, fleet: Fleet, kind: str, bare_hosts: int, eras: Sequence[Era], attempt: int, began_unix_ns: int
+        self,
+        fleet: Fleet,
+        kind: str,
+        bare_hosts: int,
+        eras: Sequence[Era],
+        attempt: int,
+        began_unix_ns: int,
     ) -> None:
-        self._fleet, self._divided, self._eras, self._attempt = fleet, kind == incidents.DIVIDED, eras, attempt
+        self._fleet, self._divided, self._eras, self._attempt = (
+            fleet,
+            kind == incidents.DIVIDED,
+            eras,
+            attempt,
+        )
         self._began_unix_ns = began_unix_ns
         self._with_driver = fleet.hosts - bare_hosts
         self._cramped = frozenset(era.rank for era in eras if era.kind == incidents.GPU_MEMORY_LOW)
         self._told: dict[int, Any] = {}
 
     def cuda(self, rank: int, at_s: float) -> Any:
-        """What torch says in that rank: `CudaState`, as bytes where it never changes; None where the host has no driver."""
+        """What torch says in that rank: `CudaState`, as bytes where it never changes; None where
+        the host has no driver.
+        """
         if rank // LOCAL_SIZE >= self._with_driver:
             return None
         if rank in self._cramped:
@@ -93,13 +113,19 @@ class Cards:
             NCCL,
         )
 
-    def of(self, host: int, roles: Sequence[str], at_s: float) -> tuple[tuple[Gpu, ...], GpuWatch | None]:
+    def of(
+        self, host: int, roles: Sequence[str], at_s: float
+    ) -> tuple[tuple[Gpu, ...], GpuWatch | None]:
         """(the cards of the host, how its relay fares with the driver); `roles` of its ranks."""
         if host >= self._with_driver:
             return (), None
         age_ms = ASKED_MS
         era = self._era(at_s)
-        if era.kind == incidents.DRIVER_SILENT and era.rank is not None and era.rank // LOCAL_SIZE == host:
+        if (
+            era.kind == incidents.DRIVER_SILENT
+            and era.rank is not None
+            and era.rank // LOCAL_SIZE == host
+        ):
             # What it said last: the numbers stay, and grow old.
             age_ms += round((at_s - era.begin_s) * 1000)
             at_s = era.begin_s
@@ -117,8 +143,7 @@ class Cards:
         own = era.rank == rank
         uuid = self._uuid(host, local)
         if own and era.kind == incidents.GPU_ERROR:
-            xids = (Xid(FALLEN_OFF, self._began_unix_ns + round(era.begin_s * SECOND_NS)),)
-            return [Gpu(local, uuid, name=NAME, pci=_pci(local), total_bytes=TOTAL_BYTES, lost=True, xids=xids)]
+            return [self._lost(local, uuid, era)]
         # While nothing moves no number does.
         noise = self._fleet.noise[(rank * 97 + (int(at_s) if era.step_s else 0) * 61) % DIGITS]
         there = role not in (None, incidents.GONE, incidents.ABSENT)
@@ -128,9 +153,7 @@ class Cards:
         if busy:
             watts = _SHARED_WATTS
         used = self._used_bytes(rank, role, at_s) if there else 0
-        processes = [GpuProcess(self._fleet.pid(rank, self._attempt), used, rank)] if used else []
-        if busy:
-            processes.append(GpuProcess(STRANGER_PID, STRANGER_BYTES, user="bob", command="python sample.py"))
+        processes = self._holders(rank, used, busy)
         heat_c = HOT_C - (HOT_C - WARM_C) * exp(-(at_s - era.begin_s) / HEATS_S) if hot else WARM_C
         gauge_ratio = min(util * (0.985 + 0.025 * noise), 1.0)
         card = Gpu(
@@ -164,7 +187,26 @@ class Cards:
             mig=self._divided,
             exclusive=False,
         )
-        return [card, *self._parts(host, local, used, tuple(processes))] if self._divided else [card]
+        return (
+            [card, *self._parts(host, local, used, tuple(processes))] if self._divided else [card]
+        )
+
+    def _lost(self, local: int, uuid: str, era: Era) -> Gpu:
+        xid = Xid(FALLEN_OFF, self._began_unix_ns + round(era.begin_s * SECOND_NS))
+        return Gpu(
+            local,
+            uuid,
+            name=NAME,
+            pci=_pci(local),
+            total_bytes=TOTAL_BYTES,
+            lost=True,
+            xids=(xid,),
+        )
+
+    def _holders(self, rank: int, used_bytes: int, busy: bool) -> list[GpuProcess]:
+        own = GpuProcess(self._fleet.pid(rank, self._attempt), used_bytes, rank)
+        stranger = GpuProcess(STRANGER_PID, STRANGER_BYTES, user="bob", command="python sample.py")
+        return ([own] if used_bytes else []) + ([stranger] if busy else [])
 
     def _work(self, role: str | None, era: Era) -> tuple[float, float]:
         """The utilisation as a ratio, and the power in watts, of a GPU with such a role."""
@@ -174,15 +216,24 @@ class Cards:
         computes_ratio = self._fleet.step_s / (era.step_s or 1.0)
         return 1.0, _WAITS_WATTS + (_COMPUTES_WATTS - _WAITS_WATTS) * computes_ratio
 
-    def _parts(self, host: int, local: int, used: int, processes: tuple[GpuProcess, ...]) -> list[Gpu]:
+    def _parts(
+        self, host: int, local: int, used: int, processes: tuple[GpuProcess, ...]
+    ) -> list[Gpu]:
         name, whole = f"{NAME} MIG 3g.40gb", self._uuid(host, local)
         return [
             Gpu(
-                local, self._part(host, local, part), None, (used, 0)[part] + 60 * MIB, PART_BYTES, name,
-                processes=(processes, ())[part], parent=whole, exclusive=False,
+                local,
+                self._part(host, local, part),
+                None,
+                (used, 0)[part] + 60 * MIB,
+                PART_BYTES,
+                name,
+                processes=(processes, ())[part],
+                parent=whole,
+                exclusive=False,
             )
             for part in (0, 1)
-        ]  # fmt: skip
+        ]
 
     def _used_bytes(self, rank: int, role: str | None, at_s: float) -> int:
         """Of the rank's process, as the driver counts it."""

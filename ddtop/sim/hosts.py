@@ -1,4 +1,6 @@
-"""What the relay of a host tells once a second: `HostState`, with the ranks' processes seen from outside."""
+"""What the relay of a host tells once a second: `HostState`, with the ranks' processes seen from
+outside.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,16 @@ _ASLEEP = {
 
 
 def process_of(
-    fleet: Fleet, rank: int, attempt: int, course: Course, tick: int, grown_bytes: int, init_unix_ns: int | None
+    fleet: Fleet,
+    rank: int,
+    attempt: int,
+    course: Course,
+    tick: int,
+    grown_bytes: int,
+    init_unix_ns: int | None,
 ) -> ProcessState:
-    """The process of a rank that is there; `grown_bytes`: memory beyond the usual, `init_unix_ns`: inside
-    init_process_group since then."""
+    """The process of a rank that is there; `grown_bytes`: memory beyond the usual, `init_unix_ns`:
+    inside init_process_group since then."""
     role = course.role
     factor = fleet.factors[rank]
     noise = fleet.noise[(rank * 211 + tick * 53) % DIGITS]
@@ -64,8 +72,9 @@ def host_state(
     offset_ns: int,
     lost: int,
 ) -> HostState:
-    """The host with these processes, whose ranks use so many cores; `up_s`: how long its relay has been there. `offset_ns`: of its clock
-    against the hub's, `lost`: relays that the hub does not hear."""
+    """The host with these processes, whose ranks use so many cores; `up_s`: how long its relay has
+    been there. `offset_ns`: of its clock against the hub's, `lost`: relays that the hub does not
+    hear."""
     noise = fleet.noise[(host * 71 + tick * 37) % DIGITS]
     used = sum(process.rss_bytes or 0 for process in processes) + int((38 + 3 * noise) * GIB)
     return HostState(

@@ -1,7 +1,9 @@
-"""What happens to a simulated job, and when: incidents, scenarios made of them, and the eras that follow.
+"""What happens to a simulated job, and when: incidents, scenarios made of them, and the eras that
+follow.
 
-An era is a stretch of time in which every rank keeps its role. Roles and their paces are all that the numbers of a rank
-depend on, so any moment can be told without having lived through those before.
+An era is a stretch of time in which every rank keeps its role. Roles and their paces are all that
+the numbers of a rank depend on, so any moment can be told without having lived through those
+before.
 """
 
 from __future__ import annotations
@@ -20,20 +22,42 @@ LOADER_STUCK, NOT_IN_COLLECTIVE, RANK_STOPPED, RANK_KILLED = (
 )
 STRAGGLER, INPUT_BOUND, RANK_MISSING = "straggler", "input-bound", "rank-missing"
 HOST_LOST, LINK_CUT = "host-lost", "link-cut"
-GPU_THROTTLED, GPU_BUSY, GPU_MEMORY_LOW, GPU_ERROR = "gpu-throttled", "gpu-busy", "gpu-memory-low", "gpu-error"
+GPU_THROTTLED, GPU_BUSY, GPU_MEMORY_LOW, GPU_ERROR = (
+    "gpu-throttled",
+    "gpu-busy",
+    "gpu-memory-low",
+    "gpu-error",
+)
 DRIVER_SILENT = "driver-silent"
 KINDS = (
-    LOADER_STUCK, NOT_IN_COLLECTIVE, RANK_STOPPED, RANK_KILLED, STRAGGLER, INPUT_BOUND, RANK_MISSING, HOST_LOST, LINK_CUT,
-    GPU_THROTTLED, GPU_BUSY, GPU_MEMORY_LOW, GPU_ERROR, DRIVER_SILENT,
-)  # fmt: skip
-"""What can be made to happen; the names are those of the findings that should follow. Of `link-cut` that is host-lost too: the host of a
-rank is not heard, though all goes on there. Neither happens to a job on one host. Of `driver-silent` nothing follows: the numbers of the
-cards of a rank's host grow old."""
+    LOADER_STUCK,
+    NOT_IN_COLLECTIVE,
+    RANK_STOPPED,
+    RANK_KILLED,
+    STRAGGLER,
+    INPUT_BOUND,
+    RANK_MISSING,
+    HOST_LOST,
+    LINK_CUT,
+    GPU_THROTTLED,
+    GPU_BUSY,
+    GPU_MEMORY_LOW,
+    GPU_ERROR,
+    DRIVER_SILENT,
+)
+"""What can be made to happen; the names are those of the findings that should follow. Of `link-cut`
+that is host-lost too: the host of a rank is not heard, though all goes on there. Neither happens to
+a job on one host. Of `driver-silent` nothing follows: the numbers of the cards of a rank's host
+grow old."""
 OF_CARDS = frozenset({GPU_THROTTLED, GPU_BUSY, GPU_MEMORY_LOW, GPU_ERROR, DRIVER_SILENT})
 """These happen to the card of a rank: where one is in the script the hosts have cards."""
 WHOLE, DIVIDED = "whole", "divided"
-"""What cards a host has: eight, or eight that are divided in two (MIG), with a rank on the first half of each."""
-STANDS = frozenset({LOADER_STUCK, NOT_IN_COLLECTIVE, RANK_STOPPED, RANK_KILLED, HOST_LOST, GPU_ERROR})
+"""What cards a host has: eight, or eight that are divided in two (MIG), with a rank on the first
+half of each.
+"""
+STANDS = frozenset(
+    {LOADER_STUCK, NOT_IN_COLLECTIVE, RANK_STOPPED, RANK_KILLED, HOST_LOST, GPU_ERROR}
+)
 """While one of these lasts, no rank makes a step."""
 OF_HOSTS = frozenset({HOST_LOST, LINK_CUT})
 """While one of these lasts, nothing of the rank's host is told."""
@@ -41,9 +65,11 @@ OF_HOSTS = frozenset({HOST_LOST, LINK_CUT})
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """Something that goes wrong `begin_s` after the script's beginning, and is over at `end_s` (None: never).
+    """Something that goes wrong `begin_s` after the script's beginning, and is over at `end_s`
+    (None: never).
 
-    `rank` None: the seed picks one. `rank-missing` begins with the job, `rank-killed` and `gpu-error` never end.
+    `rank` None: the seed picks one. `rank-missing` begins with the job, `rank-killed` and
+    `gpu-error` never end.
     """
 
     kind: str
@@ -54,9 +80,11 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`restarts_s`: so long after its beginning the launcher starts all ranks anew, and the script begins again; None: never.
-    `skew_s`: so far the clocks of hosts are off that of the first, at most. `cards`: what the hosts have, WHOLE or DIVIDED; None: none, and no
-    driver, unless an incident is one of cards. On the last `bare_hosts` of them the relay finds no driver."""
+    """`restarts_s`: so long after its beginning the launcher starts all ranks anew, and the script
+    begins again; None: never. `skew_s`: so far the clocks of hosts are off that of the first, at
+    most. `cards`: what the hosts have, WHOLE or DIVIDED; None: none, and no driver, unless an
+    incident is one of cards. On the last `bare_hosts` of them the relay finds no driver.
+    """
 
     incidents: tuple[Incident, ...] = ()
     restarts_s: float | None = None
@@ -67,12 +95,16 @@ class Scenario:
     @property
     def has_cards(self) -> str | None:
         """WHOLE or DIVIDED, None for hosts without."""
-        return self.cards or (WHOLE if any(one.kind in OF_CARDS for one in self.incidents) else None)
+        return self.cards or (
+            WHOLE if any(one.kind in OF_CARDS for one in self.incidents) else None
+        )
 
 
 TOUR, GPU_TOUR = "tour", "gpu-tour"
 KNOWN_S = 40.0
-"""What a card draws while it computes has to be known before it can be told from waiting: that takes a viewer so long."""
+"""What a card draws while it computes has to be known before it can be told from waiting: that
+takes a viewer so long.
+"""
 SCENARIOS: Mapping[str, Scenario] = {
     TOUR: Scenario(
         (
@@ -88,7 +120,15 @@ SCENARIOS: Mapping[str, Scenario] = {
     RANK_KILLED: Scenario((Incident(RANK_KILLED, 10.0),)),
     **{
         kind: Scenario((Incident(kind, 10.0, 130.0),))
-        for kind in (LOADER_STUCK, NOT_IN_COLLECTIVE, RANK_STOPPED, STRAGGLER, INPUT_BOUND, HOST_LOST, LINK_CUT)
+        for kind in (
+            LOADER_STUCK,
+            NOT_IN_COLLECTIVE,
+            RANK_STOPPED,
+            STRAGGLER,
+            INPUT_BOUND,
+            HOST_LOST,
+            LINK_CUT,
+        )
     },
     "clock-skew": Scenario(skew_s=90.0),
     GPU_TOUR: Scenario(
@@ -113,7 +153,9 @@ SCENARIOS: Mapping[str, Scenario] = {
     "gpu-mig": Scenario(cards=DIVIDED),
     "no-driver": Scenario(cards=WHOLE, bare_hosts=1),
 }
-"""By name, as `ddtop --sim N --scenario NAME` knows them; those of one kind last two minutes and the job is well again."""
+"""By name, as `ddtop --sim N --scenario NAME` knows them; those of one kind last two minutes and
+the job is well again.
+"""
 
 LIVED_S = 2_400.0
 """A job that does not start with its script has been training for so long."""
@@ -123,7 +165,9 @@ STARTING_S, JOINING_S = 2.0, 4.0
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast the counters of a rank grow, a second; `shares` of its time follow ACTIVITIES, `cores` includes its children."""
+    """How fast the counters of a rank grow, a second; `shares` of its time follow ACTIVITIES,
+    `cores` includes its children.
+    """
 
     wait_ratio: float = 0.0
     shares: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
@@ -175,17 +219,24 @@ _ROLES = {
     DRIVER_SILENT: (TRAINS, TRAINS),
 }
 _SLOWNESS = {
-    STRAGGLER: 1.6, INPUT_BOUND: 2.0, LINK_CUT: 1.0, GPU_THROTTLED: 3.0, GPU_BUSY: 1.9, GPU_MEMORY_LOW: 1.1, DRIVER_SILENT: 1.0,
-}  # fmt: skip
+    STRAGGLER: 1.6,
+    INPUT_BOUND: 2.0,
+    LINK_CUT: 1.0,
+    GPU_THROTTLED: 3.0,
+    GPU_BUSY: 1.9,
+    GPU_MEMORY_LOW: 1.1,
+    DRIVER_SILENT: 1.0,
+}
 """So many times longer a step takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Era:
-    """From `begin_s` to `end_s` (infinite for the last) of one attempt, one incident lasts, or none (`kind` None).
+    """From `begin_s` to `end_s` (infinite for the last) of one attempt, one incident lasts, or none
+    (`kind` None).
 
-    `steps`: how many steps had been made when it began; `step_s` how long one takes, 0 where none is made. `rank`: who is at
-    fault.
+    `steps`: how many steps had been made when it began; `step_s` how long one takes, 0 where none
+    is made. `rank`: who is at fault.
     """
 
     begin_s: float
@@ -208,8 +259,12 @@ class Era:
         return self.rank // LOCAL_SIZE if self.kind in OF_HOSTS and self.rank is not None else None
 
     def steps_at(self, at_s: float) -> float:
-        """How many steps have been made at this moment of the era, with the part of the one that goes on."""
-        return self.steps + ((min(at_s, self.end_s) - self.begin_s) / self.step_s if self.step_s else 0.0)
+        """How many steps have been made at this moment of the era, with the part of the one that
+        goes on.
+        """
+        return self.steps + (
+            (min(at_s, self.end_s) - self.begin_s) / self.step_s if self.step_s else 0.0
+        )
 
 
 def check(incidents: tuple[Incident, ...], world_size: int) -> None:
@@ -220,8 +275,15 @@ def check(incidents: tuple[Incident, ...], world_size: int) -> None:
             raise ValueError(f"no such incident: {one.kind}; there are {', '.join(KINDS)}")
         if one.rank is not None and not 0 <= one.rank < world_size:
             raise ValueError(f"{one.kind} of rank {one.rank}: there are {world_size} ranks")
-        if over is None or one.begin_s < over or (one.end_s is not None and one.end_s <= one.begin_s):
-            raise ValueError(f"{one.kind} at {one.begin_s:g} s begins before the one before is over, or ends too early")
+        if (
+            over is None
+            or one.begin_s < over
+            or (one.end_s is not None and one.end_s <= one.begin_s)
+        ):
+            raise ValueError(
+                f"{one.kind} at {one.begin_s:g} s begins before the one before is over, or ends too"
+                " early"
+            )
         if one.kind == RANK_MISSING and (one.begin_s or one.end_s is None):
             raise ValueError(f"{RANK_MISSING} begins at 0 s, and ends")
         if one.kind in (RANK_KILLED, GPU_ERROR) and one.end_s is not None:
@@ -232,13 +294,16 @@ def check(incidents: tuple[Incident, ...], world_size: int) -> None:
 def eras_of(
     incidents: tuple[Incident, ...], world_size: int, seed: int, step_s: float, starts: bool
 ) -> tuple[Era, ...]:
-    """The eras of one attempt, without gaps; `starts`: its processes start at 0 s, else they have been training by then.
+    """The eras of one attempt, without gaps; `starts`: its processes start at 0 s, else they have
+    been training by then.
 
     What stands, stands at the end of a step: its beginning is put off until then.
     """
     picks = Random(f"{seed}/{world_size}/ranks")
     found: list[Era] = []
-    met = JOINING_S + (incidents[0].end_s or 0.0 if incidents and incidents[0].kind == RANK_MISSING else 0.0)
+    met = JOINING_S + (
+        incidents[0].end_s or 0.0 if incidents and incidents[0].kind == RANK_MISSING else 0.0
+    )
     starts = starts or met > JOINING_S
     at, steps = 0.0 if starts else -LIVED_S, 0.0
 
@@ -269,7 +334,8 @@ def eras_of(
 
 
 def _rank_of(incident: Incident, world_size: int, picks: Random) -> int:
-    # Drawn also where it is given, so that the others stay who they are. Rank 0 keeps the store: it makes a bad example.
+    # Drawn also where it is given, so that the others stay who they are. Rank 0 keeps the store: it
+    # makes a bad example.
     picked = picks.randrange(1, world_size) if world_size > 1 else 0
     if incident.kind in OF_HOSTS and picked < LOCAL_SIZE < world_size:
         # The first host has the hub: without it nobody sees anything.

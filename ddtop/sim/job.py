@@ -1,7 +1,7 @@
 """A simulated job: for any stretch of time, the frames that its agents and relays would send in it.
 
-Everything follows from the seed and the time that is asked for: the same stretch gives the same bytes, in whatever order
-the stretches are asked for. Nothing here reads a clock.
+Everything follows from the seed and the time that is asked for: the same stretch gives the same
+bytes, in whatever order the stretches are asked for. Nothing here reads a clock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from ddtop.wire.times import moved
 
 SECOND_NS = 1_000_000_000
 SLOT_NS = 100_000_000
-"""The ranks report in turn, a tenth of a second apart, as agents that know nothing of each other do."""
+"""The ranks report in turn, a tenth of a second apart, as agents that know nothing of each other
+do.
+"""
 SLOT_S = SLOT_NS / SECOND_NS
 OFTEN_TO = 1024
 """Up to so many ranks report twice a second, as agents do; of more each once."""
@@ -41,7 +43,8 @@ AUTOMATIC = "auto-simulated"
 class SimulatedJob:
     """A job of `world_size` ranks to which a scenario happens, from `began_unix_ns` on.
 
-    `reports_per_s`: how often each rank reports, 1 or 2; None: twice a second up to `OFTEN_TO` ranks.
+    `reports_per_s`: how often each rank reports, 1 or 2; None: twice a second up to `OFTEN_TO`
+    ranks.
 
     Raises:
         ValueError: such a job cannot be; the text says why.
@@ -71,7 +74,9 @@ class SimulatedJob:
         for host in range(self.fleet.hosts):
             self._hosts_in_turn[(host + 3) % 10].append(host)
             for rank in self.fleet.ranks_of(host):
-                self._in_turn[(rank if self.fleet.spread_by_rank else host) % self._turns].append(rank)
+                self._in_turn[(rank if self.fleet.spread_by_rank else host) % self._turns].append(
+                    rank
+                )
 
     @property
     def name(self) -> str:
@@ -79,15 +84,17 @@ class SimulatedJob:
         return self.fleet.name
 
     def frames(self, after_unix_ns: int, until_unix_ns: int) -> Iterator[bytes]:
-        """All frames made after one moment and up to another, in the order of their time (to a tenth of a second)."""
+        """All frames made after one moment and up to another, in the order of their time (to a
+        tenth of a second).
+        """
         first = (after_unix_ns - self.began_unix_ns) // SLOT_NS
         last = (until_unix_ns - self.began_unix_ns) // SLOT_NS
         for slot in range(first, last):
             yield from self._as_told(self._slot(slot))
 
     def joining(self, at_unix_ns: int, history_s: float = 2.0) -> Iterator[bytes]:
-        """What a viewer gets that joins at this moment: who the ranks are, what those that are silent said last, and so
-        much history."""
+        """What a viewer gets that joins at this moment: who the ranks are, what those that are
+        silent said last, and so much history."""
         yield from self._as_told(self._before(at_unix_ns, history_s))
         attempt, at_s = self._when((at_unix_ns - self.began_unix_ns) // SLOT_NS * SLOT_NS)
         begin_s = max(at_s - history_s, attempt.eras[0].begin_s)
@@ -100,7 +107,9 @@ class SimulatedJob:
         for rank in range(self.fleet.world_size):
             born_s, joined_s = attempt.born_s(rank), attempt.joined_s(rank)
             if at_s >= born_s:
-                yield self._hello(attempt, rank, max(born_s, begin_s), joined_s if at_s >= joined_s else None)
+                yield self._hello(
+                    attempt, rank, max(born_s, begin_s), joined_s if at_s >= joined_s else None
+                )
         for rank in range(self.fleet.world_size):
             if (told := self.fleet.told_groups(rank)) and at_s >= attempt.met_s:
                 yield self._seal(Groups(told), attempt, rank, begin_s)
@@ -110,11 +119,17 @@ class SimulatedJob:
             yield from self._last_of_host(attempt, era)
 
     def stacks(self, at_unix_ns: int, request: str, ranks: Collection[int] = ()) -> Iterator[bytes]:
-        """The answers of these ranks (empty: all) to a request for stacks; those that are not there do not answer."""
+        """The answers of these ranks (empty: all) to a request for stacks; those that are not
+        there do not answer.
+        """
         attempt, at_s = self._when(at_unix_ns - self.began_unix_ns)
         for rank in ranks or range(self.fleet.world_size):
-            if 0 <= rank < self.fleet.world_size and self._there(attempt, attempt.era(at_s), rank, at_s):
-                yield from self._as_told(self._answers(attempt, rank, at_s, request, automatic=False))
+            if 0 <= rank < self.fleet.world_size and self._there(
+                attempt, attempt.era(at_s), rank, at_s
+            ):
+                yield from self._as_told(
+                    self._answers(attempt, rank, at_s, request, automatic=False)
+                )
 
     # -- one tenth of a second
 
@@ -135,11 +150,17 @@ class SimulatedJob:
             phase = attempt.phase(rank, at_s)
             record = moment.state(rank, course, later_s, phase, attempt.joined_s(rank))
             key = f"{moment.waits_in(rank)}" if course.role == script.WAITS else None
-            yield self._seal(record, attempt, rank, at_s + later_s, key, script.PACES[course.role].wait_ratio)
+            yield self._seal(
+                record, attempt, rank, at_s + later_s, key, script.PACES[course.role].wait_ratio
+            )
         for host in self._hosts_in_turn[slot % 10]:
             if host != era.silent_host:
                 yield self._host(attempt, host, at_s, common)
-        if era.rank is not None and at_s < era.begin_s + SLOT_S <= end_s and era.role(era.rank) == GONE:
+        if (
+            era.rank is not None
+            and at_s < era.begin_s + SLOT_S <= end_s
+            and era.role(era.rank) == GONE
+        ):
             yield self._exit(attempt, era.rank, era)
         if era.kind == script.STRAGGLER and arrivals.is_asked(era, at_s, end_s):
             yield from self._lateness(attempt, era, at_s)
@@ -148,7 +169,9 @@ class SimulatedJob:
 
     def _moment(self, attempt: _Attempt, era: Era, at_s: float) -> Moment:
         began, base = attempt.began_unix_ns, attempt.base_step
-        return Moment(self.fleet, era, at_s, began, attempt.number, base, self._in_flight, attempt.cards)
+        return Moment(
+            self.fleet, era, at_s, began, attempt.number, base, self._in_flight, attempt.cards
+        )
 
     def _later_s(self, rank: int) -> float:
         """So long after the beginning of its slot it reports: one of 16 moments in it."""
@@ -156,7 +179,9 @@ class SimulatedJob:
         return turn * 7 % 16 * SLOT_S / 16
 
     def _when(self, after_ns: int) -> tuple[_Attempt, float]:
-        """The attempt that runs so long after the beginning, and the seconds since its own beginning."""
+        """The attempt that runs so long after the beginning, and the seconds since its own
+        beginning.
+        """
         restarts_s, at_s = self._scenario.restarts_s, after_ns / SECOND_NS
         number = max(floor(at_s / restarts_s), 0) if restarts_s else 0
         found = self._attempts.get(number)
@@ -168,11 +193,17 @@ class SimulatedJob:
     def _make_attempt(self, number: int) -> _Attempt:
         incidents = self._scenario.incidents
         eras = script.eras_of(
-            incidents, self.fleet.world_size, self._seed + number, self.fleet.step_s, starts=number > 0
+            incidents,
+            self.fleet.world_size,
+            self._seed + number,
+            self.fleet.step_s,
+            starts=number > 0,
         )
         base = self.fleet.done_steps
         if number:
-            before, _ = self._when(floor((number - 1) * (self._scenario.restarts_s or 0.0) * SECOND_NS))
+            before, _ = self._when(
+                floor((number - 1) * (self._scenario.restarts_s or 0.0) * SECOND_NS)
+            )
             # From the last checkpoint.
             base = (before.base_step + int(before.eras[-1].steps)) // 100 * 100
         began = self.began_unix_ns + round(number * (self._scenario.restarts_s or 0.0) * SECOND_NS)
@@ -181,7 +212,9 @@ class SimulatedJob:
         return _Attempt(number, eras, began, base, self.fleet, cards)
 
     def _arrivals(self, attempt: _Attempt, at_s: float, end_s: float) -> Iterator[bytes]:
-        """Who says hello in this slot, for the first time or inside init_process_group; and the groups once all have met."""
+        """Who says hello in this slot, for the first time or inside init_process_group; and the
+        groups once all have met.
+        """
         for rank in range(self.fleet.world_size):
             born_s, joined_s = attempt.born_s(rank), attempt.joined_s(rank)
             if at_s <= born_s < end_s:
@@ -192,14 +225,24 @@ class SimulatedJob:
                 yield self._seal(Groups(told), attempt, rank, attempt.met_s)
 
     def _there(self, attempt: _Attempt, era: Era, rank: int, at_s: float) -> bool:
-        return at_s >= attempt.born_s(rank) and era.role(rank) != GONE and rank // LOCAL_SIZE != era.silent_host
+        return (
+            at_s >= attempt.born_s(rank)
+            and era.role(rank) != GONE
+            and rank // LOCAL_SIZE != era.silent_host
+        )
 
     # -- frames
 
     def _seal(
-        self, record: AnyRecord, attempt: _Attempt, rank: int | None, at_s: float, stuck_key: str | None = None,
-        wait_ratio: float | None = None, host: int | None = None,
-    ) -> bytes:  # fmt: skip
+        self,
+        record: AnyRecord,
+        attempt: _Attempt,
+        rank: int | None,
+        at_s: float,
+        stuck_key: str | None = None,
+        wait_ratio: float | None = None,
+        host: int | None = None,
+    ) -> bytes:
         unix_ns = attempt.unix_ns(at_s)
         return frames.seal(
             record,
@@ -216,7 +259,9 @@ class SimulatedJob:
     def _hello(self, attempt: _Attempt, rank: int, at_s: float, joined_s: float | None) -> bytes:
         started = attempt.unix_ns(attempt.eras[0].begin_s)
         init = None if joined_s is None else attempt.unix_ns(joined_s)
-        return self._seal(self.fleet.hello(rank, attempt.number, started, init), attempt, rank, at_s)
+        return self._seal(
+            self.fleet.hello(rank, attempt.number, started, init), attempt, rank, at_s
+        )
 
     def _host(self, attempt: _Attempt, host: int, at_s: float, common: _Courses) -> bytes:
         tick, era = int(at_s * 10), attempt.era(at_s)
@@ -230,12 +275,21 @@ class SimulatedJob:
             joining = attempt.phase(rank, at_s) == "joining"
             init = attempt.unix_ns(attempt.joined_s(rank)) if joining else None
             grown = attempt.grown_bytes(rank, at_s)
-            found.append(hosts.process_of(self.fleet, rank, attempt.number, course, tick, grown, init))
+            found.append(
+                hosts.process_of(self.fleet, rank, attempt.number, course, tick, grown, init)
+            )
             cores += script.PACES[course.role].cores
         up_s = (attempt.unix_ns(at_s) - self.began_unix_ns) / SECOND_NS + script.LIVED_S
         lost = int(era.silent_host is not None)
         state = hosts.host_state(
-            self.fleet, host, tuple(found), cores, up_s, tick, self._offsets_ns.get(self.fleet.sender(host), 0), lost
+            self.fleet,
+            host,
+            tuple(found),
+            cores,
+            up_s,
+            tick,
+            self._offsets_ns.get(self.fleet.sender(host), 0),
+            lost,
         )
         if attempt.cards is not None:
             gpus, watch = attempt.cards.of(host, roles, at_s)
@@ -244,7 +298,10 @@ class SimulatedJob:
 
     def _exit(self, attempt: _Attempt, rank: int, era: Era) -> bytes:
         pid = self.fleet.pid(rank, attempt.number)
-        line = f"Out of memory: Killed process {pid} (python) total-vm:812345678kB, anon-rss:{OOM_BYTES >> 10}kB"
+        line = (
+            f"Out of memory: Killed process {pid} (python) total-vm:812345678kB,"
+            f" anon-rss:{OOM_BYTES >> 10}kB"
+        )
         record = Exit(rank, pid, None, 9, True, 0, "pidfd", last_state="R", oom_line=line)
         return self._seal(record, attempt, rank, era.begin_s + 0.02)
 
@@ -268,7 +325,9 @@ class SimulatedJob:
         before, common = attempt.era(at_s), _Courses(attempt, at_s)
         moment = self._moment(attempt, before, at_s)
         for rank in self.fleet.ranks_of(era.silent_host):
-            yield self._seal(moment.state(rank, common.of(rank), 0.0, "running", 0.0), attempt, rank, at_s)
+            yield self._seal(
+                moment.state(rank, common.of(rank), 0.0, "running", 0.0), attempt, rank, at_s
+            )
         yield self._host(attempt, era.silent_host, at_s, common)
 
     def _as_told(self, found: Iterator[bytes]) -> Iterator[bytes]:
@@ -293,21 +352,31 @@ class SimulatedJob:
             )
 
     def _automatic(self, attempt: _Attempt, era: Era, at_s: float) -> Iterator[bytes]:
-        """The dump that relays take by themselves; of very many ranks only on the host where somebody is missing."""
+        """The dump that relays take by themselves; of very many ranks only on the host where
+        somebody is missing.
+        """
         missing = era.rank or 0
         few = self.fleet.world_size <= OFTEN_TO
-        for rank in range(self.fleet.world_size) if few else self.fleet.ranks_of(missing // LOCAL_SIZE):
+        for rank in (
+            range(self.fleet.world_size) if few else self.fleet.ranks_of(missing // LOCAL_SIZE)
+        ):
             if self._there(attempt, era, rank, at_s):
-                yield from self._answers(attempt, rank, at_s, f"{AUTOMATIC}-{attempt.number}", automatic=True)
+                yield from self._answers(
+                    attempt, rank, at_s, f"{AUTOMATIC}-{attempt.number}", automatic=True
+                )
 
     def _lateness(self, attempt: _Attempt, era: Era, at_s: float) -> Iterator[bytes]:
         """The answers to the relay on whose host ranks wait unalike."""
         request = f"simulated-{attempt.number}-{at_s:.1f}"
         for rank in self.fleet.ranks_of((era.rank or 0) // LOCAL_SIZE):
-            record = arrivals.arrivals(self.fleet, era, rank, at_s, attempt.unix_ns, attempt.base_step, request)
+            record = arrivals.arrivals(
+                self.fleet, era, rank, at_s, attempt.unix_ns, attempt.base_step, request
+            )
             yield self._seal(record, attempt, rank, at_s)
 
-    def _answers(self, attempt: _Attempt, rank: int, at_s: float, request: str, automatic: bool) -> Iterator[bytes]:
+    def _answers(
+        self, attempt: _Attempt, rank: int, at_s: float, request: str, automatic: bool
+    ) -> Iterator[bytes]:
         era = attempt.era(at_s)
         found: list[Stacks] = answers_of(
             request,
@@ -326,16 +395,31 @@ def _offsets_ns(fleet: Fleet, skew_s: float, seed: int) -> dict[str, int]:
     """By sender, how far the hub's clock is ahead of the host's; empty where all are right."""
     random = Random(f"{seed}/clocks")
     most = round(skew_s * SECOND_NS)
-    return {fleet.sender(host): random.randint(-most, most) for host in range(1, fleet.hosts)} if most else {}
+    return (
+        {fleet.sender(host): random.randint(-most, most) for host in range(1, fleet.hosts)}
+        if most
+        else {}
+    )
 
 
 class _Attempt:
     """One life of the job's processes; seconds are since its beginning."""
 
     def __init__(
-        self, number: int, eras: tuple[Era, ...], began_unix_ns: int, base_step: int, fleet: Fleet, cards: Cards | None
+        self,
+        number: int,
+        eras: tuple[Era, ...],
+        began_unix_ns: int,
+        base_step: int,
+        fleet: Fleet,
+        cards: Cards | None,
     ) -> None:
-        self.number, self.eras, self.began_unix_ns, self.base_step = number, eras, began_unix_ns, base_step
+        self.number, self.eras, self.began_unix_ns, self.base_step = (
+            number,
+            eras,
+            began_unix_ns,
+            base_step,
+        )
         self._fleet, self.cards = fleet, cards
         self.starts = eras[0].kind == script.RANK_MISSING
         self.met_s = eras[0].end_s if self.starts else eras[0].begin_s + script.JOINING_S
@@ -350,7 +434,9 @@ class _Attempt:
     def born_s(self, rank: int) -> float:
         """When its agent says hello."""
         first = self.eras[0]
-        late_s = self.met_s - script.JOINING_S if self.starts and first.rank == rank else first.begin_s
+        late_s = (
+            self.met_s - script.JOINING_S if self.starts and first.rank == rank else first.begin_s
+        )
         return late_s + 0.2 + 0.65 * (self._fleet.factors[rank] - 0.97) / 0.06
 
     def joined_s(self, rank: int) -> float:
@@ -364,13 +450,19 @@ class _Attempt:
 
     def grown_bytes(self, rank: int, at_s: float) -> int:
         """Memory that it will be killed for."""
-        ahead = [era.begin_s - at_s for era in self.eras if era.kind == script.RANK_KILLED and era.rank == rank]
+        ahead = [
+            era.begin_s - at_s
+            for era in self.eras
+            if era.kind == script.RANK_KILLED and era.rank == rank
+        ]
         part = max((1.0 - left_s / OOM_GROWTH_S for left_s in ahead if left_s >= 0.0), default=0.0)
         return int(OOM_BYTES * max(part, 0.0) ** 2)
 
 
 class _Courses:
-    """The courses of all ranks at one moment: one for nearly all of them, and one for each that was ever at fault."""
+    """The courses of all ranks at one moment: one for nearly all of them, and one for each that
+    was ever at fault.
+    """
 
     def __init__(self, attempt: _Attempt, at_s: float) -> None:
         self._attempt, self._at_s = attempt, at_s

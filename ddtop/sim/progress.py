@@ -1,4 +1,6 @@
-"""How far the counters of a rank have come at a moment: the paces of its roles, summed over the eras."""
+"""How far the counters of a rank have come at a moment: the paces of its roles, summed over the
+eras.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,10 @@ def course_of(rank: int, eras: Sequence[Era], at_s: float) -> Course:
         role,
         sum(lasted for _, lasted, reports in stays if reports),
         sum(pace.wait_ratio * lasted for pace, lasted, _ in stays),
-        tuple(sum(pace.shares[index] * lasted for pace, lasted, reports in stays if reports) for index in range(7)),
+        tuple(
+            sum(pace.shares[index] * lasted for pace, lasted, reports in stays if reports)
+            for index in range(7)
+        ),
         sum(pace.cores * lasted for pace, lasted, _ in stays),
         sum(pace.io_bytes_per_s * lasted for pace, lasted, _ in stays),
         sum(pace.wakes_per_s * lasted for pace, lasted, _ in stays),

@@ -1,7 +1,8 @@
 """What the agent of each rank reports at one moment: `RankState`.
 
-Ten thousand of them a second have to be made in less than half a core: all that many ranks have in common (places, groups'
-progress, open collectives) is encoded once a moment and put into the records as bytes.
+Ten thousand of them a second have to be made in less than half a core: all that many ranks have in
+common (places, groups' progress, open collectives) is encoded once a moment and put into the
+records as bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,17 @@ from typing import Any
 import msgspec
 
 from ddtop.sim.arrivals import SPOTS_SAMPLES, spots_of
-from ddtop.sim.fleet import BUCKETS, DIGITS, FOLDER, LAYERS, LOCAL_SIZE, PER_STEP, SCRIPT, WORLD, Fleet
+from ddtop.sim.fleet import (
+    BUCKETS,
+    DIGITS,
+    FOLDER,
+    LAYERS,
+    LOCAL_SIZE,
+    PER_STEP,
+    SCRIPT,
+    WORLD,
+    Fleet,
+)
 from ddtop.sim.gpus import ALLOCATED_RATIO, RESERVED_BYTES, Cards
 from ddtop.sim.incidents import FALLEN, LOADS, STARVED, STRAYS, TRAINING, WAITS, Era
 from ddtop.sim.progress import Course
@@ -36,7 +47,9 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def encoded(value: Any) -> Any:
-    """The value as bytes that go into another record as they are. Any, because records are typed by what is read, not by this."""
+    """The value as bytes that go into another record as they are. Any, because records are typed
+    by what is read, not by this.
+    """
     return msgspec.Raw(_encoder.encode(value))
 
 
@@ -49,7 +62,9 @@ _PLACES = {
     "loader": encoded(user_place("train_step", 118, waits_on="DataLoader")),
     "forward": encoded(user_place("forward", 74, "model.py")),
     "backward": encoded(user_place("train_step", 126, callee="backward")),
-    "collective": encoded(user_place("train_step", 129, callee="all_reduce", waits_on="collective")),
+    "collective": encoded(
+        user_place("train_step", 129, callee="all_reduce", waits_on="collective")
+    ),
     "optimizer": encoded(user_place("train_step", 131, callee="step")),
 }
 
@@ -57,7 +72,8 @@ _PLACES = {
 class Moment:
     """One moment of a job at which some ranks report.
 
-    `in_flight`: collectives that will be over in milliseconds are told as pending, as agents do that report twice a second.
+    `in_flight`: collectives that will be over in milliseconds are told as pending, as agents do
+    that report twice a second.
     """
 
     def __init__(
@@ -82,14 +98,21 @@ class Moment:
         """A moment of this attempt, as records have it."""
         return self._began_unix_ns + round(at_s * SECOND_NS)
 
-    def state(self, rank: int, course: Course, later_s: float, phase: str, joined_s: float) -> RankState:
+    def state(
+        self, rank: int, course: Course, later_s: float, phase: str, joined_s: float
+    ) -> RankState:
         """Its report, made so much later than the moment; `phase`, and since when it is joining."""
         if phase != "running":
             return self._starting(course, phase, joined_s)
         if course.role in TRAINING:
             return self._training(rank, course, later_s)
         # Who is stopped or gone said last what it did before.
-        tell = {WAITS: self._waiting, LOADS: self._loading, STRAYS: self._straying, FALLEN: self._fallen}
+        tell = {
+            WAITS: self._waiting,
+            LOADS: self._loading,
+            STRAYS: self._straying,
+            FALLEN: self._fallen,
+        }
         return tell.get(course.role, self._training)(rank, course, later_s)
 
     def _progress(self, group: str, at_s: float, numbers: tuple[Any, ...]) -> Any:
@@ -110,15 +133,28 @@ class Moment:
         at = later_s if self._fleet.spread_by_rank else round(later_s, 4)
         steps, activity, groups, pending = self._kept(("step", at), lambda: self._step(later_s))
         names = self._fleet.groups_of(rank)
-        progress = tuple([self._progress(name, at, one) for name, one in zip(names, groups, strict=False)])
+        progress = tuple(
+            [self._progress(name, at, one) for name, one in zip(names, groups, strict=False)]
+        )
         made_ns = self.unix_ns(self._at_s + later_s)
-        loader = self._loader(rank, course, steps, STARVED_FILL if course.role == STARVED else CAPACITY)
+        loader = self._loader(
+            rank, course, steps, STARVED_FILL if course.role == STARVED else CAPACITY
+        )
         return self._state(
-            rank, course, steps, activity, _PLACES[activity], progress, loader, made_ns - 20_000_000 * (1 + pending)
+            rank,
+            course,
+            steps,
+            activity,
+            _PLACES[activity],
+            progress,
+            loader,
+            made_ns - 20_000_000 * (1 + pending),
         )
 
     def _step(self, later_s: float) -> tuple[int, str, list[tuple[Any, ...]], bool]:
-        """(whole steps, activity, numbers of the groups' progress, whether something is pending) of a rank that trains."""
+        """(whole steps, activity, numbers of the groups' progress, whether something is pending)
+        of a rank that trains.
+        """
         at_s = self._at_s + later_s
         done = self._era.steps_at(at_s)
         steps = floor(done)
@@ -133,7 +169,9 @@ class Moment:
             activity = "collective" if part < UPDATES else "optimizer"
         grown = min(max((part - BACKWARD) / (MEETS - BACKWARD), 0.0), 0.999)
         buckets = int(grown * (BUCKETS + 1))
-        layers = int(min(max((part - FORWARD) / (BACKWARD - FORWARD), 0.0), 0.999) * 4) + int(grown * 5)
+        layers = int(min(max((part - FORWARD) / (BACKWARD - FORWARD), 0.0), 0.999) * 4) + int(
+            grown * 5
+        )
         pending = self._in_flight and activity in ("backward", "collective")
         since = self.unix_ns(at_s) - 30_000_000 if pending else None
         world = self._base_step + steps
@@ -151,22 +189,33 @@ class Moment:
         since = self.unix_ns(era.begin_s) + 90_000_000
         group, seq = self.waits_in(rank)
         progress = self._kept(
-            ("waits", rank // LOCAL_SIZE, rank % LOCAL_SIZE), lambda: self._stood(rank, group, seq, since)
+            ("waits", rank // LOCAL_SIZE, rank % LOCAL_SIZE),
+            lambda: self._stood(rank, group, seq, since),
         )
         looked = self._at_s + later_s - era.begin_s > 1.2
         open_now = self._kept(
-            ("open", group, looked), lambda: encoded((self._collective(group, seq, since),) if looked else ())
+            ("open", group, looked),
+            lambda: encoded((self._collective(group, seq, since),) if looked else ()),
         )
         loader = self._loader(rank, course, steps + 1, CAPACITY)
         return self._state(
-            rank, course, steps, "collective", _PLACES["collective"], progress, loader, since, open_now=open_now
+            rank,
+            course,
+            steps,
+            "collective",
+            _PLACES["collective"],
+            progress,
+            loader,
+            since,
+            open_now=open_now,
         )
 
     def waits_in(self, rank: int) -> tuple[str, int]:
-        """(group, sequence number) of the collective in which this rank waits while one of the others is missing.
+        """(group, sequence number) of the collective in which this rank waits while one of the
+        others is missing.
 
-        The ranks on the missing one's host wait for it in the forward pass, those of other hosts wait in the backward pass
-        for the rank on that host that is in their group.
+        The ranks on the missing one's host wait for it in the forward pass, those of other hosts
+        wait in the backward pass for the rank on that host that is in their group.
         """
         step = self._base_step + int(self._era.steps)
         if not self._fleet.grouped:
@@ -177,7 +226,9 @@ class Moment:
         return data, BUCKETS * step + 1
 
     def _stood(self, rank: int, group: str, seq: int, since: int) -> tuple[Any, ...]:
-        """Progress in all groups of a rank that waits in one of them; it has passed what comes before in the others."""
+        """Progress in all groups of a rank that waits in one of them; it has passed what comes
+        before in the others.
+        """
         found = []
         for name, done in self._done(rank):
             if name == group:
@@ -187,14 +238,28 @@ class Moment:
         return tuple(found)
 
     def _done(self, rank: int) -> list[tuple[str, int]]:
-        """Its groups, and how many collectives of each all ranks had completed when the era began."""
+        """Its groups, and how many collectives of each all ranks had completed when the era
+        began.
+        """
         step = self._base_step + int(self._era.steps)
-        return [(name, per * step) for name, per in zip(self._fleet.groups_of(rank), PER_STEP, strict=False)]
+        return [
+            (name, per * step)
+            for name, per in zip(self._fleet.groups_of(rank), PER_STEP, strict=False)
+        ]
 
     def _collective(self, group: str, seq: int, since: int) -> Collective:
         size = ((26_214_400,),) if group <= str(LOCAL_SIZE) else ((4096, 4096),)
         return Collective(
-            group, "all_reduce", seq, seq, size, ("BFloat16",), "started", since, TIMEOUT_MS, thread="MainThread"
+            group,
+            "all_reduce",
+            seq,
+            seq,
+            size,
+            ("BFloat16",),
+            "started",
+            since,
+            TIMEOUT_MS,
+            thread="MainThread",
         )
 
     def _loading(self, rank: int, course: Course, later_s: float) -> RankState:
@@ -205,13 +270,29 @@ class Moment:
         pid = self._fleet.pid(rank, self._attempt) + OWING_AFTER
         total_ns = int(course.loader_s * self._fleet.factors[rank] * SECOND_NS)
         loader = Loader(
-            WORKERS, 0, CAPACITY, WORKERS, pid, "D", since, total_ns, self._base_step + steps, 0, None, True, 2
+            WORKERS,
+            0,
+            CAPACITY,
+            WORKERS,
+            pid,
+            "D",
+            since,
+            total_ns,
+            self._base_step + steps,
+            0,
+            None,
+            True,
+            2,
         )
         if waited > 1.0:
             loader = msgspec.structs.replace(
-                loader, owing_wchan="rpc_wait_bit_killable", workers_cpu_ns=212 * SECOND_NS, owing_io_bytes=96_468_992,
-                owing_switches=70_412, locked=0,
-            )  # fmt: skip
+                loader,
+                owing_wchan="rpc_wait_bit_killable",
+                workers_cpu_ns=212 * SECOND_NS,
+                owing_io_bytes=96_468_992,
+                owing_switches=70_412,
+                locked=0,
+            )
         place = user_place("train_step", 118, waits_on="DataLoader", since_unix_ns=since)
         return self._state(rank, course, steps, "loader", place, self._behind(rank), loader, since)
 
@@ -219,7 +300,14 @@ class Moment:
         del later_s
         since = self.unix_ns(self._era.begin_s)
         steps = int(self._era.steps)
-        place = user_place("upload_samples", 57, "callbacks.py", waits_on="lock", since_unix_ns=since, callee="acquire")
+        place = user_place(
+            "upload_samples",
+            57,
+            "callbacks.py",
+            waits_on="lock",
+            since_unix_ns=since,
+            callee="acquire",
+        )
         loader = self._loader(rank, course, steps, CAPACITY)
         return self._state(rank, course, steps, "other", place, self._behind(rank), loader, since)
 
@@ -227,12 +315,19 @@ class Moment:
         del later_s
         since = self.unix_ns(self._era.begin_s)
         steps = int(self._era.steps)
-        place = user_place("train_step", 131, waits_on="cuda-sync", since_unix_ns=since, callee="synchronize")
+        place = user_place(
+            "train_step", 131, waits_on="cuda-sync", since_unix_ns=since, callee="synchronize"
+        )
         loader = self._loader(rank, course, steps, CAPACITY)
-        return self._state(rank, course, steps, "cuda_sync", place, self._behind(rank), loader, since)
+        return self._state(
+            rank, course, steps, "cuda_sync", place, self._behind(rank), loader, since
+        )
 
     def _behind(self, rank: int) -> tuple[Any, ...]:
-        return tuple(GroupProgress(name, done, done, 0, None, "all_reduce") for name, done in self._done(rank))
+        return tuple(
+            GroupProgress(name, done, done, 0, None, "all_reduce")
+            for name, done in self._done(rank)
+        )
 
     def _starting(self, course: Course, phase: str, joined_s: float) -> RankState:
         calls: tuple[OpenCall, ...] = ()
@@ -242,9 +337,14 @@ class Moment:
             place = user_place("main", 31, callee="init_process_group")
         samples = int(course.reported_s * SAMPLES_PER_S)
         return RankState(
-            phase, "other", open_calls=calls, all_samples=samples, activity_samples=(0, 0, 0, 0, 0, 0, samples),
-            place=place, agent_cpu_ns=int(course.reported_s * AGENT_RATIO * SECOND_NS),
-        )  # fmt: skip
+            phase,
+            "other",
+            open_calls=calls,
+            all_samples=samples,
+            activity_samples=(0, 0, 0, 0, 0, 0, samples),
+            place=place,
+            agent_cpu_ns=int(course.reported_s * AGENT_RATIO * SECOND_NS),
+        )
 
     # -- what all of them tell
 
@@ -254,7 +354,19 @@ class Moment:
         depth = int(fill * (0.55 + 0.45 * noise) + 0.5) if self._era.step_s else CAPACITY
         waited_ns = int(course.loader_s * self._fleet.factors[rank] * SECOND_NS)
         return Loader(
-            WORKERS, depth, CAPACITY, WORKERS, None, None, None, waited_ns, self._base_step + batches, 0, None, True, 2
+            WORKERS,
+            depth,
+            CAPACITY,
+            WORKERS,
+            None,
+            None,
+            None,
+            waited_ns,
+            self._base_step + batches,
+            0,
+            None,
+            True,
+            2,
         )
 
     def _state(
@@ -291,8 +403,13 @@ class Moment:
             min(int(course.waited_s * one), samples),
             samples,
             (
-                int(loads * one), int(ahead * one), int(back * one), int(update * one), int(meets * one),
-                int(sync * one), int(other * one),
+                int(loads * one),
+                int(ahead * one),
+                int(back * one),
+                int(update * one),
+                int(meets * one),
+                int(sync * one),
+                int(other * one),
             ),
             0,
             place,
@@ -306,7 +423,7 @@ class Moment:
             spots=self._kept(("spots", course.role), lambda: encoded(spots_of(course.role))),
             spots_samples=SPOTS_SAMPLES,
             cuda=self._cards.cuda(rank, self._at_s) if self._cards is not None else None,
-        )  # fmt: skip
+        )
 
 
 def _progress(enqueued: int, pending: bool, since: int | None) -> tuple[Any, ...]:

@@ -1,4 +1,6 @@
-"""What a rank answers when it is asked for its stacks: frames that fit what its records say of it."""
+"""What a rank answers when it is asked for its stacks: frames that fit what its records say of
+it.
+"""
 
 from __future__ import annotations
 
@@ -74,23 +76,54 @@ _PIN = ThreadStack(
 
 
 def answers_of(
-    request: str, rank: int, pid: int, role: str, running: bool, taken_unix_ns: int, automatic: bool = False
+    request: str,
+    rank: int,
+    pid: int,
+    role: str,
+    running: bool,
+    taken_unix_ns: int,
+    automatic: bool = False,
 ) -> list[Stacks]:
     """The rank's answer, and that of its DataLoader worker where that holds everybody up."""
     if role == STOPPED:
         return [
             Stacks(
-                request, rank, pid, taken_unix_ns, why="its process is stopped: it cannot answer", automatic=automatic
+                request,
+                rank,
+                pid,
+                taken_unix_ns,
+                why="its process is stopped: it cannot answer",
+                automatic=automatic,
             )
         ]
     frames = _FRAMES.get(role, _TRAINING) if running else _STARTING
     threads = (ThreadStack(frames, "MainThread", 140_000, True), *((_PIN,) if running else ()))
-    found = [Stacks(request, rank, pid, taken_unix_ns, "agent", threads, pause_ns=380_000, automatic=automatic)]
+    found = [
+        Stacks(
+            request,
+            rank,
+            pid,
+            taken_unix_ns,
+            "agent",
+            threads,
+            pause_ns=380_000,
+            automatic=automatic,
+        )
+    ]
     if role == LOADS:
         # By itself a relay sends no signal.
         method = "py-spy" if automatic else "signal"
         worker = (ThreadStack(_READS, "MainThread", 140_002, True),)
         found.append(
-            Stacks(request, rank, pid + OWING_AFTER, taken_unix_ns, method, worker, worker=True, automatic=automatic)
+            Stacks(
+                request,
+                rank,
+                pid + OWING_AFTER,
+                taken_unix_ns,
+                method,
+                worker,
+                worker=True,
+                automatic=automatic,
+            )
         )
     return found

@@ -54,7 +54,10 @@ class Action:
 _PICKED = (RANKS, MAP)
 
 ACTIONS = (
-    *(Action(f"view-{one.name}", one.key, one.key, one.name, one.meaning, f"view('{one.name}')") for one in VIEWS),
+    *(
+        Action(f"view-{one.name}", one.key, one.key, one.name, one.meaning, f"view('{one.name}')")
+        for one in VIEWS
+    ),
     Action(
         "next-view",
         "tab",
@@ -162,7 +165,9 @@ ACTIONS = (
         "find any command, column, rank or finding by its words",
         "app.palette",
     ),
-    Action("back-5-s", "left_square_bracket", "[", "5 s back", "5 s back in time", "app.travel(-5)"),
+    Action(
+        "back-5-s", "left_square_bracket", "[", "5 s back", "5 s back in time", "app.travel(-5)"
+    ),
     Action("on-5-s", "right_square_bracket", "]", "5 s on", "5 s forth in time", "app.travel(5)"),
     Action(
         "back-minute",
@@ -180,7 +185,9 @@ ACTIONS = (
         "a minute forth in time",
         "app.travel(60)",
     ),
-    Action("now", "backslash", "\\", "now", "to now, or to the end of a recording", "app.travel_back"),
+    Action(
+        "now", "backslash", "\\", "now", "to now, or to the end of a recording", "app.travel_back"
+    ),
     Action(
         "freeze",
         "p",
@@ -189,7 +196,9 @@ ACTIONS = (
         "freeze the picture; the job is watched all the same",
         "app.freeze",
     ),
-    Action("less-often", "plus,equals_sign", "+", "less often", "look less often", "app.interval(1)"),
+    Action(
+        "less-often", "plus,equals_sign", "+", "less often", "look less often", "app.interval(1)"
+    ),
     Action("more-often", "minus", "-", "more often", "look more often", "app.interval(-1)"),
     Action(
         "theme",

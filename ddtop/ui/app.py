@@ -120,7 +120,9 @@ class DdtopApp(TerminalApp):
             self.to_list = True
             self.exit()
         else:
-            self.session.say("no list of jobs came before this one; ddtop shows it where several are live")
+            self.session.say(
+                "no list of jobs came before this one; ddtop shows it where several are live"
+            )
             self._show()
 
     def action_help(self) -> None:

@@ -49,7 +49,10 @@ class Command:
 
 def commands(snapshot: Snapshot | None, findings: Sequence[Finding]) -> tuple[Command, ...]:
     """All that can be done now, the most wanted first."""
-    found = [Command(f"why: {one.kind}", clean(one.summary), f"finding({at})") for at, one in enumerate(findings)]
+    found = [
+        Command(f"why: {one.kind}", clean(one.summary), f"finding({at})")
+        for at, one in enumerate(findings)
+    ]
     found += [
         Command(
             f"view {one.label}" if one.name.startswith("view-") else one.label,
@@ -77,12 +80,20 @@ def commands(snapshot: Snapshot | None, findings: Sequence[Finding]) -> tuple[Co
         )
         for column in COLUMNS
     ]
-    found += [Command(name, f"{meaning}: {text}", f"filter_to('{text}')") for name, meaning, text in _PRESETS]
+    found += [
+        Command(name, f"{meaning}: {text}", f"filter_to('{text}')")
+        for name, meaning, text in _PRESETS
+    ]
     found.append(Command("all ranks", "take the filter away", "filter_to('')"))
-    found += [Command(f"theme {name}", _THEME_WORDS[name], f"app.theme_to('{name}')") for name in THEMES]
+    found += [
+        Command(f"theme {name}", _THEME_WORDS[name], f"app.theme_to('{name}')") for name in THEMES
+    ]
     if snapshot is not None and snapshot.ranks:
         found.append(Command("go to rank N", "type its number", f"go_to({snapshot.ranks[0].rank})"))
-    found += [Command(f"explain {page.kind}", page.brief, f"explain('{page.kind}')") for page in PAGES.values()]
+    found += [
+        Command(f"explain {page.kind}", page.brief, f"explain('{page.kind}')")
+        for page in PAGES.values()
+    ]
     return tuple(found)
 
 

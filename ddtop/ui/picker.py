@@ -81,7 +81,9 @@ class Found:
         """Whom to ask now: of the visible ones who has waited longest, then of the others."""
         now = time.monotonic()
         live = {one.key: one for one in self.jobs if one.live and one.key not in self._asking}
-        due = [key for key in live if now - self._asked_mono_s.get(key, -ASK_AGAIN_S) >= ASK_AGAIN_S]
+        due = [
+            key for key in live if now - self._asked_mono_s.get(key, -ASK_AGAIN_S) >= ASK_AGAIN_S
+        ]
         first = [key for key in self._wanted if key in due] or due
         if not first:
             return None
@@ -174,21 +176,33 @@ class PickScreen(FilteringScreen):
     def _show_foot(self) -> None:
         glyphs, width = self._paint.glyphs, self.size.width
         if self._found.problem is not None:
-            self.foot.show([((clip(clean(self._found.problem), width, glyphs.ellipsis), "warning"),)])
+            self.foot.show(
+                [((clip(clean(self._found.problem), width, glyphs.ellipsis), "warning"),)]
+            )
             return
         if not self._shown:
-            text = f"no job has {self._filter!r} in its name, script or host" if self._filter else jobs.HOW_TO_START
+            text = (
+                f"no job has {self._filter!r} in its name, script or host"
+                if self._filter
+                else jobs.HOW_TO_START
+            )
             self.foot.show([((clip(clean(text), width, glyphs.ellipsis), "bold"),)])
             return
         notes = [self.table.range_note]
         if self._filter:
-            notes.insert(0, f"{len(self._shown)} of {len(self._found.jobs)} with {clean(self._filter)}")
+            notes.insert(
+                0, f"{len(self._shown)} of {len(self._found.jobs)} with {clean(self._filter)}"
+            )
         self.foot.show([rule_line(width, glyphs.rule, *notes)])
 
     def _keys(self) -> list[Key]:
-        keys: list[Key] = [("enter", "Enter", "attach; J there comes back here")] if self._shown else []
+        keys: list[Key] = (
+            [("enter", "Enter", "attach; J there comes back here")] if self._shown else []
+        )
         keys += [("q", "q", "quit"), ("slash", "/", "filter")]
-        return [*keys, ("escape", "Esc", "all jobs")] if self._filter else [*keys, ("t", "t", "theme")]
+        return (
+            [*keys, ("escape", "Esc", "all jobs")] if self._filter else [*keys, ("t", "t", "theme")]
+        )
 
     def repaint(self) -> None:
         """Draw everything again, after a change of the palette."""
@@ -236,14 +250,18 @@ class PickerApp(TerminalApp):
         Binding("t", "next_theme", "theme"),
     ]
 
-    def __init__(self, found: Found, *, glyphs: Glyphs | None = None, kept: Kept | None = None) -> None:
+    def __init__(
+        self, found: Found, *, glyphs: Glyphs | None = None, kept: Kept | None = None
+    ) -> None:
         """`kept`: the setup of the person, and where it is kept: the dashboard that follows has the
         same theme."""
         super().__init__()
         self.picked: registry.JobEntry | None = None
         self._found = found
         self._kept = kept or Kept(None)
-        self._paint = Paint(PALETTES[themes.first_theme(self, self._kept.setup.theme)], glyphs or glyphs_here())
+        self._paint = Paint(
+            PALETTES[themes.first_theme(self, self._kept.setup.theme)], glyphs or glyphs_here()
+        )
         themes.use(self, self._paint.palette)
 
     def get_line_filters(self) -> Sequence[LineFilter]:

@@ -69,7 +69,9 @@ class Session:
         self.paint = Paint(PALETTES[theme], glyphs)
         self.shown: Look = source.look()
         self.frozen = False
-        self.interval_s = self.setup.interval_s if self.setup.interval_s in INTERVALS_S else INTERVALS_S[0]
+        self.interval_s = (
+            self.setup.interval_s if self.setup.interval_s in INTERVALS_S else INTERVALS_S[0]
+        )
         self._clock = clock or time.time_ns
         self._started_ns = self._clock()
         self._newest = self.shown
@@ -107,9 +109,13 @@ class Session:
         end is now."""
         span = self._newest.span
         if span is None:
-            self.say(self._newest.untaped or "nothing has been recorded yet that one could go back to")
+            self.say(
+                self._newest.untaped or "nothing has been recorded yet that one could go back to"
+            )
             return
-        at = (span[1] if self._at_unix_ns is None else self._at_unix_ns) + int(seconds * units.SECOND_NS)
+        at = (span[1] if self._at_unix_ns is None else self._at_unix_ns) + int(
+            seconds * units.SECOND_NS
+        )
         self._go(max(at, span[0]) if at < span[1] else None)
 
     def travel_back(self) -> None:
@@ -127,7 +133,9 @@ class Session:
         held, newest = self.shown.snapshot, self._newest.snapshot
         if not self.frozen or held is None or newest is None:
             return contact
-        return replace(contact, frozen_s=(newest.time_unix_ns - held.time_unix_ns) / units.SECOND_NS)
+        return replace(
+            contact, frozen_s=(newest.time_unix_ns - held.time_unix_ns) / units.SECOND_NS
+        )
 
     @property
     def newest(self) -> Look:

@@ -59,14 +59,18 @@ class AskedStacks:
         return look.dump if look.dump is not None and look.dump.request != before else None
 
     def _whom(self, snapshot: Snapshot) -> str:
-        return ranks_text(self.ranks, 6) if self.ranks else units.plural(snapshot.world_size, "rank")
+        return (
+            ranks_text(self.ranks, 6) if self.ranks else units.plural(snapshot.world_size, "rank")
+        )
 
     def _head(self, dump: Dump, merged: Merged, snapshot: Snapshot, width: int) -> list[Line]:
         if dump.refused is not None:
             warned: list[Line] = [((text, "warning"),) for text in wrap(clean(dump.refused), width)]
             return [*warned, head_line(merged)] if merged.asked else warned
         if not dump.done:
-            return [((f"asking {self._whom(snapshot)}, {dump.answered} answered so far ...", "title"),)]
+            return [
+                ((f"asking {self._whom(snapshot)}, {dump.answered} answered so far ...", "title"),)
+            ]
         return [head_line(merged, self._age(merged, snapshot))]
 
     def _last(self, look: Look, snapshot: Snapshot, width: int) -> list[Line]:
@@ -124,8 +128,14 @@ class AskedStacks:
         """Something is waited for, and it is time to look whether it has come."""
         if time.monotonic() < self._not_before:
             return False
-        dump = self._own_dump(self.session.newest) if self.ranks is not None and self._refusal is None else None
-        waiting = self.ranks is not None and self._refusal is None and (dump is None or not dump.done)
+        dump = (
+            self._own_dump(self.session.newest)
+            if self.ranks is not None and self._refusal is None
+            else None
+        )
+        waiting = (
+            self.ranks is not None and self._refusal is None and (dump is None or not dump.done)
+        )
         return waiting or bool(self.session.excerpts.pending)
 
     def looked(self, took_s: float) -> None:
@@ -140,7 +150,9 @@ class AskedStacks:
     async def ask(self) -> None:
         """Ask them."""
         look = self.session.newest
-        if look.snapshot is not None and (look.snapshot.ended is not None or not look.snapshot.live):
+        if look.snapshot is not None and (
+            look.snapshot.ended is not None or not look.snapshot.live
+        ):
             self._refusal = "the job has ended: these are the last stacks that were taken of it"
         elif look.travelled:
             self._refusal = "this is the past: stacks can only be asked for now"

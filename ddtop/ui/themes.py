@@ -32,7 +32,11 @@ def use(app: App[None], palette: Palette) -> None:
         if _name(one) not in app.available_themes:
             app.register_theme(_theme(one))
     # Older releases of Textual call it otherwise; the text is legible on any of them.
-    app.theme = next(one for one in (_name(palette), "textual-ansi", "textual-dark") if one in app.available_themes)
+    app.theme = next(
+        one
+        for one in (_name(palette), "textual-ansi", "textual-dark")
+        if one in app.available_themes
+    )
 
 
 def filters(found: Sequence[LineFilter], palette: Palette) -> Sequence[LineFilter]:

@@ -13,7 +13,9 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-async def aside(function: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
+async def aside(
+    function: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs
+) -> Result:
     """What `function` returns, or raises, in a thread of its own.
 
     Whoever quits meanwhile does not wait for it: a thread of the loop's pool would be joined when

@@ -91,7 +91,9 @@ class Changes:
         now = snapshot.time_unix_ns
         self._settled_unix_ns = now + SETTLE_NS
         silent_s = max(now - lost, 0) / SECOND_NS
-        return [Change(JOINED, now, snapshot.attempt, world_size=snapshot.world_size, seconds=silent_s)]
+        return [
+            Change(JOINED, now, snapshot.attempt, world_size=snapshot.world_size, seconds=silent_s)
+        ]
 
     def _ranks(self, snapshot: Snapshot) -> list[Change]:
         attempt = snapshot.attempt
@@ -103,7 +105,11 @@ class Changes:
         if not came:
             return []
         self._joined.update((attempt, rank) for rank in came)
-        return [Change(JOINED, snapshot.time_unix_ns, attempt, ranks=came, world_size=snapshot.world_size)]
+        return [
+            Change(
+                JOINED, snapshot.time_unix_ns, attempt, ranks=came, world_size=snapshot.world_size
+            )
+        ]
 
     def _orders(self, snapshot: Snapshot) -> list[Change]:
         new = [one for one in snapshot.orders if one not in self._told]
@@ -135,7 +141,9 @@ class Changes:
         for finding in look.verdict.findings:
             key = _key(attempt, finding)
             known = self._standing.get(key)
-            worse = known is None or SEVERITIES.index(finding.severity) < SEVERITIES.index(known.severity)
+            worse = known is None or SEVERITIES.index(finding.severity) < SEVERITIES.index(
+                known.severity
+            )
             if worse:
                 found.append(Change(APPEARED, now, attempt, finding=finding))
             # The words of now, the worst severity so far.

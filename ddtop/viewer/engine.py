@@ -202,7 +202,11 @@ class Engine:
             self._on_news(())
 
     def _pause_s(self) -> float:
-        return min(max(self._due - time.monotonic(), 0.0), LOOK_MOST_S) if self._current is not None else LOOK_MOST_S
+        return (
+            min(max(self._due - time.monotonic(), 0.0), LOOK_MOST_S)
+            if self._current is not None
+            else LOOK_MOST_S
+        )
 
     def _take_in(self) -> None:
         if not self._queue:
@@ -309,7 +313,9 @@ class Engine:
 
     def _notes(self) -> Iterator[str]:
         if self.dropped:
-            yield f"{self.dropped:,} records came faster than they could be taken in and were dropped"
+            yield (
+                f"{self.dropped:,} records came faster than they could be taken in and were dropped"
+            )
         if self._late_s > LATE_S:
             yield f"this viewer is {self._late_s:.0f} s behind: its host leaves it too little CPU"
 
@@ -322,10 +328,16 @@ class Engine:
 
     def _go_back(self) -> None:
         wanted, span = self._wanted, self._tape.span
-        if wanted is None or span is None or (self.moment is not None and self.moment.asked_unix_ns == wanted):
+        if (
+            wanted is None
+            or span is None
+            or (self.moment is not None and self.moment.asked_unix_ns == wanted)
+        ):
             return
         at = max(wanted, span[0])
-        self.moment = Moment(wanted, Look(*self._tape.at(at), travelled=True, past=Past(self._tape, at)))
+        self.moment = Moment(
+            wanted, Look(*self._tape.at(at), travelled=True, past=Past(self._tape, at))
+        )
         self._on_news(())
 
 

@@ -167,7 +167,9 @@ def request(record: AnyRecord) -> bytes:
     return frames.seal(record, sender="viewer", unix_ns=time.time_ns(), mono_ns=time.monotonic_ns())
 
 
-def join(entry: registry.JobEntry, *, history_s: float = 30.0, controller: bool = False) -> tuple[Follower, ViewerLink]:
+def join(
+    entry: registry.JobEntry, *, history_s: float = 30.0, controller: bool = False
+) -> tuple[Follower, ViewerLink]:
     """A follower that has caught up with the job's relay, and the link to it, which the caller
     closes.
 
@@ -198,15 +200,26 @@ def why_silent(entry: registry.JobEntry) -> str:
     who = f"the relay of {entry.job} (pid {entry.relay_pid})"
     if entry.is_here and entry.relay_state() is None:
         text = f"the relay of {entry.job} is gone{ranks}"
-        return f"{text}: their agents start another within 10 s, or their launcher is about to end" if living else text
+        return (
+            f"{text}: their agents start another within 10 s, or their launcher is about to end"
+            if living
+            else text
+        )
     if (entry.relay_state() or "") in STOPPED_STATES:
         return (
-            f"{who} is stopped, so how the job goes is not known{ranks}; it goes on after: kill -CONT {entry.relay_pid}"
+            f"{who} is stopped, so how the job goes is not known{ranks}; it goes on after: kill"
+            f" -CONT {entry.relay_pid}"
         )
     if entry.is_here and entry.relay_state() == "D":
-        return f"{who} waits in the kernel, for a disk or a file server, so how the job goes is not known{ranks}"
+        return (
+            f"{who} waits in the kernel, for a disk or a file server, so how the job goes is not"
+            f" known{ranks}"
+        )
     where = "" if entry.is_here else f" on {entry.host}"
-    return f"{who}{where} does not answer on port {entry.port}, so how the job goes is not known{ranks}"
+    return (
+        f"{who}{where} does not answer on port {entry.port}, so how the job goes is not"
+        f" known{ranks}"
+    )
 
 
 def look_once(entry: registry.JobEntry, seconds: float) -> tuple[Snapshot, Verdict]:
@@ -229,7 +242,9 @@ def look_once(entry: registry.JobEntry, seconds: float) -> tuple[Snapshot, Verdi
         link.close()
 
 
-def _watch(entry: registry.JobEntry, follower: Follower, link: ViewerLink, seconds: float) -> tuple[Snapshot, Verdict]:
+def _watch(
+    entry: registry.JobEntry, follower: Follower, link: ViewerLink, seconds: float
+) -> tuple[Snapshot, Verdict]:
     until = time.monotonic() + seconds
     snapshot, verdict = follower.look()
     while snapshot.ended is None and (left := until - time.monotonic()) > 0:
@@ -265,7 +280,11 @@ def left_behind(entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:
         return _as_unheard(entry, snapshot, verdict, why_silent(entry))
     # All of its ranks are gone. What was wrong then is worth a post-mortem; that nothing was says
     # nothing of how it ended.
-    return (snapshot, verdict) if verdict.health == CRITICAL else (snapshot, verdict.when_unheard(NO_END, None))
+    return (
+        (snapshot, verdict)
+        if verdict.health == CRITICAL
+        else (snapshot, verdict.when_unheard(NO_END, None))
+    )
 
 
 def not_heard(entry: registry.JobEntry, why: str) -> tuple[Snapshot, Verdict]:
@@ -280,7 +299,9 @@ def not_heard(entry: registry.JobEntry, why: str) -> tuple[Snapshot, Verdict]:
     return _as_unheard(entry, snapshot, verdict, why)
 
 
-def _as_unheard(entry: registry.JobEntry, snapshot: Snapshot, verdict: Verdict, why: str) -> tuple[Snapshot, Verdict]:
+def _as_unheard(
+    entry: registry.JobEntry, snapshot: Snapshot, verdict: Verdict, why: str
+) -> tuple[Snapshot, Verdict]:
     heard_unix_ns = max(snapshot.time_unix_ns, entry.heartbeat_unix_ns)
     verdict = verdict.when_unheard(why, max(time.time_ns() - heard_unix_ns, 0) / 1e9)
     return replace(snapshot, live=True, ended=None), verdict
@@ -333,7 +354,9 @@ def _last_state(entry: registry.JobEntry, from_journal: bool) -> tuple[Snapshot,
 
 
 _LAST_HEARD = "this is the last moment of the relay's journal"
-_LAST_MOMENT = "the relay is gone, this is the last moment of its journal; a job that runs starts another"
+_LAST_MOMENT = (
+    "the relay is gone, this is the last moment of its journal; a job that runs starts another"
+)
 
 
 def _from_journal(entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:

@@ -76,12 +76,16 @@ class LiveSource:
             self._past = moment.look
         if self._past is None:
             return now
-        return replace(self._past, span=now.span, marks=now.marks, recall=now.recall, untaped=now.untaped)
+        return replace(
+            self._past, span=now.span, marks=now.marks, recall=now.recall, untaped=now.untaped
+        )
 
     def _silent_s(self) -> float:
         """How long nothing came while we listened: who does not run hears nobody."""
         now = time.monotonic()
-        return (now if self._link is None else min(now, self._listened + MISSED_S)) - self._silent_since
+        return (
+            now if self._link is None else min(now, self._listened + MISSED_S)
+        ) - self._silent_since
 
     def _look(self) -> Look:
         self._switch()
@@ -163,7 +167,10 @@ class LiveSource:
             try:
                 await asyncio.wait_for(self._answered.wait(), max(until - time.monotonic(), 0))
             except asyncio.TimeoutError:
-                return f"the relay did not answer within {REPLY_S:.0f} s: whether the signal was sent is not known"
+                return (
+                    f"the relay did not answer within {REPLY_S:.0f} s: whether the signal was sent"
+                    " is not known"
+                )
             self._answered.clear()
         return _sentence(reply)
 

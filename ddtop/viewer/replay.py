@@ -26,7 +26,9 @@ is kept."""
 NOTICES = 400
 """So many looks for findings while a journal is read: more than a scrubber has columns, and half a
 second at most."""
-NO_END = "the journal ends without an end of the job: its relay was killed, as schedulers do with a step"
+NO_END = (
+    "the journal ends without an end of the job: its relay was killed, as schedulers do with a step"
+)
 RECORDING = "this is a recording"
 
 
@@ -58,7 +60,8 @@ def read_recording(
     told the share that has been read; what it raises ends the reading.
 
     Raises:
-        JournalError: it is none, or there is nothing in it that this version can read; the text says why.
+        JournalError: it is none, or there is nothing in it that this version can read; the text
+        says why.
     """
     job, tape = Job(name, POLICY), Tape(REPLAY_BYTES)
     garbled, refusal, noticed = 0, None, 0
@@ -87,7 +90,9 @@ def read_recording(
     if tape.forgotten:
         damage.append("it is too large to be shown whole, this is its end")
     if tape.span is None:
-        raise JournalError(f"there is nothing to show in {path}" + "".join(f"; {text}" for text in damage))
+        raise JournalError(
+            f"there is nothing to show in {path}" + "".join(f"; {text}" for text in damage)
+        )
     return Recording(tape, "; ".join(damage) or None)
 
 
@@ -158,7 +163,9 @@ class ReplaySource:
         else:
             snapshot, verdict = tape.at(self._at)
             if recording.damage is not None:
-                snapshot = replace(snapshot, notes=(f"the journal is damaged: {recording.damage}", *snapshot.notes))
+                snapshot = replace(
+                    snapshot, notes=(f"the journal is damaged: {recording.damage}", *snapshot.notes)
+                )
         return Look(
             snapshot,
             verdict,
@@ -181,7 +188,9 @@ class ReplaySource:
     async def ask_stacks(self, ranks: tuple[int, ...]) -> str | None:
         """Nobody is there to be asked."""
         del ranks
-        return f"{RECORDING}: it shows the stacks that were taken then; nobody can be asked for others"
+        return (
+            f"{RECORDING}: it shows the stacks that were taken then; nobody can be asked for others"
+        )
 
     async def send_signal(self, rank: int, number: int) -> str:
         """Nobody is there to get it."""

@@ -43,7 +43,9 @@ class Requests:
         self._open: _Open | None = None
         self._signals: list[Reply] = []
 
-    def stacks(self, ranks: Sequence[int], now_unix_ns: int, now_mono_s: float, native: bool = False) -> Command:
+    def stacks(
+        self, ranks: Sequence[int], now_unix_ns: int, now_mono_s: float, native: bool = False
+    ) -> Command:
         """The command that asks for the stacks of these ranks (empty: all)."""
         request = uuid.uuid4().hex[:12]
         seconds = NATIVE_ANSWERS_S if native else ANSWERS_S
@@ -66,7 +68,11 @@ class Requests:
             return
         if reply.ok and reply.text != opened.dump.request:
             return
-        dump = replace(opened.dump, expected=reply.count) if reply.ok else replace(opened.dump, refused=reply.text)
+        dump = (
+            replace(opened.dump, expected=reply.count)
+            if reply.ok
+            else replace(opened.dump, refused=reply.text)
+        )
         self._open = replace(opened, dump=dump, moved_mono_s=now_mono_s)
 
     def _take_stacks(self, stacks: Stacks, now_mono_s: float) -> None:

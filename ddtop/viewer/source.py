@@ -32,7 +32,9 @@ class Dump:
     @property
     def done(self) -> bool:
         """Nothing more will come."""
-        return self.refused is not None or (self.expected is not None and self.answered >= self.expected)
+        return self.refused is not None or (
+            self.expected is not None and self.answered >= self.expected
+        )
 
 
 @dataclass(frozen=True, slots=True)

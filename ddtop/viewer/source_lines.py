@@ -123,5 +123,8 @@ def read_excerpt(file: str, line: int, started_unix_ns: int = 0) -> Excerpt | No
     first = max(line - AROUND, 1)
     return Excerpt(
         first,
-        tuple(redacted(one[:LINE_CHARACTERS].expandtabs(4).rstrip()) for one in lines[first - 1 : line + AROUND - 1]),
+        tuple(
+            redacted(one[:LINE_CHARACTERS].expandtabs(4).rstrip())
+            for one in lines[first - 1 : line + AROUND - 1]
+        ),
     )

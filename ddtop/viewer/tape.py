@@ -86,7 +86,9 @@ class Tape:
             return
         self._too_many = 0
         at = job.on_hub_clock(envelope)
-        if envelope.kind in ("Command", "Reply") or (job is not self._job and at <= self._last_unix_ns):
+        if envelope.kind in ("Command", "Reply") or (
+            job is not self._job and at <= self._last_unix_ns
+        ):
             return
         if envelope.kind == "HostState" and not self._tells_something(envelope.sender, job):
             return
@@ -114,12 +116,18 @@ class Tape:
             return False
         host, before = known[1], self._hosts.get(sender)
         self._hosts[sender] = host
-        quiet = before is not None and not before.processes and before.launcher_alive == host.launcher_alive
+        quiet = (
+            before is not None
+            and not before.processes
+            and before.launcher_alive == host.launcher_alive
+        )
         return bool(host.processes) or not quiet
 
     def _begin(self, job: Job) -> None:
         """A new segment; the oldest are forgotten."""
-        self._segments.append(_Segment(job.copy(), self._last_unix_ns, RANK_COST_BYTES * (len(job.ranks) + 1)))
+        self._segments.append(
+            _Segment(job.copy(), self._last_unix_ns, RANK_COST_BYTES * (len(job.ranks) + 1))
+        )
         cost = sum(segment.cost for segment in self._segments) + self._bytes_max // SEGMENT_PART
         while cost > self._bytes_max and len(self._segments) > 1:
             first = self._segments.popleft()
@@ -132,8 +140,9 @@ class Tape:
         if not self._too_many:
             return None
         return (
-            f"{self._too_many:,} ranks are too many to keep what was: {self._bytes_max >> 20} MiB hold "
-            f"{self._bytes_max // COPIES_MIN // RANK_COST_BYTES:,}; ddtop replay shows the journal"
+            f"{self._too_many:,} ranks are too many to keep what was: {self._bytes_max >> 20} MiB"
+            f" hold {self._bytes_max // COPIES_MIN // RANK_COST_BYTES:,}; ddtop replay shows the"
+            " journal"
         )
 
     @property
@@ -171,7 +180,9 @@ class Tape:
         # Another thread may go on to record.
         segments = list(self._segments)
         for number, segment in enumerate(segments):
-            following = segments[number + 1].begin_unix_ns if number + 1 < len(segments) else last_unix_ns
+            following = (
+                segments[number + 1].begin_unix_ns if number + 1 < len(segments) else last_unix_ns
+            )
             if segment.begin_unix_ns > last_unix_ns or following < first_unix_ns:
                 continue
             for at, data in zip(segment.times, segment.data, strict=False):
@@ -190,7 +201,9 @@ class Tape:
         job, judge = self._segments[first].job.copy(), Judge(POLICY)
         waiting = [
             (at, data)
-            for segment in list(self._segments)[first : max(bisect_right(begins, unix_ns), first + 1)]
+            for segment in list(self._segments)[
+                first : max(bisect_right(begins, unix_ns), first + 1)
+            ]
             for at, data in zip(segment.times, segment.data, strict=True)
         ]
         for moment in moments:

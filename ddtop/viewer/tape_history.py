@@ -50,7 +50,9 @@ class Past(History):
         return made
 
 
-def _append(memory: Memory, state: RankState, waits: Series, at: int, rss_bytes: int | None) -> None:
+def _append(
+    memory: Memory, state: RankState, waits: Series, at: int, rss_bytes: int | None
+) -> None:
     grown = waits.grown(POLICY.window_s, at)
     measured = grown is not None and grown[0] >= POLICY.window_min_s and grown[1][1] > 0
     memory.step_ms.append(state.step_ms)

@@ -35,7 +35,9 @@ def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix=_PREFIX) as name, contextlib.ExitStack() as stack:
         descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         stack.callback(os.close, descriptor)
-        with contextlib.suppress(OSError):  # Where there are no locks nobody gets one: nothing is swept.
+        with contextlib.suppress(
+            OSError
+        ):  # Where there are no locks nobody gets one: nothing is swept.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield Path(name)
 

@@ -74,7 +74,9 @@ def names_of_groups(groups: Iterable[Group]) -> dict[str, str]:
     found = list(groups)
     texts = Counter(group.description for group in found)
     return {
-        group.name: group.description if _names(group) and texts[group.description] == 1 else _numbered(group)
+        group.name: group.description
+        if _names(group) and texts[group.description] == 1
+        else _numbered(group)
         for group in found
     }
 

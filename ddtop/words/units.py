@@ -93,7 +93,9 @@ def size(number: int | None) -> str:
     value = float(max(number, 0))
     for unit in "BKMGTP":
         if value < 1000 or unit == "P":
-            return f"{value:.1f}{unit}" if value < 99.95 and unit not in "BK" else f"{value:.0f}{unit}"
+            return (
+                f"{value:.1f}{unit}" if value < 99.95 and unit not in "BK" else f"{value:.0f}{unit}"
+            )
         value /= 1024
     return NOT_MEASURED
 

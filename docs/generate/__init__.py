@@ -1,7 +1,7 @@
 """Writes the reference pages and the index of decisions from the code and from the decision pages.
 
-It is kept beside what it writes and outside the package: nobody who installs ddtop needs it. It imports
-no torch, and runs nothing but a simulated job.
+It is kept beside what it writes and outside the package: nobody who installs ddtop needs it. It
+imports no torch, and runs nothing but a simulated job.
 """
 
 from __future__ import annotations

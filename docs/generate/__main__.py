@@ -1,4 +1,6 @@
-"""`python -m docs.generate` writes what is stale; with `--check` it writes nothing and exits with 1."""
+"""`python -m docs.generate` writes what is stale; with `--check` it writes nothing and exits
+with 1.
+"""
 
 from __future__ import annotations
 

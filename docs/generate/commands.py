@@ -14,7 +14,9 @@ EXITS = {
     "ddtop": "0; 3 no live job",
     "attach": "0; 3 no such job; without a terminal as `status`",
     "demo": "as `attach`; without a terminal as `diagnose`",
-    "diagnose": "0 nothing critical; 1 a critical finding; 3 no contact; 4 unknown: the relay is not heard",
+    "diagnose": (
+        "0 nothing critical; 1 a critical finding; 3 no contact; 4 unknown: the relay is not heard"
+    ),
     "doctor": "0; 1 something does not work",
     "explain": "0; 2 no such kind",
     "gpus": "0; 1 no GPU is free; 3 no driver, or it does not answer within ten seconds",
@@ -36,8 +38,8 @@ def page() -> str:
     lines = head(
         "Commands",
         "ddtop/cli",
-        "`ddtop COMMAND --help` prints the same. `JOB` is the name of a job or the beginning of it; without `JOB` "
-        "the one live job is meant. `ddtop jobs` lists the names.",
+        "`ddtop COMMAND --help` prints the same. `JOB` is the name of a job or the beginning of it;"
+        " without `JOB` the one live job is meant. `ddtop jobs` lists the names.",
         "Exit code 2 means a wrong command line, 130 means Ctrl-C.",
     )
     shown = dict(_shown())
@@ -45,7 +47,10 @@ def page() -> str:
         (f"[{code(f'ddtop {name}')}](#ddtop-{name.replace(' ', '-')})", _summary(one), EXITS[name])
         for name, one in shown.items()
     )
-    lines += table(("command", "does", "exit code"), [("[`ddtop`](#ddtop)", _summary(cli), EXITS["ddtop"]), *rows])
+    lines += table(
+        ("command", "does", "exit code"),
+        [("[`ddtop`](#ddtop)", _summary(cli), EXITS["ddtop"]), *rows],
+    )
     lines += _section("ddtop", cli)
     for name, one in shown.items():
         lines += _section(f"ddtop {name}", one)
@@ -64,7 +69,10 @@ def _shown() -> Iterator[tuple[str, click.Command]]:
 
 def _summary(command: click.Command) -> str:
     return (
-        inspect.cleandoc(command.help or "").split("\n\n")[0].replace("\n", " ").replace(": ddtop ", ", as `ddtop` ", 0)
+        inspect.cleandoc(command.help or "")
+        .split("\n\n")[0]
+        .replace("\n", " ")
+        .replace(": ddtop ", ", as `ddtop` ", 0)
     )
 
 
@@ -76,7 +84,8 @@ def _section(name: str, command: click.Command) -> list[str]:
     options = [one for one in command.params if isinstance(one, click.Option)]
     if options:
         lines += table(
-            ("option", "meaning", "default"), ((_names(one), one.help or "", _default(one)) for one in options)
+            ("option", "meaning", "default"),
+            ((_names(one), one.help or "", _default(one)) for one in options),
         )
     return lines
 

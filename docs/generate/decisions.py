@@ -1,7 +1,7 @@
 """The index of the decision pages, grouped by room.
 
-A page is `NNN-short-title.md`. Its first line is `# NNN. Title`, its third is `Room: NAME`, and its sections
-are some of `SECTIONS`, in that order.
+A page is `NNN-short-title.md`. Its first line is `# NNN. Title`, its third is `Room: NAME`, and its
+sections are some of `SECTIONS`, in that order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ ROOMS = {
     "project": "The project",
     "": "Not sorted yet",
 }
-"""Every room of which a page may be, with the heading of its group, in the order of the index. A test refuses the last."""
+"""Every room of which a page may be, with the heading of its group, in the order of the index. A
+test refuses the last.
+"""
 _NAME = re.compile(r"(\d{3})-[a-z0-9-]+\.md")
 _TITLE = re.compile(r"# (\d{3})[.:]? (.+)")
 
@@ -60,17 +62,25 @@ def page(folder: Path) -> str:
     """
     found = read(folder)
     lines = [
-        NOTE, "", "# Decisions", "",
-        "Why ddtop is as it is: one page for each decision, grouped by room. A page has a context, the decision,",
-        "what was rejected, the consequence and the measurement. A section is missing where nothing was recorded.",
+        NOTE,
+        "",
+        "# Decisions",
+        "",
+        "Why ddtop is as it is: one page for each decision, grouped by room. A page has a context, the decision,",  # noqa: E501
+        "what was rejected, the consequence and the measurement. A section is missing where nothing was recorded.",  # noqa: E501
         "",
         "To add one, copy a page, take the next free number, and run `python -m docs.generate`.",
         "",
-    ]  # fmt: skip
+    ]
     for room, heading in ROOMS.items():
         group = [one for one in found if one.room == room]
         if group:
-            lines += [f"## {heading}", "", *(f"- [{one.number:03d}. {one.title}]({one.file})" for one in group), ""]
+            lines += [
+                f"## {heading}",
+                "",
+                *(f"- [{one.number:03d}. {one.title}]({one.file})" for one in group),
+                "",
+            ]
     return "\n".join(lines)
 
 
@@ -81,7 +91,8 @@ def read(folder: Path) -> list[Decision]:
         PageError: a page has no number or title, or a room that does not exist.
     """
     return sorted(
-        (_decision(path) for path in folder.glob("*.md") if path.name != "index.md"), key=lambda one: one.number
+        (_decision(path) for path in folder.glob("*.md") if path.name != "index.md"),
+        key=lambda one: one.number,
     )
 
 
@@ -89,8 +100,14 @@ def _decision(path: Path) -> Decision:
     name, lines = _NAME.fullmatch(path.name), path.read_text(encoding="utf-8").split("\n")
     title = _TITLE.fullmatch(lines[0])
     if name is None or title is None or name[1] != title[1]:
-        raise PageError(f"{path.name}: the first line must be `# NNN. Title` with the number of the file name")
-    room = next((line.removeprefix("Room: ") for line in lines[:5] if line.startswith("Room: ")), "")
+        raise PageError(
+            f"{path.name}: the first line must be `# NNN. Title` with the number of the file name"
+        )
+    room = next(
+        (line.removeprefix("Room: ") for line in lines[:5] if line.startswith("Room: ")), ""
+    )
     if room not in ROOMS:
-        raise PageError(f"{path.name}: there is no room {room!r}, but {', '.join(filter(None, ROOMS))}")
+        raise PageError(
+            f"{path.name}: there is no room {room!r}, but {', '.join(filter(None, ROOMS))}"
+        )
     return Decision(int(name[1]), title[2], room, path.name)

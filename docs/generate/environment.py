@@ -1,4 +1,6 @@
-"""The page of all environment variables that ddtop reads. This table is their one home: a test searches the code for others."""
+"""The page of all environment variables that ddtop reads. This table is their one home: a test
+searches the code for others.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ JOB, VIEWER, BOTH, INTERNAL = "the job", "the viewer", "the job and the viewer",
 
 @dataclass(frozen=True)
 class Variable:
-    """One variable. `where`: in whose environment a person sets it. `default`: what holds while it is not set."""
+    """One variable. `where`: in whose environment a person sets it. `default`: what holds while
+    it is not set.
+    """
 
     name: str
     where: str
@@ -24,24 +28,34 @@ VARIABLES = (
         "DDTOP",
         JOB,
         "0",
-        "`1` switches ddtop on in every Python process that is started below. Empty and `0` leave it off.",
+        "`1` switches ddtop on in every Python process that is started below. Empty and `0` leave"
+        " it off.",
     ),
     Variable(
-        "DDTOP_JOB", JOB, "a name from the script and the launcher", "The name of the job. `ddtop run --job` sets it."
+        "DDTOP_JOB",
+        JOB,
+        "a name from the script and the launcher",
+        "The name of the job. `ddtop run --job` sets it.",
     ),
-    Variable("DDTOP_QUIET", JOB, "0", "`1` suppresses the one line that rank 0 prints on stderr at the start."),
+    Variable(
+        "DDTOP_QUIET",
+        JOB,
+        "0",
+        "`1` suppresses the one line that rank 0 prints on stderr at the start.",
+    ),
     Variable(
         "DDTOP_REDACT",
         BOTH,
         "1",
-        "`0` shows secrets: in a job they leave the rank, in a viewer they stay in source lines and reports.",
+        "`0` shows secrets: in a job they leave the rank, in a viewer they stay in source lines and"
+        " reports.",
     ),
     Variable(
         "DDTOP_EXCEPTIONS",
         JOB,
         "0",
-        "`1` also observes caught exceptions, a quarter of a second in every five (`exception-swallowed`). "
-        "Needs Python 3.12 or later.",
+        "`1` also observes caught exceptions, a quarter of a second in every five"
+        " (`exception-swallowed`). Needs Python 3.12 or later.",
     ),
     Variable(
         "DDTOP_AUTODUMP",
@@ -53,7 +67,8 @@ VARIABLES = (
         "DDTOP_SIGNAL",
         JOB,
         "off",
-        "The signal that makes a frozen process write its stacks: `on` (SIGRTMIN+5), a number, a name, `RTMIN+N`, or `off`.",
+        "The signal that makes a frozen process write its stacks: `on` (SIGRTMIN+5), a number, a"
+        " name, `RTMIN+N`, or `off`.",
     ),
     Variable(
         "DDTOP_JOURNAL_MIB",
@@ -71,41 +86,74 @@ VARIABLES = (
         "DDTOP_HUB",
         BOTH,
         "one of eight ports that follow from the job's name",
-        "`HOST:PORT` of the relay that all others connect to. HOST is the host of rank 0. A viewer asks there too.",
+        "`HOST:PORT` of the relay that all others connect to. HOST is the host of rank 0. A viewer"
+        " asks there too.",
     ),
     Variable(
         "DDTOP_KEY",
         BOTH,
         "`key` in the state folder, made once",
-        "The secret from which all keys are derived, 16 characters or more. It must be the same on all hosts.",
+        "The secret from which all keys are derived, 16 characters or more. It must be the same on"
+        " all hosts.",
     ),
     Variable(
         "DDTOP_STATE",
         BOTH,
         "$XDG_STATE_HOME/ddtop, else ~/.local/state/ddtop",
-        "The folder of job files, recordings and the key. A folder in which others may write is refused.",
+        "The folder of job files, recordings and the key. A folder in which others may write is"
+        " refused.",
     ),
     Variable(
-        "DDTOP_RUNTIME", BOTH, "/tmp/ddtop-UID", "The folder of the unix sockets. It must be mode 0700 and yours."
+        "DDTOP_RUNTIME",
+        BOTH,
+        "/tmp/ddtop-UID",
+        "The folder of the unix sockets. It must be mode 0700 and yours.",
     ),
-    Variable("DDTOP_SOURCE", VIEWER, "1", "`0` reads and shows no lines of source, as `--no-source` does."),
-    Variable("DDTOP_REMOTE", VIEWER, "ddtop", "How `--ssh` calls ddtop on the other host, as `--remote` does."),
+    Variable(
+        "DDTOP_SOURCE",
+        VIEWER,
+        "1",
+        "`0` reads and shows no lines of source, as `--no-source` does.",
+    ),
+    Variable(
+        "DDTOP_REMOTE",
+        VIEWER,
+        "ddtop",
+        "How `--ssh` calls ddtop on the other host, as `--remote` does.",
+    ),
     Variable("DDTOP_SSH", VIEWER, "ssh", "The ssh command that `--ssh` uses, with its options."),
     Variable(
         "DDTOP_SSH_MIB",
         VIEWER,
         "128",
-        "The memory, in MiB, that a view through `--ssh` may use. At least 64. Raise it for a job of more than 500 ranks.",
+        "The memory, in MiB, that a view through `--ssh` may use. At least 64. Raise it for a job"
+        " of more than 500 ranks.",
     ),
-    Variable("DDTOP_DIFFER", VIEWER, "1", "`0` lets Textual write whole lines instead of changed cells only."),
-    Variable("DDTOP_CLAIM", INTERNAL, "", "A rank marks its environment, so that its children are not taken for it."),
+    Variable(
+        "DDTOP_DIFFER",
+        VIEWER,
+        "1",
+        "`0` lets Textual write whole lines instead of changed cells only.",
+    ),
+    Variable(
+        "DDTOP_CLAIM",
+        INTERNAL,
+        "",
+        "A rank marks its environment, so that its children are not taken for it.",
+    ),
     Variable("DDTOP_TREE", INTERNAL, "", "A launcher names its run for the processes below it."),
 )
 STANDARD = (
     ("NO_COLOR", "The dashboard uses no colours."),
     ("COLORTERM", "`truecolor` allows all colours; Textual reads it."),
     ("XDG_STATE_HOME", "The parent of the state folder where `DDTOP_STATE` is not set."),
-    ("XDG_CONFIG_HOME", "The parent of `ddtop/setup.json`, which keeps the columns and the theme. Else `~/.config`."),
+    (
+        "XDG_CONFIG_HOME",
+        (
+            "The parent of `ddtop/setup.json`, which keeps the columns and the theme. Else"
+            " `~/.config`."
+        ),
+    ),
 )
 
 
@@ -114,11 +162,13 @@ def page() -> str:
     lines = head(
         "Environment variables",
         "docs/generate/environment.py",
-        "Variables of *the job* are set where the job is started, on every host. Variables of *the viewer* are set "
-        "where you type `ddtop`.",
+        "Variables of *the job* are set where the job is started, on every host. Variables of *the"
+        " viewer* are set where you type `ddtop`.",
     )
     for where in (JOB, BOTH, VIEWER, INTERNAL):
-        rows = ((code(one.name), one.default, one.meaning) for one in VARIABLES if one.where == where)
+        rows = (
+            (code(one.name), one.default, one.meaning) for one in VARIABLES if one.where == where
+        )
         title = "Internal: never set by hand" if where == INTERNAL else f"For {where}"
         lines += [f"## {title}", "", *table(("variable", "default", "meaning"), rows)]
     lines += [
@@ -126,5 +176,8 @@ def page() -> str:
         "",
         *table(("variable", "meaning"), ((code(name), text) for name, text in STANDARD)),
     ]
-    text = "The variables that each launcher sets, and that ddtop reads, are in `ddtop/launch`, one file a launcher."
+    text = (
+        "The variables that each launcher sets, and that ddtop reads, are in `ddtop/launch`, one"
+        " file a launcher."
+    )
     return "\n".join([*lines, text, ""])

@@ -1,4 +1,6 @@
-"""The page of all kinds of finding: what `ddtop explain KIND` prints, with the values of the policy."""
+"""The page of all kinds of finding: what `ddtop explain KIND` prints, with the values of the
+policy.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,10 @@ def page() -> str:
     lines = head(
         "Findings",
         "ddtop/diagnosis/explain",
-        "Every kind of finding, how ddtop finds it and what to do. `ddtop explain KIND` prints the same text.",
-        "The severity is `critical`, `warning` or `info`. A kind never changes its name: scripts may compare it.",
+        "Every kind of finding, how ddtop finds it and what to do. `ddtop explain KIND` prints the"
+        " same text.",
+        "The severity is `critical`, `warning` or `info`. A kind never changes its name: scripts"
+        " may compare it.",
     )
     lines += table(
         ("kind", "severity", "meaning"),
@@ -22,7 +26,14 @@ def page() -> str:
     for kind in PAGES:
         one = explain(kind, POLICY)
         assert one is not None, kind
-        lines += [f"## {kind}", "", f"*{cell(one.severity)}.* {one.meaning}", "", "How it is found:", ""]
+        lines += [
+            f"## {kind}",
+            "",
+            f"*{cell(one.severity)}.* {one.meaning}",
+            "",
+            "How it is found:",
+            "",
+        ]
         lines += [*listed(one.found), "What to do:", "", *listed(one.steps)]
         if one.before:
             lines += ["Before:", "", *fenced(one.before, "python")]

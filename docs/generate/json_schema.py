@@ -1,7 +1,7 @@
 """The page of all JSON that ddtop prints: every key with its type and meaning.
 
-`KEYS` is the promise. `complaints` compares a real document with it, so a key that the code adds and nobody
-describes fails a test, and so does a described key that the code no longer prints.
+`KEYS` is the promise. `complaints` compares a real document with it, so a key that the code adds
+and nobody describes fails a test, and so does a described key that the code no longer prints.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ BEGAN_UNIX_NS = 1_700_000_000 * 1_000_000_000
 RANKS = 8
 
 Keys = Mapping[str, tuple[str, str]]
-"""By path, `ranks[].place.line`: (type, meaning). A type is one of `TYPES`, with ` or null` where it may be missing."""
+"""By path, `ranks[].place.line`: (type, meaning). A type is one of `TYPES`, with ` or null`
+where it may be missing.
+"""
 TYPES: Mapping[str, tuple[type, ...]] = {
     "string": (str,),
     "int": (int,),
@@ -61,12 +63,18 @@ _ENDED: Keys = {
 _HEAD: Keys = {
     "schema": ("string", "the name and version of this format"),
     "job": ("string", "the name of the job"),
-    "live": ("bool", "false: the job has ended, or its relay does not answer; the document is the last state"),
+    "live": (
+        "bool",
+        "false: the job has ended, or its relay does not answer; the document is the last state",
+    ),
     "time_unix_ns": ("int", "the moment of the snapshot, on the clock of rank 0's host"),
     "world_size": ("int", "the number of ranks"),
 }
 _HEALTH: Keys = {
-    "health": ("string", "`ok`, `warning`, `critical` or `unknown`: unknown while the relay is not heard"),
+    "health": (
+        "string",
+        "`ok`, `warning`, `critical` or `unknown`: unknown while the relay is not heard",
+    ),
     "contact": ("string or null", "why health is unknown"),
     "contact_age_s": ("number or null", "for how long the relay has not been heard"),
 }
@@ -93,7 +101,10 @@ KEYS: Mapping[str, Keys] = {
         "ranks[].pid": ("int or null", "the process id as the rank sees it"),
         "ranks[].state": ("string", "the state in one word, as on the screen"),
         "ranks[].phase": ("string", "what the agent reports: starting, joining, running, ..."),
-        "ranks[].place": ("object or null", "the innermost frame of the program's own code in the main thread"),
+        "ranks[].place": (
+            "object or null",
+            "the innermost frame of the program's own code in the main thread",
+        ),
         "ranks[].place.function": ("string", "its function"),
         "ranks[].place.file": ("string", "its file"),
         "ranks[].place.line": ("int", "its line"),
@@ -101,7 +112,10 @@ KEYS: Mapping[str, Keys] = {
         "ranks[].iteration": ("int or null", "iterations that the rank has finished"),
         "ranks[].iteration_source": (
             "string or null",
-            "what an iteration is: optimizer (steps), batch, ddtop.step (calls), collectives (their rhythm)",
+            (
+                "what an iteration is: optimizer (steps), batch, ddtop.step (calls), collectives"
+                " (their rhythm)"
+            ),
         ),
         "ranks[].step_ms": ("number or null", "time of the last iteration"),
         "ranks[].collective": ("object or null", "the open collective"),
@@ -110,25 +124,40 @@ KEYS: Mapping[str, Keys] = {
         "ranks[].collective.seq": ("int", "its number in that group"),
         "ranks[].collective.age_s": ("number or null", "for how long it has been open"),
         "ranks[].collective.state": ("string", "scheduled, started or completed"),
-        "ranks[].calls": ("array of object", "sends, receives and other calls that have not returned"),
+        "ranks[].calls": (
+            "array of object",
+            "sends, receives and other calls that have not returned",
+        ),
         "ranks[].calls[].name": ("string", "the call"),
-        "ranks[].calls[].within": ("string or null", "the Wait or Sendrecv of MPI that it is a part of"),
+        "ranks[].calls[].within": (
+            "string or null",
+            "the Wait or Sendrecv of MPI that it is a part of",
+        ),
         "ranks[].calls[].peer": ("int or null", "the other rank"),
         "ranks[].calls[].tag": ("int or null", "the tag"),
         "ranks[].calls[].group": ("string or null", "the communicator"),
         "ranks[].calls[].since_unix_ns": ("int", "when it was called"),
-        "ranks[].wait_ratio": ("number or null", "share of the last 10 s in which a collective was pending"),
+        "ranks[].wait_ratio": (
+            "number or null",
+            "share of the last 10 s in which a collective was pending",
+        ),
         "ranks[].loader": ("object or null", "the DataLoader"),
         "ranks[].loader.depth": ("int or null", "batches that are ready"),
         "ranks[].loader.capacity": ("int or null", "batches that fit"),
         "ranks[].loader.workers": ("int", "worker processes"),
-        "ranks[].loader.wait_ratio": ("number or null", "share of the last 10 s spent waiting for a batch"),
+        "ranks[].loader.wait_ratio": (
+            "number or null",
+            "share of the last 10 s spent waiting for a batch",
+        ),
         "ranks[].gpu": ("object or null", "the GPU of the rank"),
         "ranks[].gpu.index": ("int", "its index for the driver"),
         "ranks[].gpu.uuid": ("string", "its UUID"),
         "ranks[].gpu.name": ("string", "its model"),
         "ranks[].gpu.known_by": ("string", "how ddtop knows that it is the rank's"),
-        "ranks[].gpu.util_ratio": ("number or null", "share of the last second in which some kernel ran"),
+        "ranks[].gpu.util_ratio": (
+            "number or null",
+            "share of the last second in which some kernel ran",
+        ),
         "ranks[].gpu.used_bytes": ("int or null", "memory in use, by any process"),
         "ranks[].gpu.total_bytes": ("int or null", "memory"),
         "ranks[].gpu.allocated_bytes": ("int or null", "memory in tensors, as torch counts it"),
@@ -138,8 +167,14 @@ KEYS: Mapping[str, Keys] = {
         "ranks[].gpu.sm_mhz": ("int or null", "clock"),
         "ranks[].gpu.throttle": ("array of string or null", "why the driver holds the clock down"),
         "ranks[].gpu.lost": ("bool", "the GPU no longer answers"),
-        "ranks[].gpu.waits": ("bool or null", "the GPU waits inside a kernel of NCCL: busy, at little power"),
-        "ranks[].nccl": ("string or null", "`ok`, `wait`, `init` or `err`; null where NCCL is not used"),
+        "ranks[].gpu.waits": (
+            "bool or null",
+            "the GPU waits inside a kernel of NCCL: busy, at little power",
+        ),
+        "ranks[].nccl": (
+            "string or null",
+            "`ok`, `wait`, `init` or `err`; null where NCCL is not used",
+        ),
         "ranks[].cpu_ratio": ("number or null", "cores in use, children included"),
         "ranks[].rss_bytes": ("int or null", "main memory"),
         "ranks[].report_age_s": ("number or null", "for how long the agent has not been heard"),
@@ -160,7 +195,10 @@ KEYS: Mapping[str, Keys] = {
         "job": ("string or null", "the name of the job; null for processes that belong to none"),
         "live": _HEAD["live"],
         "time_unix_ns": _HEAD["time_unix_ns"],
-        "groups": ("array of object", "threads with the same frames, one for each method that took them"),
+        "groups": (
+            "array of object",
+            "threads with the same frames, one for each method that took them",
+        ),
         "groups[].ranks": ("array of int", "their ranks"),
         "groups[].thread": ("string", "`main`, or the name of the thread"),
         "groups[].frames": ("array of object", "the frames, innermost first"),
@@ -168,7 +206,10 @@ KEYS: Mapping[str, Keys] = {
         "groups[].frames[].file": ("string", "its file"),
         "groups[].frames[].line": ("int", "its line"),
         "groups[].frames[].owner": ("string", "whose code it is"),
-        "groups[].method": ("string", "how the stack was taken: by the agent, by a signal, or by py-spy"),
+        "groups[].method": (
+            "string",
+            "how the stack was taken: by the agent, by a signal, or by py-spy",
+        ),
         "groups[].pids": ("array of int", "their processes"),
         "groups[].worker": ("bool", "they are DataLoader workers"),
         "groups[].threads": ("int", "how many threads"),
@@ -201,7 +242,10 @@ KEYS: Mapping[str, Keys] = {
         "jobs[].reporting": ("int", "ranks that report; 0 for an ended job"),
         "jobs[].hosts": ("array of string", "its hosts"),
         "jobs[].script": ("string", "the program"),
-        "jobs[].health": ("string", "`ok`, `warning`, `critical` or `unknown`: unknown where nobody answers"),
+        "jobs[].health": (
+            "string",
+            "`ok`, `warning`, `critical` or `unknown`: unknown where nobody answers",
+        ),
         "jobs[].started_unix_ns": ("int", "when it started"),
         "jobs[].role": ("string", "the role of the relay that answers: alone, hub or leaf"),
     },
@@ -215,14 +259,20 @@ KEYS: Mapping[str, Keys] = {
         "gpus[].free": ("bool", "nobody computes on it and its memory is free"),
         "gpus[].free_bytes": ("int or null", "free memory"),
         "gpus[].total_bytes": ("int or null", "memory"),
-        "gpus[].util_ratio": ("number or null", "share of the last second in which some kernel ran"),
+        "gpus[].util_ratio": (
+            "number or null",
+            "share of the last second in which some kernel ran",
+        ),
         "gpus[].power_watts": ("number or null", "power"),
         "gpus[].celsius": ("int or null", "temperature"),
         "gpus[].exclusive": ("bool or null", "compute mode exclusive process"),
         "gpus[].prohibited": ("bool", "compute mode prohibited"),
         "gpus[].mig_parent": ("string or null", "of a MIG instance: the GPU that it is a part of"),
         "gpus[].lost": ("bool", "it no longer answers"),
-        "gpus[].processes": ("array of object or null", "who holds it; null: the driver does not tell"),
+        "gpus[].processes": (
+            "array of object or null",
+            "who holds it; null: the driver does not tell",
+        ),
         "gpus[].processes[].pid": ("int", "the process"),
         "gpus[].processes[].local": ("bool", "it is visible from here; false in another container"),
         "gpus[].processes[].user": ("string or null", "its user"),
@@ -245,15 +295,24 @@ def page() -> str:
     lines = head(
         "JSON",
         "docs/generate/json_schema.py",
-        "Every command that a script may read has `--json`. A document names its format in `schema`. Within one "
-        "version a key may be added. No key is removed and none changes its meaning. Every key is always there.",
-        "`null` means *not measured*, `0` means *measured zero*. Times are Unix time in ns, on the clock of rank 0's host.",
+        "Every command that a script may read has `--json`. A document names its format in"
+        " `schema`. Within one version a key may be added. No key is removed and none changes its"
+        " meaning. Every key is always there.",
+        "`null` means *not measured*, `0` means *measured zero*. Times are Unix time in ns, on the"
+        " clock of rank 0's host.",
     )
     for schema, keys in KEYS.items():
         lines += [f"## {schema}", "", *fenced([COMMANDS[schema]], "sh")]
-        lines += table(("key", "type", "meaning"), ((code(path), *found) for path, found in keys.items()))
+        lines += table(
+            ("key", "type", "meaning"), ((code(path), *found) for path, found in keys.items())
+        )
     found = diagnose_json(*simulated("not-in-collective", 24.0))
-    lines += ["## An example", "", "Ranks of a simulated job, one of which has not joined a collective:", ""]
+    lines += [
+        "## An example",
+        "",
+        "Ranks of a simulated job, one of which has not joined a collective:",
+        "",
+    ]
     return "\n".join([*lines, *fenced(json.dumps(found, indent=2).split("\n"), "json")])
 
 
@@ -273,11 +332,16 @@ def documents() -> Iterator[tuple[str, dict[str, Any]]]:
             yield EVENT_SCHEMA, event_json(change, snapshot.job)
         gpus = [rank.own.gpu for rank in snapshot.ranks if rank.own is not None]
         yield GPUS_SCHEMA, gpus_json(gpus, None)
-        yield STACKS_SCHEMA, stacks_json(_stacks(scenario), snapshot.job, True, snapshot.time_unix_ns)
+        yield (
+            STACKS_SCHEMA,
+            stacks_json(_stacks(scenario), snapshot.job, True, snapshot.time_unix_ns),
+        )
 
 
 def complaints(schema: str, document: Any) -> list[str]:
-    """Where a document and `KEYS` differ: undescribed and missing keys, and values of another type."""
+    """Where a document and `KEYS` differ: undescribed and missing keys, and values of another
+    type.
+    """
     return list(_differences(KEYS[schema], "", document))
 
 

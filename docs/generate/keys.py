@@ -24,7 +24,14 @@ def page() -> str:
         if one.listed and not one.name.startswith("view-")
     )
     lines += ["## Actions", "", *table(("keys", "does", "in the views"), rows)]
-    return "\n".join([*lines, "## In lists", "", *table(("keys", "do"), ((_keys(keys), text) for keys, text in MOVES))])
+    return "\n".join(
+        [
+            *lines,
+            "## In lists",
+            "",
+            *table(("keys", "do"), ((_keys(keys), text) for keys, text in MOVES)),
+        ]
+    )
 
 
 def _keys(shown: str) -> str:

@@ -11,8 +11,8 @@ def page() -> str:
     lines = head(
         "Metrics",
         "ddtop/metrics.py",
-        "Every number and word on the screen: its unit, what it means, where ddtop reads it, and how to check it "
-        "by hand. The name is the key in JSON where there is one.",
+        "Every number and word on the screen: its unit, what it means, where ddtop reads it, and"
+        " how to check it by hand. The name is the key in JSON where there is one.",
         "`-` on the screen and `null` in JSON mean *not measured*. `0` means *measured zero*.",
     )
     rows = ((code(one.name), one.unit, one.meaning, one.source, code(one.check)) for one in METRICS)

@@ -1,7 +1,8 @@
-"""`python -m docs.generate.offline SITE`: exits with 1 where a page of the built site loads something from elsewhere.
+"""`python -m docs.generate.offline SITE`: exits with 1 where a page of the built site loads
+something from elsewhere.
 
-A link that a person follows is fine. A script, style, font or picture from elsewhere is not: the site must be
-complete behind a firewall, and must tell nobody who reads it.
+A link that a person follows is fine. A script, style, font or picture from elsewhere is not: the
+site must be complete behind a firewall, and must tell nobody who reads it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ class _Loads(HTMLParser):
 
 
 def remote_of(name: str, text: str) -> list[str]:
-    """The addresses elsewhere that this file makes a browser load. `name` decides how it is read."""
+    """The addresses elsewhere that this file makes a browser load. `name` decides how it is
+    read.
+    """
     found = _IN_STYLE.findall(text) if name.endswith((".css", ".html", ".svg")) else []
     if name.endswith((".html", ".svg")):
         loads = _Loads()

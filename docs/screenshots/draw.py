@@ -1,7 +1,8 @@
-"""Draws the pictures of the README from the real demo, and of large jobs from simulated ones: python docs/screenshots/draw.py [PICTURE ...]
+"""Draws the pictures of the README from the real demo, and of large jobs from simulated ones:
+python docs/screenshots/draw.py [PICTURE ...]
 
-Each starts a demo job or a simulated one, lets the dashboard look at it without a terminal, and saves what it shows as SVG;
-with DDTOP_PNG=FOLDER also as PNG there (needs cairosvg).
+Each starts a demo job or a simulated one, lets the dashboard look at it without a terminal, and
+saves what it shows as SVG; with DDTOP_PNG=FOLDER also as PNG there (needs cairosvg).
 """
 
 from __future__ import annotations
@@ -50,7 +51,14 @@ LISTED = {
     "pretrain-7b": (512, "node000", "pretrain.py", 52, "loader-stuck", None),
     "sft-llama-8b": (64, "node112", "finetune.py", 14, "straggler", None),
     "vit-ablation-3": (8, "gpu07", "train.py", 3, "healthy", None),
-    "pretrain-7b-lr3e4": (512, "node064", "pretrain.py", 260, "", "rank 131 went first: SIGKILL (out of memory)"),
+    "pretrain-7b-lr3e4": (
+        512,
+        "node064",
+        "pretrain.py",
+        260,
+        "",
+        "rank 131 went first: SIGKILL (out of memory)",
+    ),
     "vit-ablation-2": (8, "gpu07", "train.py", 340, "", "all ranks finished"),
     "eval-mmlu": (16, "gpu03", "evaluate.py", 1500, "", "cancelled"),
 }
@@ -92,7 +100,8 @@ async def picture(entry: JobEntry, fault: str, size: tuple[int, int], keys: tupl
                 break
         else:
             raise SystemExit(f"{fault} did not show within {DEADLINE_S:.0f} s")
-        # A few more looks, so that ages and ratios are those of a person who arrives a moment later.
+        # A few more looks, so that ages and ratios are those of a person who arrives a moment
+        # later.
         await pilot.pause(3.0)
         for key in keys:
             await pilot.press(key)
@@ -100,7 +109,9 @@ async def picture(entry: JobEntry, fault: str, size: tuple[int, int], keys: tupl
         return app.export_screenshot(title="ddtop")
 
 
-async def simulated(ranks: int, scenario: str, seconds: float, size: tuple[int, int], keys: tuple[str, ...]) -> str:
+async def simulated(
+    ranks: int, scenario: str, seconds: float, size: tuple[int, int], keys: tuple[str, ...]
+) -> str:
     """What the dashboard shows of a simulated job whose script began so long ago."""
     clock = JobClock()
     job = SimulatedJob(ranks, 0, SCENARIOS[scenario], began_unix_ns=clock() - round(seconds * 1e9))
@@ -123,20 +134,40 @@ async def list_of_jobs(size: tuple[int, int]) -> str:
     now = time.time_ns()
     entries = [
         JobEntry(
-            SCHEMA, name, "r1", host, "feed", 1, 1, "", 1, "", script, ranks, ranks, now - minutes * 60 * 10**9,
-            now + 10**12 if ended is None else 0, None if ended is None else now, ended,
+            SCHEMA,
+            name,
+            "r1",
+            host,
+            "feed",
+            1,
+            1,
+            "",
+            1,
+            "",
+            script,
+            ranks,
+            ranks,
+            now - minutes * 60 * 10**9,
+            now + 10**12 if ended is None else 0,
+            None if ended is None else now,
+            ended,
         )
         for name, (ranks, host, script, minutes, _, ended) in LISTED.items()
-    ]  # fmt: skip
+    ]
 
     def ask(entry: JobEntry) -> Health:
         scenario = SCENARIOS[LISTED[entry.job][4]]
-        return health_of(moment(SimulatedJob(entry.world_size, 0, scenario, began_unix_ns=now), 35.0)[1])
+        return health_of(
+            moment(SimulatedJob(entry.world_size, 0, scenario, began_unix_ns=now), 35.0)[1]
+        )
 
     app = PickerApp(Found(lambda: entries, ask))
     async with app.run_test(size=size) as pilot:
         until = time.monotonic() + DEADLINE_S
-        while ASKING in (svg := app.export_screenshot(title="ddtop")).replace("&#160;", " ") or "SIGKILL" not in svg:
+        while (
+            ASKING in (svg := app.export_screenshot(title="ddtop")).replace("&#160;", " ")
+            or "SIGKILL" not in svg
+        ):
             if time.monotonic() > until:
                 raise SystemExit(f"the list of jobs was not complete within {DEADLINE_S:.0f} s")
             await pilot.pause(0.5)
@@ -147,7 +178,9 @@ def draw_png(svg: str, path: Path) -> None:
     """The picture as PNG; the web font of the SVG is not fetched, a local one stands in."""
     import cairosvg
 
-    cairosvg.svg2png(bytestring=svg.replace("Fira Code", "DejaVu Sans Mono").encode(), write_to=str(path))
+    cairosvg.svg2png(
+        bytestring=svg.replace("Fira Code", "DejaVu Sans Mono").encode(), write_to=str(path)
+    )
 
 
 if __name__ == "__main__":

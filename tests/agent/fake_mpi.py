@@ -10,7 +10,9 @@ WORLD_SIZE, RANK = 3, 1
 
 def make() -> Any:
     """A fresh module; `during` is called inside every call that would wait."""
-    mpi: Any = SimpleNamespace(ANY_SOURCE=-2, ANY_TAG=-1, PROC_NULL=-1, during=lambda: None, handles=100)
+    mpi: Any = SimpleNamespace(
+        ANY_SOURCE=-2, ANY_TAG=-1, PROC_NULL=-1, during=lambda: None, handles=100
+    )
 
     class Group:
         def __init__(self, members: tuple[int, ...]) -> None:
@@ -66,7 +68,13 @@ def make() -> Any:
             return Request()
 
         def sendrecv(
-            self, sendobj: Any, dest: int, sendtag: int = 0, recvbuf: Any = None, source: int = -2, recvtag: int = -1
+            self,
+            sendobj: Any,
+            dest: int,
+            sendtag: int = 0,
+            recvbuf: Any = None,
+            source: int = -2,
+            recvtag: int = -1,
         ) -> None:
             mpi.during()
 

@@ -44,9 +44,14 @@ class Bench:
     def __init__(self, monkeypatch):
         self.group, self.now = FakeGroup(), 100 * SECOND
         self.world = SimpleNamespace(
-            default_pg=self.group, pg_names={self.group: "0"}, pg_group_ranks={self.group: {0: 0, 1: 1}}, pg_map={}
+            default_pg=self.group,
+            pg_names={self.group: "0"},
+            pg_group_ranks={self.group: {0: 0, 1: 1}},
+            pg_map={},
         )
-        monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", SimpleNamespace(_world=self.world))
+        monkeypatch.setitem(
+            sys.modules, "torch.distributed.distributed_c10d", SimpleNamespace(_world=self.world)
+        )
         monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(device=str))
         self.peers = PeerNotes()
         self.probe, self.recorder = Collectives(self.peers), FakeRecorder()

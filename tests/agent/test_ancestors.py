@@ -15,7 +15,9 @@ from tests.launch.environments import HYDRA
 def test_the_launcher_is_found_above_a_shell(tmp_path):
     """torchrun's pid is the ranks' parent, or their grandparent where a shell script is between."""
     program = tmp_path / "torchrun"
-    program.write_text("import subprocess; subprocess.run(['sh', '-c', 'echo $$; read line; true'])")
+    program.write_text(
+        "import subprocess; subprocess.run(['sh', '-c', 'echo $$; read line; true'])"
+    )
     torchrun = subprocess.Popen(
         [sys.executable, str(program), "--nnodes", "2", "--master-addr=node0", "train.py"],
         stdin=subprocess.PIPE,
@@ -34,7 +36,10 @@ def test_the_launcher_is_found_above_a_shell(tmp_path):
 
 def test_hydras_ranks_find_the_proxy_above_them():
     """mpiexec > hydra_pmi_proxy --control-port HOST:PORT > sh > python."""
-    code = "import os, subprocess; print(os.getpid(), flush=True);subprocess.run(['sh', '-c', 'read line; true'])"
+    code = (
+        "import os, subprocess; print(os.getpid(), flush=True);subprocess.run(['sh', '-c', 'read"
+        " line; true'])"
+    )
     proxy = subprocess.Popen(
         [sys.executable, "-c", code, "--control-port", "node0:4711", "--rmk", "user"],
         stdin=subprocess.PIPE,

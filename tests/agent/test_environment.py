@@ -46,11 +46,23 @@ def test_a_long_command_line_is_cut():
 
 def test_only_variables_of_distributed_training_leave_the_process():
     environment = {
-        "MASTER_ADDR": "node0", "NCCL_SOCKET_IFNAME": "eth0", "RANK": "0", "SLURM_JOB_ID": "7",
-        "AWS_SECRET_ACCESS_KEY": "x", "WANDB_API_KEY": "x", "HOME": "/home/ada", "DDTOP_KEY": "x", "PATH": "/bin",
-    }  # fmt: skip
+        "MASTER_ADDR": "node0",
+        "NCCL_SOCKET_IFNAME": "eth0",
+        "RANK": "0",
+        "SLURM_JOB_ID": "7",
+        "AWS_SECRET_ACCESS_KEY": "x",
+        "WANDB_API_KEY": "x",
+        "HOME": "/home/ada",
+        "DDTOP_KEY": "x",
+        "PATH": "/bin",
+    }
 
-    assert sorted(redacted_environment(environment)) == ["MASTER_ADDR", "NCCL_SOCKET_IFNAME", "RANK", "SLURM_JOB_ID"]
+    assert sorted(redacted_environment(environment)) == [
+        "MASTER_ADDR",
+        "NCCL_SOCKET_IFNAME",
+        "RANK",
+        "SLURM_JOB_ID",
+    ]
 
 
 def test_a_secret_among_them_is_replaced():

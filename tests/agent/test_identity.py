@@ -14,7 +14,13 @@ from ddtop.agent.identity import (
     identify,
 )
 
-TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none"}
+TORCHRUN = {
+    "RANK": "3",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "8",
+    "MASTER_PORT": "29500",
+    "TORCHELASTIC_RUN_ID": "none",
+}
 PID = 4730
 
 
@@ -51,7 +57,13 @@ def role(line, environ=()):
         ("python -c from multiprocessing.forkserver import main;", IGNORED),
         ("python /env/lib/torch/_inductor/compile_worker/__main__.py --workers=4", IGNORED),
         ("python -m torch._inductor.compile_worker", IGNORED),
-        ("python -c from multiprocessing.spawn import spawn_main; spawn_main() --multiprocessing-fork", CANDIDATE),
+        (
+            (
+                "python -c from multiprocessing.spawn import spawn_main; spawn_main()"
+                " --multiprocessing-fork"
+            ),
+            CANDIDATE,
+        ),
     ],
 )
 def test_role_without_a_launchers_variables(line, expected):
@@ -70,7 +82,13 @@ def test_role_without_a_launchers_variables(line, expected):
         ("python", CANDIDATE),
         ("python -m pip install x", IGNORED),
         ("python /env/bin/ddtop status", IGNORED),
-        ("python -c from multiprocessing.spawn import spawn_main; spawn_main() --multiprocessing-fork", CANDIDATE),
+        (
+            (
+                "python -c from multiprocessing.spawn import spawn_main; spawn_main()"
+                " --multiprocessing-fork"
+            ),
+            CANDIDATE,
+        ),
         ("python -c from multiprocessing.resource_tracker import main;main(5)", IGNORED),
     ],
 )
@@ -80,7 +98,9 @@ def test_role_with_a_launchers_variables(line, expected):
 
 
 def test_a_rank_knows_all_its_numbers():
-    who = identify(TORCHRUN | {"TORCHELASTIC_RESTART_COUNT": "2"}, ["python", "-u", "/home/ada/train.py"], PID)
+    who = identify(
+        TORCHRUN | {"TORCHELASTIC_RESTART_COUNT": "2"}, ["python", "-u", "/home/ada/train.py"], PID
+    )
 
     assert (who.rank, who.local_rank, who.world_size, who.attempt) == (3, 1, 8, 2)
     assert (who.script, who.elastic) == ("train", True)
@@ -89,10 +109,17 @@ def test_a_rank_knows_all_its_numbers():
 @pytest.mark.parametrize(
     "variables",
     [
-        {"RANK": "x"}, {"RANK": ""}, {"RANK": "-1"}, {"RANK": "8"}, {"WORLD_SIZE": "0"}, {"WORLD_SIZE": ""},
-        {"RANK": "٣"}, {"WORLD_SIZE": "99999999999999"}, {"RANK": "1.5"},
+        {"RANK": "x"},
+        {"RANK": ""},
+        {"RANK": "-1"},
+        {"RANK": "8"},
+        {"WORLD_SIZE": "0"},
+        {"WORLD_SIZE": ""},
+        {"RANK": "٣"},
+        {"WORLD_SIZE": "99999999999999"},
+        {"RANK": "1.5"},
     ],
-)  # fmt: skip
+)
 def test_variables_that_make_no_rank_make_a_candidate(variables):
     """RANK is a common word: a chess program may export it, too."""
     assert role("python train.py", TORCHRUN | variables) == CANDIDATE
@@ -116,7 +143,13 @@ def test_the_rank_itself_after_an_exec_is_still_the_rank():
 
 
 @pytest.mark.parametrize(
-    "fresh", [{"RANK": "4"}, {"LOCAL_RANK": "0"}, {"MASTER_PORT": "29501"}, {"TORCHELASTIC_RESTART_COUNT": "1"}]
+    "fresh",
+    [
+        {"RANK": "4"},
+        {"LOCAL_RANK": "0"},
+        {"MASTER_PORT": "29501"},
+        {"TORCHELASTIC_RESTART_COUNT": "1"},
+    ],
 )
 def test_fresh_variables_of_a_launcher_override_an_inherited_mark(fresh):
     """A rank that itself runs torchrun: its ranks are ranks of their own."""
@@ -180,7 +213,9 @@ def test_the_program_that_mpi4py_runs_gives_the_name(words):
 
 
 def test_torchrun_inside_mpirun_gives_the_rank():
-    """One torchrun a node under mpirun: its ranks inherit the variables of mpirun, which count nodes."""
+    """One torchrun a node under mpirun: its ranks inherit the variables of mpirun, which count
+    nodes.
+    """
     torchrun = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
     assert who(OPEN_MPI | torchrun) == (RANK, 5, 8, 1)
 
@@ -191,6 +226,8 @@ def test_a_child_of_a_rank_with_its_variables_is_no_second_rank():
     assert who(claimed, pid=99)[0] == RANK
 
 
-@pytest.mark.parametrize("environ", [OPEN_MPI | {"OMPI_COMM_WORLD_RANK": "4"}, HYDRA | {"PMI_SIZE": "x"}])
+@pytest.mark.parametrize(
+    "environ", [OPEN_MPI | {"OMPI_COMM_WORLD_RANK": "4"}, HYDRA | {"PMI_SIZE": "x"}]
+)
 def test_numbers_that_make_no_sense_make_no_rank(environ):
     assert who(environ)[0] == CANDIDATE

@@ -13,17 +13,35 @@ import pytest
 
 import ddtop
 
-HEAVY = ("torch", "zmq", "msgspec", "textual", "rich", "psutil", "pynvml", "click", "numpy", "asyncio")
+HEAVY = (
+    "torch",
+    "zmq",
+    "msgspec",
+    "textual",
+    "rich",
+    "psutil",
+    "pynvml",
+    "click",
+    "numpy",
+    "asyncio",
+)
 PTH = Path(ddtop.__file__).parent / "agent" / "ddtop.pth"
-ASK = "import json, sys, threading; print(json.dumps([sorted(sys.modules), [t.name for t in threading.enumerate()]]))"
+ASK = (
+    "import json, sys, threading; print(json.dumps([sorted(sys.modules), [t.name for t in"
+    " threading.enumerate()]]))"
+)
 
 
 def asked(home, code, *, command=None, **variables):
     """(modules, threads) of a fresh Python that ran this code."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("DDTOP")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("DDTOP")
+    }
     environment |= {"DDTOP_STATE": str(home.state), "DDTOP_RUNTIME": str(home.runtime)} | variables
     program = [*(command or [sys.executable, "-c"]), f"{code}\n{ASK}"]
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        program, env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
     assert done.stderr == ""
     modules, threads = json.loads(done.stdout.splitlines()[-1])
     return set(modules), threads
@@ -94,7 +112,13 @@ def test_a_module_imports_nothing_heavier_than_it_needs(home, module, allowed):
 
 
 @pytest.mark.parametrize(
-    "module", ["ddtop.cli.commands.attach", "ddtop.cli.look", "ddtop.cli.commands.demo", "ddtop.relay.server"]
+    "module",
+    [
+        "ddtop.cli.commands.attach",
+        "ddtop.cli.look",
+        "ddtop.cli.commands.demo",
+        "ddtop.relay.server",
+    ],
 )
 def test_views_and_relay_never_import_torch_nor_the_dashboard(home, module):
     modules, _ = asked(home, f"import {module}")
@@ -103,7 +127,9 @@ def test_views_and_relay_never_import_torch_nor_the_dashboard(home, module):
 
 
 def test_the_whole_public_name_of_the_package_is_there_without_importing_more(home):
-    modules, _ = asked(home, "import ddtop\nfor name in ddtop.__all__: getattr(ddtop, name)\nddtop.step()")
+    modules, _ = asked(
+        home, "import ddtop\nfor name in ddtop.__all__: getattr(ddtop, name)\nddtop.step()"
+    )
 
     assert {name for name in modules if name.startswith("ddtop")} == {"ddtop"}
 
@@ -138,7 +164,11 @@ def test_a_broken_or_missing_ddtop_is_silent(home, tmp_path, content):
     program = f"import site; site.addsitedir({str(site)!r}); print('up')"
 
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", program], env={"DDTOP": "1"}, capture_output=True, text=True, check=False
+        [sys.executable, "-I", "-S", "-c", program],
+        env={"DDTOP": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "up\n", "")

@@ -24,7 +24,7 @@ number = interpreters.create()
 run = getattr(interpreters, "run_string", None) or interpreters.exec
 run(number, "import sys; print(any(type(one).__module__.startswith('ddtop') for one in sys.meta_path), flush=True)")
 print("main", any(type(one).__module__.startswith("ddtop") for one in sys.meta_path))
-"""
+"""  # noqa: E501
 
 
 def run(home, script, *words, **variables):
@@ -54,7 +54,10 @@ def test_a_folder_of_the_scripts_with_the_name_of_a_library_is_the_scripts(home,
     out, err = run(home, shadows(tmp_path, "zmq", "msgspec"))
 
     assert out == "my zmq my msgspec\n"
-    assert err == f"ddtop is off in this job: the program has its own msgspec: {tmp_path / 'msgspec'}\n"
+    assert (
+        err
+        == f"ddtop is off in this job: the program has its own msgspec: {tmp_path / 'msgspec'}\n"
+    )
 
 
 def test_a_folder_called_zmq_is_no_business_of_ours(home, tmp_path):
@@ -69,7 +72,9 @@ def test_a_folder_called_zmq_is_no_business_of_ours(home, tmp_path):
 
 def test_no_rank_imports_zmq(home, tmp_path):
     script = tmp_path / "train.py"
-    script.write_text("import sys, time; time.sleep(1.0); print('msgspec' in sys.modules, 'zmq' in sys.modules)\n")
+    script.write_text(
+        "import sys, time; time.sleep(1.0); print('msgspec' in sys.modules, 'zmq' in sys.modules)\n"
+    )
 
     assert run(home, script)[0] == "True False\n"
 

@@ -27,7 +27,7 @@ rank = int(sys.orig_argv[-1])
 sys.stdin.readline()
 print(run_name.join_plain(Identity("rank", "train", rank, rank, int(os.environ.get("SIZE", "2"))), os.environ), flush=True)
 sys.stdin.read()
-"""
+"""  # noqa: E501
 
 
 class Shell:
@@ -85,14 +85,21 @@ def test_ranks_of_one_launcher_share_its_name_and_run(home):
     names = [run_name.name_run(who(rank, elastic=True), {TREE: tree}, 1) for rank in (0, 1)]
 
     assert names[0] == names[1]
-    assert names[0] == (f"train-{os.getpid()}", f"{os.getpid()}.{registry.start_ticks(os.getpid())}", None)
+    assert names[0] == (
+        f"train-{os.getpid()}",
+        f"{os.getpid()}.{registry.start_ticks(os.getpid())}",
+        None,
+    )
 
 
 def test_a_launcher_without_the_hook_still_makes_one_run(home):
     """torchrun from another environment: its children have no mark, but they have one parent."""
     job, run, _ = run_name.name_run(who(elastic=True), {}, os.getpid())
 
-    assert (job, run) == (f"train-{os.getpid()}", f"{os.getpid()}.{registry.start_ticks(os.getpid())}")
+    assert (job, run) == (
+        f"train-{os.getpid()}",
+        f"{os.getpid()}.{registry.start_ticks(os.getpid())}",
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,7 +129,9 @@ def test_plain_ranks_of_one_script_and_folder_are_one_run(join):
 
 
 def test_a_wrong_master_port_does_not_split_the_job_that_it_breaks(join):
-    """Rank 1 waits at port 29501, rank 0 at 29500: both must stand in one table for that to be seen."""
+    """Rank 1 waits at port 29501, rank 0 at 29500: both must stand in one table for that to be
+    seen.
+    """
     assert join(0, MASTER_PORT="29500") == join(1, MASTER_PORT="29501")
 
 
@@ -146,11 +155,22 @@ MEETING = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 
 def test_ranks_that_meet_are_one_job_whatever_their_scripts_are(join, tmp_path):
-    """A parameter server and its workers, or one script checked out twice: one MASTER_ADDR, MASTER_PORT and WORLD_SIZE."""
+    """A parameter server and its workers, or one script checked out twice: one MASTER_ADDR,
+    MASTER_PORT and WORLD_SIZE.
+    """
     (tmp_path / "b").mkdir()
     first = join(0, SCRIPT="server.py", **MEETING)
 
-    assert join(1, tmp_path / "b", SCRIPT="worker.py", SIZE="2", **MEETING | {"MASTER_ADDR": "localhost"}) == first
+    assert (
+        join(
+            1,
+            tmp_path / "b",
+            SCRIPT="worker.py",
+            SIZE="2",
+            **MEETING | {"MASTER_ADDR": "localhost"},
+        )
+        == first
+    )
 
 
 @pytest.mark.parametrize(
@@ -201,10 +221,14 @@ def test_ranks_that_start_later_than_two_minutes_are_another_run(join, home):
 
 
 def test_a_run_that_is_all_gone_for_long_takes_no_more(join, home):
-    """Rank 0 was started, stopped and started again half a minute later, then rank 1: it belongs to the second try."""
+    """Rank 0 was started, stopped and started again half a minute later, then rank 1: it belongs
+    to the second try.
+    """
     first = join(0)
     join.shells[0].ends()
-    rewrite(home, lambda runs: runs[0].update(started_s=runs[0]["started_s"] - run_name.ALL_GONE_S - 1))
+    rewrite(
+        home, lambda runs: runs[0].update(started_s=runs[0]["started_s"] - run_name.ALL_GONE_S - 1)
+    )
 
     assert join(1) != first
 
@@ -217,7 +241,9 @@ def test_a_rank_that_starts_beside_one_that_crashed_at_once_is_of_its_run(join):
 
 
 def test_the_rank_of_a_process_that_is_gone_is_free_in_a_new_run(join):
-    """The job crashed at once and was started again within seconds: the new ranks are not the dead ones."""
+    """The job crashed at once and was started again within seconds: the new ranks are not the
+    dead ones.
+    """
     first = join(0, MASTER_PORT="29500")
     join.shells[0].ends()
 
@@ -259,7 +285,9 @@ def test_ranks_that_start_at_the_same_moment_are_one_run(home, tmp_path):
 
 
 def test_a_wrong_world_size_does_not_split_the_job_that_it_breaks(join):
-    """WORLD_SIZE=2 here and WORLD_SIZE=3 there, with one master: both wait, and must stand in one table."""
+    """WORLD_SIZE=2 here and WORLD_SIZE=3 there, with one master: both wait, and must stand in
+    one table.
+    """
     assert join(0, MASTER_PORT="29500", SIZE="2") == join(1, MASTER_PORT="29500", SIZE="3")
 
 

@@ -40,7 +40,9 @@ def test_the_table_and_the_hooks_import_no_source():
         "import sys; import ddtop.agent.import_hooks;"
         "print(sorted(name for name in sys.modules if name.startswith('ddtop.agent')))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
 
     assert done.stdout.strip() == str(
         [
@@ -111,7 +113,9 @@ class Fabric(Communication):
 
 def row(name, probe):
     source = Source(name, "probes.none", probes=True)
-    return SimpleNamespace(name=source.name, probes=True, load=lambda _function: lambda _rank: probe)
+    return SimpleNamespace(
+        name=source.name, probes=True, load=lambda _function: lambda _rank: probe
+    )
 
 
 @pytest.fixture
@@ -124,12 +128,28 @@ def reporter(monkeypatch):
         monkeypatch.setattr(report, "SOURCES", rows)
         who = SimpleNamespace(rank=0, local_rank=0, world_size=2, attempt=0, script="train.py")
         page = SimpleNamespace(open_calls=list, path=None, fallback=None)
-        dump = SimpleNamespace(still_ours=lambda: True, signal=None, path=None, descriptor=None, off=None)
+        dump = SimpleNamespace(
+            still_ours=lambda: True, signal=None, path=None, descriptor=None, off=None
+        )
         rank = SimpleNamespace(
-            who=who, run="run", job="job", pid=7, start_ticks=1, source="env", backend=None, page=page,
-            dump_file=dump, late_probes=late or {}, init_arguments=None, started_unix_ns=1, exiting=False,
-            destroyed=False, joined=False, exception=None, gc_total_ns=0,
-        )  # fmt: skip
+            who=who,
+            run="run",
+            job="job",
+            pid=7,
+            start_ticks=1,
+            source="env",
+            backend=None,
+            page=page,
+            dump_file=dump,
+            late_probes=late or {},
+            init_arguments=None,
+            started_unix_ns=1,
+            exiting=False,
+            destroyed=False,
+            joined=False,
+            exception=None,
+            gc_total_ns=0,
+        )
         link = Link()
         return report.Reporter(rank, link), rank, link
 
@@ -151,7 +171,9 @@ def test_a_probe_that_raises_is_off_by_its_name_and_its_last_fields_stay(reporte
 
 
 def test_two_sources_of_waits_add_up_and_the_later_row_names_what_is_stuck(reporter):
-    agent, _, link = reporter(row("mpi", Fabric("mpi", ("m", 1))), row("torch", Fabric("torch", ("t", 2))))
+    agent, _, link = reporter(
+        row("mpi", Fabric("mpi", ("m", 1))), row("torch", Fabric("torch", ("t", 2)))
+    )
     ticks(agent, 3)
     state = link.states[-1]
 

@@ -33,6 +33,8 @@ def test_a_copy_that_waits_for_the_gil_of_a_thread_it_has_not_is_ended():
     """Copying a process of gigabytes takes longer than the interval after which another thread asks
     for the GIL.
     """
-    done = subprocess.run([sys.executable, "-c", BUSY], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", BUSY], capture_output=True, text=True, timeout=120, check=False
+    )
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "no child\n", "")

@@ -97,7 +97,9 @@ def test_more_calls_than_slots_are_not_noted_and_do_no_harm(page):
 
 
 def test_an_exception_larger_than_its_place_is_cut_and_not_shown(page):
-    page.write_exception(msgspec.msgpack.encode(LastException("E", "x" * 2 * layout.EXCEPTION_BYTES_MAX, 9)))
+    page.write_exception(
+        msgspec.msgpack.encode(LastException("E", "x" * 2 * layout.EXCEPTION_BYTES_MAX, 9))
+    )
 
     assert read_page(page.path.read_bytes()).exception is None
 

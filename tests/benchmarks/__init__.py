@@ -1,4 +1,5 @@
 """What ddtop costs and how fast it is, measured on real processes: `python -m tests.benchmarks`.
 
-No test: a time depends on the machine and on what else runs there, so nothing here is collected by pytest.
+No test: a time depends on the machine and on what else runs there, so nothing here is collected by
+pytest.
 """

@@ -1,4 +1,6 @@
-"""`python -m tests.benchmarks`: all numbers in one table. `--only relay,views` runs some, `--quick` gives a first idea."""
+"""`python -m tests.benchmarks`: all numbers in one table. `--only relay,views` runs some,
+`--quick` gives a first idea.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def _gpus(options: argparse.Namespace) -> Iterator[Row]:
 def _hub(options: argparse.Namespace) -> Iterator[Row]:
     from tests.benchmarks import hub
 
-    yield from hub.measure(10.0 if options.quick else 60 * options.minutes if options.minutes else 30.0)
+    yield from hub.measure(
+        10.0 if options.quick else 60 * options.minutes if options.minutes else 30.0
+    )
 
 
 def _journal(options: argparse.Namespace) -> Iterator[Row]:
@@ -143,7 +147,9 @@ PARTS: dict[str, tuple[str, bool, Part]] = {
 """Name -> (what it measures, whether it needs torch, the measurement)."""
 
 DEFAULT = [name for name in PARTS if name not in ("others", "verdicts")]
-"""The verdicts take half an hour, and other tools have to be installed first: these run only when asked for."""
+"""The verdicts take half an hour, and other tools have to be installed first: these run only
+when asked for.
+"""
 
 
 def _has_torch() -> bool:
@@ -168,13 +174,25 @@ def _measured(name: str, options: argparse.Namespace) -> Iterator[Row]:
 def main() -> int:
     """Print the table; 1 if a bar is not met."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="short runs: a first idea, not a result")
+    parser.add_argument(
+        "--quick", action="store_true", help="short runs: a first idea, not a result"
+    )
     parser.add_argument("--only", default=",".join(DEFAULT), help=f"some of: {', '.join(PARTS)}")
-    parser.add_argument("--pairs", type=int, default=None, help="pairs of runs for the agent's cost (default 9)")
-    parser.add_argument("--seconds", type=float, default=None, help="length of each of these runs (default 12)")
-    parser.add_argument("--minutes", type=float, default=None, help="dashboard, hub: how long each is left alone")
-    parser.add_argument("--gpus", action="store_true", help="dashboard: each job once more with eight cards a host")
-    parser.add_argument("--in-turn", action="store_true", help="run them one after the other, not side by side")
+    parser.add_argument(
+        "--pairs", type=int, default=None, help="pairs of runs for the agent's cost (default 9)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=None, help="length of each of these runs (default 12)"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=None, help="dashboard, hub: how long each is left alone"
+    )
+    parser.add_argument(
+        "--gpus", action="store_true", help="dashboard: each job once more with eight cards a host"
+    )
+    parser.add_argument(
+        "--in-turn", action="store_true", help="run them one after the other, not side by side"
+    )
     parser.add_argument("--case", default="", help="verdicts: only these cases")
     parser.add_argument("--repeat", type=int, default=1, help="verdicts: so many times each")
     parser.add_argument(
@@ -185,7 +203,11 @@ def main() -> int:
         help="verdicts: beside N processes that compute without end; all limits double",
     )
     parser.add_argument(
-        "--rename", type=int, default=None, metavar="SEED", help="verdicts: with other names in the programs"
+        "--rename",
+        type=int,
+        default=None,
+        metavar="SEED",
+        help="verdicts: with other names in the programs",
     )
     options = parser.parse_args()
     options.pairs = options.pairs or (1 if options.quick else 9)

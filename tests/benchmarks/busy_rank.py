@@ -1,6 +1,8 @@
-"""A rank whose main thread computes all the time, with the agent at work and held in turn, block by block. Prints JSON lines.
+"""A rank whose main thread computes all the time, with the agent at work and held in turn, block by
+block. Prints JSON lines.
 
-The agent is held by the lock that each of its ticks takes: its thread then sleeps, as if it were not there.
+The agent is held by the lock that each of its ticks takes: its thread then sleeps, as if it were
+not there.
 """
 
 import argparse

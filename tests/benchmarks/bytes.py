@@ -1,7 +1,9 @@
-"""What a refresh of the dashboard sends to a terminal, and what it costs to find that out: by the differ and by plain Textual.
+"""What a refresh of the dashboard sends to a terminal, and what it costs to find that out: by the
+differ and by plain Textual.
 
-The app runs without a terminal on a job of 64 ranks that changes in four ways; its updates go both ways. To check by hand:
-`DDTOP_DIFFER=0 ddtop attach` under `script -q /dev/null | wc -c` sends what the plain column says.
+The app runs without a terminal on a job of 64 ranks that changes in four ways; its updates go both
+ways. To check by hand: `DDTOP_DIFFER=0 ddtop attach` under `script -q /dev/null | wc -c` sends what
+the plain column says.
 """
 
 from __future__ import annotations
@@ -77,8 +79,9 @@ def measure(refreshes: int) -> Iterator[Row]:
             plain, small = asyncio.run(_one((width, height), kind, refreshes))
             what = f"bytes a refresh, {width}x{height}, {kind}"
             detail = (
-                f"plain Textual {statistics.mean(plain.bytes) / 1000:.2f} KB; CPU to encode "
-                f"{statistics.mean(small.cpu_ms):.1f} ms, plain {statistics.mean(plain.cpu_ms):.1f} ms"
+                f"plain Textual {statistics.mean(plain.bytes) / 1000:.2f} KB; CPU to encode"
+                f" {statistics.mean(small.cpu_ms):.1f} ms, plain"
+                f" {statistics.mean(plain.cpu_ms):.1f} ms"
             )
             size = statistics.mean(small.bytes) / 1000
             if (width, height) == (200, 50) and kind in BARS_KB:
@@ -113,15 +116,27 @@ def _changed(snapshot: Snapshot, kind: str, number: int) -> Snapshot:
     if kind == "nothing":
         return snapshot
     if kind == "one row":
-        ranks = tuple(replace(rank, iteration=12_482 + number) if rank.rank == 6 else rank for rank in snapshot.ranks)
+        ranks = tuple(
+            replace(rank, iteration=12_482 + number) if rank.rank == 6 else rank
+            for rank in snapshot.ranks
+        )
         return replace(snapshot, ranks=ranks)
     if kind == "hang":
         aged = (
-            replace(rank, collective_age_s=None if rank.collective_age_s is None else rank.collective_age_s + 1)
+            replace(
+                rank,
+                collective_age_s=(
+                    None if rank.collective_age_s is None else rank.collective_age_s + 1
+                ),
+            )
             for rank in snapshot.ranks
         )
-        return replace(snapshot, ranks=tuple(aged), time_unix_ns=snapshot.time_unix_ns + builders.SECOND)
-    return replace(snapshot, ranks=tuple(_other(rank, rank.rank + number * 37) for rank in snapshot.ranks))
+        return replace(
+            snapshot, ranks=tuple(aged), time_unix_ns=snapshot.time_unix_ns + builders.SECOND
+        )
+    return replace(
+        snapshot, ranks=tuple(_other(rank, rank.rank + number * 37) for rank in snapshot.ranks)
+    )
 
 
 def _other(rank: Any, seed: int) -> Any:

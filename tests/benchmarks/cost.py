@@ -1,9 +1,10 @@
 """What the agent costs a rank: CPU time a step, watched and not watched.
 
-Wall time differs from run to run on a shared machine and shows nothing; CPU time of the rank processes on a mostly idle
-loop resolves some hundredths of a millisecond. A pair is one run with DDTOP=1 and one without. They run side by side,
-so that a clock that changes or a neighbour that comes and goes meets both alike: measured one after the other, pairs
-differed by 0.4 ms from each other, side by side by 0.1 ms. `in_turn` runs them one after the other all the same.
+Wall time differs from run to run on a shared machine and shows nothing; CPU time of the rank
+processes on a mostly idle loop resolves some hundredths of a millisecond. A pair is one run with
+DDTOP=1 and one without. They run side by side, so that a clock that changes or a neighbour that
+comes and goes meets both alike: measured one after the other, pairs differed by 0.4 ms from each
+other, side by side by 0.1 ms. `in_turn` runs them one after the other all the same.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ class Run:
     reported_ms: float
 
 
-def measure(pairs: int, seconds: float, workers: tuple[int | None, ...], in_turn: bool = False) -> Iterator[Row]:
+def measure(
+    pairs: int, seconds: float, workers: tuple[int | None, ...], in_turn: bool = False
+) -> Iterator[Row]:
     """Rows for each kind of loop; `workers` None is the loop without a DataLoader."""
     for number in workers:
         kind = "" if number is None else f", DataLoader with {number} workers"
@@ -48,8 +51,9 @@ def _rows(kind: str, found: list[tuple[Run, Run]]) -> Iterator[Row]:
     own, reported = _median(on.own_ms for on in ons), _median(on.reported_ms for on in ons)
     alone = _median(on.agent_ms for on in ons)
     detail = (
-        f"pairs {_list(steps)} ms; a step off {_list(one.cpu_ms for one in offs)}, on {_list(one.cpu_ms for one in ons)} ms\n"
-        f"of it ddtop's own threads by the kernel's account {own:.3f} ms"
+        f"pairs {_list(steps)} ms; a step off {_list(one.cpu_ms for one in offs)}, on"
+        f" {_list(one.cpu_ms for one in ons)} ms\nof it ddtop's own threads by the kernel's account"
+        f" {own:.3f} ms"
     )
     yield limited(f"agent, CPU a step{kind}", statistics.median(steps), STEP_BAR_MS, "ms", detail)
     yield limited(
@@ -59,18 +63,31 @@ def _rows(kind: str, found: list[tuple[Run, Run]]) -> Iterator[Row]:
         "%",
         f"pairs {_list(cores)} %",
     )
-    said = f"pairs: says {_list(on.reported_ms for on in ons)}, used {_list(on.agent_ms for on in ons)} ms"
+    said = (
+        f"pairs: says {_list(on.reported_ms for on in ons)}, used"
+        f" {_list(on.agent_ms for on in ons)} ms"
+    )
     yield Row(
         f"agent thread, CPU a step: what it says, what the kernel counts{kind}",
         f"{reported:.3f}, {alone:.3f} ms",
         detail=said,
     )
-    late_off, late_on = _median(one.late_p99_ms for one in offs), _median(one.late_p99_ms for one in ons)
-    yield Row(f"sleep, p99 lateness on - off{kind}", f"{late_on - late_off:+.3f} ms", detail=_late(offs, ons))
+    late_off, late_on = (
+        _median(one.late_p99_ms for one in offs),
+        _median(one.late_p99_ms for one in ons),
+    )
+    yield Row(
+        f"sleep, p99 lateness on - off{kind}",
+        f"{late_on - late_off:+.3f} ms",
+        detail=_late(offs, ons),
+    )
 
 
 def _late(offs: list[Run], ons: list[Run]) -> str:
-    return f"off {_list(one.late_p99_ms for one in offs)}, on {_list(one.late_p99_ms for one in ons)} ms"
+    return (
+        f"off {_list(one.late_p99_ms for one in offs)}, on"
+        f" {_list(one.late_p99_ms for one in ons)} ms"
+    )
 
 
 def _pair(index: int, seconds: float, workers: int | None, in_turn: bool) -> tuple[Run, Run]:

@@ -1,7 +1,9 @@
-"""What the dashboard costs and how quickly it answers, on simulated jobs of 8, 1,024 and 10,000 ranks that report at 1 Hz.
+"""What the dashboard costs and how quickly it answers, on simulated jobs of 8, 1,024 and 10,000
+ranks that report at 1 Hz.
 
-A process of its own plays the relay; `ddtop attach` runs on a pseudo-terminal of 200x50. What it writes goes through a terminal
-emulator (pyte), so a key has arrived when a person can see what it did: the highlighted row is the next one.
+A process of its own plays the relay; `ddtop attach` runs on a pseudo-terminal of 200x50. What it
+writes goes through a terminal emulator (pyte), so a key has arrived when a person can see what it
+did: the highlighted row is the next one.
 """
 
 from __future__ import annotations
@@ -36,12 +38,18 @@ BYTES_BAR_KB = {"healthy": 10.0, "hang": 1.0}
 GROWTH_BAR_MIB = 8.0
 GIVE_UP_S, KEY_GIVE_UP_S, SETTLE_S, QUIET_S = 60.0, 5.0, 10.0, 0.15
 FILL_S, LONG_S = 120.0, 300.0
-"""The tape of 64 MiB and the sparklines fill up first; shorter runs tell nothing of whether memory is flat."""
+"""The tape of 64 MiB and the sparklines fill up first; shorter runs tell nothing of whether
+memory is flat.
+"""
 FOUND = {"healthy": "moving, watched", "hang": "wait for it"}
 
 
-def measure(seconds: float, keys: int, sizes: tuple[int, ...] = SIZES, gpus: bool = False) -> Iterator[Row]:
-    """Rows for each size, healthy and in a hang; `seconds`: how long it is left alone. `gpus`: each once more with eight cards a host."""
+def measure(
+    seconds: float, keys: int, sizes: tuple[int, ...] = SIZES, gpus: bool = False
+) -> Iterator[Row]:
+    """Rows for each size, healthy and in a hang; `seconds`: how long it is left alone. `gpus`:
+    each once more with eight cards a host.
+    """
     for ranks in sizes:
         for state in ("healthy", "hang"):
             for cards in (False, True) if gpus else (False,):
@@ -52,7 +60,14 @@ def _one(ranks: int, state: str, seconds: float, keys: int, gpus: bool = False) 
     job = f"sim-{ranks}"
     with Stage(job) as stage:
         played = stage.start(
-            [sys.executable, "-m", "tests.benchmarks.sim_relay", str(ranks), state, *(["gpus"] if gpus else [])],
+            [
+                sys.executable,
+                "-m",
+                "tests.benchmarks.sim_relay",
+                str(ranks),
+                state,
+                *(["gpus"] if gpus else []),
+            ],
             stage.environment(False, PYTHONPATH=os.getcwd()),
             stage.output(0),
         )
@@ -60,7 +75,9 @@ def _one(ranks: int, state: str, seconds: float, keys: int, gpus: bool = False) 
         assert played.poll() is None
         with Screen(stage, job) as screen:
             painted = screen.until(lambda: screen.shows(job))
-            filled = screen.until(lambda: screen.shows(f"{ranks:,}/{ranks:,}") and screen.shows(FOUND[state]))
+            filled = screen.until(
+                lambda: screen.shows(f"{ranks:,}/{ranks:,}") and screen.shows(FOUND[state])
+            )
             settle_s = FILL_S if seconds >= LONG_S else SETTLE_S
             screen.watch(settle_s)
             before, bursts, cpu = memory_mib(screen.pid)["rss"], screen.bursts, screen.cpu_s()
@@ -72,19 +89,30 @@ def _one(ranks: int, state: str, seconds: float, keys: int, gpus: bool = False) 
             waited = sorted(1000 * one for one in screen.press(keys))
             after = memory_mib(screen.pid)["rss"]
     what = f"{ranks:,} ranks, {state}{', GPUs' if gpus else ''}"
-    yield limited(f"{what}: dashboard CPU", cores, CPU_BAR, "cores", f"over {seconds:.0f} s", digits=2)
+    yield limited(
+        f"{what}: dashboard CPU", cores, CPU_BAR, "cores", f"over {seconds:.0f} s", digits=2
+    )
     p95 = waited[max(0, int(len(waited) * 0.95) - 1)]
-    detail = f"p50 {statistics.median(waited):.0f} ms, longest {waited[-1]:.0f} ms of {len(waited)} keys"
+    detail = (
+        f"p50 {statistics.median(waited):.0f} ms, longest {waited[-1]:.0f} ms of {len(waited)} keys"
+    )
     yield limited(f"{what}: key to screen, p95", p95, KEY_BAR_MS, "ms", detail, digits=0)
     size = statistics.mean(kilobytes) if kilobytes else 0.0
     detail = f"{len(kilobytes)} refreshes, largest {max(kilobytes, default=0.0):.1f} KB"
     yield limited(f"{what}: bytes a refresh", size, BYTES_BAR_KB[state], "KB", detail, digits=1)
-    growth = f"{before:.0f} MiB after {settle_s:.0f} s, {after:.0f} MiB {seconds:.0f} s and {keys} keys later"
+    growth = (
+        f"{before:.0f} MiB after {settle_s:.0f} s, {after:.0f} MiB {seconds:.0f} s and {keys} keys"
+        " later"
+    )
     if seconds >= LONG_S:
-        yield limited(f"{what}: memory grown", after - before, GROWTH_BAR_MIB, "MiB", growth, digits=1)
+        yield limited(
+            f"{what}: memory grown", after - before, GROWTH_BAR_MIB, "MiB", growth, digits=1
+        )
     else:
         yield Row(
-            f"{what}: memory grown", f"{after - before:.1f} MiB", detail=f"{growth}; its tape fills for two minutes"
+            f"{what}: memory grown",
+            f"{after - before:.1f} MiB",
+            detail=f"{growth}; its tape fills for two minutes",
         )
     detail = f"all ranks and the verdict on it after {filled:.2f} s"
     yield limited(f"{what}: first paint", painted, PAINT_BAR_S, "s", detail, digits=2)
@@ -117,7 +145,10 @@ class Screen:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         with suppress(OSError):
             os.write(self._master, b"q")
@@ -164,7 +195,9 @@ class Screen:
         while not ready():
             if time.monotonic() - self._began > GIVE_UP_S:
                 lines = "\n".join(line.rstrip() for line in self._screen.display if line.strip())
-                raise StageError(f"not on the screen within {GIVE_UP_S:.0f} s; the screen:\n{lines}")
+                raise StageError(
+                    f"not on the screen within {GIVE_UP_S:.0f} s; the screen:\n{lines}"
+                )
             self._read(0.1)
         return self._read_at - self._began
 
@@ -175,7 +208,9 @@ class Screen:
             self._read(left)
 
     def press(self, keys: int) -> list[float]:
-        """Move the cursor down and up at odd moments; seconds from each key to the row that it highlights."""
+        """Move the cursor down and up at odd moments; seconds from each key to the row that it
+        highlights.
+        """
         waited, chance = [], random.Random(7)
         for _ in range(3):
             os.write(self._master, b"j")
@@ -194,15 +229,21 @@ class Screen:
         return waited
 
     def _highlighted(self) -> int:
-        """The lowest line of the table with another background than most: the one above it may be the culprit's."""
-        rows = [line for line, text in enumerate(self._screen.display) if text[:4].strip().isdigit()]
+        """The lowest line of the table with another background than most: the one above it may
+        be the culprit's.
+        """
+        rows = [
+            line for line, text in enumerate(self._screen.display) if text[:4].strip().isdigit()
+        ]
         colours = {line: self._screen.buffer[line][2].bg for line in rows}
         usual = Counter(colours.values()).most_common(1)[0][0] if colours else ""
         return max((line for line, colour in colours.items() if colour != usual), default=-1)
 
 
 def main() -> None:
-    """`python -m tests.benchmarks.dashboard RANKS healthy|hang SECONDS KEYS [gpus]`: one of them by itself, such as ten minutes."""
+    """`python -m tests.benchmarks.dashboard RANKS healthy|hang SECONDS KEYS [gpus]`: one of them
+    by itself, such as ten minutes.
+    """
     from tests.benchmarks import table
 
     ranks, state, seconds, keys = sys.argv[1:5]

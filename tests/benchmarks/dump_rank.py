@@ -1,7 +1,7 @@
 """A rank without torch beside eight threads that stand in deep stacks.
 
-With `busy` its main thread spins, and every quarter of a second it prints the longest time for which its loop did not run, and how often it ran. With
-`gil3`, rank 3 holds the GIL in C for good.
+With `busy` its main thread spins, and every quarter of a second it prints the longest time for
+which its loop did not run, and how often it ran. With `gil3`, rank 3 holds the GIL in C for good.
 """
 
 import ctypes
@@ -39,6 +39,9 @@ while True:
     now = time.monotonic_ns()
     longest, turns, last = max(longest, now - last), turns + 1, now
     if now - began > WINDOW_NS:
-        print(json.dumps({"from": began, "to": now, "longest_ns": longest, "turns": turns}), flush=True)
+        print(
+            json.dumps({"from": began, "to": now, "longest_ns": longest, "turns": turns}),
+            flush=True,
+        )
         longest, turns, began = 0, 0, time.monotonic_ns()
         last = began

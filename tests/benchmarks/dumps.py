@@ -1,4 +1,6 @@
-"""Stacks of eight ranks: from the key to the merged text, and what being asked costs a busy rank."""
+"""Stacks of eight ranks: from the key to the merged text, and what being asked costs a busy
+rank.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,25 @@ def measure(times: int) -> Iterator[Row]:
     """By the agents, with one rank that only a signal reaches, and the pause in a rank."""
     with Stage("dumps") as stage:
         stage.ranks(SCRIPT, RANKS, True)
-        yield _latency(stage.entry(RANKS), f"stacks of {RANKS} ranks, by their agents", AGENTS_BAR_S, times, {"agent"})
+        yield _latency(
+            stage.entry(RANKS),
+            f"stacks of {RANKS} ranks, by their agents",
+            AGENTS_BAR_S,
+            times,
+            {"agent"},
+        )
     with Stage("dumps-gil") as stage:
         stage.ranks(SCRIPT, RANKS, True, f"gil{RANKS - 1}")
         entry = stage.entry(RANKS)
         stage.wait_for("held GIL", lambda: stage.said(RANKS - 1))
         time.sleep(SETTLE_S)
-        yield _latency(entry, f"stacks of {RANKS} ranks, one holds the GIL", SIGNAL_BAR_S, times, {"agent", "signal"})
+        yield _latency(
+            entry,
+            f"stacks of {RANKS} ranks, one holds the GIL",
+            SIGNAL_BAR_S,
+            times,
+            {"agent", "signal"},
+        )
     with Stage("dumps-pause") as stage:
         stage.ranks(SCRIPT, 1, True, "busy")
         yield from _pause(stage, times)
@@ -43,7 +57,9 @@ def measure(times: int) -> Iterator[Row]:
 
 
 def _flood(stage: Stage) -> Iterator[Row]:
-    """A rank whose loop counts its turns, before and while a viewer asks for its stacks as fast as it can."""
+    """A rank whose loop counts its turns, before and while a viewer asks for its stacks as fast
+    as it can.
+    """
     viewer = _Viewer(stage.entry(1))
     try:
         calm_ns = time.monotonic_ns()
@@ -55,11 +71,23 @@ def _flood(stage: Stage) -> Iterator[Row]:
         viewer.close()
     stage.wait_for("windows", lambda: stage.said(0)[-1]["to"] > over_ns)
     rates = {
-        when: statistics.median(one["turns"] for one in stage.said(0) if first <= one["from"] and one["to"] <= last)
+        when: statistics.median(
+            one["turns"] for one in stage.said(0) if first <= one["from"] and one["to"] <= last
+        )
         for when, first, last in (("calm", calm_ns, flood_ns), ("flood", flood_ns, over_ns))
     }
-    detail = f"{asked} requests in {FLOOD_S:g} s made {taken} dumps; the median window of a busy loop while they came, by one before"
-    yield limited("a flood of requests: calm / flood", rates["calm"] / rates["flood"], FLOOD_BAR_RATIO, "", detail, 2)
+    detail = (
+        f"{asked} requests in {FLOOD_S:g} s made {taken} dumps; the median window of a busy loop"
+        " while they came, by one before"
+    )
+    yield limited(
+        "a flood of requests: calm / flood",
+        rates["calm"] / rates["flood"],
+        FLOOD_BAR_RATIO,
+        "",
+        detail,
+        2,
+    )
 
 
 class _Viewer:
@@ -107,7 +135,9 @@ class _Viewer:
         self._link.close()
 
 
-def _latency(entry: registry.JobEntry, what: str, bar_s: float, times: int, methods: set[str]) -> Row:
+def _latency(
+    entry: registry.JobEntry, what: str, bar_s: float, times: int, methods: set[str]
+) -> Row:
     viewer = _Viewer(entry)
     try:
         took = []
@@ -121,12 +151,17 @@ def _latency(entry: registry.JobEntry, what: str, bar_s: float, times: int, meth
             time.sleep(EVERY_S)
     finally:
         viewer.close()
-    detail = f"key to merged, longest of {times}; median {statistics.median(took):.3f} s; the screen adds up to 0.5 s"
+    detail = (
+        f"key to merged, longest of {times}; median {statistics.median(took):.3f} s; the screen"
+        " adds up to 0.5 s"
+    )
     return limited(what, max(took), bar_s, "s", detail, digits=3)
 
 
 def _pause(stage: Stage, times: int) -> Iterator[Row]:
-    """Windows of a quarter second in which a dump fell, beside windows of the same rank without one."""
+    """Windows of a quarter second in which a dump fell, beside windows of the same rank without
+    one.
+    """
     viewer = _Viewer(stage.entry(1))
     asked, told = [], []
     try:
@@ -138,13 +173,30 @@ def _pause(stage: Stage, times: int) -> Iterator[Row]:
         viewer.close()
     stage.wait_for("windows", lambda: stage.said(0)[-1]["to"] > asked[-1])
     windows = stage.said(0)
-    within = [one["longest_ns"] / 1e6 for one in windows if any(one["from"] <= at <= one["to"] for at in asked)]
-    without = [one["longest_ns"] / 1e6 for one in windows if not any(one["from"] <= at <= one["to"] for at in asked)]
+    within = [
+        one["longest_ns"] / 1e6
+        for one in windows
+        if any(one["from"] <= at <= one["to"] for at in asked)
+    ]
+    without = [
+        one["longest_ns"] / 1e6
+        for one in windows
+        if not any(one["from"] <= at <= one["to"] for at in asked)
+    ]
     detail = (
-        f"median longest gap of a busy loop in {len(within)} windows with a dump {statistics.median(within):.1f}, in "
-        f"{len(without)} without one {statistics.median(without):.1f}; the longest of all {max(within):.1f} and {max(without):.1f}"
+        f"median longest gap of a busy loop in {len(within)} windows with a dump"
+        f" {statistics.median(within):.1f}, in {len(without)} without one"
+        f" {statistics.median(without):.1f}; the longest of all {max(within):.1f} and"
+        f" {max(without):.1f}"
     )
     paired = statistics.median(within) - statistics.median(without)
-    yield limited("pause of a busy rank by a dump, on - off", paired, PAUSE_BAR_MS, "ms", detail, digits=1)
-    held = f"longest of {len(told)}: eight threads, forty frames deep; while it lasts the others wait for the GIL"
-    yield limited("pause as the rank's agent measured it", max(told) / 1e6, PAUSE_BAR_MS, "ms", held, digits=2)
+    yield limited(
+        "pause of a busy rank by a dump, on - off", paired, PAUSE_BAR_MS, "ms", detail, digits=1
+    )
+    held = (
+        f"longest of {len(told)}: eight threads, forty frames deep; while it lasts the others wait"
+        " for the GIL"
+    )
+    yield limited(
+        "pause as the rank's agent measured it", max(told) / 1e6, PAUSE_BAR_MS, "ms", held, digits=2
+    )

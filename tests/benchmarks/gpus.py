@@ -1,6 +1,8 @@
-"""What the relay's watch of GPUs costs a host of eight cards: our own Python and pynvml's, over a double of the driver's library.
+"""What the relay's watch of GPUs costs a host of eight cards: our own Python and pynvml's, over a
+double of the driver's library.
 
-The time that the driver itself takes comes on top, and only a machine with cards can tell it (`python -m tests.gpu.check`).
+The time that the driver itself takes comes on top, and only a machine with cards can tell it
+(`python -m tests.gpu.check`).
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ CARDS, PROCESSES = 8, 8
 def measure(samples: int) -> Iterator[Row]:
     """So many samples, one after the other, with the clock of one a second."""
     children = [
-        subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+        subprocess.Popen(
+            [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
+        )
         for _ in range(PROCESSES)
     ]
     try:
@@ -32,12 +36,13 @@ def measure(samples: int) -> Iterator[Row]:
         library = Library(
             *(
                 FakeCard(
-                    uuid=f"GPU-{card}0000000-0000-0000-0000-000000000000", bus=f"00000000:{card:02X}:00.0",
+                    uuid=f"GPU-{card}0000000-0000-0000-0000-000000000000",
+                    bus=f"00000000:{card:02X}:00.0",
                     processes=dict.fromkeys(pids, GIB),
                 )
                 for card in range(CARDS)
             )
-        )  # fmt: skip
+        )
         yield from _sampled(library, samples, {pid: rank for rank, pid in enumerate(pids)})
     finally:
         for child in children:
@@ -56,10 +61,15 @@ def _sampled(library: Library, samples: int, owners: dict[int, int | None]) -> I
     assert [one.rank for one in cards[0].processes or ()] == list(owners.values())
     mean = statistics.fmean(spent)
     detail = (
-        f"{samples} samples of {CARDS} cards with {PROCESSES} processes each: mean {mean:.2f} ms a second, median "
-        f"{statistics.median(spent):.2f}, longest {max(spent):.2f}; {sum(library.calls.values()) / samples:.0f} calls a second\n"
-        "the driver's own time is not in it, that of the double's answers in Python is"
+        f"{samples} samples of {CARDS} cards with {PROCESSES} processes each: mean {mean:.2f} ms a"
+        f" second, median {statistics.median(spent):.2f}, longest {max(spent):.2f};"
+        f" {sum(library.calls.values()) / samples:.0f} calls a second\nthe driver's own time is not"
+        " in it, that of the double's answers in Python is"
     )
-    yield limited("GPUs: CPU of the relay's watch, 8 cards", mean / 10, OWN_BAR_PERCENT, "% of a core", detail)
+    yield limited(
+        "GPUs: CPU of the relay's watch, 8 cards", mean / 10, OWN_BAR_PERCENT, "% of a core", detail
+    )
     text = "needs a machine with cards: python -m tests.gpu.check costs"
-    yield missing("GPUs: the same with the driver's time", text, f"<= {CPU_BAR_PERCENT:g} % of a core")
+    yield missing(
+        "GPUs: the same with the driver's time", text, f"<= {CPU_BAR_PERCENT:g} % of a core"
+    )

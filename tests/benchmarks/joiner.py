@@ -1,7 +1,7 @@
 """Joins a job's relay and counts what comes: `python -m tests.benchmarks.joiner JOB SECONDS`.
 
-Prints one JSON line when the relay has told all of the past (seconds, frames, bytes, and seconds until a model has taken it in and
-judged it), and one when the time is over.
+Prints one JSON line when the relay has told all of the past (seconds, frames, bytes, and seconds
+until a model has taken it in and judged it), and one when the time is over.
 """
 
 from __future__ import annotations

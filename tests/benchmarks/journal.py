@@ -1,6 +1,8 @@
-"""What the journal costs the relay: two relays of eight ranks each side by side, one with and one without it.
+"""What the journal costs the relay: two relays of eight ranks each side by side, one with and one
+without it.
 
-Both are measured over the same seconds, so that what else the machine does is in both; and the journal's own thread by itself.
+Both are measured over the same seconds, so that what else the machine does is in both; and the
+journal's own thread by itself.
 """
 
 from __future__ import annotations
@@ -50,7 +52,10 @@ def measure(windows: int, seconds: float) -> Iterator[Row]:
                 own.append(found[1])
             per_s = (path.stat().st_size - began_bytes) / (time.monotonic() - began)
             frames = len(journal.read_journal(path).frames)
-    detail = f"median of {windows} windows of {seconds:.0f} s; each: {', '.join(f'{one:.2f}' for one in more)}"
+    detail = (
+        f"median of {windows} windows of {seconds:.0f} s; each:"
+        f" {', '.join(f'{one:.2f}' for one in more)}"
+    )
     yield limited(
         f"journal, {RANKS} ranks: CPU of the relay with it less that without",
         median(more),
@@ -61,12 +66,19 @@ def measure(windows: int, seconds: float) -> Iterator[Row]:
     )
     detail = f"{per_s / 1024:.1f} KiB a second on disk, {frames} frames"
     yield limited(
-        f"journal, {RANKS} ranks: CPU of its own thread", median(own), CPU_BAR_PERCENT, "% of a core", detail, digits=2
+        f"journal, {RANKS} ranks: CPU of its own thread",
+        median(own),
+        CPU_BAR_PERCENT,
+        "% of a core",
+        detail,
+        digits=2,
     )
 
 
 def _window(pid: int, other: int, seconds: float) -> tuple[float, float]:
-    """(CPU of one relay less that of the other, CPU of the first one's journal thread), in percent of a core."""
+    """(CPU of one relay less that of the other, CPU of the first one's journal thread), in
+    percent of a core.
+    """
     began = time.monotonic()
     before = procfs.cpu_ns(pid), procfs.cpu_ns(other), _thread_ns(pid)
     time.sleep(seconds)

@@ -28,7 +28,10 @@ def measure(times: int) -> Iterator[Row]:
     """One row a fault; the longest counts."""
     for what, kind, number in FAULTS:
         found = [_once(kind, number) for _ in range(times)]
-        detail = f"longest of {times}; median {statistics.median(found):.1f} s; named: {kind}, rank {CULPRIT}"
+        detail = (
+            f"longest of {times}; median {statistics.median(found):.1f} s; named: {kind}, rank"
+            f" {CULPRIT}"
+        )
         yield limited(f"verdict: {what}", max(found), BAR_S, "s", detail, digits=1)
 
 
@@ -45,16 +48,22 @@ def _once(kind: str, number: int | None) -> float:
             os.kill(processes[CULPRIT].pid, number)
         named = _named(entry, kind)
         if number is None:
-            began = next(one["fault_unix_ns"] for one in stage.said(CULPRIT) if "fault_unix_ns" in one)
+            began = next(
+                one["fault_unix_ns"] for one in stage.said(CULPRIT) if "fault_unix_ns" in one
+            )
         return (named - began) / 1e9
 
 
 def _named(entry: registry.JobEntry, kind: str) -> int:
-    """When the viewer shows that finding about that rank, and no other rank as the culprit; unix ns."""
+    """When the viewer shows that finding about that rank, and no other rank as the culprit; unix
+    ns.
+    """
     last = "nothing"
     for _, verdict in follow(entry, GIVE_UP_S):
         critical = [one for one in verdict.findings if one.severity == "critical"]
         if any(one.kind == kind and tuple(one.ranks) == (CULPRIT,) for one in critical):
             return time.time_ns()
         last = "; ".join(f"{one.kind} {one.ranks}" for one in critical) or last
-    raise StageError(f"no {kind} about rank {CULPRIT} within {GIVE_UP_S:.0f} s; the viewer says {last}")
+    raise StageError(
+        f"no {kind} about rank {CULPRIT} within {GIVE_UP_S:.0f} s; the viewer says {last}"
+    )

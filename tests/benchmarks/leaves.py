@@ -1,7 +1,8 @@
-"""Plays the relays of all hosts but the first of a simulated job: `python -m tests.benchmarks.leaves RANKS HUB_PORT`.
+"""Plays the relays of all hosts but the first of a simulated job: `python -m
+tests.benchmarks.leaves RANKS HUB_PORT`.
 
-Each has its own connection and speaks through the relay's own `Uplink`, `Outbox` and `LeafLink`; what its ranks say is the simulation's,
-once a second. Prints one JSON line when all have been
+Each has its own connection and speaks through the relay's own `Uplink`, `Outbox` and `LeafLink`;
+what its ranks say is the simulation's, once a second. Prints one JSON line when all have been
 enlisted, then one a second of what was sent and dropped, until it is ended.
 """
 
@@ -44,9 +45,13 @@ class SimLeaf:
         self._loop = loop
         self._sockets: list[zmq.Socket[bytes]] = []
         self.ends = LeafLink(loop.context, registry.secret(), self._register, self._unregister)
-        self.uplink = Uplink(self.ends, _Known(hub), self._seal, self._tell, self._everything, self._obey)
+        self.uplink = Uplink(
+            self.ends, _Known(hub), self._seal, self._tell, self._everything, self._obey
+        )
         where = Topology(True, False, job.fleet.world_size, "node0:29500")
-        self.uplink.set_topology(where, (job.name, RUN, str(job.fleet.world_size), "", job.fleet.host_name(host)))
+        self.uplink.set_topology(
+            where, (job.name, RUN, str(job.fleet.world_size), "", job.fleet.host_name(host))
+        )
 
     def put(self, envelope: frames.Envelope, data: bytes) -> None:
         """A rank of this host has said this."""
@@ -58,7 +63,8 @@ class SimLeaf:
         """Whatever is due."""
         if self.uplink.due() <= now:
             self.uplink.on_time(now, LOCAL_SIZE, False)
-            # A send takes the descriptor's signal with it, so what has come in is looked for after each.
+            # A send takes the descriptor's signal with it, so what has come in is looked for after
+            # each.
             self.receive()
 
     def receive(self) -> None:
@@ -82,7 +88,9 @@ class SimLeaf:
         return [*self._facts.values(), *self._states.values()]
 
     def _seal(self, record: AnyRecord) -> bytes:
-        return frames.seal(record, sender=self.sender, unix_ns=time.time_ns(), mono_ns=time.monotonic_ns())
+        return frames.seal(
+            record, sender=self.sender, unix_ns=time.time_ns(), mono_ns=time.monotonic_ns()
+        )
 
     def _obey(self, order: Command) -> Reply | None:
         """Made-up ranks have no stacks and no arrivals."""
@@ -107,7 +115,9 @@ class _Known(HubSearch):
 
 
 class Loop:
-    """All of them in one thread. A poller that is asked for a thousand sockets asks each one, so the kernel is asked instead."""
+    """All of them in one thread. A poller that is asked for a thousand sockets asks each one, so
+    the kernel is asked instead.
+    """
 
     def __init__(self, ranks: int, hub: str) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
@@ -155,7 +165,9 @@ class Loop:
                 leaf.on_time(now)
             if not enlisted and all(leaf.uplink.state == ENLISTED for leaf in self.leaves.values()):
                 enlisted = True
-                print(json.dumps({"enlisted": len(self.leaves), "seconds": now - began}), flush=True)
+                print(
+                    json.dumps({"enlisted": len(self.leaves), "seconds": now - began}), flush=True
+                )
             if enlisted and now - told >= 1.0:
                 told = now
                 print(json.dumps(self._role()), flush=True)

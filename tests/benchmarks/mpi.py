@@ -1,6 +1,8 @@
-"""What a call of MPI costs with its wrapper: the same calls on COMM_SELF, patched and unpatched in turn, in one process.
+"""What a call of MPI costs with its wrapper: the same calls on COMM_SELF, patched and unpatched in
+turn, in one process.
 
-`python -m tests.benchmarks.mpi` in an environment with mpi4py and an MPI; prints microseconds a call, the least of the rounds.
+`python -m tests.benchmarks.mpi` in an environment with mpi4py and an MPI; prints microseconds a
+call, the least of the rounds.
 """
 
 from __future__ import annotations
@@ -34,7 +36,10 @@ def measure(rounds: int = ROUNDS, calls: int = CALLS) -> dict[str, tuple[float, 
     from ddtop.wire import page
 
     mpi: Any = MPI
-    tables = [table_of(getattr(mpi, name)) for name in ("Comm", "Intracomm", "Request", "Prequest", "Win", "File")]
+    tables = [
+        table_of(getattr(mpi, name))
+        for name in ("Comm", "Intracomm", "Request", "Prequest", "Win", "File")
+    ]
     before = [dict(table) for table in tables]
     lines = Lines(mpi, memoryview(bytearray(page.PAGE_BYTES - page.MPI_AT_BYTES)), "openmpi")
     lines.communicators.add_world()
@@ -54,14 +59,23 @@ def measure(rounds: int = ROUNDS, calls: int = CALLS) -> dict[str, tuple[float, 
 
 
 def rows(rounds: int) -> Iterator[Row]:
-    """The same as rows of the table; measured in a process of its own, which is then one that has been in MPI."""
+    """The same as rows of the table; measured in a process of its own, which is then one that
+    has been in MPI.
+    """
     command = [sys.executable, "-m", "tests.benchmarks.mpi", "--json", str(rounds)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:
         yield missing("a call of MPI", done.stderr.strip()[-200:])
         return
     for name, (without, with_it, calls) in json.loads(done.stdout).items():
-        yield limited(f"MPI, {name}", (with_it - without) / calls, BAR_US, "us a call", f"{without:.2f} us without", 2)
+        yield limited(
+            f"MPI, {name}",
+            (with_it - without) / calls,
+            BAR_US,
+            "us a call",
+            f"{without:.2f} us without",
+            2,
+        )
 
 
 def _put(tables: list[dict[str, Any]], wanted: list[dict[str, Any]], mpi: Any) -> None:
@@ -104,4 +118,7 @@ if __name__ == "__main__":
         print(json.dumps(found))
         raise SystemExit
     for name, (without, with_it, calls) in found.items():
-        print(f"{name:22} {without:6.2f} us {with_it:6.2f} us   +{(with_it - without) / calls:.2f} us a call")
+        print(
+            f"{name:22} {without:6.2f} us {with_it:6.2f} us   +{(with_it - without) / calls:.2f} us"
+            " a call"
+        )

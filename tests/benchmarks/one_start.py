@@ -1,4 +1,5 @@
-"""Does what the line of ddtop.pth does when DDTOP is set, and says how long the main thread took for it.
+"""Does what the line of ddtop.pth does when DDTOP is set, and says how long the main thread took
+for it.
 
 Imports nothing first: at start-up the interpreter has imported nothing either.
 """

@@ -7,11 +7,18 @@ from pathlib import Path
 
 def cpu_ns(pid: int) -> int:
     """CPU time of all threads that are alive, to the nanosecond; /proc/PID/stat counts in 10 ms."""
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir())
+    return sum(
+        int((task / "schedstat").read_text().split()[0])
+        for task in Path(f"/proc/{pid}/task").iterdir()
+    )
 
 
 def memory_mib(pid: int) -> dict[str, float]:
     """`rss`, `pss` (shared pages divided among those who map them) and `private`."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
     found = {line.split(":")[0]: int(line.split()[1]) / 1024 for line in lines}
-    return {"rss": found["Rss"], "pss": found["Pss"], "private": found["Private_Clean"] + found["Private_Dirty"]}
+    return {
+        "rss": found["Rss"],
+        "pss": found["Pss"],
+        "private": found["Private_Clean"] + found["Private_Dirty"],
+    }

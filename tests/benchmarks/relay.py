@@ -1,4 +1,6 @@
-"""What the relay costs a host: memory, and CPU over some seconds, with nobody looking and with one viewer."""
+"""What the relay costs a host: memory, and CPU over some seconds, with nobody looking and with
+one viewer.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ def measure(seconds: float, with_torch: bool) -> Iterator[Row]:
         _attach_viewer(stage, entry)
         yield from _window(entry, f"relay, {RANKS} ranks and a viewer", seconds)
         sent = _fill_history(entry)
-        detail = f"{sent} reports of 8 ranks sent at once: what half an hour brings; the history is bounded in bytes"
+        detail = (
+            f"{sent} reports of 8 ranks sent at once: what half an hour brings; the history is"
+            " bounded in bytes"
+        )
         yield _memory(entry, "relay memory, its history full", detail)
     if with_torch:
         with Stage("relay-torch") as stage:
@@ -48,7 +53,9 @@ def _window(entry: registry.JobEntry, what: str, seconds: float) -> Iterator[Row
     began, before = time.monotonic(), procfs.cpu_ns(entry.relay_pid)
     time.sleep(seconds)
     share = (procfs.cpu_ns(entry.relay_pid) - before) / (time.monotonic() - began) / 1e7
-    yield limited(f"{what}: CPU", share, CPU_BAR_PERCENT, "% of a core", f"over {seconds:.0f} s", digits=2)
+    yield limited(
+        f"{what}: CPU", share, CPU_BAR_PERCENT, "% of a core", f"over {seconds:.0f} s", digits=2
+    )
     yield _memory(entry, f"{what}: memory")
 
 
@@ -62,7 +69,9 @@ def _attach_viewer(stage: Stage, entry: registry.JobEntry) -> subprocess.Popen[b
     """A process that follows the job as the dashboard does, without drawing."""
     command = [sys.executable, "-m", "tests.benchmarks.viewer", entry.job, str(1e6)]
     root = str(HERE.parents[1])
-    viewer = stage.start(command, stage.environment(False, PYTHONPATH=root), stage.home / "viewer.out")
+    viewer = stage.start(
+        command, stage.environment(False, PYTHONPATH=root), stage.home / "viewer.out"
+    )
     stage.wait_for("viewer", lambda: "live" in Path(stage.home / "viewer.out").read_text())
     return viewer
 
@@ -71,15 +80,32 @@ def _fill_history(entry: registry.JobEntry) -> int:
     """Send as many reports as half an hour has, as fast as the relay takes them."""
     link = RankLink(Path(entry.socket))
     group = GroupProgress("0", 123456, 123455, 0, time.time_ns(), "all_reduce")
-    place = Place("train_step", "/home/ada/experiments/train.py", 140, "collective", time.time_ns(), "all_reduce")
+    place = Place(
+        "train_step",
+        "/home/ada/experiments/train.py",
+        140,
+        "collective",
+        time.time_ns(),
+        "all_reduce",
+    )
     sent = 0
     try:
         while sent < HALF_AN_HOUR_FRAMES:
             state = RankState(
-                phase="running", activity="collective", iteration=sent, iteration_source="optimizer", step_ms=23.456,
-                groups=(group,), wait_samples=sent, all_samples=sent, activity_samples=(sent,) * 7, place=place,
-                progress_unix_ns=time.time_ns(), healthy_wait_max_ms=12.345, agent_cpu_ns=time.time_ns(),
-            )  # fmt: skip
+                phase="running",
+                activity="collective",
+                iteration=sent,
+                iteration_source="optimizer",
+                step_ms=23.456,
+                groups=(group,),
+                wait_samples=sent,
+                all_samples=sent,
+                activity_samples=(sent,) * 7,
+                place=place,
+                progress_unix_ns=time.time_ns(),
+                healthy_wait_max_ms=12.345,
+                agent_cpu_ns=time.time_ns(),
+            )
             data = frames.seal(
                 state,
                 sender=entry.sender,

@@ -1,7 +1,8 @@
-"""Plays the relay of a simulated job in real time: `python -m tests.benchmarks.sim_relay RANKS healthy|hang [gpus]`.
+"""Plays the relay of a simulated job in real time: `python -m tests.benchmarks.sim_relay RANKS
+healthy|hang [gpus]`.
 
-A real link and a real entry in the state folder, so that a view attaches to it as to any job. Every rank reports once a second.
-Prints "ready" when a view can attach, and goes on until it is ended.
+A real link and a real entry in the state folder, so that a view attaches to it as to any job. Every
+rank reports once a second. Prints "ready" when a view can attach, and goes on until it is ended.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class SimRelay:
         scenario = Scenario(incidents, cards=WHOLE if gpus else None)
         began = (time.time_ns() - LIVED_S * SECOND_NS) // SLOT_NS * SLOT_NS
         self.job = SimulatedJob(ranks, scenario=scenario, began_unix_ns=began, reports_per_s=1)
-        self._link = RelayLink(registry.socket_path(self.job.name, RUN), registry.secret(), "127.0.0.1")
+        self._link = RelayLink(
+            registry.socket_path(self.job.name, RUN), registry.secret(), "127.0.0.1"
+        )
         self._viewers: list[bytes] = []
         self._ranks = ranks
         self._entered = 0.0

@@ -1,7 +1,8 @@
 """A job of its own for one measurement: folders, processes, relay, and the end of all of them.
 
-Every process that belongs to a stage carries the path of its state folder in its environment, so that whatever is left
-can be found and ended by pid: ranks, their workers, and a relay that has not yet written its job file.
+Every process that belongs to a stage carries the path of its state folder in its environment, so
+that whatever is left can be found and ended by pid: ranks, their workers, and a relay that has not
+yet written its job file.
 """
 
 from __future__ import annotations
@@ -31,7 +32,15 @@ HERE = Path(__file__).resolve().parent
 WORKLOAD, PLAIN = HERE / "workload.py", HERE / "plain_rank.py"
 APPEAR_S, END_S = 60.0, 5.0
 LINGER_S = 20.0
-_INHERITED = ("DDTOP", "TORCHELASTIC_", "OMP_", "MASTER_", "COVERAGE", "PYTHONPROFILE", "PYTHONWARNINGS")
+_INHERITED = (
+    "DDTOP",
+    "TORCHELASTIC_",
+    "OMP_",
+    "MASTER_",
+    "COVERAGE",
+    "PYTHONPROFILE",
+    "PYTHONWARNINGS",
+)
 _INHERITED_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NO_COLOR", "COLUMNS", "LINES")
 
 
@@ -40,7 +49,9 @@ class StageError(Exception):
 
 
 class Stage:
-    """The surroundings of one job called `name`; a context manager, after which nothing of it is left."""
+    """The surroundings of one job called `name`; a context manager, after which nothing of it is
+    left.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -56,7 +67,10 @@ class Stage:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         try:
             self._end()
@@ -86,16 +100,25 @@ class Stage:
             kept |= {"DDTOP": "1", "DDTOP_SIGNAL": "on"}
         return kept | more
 
-    def start(self, arguments: list[str], environment: dict[str, str], output: Path) -> subprocess.Popen[bytes]:
+    def start(
+        self, arguments: list[str], environment: dict[str, str], output: Path
+    ) -> subprocess.Popen[bytes]:
         """Start a process whose stdout and stderr go to a file of the stage."""
         with output.open("wb") as file:
             process = subprocess.Popen(
-                arguments, env=environment, cwd=self.home, stdin=subprocess.DEVNULL, stdout=file, stderr=file
+                arguments,
+                env=environment,
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
             )
         self.processes.append(process)
         return process
 
-    def ranks(self, script: Path, world_size: int, watched: bool, *arguments: str) -> list[subprocess.Popen[bytes]]:
+    def ranks(
+        self, script: Path, world_size: int, watched: bool, *arguments: str
+    ) -> list[subprocess.Popen[bytes]]:
         """Start all ranks of the job, as a person would from plain shells."""
         port = str(free_port())
         started = []
@@ -122,7 +145,9 @@ class Stage:
         """The JSON lines that a rank has printed so far."""
         found = []
         # Two ranks of one launcher may print into one line.
-        for line in self.output(rank).read_text(errors="replace").replace("}{", "}\n{").splitlines():
+        for line in (
+            self.output(rank).read_text(errors="replace").replace("}{", "}\n{").splitlines()
+        ):
             with suppress(json.JSONDecodeError):
                 value = json.loads(line)
                 if isinstance(value, dict):
@@ -168,11 +193,15 @@ class Stage:
             found = [one for one in registry.read_entries() if one.reporting >= reporting]
             return found[0] if found else None
 
-        return self.wait_for(f"job with {reporting} ranks: is ddtop installed in {sys.executable}?", ready)
+        return self.wait_for(
+            f"job with {reporting} ranks: is ddtop installed in {sys.executable}?", ready
+        )
 
     def tails(self) -> str:
         """The last words of all that was started."""
-        texts = (path.read_text(errors="replace")[-400:] for path in sorted(self.home.glob("*.out")))
+        texts = (
+            path.read_text(errors="replace")[-400:] for path in sorted(self.home.glob("*.out"))
+        )
         return "\n".join(text for text in texts if text)
 
     # -- ending
@@ -210,12 +239,18 @@ class Stage:
         for path in Path("/proc").glob("[0-9]*/environ"):
             pid = int(path.parent.name)
             with suppress(OSError):
-                if pid != os.getpid() and pid not in mine and mark in path.read_bytes().split(b"\0"):
+                if (
+                    pid != os.getpid()
+                    and pid not in mine
+                    and mark in path.read_bytes().split(b"\0")
+                ):
                     found.append(pid)
         return found
 
 
-def history(entry: registry.JobEntry, seconds: float) -> Iterator[tuple[frames.Envelope, AnyRecord]]:
+def history(
+    entry: registry.JobEntry, seconds: float
+) -> Iterator[tuple[frames.Envelope, AnyRecord]]:
     """What the relay of a job has kept of the last `seconds`, asked as a viewer asks."""
     link = ViewerLink(entry.address, entry.port, registry.secret())
     try:

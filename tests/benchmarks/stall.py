@@ -1,7 +1,9 @@
-"""For how long the agent holds up a main thread that computes: blocks of steps with the agent at work and held, in one process.
+"""For how long the agent holds up a main thread that computes: blocks of steps with the agent at
+work and held, in one process.
 
-Two processes differ by more than what is looked for (layout of memory, clock of the core); blocks within one differ by the agent
-alone. Each block with the agent is compared with its neighbour without.
+Two processes differ by more than what is looked for (layout of memory, clock of the core); blocks
+within one differ by the agent alone. Each block with the agent is compared with its neighbour
+without.
 """
 
 from __future__ import annotations
@@ -27,17 +29,27 @@ def measure(pairs: int) -> Iterator[Row]:
     found = [_pair(blocks[at], blocks[at + 1]) for at in range(0, len(blocks), 2)]
     means = [statistics.mean(on) - statistics.mean(off) for on, off in found]
     lasts = [_p99(on) - _p99(off) for on, off in found]
-    every_on, every_off = [ms for on, _ in found for ms in on], [ms for _, off in found for ms in off]
+    every_on, every_off = (
+        [ms for on, _ in found for ms in on],
+        [ms for _, off in found for ms in off],
+    )
     middle = statistics.median(every_off)
     detail = (
-        f"{len(found)} pairs of blocks, quartiles {_quartiles(means)} ms; a step is {middle:.2f} ms; "
-        f"medians of all steps on {statistics.median(every_on):.3f}, off {middle:.3f} ms"
+        f"{len(found)} pairs of blocks, quartiles {_quartiles(means)} ms; a step is {middle:.2f}"
+        f" ms; medians of all steps on {statistics.median(every_on):.3f}, off {middle:.3f} ms"
     )
-    yield Row("stall of a busy main thread a step, on - off", f"{statistics.median(means):+.3f} ms", detail=detail)
+    yield Row(
+        "stall of a busy main thread a step, on - off",
+        f"{statistics.median(means):+.3f} ms",
+        detail=detail,
+    )
     yield Row(
         "the same, 99th percentile of a block's steps",
         f"{statistics.median(lasts):+.3f} ms",
-        detail=f"of all steps on {_p99(every_on):.2f}, off {_p99(every_off):.2f} ms; longest on {max(every_on):.2f}, off {max(every_off):.2f} ms",
+        detail=(
+            f"of all steps on {_p99(every_on):.2f}, off {_p99(every_off):.2f} ms; longest on"
+            f" {max(every_on):.2f}, off {max(every_off):.2f} ms"
+        ),
     )
 
 

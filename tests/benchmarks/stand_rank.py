@@ -1,8 +1,10 @@
-"""A training that stops now and then on one rank: `stand_rank.py FIRST COUNT SEED SHAPES`, one process a rank.
+"""A training that stops now and then on one rank: `stand_rank.py FIRST COUNT SEED SHAPES`, one
+process a rank.
 
-Stand number n happens in the n-th window of WINDOW iterations, on a rank, at a place and in a way that follow from SEED and n, so
-that all ranks know the plan without a word. SIGUSR1 ends it. The standing rank prints a JSON line as it begins, with what
-torch's recorder says at that moment. SHAPES, comma separated, take turns.
+Stand number n happens in the n-th window of WINDOW iterations, on a rank, at a place and in a way
+that follow from SEED and n, so that all ranks know the plan without a word. SIGUSR1 ends it. The
+standing rank prints a JSON line as it begins, with what torch's recorder says at that moment.
+SHAPES, comma separated, take turns.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ def plan(number: int, seed: int, shapes: list[str], world_size: int) -> dict[str
     """Who stands where and how; the same on all ranks and in the harness."""
     draw = random.Random(seed * 1_000_003 + number)
     shape = shapes[number % len(shapes)]
-    places = (AFTER_STEP, AFTER_STEP, IN_FORWARD) + ((IN_BACKWARD,) if shape in ("buckets", "unused") else ())
+    places = (AFTER_STEP, AFTER_STEP, IN_FORWARD) + (
+        (IN_BACKWARD,) if shape in ("buckets", "unused") else ()
+    )
     return {
         "number": number,
         "shape": shape,
@@ -51,7 +55,10 @@ def lag() -> bool:
     from torch._C._distributed_c10d import _dump_fr_trace_json
 
     found = json.loads(_dump_fr_trace_json(False, False)).get("pg_status", {})
-    return any(int(one["last_enqueued_collective"]) != int(one["last_completed_collective"]) for one in found.values())
+    return any(
+        int(one["last_enqueued_collective"]) != int(one["last_completed_collective"])
+        for one in found.values()
+    )
 
 
 def stand(way: str) -> None:
@@ -75,8 +82,12 @@ def stand(way: str) -> None:
 class Course:
     """Which stand is due in this rank, and whether now is the moment."""
 
-    def __init__(self, first: int, count: int, seed: int, shapes: list[str], rank: int, world_size: int) -> None:
-        self.plans = [plan(number, seed, shapes, world_size) for number in range(first, first + count)]
+    def __init__(
+        self, first: int, count: int, seed: int, shapes: list[str], rank: int, world_size: int
+    ) -> None:
+        self.plans = [
+            plan(number, seed, shapes, world_size) for number in range(first, first + count)
+        ]
         self.rank, self.at, self.stood, self.open = rank, -1, -1, False
 
     def begins(self, iteration: int) -> dict[str, Any]:
@@ -88,7 +99,12 @@ class Course:
     def here(self, place: str) -> None:
         """The training is at this place; stands if that is planned."""
         due = self.plans[self.window]
-        if due["rank"] != self.rank or due["place"] != place or self.stood == self.window or self.at < EARLIEST:
+        if (
+            due["rank"] != self.rank
+            or due["place"] != place
+            or self.stood == self.window
+            or self.at < EARLIEST
+        ):
             return
         lags = False
         if place == AFTER_STEP:
@@ -104,12 +120,15 @@ class Course:
             stand(due["way"])
         except GoOn:
             return
-        # Somebody has ended what it waited for: that must not happen, and no signal may come any more.
+        # Somebody has ended what it waited for: that must not happen, and no signal may come any
+        # more.
         print(json.dumps({"returned": due["number"]}), flush=True)
 
 
 class Layers:
-    """Makes models that pass `course` in their forward, and in the backward of a layer in the middle."""
+    """Makes models that pass `course` in their forward, and in the backward of a layer in the
+    middle.
+    """
 
     def __init__(self, course: Course) -> None:
         import torch
@@ -137,7 +156,9 @@ class Layers:
         self.stack = Stack
 
 
-def steps_of(shape: str, course: Course, pool: ThreadPoolExecutor, rank: int) -> Callable[[int], None]:
+def steps_of(
+    shape: str, course: Course, pool: ThreadPoolExecutor, rank: int
+) -> Callable[[int], None]:
     """One iteration of this shape, as a call."""
     import torch
     import torch.distributed as dist
@@ -219,7 +240,12 @@ def _groups(course: Course, torch: Any, dist: Any) -> Callable[[int], None]:
 
 def main() -> None:
     """All windows, then the end."""
-    first, count, seed, shapes = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4].split(",")
+    first, count, seed, shapes = (
+        int(sys.argv[1]),
+        int(sys.argv[2]),
+        int(sys.argv[3]),
+        sys.argv[4].split(","),
+    )
 
     def go_on(*_: object) -> None:
         raise GoOn

@@ -1,8 +1,11 @@
-"""Many hangs of the most common kind, one after the other: `python -m tests.benchmarks.stands --count 200`.
+"""Many hangs of the most common kind, one after the other: `python -m tests.benchmarks.stands
+--count 200`.
 
-One rank of a DDP, FSDP2 or other training stands still, the others wait for it in a collective (tests/benchmarks/stand_rank.py). Each stand
-must be named with its rank (a warning counts: after some stands ddtop has learned that long waits end well); then it is ended and the next one comes. With `--into FILE` every outcome is a line of that file, and a run
-that was broken off goes on where it was. Prints each stand, then how many were right and how long it took to name them.
+One rank of a DDP, FSDP2 or other training stands still, the others wait for it in a collective
+(tests/benchmarks/stand_rank.py). Each stand must be named with its rank (a warning counts: after
+some stands ddtop has learned that long waits end well); then it is ended and the next one comes.
+With `--into FILE` every outcome is a line of that file, and a run that was broken off goes on where
+it was. Prints each stand, then how many were right and how long it took to name them.
 """
 
 from __future__ import annotations
@@ -38,8 +41,9 @@ Look = tuple[int, Snapshot, Verdict]
 
 @dataclass
 class Stand:
-    """One outcome. `named_s`: from its begin until its finding stood; None: never. `lags`: torch's recorder said that something of the
-    standing rank was open. `wrong`: critical findings about others that stood meanwhile."""
+    """One outcome. `named_s`: from its begin until its finding stood; None: never. `lags`: torch's
+    recorder said that something of the standing rank was open. `wrong`: critical findings about
+    others that stood meanwhile."""
 
     number: int
     shape: str
@@ -58,13 +62,20 @@ class Stand:
 
     def line(self) -> str:
         """One row."""
-        seconds = f"{self.named_s:5.1f} s {self.severity}" if self.named_s is not None else "      -"
+        seconds = (
+            f"{self.named_s:5.1f} s {self.severity}" if self.named_s is not None else "      -"
+        )
         lags = "status lags" if self.lags else ""
-        what = f"{self.number:>4} {self.shape:<12} rank {self.rank} {self.way:<6} {self.place:<9} {lags:<12} {seconds}"
+        what = (
+            f"{self.number:>4} {self.shape:<12} rank {self.rank} {self.way:<6} {self.place:<9}"
+            f" {lags:<12} {seconds}"
+        )
         return "  ".join([what, "ok" if self.right else "WRONG", *self.wrong])
 
 
-def stands(first: int, count: int, seed: int, shapes: list[str], world_size: int) -> Iterator[Stand]:
+def stands(
+    first: int, count: int, seed: int, shapes: list[str], world_size: int
+) -> Iterator[Stand]:
     """The stands of one job, as they end.
 
     Raises:
@@ -92,9 +103,13 @@ def _one(stage: Stage, looks: Iterator[Look], found: Stand) -> Stand:
         waited_s = (now - begun["unix_ns"]) / 1e9
         critical = [one for one in findings if one.severity == CRITICAL]
         if any(one.kind == KIND and tuple(one.ranks) == (found.rank,) for one in findings):
-            found.named_s, found.severity = waited_s, next(one.severity for one in findings if one.kind == KIND)
+            found.named_s, found.severity = (
+                waited_s,
+                next(one.severity for one in findings if one.kind == KIND),
+            )
         elif waited_s > 1.0:
-            # Looking at the recorder takes the standing rank 20 ms a step: that it is slow before it stands is true.
+            # Looking at the recorder takes the standing rank 20 ms a step: that it is slow before
+            # it stands is true.
             others = [one for one in critical if tuple(one.ranks) != (found.rank,)]
             wrong |= dict.fromkeys(f"{one.kind} {one.ranks}" for one in others)
         if found.named_s is not None or waited_s > NAME_S:
@@ -112,7 +127,10 @@ def _one(stage: Stage, looks: Iterator[Look], found: Stand) -> Stand:
     os.kill(begun["pid"], signal.SIGUSR1)
     ended = time.time_ns()
     for now, _, verdict in looks:
-        if not any(one.severity == CRITICAL for one in verdict.findings) or now - ended > CLEAR_S * 1e9:
+        if (
+            not any(one.severity == CRITICAL for one in verdict.findings)
+            or now - ended > CLEAR_S * 1e9
+        ):
             break
     return found
 
@@ -122,14 +140,15 @@ def _facts(snapshot: Snapshot, verdict: Verdict) -> str:
     lines = [f"     {verdict.headline}"]
     for rank in snapshot.ranks:
         groups = [
-            (one.group, one.enqueued, one.completed, one.p2p_offset, one.pending_since_unix_ns) for one in rank.groups
+            (one.group, one.enqueued, one.completed, one.p2p_offset, one.pending_since_unix_ns)
+            for one in rank.groups
         ]
         place = rank.place and (rank.place.function, rank.place.line, rank.place.waits_on)
         sleeps_in = rank.process and (rank.process.state, rank.process.syscall, rank.process.wchan)
         opened = [(one.group, one.seq, one.op_id, one.op) for one in rank.open_collectives]
         lines.append(
-            f"     rank {rank.rank} {rank.state.value} {rank.activity} working={rank.working} {place} {sleeps_in} "
-            f"{groups} {opened} {rank.probes_off} {rank.recorder}"
+            f"     rank {rank.rank} {rank.state.value} {rank.activity} working={rank.working}"
+            f" {place} {sleeps_in} {groups} {opened} {rank.probes_off} {rank.recorder}"
         )
     return "\n".join([*lines, f"     {snapshot.waits}", f"     {snapshot.blames}"])
 
@@ -137,10 +156,14 @@ def _facts(snapshot: Snapshot, verdict: Verdict) -> str:
 def _begun(stage: Stage, looks: Iterator[Look], found: Stand) -> dict[str, Any]:
     until = time.monotonic() + BEGIN_S
     for _ in looks:
-        said = next((one for one in stage.said(found.rank) if one.get("stand") == found.number), None)
+        said = next(
+            (one for one in stage.said(found.rank) if one.get("stand") == found.number), None
+        )
         if said is not None:
             return said
-        if time.monotonic() > until or any(process.poll() is not None for process in stage.processes):
+        if time.monotonic() > until or any(
+            process.poll() is not None for process in stage.processes
+        ):
             break
     raise StageError(f"stand {found.number} did not begin\n{stage.tails()}")
 
@@ -155,7 +178,9 @@ def _kept(into: Path | None) -> dict[int, Stand]:
     return found
 
 
-def measure(count: int, seed: int, shapes: list[str], into: Path | None, mixed: bool) -> list[Stand]:
+def measure(
+    count: int, seed: int, shapes: list[str], into: Path | None, mixed: bool
+) -> list[Stand]:
     """All of them, in jobs of `A_JOB`; one shape a job, or all in turn."""
     done = _kept(into)
     for begin in range(0, count, A_JOB):
@@ -183,9 +208,9 @@ def summary(found: list[Stand], count: int) -> str:
     seconds = sorted(one.named_s for one in found if one.named_s is not None)
     p95 = seconds[min(len(seconds) - 1, int(len(seconds) * 0.95))] if seconds else float("nan")
     return (
-        f"{len(found)} of {count} stands made, {right} right, {len(found) - right} wrong; with a lagging status "
-        f"{sum(one.right for one in lags)} of {len(lags)} right; "
-        f"named after {median(seconds) if seconds else float('nan'):.1f} s (median), {p95:.1f} s (p95)"
+        f"{len(found)} of {count} stands made, {right} right, {len(found) - right} wrong; with a"
+        f" lagging status {sum(one.right for one in lags)} of {len(lags)} right; named after"
+        f" {median(seconds) if seconds else float('nan'):.1f} s (median), {p95:.1f} s (p95)"
     )
 
 
@@ -196,9 +221,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--shapes", default=",".join(SHAPES))
     parser.add_argument("--mixed", action="store_true", help="all shapes in each job")
-    parser.add_argument("--into", type=Path, help="a file to which each outcome is added, and from which a run goes on")
+    parser.add_argument(
+        "--into",
+        type=Path,
+        help="a file to which each outcome is added, and from which a run goes on",
+    )
     options = parser.parse_args()
-    found = measure(options.count, options.seed, options.shapes.split(","), options.into, options.mixed)
+    found = measure(
+        options.count, options.seed, options.shapes.split(","), options.into, options.mixed
+    )
     print(summary(found, options.count))
     return 0 if len(found) == options.count and all(one.right for one in found) else 1
 

@@ -1,8 +1,9 @@
 """What the start-up line costs every Python of the environment, and what it costs a rank.
 
-With DDTOP unset: two virtual environments that differ only in ddtop.pth start `python -c pass` in turn; the median of
-the paired differences. In a rank: the line's work is done by hand in a fresh process (DDTOP unset at its start, set
-before the import), so that the time from the line's begin to the end of `become_rank` can be taken on the main thread.
+With DDTOP unset: two virtual environments that differ only in ddtop.pth start `python -c pass` in
+turn; the median of the paired differences. In a rank: the line's work is done by hand in a fresh
+process (DDTOP unset at its start, set before the import), so that the time from the line's begin to
+the end of `become_rank` can be taken on the main thread.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ def unset(starts: int) -> Iterator[Row]:
     """DDTOP is not set."""
     with tempfile.TemporaryDirectory(prefix="ddb-") as folder:
         without, having = (_environment(Path(folder) / name) for name in ("without", "having"))
-        site = subprocess.check_output([having, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"])
+        site = subprocess.check_output(
+            [having, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"]
+        )
         Path(site.decode().strip(), LINE.name).write_bytes(LINE.read_bytes())
         for python in (without, having):
             _start(python)
@@ -47,7 +50,13 @@ def unset(starts: int) -> Iterator[Row]:
         f"median of {starts} pairs of starts; CPU {statistics.median(cpus):+.3f} ms; "
         f"the line alone {_line_us():.1f} us; of {', '.join(HEAVY)} it imports {imported}"
     )
-    yield limited("python -c pass, DDTOP unset, on - off", statistics.median(walls), UNSET_BAR_MS, "ms", detail)
+    yield limited(
+        "python -c pass, DDTOP unset, on - off",
+        statistics.median(walls),
+        UNSET_BAR_MS,
+        "ms",
+        detail,
+    )
 
 
 def _environment(path: Path) -> str:
@@ -82,7 +91,9 @@ def _line_us() -> float:
 
 
 def in_a_rank(starts: int) -> Iterator[Row]:
-    """Main thread from the line's begin to the end of `become_rank`; the agent's thread up to its first report."""
+    """Main thread from the line's begin to the end of `become_rank`; the agent's thread up to
+    its first report.
+    """
     mains, cpus, agents = [], [], []
     for _ in range(starts):
         with Stage("start") as stage:
@@ -93,7 +104,10 @@ def in_a_rank(starts: int) -> Iterator[Row]:
             cpus.append(said["cpu_s"])
             entry = stage.entry(1)
             agents.append(stage.wait_for("report", lambda entry=entry: _first_cpu_s(entry)))
-    detail = f"median of {starts}, longest {max(mains):.3f} s; CPU of the main thread {statistics.median(cpus):.3f} s"
+    detail = (
+        f"median of {starts}, longest {max(mains):.3f} s; CPU of the main thread"
+        f" {statistics.median(cpus):.3f} s"
+    )
     yield limited("agent start, main thread", statistics.median(mains), START_BAR_S, "s", detail)
     yield Row("agent thread, CPU until its first report", f"{statistics.median(agents):.3f} s")
 
@@ -121,7 +135,15 @@ def memory(pairs: int) -> Iterator[Row]:
             values.append((found[True][name] - found[False][name]) / 1024)
     median = {name: statistics.median(values) for name, values in differences.items()}
     detail = (
-        f"{pairs} pairs: {' '.join(f'{one:.1f}' for one in differences['private_kib'])} MiB private of {base:.0f}; "
-        f"with shared library pages: RSS {median['rss_kib']:+.1f} MiB, PSS {median['pss_kib']:+.1f} MiB"
+        f"{pairs} pairs: {' '.join(f'{one:.1f}' for one in differences['private_kib'])} MiB private"
+        f" of {base:.0f}; with shared library pages: RSS {median['rss_kib']:+.1f} MiB, PSS"
+        f" {median['pss_kib']:+.1f} MiB"
     )
-    yield limited("agent memory, private, on - off", median["private_kib"], MEMORY_BAR_MIB, "MiB", detail, digits=1)
+    yield limited(
+        "agent memory, private, on - off",
+        median["private_kib"],
+        MEMORY_BAR_MIB,
+        "MiB",
+        detail,
+        digits=1,
+    )

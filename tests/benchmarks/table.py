@@ -31,7 +31,9 @@ class Row:
         return "not measured" if self.met is None else "met" if self.met else "NOT MET"
 
 
-def limited(what: str, value: float, limit: float, unit: str, detail: str = "", digits: int = 3) -> Row:
+def limited(
+    what: str, value: float, limit: float, unit: str, detail: str = "", digits: int = 3
+) -> Row:
     """A number that should be at most `limit`."""
     return Row(what, f"{value:.{digits}f} {unit}", f"<= {limit:g} {unit}", value <= limit, detail)
 
@@ -42,14 +44,20 @@ def missing(what: str, why: str, bar: str | None = None) -> Row:
 
 
 def shown(rows: Iterable[Row]) -> str:
-    """The table; a row's detail stands below it, its load average (1 min, when the row was measured) beside it."""
+    """The table; a row's detail stands below it, its load average (1 min, when the row was
+    measured) beside it.
+    """
     rows = list(rows)
     cells = [("WHAT", "MEASURED", "BAR", "LOAD", "")]
-    cells += [(row.what, row.measured, row.bar or "", f"{row.load:.2f}", row.verdict) for row in rows]
+    cells += [
+        (row.what, row.measured, row.bar or "", f"{row.load:.2f}", row.verdict) for row in rows
+    ]
     widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
     lines = []
     for line, row in zip(cells, [None, *rows], strict=True):
-        lines.append("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        lines.append(
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        )
         if row is not None and row.detail:
             lines += [f"    {part}" for part in row.detail.splitlines()]
     return "\n".join(lines)
@@ -59,10 +67,15 @@ def machine() -> str:
     """Processor, cores, kernel, versions, date and load: without them the numbers mean nothing."""
     cores = len(os.sched_getaffinity(0))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    versions = ", ".join(f"{name} {_version(name)}" for name in ("ddtop", "torch", "pyzmq", "textual"))
+    versions = ", ".join(
+        f"{name} {_version(name)}" for name in ("ddtop", "torch", "pyzmq", "textual")
+    )
     return "\n".join(
         (
-            f"{time.strftime('%Y-%m-%d %H:%M %Z')}   load average {' '.join(f'{one:.2f}' for one in os.getloadavg())}",
+            (
+                f"{time.strftime('%Y-%m-%d %H:%M %Z')}   load average"
+                f" {' '.join(f'{one:.2f}' for one in os.getloadavg())}"
+            ),
             f"{_processor()}, {cores} cores, {memory:.0f} GiB, Linux {platform.release()}",
             f"Python {sys.version.split()[0]}, {versions}",
         )

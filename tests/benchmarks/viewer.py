@@ -1,4 +1,5 @@
-"""Follows a job as the dashboard does, without drawing: `python -m tests.benchmarks.viewer JOB SECONDS`.
+"""Follows a job as the dashboard does, without drawing: `python -m tests.benchmarks.viewer JOB
+SECONDS`.
 
 Prints "live" once it has caught up; looks (snapshot and verdict) twice a second.
 """

@@ -1,7 +1,9 @@
-"""From typing a command to reading its answer: the dashboard's first picture in a terminal of 80x24, status and jobs.
+"""From typing a command to reading its answer: the dashboard's first picture in a terminal of
+80x24, status and jobs.
 
-The dashboard runs on a pseudo-terminal; what it writes goes through a terminal emulator (pyte), so a picture counts when
-a person could read it: first the job's name, then the table with the ranks in it.
+The dashboard runs on a pseudo-terminal; what it writes goes through a terminal emulator (pyte), so
+a picture counts when a person could read it: first the job's name, then the table with the ranks in
+it.
 """
 
 from __future__ import annotations
@@ -39,8 +41,13 @@ def measure(times: int) -> Iterator[Row]:
         # The first one reads its modules from the disk; a person attaches more than once.
         paints = [_paint(stage) for _ in range(times + 1)]
         named, filled = ([one[index] for one in paints[1:]] for index in (0, 1))
-        detail = f"median of {times}, longest {max(named):.2f} s, very first {paints[0][0]:.2f} s; {COLUMNS}x{LINES}"
-        yield limited("attach to first paint", statistics.median(named), PAINT_BAR_S, "s", detail, digits=2)
+        detail = (
+            f"median of {times}, longest {max(named):.2f} s, very first {paints[0][0]:.2f} s;"
+            f" {COLUMNS}x{LINES}"
+        )
+        yield limited(
+            "attach to first paint", statistics.median(named), PAINT_BAR_S, "s", detail, digits=2
+        )
         yield Row(
             "attach until the ranks are on it",
             f"{statistics.median(filled):.2f} s",

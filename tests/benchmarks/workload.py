@@ -1,7 +1,9 @@
-"""A rank of a mostly idle training: 20 ms of sleep, a tiny DDP step, a small broadcast. Prints JSON lines.
+"""A rank of a mostly idle training: 20 ms of sleep, a tiny DDP step, a small broadcast. Prints JSON
+lines.
 
-CPU is the whole process's (`time.process_time`: all threads, the agent's and ZeroMQ's too), from the end of the
-warm-up to the last step. Beside it stands what ddtop's own threads used, by the kernel's account of each.
+CPU is the whole process's (`time.process_time`: all threads, the agent's and ZeroMQ's too), from
+the end of the warm-up to the last step. Beside it stands what ddtop's own threads used, by the
+kernel's account of each.
 """
 
 import argparse
@@ -31,7 +33,9 @@ class Numbers(Dataset):
 
 
 def own_threads_ns():
-    """CPU of ddtop's threads in this process: the agent's, and with ZeroMQ's, which nobody else uses here."""
+    """CPU of ddtop's threads in this process: the agent's, and with ZeroMQ's, which nobody else
+    uses here.
+    """
     agent = {thread.native_id for thread in threading.enumerate() if thread.name == "ddtop"}
     alone, all_of_it = 0, 0
     for task in Path("/proc/self/task").iterdir():
@@ -57,12 +61,20 @@ def main():
     parser.add_argument("--steps", type=int, default=1 << 40)
     parser.add_argument("--warmup", type=int, default=50)
     parser.add_argument("--workers", type=int, default=None, help="take batches from a DataLoader")
-    parser.add_argument("--sleeper", type=int, default=None, help="this rank falls asleep instead of a collective")
     parser.add_argument(
-        "--traceml", action="store_true", help="with traceml-ai's instrumentation, as its documents say"
+        "--sleeper", type=int, default=None, help="this rank falls asleep instead of a collective"
     )
-    parser.add_argument("--gate", default=None, help="after the warm-up, wait until this file is there")
-    parser.add_argument("--said", default=None, help="a folder for the JSON lines, instead of stdout")
+    parser.add_argument(
+        "--traceml",
+        action="store_true",
+        help="with traceml-ai's instrumentation, as its documents say",
+    )
+    parser.add_argument(
+        "--gate", default=None, help="after the warm-up, wait until this file is there"
+    )
+    parser.add_argument(
+        "--said", default=None, help="a folder for the JSON lines, instead of stdout"
+    )
     options = parser.parse_args()
     traced = contextlib.nullcontext
     if options.traceml:

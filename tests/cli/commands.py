@@ -8,7 +8,6 @@ import sys
 import time
 
 from ddtop import journal, registry
-
 from tests.jobs import FakeJob
 
 

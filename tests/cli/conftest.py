@@ -7,9 +7,9 @@ import sys
 import time
 
 import pytest
+
 from ddtop import registry
 from ddtop.cli import main
-
 from tests import hosts
 from tests.relay.stage import Stage, sees_ranks
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 from ddtop import registry
-
 from tests.cli.commands import write_ended
 
 

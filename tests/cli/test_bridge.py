@@ -12,13 +12,13 @@ import time
 import msgspec
 import psutil
 import pytest
+
 from ddtop import registry
 from ddtop.link.ssh_pipe import Pipe
 from ddtop.viewer.follower import UnreachableError, request
 from ddtop.viewer.routes import relay
 from ddtop.wire import bridge, frames
 from ddtop.wire.records import Command, Reply
-
 from tests import hosts
 from tests.cli.commands import finished, killed
 from tests.cli.elsewhere import attach, over

@@ -9,6 +9,7 @@ import sys
 
 import click
 import pytest
+
 from ddtop.cli import SUMMARIES, cli, commands
 
 NAMES = sorted(module.name for module in pkgutil.iter_modules(commands.__path__))

@@ -9,8 +9,8 @@ import sys
 import time
 
 import pytest
-from ddtop import registry
 
+from ddtop import registry
 from tests.cli.commands import ddtop, finished, killed, write_ended
 
 COMMANDS = ("attach", "demo", "diagnose", "doctor", "jobs", "run", "status")

@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 from ddtop.cli import demo_job
 from ddtop.cli.errors import CommandError
 from ddtop.demo import catalogue

@@ -6,6 +6,7 @@ import importlib
 import sys
 
 import pytest
+
 from ddtop.relay.processes import pyspy
 
 # The package's own name `doctor` is the command.
@@ -159,7 +160,10 @@ def test_the_flight_recorder_is_tried_in_a_process_of_its_own():
     ("program", "text"),
     [
         (
-            "print('off|torch 2.16: entries cannot be read (x); verdicts name ranks, not operations')",
+            (
+                "print('off|torch 2.16: entries cannot be read (x); verdicts name ranks, not"
+                " operations')"
+            ),
             "torch 2.16: entries",
         ),
         ("raise SystemExit(3)", "could not be tried: exit code 3"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from ddtop.cli import doctor_hosts
 
+from ddtop.cli import doctor_hosts
 from tests.relay.stage import is_a, sees_ranks
 
 

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+
 from ddtop.cli import gpu_query
 from ddtop.cli.commands.gpus import gpus
 from ddtop.cli.errors import CommandError
@@ -20,7 +21,6 @@ from ddtop.present.gpus.gpu_list import gpus_lines, headline, is_free
 from ddtop.present.text import cell_width
 from ddtop.relay.gpus.nvml import driver_is_there
 from ddtop.wire.gpu import Gpu, GpuProcess
-
 from tests.nvml import GIB, IS_LOST, FakeCard, FakeNvml
 
 ROOT = Path(__file__).parents[2]

@@ -6,11 +6,11 @@ import socket
 import threading
 
 import pytest
+
 from ddtop import registry
 from ddtop.cli import routing
 from ddtop.cli.errors import CommandError
 from ddtop.viewer.routes import relay
-
 from tests.cli.elsewhere import ddtop
 
 

@@ -6,6 +6,7 @@ import os
 import time
 
 import pytest
+
 from ddtop.cli.errors import CommandError
 from ddtop.cli.on_critical import AT_ONCE_MAX, OnCritical
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+
 from ddtop.cli.output import no_dashboard
 
 

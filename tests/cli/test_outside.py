@@ -12,13 +12,13 @@ import time
 from contextlib import contextmanager
 
 import pytest
+
 from ddtop.cli import outside
 from ddtop.relay.processes import pyspy
 from ddtop.viewer.routes import outside_targets
 from ddtop.viewer.routes.outside import OutsideSource, _place_of
 from ddtop.wire.records import Place, Stacks
 from ddtop.wire.stacks import StackFrame, ThreadStack
-
 from tests.cli.outside import script_in, started
 
 NEEDS_PY_SPY = pytest.mark.skipif(

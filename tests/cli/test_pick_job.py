@@ -6,11 +6,11 @@ import os
 import time
 
 import pytest
+
 from ddtop import registry
 from ddtop.cli.look import health
 from ddtop.cli.pick_job import several_live
 from ddtop.present.hosts.jobs import Health
-
 from tests.conftest import Home
 from tests.ui.terminals import Terminal
 

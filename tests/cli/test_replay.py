@@ -7,8 +7,8 @@ import os
 import time
 
 import pytest
-from ddtop import journal, registry
 
+from ddtop import journal, registry
 from tests.cli.commands import ddtop, finished, killed
 from tests.jobs import FakeJob, unix_ns
 

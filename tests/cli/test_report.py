@@ -9,11 +9,11 @@ import sys
 import time
 
 import pytest
+
 from ddtop import journal, registry
 from ddtop.wire import frames
 from ddtop.wire.records import Hello, Stacks
 from ddtop.wire.stacks import StackFrame, ThreadStack
-
 from tests.jobs import FakeJob, unix_ns
 
 NAME, SENDER = "train-47", "0" * 12

@@ -9,10 +9,10 @@ import socket
 import time
 
 import pytest
+
 from ddtop import journal, registry
 from ddtop.cli import job_list, routing
 from ddtop.present.hosts.jobs import Health
-
 from tests.cli.commands import finished
 from tests.cli.elsewhere import ddtop
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+
 from ddtop.cli.errors import CommandError
 from ddtop.cli.simulate import MOST_NS, NO_SIGNALS, JobClock, SimLink, SimSource, moment, ranks_of
 from ddtop.sim.incidents import SCENARIOS, Incident, Scenario
@@ -15,7 +16,6 @@ from ddtop.sim.job import SimulatedJob
 from ddtop.viewer.follower import Follower, request
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Command, HostState, RankState, Reply, Stacks
-
 from tests.ui.terminals import Terminal
 
 SECOND = 1_000_000_000

@@ -7,13 +7,13 @@ import signal
 import time
 
 import pytest
+
 from ddtop import registry
 from ddtop.cli.commands.signal import parse_signal, send
 from ddtop.cli.commands.stacks import Wanted, stacks
 from ddtop.cli.errors import CommandError
 from ddtop.cli.ranks import parse_ranks
 from ddtop.wire.records import RankState
-
 from tests.agents import LOAD, Answering
 from tests.cli.commands import ddtop, finished, write_ended
 from tests.relay.stage import DEADLINE_S, Stage

@@ -274,7 +274,9 @@ def test_of_a_silent_rank_the_place_is_that_of_stacks_taken_since():
 
 
 def test_a_main_thread_that_waits_for_the_gil_is_not_the_one_that_holds_it():
-    """It wakes every 5 ms to ask for it; a thread that sleeps in C with the GIL held does not wake."""
+    """It wakes every 5 ms to ask for it; a thread that sleeps in C with the GIL held does not
+    wake.
+    """
     waits = {"process": process(syscall="futex"), "stacks": dump()}
 
     assert (

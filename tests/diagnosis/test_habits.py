@@ -20,7 +20,9 @@ def used_to(wait_s, times=2):
 
 
 def test_a_job_that_is_used_to_long_waits_is_not_warned_about_them():
-    """It saves 20 s every epoch: three times the longest wait that ended well is its own measure."""
+    """It saves 20 s every epoch: three times the longest wait that ended well is its own
+    measure.
+    """
     job = used_to(20.0)
     job.ranks[0].works_at("save_checkpoint")
     job.others_wait(0)

@@ -1,4 +1,6 @@
-"""The table of rules: it is complete, and it agrees with the enum of kinds, the pages and the docs."""
+"""The table of rules: it is complete, and it agrees with the enum of kinds, the pages and the
+docs.
+"""
 
 from __future__ import annotations
 

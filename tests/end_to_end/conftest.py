@@ -25,15 +25,18 @@ PAGES = (Path("/dev/shm"), Path("/tmp"))
 
 
 class World:
-    """Starts programs, watches them from outside, ends them. Every process in it carries the world's folder in its
-    environment: by that they are found, also the relay, which is nobody's child."""
+    """Starts programs, watches them from outside, ends them. Every process in it carries the
+    world's folder in its environment: by that they are found, also the relay, which is nobody's
+    child."""
 
     def __init__(self, home: Home, folder: Path) -> None:
         self.home, self.folder = home, folder
         self.environment = {
             name: value
             for name, value in os.environ.items()
-            if not name.startswith(("DDTOP", "TORCHELASTIC", "OMP", "SLURM", "HYPOTHESIS", "PYTEST"))
+            if not name.startswith(
+                ("DDTOP", "TORCHELASTIC", "OMP", "SLURM", "HYPOTHESIS", "PYTEST")
+            )
         } | {
             "DDTOP_STATE": str(home.state),
             "DDTOP_RUNTIME": str(home.runtime),
@@ -47,18 +50,35 @@ class World:
 
     # -- programs
 
-    def start(self, name: str, *words: str, ddtop: bool = True, **variables: object) -> subprocess.Popen[bytes]:
+    def start(
+        self, name: str, *words: str, ddtop: bool = True, **variables: object
+    ) -> subprocess.Popen[bytes]:
         """One program of the folder `programs`, its output in files of its name."""
-        return self.start_command([sys.executable, str(PROGRAMS / f"{name}.py"), *words], ddtop, **variables)
+        return self.start_command(
+            [sys.executable, str(PROGRAMS / f"{name}.py"), *words], ddtop, **variables
+        )
 
-    def torchrun(self, name: str, *words: str, ranks: int = 2, **variables: object) -> subprocess.Popen[bytes]:
+    def torchrun(
+        self, name: str, *words: str, ranks: int = 2, **variables: object
+    ) -> subprocess.Popen[bytes]:
         """The same under torchrun."""
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        launcher = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            str(ranks),
+        ]
         return self.start_command([*launcher, str(PROGRAMS / f"{name}.py"), *words], **variables)
 
-    def start_command(self, command: list[str], ddtop: bool = True, **variables: object) -> subprocess.Popen[bytes]:
+    def start_command(
+        self, command: list[str], ddtop: bool = True, **variables: object
+    ) -> subprocess.Popen[bytes]:
         number = len(self._started)
-        given = {name: str(value) for name, value in variables.items()} | ({"DDTOP": "1"} if ddtop else {})
+        given = {name: str(value) for name, value in variables.items()} | (
+            {"DDTOP": "1"} if ddtop else {}
+        )
         with (
             (self.folder / f"out{number}").open("wb") as out,
             (self.folder / f"err{number}").open("wb") as err,
@@ -78,7 +98,9 @@ class World:
     def output(self, process: subprocess.Popen[bytes]) -> tuple[str, str]:
         """What it has written so far: stdout, stderr."""
         number = self._started.index(process)
-        return (self.folder / f"out{number}").read_text(), (self.folder / f"err{number}").read_text()
+        return (self.folder / f"out{number}").read_text(), (
+            self.folder / f"err{number}"
+        ).read_text()
 
     def done(self, process: subprocess.Popen[bytes], within_s: float = 30.0) -> int:
         """Its exit code."""
@@ -139,7 +161,9 @@ class World:
 
         def found() -> dict[str, Any] | None:
             now = self.diagnose()
-            return now if (now["iteration"] or 0) >= iterations and now["reporting"] == ranks else None
+            return (
+                now if (now["iteration"] or 0) >= iterations and now["reporting"] == ranks else None
+            )
 
         return self.until(found, START_S, "a moving job")
 
@@ -155,9 +179,12 @@ class World:
     def story(self) -> str:
         """What to read when a test failed."""
         texts = [
-            f"--- {path.name}\n{path.read_text(errors='replace')[-2000:]}" for path in self.folder.glob("[oe][ur][tr]*")
+            f"--- {path.name}\n{path.read_text(errors='replace')[-2000:]}"
+            for path in self.folder.glob("[oe][ur][tr]*")
         ]
-        texts += [f"--- {path.name}\n{path.read_text()}" for path in self.home.runtime.glob("*.log")]
+        texts += [
+            f"--- {path.name}\n{path.read_text()}" for path in self.home.runtime.glob("*.log")
+        ]
         return "\n".join([*texts, self.ddtop("diagnose", "--for", "1").stdout])
 
     # -- processes
@@ -170,7 +197,11 @@ class World:
                 inside = self._mark in (path / "environ").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if inside and int(path.name) != os.getpid() and registry.start_ticks(int(path.name)) is not None:
+            if (
+                inside
+                and int(path.name) != os.getpid()
+                and registry.start_ticks(int(path.name)) is not None
+            ):
                 found.add(int(path.name))
         self._seen |= found
         return found
@@ -183,11 +214,15 @@ class World:
     def pages(self) -> list[Path]:
         """State pages and dump files of this world's processes."""
         pids = {str(pid) for pid in self._seen | {process.pid for process in self._started}}
-        found = [path for home in PAGES for path in (home / registry.pages_folder()).glob("*-*.[ps]*")]
+        found = [
+            path for home in PAGES for path in (home / registry.pages_folder()).glob("*-*.[ps]*")
+        ]
         return [path for path in found if path.stem.partition("-")[0] in pids]
 
     def close(self) -> None:
-        """End every process of this world, by its pid, stopped ones too; remove what a killed relay could not."""
+        """End every process of this world, by its pid, stopped ones too; remove what a killed
+        relay could not.
+        """
         end = time.monotonic() + END_S
         while left := self.processes():
             for pid in left:

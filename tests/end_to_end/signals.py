@@ -1,6 +1,8 @@
-"""Signals, start methods and Pythons: exit code, stdout and stderr of a program with ddtop and without.
+"""Signals, start methods and Pythons: exit code, stdout and stderr of a program with ddtop and
+without.
 
-By hand, on each Python that has ddtop installed: `python -m tests.end_to_end.signals [PYTHON ...]` prints a table. The rank needs no torch.
+By hand, on each Python that has ddtop installed: `python -m tests.end_to_end.signals [PYTHON ...]`
+prints a table. The rank needs no torch.
 """
 
 from __future__ import annotations
@@ -47,14 +49,25 @@ def cases() -> Iterator[tuple[str, str, str]]:
                 yield method, behaviour, name
 
 
-def outcome(python: str, folder: Path, watched: bool, method: str, behaviour: str, name: str) -> Outcome:
-    """Run the program once, with its rank's agent or without, and send the signal to the process that does the work.
+def outcome(
+    python: str, folder: Path, watched: bool, method: str, behaviour: str, name: str
+) -> Outcome:
+    """Run the program once, with its rank's agent or without, and send the signal to the process
+    that does the work.
 
     Raises:
         NoAgentError: it was to be watched, and is not.
     """
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("DDTOP", "PYTEST", "COVERAGE"))}
-    own = {"DDTOP_STATE": str(folder / "state"), "DDTOP_RUNTIME": str(folder / "run"), "DDTOP_LINGER_S": "0.2"}
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("DDTOP", "PYTEST", "COVERAGE"))
+    }
+    own = {
+        "DDTOP_STATE": str(folder / "state"),
+        "DDTOP_RUNTIME": str(folder / "run"),
+        "DDTOP_LINGER_S": "0.2",
+    }
     rank = {"RANK": "0", "WORLD_SIZE": "1", "DDTOP_QUIET": "1", "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
         [python, str(PROGRAM), method, behaviour],
@@ -98,8 +111,12 @@ def _wait_for_sleep(pid: int) -> None:
     """Until it has gone to sleep some times: a traceback has the line where the signal came."""
 
     def slept() -> int:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
+        lines = (
+            Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
+        )
+        return next(
+            int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches")
+        )
 
     at_first, end = slept(), time.monotonic() + READY_S
     while slept() < at_first + 3 and time.monotonic() < end:
@@ -114,18 +131,24 @@ def main() -> int:
     differing = 0
     options = parser.parse_args()
     for python in options.pythons:
-        version = subprocess.run([python, "-V"], capture_output=True, text=True, check=True).stdout.strip()
+        version = subprocess.run(
+            [python, "-V"], capture_output=True, text=True, check=True
+        ).stdout.strip()
         same = tried = 0
         for method, behaviour, name in cases():
             if options.behaviour not in (None, behaviour):
                 continue
             with tempfile.TemporaryDirectory(prefix="dds-", ignore_cleanup_errors=True) as home:
-                plain, watched = (outcome(python, Path(home), on, method, behaviour, name) for on in (False, True))
+                plain, watched = (
+                    outcome(python, Path(home), on, method, behaviour, name) for on in (False, True)
+                )
             tried += 1
             same += plain == watched
             if plain != watched:
                 print(
-                    f"  {version} {method} {behaviour} {name}:\n    without {plain}\n    with    {watched}", flush=True
+                    f"  {version} {method} {behaviour} {name}:\n    without {plain}\n    with   "
+                    f" {watched}",
+                    flush=True,
                 )
         print(f"{version}: {same} of {tried} identical", flush=True)
         differing += tried - same

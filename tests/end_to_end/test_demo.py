@@ -1,4 +1,6 @@
-"""Demos without a terminal: each names its fault, with the right ranks, and leaves nothing behind."""
+"""Demos without a terminal: each names its fault, with the right ranks, and leaves nothing
+behind.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,11 @@ pytestmark = pytest.mark.torch
 
 def left_by(world, pid):
     """What the demo of this pid has left in files."""
-    return [found for folder in (world.folder, "/dev/shm") for found in Path(folder).glob(f"ddtop-demo-{pid}-*")]
+    return [
+        found
+        for folder in (world.folder, "/dev/shm")
+        for found in Path(folder).glob(f"ddtop-demo-{pid}-*")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -47,14 +53,17 @@ def test_a_demo_under_mpirun_leaves_none_of_its_shared_memory(world):
     assert "critical: rank-killed" in done.stdout, done.stderr
     assert world.processes() == set()
     assert [
-        name for name in os.listdir("/dev/shm") if name.startswith(("sm_segment", "ddtop-demo")) and name not in before
+        name
+        for name in os.listdir("/dev/shm")
+        if name.startswith(("sm_segment", "ddtop-demo")) and name not in before
     ] == []
 
 
 def test_a_demo_whose_terminal_is_closed_takes_its_processes_with_it(world):
     """The ranks, which will never be complete, wait for each other."""
     demo = world.start_command(
-        [sys.executable, "-m", "ddtop", "demo", "--fault", "rank-missing", "--ranks", "3"], ddtop=False
+        [sys.executable, "-m", "ddtop", "demo", "--fault", "rank-missing", "--ranks", "3"],
+        ddtop=False,
     )
     world.until(lambda: left_by(world, demo.pid) and len(world.processes()) > 2, 40.0, "ranks")
 

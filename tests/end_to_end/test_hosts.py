@@ -1,4 +1,6 @@
-"""One job on three hosts, looked at from a fourth: a namespace each, joined by a wire (`tests.netns`)."""
+"""One job on three hosts, looked at from a fourth: a namespace each, joined by a wire
+(`tests.netns`).
+"""
 
 from __future__ import annotations
 
@@ -63,27 +65,53 @@ def test_three_hosts_are_one_job_and_the_rank_that_stands_is_named_from_a_fourth
     assert (healthy["health"], healthy["findings"], healthy["world_size"]) == ("ok", [], 6)
     assert [row["host"] for row in view.status()] == HOSTS
     (job,) = view.says("jobs")["jobs"]
-    assert (job["hosts"], job["reporting"], job["world_size"]) == (["node0", "node1", "node2"], 6, 6)
+    assert (job["hosts"], job["reporting"], job["world_size"]) == (
+        ["node0", "node1", "node2"],
+        6,
+        6,
+    )
     assert view.diagnose(5.0)["findings"] == []
 
     orders.write_text("5")
     finding = view.finding("not-in-collective", 40)
-    assert (finding["severity"], finding["ranks"], finding["victims"]) == ("critical", [5], [0, 1, 2, 3, 4])
+    assert (finding["severity"], finding["ranks"], finding["victims"]) == (
+        "critical",
+        [5],
+        [0, 1, 2, 3, 4],
+    )
     assert "wait_for_licence (together.py:" in finding["summary"]
 
     stacks = view.says("stacks", view.job())
     assert stacks["unanswered"] == []
     assert {rank for group in stacks["groups"] for rank in group["ranks"]} == set(range(6))
-    assert any("wait_for_licence" in str(group["frames"]) for group in stacks["groups"] if group["ranks"] == [5])
+    assert any(
+        "wait_for_licence" in str(group["frames"])
+        for group in stacks["groups"]
+        if group["ranks"] == [5]
+    )
 
 
-@pytest.mark.skipif("DDTOP_TEST_LONG" not in os.environ, reason="takes 40 s: DDTOP_TEST_LONG=1 runs it")
+@pytest.mark.skipif(
+    "DDTOP_TEST_LONG" not in os.environ, reason="takes 40 s: DDTOP_TEST_LONG=1 runs it"
+)
 def test_a_worker_that_dies_on_one_host_restarts_them_all_and_history_is_kept(net):
-    """torchrun's agents agree on a new round, but only the one whose worker died counts it as a restart."""
+    """torchrun's agents agree on a new round, but only the one whose worker died counts it as a
+    restart.
+    """
     for name in netns.NODES[:-1]:
-        where = ["--nnodes", "3", "--rdzv-backend", "c10d", "--rdzv-endpoint", "node0:29400", "--rdzv-id", "again"]
+        where = [
+            "--nnodes",
+            "3",
+            "--rdzv-backend",
+            "c10d",
+            "--rdzv-endpoint",
+            "node0:29400",
+            "--rdzv-id",
+            "again",
+        ]
         program = [str(netns.PROGRAMS / "together.py"), str(net.folder / "orders"), "host"]
-        # Each round a store of its own: in a shared one gloo finds the addresses of the round before.
+        # Each round a store of its own: in a shared one gloo finds the addresses of the round
+        # before.
         net[name].start_command(
             [*netns.TORCHRUN, *where, "--nproc-per-node", "2", "--max-restarts", "2", *program],
             TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1,
@@ -98,7 +126,12 @@ def test_a_worker_that_dies_on_one_host_restarts_them_all_and_history_is_kept(ne
     def again():
         rows = view.status()
         new = {row["pid"] for row in rows if row["pid"]} - {row["pid"] for row in before}
-        return rows if len(rows) == len(new) == 6 and {row["state"] for row in rows} <= {"running", "waiting"} else None
+        return (
+            rows
+            if len(rows) == len(new) == 6
+            and {row["state"] for row in rows} <= {"running", "waiting"}
+            else None
+        )
 
     after = view.until(again, 90, "six new ranks")
     assert [row["host"] for row in after] == HOSTS
@@ -109,8 +142,8 @@ def test_a_worker_that_dies_on_one_host_restarts_them_all_and_history_is_kept(ne
 
 
 def test_without_a_shared_folder_the_hub_is_found_by_the_masters_name_and_a_cut_is_named(apart):
-    """Containers: the key is in the environment, the port follows from the job's name. While a host is cut off, nobody else is blamed
-    for what waits; TCP then goes on where it was."""
+    """Containers: the key is in the environment, the port follows from the job's name. While a host
+    is cut off, nobody else is blamed for what waits; TCP then goes on where it was."""
     orders = apart.folder / "orders"
     apart.torchrun("together", str(orders), "all", DDTOP_KEY=KEY)
     hub = apart["node0"]

@@ -1,4 +1,6 @@
-"""What a network does to a job of three hosts, and what ddtop says and does then. The ranks need nothing of each other: they go on, always."""
+"""What a network does to a job of three hosts, and what ddtop says and does then. The ranks need
+nothing of each other: they go on, always.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ def go_on(net):
     """All ranks go on, whatever ddtop is doing."""
     before = steps(net)
     net["login"].until(
-        lambda: all(now > then + 1 for now, then in zip(steps(net), before, strict=True)), 20, "moving ranks"
+        lambda: all(now > then + 1 for now, then in zip(steps(net), before, strict=True)),
+        20,
+        "moving ranks",
     )
 
 
@@ -90,7 +94,9 @@ def test_a_host_that_is_cut_off_is_lost_with_its_ranks_and_then_resumes(net):
 
 
 def test_one_way_is_enough_to_lose_a_host(net):
-    """A firewall's rule, a broken fibre: of one host nothing comes, of the other only what needs no receipt."""
+    """A firewall's rule, a broken fibre: of one host nothing comes, of the other only what needs
+    no receipt.
+    """
     net.cable("node1", blocked="from")
     net.cable("node2", blocked="to")
 
@@ -130,7 +136,9 @@ def test_a_hubs_relay_that_is_killed_is_followed_by_another_that_knows_all(net):
     well(net, 60)
     assert net["node0"].relay() != relay
     os.kill(pid, signal.SIGSTOP)
-    net["login"].until(lambda: "rank-stopped" in net["login"].output(watch)[0], 90, "news for who was attached")
+    net["login"].until(
+        lambda: "rank-stopped" in net["login"].output(watch)[0], 90, "news for who was attached"
+    )
     os.kill(pid, signal.SIGCONT)
     net["login"].until(lambda: "cleared" in net["login"].output(watch)[0], 90, "the end of it")
     watch.send_signal(signal.SIGINT)
@@ -139,7 +147,9 @@ def test_a_hubs_relay_that_is_killed_is_followed_by_another_that_knows_all(net):
 
 def watching(net):
     """Somebody who is attached for long."""
-    found = net["login"].start_command([sys.executable, "-m", "ddtop", "watch", net["login"].job()], ddtop=False)
+    found = net["login"].start_command(
+        [sys.executable, "-m", "ddtop", "watch", net["login"].job()], ddtop=False
+    )
     net["login"].until(lambda: net["login"].output(found)[0], 90, "a first line")
     return found
 
@@ -185,7 +195,9 @@ def test_stacks_of_all_hosts_come_through_the_hub(net):
 
 
 def test_a_name_that_leads_nowhere_costs_a_host_until_it_is_right(tmp_path):
-    """A stale entry of a name server, on one host: its ranks go on, its relay says what it lacks and asks again by itself."""
+    """A stale entry of a name server, on one host: its ranks go on, its relay says what it lacks
+    and asks again by itself.
+    """
     net = netns.Net(tmp_path / "net", shared=False)
     for host in net.hosts.values():
         host.environment["DDTOP_KEY"] = "a-key-of-these-tests-only"
@@ -197,9 +209,13 @@ def test_a_name_that_leads_nowhere_costs_a_host_until_it_is_right(tmp_path):
         go_on(net)
         # It has ports to ask before it can say that none of them answers.
         said = astray.until(
-            lambda: "hub not reached" in (text := astray.ddtop("diagnose").stdout) and text, 60, "a reason"
+            lambda: "hub not reached" in (text := astray.ddtop("diagnose").stdout) and text,
+            60,
+            "a reason",
         )
-        assert "this host only: hub not reached: nobody with this job's key answers at node0:" in said
+        assert (
+            "this host only: hub not reached: nobody with this job's key answers at node0:" in said
+        )
 
         net.resolve("node2")
 

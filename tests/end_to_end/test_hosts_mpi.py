@@ -1,4 +1,6 @@
-"""mpirun over two hosts: its daemon gets to the other one by a launch agent that is `ip netns exec`, as ssh would."""
+"""mpirun over two hosts: its daemon gets to the other one by a launch agent that is `ip netns
+exec`, as ssh would.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ def test_the_rank_of_another_host_that_misses_a_collective_is_named(tmp_path):
     try:
         # Both hosts are this machine: what killed ranks leave is removed with the net.
         left = net["node0"].environment["TMPDIR"]
-        environment = ANY_HOST | {"PRTE_MCA_plm_ssh_agent": net.agent, "OMPI_MCA_btl_sm_backing_directory": left}
+        environment = ANY_HOST | {
+            "PRTE_MCA_plm_ssh_agent": net.agent,
+            "OMPI_MCA_btl_sm_backing_directory": left,
+        }
         spread = ["-H", "node0,node1", "--map-by", "ppr:1:node:oversubscribe", "-x", "DDTOP"]
         program = [sys.executable, str(PROGRAM), "reduce_on_new"]
         net["node0"].start_command([str(MPIRUN), *spread, *program], **environment)

@@ -26,7 +26,9 @@ def plain(world, *words, ranks=2):
 
 
 def test_a_healthy_torchrun_job_is_ok_is_stopped_goes_on_and_is_killed(world):
-    """One job's life: nothing to say; Ctrl-Z on one rank; fg; then somebody's kill -9, and torchrun's SIGTERM to the rest."""
+    """One job's life: nothing to say; Ctrl-Z on one rank; fg; then somebody's kill -9, and
+    torchrun's SIGTERM to the rest.
+    """
     launcher = world.torchrun("train", "none")
     healthy = world.moving(10)
     assert (healthy["health"], healthy["findings"], healthy["world_size"]) == ("ok", [], 2)
@@ -71,13 +73,19 @@ def test_the_rank_that_raised_is_named_and_not_its_victims(world):
     found = world.until(lambda: (now := world.diagnose())["ended"] and now, 20, "an end")
 
     (finding,) = found["findings"]
-    assert (finding["severity"], finding["kind"], finding["ranks"]) == ("critical", "rank-crashed", [1])
+    assert (finding["severity"], finding["kind"], finding["ranks"]) == (
+        "critical",
+        "rank-crashed",
+        [1],
+    )
     assert "rank 1 raised ValueError: bad sample 7 at train.py:" in finding["summary"]
     assert found["ended"]["first_rank"] == 1
 
 
 def test_plain_processes_are_one_job_and_a_lingering_crash_is_named(world):
-    """No launcher: two shells with RANK and WORLD_SIZE. The crashed process stays, held by a thread."""
+    """No launcher: two shells with RANK and WORLD_SIZE. The crashed process stays, held by a
+    thread.
+    """
     processes = plain(world, "lingers")
 
     finding = world.finding("rank-crashed", 60)
@@ -119,7 +127,9 @@ def test_another_operation_on_one_rank_is_a_mismatch(world):
 
 
 def test_another_size_on_one_rank_is_a_mismatch_though_one_side_has_passed(world):
-    """gloo lets the smaller tensor pass: that rank is seen one collective later, and the frames alone mislead."""
+    """gloo lets the smaller tensor pass: that rank is seen one collective later, and the frames
+    alone mislead.
+    """
     plain(world, "differs")
 
     finding = world.finding("collective-mismatch", 60)
@@ -160,7 +170,11 @@ def test_ranks_of_mp_spawn_are_seen(world):
 
     def both():
         rows = world.status()
-        return rows if [row["state"] in ("running", "waiting") for row in rows] == [True, True] else None
+        return (
+            rows
+            if [row["state"] in ("running", "waiting") for row in rows] == [True, True]
+            else None
+        )
 
     rows = world.until(both, 60, "two ranks that run")
     assert [row["rank"] for row in rows] == [0, 1]
@@ -169,7 +183,9 @@ def test_ranks_of_mp_spawn_are_seen(world):
 
 
 def test_an_exception_in_mp_spawn_is_named_though_no_hook_sees_it(world):
-    """mp.spawn catches what its function raises, and sends the traceback to the parent through a pipe."""
+    """mp.spawn catches what its function raises, and sends the traceback to the parent through a
+    pipe.
+    """
     launcher = world.start("spawned", str(world.folder / "store"), "raises")
     assert world.done(launcher, 60) == 1
 
@@ -180,7 +196,9 @@ def test_an_exception_in_mp_spawn_is_named_though_no_hook_sees_it(world):
 
 
 def test_after_a_job_that_ended_well_nothing_is_left(world):
-    """Pages in /dev/shm, sockets, locks and a relay that lives for ever were what made people uninstall the last tool."""
+    """Pages in /dev/shm, sockets, locks and a relay that lives for ever were what made people
+    uninstall the last tool.
+    """
     launcher = world.torchrun("train", "none", "60", DDTOP_LINGER_S=4)
     world.relay()
     assert len(world.processes()) >= 3
@@ -199,7 +217,9 @@ def test_torch_compile_has_the_same_graphs_with_and_without_ddtop(world):
     """A hook that breaks the graph costs more than the whole tool is worth."""
     without = world.start("compiled", ddtop=False)
     assert world.done(without, 120) == 0
-    watched = world.start("compiled", RANK=0, WORLD_SIZE=1, MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
+    watched = world.start(
+        "compiled", RANK=0, WORLD_SIZE=1, MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port()
+    )
     assert world.done(watched, 120) == 0
 
     assert world.output(watched)[0] == world.output(without)[0]

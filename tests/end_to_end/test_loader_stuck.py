@@ -1,4 +1,6 @@
-"""Real DataLoader workers that deadlock: the finding names the worker and its line, not only the rank that waits for it."""
+"""Real DataLoader workers that deadlock: the finding names the worker and its line, not only the
+rank that waits for it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,11 @@ pytestmark = pytest.mark.torch
 
 
 def children(pid):
-    return [int(word) for path in Path(f"/proc/{pid}/task").glob("*/children") for word in path.read_text().split()]
+    return [
+        int(word)
+        for path in Path(f"/proc/{pid}/task").glob("*/children")
+        for word in path.read_text().split()
+    ]
 
 
 def test_a_worker_in_a_lock_that_was_held_at_fork_is_named_with_its_stack(world):
@@ -32,7 +38,8 @@ def test_a_worker_in_a_lock_that_was_held_at_fork_is_named_with_its_stack(world)
 
     assert (stuck["severity"], stuck["ranks"], stuck["victims"]) == ("critical", [1], [0])
     match = re.search(
-        r"^rank 1 has been in the DataLoader \(loading.py:\d+ main\) for .*pid (\d+), which", stuck["summary"]
+        r"^rank 1 has been in the DataLoader \(loading.py:\d+ main\) for .*pid (\d+), which",
+        stuck["summary"],
     )
     assert match, stuck["summary"]
     assert int(match[1]) in workers
@@ -46,7 +53,11 @@ def test_a_worker_in_a_lock_that_was_held_at_fork_is_named_with_its_stack(world)
 def test_a_persistent_worker_that_is_stopped_between_two_epochs_is_named(world):
     """The epoch begins with a word to all workers, before any batch is asked for."""
     world.torchrun("epochs", "fork", "stopped")
-    pids = world.until(lambda: (path := world.folder / "workers").exists() and path.read_text().split(), 90, "an epoch")
+    pids = world.until(
+        lambda: (path := world.folder / "workers").exists() and path.read_text().split(),
+        90,
+        "an epoch",
+    )
     os.kill(int(pids[1]), signal.SIGSTOP)
     (world.folder / "go").touch()
 
@@ -54,8 +65,8 @@ def test_a_persistent_worker_that_is_stopped_between_two_epochs_is_named(world):
 
     assert (stuck["severity"], stuck["ranks"], stuck["victims"]) == ("critical", [1], [0])
     assert (
-        f"its worker pid {pids[1]}, which must deliver the next batch, is stopped (SIGSTOP or Ctrl-Z)"
-        in stuck["summary"]
+        f"its worker pid {pids[1]}, which must deliver the next batch, is stopped (SIGSTOP or"
+        " Ctrl-Z)" in stuck["summary"]
     )
     assert [one["kind"] for one in world.diagnose()["findings"]] == ["loader-stuck"]
 
@@ -76,7 +87,9 @@ def test_a_worker_that_was_not_forked_is_named_with_the_datasets_line(world):
 
 
 def test_a_rank_whose_last_status_lags_and_whose_worker_blocks_is_named(world):
-    """Gradient accumulation and several buckets, as in most trainers: the status said that this rank waits in an all_reduce."""
+    """Gradient accumulation and several buckets, as in most trainers: the status said that this
+    rank waits in an all_reduce.
+    """
     pipe = world.folder / "pipe"
     os.mkfifo(pipe)
     world.torchrun("accumulates", str(pipe))

@@ -1,4 +1,5 @@
-"""Real ranks under mpirun, a program that knows nothing of ddtop: what it waits in, and whose fault that is.
+"""Real ranks under mpirun, a program that knows nothing of ddtop: what it waits in, and whose fault
+that is.
 
 Whoever waits in MPI uses a core for that: two ranks at a time, and the program ends by itself.
 """
@@ -17,15 +18,22 @@ pytestmark = [pytest.mark.mpi, pytest.mark.skipif(MPIRUN is None, reason="mpirun
 
 def start(world, what):
     """The program under mpirun, as a person starts it."""
-    # Ranks that are killed leave their shared memory to whoever cleans up: the test's folder, not the machine's.
+    # Ranks that are killed leave their shared memory to whoever cleans up: the test's folder, not
+    # the machine's.
     environment = ANY_HOST | {"OMPI_MCA_btl_sm_backing_directory": world.folder}
     # The launcher has sockets of its own, whose paths have a limit.
     environment["TMPDIR"] = world.home.runtime
-    return world.start_command([MPIRUN, "-n", "2", sys.executable, str(PROGRAM), what], **environment)
+    return world.start_command(
+        [MPIRUN, "-n", "2", sys.executable, str(PROGRAM), what], **environment
+    )
 
 
 def criticals(diagnosis):
-    return [(one["kind"], one["ranks"]) for one in diagnosis["findings"] if one["severity"] == "critical"]
+    return [
+        (one["kind"], one["ranks"])
+        for one in diagnosis["findings"]
+        if one["severity"] == "critical"
+    ]
 
 
 def test_a_healthy_simulation_counts_its_iterations_and_nothing_is_wrong(world):
@@ -46,7 +54,10 @@ def test_a_receive_with_a_tag_that_nobody_sends_is_named_with_the_counts(world):
 
     assert (finding["severity"], finding["ranks"], finding["victims"]) == ("critical", [1], [0])
     assert "recv from rank 0, tag 99" in finding["summary"]
-    assert "rank 0 has sent to rank 1: 1 with tag 7 (receives begun: 0), none with tag 99" in finding["evidence"]
+    assert (
+        "rank 0 has sent to rank 1: 1 with tag 7 (receives begun: 0), none with tag 99"
+        in finding["evidence"]
+    )
 
 
 def test_a_call_that_silences_the_agent_is_read_from_its_page(world):
@@ -54,7 +65,12 @@ def test_a_call_that_silences_the_agent_is_read_from_its_page(world):
 
     finding = world.finding("not-in-collective")
 
-    assert (finding["ranks"], finding["victims"], finding["op"], finding["seq"]) == ([1], [0], "allreduce", 1)
+    assert (finding["ranks"], finding["victims"], finding["op"], finding["seq"]) == (
+        [1],
+        [0],
+        "allreduce",
+        1,
+    )
     assert "Dup #81" in finding["summary"]
 
 

@@ -1,4 +1,5 @@
-"""A watched program behaves as it does unwatched: its handlers, hooks, children, output and exit are its own.
+"""A watched program behaves as it does unwatched: its handlers, hooks, children, output and exit
+are its own.
 
 These ranks are ranks by their environment and need no torch.
 """
@@ -51,7 +52,17 @@ def outcome(world, case, **variables):
 
 @pytest.mark.parametrize(
     "case",
-    ["handlers", "waits", "raises", "raises_in_thread", "quiet", "terminated", "reads", "blocks", "joins"],
+    [
+        "handlers",
+        "waits",
+        "raises",
+        "raises_in_thread",
+        "quiet",
+        "terminated",
+        "reads",
+        "blocks",
+        "joins",
+    ],
 )
 def test_it_does_what_it_does_unwatched(world, case):
     """Exit code, stdout and stderr are the same, to the byte."""
@@ -81,7 +92,9 @@ def test_a_fork_in_a_rank_is_not_the_rank(world):
 
 
 def test_every_signal_that_a_program_blocks_stays_pending(world):
-    """SIGTERM went to our thread, which did not block it: exit 143 in place of "saving checkpoint"."""
+    """SIGTERM went to our thread, which did not block it: exit 143 in place of "saving
+    checkpoint".
+    """
     process = world.start("polite", "blocks", **RANK)
 
     assert world.done(process) == 0
@@ -92,7 +105,9 @@ def test_every_signal_that_a_program_blocks_stays_pending(world):
 
 
 def test_threading_does_not_know_our_thread_however_long_it_has_worked(world):
-    """Programs join all that `threading.enumerate()` names. A call of logging in our thread would list it as Dummy-1."""
+    """Programs join all that `threading.enumerate()` names. A call of logging in our thread
+    would list it as Dummy-1.
+    """
     process = world.start("polite", "lists", **RANK)
     world.until(world.status, 20, "status")
     assert len(os.listdir(f"/proc/{process.pid}/task")) == 2
@@ -104,10 +119,14 @@ def test_threading_does_not_know_our_thread_however_long_it_has_worked(world):
 
 
 def test_where_no_thread_can_be_made_the_program_goes_on_and_ends_as_ever(world):
-    """`ulimit -u`, or pids.max: "cannot join thread before it is started" stood at the end of the program."""
+    """`ulimit -u`, or pids.max: "cannot join thread before it is started" stood at the end of
+    the program.
+    """
     script = world.folder / "early.py"
     script.write_text(NO_MORE_THREADS)
-    process = world.start_command([sys.executable, "-S", str(script)], RANK=0, WORLD_SIZE=1, DDTOP_LINGER_S=0)
+    process = world.start_command(
+        [sys.executable, "-S", str(script)], RANK=0, WORLD_SIZE=1, DDTOP_LINGER_S=0
+    )
 
     assert world.done(process) == 0
     out, err = world.output(process)
@@ -122,7 +141,11 @@ def test_a_relay_that_an_agents_thread_starts_can_be_ended(world):
     world.until(world.status, 20, "status")
     os.kill(first, signal.SIGKILL)
     second = world.until(
-        lambda: next((one.relay_pid for one in registry.read_entries() if one.relay_pid != first), None), 30, "relay"
+        lambda: next(
+            (one.relay_pid for one in registry.read_entries() if one.relay_pid != first), None
+        ),
+        30,
+        "relay",
     )
     with open(f"/proc/{second}/status") as file:
         (blocked,) = (int(line.split()[1], 16) for line in file if line.startswith("SigBlk"))
@@ -138,7 +161,10 @@ def test_the_one_line_on_stderr_says_what_to_type(world):
     out, err = world.output(process)
 
     assert out == "out\n"
-    assert err == f"ddtop: watching polite-{process.pid}; to look: ddtop attach polite-{process.pid}\nerr\n"
+    assert (
+        err == f"ddtop: watching polite-{process.pid}; to look: ddtop attach"
+        f" polite-{process.pid}\nerr\n"
+    )
 
 
 def test_only_rank_0_says_it(world):
@@ -149,8 +175,8 @@ def test_only_rank_0_says_it(world):
 
 
 def test_the_exit_is_not_delayed(world):
-    """Half a second a process is half an hour a month for somebody who runs small scripts. A wait of ours would be in each run,
-    that of a loaded machine is not: the shortest count."""
+    """Half a second a process is half an hour a month for somebody who runs small scripts. A wait
+    of ours would be in each run, that of a loaded machine is not: the shortest count."""
     took: dict[bool, list[float]] = {True: [], False: []}
     while len(took[True]) < 8 and (not took[True] or min(took[True]) - min(took[False]) >= 0.7):
         for watched in (True, False):
@@ -184,7 +210,11 @@ def test_a_rank_outlives_its_relay_and_gets_another(world):
     os.kill(first, signal.SIGKILL)
 
     second = world.until(
-        lambda: next((one.relay_pid for one in registry.read_entries() if one.relay_pid != first), None), 30, "relay"
+        lambda: next(
+            (one.relay_pid for one in registry.read_entries() if one.relay_pid != first), None
+        ),
+        30,
+        "relay",
     )
     assert process.poll() is None
     assert world.until(world.status, 20, "status of the new relay")[0]["pid"] == process.pid
@@ -192,7 +222,9 @@ def test_a_rank_outlives_its_relay_and_gets_another(world):
 
 
 def test_a_key_that_was_rotated_opens_nothing_and_the_job_goes_on(world):
-    """Somebody has read the key: whoever has the old one is refused within seconds, and no job has to be started again."""
+    """Somebody has read the key: whoever has the old one is refused within seconds, and no job
+    has to be started again.
+    """
     process = world.start("polite", "stays", **RANK)
     first = world.relay()
     world.until(world.status, 20, "status")
@@ -200,9 +232,14 @@ def test_a_key_that_was_rotated_opens_nothing_and_the_job_goes_on(world):
 
     done = world.ddtop("key", "rotate")
 
-    assert (done.returncode, "begins again with the new key" in done.stdout) == (0, True), done.stderr
+    assert (done.returncode, "begins again with the new key" in done.stdout) == (
+        0,
+        True,
+    ), done.stderr
     second = world.until(
-        lambda: next((one for one in registry.read_entries() if one.relay_pid != first), None), 30, "another relay"
+        lambda: next((one for one in registry.read_entries() if one.relay_pid != first), None),
+        30,
+        "another relay",
     )
     assert registry.secret() != old
     assert world.until(world.status, 20, "status with the new key")[0]["pid"] == process.pid
@@ -227,14 +264,19 @@ def test_the_relay_is_nobodys_child_and_holds_nothing_of_the_job(world):
     assert os.getpgid(process.pid) != int(group)
     assert descriptors == {"/dev/null"}
     assert os.readlink(f"/proc/{relay}/cwd") == "/"
-    assert not {b"RANK", b"WORLD_SIZE", b"DDTOP", b"OMP_PROC_BIND", b"OMP_NUM_THREADS", b"LD_PRELOAD"} & names
+    assert (
+        not {b"RANK", b"WORLD_SIZE", b"DDTOP", b"OMP_PROC_BIND", b"OMP_NUM_THREADS", b"LD_PRELOAD"}
+        & names
+    )
 
 
 def test_a_program_that_is_pid_1_and_waits_for_all_its_children_goes_on(world):
     """In a container the kernel gives it our relay: `while True: os.wait()` never ended."""
     script = world.folder / "first.py"
     script.write_text(WAITS_FOR_ALL)
-    process = world.start_command(["unshare", "--pid", "--fork", "--mount-proc", sys.executable, str(script)], **RANK)
+    process = world.start_command(
+        ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, str(script)], **RANK
+    )
     code = world.done(process)
     out, err = world.output(process)
     if "unshare" in err:
@@ -244,7 +286,9 @@ def test_a_program_that_is_pid_1_and_waits_for_all_its_children_goes_on(world):
 
 
 def test_a_killed_rank_leaves_no_page(world):
-    process = world.start("polite", "stays", RANK=0, WORLD_SIZE=1, DDTOP_QUIET=1, DDTOP_LINGER_S=0.2)
+    process = world.start(
+        "polite", "stays", RANK=0, WORLD_SIZE=1, DDTOP_QUIET=1, DDTOP_LINGER_S=0.2
+    )
     world.relay()
     assert sorted(path.suffix for path in world.pages()) == [".page"]
 
@@ -257,7 +301,9 @@ def test_a_killed_rank_leaves_no_page(world):
 
 
 def test_a_relay_that_was_told_to_end_leaves_a_last_state(world):
-    """The scheduler ends the step: SIGTERM to everybody, then the post-mortem from the login node."""
+    """The scheduler ends the step: SIGTERM to everybody, then the post-mortem from the login
+    node.
+    """
     process = world.start("polite", "stays", **RANK)
     world.until(world.status, 20, "status")
     relay = world.relay()

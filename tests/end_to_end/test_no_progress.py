@@ -1,4 +1,6 @@
-"""A real job that stands as a whole: the limits are shortened, so that nobody has to wait for them."""
+"""A real job that stands as a whole: the limits are shortened, so that nobody has to wait for
+them.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def limit(monkeypatch):
 
 
 def test_a_lock_file_that_nobody_removes_is_named_and_critical(world, limit):
-    """As torch.utils.cpp_extension leaves it behind when a build is killed; with the file away the job continues to its end."""
+    """As torch.utils.cpp_extension leaves it behind when a build is killed; with the file away
+    the job continues to its end.
+    """
     lock = world.folder / "lock"
     lock.touch()
     process = world.torchrun("baton", str(world.folder), ranks=2)
@@ -38,7 +42,14 @@ def test_a_lock_file_that_nobody_removes_is_named_and_critical(world, limit):
 
     def stands():
         verdict = look_once(entry, 2.5)[1]
-        return next((one for one in verdict.findings if one.kind == "no-progress" and one.severity == "critical"), None)
+        return next(
+            (
+                one
+                for one in verdict.findings
+                if one.kind == "no-progress" and one.severity == "critical"
+            ),
+            None,
+        )
 
     finding = world.until(stands, 60.0, "a finding")
 

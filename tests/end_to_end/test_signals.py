@@ -1,4 +1,5 @@
-"""A signal does to a watched program what it does to an unwatched one, however the process that gets it was started.
+"""A signal does to a watched program what it does to an unwatched one, however the process that
+gets it was started.
 
 The whole table, on several Pythons, is printed by `python -m tests.end_to_end.signals PYTHON ...`.
 """
@@ -28,7 +29,9 @@ CASES = [
 @pytest.mark.parametrize(("method", "behaviour", "name"), CASES)
 def test_exit_code_and_output_are_the_same_to_the_byte(tmp_path_factory, method, behaviour, name):
     home = tmp_path_factory.mktemp("s")
-    plain, watched = (signals.outcome(sys.executable, home, on, method, behaviour, name) for on in (False, True))
+    plain, watched = (
+        signals.outcome(sys.executable, home, on, method, behaviour, name) for on in (False, True)
+    )
 
     assert watched == plain
     assert plain.out.startswith("ready N\n")

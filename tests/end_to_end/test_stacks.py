@@ -1,4 +1,6 @@
-"""`ddtop stacks` and `ddtop signal` on real processes: ranks that cannot report about themselves."""
+"""`ddtop stacks` and `ddtop signal` on real processes: ranks that cannot report about
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,13 @@ from ddtop.relay.processes.pyspy import find
 
 def start(world, case, ranks=2):
     """The ranks of one job, rank 1 standing as it should."""
-    started = [world.start("standing", case, RANK=rank, WORLD_SIZE=ranks, DDTOP_SIGNAL="on") for rank in range(ranks)]
-    world.until(lambda: [row["state"] for row in world.status()].count("starting") == ranks, 20, "all ranks")
+    started = [
+        world.start("standing", case, RANK=rank, WORLD_SIZE=ranks, DDTOP_SIGNAL="on")
+        for rank in range(ranks)
+    ]
+    world.until(
+        lambda: [row["state"] for row in world.status()].count("starting") == ranks, 20, "all ranks"
+    )
     (world.folder / "go").touch()
     world.until(lambda: "ready" in world.output(started[1])[0], 20, "rank 1 that stands")
     return started
@@ -29,7 +36,11 @@ def stacks(world, *words):
 
 def main_of(found, rank):
     """The class in which that rank's main thread is."""
-    (one,) = [one for one in found["groups"] if rank in one["ranks"] and one["thread"] == "main" and not one["worker"]]
+    (one,) = [
+        one
+        for one in found["groups"]
+        if rank in one["ranks"] and one["thread"] == "main" and not one["worker"]
+    ]
     return one
 
 
@@ -114,7 +125,9 @@ def test_the_programs_own_handlers_work_before_and_after_a_dump(world):
     for times in (1, 2):
         for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGUSR2):
             os.kill(started[1].pid, number)
-        world.until(lambda times=times: seen() == (times, times, times), 20, "answers to three signals")
+        world.until(
+            lambda times=times: seen() == (times, times, times), 20, "answers to three signals"
+        )
         assert stacks(world)[0] == 0
 
 
@@ -139,7 +152,9 @@ def test_without_a_terminal_a_signal_needs_to_be_confirmed(world):
     assert started[1].poll() is None
 
 
-@pytest.mark.parametrize("words", [("--rank", "x", "TERM"), ("--rank", "1", "NOPE"), ("--rank", "7", "TERM")])
+@pytest.mark.parametrize(
+    "words", [("--rank", "x", "TERM"), ("--rank", "1", "NOPE"), ("--rank", "7", "TERM")]
+)
 def test_a_signal_that_makes_no_sense_is_refused(world, words):
     started = start(world, "sleeps")
 

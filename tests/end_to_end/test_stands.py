@@ -1,4 +1,6 @@
-"""Fourteen hangs in two real jobs at once; `python -m tests.benchmarks.stands --count 200` makes more of them."""
+"""Fourteen hangs in two real jobs at once; `python -m tests.benchmarks.stands --count 200` makes
+more of them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ AT_MOST_S = 200.0
 
 @pytest.mark.torch
 def test_fourteen_hangs_of_many_kinds_of_training_are_named_with_their_rank():
-    """After a sixth of all backwards with several buckets, torch's status says that a rank which sleeps waits."""
+    """After a sixth of all backwards with several buckets, torch's status says that a rank which
+    sleeps waits.
+    """
     pytest.importorskip("torch")
     command = [sys.executable, "-m", "tests.benchmarks.stands", "--mixed", "--count", str(STANDS)]
     jobs = [

@@ -69,7 +69,9 @@ def test_a_rank_that_waits_for_something_else_before_it_comes(world):
 def test_a_rank_that_another_rank_started_is_still_importing(world):
     """Beside it runs a server of the same parent, which was blamed before."""
     file = world.folder / "imports"
-    server = world.start_command([sys.executable, "-m", "http.server", str(free_port()), "--bind", "127.0.0.1"])
+    server = world.start_command(
+        [sys.executable, "-m", "http.server", str(free_port()), "--bind", "127.0.0.1"]
+    )
     world.start("own_launcher", str(file), str(free_port()))
 
     finding = world.finding("late-to-init", 60)
@@ -95,7 +97,9 @@ def test_a_stranger_on_the_port_is_named_with_its_pid(world, listener):
 
 
 def test_a_port_of_its_own_and_a_number_that_is_taken(world):
-    """Rank 1 with a port of its own is odd; once more rank 1, with the right port, and there are two of them."""
+    """Rank 1 with a port of its own is odd; once more rank 1, with the right port, and there are
+    two of them.
+    """
     port = free_port()
     shells(world, 0, size=2, port=port)
     shells(world, 1, size=2)

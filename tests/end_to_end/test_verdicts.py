@@ -1,4 +1,6 @@
-"""A few jobs of the verdict benchmark, under names that mean nothing: `python -m tests.benchmarks --only verdicts` runs all."""
+"""A few jobs of the verdict benchmark, under names that mean nothing: `python -m
+tests.benchmarks --only verdicts` runs all.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,19 @@ def test_what_a_viewer_reads_is_right_and_nothing_before_it_was_wrong(name):
 
 
 def test_a_renamed_program_keeps_none_of_its_own_names(tmp_path):
-    """A rule that knows a script by a function's name would be right about the demo and about nothing else."""
+    """A rule that knows a script by a function's name would be right about the demo and about
+    nothing else.
+    """
     program = bench.PROGRAMS / "ddp.py"
     shapes = {case.shape for case in CASES.values() if case.program == "ddp"}
 
     copy = Renamed(program, shapes, SEED, tmp_path)
 
-    kept = {node.name for node in ast.walk(ast.parse(copy.path.read_text())) if isinstance(node, ast.FunctionDef)}
+    kept = {
+        node.name
+        for node in ast.walk(ast.parse(copy.path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+    }
     assert kept & (shapes | {"mark"}) == set()
     assert copy.argument("tries_again") in kept
     assert "tries_again" not in copy.path.read_text()

@@ -1,4 +1,6 @@
-"""Real ranks that are elsewhere in real ways: each sentence says where, and what would let it go on lets it go on."""
+"""Real ranks that are elsewhere in real ways: each sentence says where, and what would let it go
+on lets it go on.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,11 @@ def sentence(world, function, kind="not-in-collective", rank=1):
     """The finding of that kind as soon as it is about that rank in that function."""
 
     def found():
-        fits = (one for one in world.diagnose()["findings"] if (one["kind"], one["ranks"]) == (kind, [rank]))
+        fits = (
+            one
+            for one in world.diagnose()["findings"]
+            if (one["kind"], one["ranks"]) == (kind, [rank])
+        )
         return next((one for one in fits if function in one["summary"]), None)
 
     return world.until(found, 60, f"a {kind} in {function}")
@@ -43,18 +49,30 @@ def test_every_way_of_being_elsewhere_has_its_own_sentence(elsewhere):
     world, release = elsewhere
 
     child = sentence(world, "in_child")
-    match = re.search(r"^rank 1 has been waiting for child (\d+) \(elsewhere.py:\d+ in_child\) for", child["summary"])
+    match = re.search(
+        r"^rank 1 has been waiting for child (\d+) \(elsewhere.py:\d+ in_child\) for",
+        child["summary"],
+    )
     assert match, child["summary"]
     stalled = sentence(world, "in_spawn", "io-stall", rank=2)
     assert (stalled["severity"], stalled["ranks"], stalled["victims"]) == ("critical", [2], [0])
-    assert "waiting for a child process to start its program in in_spawn (elsewhere.py:" in stalled["summary"]
+    assert (
+        "waiting for a child process to start its program in in_spawn (elsewhere.py:"
+        in stalled["summary"]
+    )
     os.kill(int(match[1]), signal.SIGTERM)
     release("spawn")
 
     pipe = sentence(world, "in_pipe")
-    assert f"rank 1 has been reading the pipe {world.folder}/pipe in in_pipe (elsewhere.py:" in pipe["summary"]
-    # Rank 2 saves a checkpoint all the while: that is work, and shorter than three times what the job is used to.
-    world.until(lambda: world.status()[2]["place"]["waits_on"] == "checkpoint-save", 20, "a rank that saves")
+    assert (
+        f"rank 1 has been reading the pipe {world.folder}/pipe in in_pipe (elsewhere.py:"
+        in pipe["summary"]
+    )
+    # Rank 2 saves a checkpoint all the while: that is work, and shorter than three times what the
+    # job is used to.
+    world.until(
+        lambda: world.status()[2]["place"]["waits_on"] == "checkpoint-save", 20, "a rank that saves"
+    )
     assert [one["ranks"] for one in world.diagnose()["findings"]] == [[1]]
     (world.folder / "saved").touch()
     release("pipe")
@@ -65,7 +83,10 @@ def test_every_way_of_being_elsewhere_has_its_own_sentence(elsewhere):
     release("lock")
 
     asked = sentence(world, "in_input")
-    assert "rank 1 has been waiting for input on its standard input in in_input (elsewhere.py:" in asked["summary"]
+    assert (
+        "rank 1 has been waiting for input on its standard input in in_input (elsewhere.py:"
+        in asked["summary"]
+    )
     assert asked["advice"].startswith("nobody answers there")
     release("input")
 

@@ -1,4 +1,6 @@
-"""The parts about cards: what ddtop reads beside what nvidia-smi says, what that costs, and `ddtop gpus`."""
+"""The parts about cards: what ddtop reads beside what nvidia-smi says, what that costs, and
+`ddtop gpus`.
+"""
 
 from __future__ import annotations
 
@@ -27,34 +29,50 @@ def machine() -> None:
     cards = nvml.sample()
     see(
         "machine",
-        f"{platform.release()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, uid {os.getuid()}, Python {platform.python_version()}",
+        f"{platform.release()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, uid"
+        f" {os.getuid()}, Python {platform.python_version()}",
     )
     has_cuda = torch.cuda.is_available()
     nccl = ".".join(map(str, torch.cuda.nccl.version())) if has_cuda else None
     see(
         "torch",
-        f"{torch.__version__}, CUDA {torch.version.cuda}, NCCL {nccl}, nvidia-ml-py {version('nvidia-ml-py')}",
+        f"{torch.__version__}, CUDA {torch.version.cuda}, NCCL {nccl}, nvidia-ml-py"
+        f" {version('nvidia-ml-py')}",
     )
-    see("cards", f"driver {nvml.driver}; {', '.join(f'{card.index} {card.name}' for card in cards)}")
+    see(
+        "cards", f"driver {nvml.driver}; {', '.join(f'{card.index} {card.name}' for card in cards)}"
+    )
     claim("torch has CUDA here", has_cuda, torch.cuda.device_count())
     claim("the hook runs in a Python that is started with DDTOP=1", hooked(), sys.executable)
 
 
 # Field of Gpu -> (of nvidia-smi, by how much of it they may differ, or by how much at all)
 _FIELDS: dict[str, tuple[str, float, float]] = {
-    "uuid": ("uuid", 0, 0), "name": ("name", 0, 0), "used_bytes": ("memory.used", 0.02, 64), "total_bytes": ("memory.total", 0, 1),
-    "util_ratio": ("utilization.gpu", 0, 10), "power_watts": ("power.draw", 0.15, 15), "power_cap_watts": ("enforced.power.limit", 0, 1),
-    "celsius": ("temperature.gpu", 0, 3), "sm_mhz": ("clocks.current.sm", 0.1, 100), "memory_mhz": ("clocks.current.memory", 0.1, 0),
-    "sm_max_mhz": ("clocks.max.sm", 0, 0), "memory_max_mhz": ("clocks.max.memory", 0, 0),
-    "pcie_generation": ("pcie.link.gen.current", 0, 0), "pcie_generation_max": ("pcie.link.gen.max", 0, 0),
-    "pcie_width": ("pcie.link.width.current", 0, 0), "pcie_width_max": ("pcie.link.width.max", 0, 0),
+    "uuid": ("uuid", 0, 0),
+    "name": ("name", 0, 0),
+    "used_bytes": ("memory.used", 0.02, 64),
+    "total_bytes": ("memory.total", 0, 1),
+    "util_ratio": ("utilization.gpu", 0, 10),
+    "power_watts": ("power.draw", 0.15, 15),
+    "power_cap_watts": ("enforced.power.limit", 0, 1),
+    "celsius": ("temperature.gpu", 0, 3),
+    "sm_mhz": ("clocks.current.sm", 0.1, 100),
+    "memory_mhz": ("clocks.current.memory", 0.1, 0),
+    "sm_max_mhz": ("clocks.max.sm", 0, 0),
+    "memory_max_mhz": ("clocks.max.memory", 0, 0),
+    "pcie_generation": ("pcie.link.gen.current", 0, 0),
+    "pcie_generation_max": ("pcie.link.gen.max", 0, 0),
+    "pcie_width": ("pcie.link.width.current", 0, 0),
+    "pcie_width_max": ("pcie.link.width.max", 0, 0),
     "ecc_uncorrected": ("ecc.errors.uncorrected.volatile.total", 0, 0),
-}  # fmt: skip
+}
 _SCALE = {"used_bytes": 1 / MIB, "total_bytes": 1 / MIB, "util_ratio": 100.0}
 
 
 def cards() -> None:
-    """NVML through ddtop beside nvidia-smi: idle, then with a program that holds 4 GiB and computes."""
+    """NVML through ddtop beside nvidia-smi: idle, then with a program that holds 4 GiB and
+    computes.
+    """
     _compare("idle")
     with program("hold.py", 4, "burn") as (pid, line):
         say("a program computes:", pid, line)
@@ -66,7 +84,11 @@ def cards() -> None:
             used is None or theirs[one] is None or abs(used / MIB - (theirs[one] or 0)) <= 2
             for one, used in listed.items()
         )
-        claim("processes as in nvidia-smi", same, f"ddtop {[(one, (used or 0) // MIB) for one, used in listed.items()]}, nvidia-smi {theirs}")  # fmt: skip
+        claim(
+            "processes as in nvidia-smi",
+            same,
+            f"ddtop {[(one, (used or 0) // MIB) for one, used in listed.items()]}, nvidia-smi {theirs}",  # noqa: E501
+        )
         see(
             "its pid is listed as it is here (no other pid namespace)",
             f"{pid in listed}; processes told: {ours[0].processes is not None}",
@@ -77,7 +99,11 @@ def cards() -> None:
             (busy.util_ratio or 0) > 0.8,
             f"{busy.util_ratio}, {busy.power_watts} W, {busy.sm_mhz} MHz, {busy.throttle}",
         )
-    links = [line for line in smi("nvlink", "-s", "-i", "0").splitlines() if line.strip().startswith("Link ")]
+    links = [
+        line
+        for line in smi("nvlink", "-s", "-i", "0").splitlines()
+        if line.strip().startswith("Link ")
+    ]
     active = sum(1 for line in links if "GB/s" in line)
     claim(
         "NVLinks as in nvidia-smi",
@@ -90,7 +116,8 @@ def cards() -> None:
     )
     see(
         "remapped rows",
-        f"ddtop {busy.remapped_rows}, {busy.remap_pending}, {busy.remap_failed}; nvidia-smi {rows.strip()!r}",
+        f"ddtop {busy.remapped_rows}, {busy.remap_pending}, {busy.remap_failed}; nvidia-smi"
+        f" {rows.strip()!r}",
     )
     see("not told", [name for name in Gpu.__struct_fields__ if getattr(busy, name) is None])
     say(busy)
@@ -99,7 +126,11 @@ def cards() -> None:
 def _compare(when: str) -> None:
     before = smi_cards(["index", *(field for field, _, _ in _FIELDS.values())])
     ours = [card for card in Nvml(library()).sample() if card.parent is None]
-    claim(f"{when}: as many cards as nvidia-smi has", len(ours) == len(before), f"{len(ours)} and {len(before)}")
+    claim(
+        f"{when}: as many cards as nvidia-smi has",
+        len(ours) == len(before),
+        f"{len(ours)} and {len(before)}",
+    )
     for card, told in zip(ours, before, strict=False):
         differing, compared = [], 0
         for name, (field, part, least) in _FIELDS.items():
@@ -117,7 +148,9 @@ def _compare(when: str) -> None:
             if not fits:
                 differing.append(f"{name} {value} against {text}")
         claim(
-            f"{when}: card {card.index} as in nvidia-smi", not differing, "; ".join(differing) or f"{compared} fields"
+            f"{when}: card {card.index} as in nvidia-smi",
+            not differing,
+            "; ".join(differing) or f"{compared} fields",
         )
 
 
@@ -129,11 +162,19 @@ def costs() -> None:
     handle = nv.nvmlDeviceGetHandleByIndex(0)
     found = []
     for name, *more in (
-        ("nvmlDeviceGetUtilizationRates",), ("nvmlDeviceGetMemoryInfo", nv.nvmlMemory_v2), ("nvmlDeviceGetPowerUsage",),
-        ("nvmlDeviceGetTemperature", 0), ("nvmlDeviceGetClockInfo", 1), ("nvmlDeviceGetCurrentClocksEventReasons",),
-        ("nvmlDeviceGetComputeRunningProcesses",), ("nvmlDeviceGetGraphicsRunningProcesses",), ("nvmlDeviceGetRemappedRows",),
-        ("nvmlDeviceGetTotalEccErrors", 1, 0), ("nvmlDeviceGetNvLinkState", 0), ("nvmlDeviceGetPciInfo",),
-    ):  # fmt: skip
+        ("nvmlDeviceGetUtilizationRates",),
+        ("nvmlDeviceGetMemoryInfo", nv.nvmlMemory_v2),
+        ("nvmlDeviceGetPowerUsage",),
+        ("nvmlDeviceGetTemperature", 0),
+        ("nvmlDeviceGetClockInfo", 1),
+        ("nvmlDeviceGetCurrentClocksEventReasons",),
+        ("nvmlDeviceGetComputeRunningProcesses",),
+        ("nvmlDeviceGetGraphicsRunningProcesses",),
+        ("nvmlDeviceGetRemappedRows",),
+        ("nvmlDeviceGetTotalEccErrors", 1, 0),
+        ("nvmlDeviceGetNvLinkState", 0),
+        ("nvmlDeviceGetPciInfo",),
+    ):
         spent = []
         for _ in range(30):
             began = time.perf_counter()
@@ -144,14 +185,21 @@ def costs() -> None:
                 break
             spent.append((time.perf_counter() - began) * 1e6)
         else:
-            found.append(f"{name.removeprefix('nvmlDeviceGet')} {statistics.median(spent):.0f}/{max(spent):.0f}")
+            found.append(
+                f"{name.removeprefix('nvmlDeviceGet')}"
+                f" {statistics.median(spent):.0f}/{max(spent):.0f}"
+            )
     for group in (found[:6], found[6:]):
         see("calls, us, median/most", ", ".join(group))
     began, cpu = time.perf_counter(), time.process_time()
     for second in range(90):
         nvml.sample(100.0 + second)
     wall, cpu = (time.perf_counter() - began) / 90 * 1000, (time.process_time() - cpu) / 90 * 1000
-    claim("sampling costs at most 1 % of a core for 8 cards", cpu / 10 / count * 8 <= 1, f"{cpu:.2f} ms of CPU a second for {count}, so {cpu / 10 / count * 8:.3f} % for 8; {wall:.2f} ms of time")  # fmt: skip
+    claim(
+        "sampling costs at most 1 % of a core for 8 cards",
+        cpu / 10 / count * 8 <= 1,
+        f"{cpu:.2f} ms of CPU a second for {count}, so {cpu / 10 / count * 8:.3f} % for 8; {wall:.2f} ms of time",  # noqa: E501
+    )
     began = time.perf_counter()
     Nvml(nv)
     see("a second nvmlInit", f"{(time.perf_counter() - began) * 1000:.1f} ms")
@@ -164,7 +212,11 @@ def command() -> None:
         say(line)
     took = time.perf_counter()
     said = json.loads(_gpus("--json").stdout)
-    claim("gpus --json has the cards", said["schema"] == "ddtop.gpus/1" and len(said["gpus"]) == len(smi_cards(["index", "uuid"])), f"{time.perf_counter() - took:.2f} s")  # fmt: skip
+    claim(
+        "gpus --json has the cards",
+        said["schema"] == "ddtop.gpus/1" and len(said["gpus"]) == len(smi_cards(["index", "uuid"])),
+        f"{time.perf_counter() - took:.2f} s",
+    )
     free = said["gpus"][0]["free"]
     total = (said["gpus"][0]["total_bytes"] or 0) / GIB
     with program("hold.py", total / 2) as (pid, _):
@@ -173,17 +225,24 @@ def command() -> None:
         claim(
             "a card that is half full is not free",
             free and not card["free"],
-            f"before {free}, {(card['free_bytes'] or 0) // MIB} MiB free, exit code {busy.returncode}",
+            f"before {free}, {(card['free_bytes'] or 0) // MIB} MiB free, exit code"
+            f" {busy.returncode}",
         )
         see("who holds it", f"{card['processes']}; its pid here is {pid}")
         claim(
-            "exit code 1 where none is free", busy.returncode == (1 if len(said["gpus"]) == 1 else 0), busy.returncode
+            "exit code 1 where none is free",
+            busy.returncode == (1 if len(said["gpus"]) == 1 else 0),
+            busy.returncode,
         )
 
 
 def _gpus(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "ddtop", "gpus", *words], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-m", "ddtop", "gpus", *words],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
     )
 
 
@@ -209,7 +268,12 @@ def allocator() -> None:
     state = cuda.state
     say(state)
     card = next(
-        (one for one in Nvml(library()).sample() if state is not None and one.uuid.endswith(state.uuid or "?")), None
+        (
+            one
+            for one in Nvml(library()).sample()
+            if state is not None and one.uuid.endswith(state.uuid or "?")
+        ),
+        None,
     )
     claim("torch's uuid is NVML's", card is not None, state.uuid if state is not None else None)
     claim(
@@ -222,4 +286,7 @@ def allocator() -> None:
         state is not None and state.reserved_bytes == torch.cuda.memory_reserved(0),
         torch.cuda.memory_reserved(0),
     )
-    see("a read of the allocator", f"first {spent[0]:.0f} us, then {statistics.median(spent[1:]):.0f} us")
+    see(
+        "a read of the allocator",
+        f"first {spent[0]:.0f} us, then {statistics.median(spent[1:]):.0f} us",
+    )

@@ -1,14 +1,19 @@
-"""Everything about GPUs that doubles cannot tell, by one command on a machine with an NVIDIA GPU: `python -m tests.gpu.check`.
+"""Everything about GPUs that doubles cannot tell, by one command on a machine with an NVIDIA GPU:
+`python -m tests.gpu.check`.
 
-Needs only this repository, a Python that has torch with CUDA, and ddtop's dependencies: installed, as wheels in `.whl` or
-`wheels` here (`--wheels FOLDER`), or from a package index. The hook of ddtop is put into a virtual environment in /tmp that sees
-the packages of this Python; nothing of the machine is changed. Wheels for a machine without network:
+Needs only this repository, a Python that has torch with CUDA, and ddtop's dependencies: installed,
+as wheels in `.whl` or `wheels` here (`--wheels FOLDER`), or from a package index. The hook of ddtop
+is put into a virtual environment in /tmp that sees the packages of this Python; nothing of the
+machine is changed. Wheels for a machine without network:
 
-    pip download -d .whl --only-binary=:all: --python-version 3.12 textual pyzmq msgspec psutil nvidia-ml-py click
+    pip download -d .whl --only-binary=:all: --python-version 3.12 textual pyzmq msgspec psutil
+    nvidia-ml-py click
 
-Each part is a process with a deadline of its own, all of them take less than eight minutes (`--seconds`); names of parts run only these.
-PASS and FAIL are claims that were compared with numbers, SEEN is for a reader to judge, SKIP what this machine cannot show. The last
-lines repeat what matters; everything that was said is in `--log FILE`, or in $OUT/gpu-check.log. Without a driver it ends with 3.
+Each part is a process with a deadline of its own, all of them take less than eight minutes
+(`--seconds`); names of parts run only these. PASS and FAIL are claims that were compared with
+numbers, SEEN is for a reader to judge, SKIP what this machine cannot show. The last lines repeat
+what matters; everything that was said is in `--log FILE`, or in $OUT/gpu-check.log. Without a
+driver it ends with 3.
 """
 
 # Of the standard library only: nothing else may be there yet.
@@ -32,14 +37,33 @@ from typing import IO
 
 ROOT = Path(__file__).resolve().parents[2]
 NEEDED = {
-    "textual": "textual", "zmq": "pyzmq", "msgspec": "msgspec", "psutil": "psutil", "pynvml": "nvidia-ml-py", "click": "click",
-}  # fmt: skip
+    "textual": "textual",
+    "zmq": "pyzmq",
+    "msgspec": "msgspec",
+    "psutil": "psutil",
+    "pynvml": "nvidia-ml-py",
+    "click": "click",
+}
 PREPARED = "DDTOP_CHECK_PREPARED"
 PARTS = {
-    "machine": 40, "cards": 40, "costs": 30, "command": 30, "untouched": 50, "allocator": 40, "counts": 60, "training": 75, "waits": 60,
-    "busy": 60, "shared": 90, "twice": 50, "memory": 50, "steps": 170,
-}  # fmt: skip
-"""Name -> seconds that it may take; most take half of that. The order is that of worth: what is left out for time comes last."""
+    "machine": 40,
+    "cards": 40,
+    "costs": 30,
+    "command": 30,
+    "untouched": 50,
+    "allocator": 40,
+    "counts": 60,
+    "training": 75,
+    "waits": 60,
+    "busy": 60,
+    "shared": 90,
+    "twice": 50,
+    "memory": 50,
+    "steps": 170,
+}
+"""Name -> seconds that it may take; most take half of that. The order is that of worth: what is
+left out for time comes last.
+"""
 CHARACTERS, LINE = 11_500, 230
 WORDS = ("PASS", "FAIL", "SEEN", "SKIP")
 _DEVICES = ("/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/dxg")
@@ -56,17 +80,31 @@ def hooked() -> bool:
     environment = {**os.environ, "DDTOP": "1"}
     # From elsewhere: here `import ddtop` finds the repository in any case.
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, cwd="/", capture_output=True, text=True, check=False
+        [sys.executable, "-c", code],
+        env=environment,
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return done.stdout.strip() == f"True {ROOT / 'ddtop/__init__.py'}"
 
 
 def prepare(wheels: Path | None, folder: Path) -> Path:
-    """A virtual environment with the hook and all that is needed; its Python. SystemExit says what to type where it cannot be."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=60)
+    """A virtual environment with the hook and all that is needed; its Python. SystemExit says
+    what to type where it cannot be.
+    """
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=60
+    )
     names = {"base": str(folder), "platbase": str(folder)}
-    site = Path(sysconfig.get_path("purelib", "venv" if "venv" in sysconfig.get_scheme_names() else None, names))
-    # A venv in a venv sees the packages of the outermost Python only. The path comes before ddtop's own line, which imports from it.
+    site = Path(
+        sysconfig.get_path(
+            "purelib", "venv" if "venv" in sysconfig.get_scheme_names() else None, names
+        )
+    )
+    # A venv in a venv sees the packages of the outermost Python only. The path comes before ddtop's
+    # own line, which imports from it.
     seen = [entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))]
     (site / "0-here.pth").write_text("\n".join([str(ROOT), *seen]) + "\n")
     (site / "ddtop.pth").write_text((ROOT / "ddtop/agent/ddtop.pth").read_text())
@@ -87,9 +125,10 @@ def _install(absent: list[str], wheels: Path | None, site: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     if done.returncode:
         raise SystemExit(
-            f"{', '.join(absent)} not installed here, and pip found none ({done.stderr.strip()[-200:]}).\nElsewhere: "
-            f"pip download -d .whl --only-binary=:all: --python-version {sys.version_info[0]}.{sys.version_info[1]} "
-            f"{' '.join(NEEDED.values())}\nthen here: python -m tests.gpu.check --wheels .whl"
+            f"{', '.join(absent)} not installed here, and pip found none"
+            f" ({done.stderr.strip()[-200:]}).\nElsewhere: pip download -d .whl --only-binary=:all:"
+            f" --python-version {sys.version_info[0]}.{sys.version_info[1]}"
+            f" {' '.join(NEEDED.values())}\nthen here: python -m tests.gpu.check --wheels .whl"
         )
 
 
@@ -98,7 +137,9 @@ def run(name: str, seconds: float, log: IO[str]) -> list[str]:
     began = time.monotonic()
     command = [sys.executable, "-u", "-m", "tests.gpu.check", "--part", name]
     with tempfile.TemporaryFile("w+") as out:
-        part = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True)
+        part = subprocess.Popen(
+            command, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True
+        )
         late = False
         try:
             part.wait(seconds)
@@ -121,7 +162,9 @@ def run(name: str, seconds: float, log: IO[str]) -> list[str]:
 
 
 def shown(lines: list[str], room: int) -> list[str]:
-    """What fits: claims first, then the rest, in the order in which it was said; each line cut to a width."""
+    """What fits: claims first, then the rest, in the order in which it was said; each line cut
+    to a width.
+    """
     lines = [line if len(line) <= LINE else line[: LINE - 4] + " ..." for line in lines]
     keep = {number for number, line in enumerate(lines) if line.startswith(("==", *WORDS))}
     left = room - sum(len(lines[number]) + 1 for number in keep)
@@ -151,10 +194,16 @@ def inside(name: str) -> int:
 
 def main() -> int:
     """Run all parts, or those named on the command line; 1 where a claim failed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.gpu.check", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.gpu.check", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--wheels", type=Path, help="a folder of wheels, for a machine without network")
-    parser.add_argument("--seconds", type=float, default=470.0, help="for all parts together (default 470)")
+    parser.add_argument(
+        "--wheels", type=Path, help="a folder of wheels, for a machine without network"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=470.0, help="for all parts together (default 470)"
+    )
     parser.add_argument("--log", type=Path, help="everything that was said")
     parser.add_argument("--part", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -167,7 +216,11 @@ def main() -> int:
         return 3
     ends = time.monotonic() + options.seconds
     if PREPARED not in os.environ and (missing() or not hooked()):
-        found = [one for one in (options.wheels, ROOT / ".whl", ROOT / "wheels") if one is not None and one.is_dir()]
+        found = [
+            one
+            for one in (options.wheels, ROOT / ".whl", ROOT / "wheels")
+            if one is not None and one.is_dir()
+        ]
         with tempfile.TemporaryDirectory(prefix="ddtop-check-") as folder:
             python = prepare(found[0] if found else None, Path(folder) / "venv")
             command = [str(python), "-m", "tests.gpu.check", *sys.argv[1:]]
@@ -177,14 +230,18 @@ def main() -> int:
 
 
 def _all(options: argparse.Namespace, ends: float) -> int:
-    path = options.log or (Path(os.environ["OUT"]) / "gpu-check.log" if "OUT" in os.environ else Path(os.devnull))
+    path = options.log or (
+        Path(os.environ["OUT"]) / "gpu-check.log" if "OUT" in os.environ else Path(os.devnull)
+    )
     claims: list[str] = []
     room, wanted = CHARACTERS, options.parts or list(PARTS)
     with path.open("w") as log:
         for number, name in enumerate(wanted):
             left = ends - time.monotonic() - 3
             lines = (
-                run(name, min(PARTS[name], left), log) if left > 15 else [f"== {name}", f"SKIP {name}: no time left"]
+                run(name, min(PARTS[name], left), log)
+                if left > 15
+                else [f"== {name}", f"SKIP {name}: no time left"]
             )
             claims += [line for line in lines if line.startswith(WORDS)]
             text = shown(lines, room // (len(wanted) - number))

@@ -1,4 +1,6 @@
-"""The parts about jobs: what ddtop says of trainings on a card, healthy and not, and what watching costs a step."""
+"""The parts about jobs: what ddtop says of trainings on a card, healthy and not, and what
+watching costs a step.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from tests.gpu.stage import GIB, claim, job, program, say, see, skip, smi_cards,
 
 
 def untouched() -> None:
-    """Watched ranks that never use a card: the agent does not bring CUDA up, opens no device, and takes no memory there."""
+    """Watched ranks that never use a card: the agent does not bring CUDA up, opens no device,
+    and takes no memory there.
+    """
     before = smi_cards(["memory.used"])[0].get("memory.used")
     with job("gpu-untouched", 2, "untouched.py", 12) as one:
         one.until_says("TRAINS", 40)
@@ -25,8 +29,16 @@ def untouched() -> None:
         listed = smi_processes()
         during = smi_cards(["memory.used"])[0].get("memory.used")
         lines = [line.strip() for line in one.output(30).splitlines() if "CUDA" in line]
-    claim("both are watched", len(ranks) == 2, f"pids {pids}, GPU {[rank.get('gpu') for rank in ranks]}")
-    claim("CUDA stays down in them and no device is open", len(lines) == 2 and all(line == "CUDA False []" for line in lines), lines)  # fmt: skip
+    claim(
+        "both are watched",
+        len(ranks) == 2,
+        f"pids {pids}, GPU {[rank.get('gpu') for rank in ranks]}",
+    )
+    claim(
+        "CUDA stays down in them and no device is open",
+        len(lines) == 2 and all(line == "CUDA False []" for line in lines),
+        lines,
+    )
     claim(
         "they are not on the card",
         not set(pids) & set(listed) and _number(during) <= _number(before) + 2,
@@ -35,26 +47,45 @@ def untouched() -> None:
 
 
 def training() -> None:
-    """A healthy training under NCCL with one rank: its numbers beside nvidia-smi's, the status service, no finding."""
+    """A healthy training under NCCL with one rank: its numbers beside nvidia-smi's, the status
+    service, no finding.
+    """
     with job("gpu-train", 1, "train.py", "nccl", 25, "local", 2) as one:
         one.until_says("TRAINS", 50)
         time.sleep(8)
         rank: dict[str, Any] = next(iter(one.ranks()), {})
-        told_by_smi = smi_cards(["uuid", "utilization.gpu", "memory.used", "clocks.current.sm", "power.draw"])[0]
+        told_by_smi = smi_cards(
+            ["uuid", "utilization.gpu", "memory.used", "clocks.current.sm", "power.draw"]
+        )[0]
         gpu = rank.get("gpu") or {}
         say(gpu)
         say(told_by_smi)
-        claim("status has the rank's card, by torch's word", gpu.get("known_by") == "torch" and gpu.get("uuid") == told_by_smi.get("uuid"), gpu.get("known_by"))  # fmt: skip
+        claim(
+            "status has the rank's card, by torch's word",
+            gpu.get("known_by") == "torch" and gpu.get("uuid") == told_by_smi.get("uuid"),
+            gpu.get("known_by"),
+        )
         used, theirs = (gpu.get("used_bytes") or 0) / 2**20, _number(told_by_smi.get("memory.used"))
         claim(
             "memory of the card as in nvidia-smi",
             abs(used - theirs) <= max(64, 0.03 * theirs),
             f"{used:.0f} and {theirs:.0f} MiB",
         )
-        util, theirs = (gpu.get("util_ratio") or 0) * 100, _number(told_by_smi.get("utilization.gpu"))
-        claim("utilisation as in nvidia-smi", abs(util - theirs) <= 15, f"{util:.0f} and {theirs:.0f} %")
+        util, theirs = (
+            (gpu.get("util_ratio") or 0) * 100,
+            _number(told_by_smi.get("utilization.gpu")),
+        )
+        claim(
+            "utilisation as in nvidia-smi",
+            abs(util - theirs) <= 15,
+            f"{util:.0f} and {theirs:.0f} %",
+        )
         allocated, reserved = gpu.get("allocated_bytes") or 0, gpu.get("reserved_bytes") or 0
-        claim("allocated (2 GiB held) <= reserved <= used", 2 * GIB <= allocated <= reserved <= (gpu.get("used_bytes") or 0), f"{allocated}, {reserved}")  # fmt: skip
+        claim(
+            "allocated (2 GiB held) <= reserved <= used",
+            2 * GIB <= allocated <= reserved <= (gpu.get("used_bytes") or 0),
+            f"{allocated}, {reserved}",
+        )
         see(
             "the NCCL word of the rank",
             f"{rank.get('nccl')!r}, state {rank.get('state')!r}, iteration {rank.get('iteration')}",
@@ -63,7 +94,11 @@ def training() -> None:
         for line in one.command("status", "gpu-train").stdout.splitlines()[:6]:
             say(line)
         found = one.ddtop("diagnose", "gpu-train", "--for", "5")
-        claim("a healthy training is silent", found.get("findings") == [], [told(finding) for finding in found.get("findings", [found])])  # fmt: skip
+        claim(
+            "a healthy training is silent",
+            found.get("findings") == [],
+            [told(finding) for finding in found.get("findings", [found])],
+        )
         say(*[line for line in one.output(40).splitlines() if "STEP_MS" in line])
 
 
@@ -78,14 +113,20 @@ def _ras(pid: int | None) -> None:
         answer = ask(ADDRESS)
         took.append((time.monotonic() - began) * 1000)
     pids = [rank.pid for communicator in answer.communicators for rank in communicator.ranks]
-    claim("NCCL's status service answers", answer.why is None and bool(answer.communicators), f"{'/'.join(f'{one:.0f}' for one in took)} ms, NCCL {answer.nccl}, text {answer.text}, {answer.why}")  # fmt: skip
+    claim(
+        "NCCL's status service answers",
+        answer.why is None and bool(answer.communicators),
+        f"{'/'.join(f'{one:.0f}' for one in took)} ms, NCCL {answer.nccl}, text {answer.text}, {answer.why}",  # noqa: E501
+    )
     if answer.communicators and not answer.text:
         claim("and has our rank", pid in pids, f"{pids}, rank's pid {pid}")
     say(answer)
 
 
 def waits() -> None:
-    """A collective of NCCL that stands (behind a kernel that spins): one rank can show no more of it on one card."""
+    """A collective of NCCL that stands (behind a kernel that spins): one rank can show no more
+    of it on one card.
+    """
     with job("gpu-waits", 1, "waits.py", 22) as one:
         if not one.until_says("STANDS", 45):
             claim("the program came to its wait", False, one.output(1)[-300:])
@@ -94,7 +135,9 @@ def waits() -> None:
         rank: dict[str, Any] = next(iter(one.ranks()), {})
         stands = rank.get("collective")
         claim(
-            "the all_reduce of NCCL that stands is seen", stands is not None, f"state {rank.get('state')!r}, {stands}"
+            "the all_reduce of NCCL that stands is seen",
+            stands is not None,
+            f"state {rank.get('state')!r}, {stands}",
         )
         say({key: rank.get(key) for key in ("phase", "nccl", "place", "gpu")})
         see("findings meanwhile", [told(finding) for finding in one.findings()])
@@ -119,7 +162,11 @@ def busy() -> None:
         if found is None and not listed:
             skip("gpu-busy", "the driver lists no processes here, nvidia-smi neither")
         else:
-            claim("gpu-busy, with the holder's pid", found is not None and str(pid) in str(found), f"{told(found)}; after {seconds:.0f} s; listed {listed}, its pid here {pid}")  # fmt: skip
+            claim(
+                "gpu-busy, with the holder's pid",
+                found is not None and str(pid) in str(found),
+                f"{told(found)}; after {seconds:.0f} s; listed {listed}, its pid here {pid}",
+            )
 
 
 def memory() -> None:
@@ -129,9 +176,15 @@ def memory() -> None:
         time.sleep(1)
         found = one.findings()
         right = [
-            one for one in found if one["kind"] in ("gpu-unavailable", "rank-crashed") and "memory" in str(one).lower()
+            one
+            for one in found
+            if one["kind"] in ("gpu-unavailable", "rank-crashed") and "memory" in str(one).lower()
         ]
-        claim("a failed allocation is named", bool(right), told(right[0]) if right else [told(one) for one in found])
+        claim(
+            "a failed allocation is named",
+            bool(right),
+            told(right[0]) if right else [told(one) for one in found],
+        )
 
 
 def shared() -> None:
@@ -149,7 +202,9 @@ def shared() -> None:
             return
         os.kill(pids[1], signal.SIGSTOP)
         try:
-            found, seconds = one.until(("rank-stopped", "not-in-collective", "rank-frozen", "interpreter-frozen"), 20)
+            found, seconds = one.until(
+                ("rank-stopped", "not-in-collective", "rank-frozen", "interpreter-frozen"), 20
+            )
         finally:
             os.kill(pids[1], signal.SIGCONT)
         claim(
@@ -166,8 +221,16 @@ def twice() -> None:
         time.sleep(1)
         found = one.findings()
     refused = re.search(r"Duplicate GPU[^\n]*", text)
-    claim("NCCL refuses", refused is not None, refused.group()[:120] if refused else text.strip()[-150:])
-    named = [finding for finding in found if finding["kind"] == "gpu-shared" or "uplicate GPU" in str(finding)]
+    claim(
+        "NCCL refuses",
+        refused is not None,
+        refused.group()[:120] if refused else text.strip()[-150:],
+    )
+    named = [
+        finding
+        for finding in found
+        if finding["kind"] == "gpu-shared" or "uplicate GPU" in str(finding)
+    ]
     claim("and why is named", bool(named), [told(finding) for finding in named or found])
 
 
@@ -194,15 +257,22 @@ def steps() -> None:
     mean, median, cpu = ([on[number] - off[number] for off, on in pairs] for number in range(3))
     size = statistics.median(off[0] for off, _ in pairs)
     for name, values in (("mean", mean), ("median", median), ("CPU", cpu)):
-        say(f"{name} of the step, with less without, ms:", ", ".join(f"{value:+.4f}" for value in values))
+        say(
+            f"{name} of the step, with less without, ms:",
+            ", ".join(f"{value:+.4f}" for value in values),
+        )
     share = statistics.median(mean) / size * 100
     spread = (max(mean) - min(mean)) / size * 100
     text = (
-        f"{share:+.2f} % of {size:.2f} ms, median of {len(pairs)} pairs, spread {spread:.2f} points; "
-        f"by medians {statistics.median(median) / size * 100:+.2f} %"
+        f"{share:+.2f} % of {size:.2f} ms, median of {len(pairs)} pairs, spread {spread:.2f}"
+        f" points; by medians {statistics.median(median) / size * 100:+.2f} %"
     )
     if len(pairs) < 3 or spread > 2:
-        see("the agent's cost of a step, in too few or too different pairs for a verdict (bar 0.5 %)", text)
+        see(
+            "the agent's cost of a step, in too few or too different pairs for a verdict (bar"
+            " 0.5 %)",
+            text,
+        )
     else:
         claim("the agent costs at most 0.5 % of a 5 ms step", share <= 0.5, text)
 

@@ -9,7 +9,9 @@ from tests.gpu.stage import claim, say, see
 
 
 def counts() -> None:
-    """What each backend of a group counts, what NCCL's recorder keeps of calls that are made together, and what waiting for a card costs."""
+    """What each backend of a group counts, what NCCL's recorder keeps of calls that are made
+    together, and what waiting for a card costs.
+    """
     import torch
     import torch.distributed as dist
 
@@ -25,15 +27,28 @@ def counts() -> None:
     numbers, recorder = numbers_of("0", group), Recorder()
     claim("gloo counts beside NCCL", numbers == {"0": 3, "0/gloo": 1}, numbers)
     status = _settled(recorder, torch)
-    claim("each has a recorder of its own", sorted(key[0] for key in status) == ["fr", "nccl"], status)
+    claim(
+        "each has a recorder of its own", sorted(key[0] for key in status) == ["fr", "nccl"], status
+    )
     claim("and is done with all", all(put_in == came for put_in, came in status.values()), status)
     _together(group, torch, card)
     numbers, status = numbers_of("0", group), _settled(recorder, torch)
-    claim("a call of two parts counts once, sends and receives not at all", numbers.get("0") == 4, numbers)
+    claim(
+        "a call of two parts counts once, sends and receives not at all",
+        numbers.get("0") == 4,
+        numbers,
+    )
     see("NCCL's status after them: the last call of either kind", status)
     entries = [entry for name, entry in recorder.entries(64) or () if name == "nccl"]
     for entry in entries:
-        say(entry.profiling_name, entry.collective_seq_id, entry.p2p_seq_id, entry.state, entry.retired, entry.is_p2p)
+        say(
+            entry.profiling_name,
+            entry.collective_seq_id,
+            entry.p2p_seq_id,
+            entry.state,
+            entry.retired,
+            entry.is_p2p,
+        )
     own = [entry.collective_seq_id for entry in entries if not entry.is_p2p]
     claim("its collectives are told once each", own == [1, 2, 3, 4], own)
     claim("and none is open", all(entry.retired for entry in entries if not entry.is_p2p))

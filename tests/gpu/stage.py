@@ -41,7 +41,9 @@ def say(*words: object) -> None:
 
 def smi(*words: str) -> str:
     """What nvidia-smi prints; empty where it refuses."""
-    done = subprocess.run(["nvidia-smi", *words], capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(
+        ["nvidia-smi", *words], capture_output=True, text=True, check=False, timeout=30
+    )
     return done.stdout if done.returncode == 0 else ""
 
 
@@ -50,18 +52,26 @@ def smi_cards(fields: list[str]) -> list[dict[str, str]]:
     found: list[dict[str, str]] = []
     text = smi(f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits")
     for group in [fields] if text else [[field] for field in fields]:
-        text = text if len(group) > 1 else smi(f"--query-gpu={group[0]}", "--format=csv,noheader,nounits")
+        text = (
+            text
+            if len(group) > 1
+            else smi(f"--query-gpu={group[0]}", "--format=csv,noheader,nounits")
+        )
         for number, line in enumerate(text.splitlines()):
             if number == len(found):
                 found.append({})
-            found[number] |= dict(zip(group, [word.strip() for word in line.split(",")], strict=False))
+            found[number] |= dict(
+                zip(group, [word.strip() for word in line.split(",")], strict=False)
+            )
     return found
 
 
 def smi_processes() -> dict[int, int | None]:
     """MiB by pid, of all cards; pids as the driver counts them."""
     text = smi("--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits")
-    lines = [[word.strip() for word in line.split(",")] for line in text.splitlines() if "," in line]
+    lines = [
+        [word.strip() for word in line.split(",")] for line in text.splitlines() if "," in line
+    ]
     return {int(pid): int(used) if used.isdigit() else None for pid, used in lines if pid.isdigit()}
 
 
@@ -83,17 +93,36 @@ def program(name: str, *words: object) -> Iterator[tuple[int, str]]:
 class Job:
     """A job under torchrun, with folders of its own; watched, or not."""
 
-    def __init__(self, name: str, ranks: int, script: str, *words: object, watched: bool = True) -> None:
+    def __init__(
+        self, name: str, ranks: int, script: str, *words: object, watched: bool = True
+    ) -> None:
         self.name, self._folder = name, tempfile.mkdtemp(prefix="ddt-")
-        self.environment = {key: value for key, value in os.environ.items() if not key.startswith("DDTOP")} | {
-            "DDTOP_STATE": f"{self._folder}/state", "DDTOP_RUNTIME": f"{self._folder}/run", "DDTOP_JOB": name,
-            "DDTOP_QUIET": "1", "DDTOP_LINGER_S": "5", "OMP_NUM_THREADS": "1", **({"DDTOP": "1"} if watched else {}),
-        }  # fmt: skip
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        self.environment = {
+            key: value for key, value in os.environ.items() if not key.startswith("DDTOP")
+        } | {
+            "DDTOP_STATE": f"{self._folder}/state",
+            "DDTOP_RUNTIME": f"{self._folder}/run",
+            "DDTOP_JOB": name,
+            "DDTOP_QUIET": "1",
+            "DDTOP_LINGER_S": "5",
+            "OMP_NUM_THREADS": "1",
+            **({"DDTOP": "1"} if watched else {}),
+        }
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={ranks}",
+        ]
         self._process = subprocess.Popen(
             [*command, str(PROGRAMS / script), *map(str, words)],
-            env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         self._lines: list[str] = []
         # A pipe that nobody reads would hold up the job.
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -106,7 +135,11 @@ class Job:
     def ddtop(self, *words: str, seconds: float = 40) -> Any:
         """The JSON of one command about this job."""
         done = self.command(*words, "--json", seconds=seconds)
-        return json.loads(done.stdout) if done.stdout.startswith("{") else {"error": done.stderr.strip()[-300:]}
+        return (
+            json.loads(done.stdout)
+            if done.stdout.startswith("{")
+            else {"error": done.stderr.strip()[-300:]}
+        )
 
     def command(self, *words: str, seconds: float = 40) -> subprocess.CompletedProcess[str]:
         """One command of ddtop with this job's folders."""
@@ -177,4 +210,6 @@ def told(finding: dict[str, Any] | None) -> str:
     """Kind, ranks and summary of a finding, short."""
     if finding is None:
         return "nothing"
-    return f"{finding['kind']} ({finding['severity']}, ranks {finding['ranks']}): {finding['summary']}"
+    return (
+        f"{finding['kind']} ({finding['severity']}, ranks {finding['ranks']}): {finding['summary']}"
+    )

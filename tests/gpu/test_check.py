@@ -1,4 +1,6 @@
-"""The check for machines with a GPU, as far as one without can try it: it starts bare, says what it has seen, and fits a screen."""
+"""The check for machines with a GPU, as far as one without can try it: it starts bare, says what
+it has seen, and fits a screen.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +19,30 @@ from tests.gpu import check
 @pytest.mark.skipif(driver_is_there(), reason="a host without a driver")
 def test_without_a_driver_and_without_any_package_it_says_so():
     """`-I -S`: no site-packages at all, as on a machine to which only the repository was copied."""
-    code = f"import sys; sys.path.insert(0, {str(check.ROOT)!r}); import tests.gpu.check as c; sys.argv = ['check']; sys.exit(c.main())"
+    code = (
+        f"import sys; sys.path.insert(0, {str(check.ROOT)!r}); import tests.gpu.check as c;"
+        " sys.argv = ['check']; sys.exit(c.main())"
+    )
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-I", "-S", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
-    assert (done.returncode, done.stdout, done.stderr) == (3, "no NVIDIA driver: nothing to check here\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        3,
+        "no NVIDIA driver: nothing to check here\n",
+        "",
+    )
 
 
 def test_each_part_is_there_and_says_what_it_is():
-    rooms = [importlib.import_module(name) for name in ("tests.gpu.cards", "tests.gpu.jobs", "tests.gpu.nccl")]
+    rooms = [
+        importlib.import_module(name)
+        for name in ("tests.gpu.cards", "tests.gpu.jobs", "tests.gpu.nccl")
+    ]
     for name in check.PARTS:
         (part,) = [found for room in rooms if (found := vars(room).get(name)) is not None]
         assert inspect.getdoc(part)
@@ -35,12 +51,22 @@ def test_each_part_is_there_and_says_what_it_is():
 
 def test_what_it_prepares_runs_the_hook_and_sees_what_this_python_has(tmp_path):
     python = check.prepare(None, tmp_path / "venv")
-    code = "import sys, ddtop, msgspec, zmq; print('ddtop.agent.hook' in sys.modules, ddtop.__file__)"
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("DDTOP")}
+    code = (
+        "import sys, ddtop, msgspec, zmq; print('ddtop.agent.hook' in sys.modules, ddtop.__file__)"
+    )
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("DDTOP")
+    }
     for value in ("1", "0"):
         done = subprocess.run(
-            [python, "-c", code], cwd=tmp_path, env={**environment, "DDTOP": value}, capture_output=True, text=True, timeout=60, check=True
-        )  # fmt: skip
+            [python, "-c", code],
+            cwd=tmp_path,
+            env={**environment, "DDTOP": value},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
         assert done.stdout.split() == [str(value == "1"), str(check.ROOT / "ddtop/__init__.py")]
 
 
@@ -63,7 +89,9 @@ def test_a_part_that_does_not_come_back_is_ended_and_named(tmp_path, monkeypatch
     (tmp_path / "tests/gpu").mkdir(parents=True)
     for package in ("tests", "tests/gpu"):
         (tmp_path / package / "__init__.py").touch()
-    (tmp_path / "tests/gpu/check.py").write_text("import time; print('SEEN something', flush=True); time.sleep(60)")
+    (tmp_path / "tests/gpu/check.py").write_text(
+        "import time; print('SEEN something', flush=True); time.sleep(60)"
+    )
     with (tmp_path / "log").open("w") as log:
         lines = check.run("slow", 3, log)
 

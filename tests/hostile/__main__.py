@@ -1,4 +1,5 @@
-"""`python -m tests.hostile [--write FILE] [PYTEST OPTION ...]`: tries every attack, and prints what was tried and whether it held.
+"""`python -m tests.hostile [--write FILE] [PYTEST OPTION ...]`: tries every attack, and prints what
+was tried and whether it held.
 
 A row is a test: its name is the sentence. Exit code 0: all that was tried held.
 """
@@ -39,7 +40,11 @@ class Table:
             outcome = HELD
         else:
             return
-        why = str(report.longrepr[2]).removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else ""
+        why = (
+            str(report.longrepr[2]).removeprefix("Skipped: ")
+            if isinstance(report.longrepr, tuple)
+            else ""
+        )
         self.rows.setdefault(_row(report.nodeid), []).append((outcome, why))
 
     def outcome(self, key: tuple[str, str]) -> str:
@@ -57,9 +62,19 @@ class Table:
         """The page, as Markdown."""
         lines = []
         for module in sorted({module for module, _ in self.rows}):
-            lines += ["", f"## {_sentence(module.removeprefix('test_'))}", "", self.subjects.get(module, ""), ""]
+            lines += [
+                "",
+                f"## {_sentence(module.removeprefix('test_'))}",
+                "",
+                self.subjects.get(module, ""),
+                "",
+            ]
             lines += ["| tried | result |", "|---|---|"]
-            lines += [f"| {_sentence(key[1])} | {self.outcome(key)} |" for key in self.rows if key[0] == module]
+            lines += [
+                f"| {_sentence(key[1])} | {self.outcome(key)} |"
+                for key in self.rows
+                if key[0] == module
+            ]
         return "\n".join(lines).lstrip("\n") + "\n"
 
 
@@ -99,7 +114,7 @@ served as before, and at the end the relay ends by itself.
   bridge and journals, and reports exceptions and growth of memory.
 - Some need root, FUSE or torch. Without it their rows say "not tried" and why.
 
-"""
+"""  # noqa: E501
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -37,7 +37,9 @@ def of_job():
     job.trains(3)
     job.others_wait(2)
     job.passes(8)
-    return [(envelope, record) for envelope, record in job.in_order()], int(job.in_order()[-1][0].unix_ns)
+    return [(envelope, record) for envelope, record in job.in_order()], int(
+        job.in_order()[-1][0].unix_ns
+    )
 
 
 VALID, LAST = of_job()
@@ -52,23 +54,32 @@ def bears(found):
             snapshot = job.snapshot(LAST + SECOND * at)
             verdict = judge.observe(snapshot)
             timeline.take(snapshot, verdict)
-    lines = [*status_text(snapshot, verdict, 100).split("\n"), *diagnose_text(snapshot, verdict, 100).split("\n")]
+    lines = [
+        *status_text(snapshot, verdict, 100).split("\n"),
+        *diagnose_text(snapshot, verdict, 100).split("\n"),
+    ]
     codes = codes_of(snapshot, ())
     hosts = hosts_facts(snapshot, hosts_of_ranks(names_of(snapshot.ranks)), codes)
     table = hosts_table(160, hosts)
     lines += [plain(host_row(host, codes, 0.1, table)) for host in hosts]
-    lines += [plain(event_row(row, snapshot.time_unix_ns, events_table(120))) for row in rows_of(timeline.entries)]
+    lines += [
+        plain(event_row(row, snapshot.time_unix_ns, events_table(120)))
+        for row in rows_of(timeline.entries)
+    ]
     for rank in range(min(4, snapshot.world_size)):
         lines += [plain(line) for line in detail_lines(snapshot, rank, empty(), 100)]
     json.dumps(as_json.status_json(snapshot))
     json.dumps(as_json.diagnose_json(snapshot, verdict))
-    assert all(line.isprintable() for line in lines), [line for line in lines if not line.isprintable()]
+    assert all(line.isprintable() for line in lines), [
+        line for line in lines if not line.isprintable()
+    ]
 
 
 def sealed(record, rank, pid, sender, unix_ns):
     """Through the wire, as life does; None if it could not have come that way."""
     if isinstance(record, Hello):
-        # A world of 131,072 is allowed, and takes seconds to draw: not here. A larger one is refused.
+        # A world of 131,072 is allowed, and takes seconds to draw: not here. A larger one is
+        # refused.
         small = {
             name: value % 64
             for name in ("rank", "world_size")
@@ -76,7 +87,9 @@ def sealed(record, rank, pid, sender, unix_ns):
         }
         record = msgspec.structs.replace(record, **small)
     try:
-        data = frames.seal(record, sender=sender, unix_ns=unix_ns, mono_ns=unix_ns, rank=rank, pid=pid)
+        data = frames.seal(
+            record, sender=sender, unix_ns=unix_ns, mono_ns=unix_ns, rank=rank, pid=pid
+        )
         envelope = frames.open_envelope(data)
         return envelope, frames.open_record(envelope)
     except (frames.WireError, UnicodeEncodeError, OverflowError):

@@ -1,4 +1,6 @@
-"""The scene of the attacks: one for all of a file, which makes each of them begin where the others have left the relay."""
+"""The scene of the attacks: one for all of a file, which makes each of them begin where the
+others have left the relay.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A stand-in for ssh whose bridge is hostile: it greets, lists one job, and when that is opened says as much as it can. `flood.py KIND`."""
+"""A stand-in for ssh whose bridge is hostile: it greets, lists one job, and when that is opened
+says as much as it can. `flood.py KIND`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,12 @@ LARGE = "\x1b]0;owned\x07" * 4000
 
 def sealed(record: object, number: int, rank: int | None = 0, sender: str = "h") -> bytes:
     return frames.seal(
-        record, sender=sender, unix_ns=time.time_ns() + number, mono_ns=number, rank=rank, pid=1000 + (rank or 0)
+        record,
+        sender=sender,
+        unix_ns=time.time_ns() + number,
+        mono_ns=number,
+        rank=rank,
+        pid=1000 + (rank or 0),
     )
 
 
@@ -37,7 +44,16 @@ def reports(number: int) -> bytes:
 
 def ranks(number: int) -> bytes:
     hello = Hello(
-        JOB, "r1", 0, number % 60_000, 0, 60_000, LARGE[:900], 1000 + number % 60_000, 1, script=LARGE[:30_000]
+        JOB,
+        "r1",
+        0,
+        number % 60_000,
+        0,
+        60_000,
+        LARGE[:900],
+        1000 + number % 60_000,
+        1,
+        script=LARGE[:30_000],
     )
     return sealed(hello, number, number % 60_000)
 
@@ -48,15 +64,23 @@ def hosts(number: int) -> bytes:
 
 def stacks(number: int) -> bytes:
     threads = (
-        ThreadStack(tuple(StackFrame(LARGE[:900], LARGE[:900], n) for n in range(200)), "main", n, True)
+        ThreadStack(
+            tuple(StackFrame(LARGE[:900], LARGE[:900], n) for n in range(200)), "main", n, True
+        )
         for n in range(2)
     )
-    return sealed(Stacks(f"r{number}", number % 4000, 1000 + number, 1, "agent", tuple(threads)), number, number % 4000)
+    return sealed(
+        Stacks(f"r{number}", number % 4000, 1000 + number, 1, "agent", tuple(threads)),
+        number,
+        number % 4000,
+    )
 
 
 def exits(number: int) -> bytes:
     return sealed(
-        Exit(number % 60_000, number, 1, None, None, number, "x", oom_line=LARGE[:20_000]), number, number % 60_000
+        Exit(number % 60_000, number, 1, None, None, number, "x", oom_line=LARGE[:20_000]),
+        number,
+        number % 60_000,
     )
 
 
@@ -68,10 +92,14 @@ KINDS = {one.__name__: one for one in (noise, reports, ranks, hosts, stacks, exi
 
 
 def flood(kind: str) -> Iterator[bytes]:
-    """Messages without end, a batch of different ones again and again where making them takes longer than reading them."""
+    """Messages without end, a batch of different ones again and again where making them takes
+    longer than reading them.
+    """
     if kind == "answers":
         yield from itertools.repeat(bridge.pack(bridge.Refused(LARGE * 15)))
-    makers = itertools.cycle(KINDS.values()) if kind == "everything" else itertools.repeat(KINDS[kind])
+    makers = (
+        itertools.cycle(KINDS.values()) if kind == "everything" else itertools.repeat(KINDS[kind])
+    )
     for number in itertools.count():
         yield bridge.pack(bridge.Frame(next(makers)(number)))
 
@@ -82,7 +110,21 @@ def main() -> None:
     incoming = bridge.Incoming(greeted=True)
     now = time.time_ns()
     entry = registry.JobEntry(
-        registry.SCHEMA, JOB, "r1", LARGE[:200], "0" * 12, 1, 1, "127.0.0.1", 1, "/s", LARGE[:200], 4, 4, now, now
+        registry.SCHEMA,
+        JOB,
+        "r1",
+        LARGE[:200],
+        "0" * 12,
+        1,
+        1,
+        "127.0.0.1",
+        1,
+        "/s",
+        LARGE[:200],
+        4,
+        4,
+        now,
+        now,
     )
     listed = bridge.Listed(msgspec.json.encode(entry), True, False)
     while data := os.read(0, 1 << 16):
@@ -94,7 +136,10 @@ def main() -> None:
             elif isinstance(message, bridge.Frame):
                 for record in (Hello(JOB, "r1", 0, 0, 0, 4, "h", 1000, 1), Reply("live")):
                     os.write(out, bridge.pack(bridge.Frame(sealed(record, 0))))
-                with contextlib.suppress(BrokenPipeError), os.fdopen(out, "wb", buffering=1 << 16) as file:
+                with (
+                    contextlib.suppress(BrokenPipeError),
+                    os.fdopen(out, "wb", buffering=1 << 16) as file,
+                ):
                     for one in flood(sys.argv[1]):
                         file.write(one)
                 return

@@ -1,7 +1,9 @@
-"""`python -m tests.hostile.fuzz [--minutes M] [TARGET ...]`: random and bent input, by hand, for as long as one likes.
+"""`python -m tests.hostile.fuzz [--minutes M] [TARGET ...]`: random and bent input, by hand, for as
+long as one likes.
 
-Targets: hello, pages, orders, bridge, journal, model. Each gets its turn again and again; reported are exceptions that a reader does not promise, with the
-smallest input that hypothesis finds, and by how much the resident memory of this process grew after a target's first turns.
+Targets: hello, pages, orders, bridge, journal, model. Each gets its turn again and again; reported
+are exceptions that a reader does not promise, with the smallest input that hypothesis finds, and by
+how much the resident memory of this process grew after a target's first turns.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ def bent(data: bytes, cuts: list[tuple[int, int, bytes]]) -> bytes:
     return data
 
 
-BENDS = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 40), st.binary(max_size=40)), max_size=4)
+BENDS = st.lists(
+    st.tuples(st.integers(0, 1 << 16), st.integers(0, 40), st.binary(max_size=40)), max_size=4
+)
 
 
 def sealed(record: msgspec.Struct) -> bytes | None:
@@ -85,7 +89,9 @@ def given_orders(data: st.DataObject) -> None:
 def bridged(data: st.DataObject) -> None:
     """Both ends of a bridge, byte by byte and in heaps; and job files that come over it."""
     message = data.draw(
-        st.one_of(*(struct_of(one) for one in (bridge.Jobs, bridge.Part, bridge.Refused, bridge.Frame)))
+        st.one_of(
+            *(struct_of(one) for one in (bridge.Jobs, bridge.Part, bridge.Refused, bridge.Frame))
+        )
     )
     raw = bridge.greet("0.1.0", data.draw(st.text(max_size=20))) + bridge.pack(message)
     raw = bent(raw, data.draw(BENDS))
@@ -103,7 +109,11 @@ def bridged(data: st.DataObject) -> None:
 
 def journals(data: st.DataObject) -> None:
     """Files that begin as a journal does, and others."""
-    kept = [one for one in (sealed(data.draw(ANY[data.draw(st.sampled_from(TYPES))])) for _ in range(2)) if one]
+    kept = [
+        one
+        for one in (sealed(data.draw(ANY[data.draw(st.sampled_from(TYPES))])) for _ in range(2))
+        if one
+    ]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "x.journal"
         journal.write(path, kept or [b"x"])
@@ -176,9 +186,13 @@ def main() -> int:
     growth = me.memory_info().rss - warm if warm else 0
     for name, count in turns.items():
         print(
-            f"{name:<8} {count * TARGETS[name][1]:>9,} examples  {'an exception' if name in failed else 'no exception'}"
+            f"{name:<8} {count * TARGETS[name][1]:>9,} examples "
+            f" {'an exception' if name in failed else 'no exception'}"
         )
-    print(f"memory grew by {growth / (1 << 20):.1f} MiB after {WARM_TURNS} turns; seed {arguments.seed}")
+    print(
+        f"memory grew by {growth / (1 << 20):.1f} MiB after {WARM_TURNS} turns; seed"
+        f" {arguments.seed}"
+    )
     for name, text in failed.items():
         print(f"\n{name}:\n{text}")
     return int(bool(failed) or growth > GROWTH_BYTES_MAX)

@@ -1,4 +1,6 @@
-"""A relay as it runs in life, in a process of its own, with one honest rank and one honest viewer beside the attackers."""
+"""A relay as it runs in life, in a process of its own, with one honest rank and one honest
+viewer beside the attackers.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,18 @@ class Scene:
 
     def hello(self, pid: int, rank: int = 0) -> Hello:
         """What an honest agent of that process would say."""
-        return Hello("train", "r1", 0, rank, rank, 2, "h", pid, registry.start_ticks(pid) or 0, script="train")
+        return Hello(
+            "train",
+            "r1",
+            0,
+            rank,
+            rank,
+            2,
+            "h",
+            pid,
+            registry.start_ticks(pid) or 0,
+            script="train",
+        )
 
     def _entry(self) -> registry.JobEntry:
         end = time.monotonic() + DEADLINE_S
@@ -103,7 +116,9 @@ class Scene:
 
     def another_viewer(self, secret: bytes | None = None, controller: bool = False) -> ViewerLink:
         """A viewer with this secret, that of the user if None."""
-        self._links.append(ViewerLink("127.0.0.1", self.port, secret or registry.secret(), controller))
+        self._links.append(
+            ViewerLink("127.0.0.1", self.port, secret or registry.secret(), controller)
+        )
         return self._links[-1]
 
     def joined(self, controller: bool = False) -> ViewerLink:
@@ -117,17 +132,25 @@ class Scene:
         """The honest rank says it."""
         say(self.rank, self.seal(record, self.pid, rank))
 
-    def seal(self, record: AnyRecord, pid: int | None, rank: int | None = 0, sender: str = "h") -> bytes:
+    def seal(
+        self, record: AnyRecord, pid: int | None, rank: int | None = 0, sender: str = "h"
+    ) -> bytes:
         """A frame as an agent makes it."""
         now = time.monotonic_ns()
-        return frames.seal(record, sender=sender, unix_ns=time.time_ns(), mono_ns=now, rank=rank, pid=pid)
+        return frames.seal(
+            record, sender=sender, unix_ns=time.time_ns(), mono_ns=now, rank=rank, pid=pid
+        )
 
     def order(self, viewer: ViewerLink, command: AnyRecord) -> None:
         """A viewer asks for something."""
         viewer.send(frames.seal(command, sender="viewer", unix_ns=0, mono_ns=0))
 
-    def hears(self, wanted: Callable[[AnyRecord], bool], viewer: ViewerLink | None = None) -> AnyRecord:
-        """The first such record that a viewer gets. Like any it says that it is there meanwhile, and joins again where it was forgotten."""
+    def hears(
+        self, wanted: Callable[[AnyRecord], bool], viewer: ViewerLink | None = None
+    ) -> AnyRecord:
+        """The first such record that a viewer gets. Like any it says that it is there meanwhile,
+        and joins again where it was forgotten.
+        """
         link, end = viewer or self.viewer, time.monotonic() + DEADLINE_S
         while time.monotonic() < end:
             for data in link.receive(SLICE_S):
@@ -143,7 +166,9 @@ class Scene:
     def reply(self, viewer: ViewerLink, command: Command) -> Reply:
         """What comes of an order."""
         self.order(viewer, command)
-        answer = self.hears(lambda record: isinstance(record, Reply) and record.name == command.name, viewer)
+        answer = self.hears(
+            lambda record: isinstance(record, Reply) and record.name == command.name, viewer
+        )
         assert isinstance(answer, Reply)
         return answer
 

@@ -1,4 +1,5 @@
-"""Whatever an agent or a relay could say, well formed but senseless: model, rules and every view bear it.
+"""Whatever an agent or a relay could say, well formed but senseless: model, rules and every view
+bear it.
 
 Longer by hand: DDTOP_TEST_FUZZ=20000.
 """
@@ -17,7 +18,18 @@ from tests.wire.strategies import RECORDS
 
 EXAMPLES = int(os.environ.get("DDTOP_TEST_FUZZ", "12"))
 HOSTILE = st.sampled_from(
-    ["a\x1b[2Jb", "\x00", "\u202e", "x" * 3000, "\ud800", "ノード", "\r\n", "{}", "%s", "[bold]x[/]"]
+    [
+        "a\x1b[2Jb",
+        "\x00",
+        "\u202e",
+        "x" * 3000,
+        "\ud800",
+        "ノード",
+        "\r\n",
+        "{}",
+        "%s",
+        "[bold]x[/]",
+    ]
 )
 BOUNDED = settings(max_examples=EXAMPLES, suppress_health_check=[*HealthCheck], deadline=None)
 
@@ -46,7 +58,9 @@ def test_records_of_a_job_with_other_values_in_their_fields_are_borne(data):
         at = data.draw(st.integers(0, len(found) - 1))
         envelope, record = found[at]
         other = data.draw(ANY[type(record)])
-        names = data.draw(st.lists(st.sampled_from(record.__struct_fields__), min_size=1, max_size=4))
+        names = data.draw(
+            st.lists(st.sampled_from(record.__struct_fields__), min_size=1, max_size=4)
+        )
         changed = msgspec.structs.replace(record, **{name: getattr(other, name) for name in names})
         made = sealed(changed, envelope.rank, envelope.pid, envelope.sender, envelope.unix_ns)
         if made is not None:
@@ -59,7 +73,9 @@ def test_records_of_a_job_with_other_values_in_their_fields_are_borne(data):
 def test_hostile_names_in_a_job_are_never_drawn_as_they_came(data):
     found = []
     for envelope, record in VALID:
-        made = sealed(spoilt(record, data), envelope.rank, envelope.pid, envelope.sender, envelope.unix_ns)
+        made = sealed(
+            spoilt(record, data), envelope.rank, envelope.pid, envelope.sender, envelope.unix_ns
+        )
         found.append(made or (envelope, record))
     bears(found)
 

@@ -1,4 +1,5 @@
-"""A thousand connections that say nothing, or too much: the relay's memory is bounded, and who belongs there is served.
+"""A thousand connections that say nothing, or too much: the relay's memory is bounded, and who
+belongs there is served.
 
 Ten thousand by hand: DDTOP_TEST_CROWD=10000.
 """
@@ -60,7 +61,9 @@ def test_a_crowd_that_comes_and_goes_is_counted(scene):
 
 
 def test_a_crowd_that_sends_all_that_a_handshake_could_hold_does_not_fill_the_memory(scene):
-    """Who has not shown a key gets a buffer as large as the largest order, not as the largest frame: 1 MiB a connection before."""
+    """Who has not shown a key gets a buffer as large as the largest order, not as the largest
+    frame: 1 MiB a connection before.
+    """
     before, size = scene.refused, scene.process.memory_info().rss
     command = GREETING + b"\x06" + (1 << 20).to_bytes(8, "big") + b"\x05HELLO" + b"x" * (1 << 19)
     for _ in range(100):
@@ -72,10 +75,14 @@ def test_a_crowd_that_sends_all_that_a_handshake_could_hold_does_not_fill_the_me
 
 
 def test_where_descriptors_run_out_the_relay_lives_on(scene):
-    """It cannot even open /proc/stat then; and libzmq would spin on the one that it cannot accept."""
+    """It cannot even open /proc/stat then; and libzmq would spin on the one that it cannot
+    accept.
+    """
     before = scene.refused
     _, hard = resource.prlimit(scene.process.pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(scene.process.pid, resource.RLIMIT_NOFILE, (scene.process.num_fds() + 40, hard))
+    resource.prlimit(
+        scene.process.pid, resource.RLIMIT_NOFILE, (scene.process.num_fds() + 40, hard)
+    )
     held = [connecting(scene.port) for _ in range(60)]
     scene.say(RankState("running", iteration=4730))
     scene.hears(lambda record: isinstance(record, RankState) and record.iteration == 4730)

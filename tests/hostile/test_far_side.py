@@ -1,4 +1,6 @@
-"""The far side of --ssh: whatever it says is shown as text, and holds a bounded part of this host's memory."""
+"""The far side of --ssh: whatever it says is shown as text, and holds a bounded part of this
+host's memory.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ from tests.hostile.names import BAD, calm
 BOUND_BYTES = 128 << 20
 DEADLINE_S = 40.0
 FLOODED_S = 4.0
-"""After the view has said that it takes in nothing more, or that long after the flood began: what grows without bound has grown by hundreds of MiB then."""
+"""After the view has said that it takes in nothing more, or that long after the flood began:
+what grows without bound has grown by hundreds of MiB then.
+"""
 
 
 @pytest.fixture
@@ -46,7 +50,8 @@ def far(home, tmp_path, monkeypatch):
 def test_escape_sequences_in_the_output_of_a_command_on_another_host_are_text_here(far, command):
     """A ddtop there that has been replaced could retitle, recolour and type on this terminal."""
     far(
-        "printf 'one \\033]0;owned\\007\\033[2J\\r\\302\\2331m\\342\\200\\256b\\n\\033[31m' ; printf 'err\\033]52;c;aGk=\\007\\n' >&2; exit 1"
+        "printf 'one \\033]0;owned\\007\\033[2J\\r\\302\\2331m\\342\\200\\256b\\n\\033[31m' ;"
+        " printf 'err\\033]52;c;aGk=\\007\\n' >&2; exit 1"
     )
     done = subprocess.run(
         [sys.executable, "-m", "ddtop", command, "--ssh", "there", "train"],
@@ -77,7 +82,10 @@ def test_json_comes_through_as_it_is(far):
     far(f"printf '%s\\n' '{line}'")
     words = [sys.executable, "-m", "ddtop", "diagnose", "--json", "--ssh", "there"]
 
-    assert subprocess.run(words, capture_output=True, text=True, env=os.environ, check=True).stdout == line + "\n"
+    assert (
+        subprocess.run(words, capture_output=True, text=True, env=os.environ, check=True).stdout
+        == line + "\n"
+    )
 
 
 @pytest.mark.parametrize("kind", ["everything", "ranks", "stacks", "answers"])
@@ -87,7 +95,9 @@ def test_a_bridge_that_floods_makes_a_view_hold_less_than_128_mib(far, kind):
     pid, screen = pty.fork()
     if pid == 0:
         os.environ["TERM"] = "xterm-256color"
-        os.execv(sys.executable, [sys.executable, "-m", "ddtop", "attach", "--ssh", "there", "train"])
+        os.execv(
+            sys.executable, [sys.executable, "-m", "ddtop", "attach", "--ssh", "there", "train"]
+        )
     fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 150, 0, 0))
     process, most, shown = psutil.Process(pid), 0, b""
     end, until = time.monotonic() + DEADLINE_S, None
@@ -97,7 +107,9 @@ def test_a_bridge_that_floods_makes_a_view_hold_less_than_128_mib(far, kind):
                 shown = (shown + os.read(screen, 1 << 16))[-200_000:]
             most = max(most, process.memory_info().rss)
             if until is None and (
-                b"nothing more is taken in" in shown or b"first records" in shown or b"ranks" in shown
+                b"nothing more is taken in" in shown
+                or b"first records" in shown
+                or b"ranks" in shown
             ):
                 until = time.monotonic() + FLOODED_S
     finally:
@@ -121,14 +133,21 @@ async def test_what_nobody_takes_from_a_bridge_is_bounded_in_bytes_and_the_newes
 
     assert 50 * 100_000 < len(pipe._frames) * 100_000 < FRAMES_BYTES_MAX
     assert len(pipe._answers) * 100_000 < ANSWERS_BYTES_MAX
-    assert [pipe._answers.popleft() for _ in range(len(pipe._answers))][-1] == 3 * FRAMES_BYTES_MAX // 100_000 - 1
+    assert [pipe._answers.popleft() for _ in range(len(pipe._answers))][
+        -1
+    ] == 3 * FRAMES_BYTES_MAX // 100_000 - 1
 
 
 def taken_in(bounds, records):
     engine = Engine("train", bounds=bounds)
     follower = engine.follower()
     for number, record in enumerate(records):
-        engine.put(follower, frames.seal(record, sender="h", unix_ns=time.time_ns(), mono_ns=number, rank=0, pid=1000))
+        engine.put(
+            follower,
+            frames.seal(
+                record, sender="h", unix_ns=time.time_ns(), mono_ns=number, rank=0, pid=1000
+            ),
+        )
     engine._take_in()
     if engine._current is not None and not engine.full:
         engine._look()

@@ -1,4 +1,6 @@
-"""What others can leave in the folders, or make of them: refused with a reason, never followed, and nothing waits for it."""
+"""What others can leave in the folders, or make of them: refused with a reason, never followed,
+and nothing waits for it.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ def test_a_folder_that_is_everybodys_is_refused_and_left_as_it_is(place, mode):
 
 @pytest.mark.parametrize("mode", [0o775, 0o2770, 0o770, 0o2775, 0o755, 0o750, 0o711])
 def test_a_folder_that_others_can_enter_keeps_its_mode_and_gets_a_private_one_inside(place, mode):
-    """A team's scratch space as DDTOP_STATE: closed, it was closed to the team. A folder that is there is never changed."""
+    """A team's scratch space as DDTOP_STATE: closed, it was closed to the team. A folder that is
+    there is never changed.
+    """
     path, made = place
     path.mkdir()
     path.chmod(mode)
@@ -109,7 +113,9 @@ def test_a_folder_of_a_colleague_inside_a_teams_folder_is_refused(place):
 
 @pytest.fixture
 def usual(home, monkeypatch):
-    """The path of the usual runtime folder, of a user who has no such folder yet; it is removed again."""
+    """The path of the usual runtime folder, of a user who has no such folder yet; it is removed
+    again.
+    """
     real, wanted = folders.Path, f"/tmp/ddtop-{41_000_000 + os.getpid()}"
     monkeypatch.delenv("DDTOP_RUNTIME")
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
@@ -141,7 +147,12 @@ def strangers(path, kind):
         path.write_text("x")
 
 
-STRANGERS = [pytest.param("a folder of another user", marks=ROOT), "everybody's", "a symlink", "a file"]
+STRANGERS = [
+    pytest.param("a folder of another user", marks=ROOT),
+    "everybody's",
+    "a symlink",
+    "a file",
+]
 
 
 @pytest.mark.parametrize("kind", STRANGERS)
@@ -160,7 +171,9 @@ def test_where_a_stranger_made_the_usual_runtime_folder_that_of_the_session_is_u
 
 
 @pytest.mark.parametrize("kind", STRANGERS)
-def test_where_a_stranger_made_it_and_there_is_no_session_all_ranks_meet_in_a_folder_that_he_cannot_guess(usual, kind):
+def test_where_a_stranger_made_it_and_there_is_no_session_all_ranks_meet_in_a_folder_that_he_cannot_guess(  # noqa: E501
+    usual, kind
+):
     strangers(usual, kind)
     barrier, found = threading.Barrier(6), []
 
@@ -215,7 +228,9 @@ def test_the_folders_above_are_made_private_too(place, monkeypatch, tmp_path):
     finally:
         os.umask(before)
 
-    assert [stat.S_IMODE((tmp_path / one).stat().st_mode) for one in ("a", "a/b", "a/b/c")] == [0o700] * 3
+    assert [stat.S_IMODE((tmp_path / one).stat().st_mode) for one in ("a", "a/b", "a/b/c")] == [
+        0o700
+    ] * 3
 
 
 @pytest.mark.parametrize("target", ["/tmp", "nothing"])
@@ -322,12 +337,21 @@ def test_a_job_file_of_a_gigabyte_or_of_a_million_brackets_is_passed_over(home):
 @pytest.mark.parametrize(
     "more",
     [
-        {"port": 65536}, {"port": -1}, {"public_port": 1 << 40}, {"address": "127.0.0.1;x"}, {"address": "a b"},
-        {"public_address": "\x1b[2J"}, {"hub": "x\n"}, {"started_unix_ns": 1 << 70}, {"heartbeat_unix_ns": -1},
-        {"world_size": -4}, {"reporting": 1 << 80}, {"schema": "ddtop.job/2"},
+        {"port": 65536},
+        {"port": -1},
+        {"public_port": 1 << 40},
+        {"address": "127.0.0.1;x"},
+        {"address": "a b"},
+        {"public_address": "\x1b[2J"},
+        {"hub": "x\n"},
+        {"started_unix_ns": 1 << 70},
+        {"heartbeat_unix_ns": -1},
+        {"world_size": -4},
+        {"reporting": 1 << 80},
+        {"schema": "ddtop.job/2"},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_job_file_with_what_no_relay_writes_is_passed_over(home, more):
     registry.state_dir()
     words = msgspec.json.decode(msgspec.json.encode(entry())) | more
@@ -374,7 +398,9 @@ def test_a_journal_of_a_colleague_can_be_replayed_all_the_same(tmp_path):
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS_OF_ROOT if kind != "folder"])
 def test_files_are_replaced_not_followed(home, kind):
-    """What is written whole is renamed into its place: nothing is written through what stands there."""
+    """What is written whole is renamed into its place: nothing is written through what stands
+    there.
+    """
     path = registry.roster_path("train", "r1")
     planted(path, kind)
     journal.write(path, [b"frame"])
@@ -390,7 +416,9 @@ def page_place(monkeypatch, tmp_path):
     """A state page's folder of its own: /dev/shm is everybody's."""
     import ddtop.agent.state_page as page_module
 
-    monkeypatch.setattr(page_module, "Path", lambda name: tmp_path / name.strip("/").replace("/", "-"))
+    monkeypatch.setattr(
+        page_module, "Path", lambda name: tmp_path / name.strip("/").replace("/", "-")
+    )
     (tmp_path / "dev-shm").mkdir()
     (tmp_path / "tmp").mkdir()
     return tmp_path / "dev-shm" / f"ddtop-pages-{os.getuid()}"

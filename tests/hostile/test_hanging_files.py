@@ -19,19 +19,27 @@ pytestmark = NEEDS_FUSE
 
 @pytest.fixture
 def relay(home):
-    """A relay of its own: it lives to the end of an attack, and ends when it is told to, also while its folders hang."""
+    """A relay of its own: it lives to the end of an attack, and ends when it is told to, also
+    while its folders hang.
+    """
     scene = Scene()
     yield scene
     scene.close()
 
 
-def test_the_folder_of_a_rank_and_the_state_folder_hang_and_the_relay_serves_on(relay, home, tmp_path):
+def test_the_folder_of_a_rank_and_the_state_folder_hang_and_the_relay_serves_on(
+    relay, home, tmp_path
+):
     """Both once stopped the relay's loop, and with it every verdict."""
     data = tmp_path / "data"
     data.mkdir()
     hello = msgspec.structs.replace(relay.hello(relay.pid), environment={"TMPDIR": str(data)})
     relay.say(hello)
-    relay.host(lambda state: any(disk.path == str(data) for disk in state.load.disks) or len(state.load.disks) > 1)
+    relay.host(
+        lambda state: (
+            any(disk.path == str(data) for disk in state.load.disks) or len(state.load.disks) > 1
+        )
+    )
     secret = registry.secret()
     with hangs(data), hangs(home.state):
         # A second rank makes the relay write its job file at once.
@@ -55,10 +63,18 @@ def test_commands_on_a_state_folder_that_hangs_end_with_its_name(home):
     words = [("status",), ("jobs",), ("diagnose", "train", "--json"), ("replay", "train")]
     with hangs(home.state):
         started = [
-            subprocess.Popen([sys.executable, "-m", "ddtop", *one], stderr=subprocess.PIPE, env=os.environ, text=True)
+            subprocess.Popen(
+                [sys.executable, "-m", "ddtop", *one],
+                stderr=subprocess.PIPE,
+                env=os.environ,
+                text=True,
+            )
             for one in words
         ]
         said = [one.communicate(timeout=DEADLINE_S)[1] for one in started]
 
     assert [one.returncode for one in started] == [3] * len(words)
-    assert all(f"{home.state} does not answer within 5 s (a file server that hangs?)" in text for text in said), said
+    assert all(
+        f"{home.state} does not answer within 5 s (a file server that hangs?)" in text
+        for text in said
+    ), said

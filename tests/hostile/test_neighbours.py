@@ -1,4 +1,6 @@
-"""Another process of this user talks to the socket of the ranks: allowed, and still nothing that it says may hurt."""
+"""Another process of this user talks to the socket of the ranks: allowed, and still nothing that
+it says may hurt.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +118,10 @@ def test_half_frames_of_all_connections_together_are_bounded(scene):
     size = scene.process.memory_info().rss
     before = scene.host(lambda _: True).garbled
     path = str(registry.socket_path("train", "r1"))
-    senders = [subprocess.Popen([sys.executable, "-c", HALF, path], stdout=subprocess.PIPE) for _ in range(10)]
+    senders = [
+        subprocess.Popen([sys.executable, "-c", HALF, path], stdout=subprocess.PIPE)
+        for _ in range(10)
+    ]
     for sender in senders:
         sender.communicate()
 
@@ -165,7 +170,9 @@ def test_who_greets_in_another_version_is_told_ours_and_refused(scene):
 
 
 def test_a_frame_about_another_process_is_refused_and_counted(scene):
-    """What a rank says of itself, another one must not say for it: neither its state nor its Hello."""
+    """What a rank says of itself, another one must not say for it: neither its state nor its
+    Hello.
+    """
     refused = scene.refused
     neighbour = scene.on_the_unix_socket()
     neighbour.send(scene.seal(RankState("running", iteration=666), scene.pid))
@@ -174,7 +181,10 @@ def test_a_frame_about_another_process_is_refused_and_counted(scene):
     neighbour.send(scene.seal(scene.hello(scene.pid), os.getpid()))
     found = []
     scene.hears(
-        lambda record: found.append(record) or (isinstance(record, HostState) and record.refused == refused + 3)
+        lambda record: (
+            found.append(record)
+            or (isinstance(record, HostState) and record.refused == refused + 3)
+        )
     )
 
     assert not [one for one in found if isinstance(one, RankState) and one.iteration == 666]
@@ -217,10 +227,14 @@ def test_thousands_of_invented_ranks_hosts_and_groups_do_not_grow_the_relay(scen
     before = scene.refused
     neighbour = scene.on_the_unix_socket()
     for number in range(6000):
-        hello = msgspec.structs.replace(scene.hello(scene.pid, number), pid=1 << 22 | number, start_ticks=1)
+        hello = msgspec.structs.replace(
+            scene.hello(scene.pid, number), pid=1 << 22 | number, start_ticks=1
+        )
         neighbour.send(scene.seal(hello, 1 << 22 | number, number, sender=f"h{number}"))
         if number % 6 == 0:
-            groups = Groups(tuple(Group(f"g{number}-{k}", "x" * 50, (number, k), "gloo") for k in range(50)))
+            groups = Groups(
+                tuple(Group(f"g{number}-{k}", "x" * 50, (number, k), "gloo") for k in range(50))
+            )
             neighbour.send(scene.seal(groups, 1 << 22 | number, number))
 
     state = scene.host(lambda state: state.refused >= before + 7000)
@@ -231,7 +245,8 @@ def test_thousands_of_invented_ranks_hosts_and_groups_do_not_grow_the_relay(scen
 
 
 def test_a_hello_for_a_process_that_is_none_of_its_own_makes_the_relay_watch_nobody(scene):
-    """Its start time has to be that of the process: a recycled pid is not taken for the rank that had it before.
+    """Its start time has to be that of the process: a recycled pid is not taken for the rank that
+    had it before.
 
     A pid that is larger than the kernel takes ended the relay once.
     """
@@ -245,7 +260,8 @@ def test_a_hello_for_a_process_that_is_none_of_its_own_makes_the_relay_watch_nob
 
 
 @pytest.mark.parametrize(
-    "path", ["/etc/shadow", "/dev/shm/../../etc/passwd", "/proc/self/mem", "/dev/zero", "\0", "x" * 5000]
+    "path",
+    ["/etc/shadow", "/dev/shm/../../etc/passwd", "/proc/self/mem", "/dev/zero", "\0", "x" * 5000],
 )
 def test_a_page_or_dump_file_of_another_name_is_never_opened_nor_removed(scene, path):
     child, link = process_with_link(registry.socket_path("train", "r1"), "sys.stdin.read()")
@@ -269,7 +285,9 @@ def test_a_page_or_dump_file_of_another_name_is_never_opened_nor_removed(scene, 
 def test_connections_that_say_nothing_do_not_stop_new_ranks(scene):
     """Two hundred of one process, and some that say what is no greeting."""
     held = [scene.on_the_unix_socket(greets=False) for _ in range(200)]
-    for one, data in zip(held, (os.urandom(3000), b"GET / HTTP/1.1\r\n\r\n", b"ddtop-link", b"\0"), strict=False):
+    for one, data in zip(
+        held, (os.urandom(3000), b"GET / HTTP/1.1\r\n\r\n", b"ddtop-link", b"\0"), strict=False
+    ):
         one.packet(data)
     child, link = process_with_link(registry.socket_path("train", "r1"), "sys.stdin.read()")
     link.send(scene.seal(RankState("running", iteration=1_000_001), child.pid))

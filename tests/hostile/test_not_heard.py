@@ -1,4 +1,6 @@
-"""Relays that are stopped or gone while their job lives: health is unknown, with an exit code of its own, and no command says "ok" or "ended"."""
+"""Relays that are stopped or gone while their job lives: health is unknown, with an exit code of
+its own, and no command says "ok" or "ended".
+"""
 
 from __future__ import annotations
 
@@ -60,19 +62,37 @@ def written(relay):
 
 @pytest.mark.parametrize("heard", ["just now", "an hour ago"])
 def test_a_stopped_relay_makes_health_unknown_in_every_command(relay, heard):
-    """Its process is there, the kernel takes connections for it, and nothing answers; its job file grows old meanwhile."""
+    """Its process is there, the kernel takes connections for it, and nothing answers; its job
+    file grows old meanwhile.
+    """
     entry = written(relay)
     relay.process.send_signal(signal.SIGSTOP)
     if heard == "an hour ago":
         old = entry.heartbeat_unix_ns - 3600 * 10**9
         registry.write_entry(msgspec.structs.replace(entry, heartbeat_unix_ns=old))
-    wanted = [("status", "train"), ("diagnose",), ("diagnose", "--json"), ("status", "--json"), ("jobs", "--json")]
+    wanted = [
+        ("status", "train"),
+        ("diagnose",),
+        ("diagnose", "--json"),
+        ("status", "--json"),
+        ("jobs", "--json"),
+    ]
     wanted += [("stacks", "train"), ("watch", "train")]
     status, diagnose, told, rows, jobs, stacks, watch = commands(*wanted)
 
-    assert [one[0] for one in (status, diagnose, told, rows, jobs, stacks, watch)] == [4, 4, 4, 4, 0, 4, 4]
+    assert [one[0] for one in (status, diagnose, told, rows, jobs, stacks, watch)] == [
+        4,
+        4,
+        4,
+        4,
+        0,
+        4,
+        4,
+    ]
     for text in (status[1], diagnose[1], stacks[2], watch[2]):
-        assert "is stopped, so how the job goes is not known; 1 of its ranks live" in " ".join(text.split())
+        assert "is stopped, so how the job goes is not known; 1 of its ranks live" in " ".join(
+            text.split()
+        )
         assert f"kill -CONT {entry.relay_pid}" in " ".join(text.split())
         assert "ENDED" not in text
         assert not any(line.startswith("ok") for line in text.split("\n"))
@@ -80,7 +100,9 @@ def test_a_stopped_relay_makes_health_unknown_in_every_command(relay, heard):
     assert (found["health"], found["live"], found["ended"]) == ("unknown", True, None)
     assert found["contact"].endswith(f"kill -CONT {entry.relay_pid}")
     assert json.loads(rows[1])["health"] == "unknown"
-    assert [(one["health"], one["live"]) for one in json.loads(jobs[1])["jobs"]] == [("unknown", True)]
+    assert [(one["health"], one["live"]) for one in json.loads(jobs[1])["jobs"]] == [
+        ("unknown", True)
+    ]
 
 
 def test_a_relay_that_was_killed_makes_health_unknown_while_a_rank_lives(relay):
@@ -91,7 +113,9 @@ def test_a_relay_that_was_killed_makes_health_unknown_while_a_rank_lives(relay):
     found = json.loads(out)
 
     assert (code, found["health"], found["live"]) == (4, "unknown", True)
-    assert "is gone; 1 of its ranks live on this host: their agents start another" in found["contact"]
+    assert (
+        "is gone; 1 of its ranks live on this host: their agents start another" in found["contact"]
+    )
 
 
 def test_a_relay_that_was_told_to_end_does_not_end_a_job_whose_rank_lives(relay):
@@ -109,7 +133,9 @@ def test_a_relay_that_was_told_to_end_does_not_end_a_job_whose_rank_lives(relay)
 
 
 def test_when_rank_and_relay_were_killed_at_once_the_job_is_over_and_was_not_ok(relay):
-    """A scheduler ends a step so: the journal's last moment was fine, and how it ended is not known."""
+    """A scheduler ends a step so: the journal's last moment was fine, and how it ended is not
+    known.
+    """
     written(relay)
     relay.process.kill()
     relay.process.wait()

@@ -1,4 +1,6 @@
-"""What viewers may ask for: nobody but a controller has a signal sent, and only to ranks of this job and user."""
+"""What viewers may ask for: nobody but a controller has a signal sent, and only to ranks of this
+job and user.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,26 @@ def send(scene, viewer, *arguments):
 
 
 FOREIGN = [
-    (0, 1, 9), (0, -1, 9), (0, 0, 9), (0, "self", 9), (0, os.getpid(), 9), (0, 1 << 40, 9), (0, "1 2", 9),
-    ("0,1", 4730, 9), (-1, 4730, 9), ("", "", ""), (), (0,), (0, 4730), (0, 4730, 9, 9), (0, 4730, -9), (0, 4730, 999),
-    ("\u0660", "\u0661", "\u0669"), ("0" * 5000, 4730, 9), ("0; kill 1", 4730, 9),
-]  # fmt: skip
+    (0, 1, 9),
+    (0, -1, 9),
+    (0, 0, 9),
+    (0, "self", 9),
+    (0, os.getpid(), 9),
+    (0, 1 << 40, 9),
+    (0, "1 2", 9),
+    ("0,1", 4730, 9),
+    (-1, 4730, 9),
+    ("", "", ""),
+    (),
+    (0,),
+    (0, 4730),
+    (0, 4730, 9, 9),
+    (0, 4730, -9),
+    (0, 4730, 999),
+    ("\u0660", "\u0661", "\u0669"),
+    ("0" * 5000, 4730, 9),
+    ("0; kill 1", 4730, 9),
+]
 
 
 def test_a_signal_to_what_is_no_rank_of_this_job_is_refused_with_the_reason(scene):
@@ -47,7 +65,10 @@ def test_a_viewer_that_may_only_look_cannot_send_one_whatever_it_says(scene):
     """Its role is that of its key."""
     viewer = scene.joined()
     for claim in ((), ("controller",)):
-        assert send(scene, viewer, 0, scene.pid, int(signal.SIGKILL), *claim).text == "this viewer is read-only"
+        assert (
+            send(scene, viewer, 0, scene.pid, int(signal.SIGKILL), *claim).text
+            == "this viewer is read-only"
+        )
     viewer.send(scene.seal(scene.hello(scene.pid), scene.pid, sender="controller"))
 
     scene.serves()
@@ -98,7 +119,8 @@ def test_an_order_that_there_is_not_changes_nothing(scene):
         scene.order(viewer, Command(name, arguments=("a",) * 100))
         scene.order(viewer, Command("signal"))
         seen = scene.hears(
-            lambda record, name=name: isinstance(record, Reply) and record.name in (name, "signal"), viewer
+            lambda record, name=name: isinstance(record, Reply) and record.name in (name, "signal"),
+            viewer,
         )
         assert not seen.ok
         assert len(seen.text) < 200
@@ -113,7 +135,9 @@ def test_a_flood_of_requests_for_stacks_is_answered_and_bounded(scene):
     viewer = scene.joined()
     for number in range(200):
         scene.order(viewer, Command("stacks", arguments=(f"flood-{number}", "", "")))
-    last = scene.hears(lambda record: isinstance(record, Reply) and record.text == "flood-199", viewer)
+    last = scene.hears(
+        lambda record: isinstance(record, Reply) and record.text == "flood-199", viewer
+    )
     scene.serves()
 
     assert last.name == "stacks"
@@ -144,7 +168,8 @@ def test_native_stacks_are_not_for_a_viewer_that_may_only_look(scene):
 def test_native_stacks_are_taken_once_in_half_a_minute(scene):
     controller = scene.joined(controller=True)
     first, second = (
-        scene.reply(controller, Command("stacks", arguments=(name, "0", "native"))) for name in ("n2", "n3")
+        scene.reply(controller, Command("stacks", arguments=(name, "0", "native")))
+        for name in ("n2", "n3")
     )
 
     assert (first.ok, second.ok) == (True, False)
@@ -156,14 +181,30 @@ def test_each_order_is_told_to_all_with_who_gave_it(scene):
     controller = scene.joined(controller=True)
     scene.order(
         controller,
-        Command("signal", instance="eve@node9", pid=4730, arguments=("0", str(scene.pid), str(int(signal.SIGCONT)))),
+        Command(
+            "signal",
+            instance="eve@node9",
+            pid=4730,
+            arguments=("0", str(scene.pid), str(int(signal.SIGCONT))),
+        ),
     )
     told = scene.hears(lambda record: isinstance(record, Order) and record.what == "signal")
-    scene.order(controller, Command("stacks", instance="eve@node9", pid=4730, arguments=("audited", "0", "")))
-    dump = scene.hears(lambda record: isinstance(record, Order) and record.what == "stacks" and "eve" in str(record.by))
+    scene.order(
+        controller,
+        Command("stacks", instance="eve@node9", pid=4730, arguments=("audited", "0", "")),
+    )
+    dump = scene.hears(
+        lambda record: (
+            isinstance(record, Order) and record.what == "stacks" and "eve" in str(record.by)
+        )
+    )
 
     assert told.by == dump.by[-1:] == ("eve@node9 pid 4730 (controller, from 127.0.0.1)",)
-    assert (told.ranks, told.text, told.ok) == ("0", f"sent SIGCONT to rank 0 (pid {scene.pid})", True)
+    assert (told.ranks, told.text, told.ok) == (
+        "0",
+        f"sent SIGCONT to rank 0 (pid {scene.pid})",
+        True,
+    )
     assert dump.ranks == "0"
 
 
@@ -181,7 +222,12 @@ def test_what_only_ranks_or_relays_say_is_not_taken_from_a_viewer(scene):
     """Else anybody who may look could write the story of the job."""
     before = scene.host(lambda _: True).garbled
     viewer = scene.joined()
-    for record in (scene.hello(scene.pid), HostState("h", 1), Stacks("r", 0, 1, 1, "agent", ()), Reply("live")):
+    for record in (
+        scene.hello(scene.pid),
+        HostState("h", 1),
+        Stacks("r", 0, 1, 1, "agent", ()),
+        Reply("live"),
+    ):
         viewer.send(scene.seal(record, scene.pid, sender="viewer"))
 
     assert scene.host(lambda state: state.garbled >= before + 4).host != "h"

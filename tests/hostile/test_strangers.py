@@ -1,4 +1,6 @@
-"""Who connects to the TCP port without this user's key: refused, counted, and told to the viewers that belong there."""
+"""Who connects to the TCP port without this user's key: refused, counted, and told to the
+viewers that belong there.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def test_whoever_does_not_speak_curve_is_refused_and_counted(scene):
     for stranger in held:
         stranger.close()
 
-    assert scene.host(lambda state: state.refused >= before + 2 * len(SAID)).refused == before + 2 * len(SAID)
+    assert scene.host(
+        lambda state: state.refused >= before + 2 * len(SAID)
+    ).refused == before + 2 * len(SAID)
     scene.serves()
 
 
@@ -56,10 +60,13 @@ def test_whoever_does_not_speak_curve_is_refused_and_counted(scene):
     [
         {},
         {"plain_username": b"root", "plain_password": b"x"},
-        {"curve_serverkey": b"rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7", **dict.fromkeys(("curve_publickey", "curve_secretkey"))},
+        {
+            "curve_serverkey": b"rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7",
+            **dict.fromkeys(("curve_publickey", "curve_secretkey")),
+        },
     ],
     ids=["no key", "a password", "another user's server"],
-)  # fmt: skip
+)
 def test_zeromq_without_the_users_key_is_refused_and_counted(scene, options):
     if "curve_serverkey" in options:
         options["curve_publickey"], options["curve_secretkey"] = zmq.curve_keypair()
@@ -89,10 +96,14 @@ def test_who_knows_the_relays_public_key_and_has_a_key_of_his_own_is_refused(sce
 
 @pytest.mark.parametrize("role", [VIEWER, CONTROLLER, SERVER])
 def test_who_claims_a_public_key_of_ours_without_its_secret_is_refused(scene, role):
-    """Public keys travel where a viewer connects; the handshake proves that one has the other half."""
+    """Public keys travel where a viewer connects; the handshake proves that one has the other
+    half.
+    """
     before = scene.refused
     _, private = zmq.curve_keypair()
-    stranger = stranger_with(scene, curve_publickey=derive(registry.secret(), role).public, curve_secretkey=private)
+    stranger = stranger_with(
+        scene, curve_publickey=derive(registry.secret(), role).public, curve_secretkey=private
+    )
 
     scene.host(lambda state: state.refused > before)
     assert not stranger.poll(0)
@@ -138,7 +149,9 @@ class Recorder:
 
 @pytest.mark.parametrize("cut", [None, 64 + 202, 400])
 def test_a_handshake_that_was_overheard_opens_nothing_when_it_is_played_again(scene, cut):
-    """The keys of a session are made for it: what was sealed for the old ones is noise to the new."""
+    """The keys of a session are made for it: what was sealed for the old ones is noise to the
+    new.
+    """
     before = scene.host(lambda _: True)
     recorder, port = Recorder(scene.port), scene.port
     scene.port = recorder.port

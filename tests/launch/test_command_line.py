@@ -24,7 +24,10 @@ from ddtop.launch.command_line import launched_script
         ("python /env/bin/deepspeed --num_gpus 2 train.py", "train"),
         ("python /env/bin/accelerate launch --multi_gpu --num_processes 2 script.py", "script"),
         (
-            "python /env/bin/accelerate launch --multi-gpu --num_machines 1 --mixed_precision bf16 src/train.py +a=b",
+            (
+                "python /env/bin/accelerate launch --multi-gpu --num_machines 1 --mixed_precision"
+                " bf16 src/train.py +a=b"
+            ),
             "train",
         ),
         (
@@ -39,7 +42,10 @@ from ddtop.launch.command_line import launched_script
         ),
         ("python /env/bin/deepspeed --num_gpus=2 --module pkg.train", "train"),
         (
-            "python -u -m deepspeed.launcher.launch --world_info=e30= --master_port=29500 --no_local_rank train.py",
+            (
+                "python -u -m deepspeed.launcher.launch --world_info=e30= --master_port=29500"
+                " --no_local_rank train.py"
+            ),
             "train",
         ),
         ("python /env/bin/composer -n 2 train.py", "train"),
@@ -49,7 +55,10 @@ from ddtop.launch.command_line import launched_script
         ("python /env/bin/fabric run --devices 2 train.py", "train"),
         ("python /env/bin/lightning run model --strategy ddp train.py", "train"),
         (
-            "python /env/bin/torchrun --nproc-per-node 2 train.py +trainer.max_epochs=3 hydra.run.dir=out",
+            (
+                "python /env/bin/torchrun --nproc-per-node 2 train.py +trainer.max_epochs=3"
+                " hydra.run.dir=out"
+            ),
             "train",
         ),
         ("python /env/bin/torchrun --standalone -m pkg.train.__main__", "train"),

@@ -92,8 +92,9 @@ def test_the_launchers_that_number_processes_are_marked():
 def test_a_python_that_is_no_rank_loads_no_launcher(variables, loaded):
     """Each Python of a DDTOP=1 shell asks who it is."""
     program = (
-        f"import sys; before = set(sys.modules); from ddtop import launch; launch.numbers({variables});"
-        "import json; print(json.dumps(sorted(set(sys.modules) - before)))"
+        "import sys; before = set(sys.modules); from ddtop import launch;"
+        f" launch.numbers({variables});import json; print(json.dumps(sorted(set(sys.modules) -"
+        " before)))"
     )
     printed = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

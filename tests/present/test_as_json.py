@@ -11,18 +11,42 @@ from tests.ui import builders
 from tests.ui.builders import NOW, SECOND
 
 RANK_KEYS = [
-    "rank", "host", "pid", "state", "phase", "place", "iteration", "iteration_source", "step_ms", "collective", "calls",
-    "wait_ratio", "loader", "gpu", "nccl", "cpu_ratio", "rss_bytes", "report_age_s",
-]  # fmt: skip
+    "rank",
+    "host",
+    "pid",
+    "state",
+    "phase",
+    "place",
+    "iteration",
+    "iteration_source",
+    "step_ms",
+    "collective",
+    "calls",
+    "wait_ratio",
+    "loader",
+    "gpu",
+    "nccl",
+    "cpu_ratio",
+    "rss_bytes",
+    "report_age_s",
+]
 
 
 def test_a_status_has_a_row_for_every_rank_with_every_key():
     found = json.loads(json.dumps(status_json(builders.hang()[0])))
 
     assert list(found) == [
-        "schema", "job", "live", "time_unix_ns", "world_size", "health", "contact", "contact_age_s", "ranks",
-            "probes_off",
-    ]  # fmt: skip
+        "schema",
+        "job",
+        "live",
+        "time_unix_ns",
+        "world_size",
+        "health",
+        "contact",
+        "contact_age_s",
+        "ranks",
+        "probes_off",
+    ]
     assert (found["schema"], found["job"], found["live"]) == ("ddtop.status/1", "train-4730", True)
     assert [list(rank) for rank in found["ranks"]] == [RANK_KEYS] * 8
 

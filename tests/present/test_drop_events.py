@@ -30,7 +30,9 @@ def watched(*looks):
 def look(timeline, *looks):
     for seconds, more in looks:
         host = HostState("node\x1b[2J001", 4, **more)
-        snapshot = replace(builders.healthy(), hosts=(host,), time_unix_ns=NOW + int(seconds * SECOND))
+        snapshot = replace(
+            builders.healthy(), hosts=(host,), time_unix_ns=NOW + int(seconds * SECOND)
+        )
         timeline.take(snapshot, builders.calm(snapshot))
 
 
@@ -65,7 +67,10 @@ def test_what_comes_again_after_a_minute_is_another_entry():
 
 
 def test_a_relay_that_was_replaced_counts_anew():
-    assert texts((0, {"garbled": 5}), (5, {"garbled": 2}))[-1] == "node?[2J001: 2 records could not be read"
+    assert (
+        texts((0, {"garbled": 5}), (5, {"garbled": 2}))[-1]
+        == "node?[2J001: 2 records could not be read"
+    )
 
 
 def counts(timeline):

@@ -39,7 +39,9 @@ def well(seconds):
 def stuck(seconds, summary=None):
     snapshot, verdict = builders.hang()
     finding = verdict.findings[0]
-    return at(snapshot, seconds), Verdict("critical", (replace(finding, summary=summary or finding.summary),), "")
+    return at(snapshot, seconds), Verdict(
+        "critical", (replace(finding, summary=summary or finding.summary),), ""
+    )
 
 
 def lines(timeline, now=NOW, width=100):
@@ -52,7 +54,10 @@ def test_a_finding_has_a_row_when_it_began_and_one_when_it_was_over():
 
     assert lines(timeline) == [
         "22:10:20    came                        ranks 0-7 of 8 came",
-        "22:12:49  ✖ loader-stuck           51s  rank 5 has been in the DataLoader (data.py:40 load_image) f…",
+        (
+            "22:12:49  ✖ loader-stuck           51s  rank 5 has been in the DataLoader (data.py:40"
+            " load_image) f…"
+        ),
         "22:13:40    loader-stuck           51s  over of rank 5",
     ]
 
@@ -100,7 +105,9 @@ def coming(seconds, ranks, started_s=0.0):
     there = [
         replace(
             r,
-            hello=msgspec.structs.replace(r.hello, started_unix_ns=began) if r.rank in ranks else None,
+            hello=(
+                msgspec.structs.replace(r.hello, started_unix_ns=began) if r.rank in ranks else None
+            ),
         )
         for r in snapshot.ranks
     ]
@@ -142,8 +149,12 @@ def test_who_asks_why_when_all_is_well_again_reads_what_was():
     timeline = watched(stuck(0), (snapshot, verdict))
     text = [plain(line) for line in finding_lines(snapshot, verdict, 90, timeline=timeline)]
 
-    assert text[text.index("what was wrong before") + 1].startswith("  22:12:49  rank 5 has been in the DataLoader")
-    assert "what was wrong before" not in [plain(line) for line in finding_lines(snapshot, verdict, 90)]
+    assert text[text.index("what was wrong before") + 1].startswith(
+        "  22:12:49  rank 5 has been in the DataLoader"
+    )
+    assert "what was wrong before" not in [
+        plain(line) for line in finding_lines(snapshot, verdict, 90)
+    ]
 
 
 def test_thousands_of_ranks_that_end_alike_are_one_entry():
@@ -162,7 +173,9 @@ def test_thousands_of_ranks_that_end_alike_are_one_entry():
         (replace(at(snapshot, 1), ranks=gone), builders.calm(snapshot)),
     )
 
-    assert [entry.text for entry in timeline.entries if entry.what == ENDED] == ["ranks 0-511 ended: SIGTERM"]
+    assert [entry.text for entry in timeline.entries if entry.what == ENDED] == [
+        "ranks 0-511 ended: SIGTERM"
+    ]
 
 
 def test_a_dump_is_one_entry_however_many_looks_its_answers_take():
@@ -232,7 +245,9 @@ async def test_the_past_is_recalled_once_and_only_where_something_is_kept():
     assert await recall(session)
     assert not await recall(session)
     assert steps == [600 * SECOND // 240]
-    assert [entry.over_unix_ns for entry in session.timeline.entries if entry.what == FINDING] == [NOW - 30 * SECOND]
+    assert [entry.over_unix_ns for entry in session.timeline.entries if entry.what == FINDING] == [
+        NOW - 30 * SECOND
+    ]
 
 
 async def test_of_a_recording_the_whole_time_line_is_what_was_recalled():

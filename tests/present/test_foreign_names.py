@@ -32,7 +32,9 @@ def renamed():
     snapshot, verdict = builders.hang()
     ranks = []
     for rank in snapshot.ranks:
-        hello = replace_struct(rank.hello, host=HOSTS[rank.rank], script=FILE, argv=(FILE, "\x1b[31m--lr"))
+        hello = replace_struct(
+            rank.hello, host=HOSTS[rank.rank], script=FILE, argv=(FILE, "\x1b[31m--lr")
+        )
         place = rank.place and replace_struct(rank.place, file=FILE, function="läd\x1b[1A")
         ranks.append(replace(rank, hello=hello, place=place))
     job = "jöb漢\x1b[H"

@@ -17,7 +17,10 @@ from tests.ui.changed import replace
 def many(world_size=64, culprit=13):
     """A hang in default_pg, and tensor-parallel groups of four in which nothing waits."""
     snapshot, verdict = builders.hang(world_size, culprit)
-    parts = [Group(str(at + 1), f"tp_{at}", tuple(range(at * 4, at * 4 + 4)), "nccl") for at in range(world_size // 4)]
+    parts = [
+        Group(str(at + 1), f"tp_{at}", tuple(range(at * 4, at * 4 + 4)), "nccl")
+        for at in range(world_size // 4)
+    ]
     return replace(snapshot, groups=(*snapshot.groups, *parts)), verdict
 
 
@@ -31,7 +34,10 @@ def mismatched():
     snapshot, _ = builders.hang()
     ranks = []
     for rank in snapshot.ranks:
-        calls = tuple(msgspec.structs.replace(one, op="gloo:broadcast", sizes=()) for one in rank.open_collectives)
+        calls = tuple(
+            msgspec.structs.replace(one, op="gloo:broadcast", sizes=())
+            for one in rank.open_collectives
+        )
         ranks.append(replace(rank, open_collectives=calls) if rank.rank >= 4 else rank)
     return replace(snapshot, ranks=tuple(ranks))
 
@@ -89,7 +95,9 @@ def test_members_in_different_calls_at_one_number_are_a_mismatch_and_marked_with
 
 def test_what_stands_still_comes_first_then_the_names_as_people_count():
     snapshot, _ = many()
-    names = [group.name for group in sorted(snapshot.groups, key=lambda group: natural(label_of(group)))]
+    names = [
+        group.name for group in sorted(snapshot.groups, key=lambda group: natural(label_of(group)))
+    ]
     order = order_of(snapshot, standings(snapshot), names)
 
     assert [label_of(snapshot.group(name)) for name in order[:4]] == [

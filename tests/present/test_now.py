@@ -36,15 +36,21 @@ def gone(code=None, number=None, oom=None, exception=None):
         (replace(HEALTHY, open_calls=(OpenCall("init_process_group", NOW),)), "init_process_group"),
         (replace(HEALTHY, state=State.MISSING), "never seen"),
         (replace(HEALTHY, state=State.STOPPED), "stopped, state T"),
-        (replace(HEALTHY, state=State.SILENT, process=ProcessState(0, 1, "D", "nfs_wait")), "silent, process D nfs_wait"),
+        (
+            replace(HEALTHY, state=State.SILENT, process=ProcessState(0, 1, "D", "nfs_wait")),
+            "silent, process D nfs_wait",
+        ),
         (replace(HEALTHY, state=State.SILENT, process=None), "agent silent"),
         (gone(code=1), "exit code 1"),
-        (gone(code=1, exception=LastException("ValueError", "bad", NOW)), "exit code 1: ValueError"),
+        (
+            gone(code=1, exception=LastException("ValueError", "bad", NOW)),
+            "exit code 1: ValueError",
+        ),
         (gone(number=9), "SIGKILL"),
         (gone(number=9, oom=True), "SIGKILL (out of memory)"),
         (gone(), "exit code unknown"),
     ],
-)  # fmt: skip
+)
 def test_what_a_rank_does_is_said_in_a_few_words(rank, text):
     assert now_text(rank) == text
 

@@ -203,7 +203,9 @@ def test_on_a_small_terminal_the_sentence_stays_whole_and_the_advice_is_cut():
 def test_lost_contact_is_said_with_the_age_of_what_is_shown():
     snapshot = builders.healthy()
     contact = Contact("relay not heard for 8 s, trying again", 8.0)
-    lines = [plain(line) for line in banner_lines(snapshot, builders.calm(snapshot), 80, contact=contact)]
+    lines = [
+        plain(line) for line in banner_lines(snapshot, builders.calm(snapshot), 80, contact=contact)
+    ]
 
     assert lines[0].endswith("not heard for 8 s")
     assert lines[1] == "relay not heard for 8 s, trying again"
@@ -229,12 +231,16 @@ def test_a_diagnosis_is_the_findings_with_evidence_and_advice():
 def test_a_diagnosis_of_a_healthy_job_is_one_sentence():
     snapshot = builders.healthy()
 
-    assert lines_of(diagnose_text(snapshot, builders.calm(snapshot), 80))[1:] == ["ok: 8/8 moving, watched 2 min"]
+    assert lines_of(diagnose_text(snapshot, builders.calm(snapshot), 80))[1:] == [
+        "ok: 8/8 moving, watched 2 min"
+    ]
 
 
 def test_a_verdict_from_one_host_of_several_says_that_it_is_only_that():
     """`ok` of a relay that has not found its hub is not the job's."""
-    snapshot = replace(builders.healthy(8), apart="this host only: hub not reached: looking for the hub")
+    snapshot = replace(
+        builders.healthy(8), apart="this host only: hub not reached: looking for the hub"
+    )
 
     assert lines_of(diagnose_text(snapshot, builders.calm(snapshot), 80))[1] == snapshot.apart
 
@@ -245,6 +251,8 @@ def test_plain_text_needs_no_terminal_library():
         "import sys, ddtop.present.plain, ddtop.present.as_json, ddtop.viewer.source; "
         "print([name for name in ('textual', 'rich', 'zmq', 'torch') if name in sys.modules])"
     )
-    result = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, check=True
+    )
 
     assert result.stdout.strip() == "[]"

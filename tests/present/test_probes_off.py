@@ -38,7 +38,9 @@ def test_where_nothing_is_off_nothing_is_said():
 
 
 def test_the_same_on_many_ranks_is_one_note():
-    snapshot = looked({number: ("place: x", "mpi: y") if number else ("place: x",) for number in range(6)})
+    snapshot = looked(
+        {number: ("place: x", "mpi: y") if number else ("place: x",) for number in range(6)}
+    )
 
     assert snapshot.notes == (
         "the agent's part 'place' is off on 6 ranks (0, 1, 2, 3, ...): x",

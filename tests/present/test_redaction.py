@@ -71,7 +71,9 @@ def test_what_is_no_secret_stays(text):
 
 
 def test_the_home_folder_becomes_a_tilde():
-    shown = redacted("/home/ada/train.py /home/adams/x '/home/ada' /data/home/ada.bak", "/home/ada/")
+    shown = redacted(
+        "/home/ada/train.py /home/adams/x '/home/ada' /data/home/ada.bak", "/home/ada/"
+    )
 
     assert shown == "~/train.py /home/adams/x '~' /data/home/ada.bak"
     assert redacted("/usr/bin", "/") == "/usr/bin"
@@ -84,7 +86,9 @@ def test_redacting_twice_changes_nothing_more(text):
     assert redacted(once, "/home/ada") == once
 
 
-@pytest.mark.parametrize("unit", ["key", "token=", "a" * 61, "://", "--key ", "eyJ-.", "key: ", "-----BEGIN "])
+@pytest.mark.parametrize(
+    "unit", ["key", "token=", "a" * 61, "://", "--key ", "eyJ-.", "key: ", "-----BEGIN "]
+)
 def test_a_long_line_takes_no_long_time(unit):
     """A stack may hold a line of a megabyte; no rule may take the square of its length."""
     began = time.process_time()

@@ -32,7 +32,9 @@ def with_environment(snapshot, **different):
     ranks = []
     for rank in snapshot.ranks:
         one = hello(rank.rank)
-        environment = {**one.environment, "RANK": str(rank.rank)} | (different if rank.rank == 1 else {})
+        environment = {**one.environment, "RANK": str(rank.rank)} | (
+            different if rank.rank == 1 else {}
+        )
         ranks.append(replace(rank, hello=replace_hello(one, environment)))
     return replace(snapshot, ranks=tuple(ranks))
 
@@ -85,7 +87,10 @@ def test_what_differs_between_ranks_stands_before_what_they_share():
 
 def test_stacks_are_merged_and_say_how_they_are_less():
     frames = (StackFrame("fetch_labels", "/home/ada/data.py", 40, True),)
-    stacks = [Stacks("r", rank, 4800 + rank, NOW, "agent", (ThreadStack(frames, main=True),)) for rank in range(4)]
+    stacks = [
+        Stacks("r", rank, 4800 + rank, NOW, "agent", (ThreadStack(frames, main=True),))
+        for rank in range(4)
+    ]
     found = material(hang(), merged=merge(stacks), stacks_note="one answer did not come within 8 s")
 
     shown = section(report_text(found), "Stacks")
@@ -96,7 +101,11 @@ def test_stacks_are_merged_and_say_how_they_are_less():
 
 
 def test_without_stacks_or_journal_the_report_says_why():
-    text = report_text(material(hang(), stacks_note="nobody has taken stacks", timeline_note="no journal: none there"))
+    text = report_text(
+        material(
+            hang(), stacks_note="nobody has taken stacks", timeline_note="no journal: none there"
+        )
+    )
 
     assert section(text, "Stacks") == "nobody has taken stacks"
     assert section(text, "What happened") == "note: no journal: none there"

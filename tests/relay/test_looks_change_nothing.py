@@ -68,7 +68,7 @@ def count(*_):
 
 say()
 count()
-"""
+"""  # noqa: E501
 )
 
 

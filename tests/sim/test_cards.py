@@ -1,4 +1,6 @@
-"""Cards of simulated hosts: what their driver would tell at a moment, and what the real rules find in it."""
+"""Cards of simulated hosts: what their driver would tell at a moment, and what the real rules
+find in it.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,11 @@ def test_who_only_waits_is_told_from_who_makes_them_wait() -> None:
 
 
 def test_in_a_hang_all_cards_wait_but_that_of_the_rank_that_is_missing() -> None:
-    watcher = Watcher(simulated(8, Incident("gpu-busy", 1.0, 2.0), Incident("loader-stuck", KNOWN_S, rank=CULPRIT)))
+    watcher = Watcher(
+        simulated(
+            8, Incident("gpu-busy", 1.0, 2.0), Incident("loader-stuck", KNOWN_S, rank=CULPRIT)
+        )
+    )
 
     snapshot, verdict = watcher.until(KNOWN_S + 20.0)
 

@@ -1,4 +1,6 @@
-"""What a simulated job says: frames that any reader takes, the same for the same time, with counters that only grow."""
+"""What a simulated job says: frames that any reader takes, the same for the same time, with
+counters that only grow.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +22,27 @@ MOMENTS = st.floats(0.0, 420.0)
 
 
 def opened(found: Iterable[bytes]) -> list[tuple[frames.Envelope, AnyRecord]]:
-    return [(envelope, frames.open_record(envelope)) for envelope in map(frames.open_envelope, found)]
+    return [
+        (envelope, frames.open_record(envelope)) for envelope in map(frames.open_envelope, found)
+    ]
 
 
 def grows(record: AnyRecord) -> dict[str, float]:
     """The numbers of a record that only grow while its process lives."""
     if isinstance(record, RankState):
-        numbers: dict[str, float] = {"iteration": record.iteration or 0, "agent": record.agent_cpu_ns}
+        numbers: dict[str, float] = {
+            "iteration": record.iteration or 0,
+            "agent": record.agent_cpu_ns,
+        }
         numbers |= {"waits": record.wait_samples, "all": record.all_samples}
-        numbers |= {f"activity {index}": count for index, count in enumerate(record.activity_samples)}
+        numbers |= {
+            f"activity {index}": count for index, count in enumerate(record.activity_samples)
+        }
         for group in record.groups:
-            numbers |= {f"enqueued {group.group}": group.enqueued, f"completed {group.group}": group.completed or 0}
+            numbers |= {
+                f"enqueued {group.group}": group.enqueued,
+                f"completed {group.group}": group.completed or 0,
+            }
         if record.cuda is not None:
             numbers |= {"retries": record.cuda.retries or 0}
         if record.loader is not None:
@@ -71,14 +83,24 @@ def test_the_same_time_gives_the_same_bytes_whatever_was_asked_before(
 
     found = list(one.frames(at(moment_s), at(moment_s + 1.0)))
 
-    halves = [*other.frames(at(moment_s), at(moment_s + 0.5)), *other.frames(at(moment_s + 0.5), at(moment_s + 1.0))]
+    halves = [
+        *other.frames(at(moment_s), at(moment_s + 0.5)),
+        *other.frames(at(moment_s + 0.5), at(moment_s + 1.0)),
+    ]
     assert found == halves
     assert list(one.joining(at(moment_s))) == list(other.joining(at(moment_s)))
 
 
 @settings(max_examples=12)
-@given(st.integers(1, 24), st.integers(0, 99), st.sampled_from(sorted(SCENARIOS)), st.floats(0.0, 180.0))
-def test_counters_never_fall_while_a_process_lives(world: int, seed: int, name: str, moment_s: float) -> None:
+@given(
+    st.integers(1, 24),
+    st.integers(0, 99),
+    st.sampled_from(sorted(SCENARIOS)),
+    st.floats(0.0, 180.0),
+)
+def test_counters_never_fall_while_a_process_lives(
+    world: int, seed: int, name: str, moment_s: float
+) -> None:
     job = SimulatedJob(world, seed, SCENARIOS[name], began_unix_ns=BEGAN)
     highest: dict[object, float] = {}
 
@@ -92,7 +114,11 @@ def test_counters_never_fall_while_a_process_lives(world: int, seed: int, name: 
 def test_samples_of_waits_are_never_more_than_samples() -> None:
     job = simulated(16, Incident("loader-stuck", 5.0))
 
-    states = [record for _, record in opened(job.frames(at(0.0), at(60.0))) if isinstance(record, RankState)]
+    states = [
+        record
+        for _, record in opened(job.frames(at(0.0), at(60.0)))
+        if isinstance(record, RankState)
+    ]
 
     assert states
     assert all(state.wait_samples <= state.all_samples for state in states)
@@ -109,21 +135,29 @@ def test_every_rank_reports_in_every_second_and_so_does_every_host(world: int) -
 
 
 def test_many_hellos_make_the_groups_known_once() -> None:
-    """65,536 ranks that list each other would be 13 GB: of large groups only the first member tells."""
+    """65,536 ranks that list each other would be 13 GB: of large groups only the first member
+    tells.
+    """
     snapshot, _ = Watcher(simulated(2000)).until(1.0)
 
     assert {group.name: len(group.ranks) for group in snapshot.groups if len(group.ranks) > 8} == {
         "0": 2000,
         **{str(1 + local): 250 for local in range(8)},
     }
-    assert all(len(group.ranks) == 8 for group in snapshot.groups[9:] if group.description.startswith("tp_"))
+    assert all(
+        len(group.ranks) == 8
+        for group in snapshot.groups[9:]
+        if group.description.startswith("tp_")
+    )
     assert len(snapshot.groups) == 1 + 8 + 250
 
 
 def test_the_largest_group_fits_a_frame() -> None:
     job = simulated(65_536)
 
-    first = next(data for data in job.joining(at(0.0)) if frames.open_envelope(data).kind == "Groups")
+    first = next(
+        data for data in job.joining(at(0.0)) if frames.open_envelope(data).kind == "Groups"
+    )
 
     assert len(first) < frames.FRAME_BYTES_MAX
     record = frames.open_record(frames.open_envelope(first))
@@ -137,14 +171,18 @@ def test_who_joins_after_a_death_learns_of_it_and_of_the_last_report() -> None:
     found = opened(job.joining(at(60.0)))
 
     assert [record.rank for _, record in found if isinstance(record, Exit)] == [3]
-    last = [record for envelope, record in found if isinstance(record, RankState) and envelope.rank == 3]
+    last = [
+        record for envelope, record in found if isinstance(record, RankState) and envelope.rank == 3
+    ]
     assert [state.phase for state in last] == ["running"]
 
 
 def test_a_new_attempt_is_said_with_new_processes() -> None:
     job = simulated(8, Incident(RANK_KILLED, 5.0), restarts_s=20.0)
 
-    hellos = [record for _, record in opened(job.frames(at(19.0), at(24.5))) if isinstance(record, Hello)]
+    hellos = [
+        record for _, record in opened(job.frames(at(19.0), at(24.5))) if isinstance(record, Hello)
+    ]
 
     assert {hello.attempt for hello in hellos} == {1}
     assert {hello.rank for hello in hellos} == set(range(8))
@@ -154,7 +192,9 @@ def test_a_new_attempt_is_said_with_new_processes() -> None:
 def test_all_that_are_there_answer_with_stacks_and_the_worker_that_owes_with_them() -> None:
     job = simulated(8, Incident("loader-stuck", 5.0, rank=3))
 
-    answers = [record for _, record in opened(job.stacks(at(20.0), "r1")) if isinstance(record, Stacks)]
+    answers = [
+        record for _, record in opened(job.stacks(at(20.0), "r1")) if isinstance(record, Stacks)
+    ]
 
     assert [one.of_rank for one in answers if not one.worker] == list(range(8))
     assert [one.of_rank for one in answers if one.worker] == [3]
@@ -197,13 +237,22 @@ def test_every_kind_has_a_scenario() -> None:
 
 
 def test_while_nothing_moves_no_number_changes_but_the_counters() -> None:
-    """A picture of a hang must be still: what flickers draws the eye, and costs bytes on a slow line."""
+    """A picture of a hang must be still: what flickers draws the eye, and costs bytes on a slow
+    line.
+    """
     job = simulated(16, Incident("loader-stuck", 3.0, rank=5))
     found: dict[int | None, set[object]] = {}
 
     for envelope, record in opened(job.frames(at(10.0), at(14.0))):
         if isinstance(record, RankState) and record.loader is not None:
-            told = (record.step_ms, record.activity, record.place, record.iteration, record.loader.depth, record.groups)
+            told = (
+                record.step_ms,
+                record.activity,
+                record.place,
+                record.iteration,
+                record.loader.depth,
+                record.groups,
+            )
             found.setdefault(envelope.rank, set()).add(told)
 
     assert {rank: len(told) for rank, told in found.items()} == dict.fromkeys(range(16), 1)

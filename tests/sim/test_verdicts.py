@@ -1,4 +1,6 @@
-"""The real rules come to the right verdict about every simulated incident: nothing in the records says which one it is."""
+"""The real rules come to the right verdict about every simulated incident: nothing in the
+records says which one it is.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,19 @@ SIZES = [8, 512]
 
 
 @pytest.mark.parametrize("world", SIZES)
-@pytest.mark.parametrize("kind", ["loader-stuck", "not-in-collective", "rank-stopped", "rank-killed"])
-def test_who_holds_everybody_up_is_named_and_all_others_are_its_victims(kind: str, world: int) -> None:
+@pytest.mark.parametrize(
+    "kind", ["loader-stuck", "not-in-collective", "rank-stopped", "rank-killed"]
+)
+def test_who_holds_everybody_up_is_named_and_all_others_are_its_victims(
+    kind: str, world: int
+) -> None:
     watcher = Watcher(simulated(world, Incident(kind, 3.0, rank=CULPRIT)))
 
     _, verdict = watcher.until(12.0)
 
-    assert [(one.kind, one.severity, one.ranks) for one in verdict.findings] == [(kind, "critical", (CULPRIT,))]
+    assert [(one.kind, one.severity, one.ranks) for one in verdict.findings] == [
+        (kind, "critical", (CULPRIT,))
+    ]
     assert verdict.findings[0].victims == tuple(rank for rank in range(world) if rank != CULPRIT)
 
 
@@ -35,11 +43,15 @@ def test_what_is_over_is_healthy_again(kind: str, world: int) -> None:
 
 
 @pytest.mark.parametrize("world", SIZES)
-def test_who_is_slow_is_named_with_what_it_does_more_than_the_others_until_it_is_over(world: int) -> None:
+def test_who_is_slow_is_named_with_what_it_does_more_than_the_others_until_it_is_over(
+    world: int,
+) -> None:
     watcher = Watcher(simulated(world, Incident("straggler", 1.0, 16.0, rank=CULPRIT)))
 
     _, verdict = watcher.until(13.0)
-    assert [(one.kind, one.severity, one.ranks) for one in verdict.findings] == [("straggler", "warning", (CULPRIT,))]
+    assert [(one.kind, one.severity, one.ranks) for one in verdict.findings] == [
+        ("straggler", "warning", (CULPRIT,))
+    ]
     assert "rotary_cache" in verdict.findings[0].summary
 
     _, verdict = watcher.until(30.0)
@@ -116,7 +128,9 @@ def test_the_tour_shows_a_hang_its_end_a_warning_and_a_death_and_begins_again() 
 
 
 @pytest.mark.parametrize("skew_s", [0.0, 90.0])
-def test_a_host_that_is_down_is_named_whatever_the_clocks_and_is_well_when_it_is_back(skew_s: float) -> None:
+def test_a_host_that_is_down_is_named_whatever_the_clocks_and_is_well_when_it_is_back(
+    skew_s: float,
+) -> None:
     watcher = Watcher(simulated(64, Incident("host-lost", 3.0, 22.0, rank=21), skew_s=skew_s))
 
     snapshot, verdict = watcher.until(16.0)
@@ -157,7 +171,9 @@ def test_who_joins_after_a_host_was_lost_reads_the_same(kind: str) -> None:
 def test_clocks_that_differ_change_no_verdict(kind: str) -> None:
     incident = Incident(kind, 3.0, rank=21)
 
-    right, skewed = (Watcher(simulated(64, incident, skew_s=skew_s)).until(18.0)[1] for skew_s in (0.0, 90.0))
+    right, skewed = (
+        Watcher(simulated(64, incident, skew_s=skew_s)).until(18.0)[1] for skew_s in (0.0, 90.0)
+    )
 
     assert right.findings
     assert [(one.summary, one.victims) for one in right.findings] == [

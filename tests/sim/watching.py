@@ -1,4 +1,6 @@
-"""A viewer of a simulated job: the model and the judge over its frames, as the dashboard has them."""
+"""A viewer of a simulated job: the model and the judge over its frames, as the dashboard has
+them.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,16 @@ BEGAN = 1_700_000_000 * SECOND
 
 
 def simulated(
-    world_size: int, *incidents: Incident, seed: int = 0, restarts_s: float | None = None, skew_s: float = 0.0
+    world_size: int,
+    *incidents: Incident,
+    seed: int = 0,
+    restarts_s: float | None = None,
+    skew_s: float = 0.0,
 ) -> SimulatedJob:
     """A job to which this happens, from BEGAN on."""
-    return SimulatedJob(world_size, seed, Scenario(incidents, restarts_s, skew_s), began_unix_ns=BEGAN)
+    return SimulatedJob(
+        world_size, seed, Scenario(incidents, restarts_s, skew_s), began_unix_ns=BEGAN
+    )
 
 
 def at(seconds: float) -> int:

@@ -93,7 +93,9 @@ def healthy_rank(number: int, world_size: int = 8) -> RankFacts:
         open_collectives=() if in_backward else (collective(74_892),),
         retired_collectives=(collective(74_890, "retired"), collective(74_891, "retired")),
         wait_ratio=0.30 + number % 5 * 0.01,
-        loader=Loader(workers=4, depth=7 - number % 2, capacity=8, workers_alive=4, prefetch_factor=2),
+        loader=Loader(
+            workers=4, depth=7 - number % 2, capacity=8, workers_alive=4, prefetch_factor=2
+        ),
         loader_wait_ratio=0.01,
         activity_ratios=ACTIVITY_RATIOS,
         window_s=30.0,
@@ -186,7 +188,10 @@ def straggling(world_size: int = 8, slow: int = 3) -> tuple[Snapshot, Verdict]:
         ranks=(slow,),
         victims=others,
         since_unix_ns=NOW - 95 * SECOND,
-        summary=f"rank {slow} is slow: it waits 2% of the time, the others 32%; they wait 70 ms a step for it",
+        summary=(
+            f"rank {slow} is slow: it waits 2% of the time, the others 32%; they wait 70 ms a step"
+            " for it"
+        ),
         evidence=(f"backward: 125 ms on rank {slow}, 70 ms on the others",),
         advice="compare its host with the others: CPU, clocks, other programs",
     )
@@ -203,7 +208,9 @@ def _victim(rank: RankFacts, wait: Wait, since: int) -> RankFacts:
         collective=held,
         collective_age_s=31.0,
         open_collectives=(held,),
-        groups=(GroupProgress("0", 74_893, 74_892, last_op="all_reduce", pending_since_unix_ns=since),),
+        groups=(
+            GroupProgress("0", 74_893, 74_892, last_op="all_reduce", pending_since_unix_ns=since),
+        ),
         wait=wait,
         wait_ratio=0.94,
         loader=Loader(workers=4, depth=8, capacity=8, workers_alive=4, prefetch_factor=2),
@@ -263,12 +270,17 @@ def hang_finding(culprit: int, victims: tuple[int, ...], since: int) -> Finding:
         ranks=(culprit,),
         victims=victims,
         since_unix_ns=since,
-        summary=f"rank {culprit} has been in the DataLoader (data.py:40 load_image) for 31 s; "
-        f"ranks {rank_list(victims)} wait for it in all_reduce #74893 of default_pg",
+        summary=(
+            f"rank {culprit} has been in the DataLoader (data.py:40 load_image) for 31 s; "
+            f"ranks {rank_list(victims)} wait for it in all_reduce #74893 of default_pg"
+        ),
         evidence=(
             "worker pid 4811 owes the batch: state D, nfs_wait, /data/shard-17.tar",
             f"default_pg: ranks {rank_list(victims)} at #74893, rank {culprit} at #74892",
-            "rank 5: main.py:12 main, train.py:80 train_step, torch (4 frames), data.py:40 load_image",
+            (
+                "rank 5: main.py:12 main, train.py:80 train_step, torch (4 frames), data.py:40"
+                " load_image"
+            ),
         ),
         advice="check the file server of /data; torch gives up in 29 min 29 s",
         group="0",
@@ -309,8 +321,10 @@ def starting_up() -> tuple[Snapshot, Verdict]:
         ranks=(3,),
         victims=(0, 1, 2),
         since_unix_ns=NOW - 12 * SECOND,
-        summary="rank 3 has not come: WORLD_SIZE is 4, ranks 0-2 wait in init_process_group "
-        "(store node000:29500), 12 s so far",
+        summary=(
+            "rank 3 has not come: WORLD_SIZE is 4, ranks 0-2 wait in init_process_group "
+            "(store node000:29500), 12 s so far"
+        ),
         evidence=("no process with RANK=3 was seen on any host that reports",),
         advice="start it, or fix --nproc-per-node / --nnodes of the launcher",
     )
@@ -351,7 +365,10 @@ def ended() -> tuple[Snapshot, Verdict]:
         ranks=(2,),
         victims=(0, 1, 3),
         since_unix_ns=NOW - 41 * SECOND,
-        summary="rank 2 died: ValueError: bad batch (train.py:31 forward); the launcher ended ranks 0,1,3",
+        summary=(
+            "rank 2 died: ValueError: bad batch (train.py:31 forward); the launcher ended ranks"
+            " 0,1,3"
+        ),
         advice="read the traceback of rank 2",
     )
     return snapshot, Verdict(CRITICAL, (finding,), "")

@@ -13,6 +13,8 @@ _T = TypeVar("_T")
 def replace(value: _T, /, **changes: Any) -> _T:
     """The same with some fields changed: of a dataclass, or of a Struct such as the facts of a
     rank."""
-    change: Any = msgspec.structs.replace if isinstance(value, msgspec.Struct) else dataclasses.replace
+    change: Any = (
+        msgspec.structs.replace if isinstance(value, msgspec.Struct) else dataclasses.replace
+    )
     changed: _T = change(value, **changes)
     return changed

@@ -14,20 +14,35 @@ STEP = StackFrame("train_step", "/home/ada/train.py", 88)
 BATCH = StackFrame("train_step", "/home/ada/train.py", 80)
 LOAD = StackFrame("load_image", "/home/ada/data.py", 40)
 TAR = tuple(
-    StackFrame(name, "/usr/lib/python3.11/tarfile.py", line) for name, line in (("read", 700), ("readinto", 650))
+    StackFrame(name, "/usr/lib/python3.11/tarfile.py", line)
+    for name, line in (("read", 700), ("readinto", 650))
 )
-FEEDER = ThreadStack((StackFrame("wait", "/usr/lib/python3.11/threading.py", 327),), "QueueFeederThread")
+FEEDER = ThreadStack(
+    (StackFrame("wait", "/usr/lib/python3.11/threading.py", 327),), "QueueFeederThread"
+)
 
 
-def _in_torch(number: int, innermost: str, file: str = "autograd/graph.py") -> tuple[StackFrame, ...]:
+def _in_torch(
+    number: int, innermost: str, file: str = "autograd/graph.py"
+) -> tuple[StackFrame, ...]:
     names = (innermost, *(f"inner_{place}" for place in range(number, 0, -1)))
-    return tuple(StackFrame(name, f"{TORCH}/{file}", 100 + place) for place, name in enumerate(names))
+    return tuple(
+        StackFrame(name, f"{TORCH}/{file}", 100 + place) for place, name in enumerate(names)
+    )
 
 
-def stacks_of(number: int, culprit: int = 5, request: str = "r1", taken_unix_ns: int = NOW) -> Stacks:
+def stacks_of(
+    number: int, culprit: int = 5, request: str = "r1", taken_unix_ns: int = NOW
+) -> Stacks:
     """What rank `number` of the hang answers: it is in backward, or waits for its DataLoader."""
-    below = _in_torch(4, "_try_get_data", "utils/data/dataloader.py") if number == culprit else _in_torch(9, "backward")
-    main = ThreadStack((*below, BATCH if number == culprit else STEP, MAIN), "MainThread", main=True)
+    below = (
+        _in_torch(4, "_try_get_data", "utils/data/dataloader.py")
+        if number == culprit
+        else _in_torch(9, "backward")
+    )
+    main = ThreadStack(
+        (*below, BATCH if number == culprit else STEP, MAIN), "MainThread", main=True
+    )
     return Stacks(request, number, 4800 + number, taken_unix_ns, "agent", (main, FEEDER, FEEDER))
 
 

@@ -22,12 +22,25 @@ STRANGER = GpuProcess(3310, 31 * GIB, user="bob", command="python sample.py")
 def card(index: int, rank: int, **more: object) -> Gpu:
     """One card at work with a rank on it."""
     given: dict[str, object] = {
-        "util_ratio": 0.97 - index % 3 * 0.01, "used_bytes": (41 + index) * GIB, "total_bytes": 80 * GIB,
-        "name": "NVIDIA H100 80GB HBM3", "processes": (GpuProcess(4800 + rank, (41 + index) * GIB, rank=rank),),
-        "sm_mhz": 1755, "sm_max_mhz": 1980, "power_watts": 612.0, "power_cap_watts": 700.0, "celsius": 61 + index,
-        "throttle": (), "pcie_generation": 5, "pcie_generation_max": 5, "pcie_width": 16, "pcie_width_max": 16,
-        "nvlinks": 18, "nvlinks_total": 18, "ecc_uncorrected": 0,
-    }  # fmt: skip
+        "util_ratio": 0.97 - index % 3 * 0.01,
+        "used_bytes": (41 + index) * GIB,
+        "total_bytes": 80 * GIB,
+        "name": "NVIDIA H100 80GB HBM3",
+        "processes": (GpuProcess(4800 + rank, (41 + index) * GIB, rank=rank),),
+        "sm_mhz": 1755,
+        "sm_max_mhz": 1980,
+        "power_watts": 612.0,
+        "power_cap_watts": 700.0,
+        "celsius": 61 + index,
+        "throttle": (),
+        "pcie_generation": 5,
+        "pcie_generation_max": 5,
+        "pcie_width": 16,
+        "pcie_width_max": 16,
+        "nvlinks": 18,
+        "nvlinks_total": 18,
+        "ecc_uncorrected": 0,
+    }
     return Gpu(index, f"GPU-{rank:08x}", **(given | more))  # type: ignore[arg-type]
 
 
@@ -51,9 +64,17 @@ def on_gpus(
         mine = [rank for rank in snapshot.ranks if rank.rank // 8 == number]
         gpus = tuple(card(rank.rank % 8, rank.rank, **changes.get(rank.rank, {})) for rank in mine)
         host = HostState(
-            known.host, 64, 0.4, 512 * GIB, 300 * GIB, 256 * GIB, 200 * GIB, gpus=gpus, gpu_watch=watch,
+            known.host,
+            64,
+            0.4,
+            512 * GIB,
+            300 * GIB,
+            256 * GIB,
+            200 * GIB,
+            gpus=gpus,
+            gpu_watch=watch,
             relay_rss_bytes=30 << 20,
-        )  # fmt: skip
+        )
         owns = {rank.rank: Own(gpu, TORCH) for rank, gpu in zip(mine, gpus, strict=True)}
         hosts.append(host)
         devices += [
@@ -62,10 +83,13 @@ def on_gpus(
         ]
         for rank in mine:
             assert rank.hello is not None
-            cuda = CudaState(rank.rank % 8, None, None, 80 * GIB, 36 * GIB, 39 * GIB, 38 * GIB, 0, 0, "2.27.5")
+            cuda = CudaState(
+                rank.rank % 8, None, None, 80 * GIB, 36 * GIB, 39 * GIB, 38 * GIB, 0, 0, "2.27.5"
+            )
             hello = builders.hello(rank.rank, world_size)
             hello = type(hello)(
-                **{name: getattr(hello, name) for name in hello.__struct_fields__} | {"backend": "nccl"}
+                **{name: getattr(hello, name) for name in hello.__struct_fields__}
+                | {"backend": "nccl"}
             )
             groups = (GroupProgress("0", 74_892, 74_891, last_op="all_reduce"),)
             spins = rank.rank in waits

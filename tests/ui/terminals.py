@@ -78,7 +78,9 @@ class Terminal:
     terminal.
     """
 
-    def __init__(self, program: str = HANG, size: tuple[int, int] = (80, 24), **environment: str) -> None:
+    def __init__(
+        self, program: str = HANG, size: tuple[int, int] = (80, 24), **environment: str
+    ) -> None:
         self._master, slave = pty.openpty()
         self.screen = Grid(*size)
         self.sent = bytearray()
@@ -124,7 +126,9 @@ class Terminal:
 
     def until(self, text: str, limit_s: float = LIMIT_S) -> list[str]:
         """The lines of the screen as soon as the text is on it."""
-        return self.when(lambda: any(text in line for line in self.screen.display), repr(text), limit_s)
+        return self.when(
+            lambda: any(text in line for line in self.screen.display), repr(text), limit_s
+        )
 
     def ready(self) -> list[str]:
         """The lines of the screen as soon as a main screen with a verdict stands whole on it."""
@@ -239,4 +243,4 @@ import fcntl, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 program = sys.argv.pop(1)
 exec(compile(program, "program", "exec"), {"__name__": "__main__"})
-"""
+"""  # noqa: E501

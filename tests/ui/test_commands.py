@@ -75,8 +75,13 @@ async def test_only_blocked_ranks_are_one_command_away():
 
 @pytest.mark.parametrize(
     ("text", "screen"),
-    [("open rank 2", RankScreen), ("why: load", FindingScreen), ("explain wait-c", ExplainScreen), ("columns", ColumnsScreen)],
-)  # fmt: skip
+    [
+        ("open rank 2", RankScreen),
+        ("why: load", FindingScreen),
+        ("explain wait-c", ExplainScreen),
+        ("columns", ColumnsScreen),
+    ],
+)
 async def test_a_command_opens_what_it_says_from_any_page(text, screen):
     async with watching(live(SNAPSHOT, VERDICT)) as (app, pilot):
         await pilot.press("enter")
@@ -184,7 +189,9 @@ async def test_following_the_cursor_goes_where_the_verdict_goes_and_is_free_betw
         await show(app, pilot, Look(SNAPSHOT, VERDICT))
         places.append(app.screen.table.cursor_rank)
         await pilot.press("down")
-        await show(app, pilot, Look(replace(SNAPSHOT, time_unix_ns=SNAPSHOT.time_unix_ns + 1), VERDICT))
+        await show(
+            app, pilot, Look(replace(SNAPSHOT, time_unix_ns=SNAPSHOT.time_unix_ns + 1), VERDICT)
+        )
         places.append(app.screen.table.cursor_rank)
         await show(app, pilot, Look(*builders.hang(culprit=2)))
         places.append(app.screen.table.cursor_rank)

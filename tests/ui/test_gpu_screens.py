@@ -60,7 +60,8 @@ def test_no_column_moves_with_what_the_cards_do(width):
         for snapshot in seen
         for rank in snapshot.ranks
         for column, cells in zip(shape.fields, shape.widths, strict=True)
-        if column.key in ("gpu", "vram", "nccl") and len(cell_text(column.key, rank, CellContext(NOW), cells)) > cells
+        if column.key in ("gpu", "vram", "nccl")
+        and len(cell_text(column.key, rank, CellContext(NOW), cells)) > cells
     }
 
     assert {"gpu", "vram"} <= {column.key for column in shape.fields}
@@ -85,7 +86,9 @@ def page(snapshot, rank, width=80):
 
 def test_the_page_of_a_rank_begins_with_what_its_card_does():
     assert page(on_gpus(8, waits=WAITERS), 1)[3] == "GPU 1: 100% at 188 of 700 W: waits in NCCL"
-    assert page(on_gpus(8, TROUBLE), 1)[3] == "GPU 1: 96% at 612 of 700 W, 91 C, slowed down by heat"
+    assert (
+        page(on_gpus(8, TROUBLE), 1)[3] == "GPU 1: 96% at 612 of 700 W, 91 C, slowed down by heat"
+    )
     assert page(on_gpus(8, TROUBLE), 5)[3] == "GPU 5: lost: it answers no more"
 
 
@@ -98,7 +101,11 @@ def silent(world_size=8):
     snapshot = on_gpus(world_size, watch=SILENT)
     devices = tuple(replace(one, gpu=without_numbers(one.gpu)) for one in snapshot.devices)
     ranks = tuple(
-        replace(rank, own=replace(rank.own, gpu=without_numbers(rank.own.gpu))) if rank.own else rank
+        (
+            replace(rank, own=replace(rank.own, gpu=without_numbers(rank.own.gpu)))
+            if rank.own
+            else rank
+        )
         for rank in snapshot.ranks
     )
     return replace(snapshot, devices=devices, ranks=ranks)
@@ -188,16 +195,23 @@ def app_of(found, glyphs=UNICODE):
 
 @pytest.mark.parametrize(
     ("keys", "size", "glyphs"),
-    [([], (80, 24), UNICODE), ([], (160, 30), UNICODE), (["5"], (100, 30), UNICODE), (["5", "t", "t", "t"], (80, 24), ASCII)],
+    [
+        ([], (80, 24), UNICODE),
+        ([], (160, 30), UNICODE),
+        (["5"], (100, 30), UNICODE),
+        (["5", "t", "t", "t"], (80, 24), ASCII),
+    ],
     ids=["ranks-80x24", "ranks-160x30", "hosts-100x30", "hosts-without-colours-and-glyphs-80x24"],
-)  # fmt: skip
+)
 def test_picture(snap_compare, keys, size, glyphs):
     assert snap_compare(app_of(hang(), glyphs), terminal_size=size, press=keys)
 
 
 def test_picture_of_cards_in_trouble(snap_compare):
     snapshot = on_gpus(8, TROUBLE)
-    assert snap_compare(app_of((snapshot, builders.calm(snapshot))), terminal_size=(100, 24), press=["5"])
+    assert snap_compare(
+        app_of((snapshot, builders.calm(snapshot))), terminal_size=(100, 24), press=["5"]
+    )
 
 
 def test_the_text_of_a_status_has_the_same_words():

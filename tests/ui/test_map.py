@@ -56,7 +56,9 @@ def test_a_rank_at_fault_keeps_what_says_how_it_went():
 
 
 def test_who_finished_in_good_order_alarms_nobody_and_has_a_sign_of_its_own():
-    snapshot = with_state(builders.healthy(2), 1, State.EXITED, Exit(1, 4801, 0, None, False, 0, "pidfd"))
+    snapshot = with_state(
+        builders.healthy(2), 1, State.EXITED, Exit(1, 4801, 0, None, False, 0, "pidfd")
+    )
 
     assert codes_of(snapshot)[1] == FINISHED
     assert glyph_of(FINISHED, ASCII) == "="
@@ -73,7 +75,8 @@ def test_what_is_wrong_shows_at_once_and_what_is_well_again_after_two_looks():
     settled, well = Settled(), builders.healthy(4)
     bad = with_state(well, 2, State.BLOCKED)
     shown = [
-        settled.take(later(one, at), codes_of(one))[2] for at, one in enumerate((well, bad, well, bad, well, well))
+        settled.take(later(one, at), codes_of(one))[2]
+        for at, one in enumerate((well, bad, well, bad, well, well))
     ]
 
     assert shown == [HEALTHY, BLOCKED, BLOCKED, BLOCKED, BLOCKED, HEALTHY]
@@ -97,7 +100,9 @@ def test_counts_put_the_worst_first():
 
 
 def hosts(count, each):
-    return tuple(Host(f"node{at:03d}", tuple(range(at * each, at * each + each))) for at in range(count))
+    return tuple(
+        Host(f"node{at:03d}", tuple(range(at * each, at * each + each))) for at in range(count)
+    )
 
 
 def lines_of(grid, codes, glyphs=UNICODE, picked=None):
@@ -165,13 +170,20 @@ def test_without_colours_one_cell_stands_for_the_worst_of_several():
     st.integers(1, 60),
     st.booleans(),
 )
-def test_every_rank_has_a_cell_and_no_line_is_wider_than_the_screen(count, each, width, height, halves):
+def test_every_rank_has_a_cell_and_no_line_is_wider_than_the_screen(
+    count, each, width, height, halves
+):
     found = hosts_of_ranks([f"n{rank // each}" for rank in range(count)])
     grid = grid_for(found, count, width, height, halves)
     codes = bytes(rank % len(CLASSES) for rank in range(count))
 
     assert grid.lines <= height
-    shown = [rank for y in range(grid.lines) for piece in grid.pieces(y) for rank in (*piece.ranks, *piece.below)]
+    shown = [
+        rank
+        for y in range(grid.lines)
+        for piece in grid.pieces(y)
+        for rank in (*piece.ranks, *piece.below)
+    ]
     assert sorted(shown) == list(range(count))
     for y in range(grid.lines):
         assert line_width(map_line(grid, codes, y, 0)) <= width
@@ -187,9 +199,14 @@ def test_the_legend_names_few_ranks_and_counts_many():
     snapshot, _ = builders.hang(64, 13)
     codes = codes_of(snapshot, (13,))
 
-    assert plain(legend_line(snapshot, codes, 80)) == "✖ 1 culprit: rank 13 on node001  ■ 63 blocked"
+    assert (
+        plain(legend_line(snapshot, codes, 80)) == "✖ 1 culprit: rank 13 on node001  ■ 63 blocked"
+    )
     assert plain(legend_line(snapshot, codes, 34)) == "✖ 1 culprit: rank 13 on node001"
-    assert plain(legend_line(snapshot, codes, 80, ASCII)) == "X 1 culprit: rank 13 on node001  # 63 blocked"
+    assert (
+        plain(legend_line(snapshot, codes, 80, ASCII))
+        == "X 1 culprit: rank 13 on node001  # 63 blocked"
+    )
 
 
 def test_the_line_below_tells_the_rank_under_the_cursor_and_of_whom_a_cell_stands():
@@ -197,7 +214,8 @@ def test_the_line_below_tells_the_rank_under_the_cursor_and_of_whom_a_cell_stand
     codes = codes_of(snapshot, (13,))
 
     assert (
-        plain(cursor_line(snapshot, codes, 13, (13,), 80)) == "rank 13  ✖ culprit  node001  DataLoader data.py:40, 31 s"
+        plain(cursor_line(snapshot, codes, 13, (13,), 80))
+        == "rank 13  ✖ culprit  node001  DataLoader data.py:40, 31 s"
     )
     assert plain(cursor_line(snapshot, codes, 13, range(8, 16), 90)).startswith(
         "ranks 8-15: 1 culprit, 7 blocked  rank 13  ✖ culprit"

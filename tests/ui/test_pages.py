@@ -49,7 +49,10 @@ def test_the_page_of_a_culprit_says_where_it_is_and_who_owes_the_batch():
         "DataLoader data.py:40, for 31 s",
     ]
     assert "  line          /home/ada/data.py:40" in found
-    assert "  waits since   31 s, worker pid 4811 owes the batch (state D: waits in the kernel, cannot be" in found
+    assert (
+        "  waits since   31 s, worker pid 4811 owes the batch (state D: waits in the kernel,"
+        " cannot be" in found
+    )
     assert "  MASTER_ADDR=node000" in found
 
 
@@ -58,14 +61,18 @@ def test_the_page_of_a_culprit_says_where_it_is_and_who_owes_the_batch():
     [(None, "31 s"), (31, "31 s"), (7, "7 s on this line, 31 s in load_image")],
     ids=["a journal of before", "it called it there", "a loop"],
 )
-def test_how_long_a_rank_is_on_its_line_is_told_beside_how_long_it_is_in_the_function(line_since, told):
+def test_how_long_a_rank_is_on_its_line_is_told_beside_how_long_it_is_in_the_function(
+    line_since, told
+):
     snapshot, _ = builders.hang()
     rank = snapshot.ranks[5]
     since = None if line_since is None else snapshot.time_unix_ns - line_since * SECOND
     place = msgspec.structs.replace(rank.place, line_since_unix_ns=since)
     ranks = (*snapshot.ranks[:5], replace(rank, place=place), *snapshot.ranks[6:])
 
-    assert f"  there for     {told}" in texts(detail_lines(replace(snapshot, ranks=ranks), 5, memory(), 100))
+    assert f"  there for     {told}" in texts(
+        detail_lines(replace(snapshot, ranks=ranks), 5, memory(), 100)
+    )
 
 
 def test_a_wait_in_the_rhythm_of_the_training_is_not_told():
@@ -82,7 +89,10 @@ def test_the_page_of_a_victim_says_for_whom_it_waits_and_what_moves():
     found = texts(detail_lines(snapshot, 0, memory(196.0, None, 197.0), 120))
 
     assert "  waits for     rank 5, 31 s, in default_pg" in found
-    assert "  open          all_reduce #74893 of default_pg, started [1024, 1024] float32, 4.0 MiB" in found
+    assert (
+        "  open          all_reduce #74893 of default_pg, started [1024, 1024] float32, 4.0 MiB"
+        in found
+    )
     assert "  step                  -  ▇ ▇  196.0 to 197.0" in found
     assert "                           one value a second, 3 s" in found
 
@@ -152,14 +162,23 @@ def test_why_has_the_whole_sentence_the_evidence_and_the_next_step():
         "evidence",
         "  · worker pid 4811 owes the batch: state D, nfs_wait, /data/shard-17.tar",
         "  · default_pg: ranks 0-4,6,7 at #74893, rank 5 at #74892",
-        "  · rank 5: main.py:12 main, train.py:80 train_step, torch (4 frames), data.py:40 load_image",
+        (
+            "  · rank 5: main.py:12 main, train.py:80 train_step, torch (4 frames), data.py:40"
+            " load_image"
+        ),
         "",
         "what to do",
         "  → check the file server of /data; torch gives up in 29 min 29 s",
         "",
         "what it means",
-        "  The main thread waits for its next batch, and the worker process that must deliver it is dead,",
-        "  stopped, or blocked in a lock or a call that does not return. The rank itself can do nothing; its",
+        (
+            "  The main thread waits for its next batch, and the worker process that must deliver"
+            " it is dead,"
+        ),
+        (
+            "  stopped, or blocked in a lock or a call that does not return. The rank itself can do"
+            " nothing; its"
+        ),
         "  peers wait for it.",
         "",
     ]
@@ -207,7 +226,10 @@ def test_the_column_that_rows_are_sorted_by_is_marked_without_colour():
 
 
 def test_a_rule_is_as_wide_as_the_screen_with_notes_and_without():
-    assert all(line_width(rule_line(width, "─", "rows 1-17 of 512", "every 2 s")) == width for width in range(5, 90))
+    assert all(
+        line_width(rule_line(width, "─", "rows 1-17 of 512", "every 2 s")) == width
+        for width in range(5, 90)
+    )
     assert plain(rule_line(40, "─", "rows 1-17 of 512")) == "─" * 21 + " rows 1-17 of 512 ─"
 
 

@@ -104,7 +104,9 @@ async def test_a_folder_that_cannot_be_read_is_said_and_what_was_known_stays() -
 
     def read() -> list[registry.JobEntry]:
         if fails:
-            raise registry.RegistryError("cannot make the folder /x: no such device; set DDTOP_STATE to another one")
+            raise registry.RegistryError(
+                "cannot make the folder /x: no such device; set DDTOP_STATE to another one"
+            )
         return [entry("first"), entry("second")]
 
     running = app(read)

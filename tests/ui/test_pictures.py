@@ -26,7 +26,9 @@ def wide():
     snapshot = builders.healthy(4)
     ranks = tuple(
         replace(rank, hello=builders.hello(rank.rank, 4, host))
-        for rank, host in zip(snapshot.ranks, ("計算機-東京", "node1", "rechner-ü", "n"), strict=True)
+        for rank, host in zip(
+            snapshot.ranks, ("計算機-東京", "node1", "rechner-ü", "n"), strict=True
+        )
     )
     return live(replace(snapshot, ranks=ranks), builders.calm(snapshot))
 
@@ -55,7 +57,9 @@ def with_hosts():
 
 def with_groups():
     snapshot, verdict = builders.hang(64, 13)
-    parts = [Group(str(at + 1), f"tp_{at}", tuple(range(at * 4, at * 4 + 4)), "nccl") for at in range(16)]
+    parts = [
+        Group(str(at + 1), f"tp_{at}", tuple(range(at * 4, at * 4 + 4)), "nccl") for at in range(16)
+    ]
     return live(replace(snapshot, groups=(*snapshot.groups, *parts)), verdict)
 
 
@@ -96,7 +100,13 @@ def test_main_screen(snap_compare, name, size):
         ("light", SOURCES["hang"], (80, 24), ["t"]),
         ("without-colours", SOURCES["hang"], (80, 24), ["t", "t", "t"]),
     ],
-    ids=lambda value: value if isinstance(value, str) else f"{value[0]}x{value[1]}" if isinstance(value, tuple) else "",
+    ids=lambda value: (
+        value
+        if isinstance(value, str)
+        else f"{value[0]}x{value[1]}"
+        if isinstance(value, tuple)
+        else ""
+    ),
 )
 def test_other_screens(snap_compare, name, source, size, keys):
     del name

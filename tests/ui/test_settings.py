@@ -31,7 +31,9 @@ def path(tmp_path, monkeypatch):
 @asynccontextmanager
 async def dashboard(size=(120, 30)):
     """As the command starts it."""
-    app = DdtopApp(live(*builders.hang()), JOB, clock=lambda: NOW, glyphs=UNICODE, kept=settings.kept())
+    app = DdtopApp(
+        live(*builders.hang()), JOB, clock=lambda: NOW, glyphs=UNICODE, kept=settings.kept()
+    )
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         yield app, pilot
@@ -85,7 +87,9 @@ async def test_no_colour_wins_over_a_theme_that_was_kept(path, monkeypatch):
 async def test_what_this_version_does_not_know_is_passed_over(path):
     """Another version has other columns, themes and fields."""
     path.parent.mkdir(parents=True)
-    path.write_text('{"theme":"solarized","sort":"xid","descending":true,"hidden":["xid"],"interval_s":0.1,"new":[]}')
+    path.write_text(
+        '{"theme":"solarized","sort":"xid","descending":true,"hidden":["xid"],"interval_s":0.1,"new":[]}'
+    )
     async with dashboard() as (app, _):
         assert app.session.paint.palette.name == "dark"
         assert (app.screen.ranks.sort_key, app.screen.ranks.descending) == (BY_VERDICT, False)
@@ -93,7 +97,9 @@ async def test_what_this_version_does_not_know_is_passed_over(path):
         assert app.session.notice == ""
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"interval_s":"fast"}', '{"schema":"another/7"}', "\x00" * 99])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"interval_s":"fast"}', '{"schema":"another/7"}', "\x00" * 99]
+)
 async def test_a_file_that_is_broken_or_anothers_is_said_once_and_left_alone(path, text):
     path.parent.mkdir(parents=True)
     path.write_text(text)
@@ -142,12 +148,24 @@ def test_without_a_home_or_with_a_relative_one_nothing_breaks(monkeypatch, tmp_p
     assert (tmp_path / ".config" / "ddtop" / "setup.json").exists()
 
 
-@given(st.binary(max_size=200) | st.builds(lambda value: json.dumps(value).encode(), st.recursive(
-    st.none() | st.booleans() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(["theme", "hidden", "interval_s", "follow", "schema"]), inner, max_size=4),
-    max_leaves=8,
-)))  # fmt: skip
+@given(
+    st.binary(max_size=200)
+    | st.builds(
+        lambda value: json.dumps(value).encode(),
+        st.recursive(
+            st.none() | st.booleans() | st.floats() | st.text(max_size=5),
+            lambda inner: (
+                st.lists(inner, max_size=3)
+                | st.dictionaries(
+                    st.sampled_from(["theme", "hidden", "interval_s", "follow", "schema"]),
+                    inner,
+                    max_size=4,
+                )
+            ),
+            max_leaves=8,
+        ),
+    )
+)
 def test_any_bytes_are_a_setup_or_a_sentence(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "any-setup.json"
     path.write_bytes(data)
@@ -159,6 +177,8 @@ def test_any_bytes_are_a_setup_or_a_sentence(tmp_path_factory, data):
 
 def test_a_setup_of_an_older_ddtop_hides_the_same_columns(tmp_path):
     path = tmp_path / "setup.json"
-    path.write_text(json.dumps({"schema": settings.SCHEMA, "hidden": ["seen", "wait", "rss", "heard"]}))
+    path.write_text(
+        json.dumps({"schema": settings.SCHEMA, "hidden": ["seen", "wait", "rss", "heard"]})
+    )
 
     assert Kept(path).setup.hidden == ("heard", "comm", "rss")

@@ -101,7 +101,10 @@ async def test_a_refusal_of_the_relay_is_shown():
         await pilot.press("f9", "enter", "y")
         await sent(app, pilot)
 
-        assert "no signal was sent: rank 5 with pid 4805 is not running here (any more)" in screen_text(app)
+        assert (
+            "no signal was sent: rank 5 with pid 4805 is not running here (any more)"
+            in screen_text(app)
+        )
 
 
 async def test_readonly_says_why_there_is_no_menu():
@@ -136,9 +139,13 @@ async def test_a_rank_that_became_another_process_while_the_question_stood_gets_
         hello = builders.hello(5)
         other = replace(
             HANG.ranks[5],
-            hello=type(hello)(**{name: getattr(hello, name) for name in hello.__struct_fields__} | {"pid": 99}),
+            hello=type(hello)(
+                **{name: getattr(hello, name) for name in hello.__struct_fields__} | {"pid": 99}
+            ),
         )
-        source.shown = replace(source.shown, snapshot=replace(HANG, ranks=(*HANG.ranks[:5], other, *HANG.ranks[6:])))
+        source.shown = replace(
+            source.shown, snapshot=replace(HANG, ranks=(*HANG.ranks[:5], other, *HANG.ranks[6:]))
+        )
         app.tick()
         await pilot.press("y")
         await sent(app, pilot)

@@ -106,7 +106,10 @@ async def test_ranks_of_a_job_that_has_ended_are_not_asked():
         await pilot.pause()
 
         assert source.asked == []
-        assert screen_text(app)[2] == "the job has ended: these are the last stacks that were taken of it"
+        assert (
+            screen_text(app)[2]
+            == "the job has ended: these are the last stacks that were taken of it"
+        )
         assert screen_text(app)[4].startswith("2 ranks asked, 2 answered")
 
 
@@ -172,7 +175,9 @@ async def test_a_ranks_page_has_its_last_stacks_and_asks_for_new_ones():
 
         assert lines[at + 1] == "  taken         0 s ago, by agent"
         assert lines[at + 2].startswith("  └─ 1 rank [5]  train.py:80 train_step")
-        assert lines[at + 4] == "       worker 4811: data.py:40 load_image › tarfile (1 frame) › read"
+        assert (
+            lines[at + 4] == "       worker 4811: data.py:40 load_image › tarfile (1 frame) › read"
+        )
         assert source.asked == [(5,)]
 
 

@@ -26,7 +26,9 @@ def terminal():
     opened = []
 
     def open_one(program=HANG, **environment):
-        opened.append(Terminal(program, **{"TERM": "xterm-256color", "COLORTERM": "truecolor", **environment}))
+        opened.append(
+            Terminal(program, **{"TERM": "xterm-256color", "COLORTERM": "truecolor", **environment})
+        )
         return opened[-1]
 
     yield open_one
@@ -107,7 +109,9 @@ def test_without_a_shell_to_go_back_to_ctrl_z_stops_nothing(terminal):
     one.until("what ranks shows")
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["term", "int"])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["term", "int"]
+)
 def test_who_is_told_to_end_gives_the_terminal_back_first(terminal, number, status):
     one = terminal()
     one.ready()

@@ -21,8 +21,15 @@ class Pane:
 
     def __init__(self, folder, width, height):
         self._socket = str(folder / "tmux")
-        environment = {name: value for name, value in os.environ.items() if name not in (*WITHOUT, "TMUX", "TMUX_PANE")}
-        command = f"{shlex.join([sys.executable, '-c', HANG])}; echo the shell is back, status $?; exec cat"
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in (*WITHOUT, "TMUX", "TMUX_PANE")
+        }
+        command = (
+            f"{shlex.join([sys.executable, '-c', HANG])}; echo the shell is back, status $?;"
+            " exec cat"
+        )
         subprocess.run(
             [
                 *self._tmux,
@@ -45,7 +52,9 @@ class Pane:
         return ["tmux", "-S", self._socket, "-f", "/dev/null"]
 
     def _ask(self, *words):
-        return subprocess.run([*self._tmux, *words], check=True, capture_output=True, text=True).stdout
+        return subprocess.run(
+            [*self._tmux, *words], check=True, capture_output=True, text=True
+        ).stdout
 
     def press(self, *keys):
         """Keys as tmux names them."""
@@ -83,7 +92,9 @@ def pane(tmp_path):
 def test_from_the_verdict_to_the_stacks_and_out(pane):
     lines = pane.until("✖ rank 5 has been in the DataLoader", "? help")
     assert lines[0].startswith("train-4730  8/8 ranks")
-    assert any("ranks 0-4,6,7 wait for it in all_reduce #74893 of default_pg" in line for line in lines)
+    assert any(
+        "ranks 0-4,6,7 wait for it in all_reduce #74893 of default_pg" in line for line in lines
+    )
 
     pane.press("e")
     pane.until("worker pid 4811 owes the batch", "Esc back")

@@ -61,7 +61,9 @@ async def test_every_view_is_on_its_key_says_so_and_fits_into_eighty_columns(vie
         assert app.screen.view.topic == view.name
         assert app.focused is app.screen.view.target
         assert [name for name, one in app.screen.views.items() if one.display] == [view.name]
-        assert ("tab", f"{view.key} {view.name}") in [(style, text) for text, style in tabs_line(view.name, 80)]
+        assert ("tab", f"{view.key} {view.name}") in [
+            (style, text) for text, style in tabs_line(view.name, 80)
+        ]
         assert all(line_width(((line, ""),)) <= 80 for line in screen_text(app))
 
 
@@ -148,11 +150,15 @@ async def test_the_map_stands_still_while_ranks_run_and_wait_in_turn():
         await press(pilot, "2")
         drawn = []
         app.screen.views["map"].grid.refresh = lambda *regions, **options: drawn.extend(regions)
-        turned = tuple(replace(r, state=snapshot.ranks[(r.rank + 1) % 64].state) for r in snapshot.ranks)
+        turned = tuple(
+            replace(r, state=snapshot.ranks[(r.rank + 1) % 64].state) for r in snapshot.ranks
+        )
         await show(
             app,
             pilot,
-            Look(replace(snapshot, ranks=turned, time_unix_ns=NOW + SECOND), builders.calm(snapshot)),
+            Look(
+                replace(snapshot, ranks=turned, time_unix_ns=NOW + SECOND), builders.calm(snapshot)
+            ),
         )
 
         assert drawn == []
@@ -196,7 +202,9 @@ async def test_events_follow_the_end_until_somebody_moves_up():
         for second in range(30):
             finding = replace(verdict.findings[0], since_unix_ns=NOW + second * SECOND)
             found = replace(verdict, findings=(finding,)) if second % 2 else builders.calm(snapshot)
-            await show(app, pilot, Look(replace(snapshot, time_unix_ns=NOW + second * SECOND), found))
+            await show(
+                app, pilot, Look(replace(snapshot, time_unix_ns=NOW + second * SECOND), found)
+            )
         assert listed.visible_range[1] == listed.visible_range[2] > 10
         await press(pilot, "up", "up")
         held = listed.cursor_key
@@ -262,17 +270,26 @@ async def test_a_click_on_a_views_name_shows_it():
 
 
 def test_the_line_of_views_says_the_one_in_front_where_there_is_little_room():
-    assert plain(tabs_line("map", 60)).startswith("1 ranks  2 map  3 groups  4 stacks  5 hosts  6 events ─")
+    assert plain(tabs_line("map", 60)).startswith(
+        "1 ranks  2 map  3 groups  4 stacks  5 hosts  6 events ─"
+    )
     assert plain(tabs_line("map", 24)) == "1  2 map  3  4  5  6 ───"
     assert [tab_at("map", 24, x) for x in (0, 3, 10, 23)] == ["ranks", "map", "groups", None]
-    assert all(width - 1 <= line_width(tabs_line("events", width)) <= width for width in range(25, 120))
+    assert all(
+        width - 1 <= line_width(tabs_line("events", width)) <= width for width in range(25, 120)
+    )
 
 
 def test_every_action_of_the_table_exists_and_the_apps_keys_are_the_tables():
     """The help, the key bar and the palette are made of this table: a key in it that does nothing
     would be a lie."""
     bindings = [one for owner in DdtopApp.__mro__ for one in vars(owner).get("BINDINGS", ())]
-    bound = {(key.strip(), one.action) for one in bindings if isinstance(one, Binding) for key in one.key.split(",")}
+    bound = {
+        (key.strip(), one.action)
+        for one in bindings
+        if isinstance(one, Binding)
+        for key in one.key.split(",")
+    }
     for one in ACTIONS:
         where, _, run = one.run.rpartition(".") if one.run.startswith("app.") else ("", "", one.run)
         owner = DdtopApp if where else MainScreen

@@ -24,7 +24,9 @@ def looking(seconds, *findings, contact=None, **more):
 
 def finding(severity=CRITICAL, ranks=(2,), **more):
     _, verdict = builders.hang(4, 2)
-    return replace(verdict.findings[0], kind="not-in-collective", severity=severity, ranks=ranks, **more)
+    return replace(
+        verdict.findings[0], kind="not-in-collective", severity=severity, ranks=ranks, **more
+    )
 
 
 def told(changes, *looks):
@@ -95,7 +97,9 @@ def test_a_rank_that_comes_later_is_told_then(changes):
     late = Changes()
     first = looking(0)
     missing = replace(first.snapshot.ranks[3], hello=None, state=State.MISSING)
-    early = replace(first, snapshot=replace(first.snapshot, ranks=(*first.snapshot.ranks[:3], missing)))
+    early = replace(
+        first, snapshot=replace(first.snapshot, ranks=(*first.snapshot.ranks[:3], missing))
+    )
 
     assert told(late, early, looking(1), looking(2)) == [("joined", (0, 1, 2)), ("joined", (3,))]
 
@@ -172,8 +176,10 @@ def test_events_as_lines():
         "22:13:26 lost contact: gone",
         "22:13:29 joined again: the relay is heard after 6 s",
         "22:13:40 cleared critical not-in-collective of rank 2, after 51 s",
-        "22:13:50 appeared critical rank-crashed: rank 2 died: ValueError: bad batch (train.py:31 forward); "
-        "the launcher ended ranks 0,1,3",
+        (
+            "22:13:50 appeared critical rank-crashed: rank 2 died: ValueError: bad batch"
+            " (train.py:31 forward); the launcher ended ranks 0,1,3"
+        ),
         "22:13:50 ended exit code 1 of rank 2",
     ]
 

@@ -42,7 +42,9 @@ class Waiting:
 
     def says(self, *records):
         for record in records:
-            data = frames.seal(record, sender="node0", unix_ns=time.time_ns(), mono_ns=0, rank=0, pid=4800)
+            data = frames.seal(
+                record, sender="node0", unix_ns=time.time_ns(), mono_ns=0, rank=0, pid=4800
+            )
             self.engine.put(self.follower, data)
 
 
@@ -59,9 +61,14 @@ def as_of_now(job):
     late = time.time_ns() - job.in_order()[-1][0].unix_ns
     for envelope, record in job.in_order():
         yield frames.seal(
-            record, sender=envelope.sender, unix_ns=envelope.unix_ns + late, mono_ns=0, attempt=envelope.attempt,
-            rank=envelope.rank, pid=envelope.pid,
-        )  # fmt: skip
+            record,
+            sender=envelope.sender,
+            unix_ns=envelope.unix_ns + late,
+            mono_ns=0,
+            attempt=envelope.attempt,
+            rank=envelope.rank,
+            pid=envelope.pid,
+        )
 
 
 def joined(waiting, job):
@@ -121,7 +128,10 @@ def test_the_past_is_made_on_the_thread_and_told(waiting):
     moment = waiting.engine.moment
     assert moment.asked_unix_ns == moment.look.snapshot.time_unix_ns == last - 4_000_000_000
     assert first < moment.look.snapshot.time_unix_ns
-    assert moment.look.snapshot.ranks[0].iteration < waiting.engine.seen.look.snapshot.ranks[0].iteration
+    assert (
+        moment.look.snapshot.ranks[0].iteration
+        < waiting.engine.seen.look.snapshot.ranks[0].iteration
+    )
 
 
 def test_what_does_not_fit_into_the_queue_is_dropped_counted_and_said(monkeypatch):

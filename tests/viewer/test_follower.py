@@ -23,10 +23,22 @@ def home(tmp_path, monkeypatch):
 
 def entry(**changes):
     found = {
-        "schema": registry.SCHEMA, "job": "train", "run": "r1", "host": "h", "sender": "elsewhere", "relay_pid": 1,
-        "relay_start_ticks": 1, "address": "127.0.0.1", "port": 9, "socket": "", "script": "train", "world_size": 2,
-        "reporting": 0, "started_unix_ns": 0, "heartbeat_unix_ns": 0,
-    }  # fmt: skip
+        "schema": registry.SCHEMA,
+        "job": "train",
+        "run": "r1",
+        "host": "h",
+        "sender": "elsewhere",
+        "relay_pid": 1,
+        "relay_start_ticks": 1,
+        "address": "127.0.0.1",
+        "port": 9,
+        "socket": "",
+        "script": "train",
+        "world_size": 2,
+        "reporting": 0,
+        "started_unix_ns": 0,
+        "heartbeat_unix_ns": 0,
+    }
     return registry.JobEntry(**(found | changes))
 
 
@@ -34,11 +46,16 @@ def as_frames(job):
     """The records of a job as a relay would have kept them."""
     return [
         frames.seal(
-            record, sender=envelope.sender, unix_ns=envelope.unix_ns, mono_ns=0, attempt=envelope.attempt,
-            rank=envelope.rank, pid=envelope.pid,
+            record,
+            sender=envelope.sender,
+            unix_ns=envelope.unix_ns,
+            mono_ns=0,
+            attempt=envelope.attempt,
+            rank=envelope.rank,
+            pid=envelope.pid,
         )
         for envelope, record in job.in_order()
-    ]  # fmt: skip
+    ]
 
 
 def test_the_last_state_of_a_job_whose_relay_is_gone_names_who_went_first(home):
@@ -49,11 +66,15 @@ def test_the_last_state_of_a_job_whose_relay_is_gone_names_who_went_first(home):
     job.passes(2)
     journal.write(registry.state_dir() / "train.last", as_frames(job))
 
-    snapshot, verdict = feed.look_once(entry(last_state=str(registry.state_dir() / "train.last")), 0.0)
+    snapshot, verdict = feed.look_once(
+        entry(last_state=str(registry.state_dir() / "train.last")), 0.0
+    )
 
     assert not snapshot.live
     assert snapshot.ended.first_rank == 1
-    assert [(finding.kind, finding.ranks) for finding in verdict.findings] == [("rank-killed", (1,))]
+    assert [(finding.kind, finding.ranks) for finding in verdict.findings] == [
+        ("rank-killed", (1,))
+    ]
 
 
 def test_a_relay_that_is_gone_and_left_nothing_is_said_so_with_the_next_step(home):
@@ -98,7 +119,9 @@ def test_a_look_before_the_first_record_knows_nothing_and_says_nothing():
 
 def host_frame(name, at_s, role=None, clock=None):
     hub = HubLink(role) if role is not None else None
-    return frames.seal(HostState(name, 4, hub=hub, clock=clock), sender=name, unix_ns=unix_ns(at_s), mono_ns=0)
+    return frames.seal(
+        HostState(name, 4, hub=hub, clock=clock), sender=name, unix_ns=unix_ns(at_s), mono_ns=0
+    )
 
 
 def live_follower():

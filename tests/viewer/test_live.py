@@ -29,7 +29,9 @@ def stage(home):
 
 async def test_a_job_is_on_the_screen_as_soon_as_its_relay_has_told_it(stage):
     async with running(live.LiveSource(the_entry())) as source:
-        look = await seen(source, lambda look: look.snapshot is not None and look.snapshot.ranks[0].iteration == 7)
+        look = await seen(
+            source, lambda look: look.snapshot is not None and look.snapshot.ranks[0].iteration == 7
+        )
 
     assert (look.contact, look.snapshot.job, look.snapshot.world_size) == (None, "train", 2)
 
@@ -42,7 +44,9 @@ async def test_a_relay_that_is_known_by_its_port_is_joined_there_whatever_a_file
     registry.write_entry(msgspec.structs.replace(known, port=9, heartbeat_unix_ns=1))
     hub = msgspec.structs.replace(known, sender=registry.ELSEWHERE, heartbeat_unix_ns=1)
     async with running(live.LiveSource(hub)) as source:
-        look = await seen(source, lambda look: look.contact is not None or look.snapshot is not None)
+        look = await seen(
+            source, lambda look: look.contact is not None or look.snapshot is not None
+        )
 
     assert look.contact is None
 
@@ -69,7 +73,9 @@ async def test_a_relay_that_comes_back_is_joined_again(stage, home):
         try:
             link, _ = await asyncio.to_thread(second.rank)
             second.says(link, RankState("running", iteration=9))
-            look = await seen(source, lambda look: look.contact is None and look.snapshot.ranks[0].iteration == 9)
+            look = await seen(
+                source, lambda look: look.contact is None and look.snapshot.ranks[0].iteration == 9
+            )
         finally:
             await asyncio.to_thread(second.close)
 
@@ -79,7 +85,9 @@ async def test_a_relay_that_comes_back_is_joined_again(stage, home):
 async def test_what_was_received_can_be_gone_back_to(stage):
     link = stage.links[0]
     async with running(live.LiveSource(the_entry())) as source:
-        then = await seen(source, lambda look: look.snapshot is not None and look.snapshot.ranks[0].iteration == 7)
+        then = await seen(
+            source, lambda look: look.snapshot is not None and look.snapshot.ranks[0].iteration == 7
+        )
         stage.says(link, RankState("running", iteration=8))
         now = await seen(source, lambda look: look.snapshot.ranks[0].iteration == 8)
         source.travel(then.snapshot.time_unix_ns)
@@ -102,14 +110,18 @@ async def test_what_was_received_can_be_gone_back_to(stage):
 
 async def test_what_was_received_before_its_relay_was_replaced_is_not_lost(stage, home):
     async with running(live.LiveSource(the_entry())) as source:
-        before = await seen(source, lambda look: look.snapshot is not None and look.snapshot.ranks[0].iteration == 7)
+        before = await seen(
+            source, lambda look: look.snapshot is not None and look.snapshot.ranks[0].iteration == 7
+        )
         await asyncio.to_thread(stage.close)
         await seen(source, lambda look: look.contact is not None)
         second = Stage(home)
         try:
             link, _ = await asyncio.to_thread(second.rank)
             second.says(link, RankState("running", iteration=9))
-            await seen(source, lambda look: look.contact is None and look.snapshot.ranks[0].iteration == 9)
+            await seen(
+                source, lambda look: look.contact is None and look.snapshot.ranks[0].iteration == 9
+            )
             span = source.look().span
             source.travel(before.snapshot.time_unix_ns)
             back = await seen(source, lambda look: look.travelled)

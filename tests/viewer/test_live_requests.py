@@ -33,7 +33,11 @@ def rank(stage, agents_count_as_heard):
 def is_live(look):
     """Whether it still reports is not asked: it has said one word only, and a slow machine hears
     that late."""
-    return look.snapshot is not None and look.contact is None and look.snapshot.ranks[0].pid is not None
+    return (
+        look.snapshot is not None
+        and look.contact is None
+        and look.snapshot.ranks[0].pid is not None
+    )
 
 
 async def test_stacks_that_were_asked_for_are_in_the_next_look(rank):
@@ -71,4 +75,6 @@ async def test_without_a_relay_nothing_is_asked_and_that_is_said(rank):
     source = live.LiveSource(the_entry(), controller=True)
 
     assert await source.ask_stacks(()) == "no stacks can be asked for: the relay is not heard"
-    assert await source.send_signal(0, signal.SIGTERM) == "no signal was sent: the relay is not heard"
+    assert (
+        await source.send_signal(0, signal.SIGTERM) == "no signal was sent: the relay is not heard"
+    )

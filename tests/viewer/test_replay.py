@@ -34,7 +34,9 @@ DEADLINE_S = 15.0
 def dead(tmp_path):
     """Rank 3 is killed after 30 s, the launcher ends the others 20 s later."""
     job = dies()
-    stacks = Stacks("a", 0, job.ranks[0].pid, unix_ns(40), "agent", (ThreadStack((), "MainThread", main=True),))
+    stacks = Stacks(
+        "a", 0, job.ranks[0].pid, unix_ns(40), "agent", (ThreadStack((), "MainThread", main=True),)
+    )
     job.say(stacks, job.ranks[0], at_s=40.0)
     return written(job, tmp_path / "train-47.journal")
 
@@ -95,7 +97,9 @@ async def test_the_keys_go_back_and_forth_in_time(dead, size):
         await press(app, pilot, "left_square_bracket")
         assert seconds(app) == end - 5
         assert "-5 s" in scrubber(app)
-        await press(app, pilot, "left_square_bracket", "left_square_bracket", "right_square_bracket")
+        await press(
+            app, pilot, "left_square_bracket", "left_square_bracket", "right_square_bracket"
+        )
         assert seconds(app) == end - 10
         assert "NO PROGRESS" in screen_text(app)[0]
         await press(app, pilot, "left_curly_bracket")
@@ -209,7 +213,9 @@ async def test_what_is_no_journal_is_said_on_the_screen(tmp_path):
     (tmp_path / "x.journal").write_bytes(b"PK a zip")
     app = DdtopApp(ReplaySource(tmp_path / "x.journal", "x"), "x", glyphs=UNICODE)
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: "isnotaddtopjournal" in "".join(screen_text(app)[:8]).replace(" ", ""))
+        await until(
+            pilot, lambda: "isnotaddtopjournal" in "".join(screen_text(app)[:8]).replace(" ", "")
+        )
 
 
 async def test_damage_is_named_on_the_screen_at_the_end_and_on_the_way(dead):
@@ -220,7 +226,9 @@ async def test_damage_is_named_on_the_screen_at_the_end_and_on_the_way(dead):
         assert "the journal is damaged" in screen_text(app)[1]
         assert not app.session.old
         await press(app, pilot, "left_square_bracket")
-        assert app.session.shown.snapshot.notes[0].startswith("the journal is damaged: what comes before the damage")
+        assert app.session.shown.snapshot.notes[0].startswith(
+            "the journal is damaged: what comes before the damage"
+        )
 
 
 async def test_a_journal_without_an_end_says_that_its_relay_was_killed(tmp_path):
@@ -250,13 +258,17 @@ async def test_a_recording_cannot_be_asked_nor_signalled(dead):
 def test_a_journal_without_a_record_has_nothing_to_show(tmp_path):
     journal.write(tmp_path / "x.journal", [b"not a frame"])
 
-    with pytest.raises(journal.JournalError, match=r"nothing to show in .*; 1 record cannot be read"):
+    with pytest.raises(
+        journal.JournalError, match=r"nothing to show in .*; 1 record cannot be read"
+    ):
         read_recording(tmp_path / "x.journal", "x")
 
 
 def test_records_of_another_version_are_said_and_the_others_shown(tmp_path):
     job = hangs()
-    journal.write(tmp_path / "x.journal", [data for _, data in in_order(job)] + [b"\x9b\x02" + b"\x00" * 10])
+    journal.write(
+        tmp_path / "x.journal", [data for _, data in in_order(job)] + [b"\x9b\x02" + b"\x00" * 10]
+    )
 
     recording = read_recording(tmp_path / "x.journal", "x")
 
@@ -299,7 +311,9 @@ def test_both_halves_of_a_black_box_are_one_recording(tmp_path):
 
 
 def test_when_the_hang_began_and_ranks_ended_is_marked(dead):
-    marks = [(round((at - unix_ns(0)) / 1e9), what) for at, what in read_recording(dead, "x").tape.marks]
+    marks = [
+        (round((at - unix_ns(0)) / 1e9), what) for at, what in read_recording(dead, "x").tape.marks
+    ]
 
     assert (30, "gone") in marks
     assert (30, "critical") in marks
@@ -355,7 +369,9 @@ def test_looks_of_the_past_leave_the_sparklines_alone():
     snapshot = replace(source.shown.snapshot, time_unix_ns=NOW - 50 * SECOND)
     source.shown = replace(source.shown, snapshot=snapshot, travelled=True)
     session.refresh()
-    source.shown = replace(source.shown, snapshot=replace(snapshot, time_unix_ns=NOW + SECOND), travelled=False)
+    source.shown = replace(
+        source.shown, snapshot=replace(snapshot, time_unix_ns=NOW + SECOND), travelled=False
+    )
     session.refresh()
 
     assert len(session.history.of(0).rss_bytes) == len(before) + 1

@@ -19,7 +19,9 @@ def answer(request, rank, **more):
 
 
 def test_the_command_names_the_request_the_ranks_and_the_way():
-    first, second = (Requests().stacks((0, 3, 4, 5), 0, 0.0, native).arguments for native in (False, True))
+    first, second = (
+        Requests().stacks((0, 3, 4, 5), 0, 0.0, native).arguments for native in (False, True)
+    )
 
     assert (first[1:], second[1:]) == (("0,3-5", ""), ("0,3-5", "native"))
     assert first[0] != second[0]

@@ -76,10 +76,16 @@ def test_every_moment_has_the_verdict_that_a_live_viewer_saw(scene):
             continue  # its viewer had not looked often enough yet
         then, told = tape.at(unix_ns(second))
         assert told == verdict, second
-        assert [rank.state for rank in then.ranks] == [rank.state for rank in snapshot.ranks], second
+        assert [rank.state for rank in then.ranks] == [rank.state for rank in snapshot.ranks], (
+            second
+        )
         assert (then.reporting, then.moving, then.iteration, then.ended, then.time_unix_ns) == (
-            snapshot.reporting, snapshot.moving, snapshot.iteration, snapshot.ended, snapshot.time_unix_ns,
-        )  # fmt: skip
+            snapshot.reporting,
+            snapshot.moving,
+            snapshot.iteration,
+            snapshot.ended,
+            snapshot.time_unix_ns,
+        )
 
 
 @pytest.mark.parametrize("scene", SCENES)
@@ -92,7 +98,9 @@ def test_every_rank_has_the_facts_that_a_live_viewer_saw(scene):
     for second, snapshot, _ in seen_live(job)[6::7]:
         then, _ = tape.at(unix_ns(second))
         # What a relay says after the end is not on the tape.
-        assert replace(then, host_ages_s=snapshot.host_ages_s, seen=snapshot.seen) == snapshot, second
+        assert replace(then, host_ages_s=snapshot.host_ages_s, seen=snapshot.seen) == snapshot, (
+            second
+        )
 
 
 def test_a_tape_of_a_small_budget_keeps_to_it_and_knows_the_last_minutes():
@@ -158,7 +166,9 @@ def test_what_a_relay_says_after_the_end_is_not_part_of_the_span():
 def test_the_last_dump_before_a_moment_is_shown_with_it():
     job = hangs()
     for at_s, request in ((50.0, "a"), (90.0, "b")):
-        stacks = Stacks(request, 2, job.ranks[2].pid, unix_ns(at_s), "agent", (ThreadStack((), "MainThread"),))
+        stacks = Stacks(
+            request, 2, job.ranks[2].pid, unix_ns(at_s), "agent", (ThreadStack((), "MainThread"),)
+        )
         job.say(stacks, job.ranks[2], at_s=at_s)
         worker = Stacks(request, 2, 999, unix_ns(at_s), "py-spy", (), worker=True)
         job.say(worker, job.ranks[2], at_s=at_s)
@@ -192,7 +202,9 @@ def test_a_frame_with_no_record_in_it_is_passed_over():
     job = hangs()
     tape, model = Tape(), Job(job.name, POLICY)
     taped(job, tape, model)
-    broken = frames.seal(RankState("running"), sender="node0", unix_ns=unix_ns(101), mono_ns=0, rank=0, pid=4800)
+    broken = frames.seal(
+        RankState("running"), sender="node0", unix_ns=unix_ns(101), mono_ns=0, rank=0, pid=4800
+    )
     data = broken.replace(b"running", b"\xff" * 7)
     tape.add(frames.open_envelope(data), data, model)
 

@@ -33,7 +33,9 @@ def viewer():
         "    print(folder, flush=True)\n"
         "    sys.stdin.read()\n"
     )
-    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         yield process, Path(process.stdout.readline().decode().strip())
         process.kill()
 

@@ -44,9 +44,16 @@ def test_very_many_ranks_are_counted():
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(-1, "0 s"), (0.44, "0.4 s"), (31.9, "31 s"), (119, "119 s"), (125, "2 min 5 s"), (1800, "30 min"),
-     (3780, "1 h 3 min")],
-)  # fmt: skip
+    [
+        (-1, "0 s"),
+        (0.44, "0.4 s"),
+        (31.9, "31 s"),
+        (119, "119 s"),
+        (125, "2 min 5 s"),
+        (1800, "30 min"),
+        (3780, "1 h 3 min"),
+    ],
+)
 def test_duration(seconds, text):
     assert duration(seconds) == text
 
@@ -88,7 +95,10 @@ def test_only_those_that_wait_in_a_collective_are_said_to_wait_in_it():
     finding = job.finding()
 
     assert (finding.ranks, finding.victims) == ((4,), (0, 1, 2, 3))
-    assert "; ranks 0-2 wait for it in all_gather #101 of group mesh_dp; rank 3 waits for these" in finding.summary
+    assert (
+        "; ranks 0-2 wait for it in all_gather #101 of group mesh_dp; rank 3 waits for these"
+        in finding.summary
+    )
 
 
 def test_ranks_that_wait_in_two_groups_are_told_by_their_calls():

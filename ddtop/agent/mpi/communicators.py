@@ -30,7 +30,18 @@ class Comm:
     `peers[r]`: the world rank of its rank r (of the remote group of an intercommunicator).
     """
 
-    __slots__ = ("done_at", "enqueued_at", "group", "index", "last_at", "peers", "seq", "traffic", "uid", "wild")
+    __slots__ = (
+        "done_at",
+        "enqueued_at",
+        "group",
+        "index",
+        "last_at",
+        "peers",
+        "seq",
+        "traffic",
+        "uid",
+        "wild",
+    )
 
     def __init__(self, uid: int, index: int, peers: tuple[int, ...], group: Group | None) -> None:
         self.uid, self.index, self.peers, self.group = uid, index, peers, group
@@ -97,7 +108,9 @@ class Communicators:
             # The same call has made others beside it.
             text += f" from rank {members[0]}"
         if parent.uid != layout.WORLD_UID:
-            text += f" of {parent.group.description if parent.group is not None else 'a communicator'}"
+            text += (
+                f" of {parent.group.description if parent.group is not None else 'a communicator'}"
+            )
         self._add(made, uid, text[:80], members)
         if self.tell is not None and self._told < TOLD_AT_ONCE:
             self._told += 1
@@ -129,7 +142,9 @@ class Communicators:
     def _members(self, group: Any) -> tuple[int, ...]:
         """World ranks of the group's members, -1 for one of another world."""
         try:
-            found = self._mpi.Group.Translate_ranks(group, list(range(group.Get_size())), self._world_group)
+            found = self._mpi.Group.Translate_ranks(
+                group, list(range(group.Get_size())), self._world_group
+            )
             return tuple(rank if rank >= 0 else -1 for rank in found)
         finally:
             group.Free()

@@ -94,7 +94,9 @@ def _begin(mpi: Any) -> None:
         claim.is_mpi_rank(rank, size, backend)
         running = current.get()
     if running is None or running.who.rank != rank:
-        guard.off["mpi"] = f"MPI says rank {rank}, the launcher said {running.who.rank if running else None}"
+        guard.off["mpi"] = (
+            f"MPI says rank {rank}, the launcher said {running.who.rank if running else None}"
+        )
         return
     part = running.page.mpi_part()
     lines = Lines(mpi, part, backend)

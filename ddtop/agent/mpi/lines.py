@@ -92,7 +92,12 @@ class Lines:
         for number, (code, comm, what, tag, _) in enumerate(parts[: layout.PARTS_MAX]):
             place = at + number * layout.PART_WORDS
             words = self.words
-            words[place], words[place + 1], words[place + 2], words[place + 3] = code, comm, what, tag
+            words[place], words[place + 1], words[place + 2], words[place + 3] = (
+                code,
+                comm,
+                what,
+                tag,
+            )
 
 
 PACK = Struct(f"={layout.HEAD_WORDS}q").pack_into

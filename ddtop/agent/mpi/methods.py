@@ -12,7 +12,9 @@ CREATIONS = (
     "Create_dist_graph_adjacent", "Create_dist_graph", "Sub", "Create_intercomm", "Merge",
 )  # fmt: skip
 NONBLOCKING = tuple(name for name in MPI_CODES if name in MPI_COLLECTIVES and name.startswith("I"))
-BLOCKING = tuple(name for name in MPI_CODES if name in MPI_COLLECTIVES and name not in (*NONBLOCKING, *CREATIONS))
+BLOCKING = tuple(
+    name for name in MPI_CODES if name in MPI_COLLECTIVES and name not in (*NONBLOCKING, *CREATIONS)
+)
 
 # Place of the root among the arguments.
 ROOTS = {
@@ -22,7 +24,16 @@ ROOTS = {
 }  # fmt: skip
 # Index of the buffer that must have the same length on all members: the receive buffer, because the
 # other one may be IN_PLACE.
-BUFFERS = {"Bcast": 0, "Ibcast": 0, "Allreduce": 1, "Iallreduce": 1, "Scan": 1, "Iscan": 1, "Exscan": 1, "Iexscan": 1}
+BUFFERS = {
+    "Bcast": 0,
+    "Ibcast": 0,
+    "Allreduce": 1,
+    "Iallreduce": 1,
+    "Scan": 1,
+    "Iscan": 1,
+    "Exscan": 1,
+    "Iexscan": 1,
+}
 
 SENDS = ("Send", "Ssend", "Bsend", "Rsend", "send", "ssend", "bsend")
 STARTED_SENDS = ("Isend", "Issend", "Ibsend", "Irsend", "isend", "issend", "ibsend")
@@ -40,10 +51,18 @@ MANY_WAITS = ("Waitall", "waitall", "Waitany", "waitany", "Waitsome", "waitsome"
 # Only their names: (class, method).
 NAMED: tuple[tuple[str, str], ...] = (
     *((name.partition(".")[0], name.partition(".")[2]) for name in MPI_CODES if "." in name),
-    ("Topocomm", "Neighbor_allgather"), ("Topocomm", "Neighbor_allgatherv"), ("Topocomm", "Neighbor_alltoall"),
-    ("Topocomm", "Neighbor_alltoallv"), ("Topocomm", "Neighbor_alltoallw"), ("Topocomm", "neighbor_allgather"),
-    ("Topocomm", "neighbor_alltoall"), ("Intracomm", "Spawn"), ("Intracomm", "Accept"), ("Intracomm", "Connect"),
-    ("Intracomm", "Create_group"), ("Comm", "Disconnect"),
-)  # fmt: skip
+    ("Topocomm", "Neighbor_allgather"),
+    ("Topocomm", "Neighbor_allgatherv"),
+    ("Topocomm", "Neighbor_alltoall"),
+    ("Topocomm", "Neighbor_alltoallv"),
+    ("Topocomm", "Neighbor_alltoallw"),
+    ("Topocomm", "neighbor_allgather"),
+    ("Topocomm", "neighbor_alltoall"),
+    ("Intracomm", "Spawn"),
+    ("Intracomm", "Accept"),
+    ("Intracomm", "Connect"),
+    ("Intracomm", "Create_group"),
+    ("Comm", "Disconnect"),
+)
 
 assert set(ROOTS) == set(ROOTED)

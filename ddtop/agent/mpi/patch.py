@@ -109,7 +109,11 @@ def _wrappers(mpi: Any, lines: Lines) -> dict[tuple[str, str], Make]:
             made[where, name] = partial(maker, name)
 
     roots, buffers = methods.ROOTS, methods.BUFFERS
-    put("*comm", methods.BLOCKING, lambda n, o: wrappers.collective(lines, n, o, roots.get(n), buffers.get(n)))
+    put(
+        "*comm",
+        methods.BLOCKING,
+        lambda n, o: wrappers.collective(lines, n, o, roots.get(n), buffers.get(n)),
+    )
     put("*comm", methods.CREATIONS, lambda n, o: wrappers.creation(lines, n, o))
     put(
         "*comm",
@@ -124,8 +128,16 @@ def _wrappers(mpi: Any, lines: Lines) -> dict[tuple[str, str], Make]:
     put("*comm", methods.PROBES, lambda n, o: wrappers.single(lines, n, o, probe, counts=False))
     put("*comm", methods.STARTED_SENDS, lambda n, o: wrappers.started_single(lines, n, o, out))
     put("*comm", methods.STARTED_RECEIVES, lambda n, o: wrappers.started_single(lines, n, o, back))
-    put("*comm", methods.PREPARED_SENDS, lambda n, o: wrappers.started_single(lines, n, o, out, persistent=True))
-    put("*comm", methods.PREPARED_RECEIVES, lambda n, o: wrappers.started_single(lines, n, o, back, persistent=True))
+    put(
+        "*comm",
+        methods.PREPARED_SENDS,
+        lambda n, o: wrappers.started_single(lines, n, o, out, persistent=True),
+    )
+    put(
+        "*comm",
+        methods.PREPARED_RECEIVES,
+        lambda n, o: wrappers.started_single(lines, n, o, back, persistent=True),
+    )
     for name, (dest, sendtag, source, recvtag) in methods.EXCHANGES.items():
         one = wrappers.Point(mpi, dest, sendtag, False, ("dest", "sendtag"))
         two = wrappers.Point(mpi, source, recvtag, True, ("source", "recvtag"))
@@ -139,7 +151,9 @@ def _wrappers(mpi: Any, lines: Lines) -> dict[tuple[str, str], Make]:
     return made
 
 
-def _exchange(lines: Lines, name: str, out: wrappers.Point, back: wrappers.Point, original: Any) -> Any:
+def _exchange(
+    lines: Lines, name: str, out: wrappers.Point, back: wrappers.Point, original: Any
+) -> Any:
     return wrappers.exchange(lines, name, original, out, back)
 
 

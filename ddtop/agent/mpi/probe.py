@@ -88,7 +88,11 @@ class MpiProbe(Communication):
         state = self.state
         for call in state.calls if state is not None else ():
             if state is not None and state.unix_ns - call.since_unix_ns > STANDS_NS:
-                return (call.group, call.seq) if call.seq is not None else (call.name, call.peer, call.tag, call.serial)
+                return (
+                    (call.group, call.seq)
+                    if call.seq is not None
+                    else (call.name, call.peer, call.tag, call.serial)
+                )
         return None
 
     def _note_wait(self, state: MpiState | None, unix_ns: int) -> None:
@@ -106,19 +110,28 @@ class MpiProbe(Communication):
         done = [one for one in done if (one.group, one.seq) not in open_now][-DONE_KEPT:]
         calls = tuple(self._described(call) for call in state.calls)
         return msgspec.structs.replace(
-            state, calls=calls, done=tuple(done), traffic=self._traffic(), failed=self._failed(unix_ns)
+            state,
+            calls=calls,
+            done=tuple(done),
+            traffic=self._traffic(),
+            failed=self._failed(unix_ns),
         )
 
     def _described(self, call: MpiCall) -> MpiCall:
         """The call with the type and length of its buffer, read from the arguments that its thread
         holds.
         """
-        line = next((one for one in list(self._lines.by_thread.values()) if one.thread == call.thread_id), None)
+        line = next(
+            (one for one in list(self._lines.by_thread.values()) if one.thread == call.thread_id),
+            None,
+        )
         given = line.given if line is not None and line.serial == call.serial else None
         for one in given or ():
             dtype = getattr(one, "dtype", None)
             if dtype is not None:
-                nbytes = call.nbytes if call.nbytes is not None else _int(getattr(one, "nbytes", None))
+                nbytes = (
+                    call.nbytes if call.nbytes is not None else _int(getattr(one, "nbytes", None))
+                )
                 return msgspec.structs.replace(call, dtype=str(dtype)[:20], nbytes=nbytes)
         return call
 
@@ -137,15 +150,28 @@ class MpiProbe(Communication):
             return None
         _, code, comm, seq, peer, tag, nbytes = failed
         return MpiCall(
-            MPI_CALLS[code], unix_ns, 0, comm.group.name if comm.group is not None else None, seq or None,
-            peer if peer >= 0 else None, tag if tag >= 0 else None, nbytes if nbytes >= 0 else None,
-        )  # fmt: skip
+            MPI_CALLS[code],
+            unix_ns,
+            0,
+            comm.group.name if comm.group is not None else None,
+            seq or None,
+            peer if peer >= 0 else None,
+            tag if tag >= 0 else None,
+            nbytes if nbytes >= 0 else None,
+        )
 
 
 def _past(one: Past) -> MpiPart:
     comm, code, root, seq, nbytes, _ = one
     group = comm.group.name if comm.group is not None else None
-    return MpiPart(MPI_CALLS[code], group, seq, root if root >= 0 else None, None, nbytes if nbytes >= 0 else None)
+    return MpiPart(
+        MPI_CALLS[code],
+        group,
+        seq,
+        root if root >= 0 else None,
+        None,
+        nbytes if nbytes >= 0 else None,
+    )
 
 
 def _int(value: Any) -> int | None:

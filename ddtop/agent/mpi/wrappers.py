@@ -23,9 +23,16 @@ Method = Callable[..., Any]
 _MASK = RING - 1
 
 
-def collective(lines: Lines, name: str, original: Method, root_at: int | None, buffer_at: int | None) -> Method:
+def collective(
+    lines: Lines, name: str, original: Method, root_at: int | None, buffer_at: int | None
+) -> Method:
     """A blocking collective."""
-    code, comms, by_thread, handle_of = MPI_CODES[name], lines.comms, lines.by_thread, lines.communicators.handle_of
+    code, comms, by_thread, handle_of = (
+        MPI_CODES[name],
+        lines.comms,
+        lines.by_thread,
+        lines.communicators.handle_of,
+    )
     part, words, ring, nowhere = lines.part, lines.words, lines.ring, lines.nowhere
 
     @functools.wraps(original)
@@ -92,11 +99,18 @@ def ending(lines: Lines, original: Method) -> Method:
     return call
 
 
-def started_collective(lines: Lines, name: str, original: Method, root_at: int | None, buffer_at: int | None) -> Method:
+def started_collective(
+    lines: Lines, name: str, original: Method, root_at: int | None, buffer_at: int | None
+) -> Method:
     """A nonblocking collective: it takes its number when it starts; the program waits for its
     request.
     """
-    code, comms, handle_of, words = MPI_CODES[name], lines.comms, lines.communicators.handle_of, lines.words
+    code, comms, handle_of, words = (
+        MPI_CODES[name],
+        lines.comms,
+        lines.communicators.handle_of,
+        lines.words,
+    )
 
     @functools.wraps(original)
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -135,7 +149,9 @@ class Point:
 
     __slots__ = ("any_source", "any_tag", "peer_at", "peer_name", "tag_at", "tag_name", "which")
 
-    def __init__(self, mpi: Any, peer_at: int, tag_at: int, receives: bool, names: tuple[str, str]) -> None:
+    def __init__(
+        self, mpi: Any, peer_at: int, tag_at: int, receives: bool, names: tuple[str, str]
+    ) -> None:
         self.peer_at, self.tag_at, self.which = peer_at, tag_at, int(receives)
         self.peer_name, self.tag_name = names
         self.any_source, self.any_tag = int(mpi.ANY_SOURCE), int(mpi.ANY_TAG)
@@ -143,8 +159,16 @@ class Point:
     def read(self, comm: Comm, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
         """(world rank, tag): ANY if left open, NONE for MPI.PROC_NULL and what cannot be read."""
         receives = self.which
-        peer = args[self.peer_at] if len(args) > self.peer_at else kwargs.get(self.peer_name, self.any_source)
-        tag = args[self.tag_at] if len(args) > self.tag_at else kwargs.get(self.tag_name, self.any_tag * receives)
+        peer = (
+            args[self.peer_at]
+            if len(args) > self.peer_at
+            else kwargs.get(self.peer_name, self.any_source)
+        )
+        tag = (
+            args[self.tag_at]
+            if len(args) > self.tag_at
+            else kwargs.get(self.tag_name, self.any_tag * receives)
+        )
         try:
             if receives and tag == self.any_tag:
                 tag = ANY
@@ -164,7 +188,12 @@ class Point:
 
 def single(lines: Lines, name: str, original: Method, point: Point, counts: bool = True) -> Method:
     """A blocking send, receive or probe."""
-    code, comms, by_thread, handle_of = MPI_CODES[name], lines.comms, lines.by_thread, lines.communicators.handle_of
+    code, comms, by_thread, handle_of = (
+        MPI_CODES[name],
+        lines.comms,
+        lines.by_thread,
+        lines.communicators.handle_of,
+    )
     part, words, nowhere = lines.part, lines.words, lines.nowhere
 
     @functools.wraps(original)
@@ -193,7 +222,9 @@ def single(lines: Lines, name: str, original: Method, point: Point, counts: bool
     return call
 
 
-def started_single(lines: Lines, name: str, original: Method, point: Point, persistent: bool = False) -> Method:
+def started_single(
+    lines: Lines, name: str, original: Method, point: Point, persistent: bool = False
+) -> Method:
     """A nonblocking send or receive: its request remembers whom it waits for."""
     code, comms, handle_of = MPI_CODES[name], lines.comms, lines.communicators.handle_of
 
@@ -215,7 +246,12 @@ def started_single(lines: Lines, name: str, original: Method, point: Point, pers
 
 def exchange(lines: Lines, name: str, original: Method, out: Point, back: Point) -> Method:
     """Sendrecv: both halves have to come about."""
-    code, comms, by_thread, handle_of = MPI_CODES[name], lines.comms, lines.by_thread, lines.communicators.handle_of
+    code, comms, by_thread, handle_of = (
+        MPI_CODES[name],
+        lines.comms,
+        lines.by_thread,
+        lines.communicators.handle_of,
+    )
     send, receive = MPI_CODES["Send"], MPI_CODES["Recv"]
 
     @functools.wraps(original)
@@ -230,7 +266,15 @@ def exchange(lines: Lines, name: str, original: Method, out: Point, back: Point)
             point.count(comm, peer, tag)
             if peer != NONE:
                 parts.append((kind, comm.index, peer, tag, False))
-        return _waiting(lines, line, code, comm.index, parts, len(parts), lambda: original(self, *args, **kwargs))
+        return _waiting(
+            lines,
+            line,
+            code,
+            comm.index,
+            parts,
+            len(parts),
+            lambda: original(self, *args, **kwargs),
+        )
 
     return call
 
@@ -238,7 +282,12 @@ def exchange(lines: Lines, name: str, original: Method, out: Point, back: Point)
 def wait_one(lines: Lines, name: str, original: Method) -> Method:
     """The wait of a request."""
     part, words = lines.part, lines.words
-    code, by_thread, handle_of, marks = MPI_CODES[name], lines.by_thread, lines.communicators.handle_of, lines.marks
+    code, by_thread, handle_of, marks = (
+        MPI_CODES[name],
+        lines.by_thread,
+        lines.communicators.handle_of,
+        lines.marks,
+    )
 
     @functools.wraps(original)
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -264,7 +313,12 @@ def wait_one(lines: Lines, name: str, original: Method) -> Method:
 
 def wait_many(lines: Lines, name: str, original: Method) -> Method:
     """A class method that waits for several requests; of those that go on the marks stay."""
-    code, by_thread, handle_of, marks = MPI_CODES[name], lines.by_thread, lines.communicators.handle_of, lines.marks
+    code, by_thread, handle_of, marks = (
+        MPI_CODES[name],
+        lines.by_thread,
+        lines.communicators.handle_of,
+        lines.marks,
+    )
     all_of_them = name.lower() == "waitall"
 
     @functools.wraps(original)
@@ -277,7 +331,9 @@ def wait_many(lines: Lines, name: str, original: Method) -> Method:
         if isinstance(requests, (list, tuple)):
             parts = _take(marks if all_of_them else _Peek(marks), requests, handle_of)
         total = len(parts)
-        return _waiting(lines, line, code, NONE, parts, total, lambda: original(cls, *args, **kwargs))
+        return _waiting(
+            lines, line, code, NONE, parts, total, lambda: original(cls, *args, **kwargs)
+        )
 
     return call
 
@@ -311,7 +367,13 @@ def _take(marks: Any, requests: Any, handle_of: Any) -> list[Mark]:
 
 
 def _waiting(
-    lines: Lines, line: Line, code: int, comm: int, parts: list[Mark], total: int, run: Callable[[], Any]
+    lines: Lines,
+    line: Line,
+    code: int,
+    comm: int,
+    parts: list[Mark],
+    total: int,
+    run: Callable[[], Any],
 ) -> Any:
     if not total:
         return run()

@@ -17,7 +17,9 @@ from ddtop.wire.calls import ROOTED as ROOTED_CALLS
 from ddtop.wire.records import Arrivals
 from ddtop.wire.samples import REDUCING, ROOTED, SYMMETRIC, arrivals_of
 
-_KINDS = dict.fromkeys(("broadcast", "scatter", "gather", "reduce"), ROOTED) | {"all_reduce": REDUCING}
+_KINDS = dict.fromkeys(("broadcast", "scatter", "gather", "reduce"), ROOTED) | {
+    "all_reduce": REDUCING
+}
 
 
 def take(sources: Iterable[Communication], request: str, iteration: int | None) -> Arrivals:

@@ -21,11 +21,12 @@ from ddtop.agent.probes.captures import Captures
 from ddtop.agent.probes.group_status import Watch
 from ddtop.agent.probes.recorder import Entries, Recorder, Status, UnreadableError, collective
 from ddtop.agent.probes.sequence_number import numbers_of
+from ddtop.agent.probes.torch_group import describe, error_of
 from ddtop.agent.stacks.frames import BACKWARD, COLLECTIVE, FORWARD, LOADER, OPTIMIZER
 from ddtop.procfs import stat_fields
 from ddtop.wire.page import HEARTBEAT_AT
-from ddtop.wire.rank_runs import BESIDE, packed
-from ddtop.wire.records import Collective, Group, GroupProgress
+from ddtop.wire.rank_runs import BESIDE
+from ddtop.wire.records import Collective, GroupProgress
 
 if TYPE_CHECKING:
     from ddtop.agent.rank import Rank
@@ -94,7 +95,11 @@ class Collectives(Communication):
 
     def _gaps(self) -> list[tuple[str, int]]:
         """The same of each group that has one, the oldest first."""
-        pending = [(watch.pending_since, name, watch) for name, watch in self._watches.items() if watch.pending_since]
+        pending = [
+            (watch.pending_since, name, watch)
+            for name, watch in self._watches.items()
+            if watch.pending_since
+        ]
         if not pending:
             return []
         pending.sort(key=lambda item: item[0] or 0)
@@ -120,7 +125,11 @@ class Collectives(Communication):
                 waiting = seen is not None and seen.activity in (COLLECTIVE, BACKWARD)
                 in_line = tick.line_since
             # Compiled code calls its collectives without a frame of torch.
-            elsewhere = seen is not None and seen.activity in _ELSEWHERE and "torchinductor_" not in seen.file
+            elsewhere = (
+                seen is not None
+                and seen.activity in _ELSEWHERE
+                and "torchinductor_" not in seen.file
+            )
             self.look(tick.now, tick.unix_minus_mono, waiting, in_line, elsewhere)
         tick.waits, tick.stuck = self.waits, self.stuck is not None
 
@@ -152,7 +161,9 @@ class Collectives(Communication):
             return []
         times = self._recorder.times(self._size_guess())
         self._note_entries()
-        told = [(self._track(recorder, group), seq, at, op) for recorder, group, seq, at, op in times]
+        told = [
+            (self._track(recorder, group), seq, at, op) for recorder, group, seq, at, op in times
+        ]
         return [time for time in told if time[0] in self._watches]
 
     def look(
@@ -187,10 +198,13 @@ class Collectives(Communication):
             self._look_at_calls(now, in_line_since if waiting_frame else None)
         self._look_at_building(now, waiting_frame)
         pending = [name for name, watch in self._watches.items() if watch.pending_since is not None]
-        on_nccl = {group.name for group in self.groups if "nccl" in group.backend} if pending else set()
+        on_nccl = (
+            {group.name for group in self.groups if "nccl" in group.backend} if pending else set()
+        )
         on_host = [name for name in pending if name not in on_nccl]
         self.waits = bool(pending) if not elsewhere else len(pending) > len(on_host)
-        # On NCCL the host runs ahead of its GPU: nearly always something is open, and that says nothing.
+        # On NCCL the host runs ahead of its GPU: nearly always something is open, and that says
+        # nothing.
         self.count_sample(self.waits, bool(on_host) and not elsewhere)
         self._maybe_read_entries(now, unix_minus_mono)
         self._look_at_errors(c10d, now)
@@ -203,9 +217,13 @@ class Collectives(Communication):
                 found.append((name, group))
         # If other ranks use gloo here, the ranks that wait must know that this one has not. If
         # nobody does, there is no such group.
-        used = [(name, group) for name, group in found if self._watches[name].enqueued or not name.endswith(BESIDE)]
+        used = [
+            (name, group)
+            for name, group in found
+            if self._watches[name].enqueued or not name.endswith(BESIDE)
+        ]
         if [name for name, _ in used] != [group.name for group in self.groups]:
-            self.groups = tuple(_describe(world, name, group) for name, group in used)
+            self.groups = tuple(describe(world, name, group) for name, group in used)
             if any("nccl" in group.backend for group in self.groups):
                 self._captures.watch()
         for gone in set(self._watches) - {name for name, _ in found}:
@@ -221,7 +239,11 @@ class Collectives(Communication):
         seq = self._peers.bases.get(name, seq)
         if seq is not None and seq != watch.enqueued:
             watch.enqueued, watch.moved_at, self.moved_at = seq, now, now
-        watch.offset = max(watch.offset or 0, self._peers.counts.get(name, 0)) if seq is not None else watch.offset
+        watch.offset = (
+            max(watch.offset or 0, self._peers.counts.get(name, 0))
+            if seq is not None
+            else watch.offset
+        )
 
     def _look_at_errors(self, c10d: Any, now: int) -> None:
         if self.stuck is None or now - self._errors_at < ENTRIES_EVERY_NS:
@@ -230,10 +252,12 @@ class Collectives(Communication):
         for group, name in list(c10d._world.pg_names.items()):
             watch = self._watches.get(str(name))
             if watch is not None:
-                watch.error = _error_of(c10d._world, group)
+                watch.error = error_of(c10d._world, group)
 
     def _recorder_answers(self) -> bool:
-        return self._recorder is not None and any(watch.completed is not None for watch in self._watches.values())
+        return self._recorder is not None and any(
+            watch.completed is not None for watch in self._watches.values()
+        )
 
     def _may_read_status(self, now: int) -> bool:
         if self._status_unreadable or not any(watch.enqueued for watch in self._watches.values()):
@@ -298,7 +322,9 @@ class Collectives(Communication):
         newest: dict[tuple[str, str], str] = {}
         for (recorder, number), name in self._names.items():
             newest[recorder, name] = max(newest.get((recorder, name), ""), number, key=_as_number)
-        self._ended = self._names.keys() - {(recorder, number) for (recorder, _), number in newest.items()}
+        self._ended = self._names.keys() - {
+            (recorder, number) for (recorder, _), number in newest.items()
+        }
 
     def _not_read(self) -> str | None:
         """Gloo's recorder, as long as only NCCL is used: it may be about to get its first entry."""
@@ -338,7 +364,11 @@ class Collectives(Communication):
         for group in self.groups:
             watch = self._watches.get(group.name)
             # A status that mixes both kinds of calls is behind no number.
-            if watch is not None and "nccl" in group.backend and not self._peers.calls.get(group.name, 0):
+            if (
+                watch is not None
+                and "nccl" in group.backend
+                and not self._peers.calls.get(group.name, 0)
+            ):
                 watch.follow_call(now, in_call_since, STUCK_NS)
 
     def _look_at_building(self, now: int, waiting_frame: bool) -> None:
@@ -348,7 +378,8 @@ class Collectives(Communication):
             watch = self._watches.get(group.name)
             if watch is None or "nccl" not in group.backend:
                 continue
-            # With a recorder that is off, or a status that stays at -1, only the very first is sure to be one.
+            # With a recorder that is off, or a status that stays at -1, only the very first is sure
+            # to be one.
             first = watch.completed is None and watch.enqueued == 1
             builds = first and waiting_frame and now - watch.moved_at > STUCK_NS
             if builds or watch.building:
@@ -373,19 +404,27 @@ class Collectives(Communication):
         if not gaps and not self._recorder_answers():
             return
         doubted = [
-            one.status for one in self._watches.values() if one.doubted is not None and one.doubted == one.status
+            one.status
+            for one in self._watches.values()
+            if one.doubted is not None and one.doubted == one.status
         ]
         stalls = bool(gaps)
         if gaps:
             # Each gap once: one that is real must not hide that another one is not.
-            key = next((new for gap in gaps if (new := ("stuck", *gap)) not in self._read_keys), ("stuck", *gaps[0]))
+            key = next(
+                (new for gap in gaps if (new := ("stuck", *gap)) not in self._read_keys),
+                ("stuck", *gaps[0]),
+            )
             # Another thread may put in more while this one stands.
             if key in self._read_keys and now - self._entries_at > ENTRIES_EVERY_NS:
                 key = (*key, self._watches[gaps[0][0]].enqueued)
         elif doubted:
             key = ("doubted", *doubted)
         elif self.moved_at is not None and now - self.moved_at > STILL_NS:
-            key = ("still", tuple((name, watch.enqueued, watch.last) for name, watch in self._watches.items()))
+            key = (
+                "still",
+                tuple((name, watch.enqueued, watch.last) for name, watch in self._watches.items()),
+            )
             stalls = now - self.moved_at > STILL_STALL_NS
         else:
             return
@@ -405,7 +444,8 @@ class Collectives(Communication):
         """
         on_nccl = {group.name for group in self.groups if "nccl" in group.backend}
         return any(
-            watch.pending_since is not None and now - max(watch.pending_since, watch.moved_at) > NCCL_STUCK_NS
+            watch.pending_since is not None
+            and now - max(watch.pending_since, watch.moved_at) > NCCL_STUCK_NS
             for name, watch in self._watches.items()
             if name in on_nccl
         )
@@ -418,12 +458,15 @@ class Collectives(Communication):
         if why is not None:
             guard.note(ENTRIES, why)
 
-    def _read_entries(self, now: int, unix_minus_mono: int, stalls: bool = False, gpu: int | None = None) -> bool:
+    def _read_entries(
+        self, now: int, unix_minus_mono: int, stalls: bool = False, gpu: int | None = None
+    ) -> bool:
         """Read the entries and take them in; False if they cannot be had now."""
         assert self._recorder is not None
         self._entries_at = now
         if gpu is not None and self._rank is not None:
-            # Should the driver block this read, the silence must not look as if C code held the GIL.
+            # Should the driver block this read, the silence must not look as if C code held the
+            # GIL.
             self._rank.page.words[HEARTBEAT_AT] = 0
         entries = self._recorder.entries(self._size_guess(), stalls, gpu)
         self._note_entries()
@@ -432,15 +475,24 @@ class Collectives(Communication):
         return entries is not None
 
     def _take_entries(self, entries: Entries, unix_minus_mono: int) -> None:
-        told = [(recorder, self._track(recorder, entry.process_group[0]), entry) for recorder, entry in entries]
+        told = [
+            (recorder, self._track(recorder, entry.process_group[0]), entry)
+            for recorder, entry in entries
+        ]
         told = [(recorder, name, entry) for recorder, name, entry in told if name in self._watches]
         for recorder, name, entry in told:
             self._names[recorder, str(entry.pg_id)] = name
         self._find_ended()
         # A group of gloo whose entries are all overwritten has nothing open: it was used long
         # before the others.
-        known = [(key[0], self._names[key]) for key in self._names.keys() - self._ended if entries and key[0] == "fr"]
-        by_group: dict[tuple[str, str], list[Collective]] = {key: [] for key in known if key[1] in self._watches}
+        known = [
+            (key[0], self._names[key])
+            for key in self._names.keys() - self._ended
+            if entries and key[0] == "fr"
+        ]
+        by_group: dict[tuple[str, str], list[Collective]] = {
+            key: [] for key in known if key[1] in self._watches
+        }
         for recorder, name, entry in told:
             own = by_group.setdefault((recorder, name), [])
             if not entry.is_p2p and (recorder, str(entry.pg_id)) not in self._ended:
@@ -467,12 +519,18 @@ class Collectives(Communication):
 
     def open_collectives(self) -> tuple[Collective, ...]:
         """What was open when the entries were last read and still is."""
-        return tuple(item for watch in self._watches.values() if watch.pending_since for item in watch.open)
+        return tuple(
+            item for watch in self._watches.values() if watch.pending_since for item in watch.open
+        )
 
     def retired_collectives(self) -> tuple[Collective, ...]:
         """The last retired entries of each group. Sent only while nothing makes progress."""
         standing = self.moved_at is not None and self._now - self.moved_at > STUCK_NS
-        return tuple(item for watch in self._watches.values() for item in watch.retired) if standing else ()
+        return (
+            tuple(item for watch in self._watches.values() for item in watch.retired)
+            if standing
+            else ()
+        )
 
     def leave_groups(self, final: dict[str, int]) -> None:
         """All groups were destroyed at these sequence numbers: every collective has completed.
@@ -512,46 +570,3 @@ def _spins() -> bool:
     """
     fields = stat_fields("self")
     return fields is not None and fields[0] == "R"
-
-
-def _error_of(world: Any, group: Any) -> str | None:
-    """What NCCL's watchdog reports of the group ("TIMEOUT", "REMOTE_ERROR"); gloo has nothing
-    alike.
-    """
-    if "nccl" not in _backend(world, group):
-        return None
-    try:
-        ask = getattr(group._get_backend(sys.modules["torch"].device("cuda")), "get_error", None)
-        name = getattr(ask(), "name", None) if ask is not None else None
-    except RuntimeError:
-        # Backend.hpp, `getError`: a backend that has none raises.
-        return None
-    name = getattr(ask(), "name", None) if ask is not None else None
-    return str(name) if name not in (None, "SUCCESS") else None
-
-
-def _backend(world: Any, group: Any) -> str:
-    """The backend as the program asked for it, or else what torch chose.
-
-    `cpu:gloo,cuda:nccl`; with one kind of device only `gloo`.
-    """
-    backend = str(world.pg_map.get(group, ("", None))[0])
-    if backend in ("", "undefined"):
-        backend = str(getattr(world, "pg_backend_config", {}).get(group, backend))
-        if "," not in backend:
-            backend = backend.rpartition(":")[2]
-    return backend
-
-
-def _describe(world: Any, name: str, group: Any) -> Group:
-    own = name.removesuffix(BESIDE)
-    try:
-        ranks = tuple(sorted(world.pg_group_ranks[group]))
-    except KeyError:
-        ranks = ()
-    description = str(getattr(group, "group_desc", "") or "")
-    if description in ("", "undefined"):
-        description = "default_pg" if group is world.default_pg else own
-    if name != own:
-        return packed(Group(name, f"{description} (gloo)", ranks, "gloo"))
-    return packed(Group(name, description, ranks, _backend(world, group)))

@@ -75,7 +75,9 @@ class Cuda(Probe):
         if torch is None or not getattr(cuda, "_initialized", False) or not cuda.is_initialized():  # type: ignore[union-attr]
             return
         self._read_at = now
-        stats = {index: _stats(torch, index) for index in range(int(torch._C._cuda_getDeviceCount()))}
+        stats = {
+            index: _stats(torch, index) for index in range(int(torch._C._cuda_getDeviceCount()))
+        }
         index = _own(stats, local_rank)
         if index is None:
             return
@@ -102,7 +104,10 @@ def _stats(torch: Any, index: int) -> dict[str, Any]:
 
 def _own(stats: dict[int, dict[str, Any]], local_rank: int | None) -> int | None:
     """The device on which this process has most memory; none yet: that of its local rank."""
-    held = {index: _number(found, "reserved_bytes", "all", "current") or 0 for index, found in stats.items()}
+    held = {
+        index: _number(found, "reserved_bytes", "all", "current") or 0
+        for index, found in stats.items()
+    }
     if any(held.values()):
         return max(held, key=lambda index: held[index])
     return local_rank if local_rank in stats else None
@@ -118,7 +123,10 @@ def _number(found: dict[str, Any], *keys: str) -> int | None:
 def _described(torch: Any, index: int) -> CudaState:
     properties = torch.cuda.get_device_properties(index)
     uuid = getattr(properties, "uuid", None)
-    bus, device = getattr(properties, "pci_bus_id", None), getattr(properties, "pci_device_id", None)
+    bus, device = (
+        getattr(properties, "pci_bus_id", None),
+        getattr(properties, "pci_device_id", None),
+    )
     pci = None
     if isinstance(bus, int) and isinstance(device, int):
         pci = f"{getattr(properties, 'pci_domain_id', 0):08x}:{bus:02x}:{device:02x}"

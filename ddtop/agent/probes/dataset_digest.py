@@ -39,7 +39,9 @@ def holds(dataset: Any, length: int | None) -> bool:
 
 def asks_rank(*programs: Any) -> bool:
     """Whether the code that makes samples asks for the rank, or for random numbers as content."""
-    return any(_BY_RANK.match(name) for one in programs for code in _codes(one) for name in code.co_names)
+    return any(
+        _BY_RANK.match(name) for one in programs for code in _codes(one) for name in code.co_names
+    )
 
 
 def fingerprint(dataset: Any) -> str:
@@ -98,11 +100,17 @@ def _holds(value: Any, length: int, deep: int) -> bool:
         return not isinstance(value, str) or "/" in value or os.sep in value
     if is_array(value):
         # All alike, it tells nothing apart.
-        return bool(value.shape) and value.shape[0] >= min(length, _LEAST) and len(set(numbers(value))) > 1
+        return (
+            bool(value.shape)
+            and value.shape[0] >= min(length, _LEAST)
+            and len(set(numbers(value))) > 1
+        )
     if type(value) in (list, tuple):
         some = [value[at] for at in _spread(len(value), _VALUES)]
         # Whole numbers are a shape, labels or indices.
-        if len(value) >= min(length, _LEAST) and any(type(one) not in (int, bool, float, type(None)) for one in some):
+        if len(value) >= min(length, _LEAST) and any(
+            type(one) not in (int, bool, float, type(None)) for one in some
+        ):
             return True
     else:
         # A digest of its own: Hugging Face's datasets.
@@ -132,12 +140,17 @@ def _functions(one: Any) -> list[FunctionType]:
         item, owner = waiting.pop(0)
         if isinstance(item, (FunctionType, MethodType)):
             function: Any = getattr(item, "__func__", item)
-            if function not in found and str(function.__module__).partition(".")[0] not in _LIBRARIES:
+            if (
+                function not in found
+                and str(function.__module__).partition(".")[0] not in _LIBRARIES
+            ):
                 found.append(function)
                 named = (value for _, value in _named(function, owner))
                 waiting += [(value, owner) for value in named if isinstance(value, FunctionType)]
             continue
-        methods = (getattr(type(item), name, None) for name in ("__getitem__", "__getitems__", "__call__"))
+        methods = (
+            getattr(type(item), name, None) for name in ("__getitem__", "__getitems__", "__call__")
+        )
         waiting += [(method, type(item)) for method in methods if isinstance(method, FunctionType)]
     return found
 
@@ -194,9 +207,16 @@ def _value(value: Any, deep: int = 2) -> str:
 
 
 def _texts(values: Sequence[Any], deep: int) -> str:
-    return ",".join(_value(values[at], deep - 1) for at in _spread(len(values), _VALUES)) if deep else ""
+    return (
+        ",".join(_value(values[at], deep - 1) for at in _spread(len(values), _VALUES))
+        if deep
+        else ""
+    )
 
 
 def _some(held: dict[Any, Any], deep: int) -> str:
     keys = list(held)[:_VALUES] if deep else ()
-    return ",".join(f"{key if isinstance(key, (str, int)) else '?'}:{_value(held.get(key), deep - 1)}" for key in keys)
+    return ",".join(
+        f"{key if isinstance(key, (str, int)) else '?'}:{_value(held.get(key), deep - 1)}"
+        for key in keys
+    )

@@ -40,7 +40,15 @@ TOOL_IDS = (4, 3)
 profilers and optimizers.
 """
 FLOW = frozenset(
-    {"StopIteration", "StopAsyncIteration", "GeneratorExit", "CancelledError", "Empty", "Full", "TimeoutError"}
+    {
+        "StopIteration",
+        "StopAsyncIteration",
+        "GeneratorExit",
+        "CancelledError",
+        "Empty",
+        "Full",
+        "TimeoutError",
+    }
     | {"BlockingIOError", "KeyboardInterrupt", "SystemExit"}
 )
 """By these programs poll, loop and end."""
@@ -51,7 +59,9 @@ _Key = tuple[str, str, str, int]
 
 def why_not() -> str | None:
     """Why caught exceptions cannot be seen here; None where they can."""
-    return None if _monitoring is not None else f"needs Python 3.12, this is {sys.version.split()[0]}"
+    return (
+        None if _monitoring is not None else f"needs Python 3.12, this is {sys.version.split()[0]}"
+    )
 
 
 def asked_for() -> bool:
@@ -181,12 +191,16 @@ class ExceptionsCaught(Probe):
             for key, count in counts.items():
                 found.setdefault(key, []).append(count)
                 last[key] = at
-        first = sorted(found.items(), key=lambda item: (-len(item[1]), -sum(item[1])))[:CATCHES_TOLD]
+        first = sorted(found.items(), key=lambda item: (-len(item[1]), -sum(item[1])))[
+            :CATCHES_TOLD
+        ]
         return Catching(
             windows=len(self._windows),
             watched_ns=sum(ns for ns, _ in self._windows),
             caught=tuple(
-                Caught(*key, count=sum(counts), windows=len(counts), ago=len(self._windows) - last[key])
+                Caught(
+                    *key, count=sum(counts), windows=len(counts), ago=len(self._windows) - last[key]
+                )
                 for key, counts in first
             ),
             omitted=len(found) - len(first),

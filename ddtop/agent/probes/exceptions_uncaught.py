@@ -26,7 +26,9 @@ def install(rank: Rank) -> None:
     """Chain `sys.excepthook` and `threading.excepthook`."""
     before, thread_before = sys.excepthook, threading.excepthook
 
-    def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> Any:
+    def hook(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> Any:
         guard.run("exceptions", lambda: note(rank, kind, error, traceback, "main"))
         return before(kind, error, traceback)
 
@@ -36,7 +38,12 @@ def install(rank: Rank) -> None:
             guard.run(
                 "exceptions",
                 lambda: note(
-                    rank, arguments.exc_type, arguments.exc_value, arguments.exc_traceback, name, _leads(rank)
+                    rank,
+                    arguments.exc_type,
+                    arguments.exc_value,
+                    arguments.exc_traceback,
+                    name,
+                    _leads(rank),
                 ),
             )
         return thread_before(arguments)

@@ -1,4 +1,6 @@
-"""One process group, or what one backend does in it, as this rank has seen it. Clocks are monotonic ns."""
+"""One process group, or what one backend does in it, as this rank has seen it. Clocks are
+monotonic ns.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +11,24 @@ import msgspec
 from ddtop.wire.records import Collective
 
 RETIRED_KEPT = 8
-"""Retired entries kept a group: with gloo one side of a mismatch has passed, and its entry is the evidence."""
+"""Retired entries kept a group: with gloo one side of a mismatch has passed, and its entry is
+the evidence.
+"""
 _DONE = ("retired", "completed")
 
 
 @dataclass
 class Watch:
-    """What is known of it. `last`: a status that mixes collectives with calls for single ranks, None of one that does not. `came_at`:
-    when something came back last.
+    """What is known of it. `last`: a status that mixes collectives with calls for single ranks,
+    None of one that does not. `came_at`: when something came back last.
 
-    `status`: gloo's last status, (enqueued, completed). `proven`: (status, completed), what the entries said while that status
-    stood. `doubted`: the status at which entries showed an open collective that the status denies.
+    `status`: gloo's last status, (enqueued, completed). `proven`: (status, completed), what the
+    entries said while that status stood. `doubted`: the status at which entries showed an open
+    collective that the status denies.
 
-    `uncounted`: calls that the number has and the status will never have, as those captured into a CUDA graph.
-    `connecting`: the thread is inside a call that the number has and the status has not yet.
+    `uncounted`: calls that the number has and the status will never have, as those captured into a
+    CUDA graph. `connecting`: the thread is inside a call that the number has and the status has not
+    yet.
     """
 
     enqueued: int = 0
@@ -45,10 +51,12 @@ class Watch:
     retired: list[Collective] = field(default_factory=list)
 
     def take_status(self, enqueued: int, completed: int, now: int) -> int | None:
-        """What the recorder says was put in and came back last. How long the wait was that has ended with it, None if none has.
+        """What the recorder says was put in and came back last. How long the wait was that has
+        ended with it, None if none has.
 
-        Gloo's `completed` is the number of the collective that came back last. Two of its threads may end two collectives in
-        the other order: then it stays below `enqueued` although nothing is open. So it only counts until entries were read.
+        Gloo's `completed` is the number of the collective that came back last. Two of its threads
+        may end two collectives in the other order: then it stays below `enqueued` although nothing
+        is open. So it only counts until entries were read.
         """
         waited = None
         self.status = (enqueued, completed)
@@ -69,13 +77,16 @@ class Watch:
         return waited
 
     def follow_call(self, now: int, in_call_since: int | None, after_ns: int) -> None:
-        """On NCCL: whether the thread is inside a call that the status does not have yet. Call it after `take_status`.
+        """On NCCL: whether the thread is inside a call that the status does not have yet. Call it
+        after `take_status`.
 
-        The number moves first, then NCCL is called, then the status moves. NCCL may block the host inside any call: a
-        new algorithm or a new peer connects there, and that waits for the others. `in_call_since`: since when the thread
-        is inside one call that may be such a one, None if it is not; after `after_ns` it counts as blocked.
+        The number moves first, then NCCL is called, then the status moves. NCCL may block the host
+        inside any call: a new algorithm or a new peer connects there, and that waits for the
+        others. `in_call_since`: since when the thread is inside one call that may be such a one,
+        None if it is not; after `after_ns` it counts as blocked.
 
-        Source: ProcessGroupNCCL.cpp `collective` and `workEnqueue`; NCCL (2.22 and later) group.cc `asyncJobLaunch`.
+        Source: ProcessGroupNCCL.cpp `collective` and `workEnqueue`; NCCL (2.22 and later) group.cc
+        `asyncJobLaunch`.
         """
         if self.status is None or self.completed is None:
             return
@@ -93,7 +104,8 @@ class Watch:
     def _proven_completed(self, enqueued: int, completed: int) -> int:
         """What is completed, where entries have said more than this status does.
 
-        Each collective comes back once, so a status that has changed never returns: what was read holds for as long as it stands.
+        Each collective comes back once, so a status that has changed never returns: what was read
+        holds for as long as it stands.
         """
         if self.proven is None:
             return completed
@@ -105,9 +117,11 @@ class Watch:
         return proven if status == (enqueued, completed) else max(completed, min(proven, enqueued))
 
     def take_mixed_status(self, enqueued: int, completed: int, now: int) -> int | None:
-        """The same where NCCL's status has the last call of either kind, each with its own kind's number.
+        """The same where NCCL's status has the last call of either kind, each with its own kind's
+        number.
 
-        That they are alike says that nothing is open; that they differ, only that something is. What it is, the entries tell.
+        That they are alike says that nothing is open; that they differ, only that something is.
+        What it is, the entries tell.
         """
         waited = None
         if (enqueued, completed) != self.last:
@@ -115,16 +129,23 @@ class Watch:
                 self.moved_at = now
             if self.pending_since is not None:
                 waited = now - self.pending_since
-            self.last, self.pending_since, self.open, self.came_at = (enqueued, completed), None, [], now
+            self.last, self.pending_since, self.open, self.came_at = (
+                (enqueued, completed),
+                None,
+                [],
+                now,
+            )
         if enqueued == completed:
             self.completed, self.pending_since, self.open = self.enqueued, None, []
         elif self.completed is None:
             self.completed = 0
         return waited
 
-    def take_entries(self, own: list[Collective], counts_singles: bool, unix_minus_mono: int) -> None:
-        """Its collectives in the recorder, in the order in which they were made. `counts_singles`: their op_id tells how many calls for
-        single ranks the sequence number has in it."""
+    def take_entries(
+        self, own: list[Collective], counts_singles: bool, unix_minus_mono: int
+    ) -> None:
+        """Its collectives in the recorder, in the order in which they were made. `counts_singles`:
+        their op_id tells how many calls for single ranks the sequence number has in it."""
         if not counts_singles:
             own = _by_retirement(own)
         self.open = [item for item in own if item.state not in _DONE]
@@ -159,11 +180,17 @@ class Watch:
         self.pending_since = since
 
     def _fits(self, own: list[Collective]) -> bool:
-        """These entries tell of the status. None at all: they are so old that the recorder has overwritten them."""
-        return self.status is not None and (not own or max(item.op_id for item in own) >= self.status[0])
+        """These entries tell of the status. None at all: they are so old that the recorder has
+        overwritten them.
+        """
+        return self.status is not None and (
+            not own or max(item.op_id for item in own) >= self.status[0]
+        )
 
     def _prove(self, since: int | None) -> None:
-        """Of gloo: whether what the status says is so. `since`: when the oldest open collective was made."""
+        """Of gloo: whether what the status says is so. `since`: when the oldest open collective
+        was made.
+        """
         assert self.status is not None
         done = enqueued = self.status[0]
         if self.open:
@@ -176,18 +203,23 @@ class Watch:
         if done >= enqueued:
             self.pending_since = None
         elif since is not None:
-            self.pending_since = since if self.pending_since is None else min(self.pending_since, since)
+            self.pending_since = (
+                since if self.pending_since is None else min(self.pending_since, since)
+            )
 
 
 def _by_retirement(own: list[Collective]) -> list[Collective]:
     """NCCL's collectives, those that read "completed" without being retired as open ones.
 
-    The state of a call that is blocked in its launch reads so: an event that was never recorded counts as reached. The
-    watchdog retires whatever has come back within 0.1 s. Where it retires nothing (TORCH_NCCL_BLOCKING_WAIT) the state
-    is all there is.
+    The state of a call that is blocked in its launch reads so: an event that was never recorded
+    counts as reached. The watchdog retires whatever has come back within 0.1 s. Where it retires
+    nothing (TORCH_NCCL_BLOCKING_WAIT) the state is all there is.
 
     Source: CUDAEvent.h `query`; ProcessGroupNCCL.cpp `kWatchdogThreadSleepMillis`.
     """
     if all(item.state != "retired" for item in own):
         return own
-    return [msgspec.structs.replace(item, state="scheduled") if item.state == "completed" else item for item in own]
+    return [
+        msgspec.structs.replace(item, state="scheduled") if item.state == "completed" else item
+        for item in own
+    ]

@@ -51,4 +51,7 @@ class HotLines:
         if not self._counts:
             return ()
         first = sorted(self._counts.items(), key=lambda item: -item[1])[:TOLD]
-        return tuple(Spot(function, file, line, count, waits_on) for (function, file, line, waits_on), count in first)
+        return tuple(
+            Spot(function, file, line, count, waits_on)
+            for (function, file, line, waits_on), count in first
+        )

@@ -49,7 +49,9 @@ def store_file(method: str) -> StoreFile | None:
     except OSError as error:
         return StoreFile(path, wrong=error.strerror)
     owner = f"uid {found.st_uid}" if found.st_uid != os.getuid() else None
-    return StoreFile(path, found.st_size, found.st_mtime_ns, owner, os.access(path, os.R_OK | os.W_OK))
+    return StoreFile(
+        path, found.st_size, found.st_mtime_ns, owner, os.access(path, os.R_OK | os.W_OK)
+    )
 
 
 def script_digest(argv: Sequence[str]) -> str | None:

@@ -62,7 +62,9 @@ class History:
         self._totals: dict[Waited, list[int]] = {}
         self._wait_total_ns = 0
 
-    def look_at(self, iterator: Any, words: memoryview, group: str | None, first_batch: int | None) -> Feed | None:
+    def look_at(
+        self, iterator: Any, words: memoryview, group: str | None, first_batch: int | None
+    ) -> Feed | None:
         """What feeds that iterator; None between two epochs, when there is no iterator."""
         if iterator is None:
             return None
@@ -84,7 +86,9 @@ class History:
         grown_ns, self._wait_total_ns = max(0, total_ns - self._wait_total_ns), total_ns
         if feed is not None:
             feeds = feed.steps >= FEEDS_STEPS
-            now = Waited(feed.dataset, queue.workers, queue.prefetch_factor, queue.pin_memory, feeds)
+            now = Waited(
+                feed.dataset, queue.workers, queue.prefetch_factor, queue.pin_memory, feeds
+            )
             self._remember(now, grown_ns)
         return max(self._totals, key=lambda one: self._totals[one][0], default=None)
 
@@ -108,7 +112,9 @@ class History:
             self._last = _queue(iterator, waits)
             return self._last
         last = self._last
-        return _Queue(last.workers, pin_memory=last.pin_memory, prefetch_factor=last.prefetch_factor)
+        return _Queue(
+            last.workers, pin_memory=last.pin_memory, prefetch_factor=last.prefetch_factor
+        )
 
     def owed_most(self) -> tuple[int | None, float | None]:
         """(worker, share) of the looks that found a batch waited for; None while there are few."""
@@ -210,7 +216,10 @@ def _owing(queue: _Queue, seen: list[workers.Worker], waited_ns: int) -> tuple[i
 def _queue(iterator: Any, waits: bool = False) -> _Queue:
     number = getattr(iterator, "_num_workers", 0) or 0
     processes = getattr(iterator, "_workers", None)
-    pin_memory, prefetch = getattr(iterator, "_pin_memory", None), getattr(iterator, "_prefetch_factor", None)
+    pin_memory, prefetch = (
+        getattr(iterator, "_pin_memory", None),
+        getattr(iterator, "_prefetch_factor", None),
+    )
     if not number or processes is None:
         return _Queue(number, pin_memory=pin_memory, prefetch_factor=prefetch)
     held = getattr(iterator, "_task_info", {})
@@ -221,7 +230,9 @@ def _queue(iterator: Any, waits: bool = False) -> _Queue:
             depth += queue.qsize()  # type: ignore[union-attr]  # absent: AttributeError
         except (AttributeError, NotImplementedError, OSError):
             continue
-        if getattr(iterator, "_data_queue", None) is getattr(iterator, "_worker_result_queue", None):
+        if getattr(iterator, "_data_queue", None) is getattr(
+            iterator, "_worker_result_queue", None
+        ):
             break
     pids = [process.pid for process in list(processes)]
     owing = None
@@ -234,7 +245,14 @@ def _queue(iterator: Any, waits: bool = False) -> _Queue:
     capacity = number * (prefetch or 2)
     started = tuple(pid for pid in pids if pid is not None)
     return _Queue(
-        number, min(depth, capacity), capacity, started, None if closing else owing, closing, pin_memory, prefetch
+        number,
+        min(depth, capacity),
+        capacity,
+        started,
+        None if closing else owing,
+        closing,
+        pin_memory,
+        prefetch,
     )
 
 
@@ -253,6 +271,8 @@ def _not_resumed(iterator: Any, pids: list[int | None]) -> int | None:
             waits = False
         if pid is not None and waits:
             late.append(pid)
-    helpless = [pid for pid in pids if pid is not None and workers.worker(pid).letter in workers.HELPLESS]
+    helpless = [
+        pid for pid in pids if pid is not None and workers.worker(pid).letter in workers.HELPLESS
+    ]
     # Who has just been woken has not taken it yet either: the one that cannot is meant.
     return next(iter([*helpless, *late]), None)

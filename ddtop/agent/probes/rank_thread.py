@@ -22,7 +22,16 @@ from typing import TYPE_CHECKING, Any
 
 from ddtop.agent.probe import Probe, Tick
 from ddtop.agent.probes.hot_lines import HotLines
-from ddtop.agent.stacks.frames import BACKWARD, COLLECTIVE, FORWARD, LOADER, OPTIMIZER, FrameReader, Seen, Stay
+from ddtop.agent.stacks.frames import (
+    BACKWARD,
+    COLLECTIVE,
+    FORWARD,
+    LOADER,
+    OPTIMIZER,
+    FrameReader,
+    Seen,
+    Stay,
+)
 from ddtop.wire import page as layout
 from ddtop.wire.records import Place
 
@@ -84,11 +93,19 @@ class Lead:
             return None
         self._scanned_at, self.ident = now, self._main_id
         own = threading.get_ident()
-        others = [ident for ident in list(sys._current_frames()) if ident not in (own, self._main_id)][:THREADS_MAX]
-        looks = [(ident, seen) for ident in others if (seen := self._frames.look(ident)) is not None and _trains(seen)]
+        others = [
+            ident for ident in list(sys._current_frames()) if ident not in (own, self._main_id)
+        ][:THREADS_MAX]
+        looks = [
+            (ident, seen)
+            for ident in others
+            if (seen := self._frames.look(ident)) is not None and _trains(seen)
+        ]
         if not looks:
             return None
-        self.ident, found = min(looks, key=lambda look: (_TRAINING.index(look[1].activity), look[0]))
+        self.ident, found = min(
+            looks, key=lambda look: (_TRAINING.index(look[1].activity), look[0])
+        )
         return found
 
 

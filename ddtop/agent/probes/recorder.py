@@ -1,12 +1,13 @@
 """Torch's flight recorder: the status of each group (cheap) and the entries (dear).
 
-The status takes about 4 us (torch 2.13) to 60 us (2.15). Reading 2,000 entries takes 15 to 45 ms. Torch's handler
-`fr_trace_json` reads them without the GIL; it works up to torch 2.14. From 2.15 on that handler asks `_Request.params()`
-for a C++ multimap, which nothing in Python can be, and NCCL's handler has always asked for it. There the entries are read
-directly, with the GIL held: at any time while they are few, else only for a rank that makes no progress.
+The status takes about 4 us (torch 2.13) to 60 us (2.15). Reading 2,000 entries takes 15 to 45 ms.
+Torch's handler `fr_trace_json` reads them without the GIL; it works up to torch 2.14. From 2.15 on
+that handler asks `_Request.params()` for a C++ multimap, which nothing in Python can be, and NCCL's
+handler has always asked for it. There the entries are read directly, with the GIL held: at any time
+while they are few, else only for a rank that makes no progress.
 
-Source: `_dump_fr_trace_json`, `_dump_nccl_trace_json`, `_get_handler` of `torch._C._distributed_c10d`; measured on
-torch 2.13, 2.14.1 and 2.15 with gloo.
+Source: `_dump_fr_trace_json`, `_dump_nccl_trace_json`, `_get_handler` of
+`torch._C._distributed_c10d`; measured on torch 2.13, 2.14.1 and 2.15 with gloo.
 """
 
 from __future__ import annotations
@@ -26,9 +27,13 @@ from ddtop.wire.records import Collective
 DIRECT_ENTRIES_MAX = 256
 """A direct read of so many stalls the program for at most 3 ms (measured)."""
 STALL_ENTRIES_MAX = 4096
-"""A direct read of so many takes 30 to 90 ms: tolerable once for a rank that makes no progress, and for no other."""
+"""A direct read of so many takes 30 to 90 ms: tolerable once for a rank that makes no progress,
+and for no other.
+"""
 STALL_RATIO_MAX = 1 / 200
-"""Direct reads of more than `DIRECT_ENTRIES_MAX` entries may hold the GIL for this part of the time."""
+"""Direct reads of more than `DIRECT_ENTRIES_MAX` entries may hold the GIL for this part of the
+time.
+"""
 RING_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 RING_SIZE = 2000
 DEADLINE_S = 2.0
@@ -88,7 +93,9 @@ _full_decoder = msgspec.json.Decoder(_Full, strict=False)
 _times_decoder = msgspec.json.Decoder(_Times, strict=False)
 
 Status = dict[tuple[str, str], tuple[int, int]]
-"""(recorder, pg_id) -> (last enqueued, last completed). pg_id is a counter of this process: never compared across ranks."""
+"""(recorder, pg_id) -> (last enqueued, last completed). pg_id is a counter of this process:
+never compared across ranks.
+"""
 
 Entries = list[tuple[str, _Entry]]
 """Entries with their recorder's name."""
@@ -101,14 +108,16 @@ class UnreadableError(Exception):
 class Recorder:
     """The recorders of this torch: the generic one (gloo) and NCCL's own, whichever exist.
 
-    `why_off`: why entries are not read (any more), None where they are; the status may be read all the same.
+    `why_off`: why entries are not read (any more), None where they are; the status may be read all
+    the same.
     """
 
     def __init__(self) -> None:
         torch: Any = sys.modules.get("torch")
         native: Any = sys.modules["torch._C"]._distributed_c10d
         self._version = str(getattr(torch, "__version__", "")).partition("+")[0]
-        # On ROCm each dump, the short one too, asks every communicator of RCCL (ncclCommDump), which may hang.
+        # On ROCm each dump, the short one too, asks every communicator of RCCL (ncclCommDump),
+        # which may hang.
         hip = getattr(getattr(torch, "version", None), "hip", None) is not None
         self._briefs = [
             (name, getattr(native, function))
@@ -133,8 +142,8 @@ class Recorder:
         self.why_off = f"torch {self._version}: entries cannot be read ({why}); {CONSEQUENCE}"
 
     def status(self, without: str | None = None) -> Status:
-        """What was last enqueued and completed in each group; completed is 0 before the first one is. `without`: this
-        recorder is not read where there is another one.
+        """What was last enqueued and completed in each group; completed is 0 before the first one
+        is. `without`: this recorder is not read where there is another one.
 
         Raises:
             UnreadableError: the status has another layout.
@@ -148,17 +157,24 @@ class Recorder:
             except msgspec.DecodeError as error:
                 raise UnreadableError(f"torch {self._version}: {error}") from error
             if told is msgspec.UNSET:
-                raise UnreadableError(f"torch {self._version}: the status of groups is not where it was")
+                raise UnreadableError(
+                    f"torch {self._version}: the status of groups is not where it was"
+                )
             for pg_id, status in told.items():
-                found[name, pg_id] = (status.last_enqueued_collective, max(0, status.last_completed_collective))
+                found[name, pg_id] = (
+                    status.last_enqueued_collective,
+                    max(0, status.last_completed_collective),
+                )
         return found
 
-    def entries(self, size_guess: int, stalls: bool = False, nccl_gpu: int | None = None) -> Entries | None:
-        """Each entry with its recorder's name, in the order in which they were made, of sends and receives before the
-        others; None if they cannot be had now.
+    def entries(
+        self, size_guess: int, stalls: bool = False, nccl_gpu: int | None = None
+    ) -> Entries | None:
+        """Each entry with its recorder's name, in the order in which they were made, of sends and
+        receives before the others; None if they cannot be had now.
 
-        `stalls`: the rank makes no progress, so a read may hold the GIL for some tens of ms. `nccl_gpu`: read NCCL's
-        entries too, on this device; None: leave them alone.
+        `stalls`: the rank makes no progress, so a read may hold the GIL for some tens of ms.
+        `nccl_gpu`: read NCCL's entries too, on this device; None: leave them alone.
         """
         dumps = self._dumps(size_guess, stalls, nccl_gpu)
         if not dumps:
@@ -173,10 +189,18 @@ class Recorder:
         return found
 
     def times(self, size_guess: int) -> list[tuple[str, str, int, int, str]]:
-        """(recorder, group, sequence number, unix ns, op) of all collectives that gloo's recorder has; none where they
-        cannot be had now. NCCL's are left alone: there the host runs ahead, and when it came says nothing."""
+        """(recorder, group, sequence number, unix ns, op) of all collectives that gloo's recorder
+        has; none where they cannot be had now. NCCL's are left alone: there the host runs ahead,
+        and when it came says nothing.
+        """
         return [
-            (name, entry.process_group[0], entry.collective_seq_id, entry.time_created_ns, _op(entry.profiling_name))
+            (
+                name,
+                entry.process_group[0],
+                entry.collective_seq_id,
+                entry.time_created_ns,
+                _op(entry.profiling_name),
+            )
             for name, data in self._dumps(size_guess, True, None) or ()
             for entry in _timed(name, self._decoded(_times_decoder, data) or [])
             if entry.time_created_ns
@@ -189,7 +213,9 @@ class Recorder:
             self._give_up(LAYOUT_FAULT)
             return None
 
-    def _dumps(self, size_guess: int, stalls: bool, nccl_gpu: int | None) -> list[tuple[str, str | bytes]]:
+    def _dumps(
+        self, size_guess: int, stalls: bool, nccl_gpu: int | None
+    ) -> list[tuple[str, str | bytes]]:
         found = []
         for name, dump in self._briefs:
             if self.why_off is not None or (name == "nccl" and nccl_gpu is None):
@@ -212,7 +238,9 @@ class Recorder:
             del self._handlers[name]
             return None
 
-    def _directly(self, dump: Any, size_guess: int, stalls: bool, gpu: int | None) -> str | bytes | None:
+    def _directly(
+        self, dump: Any, size_guess: int, stalls: bool, gpu: int | None
+    ) -> str | bytes | None:
         size = min(size_guess, _ring_size())
         if size > DIRECT_ENTRIES_MAX:
             if size > STALL_ENTRIES_MAX:
@@ -237,7 +265,8 @@ class Recorder:
     def _in_time(self, read: Any, gpu: int | None) -> str | bytes | None:
         """Read on a thread of its own: one that hangs must not take the agent with it.
 
-        `gpu`: the rank's own device. A new thread is on device 0, and what asks an event there makes a CUDA context.
+        `gpu`: the rank's own device. A new thread is on device 0, and what asks an event there
+        makes a CUDA context.
         """
         results: list[str | bytes] = []
         errors: list[Exception] = []
@@ -271,7 +300,10 @@ def _ring_size() -> int:
 def _knows_layout(entries: list[_Entry]) -> bool:
     """No key has another name: what is missing has its default in every entry."""
     return not entries or (
-        all(entry.record_id >= 0 and entry.profiling_name and entry.process_group[0] for entry in entries[-1:])
+        all(
+            entry.record_id >= 0 and entry.profiling_name and entry.process_group[0]
+            for entry in entries[-1:]
+        )
         and any(entry.collective_seq_id or entry.p2p_seq_id for entry in entries)
     )
 
@@ -287,14 +319,20 @@ def _told(recorder: str, entries: list[_Entry]) -> list[_Entry]:
     if recorder != "nccl":
         return entries
     collectives = [
-        first if first is last else msgspec.structs.replace(first, state=last.state, retired=last.retired)
+        (
+            first
+            if first is last
+            else msgspec.structs.replace(first, state=last.state, retired=last.retired)
+        )
         for first, last in collectives_of(entries)
     ]
     return [*(entry for entry in entries if entry.is_p2p), *collectives]
 
 
 def collective(entry: _Entry, group: str | None = None) -> Collective:
-    """The entry as a record; `gloo:all_reduce` becomes `all_reduce`. `group`: the name of its group, where that is another one."""
+    """The entry as a record; `gloo:all_reduce` becomes `all_reduce`. `group`: the name of its
+    group, where that is another one.
+    """
     return Collective(
         group=entry.process_group[0] if group is None else group,
         op=_op(entry.profiling_name),
@@ -315,7 +353,9 @@ def _op(profiling_name: str) -> str:
 
 
 def _thread(entry: _Entry) -> str | None:
-    """Python's name of the thread; of one that Python did not start torch's ("pt_autograd_0"), else "native"."""
+    """Python's name of the thread; of one that Python did not start torch's ("pt_autograd_0"),
+    else "native".
+    """
     if entry.thread_id is None:
         return None
     if (entry.thread_name or "").startswith("pt_"):

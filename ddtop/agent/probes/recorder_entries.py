@@ -1,8 +1,10 @@
 """Which of NCCL's entries in the flight recorder are collectives, and how far each is.
 
-From torch's ProcessGroupNCCL (read in the source of 2.8, not run): calls that are made together, as by batch_isend_irecv or for the parts of an uneven
-all_gather, have an entry each that never changes its state, and after them one more for all of them. That one alone ends. It
-is told as a collective's whatever they were, with the number of the last collective where they were sends and receives.
+From torch's ProcessGroupNCCL (read in the source of 2.8, not run): calls that are made together, as
+by batch_isend_irecv or for the parts of an uneven all_gather, have an entry each that never changes
+its state, and after them one more for all of them. That one alone ends. It is told as a
+collective's whatever they were, with the number of the last collective where they were sends and
+receives.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ E = TypeVar("E", bound=Entry)
 
 
 def collectives_of(entries: Iterable[E]) -> list[tuple[E, E]]:
-    """(what was called first, what says how far it is) of each collective, in the order in which they were made, as the entries have to be."""
+    """(what was called first, what says how far it is) of each collective, in the order in which
+    they were made, as the entries have to be.
+    """
     found: list[tuple[E, E]] = []
     place: dict[str, int] = {}
     last: dict[str, E] = {}
@@ -51,10 +55,17 @@ def _is_whole(entry: Entry) -> bool:
 
 def _ends_singles(before: Entry, entry: Entry) -> bool:
     # A collective of that name has a number of its own.
-    same = (before.collective_seq_id, before.p2p_seq_id) == (entry.collective_seq_id, entry.p2p_seq_id)
+    same = (before.collective_seq_id, before.p2p_seq_id) == (
+        entry.collective_seq_id,
+        entry.p2p_seq_id,
+    )
     return before.is_p2p and same and _is_whole(entry)
 
 
 def _is_part(before: Entry, entry: Entry) -> bool:
     # What has ended was a call by itself, of a group that has been made anew since.
-    return before.collective_seq_id == entry.collective_seq_id and not before.is_p2p and not before.retired
+    return (
+        before.collective_seq_id == entry.collective_seq_id
+        and not before.is_p2p
+        and not before.retired
+    )

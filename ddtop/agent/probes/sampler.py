@@ -49,7 +49,12 @@ class Feeding:
         self._last: tuple[int, int, int] = (0, 0, 0)
 
     def look(
-        self, iterator: Any, steps: int, batches: int, group: str | None, first_batch: int | None = None
+        self,
+        iterator: Any,
+        steps: int,
+        batches: int,
+        group: str | None,
+        first_batch: int | None = None,
     ) -> Feed | None:
         """What feeds that iterator.
 
@@ -99,7 +104,9 @@ def _reference(one: Any) -> ref[Any] | None:
 
 
 def _begin(source: _Source, sampler: Any) -> None:
-    shuffles = _is(sampler, "torch.utils.data.distributed", "DistributedSampler") and getattr(sampler, "shuffle", False)
+    shuffles = _is(sampler, "torch.utils.data.distributed", "DistributedSampler") and getattr(
+        sampler, "shuffle", False
+    )
     epoch = getattr(sampler, "epoch", None) if shuffles else None
     epoch = epoch if isinstance(epoch, int) else None
     source.same_epoch = source.passes > 0 and epoch is not None and epoch == source.epoch
@@ -126,7 +133,11 @@ def _described(iterator: Any, index: Any, sampler: Any, dataset: Any) -> Feed:
         and not _is(dataset, "torch.utils.data.dataset", "IterableDataset")
     )
     length = _length(sampler) if plain else None
-    programs = (dataset, getattr(iterator, "_collate_fn", None), getattr(iterator, "_worker_init_fn", None))
+    programs = (
+        dataset,
+        getattr(iterator, "_collate_fn", None),
+        getattr(iterator, "_worker_init_fn", None),
+    )
     return Feed(
         type(sampler).__name__,
         type(index).__name__,
@@ -134,7 +145,9 @@ def _described(iterator: Any, index: Any, sampler: Any, dataset: Any) -> Feed:
         plain and getattr(sampler, "_num_samples", None) is None,
         length,
         first=dataset_digest.fingerprint(dataset) if plain else None,
-        holds=plain and dataset_digest.holds(dataset, length) and not dataset_digest.asks_rank(*programs),
+        holds=plain
+        and dataset_digest.holds(dataset, length)
+        and not dataset_digest.asks_rank(*programs),
     )
 
 

@@ -1,4 +1,6 @@
-"""How many calls a process group has counted, asked in the one way that every kind of group answers."""
+"""How many calls a process group has counted, asked in the one way that every kind of group
+answers.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,11 @@ from ddtop.wire.rank_runs import BESIDE
 
 
 def numbers_of(name: str, group: Any) -> dict[str, int | None]:
-    """The sequence number of the group under its name; where gloo counts beside the group's own backend (`cpu:gloo,cuda:nccl`),
-    that too.
+    """The sequence number of the group under its name; where gloo counts beside the group's own
+    backend (`cpu:gloo,cuda:nccl`), that too.
 
-    Each backend of a group counts for itself: object collectives go through gloo while gradients go through NCCL.
+    Each backend of a group counts for itself: object collectives go through gloo while gradients go
+    through NCCL.
     """
     found = {name: number_of(group)}
     if not _is_nccl(group):
@@ -26,8 +29,9 @@ def numbers_of(name: str, group: Any) -> dict[str, int | None]:
 def number_of(group: Any) -> int | None:
     """The group's own sequence number, None where nothing of it counts.
 
-    A group asks its default backend, and has none where the devices were named (`cpu:gloo`) and some module has registered a
-    backend of its own, as torch's FSDP does when it is imported: then the backends of its devices are asked.
+    A group asks its default backend, and has none where the devices were named (`cpu:gloo`) and
+    some module has registered a backend of its own, as torch's FSDP does when it is imported: then
+    the backends of its devices are asked.
     """
     try:
         return int(group._get_sequence_number_for_group())

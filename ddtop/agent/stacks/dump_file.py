@@ -95,7 +95,13 @@ def _number(wanted: str) -> tuple[int | None, str | None]:
     """(signal, why none) of DDTOP_SIGNAL: "on", a number, a name, RTMIN+N, "off"; unset is off."""
     text = wanted.strip().upper().removeprefix("SIG")
     if not text:
-        return None, "DDTOP_SIGNAL is not set: no signal of the program's is taken unasked (DDTOP_SIGNAL=on takes one)"
+        return (
+            None,
+            (
+                "DDTOP_SIGNAL is not set: no signal of the program's is taken unasked"
+                " (DDTOP_SIGNAL=on takes one)"
+            ),
+        )
     if text == "ON":
         return signal.SIGRTMIN + OFFSET, None
     if text in ("0", "OFF", "NONE"):
@@ -108,7 +114,11 @@ def _number(wanted: str) -> tuple[int | None, str | None]:
         number = signal.SIGRTMIN + int(more or 0)
     elif f"SIG{text}" in signal.Signals.__members__:
         number = int(signal.Signals[f"SIG{text}"])
-    usable = {int(one) for one in signal.valid_signals()} - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}
+    usable = {int(one) for one in signal.valid_signals()} - {
+        signal.SIGKILL,
+        signal.SIGSTOP,
+        signal.SIGCHLD,
+    }
     if number not in usable:
         return None, f"DDTOP_SIGNAL={wanted[:40]} is no signal that can be used"
     return number, None
@@ -120,7 +130,9 @@ def _in_use(number: int) -> str | None:
         return f"the program has its own handler for signal {number}"
     try:
         with open("/proc/self/status", encoding="ascii", errors="replace") as file:
-            masks = dict(line.split(":", 1) for line in file.read().splitlines() if line.startswith("Sig"))
+            masks = dict(
+                line.split(":", 1) for line in file.read().splitlines() if line.startswith("Sig")
+            )
         if any(int(masks[name], 16) >> (number - 1) & 1 for name in ("SigCgt", "SigIgn")):
             return f"signal {number} is handled or ignored already"
     except (OSError, KeyError, ValueError):

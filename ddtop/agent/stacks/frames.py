@@ -28,13 +28,22 @@ LOADER, FORWARD, BACKWARD, OPTIMIZER, COLLECTIVE, CUDA_SYNC, OTHER = range(len(A
 UNSEEN = -1
 
 _BROADCASTS = frozenset(
-    {"_sync_module_states", "_sync_params_and_buffers", "_sync_buffers", "_verify_param_shape_across_processes"}
+    {
+        "_sync_module_states",
+        "_sync_params_and_buffers",
+        "_sync_buffers",
+        "_verify_param_shape_across_processes",
+    }
     | {"_default_broadcast_coalesced", "_distributed_broadcast_coalesced"}
 )
 
 # (end of the file's path, functions or None for any) -> activity. The innermost match wins.
 _ACTIVITY: tuple[tuple[str, frozenset[str] | None, int], ...] = (
-    ("torch/utils/data/dataloader.py", frozenset({"__next__", "_next_data", "_get_data", "_try_get_data"}), LOADER),
+    (
+        "torch/utils/data/dataloader.py",
+        frozenset({"__next__", "_next_data", "_get_data", "_try_get_data"}),
+        LOADER,
+    ),
     ("torch/distributed/distributed_c10d.py", None, COLLECTIVE),
     ("torch/distributed/_functional_collectives.py", None, COLLECTIVE),
     # Calls into C: the wait of a Work, and the broadcasts with which DDP begins a forward.
@@ -58,7 +67,17 @@ class Seen:
     `frame_id`: tells whether the user frame is still the same one.
     """
 
-    __slots__ = ("activity", "callee", "file", "frame_id", "function", "line", "qualname", "waits_for", "waits_on")
+    __slots__ = (
+        "activity",
+        "callee",
+        "file",
+        "frame_id",
+        "function",
+        "line",
+        "qualname",
+        "waits_for",
+        "waits_on",
+    )
 
     def __init__(self) -> None:
         self.activity = UNSEEN
@@ -104,7 +123,10 @@ class FrameReader:
         self._meanings: dict[tuple[str, str], tuple[int | None, str | None]] = {}
         paths = sysconfig.get_paths()
         self._library = tuple(
-            {os.path.realpath(paths[name]) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+            {
+                os.path.realpath(paths[name]) + os.sep
+                for name in ("stdlib", "platstdlib", "purelib", "platlib")
+            }
             | {paths[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
         )
         self._own = os.path.dirname(os.path.abspath(ddtop.__file__)) + os.sep
@@ -123,7 +145,12 @@ class FrameReader:
             if not self.is_user(file):
                 self._pass_library(seen, file, name, frame)
             elif seen.function is None:
-                seen.function, seen.file, seen.line, seen.frame_id = name, file, frame.f_lineno, id(frame)
+                seen.function, seen.file, seen.line, seen.frame_id = (
+                    name,
+                    file,
+                    frame.f_lineno,
+                    id(frame),
+                )
                 # Python 3.10 has no qualified names.
                 seen.qualname = getattr(frame.f_code, "co_qualname", None)
             frame = frame.f_back

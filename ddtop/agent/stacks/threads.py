@@ -23,7 +23,12 @@ TEXT_CHARACTERS = 300
 
 
 def take(
-    request: str, rank: int | None, pid: int, reader: FrameReader, automatic: bool, lead: int | None = None
+    request: str,
+    rank: int | None,
+    pid: int,
+    reader: FrameReader,
+    automatic: bool,
+    lead: int | None = None,
 ) -> Stacks:
     """The stacks now.
 
@@ -31,7 +36,10 @@ def take(
     is how long this took, and so the longest time that other threads waited for the GIL.
     """
     began = time.perf_counter_ns()
-    names = {thread.ident: redacted_start(str(thread.name), TEXT_CHARACTERS) for thread in threading.enumerate()}
+    names = {
+        thread.ident: redacted_start(str(thread.name), TEXT_CHARACTERS)
+        for thread in threading.enumerate()
+    }
     main, own = lead, threading.get_ident()
     if main is None or main not in sys._current_frames():
         main = threading.main_thread().ident
@@ -40,7 +48,8 @@ def take(
     # The main thread first: where there are too many threads, it is not the one left out.
     order = sorted(frames, key=lambda ident: (ident != main, ident))
     threads = tuple(
-        _thread(frames[ident], ident, names.get(ident), ident == main, reader) for ident in order[:THREADS_MAX]
+        _thread(frames[ident], ident, names.get(ident), ident == main, reader)
+        for ident in order[:THREADS_MAX]
     )
     frames.clear()
     return Stacks(
@@ -56,7 +65,9 @@ def take(
     )
 
 
-def _thread(frame: FrameType | None, ident: int, name: str | None, main: bool, reader: FrameReader) -> ThreadStack:
+def _thread(
+    frame: FrameType | None, ident: int, name: str | None, main: bool, reader: FrameReader
+) -> ThreadStack:
     found: list[StackFrame] = []
     omitted = 0
     while frame is not None:
@@ -64,7 +75,11 @@ def _thread(frame: FrameType | None, ident: int, name: str | None, main: bool, r
             code = frame.f_code
             function = getattr(code, "co_qualname", code.co_name)[:TEXT_CHARACTERS]
             file = code.co_filename
-            found.append(StackFrame(function, file[-TEXT_CHARACTERS:], frame.f_lineno or 0, reader.is_user(file)))
+            found.append(
+                StackFrame(
+                    function, file[-TEXT_CHARACTERS:], frame.f_lineno or 0, reader.is_user(file)
+                )
+            )
         else:
             omitted += 1
         frame = frame.f_back

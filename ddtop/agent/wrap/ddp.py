@@ -55,4 +55,10 @@ def _through_gloo(model: Any, group: Any, world: Any) -> int | None:
     pairs = str(world.pg_backend_config.get(group, "")).split(",")
     if "cuda:gloo" not in pairs or not sys.modules["torch.distributed"].is_nccl_available():
         return None
-    return int(sum(one.numel() * one.element_size() for one in model.module.parameters() if one.requires_grad))
+    return int(
+        sum(
+            one.numel() * one.element_size()
+            for one in model.module.parameters()
+            if one.requires_grad
+        )
+    )

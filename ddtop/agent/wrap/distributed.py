@@ -71,7 +71,10 @@ def _before_init(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     backend = given.get("backend")
     arguments = init_args.look(given)
     claim.entering_init(
-        given.get("rank", -1), given.get("world_size", -1), str(backend) if backend else None, arguments.method
+        given.get("rank", -1),
+        given.get("world_size", -1),
+        str(backend) if backend else None,
+        arguments.method,
     )
     rank = current.get()
     if rank is not None:

@@ -88,7 +88,9 @@ class _Counted:
     fail.
     """
 
-    def __init__(self, notes: PeerNotes, module: ModuleType, group: Any, whole: bool = False) -> None:
+    def __init__(
+        self, notes: PeerNotes, module: ModuleType, group: Any, whole: bool = False
+    ) -> None:
         self._notes = notes
         self._name, self._group, self._whole = "", group, whole
         self._before: dict[str, int] = {}
@@ -100,7 +102,11 @@ class _Counted:
             self._before = self._numbers()
 
     def _numbers(self) -> dict[str, int]:
-        return {name: number for name, number in numbers_of(self._name, self._group).items() if number is not None}
+        return {
+            name: number
+            for name, number in numbers_of(self._name, self._group).items()
+            if number is not None
+        }
 
     def __enter__(self) -> None:
         if self._whole:
@@ -125,7 +131,9 @@ def _note_wait(notes: PeerNotes, began: int) -> None:
         notes.waits.append(waited)
 
 
-def _peer_and_tag(module: ModuleType, side: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
+def _peer_and_tag(
+    module: ModuleType, side: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[int, int]:
     # (tensor, dst, group, tag, group_dst). A peer within a group is translated, so that ranks can
     # be compared.
     peer = args[1] if len(args) > 1 else kwargs.get(side)

@@ -35,7 +35,9 @@ def wrap_ends(module: ModuleType) -> None:
         # A child that is forked while its parent handles an exception has that one too when it ends
         # well.
         is_own = (
-            error is not None and error.__traceback__ is not None and error.__traceback__.tb_frame is sys._getframe(1)
+            error is not None
+            and error.__traceback__ is not None
+            and error.__traceback__.tb_frame is sys._getframe(1)
         )
         if is_own and isinstance(error, Exception):
             _note()

@@ -40,9 +40,25 @@ def doctor() -> int:
     from ddtop.cli import doctor_hosts
 
     checks: list[Callable[[], Line]] = [
-        _python, _hook, _torch, _mpi, _state, _runtime, _key, _page, _loopback,
-        *doctor_hosts.CHECKS, _processes, _dump_signal, _ptrace, _py_spy, _journal, _gpu, _other_gpus, _relays,
-    ]  # fmt: skip
+        _python,
+        _hook,
+        _torch,
+        _mpi,
+        _state,
+        _runtime,
+        _key,
+        _page,
+        _loopback,
+        *doctor_hosts.CHECKS,
+        _processes,
+        _dump_signal,
+        _ptrace,
+        _py_spy,
+        _journal,
+        _gpu,
+        _other_gpus,
+        _relays,
+    ]
     checks += [_exceptions] if exceptions_caught.asked_for() else []
     lines = [check() for check in checks]
     for mark, what, text in lines:
@@ -340,7 +356,9 @@ def _other_gpus() -> Line:
 
 
 OTHER_GPUS = (("/dev/kfd", "AMD GPUs"), ("/dev/accel", "accelerators of another maker"))
-"""Device files of drivers that ddtop does not ask. Source: amdkfd of Linux, `Documentation/accel`."""
+"""Device files of drivers that ddtop does not ask. Source: amdkfd of Linux,
+`Documentation/accel`.
+"""
 
 
 def _exceptions() -> Line:

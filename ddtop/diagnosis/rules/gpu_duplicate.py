@@ -41,7 +41,9 @@ def rule(context: Context) -> list[Finding]:
 
 
 def _ranks_named(snapshot: Snapshot, crashed: int) -> tuple[int, ...]:
-    """The ranks on one GPU by the exception of the one that crashed; empty if it says no such thing."""
+    """The ranks on one GPU by the exception of the one that crashed; empty if it says no such
+    thing.
+    """
     exception = snapshot.rank(crashed).exception
     text = exception.text if exception is not None else ""
     if match := _DUPLICATE.search(text):

@@ -65,7 +65,9 @@ def banner_lines(
     return [clip_line(line, width, glyphs.ellipsis) for line in [*head, *body, *notes]]
 
 
-def header_line(snapshot: Snapshot, width: int, contact: Contact = LIVE, glyphs: Glyphs = UNICODE) -> Line:
+def header_line(
+    snapshot: Snapshot, width: int, contact: Contact = LIVE, glyphs: Glyphs = UNICODE
+) -> Line:
     """Job, ranks, hosts, backend; at the right the iteration, the speed or how long there is no
     progress, and the time.
 
@@ -178,7 +180,9 @@ def severity_mark(severity: str, glyphs: Glyphs = UNICODE) -> Span:
     return (glyphs.warning, "warning") if severity == WARNING else (glyphs.info, "")
 
 
-def verdict_lines(verdict: Verdict, width: int, glyphs: Glyphs = UNICODE, most: int = MOST_LINES) -> list[Line]:
+def verdict_lines(
+    verdict: Verdict, width: int, glyphs: Glyphs = UNICODE, most: int = MOST_LINES
+) -> list[Line]:
     """The worst finding as a sentence with a hanging indent, its first evidence and the next step.
 
     Where `most` lines are too few the evidence goes first, then the end of the advice, then the end
@@ -195,7 +199,9 @@ def verdict_lines(verdict: Verdict, width: int, glyphs: Glyphs = UNICODE, most: 
         summary = _summary(finding, width, glyphs, wrap)
     if len(summary) + len(evidence) + len(advice) > most:
         evidence = []
-    advice = _cut(advice, min(max(most - len(summary), 1), _ADVICE_LINES), glyphs) if most > 1 else []
+    advice = (
+        _cut(advice, min(max(most - len(summary), 1), _ADVICE_LINES), glyphs) if most > 1 else []
+    )
     summary = _cut(summary, min(most - len(advice), _SUMMARY_LINES), glyphs)
     return [*summary, *evidence, *advice]
 
@@ -212,7 +218,9 @@ def _summary(
 ) -> list[Line]:
     mark, style = severity_mark(finding.severity, glyphs)
     texts = wrapped(clean(finding.summary), width - 2)
-    return [((f"{mark if number == 0 else ' '} {text}", style),) for number, text in enumerate(texts)]
+    return [
+        ((f"{mark if number == 0 else ' '} {text}", style),) for number, text in enumerate(texts)
+    ]
 
 
 def _evidence(finding: Finding, width: int, glyphs: Glyphs) -> list[Line]:
@@ -227,7 +235,10 @@ def _advice(advice: str, width: int, glyphs: Glyphs) -> list[Line]:
         return []
     lead = f"  {glyphs.arrow} "
     texts = wrap(clean(advice), width - len(lead))
-    return [((lead if number == 0 else " " * len(lead), ""), (text, "bold")) for number, text in enumerate(texts)]
+    return [
+        ((lead if number == 0 else " " * len(lead), ""), (text, "bold"))
+        for number, text in enumerate(texts)
+    ]
 
 
 def _cut(lines: list[Line], most: int, glyphs: Glyphs) -> list[Line]:

@@ -119,7 +119,11 @@ class Timeline:
             self._put(entry) if key in self._entries else self._add(entry)
         if snapshot.ended is not None:
             at = snapshot.ended.time_unix_ns
-            self._add(Entry(("job", at), at, JOB, ((at, f"the job ended: {clean(snapshot.ended.reason)}"),)))
+            self._add(
+                Entry(
+                    ("job", at), at, JOB, ((at, f"the job ended: {clean(snapshot.ended.reason)}"),)
+                )
+            )
         self._last = snapshot
 
     def contact(self, lost: str | None, now_unix_ns: int) -> None:
@@ -127,7 +131,9 @@ class Timeline:
         job."""
         if lost is not None and self._lost_unix_ns is None:
             self._lost_unix_ns = now_unix_ns
-            self._add(Entry(("lost", now_unix_ns), now_unix_ns, CONTACT, ((now_unix_ns, clean(lost)),)))
+            self._add(
+                Entry(("lost", now_unix_ns), now_unix_ns, CONTACT, ((now_unix_ns, clean(lost)),))
+            )
         elif lost is None and self._lost_unix_ns is not None:
             silent = units.duration(max(now_unix_ns - self._lost_unix_ns, 0) / units.SECOND_NS)
             self._lost_unix_ns = None
@@ -146,7 +152,11 @@ class Timeline:
         for key, entry in earlier._entries.items():
             known = self._entries.get(key)
             if known is None and (identity := entry.finding and entry.finding.identity) is not None:
-                known = self._entries.get(self._standing.get(identity)) if entry.over_unix_ns is None else None
+                known = (
+                    self._entries.get(self._standing.get(identity))
+                    if entry.over_unix_ns is None
+                    else None
+                )
             if known is None:
                 still = entry.what == FINDING and entry.over_unix_ns is None
                 self._add(replace(entry, over_unix_ns=begin) if still else entry)
@@ -158,7 +168,12 @@ class Timeline:
 
     def _absorb_came(self, earlier: Timeline, begin: int) -> None:
         """Of the ranks that were there at the first look it is known now when they came."""
-        told = {rank for entry in earlier._entries.values() if entry.what == CAME for rank in entry.ranks}
+        told = {
+            rank
+            for entry in earlier._entries.values()
+            if entry.what == CAME
+            for rank in entry.ranks
+        }
         for key, entry in list(self._entries.items()):
             if entry.what == CAME and entry.unix_ns <= begin and told.issuperset(entry.ranks):
                 del self._entries[key]
@@ -190,7 +205,9 @@ class Timeline:
         attempt = snapshot.attempt
         if self._attempt is not None and attempt > self._attempt:
             at = snapshot.time_unix_ns
-            self._add(Entry(("restart", attempt), at, RESTARTED, ((at, f"restarted: attempt {attempt}"),)))
+            self._add(
+                Entry(("restart", attempt), at, RESTARTED, ((at, f"restarted: attempt {attempt}"),))
+            )
         self._attempt = attempt
 
     def _findings(self, snapshot: Snapshot, verdict: Verdict) -> None:
@@ -209,7 +226,11 @@ class Timeline:
                 words = ((finding.since_unix_ns, clean(finding.summary)),)
                 self._add(Entry(key, finding.since_unix_ns, FINDING, words, finding.ranks, finding))
             elif known.finding != finding:
-                self._put(replace(known, finding=finding, words=_with_words(known.words, now, finding.summary)))
+                self._put(
+                    replace(
+                        known, finding=finding, words=_with_words(known.words, now, finding.summary)
+                    )
+                )
         for gone in [identity for identity in self._standing if identity not in shown]:
             entry = self._entries.get(self._standing.pop(gone))
             if entry is not None:
@@ -219,7 +240,9 @@ class Timeline:
     def _again(self, identity: Hashable, since_unix_ns: int) -> Entry | None:
         """The entry that a finding had before, if it is of the same fact."""
         entry = self._entries.get(self._latest.get(identity))
-        return entry if entry is not None and abs(entry.unix_ns - since_unix_ns) <= SAME_NS else None
+        return (
+            entry if entry is not None and abs(entry.unix_ns - since_unix_ns) <= SAME_NS else None
+        )
 
     def _ranks(self, snapshot: Snapshot) -> None:
         self._came(snapshot)
@@ -228,10 +251,18 @@ class Timeline:
         for rank in snapshot.ranks:
             if rank.exit is None and rank.exception is None and rank.stacks is None:
                 continue
-            if rank.exit is not None and rank.exit_unix_ns and self._first((ENDED, rank.rank, rank.exit.pid)):
+            if (
+                rank.exit is not None
+                and rank.exit_unix_ns
+                and self._first((ENDED, rank.rank, rank.exit.pid))
+            ):
                 gone.setdefault(end_text(rank.exit), []).append(rank)
-            if rank.exception is not None and self._first((RAISED, rank.rank, rank.exception.unix_ns)):
-                text = clean(f"rank {rank.rank} raised {rank.exception.type}: {rank.exception.text}")
+            if rank.exception is not None and self._first(
+                (RAISED, rank.rank, rank.exception.unix_ns)
+            ):
+                text = clean(
+                    f"rank {rank.rank} raised {rank.exception.type}: {rank.exception.text}"
+                )
                 at = rank.exception.unix_ns
                 self._add(Entry((RAISED, rank.rank, at), at, RAISED, ((at, text),), (rank.rank,)))
             if rank.stacks is not None:
@@ -257,7 +288,8 @@ class Timeline:
         came = [
             (rank.rank, rank.hello.started_unix_ns)
             for rank in snapshot.ranks
-            if rank.hello is not None and self._first((CAME, rank.rank, rank.hello.pid, snapshot.attempt))
+            if rank.hello is not None
+            and self._first((CAME, rank.rank, rank.hello.pid, snapshot.attempt))
         ]
         if came:
             ranks = tuple(rank for rank, _ in came)
@@ -265,14 +297,20 @@ class Timeline:
             # Who was there before anybody looked came with his process; later nobody came before
             # the look without him.
             last = self._last
-            there = last is None or (last.attempt == snapshot.attempt and started <= (self.began_unix_ns or 0))
+            there = last is None or (
+                last.attempt == snapshot.attempt and started <= (self.began_unix_ns or 0)
+            )
             at = started if last is None or there else max(started, last.time_unix_ns)
             self._put_came(snapshot, at, ranks)
 
     def _put_came(self, snapshot: Snapshot, at: int, ranks: tuple[int, ...]) -> None:
         key = self._last_came
         before = self._entries.get(key)
-        joins = before is not None and at - before.unix_ns <= TOGETHER_NS and not set(before.ranks) & set(ranks)
+        joins = (
+            before is not None
+            and at - before.unix_ns <= TOGETHER_NS
+            and not set(before.ranks) & set(ranks)
+        )
         if before is not None and joins and key[1] == snapshot.attempt:
             at, ranks = before.unix_ns, tuple(sorted((*before.ranks, *ranks)))
             del self._entries[key]
@@ -306,7 +344,9 @@ class Timeline:
         self._put(Entry((STACKS, request), at, STACKS, ((at, text),), numbers))
 
 
-def _with_words(words: tuple[tuple[int, str], ...], now: int, summary: str) -> tuple[tuple[int, str], ...]:
+def _with_words(
+    words: tuple[tuple[int, str], ...], now: int, summary: str
+) -> tuple[tuple[int, str], ...]:
     """A sentence in which only a duration has grown is the same one; the newest numbers stay with
     the newest look."""
     text = clean(summary)

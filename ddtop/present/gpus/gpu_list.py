@@ -92,7 +92,11 @@ def headline(gpus: Sequence[Gpu], driver: str | None) -> str:
     """`2 of 8 GPUs are free (driver 580.65.06)`; GPUs that are divided count by their parts."""
     parts = [gpu for gpu in gpus if not gpu.mig]
     free = sum(1 for gpu in parts if is_free(gpu))
-    text = f"{free} of {units.plural(len(parts), 'GPU')} {'is' if free == 1 else 'are'} free" if parts else "no GPU"
+    text = (
+        f"{free} of {units.plural(len(parts), 'GPU')} {'is' if free == 1 else 'are'} free"
+        if parts
+        else "no GPU"
+    )
     return f"{text} (driver {clean(driver)})" if driver else text
 
 
@@ -125,7 +129,11 @@ def _held(gpu: Gpu) -> list[str]:
 
 
 def _cells(gpu: Gpu, held: str) -> dict[str, Span]:
-    memory = f"{units.size(gpu.used_bytes)}/{units.size(gpu.total_bytes)}" if gpu.total_bytes else units.NOT_MEASURED
+    memory = (
+        f"{units.size(gpu.used_bytes)}/{units.size(gpu.total_bytes)}"
+        if gpu.total_bytes
+        else units.NOT_MEASURED
+    )
     cap = f"/{gpu.power_cap_watts:.0f}W" if gpu.power_cap_watts is not None else "W"
     return {
         "gpu": (f"{gpu.index}.m" if gpu.parent else str(gpu.index), ""),

@@ -61,7 +61,9 @@ def trouble_text(gpu: Gpu) -> str:
     """Errors that the GPU or its driver have counted; empty where there are none."""
     parts = []
     if gpu.xids:
-        parts.append("Xid " + ", ".join(str(code) for code in dict.fromkeys(one.code for one in gpu.xids)))
+        parts.append(
+            "Xid " + ", ".join(str(code) for code in dict.fromkeys(one.code for one in gpu.xids))
+        )
     if gpu.ecc_uncorrected:
         parts.append(f"{gpu.ecc_uncorrected:,} uncorrectable memory errors")
     if gpu.remap_failed:
@@ -75,10 +77,18 @@ def links_text(gpu: Gpu) -> str:
     """`PCIe 5 x16, 18 NVLinks`; of a maximum only where it is not reached."""
     parts = []
     if gpu.pcie_generation is not None and gpu.pcie_width is not None:
-        narrow = f" of x{gpu.pcie_width_max}" if gpu.pcie_width_max and gpu.pcie_width < gpu.pcie_width_max else ""
+        narrow = (
+            f" of x{gpu.pcie_width_max}"
+            if gpu.pcie_width_max and gpu.pcie_width < gpu.pcie_width_max
+            else ""
+        )
         parts.append(f"PCIe {gpu.pcie_generation} x{gpu.pcie_width}{narrow}")
     if gpu.nvlinks is not None:
-        down = f" of {gpu.nvlinks_total}" if gpu.nvlinks_total and gpu.nvlinks < gpu.nvlinks_total else ""
+        down = (
+            f" of {gpu.nvlinks_total}"
+            if gpu.nvlinks_total and gpu.nvlinks < gpu.nvlinks_total
+            else ""
+        )
         parts.append(f"{gpu.nvlinks}{down} NVLinks")
     return ", ".join(parts)
 
@@ -90,7 +100,11 @@ def trouble_of(device: Device, time_unix_ns: int, policy: Policy) -> str:
     if gpu.lost or gpu.xids or device.ecc_new or gpu.remap_failed:
         return "critical"
     since = device.throttled_since_unix_ns
-    if since is not None and time_unix_ns - since >= policy.gpu_throttled_s * units.SECOND_NS and alarming(gpu):
+    if (
+        since is not None
+        and time_unix_ns - since >= policy.gpu_throttled_s * units.SECOND_NS
+        and alarming(gpu)
+    ):
         return "warning"
     if device.refused_lately >= policy.gpu_refused_shown or len(device.ranks) > 1:
         return "warning"
@@ -157,7 +171,9 @@ def _lost(bars: bool) -> list[Span]:
 def _numbers(gpu: Gpu, glyphs: Glyphs, waits: bool, bars: bool) -> list[Span]:
     share = WAITS if waits else units.percent(gpu.util_ratio)
     memory = f"{units.size(gpu.used_bytes)}/{units.size(gpu.total_bytes)}"
-    ratio = gpu.used_bytes / gpu.total_bytes if gpu.used_bytes is not None and gpu.total_bytes else None
+    ratio = (
+        gpu.used_bytes / gpu.total_bytes if gpu.used_bytes is not None and gpu.total_bytes else None
+    )
     watts = "-" if gpu.power_watts is None else f"{gpu.power_watts:.0f}W"
     celsius = "-" if gpu.celsius is None else f"{gpu.celsius}C"
     drawn: Span = (_bar(gpu.util_ratio, glyphs), "bar")
@@ -174,7 +190,11 @@ def _numbers(gpu: Gpu, glyphs: Glyphs, waits: bool, bars: bool) -> list[Span]:
 
 def refused_text(device: Device) -> str:
     """`4 allocations did not fit`; empty where all did."""
-    return f"{units.plural(device.refused_lately, 'allocation')} did not fit" if device.refused_lately else ""
+    return (
+        f"{units.plural(device.refused_lately, 'allocation')} did not fit"
+        if device.refused_lately
+        else ""
+    )
 
 
 def driver_line(watch: GpuWatch, gpus: int, width: int, glyphs: Glyphs = UNICODE) -> Line:
@@ -194,7 +214,10 @@ def silent_note(snapshot: Snapshot) -> str:
         return ""
     host = silent[0]
     word = "fails" if host.gpu_watch is not None and host.gpu_watch.why is not None else "silent"
-    return f"driver {word} on {clean(host.host) if len(silent) == 1 else units.plural(len(silent), 'host')}"
+    return (
+        f"driver {word} on"
+        f" {clean(host.host) if len(silent) == 1 else units.plural(len(silent), 'host')}"
+    )
 
 
 def clip_words(text: str, width: int, ellipsis: str = ELLIPSIS) -> str:

@@ -53,7 +53,9 @@ class HostFacts:
     @property
     def lost(self) -> bool:
         """It has ranks, and nothing of it is heard any more."""
-        return self.seen is not None and self.seen.lost and bool(self.ranks) and self.worst > FINISHED
+        return (
+            self.seen is not None and self.seen.lost and bool(self.ranks) and self.worst > FINISHED
+        )
 
     @property
     def calm(self) -> bool:
@@ -107,10 +109,14 @@ def hosts_facts(snapshot: Snapshot, hosts: Sequence[Host], codes: bytes) -> tupl
 _NO_GPUS: tuple[frozenset[int], tuple[int, ...]] = (frozenset(), ())
 
 
-def _of_gpus(snapshot: Snapshot, ranks: Sequence[int], own: Sequence[Device]) -> tuple[frozenset[int], tuple[int, ...]]:
+def _of_gpus(
+    snapshot: Snapshot, ranks: Sequence[int], own: Sequence[Device]
+) -> tuple[frozenset[int], tuple[int, ...]]:
     every, now = snapshot.ranks, snapshot.time_unix_ns
     waiting = frozenset([rank for rank in ranks if rank < len(every) and every[rank].gpu_waits])
-    return waiting, tuple([number for number, device in enumerate(own) if trouble_of(device, now, POLICY)])
+    return waiting, tuple(
+        [number for number, device in enumerate(own) if trouble_of(device, now, POLICY)]
+    )
 
 
 _Report = tuple[HostState | None, float | None, HostSeen | None]
@@ -133,7 +139,9 @@ def _labels(ranks: Sequence[RankFacts]) -> dict[str, str]:
         if rank.sender is not None and rank.sender not in names and rank.hello is not None:
             names[rank.sender] = clean(rank.hello.host)
     often = Counter(names.values())
-    return {sender: name if often[name] == 1 else _apart(name, sender) for sender, name in names.items()}
+    return {
+        sender: name if often[name] == 1 else _apart(name, sender) for sender, name in names.items()
+    }
 
 
 def _label(snapshot: Snapshot, number: int, labels: Mapping[str, str]) -> str:
@@ -173,7 +181,10 @@ def clock_words(seen: HostSeen | None) -> str:
         return "not measured against the hub's: its times are used as they are"
     off = abs(seen.offset_ns) / 1e6
     text = f"{off:,.1f} ms" if off < 1000 else f"{off / 1000:,.1f} s"
-    return f"{text} {'behind' if seen.offset_ns > 0 else 'ahead of'} the hub's, ±{seen.error_ns / 1e6:.1f} ms"
+    return (
+        f"{text} {'behind' if seen.offset_ns > 0 else 'ahead of'} the hub's,"
+        f" ±{seen.error_ns / 1e6:.1f} ms"
+    )
 
 
 def part_of(devices: Sequence[Device], number: int) -> int | None:
@@ -187,14 +198,20 @@ def gpus_note(hosts: Sequence[HostFacts], gpus: bool, folded: bool) -> str:
     not shown`."""
     if gpus:
         troubled = sum(len(host.troubled) for host in hosts)
-        return f"{units.plural(troubled, 'GPU')} in trouble, the others not listed" if folded else ""
+        return (
+            f"{units.plural(troubled, 'GPU')} in trouble, the others not listed" if folded else ""
+        )
     told = [host.state for host in hosts if host.state is not None]
     return "no NVIDIA driver" if told and all(state.gpu_watch is None for state in told) else ""
 
 
 def _cores(snapshot: Snapshot, ranks: Sequence[int]) -> float | None:
     every = snapshot.ranks
-    known = [ratio for rank in ranks if rank < len(every) and (ratio := every[rank].cpu_ratio) is not None]
+    known = [
+        ratio
+        for rank in ranks
+        if rank < len(every) and (ratio := every[rank].cpu_ratio) is not None
+    ]
     return sum(known) if known else None
 
 
@@ -207,6 +224,12 @@ def names_of(ranks: Sequence[RankFacts]) -> list[str | None]:
     """The host of each rank, None where it has not been seen."""
     labels = _labels(ranks)
     return [
-        None if rank.hello is None else labels.get(rank.sender, rank.hello.host) if rank.sender else rank.hello.host
+        (
+            None
+            if rank.hello is None
+            else labels.get(rank.sender, rank.hello.host)
+            if rank.sender
+            else rank.hello.host
+        )
         for rank in ranks
     ]

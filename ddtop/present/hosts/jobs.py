@@ -111,7 +111,9 @@ def columns(jobs: Sequence[Listed], width: int) -> Table[Field]:
     return table_for(fields, width)
 
 
-def row(job: Listed, table: Table[Field], health: Health | None, now_unix_ns: int, glyphs: Glyphs) -> Line:
+def row(
+    job: Listed, table: Table[Field], health: Health | None, now_unix_ns: int, glyphs: Glyphs
+) -> Line:
     """One job; `health` None: it has been asked and has not answered yet."""
 
     def cell(field: Field, width: int) -> Span:

@@ -25,7 +25,8 @@ def stacks_json(merged: Merged, job: str | None, live: bool, time_unix_ns: int) 
             for method in sorted({member.method for member in one.members})
         ],
         "unanswered": [
-            {"rank": None if one.rank < 0 else one.rank, "pid": one.pid, "why": one.why} for one in merged.unanswered
+            {"rank": None if one.rank < 0 else one.rank, "pid": one.pid, "why": one.why}
+            for one in merged.unanswered
         ],
     }
 

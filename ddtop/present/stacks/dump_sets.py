@@ -47,7 +47,8 @@ def answers(
         if ranks and rank.rank not in ranks:
             continue
         if stacks is not None and (
-            stacks.request == request or (asked_unix_ns is not None and stacks.taken_unix_ns >= asked_unix_ns)
+            stacks.request == request
+            or (asked_unix_ns is not None and stacks.taken_unix_ns >= asked_unix_ns)
         ):
             found += [stacks, *rank.worker_stacks]
         else:
@@ -64,17 +65,25 @@ def _cannot_answer(rank: RankFacts, at_unix_ns: int) -> bool:
 
 
 def _absent(rank: RankFacts, request: str, at_unix_ns: int) -> Stacks:
-    why = f"its process is gone: {end_text(rank.exit)}" if rank.exit is not None else "it was never seen"
+    why = (
+        f"its process is gone: {end_text(rank.exit)}"
+        if rank.exit is not None
+        else "it was never seen"
+    )
     return Stacks(request, rank.rank, rank.pid or 0, at_unix_ns, why=why)
 
 
 def at_fault(verdict: Verdict, snapshot: Snapshot | None = None) -> tuple[int, ...]:
     """The ranks at fault that are still there: that one has died since says nothing of where it was
     before."""
-    return tuple(rank for rank in culprits(verdict) if snapshot is None or not snapshot.rank(rank).gone)
+    return tuple(
+        rank for rank in culprits(verdict) if snapshot is None or not snapshot.rank(rank).gone
+    )
 
 
-def merged_of(stacks: Iterable[Stacks], verdict: Verdict, snapshot: Snapshot | None = None) -> Merged:
+def merged_of(
+    stacks: Iterable[Stacks], verdict: Verdict, snapshot: Snapshot | None = None
+) -> Merged:
     """The stacks as classes, those of the ranks at fault first."""
     return merge(stacks, at_fault(verdict, snapshot))
 
@@ -85,7 +94,11 @@ def around(snapshot: Snapshot, verdict: Verdict, merged: Merged, read: Read | No
     return Around(
         doing={rank.rank: text for rank in snapshot.ranks if (text := _doing_then(rank, taken))},
         blamed=frozenset(at_fault(verdict, snapshot)),
-        started={rank.rank: rank.hello.started_unix_ns for rank in snapshot.ranks if rank.hello is not None},
+        started={
+            rank.rank: rank.hello.started_unix_ns
+            for rank in snapshot.ranks
+            if rank.hello is not None
+        },
         read=read,
     )
 

@@ -80,7 +80,9 @@ def _processes(number: int) -> str:
     return f"{number:,} process" + ("" if number == 1 else "es")
 
 
-def stacks_lines(merged: Merged, width: int, glyphs: Glyphs, around: Around, shape: Shape) -> list[Line]:
+def stacks_lines(
+    merged: Merged, width: int, glyphs: Glyphs, around: Around, shape: Shape
+) -> list[Line]:
     """Everything below the head line, at most `width` columns wide."""
     lines = list(_unanswered(merged.unanswered, width, glyphs))
     if shape.tree:
@@ -95,7 +97,9 @@ def stacks_lines(merged: Merged, width: int, glyphs: Glyphs, around: Around, sha
     elif shape.tree:
         for role in dict.fromkeys(one.role for one in merged.others):
             lines.append(((f"{clean(role)}", "heading"),))
-            lines += tree_lines([one for one in merged.others if one.role == role], width, glyphs, {})
+            lines += tree_lines(
+                [one for one in merged.others if one.role == role], width, glyphs, {}
+            )
     else:
         lines += _blocks(merged, merged.others, width, glyphs, Around())
     return lines
@@ -118,7 +122,9 @@ def _unanswered(unanswered: Sequence[Unanswered], width: int, glyphs: Glyphs) ->
 # -- classes
 
 
-def _blocks(merged: Merged, classes: Sequence[StackClass], width: int, glyphs: Glyphs, around: Around) -> list[Line]:
+def _blocks(
+    merged: Merged, classes: Sequence[StackClass], width: int, glyphs: Glyphs, around: Around
+) -> list[Line]:
     if not classes:
         return []
     left_out, classes = len(classes) - CLASSES_MAX, classes[:CLASSES_MAX]
@@ -204,7 +210,11 @@ def _busy_workers(merged: Merged, one: StackClass) -> list[StackClass]:
     if not one.main:
         return []
     ranks = set(one.ranks)
-    return [each for each in merged.workers if each.main and each.user_frame and not ranks.isdisjoint(each.ranks)]
+    return [
+        each
+        for each in merged.workers
+        if each.main and each.user_frame and not ranks.isdisjoint(each.ranks)
+    ]
 
 
 def _worker_lines(
@@ -232,7 +242,9 @@ def _worker_lines(
         told = [f"{len(_pids(each, ranks))} at {place_of(each)[0]}" for each in busy[:WORKERS_MAX]]
     if idle:
         told.append(
-            f"{units.plural(idle, 'worker')} waiting for work" if odd or not told else f"{idle} waiting for work"
+            f"{units.plural(idle, 'worker')} waiting for work"
+            if odd or not told
+            else f"{idle} waiting for work"
         )
     if told:
         lead = "" if odd or told[0].endswith("work") else "workers: "
@@ -269,14 +281,18 @@ def _summaries(classes: Sequence[StackClass], width: int, glyphs: Glyphs) -> lis
 # -- source
 
 
-def _source(one: StackClass, busy: Sequence[StackClass], around: Around, width: int, glyphs: Glyphs) -> list[Line]:
+def _source(
+    one: StackClass, busy: Sequence[StackClass], around: Around, width: int, glyphs: Glyphs
+) -> list[Line]:
     """The lines around the innermost user frame; of a rank whose worker owes the batch those of the
     worker."""
     shown = busy[0] if busy and _in_loader(one) else one
     frame = shown.user_frame
     if frame is None or around.read is None:
         return []
-    started = min((around.started[rank] for rank in shown.ranks if around.started.get(rank)), default=0)
+    started = min(
+        (around.started[rank] for rank in shown.ranks if around.started.get(rank)), default=0
+    )
     excerpt = around.read(frame.file, frame.line, started)
     return [] if excerpt is None else excerpt_lines(excerpt, frame, width, glyphs)
 
@@ -292,7 +308,11 @@ def excerpt_lines(excerpt: Excerpt, frame: Frame, width: int, glyphs: Glyphs) ->
     would tell a lie."""
     if excerpt.changed:
         name = clean(frame.file.rpartition("/")[2])
-        return [clip_line(((f"({name} was changed since the job started)", "dim"),), width, glyphs.ellipsis)]
+        return [
+            clip_line(
+                ((f"({name} was changed since the job started)", "dim"),), width, glyphs.ellipsis
+            )
+        ]
     texts = [clean(line) for line in excerpt.lines]
     indent = min((len(line) - len(line.lstrip()) for line in texts if line.strip()), default=0)
     digits = len(str(excerpt.first + len(texts) - 1))

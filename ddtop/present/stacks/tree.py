@@ -13,13 +13,19 @@ from ddtop.words.units import plural
 STEP = 3
 
 
-def tree_lines(classes: Iterable[StackClass], width: int, glyphs: Glyphs, doing: Mapping[int, str]) -> list[Line]:
+def tree_lines(
+    classes: Iterable[StackClass], width: int, glyphs: Glyphs, doing: Mapping[int, str]
+) -> list[Line]:
     """From the outermost frame down; a line that says the ranks wherever they part."""
     lines: list[Line] = []
     for branch in tree(classes):
-        before = "".join(" " * STEP if last else glyphs.upright + " " * (STEP - 1) for last in branch.last[:-1])
+        before = "".join(
+            " " * STEP if last else glyphs.upright + " " * (STEP - 1) for last in branch.last[:-1]
+        )
         corner = (glyphs.corner if branch.last[-1] else glyphs.fork) + glyphs.rule + " "
-        below = before + (" " * STEP if branch.last[-1] else glyphs.upright + " " * (STEP - 1)) + "   "
+        below = (
+            before + (" " * STEP if branch.last[-1] else glyphs.upright + " " * (STEP - 1)) + "   "
+        )
         head: list[Span] = [(before + corner, "dim"), (_who(branch), "bold")]
         told = [text for one in branch.ends for text in _told(one, doing)]
         if told:

@@ -34,7 +34,9 @@ def frame_style(frame: Frame) -> str:
 def place_of(one: StackClass) -> Span:
     """The innermost user frame; where there is none, the innermost of all."""
     frame = one.user_frame or (one.frames[0] if one.frames else None)
-    return (frame_text(frame), frame_style(frame)) if frame is not None else ("no Python frame", "dim")
+    return (
+        (frame_text(frame), frame_style(frame)) if frame is not None else ("no Python frame", "dim")
+    )
 
 
 def who_text(one: StackClass, ranks: Sequence[int] | None = None) -> str:
@@ -42,7 +44,9 @@ def who_text(one: StackClass, ranks: Sequence[int] | None = None) -> str:
     numbers = one.ranks if ranks is None else ranks
     if numbers:
         return f"{plural(len(numbers), 'rank')} [{rank_list(numbers, RANGES_MAX)}]"
-    pids = ", ".join(map(str, one.pids[:RANGES_MAX])) + (", .." if len(one.pids) > RANGES_MAX else "")
+    pids = ", ".join(map(str, one.pids[:RANGES_MAX])) + (
+        ", .." if len(one.pids) > RANGES_MAX else ""
+    )
     return f"{plural(len(one.pids), 'pid')} [{pids}]"
 
 

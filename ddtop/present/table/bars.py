@@ -38,7 +38,9 @@ def sparkline(values: Sequence[float | None], width: int, glyphs: Glyphs = UNICO
     top = max((value for value in shown if value is not None), default=0.0)
     last = len(glyphs.levels) - 1
     cells = [
-        " " if value is None else glyphs.levels[round(max(value, 0.0) / top * last) if top > 0 else 0]
+        " "
+        if value is None
+        else glyphs.levels[round(max(value, 0.0) / top * last) if top > 0 else 0]
         for value in shown
     ]
     return " " * (width - len(cells)) + "".join(cells)
@@ -60,4 +62,7 @@ def shares(ratios: Sequence[float], width: int) -> list[int]:
 
 def phases(ratios: Sequence[float], width: int) -> str:
     """The shares of the activities as letters: `LLFFFFBBBBOC`; empty where nothing was sampled."""
-    return "".join(letter * cells for letter, cells in zip(ACTIVITY_LETTERS, shares(ratios, width), strict=False))
+    return "".join(
+        letter * cells
+        for letter, cells in zip(ACTIVITY_LETTERS, shares(ratios, width), strict=False)
+    )

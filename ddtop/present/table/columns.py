@@ -80,7 +80,9 @@ _GROWTH = (
 OF_GPUS = frozenset({"gpu", "vram", "nccl"})
 
 
-def rank_table(width: int, world_size: int = 0, host_width: int = 0, hidden: Collection[str] = ()) -> Table[Column]:
+def rank_table(
+    width: int, world_size: int = 0, host_width: int = 0, hidden: Collection[str] = ()
+) -> Table[Column]:
     """The columns for a table of that width. `hidden`: keys of columns that are not wanted.
 
     Widths depend on the size of the job and on nothing that changes from tick to tick. Columns come
@@ -210,7 +212,11 @@ def _loader(rank: RankFacts, context: CellContext, width: int) -> str:
         return text
     room = width - len(text) - 1
     ratio = loader.depth / loader.capacity
-    return f"{bar(ratio, room, context.glyphs)} {text}" if room >= 5 else bar(ratio, width, context.glyphs)
+    return (
+        f"{bar(ratio, room, context.glyphs)} {text}"
+        if room >= 5
+        else bar(ratio, width, context.glyphs)
+    )
 
 
 _DRAWN: dict[str, Callable[[RankFacts, CellContext, int], str]] = {

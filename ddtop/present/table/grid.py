@@ -65,7 +65,9 @@ class Grid(Protocol):
 class EvenGrid:
     """Ranks in their order, `columns` cells a line, each line labelled with its first rank."""
 
-    def __init__(self, count: int, columns: int, label_width: int, per_cell: int = 1, halves: bool = False) -> None:
+    def __init__(
+        self, count: int, columns: int, label_width: int, per_cell: int = 1, halves: bool = False
+    ) -> None:
         self.count, self.columns, self.per_cell, self.halves = count, columns, per_cell, halves
         self._label_width = label_width
         self._line = columns * per_cell * (2 if halves else 1)
@@ -79,7 +81,9 @@ class EvenGrid:
         row = self.columns * self.per_cell
         ranks = range(first, min(first + row, self.count))
         below = range(first + row, min(first + 2 * row, self.count)) if self.halves else ()
-        return (Piece(0, f"{first:,}", self._label_width, ranks, below, self.per_cell, self.halves),)
+        return (
+            Piece(0, f"{first:,}", self._label_width, ranks, below, self.per_cell, self.halves),
+        )
 
     def ranks_at(self, x: int, y: int) -> Sequence[int]:
         """One rank, two above each other, or `per_cell` in a row."""
@@ -119,7 +123,9 @@ class HostGrid:
                 if number % across == 0 or first:
                     self._rows.append([])
                 x = (number % across) * (block + GAP)
-                piece = Piece(x, "" if first else host.name, label_width, host.ranks[first : first + cells])
+                piece = Piece(
+                    x, "" if first else host.name, label_width, host.ranks[first : first + cells]
+                )
                 self._rows[-1].append(piece)
                 for offset, rank in enumerate(piece.ranks):
                     self._place[rank] = (x + label_width + 1 + offset, len(self._rows) - 1)
@@ -150,7 +156,9 @@ class HostGrid:
             if not following:
                 return rank
             return following[0].ranks[0] if dx > 0 else following[-1].ranks[-1]
-        nearest = [(abs(self._place[n][0] - x), n) for piece in self.pieces(y + dy) for n in piece.ranks]
+        nearest = [
+            (abs(self._place[n][0] - x), n) for piece in self.pieces(y + dy) for n in piece.ranks
+        ]
         return min(nearest)[1] if nearest else rank
 
     def note(self) -> str:
@@ -177,7 +185,9 @@ def grid_for(hosts: Sequence[Host], count: int, width: int, height: int, halves:
     """The first way that fits into so many columns and lines; `halves`: half blocks can be drawn
     and told apart."""
     height = max(height, 1)
-    label_width = min(max((cell_width(host.name) for host in hosts), default=1), LABEL_MOST, max(width // 4, 4))
+    label_width = min(
+        max((cell_width(host.name) for host in hosts), default=1), LABEL_MOST, max(width // 4, 4)
+    )
     if hosts and _host_lines(hosts, width, label_width) <= height:
         return HostGrid(hosts, width, label_width)
     number_width = len(f"{max(count - 1, 0):,}")

@@ -129,14 +129,20 @@ class Rows:
         self._of: tuple[object, ...] = ()
         self._rows: list[int] = []
 
-    def of(self, snapshot: Snapshot, verdict: Verdict, key: str, descending: bool, wanted: Filter) -> list[int]:
+    def of(
+        self, snapshot: Snapshot, verdict: Verdict, key: str, descending: bool, wanted: Filter
+    ) -> list[int]:
         """The ranks that pass the filter, sorted by the column `key`, or by BY_VERDICT."""
         now = (snapshot, verdict, key, descending, wanted)
         # Snapshots are compared by identity: to compare two that are equal is as much work as to
         # sort.
         if len(self._of) == len(now) and all(a is b for a, b in zip(self._of, now, strict=True)):
             return self._rows
-        order = by_verdict(snapshot, verdict) if key == BY_VERDICT else by_column(snapshot, key, descending)
+        order = (
+            by_verdict(snapshot, verdict)
+            if key == BY_VERDICT
+            else by_column(snapshot, key, descending)
+        )
         if not wanted.empty:
             order = [number for number in order if wanted.passes(snapshot.rank(number))]
         self._of, self._rows = now, order
@@ -195,7 +201,9 @@ def parse_filter(text: str) -> Filter:
             continue
         elif name == "state":
             wanted = {part for part in value.split(",") if part}
-            unknown = sorted(w for w in wanted if not any(state.value.startswith(w) for state in State))
+            unknown = sorted(
+                w for w in wanted if not any(state.value.startswith(w) for state in State)
+            )
             problem = f"no state {unknown[0]!r}" if unknown else problem
             states |= wanted
         elif name == "host":

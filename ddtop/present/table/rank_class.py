@@ -126,7 +126,9 @@ class Settled:
         """The codes to show after this look; looks of another run or of another time begin anew."""
         subject, now = (snapshot.run, snapshot.attempt), snapshot.time_unix_ns
         step = now - self._unix_ns
-        follows = subject == self._subject and len(codes) == len(self._last) and 0 <= step <= SETTLE_NS
+        follows = (
+            subject == self._subject and len(codes) == len(self._last) and 0 <= step <= SETTLE_NS
+        )
         if follows and step == 0 and codes == self._last:
             return self.codes
         if not follows or codes in (self.codes, self._last):

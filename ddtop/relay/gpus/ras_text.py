@@ -26,7 +26,8 @@ _ENTRY = re.compile(
 _PROCESS = re.compile(r"^  Process (\d{1,9}) on node (\S{1,80}) managing GPU")
 _RANK = re.compile(
     r"^  Rank (\d{1,9})(| has .{1,80}?| reported .{1,80}?)"
-    r"(?: -- (?:GPU (\d{1,4})(?: \(NVML \d{1,4}\))? managed by process (\d{1,9}) on node (\S{1,80})|\[.*\]))?$"
+    r"(?: -- (?:GPU (\d{1,4})(?: \(NVML \d{1,4}\))? managed by process (\d{1,9}) on node"
+    r" (\S{1,80})|\[.*\]))?$"
 )
 _MANY = re.compile(r"^  (\d{1,9}) ranks( have .{1,80}| reported .{1,80})$")
 _MISSING = re.compile(r"^  The missing ranks?: ([\d, ]{1,200})$")

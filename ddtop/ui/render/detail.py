@@ -89,14 +89,20 @@ def _title(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         page.add((where + local, ""))
     age = now_age_s(rank, snapshot.time_unix_ns)
     style = state_style(rank)
-    doing = now_text(rank) + (f", for {units.duration(age)}" if age is not None and age >= 1 else "")
+    doing = now_text(rank) + (
+        f", for {units.duration(age)}" if age is not None and age >= 1 else ""
+    )
     page.text(doing, "" if style == "dim" else style)
     gpu_title(page, snapshot, rank)
 
 
 def _series(page: Page, rank: RankFacts, memory: Memory) -> None:
     loader = rank.loader
-    ready = "-" if loader is None or loader.depth is None else f"{loader.depth}/{loader.capacity or '?'}"
+    ready = (
+        "-"
+        if loader is None or loader.depth is None
+        else f"{loader.depth}/{loader.capacity or '?'}"
+    )
     step = "-" if rank.step_ms is None else f"{units.milliseconds(rank.step_ms)} ms"
     shown: Sequence[tuple[str, Sequence[float | None], str, Callable[[float], str]]] = (
         ("step", memory.step_ms, step, units.milliseconds),
@@ -155,7 +161,10 @@ def _there_for(snapshot: Snapshot, place: Place) -> str:
     function, line = place.since_unix_ns, place.line_since_unix_ns
     if line is None or function is None or line - function < units.SECOND_NS:
         return _ago(snapshot, function)
-    return f"{_ago(snapshot, line)} on this line, {_ago(snapshot, function)} in {clean(place.function)}"
+    return (
+        f"{_ago(snapshot, line)} on this line, {_ago(snapshot, function)} in"
+        f" {clean(place.function)}"
+    )
 
 
 def _collectives(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
@@ -170,7 +179,9 @@ def _collectives(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     if wait is not None:
         whom = ranks_text(wait.behind, 8) if wait.behind else "nobody: all have joined"
         since = _ago(snapshot, wait.since_unix_ns)
-        page.item("waits for", f"{whom}, {since}, in {group_label(snapshot, wait.group)}", "blocked")
+        page.item(
+            "waits for", f"{whom}, {since}, in {group_label(snapshot, wait.group)}", "blocked"
+        )
     for one in rank.open_collectives:
         page.item("open", _collective(snapshot, one))
         page.item("", _deadline(snapshot, one), "dim")
@@ -211,7 +222,9 @@ def _groups(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         )
         for one in rank.groups
     ]
-    page.table(("group", "put in", "came back", "last", "open for"), rows, (False, True, True, False, True))
+    page.table(
+        ("group", "put in", "came back", "last", "open for"), rows, (False, True, True, False, True)
+    )
 
 
 def _loader(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
@@ -223,14 +236,24 @@ def _loader(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         page.item("workers", "none: batches are made in the main thread")
     else:
         alive = "" if loader.workers_alive is None else f", {loader.workers_alive} alive"
-        ahead = "" if loader.prefetch_factor is None else f", {loader.prefetch_factor} batches ahead each"
+        ahead = (
+            ""
+            if loader.prefetch_factor is None
+            else f", {loader.prefetch_factor} batches ahead each"
+        )
         page.item("workers", f"{loader.workers}{alive}{ahead}")
-        page.item("ready", "-" if loader.depth is None else f"{loader.depth} of {loader.capacity or '?'}")
+        page.item(
+            "ready", "-" if loader.depth is None else f"{loader.depth} of {loader.capacity or '?'}"
+        )
     if loader.pin_memory is not None:
         page.item("pin memory", "yes" if loader.pin_memory else "no")
     if loader.waiting_since_unix_ns is not None:
-        owing = "" if loader.owing_pid is None else f", worker pid {loader.owing_pid} owes the batch"
-        state = "" if loader.owing_state is None else f" (state {_process_state(loader.owing_state)})"
+        owing = (
+            "" if loader.owing_pid is None else f", worker pid {loader.owing_pid} owes the batch"
+        )
+        state = (
+            "" if loader.owing_state is None else f" (state {_process_state(loader.owing_state)})"
+        )
         waits = _ago(snapshot, loader.waiting_since_unix_ns)
         page.item("waits since", f"{waits}{owing}{state}", "blocked")
     if rank.loader_wait_ratio is not None:
@@ -284,7 +307,11 @@ def _stacks(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     if taken is None:
         return
     page.heading("stacks")
-    how = f"by {clean(taken.method)}" if taken.method else f"no answer: {clean(taken.why or 'nothing is known')}"
+    how = (
+        f"by {clean(taken.method)}"
+        if taken.method
+        else f"no answer: {clean(taken.why or 'nothing is known')}"
+    )
     page.item(
         "taken",
         f"{_ago(snapshot, taken.taken_unix_ns)} ago, {how}",

@@ -71,7 +71,9 @@ class Row:
 def rows_of(entries: Sequence[Entry]) -> list[Row]:
     """All that began and all that was over, in the order of time."""
     rows = [Row(entry) for entry in entries]
-    rows += [Row(entry, True) for entry in entries if entry.over_unix_ns is not None and not entry.closed]
+    rows += [
+        Row(entry, True) for entry in entries if entry.over_unix_ns is not None and not entry.closed
+    ]
     rows.sort(key=lambda row: row.unix_ns)
     return rows
 
@@ -108,8 +110,12 @@ def _stood(row: Row, now_unix_ns: int) -> Span:
     entry = row.entry
     if entry.what != FINDING:
         return "", "dim"
-    until = entry.over_unix_ns if entry.over_unix_ns is not None else max(now_unix_ns, entry.unix_ns)
-    return units.age((until - entry.unix_ns) / units.SECOND_NS), "" if entry.over_unix_ns is None else "dim"
+    until = (
+        entry.over_unix_ns if entry.over_unix_ns is not None else max(now_unix_ns, entry.unix_ns)
+    )
+    return units.age(
+        (until - entry.unix_ns) / units.SECOND_NS
+    ), "" if entry.over_unix_ns is None else "dim"
 
 
 def _text(row: Row) -> Span:
@@ -120,7 +126,9 @@ def _text(row: Row) -> Span:
     return entry.text, "dim" if entry.over_unix_ns is not None else ""
 
 
-def story_lines(snapshot: Snapshot, entry: Entry, width: int, glyphs: Glyphs = UNICODE) -> list[Line]:
+def story_lines(
+    snapshot: Snapshot, entry: Entry, width: int, glyphs: Glyphs = UNICODE
+) -> list[Line]:
     """How one entry went: for a finding when it began, how its sentence changed, when it was over,
     with all its evidence."""
     page = Page(width, glyphs)

@@ -55,7 +55,11 @@ def finding_lines(
 def _before(page: Page, snapshot: Snapshot, timeline: Timeline | None) -> None:
     """Who comes after the fact finds it here."""
     entries = timeline.entries if timeline is not None else ()
-    found = [entry for entry in entries if entry.finding is not None and entry.unix_ns <= snapshot.time_unix_ns]
+    found = [
+        entry
+        for entry in entries
+        if entry.finding is not None and entry.unix_ns <= snapshot.time_unix_ns
+    ]
     if not found:
         return
     page.heading("what was wrong before")
@@ -70,10 +74,14 @@ def _choice(page: Page, finding: Finding, number: int, opened: bool) -> None:
     lead = f"{page.glyphs.then if opened else ' '} {number + 1}  "
     room = page.width - len(lead) - 2
     text = clip(clean(finding.summary), room, page.glyphs.ellipsis)
-    page.add((lead, "bold" if opened else "dim"), (f"{mark} ", style), (text, "bold" if opened else ""))
+    page.add(
+        (lead, "bold" if opened else "dim"), (f"{mark} ", style), (text, "bold" if opened else "")
+    )
 
 
-def add_finding(page: Page, snapshot: Snapshot, finding: Finding, entry: Entry | None = None) -> None:
+def add_finding(
+    page: Page, snapshot: Snapshot, finding: Finding, entry: Entry | None = None
+) -> None:
     """Sentence, who, since when, evidence, advice, and how it went so far."""
     mark, style = severity_mark(finding.severity, page.glyphs)
     since = units.duration((snapshot.time_unix_ns - finding.since_unix_ns) / units.SECOND_NS)
@@ -129,4 +137,6 @@ def add_meaning(page: Page, kind: str) -> None:
 
 
 def _where(snapshot: Snapshot, finding: Finding) -> str:
-    return clean(collective_text(finding.op, finding.seq, group_label(snapshot, finding.group or "")))
+    return clean(
+        collective_text(finding.op, finding.seq, group_label(snapshot, finding.group or ""))
+    )

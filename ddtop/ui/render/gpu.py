@@ -54,8 +54,9 @@ def gpu_lines(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     if cuda is not None and cuda.reserved_bytes is not None:
         page.item(
             "torch has",
-            f"{units.long_size(cuda.allocated_bytes)} allocated, at most {units.long_size(cuda.allocated_peak_bytes)}, "
-            f"{units.long_size(cuda.reserved_bytes)} reserved",
+            f"{units.long_size(cuda.allocated_bytes)} allocated, at most"
+            f" {units.long_size(cuda.allocated_peak_bytes)}, {units.long_size(cuda.reserved_bytes)}"
+            " reserved",
         )
         page.item("failed", _failed(cuda.retries or 0, cuda.ooms or 0))
         page.item("NCCL", clean(cuda.nccl or ""))
@@ -82,7 +83,9 @@ def gpu_title(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     held = throttle_text(gpu)
     draws = f"at {power_text(gpu)}" if gpu.power_watts is not None else ""
     heat = f"{gpu.celsius} C" if gpu.celsius is not None else ""
-    text = ", ".join(part for part in (f"{units.percent(gpu.util_ratio)} {draws}".strip(), heat, held) if part)
+    text = ", ".join(
+        part for part in (f"{units.percent(gpu.util_ratio)} {draws}".strip(), heat, held) if part
+    )
     style = "warning" if alarming(gpu) else ""
     if gpu.lost:
         text, style = "lost: it answers no more", "critical"
@@ -101,7 +104,9 @@ def _device(snapshot: Snapshot, rank: RankFacts) -> Device | None:
     if rank.own is None:
         return None
     uuid = rank.own.gpu.uuid
-    return next((one for one in snapshot.devices if one.gpu.uuid == uuid and one.host == rank.host), None)
+    return next(
+        (one for one in snapshot.devices if one.gpu.uuid == uuid and one.host == rank.host), None
+    )
 
 
 def _driver(watch: GpuWatch | None) -> str:

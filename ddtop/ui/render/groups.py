@@ -28,7 +28,9 @@ def groups_table(width: int) -> Table[Field]:
     return table_for(FIELDS, width)
 
 
-def group_row(snapshot: Snapshot, found: GroupFacts, table: Table[Field], glyphs: Glyphs = UNICODE) -> Line:
+def group_row(
+    snapshot: Snapshot, found: GroupFacts, table: Table[Field], glyphs: Glyphs = UNICODE
+) -> Line:
     """One group; a culprit's word and a mismatch are marked by a glyph too."""
     cells: dict[str, Span] = {
         "group": (label_of(found.group), "bold" if found.standing else ""),
@@ -83,7 +85,9 @@ def group_lines(snapshot: Snapshot, name: str, width: int, glyphs: Glyphs = UNIC
     page.item("torch's name", clean(group.name))
     page.item(
         "front",
-        "-" if found.front is None else f"collective #{found.front:,} is the last that was enqueued",
+        "-"
+        if found.front is None
+        else f"collective #{found.front:,} is the last that was enqueued",
     )
     page.item("behind", "nobody" if found.standing is None else _behind(snapshot, found)[0])
     if found.mismatch:
@@ -113,7 +117,11 @@ def _members(page: Page, snapshot: Snapshot, found: GroupFacts, glyphs: Glyphs) 
     table = table_for(_MEMBER_FIELDS, page.width - 2)
     page.add(("  ", ""), *table.titles())
     for one in member_classes(snapshot, found.group):
-        age = None if one.since_unix_ns is None else (snapshot.time_unix_ns - one.since_unix_ns) / units.SECOND_NS
+        age = (
+            None
+            if one.since_unix_ns is None
+            else (snapshot.time_unix_ns - one.since_unix_ns) / units.SECOND_NS
+        )
         cells: dict[str, Span] = {
             "ranks": (rank_list(one.ranks, 5), ""),
             "state": (state_text(one.state, glyphs), STATE_STYLES[one.state]),

@@ -23,7 +23,10 @@ _GROUP_WORDS: Items = (
     ("FRONT", "the number of the last collective that any member has enqueued"),
     (
         "BEHIND",
-        "members that have not enqueued it while others wait for them, where they are, and for how long",
+        (
+            "members that have not enqueued it while others wait for them, where they are, and for"
+            " how long"
+        ),
     ),
     ("OP", "the collective that is open, its input's bytes and types; two of them are a mismatch"),
     ("ENQUEUED", "the number of the last collective that these members have called"),
@@ -32,29 +35,44 @@ _GROUP_WORDS: Items = (
 )
 _TOPICS: dict[str, tuple[str, Items]] = {
     actions.RANKS: (
-        "One row a rank. While something is wrong those at fault stand first, then those that wait; else by number. The "
-        "culprit's row stands out as a whole. What is older than 3 s is dim, HEARD says how old it is.",
+        (
+            "One row a rank. While something is wrong those at fault stand first, then those that"
+            " wait; else by number. The culprit's row stands out as a whole. What is older than 3 s"
+            " is dim, HEARD says how old it is."
+        ),
         (),
     ),
     actions.MAP: (
-        "One cell a rank, host by host, or in rank order where hosts have no room; then two ranks a cell, one above the other; "
-        "then one cell for the worst of several ranks, and the line above the keys says of how many. A rank that is at fault "
-        "has its sign in alarm at any size. A state that is healthy again shows when two looks agree. n and N go to the "
-        "next and the last rank that is not healthy.",
+        (
+            "One cell a rank, host by host, or in rank order where hosts have no room; then two"
+            " ranks a cell, one above the other; then one cell for the worst of several ranks, and"
+            " the line above the keys says of how many. A rank that is at fault has its sign in"
+            " alarm at any size. A state that is healthy again shows when two looks agree. n and N"
+            " go to the next and the last rank that is not healthy."
+        ),
         (),
     ),
     actions.GROUPS: (
-        "One row a process group. Those in which something has stood still for 5 s come first, then by name. Enter shows the "
-        "members by what they do. Gloo numbers sends and receives too; they are taken off.",
+        (
+            "One row a process group. Those in which something has stood still for 5 s come first,"
+            " then by name. Enter shows the members by what they do. Gloo numbers sends and"
+            " receives too; they are taken off."
+        ),
         _GROUP_WORDS,
     ),
     actions.STACKS: (
-        "The stacks that were taken last, by you, by somebody else, or because something stood still. Ranks with the same "
-        "stack are one class; the one that differs from the others is the one to read.",
+        (
+            "The stacks that were taken last, by you, by somebody else, or because something stood"
+            " still. Ranks with the same stack are one class; the one that differs from the others"
+            " is the one to read."
+        ),
         (),
     ),
     actions.HOSTS: (
-        "One row a host, as its relay reports it once a second; hosts with a rank at fault come first. Enter shows its ranks only.",
+        (
+            "One row a host, as its relay reports it once a second; hosts with a rank at fault come"
+            " first. Enter shows its ranks only."
+        ),
         (
             ("WORST RANK", "the state of its rank that most wants attention, and which that is"),
             ("CPU", "use of all its cores, by anybody (check: top)"),
@@ -66,16 +84,25 @@ _TOPICS: dict[str, tuple[str, Items]] = {
             ),
             (
                 "GPUS",
-                "how many, how busy on average, their memory; 7/8 wait: 7 of 8 only wait in NCCL (check: nvidia-smi)",
+                (
+                    "how many, how busy on average, their memory; 7/8 wait: 7 of 8 only wait in"
+                    " NCCL (check: nvidia-smi)"
+                ),
             ),
             (
                 "GPU 3",
-                "a GPU of the host above: busy, memory, power, heat, its ranks, what is wrong, processes that are no rank's. Of more than "
-                "16 hosts only GPUs with something wrong are listed",
+                (
+                    "a GPU of the host above: busy, memory, power, heat, its ranks, what is wrong,"
+                    " processes that are no rank's. Of more than 16 hosts only GPUs with something"
+                    " wrong are listed"
+                ),
             ),
             (
                 "wait",
-                "in place of how busy: NCCL's kernel spins there, at little power, until another rank comes",
+                (
+                    "in place of how busy: NCCL's kernel spins there, at little power, until"
+                    " another rank comes"
+                ),
             ),
             ("RELAY", "what ddtop's own relay uses there: share of one core, memory"),
             ("DROPPED", "records that the relay dropped or could not read"),
@@ -83,13 +110,19 @@ _TOPICS: dict[str, tuple[str, Items]] = {
         ),
     ),
     actions.EVENTS: (
-        "What happened, the newest last: findings that began and were over, ranks that came and ended, restarts, stacks. It "
-        "follows the end until you move up; End follows again. Enter tells the story of one.",
+        (
+            "What happened, the newest last: findings that began and were over, ranks that came and"
+            " ended, restarts, stacks. It follows the end until you move up; End follows again."
+            " Enter tells the story of one."
+        ),
         (("STOOD", "how long a finding stood, or stands"),),
     ),
     RANK_PAGE: (
-        "Everything that is known of one rank. The lines at the top are one value a second, scaled from zero to the largest; "
-        "beside each stand the least and the largest value in it.",
+        (
+            "Everything that is known of one rank. The lines at the top are one value a second,"
+            " scaled from zero to the largest; beside each stand the least and the largest value"
+            " in it."
+        ),
         (),
     ),
     GROUP_PAGE: (
@@ -97,8 +130,10 @@ _TOPICS: dict[str, tuple[str, Items]] = {
         _GROUP_WORDS,
     ),
     FINDING_PAGE: (
-        "The findings, worst first, and one of them opened: left and right open another. Consequences are folded under their "
-        "cause, so one root cause is one finding.",
+        (
+            "The findings, worst first, and one of them opened: left and right open another."
+            " Consequences are folded under their cause, so one root cause is one finding."
+        ),
         (
             ("evidence", "the numbers and stack lines that the verdict rests on"),
             ("at fault", "the ranks where all waits end"),
@@ -106,15 +141,21 @@ _TOPICS: dict[str, tuple[str, Items]] = {
         ),
     ),
 }
-_WITH_STATES = frozenset({actions.RANKS, actions.MAP, actions.HOSTS, actions.GROUPS, GROUP_PAGE, RANK_PAGE})
+_WITH_STATES = frozenset(
+    {actions.RANKS, actions.MAP, actions.HOSTS, actions.GROUPS, GROUP_PAGE, RANK_PAGE}
+)
 
 
-def help_lines(keys: Keys, width: int, glyphs: Glyphs = UNICODE, topic: str = actions.RANKS) -> list[Line]:
+def help_lines(
+    keys: Keys, width: int, glyphs: Glyphs = UNICODE, topic: str = actions.RANKS
+) -> list[Line]:
     """What the view of that topic shows, then keys; for the ranks every column with how to check
     it."""
     page = Page(width, glyphs)
     text, items = _TOPICS.get(topic, _TOPICS[actions.RANKS])
-    page.heading(f"what {'this page' if topic in (RANK_PAGE, GROUP_PAGE, FINDING_PAGE) else topic} shows")
+    page.heading(
+        f"what {'this page' if topic in (RANK_PAGE, GROUP_PAGE, FINDING_PAGE) else topic} shows"
+    )
     page.text(text, "", "  ")
     for label, meaning in items:
         page.item(label, meaning)
@@ -133,7 +174,9 @@ def help_lines(keys: Keys, width: int, glyphs: Glyphs = UNICODE, topic: str = ac
 def _classes(page: Page) -> None:
     page.heading("signs")
     for code, one in reversed(list(enumerate(CLASSES))):
-        page.add((f"  {glyph_of(code, page.glyphs)} {one.word:<11}", one.style), (_meaning(one.word), ""))
+        page.add(
+            (f"  {glyph_of(code, page.glyphs)} {one.word:<11}", one.style), (_meaning(one.word), "")
+        )
 
 
 def _meaning(word: str) -> str:
@@ -155,7 +198,9 @@ def _columns(page: Page) -> None:
     metrics = {metric.name: metric for metric in METRICS}
     for column in COLUMNS:
         metric = metrics[column.metric]
-        page.item(column.title, f"{metric.meaning} ({metric.unit})" if metric.unit else metric.meaning)
+        page.item(
+            column.title, f"{metric.meaning} ({metric.unit})" if metric.unit else metric.meaning
+        )
         page.item("", f"from {metric.source}", "dim")
         page.item("", f"check: {metric.check}" if metric.check else "", "dim")
     page.heading("letters in PHASES")

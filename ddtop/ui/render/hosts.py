@@ -41,9 +41,13 @@ def hosts_table(width: int, hosts: Sequence[HostFacts] = (), gpus: bool = False)
     """The columns of these hosts for that width; `gpus`: some host has any."""
     names = max((cell_width(host.name) for host in hosts), default=0)
     clocks = max((cell_width(clock_text(host.seen)) for host in hosts), default=0)
-    link = [LINK] if any(host.seen is not None and host.seen.role != ALONE for host in hosts) else []
+    link = (
+        [LINK] if any(host.seen is not None and host.seen.role != ALONE for host in hosts) else []
+    )
     clock = [Field("clock", "CLOCK", max(clocks, 7), right=True)] if clocks else []
-    refused = [REFUSED] if any(host.state is not None and host.state.refused for host in hosts) else []
+    refused = (
+        [REFUSED] if any(host.state is not None and host.state.refused for host in hosts) else []
+    )
     first = Field("host", "HOST", min(max(names, 4), 16))
     return table_for(
         (
@@ -108,7 +112,9 @@ def _gpus(host: HostFacts) -> Span:
         return silent, "critical" if watch is not None and watch.why is None else "warning"
     whole = [one for one in host.devices if one.gpu.parent is None]
     if not whole:
-        return (units.NOT_MEASURED if host.state is None or watch is not None else "no driver"), "dim"
+        return (
+            units.NOT_MEASURED if host.state is None or watch is not None else "no driver"
+        ), "dim"
     gpus = [one.gpu for one in whole]
     lost = sum(gpu.lost for gpu in gpus)
     if lost:
@@ -117,7 +123,11 @@ def _gpus(host: HostFacts) -> Span:
     used = [gpu.used_bytes for gpu in gpus if gpu.used_bytes is not None]
     share = units.percent(sum(busy) / len(busy)) if busy else units.NOT_MEASURED
     waits = sum(host.waits(one) for one in whole)
-    memory = f"{units.size(sum(used))}/{units.size(sum(gpu.total_bytes or 0 for gpu in gpus))}" if used else ""
+    memory = (
+        f"{units.size(sum(used))}/{units.size(sum(gpu.total_bytes or 0 for gpu in gpus))}"
+        if used
+        else ""
+    )
     return f"{f'{waits}/{len(gpus)} wait' if waits else f'{len(gpus)} {share:>4}':<8} {memory}", ""
 
 
@@ -125,13 +135,17 @@ def _reported(
     state: HostState | None, relay_cpu_ratio: float | None, table: Table[Field], glyphs: Glyphs
 ) -> dict[str, Span]:
     if state is None:
-        return dict.fromkeys(("cpu", "memory", "shm", "relay", "dropped", "refused"), (units.NOT_MEASURED, "dim"))
+        return dict.fromkeys(
+            ("cpu", "memory", "shm", "relay", "dropped", "refused"), (units.NOT_MEASURED, "dim")
+        )
     share = "-" if relay_cpu_ratio is None else f"{relay_cpu_ratio * 100:.1f}%"
     relay = f"{share} {units.size(state.relay_rss_bytes)}" if state.relay_rss_bytes else share
     dropped = state.dropped + state.garbled + (state.hub.dropped if state.hub is not None else 0)
     return {
         "cpu": (units.percent(state.cpu_ratio), ""),
-        "memory": _bar(state.memory_available_bytes, state.memory_total_bytes, table.width("memory"), glyphs),
+        "memory": _bar(
+            state.memory_available_bytes, state.memory_total_bytes, table.width("memory"), glyphs
+        ),
         "shm": _bar(state.shm_free_bytes, state.shm_total_bytes, table.width("shm"), glyphs),
         "relay": (relay, "dim"),
         "dropped": (units.narrow_count(dropped, 7), "warning" if dropped else "dim"),

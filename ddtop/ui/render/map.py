@@ -36,7 +36,9 @@ _HALF = "half:"
 _CALM_HALF, _BLOCKED_HALF = "bar", "slab"
 
 
-def map_line(grid: Grid, codes: bytes, y: int, picked: int | None = None, glyphs: Glyphs = UNICODE) -> Line:
+def map_line(
+    grid: Grid, codes: bytes, y: int, picked: int | None = None, glyphs: Glyphs = UNICODE
+) -> Line:
     """One line of the map. A style `half:A/B` is for half blocks: the upper rank looks like A, the
     lower like B.
 
@@ -71,7 +73,9 @@ def _cell_of(piece: Piece, rank: int | None) -> int | None:
 def _cells(piece: Piece, codes: bytes, glyphs: Glyphs) -> list[Span]:
     upper = codes_at(codes, piece.ranks)
     if piece.per_cell > 1:
-        upper = bytes(max(upper[at : at + piece.per_cell]) for at in range(0, len(upper), piece.per_cell))
+        upper = bytes(
+            max(upper[at : at + piece.per_cell]) for at in range(0, len(upper), piece.per_cell)
+        )
     if not piece.halves:
         looks = {code: _look(code, glyphs) for code in set(upper)}
         return [looks[code] for code in upper]
@@ -98,7 +102,13 @@ def _half(upper: int, lower: int, glyphs: Glyphs) -> Span:
 def _half_style(code: int) -> str:
     # A hang makes thousands of blocked ranks: a field of the colour that a line of text has would
     # outshine the culprit.
-    return _CALM_HALF if code <= HEALTHY else _BLOCKED_HALF if code == BLOCKED else class_of(code).style
+    return (
+        _CALM_HALF
+        if code <= HEALTHY
+        else _BLOCKED_HALF
+        if code == BLOCKED
+        else class_of(code).style
+    )
 
 
 def map_strip(line: Line, width: int, palette: Palette) -> Strip:
@@ -124,7 +134,9 @@ def legend_line(snapshot: Snapshot, codes: bytes, width: int, glyphs: Glyphs = U
         text = f" {number:,} {found.word}"
         if code > BLOCKED and number <= NAMED_MOST:
             text += f": {_named(snapshot, ranks_in(codes, code, NAMED_MOST))}"
-        parts.append([(glyph_of(code, glyphs), found.style), (text, found.style if code > HEALTHY else "")])
+        parts.append(
+            [(glyph_of(code, glyphs), found.style), (text, found.style if code > HEALTHY else "")]
+        )
     spans: list[Span] = []
     for number, part in enumerate(parts):
         gap: list[Span] = [("  ", "")] if number else []
@@ -153,7 +165,9 @@ def cursor_line(
     rank = snapshot.rank(picked)
     spans: list[Span] = []
     if len(cell) > 2:
-        inside = ", ".join(f"{number:,} {class_of(code).word}" for code, number in counts(codes_at(codes, cell)))
+        inside = ", ".join(
+            f"{number:,} {class_of(code).word}" for code, number in counts(codes_at(codes, cell))
+        )
         spans += [(f"ranks {cell[0]:,}-{cell[-1]:,}: {inside}", ""), ("  ", "")]
     spans += [
         (f"rank {picked:,}", "title"),

@@ -47,12 +47,15 @@ class Page:
         for number, part in enumerate(wrap(text, self.width - cell_width(lead))):
             self.add((lead if number == 0 else " " * cell_width(lead), style), (part, style))
 
-    def table(self, titles: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
+    def table(
+        self, titles: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]
+    ) -> None:
         """Columns as wide as their widest cell; the last one is cut where the width ends."""
         if not rows:
             return
         widths = [
-            max(cell_width(title), *(cell_width(row[index]) for row in rows)) for index, title in enumerate(titles)
+            max(cell_width(title), *(cell_width(row[index]) for row in rows))
+            for index, title in enumerate(titles)
         ]
         for style, cells in (("heading", titles), *(("", row) for row in rows)):
             fitted = [fit(*part) for part in zip(cells, widths, right, strict=True)]

@@ -48,9 +48,13 @@ class Palette:
         return self.styles.get(name, self.styles[""])
 
 
-def _coloured(name: str, background: str, foreground: str, dim: str, colours: dict[str, str]) -> Palette:
+def _coloured(
+    name: str, background: str, foreground: str, dim: str, colours: dict[str, str]
+) -> Palette:
     def style(colour: str = foreground, bold: bool = False, underline: bool = False) -> Style:
-        return Style(color=colours.get(colour, colour), bgcolor=background, bold=bold, underline=underline)
+        return Style(
+            color=colours.get(colour, colour), bgcolor=background, bold=bold, underline=underline
+        )
 
     styles = {
         "": style(),
@@ -93,7 +97,9 @@ def _coloured(name: str, background: str, foreground: str, dim: str, colours: di
 def _attributes(name: str, colours: dict[str, str]) -> Palette:
     """For terminals that bring their own colours, or none: attributes tell the most of it."""
 
-    def style(colour: str = "", bold: bool = False, dim: bool = False, underline: bool = False) -> Style:
+    def style(
+        colour: str = "", bold: bool = False, dim: bool = False, underline: bool = False
+    ) -> Style:
         named = colours.get(colour, "default")
         return Style(color=named, bold=bold, dim=dim, underline=underline)
 
@@ -181,6 +187,8 @@ PALETTES: dict[str, Palette] = {
             "alarm_cursor": "#d70000",
         },
     ),
-    ANSI: _attributes(ANSI, {"red": "red", "yellow": "yellow", "cyan": "cyan", "magenta": "magenta"}),
+    ANSI: _attributes(
+        ANSI, {"red": "red", "yellow": "yellow", "cyan": "cyan", "magenta": "magenta"}
+    ),
     MONO: _attributes(MONO, {}),
 }

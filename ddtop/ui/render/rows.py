@@ -25,7 +25,9 @@ _NUMBERED = frozenset({"gpu", "vram"})
 _NEVER_OLD = frozenset({"rank", "state"})
 
 
-def row_line(rank: RankFacts, shape: Table[Column], context: CellContext, tagged: bool, old: bool) -> Line:
+def row_line(
+    rank: RankFacts, shape: Table[Column], context: CellContext, tagged: bool, old: bool
+) -> Line:
     """The cells of one rank; `old`: the whole picture is from the past, not this rank's report
     alone."""
     state = state_style(rank)

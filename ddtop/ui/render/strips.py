@@ -18,7 +18,9 @@ def strip_of(line: Line, width: int, palette: Palette, over: Style | None = None
     that has none crashes under NO_COLOR.
     """
     base = palette[""] + over if over else palette[""]
-    segments = [Segment(text, palette[style] + over if over else palette[style]) for text, style in line]
+    segments = [
+        Segment(text, palette[style] + over if over else palette[style]) for text, style in line
+    ]
     return Strip(segments).adjust_cell_length(width, base)
 
 

@@ -22,7 +22,9 @@ def tabs_line(current: str, width: int, glyphs: Glyphs = UNICODE) -> Line:
 
 def tab_at(current: str, width: int, x: int) -> str | None:
     """The view whose words stand at that column."""
-    short = line_width(span for tab in _tabs(current, False) for span in (tab, ("  ", ""))) - 1 > width
+    short = (
+        line_width(span for tab in _tabs(current, False) for span in (tab, ("  ", ""))) - 1 > width
+    )
     start = 0
     for view, (text, _) in zip(VIEWS, _tabs(current, short), strict=True):
         if start <= x < start + len(text):

@@ -34,12 +34,16 @@ def time_lines(page: Page, rank: RankFacts) -> None:
         ]
         page.item("", ", ".join(named))
     if rank.late is not None:
-        cost = f"{units.milliseconds(rank.late.cost_ms)} ms of each {units.milliseconds(rank.late.step_ms)} ms"
+        cost = (
+            f"{units.milliseconds(rank.late.cost_ms)} ms of each"
+            f" {units.milliseconds(rank.late.step_ms)} ms"
+        )
         page.item("waited for", f"{cost}, by {ranks_text(rank.late.waiters, 8)}", "warning")
     if rank.pressure is not None and rank.pressure.delay_ratio is not None:
         page.item(
             "no CPU",
-            f"{units.percent(rank.pressure.delay_ratio)} of the time ready to run, and waiting for one",
+            f"{units.percent(rank.pressure.delay_ratio)} of the time ready to run, and waiting"
+            " for one",
         )
     for number, spot in enumerate(by_function(rank.spots)):
         share = spot.samples / rank.spots_samples if rank.spots_samples else 0.0

@@ -17,7 +17,10 @@ from ddtop.ui.widgets.key_bar import Key
 
 CHOICES = tuple(column for column in COLUMNS if column.key not in ALWAYS)
 NO_ROOM, NO_GPU = "no room", "no GPU"
-_TEXT = "RANK, STATE and NOW are always there. What a width has no room for goes first where it is told elsewhere too."
+_TEXT = (
+    "RANK, STATE and NOW are always there. What a width has no room for goes first where it is told"
+    " elsewhere too."
+)
 
 
 class ColumnsScreen(PageScreen):
@@ -54,7 +57,13 @@ class ColumnsScreen(PageScreen):
         for at, column in enumerate(CHOICES):
             on = column.key not in self.session.setup.hidden
             name = f"[{'x' if on else ' '}] {fit(column.title, 9)}"
-            why = "" if not on or column.key in shown else NO_GPU if column.key in missing else NO_ROOM
+            why = (
+                ""
+                if not on or column.key in shown
+                else NO_GPU
+                if column.key in missing
+                else NO_ROOM
+            )
             line = (
                 (name, "picked" if at == self.cursor else ""),
                 (f" {why:<{len(NO_ROOM)}} ", ""),

@@ -46,7 +46,9 @@ class CommandsScreen(SizedScreen[Command | None]):
         self._all = commands(look.snapshot, look.verdict.findings)
         self._found: tuple[Command, ...] = ()
         paint = session.paint
-        self.input = Input(placeholder="sort by comm, only blocked ranks, rank 12, explain ...", id="wanted")
+        self.input = Input(
+            placeholder="sort by comm, only blocked ranks, rank 12, explain ...", id="wanted"
+        )
         self.rule = LinesView(paint, "rule")
         self.list = PickList(paint, "body")
         self.list.can_focus = False
@@ -89,14 +91,20 @@ class CommandsScreen(SizedScreen[Command | None]):
         self._show_foot()
 
     def _show(self) -> None:
-        found = {one.run: one for one in reversed(matching(self._all, self.input.value, self._snapshot))}
+        found = {
+            one.run: one for one in reversed(matching(self._all, self.input.value, self._snapshot))
+        }
         self._found = tuple(reversed(found.values()))
         glyphs, width = self.session.paint.glyphs, self.size.width
         self.rule.show([rule_line(width, glyphs.rule)])
         names = min(max((len(one.name) for one in self._all), default=0), NAME_MOST, width // 2)
-        self.list.show([one.run for one in self._found], lambda at: self._row(self._found[at], names, width))
+        self.list.show(
+            [one.run for one in self._found], lambda at: self._row(self._found[at], names, width)
+        )
         self._show_foot()
-        self.keys.show((("enter", "Enter", "do it"), ("down", "↑↓", "choose"), ("escape", "Esc", "back")))
+        self.keys.show(
+            (("enter", "Enter", "do it"), ("down", "↑↓", "choose"), ("escape", "Esc", "back"))
+        )
 
     def _show_foot(self) -> None:
         note = self.list.range_note if self._found else "nothing has these words"

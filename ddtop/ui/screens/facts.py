@@ -36,7 +36,9 @@ def under_banner(session: Session, width: int) -> Line:
     if look.snapshot is None or look.span is None or not look.travelled:
         return rule_line(width, glyphs.rule)
     at = look.snapshot.time_unix_ns
-    return scrubber_line(at, look.span, width, recording=look.recording, marks=look.marks, glyphs=glyphs)
+    return scrubber_line(
+        at, look.span, width, recording=look.recording, marks=look.marks, glyphs=glyphs
+    )
 
 
 class FactsScreen(SizedScreen[None]):

@@ -16,7 +16,7 @@ class FilteringScreen(SizedScreen[None]):
     FilteringScreen Input, FilteringScreen Input:focus { display: none; height: 1; border: none; padding: 0; }
     FilteringScreen.filtering Input { display: block; }
     FilteringScreen.filtering KeyBar { display: none; }
-    """
+    """  # noqa: E501
     input: Input
 
     @property

@@ -32,7 +32,11 @@ class GroupScreen(PageScreen):
     def page_lines(self, width: int) -> list[Line]:
         """The facts of the group."""
         snapshot = self.session.shown.snapshot
-        return [] if snapshot is None else group_lines(snapshot, self._group, width, self.session.paint.glyphs)
+        return (
+            []
+            if snapshot is None
+            else group_lines(snapshot, self._group, width, self.session.paint.glyphs)
+        )
 
     def action_stacks(self) -> None:
         """Ask for the stacks of its members."""

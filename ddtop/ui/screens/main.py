@@ -205,7 +205,9 @@ class MainScreen(FilteringScreen, FactsScreen):
     def _filter_of(self, host: Host) -> str:
         """By its name; by its ranks where the name is part of another one's, or is no word."""
         snapshot = self.session.shown.snapshot
-        names = {host.name} if snapshot is None else {clean(rank.host or "") for rank in snapshot.ranks}
+        names = (
+            {host.name} if snapshot is None else {clean(rank.host or "") for rank in snapshot.ranks}
+        )
         like = [name for name in names if host.name.lower() in name.lower()]
         if like == [host.name] and not set(host.name) & set(" ,"):
             return f"host:{host.name}"
@@ -218,7 +220,9 @@ class MainScreen(FilteringScreen, FactsScreen):
     def action_stacks(self, whose: str) -> None:
         """Ask for stacks and show them as they come."""
         if self.session.shown.snapshot is not None:
-            self.app.push_screen(StacksScreen(self.session, self.view.picked() if whose == "these" else ()))
+            self.app.push_screen(
+                StacksScreen(self.session, self.view.picked() if whose == "these" else ())
+            )
 
     def action_signals(self) -> None:
         """Offer signals to the tagged ranks or the one under the cursor."""

@@ -65,7 +65,9 @@ class SignalsScreen(PageScreen):
         if look.recording:
             return "this is a recording: nobody is there to get a signal"
         why = why_no_signals(self.session.readonly, named, live)
-        return why or ("this is the past: a signal can only be sent now" if look.travelled else None)
+        return why or (
+            "this is the past: a signal can only be sent now" if look.travelled else None
+        )
 
     def action_move(self, steps: int) -> None:
         """Another signal."""

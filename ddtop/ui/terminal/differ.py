@@ -159,7 +159,9 @@ def _changed(known: _Line, line: _Line) -> list[int]:
     """The columns to write. Of a wide character both halves go together, of an old one that is
     broken as well."""
     cells = zip(known.characters, line.characters, known.pens, line.pens, strict=True)
-    changed = [x for x, (old, new, pen, new_pen) in enumerate(cells) if old != new or pen is not new_pen]
+    changed = [
+        x for x, (old, new, pen, new_pen) in enumerate(cells) if old != new or pen is not new_pen
+    ]
     if RIGHT_HALF not in known.characters and RIGHT_HALF not in line.characters:
         return changed
     columns, to_look = set(changed), changed
@@ -199,7 +201,9 @@ class _Hand:
                 self.output.append(self._pens.change(self._pen, pen))
                 self._pen = pen
             self.output.append(character)
-            known = x + 1 < len(characters) and characters[x + 1] != RIGHT_HALF and len(character) == 1
+            known = (
+                x + 1 < len(characters) and characters[x + 1] != RIGHT_HALF and len(character) == 1
+            )
             self._y, self._x = y, x + 1 if known else None
 
     def done(self) -> str:
@@ -215,13 +219,19 @@ class _Hand:
         if y == self._y:
             return self._over(line, self._x, x) or _steps(x - self._x, "C")
         aside = x - self._x
-        across = _steps(aside, "C") if aside > 0 else min("\b" * -aside, _steps(-aside, "D"), key=len)
+        across = (
+            _steps(aside, "C") if aside > 0 else min("\b" * -aside, _steps(-aside, "D"), key=len)
+        )
         return min(straight, _steps(y - self._y, "B") + across, key=len)
 
     def _over(self, line: _Line, at: int, x: int) -> str | None:
         """The unchanged cells between, where to write them again costs no more than to jump."""
         between = line.characters[at:x]
-        if x - at > GAP_BYTES or None in between or any(pen is not self._pen for pen in line.pens[at:x]):
+        if (
+            x - at > GAP_BYTES
+            or None in between
+            or any(pen is not self._pen for pen in line.pens[at:x])
+        ):
             return None
         text = "".join(character or "" for character in between)
         # Only single cells: behind others the cursor is anywhere.
@@ -253,7 +263,9 @@ def _size(update: CompositorUpdate) -> Size:
     if isinstance(update, LayoutUpdate):
         return Size(update.region.right, update.region.bottom)
     if isinstance(update, ChopsUpdate):
-        return Size(max((ends[-1] for ends in update.chop_ends if ends), default=0), len(update.chops))
+        return Size(
+            max((ends[-1] for ends in update.chop_ends if ends), default=0), len(update.chops)
+        )
     raise TypeError(f"{type(update).__name__} is not known")
 
 
@@ -299,7 +311,9 @@ def unfit() -> str | None:
     differ = Differ()
     whole = differ.encode(LayoutUpdate([[strip]], Region(0, 0, 4, 1)), console)
     part = Strip([Segment("c", Style(bold=True))])
-    changed = differ.encode(ChopsUpdate([{0: None, 1: part, 2: None}], [(0, 1, 2)], [[1, 2, 4]]), console)
+    changed = differ.encode(
+        ChopsUpdate([{0: None, 1: part, 2: None}], [(0, 1, 2)], [[1, 2, 4]]), console
+    )
     if differ.failure is not None:
         return differ.failure
     good = (whole, changed) == ("\x1b[1H\x1b[1mab\x1b[0;31m■ \x1b[0m", "\x1b[1;2H\x1b[1mc\x1b[0m")

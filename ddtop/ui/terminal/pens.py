@@ -111,7 +111,9 @@ def _change(before: Pen, after: Pen) -> str:
     if all(code in _OFF for code in before.attributes | after.attributes):
         off = {_OFF[code] for code in before.attributes - after.attributes}
         # What takes one attribute away may take its sibling along: bold and dim have one code.
-        on = {code for code in after.attributes if code not in before.attributes or _OFF[code] in off}
+        on = {
+            code for code in after.attributes if code not in before.attributes or _OFF[code] in off
+        }
         codes = [*sorted(off), *sorted(on)]
         if before.foreground != after.foreground:
             codes.append(after.foreground or "39")

@@ -39,4 +39,6 @@ class SmallScreen(SizedScreen[None]):
     def _say(self) -> None:
         size = self.app.size
         wanted = f"{SMALLEST.width}x{SMALLEST.height}"
-        self.query_one(Static).update(f"too small: {size.width}x{size.height}, ddtop wants {wanted}; q quits")
+        self.query_one(Static).update(
+            f"too small: {size.width}x{size.height}, ddtop wants {wanted}; q quits"
+        )

@@ -92,7 +92,8 @@ class TerminalApp(App[None]):
         """Run until it is quit.
 
         Raises:
-            SystemExit: 128 and the number of the signal that ended it, after the terminal has been given back.
+            SystemExit: 128 and the number of the signal that ended it, after the terminal has been
+            given back.
         """
         _two_keys()
         with whole_writes():
@@ -137,7 +138,11 @@ class TerminalApp(App[None]):
 
     def action_redraw(self) -> None:
         """Draw everything again: something else wrote onto the terminal."""
-        if self._driver is not None and not self.is_headless and self.waiting_writes <= MOST_WAITING:
+        if (
+            self._driver is not None
+            and not self.is_headless
+            and self.waiting_writes <= MOST_WAITING
+        ):
             self._driver.write(CLEAN)
         self._draw_all()
 
@@ -170,14 +175,22 @@ class TerminalApp(App[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Where nothing can be seen only few keys do something."""
-        if self.screen_stack and isinstance(self.screen_stack[-1], SmallScreen) and action not in SMALL_ACTIONS:
+        if (
+            self.screen_stack
+            and isinstance(self.screen_stack[-1], SmallScreen)
+            and action not in SMALL_ACTIONS
+        ):
             return False
         return super().check_action(action, parameters)
 
     def on_mount(self) -> None:
         """Take the signals over from Textual: its handlers run in the midst of anything, these
         between two events."""
-        if self.is_headless or self._driver is None or threading.current_thread() is not threading.main_thread():
+        if (
+            self.is_headless
+            or self._driver is None
+            or threading.current_thread() is not threading.main_thread()
+        ):
             return
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -282,7 +295,9 @@ def _has_terminal() -> bool:
 def _is_raw() -> bool:
     """The terminal gives every key at once, as the driver had set it."""
     try:
-        attributes = termios.tcgetattr(sys.__stdin__.fileno()) if sys.__stdin__ is not None else None
+        attributes = (
+            termios.tcgetattr(sys.__stdin__.fileno()) if sys.__stdin__ is not None else None
+        )
     except termios.error:
         return True
     return attributes is None or not attributes[3] & termios.ICANON

@@ -72,18 +72,24 @@ class GroupsView(ListingView):
         if not before <= now < before + LARGE_NS:
             self._looked_unix_ns = now
             self._facts.clear()
-        self._facts = {name: facts for name, facts in self._facts.items() if len(facts.group.ranks) >= LARGE}
+        self._facts = {
+            name: facts for name, facts in self._facts.items() if len(facts.group.ranks) >= LARGE
+        }
 
     def _take_names(self, groups: tuple[Group, ...]) -> None:
         if groups != self._named_for:
             self._named_for = groups
             self._groups = {group.name: group for group in groups}
-            self._by_name = [one.name for one in sorted(groups, key=lambda group: natural(label_of(group)))]
+            self._by_name = [
+                one.name for one in sorted(groups, key=lambda group: natural(label_of(group)))
+            ]
 
     def _of(self, snapshot: Snapshot, name: str) -> GroupFacts:
         found = self._facts.get(name)
         if found is None:
-            found = self._facts[name] = group_facts(snapshot, self._groups[name], self._standing.get(name))
+            found = self._facts[name] = group_facts(
+                snapshot, self._groups[name], self._standing.get(name)
+            )
         return found
 
     def notes(self, snapshot: Snapshot) -> list[str]:

@@ -55,9 +55,15 @@ class HostsView(ListingView):
                 return driver_line(host.watch, len(host.devices), width, glyphs)
             if gpu is not None:
                 device = host.devices[gpu]
-                line = gpu_line(device, width, glyphs, host.waits(device), part_of(host.devices, gpu))
+                line = gpu_line(
+                    device, width, glyphs, host.waits(device), part_of(host.devices, gpu)
+                )
                 # What was told so long ago is not what is.
-                return line if (host.age_s or 0.0) <= OLD_S else tuple((text, "old") for text, _ in line)
+                return (
+                    line
+                    if (host.age_s or 0.0) <= OLD_S
+                    else tuple((text, "old") for text, _ in line)
+                )
             return host_row(host, codes, self._relay_cpu(host), table, glyphs)
 
         self.list.show([host.name if gpu is None else (host.name, gpu) for host, gpu in rows], row)
@@ -71,7 +77,9 @@ class HostsView(ListingView):
             if host.watch is not None:
                 found.append((host, 0))
             else:
-                found += [(host, gpu) for gpu in (range(len(host.devices)) if few else host.troubled)]
+                found += [
+                    (host, gpu) for gpu in (range(len(host.devices)) if few else host.troubled)
+                ]
         return found
 
     def _due(self, snapshot: Snapshot) -> bool:
@@ -117,7 +125,11 @@ class HostsView(ListingView):
         key = self.list.cursor_key
         if isinstance(key, tuple):
             host = next((host for host in self._found if host.name == key[0]), None)
-            return host.devices[key[1]].ranks if host is not None and key[1] < len(host.devices) else ()
+            return (
+                host.devices[key[1]].ranks
+                if host is not None and key[1] < len(host.devices)
+                else ()
+            )
         return next((host.ranks for host in self.coded.hosts if host.name == key), ())
 
     def on_cursor_list_opened(self, message: PickList.Opened) -> None:

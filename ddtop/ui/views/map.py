@@ -56,7 +56,9 @@ class MapView(View):
         if self.grid.cursor_rank is not None:
             glyphs = self.session.paint.glyphs
             codes, cell = self.coded.codes, self.grid.cell
-            self.cursor.show([cursor_line(snapshot, codes, self.grid.cursor_rank, cell, self.size.width, glyphs)])
+            self.cursor.show(
+                [cursor_line(snapshot, codes, self.grid.cursor_rank, cell, self.size.width, glyphs)]
+            )
 
     def notes(self, snapshot: Snapshot) -> list[str]:
         """For how many ranks a cell stands, where that is not one."""

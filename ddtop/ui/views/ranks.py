@@ -113,7 +113,9 @@ class RanksView(View):
         """Filter, sort, tags, and which rows are visible."""
         notes: list[str] = []
         if not self.filter.empty or self.filter.problem:
-            notes.append(describe_filter(self.filter, self.table.visible_range[2], len(snapshot.ranks)))
+            notes.append(
+                describe_filter(self.filter, self.table.visible_range[2], len(snapshot.ranks))
+            )
         if self.sort_key != BY_VERDICT:
             notes.append(f"sorted by {self._sort_title()}")
         if self.session.setup.follow:

@@ -115,7 +115,9 @@ class CursorList(ScrollView, can_focus=True):
             self._cursor = last if self._at_end else 0
         elif not (self._cursor <= last and self._keys[self._cursor] == self.cursor_key):
             # One that is gone leaves the cursor on the line where it was.
-            found = next((at for at, key in enumerate(self._keys) if key == self.cursor_key), self._cursor)
+            found = next(
+                (at for at, key in enumerate(self._keys) if key == self.cursor_key), self._cursor
+            )
             self._cursor = min(found, last)
         self.cursor_key = self._keys[self._cursor]
 

@@ -99,7 +99,9 @@ class MapGrid(Widget, can_focus=True):
         if wanted == self._laid_for or not self._codes or not self.size.area:
             return False
         self._laid_for = wanted
-        self.grid = grid_for(self._hosts, len(self._codes), self.size.width, self.size.height, halves)
+        self.grid = grid_for(
+            self._hosts, len(self._codes), self.size.width, self.size.height, halves
+        )
         return True
 
     def _line(self, y: int) -> Line:
@@ -121,7 +123,9 @@ class MapGrid(Widget, can_focus=True):
     def render_line(self, y: int) -> Strip:
         """One line."""
         line = self._drawn.get(y)
-        return map_strip(self._line(y) if line is None else line, self.size.width, self._paint.palette)
+        return map_strip(
+            self._line(y) if line is None else line, self.size.width, self._paint.palette
+        )
 
     def on_resize(self) -> None:
         """There is room for more or for less."""

@@ -48,9 +48,13 @@ class RankTable(CursorList):
     def shape(self) -> Table[Column]:
         """The columns that there is room for."""
         world = self._snapshot.world_size if self._snapshot else 0
-        return rank_table(self.size.width, world, self._hosts[1], self.hidden | absent(self._snapshot))
+        return rank_table(
+            self.size.width, world, self._hosts[1], self.hidden | absent(self._snapshot)
+        )
 
-    def show(self, snapshot: Snapshot, order: Sequence[int], culprits: frozenset[int], old: bool) -> None:
+    def show(
+        self, snapshot: Snapshot, order: Sequence[int], culprits: frozenset[int], old: bool
+    ) -> None:
         """Draw these ranks in this order."""
         self._snapshot, self._culprits, self._old = snapshot, culprits, old
         self._measure_hosts(snapshot)

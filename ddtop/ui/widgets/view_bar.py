@@ -31,7 +31,9 @@ class ViewBar(LinesView):
 
     def on_click(self, event: events.Click) -> None:
         """Ask for the view under the pointer."""
-        view = tab_at(self._current, self.size.width, event.x) if self._current is not None else None
+        view = (
+            tab_at(self._current, self.size.width, event.x) if self._current is not None else None
+        )
         if view is not None:
             event.stop()
             self.post_message(self.Picked(view))

@@ -144,7 +144,10 @@ class OutsideSource:
         if watched is None or watched.exits_order is not None:
             return f"no signal was sent: rank {rank} is gone"
         if watched.process.pidfd is None:
-            return f"no signal was sent: no pidfd here, it could reach another process; by hand: kill -{number} {watched.target.pid}"
+            return (
+                "no signal was sent: no pidfd here, it could reach another process; by hand: kill"
+                f" -{number} {watched.target.pid}"
+            )
         try:
             signal.pidfd_send_signal(watched.process.pidfd, number)
         except OSError as error:
@@ -289,7 +292,8 @@ class OutsideSource:
         waiting = [
             one
             for one in self._ranks.values()
-            if one.exits_order is None and now_s - one.tried_mono_s >= (REFUSED_S if one.refused else PLACE_S)
+            if one.exits_order is None
+            and now_s - one.tried_mono_s >= (REFUSED_S if one.refused else PLACE_S)
         ]
         return min(waiting, key=lambda one: one.tried_mono_s, default=None)
 
@@ -300,7 +304,11 @@ class OutsideSource:
         if running.request is not None:
             stacks = stacks_from(running.spy, running.target, running.request, running.rank)
             self.take_stacks(stacks, running.target)
-            if self._dump is not None and self._dump.request == running.request and not running.target.worker:
+            if (
+                self._dump is not None
+                and self._dump.request == running.request
+                and not running.target.worker
+            ):
                 self._dump = replace(self._dump, answered=self._dump.answered + 1)
             self._shown = None
             return
@@ -316,7 +324,9 @@ class OutsideSource:
         could have left and come back."""
         main = next((thread for thread in threads if thread.main), None)
         frames = main.frames if main is not None else ()
-        at = next((number for number, frame in enumerate(frames) if owner_of(frame) is Owner.USER), None)
+        at = next(
+            (number for number, frame in enumerate(frames) if owner_of(frame) is Owner.USER), None
+        )
         seen = (frames, watched.switches)
         same = watched.switches is not None and watched.seen == seen
         if not same:
@@ -345,10 +355,16 @@ class OutsideSource:
         if pyspy.find() is None:
             return f"no places: {pyspy.NOT_INSTALLED}"
         refused = next(
-            (one.refused for one in self._ranks.values() if one.refused and one.exits_order is None),
+            (
+                one.refused
+                for one in self._ranks.values()
+                if one.refused and one.exits_order is None
+            ),
             None,
         )
-        return f"places from py-spy every {PLACE_S:.0f} s" + (f", not all: {refused}" if refused else "")
+        return f"places from py-spy every {PLACE_S:.0f} s" + (
+            f", not all: {refused}" if refused else ""
+        )
 
 
 def _place_of(frames: Sequence[StackFrame], at: int, since_unix_ns: int | None) -> Place:
@@ -371,4 +387,6 @@ def stacks_from(spy: PySpy, target: Target, request: str, rank: int | None) -> S
     taken = time.time_ns()
     if isinstance(result, tuple):
         return Stacks(request, rank, target.pid, taken, PY_SPY, result, spy.note, target.worker)
-    return Stacks(request, rank, target.pid, taken, why=result or "it did not answer", worker=target.worker)
+    return Stacks(
+        request, rank, target.pid, taken, why=result or "it did not answer", worker=target.worker
+    )

@@ -119,10 +119,15 @@ def find(text: str) -> Targets:
         ranks = _ranks_of(seen)
         if ranks:
             pids = ", ".join(str(one.pid) for one in ranks)
-            notes.append(f"pid {pid} ({launcher_name(seen)}) stands for its {plural(len(ranks), 'rank')}: pid {pids}")
+            notes.append(
+                f"pid {pid} ({launcher_name(seen)}) stands for its {plural(len(ranks), 'rank')}:"
+                f" pid {pids}"
+            )
         elif seen.rank < 0 and (more := [child for child in _spawned(seen) if child not in asked]):
             others = ",".join(map(str, more))
-            notes.append(f"pid {pid} has started other Pythons, which may be the ranks: --pid {others}")
+            notes.append(
+                f"pid {pid} has started other Pythons, which may be the ranks: --pid {others}"
+            )
         found.update({one.pid: one for one in ranks or [seen]})
     if not found:
         whys = dict(missing)
@@ -137,13 +142,17 @@ def numbered(targets: list[Target]) -> tuple[tuple[Target, ...], str | None]:
     list counts for all."""
     known = [one.rank for one in targets if one.rank >= 0 and not one.worker]
     if len(set(known)) < len(known):
-        numbers = tuple(replace(one, rank=at, guessed=True, worker=False) for at, one in enumerate(targets))
+        numbers = tuple(
+            replace(one, rank=at, guessed=True, worker=False) for at, one in enumerate(targets)
+        )
         return (
             numbers,
             "two of these processes have the same rank in their environment, so none is believed",
         )
     free = (number for number in range(len(targets)) if number not in known)
-    given = [one if one.rank >= 0 else replace(one, rank=next(free), guessed=True) for one in targets]
+    given = [
+        one if one.rank >= 0 else replace(one, rank=next(free), guessed=True) for one in targets
+    ]
     guessed = [str(one.pid) for one in given if one.guessed]
     ranks = tuple(sorted(given, key=lambda one: (one.rank, one.worker)))
     return ranks, f"no rank in the environment of pid {', '.join(guessed)}" if guessed else None
@@ -157,7 +166,9 @@ def _with_workers(found: Mapping[int, Target]) -> list[Target]:
         pid = one.pid
         while (pid := parent_of(pid) or 0) > 1 and len(above) < ANCESTORS_MAX:
             above.append(pid)
-        worker = one.rank >= 0 and any(pid in found and found[pid].rank == one.rank for pid in above)
+        worker = one.rank >= 0 and any(
+            pid in found and found[pid].rank == one.rank for pid in above
+        )
         marked.append(replace(one, worker=worker))
     return marked
 
@@ -199,17 +210,24 @@ def _look(pid: int) -> Target | str:
     folder = Path(f"/proc/{pid}")
     try:
         owner = folder.stat().st_uid
-        argv = tuple(folder.joinpath("cmdline").read_bytes().decode(errors="replace").split("\0")[:-1])
+        argv = tuple(
+            folder.joinpath("cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+        )
         started_s = psutil.Process(pid).create_time()
     except (OSError, psutil.Error):
         return f"there is no process {pid}"
     if os.getuid() not in (0, owner):
-        return f"pid {pid} belongs to user id {owner}, not to you; `sudo py-spy dump --pid {pid}` would work"
+        return (
+            f"pid {pid} belongs to user id {owner}, not to you; `sudo py-spy dump --pid {pid}`"
+            " would work"
+        )
     if not argv:
         return f"pid {pid} is a zombie or part of the kernel"
     environment = _environment(pid)
     rank = launch.rank(environment)
-    return Target(pid, ticks, -1 if rank is None else rank, False, argv, environment, int(started_s * 1e9))
+    return Target(
+        pid, ticks, -1 if rank is None else rank, False, argv, environment, int(started_s * 1e9)
+    )
 
 
 def _ranks_of(target: Target) -> list[Target]:
@@ -232,7 +250,11 @@ def _ranks_of(target: Target) -> list[Target]:
             else:
                 waiting.append(pid)
     # A process that is no launcher and whose children inherited a number: they are its helpers.
-    if not is_launcher and _is_python(target.pid) and not any("RANK" in one.environment for one in found):
+    if (
+        not is_launcher
+        and _is_python(target.pid)
+        and not any("RANK" in one.environment for one in found)
+    ):
         return []
     return sorted(found, key=lambda one: (one.rank, one.pid))
 

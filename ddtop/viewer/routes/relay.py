@@ -108,11 +108,15 @@ class LocalRoute(TrustedRoute):
         """Straight to the relay's port, with the user's key."""
         try:
             # The folder may be on a file server: the screen does not wait for it.
-            again = await aside(registry.of_run, self._entry.job, self._entry.run, self._entry.sender)
+            again = await aside(
+                registry.of_run, self._entry.job, self._entry.run, self._entry.sender
+            )
             self._entry = again or self._entry
             if not self._entry.reachable(time.time_ns()):
                 raise GoneError
-            return AsyncViewerLink(*self._entry.endpoint(), await aside(registry.secret), controller)
+            return AsyncViewerLink(
+                *self._entry.endpoint(), await aside(registry.secret), controller
+            )
         except registry.RegistryError as error:
             raise NoContactError(str(error)) from None
 
@@ -176,7 +180,8 @@ def job_at(address: str, port: int) -> str:
         raise UnreachableError(f"the relay at {address}:{port} refuses: {follower.refusal}")
     if not follower.job.name:
         raise UnreachableError(
-            f"no relay of yours answers at {address}:{port} within {JOIN_S:.0f} s: another port, one that listens on its own "
-            "host only (then: --ssh HOST), or another key (DDTOP_KEY, or `key` in the state folder, has to be the same)"
+            f"no relay of yours answers at {address}:{port} within {JOIN_S:.0f} s: another port,"
+            " one that listens on its own host only (then: --ssh HOST), or another key (DDTOP_KEY,"
+            " or `key` in the state folder, has to be the same)"
         )
     return follower.job.name

@@ -63,7 +63,10 @@ JUDGED_S = 30.0
 """History for a short look, as `feed.join` asks for."""
 NOT_FOUND = 127
 SSH_FAILED = 255
-_FIND_IT = 'sh -c \'if command -v ddtop >/dev/null 2>&1; then exec ddtop bridge; fi; exec "${SHELL:-/bin/sh}" -lc "ddtop bridge"\''
+_FIND_IT = (
+    "sh -c 'if command -v ddtop >/dev/null 2>&1; then exec ddtop bridge; fi; exec"
+    ' "${SHELL:-/bin/sh}" -lc "ddtop bridge"\''
+)
 """A command over ssh does not read the login files, where a PATH with a venv is often set. Every
 shell reads these quotes alike."""
 
@@ -76,7 +79,9 @@ class Host:
     name: str
     ddtop: str | None = None
 
-    def command(self, *, asks: bool, words: str = "bridge", columns: int | None = None) -> list[str]:
+    def command(
+        self, *, asks: bool, words: str = "bridge", columns: int | None = None
+    ) -> list[str]:
         """The ssh command. $DDTOP_SSH is used instead of `ssh`, with the options in it.
 
         `words`: what ddtop is to do there, none that a shell reads in its own way; `columns`: the
@@ -112,7 +117,9 @@ class Host:
         try:
             return Pipe(command, asks=asks, on_words=on_words)
         except OSError as error:
-            raise NoContactError(f"cannot start {command[0]}: {error.strerror}; DDTOP_SSH names another ssh") from None
+            raise NoContactError(
+                f"cannot start {command[0]}: {error.strerror}; DDTOP_SSH names another ssh"
+            ) from None
 
     def why(self, error: PipeError, words: Sequence[str]) -> str:
         """What went wrong, for a person. `words`: ssh's own."""
@@ -127,7 +134,10 @@ class Host:
                 "say where it is: --remote /path/to/venv/bin/ddtop"
             )
         if code is not None and "No such command" in said:
-            return f"the ddtop on {self.name} is too old to be looked through: install the same version on both"
+            return (
+                f"the ddtop on {self.name} is too old to be looked through: install the same"
+                " version on both"
+            )
         text = f"{self.name} does not answer as this ddtop does: {error}"
         return f"{text} ({said})" if said and code is not None else text
 
@@ -160,7 +170,9 @@ async def jobs_there(pipe: Pipe) -> list[Found]:
     return found
 
 
-def _here(entry: registry.JobEntry, reachable: bool, now_unix_ns: int, there_unix_ns: int) -> registry.JobEntry:
+def _here(
+    entry: registry.JobEntry, reachable: bool, now_unix_ns: int, there_unix_ns: int
+) -> registry.JobEntry:
     """The entry on this host's clock; whether its relay lives is for the other host to say."""
     offset = now_unix_ns - there_unix_ns
     return msgspec.structs.replace(
@@ -215,7 +227,9 @@ async def fetch(
     got = 0
     while not isinstance(answer := await pipe.answer(PART_S), Done):
         if not isinstance(answer, Part):
-            raise PipeError(answer.text if isinstance(answer, Refused) else "another answer than was asked for")
+            raise PipeError(
+                answer.text if isinstance(answer, Refused) else "another answer than was asked for"
+            )
         if answer.kind not in bridge.FILE_KINDS:
             continue
         try:
@@ -269,8 +283,9 @@ class SshRoute:
     def too_much(self) -> str:
         """What to say when it is used up."""
         return (
-            f"{self._host.name} says more than {_memory_mib()} MiB of memory can hold, so nothing more is taken in; "
-            f"if its job is that large: DDTOP_SSH_MIB={4 * _memory_mib()} ddtop attach --ssh {self._host.name}"
+            f"{self._host.name} says more than {_memory_mib()} MiB of memory can hold, so nothing"
+            f" more is taken in; if its job is that large: DDTOP_SSH_MIB={4 * _memory_mib()} ddtop"
+            f" attach --ssh {self._host.name}"
         )
 
     @property
@@ -285,14 +300,18 @@ class SshRoute:
         try:
             if not self._usable:
                 await self._start()
-            answer = await self._pipe.ask(Open(self._entry.job, self._entry.run, controller), ANSWER_S)
+            answer = await self._pipe.ask(
+                Open(self._entry.job, self._entry.run, controller), ANSWER_S
+            )
         except PipeError as error:
             raise self._lost(error) from None
         self._tries = 0
         if isinstance(answer, Gone):
             raise GoneError
         if not isinstance(answer, Opened):
-            raise NoContactError(answer.text if isinstance(answer, Refused) else "the bridge is confused")
+            raise NoContactError(
+                answer.text if isinstance(answer, Refused) else "the bridge is confused"
+            )
         self._given = False
         self._pipe.forget_frames()
         return _SshLink(self._pipe, self._lost)
@@ -307,7 +326,9 @@ class SshRoute:
         why = self._host.why(error, self._pipe.words)
         self._usable = False
         if "Permission denied" in why or "Host key verification failed" in why:
-            self._final = f"{why}; it asks for something that cannot be typed here: quit, attach again"
+            self._final = (
+                f"{why}; it asks for something that cannot be typed here: quit, attach again"
+            )
             return NoContactError(self._final)
         again_s = AGAIN_S[min(self._tries, len(AGAIN_S) - 1)]
         self._tries += 1
@@ -322,11 +343,15 @@ class SshRoute:
             try:
                 path = await fetch(self._pipe, self._entry, folder, last=True)
                 if path is None:
-                    raise UnreachableError(f"the relay of {self.job} is gone and left nothing on {self._host.name}")
+                    raise UnreachableError(
+                        f"the relay of {self.job} is gone and left nothing on {self._host.name}"
+                    )
                 return await aside(_state_in, path, self._entry)
             except (PipeError, OSError) as error:
                 self._usable = self._usable and not isinstance(error, PipeError)
-                raise UnreachableError(f"what the relay of {self.job} left cannot be read: {error}") from None
+                raise UnreachableError(
+                    f"what the relay of {self.job} left cannot be read: {error}"
+                ) from None
 
 
 class _SshLink:
@@ -354,4 +379,7 @@ def _state_in(path: Path, entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:
         snapshot, verdict, said = at_end(read_recording(path, entry.job), False)
     except JournalError as error:
         raise UnreachableError(str(error)) from None
-    return replace(snapshot, live=False, notes=(said, *snapshot.notes) if said else snapshot.notes), verdict
+    return (
+        replace(snapshot, live=False, notes=(said, *snapshot.notes) if said else snapshot.notes),
+        verdict,
+    )

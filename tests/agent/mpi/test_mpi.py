@@ -85,7 +85,9 @@ def test_a_wrapped_method_keeps_its_name_and_its_words(rank):
     assert rank.mpi.Comm.Barrier.__doc__ == "Waits for all."
 
 
-@pytest.mark.parametrize(("args", "kwargs", "root"), [((0,), {}, 0), ((0, 2), {}, 2), ((0,), {"root": 1}, 1)])
+@pytest.mark.parametrize(
+    ("args", "kwargs", "root"), [((0,), {}, 0), ((0, 2), {}, 2), ((0,), {"root": 1}, 1)]
+)
 def test_the_root_is_read_where_it_stands(rank, args, kwargs, root):
     rank.mpi.COMM_WORLD.bcast(*args, **kwargs)
 
@@ -126,20 +128,28 @@ def test_arguments_that_make_no_sense_are_left_to_mpi4py(rank, bad):
 def test_both_halves_of_a_sendrecv_are_told(rank):
     rank.mpi.COMM_WORLD.sendrecv("x", 2, 7, None, 0, 8)
 
-    assert [(part.name, part.peer, part.tag) for part in rank.call.parts] == [("Send", 2, 7), ("Recv", 0, 8)]
+    assert [(part.name, part.peer, part.tag) for part in rank.call.parts] == [
+        ("Send", 2, 7),
+        ("Recv", 0, 8),
+    ]
 
 
 def test_a_wait_says_whom_its_request_waits_for(rank):
     world = rank.mpi.COMM_WORLD
     one, two, three = world.irecv(source=0, tag=5), world.irecv(source=2, tag=6), world.Ibarrier()
     rank.mpi.Request.Waitany([one, two])
-    assert [(part.name, part.peer, part.tag) for part in rank.call.parts] == [("irecv", 0, 5), ("irecv", 2, 6)]
+    assert [(part.name, part.peer, part.tag) for part in rank.call.parts] == [
+        ("irecv", 0, 5),
+        ("irecv", 2, 6),
+    ]
 
     rank.mpi.Request.waitall([one, two])
     assert (rank.call.parts_total, rank.call.parts[1].peer) == (2, 2)
 
     three.wait()
-    assert [(part.name, part.group, part.seq) for part in rank.call.parts] == [("Ibarrier", WORLD, 1)]
+    assert [(part.name, part.group, part.seq) for part in rank.call.parts] == [
+        ("Ibarrier", WORLD, 1)
+    ]
     assert rank.read().comms[0].enqueued == 1
 
     three.wait()
@@ -208,7 +218,10 @@ def test_only_the_outermost_call_of_a_thread_is_noted(rank):
 def test_each_thread_has_its_line_and_those_without_one_call_all_the_same(rank):
     meet = threading.Barrier(layout.LINES + 3)
     rank.mpi.during = lambda: (meet.wait(), meet.wait())
-    threads = [threading.Thread(target=rank.mpi.COMM_WORLD.send, args=("x", 0, tag)) for tag in range(layout.LINES + 2)]
+    threads = [
+        threading.Thread(target=rank.mpi.COMM_WORLD.send, args=("x", 0, tag))
+        for tag in range(layout.LINES + 2)
+    ]
     for thread in threads:
         thread.start()
     meet.wait()
@@ -233,7 +246,11 @@ def test_a_call_that_raises_leaves_the_page_and_is_remembered(rank):
     probe.sample(tick_at(1))
 
     assert probe.state.calls == ()
-    assert (probe.state.failed.name, probe.state.failed.seq, probe.state.failed.nbytes) == ("Allreduce", 1, 16)
+    assert (probe.state.failed.name, probe.state.failed.seq, probe.state.failed.nbytes) == (
+        "Allreduce",
+        1,
+        16,
+    )
 
 
 def test_while_something_stands_the_agent_tells_what_is_over_and_who_was_sent_what(rank):
@@ -281,7 +298,12 @@ def test_a_pattern_of_collectives_that_comes_round_is_an_iteration(rank):
 
 
 def test_a_loop_without_a_pattern_counts_no_iterations(rank):
-    world, probe, now, lengths = rank.mpi.COMM_WORLD, MpiProbe(rank.lines, rank.part), 0, random.Random(3)
+    world, probe, now, lengths = (
+        rank.mpi.COMM_WORLD,
+        MpiProbe(rank.lines, rank.part),
+        0,
+        random.Random(3),
+    )
     for _ in range(40):
         for _ in range(lengths.randrange(7)):
             world.Barrier()

@@ -81,8 +81,16 @@ def test_a_module_that_is_still_being_imported_is_left_alone(monkeypatch):
 @pytest.mark.parametrize(
     ("backend", "says", "error"),
     [
-        ("nccl", SimpleNamespace(get_error=lambda: SimpleNamespace(name="REMOTE_ERROR")), "REMOTE_ERROR"),
-        ("cpu:gloo,cuda:nccl", SimpleNamespace(get_error=lambda: SimpleNamespace(name="TIMEOUT")), "TIMEOUT"),
+        (
+            "nccl",
+            SimpleNamespace(get_error=lambda: SimpleNamespace(name="REMOTE_ERROR")),
+            "REMOTE_ERROR",
+        ),
+        (
+            "cpu:gloo,cuda:nccl",
+            SimpleNamespace(get_error=lambda: SimpleNamespace(name="TIMEOUT")),
+            "TIMEOUT",
+        ),
         ("nccl", SimpleNamespace(get_error=lambda: SimpleNamespace(name="SUCCESS")), None),
         ("nccl", SimpleNamespace(get_error=refuse), None),
         ("nccl", SimpleNamespace(), None),
@@ -105,7 +113,9 @@ def test_what_the_backend_says_of_its_connections_is_asked_for_while_something_s
     assert bench.probe.progress(0)[0].error == error
 
 
-@pytest.mark.parametrize(("took", "told"), [("cpu:gloo,cuda:nccl", "cpu:gloo,cuda:nccl"), ("cpu:gloo", "gloo")])
+@pytest.mark.parametrize(
+    ("took", "told"), [("cpu:gloo,cuda:nccl", "cpu:gloo,cuda:nccl"), ("cpu:gloo", "gloo")]
+)
 def test_where_the_program_leaves_the_backend_to_torch_it_is_what_torch_took(bench, took, told):
     """`init_process_group()` without a word: torch itself writes "undefined"."""
     bench.world.pg_map = {bench.group: ("undefined", None)}
@@ -154,7 +164,10 @@ def test_threads_of_entries_have_pythons_names():
     """Torch reports the thread's ident; of a thread that Python did not start only torch's name."""
     here = threading.get_ident()
 
-    assert collective(_Entry(thread_id=here, thread_name="python")).thread == threading.current_thread().name
+    assert (
+        collective(_Entry(thread_id=here, thread_name="python")).thread
+        == threading.current_thread().name
+    )
     assert collective(_Entry(thread_id=here, thread_name="pt_autograd_0")).thread == "pt_autograd_0"
     assert collective(_Entry(thread_id=1, thread_name="python")).thread == "native"
     assert collective(_Entry()).thread is None
@@ -169,7 +182,11 @@ def test_a_rank_that_destroyed_its_groups_is_one_that_has_been_there(bench):
     bench.probe.leave_groups({"0": passed})
     (progress,) = bench.probe.progress(0)
 
-    assert (progress.enqueued, progress.completed, progress.pending_since_unix_ns) == (passed, passed, None)
+    assert (progress.enqueued, progress.completed, progress.pending_since_unix_ns) == (
+        passed,
+        passed,
+        None,
+    )
 
 
 def test_groups_that_are_made_anew_count_from_nought(bench):
@@ -182,8 +199,12 @@ def test_groups_that_are_made_anew_count_from_nought(bench):
     assert progress.enqueued == bench.group.seq < 8
 
 
-@pytest.mark.parametrize(("backend", "pending"), [("nccl", True), ("cpu:gloo,cuda:nccl", True), ("gloo", False)])
-def test_with_the_recorder_off_a_thread_that_stands_in_one_call_waits_for_its_card(bench, backend, pending):
+@pytest.mark.parametrize(
+    ("backend", "pending"), [("nccl", True), ("cpu:gloo,cuda:nccl", True), ("gloo", False)]
+)
+def test_with_the_recorder_off_a_thread_that_stands_in_one_call_waits_for_its_card(
+    bench, backend, pending
+):
     """In 2025 torch still had it off by default. On NCCL the wait is in loss.item(), not in the
     collective. On gloo such a thread computes.
     """
@@ -328,7 +349,9 @@ def test_a_gap_of_gloos_status_is_healed_by_one_read_of_the_entries(bench):
     bench.passes(2, steps=True, completed=0)
     reads = []
     last = bench.group.seq
-    bench.recorder.entries = lambda *_: reads.append(bench.now) or gloo_entries((last - 1, True), (last, True))
+    bench.recorder.entries = lambda *_: (
+        reads.append(bench.now) or gloo_entries((last - 1, True), (last, True))
+    )
     bench.passes(20, completed=1)
 
     assert (bench.pending, bench.probe.stuck) == (None, None)
@@ -361,10 +384,16 @@ def test_a_wait_in_one_group_does_not_hide_that_the_gap_of_another_is_none(bench
         bench.now += SECOND // 4
         bench.recorder.says = {("fr", "0"): (5, 4), ("fr", "1"): (8, 8 if tick < 12 else 7)}
         if tick == 12:
-            bench.recorder.list = [*gloo_entries((5, False)), *gloo_entries((7, True), (8, True), group="1", pg_id=1)]
+            bench.recorder.list = [
+                *gloo_entries((5, False)),
+                *gloo_entries((7, True), (8, True), group="1", pg_id=1),
+            ]
         bench.probe.look(bench.now, 0, True)
 
-    assert [one.pending_since_unix_ns is not None for one in bench.probe.progress(0)] == [True, False]
+    assert [one.pending_since_unix_ns is not None for one in bench.probe.progress(0)] == [
+        True,
+        False,
+    ]
 
 
 def test_the_status_of_a_destroyed_group_is_not_that_of_the_next_one_of_its_name(bench):
@@ -375,7 +404,10 @@ def test_the_status_of_a_destroyed_group_is_not_that_of_the_next_one_of_its_name
     moved = []
     for _ in range(20):
         bench.now += SECOND // 4
-        bench.recorder.says = {("fr", "0"): (500, 500), ("fr", "7"): (bench.group.seq, bench.group.seq - 1)}
+        bench.recorder.says = {
+            ("fr", "0"): (500, 500),
+            ("fr", "7"): (bench.group.seq, bench.group.seq - 1),
+        }
         bench.probe.look(bench.now, 0, True)
         moved.append(bench.probe.moved_at)
 
@@ -417,7 +449,9 @@ def test_wait_and_phases_come_from_the_same_looks(bench):
     phases = [0] * len(ACTIVITIES)
     for turn in range(120):
         activity = (FORWARD, BACKWARD, COLLECTIVE, OPTIMIZER)[turn % 4]
-        looks_of(bench, 1, turn % 3, activity in (BACKWARD, COLLECTIVE), activity in (FORWARD, OPTIMIZER))
+        looks_of(
+            bench, 1, turn % 3, activity in (BACKWARD, COLLECTIVE), activity in (FORWARD, OPTIMIZER)
+        )
         phases[counted_as(activity, bench.probe.waits)] += 1
     in_backward = phases[BACKWARD]
 

@@ -41,7 +41,11 @@ class FakeTorch:
 
     def _properties(self, index):
         return SimpleNamespace(
-            uuid=f"AAAA-{index}", pci_bus_id=0x1B, pci_device_id=index, pci_domain_id=0, total_memory=80 * GIB
+            uuid=f"AAAA-{index}",
+            pci_bus_id=0x1B,
+            pci_device_id=index,
+            pci_domain_id=0,
+            total_memory=80 * GIB,
         )
 
 
@@ -66,8 +70,17 @@ def test_the_device_with_memory_is_the_rank_s_own(torch):
 
     state = cuda.state
     assert (state.index, state.uuid, state.pci) == (2, "aaaa-2", "00000000:1b:02")
-    assert (state.allocated_bytes, state.reserved_bytes, state.total_bytes) == (10 * GIB, 20 * GIB, 80 * GIB)
-    assert (state.allocated_peak_bytes, state.retries, state.ooms, state.nccl) == (20 * GIB, 3, 1, "2.27.5")
+    assert (state.allocated_bytes, state.reserved_bytes, state.total_bytes) == (
+        10 * GIB,
+        20 * GIB,
+        80 * GIB,
+    )
+    assert (state.allocated_peak_bytes, state.retries, state.ooms, state.nccl) == (
+        20 * GIB,
+        3,
+        1,
+        "2.27.5",
+    )
 
 
 def test_before_any_memory_it_is_that_of_the_local_rank(torch):
@@ -138,14 +151,24 @@ def test_it_is_read_every_two_seconds_at_most(torch):
 
 def test_a_torch_that_tells_less_leaves_gaps(torch):
     double = torch(GIB)
-    double._C._cuda_memoryStats = lambda index: {"reserved_bytes": {"all": {"current": GIB}}, "num_ooms": -1}
+    double._C._cuda_memoryStats = lambda index: {
+        "reserved_bytes": {"all": {"current": GIB}},
+        "num_ooms": -1,
+    }
     del double._C._nccl_version
     double.cuda.get_device_properties = lambda index: SimpleNamespace(name="Tesla K80")
     cuda = Cuda()
     cuda.look(0, ("line", 1), False, 0)
 
     state = cuda.state
-    assert (state.uuid, state.pci, state.total_bytes, state.allocated_bytes, state.ooms, state.nccl) == (None,) * 6
+    assert (
+        state.uuid,
+        state.pci,
+        state.total_bytes,
+        state.allocated_bytes,
+        state.ooms,
+        state.nccl,
+    ) == (None,) * 6
     assert state.reserved_bytes == GIB
 
 

@@ -102,7 +102,12 @@ class ByFunction(Given):
 
 @pytest.mark.parametrize("kind", [ByEnvironment, ByGroup, MadeUp, ByFunction])
 @pytest.mark.parametrize(
-    "wrap", [lambda one: one, lambda one: Subset(Subset(one, range(9)), range(3)), lambda one: ConcatDataset([one])]
+    "wrap",
+    [
+        lambda one: one,
+        lambda one: Subset(Subset(one, range(9)), range(3)),
+        lambda one: ConcatDataset([one]),
+    ],
 )
 def test_samples_that_depend_on_the_rank_are_seen_in_the_code_that_makes_them(kind, wrap):
     assert dataset_digest.asks_rank(wrap(kind(root="data/train")))
@@ -143,4 +148,6 @@ def test_parts_of_images_with_black_corners_are_told_apart():
     first, second = torch.zeros(64, 28, 28), torch.zeros(64, 28, 28)
     first[:, 8:20, 8:20], second[:, 8:20, 8:20] = 0.3, 0.6
 
-    assert dataset_digest.fingerprint(TensorDataset(first)) != dataset_digest.fingerprint(TensorDataset(second))
+    assert dataset_digest.fingerprint(TensorDataset(first)) != dataset_digest.fingerprint(
+        TensorDataset(second)
+    )

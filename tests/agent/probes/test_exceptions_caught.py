@@ -110,7 +110,10 @@ def test_what_is_raised_again_is_counted_where_it_ends(catches):
 
     found = looked(catches, catches_what_passed, ends_it)
 
-    assert {name: one.count for name, one in found.items()} == {"catches_what_passed": 20, "ends_it": 20}
+    assert {name: one.count for name, one in found.items()} == {
+        "catches_what_passed": 20,
+        "ends_it": 20,
+    }
 
 
 @seen
@@ -162,7 +165,9 @@ def test_a_window_ends_by_itself_after_so_many_events(catches):
 
 @seen
 def test_the_table_is_bounded_and_says_what_it_left_out(catches):
-    source = "def part{0}():\n    try:\n        raise ValueError\n    except ValueError:\n        pass\n"
+    source = (
+        "def part{0}():\n    try:\n        raise ValueError\n    except ValueError:\n        pass\n"
+    )
     parts = {}
     for number in range(exceptions_caught.PLACES + 10):
         exec(compile(source.format(number), __file__, "exec"), parts)

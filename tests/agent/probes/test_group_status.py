@@ -1,4 +1,6 @@
-"""What one group's status and entries make of it, on NCCL where sends and receives have numbers of their own."""
+"""What one group's status and entries make of it, on NCCL where sends and receives have numbers
+of their own.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,15 @@ SECOND = 1_000_000_000
 
 
 def entry(seq, state="retired", op_id=None, created_s=0):
-    return Collective("0", "all_reduce", seq, op_id or seq, ((4,),), ("Float",), state, created_s * SECOND or None)
+    return Collective(
+        "0", "all_reduce", seq, op_id or seq, ((4,),), ("Float",), state, created_s * SECOND or None
+    )
 
 
 def stands(seq=10, status=(501, 499)):
-    """A stage of a pipeline that has put in so many collectives; its last calls were sends and receives, one of which is open."""
+    """A stage of a pipeline that has put in so many collectives; its last calls were sends and
+    receives, one of which is open.
+    """
     watch = Watch(enqueued=seq)
     watch.take_mixed_status(status[0] - 1, status[1], 1 * SECOND)
     watch.take_mixed_status(*status, 2 * SECOND)
@@ -74,7 +80,9 @@ def test_a_status_that_is_alike_has_nothing_open():
 
 @pytest.mark.parametrize(("counts_singles", "offset"), [(True, 290), (False, None)])
 def test_only_gloo_counts_sends_and_receives_in_the_number_that_is_compared(counts_singles, offset):
-    """NCCL's op_id has them too, and its sequence number has not: taken off there, a rank would look hundreds of collectives behind."""
+    """NCCL's op_id has them too, and its sequence number has not: taken off there, a rank would
+    look hundreds of collectives behind.
+    """
     watch = Watch(enqueued=10)
     watch.take_entries([entry(10, op_id=300)], counts_singles, 1)
 
@@ -98,7 +106,9 @@ def lags(enqueued=10, completed=9, since_s=2):
 
 
 def test_where_all_entries_have_retired_nothing_is_open_whatever_gloos_status_says():
-    """Two of gloo's threads end two collectives in the other order: the status keeps the lower number."""
+    """Two of gloo's threads end two collectives in the other order: the status keeps the lower
+    number.
+    """
     watch = lags()
     assert watch.pending_since == 2 * SECOND
     watch.take_entries([entry(9), entry(10)], True, 1)
@@ -125,7 +135,11 @@ def test_the_next_collective_that_stays_open_is_noticed_from_its_own_begin():
     watch.take_entries([entry(9), entry(10), entry(11, "scheduled")], True, 1)
     watch.take_status(11, 9, 30 * SECOND)
 
-    assert (watch.completed, watch.pending_since, [one.seq for one in watch.open]) == (10, 20 * SECOND, [11])
+    assert (watch.completed, watch.pending_since, [one.seq for one in watch.open]) == (
+        10,
+        20 * SECOND,
+        [11],
+    )
     assert watch.take_status(11, 11, 40 * SECOND) == 20 * SECOND
     assert watch.pending_since is None
 

@@ -9,7 +9,13 @@ from ddtop.wire.samples import by_function
 
 def seen(function="step", line=10, qualname=None, waits_on=None, file="/home/ada/train.py"):
     look = Seen()
-    look.function, look.file, look.line, look.qualname, look.waits_on = function, file, line, qualname, waits_on
+    look.function, look.file, look.line, look.qualname, look.waits_on = (
+        function,
+        file,
+        line,
+        qualname,
+        waits_on,
+    )
     return look
 
 

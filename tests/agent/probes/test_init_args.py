@@ -47,7 +47,9 @@ def test_a_file_that_an_earlier_run_left_is_noted_before_torch_writes_to_it(tmp_
 
 
 def test_a_file_that_is_not_there_yet_has_no_size(tmp_path):
-    assert init_args.store_file(f"file://{tmp_path}/store") == StoreFile(f"{tmp_path}/store", writable=True)
+    assert init_args.store_file(f"file://{tmp_path}/store") == StoreFile(
+        f"{tmp_path}/store", writable=True
+    )
 
 
 def test_a_folder_that_is_not_there_is_said(tmp_path):
@@ -76,7 +78,8 @@ def test_a_script_is_known_by_its_text(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "argv", [["python"], ["python", "-m", "train"], ["python", "-c", "1"], ["python", "/nowhere.py"]]
+    "argv",
+    [["python"], ["python", "-m", "train"], ["python", "-c", "1"], ["python", "/nowhere.py"]],
 )
 def test_a_program_without_a_script_has_no_digest(argv):
     assert init_args.script_digest(argv) is None

@@ -62,7 +62,12 @@ class Iterator:
     """
 
     def __init__(self, *pids, owes=0, shutdown=False):
-        self._num_workers, self._prefetch_factor, self._pin_memory, self._shutdown = len(pids), 2, False, shutdown
+        self._num_workers, self._prefetch_factor, self._pin_memory, self._shutdown = (
+            len(pids),
+            2,
+            False,
+            shutdown,
+        )
         self._workers = [SimpleNamespace(pid=pid) for pid in pids]
         self._rcvd_idx, self._task_info = 5, {5: (owes,), 6: (0, "a batch that came too early")}
         self._worker_result_queue = self._data_queue = SimpleNamespace(qsize=lambda: 0)
@@ -105,7 +110,9 @@ def sampled():
 
 
 class Tracer:
-    """A process of that name that traces another one, as a debugger does; skipped if not allowed."""
+    """A process of that name that traces another one, as a debugger does; skipped if not
+    allowed.
+    """
 
     PROGRAM = """
 import ctypes, os, sys
@@ -119,7 +126,9 @@ sys.stdin.read()
 
     def __init__(self, pid, name):
         self.process = subprocess.Popen(
-            [sys.executable, "-c", self.PROGRAM, str(pid), name], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-c", self.PROGRAM, str(pid), name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         if self.process.stdout.readline() != b"0\n":
             self.close()
@@ -201,7 +210,10 @@ def test_the_page_names_the_worker_that_owes_while_it_is_waited_for_long(child, 
     """By that the relay knows whose stack to read."""
     worker = child("input()").pid
     iterator = Iterator(worker)
-    words = [sampled(iterator, waited_s) and sampled.page.words[layout.OWING_PID_AT] for waited_s in (0.2, 1.5, None)]
+    words = [
+        sampled(iterator, waited_s) and sampled.page.words[layout.OWING_PID_AT]
+        for waited_s in (0.2, 1.5, None)
+    ]
 
     assert words == [0, worker, 0]
 
@@ -224,13 +236,15 @@ def test_a_worker_that_py_spy_looks_at_is_not_held_by_a_debugger(child):
 def test_what_the_worker_has_started_counts_as_its_work(child):
     """A dataset that decodes with ffmpeg: the worker itself only waits."""
     process = child(
-        "import subprocess, sys\n"
-        "subprocess.run([sys.executable, '-c', 'import os; os.getppid()\\nwhile os.getppid() > 1: pass'])"
+        "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import os;"
+        " os.getppid()\\nwhile os.getppid() > 1: pass'])"
     )
     begun = loader_workers.movement([loader_workers.worker(process.pid)], process.pid)
     grown = until(
         lambda: (
-            (now := loader_workers.movement([loader_workers.worker(process.pid)], process.pid)).cpu_ns
+            (
+                now := loader_workers.movement([loader_workers.worker(process.pid)], process.pid)
+            ).cpu_ns
             > begun.cpu_ns + SECOND // 5
             and now
         )
@@ -244,7 +258,9 @@ def test_what_the_worker_has_started_counts_as_its_work(child):
 def test_a_standing_worker_does_not_move(child):
     process = child("input()")
     until(lambda: loader_workers.worker(process.pid).letter == "S")
-    seen = [loader_workers.movement([loader_workers.worker(process.pid)], process.pid) for _ in range(3)]
+    seen = [
+        loader_workers.movement([loader_workers.worker(process.pid)], process.pid) for _ in range(3)
+    ]
 
     assert len({(one.cpu_ns, one.io_bytes, one.switches) for one in seen}) == 1
 
@@ -255,12 +271,15 @@ def test_a_worker_that_wakes_shows_in_its_switches(child):
 
     assert until(
         lambda: (
-            loader_workers.movement([loader_workers.worker(process.pid)], process.pid).switches > begun.switches + 20
+            loader_workers.movement([loader_workers.worker(process.pid)], process.pid).switches
+            > begun.switches + 20
         )
     )
 
 
-def test_an_iterator_that_is_shut_down_waits_for_the_first_worker_that_is_still_there(child, sampled):
+def test_an_iterator_that_is_shut_down_waits_for_the_first_worker_that_is_still_there(
+    child, sampled
+):
     gone, here = child("pass"), child("input()")
     gone.wait()
     until(lambda: loader_workers.worker(here.pid).letter == "S")
@@ -321,18 +340,30 @@ def test_between_two_epochs_the_number_of_workers_still_stands():
 
     between = history.queue_of(None, waits=False)
 
-    assert (between.workers, between.prefetch_factor, between.depth, between.owing) == (3, 4, None, None)
+    assert (between.workers, between.prefetch_factor, between.depth, between.owing) == (
+        3,
+        4,
+        None,
+        None,
+    )
 
 
 def feed_of(dataset, steps):
-    return Feed("DistributedSampler", "BatchSampler", dataset, False, epochs=2, steps=steps, same_epoch=True)
+    return Feed(
+        "DistributedSampler", "BatchSampler", dataset, False, epochs=2, steps=steps, same_epoch=True
+    )
 
 
 def test_a_loader_that_validates_does_not_hide_the_one_that_feeds_the_optimizer():
     """epoch-not-set came and went with each validation."""
     history = loader.History()
     told = []
-    for feed in (feed_of("Train", 0), feed_of("Train", 90), feed_of("Valid", 0), feed_of("Train", 120)):
+    for feed in (
+        feed_of("Train", 0),
+        feed_of("Train", 90),
+        feed_of("Valid", 0),
+        feed_of("Train", 120),
+    ):
         history.note_feed(feed)
         told.append(history.feed.dataset)
 

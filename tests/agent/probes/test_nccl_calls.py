@@ -1,7 +1,9 @@
-"""A double of ProcessGroupNCCL that does what its source says, in its order, and what the probe makes of it.
+"""A double of ProcessGroupNCCL that does what its source says, in its order, and what the probe
+makes of it.
 
-Source: ProcessGroupNCCL.cpp `collective` (the number, then the recorder's entry, then the call of NCCL, only then
-`workEnqueue` with the status) and its watchdog (a collective that has come back is retired, then the status has it).
+Source: ProcessGroupNCCL.cpp `collective` (the number, then the recorder's entry, then the call of
+NCCL, only then `workEnqueue` with the status) and its watchdog (a collective that has come back is
+retired, then the status has it).
 """
 
 from __future__ import annotations
@@ -93,14 +95,18 @@ def nccl(bench, monkeypatch):
 
 
 def test_a_call_that_blocks_because_nccl_connects_is_pending(nccl):
-    """All but one rank are inside the first all_gather after many all_reduces: each algorithm connects when it is first used."""
+    """All but one rank are inside the first all_gather after many all_reduces: each algorithm
+    connects when it is first used.
+    """
     nccl.trains(5)
     nccl.calls()
     nccl.passes(3, in_call=True)
     (progress,) = nccl.bench.probe.progress(0)
 
     assert (progress.enqueued, progress.completed) == (21, 20)
-    assert nccl.bench.now - progress.pending_since_unix_ns == pytest.approx(3 * SECOND, abs=SECOND // 2)
+    assert nccl.bench.now - progress.pending_since_unix_ns == pytest.approx(
+        3 * SECOND, abs=SECOND // 2
+    )
     assert nccl.bench.probe.stuck == ("0", 21)
 
     nccl.returns()
@@ -198,7 +204,9 @@ def test_entries_of_nccl_are_not_read_while_a_graph_is_captured(nccl):
 
 
 def test_while_entries_of_nccl_are_read_the_heartbeat_says_nothing(nccl):
-    """A read that blocks in the driver with the GIL held must not be named as what froze the interpreter."""
+    """A read that blocks in the driver with the GIL held must not be named as what froze the
+    interpreter.
+    """
     page = SimpleNamespace(words=dict.fromkeys(range(64), 7))
     nccl.bench.probe._rank = SimpleNamespace(page=page)
     nccl.trains(3)
@@ -223,7 +231,9 @@ def test_a_status_that_stays_at_minus_one_is_no_communicator_that_is_built(nccl)
 
 
 def test_the_status_of_groups_that_were_destroyed_is_never_read_again(nccl):
-    """`all_pg_status_` is never cleared and `local_id_` never reused, and the name is "0" once more; no entry tells which is which."""
+    """`all_pg_status_` is never cleared and `local_id_` never reused, and the name is "0" once
+    more; no entry tells which is which.
+    """
     nccl.trains(5)
     nccl.bench.probe.leave_groups({"0": nccl.bench.group.seq})
     nccl.bench.group.seq, nccl.pg_id, nccl.entries = 0, 1, []
@@ -236,11 +246,15 @@ def test_the_status_of_groups_that_were_destroyed_is_never_read_again(nccl):
     (progress,) = nccl.bench.probe.progress(0)
 
     assert (progress.enqueued, progress.completed) == (9, 8)
-    assert nccl.bench.now - progress.pending_since_unix_ns == pytest.approx(3 * SECOND, abs=SECOND // 2)
+    assert nccl.bench.now - progress.pending_since_unix_ns == pytest.approx(
+        3 * SECOND, abs=SECOND // 2
+    )
 
 
 def test_a_host_that_runs_ahead_of_its_gpu_asks_for_no_arrivals(nccl):
-    """Something is open at every look of a job that the GPU bounds; the relay asks where the envelope says a lot."""
+    """Something is open at every look of a job that the GPU bounds; the relay asks where the
+    envelope says a lot.
+    """
     for _ in range(100):
         nccl.calls()
         nccl.returns()

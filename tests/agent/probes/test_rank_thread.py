@@ -88,7 +88,9 @@ def test_the_thread_that_steps_the_optimizer_is_the_ranks(threads):
         lead, seen = lead_of(main, stepper=trainer)
 
     assert (lead.ident, seen.function, seen.file) == (trainer, "train", "/home/ada/train.py")
-    assert lead.native_id == next(one.native_id for one in threading.enumerate() if one.ident == trainer)
+    assert lead.native_id == next(
+        one.native_id for one in threading.enumerate() if one.ident == trainer
+    )
 
 
 def test_the_main_thread_that_steps_is_the_ranks_whatever_others_do(threads):
@@ -100,7 +102,9 @@ def test_the_main_thread_that_steps_is_the_ranks_whatever_others_do(threads):
 
 
 @pytest.mark.parametrize(("call", "activity"), [("all_reduce", COLLECTIVE), ("_next_data", LOADER)])
-def test_before_the_first_step_the_thread_in_torchs_training_code_is_the_ranks(threads, call, activity):
+def test_before_the_first_step_the_thread_in_torchs_training_code_is_the_ranks(
+    threads, call, activity
+):
     """A hang in its first collective, or in its first batch: nothing has stepped yet."""
     with main_that(joins=True) as main:
         threads("sends")
@@ -181,7 +185,12 @@ def test_an_exception_that_ends_the_thread_that_trains_is_the_ranks(monkeypatch,
     thread.join()
 
     found = rank.exception
-    assert (found.type, found.text, found.thread, found.leads) == ("RuntimeError", "loss is NaN", "Trainer", trains)
+    assert (found.type, found.text, found.thread, found.leads) == (
+        "RuntimeError",
+        "loss is NaN",
+        "Trainer",
+        trains,
+    )
 
 
 def test_the_page_has_room_for_the_thread():

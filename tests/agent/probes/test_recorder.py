@@ -1,4 +1,6 @@
-"""How the recorder is read in the ways that torch's versions offer, and what is said where none is left."""
+"""How the recorder is read in the ways that torch's versions offer, and what is said where none
+is left.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ class Torch:
         return self
 
     def has_handlers(self, reads_parameters):
-        """Up to torch 2.14 `fr_trace_json` asks for no parameters; `init.cpp`, class PythonRequest: a map cannot be one."""
+        """Up to torch 2.14 `fr_trace_json` asks for no parameters; `init.cpp`, class
+        PythonRequest: a map cannot be one.
+        """
 
         def handler(request, response):
             if reads_parameters:
@@ -132,13 +136,16 @@ def test_a_ring_that_would_stall_the_program_for_long_is_never_read_directly(mon
 
     assert recorder.entries(90_000, True) is None
     assert torch.reads == []
-    assert recorder.why_off == (
-        "torch 2.15.0: entries cannot be read (90,000 of them would stall the program); verdicts name ranks, not operations"
+    assert (
+        recorder.why_off
+        == "torch 2.15.0: entries cannot be read (90,000 of them would stall the program); verdicts"
+        " name ranks, not operations"
     )
 
 
 @pytest.mark.parametrize(
-    "changed", [{"record_id": "x"}, {"process_group": "0"}, {"profiling_name": ""}, {"collective_seq_id": 0}]
+    "changed",
+    [{"record_id": "x"}, {"process_group": "0"}, {"profiling_name": ""}, {"collective_seq_id": 0}],
 )
 def test_entries_of_another_layout_are_none_and_the_reason_is_told(monkeypatch, changed):
     """A key with another name is one that has its default."""
@@ -147,9 +154,10 @@ def test_entries_of_another_layout_are_none_and_the_reason_is_told(monkeypatch, 
     recorder = Recorder()
 
     assert recorder.entries(20) is None
-    assert recorder.why_off == (
-        "torch 2.16.0: entries cannot be read (its entries have a layout that ddtop does not know); "
-        "verdicts name ranks, not operations"
+    assert (
+        recorder.why_off
+        == "torch 2.16.0: entries cannot be read (its entries have a layout that ddtop does not"
+        " know); verdicts name ranks, not operations"
     )
 
 
@@ -163,7 +171,9 @@ def test_a_torch_without_a_recorder_is_told(monkeypatch):
 
 
 def test_on_rocm_rccl_is_asked_for_nothing(monkeypatch):
-    """FlightRecorderDetail and ncclCommDump: with USE_ROCM each dump, the short one too, asks every communicator."""
+    """FlightRecorderDetail and ncclCommDump: with USE_ROCM each dump, the short one too, asks
+    every communicator.
+    """
     torch = Torch(monkeypatch, hip="6.3").has_nccl()
     recorder = Recorder()
 
@@ -185,7 +195,9 @@ def test_entries_of_nccl_are_read_on_the_ranks_own_gpu_and_only_when_asked_for(m
 
 
 def test_a_read_that_hangs_is_left_alone_and_never_tried_again(monkeypatch):
-    """ProcessGroupNCCL.cpp, HeartbeatMonitor: "we did notice hangs" when a dump asks CUDA for events."""
+    """ProcessGroupNCCL.cpp, HeartbeatMonitor: "we did notice hangs" when a dump asks CUDA for
+    events.
+    """
     monkeypatch.setattr(recorder_module, "DEADLINE_S", 0.05)
     torch, over = Torch(monkeypatch), threading.Event()
     torch.native._dump_fr_trace_json = lambda *_: over.wait(30)
@@ -235,7 +247,9 @@ def test_a_status_of_another_layout_leaves_the_numbers(bench, monkeypatch):
     bench.passes(3, waiting=True)
 
     assert bench.pending is not None
-    assert guard.off == {"recorder status": "torch 2.16.0: the status of groups is not where it was"}
+    assert guard.off == {
+        "recorder status": "torch 2.16.0: the status of groups is not where it was"
+    }
 
 
 def test_why_entries_are_off_is_one_of_the_probes_that_are_off(bench, monkeypatch):

@@ -1,4 +1,6 @@
-"""What NCCL's recorder keeps, as its source writes it: collectives, calls that were made together, sends and receives."""
+"""What NCCL's recorder keeps, as its source writes it: collectives, calls that were made
+together, sends and receives.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,9 @@ from ddtop.agent.probes.recorder_entries import collectives_of
 
 
 class Nccl:
-    """The counters of one group of NCCL and the entries that it leaves: torch's collective(), pointToPoint() and endCoalescing()."""
+    """The counters of one group of NCCL and the entries that it leaves: torch's collective(),
+    pointToPoint() and endCoalescing().
+    """
 
     def __init__(self, group="0"):
         self.group, self.seq, self.p2p, self.entries = group, 0, 0, []
@@ -15,10 +19,16 @@ class Nccl:
     def _record(self, name, done, is_p2p=False):
         self.entries.append(
             _Entry(
-                record_id=len(self.entries), process_group=(self.group, ""), collective_seq_id=self.seq, p2p_seq_id=self.p2p,
-                profiling_name=f"nccl:{name}", retired=done, is_p2p=is_p2p, state="completed" if done else "scheduled",
+                record_id=len(self.entries),
+                process_group=(self.group, ""),
+                collective_seq_id=self.seq,
+                p2p_seq_id=self.p2p,
+                profiling_name=f"nccl:{name}",
+                retired=done,
+                is_p2p=is_p2p,
+                state="completed" if done else "scheduled",
             )
-        )  # fmt: skip
+        )
 
     def collective(self, name="all_reduce", done=True):
         self.seq += 1
@@ -56,7 +66,9 @@ def test_plain_collectives_are_told_one_by_one():
 
 
 def test_a_batch_of_sends_and_receives_is_no_collective_though_it_says_so():
-    """A stage of a pipeline: two of these after #1 would stand as a second #1 that is called otherwise."""
+    """A stage of a pipeline: two of these after #1 would stand as a second #1 that is called
+    otherwise.
+    """
     nccl = Nccl()
     nccl.collective()
     nccl.batch()
@@ -67,7 +79,9 @@ def test_a_batch_of_sends_and_receives_is_no_collective_though_it_says_so():
 
 
 def test_the_parts_of_a_call_are_one_collective_and_end_with_it():
-    """An uneven all_gather is a broadcast of each member: their own entries stay scheduled for ever."""
+    """An uneven all_gather is a broadcast of each member: their own entries stay scheduled for
+    ever.
+    """
     nccl = Nccl()
     nccl.together("broadcast", "broadcast")
     nccl.together("broadcast", "broadcast", done=False)
@@ -91,7 +105,10 @@ def test_groups_do_not_mix():
     one.batch()
     entries = [one.entries[0], two.entries[0], *one.entries[1:]]
 
-    assert [first.profiling_name for first, _ in collectives_of(entries)] == ["nccl:all_reduce", "nccl:broadcast"]
+    assert [first.profiling_name for first, _ in collectives_of(entries)] == [
+        "nccl:all_reduce",
+        "nccl:broadcast",
+    ]
 
 
 def test_a_group_that_is_made_anew_counts_from_one_again():

@@ -84,7 +84,10 @@ def test_all_others_are_not(loader):
         (Subset(Rows([]), range(32)), Subset(Rows([]), range(32, 64))),
         (TensorDataset(torch.zeros(8)), TensorDataset(torch.ones(8))),
         (SimpleNamespace(rank=0), SimpleNamespace(rank=1)),
-        (SimpleNamespace(inner=SimpleNamespace(shard=0)), SimpleNamespace(inner=SimpleNamespace(shard=1))),
+        (
+            SimpleNamespace(inner=SimpleNamespace(shard=0)),
+            SimpleNamespace(inner=SimpleNamespace(shard=1)),
+        ),
     ],
 )
 def test_parts_of_the_data_are_told_apart_by_what_stands_in_their_attributes(one, other):
@@ -152,7 +155,10 @@ def test_validation_in_the_middle_of_an_epoch_does_not_begin_another():
 def test_a_sampler_of_its_own_for_each_epoch_needs_no_epoch():
     feeding = Feeding()
     for seed in range(4):
-        found = look(DataLoader(Rows(["a"]), sampler=DistributedSampler(Rows(["a"]), 2, 0, seed=seed)), feeding)
+        found = look(
+            DataLoader(Rows(["a"]), sampler=DistributedSampler(Rows(["a"]), 2, 0, seed=seed)),
+            feeding,
+        )
         gc.collect()
 
         assert (found.epochs, found.same_epoch) == (1, False)
@@ -178,7 +184,9 @@ def test_a_validation_loader_between_the_epochs_feeds_no_steps():
     assert found.steps == 0
 
 
-@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: [x, 3], lambda x: {"image": x}, lambda x: ("name", [x])])
+@pytest.mark.parametrize(
+    "wrap", [lambda x: x, lambda x: [x, 3], lambda x: {"image": x}, lambda x: ("name", [x])]
+)
 def test_batches_of_the_same_numbers_have_the_same_digest(wrap):
     ones, twos = torch.arange(32.0).view(4, 8), torch.arange(32.0).view(4, 8) + 2
 
@@ -187,7 +195,9 @@ def test_batches_of_the_same_numbers_have_the_same_digest(wrap):
     assert digest_of_batch(wrap(ones)) != 0
 
 
-@pytest.mark.parametrize("batch", [["a", {"b": object()}], torch.zeros(4, 8), [torch.full((4,), 7)], torch.empty(0)])
+@pytest.mark.parametrize(
+    "batch", [["a", {"b": object()}], torch.zeros(4, 8), [torch.full((4,), 7)], torch.empty(0)]
+)
 def test_a_batch_without_numbers_or_with_padding_only_has_no_digest(batch):
     assert digest_of_batch(batch) == 0
 
@@ -208,7 +218,9 @@ def test_what_passes_over_the_batches_of_others_takes_more_than_it_steps():
     assert (found.steps, found.taken) == (10, 20)
 
 
-@pytest.mark.parametrize("more", [{"replacement": True}, {"replacement": True, "num_samples": 32}, {"num_samples": 32}])
+@pytest.mark.parametrize(
+    "more", [{"replacement": True}, {"replacement": True, "num_samples": 32}, {"num_samples": 32}]
+)
 def test_a_draw_from_the_dataset_is_not_a_pass_over_it(more):
     rows = Rows(["data/a"])
 

@@ -1,4 +1,6 @@
-"""What a process group has counted, of groups that say it themselves and of those whose backends have to be asked."""
+"""What a process group has counted, of groups that say it themselves and of those whose backends
+have to be asked.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ print(number_of(group))
 
 
 def of_no_default(**numbers):
-    """A group without a default backend, and what each of its devices' backends has counted; None: that one does not count."""
+    """A group without a default backend, and what each of its devices' backends has counted;
+    None: that one does not count.
+    """
 
     def ask(group_number=None):
         if group_number is None:
@@ -40,7 +44,10 @@ def of_no_default(**numbers):
         return SimpleNamespace(_get_sequence_number_for_group=lambda: ask(numbers[device]))
 
     return SimpleNamespace(
-        _get_sequence_number_for_group=ask, _device_types=list(numbers), _get_backend=backend, numbers=numbers
+        _get_sequence_number_for_group=ask,
+        _device_types=list(numbers),
+        _get_backend=backend,
+        numbers=numbers,
     )
 
 
@@ -64,6 +71,8 @@ def test_torch_leaves_a_group_of_named_devices_without_a_default_backend():
     """If torch ever counts there itself, the answer must stay the same."""
     pytest.importorskip("torch")
 
-    told = subprocess.run([sys.executable, "-c", REAL], capture_output=True, text=True, timeout=60, check=True).stdout
+    told = subprocess.run(
+        [sys.executable, "-c", REAL], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
 
     assert told.split("\n")[1] == "3"

@@ -78,7 +78,12 @@ def test_what_gloo_does_in_a_group_of_nccl_is_told_as_a_group_of_its_own(two):
 
     assert (nccl.group, nccl.enqueued, nccl.completed) == ("0", two.group.seq, two.group.seq - 1)
     assert nccl.pending_since_unix_ns == pytest.approx(two.now - 6 * SECOND, abs=SECOND)
-    assert (gloo.group, gloo.enqueued, gloo.completed, gloo.pending_since_unix_ns) == ("0/gloo", 2, 2, None)
+    assert (gloo.group, gloo.enqueued, gloo.completed, gloo.pending_since_unix_ns) == (
+        "0/gloo",
+        2,
+        2,
+        None,
+    )
     assert [(one.name, one.description, one.backend) for one in two.probe.groups] == [
         ("0", "default_pg", "cpu:gloo,cuda:nccl"), ("0/gloo", "default_pg (gloo)", "gloo"),
     ]  # fmt: skip
@@ -107,7 +112,9 @@ def test_who_has_not_used_gloo_says_so_to_those_that_wait_for_it_there(two):
 
 def test_gloos_recorder_is_not_read_before_somebody_has_used_it(two):
     """Its map gets its first entry without a lock."""
-    two.recorder.status = lambda without=None: two.recorder.says if two.asked.append(without) is None else {}
+    two.recorder.status = lambda without=None: (
+        two.recorder.says if two.asked.append(without) is None else {}
+    )
     two.asked = []
     passes_on_both(two, 2, nccl=0, gloo=0)
     before = list(two.asked)
@@ -135,7 +142,9 @@ def test_the_second_nccl_of_torch_has_gloo_beside_it_too(two):
     two.world.pg_map = {two.group: ("cpu:gloo,cuda:nccl2", None)}
     two.group._get_backend = lambda device: SimpleNamespace(
         name=lambda: "gloo" if device == "cpu" else "nccl2",
-        _get_sequence_number_for_group=lambda: two.group.on_gloo if device == "cpu" else two.group.seq,
+        _get_sequence_number_for_group=lambda: (
+            two.group.on_gloo if device == "cpu" else two.group.seq
+        ),
     )
     two.group.on_gloo = 2
     two.probe.look(two.now, 0, False)

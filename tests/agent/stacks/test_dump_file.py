@@ -28,7 +28,11 @@ def written():
 def run(tmp_path: Path, code: str) -> str:
     """What the program prints; it must end well."""
     done = subprocess.run(
-        [sys.executable, "-c", HEAD + code, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", HEAD + code, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -48,7 +52,7 @@ def test_no_signal_changes_its_action_unless_the_user_says_so(tmp_path):
 one = made("")
 status = dict(line.split(":", 1) for line in open("/proc/self/status") if line.startswith("Sig"))
 print(one.signal, one.descriptor, int(status["SigCgt"], 16) >> (signal.SIGRTMIN + 5 - 1) & 1, one.off)
-"""
+"""  # noqa: E501
     assert run(tmp_path, code).startswith("None None 0 DDTOP_SIGNAL is not set")
 
 
@@ -70,7 +74,7 @@ signal.signal(signal.SIGTERM, lambda *_: seen.append("term"))
 for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, one.signal):
     os.kill(os.getpid(), number)
 print(seen, "<module>" in (folder / "theirs").read_text(), "<module>" in written(), faulthandler.is_enabled())
-"""
+"""  # noqa: E501
     assert run(tmp_path, code) == "['usr1', 'term'] True True True"
 
 
@@ -103,13 +107,20 @@ print(before, after, one.signal, one.still_ours())
 
 @pytest.mark.parametrize(
     ("wanted", "number"),
-    [("SIGUSR1", signal.SIGUSR1), ("usr2", signal.SIGUSR2), ("RTMIN+7", signal.SIGRTMIN + 7), ("40", 40)],
+    [
+        ("SIGUSR1", signal.SIGUSR1),
+        ("usr2", signal.SIGUSR2),
+        ("RTMIN+7", signal.SIGRTMIN + 7),
+        ("40", 40),
+    ],
 )
 def test_another_signal_can_be_wished_for(tmp_path, wanted, number):
     assert run(tmp_path, f"print(made({wanted!r}).signal)") == str(int(number))
 
 
-@pytest.mark.parametrize("wanted", ["KILL", "9", "0x10", "999", "RTMIN+x", "RTMIN+99", "nonsense", "-3", "STOP"])
+@pytest.mark.parametrize(
+    "wanted", ["KILL", "9", "0x10", "999", "RTMIN+x", "RTMIN+99", "nonsense", "-3", "STOP"]
+)
 def test_a_wish_that_makes_no_sense_switches_it_off_and_says_so(tmp_path, wanted):
     out = run(tmp_path, f"one = made({wanted!r})\nprint(one.signal, one.off)")
 
@@ -127,9 +138,12 @@ import ctypes
 one = made()
 print(one.signal, flush=True)
 print(ctypes.PyDLL(None, use_errno=True).read(0, ctypes.create_string_buffer(8), 8), ctypes.get_errno())
-"""
+"""  # noqa: E501
     with subprocess.Popen(
-        [sys.executable, "-c", HEAD + code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HEAD + code, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as reader:
         assert reader.stdin is not None
         assert reader.stdout is not None
@@ -158,7 +172,10 @@ print(os.waitpid(child, 0)[1], "<module>" in (folder / "child.stacks").read_text
 
 
 def test_without_a_folder_there_is_no_signal(tmp_path):
-    assert run(tmp_path, "one = DumpFile(None, 'x', 'on')\nprint(one.signal, one.off)") == "None no folder for its file"
+    assert (
+        run(tmp_path, "one = DumpFile(None, 'x', 'on')\nprint(one.signal, one.off)")
+        == "None no folder for its file"
+    )
 
 
 def test_a_file_that_cannot_be_made_switches_it_off(tmp_path):

@@ -82,7 +82,11 @@ def waits_for_an_event(event):
 
 
 def waits_for_a_child():
-    CHILD.append(subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE))
+    CHILD.append(
+        subprocess.Popen(
+            [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
+        )
+    )
     CHILD[0].wait()
 
 
@@ -111,7 +115,9 @@ def waits_in_an_event_loop(event):
 
 def waits_for_what_a_child_says(event):
     program = [sys.executable, "-c", "import sys; sys.stdin.read(1)"]
-    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+    with subprocess.Popen(
+        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as child:
         release = threading.Thread(target=lambda: (event.wait(10), child.kill()))
         release.start()
         child.communicate()
@@ -144,7 +150,13 @@ def test_a_thread_that_is_gone_has_no_place():
 
 def looked(frame_id, line, callee=None):
     seen = Seen()
-    seen.frame_id, seen.function, seen.file, seen.line, seen.callee = frame_id, "train", "train.py", line, callee
+    seen.frame_id, seen.function, seen.file, seen.line, seen.callee = (
+        frame_id,
+        "train",
+        "train.py",
+        line,
+        callee,
+    )
     return seen
 
 

@@ -27,7 +27,9 @@ class Parameter(SimpleNamespace):
 PARAMETERS = [Parameter(count=1000, requires_grad=True), Parameter(count=9, requires_grad=False)]
 
 
-def wrapped(monkeypatch, device="cuda", config="cpu:gloo,cuda:gloo", nccl=True, parameters=PARAMETERS):
+def wrapped(
+    monkeypatch, device="cuda", config="cpu:gloo,cuda:gloo", nccl=True, parameters=PARAMETERS
+):
     """What the agent knows after such a model was made."""
 
     class Parallel:
@@ -36,8 +38,12 @@ def wrapped(monkeypatch, device="cuda", config="cpu:gloo,cuda:gloo", nccl=True, 
             self.module = SimpleNamespace(parameters=lambda: iter(parameters))
 
     world = SimpleNamespace(pg_names={"group": "0"}, pg_backend_config={"group": config})
-    monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", SimpleNamespace(_world=world))
-    monkeypatch.setitem(sys.modules, "torch.distributed", SimpleNamespace(is_nccl_available=lambda: nccl))
+    monkeypatch.setitem(
+        sys.modules, "torch.distributed.distributed_c10d", SimpleNamespace(_world=world)
+    )
+    monkeypatch.setitem(
+        sys.modules, "torch.distributed", SimpleNamespace(is_nccl_available=lambda: nccl)
+    )
     rank = SimpleNamespace(notes=Notes())
     monkeypatch.setattr(current, "_rank", rank)
     module = SimpleNamespace(DistributedDataParallel=Parallel)
@@ -79,7 +85,9 @@ def test_torch_has_what_is_asked_for():
         model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
 
         assert model.device_type == "cpu"
-        assert distributed_c10d._world.pg_backend_config[model.process_group] == "cpu:gloo,cuda:gloo"
+        assert (
+            distributed_c10d._world.pg_backend_config[model.process_group] == "cpu:gloo,cuda:gloo"
+        )
         assert isinstance(distributed.is_nccl_available(), bool)
     finally:
         distributed.destroy_process_group()

@@ -79,7 +79,10 @@ def test_what_a_process_target_raises_is_noted_and_its_traceback_is_its_own(note
         bootstrap(util, lambda: fails(3))
 
     assert (util.ended, len(noted)) == ([1], 1)
-    assert [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)][1:3] == ["bootstrap", "<lambda>"]
+    assert [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)][1:3] == [
+        "bootstrap",
+        "<lambda>",
+    ]
 
 
 def test_a_target_that_ends_well_while_its_parent_handles_an_exception_raised_nothing(noted):

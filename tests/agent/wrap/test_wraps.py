@@ -67,7 +67,9 @@ class Unwatched:
 def loaders(torch, monkeypatch):
     from torch.utils.data import dataloader
 
-    monkeypatch.setattr(dataloader._BaseDataLoaderIter, "__next__", dataloader._BaseDataLoaderIter.__next__)
+    monkeypatch.setattr(
+        dataloader._BaseDataLoaderIter, "__next__", dataloader._BaseDataLoaderIter.__next__
+    )
     wrap_dataloader.wrap(dataloader)
     return dataloader
 
@@ -240,7 +242,9 @@ def test_while_a_group_is_destroyed_the_agent_does_not_look_at_it(rank, torch):
     """The agent's reference was the last one, and a NCCL destructor ran in its thread."""
     from torch.distributed import distributed_c10d
 
-    module = Unwatched(distributed_c10d, destroy_process_group=lambda *_: rank.paused.append("destroy"))
+    module = Unwatched(
+        distributed_c10d, destroy_process_group=lambda *_: rank.paused.append("destroy")
+    )
     distributed.wrap(module)
     module.destroy_process_group()
 
@@ -262,12 +266,17 @@ def test_wrapping_twice_wraps_once(torch):
 def test_both_names_of_a_function_are_one_object(torch, home):
     """torch compares `op.op is dist.isend`: two objects, and every pipeline raises."""
     program = (
-        "import torch.distributed as d, torch.distributed.distributed_c10d as c;"
-        "names = ['init_process_group', 'new_group', 'destroy_process_group', 'isend', 'irecv', 'all_reduce'];"
-        "print([getattr(d, name) is getattr(c, name) for name in names], hasattr(d.new_group, '__ddtop_wrapped__'))"
+        "import torch.distributed as d, torch.distributed.distributed_c10d as c;names ="
+        " ['init_process_group', 'new_group', 'destroy_process_group', 'isend', 'irecv',"
+        " 'all_reduce'];print([getattr(d, name) is getattr(c, name) for name in names],"
+        " hasattr(d.new_group, '__ddtop_wrapped__'))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], env=os.environ | {"DDTOP": "1"}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program],
+        env=os.environ | {"DDTOP": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
     )
 
     assert done.stdout == "[True, True, True, True, True, True] True\n"

@@ -1,4 +1,6 @@
-"""Runs cases one after the other, watches each as a viewer does, and says what was right and what was not."""
+"""Runs cases one after the other, watches each as a viewer does, and says what was right and
+what was not.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ PROGRAMS = Path(__file__).parent / "programs"
 BEGIN_S, NAME_S, HEALTHY_S = 40.0, 16.0, 45.0
 """How long a fault may take to begin and to be named, and a healthy job to end."""
 AFTER_S = 3.0
-"""Watched on after the right verdict, or after a healthy job's end: what comes then may be wrong."""
+"""Watched on after the right verdict, or after a healthy job's end: what comes then may be
+wrong.
+"""
 TRIES = 4
 SECONDS_BAR_S, RIGHT_BAR_RATIO = 8.0, 0.99
 SLOWER_UNDER_LOAD = 2.0
@@ -31,11 +35,12 @@ SLOWER_UNDER_LOAD = 2.0
 
 @dataclass
 class Outcome:
-    """What a viewer read. `named_s`: from the fault to the right finding; None, if it was never read. `ended_s`: from the
-    first look to a healthy job's end; None, if it went on too long.
+    """What a viewer read. `named_s`: from the fault to the right finding; None, if it was never
+    read. `ended_s`: from the first look to a healthy job's end; None, if it went on too long.
 
-    `wrong`: the critical findings that are not right, of a healthy job the warnings too, each with the seconds (from the
-    fault, or from the first look) in which it stood. `last`: what stood at the end.
+    `wrong`: the critical findings that are not right, of a healthy job the warnings too, each with
+    the seconds (from the fault, or from the first look) in which it stood. `last`: what stood at
+    the end.
     """
 
     case: Case
@@ -47,14 +52,18 @@ class Outcome:
     trouble: str = ""
     slower: float = 1.0
     failed_itself: bool = False
-    """A program that should have been healthy ended with an exit code: what was said of it judges nobody."""
+    """A program that should have been healthy ended with an exit code: what was said of it
+    judges nobody.
+    """
 
     @property
     def right(self) -> bool:
         """Named (or, of a healthy job, not named), and nothing wrong on the way."""
         if self.trouble or (self.ended_s is None and not self.case.expected):
             return False
-        stands = not self.case.expected or any(_said(one) in self.case.expected for one in self.last)
+        stands = not self.case.expected or any(
+            _said(one) in self.case.expected for one in self.last
+        )
         return stands and not self.wrong and (self.named_s is not None or not self.case.expected)
 
 
@@ -75,7 +84,9 @@ def busy_processes(count: int) -> Iterator[None]:
 
 
 def run(case: Case, seed: int | None = None, slower: float = 1.0) -> Outcome:
-    """One case from its start to its end. `slower`: factor on all limits, for a machine under load."""
+    """One case from its start to its end. `slower`: factor on all limits, for a machine under
+    load.
+    """
     outcome = Outcome(case, slower=slower)
     with Stage("verdict") as stage:
         try:
@@ -96,7 +107,13 @@ def _start(stage: Stage, case: Case, seed: int | None) -> None:
         return
     command = [sys.executable]
     if case.launch == TORCHRUN:
-        command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(case.ranks)]
+        command += [
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            str(case.ranks),
+        ]
         command += ["--max-restarts", str(case.restarts)]
     else:
         assert case.launch == ALONE
@@ -114,7 +131,9 @@ def _watch(stage: Stage, case: Case, seed: int | None, outcome: Outcome) -> None
     entry = stage.entry(1)
     began, fault = time.time_ns(), None
     seen: list[tuple[int, tuple[Finding, ...]]] = []
-    for _, verdict in follow(entry, (BEGIN_S + max(HEALTHY_S, case.within_s or 0.0)) * outcome.slower):
+    for _, verdict in follow(
+        entry, (BEGIN_S + max(HEALTHY_S, case.within_s or 0.0)) * outcome.slower
+    ):
         now = time.time_ns()
         seen.append((now, verdict.findings))
         if fault is None and case.expected:
@@ -148,7 +167,9 @@ def _named(case: Case, verdict: Verdict, now: int, fault: int) -> float | None:
     return None
 
 
-def _over(stage: Stage, case: Case, outcome: Outcome, looked_ns: int, fault: int | None, now: int) -> bool:
+def _over(
+    stage: Stage, case: Case, outcome: Outcome, looked_ns: int, fault: int | None, now: int
+) -> bool:
     if case.expected:
         if fault is None:
             return looked_ns > BEGIN_S * outcome.slower * 1e9
@@ -162,12 +183,16 @@ def _over(stage: Stage, case: Case, outcome: Outcome, looked_ns: int, fault: int
     return looked_ns > HEALTHY_S * outcome.slower * 1e9
 
 
-def _collect(case: Case, outcome: Outcome, seen: list[tuple[int, tuple[Finding, ...]]], zero: int) -> None:
+def _collect(
+    case: Case, outcome: Outcome, seen: list[tuple[int, tuple[Finding, ...]]], zero: int
+) -> None:
     for now, findings in seen:
         at = (now - zero) / 1e9
         for finding in findings:
             said = _said(finding)
-            fine = said in case.expected and not (case.warning_only and finding.severity == "critical")
+            fine = said in case.expected and not (
+                case.warning_only and finding.severity == "critical"
+            )
             if (fine and at > -0.5) or finding.severity == "info":
                 continue
             if said in case.tolerated and (finding.severity != "critical" or case.restarts):
@@ -181,7 +206,9 @@ def _collect(case: Case, outcome: Outcome, seen: list[tuple[int, tuple[Finding, 
 
 
 def _tail(stage: Stage) -> str:
-    return "\n".join(path.read_text(errors="replace")[-600:] for path in sorted(stage.home.glob("rank*.out")))
+    return "\n".join(
+        path.read_text(errors="replace")[-600:] for path in sorted(stage.home.glob("rank*.out"))
+    )
 
 
 # -- the table
@@ -196,9 +223,14 @@ def line(outcome: Outcome) -> str:
     case = outcome.case
     expected = " | ".join(_ranks(one) for one in case.expected) or "nothing"
     last = "; ".join(_ranks(_said(one)) for one in outcome.last) or "nothing"
-    seconds = f"{outcome.named_s:5.1f}" if case.expected and outcome.named_s is not None else "    -"
+    seconds = (
+        f"{outcome.named_s:5.1f}" if case.expected and outcome.named_s is not None else "    -"
+    )
     verdict = "ok" if outcome.right else "FAILED BY ITSELF" if outcome.failed_itself else "WRONG"
-    first = f"{case.name:<19} {expected[:44]:<44} {last[:36]:<36} {seconds} {len(outcome.wrong):>3}  {verdict}"
+    first = (
+        f"{case.name:<19} {expected[:44]:<44} {last[:36]:<36} {seconds} {len(outcome.wrong):>3} "
+        f" {verdict}"
+    )
     rows = [first]
     for mark, found in (("wrong", outcome.wrong), ("beside", outcome.beside)):
         rows += [
@@ -233,7 +265,9 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def _tried(case: Case, seed: int | None, slower: float) -> Iterator[Outcome]:
-    """The case, and once more where the program itself failed: torch's elastic restarts on gloo do, also without ddtop."""
+    """The case, and once more where the program itself failed: torch's elastic restarts on gloo
+    do, also without ddtop.
+    """
     for _ in range(TRIES):
         outcome = run(case, seed, slower)
         print(line(outcome), flush=True)
@@ -251,15 +285,30 @@ def rows(outcomes: list[Outcome]) -> Iterator[Row]:
         right = sum(one.named_s is not None and not one.trouble for one in faults)
         ratio = right / len(faults)
         missed = ", ".join(one.case.name for one in faults if one.named_s is None)
-        yield Row("faults named right", f"{right} of {len(faults)}", ">= 99 %", ratio >= RIGHT_BAR_RATIO, missed)
+        yield Row(
+            "faults named right",
+            f"{right} of {len(faults)}",
+            ">= 99 %",
+            ratio >= RIGHT_BAR_RATIO,
+            missed,
+        )
     halting = [one for one in faults if one.case.within_s is None]
     if halting:
         slower = halting[0].slower
         seconds = sorted(NAME_S * slower if one.named_s is None else one.named_s for one in halting)
         bar_s = SECONDS_BAR_S * slower
         p95 = seconds[min(len(seconds) - 1, int(0.95 * len(seconds)))]
-        detail = f"median {seconds[len(seconds) // 2]:.1f} s, longest {seconds[-1]:.1f} s; not named counts {NAME_S * slower:.0f} s"
-        yield Row("seconds to the right verdict, p95", f"{p95:.1f} s", f"<= {bar_s:.0f} s", p95 <= bar_s, detail)
+        detail = (
+            f"median {seconds[len(seconds) // 2]:.1f} s, longest {seconds[-1]:.1f} s; not named"
+            f" counts {NAME_S * slower:.0f} s"
+        )
+        yield Row(
+            "seconds to the right verdict, p95",
+            f"{p95:.1f} s",
+            f"<= {bar_s:.0f} s",
+            p95 <= bar_s,
+            detail,
+        )
     if faults:
         yield Row("wrong critical findings about faults", str(bad), "0", bad == 0)
     if slow := [one for one in faults if one.case.within_s is not None]:
@@ -280,6 +329,12 @@ def rows(outcomes: list[Outcome]) -> Iterator[Row]:
     if healthy:
         silent = sum(one.right for one in healthy)
         loud = ", ".join(one.case.name for one in healthy if not one.right)
-        yield Row("healthy jobs left in peace", f"{silent} of {len(healthy)}", "all", silent == len(healthy), loud)
+        yield Row(
+            "healthy jobs left in peace",
+            f"{silent} of {len(healthy)}",
+            "all",
+            silent == len(healthy),
+            loud,
+        )
     if itself := [one.case.name for one in outcomes if one.failed_itself]:
         yield Row("healthy programs that failed", str(len(itself)), detail=", ".join(itself))

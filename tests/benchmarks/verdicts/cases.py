@@ -17,9 +17,10 @@ CRASHED, KILLED, CYCLE, UNMATCHED = "rank-crashed", "rank-killed", "wait-cycle",
 class Case:
     """One job. `expected`: any of these is right; empty for a healthy one.
 
-    `launch`: by torchrun, as plain processes, or alone (the program starts its ranks). `tolerated`: true, though not what is asked
-    for: a warning about a rank that works, a crash before an elastic restart. `warning_only`: a critical finding would
-    come before its time. `act`: sent to the launcher once a rank says `{"ready": true}`.
+    `launch`: by torchrun, as plain processes, or alone (the program starts its ranks). `tolerated`:
+    true, though not what is asked for: a warning about a rank that works, a crash before an elastic
+    restart. `warning_only`: a critical finding would come before its time. `act`: sent to the
+    launcher once a rank says `{"ready": true}`.
     """
 
     name: str
@@ -65,13 +66,17 @@ def _fault(
     )
 
 
-def _slow(name: str, kind: str, culprits: tuple[int, ...], ranks: int = 3, within_s: float = 40.0) -> Case:
+def _slow(
+    name: str, kind: str, culprits: tuple[int, ...], ranks: int = 3, within_s: float = 40.0
+) -> Case:
     """A job that goes on, slower than it should."""
     return _fault(name, "slow", kind, culprits, ranks=ranks, within_s=within_s)
 
 
 def _end(name: str, kind: str, culprit: int, *others: Said, ranks: int = 3) -> Case:
-    return _fault(name, "ends", kind, (culprit,), *others, launch=PLAIN, ranks=ranks, words=(str(culprit),))
+    return _fault(
+        name, "ends", kind, (culprit,), *others, launch=PLAIN, ranks=ranks, words=(str(culprit),)
+    )
 
 
 FAULTS = (
@@ -84,7 +89,16 @@ FAULTS = (
     _fault("logs-more", "bare", MISMATCH, (0,)),
     # gloo aborts one side of many size mismatches before anything can be read of its call.
     _fault("larger", "bare", MISMATCH, (0, 1), (KILLED, (0,)), ranks=2),
-    _fault("wider", "bare", MISMATCH, (0,), (KILLED, (1,)), (KILLED, (2,)), (MISMATCH, (0, 1)), launch=PLAIN),
+    _fault(
+        "wider",
+        "bare",
+        MISMATCH,
+        (0,),
+        (KILLED, (1,)),
+        (KILLED, (2,)),
+        (MISMATCH, (0, 1)),
+        launch=PLAIN,
+    ),
     _fault("skips-bad", "ddp", MISMATCH, (1,), (NOT_IN, (1,))),
     _fault("out-of-step", "ddp", MISMATCH, (2,), (NOT_IN, (2,))),
     _fault("tries-again", "ddp", NOT_IN, (1,)),
@@ -141,7 +155,16 @@ FAULTS = (
     _fault("sums-up", "rooted", MISMATCH, (1,)),
     _fault("triangle", "rooted", CYCLE, (0, 1, 2)),
     _fault("evaluates-alone", "rooted", MISMATCH, (0,)),
-    _fault("inner-mismatch", "rooted", MISMATCH, (2, 3), (MISMATCH, (3,)), (KILLED, (2,)), (KILLED, (3,)), ranks=4),
+    _fault(
+        "inner-mismatch",
+        "rooted",
+        MISMATCH,
+        (2, 3),
+        (MISMATCH, (3,)),
+        (KILLED, (2,)),
+        (KILLED, (3,)),
+        ranks=4,
+    ),
     _fault("odd-one-asleep", "rooted", NOT_IN, (3,), ranks=4),
     _fault("unanswered", "forked", NOT_IN, (1,), launch=ALONE),
     _fault("breaks", "forked", CRASHED, (2,), launch=ALONE),

@@ -15,7 +15,9 @@ _KEPT = {"main", "__name__"}
 
 
 class Renamed:
-    """A renamed copy of one program, in `folder`; `argument` tells the new name of what is given on the command line."""
+    """A renamed copy of one program, in `folder`; `argument` tells the new name of what is given
+    on the command line.
+    """
 
     def __init__(self, program: Path, shapes: Iterable[str], seed: int, folder: Path) -> None:
         # One seed for all programs would give the first function of each the same name.
@@ -24,7 +26,9 @@ class Renamed:
         names = sorted(_own_names(tree) | set(shapes))
         self._new = {name: self._word() for name in names}
         self.path = folder / f"{self._word()}.py"
-        self.path.write_text(ast.unparse(ast.fix_missing_locations(_Renamer(self._new).visit(tree))))
+        self.path.write_text(
+            ast.unparse(ast.fix_missing_locations(_Renamer(self._new).visit(tree)))
+        )
 
     def argument(self, word: str) -> str:
         """What to give instead of `word`."""
@@ -35,8 +39,12 @@ class Renamed:
 
 
 def _own_names(tree: ast.Module) -> set[str]:
-    """Functions, classes and variables of the program; not methods, which torch calls, and not parameters."""
-    bodies = [item for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for item in node.body]
+    """Functions, classes and variables of the program; not methods, which torch calls, and not
+    parameters.
+    """
+    bodies = [
+        item for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for item in node.body
+    ]
     methods = {id(item) for item in bodies}
     # What a class's body assigns is an attribute: whoever asks for it has its old name.
     taken = _KEPT | {

@@ -15,7 +15,9 @@ def nccl_job(torch="2.13.0", **environment):
 
 
 def service(*states, counts=None, usual=812, pids=None, hosts=None):
-    """Its answer: a rank a state, with these launches of all_reduce. It tells addresses, not names."""
+    """Its answer: a rank a state, with these launches of all_reduce. It tells addresses, not
+    names.
+    """
     launches, pids = (
         counts or [812] * len(states),
         pids or [4800 + number for number in range(len(states))],

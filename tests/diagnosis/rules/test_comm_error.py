@@ -212,7 +212,9 @@ def test_a_rank_that_left_its_group_is_named():
 
 
 def test_a_rank_that_is_slow_to_end_has_left_early_and_no_other_finding_ever_stood():
-    """sys.exit(0) on a busy host: its sockets are closed three seconds before its process is gone."""
+    """sys.exit(0) on a busy host: its sockets are closed three seconds before its process is
+    gone.
+    """
     job = trained(3)
     job.ranks[1].phase = "leaving"
     fails(job, 0, 2, leaves=False)

@@ -114,7 +114,9 @@ def test_ranks_that_would_fit_by_themselves_wait_for_somebody_else(cores, told):
 
 
 def test_more_openmp_threads_than_cpus_are_named_though_the_main_threads_wait_less():
-    """torch.set_num_threads(24) on 2 of 4 cores: the main thread sleeps until the others are done."""
+    """torch.set_num_threads(24) on 2 of 4 cores: the main thread sleeps until the others are
+    done.
+    """
     job = FakeJob(2)
     loaded(job, 40, run_delay_ns=0.3, threads_delay_ns=8.0, cpus="0-1", cpus_count=2)
 
@@ -132,7 +134,9 @@ def test_more_openmp_threads_than_cpus_are_named_though_the_main_threads_wait_le
 
 
 def test_beside_a_neighbour_too_many_threads_are_named_with_the_caveat():
-    """The neighbour has most of the CPUs; the ranks' own threads would not fit without it either."""
+    """The neighbour has most of the CPUs; the ranks' own threads would not fit without it
+    either.
+    """
     job = FakeJob(2)
     for rank in job.ranks:
         rank.cores = 0.5

@@ -158,7 +158,9 @@ def making_a_group(job, *numbers, tag=0):
 
 
 def test_who_does_not_come_to_a_new_group_is_named():
-    """`if rank in members: group = dist.new_group(members)`: the other ranks have to call it, too."""
+    """`if rank in members: group = dist.new_group(members)`: the other ranks have to call it,
+    too.
+    """
     job = FakeJob(4)
     job.trains(10)
     making_a_group(job, 0, 1, 3)

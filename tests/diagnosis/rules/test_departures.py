@@ -242,7 +242,9 @@ def test_the_launchers_sigterm_after_a_first_death_is_a_consequence():
 
 
 def test_a_rank_that_raised_is_the_cause_though_a_signal_ended_its_process():
-    """mp.spawn on a busy host: a peer noticed the closed sockets, and the raising rank was still on its way out."""
+    """mp.spawn on a busy host: a peer noticed the closed sockets, and the raising rank was still
+    on its way out.
+    """
     job = trained(3)
     job.ranks[1].raises("KeyError", "'missing'")
     job.passes(0.5)

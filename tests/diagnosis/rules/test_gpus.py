@@ -104,7 +104,9 @@ def test_ranks_that_share_a_card_by_mps_were_meant_to():
 
 
 def test_two_instances_of_one_card_are_two_cards():
-    """The card's own list has both processes, and so have the lists of the instances, each its own."""
+    """The card's own list has both processes, and so have the lists of the instances, each its
+    own.
+    """
     whole = card(0, 0, 1, mig=True)
     parts = [
         Gpu(0, f"MIG-{number}", None, 5 * GIB, 10 * GIB, "H100 MIG 1g.10gb", parent="GPU-0")
@@ -202,8 +204,10 @@ def test_a_context_on_the_first_card_is_not_sharing():
     [
         "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000",
         # NCCL 2.30.7.
-        "Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1 to"
-        " enable this configuration.",
+        (
+            "Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1 to"
+            " enable this configuration."
+        ),
     ],
 )
 def test_nccl_refuses_two_ranks_on_one_card(text):

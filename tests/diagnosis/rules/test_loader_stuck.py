@@ -344,7 +344,7 @@ def test_a_thread_that_fetches_ahead_while_the_main_thread_trains_is_nobodys_sta
     assert job.ever() == []
 
 
-def test_a_main_thread_that_takes_batches_from_a_thread_which_fetches_ahead_is_stuck_by_the_worker_too():
+def test_a_main_thread_that_takes_batches_from_a_thread_which_fetches_ahead_is_stuck_by_the_worker_too():  # noqa: E501
     """Queue.get in the main thread, the DataLoader in the other."""
     job = starving()
     job.ranks[1].stands_at("main", activity="other", waits_on="queue")

@@ -38,7 +38,9 @@ def test_another_operation_on_one_rank_is_named_with_both_operations():
 
 
 def test_another_size_is_named_with_both_sizes():
-    """The last batch of one rank was smaller, and a gradient of another shape went into all_reduce."""
+    """The last batch of one rank was smaller, and a gradient of another shape went into
+    all_reduce.
+    """
     job = mismatch({"sizes": ((4, 500),)}, {"sizes": ((4, 1000),)})
     job.passes(4)
 

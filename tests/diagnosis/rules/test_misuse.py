@@ -137,7 +137,9 @@ def test_gradients_on_gpus_that_go_through_gloo_are_told():
     [{"gloo_bytes": None}, {"gloo_bytes": 1 << 20}, {"uuids": ("a", "a")}, {"uuids": ("a", None)}],
 )
 def test_gloo_beside_nccl_small_gradients_and_ranks_of_one_card_are_no_misuse(given):
-    """A second group of gloo for barriers is everybody's; and NCCL refuses two ranks on one card."""
+    """A second group of gloo for barriers is everybody's; and NCCL refuses two ranks on one
+    card.
+    """
     job = on_gloo(**given)
     job.trains(10)
 

@@ -76,7 +76,9 @@ def test_it_is_a_warning_from_twenty_seconds_and_critical_from_a_minute():
 
 
 def test_a_job_whose_first_calls_differ_has_made_no_progress_ever_and_is_found_too():
-    """The groups are made right after init_process_group: there has been no step and no collective."""
+    """The groups are made right after init_process_group: there has been no step and no
+    collective.
+    """
     job = FakeJob(3)
     for rank in job.ranks:
         rank.iteration, rank.says = None, {"progress_unix_ns": None}
@@ -189,7 +191,9 @@ def test_while_one_rank_builds_the_others_may_wait_for_its_lock_file():
 
 
 def test_all_ranks_in_one_call_of_the_file_system_are_found():
-    """A named pipe on a share that nobody opens for writing: state S, so no rule of disks speaks."""
+    """A named pipe on a share that nobody opens for writing: state S, so no rule of disks
+    speaks.
+    """
     job = trained(2)
     all_stand(job, "read_labels")
     for rank in job.ranks:

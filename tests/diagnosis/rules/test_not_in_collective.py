@@ -19,8 +19,8 @@ def hang(before_s=10.0):
 
 
 def test_a_rank_that_stands_elsewhere_while_all_others_wait_is_named_with_its_place():
-    """ "Training just hangs": rank 2 waited for a licence server, and NCCL's timeout named the other
-    three.
+    """ "Training just hangs": rank 2 waited for a licence server, and NCCL's timeout named the
+    other three.
     """
     job = hang()
     job.passes(8)
@@ -228,7 +228,9 @@ def test_send_and_recv_do_not_make_a_rank_look_ahead_of_the_others():
 
 
 def test_a_rank_inside_point_to_point_is_not_called_the_end_of_the_chain():
-    """A pipeline stage in recv waits too; whose fault that is cannot be told from sequence numbers."""
+    """A pipeline stage in recv waits too; whose fault that is cannot be told from sequence
+    numbers.
+    """
     job = FakeJob(2)
     job.trains(10)
     job.ranks[0].stands_at("forward_backward", callee="recv", waits_on="p2p", activity="collective")

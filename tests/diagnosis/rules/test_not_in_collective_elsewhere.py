@@ -21,7 +21,9 @@ def hang():
 
 
 def test_a_full_garbage_collection_is_named_with_its_time():
-    """Four million objects of a tokenizer: every full collection took 7 s, on one rank at a time."""
+    """Four million objects of a tokenizer: every full collection took 7 s, on one rank at a
+    time.
+    """
     job = hang()
     job.ranks[2].reports = False
     job.ranks[2].seen_outside = {"gc_since_unix_ns": unix_ns(job.now)}

@@ -21,7 +21,9 @@ def another(job, number, pid, **told):
 
 
 def test_two_processes_with_one_number_are_named_with_both_pids():
-    """srun starts torchrun on each task, and none sets RANK: two are rank 1, and nobody is rank 2."""
+    """srun starts torchrun on each task, and none sets RANK: two are rank 1, and nobody is rank
+    2.
+    """
     job = meets(3, absent=[2])
     all_enter(job, 0, 1)
     another(job, 1, 4902, init_unix_ns=BASE + 2 * SECOND)
@@ -57,7 +59,9 @@ def test_a_second_rank_0_that_found_the_port_taken_is_a_duplicate_though_it_has_
 
 
 def test_a_program_that_starts_the_real_one_is_no_duplicate():
-    """A wrapper with RANK in its environment runs the training as its child, which joins the group."""
+    """A wrapper with RANK in its environment runs the training as its child, which joins the
+    group.
+    """
     job = meets(2)
     all_enter(job, 0, 1)
     another(job, 1, 4902, claim="init", launcher_pid=4801, init_unix_ns=BASE + 2 * SECOND)
@@ -199,7 +203,9 @@ def test_rank_0_that_listens_here_under_an_address_of_another_host_says_so():
 
 
 def test_a_store_behind_an_address_of_a_service_is_reached():
-    """Kubernetes: MASTER_ADDR is a service's, which no host has, and leads to rank 0 all the same."""
+    """Kubernetes: MASTER_ADDR is a service's, which no host has, and leads to rank 0 all the
+    same.
+    """
     job = meets(2)
     all_enter(job, 0, 1, local=False)
     job.passes(7)

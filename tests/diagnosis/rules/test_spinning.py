@@ -77,7 +77,7 @@ def test_a_thread_that_goes_from_line_to_line_does_not_wait_for_its_card():
     assert job.ever() == []
 
 
-def test_a_host_that_is_found_in_the_same_call_at_each_look_while_collectives_come_back_does_not_wait():
+def test_a_host_that_is_found_in_the_same_call_at_each_look_while_collectives_come_back_does_not_wait():  # noqa: E501
     """A job that its cards hold up: all of its time goes by in loss.item()."""
     job = on_nccl(trained(4))
     for _ in range(20):
@@ -94,7 +94,9 @@ def test_a_host_that_is_found_in_the_same_call_at_each_look_while_collectives_co
 
 
 def hung(cards, seconds=8):
-    """Rank 2 of eight sleeps, the others spin, and their cards show this from the next second on."""
+    """Rank 2 of eight sleeps, the others spin, and their cards show this from the next second
+    on.
+    """
     job = NcclJob()
     job.warms_up()
     job.ranks[2].stands_at("wait_for_licence", line=53)

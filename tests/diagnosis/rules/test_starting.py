@@ -332,7 +332,9 @@ def test_a_child_without_a_number_that_works_is_a_warning():
 
 
 def test_a_child_that_wakes_now_and_then_is_a_warning():
-    """An import from a busy file server reads a little once a second, and uses no CPU to speak of."""
+    """An import from a busy file server reads a little once a second, and uses no CPU to speak
+    of.
+    """
     job = spawned(switches_per_s=1)
 
     assert job.ever() == [("warning", "late-to-init", (2,))]

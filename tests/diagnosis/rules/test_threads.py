@@ -111,7 +111,9 @@ def test_a_mismatch_has_it_in_its_evidence():
     ],
 )
 def test_other_thread_ids_mean_nothing(first, second):
-    """DDP broadcasts its buffers from the thread that calls forward, and reduces from autograd's."""
+    """DDP broadcasts its buffers from the thread that calls forward, and reduces from
+    autograd's.
+    """
     assert KIND not in kinds(both_wait(first, second))
 
 

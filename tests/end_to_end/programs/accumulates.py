@@ -1,7 +1,9 @@
-"""accumulates.py PIPE: gradient accumulation over DDP with several buckets, persistent DataLoader workers, as trainers set it up.
+"""accumulates.py PIPE: gradient accumulation over DDP with several buckets, persistent DataLoader
+workers, as trainers set it up.
 
-A worker of rank 1 opens PIPE, a named pipe that nobody writes to, once torch's recorder says on rank 1 that something is open
-although all of it has come back. That is so after a sixth of all backwards.
+A worker of rank 1 opens PIPE, a named pipe that nobody writes to, once torch's recorder says on
+rank 1 that something is open although all of it has come back. That is so after a sixth of all
+backwards.
 """
 
 from __future__ import annotations
@@ -50,9 +52,14 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     data = Tokens(rank, Path(sys.argv[1]))
-    # At most one batch is ready when the worker stops: it is not followed by an all_reduce, so the status stays as it is.
-    loader = DataLoader(data, batch_size=4, num_workers=1, persistent_workers=True, prefetch_factor=1)
-    model = DistributedDataParallel(nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(10)]), bucket_cap_mb=1)
+    # At most one batch is ready when the worker stops: it is not followed by an all_reduce, so the
+    # status stays as it is.
+    loader = DataLoader(
+        data, batch_size=4, num_workers=1, persistent_workers=True, prefetch_factor=1
+    )
+    model = DistributedDataParallel(
+        nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(10)]), bucket_cap_mb=1
+    )
     optimizer = torch.optim.SGD(model.parameters(), 0.001)
     for number, batch in enumerate(loader):
         if number % ACCUMULATED != ACCUMULATED - 1:

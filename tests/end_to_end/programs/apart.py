@@ -1,4 +1,6 @@
-"""Ranks that need nothing of each other: a step, a sleep, a dot every ten steps. No torch: a rank by its environment."""
+"""Ranks that need nothing of each other: a step, a sleep, a dot every ten steps. No torch: a
+rank by its environment.
+"""
 
 from __future__ import annotations
 

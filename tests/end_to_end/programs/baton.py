@@ -1,4 +1,6 @@
-"""Ranks that reduce, then wait for the process that builds an extension, and reduce again: the folder of the lock file is an argument."""
+"""Ranks that reduce, then wait for the process that builds an extension, and reduce again: the
+folder of the lock file is an argument.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A compiled optimizer step and all_reduce: prints how many graphs torch made of them, and why it broke."""
+"""A compiled optimizer step and all_reduce: prints how many graphs torch made of them, and why
+it broke.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +34,8 @@ for function, arguments in ((reduce, (torch.ones(10),)), (step, ())):
     dynamo.reset()
     found = dynamo.explain(function)(*arguments)
     reasons = [str(reason.reason).splitlines()[0] for reason in found.break_reasons]
-    print(function.__name__, found.graph_count, "graphs", found.graph_break_count, "breaks", reasons)
+    print(
+        function.__name__, found.graph_count, "graphs", found.graph_break_count, "breaks", reasons
+    )
     torch.compile(function, backend="eager")(*arguments)
 dist.destroy_process_group()

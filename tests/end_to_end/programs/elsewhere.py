@@ -1,4 +1,5 @@
-"""A loop of all_reduce in which ranks 1 and 2 go elsewhere from time to time, each until it is let go on.
+"""A loop of all_reduce in which ranks 1 and 2 go elsewhere from time to time, each until it is let
+go on.
 
 The folder of the first argument has the named pipes through which they are let go.
 """
@@ -30,9 +31,13 @@ def in_spawn() -> None:
     library = ctypes.CDLL(None)
     actions, pid = ctypes.create_string_buffer(1024), ctypes.c_int()
     library.posix_spawn_file_actions_init(actions)
-    library.posix_spawn_file_actions_addopen(actions, 0, str(HERE / "spawn").encode(), os.O_RDONLY, 0)
+    library.posix_spawn_file_actions_addopen(
+        actions, 0, str(HERE / "spawn").encode(), os.O_RDONLY, 0
+    )
     words = (ctypes.c_char_p * 2)(b"true", None)
-    library.posix_spawn(ctypes.byref(pid), b"/bin/true", actions, None, words, (ctypes.c_char_p * 1)(None))
+    library.posix_spawn(
+        ctypes.byref(pid), b"/bin/true", actions, None, words, (ctypes.c_char_p * 1)(None)
+    )
 
 
 def in_pipe() -> None:

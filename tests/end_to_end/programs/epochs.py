@@ -1,7 +1,8 @@
 """A DDP loop over epochs with two DataLoader workers a rank: `epochs.py START_METHOD WHAT`.
 
-Once the file `go` is there, on rank 1: WHAT `stopped`: the epoch that begins next finds persistent workers (`workers` has their pids
-before); `reads`: a worker opens a named pipe that nobody writes to.
+Once the file `go` is there, on rank 1: WHAT `stopped`: the epoch that begins next finds persistent
+workers (`workers` has their pids before); `reads`: a worker opens a named pipe that nobody writes
+to.
 """
 
 from __future__ import annotations
@@ -42,7 +43,11 @@ def main(method: str, what: str) -> None:
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = DataLoader(
-        Rows(culprit and what == "reads"), 4, num_workers=2, multiprocessing_context=method, persistent_workers=True
+        Rows(culprit and what == "reads"),
+        4,
+        num_workers=2,
+        multiprocessing_context=method,
+        persistent_workers=True,
     )
     told = False
     while True:
@@ -54,7 +59,9 @@ def main(method: str, what: str) -> None:
         if culprit and what == "stopped" and not told:
             # Between two epochs, for as long as the test needs.
             told = True
-            Path("workers.new").write_text(" ".join(str(worker.pid) for worker in loader._iterator._workers))
+            Path("workers.new").write_text(
+                " ".join(str(worker.pid) for worker in loader._iterator._workers)
+            )
             os.replace("workers.new", "workers")
             while not Path("go").exists():
                 time.sleep(0.02)

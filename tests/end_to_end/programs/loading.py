@@ -1,6 +1,7 @@
 """A DDP loop with two DataLoader workers a rank.
 
-Once the file of the first argument is there, the workers of rank 1 take a lock that the rank held when it forked them.
+Once the file of the first argument is there, the workers of rank 1 take a lock that the rank held
+when it forked them.
 """
 
 from __future__ import annotations

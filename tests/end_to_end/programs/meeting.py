@@ -1,4 +1,6 @@
-"""Ranks that meet, and one that first waits for a word in a named pipe: `meeting.py PIPE`, or `meeting.py PIPE STORE` by mp.spawn."""
+"""Ranks that meet, and one that first waits for a word in a named pipe: `meeting.py PIPE`, or
+`meeting.py PIPE STORE` by mp.spawn.
+"""
 
 from __future__ import annotations
 
@@ -40,4 +42,9 @@ if __name__ == "__main__":
     if len(sys.argv) > 2:
         mp.spawn(work, args=(3, sys.argv[1], sys.argv[2]), nprocs=3)
     else:
-        work(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), sys.argv[1] if len(sys.argv) > 1 else "", None)
+        work(
+            int(os.environ["RANK"]),
+            int(os.environ["WORLD_SIZE"]),
+            sys.argv[1] if len(sys.argv) > 1 else "",
+            None,
+        )

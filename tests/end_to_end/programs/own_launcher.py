@@ -1,4 +1,6 @@
-"""Rank 0 starts rank 1 itself with a LOCAL_RANK, as Lightning does; rank 1's imports wait for a file: `own_launcher.py FILE PORT`."""
+"""Rank 0 starts rank 1 itself with a LOCAL_RANK, as Lightning does; rank 1's imports wait for a
+file: `own_launcher.py FILE PORT`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,13 @@ import torch.distributed as dist
 import ddtop
 
 if "LOCAL_RANK" not in os.environ:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=sys.argv[2], WORLD_SIZE="2", LOCAL_RANK="0", NODE_RANK="0")
+    os.environ.update(
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=sys.argv[2],
+        WORLD_SIZE="2",
+        LOCAL_RANK="0",
+        NODE_RANK="0",
+    )
     subprocess.Popen([sys.executable, *sys.argv], env=os.environ | {"LOCAL_RANK": "1"})
 dist.init_process_group("gloo", rank=int(os.environ["LOCAL_RANK"]), world_size=2)
 numbers = torch.ones(10)

@@ -1,4 +1,5 @@
-"""A program with hooks and handlers of its own: it writes down what it finds and whether its own still work.
+"""A program with hooks and handlers of its own: it writes down what it finds and whether its own
+still work.
 
 It is a rank because of its environment, and needs no torch.
 """
@@ -46,7 +47,9 @@ def waits() -> None:
 
 
 def forks() -> None:
-    """A fork in a watched rank: the child is not the rank, ends at once and leaves the parent's agent at work."""
+    """A fork in a watched rank: the child is not the rank, ends at once and leaves the parent's
+    agent at work.
+    """
     for _ in range(20):
         child = os.fork()
         if child == 0:
@@ -56,7 +59,9 @@ def forks() -> None:
 
 
 def blocks() -> None:
-    """It blocks each signal and looks for it with sigpending, as handlers of preemption do; none may end it elsewhere."""
+    """It blocks each signal and looks for it with sigpending, as handlers of preemption do; none
+    may end it elsewhere.
+    """
     for number in sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}):
         signal.pthread_sigmask(signal.SIG_BLOCK, {number})
         os.kill(os.getpid(), number)
@@ -75,14 +80,18 @@ def joins() -> None:
 
 def lists() -> None:
     """It names its threads when it is asked to, and ends."""
-    signal.signal(signal.SIGUSR1, lambda *_: sys.exit(str([thread.name for thread in threading.enumerate()])))
+    signal.signal(
+        signal.SIGUSR1, lambda *_: sys.exit(str([thread.name for thread in threading.enumerate()]))
+    )
     print("up", flush=True)
     while True:
         time.sleep(1)
 
 
 def raises() -> None:
-    """The hook that the program set before still runs, and the one set after chains to what it found."""
+    """The hook that the program set before still runs, and the one set after chains to what it
+    found.
+    """
     found = sys.excepthook
 
     def mine(kind: type[BaseException], error: BaseException, traceback: object) -> None:

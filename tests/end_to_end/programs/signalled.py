@@ -1,4 +1,5 @@
-"""A program that gets a signal: METHOD starts the process that gets it, BEHAVIOUR is what that does with it.
+"""A program that gets a signal: METHOD starts the process that gets it, BEHAVIOUR is what that does
+with it.
 
 It begins when a line comes in on stdin, and says "ready" and its pid when the signal may come.
 """

@@ -1,4 +1,6 @@
-"""Two ranks of mpi4py that knows nothing of ddtop; ends by itself, because ranks that wait in MPI use a core each."""
+"""Two ranks of mpi4py that knows nothing of ddtop; ends by itself, because ranks that wait in
+MPI use a core each.
+"""
 
 from __future__ import annotations
 
@@ -52,9 +54,11 @@ def main() -> None:
     for _ in range(STEPS_BEFORE):
         step(world)
     if sys.argv[1] != "goes_on":
-        {"take_wrong_tag": take_wrong_tag, "reduce_on_new": reduce_on_new, "raise_alone": raise_alone}[sys.argv[1]](
-            world
-        )
+        {
+            "take_wrong_tag": take_wrong_tag,
+            "reduce_on_new": reduce_on_new,
+            "raise_alone": raise_alone,
+        }[sys.argv[1]](world)
     for _ in range(STEPS):
         step(world)
 

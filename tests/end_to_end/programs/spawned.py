@@ -1,4 +1,6 @@
-"""mp.spawn: the ranks have no RANK in their environment, only the arguments of init_process_group tell."""
+"""mp.spawn: the ranks have no RANK in their environment, only the arguments of
+init_process_group tell.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Ranks without torch: rank 1 stands in the way that is named, all others wait in a loop. Says `ready` when it is there."""
+"""Ranks without torch: rank 1 stands in the way that is named, all others wait in a loop. Says
+`ready` when it is there.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def gil() -> None:
 
 
 def child() -> None:
-    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as other:
+    with subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
+    ) as other:
         ready()
         other.wait()
 
@@ -57,7 +61,9 @@ def lingers() -> None:
 
 
 def handles() -> None:
-    """Handlers of its own, and faulthandler on a signal of its own: each writes one line for each signal it gets."""
+    """Handlers of its own, and faulthandler on a signal of its own: each writes one line for
+    each signal it gets.
+    """
     for number in (signal.SIGUSR1, signal.SIGTERM):
         signal.signal(number, lambda number, _: print(signal.Signals(number).name, flush=True))
     faulthandler.register(signal.SIGUSR2, file=sys.stderr, all_threads=False)
@@ -67,7 +73,8 @@ def handles() -> None:
 
 
 if os.environ["RANK"] == "1":
-    # Not before everybody has been seen: what freezes in its first moments has not yet said who it is.
+    # Not before everybody has been seen: what freezes in its first moments has not yet said who it
+    # is.
     while not Path("go").exists():
         time.sleep(0.02)
     globals()[CASE]()

@@ -1,7 +1,8 @@
-"""All ranks sum the same numbers, step after step; those whose numbers stand in the file of our first argument stand still instead.
+"""All ranks sum the same numbers, step after step; those whose numbers stand in the file of our
+first argument stand still instead.
 
-The sum goes through all hosts where the second argument is "all", else only through the ranks of this host. With a third
-argument they finish together after so many seconds.
+The sum goes through all hosts where the second argument is "all", else only through the ranks of
+this host. With a third argument they finish together after so many seconds.
 """
 
 from __future__ import annotations
@@ -33,13 +34,19 @@ def main(orders: Path, reach: str, seconds: float | None) -> None:
     """Train."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    group, _ = dist.new_subgroups(int(os.environ["LOCAL_WORLD_SIZE"])) if reach == "host" else (None, None)
+    group, _ = (
+        dist.new_subgroups(int(os.environ["LOCAL_WORLD_SIZE"])) if reach == "host" else (None, None)
+    )
     weights = torch.nn.Parameter(torch.ones(1000))
     optimizer = torch.optim.SGD([weights], lr=0.01)
     begun = time.monotonic()
     for step in range(10**9):
         time.sleep(0.02)
-        if step % LOOK_EVERY == 0 and orders.exists() and str(dist.get_rank()) in orders.read_text().split():
+        if (
+            step % LOOK_EVERY == 0
+            and orders.exists()
+            and str(dist.get_rank()) in orders.read_text().split()
+        ):
             wait_for_licence()
         weights.grad = torch.ones(1000)
         dist.all_reduce(weights.grad, group=group)

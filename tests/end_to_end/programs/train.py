@@ -50,7 +50,8 @@ def main(fault: str, steps: int) -> None:
         time.sleep(0.02)
         weights.grad = torch.ones(1000)
         if step == FAULT_STEP and fault == "differs":
-            # Large enough that gloo's smaller side passes; small tensors of different size make it abort.
+            # Large enough that gloo's smaller side passes; small tensors of different size make it
+            # abort.
             dist.all_reduce(torch.ones(4_000_000 * (1 + rank)))
         elif step == FAULT_STEP and rank == 1 and fault != "none":
             misbehave(fault, weights.grad)

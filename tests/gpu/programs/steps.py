@@ -1,4 +1,6 @@
-"""Steps of about 5 ms on one card. Arguments: seconds, passes a step (0: says how many make 5 ms, and ends)."""
+"""Steps of about 5 ms on one card. Arguments: seconds, passes a step (0: says how many make 5
+ms, and ends).
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,10 @@ def main() -> None:
     if not passes:
         one = statistics.median(step(1) for _ in range(100))
         more = statistics.median(step(11) for _ in range(50))
-        print(f"PASSES {max(1, round(1 + (TARGET_MS - one) / max((more - one) / 10, 1e-6)))}", flush=True)
+        print(
+            f"PASSES {max(1, round(1 + (TARGET_MS - one) / max((more - one) / 10, 1e-6)))}",
+            flush=True,
+        )
     else:
         ends, spent = time.perf_counter() + seconds, []
         cpu = time.process_time()
@@ -44,7 +49,9 @@ def main() -> None:
             spent.append(step(passes))
         cpu = (time.process_time() - cpu) * 1000 / len(spent)
         print(
-            f"STEP_MS {statistics.fmean(spent):.4f} {statistics.median(spent):.4f} {cpu:.4f} {len(spent)}", flush=True
+            f"STEP_MS {statistics.fmean(spent):.4f} {statistics.median(spent):.4f} {cpu:.4f}"
+            f" {len(spent)}",
+            flush=True,
         )
     dist.destroy_process_group()
 

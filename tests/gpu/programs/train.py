@@ -1,4 +1,6 @@
-"""A small training on a GPU. Arguments: backend, seconds, card of each rank ("local" or a number), GiB to hold besides."""
+"""A small training on a GPU. Arguments: backend, seconds, card of each rank ("local" or a
+number), GiB to hold besides.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ import torch.distributed as dist
 
 
 def main() -> None:
-    backend, seconds, where, extra = sys.argv[1], float(sys.argv[2]), sys.argv[3], float(sys.argv[4])
+    backend, seconds, where, extra = (
+        sys.argv[1],
+        float(sys.argv[2]),
+        sys.argv[3],
+        float(sys.argv[4]),
+    )
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) if where == "local" else int(where))
     dist.init_process_group(backend)
     held = torch.empty(int(extra * 2**30), dtype=torch.uint8, device="cuda") if extra else None
@@ -36,7 +43,10 @@ def main() -> None:
         if flag[0] > 0:
             break
     if began is not None:
-        print(f"STEP_MS {(time.perf_counter() - began) / (steps - 50) * 1000:.4f} STEPS {steps}", flush=True)
+        print(
+            f"STEP_MS {(time.perf_counter() - began) / (steps - 50) * 1000:.4f} STEPS {steps}",
+            flush=True,
+        )
     del held
     dist.destroy_process_group()
 

@@ -1,4 +1,6 @@
-"""Trains on the CPU for so many seconds, and says at its end whether anybody has brought CUDA up in it."""
+"""Trains on the CPU for so many seconds, and says at its end whether anybody has brought CUDA up
+in it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,13 @@ for _ in range(steps):
     optimizer.step()
     time.sleep(0.05)
 opened = {
-    os.readlink(f"/proc/self/fd/{one}") for one in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{one}")
+    os.readlink(f"/proc/self/fd/{one}")
+    for one in os.listdir("/proc/self/fd")
+    if os.path.exists(f"/proc/self/fd/{one}")
 }
-print(f"CUDA {torch.cuda.is_initialized()} {[one for one in opened if one.startswith('/dev/nvidia')]}", flush=True)
+print(
+    f"CUDA {torch.cuda.is_initialized()}"
+    f" {[one for one in opened if one.startswith('/dev/nvidia')]}",
+    flush=True,
+)
 dist.destroy_process_group()

@@ -1,4 +1,6 @@
-"""One rank whose all_reduce of NCCL stands behind a kernel that spins for so many seconds, after healthy steps."""
+"""One rank whose all_reduce of NCCL stands behind a kernel that spins for so many seconds, after
+healthy steps.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,9 @@ MEANING = "what it means"
 def page_of(*kinds):
     snapshot, verdict = builders.hang()
     findings = tuple(replace(verdict.findings[0], kind=kind) for kind in kinds)
-    return [plain(line) for line in finding_lines(snapshot, replace(verdict, findings=findings), 80)]
+    return [
+        plain(line) for line in finding_lines(snapshot, replace(verdict, findings=findings), 80)
+    ]
 
 
 def test_the_page_of_a_finding_says_what_it_means_under_the_advice():
@@ -27,7 +29,9 @@ def test_the_page_of_a_finding_says_what_it_means_under_the_advice():
 
     assert lines.index("what to do") < at
     found = lines.index("how it is found")
-    assert " ".join(" ".join(lines[at + 1 : found]).split()) == explain("rank-stopped", POLICY).meaning
+    assert (
+        " ".join(" ".join(lines[at + 1 : found]).split()) == explain("rank-stopped", POLICY).meaning
+    )
     assert lines.index("steps") > found
     assert lines[-1] == "  → ddtop explain rank-stopped"
 
@@ -68,4 +72,11 @@ def test_a_page_as_text_keeps_commands_whole():
 
 
 def test_no_page_is_wider_than_a_line_that_people_read():
-    assert max(len(line) for kind in PAGES for line in explain_text(explain(kind, POLICY), 250).splitlines()) <= 100
+    assert (
+        max(
+            len(line)
+            for kind in PAGES
+            for line in explain_text(explain(kind, POLICY), 250).splitlines()
+        )
+        <= 100
+    )

@@ -55,7 +55,9 @@ def test_an_end_tells_who_went_first_and_does_not_call_it_over():
     assert "rank 0 (pid 4800) ended: SIGTERM" in found
     assert "the job ended: rank 1 went first: SIGKILL" in found
     assert not [text for text in found if text.startswith("over")]
-    assert found.index("rank 1 (pid 4801) ended: SIGKILL") < found.index("rank 0 (pid 4800) ended: SIGTERM")
+    assert found.index("rank 1 (pid 4801) ended: SIGKILL") < found.index(
+        "rank 0 (pid 4800) ended: SIGTERM"
+    )
 
 
 def test_a_restart_is_an_event():

@@ -34,7 +34,9 @@ def page(snapshot, rank, width=90):
 
 
 def cards(snapshot, width=100, glyphs=None):
-    return [plain(gpu_line(device, width, *([glyphs] if glyphs else []))) for device in snapshot.devices]
+    return [
+        plain(gpu_line(device, width, *([glyphs] if glyphs else []))) for device in snapshot.devices
+    ]
 
 
 def test_a_job_without_gpus_has_no_columns_for_them():
@@ -104,16 +106,22 @@ def test_the_row_of_a_host_sums_its_cards_up():
 
     assert "8  96%   356G/640G" in plain(host_row(host, codes, None, table))
     assert line_width(host_row(host, codes, None, table)) <= 140
-    silent = replace(snapshot, hosts=tuple(_with_watch(one, GpuWatch(34_000, "580")) for one in snapshot.hosts))
+    silent = replace(
+        snapshot, hosts=tuple(_with_watch(one, GpuWatch(34_000, "580")) for one in snapshot.hosts)
+    )
     (host,) = hosts_facts(silent, hosts_of_ranks(names_of(silent.ranks)), codes)
     assert "driver silent 34s" in plain(host_row(host, codes, None, table))
-    fails = replace(snapshot, hosts=tuple(_with_watch(one, GpuWatch(1, None, "no")) for one in snapshot.hosts))
+    fails = replace(
+        snapshot, hosts=tuple(_with_watch(one, GpuWatch(1, None, "no")) for one in snapshot.hosts)
+    )
     (host,) = hosts_facts(fails, hosts_of_ranks(names_of(fails.ranks)), codes)
     assert "driver fails" in plain(host_row(host, codes, None, table))
 
 
 def _with_watch(host, watch):
-    return type(host)(**{name: getattr(host, name) for name in host.__struct_fields__} | {"gpu_watch": watch})
+    return type(host)(
+        **{name: getattr(host, name) for name in host.__struct_fields__} | {"gpu_watch": watch}
+    )
 
 
 def test_the_page_of_a_rank_tells_its_card_and_what_torch_has_of_it():
@@ -141,9 +149,22 @@ def test_json_has_the_card_of_each_rank():
 
     assert said["nccl"] == "ok"
     assert set(said["gpu"]) == {
-        "index", "uuid", "name", "known_by", "util_ratio", "used_bytes", "total_bytes", "allocated_bytes",
-        "reserved_bytes", "power_watts", "celsius", "sm_mhz", "throttle", "lost", "waits",
-    }  # fmt: skip
+        "index",
+        "uuid",
+        "name",
+        "known_by",
+        "util_ratio",
+        "used_bytes",
+        "total_bytes",
+        "allocated_bytes",
+        "reserved_bytes",
+        "power_watts",
+        "celsius",
+        "sm_mhz",
+        "throttle",
+        "lost",
+        "waits",
+    }
     assert (said["gpu"]["index"], said["gpu"]["known_by"], said["gpu"]["reserved_bytes"]) == (
         2,
         "torch",
@@ -151,13 +172,20 @@ def test_json_has_the_card_of_each_rank():
     )
 
 
-@pytest.mark.parametrize(("change", "word"), [
-    ({}, "ok"), ({"building": True, "pending_since_unix_ns": 1}, "init"), ({"pending_since_unix_ns": 1}, "wait"),
-    ({"error": "TIMEOUT", "pending_since_unix_ns": 1}, "err"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({}, "ok"),
+        ({"building": True, "pending_since_unix_ns": 1}, "init"),
+        ({"pending_since_unix_ns": 1}, "wait"),
+        ({"error": "TIMEOUT", "pending_since_unix_ns": 1}, "err"),
+    ],
+)
 def test_nccl_in_one_word(change, word):
     rank = on_gpus().ranks[0]
-    group = type(rank.groups[0])(**{n: getattr(rank.groups[0], n) for n in rank.groups[0].__struct_fields__} | change)
+    group = type(rank.groups[0])(
+        **{n: getattr(rank.groups[0], n) for n in rank.groups[0].__struct_fields__} | change
+    )
 
     assert replace(rank, groups=(group,)).nccl == word
     assert replace(rank, groups=(group,), own=None, cuda=None).nccl is None

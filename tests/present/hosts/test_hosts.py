@@ -21,7 +21,9 @@ from tests.ui.changed import replace
 
 def rows(snapshot, width=130, relay=0.012, glyphs=UNICODE, at_fault=(13,)):
     found, codes = facts(snapshot, at_fault)
-    return [plain(host_row(host, codes, relay, hosts_table(width, found), glyphs)) for host in found]
+    return [
+        plain(host_row(host, codes, relay, hosts_table(width, found), glyphs)) for host in found
+    ]
 
 
 def test_a_row_has_the_load_the_memory_and_what_ddtop_itself_costs():
@@ -89,7 +91,9 @@ def test_a_report_that_is_old_says_so():
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
 def test_no_row_is_wider_than_its_table(glyphs):
     for width in range(60, 220, 5):
-        assert all(line_width(((row, ""),)) <= width for row in rows(reported(), width, glyphs=glyphs))
+        assert all(
+            line_width(((row, ""),)) <= width for row in rows(reported(), width, glyphs=glyphs)
+        )
 
 
 # -- several hosts, heard by a hub
@@ -116,7 +120,10 @@ def spread(*hosts, names=("node000", "node001")):
         )
         for rank in snapshot.ranks
     )
-    states = tuple(HostState(one.host, 64, hub=HubLink(one.role, "node000:29600", True), clock=None) for one in hosts)
+    states = tuple(
+        HostState(one.host, 64, hub=HubLink(one.role, "node000:29600", True), clock=None)
+        for one in hosts
+    )
     return replace(snapshot, ranks=ranks, hosts=states, host_ages_s=(0.4,) * len(hosts), seen=hosts)
 
 
@@ -158,16 +165,23 @@ def test_a_clock_that_is_wrong_or_not_known_is_said(clock, said):
 
     assert "CLOCK" in titles(snapshot)
     lines = [host_row(host, codes, None, hosts_table(130, found)) for host in found]
-    assert [[span for span in line if span[1] == "warning" and span[0].strip()] for line in lines] == [
+    assert [
+        [span for span in line if span[1] == "warning" and span[0].strip()] for line in lines
+    ] == [
         [],
         [(said.rjust(max(len(said), 7)), "warning")],
     ]
 
 
 def test_a_host_that_is_lost_says_so_and_since_when():
-    lost = seen("bb02", "node001", quiet=True, lost_since_unix_ns=builders.NOW - 31 * builders.SECOND)
+    lost = seen(
+        "bb02", "node001", quiet=True, lost_since_unix_ns=builders.NOW - 31 * builders.SECOND
+    )
     snapshot = replace(spread(HUB, lost), host_ages_s=(0.4, 31.0))
-    ranks = tuple(replace(rank, state=State.LOST, unheard=True) if rank.rank >= 8 else rank for rank in snapshot.ranks)
+    ranks = tuple(
+        replace(rank, state=State.LOST, unheard=True) if rank.rank >= 8 else rank
+        for rank in snapshot.ranks
+    )
 
     found = row_of(replace(snapshot, ranks=ranks), "node001")
 
@@ -208,7 +222,11 @@ def test_1250_hosts_are_made_into_facts():
         )
         for rank in snapshot.ranks
     )
-    found, _ = facts(replace(snapshot, ranks=ranks, hosts=tuple(HostState(one.host, 64) for one in hosts), seen=hosts))
+    found, _ = facts(
+        replace(
+            snapshot, ranks=ranks, hosts=tuple(HostState(one.host, 64) for one in hosts), seen=hosts
+        )
+    )
 
     assert len(found) == 1250
     assert all(host.seen is one for host, one in zip(found, hosts, strict=True))
@@ -235,7 +253,9 @@ def test_a_host_that_has_ended_with_its_ranks_is_not_missed():
 
 
 def test_a_viewer_at_one_host_of_several_says_so_at_the_top():
-    snapshot = replace(builders.healthy(8), apart="this host only: hub not reached: connection refused")
+    snapshot = replace(
+        builders.healthy(8), apart="this host only: hub not reached: connection refused"
+    )
 
     lines = [plain(line) for line in banner_lines(snapshot, builders.calm(snapshot), 80)]
 

@@ -15,7 +15,9 @@ from ddtop.present.text import line_width, plain
 from tests.present.hosts.entries import NOW, ended, entry
 
 
-def shown(jobs: list[registry.JobEntry], width: int = 80, health: Health | None = None) -> list[str]:
+def shown(
+    jobs: list[registry.JobEntry], width: int = 80, health: Health | None = None
+) -> list[str]:
     found = listed(jobs, NOW)
     table = columns(found, width)
     return [plain(row(one, table, health, NOW, UNICODE)) for one in found]
@@ -28,7 +30,9 @@ def test_live_jobs_come_first_and_in_each_half_the_newest() -> None:
 
 
 def test_a_run_on_several_hosts_is_one_row_with_all_its_ranks() -> None:
-    jobs = [entry("big", host=f"node{number}", sender=f"{number}", world_size=24) for number in range(3)]
+    jobs = [
+        entry("big", host=f"node{number}", sender=f"{number}", world_size=24) for number in range(3)
+    ]
 
     (found,) = listed(jobs, NOW)
 
@@ -42,7 +46,9 @@ def test_a_hub_and_its_leaves_are_one_row_with_the_hubs_count() -> None:
     them."""
     parts = [
         entry("big", run="x1", role="leaf", part_of="r1", host="node1", sender="1", reporting=8),
-        entry("big", role="hub", host="node0", hosts=("node1", "node2"), world_size=24, reporting=23),
+        entry(
+            "big", role="hub", host="node0", hosts=("node1", "node2"), world_size=24, reporting=23
+        ),
     ]
 
     (found,) = listed(parts, NOW)
@@ -90,7 +96,9 @@ def test_two_runs_of_one_name_are_two_rows() -> None:
         (Health("critical"), "✖ critical"),
     ],
 )
-def test_how_a_job_is_doing_is_said_in_words_and_not_by_colour_alone(health: Health | None, words: str) -> None:
+def test_how_a_job_is_doing_is_said_in_words_and_not_by_colour_alone(
+    health: Health | None, words: str
+) -> None:
     assert words in shown([entry("a")], 100, health)[0]
 
 
@@ -103,7 +111,9 @@ def test_the_worst_finding_is_the_one_that_is_named() -> None:
     def finding(kind: str, severity: str) -> Finding:
         return Finding(kind, severity, (), (), NOW, "", (), "")
 
-    verdict = Verdict("critical", (finding("rank-killed", CRITICAL), finding("version-skew", INFO)), "")
+    verdict = Verdict(
+        "critical", (finding("rank-killed", CRITICAL), finding("version-skew", INFO)), ""
+    )
     assert health_of(verdict) == Health("critical", "rank-killed")
     assert health_of(Verdict("ok", (finding("cancelled", INFO),), "")) == Health("ok", None)
 
@@ -156,7 +166,13 @@ def test_no_row_is_wider_than_its_terminal_whatever_jobs_and_hosts_are_called(
     health = Health("critical", "rank-missing")
     lines = [table.titles(), *(row(one, table, health, NOW, glyphs) for one in found)]
     # What never leaves: the name, how it is doing, and its ranks.
-    least = 10 + 2 + 11 + 2 + max([5, *(len(f"{one.reporting:,}/{one.entry.world_size:,}") for one in found)])
+    least = (
+        10
+        + 2
+        + 11
+        + 2
+        + max([5, *(len(f"{one.reporting:,}/{one.entry.world_size:,}") for one in found)])
+    )
 
     assert all(line_width(line) <= max(width, least) for line in lines)
     assert len({line_width(line) for line in lines}) == 1

@@ -30,7 +30,9 @@ from tests.ui.builders import NOW, SECOND
 from tests.ui.changed import replace
 from tests.ui.dumps import LOAD, MAIN, STEP
 
-SOURCE = Excerpt(38, ("    with open(path) as tar:", "", "        return decode(tar)", "    # next"))
+SOURCE = Excerpt(
+    38, ("    with open(path) as tar:", "", "        return decode(tar)", "    # next")
+)
 HANG, VERDICT = builders.hang()
 
 
@@ -44,8 +46,8 @@ def text_of(snapshot, width=80, shape=Shape(), glyphs=UNICODE):  # noqa: B008
 
 
 def test_the_odd_one_comes_first_with_its_worker_and_its_source():
-    assert text_of(dumps.with_stacks(HANG)) == (
-        "8 ranks asked, 8 answered (8 by agent) 22:13:20\n"
+    assert (
+        text_of(dumps.with_stacks(HANG)) == "8 ranks asked, 8 answered (8 by agent) 22:13:20\n"
         "├─ ✖ 1 rank [5]         train.py:80 train_step  in the DataLoader\n"
         "│    main.py:12 main › train.py:80 train_step › torch (4 frames) › _try_get_data\n"
         "│    worker 4811: data.py:40 load_image › tarfile (1 frame) › read\n"
@@ -104,7 +106,10 @@ def test_who_did_not_answer_is_said_with_the_reason_and_those_alike_together():
 
 
 def test_processes_that_are_no_ranks_are_told_by_their_pids():
-    stacks = [Stacks("r", None, pid, NOW, "py-spy", (ThreadStack((LOAD, MAIN), main=True),)) for pid in (11, 12)]
+    stacks = [
+        Stacks("r", None, pid, NOW, "py-spy", (ThreadStack((LOAD, MAIN), main=True),))
+        for pid in (11, 12)
+    ]
 
     assert stacks_text(merge(stacks), 80).splitlines()[:2] == [
         "2 processes asked, 2 answered (2 by py-spy) 22:13:20",
@@ -114,7 +119,9 @@ def test_processes_that_are_no_ranks_are_told_by_their_pids():
 
 def test_a_file_that_was_changed_since_is_said_and_not_shown():
     merged = merge([dumps.stacks_of(0)])
-    lines = stacks_text(merged, 80, around=Around(read=lambda *_: Excerpt(changed=True))).splitlines()
+    lines = stacks_text(
+        merged, 80, around=Around(read=lambda *_: Excerpt(changed=True))
+    ).splitlines()
 
     assert lines[3] == "     (train.py was changed since the job started)"
 
@@ -130,11 +137,22 @@ def test_the_excerpt_is_the_main_threads_where_it_does_not_wait_for_a_worker():
 
 def test_workers_without_work_are_one_line():
     idle = [
-        Stacks("r", 0, pid, NOW, "signal", (ThreadStack((StackFrame("get", "/usr/lib/python3.11/queue.py", 1),), main=True),), worker=True)
+        Stacks(
+            "r",
+            0,
+            pid,
+            NOW,
+            "signal",
+            (ThreadStack((StackFrame("get", "/usr/lib/python3.11/queue.py", 1),), main=True),),
+            worker=True,
+        )
         for pid in (1, 2, 3)
-    ]  # fmt: skip
+    ]
 
-    assert "     3 workers waiting for work" in stacks_text(merge([dumps.stacks_of(0), *idle]), 80).splitlines()
+    assert (
+        "     3 workers waiting for work"
+        in stacks_text(merge([dumps.stacks_of(0), *idle]), 80).splitlines()
+    )
 
 
 def test_what_a_forked_worker_has_from_its_parent_is_not_where_it_is():
@@ -161,7 +179,9 @@ def test_a_deep_path_keeps_its_beginning_and_its_end():
 
 def test_a_line_that_would_move_the_cursor_does_not():
     bad = StackFrame("f\x1b[2J", "/home/ada/a\n.py", 1)
-    text = stacks_text(merge([Stacks("r", 0, 1, NOW, "agent", (ThreadStack((bad,), "x\r", main=False),))]), 80)
+    text = stacks_text(
+        merge([Stacks("r", 0, 1, NOW, "agent", (ThreadStack((bad,), "x\r", main=False),))]), 80
+    )
 
     assert "\x1b" not in text
     assert "\r" not in text
@@ -191,9 +211,13 @@ STACKS = st.lists(
 
 
 @settings(max_examples=60)
-@given(STACKS, st.integers(20, 200), st.booleans(), st.booleans(), st.sampled_from([UNICODE, ASCII]))
+@given(
+    STACKS, st.integers(20, 200), st.booleans(), st.booleans(), st.sampled_from([UNICODE, ASCII])
+)
 def test_no_line_is_wider_than_it_may_be(stacks, width, tree, threads, glyphs):
-    setting = Around({0: "waiting " * 20}, frozenset({0}), {}, lambda *_: replace(SOURCE, lines=("x" * 300,) * 4))
+    setting = Around(
+        {0: "waiting " * 20}, frozenset({0}), {}, lambda *_: replace(SOURCE, lines=("x" * 300,) * 4)
+    )
     lines = stacks_lines(merge(stacks), width, glyphs, setting, Shape(tree, threads))
 
     assert all(line_width(line) <= width for line in lines)
@@ -251,7 +275,9 @@ def test_stacks_that_were_taken_for_somebody_else_meanwhile_count():
 
 def test_ranks_that_are_gone_are_listed_as_unanswered_when_all_are_asked():
     snapshot = dumps.with_stacks(HANG, tuple(range(6)))
-    gone = replace(snapshot.ranks[6], exit=Exit(6, 4806, 7, None, False, 0, "pidfd"), exit_unix_ns=NOW - SECOND)
+    gone = replace(
+        snapshot.ranks[6], exit=Exit(6, 4806, 7, None, False, 0, "pidfd"), exit_unix_ns=NOW - SECOND
+    )
     ranks = (*snapshot.ranks[:6], gone, RankFacts(7, State.MISSING))
     merged = merge(answers(replace(snapshot, ranks=ranks), "r1", NOW))
 
@@ -276,7 +302,11 @@ def test_what_a_rank_does_now_is_not_said_of_stacks_from_before_it_moved():
 
     assert 0 not in around(replace(snapshot, ranks=ranks), VERDICT, merged, None).doing
     still = replace(moved, progress_unix_ns=NOW - 90 * SECOND)
-    assert around(replace(snapshot, ranks=(still, *ranks[1:])), VERDICT, merged, None).doing[0].startswith("waiting in")
+    assert (
+        around(replace(snapshot, ranks=(still, *ranks[1:])), VERDICT, merged, None)
+        .doing[0]
+        .startswith("waiting in")
+    )
 
 
 def test_who_died_after_the_stacks_were_taken_is_not_at_fault_in_them():
@@ -294,7 +324,9 @@ def test_what_a_rank_said_before_it_fell_silent_is_no_wait():
     snapshot = dumps.with_stacks(HANG)
     merged = merged_of(answers(snapshot, "r1"), VERDICT)
     silent = replace(snapshot.ranks[0], report_age_s=5.0)
-    said = around(replace(snapshot, ranks=(silent, *snapshot.ranks[1:])), VERDICT, merged, None).doing
+    said = around(
+        replace(snapshot, ranks=(silent, *snapshot.ranks[1:])), VERDICT, merged, None
+    ).doing
 
     assert "waiting in all_reduce" not in said.get(0, "")
     assert said[1] == "waiting in all_reduce #74893"
@@ -303,18 +335,26 @@ def test_what_a_rank_said_before_it_fell_silent_is_no_wait():
 def test_a_dump_that_nobody_asked_for_says_so():
     stacks = msgspec.structs.replace(dumps.stacks_of(0), automatic=True)
 
-    assert plain(head_line(merge([stacks]), ", 2 min ago")) == (
-        "1 rank asked, 1 answered (1 by agent) 22:13:20, 2 min ago, by itself"
+    assert (
+        plain(head_line(merge([stacks]), ", 2 min ago"))
+        == "1 rank asked, 1 answered (1 by agent) 22:13:20, 2 min ago, by itself"
     )
 
 
 def test_of_ranks_at_one_line_of_which_one_does_not_wait_none_is_said_to_wait_for_it():
     """The sleeper was told to wait in the all_reduce of the others that were called from the same
     line."""
-    one = next(one for one in merge([dumps.stacks_of(number) for number in (0, 1, 2)]).main if len(one.ranks) == 3)
+    one = next(
+        one
+        for one in merge([dumps.stacks_of(number) for number in (0, 1, 2)]).main
+        if len(one.ranks) == 3
+    )
     waiting = {0: "waiting in all_reduce #9", 2: "waiting in all_reduce #9"}
 
-    assert doing_text(one, {**waiting, 1: "asleep"}) == "ranks 0,2: waiting in all_reduce #9; rank 1: asleep"
+    assert (
+        doing_text(one, {**waiting, 1: "asleep"})
+        == "ranks 0,2: waiting in all_reduce #9; rank 1: asleep"
+    )
     assert doing_text(one, waiting) == "ranks 0,2: waiting in all_reduce #9"
     assert doing_text(one, {**waiting, 1: waiting[0]}) == waiting[0]
     assert doing_text(one, {}) == ""

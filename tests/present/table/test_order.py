@@ -33,7 +33,9 @@ def test_without_a_finding_ranks_stand_in_their_order_whatever_their_state():
 
 def test_in_a_hang_the_culprit_comes_first_then_the_blocked_then_the_others():
     snapshot, verdict = builders.hang()
-    ranks = [replace(rank, state=State.RUNNING) if rank.rank == 1 else rank for rank in snapshot.ranks]
+    ranks = [
+        replace(rank, state=State.RUNNING) if rank.rank == 1 else rank for rank in snapshot.ranks
+    ]
 
     assert by_verdict(replace(snapshot, ranks=tuple(ranks)), verdict) == [5, 0, 2, 3, 4, 6, 7, 1]
 
@@ -56,9 +58,26 @@ def test_ranks_without_a_value_come_last_in_either_direction():
 
 @pytest.mark.parametrize(
     "key",
-    ["rank", "state", "host", "iteration", "step", "now", "for", "comm", "phases", "loader", "cpu", "rss", "gpu",
-     "vram", "nccl", "pid", "heard"],
-)  # fmt: skip
+    [
+        "rank",
+        "state",
+        "host",
+        "iteration",
+        "step",
+        "now",
+        "for",
+        "comm",
+        "phases",
+        "loader",
+        "cpu",
+        "rss",
+        "gpu",
+        "vram",
+        "nccl",
+        "pid",
+        "heard",
+    ],
+)
 def test_every_column_can_be_sorted_by_on_any_picture(key):
     for snapshot in (builders.healthy(), builders.starting_up()[0], builders.ended()[0]):
         assert sorted(by_column(snapshot, key, descending=True)) == list(range(len(snapshot.ranks)))
@@ -88,7 +107,10 @@ def test_a_filter_that_makes_no_sense_says_so_and_hides_nothing_by_mistake():
     assert parse_filter("rank:x").problem == "not ranks: 'x'"
     assert parse_filter("rank:x").empty
     assert parse_filter("state:bocked").problem == "no state 'bocked'"
-    assert describe_filter(parse_filter("rank:x"), 8, 8) == "filter rank:x (not ranks: 'x'), 8 of 8 ranks"
+    assert (
+        describe_filter(parse_filter("rank:x"), 8, 8)
+        == "filter rank:x (not ranks: 'x'), 8 of 8 ranks"
+    )
 
 
 def test_a_range_of_ten_million_ranks_costs_nothing():

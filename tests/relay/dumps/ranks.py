@@ -95,7 +95,7 @@ def start_a_worker():
     sys.stdin.read(1)
 
 globals()[sys.argv[1]]()
-"""
+"""  # noqa: E501
 
 
 class Ranks:
@@ -128,9 +128,21 @@ class Ranks:
         ticks = registry.start_ticks(process.pid)
         assert ticks is not None
         hello = Hello(
-            "j", "r", 0, len(self.watched), 0, 9, "h", process.pid, ticks,
-            page_path=told["page"], dump_signal=told["signal"], dump_path=told["path"], dump_fd=told["fd"], dump_off=told["off"],
-        )  # fmt: skip
+            "j",
+            "r",
+            0,
+            len(self.watched),
+            0,
+            9,
+            "h",
+            process.pid,
+            ticks,
+            page_path=told["page"],
+            dump_signal=told["signal"],
+            dump_path=told["path"],
+            dump_fd=told["fd"],
+            dump_off=told["off"],
+        )
         one = sample.watch(hello, 0 if silent else time.monotonic_ns())
         assert one is not None
         while (

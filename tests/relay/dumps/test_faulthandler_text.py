@@ -53,7 +53,10 @@ def test_escaped_characters_are_the_characters() -> None:
     A backslash of the path itself is not one.
     """
     assert parse(TWO)[0].frames[1].file == "/data/train é.py"
-    lines = b'Thread 0x1 (most recent call first):\n  File "a\\x41\\u20ac\\U0001f600\\udc80", line 1 in f\n'
+    lines = (
+        b'Thread 0x1 (most recent call first):\n  File "a\\x41\\u20ac\\U0001f600\\udc80", line 1'
+        b" in f\n"
+    )
     assert parse(lines)[0].frames[0].file == "a\\x41€😀\\udc80"
 
 
@@ -117,7 +120,10 @@ def test_where_threads_are_left_out_none_is_called_main() -> None:
 
 def test_a_text_cut_before_the_main_thread_does_not_call_another_main() -> None:
     """A rank that is killed while it writes leaves a part."""
-    worker = 'Thread 0x1 (most recent call first):\n  File "t.py", line 9 in run\n  File "threading.py", line 1 in _bootstrap\n'
+    worker = (
+        'Thread 0x1 (most recent call first):\n  File "t.py", line 9 in run\n  File "threading.py",'
+        " line 1 in _bootstrap\n"
+    )
 
     assert not parse(worker)[0].main
     assert not parse(TWO[:-1])[-1].main

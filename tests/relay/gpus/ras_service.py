@@ -16,20 +16,40 @@ def rank(number, pid, count=812, **status):
         "abort_flag": False,
     }
     return {
-        "rank": number, "host": "node0", "pid": pid, "cuda_dev": number, "nvml_dev": number, "status": given | status,
-        "collective_counts": {"Broadcast": 4, "Reduce": 0, "AllGather": 0, "ReduceScatter": 0, "AllReduce": count},
-    }  # fmt: skip
+        "rank": number,
+        "host": "node0",
+        "pid": pid,
+        "cuda_dev": number,
+        "nvml_dev": number,
+        "status": given | status,
+        "collective_counts": {
+            "Broadcast": 4,
+            "Reduce": 0,
+            "AllGather": 0,
+            "ReduceScatter": 0,
+            "AllReduce": count,
+        },
+    }
 
 
 def answer(*ranks, missing=()):
     return {
-        "nccl_version": "2.29.7", "cuda_runtime_version": 12080, "timestamp": "2026-03-01 10:00:00",
-        "communicators": [{
-            "hash": "0x5c1d", "secondary_hash": "0x0", "size": len(ranks) + len(missing), "ranks_count": len(ranks),
-            "missing_ranks_count": len(missing), "ranks": list(ranks), "missing_ranks": list(missing),
-        }],
+        "nccl_version": "2.29.7",
+        "cuda_runtime_version": 12080,
+        "timestamp": "2026-03-01 10:00:00",
+        "communicators": [
+            {
+                "hash": "0x5c1d",
+                "secondary_hash": "0x0",
+                "size": len(ranks) + len(missing),
+                "ranks_count": len(ranks),
+                "missing_ranks_count": len(missing),
+                "ranks": list(ranks),
+                "missing_ranks": list(missing),
+            }
+        ],
         "ras": {"collection_time_sec": 0.002, "timeouts_count": 0},
-    }  # fmt: skip
+    }
 
 
 class Service:

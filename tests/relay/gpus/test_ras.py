@@ -195,12 +195,32 @@ def test_an_answer_without_end_is_cut(service, monkeypatch):
 
 ANY_JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(["communicators", "ranks", "missing_ranks", "status", "collective_counts", "pid", "rank", "host", "size",
-                         "init_state", "hash", "nccl_version", "AllReduce"]), inner, max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "communicators",
+                    "ranks",
+                    "missing_ranks",
+                    "status",
+                    "collective_counts",
+                    "pid",
+                    "rank",
+                    "host",
+                    "size",
+                    "init_state",
+                    "hash",
+                    "nccl_version",
+                    "AllReduce",
+                ]
+            ),
+            inner,
+            max_size=5,
+        )
+    ),
     max_leaves=20,
-)  # fmt: skip
+)
 
 
 @given(ANY_JSON)

@@ -32,7 +32,9 @@ def host(tmp_path):
 def test_version_1_counts_kills_in_oom_control_and_says_frozen_in_freezer_state(host):
     root, proc = host(
         V1,
-        memory__slurm__job_7__step_0__memory_DOT_oom_control="oom_kill_disable 0\nunder_oom 0\noom_kill 3\n",
+        memory__slurm__job_7__step_0__memory_DOT_oom_control=(
+            "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"
+        ),
         freezer__slurm__job_7__freezer_DOT_state="FROZEN\n",
     )
 
@@ -44,7 +46,9 @@ def test_version_2_counts_kills_in_memory_events_and_says_frozen_in_cgroup_event
     root, proc = host(
         V2,
         **{
-            "user.slice__run-7.scope__memory_DOT_events": "low 0\nhigh 0\nmax 12\noom 4\noom_kill 2\noom_group_kill 0\n",
+            "user.slice__run-7.scope__memory_DOT_events": (
+                "low 0\nhigh 0\nmax 12\noom 4\noom_kill 2\noom_group_kill 0\n"
+            ),
             "user.slice__run-7.scope__cgroup_DOT_events": "populated 1\nfrozen 0\n",
         },
     )

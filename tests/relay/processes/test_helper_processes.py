@@ -26,7 +26,7 @@ for one in started:
     one.kill()
     one.wait()
 sys.exit(5)
-"""
+"""  # noqa: E501
 
 
 class Family:

@@ -13,10 +13,13 @@ from ddtop.relay.processes.oom import Kill
 
 NOW = 900_000_000_000_000
 AT_US = NOW // 1000 - 2_000_000
-OURS = f"4,900,{AT_US},-;Memory cgroup out of memory: Killed process 4801 (python) total-vm:9000kB, anon-rss:8000kB\n"
+OURS = (
+    f"4,900,{AT_US},-;Memory cgroup out of memory: Killed process 4801 (python) total-vm:9000kB,"
+    " anon-rss:8000kB\n"
+)
 CHOSEN = (
-    f"6,899,{AT_US},-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/s/7,"
-    "task_memcg=/s/7,task=python,pid=4801,uid=1000\n SUBSYSTEM=x\n"
+    f"6,899,{AT_US},-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/s/7,task_memcg=/s/7,task=python,pid=4801,uid=1000\n"
+    " SUBSYSTEM=x\n"
 )
 OLD_KERNEL = f"3,898,{AT_US},c;Kill process 4801 (python) score 912 or sacrifice child\n"
 OTHER = f"4,901,{AT_US},-;Out of memory: Killed process 77 (chrome) total-vm:9000kB\n"

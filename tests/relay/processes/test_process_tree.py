@@ -12,7 +12,10 @@ from ddtop.relay.gpus.reader import described
 from ddtop.relay.processes import process_tree
 
 ENDLESS = "import sys; print(1, flush=True); sys.stdin.read()"
-PARENT = f"import subprocess, sys; one = subprocess.Popen([sys.executable, '-c', {ENDLESS!r}]); print(one.pid, flush=True); one.wait()"
+PARENT = (
+    f"import subprocess, sys; one = subprocess.Popen([sys.executable, '-c', {ENDLESS!r}]);"
+    " print(one.pid, flush=True); one.wait()"
+)
 
 
 @pytest.fixture

@@ -200,8 +200,9 @@ def test_where_native_frames_cannot_be_had_the_plain_ones_come_and_say_so(
     """Unwinding C fails on some builds ("Failed to merge native and python frames")."""
     fake(
         tmp_path,
-        'case "$*" in *--native*) echo "Error: Failed to merge native and python frames" >&2; exit 1;; esac\n'
-        'echo \'[{"frames": [{"name": "f", "filename": "a.py", "line": 3}], "thread_name": "MainThread"}]\'',
+        'case "$*" in *--native*) echo "Error: Failed to merge native and python frames" >&2; exit'
+        ' 1;; esac\necho \'[{"frames": [{"name": "f", "filename": "a.py", "line": 3}],'
+        ' "thread_name": "MainThread"}]\'',
         monkeypatch,
     )
     spy = PySpy(os.getpid(), native=True)
@@ -254,7 +255,10 @@ def test_a_complaint_of_py_spy_becomes_one_sentence() -> None:
     assert explain(pid, "Permission Denied: Try running again with elevated").startswith(
         f"no right to look into pid {pid}"
     )
-    told = "Error: Failed to get stack traces\n\nCaused by:\n    0: Failed to suspend process\n    1: unexpected\n"
+    told = (
+        "Error: Failed to get stack traces\n\nCaused by:\n    0: Failed to suspend process\n    1:"
+        " unexpected\n"
+    )
     assert (
         explain(pid, told)
         == f"py-spy cannot read pid {pid}: Failed to get stack traces (Failed to suspend process)"

@@ -23,10 +23,13 @@ from ddtop.wire.page import PageView
 from ddtop.wire.records import Hello
 from ddtop.wire.rendezvous import store_address
 
-LINE = b"   1: 0100007F:7149 0100007F:D2F0 01 00000000:00000000 00:00000000 00000000  1000        0 4711 1 0 20 4 30 10 -1\n"
+LINE = (
+    b"   1: 0100007F:7149 0100007F:D2F0 01 00000000:00000000 00:00000000 00000000  1000        0"
+    b" 4711 1 0 20 4 30 10 -1\n"
+)
 SIX = (
-    b"   0: 00000000000000000000000000000000:7149 0000000000000000FFFF00000100007F:0000 0A 00000000:00000000 00:00000000"
-    b" 00000000     0        0 99 1 0 100 0 0 10 0\n"
+    b"   0: 00000000000000000000000000000000:7149 0000000000000000FFFF00000100007F:0000 0A"
+    b" 00000000:00000000 00:00000000 00000000     0        0 99 1 0 100 0 0 10 0\n"
 )
 
 
@@ -178,7 +181,10 @@ def child(program, *words, **variables):
         process.communicate()
 
 
-CONNECTS = "import socket, sys; s = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); print('ready', flush=True); s.recv(1)"
+CONNECTS = (
+    "import socket, sys; s = socket.create_connection(('127.0.0.1', int(sys.argv[1])));"
+    " print('ready', flush=True); s.recv(1)"
+)
 SLEEPS = "import time; print('ready', flush=True); time.sleep(100)"
 
 
@@ -277,7 +283,7 @@ sys.stdin.read()
 for one in started:
     one.kill()
     one.wait()
-"""
+"""  # noqa: E501
 
 
 @contextmanager
@@ -348,7 +354,10 @@ def test_a_process_with_a_state_page_is_a_rank_of_something_else(monkeypatch):
 
 def test_whether_torch_is_loaded_is_read_from_the_maps(tmp_path):
     """Any library whose name begins with libtorch counts, so the test maps a file of that name."""
-    maps = "import mmap, sys; f = open(sys.argv[1], 'rb'); m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ); "
+    maps = (
+        "import mmap, sys; f = open(sys.argv[1], 'rb'); m = mmap.mmap(f.fileno(), 0,"
+        " prot=mmap.PROT_READ); "
+    )
     library = tmp_path / "libtorch_cpu.so"
     library.write_bytes(b"x" * 4096)
     with child(maps + SLEEPS, str(library)) as loaded, child(SLEEPS) as importing:

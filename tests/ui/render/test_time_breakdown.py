@@ -33,7 +33,9 @@ def test_a_straggler_says_who_waits_how_long_and_where_it_is():
         Spot("Augment.<locals>.rotate", "/home/ada/aug.py", 88, 62),
         Spot("step", "/home/ada/t.py", 9, 1),
     )
-    shown = lines(replace(RANK, late=late, spots=spots, spots_samples=100, pressure=Pressure(20.0, 0.12)), 90)
+    shown = lines(
+        replace(RANK, late=late, spots=spots, spots_samples=100, pressure=Pressure(20.0, 0.12)), 90
+    )
 
     assert "  waited for    199.0 ms of each 222.0 ms, by ranks 0,2,3" in shown
     assert "  no CPU        12% of the time ready to run, and waiting for one" in shown

@@ -67,7 +67,9 @@ class Pair:
             stream.feed(data)
 
     def show(self, update):
-        for number, data in enumerate((update.render_segments(self.console), self.differ.encode(update, self.console))):
+        for number, data in enumerate(
+            (update.render_segments(self.console), self.differ.encode(update, self.console))
+        ):
             self.sent[number] += len(data.encode())
             self._streams[number].feed(data)
         assert self.differ.failure is None
@@ -146,12 +148,19 @@ def test_both_terminals_show_the_same_after_every_update(script, colours):
             pair.both("\x1b[2;3Hwall: the system goes down\r\n\x1b[m")
             pair.differ.forget()
         strips = [
-            [strip(parts, end - x, styles) for parts, (x, end) in zip(one, WIDGETS, strict=True)] for one in wanted
+            [strip(parts, end - x, styles) for parts, (x, end) in zip(one, WIDGETS, strict=True)]
+            for one in wanted
         ]
         pair.show(whole(strips))
 
 
-@given(st.lists(st.sampled_from([style for palette in PALETTES.values() for style in palette.styles.values()])))
+@given(
+    st.lists(
+        st.sampled_from(
+            [style for palette in PALETTES.values() for style in palette.styles.values()]
+        )
+    )
+)
 def test_any_way_from_pen_to_pen_ends_with_the_same_pen(styles):
     """Codes that take an attribute away are shorter than to begin anew, and must come to the
     same."""
@@ -177,8 +186,12 @@ def test_nothing_is_sent_where_nothing_changed():
 
 def test_only_the_digit_of_an_age_is_sent():
     pair = Pair()
-    pair.show(layout(line("rank 5 culprit   31s", STYLES[5]), line("rank 6 blocked   31s", STYLES[5])))
-    update = layout(line("rank 5 culprit   32s", STYLES[5]), line("rank 6 blocked   32s", STYLES[5]))
+    pair.show(
+        layout(line("rank 5 culprit   31s", STYLES[5]), line("rank 6 blocked   31s", STYLES[5]))
+    )
+    update = layout(
+        line("rank 5 culprit   32s", STYLES[5]), line("rank 6 blocked   32s", STYLES[5])
+    )
 
     sent = pair.differ.encode(update, pair.console)
 
@@ -189,7 +202,9 @@ def test_over_a_short_gap_is_written_over_a_long_one_is_jumped():
     pair = Pair()
     pair.show(layout(line("a----a--------a")))
 
-    assert pair.differ.encode(layout(line("b----b--------b")), pair.console) == "\x1b[1Hb----b\x1b[8Cb"
+    assert (
+        pair.differ.encode(layout(line("b----b--------b")), pair.console) == "\x1b[1Hb----b\x1b[8Cb"
+    )
 
 
 def test_a_forgotten_screen_is_sent_whole():
@@ -246,7 +261,8 @@ def test_no_control_character_reaches_the_terminal(text):
     sent = Differ().encode(layout(Strip([Segment(text, None)])), Pair().console)
 
     assert all(
-        character.isprintable() or character == "\xad" or character == "\xa0" for character in sent.replace("\x1b[", "")
+        character.isprintable() or character == "\xad" or character == "\xa0"
+        for character in sent.replace("\x1b[", "")
     )
 
 
@@ -254,10 +270,14 @@ def test_an_error_switches_it_off_for_good_and_is_told(monkeypatch):
     pair = Pair()
     monkeypatch.setattr(room, "_changed", lambda *_: 1 / 0)
 
-    assert pair.differ.encode(layout(line("one")), pair.console) == layout(line("one")).render_segments(pair.console)
+    assert pair.differ.encode(layout(line("one")), pair.console) == layout(
+        line("one")
+    ).render_segments(pair.console)
     assert pair.differ.failure == "ZeroDivisionError: division by zero"
     monkeypatch.undo()
-    assert pair.differ.over(layout(line("one"))).render_segments(pair.console).startswith("\x1b[1;1H")
+    assert (
+        pair.differ.over(layout(line("one"))).render_segments(pair.console).startswith("\x1b[1;1H")
+    )
 
 
 def test_a_link_is_nothing_for_a_pen():
@@ -299,6 +319,8 @@ def test_a_release_that_yields_something_else_is_drawn_its_own_way(monkeypatch):
         def __iter__(self):
             return reversed(self)
 
-    monkeypatch.setattr(room, "_segments", lambda strips: Reversed(part for strip in strips for part in strip))
+    monkeypatch.setattr(
+        room, "_segments", lambda strips: Reversed(part for strip in strips for part in strip)
+    )
 
     assert room.unfit() == "a line comes out otherwise than expected"

@@ -66,11 +66,16 @@ class Twice(DdtopApp):
         """What a resize leaves of the picture depends on the terminal."""
         for screen in (self.plain, self.sent):
             screen.resize(size[1], size[0])
-            pyte.Stream(screen).feed("".join(f"\x1b[{y + 1}H" + "?" * size[0] for y in range(size[1])))
+            pyte.Stream(screen).feed(
+                "".join(f"\x1b[{y + 1}H" + "?" * size[0] for y in range(size[1]))
+            )
 
     def _display(self, screen, renderable):
         draws = (
-            isinstance(renderable, CompositorUpdate) and self._running and not self._closed and not self._batch_count
+            isinstance(renderable, CompositorUpdate)
+            and self._running
+            and not self._closed
+            and not self._batch_count
         )
         if not draws:
             super()._display(screen, renderable)
@@ -115,7 +120,9 @@ steps = st.lists(
         st.tuples(st.just("key"), st.sampled_from(KEYS)),
         st.tuples(st.just("facts"), st.integers(0, 1000)),
         st.tuples(st.just("facts"), st.integers(0, 1000)),
-        st.tuples(st.just("other facts"), st.sampled_from(["hang", "healthy", "starting_up", "ended"])),
+        st.tuples(
+            st.just("other facts"), st.sampled_from(["hang", "healthy", "starting_up", "ended"])
+        ),
         st.tuples(st.just("resize"), st.booleans()),
     ),
     min_size=4,
@@ -138,7 +145,9 @@ async def play(script, size):
                 app.tick()
             elif kind == "other facts":
                 shown = getattr(builders, what)()
-                app.session.source.shown = builders.live(*shown if isinstance(shown, tuple) else (shown,)).shown
+                app.session.source.shown = builders.live(
+                    *shown if isinstance(shown, tuple) else (shown,)
+                ).shown
                 app.tick()
             else:
                 other = OTHER_SIZES[size] if what else size
@@ -155,7 +164,9 @@ async def play(script, size):
 def settled(examples):
     """To make a failing script smaller would take many minutes, so it is shown as it was found."""
     phases = [Phase.explicit, Phase.reuse, Phase.generate]
-    return settings(max_examples=examples, deadline=None, phases=phases, suppress_health_check=list(HealthCheck))
+    return settings(
+        max_examples=examples, deadline=None, phases=phases, suppress_health_check=list(HealthCheck)
+    )
 
 
 @settled(4)

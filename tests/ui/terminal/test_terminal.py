@@ -118,7 +118,9 @@ def test_a_write_that_is_cut_short_is_written_to_its_end_also_without_a_buffer(m
                 until(lambda: queued(reads) == fcntl.fcntl(reads, fcntl.F_GETPIPE_SZ))
                 signal.pthread_kill(thread.ident, signal.SIGUSR1)
                 while len(came) < len(text) and (thread.is_alive() or queued(reads)):
-                    came += os.read(reads, 65536) if select.select([reads], [], [], 0.01)[0] else b""
+                    came += (
+                        os.read(reads, 65536) if select.select([reads], [], [], 0.01)[0] else b""
+                    )
                 thread.join()
             assert sys.__stderr__ is bare
     finally:

@@ -87,11 +87,16 @@ def test_children_of_a_process_without_a_rank_are_pointed_to(home, script):
         found = outside_targets.find(str(process.pid))
         both = outside_targets.find(f"{process.pid},{child}")
 
-    assert f"pid {process.pid} has started other Pythons, which may be the ranks: --pid {child}" in found.notes
+    assert (
+        f"pid {process.pid} has started other Pythons, which may be the ranks: --pid {child}"
+        in found.notes
+    )
     assert not [note for note in both.notes if "started other" in note]
 
 
-def test_a_thread_that_ends_while_a_process_is_looked_at_hides_no_children(home, script, monkeypatch):
+def test_a_thread_that_ends_while_a_process_is_looked_at_hides_no_children(
+    home, script, monkeypatch
+):
     """torchrun has threads that come and go."""
     listed = Path.glob
 
@@ -103,4 +108,7 @@ def test_a_thread_that_ends_while_a_process_is_looked_at_hides_no_children(home,
         monkeypatch.setattr(Path, "glob", glob)
         found = outside_targets.find(str(process.pid))
 
-    assert f"pid {process.pid} has started other Pythons, which may be the ranks: --pid {child}" in found.notes
+    assert (
+        f"pid {process.pid} has started other Pythons, which may be the ranks: --pid {child}"
+        in found.notes
+    )

@@ -58,7 +58,9 @@ class Trainer:
 
 
 def skips_bad(trainer):
-    """A batch that is not a number is left out on one rank; then the epoch's results are gathered."""
+    """A batch that is not a number is left out on one rank; then the epoch's results are
+    gathered.
+    """
     bad = 500 if trainer.rank == 1 else None
     for batch in DataLoader(Rows(640, bad), batch_size=8):
         if batch.isnan().any():

@@ -19,7 +19,9 @@ def mark():
 
 
 def member(rank, port, shape, mailbox):
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(RANKS), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ.update(
+        RANK=str(rank), WORLD_SIZE=str(RANKS), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+    )
     dist.init_process_group("gloo")
     values = torch.zeros(50)
     for step in range(200 if shape == "family" else 100_000):
@@ -44,7 +46,10 @@ if __name__ == "__main__":
         number = probe.getsockname()[1]
     context = multiprocessing.get_context("fork")
     box = context.Queue()
-    members = [context.Process(target=member, args=(rank, number, sys.argv[1], box)) for rank in range(RANKS)]
+    members = [
+        context.Process(target=member, args=(rank, number, sys.argv[1], box))
+        for rank in range(RANKS)
+    ]
     for one in members:
         one.start()
     for one in members:

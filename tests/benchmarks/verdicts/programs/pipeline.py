@@ -138,7 +138,9 @@ def batch_stands(rank, last):
 
 
 def orders(rank, last):
-    """Healthy: workers wait for work, the master for requests that come over a socket, at first none."""
+    """Healthy: workers wait for work, the master for requests that come over a socket, at first
+    none.
+    """
     order = torch.zeros(2)
     if rank:
         while True:

@@ -62,7 +62,9 @@ def triangle(rank, size):
 
 
 def evaluates_alone(rank, size):
-    """Rank 0 evaluates with the wrapped model, whose buffers are broadcast; the others are at the barrier."""
+    """Rank 0 evaluates with the wrapped model, whose buffers are broadcast; the others are at
+    the barrier.
+    """
     net = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.BatchNorm1d(16))
     model = torch.nn.parallel.DistributedDataParallel(net)
     rows = torch.randn(8, 16)

@@ -1,4 +1,6 @@
-"""Training that moves: with a rank that is late at most steps, with other things that cost time, and with none."""
+"""Training that moves: with a rank that is late at most steps, with other things that cost time,
+and with none.
+"""
 
 import ctypes
 import gc
@@ -44,7 +46,12 @@ class Identity(torch.autograd.Function):
 
 class Rows(Dataset):
     def __init__(self, rank, size, late=None):
-        self.rank, self.size, self.late, self.files = rank, size, late, [f"{rank}/{number}" for number in range(size)]
+        self.rank, self.size, self.late, self.files = (
+            rank,
+            size,
+            late,
+            [f"{rank}/{number}" for number in range(size)],
+        )
 
     def __len__(self):
         return self.size
@@ -68,7 +75,12 @@ class Loop:
     """Steps of about `pace` seconds; `extra` is called at the places that a shape names."""
 
     def __init__(self, pace=0.03):
-        self.rank, self.size, self.pace, self.number = dist.get_rank(), dist.get_world_size(), pace, 0
+        self.rank, self.size, self.pace, self.number = (
+            dist.get_rank(),
+            dist.get_world_size(),
+            pace,
+            0,
+        )
         self.model = DistributedDataParallel(Model())
         self.optimizer = torch.optim.Adam(self.model.parameters())
         self.extra = {}
