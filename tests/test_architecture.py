@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,34 @@ def test_every_import_contract_holds(capsys):
     status = linter.lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True)
 
     assert status == 0, capsys.readouterr().out
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """Imports inside functions and for type checking count: a reader follows them as well."""
+    known = {_module_of(path): tree for path, tree in trees()}
+    imports = {
+        name: {one for node in ast.walk(tree) for one in _imported(node, known)} - {name}
+        for name, tree in known.items()
+    }
+
+    assert sum(map(len, imports.values())) > len(known)
+    # Raises CycleError with the modules of the circle.
+    graphlib.TopologicalSorter(imports).prepare()
+
+
+def _module_of(path):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _imported(node, known):
+    """The modules of ddtop that an import statement names."""
+    if isinstance(node, ast.Import):
+        return {alias.name for alias in node.names if alias.name in known}
+    if not isinstance(node, ast.ImportFrom) or node.module is None:
+        return set()
+    named = (f"{node.module}.{alias.name}" for alias in node.names)
+    return {one if one in known else node.module for one in named if node.module in known}
 
 
 def test_no_file_is_longer_than_600_lines():
