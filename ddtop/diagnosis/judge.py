@@ -15,6 +15,7 @@ from ddtop.policy import Policy
 
 OF_PHASES = frozenset({Kind.INPUT_BOUND, Kind.EPOCH_NOT_SET})
 """Kinds that are seen while the job trains, and not while it validates or saves in between."""
+OF_ENDS = frozenset({Kind.RANK_CRASHED, Kind.RANK_KILLED, Kind.LEFT_EARLY})
 Identity = tuple[Kind, str | None, tuple[int, ...]]
 STEP_NS = 500_000_000
 """Snapshots closer together than this are one: a viewer that draws more often does not see more
@@ -70,6 +71,17 @@ class Judge:
             return False
         return snapshot.time_unix_ns - known.seen_unix_ns < self._policy.clear_rates_s * 1e9
 
+    def _follow_groups(self, found: Mapping[Identity, Finding]) -> None:
+        """The end of a rank stays one finding, though the group in which others wait for it changes
+        or becomes known later.
+        """
+        for identity in [one for one in found if one not in self._standing and one[0] in OF_ENDS]:
+            kind, _, ranks = identity
+            for other in list(self._standing):
+                if other not in found and (other[0], other[2]) == (kind, ranks):
+                    self._standing[identity] = self._standing.pop(other)
+                    break
+
     def observe(self, snapshot: Snapshot) -> Verdict:
         """The verdict that stands after this snapshot."""
         if (snapshot.run, snapshot.attempt) != self._run:
@@ -84,6 +96,7 @@ class Judge:
         )
         if fresh:
             self._observed_unix_ns = snapshot.time_unix_ns
+        self._follow_groups(found)
         for identity, finding in found.items():
             known = self._standing.get(identity)
             if known is None:

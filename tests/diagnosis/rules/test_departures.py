@@ -79,6 +79,21 @@ def test_connection_errors_at_one_line_are_consequences_and_no_mistake_of_all():
     assert all(not finding.summary.startswith("all ranks") for finding in job.verdict().findings)
 
 
+def test_a_crash_is_one_finding_before_and_after_others_wait_for_the_rank():
+    """The exception is reported before the others reach the collective that it misses."""
+    job = trained()
+    job.ranks[1].raises("ValueError", "bad sample 7")
+    job.passes(2)
+    job.others_wait(1)
+    seen = []
+    for _ in range(8):
+        job.passes(0.5)
+        seen.append([finding.kind for finding in job.verdict().findings])
+
+    assert job.finding().group is not None
+    assert seen == [["rank-crashed"]] * 8
+
+
 def test_a_long_text_is_cut_with_an_ellipsis():
     job = trained()
     job.ranks[1].raises("ValueError", "x" * 150)
