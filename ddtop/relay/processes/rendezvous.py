@@ -24,6 +24,8 @@ from ddtop.wire.stacks import StackFrame
 
 INSIDE_NS = 2_000_000_000
 """A healthy init_process_group on one host is over in less."""
+ASK_AGAIN_NS = 5_000_000_000
+"""A search for the owner of a socket reads the descriptors of all processes of the host."""
 COMMAND_CHARACTERS = 120
 ENDPOINTS_MAX = 8
 Family = Mapping[int, "bool | None"]
@@ -59,6 +61,7 @@ class RendezvousWatch:
     def __init__(self) -> None:
         self._probe = sockets.Probe()
         self._owners: dict[int, int | None] = {}
+        self._ask_again_mono_ns = 0
         self._candidates: dict[int, sample.Watched] = {}
         self._candidacies: dict[tuple[int, int], Candidacy] = {}
         self._stacks = CandidateStacks()
@@ -73,6 +76,10 @@ class RendezvousWatch:
             self._candidacies.clear()
             self._stacks.keep(())
             return Seen()
+        if now_mono_ns >= self._ask_again_mono_ns:
+            # A process may have opened the socket only after it was looked for.
+            self._ask_again_mono_ns = now_mono_ns + ASK_AGAIN_NS
+            self._owners = {one: pid for one, pid in self._owners.items() if pid is not None}
         ranks = {one.hello.pid for one in watched}
         parents = {one.hello.launcher_pid or 0 for one in watched} | {launcher}
         # torchrun opens the store itself, and whoever spawns ranks may; a shell does not.
