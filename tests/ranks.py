@@ -203,7 +203,7 @@ class FakeRank:
         io_per_s: float = 0.0,
         wakes_per_s: float = 0.0,
     ) -> None:
-        """Its main thread is in the DataLoader, and one worker owes the batch; `cores` and what
+        """Its main thread is in the DataLoader, and one worker must deliver it; `cores` and what
         follows are that worker's.
         """
         self.stands_at("main", line=53, activity="loader", waits_on="DataLoader")

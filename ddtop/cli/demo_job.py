@@ -114,9 +114,8 @@ def _check_ranks(demo: Demo, fault: str, ranks: int) -> None:
 
 
 def _mpirun() -> str | None:
-    """The launcher beside this Python, as the wheels of Open MPI and MPICH install it.
-
-    Else that of the PATH.
+    """The launcher beside this Python, where the wheels of Open MPI and MPICH install it, or else
+    the one on the PATH.
     """
     beside = Path(sys.executable).parent / "mpirun"
     return str(beside) if beside.is_file() else shutil.which("mpirun")

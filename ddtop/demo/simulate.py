@@ -15,19 +15,8 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
-FAULTS = (
-    "healthy",
-    "late-to-init",
-    "not-in-collective",
-    "left-early",
-    "collective-mismatch",
-    "wait-cycle",
-    "unmatched-p2p",
-    "rank-crashed",
-    "rank-killed",
-    "rank-stopped",
-    "straggler",
-)
+from ddtop.demo.catalogue import MPI_FAULTS
+
 CELLS, STEP_S, STEPS_BEFORE = 20_000, 0.05, 60
 LIFE_S = 900
 """Ranks that wait in MPI use a core each: nobody shall find them the next day."""
@@ -105,7 +94,7 @@ ALONE: dict[str, Callable[[], object]] = {
 def main() -> None:
     """Sixty good steps, then the fault."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--fault", choices=FAULTS, default="healthy")
+    parser.add_argument("--fault", choices=MPI_FAULTS, default="healthy")
     fault = parser.parse_args().fault
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(LIFE_S)

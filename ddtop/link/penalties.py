@@ -69,9 +69,10 @@ class Penalties:
         return DOOR_SHUT_S
 
     def over(self, now: float) -> bool:
-        """Let in again whose time is over; whether there was one.
+        """Forget addresses whose penalty is over. Returns whether there was one.
 
-        What he gets next time is remembered for as long again.
+        An address is remembered for as long again as its penalty took, so that a new failure in
+        that time costs it more.
         """
         gone = [
             address for address, (until, seconds) in self._out.items() if now >= until + seconds
@@ -86,9 +87,9 @@ class Penalties:
 
 
 def packet_filter(addresses: Iterable[Address]) -> bytes:
-    """A classic packet filter that drops what comes from these addresses (of version 6.
+    """A classic packet filter that drops what comes from these addresses.
 
-    From the network of 64 bits).
+    For IPv6 it drops the whole /64 network of each address.
     """
     given = list(addresses)
     words4 = [int(one) for one in given if one.version == 4]

@@ -53,9 +53,9 @@ TEND_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who made a connection, as this process sees it; `pid` 0.
+    """Who made a connection, as this process sees it.
 
-    In a pid namespace that cannot be seen from here.
+    `pid` is 0 if the process is in a pid namespace that cannot be seen from here.
     """
 
     pid: int

@@ -100,7 +100,7 @@ class RelayLink:
     def bind_public(self, ports: Iterable[int]) -> tuple[int | None, str]:
         """Listen on all interfaces too, on the first of these ports that is free.
 
-        (that port, "") or (None, why not).
+        Returns (that port, ""), or (None, the reason).
         """
         why = "no port to listen on"
         for port in ports:
@@ -139,9 +139,9 @@ class RelayLink:
         self._poller.unregister(descriptor)
 
     def wait(self, timeout_s: float) -> Iterator[tuple[str, object]]:
-        """What is ready: (RANK|VIEW, None), (HUB, socket) or (PROCESS, descriptor).
+        """Yield what is ready: (RANK|VIEW, None), (HUB, socket) or (PROCESS, descriptor).
 
-        ZAP requests are answered here.
+        ZAP requests are answered in here.
         """
         for socket, _ in self._poller.poll(max(0, int(timeout_s * 1000))):
             kind = self._kinds.get(socket, PROCESS)
@@ -213,7 +213,7 @@ class RelayLink:
     def broadcast(self, peers: Iterable[bytes], *frames: bytes) -> tuple[list[bytes], list[bytes]]:
         """Queue frames for viewers, as one message.
 
-        The peers whose queue is full, and those that have gone.
+        Returns the peers whose queue is full, and the peers that have gone.
         """
         full: list[bytes] = []
         gone: list[bytes] = []
@@ -246,9 +246,9 @@ class RelayLink:
 
     @property
     def refused(self) -> int:
-        """Connections that nobody of this user made.
+        """How many connections were refused.
 
-        Another key, uid or version, none, or another protocol.
+        The peer had another key, user or version, no key, or spoke another protocol.
         """
         return self._doors.refused + self._ranks.refused
 

@@ -34,7 +34,7 @@ END_S, TERM_S = 0.5, 1.0
 
 
 class PipeError(ConnectionError):
-    """The program has ended, or what comes from it is no bridge.
+    """The program has ended, or its output is not that of a bridge.
 
     `code`: its exit status, None if it did not end.
     """
@@ -91,9 +91,10 @@ class Pipe:
         asks: bool,
         on_words: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`asks`: it may ask the person at the terminal for a password.
+        """Start the program.
 
-        Else it gets a session without terminal.
+        `asks`: it may ask the person at the terminal for a password. If False, it gets a session
+        without a terminal.
         """
         self._process = subprocess.Popen(
             list(command),

@@ -42,9 +42,9 @@ def _connect(socket: _S, address: str, port: int, secret: bytes, controller: boo
 
 
 def admits(address: str, port: int, secret: bytes, seconds: float) -> bool:
-    """Whether a relay there lets us in with this secret, known as soon as it is either.
+    """Whether a relay at this address accepts this secret. Waits at most `seconds`.
 
-    A whole handshake: who only connects and leaves is a stranger to it, and told of as one.
+    It makes a whole handshake: the relay would count a peer that only connects as a stranger.
     """
     context = zmq.Context(io_threads=1)
     socket = context.socket(zmq.DEALER)

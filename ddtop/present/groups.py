@@ -53,7 +53,7 @@ class MemberClass:
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """One group. `front`: the last collective that any member has put in. `lag`: members behind
+    """One group. `front`: the last collective that any member has enqueued. `lag`: members behind
     that, by how far they are.
 
     `ops`: what is open at the front, with who is in it; two of them are a mismatch.

@@ -44,11 +44,10 @@ class History:
         own: bool = True,
         past: bool = True,
     ) -> None:
-        """Remember a frame; one that is not `latest` replaces none and is only kept as history.
+        """Remember a frame.
 
-        `own`: of this host.
-
-        `past` False: it is not kept as history, so that it pushes nothing out.
+        `latest` False: it replaces no latest frame and is kept as history only. `own`: it is of
+        this host. `past` False: it is not kept as history, so it pushes nothing out.
         """
         self._order += 1
         if latest:

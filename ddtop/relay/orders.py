@@ -56,9 +56,9 @@ def number(text: str) -> int | None:
 
 
 def has_sound_numbers(hello: Hello) -> bool:
-    """Whether the numbers of a Hello are such as an agent has.
+    """Whether the numbers of a Hello are such as an agent sends.
 
-    Its signal would be sent, its descriptor looked up.
+    The relay sends the dump signal of a Hello and looks its descriptor up.
     """
     number, descriptor, pid = hello.dump_signal, hello.dump_fd, hello.pid
     return (

@@ -74,9 +74,9 @@ class Turns:
         return self._waiting.due if self._waiting is not None else float("inf")
 
     def ask(self, asked: Asked, now: float) -> None:
-        """Put a request in; `take` gives it back when its turn has come.
+        """Put a request in. `take` gives it back when its turn has come.
 
-        A viewer waits with its last request only.
+        If a viewer asks again, its new request replaces the one that waits.
         """
         due = max(now, self._last(asked.ranks) + EVERY_S)
         turn = self._waiting = self._waiting or Turn(due)
@@ -120,9 +120,9 @@ class Turns:
         return max(self._all_at, *known, float("-inf"))
 
     def native_wait_s(self, ranks: Ranks, now: float) -> float:
-        """How long these ranks are not read natively again; 0.
+        """Seconds until these ranks may be read natively again.
 
-        They may be now, and count as read.
+        0: they may be read now, and count as read.
         """
         self._native_at = {
             rank: at for rank, at in self._native_at.items() if now - at < NATIVE_EVERY_S

@@ -137,9 +137,9 @@ class Requests:
         )
 
     def follow(self, order: Command, role: str, viewer: bytes) -> Reply | None:
-        """Do what a viewer wants, `stacks` or `signal`.
+        """Do what a viewer asks for: `stacks` or `signal`.
 
-        None where the answer comes from another host, later.
+        None if another host sends the answer later.
         """
         who = self._who(order, role, viewer)
         try:
@@ -227,9 +227,9 @@ class Requests:
         return send_signal(self._ranks.watched.get(pid) if pid is not None else None, arguments)
 
     def obey(self, order: Command) -> Reply | None:
-        """Follow an order of the hub, which has looked at the role of whoever gave it.
+        """Follow an order of the hub, which has checked the role of the viewer.
 
-        Its answer, if it wants one.
+        Returns the answer, if the hub wants one.
         """
         try:
             if order.name == "signal":

@@ -147,9 +147,9 @@ class Server:
             self._close()
 
     def _take_over(self) -> None:
-        """Know again what a relay that was killed knew.
+        """Read what the relay before this one knew, if that was killed.
 
-        A rank that is stopped cannot say Hello to a new one.
+        A rank that is stopped cannot say Hello again.
         """
         try:
             reading = journal.read(registry.roster_path(self.job, self.run), ours=True)
@@ -229,9 +229,9 @@ class Server:
         self._role.look(self._ranks.hellos(), time.monotonic())
 
     def _on_views(self) -> None:
-        """Viewers' orders, and what the relays of other hosts say.
+        """Handle the orders of viewers, and the frames of the relays of other hosts.
 
-        Theirs goes on as it came, many frames at a time.
+        Frames of other relays are forwarded as they came, many at a time.
         """
         incoming = self._link.receive(VIEW)
         for (peer, role), group in groupby(incoming, key=lambda one: (one[0], one[2])):
@@ -299,7 +299,7 @@ class Server:
     ) -> None:
         """Remember a frame, and write it to the recording.
 
-        Of stacks only as many as may be there.
+        Stacks may take only a part of the recording.
         """
         whole = True
         if envelope.kind == "Stacks":

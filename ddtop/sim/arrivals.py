@@ -64,7 +64,7 @@ def arrivals(
     base_step: int,
     request: str,
 ) -> Arrivals:
-    """When the rank put in its last collectives of the group in which the ranks of its host
+    """When the rank enqueued its last collectives of the group in which the ranks of its host
     meet.
     """
     last = int(era.steps_at(at_s))

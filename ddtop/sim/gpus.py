@@ -132,13 +132,13 @@ class Cards:
         found: list[Gpu] = []
         for local in range(CARDS):
             role = roles[local] if local < len(roles) else None
-            found += self._card(host, local, role, era, at_s)
+            found += self._gpu(host, local, role, era, at_s)
         return tuple(found), GpuWatch(age_ms, DRIVER, None, COST_NS)
 
     def _era(self, at_s: float) -> Era:
         return next((era for era in reversed(self._eras) if era.begin_s <= at_s), self._eras[0])
 
-    def _card(self, host: int, local: int, role: str | None, era: Era, at_s: float) -> list[Gpu]:
+    def _gpu(self, host: int, local: int, role: str | None, era: Era, at_s: float) -> list[Gpu]:
         rank = host * LOCAL_SIZE + local
         own = era.rank == rank
         uuid = self._uuid(host, local)
@@ -156,7 +156,7 @@ class Cards:
         processes = self._holders(rank, used, busy)
         heat_c = HOT_C - (HOT_C - WARM_C) * exp(-(at_s - era.begin_s) / HEATS_S) if hot else WARM_C
         gauge_ratio = min(util * (0.985 + 0.025 * noise), 1.0)
-        card = Gpu(
+        gpu = Gpu(
             local,
             uuid,
             None if self._divided else round(gauge_ratio, 2) if util < 1.0 else 1.0,
@@ -187,9 +187,7 @@ class Cards:
             mig=self._divided,
             exclusive=False,
         )
-        return (
-            [card, *self._parts(host, local, used, tuple(processes))] if self._divided else [card]
-        )
+        return [gpu, *self._parts(host, local, used, tuple(processes))] if self._divided else [gpu]
 
     def _lost(self, local: int, uuid: str, era: Era) -> Gpu:
         xid = Xid(FALLEN_OFF, self._began_unix_ns + round(era.begin_s * SECOND_NS))

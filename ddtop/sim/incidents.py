@@ -50,7 +50,7 @@ that is host-lost too: the host of a rank is not heard, though all goes on there
 a job on one host. Of `driver-silent` nothing follows: the numbers of the cards of a rank's host
 grow old."""
 OF_CARDS = frozenset({GPU_THROTTLED, GPU_BUSY, GPU_MEMORY_LOW, GPU_ERROR, DRIVER_SILENT})
-"""These happen to the card of a rank: where one is in the script the hosts have cards."""
+"""These happen to the GPU of a rank. With one of them in the script the hosts have GPUs."""
 WHOLE, DIVIDED = "whole", "divided"
 """What cards a host has: eight, or eight that are divided in two (MIG), with a rank on the first
 half of each.

@@ -38,7 +38,7 @@ AGENT_RATIO = 0.0013
 WORKERS, CAPACITY = 4, 8
 STARVED_FILL = 0.6
 OWING_AFTER = 11
-"""The pid of the worker that owes a batch is its rank's and this."""
+"""The pid of the worker that must deliver the batch is its rank's pid plus this."""
 TIMEOUT_MS = 600_000
 FORWARD, BACKWARD, MEETS, UPDATES = 0.03, 0.32, 0.84, 0.93
 """Where in a step these begin."""

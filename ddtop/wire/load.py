@@ -9,13 +9,12 @@ import msgspec
 
 
 class Disk(msgspec.Struct, frozen=True, array_like=True):
-    """A file system that the job uses; `path` is where it uses it, as its ranks see it.
+    """A file system that the job uses.
 
-    `uses` for what ("cwd", "TMPDIR", "shm", "files": a file there was open for writing within the
-    last minutes).
-
-    `free_bytes` is what a process that is not root may still write. `read_only` ones are not looked
-    at. `ranks`: whose files these are, empty where all ranks of the host use it.
+    `path`: where the job uses it, as its ranks see it. `uses`: what for ("cwd", "TMPDIR", "shm",
+    "files": a file there was open for writing within the last minutes). `free_bytes`: what a
+    process that is not root may still write. A read-only file system is left out. `ranks`: whose
+    files these are, empty if all ranks of the host use it.
     """
 
     path: str

@@ -59,7 +59,7 @@ class Loader(msgspec.Struct, frozen=True, array_like=True):
     `owed_most_pid`: the worker that was waited for most often lately, in `owed_most_ratio` of these
     looks. `depth`: batches ready (in the queue, or held back out of order); None with `workers` 0,
     where there is no queue. `wait_total_ns`, `batches`, `exhausted` only grow. `owing_pid`: the
-    worker that owes the next batch, or that does not end while the iterator is `closing`;
+    worker that must deliver the next batch, or that does not end while the iterator is `closing`;
     `owing_state` is its letter, None if there is no such process any more.
 
     Only while a batch has been waited for longer than a second, or the iterator closes:

@@ -31,9 +31,9 @@ def packed(group: Group) -> Group:
 
 
 def unpacked(group: Group) -> Group:
-    """The same group with its `ranks`, which all who tell the same share.
+    """The same group with its `ranks`. Groups with the same members share one tuple.
 
-    One that has runs which nobody may have has no members.
+    A group whose runs are not valid has no members.
     """
     if not group.runs:
         return group

@@ -100,10 +100,8 @@ class GroupProgress(msgspec.Struct, frozen=True, array_like=True):
 class OpenCall(msgspec.Struct, frozen=True, array_like=True):
     """A call that the flight recorder does not see and that has not returned.
 
-    Init_process_group, recv, ...
-
-    Of MPI: `group` is its communicator; `within` the Wait or Sendrecv of which it is one part,
-    `any_of`: one such part is enough.
+    `init_process_group`, `recv` and others. In MPI `group` is its communicator. `within`: the Wait
+    or Sendrecv that it is one part of; `any_of`: one such part is enough.
     """
 
     name: str

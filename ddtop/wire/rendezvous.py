@@ -85,9 +85,9 @@ class Candidacy(msgspec.Struct, frozen=True, array_like=True):
 
 
 def is_loopback(name: str) -> bool:
-    """A name or address that means each host itself.
+    """Whether this name or address means each host itself.
 
-    Linux leads those that stand for any address there too.
+    On Linux the addresses that stand for any address (0.0.0.0, ::) lead there too.
     """
     return _LOOPBACK.match(name) is not None
 
@@ -97,7 +97,7 @@ def store_address(
 ) -> tuple[str, int] | None:
     """(address, port) of the TCP store that these name.
 
-    None for another kind of store, and where they name none.
+    None if they name another kind of store, or none.
     """
     try:
         parts = urlparse(init_method or "env://")

@@ -19,9 +19,9 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def moved(record: T, by_ns: int) -> T:
-    """The record with all of its times `by_ns` later, those of the structs in it too.
+    """The record with all of its times `by_ns` later, in the structs inside it too.
 
-    `mono_ns` is no such time.
+    `mono_ns` is not moved.
     """
     move = _of_struct(type(record))
     return record if move is None or not by_ns else move(record, by_ns)

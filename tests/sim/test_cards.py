@@ -110,7 +110,7 @@ def test_on_divided_cards_each_rank_has_an_instance() -> None:
     assert verdict.findings == ()
 
 
-def test_a_host_whose_relay_finds_no_driver_tells_of_no_card() -> None:
+def test_a_host_whose_relay_finds_no_driver_reports_no_gpu() -> None:
     job = SimulatedJob(16, 0, Scenario(cards=WHOLE, bare_hosts=1), began_unix_ns=BEGAN)
 
     snapshot, _ = Watcher(job).until(5.0)

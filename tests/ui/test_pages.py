@@ -50,7 +50,7 @@ def test_the_page_of_a_culprit_says_where_it_is_and_who_owes_the_batch():
     ]
     assert "  line          /home/ada/data.py:40" in found
     assert (
-        "  waits since   31 s, worker pid 4811 owes the batch (state D: waits in the kernel,"
+        "  waits since   31 s, worker pid 4811 must deliver it (state D: waits in the kernel,"
         " cannot be" in found
     )
     assert "  MASTER_ADDR=node000" in found

@@ -198,9 +198,7 @@ class Collectives(Communication):
             self._look_at_calls(now, in_line_since if waiting_frame else None)
         self._look_at_building(now, waiting_frame)
         pending = [name for name, watch in self._watches.items() if watch.pending_since is not None]
-        on_nccl = (
-            {group.name for group in self.groups if "nccl" in group.backend} if pending else set()
-        )
+        on_nccl = self._on_nccl() if pending else set()
         on_host = [name for name in pending if name not in on_nccl]
         self.waits = bool(pending) if not elsewhere else len(pending) > len(on_host)
         # On NCCL the host runs ahead of its GPU: nearly always something is open, and that says
@@ -268,7 +266,7 @@ class Collectives(Communication):
             for name, watch in self._watches.items()
             if not watch.used and not (without and name.endswith(BESIDE) and not watch.enqueued)
         ]
-        nccl = {group.name for group in self.groups if "nccl" in group.backend} if unseen else set()
+        nccl = self._on_nccl() if unseen else set()
         for name, watch in unseen:
             # Used since the last tick: at the next tick its status is in the map. On NCCL a call
             # with one peer is enough.
@@ -341,10 +339,10 @@ class Collectives(Communication):
         # code. If a group has moved since the last status, that status is old: a running job would
         # look stuck.
         last = max((watch.moved_at for watch in self._watches.values()), default=now)
-        # On NCCL it sits in loss.item() instead, or wherever else it meets its card.
+        # On NCCL it waits in loss.item() instead, or wherever else it waits for its GPU.
         nccl: set[str] = set()
         if in_line_since is not None and now - in_line_since > IN_LINE_NS:
-            nccl = {group.name for group in self.groups if "nccl" in group.backend}
+            nccl = self._on_nccl()
             # Asked last: it reads a file.
             nccl = nccl if nccl and _spins() else set()
         for name, watch in self._watches.items():
@@ -415,7 +413,7 @@ class Collectives(Communication):
                 (new for gap in gaps if (new := ("stuck", *gap)) not in self._read_keys),
                 ("stuck", *gaps[0]),
             )
-            # Another thread may put in more while this one stands.
+            # Another thread may enqueue more while this one is stuck.
             if key in self._read_keys and now - self._entries_at > ENTRIES_EVERY_NS:
                 key = (*key, self._watches[gaps[0][0]].enqueued)
         elif doubted:
@@ -442,13 +440,17 @@ class Collectives(Communication):
         """Whether a group of NCCL has made no progress for so long that reading entries is worth
         the risk.
         """
-        on_nccl = {group.name for group in self.groups if "nccl" in group.backend}
+        on_nccl = self._on_nccl()
         return any(
             watch.pending_since is not None
             and now - max(watch.pending_since, watch.moved_at) > NCCL_STUCK_NS
             for name, watch in self._watches.items()
             if name in on_nccl
         )
+
+    def _on_nccl(self) -> set[str]:
+        """The names of the groups that use NCCL."""
+        return {group.name for group in self.groups if "nccl" in group.backend}
 
     def _size_guess(self) -> int:
         return sum(watch.enqueued for watch in self._watches.values())

@@ -20,7 +20,7 @@ _DONE = ("retired", "completed")
 @dataclass
 class Watch:
     """What is known of it. `last`: a status that mixes collectives with calls for single ranks,
-    None of one that does not. `came_at`: when something came back last.
+    None of one that does not. `came_at`: when something completed last.
 
     `status`: gloo's last status, (enqueued, completed). `proven`: (status, completed), what the
     entries said while that status stood. `doubted`: the status at which entries showed an open
@@ -51,10 +51,10 @@ class Watch:
     retired: list[Collective] = field(default_factory=list)
 
     def take_status(self, enqueued: int, completed: int, now: int) -> int | None:
-        """What the recorder says was put in and came back last. How long the wait was that has
+        """What the recorder says was enqueued and completed last. How long the wait was that has
         ended with it, None if none has.
 
-        Gloo's `completed` is the number of the collective that came back last. Two of its threads
+        Gloo's `completed` is the number of the collective that completed last. Two of its threads
         may end two collectives in the other order: then it stays below `enqueued` although nothing
         is open. So it only counts until entries were read.
         """
@@ -162,7 +162,7 @@ class Watch:
         created = [item.created_unix_ns for item in self.open if item.created_unix_ns]
         since = max(0, min(created) - unix_minus_mono) if created and unix_minus_mono else None
         if since is not None and not counts_singles:
-            # The host puts in its calls long before the card comes to them.
+            # The host enqueues its calls long before the GPU runs them.
             since = max(since, self.came_at)
         if self.last is not None and self.last[0] != self.last[1]:
             self._settle(since)

@@ -1,4 +1,4 @@
-"""What the DataLoader iterator that the rank used last has ready, and who owes the next batch.
+"""What the rank's last DataLoader iterator has ready, and which worker must deliver next.
 
 Reads torch's private queues by name; where a name is missing the field stays None.
 """
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from ddtop.agent.rank import Rank
 
 LONG_WAIT_NS = 1_000_000_000
-"""A batch that has not come after so long is worth a look at the worker that owes it."""
+"""A batch that has not come after so long is worth a look at the worker that must deliver it."""
 FEEDS_STEPS = 8
 """A loader with this many optimizer steps feeds the training: it becomes the one that is
 reported."""
 WAITED_KEPT = 40
 """Looks over which it is added up for which loader the rank waits: 20 s."""
 OWED_KEPT, OWED_LEAST = 20, 8
-"""Looks at who owes a batch: at two a second the last ten seconds of waiting."""
+"""Looks at the worker that must deliver: at two a second the last ten seconds of waiting."""
 
 
 @dataclass(slots=True)
@@ -206,7 +206,7 @@ def read(
 
 
 def _owing(queue: _Queue, seen: list[workers.Worker], waited_ns: int) -> tuple[int | None, bool]:
-    """(pid of the worker that owes the next batch, whether it has owed it for long)."""
+    """(pid of the worker that must deliver the next batch, whether it has been due for long)."""
     if queue.closing and queue.owing is None:
         pid = next((one.pid for one in seen if one.alive), None)
         return pid, pid is not None

@@ -39,6 +39,8 @@ RING_SIZE = 2000
 DEADLINE_S = 2.0
 FAILURES_MAX = 3
 LAYOUT_FAULT = "its entries have a layout that ddtop does not know"
+READ_ERRORS = (RuntimeError, TypeError, ValueError)
+"""What torch raises: its errors and those of CUDA are RuntimeErrors, those of pybind TypeErrors."""
 CONSEQUENCE = "verdicts name ranks, not operations"
 
 
@@ -234,7 +236,8 @@ class Recorder:
             return None
         try:
             return self._in_time(handler, gpu)
-        except Exception:  # noqa: BLE001 - whatever it does not take: the direct read is next
+        except READ_ERRORS:
+            # This torch does not take our request: the direct read is next.
             del self._handlers[name]
             return None
 
@@ -251,7 +254,7 @@ class Recorder:
         began = time.monotonic()
         try:
             data = self._in_time(lambda: dump(True, False), gpu)
-        except Exception as error:  # noqa: BLE001 - torch raises what CUDA says, which is the program's fault and not ours
+        except READ_ERRORS as error:
             self._failures += 1
             if self._failures >= FAILURES_MAX:
                 self._give_up(f"{type(error).__name__}: {error}"[:120])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from time import monotonic_ns
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from ddtop.agent import current
@@ -24,6 +24,9 @@ from ddtop.wire.page import (
     LOADER_WAIT_TOTAL_AT,
 )
 
+if TYPE_CHECKING:
+    from ddtop.agent.rank import Rank
+
 _WRAPPED = "__ddtop_wrapped__"
 
 
@@ -36,6 +39,15 @@ def wrap(module: ModuleType) -> None:
     iterator = getattr(module, "_MultiProcessingDataLoaderIter", None)
     if hasattr(iterator, "_reset"):
         _wrap_reset(iterator)
+
+
+def _noted(rank: Rank, iterator: Any) -> LoaderNotes:
+    """The notes of the rank, with this iterator as the one in use."""
+    # Not by its id: the next epoch's iterator often has that of the last.
+    notes: LoaderNotes = rank.notes[LoaderNotes]
+    if notes.iterator is None or notes.iterator() is not iterator:
+        notes.iterator, notes.first_batch = ref(iterator), None
+    return notes
 
 
 def _wrap_reset(iterator: Any) -> None:
@@ -52,9 +64,7 @@ def _wrap_reset(iterator: Any) -> None:
         words = rank.page.words
         outer, before = words[LOADER_WAIT_SINCE_AT], monotonic_ns()
         words[LOADER_WAIT_SINCE_AT] = before
-        notes: LoaderNotes = rank.notes[LoaderNotes]
-        if notes.iterator is None or notes.iterator() is not self:
-            notes.iterator, notes.first_batch = ref(self), None
+        _noted(rank, self)
         try:
             return original(self, *args, **more)
         finally:
@@ -79,10 +89,7 @@ def _wrap_next(iterator: Any) -> None:
         words = rank.page.words
         outer, before = words[LOADER_WAIT_SINCE_AT], monotonic_ns()
         words[LOADER_WAIT_SINCE_AT] = before
-        # Not by its id: the next epoch's iterator often has that of the last.
-        notes: LoaderNotes = rank.notes[LoaderNotes]
-        if notes.iterator is None or notes.iterator() is not self:
-            notes.iterator, notes.first_batch = ref(self), None
+        notes = _noted(rank, self)
         try:
             batch = original(self)
         except StopIteration:

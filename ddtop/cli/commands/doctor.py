@@ -169,22 +169,10 @@ def _mpi() -> Line:
     if find_spec("mpi4py") is None:
         advice = "pip install 'ddtop[mpi]', for jobs under MPI only"
         return NOTE, "MPI", f"mpi4py is not in this Python: {advice}"
-    environ = {name: value for name, value in os.environ.items() if name != "DDTOP"}
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", _ASKS_MPI],
-            capture_output=True,
-            text=True,
-            timeout=MPI_S,
-            env=environ,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        return NOTE, "MPI", f"mpi4py could not be tried: {error}"
-    words = done.stdout.strip().split("|")
-    if done.returncode or len(words) != 3:
-        why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        return NOTE, "MPI", f"mpi4py finds no MPI library that it can use: {why[:120]}"
+    answer = _tried(_ASKS_MPI, MPI_S)
+    words = answer if isinstance(answer, str) else answer[-1].split("|")
+    if isinstance(words, str) or len(words) != 3:
+        return NOTE, "MPI", f"mpi4py finds no MPI library that it can use: {answer}"
     version, vendor, number = words
     return GOOD, "MPI", f"mpi4py {version} on {vendor} {number}: its calls can be watched"
 

@@ -129,9 +129,9 @@ def _owed(stuck: list[RankFacts]) -> str:
     """`worker pid 812, which must deliver the next batch,`; for several ranks all pids."""
     pids = [str(rank.loader.owing_pid) for rank in stuck if rank.loader is not None]
     closing = stuck[0].loader is not None and stuck[0].loader.closing
-    owes = "which has not ended yet" if closing else "which must deliver the next batch"
+    duty = "which has not ended yet" if closing else "which must deliver the next batch"
     if len(pids) == 1:
-        return f"its worker pid {pids[0]}, {owes},"
+        return f"its worker pid {pids[0]}, {duty},"
     more = ", ..." if len(pids) > 4 else ""
     return (
         f"the workers that {'have not ended yet' if closing else 'must deliver the next batches'}"

@@ -105,9 +105,9 @@ class Dumps:
         native: bool = False,
         automatic: bool = False,
     ) -> int:
-        """Begin to ask these ranks; how many `Stacks` will come for it.
+        """Begin to ask these ranks. Returns how many `Stacks` will come for the request.
 
-        One that is being asked already answers both.
+        A rank that is being asked already answers both requests.
         """
         count = 0
         for one in watched:
@@ -262,9 +262,9 @@ class Dumps:
             self._unanswered(target, "; ".join(target.why))
 
     def _begin_spy(self, target: _Target, pid: int) -> None:
-        """Have py-spy read this process, as soon as fewer than so many are at work.
+        """Let py-spy read this process, as soon as few enough others are being read.
 
-        Nobody's process is stopped unless a person asked.
+        It stops no process unless a person asked for that.
         """
         if sum(1 for one in self._targets.values() if one.spy is not None) >= PY_SPY_AT_ONCE:
             return
@@ -275,9 +275,9 @@ class Dumps:
     def _spied(
         self, target: _Target, age: float
     ) -> tuple[tuple[ThreadStack, ...] | str | None, str | None]:
-        """(stacks, or why there are none, or None while py-spy is at work.
+        """What py-spy found, and how it is less than what was asked for.
 
-        How they are less than what was asked for).
+        The first is the stacks, or why there are none, or None while py-spy is at work.
         """
         assert target.spy is not None
         found = target.spy.poll()
@@ -423,9 +423,9 @@ def _end_spy(target: _Target) -> None:
 
 
 def _workers(watched: Watched, automatic: bool) -> list[_Child]:
-    """The children that are worth a look, the one that owes a batch first.
+    """The children to read, first the worker that must deliver the next batch.
 
-    Of itself the relay looks only at that one.
+    An automatic dump reads only that one.
     """
     page = sample.page(watched.hello)
     owing = page.owing_pid if page is not None else 0
@@ -471,9 +471,9 @@ def _state(pid: int) -> str | None:
 
 
 def _effort(pid: int) -> tuple[int, int] | None:
-    """(CPU ticks, minor page faults) of a process all of whose threads sleep or are stopped.
+    """(CPU ticks, minor page faults) of a process whose threads all sleep or are stopped.
 
-    None if one runs.
+    None if one of them runs.
     """
     fields = stat_fields(pid)
     try:

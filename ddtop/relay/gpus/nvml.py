@@ -59,7 +59,7 @@ class _LostError(Exception):
 def driver_is_there() -> bool:
     """Whether this host (or container) has an NVIDIA driver at all.
 
-    Three looks at files, nothing is loaded.
+    It looks at three files and loads nothing.
     """
     return any(path.exists() for path in _DEVICES)
 
@@ -358,9 +358,10 @@ def text(value: Any) -> str:
 
 
 def _misreads(nv: Any) -> bool:
-    """12.535.77 has a struct of processes that one driver had and the next took back.
+    """Whether this nvidia-ml-py reads the list of processes wrongly.
 
-    From the second process on all is garbage.
+    Its release 12.535.77 has a struct that one driver had and the next took back. From the second
+    process on its numbers are garbage.
     """
     struct = getattr(nv, "c_nvmlProcessInfo_t", None)
     return any(name == "usedGpuCcProtectedMemory" for name, *_ in getattr(struct, "_fields_", ()))

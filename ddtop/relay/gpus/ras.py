@@ -52,11 +52,10 @@ class _NotAskedError(Exception):
 
 
 def ask(address: str, deadline_s: float = DEADLINE_S, whole: bool = True) -> RasAnswer:
-    """What the service says; JSON where it knows that, else its text.
+    """The answer of the service: JSON if it can, else its text.
 
-    Never raises: `why` tells what failed.
-
-    `whole`: all ranks of the job live and none of them is stopped.
+    It never raises: `why` of the answer says what failed. `whole`: all ranks of the job live and
+    none of them is stopped.
     """
     began = time.monotonic()
     try:
@@ -213,9 +212,9 @@ def _gone(status: Mapping[str, Any]) -> str:
 
 
 def _state(status: Mapping[str, Any]) -> str:
-    """As NCCL itself sums it up in its text.
+    """The state of a rank, as NCCL's own text sums it up.
 
-    Of an operation that is in progress (7) it makes no state but in the initialisation.
+    NCCL shows an operation in progress (7) as a state only during initialization.
     """
     if status.get("abort_flag"):
         return "abort"
@@ -240,12 +239,11 @@ def _number(said: Mapping[str, Any], key: str) -> int | None:
 
 
 def of_job(answer: RasAnswer, pids: Collection[int]) -> RasAnswer:
-    """Without the communicators of other jobs of this user.
+    """The answer without the communicators of other jobs of this user.
 
-    Those that share no process with one of these, by whatever others.
-
-    The text names few ranks: what it tells is left out only where it names a process of this host
-    that is none of ours.
+    A communicator belongs to another job if it shares no process with ours, also not through
+    further communicators. The text names few ranks. So it is left out only if it names a process of
+    this host that is not ours.
     """
     if answer.text:
         kept = [one for one in answer.communicators if not _has_stranger(one, pids)]
@@ -289,9 +287,9 @@ def _has_stranger(one: Communicator, pids: Collection[int]) -> bool:
 
 
 def _is_here(address: str) -> bool:
-    """Only an address of this host can be bound.
+    """Whether this address belongs to this host: no other address can be bound.
 
-    A name is none of NCCL's, and to look it up would take its time.
+    NCCL never gives a name, and a name server could take long.
     """
     try:
         family = socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
@@ -303,9 +301,9 @@ def _is_here(address: str) -> bool:
 
 
 class Ras:
-    """When the service is asked, and its last answer; the relay's thread only, but for the asking.
+    """When the service is asked, and its last answer. Times are monotonic s.
 
-    Times are monotonic s.
+    Used by the relay's thread. Only the question itself runs on a thread of its own.
     """
 
     def __init__(self, deadline_s: float = DEADLINE_S) -> None:

@@ -165,9 +165,9 @@ def _communicator(entry: _Entry, size: int, state: str) -> Communicator:
 
 
 def usual_of(values: list[tuple[int, int]]) -> int:
-    """The number of launches that most ranks have, of (launches, ranks).
+    """The number of launches that most ranks have. `values`: (launches, ranks).
 
-    Of two that are as common the larger.
+    If two are equally common, it is the larger one.
     """
     ranks: Counter[int] = Counter()
     for launches, count in values:

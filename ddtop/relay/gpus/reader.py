@@ -153,9 +153,9 @@ class Xids:
         self._thread: threading.Thread | None = None
 
     def listen(self, nv: Any) -> None:
-        """Begin, or go on where a session has ended.
+        """Begin to listen, or go on after a session has ended.
 
-        Where the driver has no events nothing is ever heard.
+        A driver without events never reports any.
         """
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(

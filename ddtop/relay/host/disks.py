@@ -90,9 +90,9 @@ class DiskWatch:
         return uses
 
     def _where(self, pid: int, path: str, outside: dict[str, int]) -> str:
-        """The path as it is reached from here.
+        """The path as the relay reaches it.
 
-        Through one process of each other mount namespace.
+        In another mount namespace the path goes through a process of that namespace.
         """
         namespace = _namespace(str(pid))
         if namespace is None or namespace == self._here:
@@ -124,7 +124,7 @@ class DiskWatch:
     def disks(self, uses: dict[str, Use], now: float) -> tuple[Disk, ...]:
         """Each file system once, as it was when it last answered.
 
-        One that has not lately is left out.
+        A file system that has not answered lately is left out.
         """
         found: dict[int, Disk] = {}
         for where, use in uses.items():

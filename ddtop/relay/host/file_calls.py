@@ -69,11 +69,10 @@ class LatestResult(Generic[T]):
 
 
 class Writer:
-    """Does the writing that one folder gets, on a thread of its own.
+    """Writes the files of one folder, on a thread of its own.
 
-    What is put under a name replaces what still waits under it.
-
-    `put`, `finish` and the properties may be used on any thread.
+    A new write replaces a write under the same name that still waits. `put`, `finish` and the
+    properties may be used on any thread.
     """
 
     def __init__(self, folder: str) -> None:
@@ -88,7 +87,7 @@ class Writer:
     def put(self, name: str, write: Callable[[], None]) -> None:
         """Have `write` called soon; returns at once.
 
-        A sentence that it raises as OSError is kept until it succeeds.
+        If it raises OSError, the sentence is kept until a later write succeeds.
         """
         with self._changed:
             # At the end of the queue: what was put before it is written before it.

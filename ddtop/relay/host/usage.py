@@ -55,9 +55,9 @@ class HostProbe:
 
 
 def _asked(what: Callable[[], _T]) -> _T | None:
-    """None where the kernel cannot be asked.
+    """The answer, or None if the kernel cannot be asked.
 
-    No descriptor may be left, because strangers have taken them all.
+    Strangers may have taken all descriptors of this process.
     """
     try:
         return what()
@@ -67,9 +67,9 @@ def _asked(what: Callable[[], _T]) -> _T | None:
 
 @contextlib.contextmanager
 def without_descriptors_left() -> Iterator[None]:
-    """Where no descriptor is left, what could not be looked at is left out.
+    """Go on if no descriptor is left: what needs one is not measured this time.
 
-    Whatever else goes wrong is raised.
+    Any other error is raised.
     """
     try:
         yield

@@ -134,9 +134,9 @@ class Hub:
     def take(
         self, peer: bytes, parts: list[bytes], now: float
     ) -> list[tuple[frames.Envelope, bytes]]:
-        """The frames of a leaf that are to be kept and forwarded.
+        """Take in frames of a leaf. Returns those that are to be kept and forwarded.
 
-        What it says to us is done and answered.
+        Frames that are meant for the hub itself are handled and answered here.
         """
         leaf = self._peers.get(peer)
         kept: list[tuple[frames.Envelope, bytes]] = []
@@ -184,9 +184,9 @@ class Hub:
         return False
 
     def _note(self, leaf: Leaf, envelope: frames.Envelope, data: bytes) -> bool:
-        """Keep in mind what a frame says of the leaf's ranks.
+        """Remember what a frame says of the leaf's ranks.
 
-        False for one that was told before.
+        Returns False if the same frame came before.
         """
         kind, pid = envelope.kind, envelope.pid
         if kind in STATES:
@@ -282,9 +282,9 @@ class Hub:
         self._say(peer, Reply("enlist", text=self._run, instance=self._instance))
 
     def _settle(self, leaf: Leaf, peer: bytes) -> None:
-        """The leaf speaks through this connection.
+        """Note that the leaf uses this connection.
 
-        Where this host has several addresses it asks at all of them and takes one.
+        If this host has several addresses, the leaf tries all of them and keeps one.
         """
         for other in leaf.others - {peer}:
             self._peers.pop(other, None)
@@ -311,9 +311,9 @@ class Hub:
         return None
 
     def _is_another_world(self, world: str, master: str) -> bool:
-        """Neither size nor meeting point is ours.
+        """Whether neither the world size nor the rendezvous address is ours.
 
-        Where one of them is, the other may be the very mistake that somebody looks for.
+        If one of them is ours, the other one may be the very mistake that somebody looks for.
         """
         sizes_differ = (
             self.where.world_size is not None

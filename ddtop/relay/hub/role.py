@@ -121,9 +121,9 @@ class HubRole:
         self._requests.hub = self.hub
 
     def _become_alone(self) -> None:
-        """All ranks are here: somebody started them one by one, and slowly.
+        """All ranks are on this host: somebody started them one by one, and slowly.
 
-        No other host has to reach this one.
+        No other host has to reach this relay.
         """
         self.hub = self._requests.hub = None
         self._port = self._unbound = None
@@ -207,7 +207,7 @@ class HubRole:
         )
 
     def linger_s(self, wanted_s: float) -> float:
-        """How long to stay after the end, of so many seconds.
+        """How many seconds to stay after the end; `wanted_s` is the usual time.
 
         The next job wants to listen at the port of DDTOP_HUB too.
         """

@@ -54,9 +54,9 @@ class Topology:
 
     @property
     def public_host(self) -> str | None:
-        """The name under which other hosts reach the hub's.
+        """The name under which other hosts reach the hub's host.
 
-        None where the ranks do not know one.
+        None if the ranks do not know one.
         """
         named = self.wanted[0] if self.wanted is not None else next(iter(self.hosts), None)
         return None if named is None or is_loopback(named) else named

@@ -157,9 +157,9 @@ class Uplink:
     # -- what is due
 
     def on_time(self, now: float, living: int, over: bool) -> None:
-        """Look, knock, beat and send, whatever is due.
+        """Look for the hub, ask to be taken in, report that we live, and send, each when it is due.
 
-        `living`: ranks of this host; `over`: nothing more will come of them.
+        `living`: how many ranks of this host live. `over`: nothing more will come from them.
         """
         if self.state == ENLISTED:
             if now - self._heard > LOST_S:

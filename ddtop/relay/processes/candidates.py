@@ -48,12 +48,10 @@ class Found:
 
 
 def candidates(inside: Collection[Watched], watched: Collection[Watched]) -> list[Found]:
-    """Those that may become the ranks for which these `inside` wait; `watched`.
+    """The processes that may become the ranks for which the ranks `inside` wait.
 
-    All ranks of this host.
-
-    Called by the relay's thread; costs some reads of /proc for each process below the ranks and
-    their parents.
+    `watched`: all ranks of this host. Called by the relay's thread. It costs some reads of /proc
+    for each process below the ranks and their parents.
     """
     known = {one.hello.pid for one in watched}
     taken = {one.hello.rank for one in watched}
@@ -65,9 +63,9 @@ def candidates(inside: Collection[Watched], watched: Collection[Watched]) -> lis
 
 
 def launching(inside: Collection[Watched]) -> bool | None:
-    """What started these ranks still lives and may start more.
+    """Whether what started these ranks still lives and may start more.
 
-    A program or the script of a shell, no prompt.
+    That is a program or a shell that runs a script, not an interactive shell.
     """
     if not inside:
         return None
@@ -97,9 +95,9 @@ def has_agent(pid: int) -> bool:
 
 
 def _of_launchers(inside: Collection[Watched], known: Collection[int]) -> Iterator[Found]:
-    """Children of torchrun with a RANK.
+    """Children of torchrun that have a RANK.
 
-    Such a child may be a shell that has yet to start Python.
+    Such a child may be a shell that has not started Python yet.
     """
     torchruns = {one.hello.launcher_pid or 0 for one in inside if is_elastic(one.hello.environment)}
     started = {pid for rank in known for pid in _above(rank)}
@@ -115,9 +113,9 @@ def _of_launchers(inside: Collection[Watched], known: Collection[int]) -> Iterat
 
 
 def _of_ranks(watched: Collection[Watched]) -> Iterator[Found]:
-    """What a rank has started under another number, as Lightning's script launcher does.
+    """Processes that a rank has started under another rank number, as Lightning's launcher does.
 
-    Its workers have its own.
+    DataLoader workers have the number of their own rank.
     """
     for one in watched:
         ours = one.hello.environment
@@ -222,9 +220,9 @@ def _started_alike(pid: int, rank: int) -> bool:
 
 
 def may_start_more(pid: int) -> bool:
-    """It lives, and is a program or a shell that runs a script.
+    """Whether the process lives, and is a program or a shell that runs a script.
 
-    A prompt may start anything, and says nothing.
+    An interactive shell may start anything, so it says nothing.
     """
     if pid <= 1 or registry.start_ticks(pid) is None:
         return False

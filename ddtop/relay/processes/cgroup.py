@@ -136,9 +136,10 @@ def memory(folder: Path | None) -> tuple[int | None, int | None]:
 
 
 def pids_folder(pid: int, root: Path = ROOT, proc: Path = Path("/proc")) -> Path | None:
-    """The group, of the process's own and those above it, whose limit of threads is the nearest.
+    """The group whose limit of threads is nearest to being reached: the process's own, or one
+    above it.
 
-    None without a limit.
+    None if there is no limit.
     """
     found = _file(pid, "pids", "pids.max", "pids.max", root, proc)
     folder = found.parent if found is not None else None

@@ -53,11 +53,10 @@ def is_gone(pid: int, start_ticks: int) -> bool | None:
 
 
 def ending(pidfd: int | None, pid: int, start_ticks: int | None = None) -> Ending:
-    """How a process ended: behind a readable pidfd, or without one that `is_gone`.
+    """How a process ended. Check: the launcher prints the same exit code.
 
-    Check: the launcher prints the same exit code.
-
-    `start_ticks`: of that process; None where the pid cannot have got a new owner.
+    `pidfd`: readable; None if there is none and `is_gone` is true. `start_ticks`: of that process;
+    None if its pid cannot have a new owner.
     """
     for _ in range(_TRIES if pidfd is not None else 1):
         status = _from_pidfd(pidfd) if pidfd is not None else None

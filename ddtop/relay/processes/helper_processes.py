@@ -51,9 +51,9 @@ class HelperWatch:
         self.changed = False
 
     def look(self, ranks: Collection[Watched], now_unix_ns: int) -> tuple[HelperEnd, ...]:
-        """Those that have failed so far; `ranks`: the living ones of this host.
+        """The helper processes that have failed so far. Check: `ps --ppid PID`.
 
-        Check: `ps --ppid PID`.
+        `ranks`: the living ranks of this host.
         """
         if not self._swept:
             self._swept = True

@@ -127,12 +127,12 @@ def _field(status: str, name: str) -> str | None:
 
 
 def _threads_delay(watch: ProcessWatch, pid: int) -> int | None:
-    """Ready but without a CPU: all threads but the main thread, ns.
+    """How long all threads but the main thread were ready without a CPU, ns, summed.
 
     OpenMP's threads may lack CPUs while the main thread sleeps.
 
-    Source: /proc/PID/task/*/schedstat, about 10 us a thread; of more than `THREADS_MAX` the first
-    of the listing.
+    Source: /proc/PID/task/*/schedstat, about 10 us a thread. Caveat: of more than `THREADS_MAX`
+    threads only the first ones of the listing are read.
     """
     found: dict[str, int] = {}
     try:

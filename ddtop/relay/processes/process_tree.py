@@ -41,9 +41,9 @@ _NOT_OF_A_JOB = frozenset(
 
 
 def is_of_the_job(pid: int, launcher: int, ranks: Iterable[int]) -> bool:
-    """The process is the launcher's, or a rank has come from it.
+    """Whether the launcher or a rank is among the ancestors of the process.
 
-    `launcher`: 0 where none is known; a shell counts as none.
+    `launcher`: 0 if none is known; a shell counts as none.
     """
     known = launcher > 1 and not _starts_anything(launcher)
     if known and (pid == launcher or launcher in _above(pid)):

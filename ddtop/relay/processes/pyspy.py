@@ -67,9 +67,9 @@ class PySpy:
         self._start()
 
     def poll(self) -> tuple[ThreadStack, ...] | str | None:
-        """The threads, or a sentence that says why there are none; None while py-spy is at work.
+        """The threads, or a sentence that says why there are none, or None while py-spy is at work.
 
-        Never waits.
+        It never waits.
         """
         if self._result is not None:
             return self._result
@@ -88,9 +88,9 @@ class PySpy:
         return self._result
 
     def kill(self) -> None:
-        """End py-spy if it still runs, without waiting.
+        """End py-spy if it still runs. Does not wait for its end.
 
-        One that reads from a process in state D may take its time.
+        A py-spy that reads from a process in state D may take long.
         """
         if self._result is None:
             self._start_of.give_up()
@@ -156,9 +156,9 @@ class PySpy:
 
 
 class _Start:
-    """The start of one py-spy, on a thread.
+    """Starts one py-spy, on a thread of its own.
 
-    The program may lie on a file server that hangs, and so would whoever starts it.
+    The program may lie on a file server that hangs, and starting it would hang too.
     """
 
     def __init__(self, arguments: list[str]) -> None:
@@ -172,9 +172,10 @@ class _Start:
             self._started = f"py-spy cannot be started: {error}"
 
     def take(self) -> tuple[subprocess.Popen[bytes], int, int] | str | None:
-        """The process, and the descriptors of its output and errors, which the caller closes.
+        """The process, and the descriptors of its output and errors. The caller closes them.
 
-        A sentence if it could not be started; None while it is under way, and after it was taken.
+        A sentence if it could not be started. None while it is being started, and after it was
+        taken.
         """
         with self._lock:
             started, self._started = self._started, None
@@ -243,9 +244,10 @@ def threads(output: bytes, pid: int) -> tuple[ThreadStack, ...] | str:
 
 
 def explain(pid: int, errors: str) -> str:
-    """What py-spy's complaint means, in a sentence with the next step.
+    """What py-spy's complaint means, as a sentence with the next step.
 
-    The process is asked again: py-spy says "check that it runs" also where the right is missing.
+    It asks the process itself once more, because py-spy says "check that it runs" also if only the
+    right to read is missing.
     """
     if not Path(f"/proc/{pid}").exists():
         return f"pid {pid} is gone"
@@ -377,9 +379,9 @@ def _stack(thread: _Thread, main: bool) -> ThreadStack:
 
 
 def _frame(frame: _Frame) -> StackFrame:
-    """A frame of C code is named by its function.
+    """The frame as a record. A frame of C code is named by its function.
 
-    By its library where it has none, since addresses differ from rank to rank.
+    Without a function it is named by its library, because addresses differ from rank to rank.
     """
     line = frame.line if 0 <= frame.line < 2**31 else 0
     if frame.module is None:

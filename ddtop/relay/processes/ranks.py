@@ -81,11 +81,11 @@ class Ranks:
         return known
 
     def speaks_for_itself(self, peer: bytes, hello: Hello) -> bool | None:
-        """True where the process that made the connection says Hello.
+        """Whether the process that made the connection is the one that its Hello names.
 
-        False where it had gone before it was looked at: then it is watched, and never signalled.
-        None: it is another one (counted), or of another pid namespace, which is shown and not
-        watched, because its numbers mean others here.
+        False: it had gone before it was looked at. Then it is watched, and never signalled. None:
+        it is another process (counted as refused), or one of another pid namespace. Such a one is
+        shown and not watched, because its pids mean other processes here.
         """
         said_by = self.peer_of(peer)
         if said_by is not None and said_by.foreign:
@@ -100,11 +100,10 @@ class Ranks:
         return said_by.start_ticks is not None
 
     def greet(self, hello: Hello, spoke: bool = True) -> bool:
-        """Begin to watch its process.
+        """Begin to watch the process of this Hello.
 
-        False if that is watched already, or not the one that said Hello.
-
-        `spoke`: it said so itself, here. What another relay wrote down is watched, and never
+        False if it is watched already, or is not the process that the Hello names. `spoke`: it said
+        so itself, to this relay. A process that an earlier relay wrote down is watched, and never
         signalled.
         """
         known = self.watched.get(hello.pid)
@@ -147,9 +146,9 @@ class Ranks:
             self._link.watch(found.pidfd)
 
     def ended(self, pidfd: int) -> Watched:
-        """The rank whose process is gone.
+        """The rank whose process has ended.
 
-        It is not watched any more, its descriptor is still open.
+        It is not watched any more; its descriptor is still open.
         """
         return self._unwatched(self.watched[self._pids_of[pidfd]])
 

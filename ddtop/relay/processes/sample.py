@@ -97,9 +97,8 @@ def watch(hello: Hello, now_mono_ns: int) -> Watched | None:
 def pidfd_of(hello: Hello) -> int | None:
     """A pidfd of the process that said Hello.
 
-    None if that has gone, or where there is none to be had.
-
-    An old kernel (before 5.3), a seccomp filter, or no descriptor left: the last may pass.
+    None if the process has gone, or if no pidfd can be had: on a kernel before 5.3, behind a
+    seccomp filter, or while no descriptor is left.
     """
     try:
         pidfd = os.pidfd_open(hello.pid)
@@ -189,11 +188,10 @@ def _remote(watched: Watched, inode: int | None) -> str | None:
 
 
 def _lead(watched: Watched, letter: str) -> tuple[int, str]:
-    """(number of the rank's thread, its state): that of the state page, where it lives.
+    """The number and the state of the rank's thread.
 
-    Else the main thread, whose state is `letter`.
-
-    What stops or ends a process stops or ends all its threads.
+    It is the thread that the state page names, if that lives, else the main thread, whose state is
+    `letter`. A signal that stops or ends a process stops or ends all of its threads.
     """
     pid = watched.hello.pid
     tid = watched.page.lead_tid if watched.page is not None else 0
@@ -316,12 +314,10 @@ def page(hello: Hello) -> PageView | None:
 
 
 def abandoned() -> list[Path]:
-    """Pages whose process is gone, of this user's other jobs, and old join files.
+    """State pages without a process of this user's other jobs, and old join files.
 
-    Left behind where a relay was killed.
-
-    A rank that died an instant ago is among them, and its own relay has yet to read its last words:
-    remove them later.
+    A relay that was killed leaves them behind. A rank that ended an instant ago is among them, and
+    its own relay has yet to read its page: remove them later.
     """
     found = []
     for path in registry.runtime_dir().glob("plain-*.json"):

@@ -101,9 +101,9 @@ def _endpoint(text: str) -> tuple[str, int]:
 
 
 def remote(pid: int, inode: int) -> str | None:
-    """`10.0.0.7:443`: where that TCP socket of this process leads, or is to lead while it connects.
+    """`10.0.0.7:443`: the far end of this TCP socket, also while it connects.
 
-    None of any other socket.
+    None if it is another kind of socket.
     """
     # To parse all lines of a busy host takes a hundred milliseconds.
     lines = [line for data in _tables(pid) for line in _with(b" %d " % inode, data)]
@@ -148,9 +148,10 @@ def inode(pid: int, descriptor: int | str) -> int | None:
 
 
 def owner(inode: int, first: Iterable[int]) -> int | None:
-    """The process that has this socket open, `first` asked before all others.
+    """The process that has this socket open. It looks at the processes in `first` before all
+    others.
 
-    None if none that may be looked at has.
+    None if no process that it may look at has the socket open.
     """
     asked = list(dict.fromkeys(first))
     for pid in asked:

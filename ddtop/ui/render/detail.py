@@ -223,7 +223,9 @@ def _groups(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         for one in rank.groups
     ]
     page.table(
-        ("group", "put in", "came back", "last", "open for"), rows, (False, True, True, False, True)
+        ("group", "enqueued", "completed", "last", "open for"),
+        rows,
+        (False, True, True, False, True),
     )
 
 
@@ -249,7 +251,7 @@ def _loader(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         page.item("pin memory", "yes" if loader.pin_memory else "no")
     if loader.waiting_since_unix_ns is not None:
         owing = (
-            "" if loader.owing_pid is None else f", worker pid {loader.owing_pid} owes the batch"
+            "" if loader.owing_pid is None else f", worker pid {loader.owing_pid} must deliver it"
         )
         state = (
             "" if loader.owing_state is None else f" (state {_process_state(loader.owing_state)})"

@@ -202,7 +202,7 @@ def test_groups_that_are_made_anew_count_from_nought(bench):
 @pytest.mark.parametrize(
     ("backend", "pending"), [("nccl", True), ("cpu:gloo,cuda:nccl", True), ("gloo", False)]
 )
-def test_with_the_recorder_off_a_thread_that_stands_in_one_call_waits_for_its_card(
+def test_with_the_recorder_off_a_thread_that_stands_in_one_call_waits_for_its_gpu(
     bench, backend, pending
 ):
     """In 2025 torch still had it off by default. On NCCL the wait is in loss.item(), not in the

@@ -253,7 +253,7 @@ def test_an_error_of_a_card_that_the_job_does_not_use_is_not_the_job_s_affair():
     assert job.ever() == []
 
 
-def test_a_rank_that_crashed_elsewhere_is_not_folded_under_a_failed_card():
+def test_a_rank_that_crashed_elsewhere_is_not_folded_under_a_failed_gpu():
     job = GpuJob()
     job.trains(3)
     job.change(1, xids=xid(79, job), lost=True)

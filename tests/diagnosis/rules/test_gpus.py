@@ -169,7 +169,7 @@ def test_a_stranger_on_a_card_that_is_not_the_job_s_is_not_the_job_s_affair():
 # -- gpu-shared
 
 
-def test_two_ranks_on_one_card_while_another_is_empty():
+def test_two_ranks_on_one_gpu_while_another_is_empty():
     """model.to("cuda") on every rank: all on card 0."""
     job = GpuJob(card(0, 0, 1), free(1), world_size=2)
     job.trains(5)
@@ -210,7 +210,7 @@ def test_a_context_on_the_first_card_is_not_sharing():
         ),
     ],
 )
-def test_nccl_refuses_two_ranks_on_one_card(text):
+def test_nccl_refuses_two_ranks_on_one_gpu(text):
     job = GpuJob(card(0, 0, 1), world_size=2)
     job.trains(1)
     job.ranks[1].raises(

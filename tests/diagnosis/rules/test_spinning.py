@@ -64,7 +64,7 @@ def test_on_gloo_a_thread_that_computes_in_one_line_waits_for_nothing():
     assert job.ever() == []
 
 
-def test_a_thread_that_goes_from_line_to_line_does_not_wait_for_its_card():
+def test_a_thread_that_goes_from_line_to_line_does_not_wait_for_its_gpu():
     """It prepares its next batches while its collective is open."""
     job = on_nccl(trained(4))
     job.ranks[2].stands_at("wait_for_licence", line=53)

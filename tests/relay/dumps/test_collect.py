@@ -218,7 +218,7 @@ def test_an_agent_that_reports_but_does_not_answer_is_not_followed_by_the_signal
 
 
 def test_a_forked_child_that_stands_still_is_read_after_its_rank(ranks):
-    """The DataLoader worker that owes the batch."""
+    """The DataLoader worker that must deliver the next batch."""
     one = ranks.start("fork_a_worker")
     end = time.monotonic() + DEADLINE_S
     while "pipe" not in Path(f"/proc/{ranks.children[0]}/wchan").read_text():
