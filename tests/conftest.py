@@ -5,11 +5,9 @@ sockets.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from ddtop import folders
+from tests.runtime_folder import runtime_folder
 
 # Shells start background commands with SIGINT ignored, and what tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -43,21 +42,18 @@ class Home:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
-    """Own state and runtime folders; the latter short, because a socket path has at most 107
-    bytes.
-    """
-    runtime = Path(tempfile.mkdtemp(prefix="ddt-"))
-    found = Home(tmp_path / "state", runtime)
+    """Own state and runtime folders."""
     for name in [name for name in os.environ if name.startswith(("DDTOP", "TORCHELASTIC_"))]:
         monkeypatch.delenv(name)
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("DDTOP_STATE", str(found.state))
-    monkeypatch.setenv("DDTOP_RUNTIME", str(found.runtime))
     # A test that calls a command in this process makes it a view.
     monkeypatch.setattr(folders, "_patience_s", None)
-    yield found
-    shutil.rmtree(runtime, ignore_errors=True)
+    with runtime_folder() as runtime:
+        found = Home(tmp_path / "state", runtime)
+        monkeypatch.setenv("DDTOP_STATE", str(found.state))
+        monkeypatch.setenv("DDTOP_RUNTIME", str(found.runtime))
+        yield found
 
 
 @pytest.fixture

@@ -4,27 +4,24 @@ others have left the relay.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 
 import pytest
 
 from tests.hostile.scene import Scene
+from tests.runtime_folder import runtime_folder
 
 
 @pytest.fixture(scope="module")
 def relay_of_the_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """A relay with a rank and a viewer; at the end it must still live, and end well."""
-    runtime = tempfile.mkdtemp(prefix="ddt-")
-    with pytest.MonkeyPatch.context() as patch:
+    with runtime_folder() as runtime, pytest.MonkeyPatch.context() as patch:
         patch.delenv("DDTOP_KEY", raising=False)
         patch.setenv("DDTOP_STATE", str(tmp_path_factory.mktemp("state")))
-        patch.setenv("DDTOP_RUNTIME", runtime)
+        patch.setenv("DDTOP_RUNTIME", str(runtime))
         found = Scene()
         yield found
         found.close()
-    shutil.rmtree(runtime, ignore_errors=True)
 
 
 @pytest.fixture
