@@ -411,7 +411,8 @@ class Server:
             if not self._role.obeys:
                 self._requests.ask_for_arrivals_if_due(now)
             self._look_around(now)
-            self.stopping = self.stopping or self._waiting_parent.look()
+            if self._waiting_parent.look():
+                self.stopping = True
             self._look_at_host()
             if self._helpers.changed and self._ended_unix_ns is not None:
                 # A launcher ends after its ranks.

@@ -40,6 +40,21 @@ def test_a_relay_whose_rank_and_launcher_went_before_a_word_was_said_ends_soon(h
         stage.close()
 
 
+def test_an_order_to_stop_that_comes_during_a_look_is_obeyed(home, monkeypatch):
+    def look(server):
+        server.stopping = True
+        return False
+
+    stage = Stage(home)
+    monkeypatch.setattr(stage.server._waiting_parent, "look", lambda: look(stage.server))
+    try:
+        stage.thread.join(DEADLINE_S)
+
+        assert not stage.thread.is_alive()
+    finally:
+        stage.close()
+
+
 def test_a_viewer_that_joins_gets_the_latest_of_each_rank_then_what_is_live(stage):
     link, pid = stage.rank()
     stage.says(link, RankState("running", iteration=7))

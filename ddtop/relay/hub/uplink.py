@@ -2,11 +2,9 @@
 
 The states are *looking* (no address is known), *asked* (the known addresses have been asked),
 *enlisted* (a hub has said yes) and *lost* (it has not answered for six seconds: looking again). A
-leaf belongs to the first hub that takes it, for its whole life: another run of the same job
-    must not
-get half of this one. Nothing here waits, and nothing is kept for a hub that is not there. A hub
-    that
-comes gets the whole history.
+leaf belongs to the first hub that takes it, for its whole life: another run of the same job must
+not get half of this one. Nothing here waits, and nothing is kept for a hub that is not there. A
+hub that comes gets the whole history.
 """
 
 from __future__ import annotations

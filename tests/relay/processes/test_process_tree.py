@@ -11,7 +11,7 @@ import pytest
 from ddtop.relay.gpus.reader import described
 from ddtop.relay.processes import process_tree
 
-ENDLESS = "import sys; print(1, flush=True); sys.stdin.read()"
+ENDLESS = "import sys; print('up', flush=True); sys.stdin.read()"
 PARENT = (
     f"import subprocess, sys; one = subprocess.Popen([sys.executable, '-c', {ENDLESS!r}]);"
     " print(one.pid, flush=True); one.wait()"
@@ -24,8 +24,9 @@ def family():
     with subprocess.Popen(
         [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as one:
-        child = int(one.stdout.readline())
-        yield one.pid, child
+        # The child's own line says that it runs its program; the order of both lines is open.
+        said = {one.stdout.readline().strip(), one.stdout.readline().strip()}
+        yield one.pid, int((said - {"up"}).pop())
         one.communicate()
 
 
