@@ -1,12 +1,18 @@
 """ddtop: a live monitor for distributed training.
 
 `ddtop.step()` marks the end of one iteration where no optimizer step and no DataLoader batch does;
-it is a no-op in a process that is not watched. Importing this package imports nothing else.
+it is a no-op in a process that is not watched. Importing this package imports nothing else but its
+version.
 """
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
+try:
+    from ddtop._version import version as __version__
+except ImportError:
+    # A checkout that was never built, reached through PYTHONPATH.
+    __version__ = "0.1.0"
+
 __all__ = ["__version__", "step"]
 
 

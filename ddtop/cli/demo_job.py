@@ -83,7 +83,7 @@ def _demo_of(fault: str, ranks: int) -> Demo:
     if installed is None or not installed[1]:
         raise CommandError(
             f"ddtop: the demo trains with torch, which is not in {sys.executable}: "
-            "pip install 'ddtop[demo]'",
+            "uvx --from 'ddtop[demo]' ddtop demo",
             USAGE,
         )
     if not installed[0]:
