@@ -41,7 +41,9 @@ _ANY_HOST = {
 
 @contextlib.contextmanager
 def demo_job(fault: str, ranks: int, mpi: bool = False) -> Iterator[registry.JobEntry]:
-    """A running demo job. On leaving it is ended, with its ranks, its relay and its files.
+    """A running demo job. On leaving it is ended, with its ranks, its relay and its log.
+
+    Its recording stays, like that of any job that has ended.
 
     Raises:
         CommandError: 2, no such fault, too few ranks for it, or no torch; 3, it did not start.
@@ -255,7 +257,6 @@ def _end(started: list[subprocess.Popen[bytes]], name: str) -> None:
                 and time.monotonic() < until
             ):
                 time.sleep(0.02)
-        registry.remove(relay)
 
 
 def _members(name: str) -> list[tuple[int, int]]:

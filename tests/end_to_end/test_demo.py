@@ -43,6 +43,9 @@ def test_a_demo_names_its_fault_and_cleans_up(world, fault, ranks, said):
     assert done.stdout.count("critical: ") == 1
     assert world.processes() == set()
     assert left_by(world, re.search(r"\bdemo-(\d+)", done.stdout)[1]) == []
+    job = re.search(r"ddtop report (demo-\d+)", done.stderr)[1]
+    report = world.ddtop("report", job, "-o", "-")
+    assert f"critical: {fault}: " in report.stdout
 
 
 def test_a_demo_under_mpirun_leaves_none_of_its_shared_memory(world):

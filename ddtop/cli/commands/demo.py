@@ -60,7 +60,7 @@ def command(fault: str, ranks: int | None, mpi: bool, readonly: bool) -> None:
 
 
 def demo(fault: str, ranks: int, mpi: bool = False, readonly: bool = False) -> int:
-    """Start the demo's job, show it, then end it and its relay.
+    """Start the demo's job, show it, then end it and its relay. Say how to look at its recording.
 
     Returns:
         The exit code of `attach`, or of `diagnose` if there is no terminal.
@@ -72,15 +72,25 @@ def demo(fault: str, ranks: int, mpi: bool = False, readonly: bool = False) -> i
 
     began = time.monotonic()
     with demo_job(fault, ranks, mpi) as entry:
-        if no_dashboard() is None:
-            from ddtop.cli import dashboard
-            from ddtop.viewer.live import LiveSource
+        code = _shown(entry, fault, readonly, began + PLAIN_S - 2 * END_S - MORE_S)
+    click.echo(
+        f"the demo has ended; its recording is kept: ddtop replay {entry.job}, or ddtop report "
+        f"{entry.job}",
+        err=True,
+    )
+    return code
 
-            source = LiveSource(entry, controller=not readonly)
-            dashboard.show(source, entry.job, readonly=readonly)
-            return 0
-        until = began + PLAIN_S - 2 * END_S - MORE_S
-        return _plain(entry, None if fault == "healthy" else fault, until)
+
+def _shown(entry: registry.JobEntry, fault: str, readonly: bool, until: float) -> int:
+    """The exit code, after the dashboard was closed, or after the findings were printed."""
+    if no_dashboard() is None:
+        from ddtop.cli import dashboard
+        from ddtop.viewer.live import LiveSource
+
+        source = LiveSource(entry, controller=not readonly)
+        dashboard.show(source, entry.job, readonly=readonly)
+        return 0
+    return _plain(entry, None if fault == "healthy" else fault, until)
 
 
 def _plain(entry: registry.JobEntry, expected: str | None, until: float) -> int:
