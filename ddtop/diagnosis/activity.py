@@ -92,7 +92,7 @@ def where(facts: RankFacts, policy: Policy) -> str:
     found = classify(facts, policy)
     if found.source in (STACKS, KERNEL, CPU, NOTHING) and _silent(facts):
         return _in_c(facts, found)
-    place = facts.place
+    place = facts.reported.place
     if place is None:
         return (
             found.text if found.text and found.source != CPU else "at a place that cannot be seen"
@@ -139,13 +139,13 @@ def _frames_line(own: tuple[StackFrame, ...], frames_max: int) -> str | None:
 
 def fresh_stacks(facts: RankFacts) -> Stacks | None:
     """The last dump, if the rank has not moved since it was taken."""
-    stacks = facts.stacks
+    stacks = facts.dump.stacks
     if stacks is None or not stacks.method or facts.gone:
         return None
     if _silent(facts):
-        heard = facts.heard_unix_ns
+        heard = facts.agent.heard_unix_ns
         return stacks if heard is None or stacks.taken_unix_ns >= heard else None
-    place, user = facts.place, _user_frame(stacks)
+    place, user = facts.reported.place, _user_frame(stacks)
     if (
         place is None
         or place.since_unix_ns is None
@@ -161,7 +161,7 @@ def _silent(facts: RankFacts) -> bool:
 
 
 def _certain(facts: RankFacts) -> Doing | None:
-    process, place = facts.process, facts.place
+    process, place = facts.process.report, facts.reported.place
     if process is None:
         return None
     if process.frozen:
@@ -179,7 +179,7 @@ def _certain(facts: RankFacts) -> Doing | None:
 
 def _of_call(facts: RankFacts) -> Doing | None:
     """A call that the flight recorder does not record and that has not returned."""
-    call = next((call.name for call in facts.open_calls), None)
+    call = next((call.name for call in facts.comm.open_calls), None)
     if call is None:
         return None
     return Doing("p2p" if call in P2P_CALLS else "collective", f"in {call}", CALL)
@@ -187,10 +187,10 @@ def _of_call(facts: RankFacts) -> Doing | None:
 
 def _of_frames(facts: RankFacts) -> Doing | None:
     """What the library frames wait on that the agent sampled last."""
-    place = facts.place
+    place = facts.reported.place
     if place is None:
         return None
-    waits_on = "DataLoader" if facts.activity == "loader" else place.waits_on
+    waits_on = "DataLoader" if facts.reported.activity == "loader" else place.waits_on
     if place.waits_for is not None:
         return Doing("lock", f"waiting for the lock file {short(place.waits_for)}", FRAMES)
     if waits_on in ("collective", "p2p"):
@@ -204,20 +204,20 @@ def _of_frames(facts: RankFacts) -> Doing | None:
 
 
 def _of_activity(facts: RankFacts) -> Doing | None:
-    if facts.place is None:
+    if facts.reported.place is None:
         return None
-    if facts.activity == "cuda_sync":
+    if facts.reported.activity == "cuda_sync":
         return Doing(*_OF_FRAMES["cuda-sync"], FRAMES)
     return (
-        Doing("python", f"in {facts.activity}", FRAMES)
-        if facts.activity in COMPUTES and facts.place.callee
+        Doing("python", f"in {facts.reported.activity}", FRAMES)
+        if facts.reported.activity in COMPUTES and facts.reported.place.callee
         else None
     )
 
 
 def _closer(facts: RankFacts, found: Doing) -> Doing:
     """The word of the frames, with the file or the child that the kernel adds."""
-    process = facts.process
+    process = facts.process.report
     if process is None or not sleeps(process):
         return found
     text, path = found.text, path_of(process)
@@ -256,46 +256,46 @@ def _of_stacks(facts: RankFacts) -> Doing | None:
 def _of_gil(facts: RankFacts, policy: Policy) -> Doing | None:
     """For a silent rank: whether its main thread asks for the GIL again and again."""
     if (
-        facts.process is None
-        or facts.working is not False
-        or (facts.wakes_per_s or 0.0) < policy.gil_wakes_per_s
+        facts.process.report is None
+        or facts.process.working is not False
+        or (facts.process.wakes_per_s or 0.0) < policy.gil_wakes_per_s
     ):
         return None
     # A look may find it awake, then the kernel says nothing.
-    said = said_of(facts.process)
+    said = said_of(facts.process.report)
     if said is not None and said[0] != "lock":
         return None
     return Doing("gil", "waiting for the GIL that another of its threads holds", KERNEL)
 
 
 def _of_kernel(facts: RankFacts) -> Doing | None:
-    process = facts.process
+    process = facts.process.report
     said = said_of(process) if process is not None else None
     if process is None or said is None:
         return None
     # A thread that works is asleep now and then: only the file that it reads is true of more than
     # this instant.
-    if facts.working is False or (
-        facts.working and said[0] == "file" and path_of(process) is not None
+    if facts.process.working is False or (
+        facts.process.working and said[0] == "file" and path_of(process) is not None
     ):
         return Doing(*said, KERNEL)
     return None
 
 
 def _of_cpu(facts: RankFacts, policy: Policy) -> Doing | None:
-    process = facts.process
-    if not facts.working or facts.cpu_ratio is None or process is None:
+    process = facts.process.report
+    if not facts.process.working or facts.process.cpu_ratio is None or process is None:
         return None
     # What it works may also be its children's work, or bytes: then its main thread is asleep.
-    if process.state != "R" and (process.children or facts.cpu_ratio < policy.busy_ratio):
+    if process.state != "R" and (process.children or facts.process.cpu_ratio < policy.busy_ratio):
         return None
     if _silent(facts):
         return Doing("c", "computing in C", CPU)
-    if facts.place is None:
+    if facts.reported.place is None:
         return None
-    if (facts.line_age_s or 0.0) >= policy.same_line_s:
+    if (facts.reported.line_age_s or 0.0) >= policy.same_line_s:
         return Doing("c", "computing at the same line (a call into C, or a loop of one line)", CPU)
-    return Doing("python", f"computing in {facts.place.callee or 'Python'}", CPU)
+    return Doing("python", f"computing in {facts.reported.place.callee or 'Python'}", CPU)
 
 
 def _in_c(facts: RankFacts, found: Doing) -> str:
@@ -310,7 +310,7 @@ def _in_c(facts: RankFacts, found: Doing) -> str:
         )
     if user is not None:
         return f"{does} in C called from {file_line(user)} {user.function}".strip()
-    place = facts.place
+    place = facts.reported.place
     if place is None:
         return found.text or "at a place that cannot be seen"
     last = _of_call(facts) or _of_frames(facts) or _of_activity(facts)

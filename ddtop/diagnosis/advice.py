@@ -17,12 +17,12 @@ ONE_GPU_EACH = (
 
 def uneven_advice(rank: RankFacts) -> str:
     """What helps where one rank has less to do than the others."""
-    if rank.mpi is not None:
+    if rank.comm.mpi is not None:
         return (
             "uneven loops: let all ranks make the same number of collective calls, also one that"
             " has nothing left to do"
         )
-    if rank.loader is not None and rank.loader.exhausted_unix_ns is None:
+    if rank.loader.report is not None and rank.loader.report.exhausted_unix_ns is None:
         # Its data was not at an end: it has decided to stop.
         return "stop on all ranks at the same step: all_reduce the flag that ends the loop"
     return "uneven inputs: use DDP's join(), drop_last=True or shards that divide by the world size"
@@ -47,7 +47,7 @@ def timeout_s(snapshot: Snapshot, blame: Blame) -> float | None:
     timeouts = [
         call.timeout_ms
         for rank in blame.waiters
-        for call in snapshot.rank(rank).open_collectives
+        for call in snapshot.rank(rank).comm.open_collectives
         if call.group == blame.group and call.timeout_ms
     ]
     return min(timeouts) / 1000 if timeouts else None

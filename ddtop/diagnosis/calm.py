@@ -29,7 +29,9 @@ def calm(snapshot: Snapshot, policy: Policy) -> str:
     early = [rank.rank for rank in snapshot.ranks if rank.state in (State.STARTING, State.JOINING)]
     if early:
         joining = sum(1 for rank in snapshot.ranks if rank.state is State.JOINING)
-        mpi = any(call.name == "MPI_Init" for rank in snapshot.ranks for call in rank.open_calls)
+        mpi = any(
+            call.name == "MPI_Init" for rank in snapshot.ranks for call in rank.comm.open_calls
+        )
         where = "MPI_Init" if mpi else "init_process_group"
         return (
             f"starting: {len(early)}/{total} ranks not in {'MPI' if mpi else 'a process group'}"
@@ -50,7 +52,7 @@ def calm(snapshot: Snapshot, policy: Policy) -> str:
 
 def _unheard(snapshot: Snapshot) -> str | None:
     """The hosts that are not heard, which may be why no rank moves."""
-    hosts = {rank.sender: rank.host or "?" for rank in snapshot.ranks if rank.unheard}
+    hosts = {rank.agent.sender: rank.host or "?" for rank in snapshot.ranks if rank.agent.unheard}
     if not hosts:
         return None
     names = ", ".join(sorted(hosts.values())[:4]) + (
@@ -90,8 +92,8 @@ def _quiet(snapshot: Snapshot, policy: Policy) -> str:
         for rank in snapshot.ranks
         if rank.wait is None
         and not rank.gone
-        and rank.place is not None
-        and rank.place.waits_on in ("p2p", "collective", "join")
+        and rank.reported.place is not None
+        and rank.reported.place.waits_on in ("p2p", "collective", "join")
         and rank.rank not in judged
     ]
     if unjudged:
@@ -115,7 +117,7 @@ def _quiet(snapshot: Snapshot, policy: Policy) -> str:
 def _stand(snapshot: Snapshot, policy: Policy) -> str:
     """Where the living ranks are, if they are all at one place."""
     alive = [rank for rank in snapshot.ranks if not rank.gone]
-    if len(alive) > policy.stand_most_ranks or any(rank.place is None for rank in alive):
+    if len(alive) > policy.stand_most_ranks or any(rank.reported.place is None for rank in alive):
         return ""
     places = told_apart({rank.rank: where(rank, policy) for rank in alive})
     if len(places) != 1:

@@ -16,5 +16,8 @@ def is_reported(snapshot: Snapshot) -> bool:
     name than `collective-stuck`.
     """
     return bool(reporters(snapshot)) or any(
-        one.error is not None for rank in snapshot.ranks if not rank.gone for one in rank.groups
+        one.error is not None
+        for rank in snapshot.ranks
+        if not rank.gone
+        for one in rank.comm.groups
     )

@@ -24,13 +24,17 @@ def process_line(rank: RankFacts, policy: Policy) -> str | None:
     """`rank 2 (pid 4802): state D, 0% of a core, wchan nfs_wait_bit_killable, in write of
     /ckpt/7.pt, 2 children`.
     """
-    process = rank.process
+    process = rank.process.report
     if process is None:
         return None
     text = f"rank {rank.rank} (pid {process.pid}): state {process.state}"
     if process.frozen:
         text += ", its cgroup is frozen"
-    text += f", {rank.cpu_ratio:.0%} of a core" if rank.cpu_ratio is not None else ", CPU unknown"
+    text += (
+        f", {rank.process.cpu_ratio:.0%} of a core"
+        if rank.process.cpu_ratio is not None
+        else ", CPU unknown"
+    )
     if rank.spinning:
         text += " (spins while it waits in MPI)"
     if process.wchan:
@@ -45,7 +49,7 @@ def process_line(rank: RankFacts, policy: Policy) -> str | None:
 
 def place_line(rank: RankFacts) -> str | None:
     """`rank 2 is at /home/ada/train.py:53 take › acquire`: what its agent saw last."""
-    place = rank.place
+    place = rank.reported.place
     if place is None:
         return None
     below = f" › {place.callee}" if place.callee else ""
@@ -54,7 +58,7 @@ def place_line(rank: RankFacts) -> str | None:
 
 def collecting_line(rank: RankFacts, now_unix_ns: int) -> str | None:
     """How long a full garbage collection has been going on."""
-    since = rank.process.gc_since_unix_ns if rank.process is not None else None
+    since = rank.process.report.gc_since_unix_ns if rank.process.report is not None else None
     if since is None:
         return None
     return (
@@ -78,8 +82,8 @@ def stack_lines(rank: RankFacts, policy: Policy) -> list[str]:
         lines.append(f"rank {rank.rank}'s stack ({_HOW.get(stacks.method, stacks.method)}): {text}")
     if classify(rank, policy).word == "gil":
         lines += [f"another thread of rank {rank.rank}: {line}" for line in other_threads(stacks)]
-    owing = rank.loader.owing_pid if rank.loader is not None else None
-    worker = next((one for one in rank.worker_stacks if one.pid == owing and one.method), None)
+    owing = rank.loader.report.owing_pid if rank.loader.report is not None else None
+    worker = next((one for one in rank.dump.worker_stacks if one.pid == owing and one.method), None)
     text = stack_line(worker) if worker is not None else None
     if text is not None:
         lines.append(f"worker {owing}'s stack: {text}")
@@ -91,7 +95,7 @@ def loader_line(rank: RankFacts) -> str | None:
 
     None unless the rank waits for a batch.
     """
-    loader = rank.loader
+    loader = rank.loader.report
     if loader is None or (
         loader.waiting_since_unix_ns is None and not (loader.closing and loader.owing_pid)
     ):
@@ -118,15 +122,14 @@ def loader_line(rank: RankFacts) -> str | None:
 def end_line(rank: RankFacts, snapshot: Snapshot) -> str:
     """`rank 2 (pid 4802): exit code 1, RuntimeError: Connection closed by peer, 12 s ago`."""
     text = f"rank {rank.rank}"
-    if rank.exit is not None:
-        text += (
-            f" (pid {rank.exit.pid}): {exit_text(rank.exit.code, rank.exit.signal, rank.exit.oom)}"
-        )
+    ended, exception = rank.process.exit, rank.reported.exception
+    if ended is not None:
+        text += f" (pid {ended.pid}): {exit_text(ended.code, ended.signal, ended.oom)}"
     elif rank.pid is not None:
         text += f" (pid {rank.pid}): still alive"
-    if rank.exception is not None:
+    if exception is not None:
         # gloo puts the path of its own source file before the reason.
-        reason = re.sub(r"^\[[^\]]*\]\s*", "", rank.exception.text)
-        text += f", {rank.exception.type}: {clipped(reason, REASON_CHARACTERS)}"
+        reason = re.sub(r"^\[[^\]]*\]\s*", "", exception.text)
+        text += f", {exception.type}: {clipped(reason, REASON_CHARACTERS)}"
     ago = (snapshot.time_unix_ns - went_unix_ns(rank)) / 1e9
     return f"{text}, {duration(ago)} ago" if ago > 1 else text

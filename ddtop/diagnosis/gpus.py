@@ -49,8 +49,8 @@ def device_of(rank: RankFacts, snapshot: Snapshot) -> Device | None:
     if not devices or rank.hello is None:
         return None
     gpu = (
-        rank.own.gpu
-        if rank.own is not None
+        rank.gpu.own.gpu
+        if rank.gpu.own is not None
         else by_environment(rank.hello, [one.gpu for one in devices])
     )
     return next((one for one in devices if gpu is not None and one.gpu.uuid == gpu.uuid), None)
@@ -66,7 +66,7 @@ def memory_line(rank: RankFacts, device: Device | None) -> str | None:
             f"{gpu_text(device)}: {size(device.gpu.used_bytes)} of {size(device.gpu.total_bytes)}"
             " used"
         )
-    cuda = rank.cuda
+    cuda = rank.gpu.cuda
     if cuda is not None and cuda.reserved_bytes is not None:
         text = (
             f"rank {rank.rank} has {size(cuda.allocated_bytes)} allocated,"
@@ -80,7 +80,7 @@ def ranks_on(device: Device, snapshot: Snapshot) -> tuple[int, ...]:
     """The ranks whose own GPU it is. A rank that only has a context there does not count."""
     found = []
     for number in device.ranks:
-        own = snapshot.rank(number).own
+        own = snapshot.rank(number).gpu.own
         if own is None or own.gpu.uuid == device.gpu.uuid:
             found.append(number)
     return tuple(found)
@@ -91,7 +91,9 @@ def ranks_of(device: Device, snapshot: Snapshot) -> tuple[int, ...]:
     parts = {
         one.rank
         for one in snapshot.ranks
-        if one.own is not None and one.own.gpu.parent == device.gpu.uuid and one.host == device.host
+        if one.gpu.own is not None
+        and one.gpu.own.gpu.parent == device.gpu.uuid
+        and one.host == device.host
     }
     return tuple(sorted(parts.union(ranks_on(device, snapshot))))
 

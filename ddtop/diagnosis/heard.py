@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddtop.model.state.facts import RankFacts, Snapshot, State
+from ddtop.model.state.facts import AgentFacts, Progress, RankFacts, Reported, Snapshot, State
 
 
 def heard_only(snapshot: Snapshot) -> Snapshot:
     """The snapshot, with only what cannot have changed of ranks whose host is not heard."""
-    if not any(rank.unheard for rank in snapshot.ranks):
+    if not any(rank.agent.unheard for rank in snapshot.ranks):
         return snapshot
     ranks = tuple([_without_news(rank) if _is_dumb(rank) else rank for rank in snapshot.ranks])
     return replace(snapshot, ranks=ranks)
@@ -17,7 +17,7 @@ def heard_only(snapshot: Snapshot) -> Snapshot:
 
 def _is_dumb(rank: RankFacts) -> bool:
     # One that had been stopped before goes on to be until the host is lost.
-    return rank.unheard and rank.state is not State.STOPPED
+    return rank.agent.unheard and rank.state is not State.STOPPED
 
 
 def _without_news(rank: RankFacts) -> RankFacts:
@@ -25,12 +25,16 @@ def _without_news(rank: RankFacts) -> RankFacts:
         rank.rank,
         rank.state,
         rank.hello,
-        rank.phase,
-        iteration=rank.iteration,
-        exception=rank.exception,
-        report_age_s=rank.report_age_s,
-        heard_unix_ns=rank.heard_unix_ns,
-        phase_since_unix_ns=rank.phase_since_unix_ns,
-        sender=rank.sender,
-        unheard=True,
+        reported=Reported(
+            phase=rank.reported.phase,
+            phase_since_unix_ns=rank.reported.phase_since_unix_ns,
+            exception=rank.reported.exception,
+        ),
+        progress=Progress(iteration=rank.progress.iteration),
+        agent=AgentFacts(
+            heard_unix_ns=rank.agent.heard_unix_ns,
+            report_age_s=rank.agent.report_age_s,
+            sender=rank.agent.sender,
+            unheard=True,
+        ),
     )

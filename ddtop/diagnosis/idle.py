@@ -37,16 +37,16 @@ def counts_steps(rank: RankFacts) -> bool:
     """Whether the program counts steps on this rank: an optimizer's, batches of a DataLoader, or
     `ddtop.step`.
     """
-    return rank.iteration is not None and rank.iteration_source != RHYTHM
+    return rank.progress.iteration is not None and rank.progress.iteration_source != RHYTHM
 
 
 def polls(rank: RankFacts, policy: Policy) -> bool:
     """Whether it sleeps and wakes again and again, like a loop that looks for work. One long sleep
     does not wake.
     """
-    wakes = rank.wakes_per_s or 0.0
+    wakes = rank.process.wakes_per_s or 0.0
     return (
-        rank.working is False
+        rank.process.working is False
         and wakes >= policy.poll_wakes_per_s
         and classify(rank, policy).word in _POLLING
     )
@@ -75,7 +75,9 @@ class Idle:
         orders = (
             all(single) if single else (blame.op or "").lower().startswith(("broadcast", "bcast"))
         )
-        if not orders or (root.iteration is not None and not self._used_to_it(blame, bool(single))):
+        if not orders or (
+            root.progress.iteration is not None and not self._used_to_it(blame, bool(single))
+        ):
             return False
         return classify(root, self._policy).word in REQUESTS or polls(root, self._policy)
 
@@ -84,7 +86,8 @@ class Idle:
         does not; and a farm has waited as long before, twice.
         """
         usual_ms = max(
-            (self._snapshot.rank(rank).usual_wait_ms or 0.0 for rank in blame.waiters), default=0.0
+            (self._snapshot.rank(rank).comm.usual_wait_ms or 0.0 for rank in blame.waiters),
+            default=0.0,
         )
         return single or usual_ms >= 1000 * self._policy.idle_habit_s
 
@@ -102,7 +105,9 @@ class Idle:
         word = classify(rank, self._policy).word
         if word == "debugger":
             return True
-        if rank.phase == "leaving" or (rank.place is not None and rank.place.waits_for is not None):
+        if rank.reported.phase == "leaving" or (
+            rank.reported.place is not None and rank.reported.place.waits_for is not None
+        ):
             return False
         if word in PROMPTS and not runs_own_code(rank):
             # An interpreter at its prompt, or a kernel between two cells. What was trained before
@@ -110,13 +115,13 @@ class Idle:
             return True
         if counts_steps(rank):
             return False
-        anybody = any(call.name in RECEIVES and call.peer is None for call in rank.open_calls)
+        anybody = any(call.name in RECEIVES and call.peer is None for call in rank.comm.open_calls)
         return anybody or word in OUTSIDE or polls(rank, self._policy)
 
 
 def runs_own_code(rank: RankFacts) -> bool:
     """Some frame of the program itself is on its main thread's stack."""
-    place = rank.place
+    place = rank.reported.place
     return (
         place is not None
         and owner_of(StackFrame(place.function, place.file, place.line)) is Owner.USER

@@ -108,7 +108,9 @@ class Judge:
             known.finding, known.missed = replace(finding, since_unix_ns=since), 0
             known.agreed += fresh
         unheard = {
-            rank.rank for rank in snapshot.ranks if rank.unheard and rank.state is not State.LOST
+            rank.rank
+            for rank in snapshot.ranks
+            if rank.agent.unheard and rank.state is not State.LOST
         }
         for identity in [identity for identity in self._standing if identity not in found]:
             known = self._standing[identity]

@@ -19,7 +19,7 @@ def traffic_lines(snapshot: Snapshot, wait: PeerWait) -> list[str]:
     waiter, peer = snapshot.rank(wait.rank), snapshot.rank(wait.peer)
     receives = wait.call in RECEIVES
     sender, receiver = (peer, waiter) if receives else (waiter, peer)
-    if sender.mpi is None or receiver.mpi is None:
+    if sender.comm.mpi is None or receiver.comm.mpi is None:
         return []
     sent = _counts(sender, wait.group, receiver.rank, sent=True)
     taken = _counts(receiver, wait.group, sender.rank, sent=False)
@@ -36,7 +36,7 @@ def traffic_lines(snapshot: Snapshot, wait: PeerWait) -> list[str]:
 
 
 def _counts(rank: RankFacts, group: str, peer: int, sent: bool) -> dict[int, int]:
-    kept = rank.mpi.traffic if rank.mpi is not None else ()
+    kept = rank.comm.mpi.traffic if rank.comm.mpi is not None else ()
     found = {
         one.tag: one.sent if sent else one.received
         for one in kept

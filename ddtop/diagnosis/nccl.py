@@ -150,7 +150,7 @@ def launched_less(
 
 def building_line(ranks: Collection[RankFacts]) -> str | None:
     """Which ranks wait in NCCL while it builds a communicator."""
-    found = [rank.rank for rank in ranks if any(one.building for one in rank.groups)]
+    found = [rank.rank for rank in ranks if any(one.building for one in rank.comm.groups)]
     if not found:
         return None
     return (

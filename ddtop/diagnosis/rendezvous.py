@@ -65,7 +65,10 @@ class Joining:
     def init(self) -> str:
         """The call in which they wait: init_process_group, or MPI_Init."""
         calls = [
-            call.name for rank in self.inside for call in rank.open_calls if call.name in INIT_CALLS
+            call.name
+            for rank in self.inside
+            for call in rank.comm.open_calls
+            if call.name in INIT_CALLS
         ]
         return calls[0] if calls else INIT
 
@@ -83,7 +86,8 @@ def joining_of(snapshot: Snapshot) -> Joining | None:
     gave_up = tuple(rank for rank in snapshot.ranks if failed(rank) and _was_thrown_out(rank))
     thrown_out = {rank.rank for rank in gave_up}
     if any(
-        rank.rank not in thrown_out and not rank.others and failed(rank) for rank in snapshot.ranks
+        rank.rank not in thrown_out and not rank.claimants.hellos and failed(rank)
+        for rank in snapshot.ranks
     ):
         return None
     inside = tuple(rank for rank in snapshot.ranks if _is_inside(rank))
@@ -92,7 +96,10 @@ def joining_of(snapshot: Snapshot) -> Joining | None:
         hello.init_unix_ns for rank in gave_up if (hello := rank.hello) and hello.init_unix_ns
     ]
     entered += [
-        one.init_unix_ns for rank in snapshot.ranks for one in rank.others if one.init_unix_ns
+        one.init_unix_ns
+        for rank in snapshot.ranks
+        for one in rank.claimants.hellos
+        if one.init_unix_ns
     ]
     if not entered:
         return None
@@ -103,17 +110,18 @@ def _is_inside(rank: RankFacts) -> bool:
     # Its agent is silent where torch opens a file again and again with the GIL held.
     silent = (
         rank.state is State.SILENT
-        and rank.process is not None
-        and rank.process.init_since_unix_ns is not None
+        and rank.process.report is not None
+        and rank.process.report.init_since_unix_ns is not None
     )
     return silent or rank.state is State.JOINING
 
 
 def _communicated(rank: RankFacts) -> bool:
-    if rank.iteration:
+    if rank.progress.iteration:
         return True
     return any(
-        one.completed > 0 if one.completed is not None else one.enqueued > 1 for one in rank.groups
+        one.completed > 0 if one.completed is not None else one.enqueued > 1
+        for one in rank.comm.groups
     )
 
 
@@ -122,34 +130,40 @@ def _was_thrown_out(rank: RankFacts) -> bool:
     if (
         rank.hello is None
         or rank.hello.init_unix_ns is None
-        or rank.exception is None
+        or rank.reported.exception is None
         or not fatal_exception(rank)
     ):
         return False
-    return bool(_GAVE_UP.search(f"{rank.exception.type} {rank.exception.text}"))
+    return bool(_GAVE_UP.search(f"{rank.reported.exception.type} {rank.reported.exception.text}"))
 
 
 def port_was_taken(rank: RankFacts) -> bool:
     """Whether it could not listen because another process has its port."""
-    return rank.exception is not None and bool(_PORT_TAKEN.search(rank.exception.text))
+    return rank.reported.exception is not None and bool(
+        _PORT_TAKEN.search(rank.reported.exception.text)
+    )
 
 
 def could_not_connect(rank: RankFacts) -> bool:
     """Whether it never had a connection to the store. An error about missing peers reads
     differently.
     """
-    return rank.exception is not None and bool(_NO_STORE.search(rank.exception.text))
+    return rank.reported.exception is not None and bool(
+        _NO_STORE.search(rank.reported.exception.text)
+    )
 
 
 def entered_unix_ns(rank: RankFacts) -> int | None:
     """When it entered init_process_group, in which it is."""
-    since = rank.process.init_since_unix_ns if rank.process is not None else None
-    return next((call.since_unix_ns for call in rank.open_calls if call.name in INIT_CALLS), since)
+    since = rank.process.report.init_since_unix_ns if rank.process.report is not None else None
+    return next(
+        (call.since_unix_ns for call in rank.comm.open_calls if call.name in INIT_CALLS), since
+    )
 
 
 def has_entered(rank: RankFacts) -> bool:
     """Whether it is or was inside init_process_group."""
-    inside = rank.process is not None and rank.process.init_since_unix_ns is not None
+    inside = rank.process.report is not None and rank.process.report.init_since_unix_ns is not None
     return inside or (rank.hello is not None and rank.hello.init_unix_ns is not None)
 
 
@@ -176,7 +190,7 @@ def store_text(rank: RankFacts) -> str | None:
 
 def path_line(rank: RankFacts) -> str | None:
     """`rank 1 (pid 4801) → 127.0.0.1:29500: no connection, refused; nobody listens there`."""
-    way = rank.rendezvous
+    way = rank.comm.rendezvous
     if way is None:
         return None
     held = "unknown" if way.sockets is None else ", ".join(way.sockets) or "no connection"

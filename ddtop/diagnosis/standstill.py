@@ -43,7 +43,9 @@ def standstill_of(snapshot: Snapshot, policy: Policy) -> Standstill | None:
     alive = tuple([rank for rank in snapshot.ranks if not rank.gone])
     if snapshot.ended is not None or snapshot.moving or not alive:
         return None
-    if any(rank.hello is None or rank.unheard or rank.state is State.STOPPED for rank in alive):
+    if any(
+        rank.hello is None or rank.agent.unheard or rank.state is State.STOPPED for rank in alive
+    ):
         return None
     if all(tells_nothing(rank) and not counts_steps(rank) for rank in alive):
         return None
@@ -54,7 +56,7 @@ def standstill_of(snapshot: Snapshot, policy: Policy) -> Standstill | None:
         return None
     quiet_s = (snapshot.time_unix_ns - since) / 1e9
     # A rank that has left its groups waits for those that have work left.
-    active = tuple([rank for rank in alive if rank.phase != "leaving"]) or alive
+    active = tuple([rank for rank in alive if rank.reported.phase != "leaving"]) or alive
     return Standstill(
         alive,
         active,
@@ -69,7 +71,11 @@ def _since_of_start(alive: tuple[RankFacts, ...], policy: Policy) -> int | None:
 
     It hangs where all ranks are stuck in a lock that has a name, or all in communication.
     """
-    places = [rank.place for rank in alive if rank.place is not None and rank.working is False]
+    places = [
+        rank.reported.place
+        for rank in alive
+        if rank.reported.place is not None and rank.process.working is False
+    ]
     if len(places) < len(alive):
         return None
     locked = all(place.waits_for is not None for place in places)
@@ -80,24 +86,24 @@ def _since_of_start(alive: tuple[RankFacts, ...], policy: Policy) -> int | None:
 
 def word_of(rank: RankFacts, policy: Policy) -> str:
     """The activity of the rank; communication for a call whose other side is not known."""
-    if any(call.name in WAITING_CALLS for call in rank.open_calls):
+    if any(call.name in WAITING_CALLS for call in rank.comm.open_calls):
         return "collective"
-    place = rank.place
+    place = rank.reported.place
     return "p2p" if place is not None and place.waits_on == "p2p" else classify(rank, policy).word
 
 
 def _stance(rank: RankFacts, quiet_s: float, policy: Policy) -> str:
-    if rank.gpu_waits:
+    if rank.gpu.waits:
         return STILL
-    if rank.gpu_computes:
+    if rank.gpu.computes:
         return WORKS
-    if rank.working is False:
+    if rank.process.working is False:
         return STILL
     # One line for all that time: a long call into C, or a library that spins while it waits.
-    same_line = (rank.line_age_s or 0.0) >= max(
+    same_line = (rank.reported.line_age_s or 0.0) >= max(
         policy.same_line_s, policy.same_line_quiet_ratio * quiet_s
     )
-    return SPINS if same_line or rank.working is None else WORKS
+    return SPINS if same_line or rank.process.working is None else WORKS
 
 
 def severity_of(snapshot: Snapshot, still: Standstill, policy: Policy) -> str | None:
@@ -114,7 +120,7 @@ def severity_of(snapshot: Snapshot, still: Standstill, policy: Policy) -> str | 
         warning_s, critical_s = critical_s, patient_s
     elif not _needs_nobody(still, words, policy):
         critical_s = patient_s
-    if "loader" in words or any(rank.stalled_since_unix_ns for rank in still.active):
+    if "loader" in words or any(rank.process.stalled_since_unix_ns for rank in still.active):
         # From then on the rules of loaders and disks speak.
         warning_s = max(warning_s, policy.stall_alone_limit_s)
     if still.quiet_s < warning_s:
@@ -125,12 +131,12 @@ def severity_of(snapshot: Snapshot, still: Standstill, policy: Policy) -> str | 
 
 def _usual_s(snapshot: Snapshot, still: Standstill, policy: Policy) -> float:
     """How long this job usually makes no progress, or ten of its steps."""
-    steps_s = max((rank.step_ms or 0.0 for rank in still.active), default=0.0) / 1000
+    steps_s = max((rank.progress.step_ms or 0.0 for rank in still.active), default=0.0) / 1000
     # The pauses of the whole job are at most those of the rank that pauses least.
-    habit_s = min((rank.usual_pause_s or 0.0 for rank in still.active), default=0.0)
+    habit_s = min((rank.progress.usual_pause_s or 0.0 for rank in still.active), default=0.0)
     waits_s = (
         max(
-            (snapshot.rank(wait.rank).healthy_wait_max_ms or 0.0 for wait in snapshot.waits),
+            (snapshot.rank(wait.rank).comm.healthy_wait_max_ms or 0.0 for wait in snapshot.waits),
             default=0.0,
         )
         / 1000
@@ -144,14 +150,17 @@ def _usual_s(snapshot: Snapshot, still: Standstill, policy: Policy) -> float:
 
 def _needs_nobody(still: Standstill, words: set[str], policy: Policy) -> bool:
     """Whether the job waits for nothing outside. `words` are those of all ranks."""
-    if all(rank.phase == "leaving" for rank in still.active):
+    if all(rank.reported.phase == "leaving" for rank in still.active):
         return False
-    if all(rank.place is not None and rank.place.waits_for is not None for rank in still.active):
+    if all(
+        rank.reported.place is not None and rank.reported.place.waits_for is not None
+        for rank in still.active
+    ):
         return True
     elsewhere = [rank for rank in still.active if word_of(rank, policy) not in COMMUNICATES]
     if not elsewhere:
         return True
-    if not any(rank.iteration is not None for rank in still.active):
+    if not any(rank.progress.iteration is not None for rank in still.active):
         # Nothing that has steps: a server's main thread sleeps, too.
         return words <= COMMUNICATES | {"file"}
     return not all(_asks_outside(rank, policy) for rank in elsewhere)
@@ -161,5 +170,5 @@ def _asks_outside(rank: RankFacts, policy: Policy) -> bool:
     """Whether it waits for an answer of a server or another process. A process that opens a named
     pipe has no peer yet.
     """
-    opens = rank.process is not None and rank.process.syscall in ("open", "openat")
+    opens = rank.process.report is not None and rank.process.report.syscall in ("open", "openat")
     return (word_of(rank, policy) in OUTSIDE - {"stdin"} and not opens) or polls(rank, policy)

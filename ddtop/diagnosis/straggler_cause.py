@@ -72,13 +72,13 @@ def flame(rank: RankFacts, policy: Policy, most: int = 3) -> list[str]:
     """
     return [
         f"{_share(spot, rank):.0%} in {_spot(spot)}"
-        for spot in by_function(rank.spots)[:most]
+        for spot in by_function(rank.reported.spots)[:most]
         if _share(spot, rank) >= policy.spot_least_ratio
     ]
 
 
 def _share(spot: Spot, rank: RankFacts) -> float:
-    return spot.samples / rank.spots_samples if rank.spots_samples else 0.0
+    return spot.samples / rank.reported.spots_samples if rank.reported.spots_samples else 0.0
 
 
 def _spot(spot: Spot) -> str:
@@ -94,7 +94,7 @@ def _of_loader(
     own = _loading(rank)
     if own - median(_loading(other) for other in others) < policy.cause_part * share:
         return None
-    loader = rank.loader
+    loader = rank.loader.report
     setting = f" with num_workers={loader.workers}" if loader is not None else ""
     text = f"waits {about(own)} of the time for its DataLoader{setting}, the others less"
     return Cause(
@@ -105,9 +105,13 @@ def _of_loader(
 
 
 def _loading(rank: RankFacts) -> float:
-    if rank.loader_wait_ratio is not None:
-        return rank.loader_wait_ratio
-    return rank.activity_ratios[ACTIVITIES.index("loader")] if rank.activity_ratios else 0.0
+    if rank.loader.wait_ratio is not None:
+        return rank.loader.wait_ratio
+    return (
+        rank.reported.activity_ratios[ACTIVITIES.index("loader")]
+        if rank.reported.activity_ratios
+        else 0.0
+    )
 
 
 def _of_gc(rank: RankFacts, share: float, policy: Policy) -> Cause | None:
@@ -148,10 +152,10 @@ def _held(rank: RankFacts) -> float:
 
 
 def _of_throttling(rank: RankFacts, share: float, policy: Policy) -> Cause | None:
-    ratio = rank.pressure.throttled_ratio if rank.pressure is not None else None
+    ratio = rank.process.pressure.throttled_ratio if rank.process.pressure is not None else None
     if ratio is None or ratio < policy.cause_part * share:
         return None
-    load = rank.process.load if rank.process is not None else None
+    load = rank.process.report.load if rank.process.report is not None else None
     quota = f" of {load.quota_cores:g} cores" if load is not None and load.quota_cores else ""
     text = f"is throttled by the CPU quota{quota} of its cgroup {about(ratio)} of the time"
     return Cause(
@@ -169,7 +173,7 @@ def _of_gpu(
     """
     device = (
         device_of(rank, snapshot)
-        if rank.own is not None and rank.own.certain and snapshot.devices
+        if rank.gpu.own is not None and rank.gpu.own.certain and snapshot.devices
         else None
     )
     if device is None or (device.util_mean_ratio or 0.0) < policy.gpu_busy_ratio:
@@ -265,7 +269,7 @@ def _of_cpu(
     # of it then.
     if more < max(policy.cause_part * share, policy.cause_cpu_part * _most(rank, others)[0]):
         return None
-    load = rank.process.load if rank.process is not None else None
+    load = rank.process.report.load if rank.process.report is not None else None
     parts = [f"waits {about(delay)} of the time for a CPU"]
     if load is not None and load.cpus_count and host is not None and load.cpus_count < host.cores:
         parts.append(f"it may only use {'CPU' if load.cpus_count == 1 else 'CPUs'} {load.cpus}")
@@ -287,7 +291,7 @@ def _of_cpu(
 
 
 def _delay(rank: RankFacts) -> float:
-    return (rank.pressure.delay_ratio or 0.0) if rank.pressure is not None else 0.0
+    return (rank.process.pressure.delay_ratio or 0.0) if rank.process.pressure is not None else 0.0
 
 
 def _of_memory(
@@ -310,7 +314,7 @@ def _of_memory(
 
 
 def _faults(rank: RankFacts) -> float:
-    return (rank.pressure.faults_per_s or 0.0) if rank.pressure is not None else 0.0
+    return (rank.process.pressure.faults_per_s or 0.0) if rank.process.pressure is not None else 0.0
 
 
 def _of_python(
@@ -320,7 +324,11 @@ def _of_python(
     more, own, theirs, spot = _most(rank, others)
     if spot is None or more < max(policy.spot_least_ratio, policy.cause_code_part * share):
         return None
-    beside = f", the others {about(theirs)}" if any(other.spots_samples for other in others) else ""
+    beside = (
+        f", the others {about(theirs)}"
+        if any(other.reported.spots_samples for other in others)
+        else ""
+    )
     text = f"spends {about(own)} of the time in {_spot(spot)}{beside}"
     return Cause(
         PYTHON,
@@ -345,7 +353,9 @@ def _working(rank: RankFacts) -> list[Spot]:
     work.
     """
     return [
-        spot for spot in rank.spots if spot.waits_on not in ("collective", "p2p", "join", "import")
+        spot
+        for spot in rank.reported.spots
+        if spot.waits_on not in ("collective", "p2p", "join", "import")
     ]
 
 
@@ -353,7 +363,7 @@ def _more(
     spot: Spot, rank: RankFacts, others: Sequence[RankFacts], whole: bool
 ) -> tuple[float, float, float, Spot | None]:
     """(how much more it is there, its share, that of the others)."""
-    shares = [_same(spot, other, whole) for other in others if other.spots_samples]
+    shares = [_same(spot, other, whole) for other in others if other.reported.spots_samples]
     own, theirs = _share(spot, rank), median(shares) if shares else 0.0
     return own - theirs, own, theirs, spot
 

@@ -22,18 +22,18 @@ def ranks_with_stuck_worker(snapshot: Snapshot) -> set[int]:
 
 def cause_of(rank: RankFacts) -> str | None:
     """One of the words above; None where the rank waits for no worker, or the worker works."""
-    loader = rank.loader
+    loader = rank.loader.report
     if (
         rank.gone
         or rank.state in (State.STOPPED, State.SILENT)
-        or rank.owing_still_since_unix_ns is None
+        or rank.loader.stuck_since_unix_ns is None
     ):
         return None
     if loader is None or not _waits_for_it(rank, loader):
         return None
     if helpless(loader):
         return HALTED if loader.owing_state in ("T", "t") else DEAD
-    if rank.working:
+    if rank.process.working:
         return None
     if loader.owing_state == "D":
         return DISK
@@ -45,11 +45,11 @@ def _waits_for_it(rank: RankFacts, loader: Loader) -> bool:
     """Whether the main thread is in torch's DataLoader, or waits for a thread of the program that
     fetches batches ahead.
     """
-    waits_on = rank.place.waits_on if rank.place is not None else None
+    waits_on = rank.reported.place.waits_on if rank.reported.place is not None else None
     # An iterator that is shut down stays so, whether anybody waits for its workers or not.
     if loader.closing:
         return waits_on == "DataLoader"
-    return rank.activity == "loader" or waits_on in ("DataLoader", "queue", "lock")
+    return rank.reported.activity == "loader" or waits_on in ("DataLoader", "queue", "lock")
 
 
 def worker_said(loader: Loader) -> tuple[str, str] | None:

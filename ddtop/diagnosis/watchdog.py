@@ -64,7 +64,7 @@ def watchdog_line(ranks: Collection[RankFacts], since_unix_ns: int, now_unix_ns:
         settings = settings_of(hello.environment, hello.torch)
         if nothing := _nothing_ends(settings):
             return nothing
-        open_ones = [one for one in rank.open_collectives if one.timeout_ms]
+        open_ones = [one for one in rank.comm.open_collectives if one.timeout_ms]
         if open_ones:
             first = min(open_ones, key=lambda one: (one.created_unix_ns or since_unix_ns, one.seq))
             waited_s = (now_unix_ns - (first.created_unix_ns or since_unix_ns)) / 1e9

@@ -1,6 +1,6 @@
 """The facts of one rank, out of what is remembered of it. What follows from all ranks comes later.
 
-`fields_of` fills a `RankFields`, one function for each source of facts.
+`fields_of` makes a `RankFields`, one function for each of its parts.
 """
 
 from __future__ import annotations
@@ -8,7 +8,19 @@ from __future__ import annotations
 from ddtop.model.gpus import records
 from ddtop.model.hosts.hosts import Outside
 from ddtop.model.state import ending, loader_progress, ratios
-from ddtop.model.state.facts import RankFields, State
+from ddtop.model.state.facts import (
+    AgentFacts,
+    Claimants,
+    Comm,
+    GpuUse,
+    LoaderFacts,
+    ProcessFacts,
+    Progress,
+    RankDump,
+    RankFields,
+    Reported,
+    State,
+)
 from ddtop.model.state.gpu_facts import Device
 from ddtop.model.state.memory import RankMemory
 from ddtop.model.stragglers import straggler
@@ -16,9 +28,11 @@ from ddtop.model.waits import align, mpi
 from ddtop.policy import Policy
 from ddtop.wire.calls import INIT_CALLS
 from ddtop.wire.frames import host_of
+from ddtop.wire.mpi import MpiState
 from ddtop.wire.records import Collective, GroupProgress, RankState, Stacks
 
 _NO_REPORT = RankState(phase="starting")
+_NO_GPU = GpuUse()
 _LATEST = 1 << 62
 
 
@@ -34,75 +48,105 @@ def fields_of(
 
     `outside`: how its host is heard; `device`: its GPU, if it has one for itself.
     """
-    reported = memory.state or _NO_REPORT
-    inside = mpi.newest(reported, memory.process, memory.exit)
-    state = mpi.with_calls(reported, inside)
-    facts = RankFields(rank, State.RUNNING, memory.hello)
-    facts.mpi = inside
+    last = memory.state or _NO_REPORT
+    inside = mpi.newest(last, memory.process, memory.exit)
+    state = mpi.with_calls(last, inside)
     counters = memory.counters.grown(policy.window_s, now)
     waits = ratios.part(counters, ratios.WAITS)
-    _fill_reported(facts, state, memory, now)
-    _fill_progress(facts, state, memory, policy)
-    pending_s = _fill_collectives(facts, state, waits, memory.exit is None, now, policy)
-    _fill_loader(facts, memory, now, policy)
-    _fill_process(facts, memory, now, policy)
-    _fill_end(facts, memory, policy)
-    facts.unheard = outside.hides(memory, now, policy)
-    young = outside.looks_s < policy.first_look_s
-    facts.unlooked = facts.working is None and not facts.gone and (facts.unheard or young)
-    facts.activity_ratios = ratios.of_each(ratios.part(counters, ratios.ACTIVITIES))
-    facts.agent_cpu_ratio = ratios.agent_ratio(counters)
-    if memory.own is not None or device is not None:
-        facts.own = memory.own
-        _fill_gpu(facts, memory, device, policy)
+    comm, pending_s = _comm(state, memory, inside, waits, now, policy)
+    process = _process(memory, comm, now, policy)
+    agent = _agent(state, memory, counters, outside, process.working, now, policy)
+    facts = RankFields(
+        rank,
+        State.RUNNING,
+        memory.hello,
+        _reported(state, memory, counters, waits, policy),
+        _progress(state, memory),
+        comm,
+        _loader(memory, now, policy),
+        process,
+        _gpu(state, memory, device, comm, policy),
+        agent,
+    )
+    if memory.stacks is not None:
+        facts.dump = RankDump(memory.stacks, _worker_stacks(memory, memory.stacks))
     if memory.other_pids or memory.others_gone:
-        _fill_claimants(facts, memory)
-    if facts.unheard and outside.lost:
+        facts.claimants = _claimants(memory)
+    if agent.unheard and outside.lost:
         facts.state = State.LOST
     else:
         # While nothing of its host comes through it is what it was, until the host is lost.
-        report_age_s = 0.0 if facts.unheard else facts.report_age_s or 0.0
+        report_age_s = 0.0 if agent.unheard else agent.report_age_s or 0.0
         waited_s = max(pending_s, _in_single_s(state, now))
         facts.state = _state(memory, state, report_age_s, waited_s, policy)
     return facts
 
 
-def _fill_reported(facts: RankFields, state: RankState, memory: RankMemory, now: int) -> None:
-    facts.phase = state.phase
-    facts.phase_since_unix_ns = memory.phase_since_unix_ns or None
-    heard = max(memory.state_unix_ns, memory.hello_unix_ns)
-    facts.heard_unix_ns = heard or None
-    facts.report_age_s = max(0.0, (now - heard) / 1e9)
-    facts.activity = state.activity
-    facts.place = state.place
+def _reported(
+    state: RankState,
+    memory: RankMemory,
+    counters: ratios.Grown,
+    waits: ratios.Grown,
+    policy: Policy,
+) -> Reported:
+    line_age_s = None
     if state.place:
-        line_ns = memory.state_unix_ns - memory.line_since_unix_ns
-        facts.line_age_s = max(0.0, line_ns / 1e9)
-    facts.spots = state.spots
-    facts.spots_samples = state.spots_samples
-    facts.catching = state.catching
-    facts.cuda = state.cuda
-    facts.sender = host_of(memory.sender)
-    facts.drops = state.drops
-    facts.probes_off = state.probes_off
-    facts.recorder = state.recorder
-    if memory.stacks is not None:
-        facts.stacks = memory.stacks
-        facts.worker_stacks = _worker_stacks(memory, memory.stacks)
-
-
-def _fill_progress(facts: RankFields, state: RankState, memory: RankMemory, policy: Policy) -> None:
-    facts.iteration = _iteration(state, memory)
-    facts.iteration_source = state.iteration_source
-    facts.step_ms = state.step_ms
-    facts.step_best_ms = memory.step_best_ms
-    facts.progress_unix_ns = state.progress_unix_ns
-    facts.usual_pause_s = memory.longest_pauses_ns[1] / 1e9
+        line_age_s = max(0.0, (memory.state_unix_ns - memory.line_since_unix_ns) / 1e9)
     exception = (memory.exit.exception if memory.exit else None) or state.exception
+    went_on = False
     if exception is not None:
-        facts.exception = exception
         later_ns = (state.progress_unix_ns or 0) - exception.unix_ns
-        facts.went_on = later_ns > policy.went_on_s * 1e9
+        went_on = later_ns > policy.went_on_s * 1e9
+    return Reported(
+        phase=state.phase,
+        phase_since_unix_ns=memory.phase_since_unix_ns or None,
+        activity=state.activity,
+        activity_ratios=ratios.of_each(ratios.part(counters, ratios.ACTIVITIES)),
+        window_s=waits[0] if waits else None,
+        place=state.place,
+        line_age_s=line_age_s,
+        spots=state.spots,
+        spots_samples=state.spots_samples,
+        catching=state.catching,
+        exception=exception,
+        went_on=went_on,
+    )
+
+
+def _agent(
+    state: RankState,
+    memory: RankMemory,
+    counters: ratios.Grown,
+    outside: Outside,
+    working: bool | None,
+    now: int,
+    policy: Policy,
+) -> AgentFacts:
+    heard = max(memory.state_unix_ns, memory.hello_unix_ns)
+    unheard = outside.hides(memory, now, policy)
+    young = outside.looks_s < policy.first_look_s
+    return AgentFacts(
+        heard_unix_ns=heard or None,
+        report_age_s=max(0.0, (now - heard) / 1e9),
+        sender=host_of(memory.sender),
+        unheard=unheard,
+        unlooked=working is None and memory.exit is None and (unheard or young),
+        cpu_ratio=ratios.agent_ratio(counters),
+        drops=state.drops,
+        probes_off=state.probes_off,
+        recorder=state.recorder,
+    )
+
+
+def _progress(state: RankState, memory: RankMemory) -> Progress:
+    return Progress(
+        iteration=_iteration(state, memory),
+        iteration_source=state.iteration_source,
+        step_ms=state.step_ms,
+        step_best_ms=memory.step_best_ms,
+        last_unix_ns=state.progress_unix_ns,
+        usual_pause_s=memory.longest_pauses_ns[1] / 1e9,
+    )
 
 
 def _iteration(state: RankState, memory: RankMemory) -> int | None:
@@ -119,84 +163,95 @@ def _iteration(state: RankState, memory: RankMemory) -> int | None:
     return on_page if on_page is not None and newer else state.iteration
 
 
-def _fill_collectives(
-    facts: RankFields,
+def _comm(
     state: RankState,
+    memory: RankMemory,
+    inside: MpiState | None,
     waits: ratios.Grown,
-    alive: bool,
     now: int,
     policy: Policy,
-) -> float:
-    """Fill in its collectives; for how long the first has been pending, seconds (0: none is)."""
-    facts.groups = state.groups
-    facts.open_collectives = state.open_collectives
-    facts.retired_collectives = state.retired_collectives
-    facts.open_calls = state.open_calls
-    facts.healthy_wait_max_ms = state.healthy_wait_max_ms
-    facts.usual_wait_ms = state.usual_wait_ms
-    facts.wait_ratio = ratios.of_samples(waits, policy)
-    facts.window_s = waits[0] if waits else None
+) -> tuple[Comm, float]:
+    """Its calls; and for how long the first collective has been pending, seconds (0: none is)."""
     first = _first_pending(state)
-    facts.collective = longest_open(state.open_collectives) or _guess_collective(first)
-    if first is None:
-        return 0.0
-    pending_s = (now - (first.pending_since_unix_ns or 0)) / 1e9
-    if alive:
-        facts.collective_age_s = max(0.0, pending_s)
-        facts.collective_young = pending_s < policy.nccl_wait_s
-    return pending_s
+    pending_s, age_s = 0.0, None
+    if first is not None:
+        pending_s = (now - (first.pending_since_unix_ns or 0)) / 1e9
+        age_s = max(0.0, pending_s) if memory.exit is None else None
+    comm = Comm(
+        groups=state.groups,
+        open_collectives=state.open_collectives,
+        retired_collectives=state.retired_collectives,
+        open_calls=state.open_calls,
+        collective=longest_open(state.open_collectives) or _guess_collective(first),
+        collective_age_s=age_s,
+        collective_young=age_s is not None and pending_s < policy.nccl_wait_s,
+        wait_ratio=ratios.of_samples(waits, policy),
+        healthy_wait_max_ms=state.healthy_wait_max_ms,
+        usual_wait_ms=state.usual_wait_ms,
+        mpi=inside,
+        rendezvous=memory.rendezvous if memory.exit is None else None,
+    )
+    return comm, pending_s
 
 
-def _fill_loader(facts: RankFields, memory: RankMemory, now: int, policy: Policy) -> None:
-    facts.loader = memory.state.loader if memory.state is not None else None
+def _loader(memory: RankMemory, now: int, policy: Policy) -> LoaderFacts:
     grown = memory.loader.grown(policy.window_s, now)
     ratio, low = ratios.loader_ratios(memory.loader, grown, now, policy)
-    facts.loader_wait_ratio, facts.loader_wait_low_ratio = ratio, low
-    facts.loader_window_steps = int(max(grown[1][1:])) if grown else None
+    owing = memory.owing if memory.exit is None else None
+    return LoaderFacts(
+        report=memory.state.loader if memory.state is not None else None,
+        wait_ratio=ratio,
+        wait_low_ratio=low,
+        window_steps=int(max(grown[1][1:])) if grown else None,
+        stuck_since_unix_ns=owing.still_since_unix_ns if owing is not None else None,
+    )
 
 
-def _fill_process(facts: RankFields, memory: RankMemory, now: int, policy: Policy) -> None:
-    process = facts.process = memory.process
-    facts.process_since_unix_ns = memory.process_state_since_unix_ns or None
-    facts.cpu_ratio, working, facts.wakes_per_s = ratios.cpu(memory, now, policy)
-    exiting = process is not None and process.exiting
-    if facts.mpi is not None and (mpi.is_inside(facts.mpi) or exiting):
+def _process(memory: RankMemory, comm: Comm, now: int, policy: Policy) -> ProcessFacts:
+    report, alive = memory.process, memory.exit is None
+    cpu_ratio, working, wakes_per_s = ratios.cpu(memory, now, policy)
+    exiting = report is not None and report.exiting
+    if comm.mpi is not None and (mpi.is_inside(comm.mpi) or exiting):
         # MPI waits by spinning, also in the MPI_Finalize of an interpreter that exits.
         working = False if working is not None else None
-    if memory.exit is None:
-        facts.rss_bytes = process.rss_bytes if process is not None else None
-        facts.stalled_since_unix_ns = memory.stalled_since_unix_ns
-        facts.rendezvous = memory.rendezvous
-        if memory.load is not None:
-            facts.pressure = straggler.pressure(memory, now, policy)
-        if memory.owing is not None:
-            facts.owing_still_since_unix_ns = memory.owing.still_since_unix_ns
-            if loader_progress.moves(memory.owing, now, policy):
-                working = True
-    facts.working = working
+    if alive and memory.owing is not None and loader_progress.moves(memory.owing, now, policy):
+        working = True
+    measured = alive and memory.load is not None
+    return ProcessFacts(
+        report=report,
+        state_since_unix_ns=memory.process_state_since_unix_ns or None,
+        cpu_ratio=cpu_ratio,
+        rss_bytes=report.rss_bytes if report is not None and alive else None,
+        working=working,
+        wakes_per_s=wakes_per_s,
+        stalled_since_unix_ns=memory.stalled_since_unix_ns if alive else None,
+        pressure=straggler.pressure(memory, now, policy) if measured else None,
+        exit=memory.exit,
+        exit_unix_ns=(memory.exit_unix_ns or None) if not alive else None,
+        watchdog_error=ending.watchdog_error(memory, comm, policy) if not alive else None,
+    )
 
 
-def _fill_end(facts: RankFields, memory: RankMemory, policy: Policy) -> None:
-    if memory.exit is not None:
-        facts.exit = memory.exit
-        facts.exit_unix_ns = memory.exit_unix_ns or None
-        facts.watchdog_error = ending.watchdog_error(facts, policy)
+def _gpu(
+    state: RankState, memory: RankMemory, device: Device | None, comm: Comm, policy: Policy
+) -> GpuUse:
+    waits = computes = None
+    if device is not None:
+        computes = device.computes if memory.exit is None else None
+        if device.waits is not None and records.may_wait(memory):
+            pending = any(one.pending_since_unix_ns is not None for one in comm.groups)
+            waits = device.waits and records.waits_in_nccl(pending, comm.wait_ratio, policy)
+    elif state.cuda is None and memory.own is None:
+        return _NO_GPU
+    return GpuUse(state.cuda, memory.own, waits, computes)
 
 
-def _fill_gpu(facts: RankFields, memory: RankMemory, device: Device | None, policy: Policy) -> None:
-    if device is None:
-        return
-    if memory.exit is None:
-        facts.gpu_computes = device.computes
-    if device.waits is not None and records.may_wait(memory):
-        pending = any(one.pending_since_unix_ns is not None for one in facts.groups)
-        facts.gpu_waits = device.waits and records.waits_in_nccl(pending, facts.wait_ratio, policy)
-
-
-def _fill_claimants(facts: RankFields, memory: RankMemory) -> None:
-    facts.other_pids = tuple(memory.other_pids)
-    facts.others = tuple(memory.others[pid] for pid in memory.other_pids if pid in memory.others)
-    facts.others_gone = tuple(memory.others_gone.values())
+def _claimants(memory: RankMemory) -> Claimants:
+    return Claimants(
+        tuple(memory.other_pids),
+        tuple(memory.others[pid] for pid in memory.other_pids if pid in memory.others),
+        tuple(memory.others_gone.values()),
+    )
 
 
 def _first_pending(state: RankState) -> GroupProgress | None:

@@ -150,12 +150,12 @@ class _Pace(NamedTuple):
 def _pace_of(
     ranks: tuple[RankFacts, ...], end: Ended | None, now_unix_ns: int, policy: Policy
 ) -> _Pace:
-    living = [rank for rank in ranks if rank.exit is None]
-    ages_s = [rank.report_age_s for rank in living if rank.report_age_s is not None]
-    steps = [rank.step_ms for rank in ranks if rank.step_ms]
-    iterations = [rank.iteration for rank in ranks if rank.iteration is not None]
+    living = [rank for rank in ranks if rank.process.exit is None]
+    ages_s = [rank.agent.report_age_s for rank in living if rank.agent.report_age_s is not None]
+    steps = [rank.progress.step_ms for rank in ranks if rank.progress.step_ms]
+    iterations = [rank.progress.iteration for rank in ranks if rank.progress.iteration is not None]
     moving = sum([_moves(rank, now_unix_ns, policy) for rank in living])
-    progress = [rank.progress_unix_ns for rank in ranks if rank.progress_unix_ns]
+    progress = [rank.progress.last_unix_ns for rank in ranks if rank.progress.last_unix_ns]
     still = bool(progress) and moving == 0 and end is None and bool(living)
     return _Pace(
         reporting=sum([age_s <= policy.report_silent_s for age_s in ages_s]),
@@ -167,11 +167,11 @@ def _pace_of(
 
 
 def _moves(rank: RankFacts, now: int, policy: Policy) -> bool:
-    progress = rank.progress_unix_ns
+    progress = rank.progress.last_unix_ns
     if progress is None:
         return False
     age_s = (now - progress) / 1e9
-    return age_s <= policy.moving_s or age_s <= 3 * (rank.step_ms or 0.0) / 1000
+    return age_s <= policy.moving_s or age_s <= 3 * (rank.progress.step_ms or 0.0) / 1000
 
 
 def _ended(job: JobMemory, facts: Iterable[RankFields], seen: dict[str, HostSeen]) -> Ended | None:

@@ -100,25 +100,25 @@ def _rank(rank: RankFacts) -> Json:
         "host": rank.host,
         "pid": rank.pid,
         "state": rank.state.value,
-        "phase": rank.phase,
+        "phase": rank.reported.phase,
         "place": _place(rank),
-        "iteration": rank.iteration,
-        "iteration_source": rank.iteration_source,
-        "step_ms": rank.step_ms,
+        "iteration": rank.progress.iteration,
+        "iteration_source": rank.progress.iteration_source,
+        "step_ms": rank.progress.step_ms,
         "collective": _collective(rank),
-        "calls": [_call(call) for call in rank.open_calls],
-        "wait_ratio": rank.wait_ratio,
+        "calls": [_call(call) for call in rank.comm.open_calls],
+        "wait_ratio": rank.comm.wait_ratio,
         "loader": _loader(rank),
         "gpu": _gpu(rank),
         "nccl": rank.nccl,
-        "cpu_ratio": rank.cpu_ratio,
-        "rss_bytes": rank.rss_bytes,
-        "report_age_s": rank.report_age_s,
+        "cpu_ratio": rank.process.cpu_ratio,
+        "rss_bytes": rank.process.rss_bytes,
+        "report_age_s": rank.agent.report_age_s,
     }
 
 
 def _place(rank: RankFacts) -> Json | None:
-    place = rank.place
+    place = rank.reported.place
     if place is None:
         return None
     return {
@@ -130,14 +130,14 @@ def _place(rank: RankFacts) -> Json | None:
 
 
 def _collective(rank: RankFacts) -> Json | None:
-    held = rank.collective
+    held = rank.comm.collective
     if held is None:
         return None
     return {
         "op": held.op,
         "group": held.group,
         "seq": held.seq,
-        "age_s": rank.collective_age_s,
+        "age_s": rank.comm.collective_age_s,
         "state": held.state,
     }
 
@@ -156,7 +156,7 @@ def _call(call: OpenCall) -> Json:
 
 
 def _gpu(rank: RankFacts) -> Json | None:
-    own, cuda = rank.own, rank.cuda
+    own, cuda = rank.gpu.own, rank.gpu.cuda
     if own is None:
         return None
     gpu = own.gpu
@@ -175,17 +175,17 @@ def _gpu(rank: RankFacts) -> Json | None:
         "sm_mhz": gpu.sm_mhz,
         "throttle": None if gpu.throttle is None else list(gpu.throttle),
         "lost": gpu.lost,
-        "waits": rank.gpu_waits,
+        "waits": rank.gpu.waits,
     }
 
 
 def _loader(rank: RankFacts) -> Json | None:
-    loader = rank.loader
+    loader = rank.loader.report
     if loader is None:
         return None
     return {
         "depth": loader.depth,
         "capacity": loader.capacity,
         "workers": loader.workers,
-        "wait_ratio": rank.loader_wait_ratio,
+        "wait_ratio": rank.loader.wait_ratio,
     }

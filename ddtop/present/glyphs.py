@@ -136,7 +136,7 @@ STATE_MEANINGS: dict[State, str] = {
 
 def state_style(rank: RankFacts) -> str:
     """The style of a rank's state; a rank that finished in good order alarms nobody."""
-    if rank.state is State.EXITED and rank.exit is not None and rank.exit.code == 0:
+    if rank.state is State.EXITED and rank.process.exit is not None and rank.process.exit.code == 0:
         return "dim"
     return STATE_STYLES[rank.state]
 

@@ -129,13 +129,13 @@ def group_facts(snapshot: Snapshot, group: Group, standing: Standing | None) -> 
         if number >= len(ranks):
             continue
         rank, seq = ranks[number], None
-        for progress in rank.groups:
+        for progress in rank.comm.groups:
             if progress.group == name:
                 seq = comparable_seq(progress)
                 last_op = last_op or progress.last_op or ""
                 break
         reached.setdefault(seq, []).append(number)
-        for one in rank.open_collectives:
+        for one in rank.comm.open_collectives:
             if one.group == name:
                 held.setdefault(one.seq, {}).setdefault((one.op, one.sizes, one.dtypes), []).append(
                     number
@@ -157,7 +157,7 @@ def group_facts(snapshot: Snapshot, group: Group, standing: Standing | None) -> 
 
 
 def _progress(rank: RankFacts, name: str) -> GroupProgress | None:
-    return next((one for one in rank.groups if one.group == name), None)
+    return next((one for one in rank.comm.groups if one.group == name), None)
 
 
 def member_classes(snapshot: Snapshot, group: Group) -> tuple[MemberClass, ...]:
@@ -167,7 +167,7 @@ def member_classes(snapshot: Snapshot, group: Group) -> tuple[MemberClass, ...]:
     for number in group.ranks:
         rank = snapshot.rank(number)
         progress = _progress(rank, group.name)
-        held = next((one for one in rank.open_collectives if one.group == group.name), None)
+        held = next((one for one in rank.comm.open_collectives if one.group == group.name), None)
         put_in = comparable_seq(progress) if progress is not None else None
         behind = (progress.p2p_offset or 0) if progress is not None else 0
         back = (

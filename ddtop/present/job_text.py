@@ -21,7 +21,9 @@ def hosts_answering(snapshot: Snapshot) -> tuple[int, int]:
     """
     quiet = {one.sender for one in snapshot.seen if one.quiet}
     missed = (
-        {rank.sender for rank in snapshot.ranks if rank.exit is None} & quiet if quiet else quiet
+        {rank.agent.sender for rank in snapshot.ranks if rank.process.exit is None} & quiet
+        if quiet
+        else quiet
     )
     return len(snapshot.seen) - len(quiet), len(snapshot.seen) - len(quiet) + len(missed)
 
@@ -46,5 +48,6 @@ def starting(snapshot: Snapshot) -> bool:
     """Nobody has got past the start-up yet."""
     early = (State.STARTING, State.JOINING, State.MISSING, State.CULPRIT)
     return snapshot.iteration is None and all(
-        rank.state in early and rank.phase in ("starting", "joining") for rank in snapshot.ranks
+        rank.state in early and rank.reported.phase in ("starting", "joining")
+        for rank in snapshot.ranks
     )

@@ -45,7 +45,7 @@ def end_text(gone: Exit) -> str:
 
 def oldest_call(rank: RankFacts) -> OpenCall | None:
     """The call that has been open longest."""
-    return min(rank.open_calls, key=lambda call: call.since_unix_ns, default=None)
+    return min(rank.comm.open_calls, key=lambda call: call.since_unix_ns, default=None)
 
 
 class Doing(NamedTuple):
@@ -74,16 +74,16 @@ def now_age_s(rank: RankFacts, time_unix_ns: int) -> float | None:
 
 def doing(rank: RankFacts) -> Doing:
     """Its end, a call that it is in, what it waits for, else where its code is."""
-    if rank.exit is not None:
-        return Doing(end_text(rank.exit), rank.exit_unix_ns)
+    if rank.process.exit is not None:
+        return Doing(end_text(rank.process.exit), rank.process.exit_unix_ns)
     if rank.state is State.MISSING:
         return Doing("never seen")
     if rank.state is State.STOPPED:
-        return Doing("stopped, state T", rank.process_since_unix_ns)
+        return Doing("stopped, state T", rank.process.state_since_unix_ns)
     if rank.state is State.SILENT:
         return _silent(rank)
     if rank.state is State.LOST:
-        return Doing(f"was in {_calling(rank).text}", None, rank.report_age_s)
+        return Doing(f"was in {_calling(rank).text}", None, rank.agent.report_age_s)
     return _calling(rank)
 
 
@@ -96,7 +96,7 @@ def _calling(rank: RankFacts) -> Doing:
 
 
 def _waiting(rank: RankFacts) -> Doing | None:
-    held = rank.collective
+    held = rank.comm.collective
     if rank.wait is not None:
         since = rank.wait.since_unix_ns
         if held is not None and held.seq == rank.wait.seq:
@@ -104,33 +104,37 @@ def _waiting(rank: RankFacts) -> Doing | None:
         return Doing(clean(collective_text(rank.wait.op, rank.wait.seq)), since)
     if held is None or held.state not in _OPEN or _place_says_more(rank):
         return None
-    return Doing(clean(collective_text(held.op, held.seq)), None, rank.collective_age_s)
+    return Doing(clean(collective_text(held.op, held.seq)), None, rank.comm.collective_age_s)
 
 
 def _working(rank: RankFacts) -> Doing:
-    if rank.activity in activities.COMPUTES and not _place_says_more(rank):
-        return Doing(rank.activity or "", rank.progress_unix_ns)
-    if rank.place is not None:
+    if rank.reported.activity in activities.COMPUTES and not _place_says_more(rank):
+        return Doing(rank.reported.activity or "", rank.progress.last_unix_ns)
+    if rank.reported.place is not None:
         # A loop at the top of a script never leaves its function, so the last progress counts too.
-        known = [at for at in (rank.place.since_unix_ns, rank.progress_unix_ns) if at is not None]
-        return Doing(place_now(rank.place), max(known, default=None))
-    if rank.activity is not None and rank.activity != "other":
-        known_wait = activities.OF_THREAD.get(rank.activity)
-        cell = known_wait.cell if known_wait else clean(rank.activity)
-        return Doing(cell, rank.progress_unix_ns)
-    return Doing(clean(rank.phase))
+        known = [
+            at
+            for at in (rank.reported.place.since_unix_ns, rank.progress.last_unix_ns)
+            if at is not None
+        ]
+        return Doing(place_now(rank.reported.place), max(known, default=None))
+    if rank.reported.activity is not None and rank.reported.activity != "other":
+        known_wait = activities.OF_THREAD.get(rank.reported.activity)
+        cell = known_wait.cell if known_wait else clean(rank.reported.activity)
+        return Doing(cell, rank.progress.last_unix_ns)
+    return Doing(clean(rank.reported.phase))
 
 
 def _place_says_more(rank: RankFacts) -> bool:
     """Of a rank at fault users ask where it is, not what kind of work that is."""
-    return rank.state is State.CULPRIT and rank.place is not None
+    return rank.state is State.CULPRIT and rank.reported.place is not None
 
 
 def _silent(rank: RankFacts) -> Doing:
     """Its agent no longer reports: what the relay sees of the process from outside."""
-    if rank.process is None:
-        return Doing("agent silent", None, rank.report_age_s)
-    seen = f"process {clean(rank.process.state)}"
-    if rank.process.wchan:
-        seen += f" {clean(rank.process.wchan)}"
-    return Doing(f"silent, {seen}", None, rank.report_age_s)
+    if rank.process.report is None:
+        return Doing("agent silent", None, rank.agent.report_age_s)
+    seen = f"process {clean(rank.process.report.state)}"
+    if rank.process.report.wchan:
+        seen += f" {clean(rank.process.report.wchan)}"
+    return Doing(f"silent, {seen}", None, rank.agent.report_age_s)

@@ -188,7 +188,7 @@ def _environment(ranks: Sequence[RankFacts]) -> list[str]:
 
 
 def _doubles(ranks: Iterable[RankFacts]) -> list[tuple[int, tuple[int, ...]]]:
-    return [(rank.rank, rank.other_pids) for rank in ranks if rank.other_pids]
+    return [(rank.rank, rank.claimants.pids) for rank in ranks if rank.claimants.pids]
 
 
 def _groups(snapshot: Snapshot) -> list[str]:
@@ -202,7 +202,7 @@ def _groups(snapshot: Snapshot) -> list[str]:
         front: dict[str, list[int]] = {}
         for rank in group.ranks:
             progress = next(
-                (one for one in snapshot.rank(rank).groups if one.group == group.name), None
+                (one for one in snapshot.rank(rank).comm.groups if one.group == group.name), None
             )
             told = "has told nothing"
             if progress is not None:
@@ -230,13 +230,20 @@ def _health(material: Material) -> list[str]:
     for what, values in (
         (
             "records dropped by the agent",
-            {rank.rank: rank.drops for rank in snapshot.ranks if rank.drops},
+            {rank.rank: rank.agent.drops for rank in snapshot.ranks if rank.agent.drops},
         ),
         (
             "probes off",
-            {rank.rank: ", ".join(rank.probes_off) for rank in snapshot.ranks if rank.probes_off},
+            {
+                rank.rank: ", ".join(rank.agent.probes_off)
+                for rank in snapshot.ranks
+                if rank.agent.probes_off
+            },
         ),
-        ("flight recorder", {rank.rank: rank.recorder for rank in snapshot.ranks if rank.recorder}),
+        (
+            "flight recorder",
+            {rank.rank: rank.agent.recorder for rank in snapshot.ranks if rank.agent.recorder},
+        ),
         ("no dump signal", _each(snapshot, "dump_off")),
         ("state page is not shared", _each(snapshot, "page_fallback")),
     ):

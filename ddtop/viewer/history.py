@@ -65,7 +65,7 @@ def empty() -> Memory:
 
 
 def _append(memory: Memory, rank: RankFacts) -> None:
-    memory.step_ms.append(rank.step_ms)
-    memory.wait_ratio.append(rank.wait_ratio)
-    memory.loader_depth.append(rank.loader.depth if rank.loader else None)
-    memory.rss_bytes.append(rank.rss_bytes)
+    memory.step_ms.append(rank.progress.step_ms)
+    memory.wait_ratio.append(rank.comm.wait_ratio)
+    memory.loader_depth.append(rank.loader.report.depth if rank.loader.report else None)
+    memory.rss_bytes.append(rank.process.rss_bytes)

@@ -330,7 +330,7 @@ def documents() -> Iterator[tuple[str, dict[str, Any]]]:
         for finding in verdict.findings:
             change = Change(APPEARED, snapshot.time_unix_ns, finding=finding, ended=snapshot.ended)
             yield EVENT_SCHEMA, event_json(change, snapshot.job)
-        gpus = [rank.own.gpu for rank in snapshot.ranks if rank.own is not None]
+        gpus = [rank.gpu.own.gpu for rank in snapshot.ranks if rank.gpu.own is not None]
         yield GPUS_SCHEMA, gpus_json(gpus, None)
         yield (
             STACKS_SCHEMA,

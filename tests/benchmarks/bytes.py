@@ -13,7 +13,7 @@ import os
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from rich.console import Console
@@ -24,6 +24,7 @@ from ddtop.ui.terminal.differ import Differ
 from ddtop.viewer.source import Look
 from tests.benchmarks.table import Row, limited
 from tests.ui import builders
+from tests.ui.changed import replace
 
 SIZES = ((80, 24), (120, 40), (200, 50), (250, 70))
 BARS_KB = {"all fields": 10.0, "hang": 1.0}
@@ -117,7 +118,7 @@ def _changed(snapshot: Snapshot, kind: str, number: int) -> Snapshot:
         return snapshot
     if kind == "one row":
         ranks = tuple(
-            replace(rank, iteration=12_482 + number) if rank.rank == 6 else rank
+            replace(rank, progress={"iteration": 12_482 + number}) if rank.rank == 6 else rank
             for rank in snapshot.ranks
         )
         return replace(snapshot, ranks=ranks)
@@ -125,9 +126,13 @@ def _changed(snapshot: Snapshot, kind: str, number: int) -> Snapshot:
         aged = (
             replace(
                 rank,
-                collective_age_s=(
-                    None if rank.collective_age_s is None else rank.collective_age_s + 1
-                ),
+                comm={
+                    "collective_age_s": (
+                        None
+                        if rank.comm.collective_age_s is None
+                        else rank.comm.collective_age_s + 1
+                    )
+                },
             )
             for rank in snapshot.ranks
         )
@@ -144,11 +149,14 @@ def _other(rank: Any, seed: int) -> Any:
     return replace(
         rank,
         state=State.RUNNING if seed % 2 else State.WAITING,
-        iteration=seed * 7919 % 99_999,
-        step_ms=seed * 113 % 999 + 0.5,
-        collective_age_s=float(seed * 13 % 60),
-        wait_ratio=seed * 7 % 100 / 100,
-        cpu_ratio=seed * 17 % 100 / 100,
-        rss_bytes=seed * 5077 % 60_000 * 2**20,
-        report_age_s=seed % 10 / 10,
+        progress={"iteration": seed * 7919 % 99_999, "step_ms": seed * 113 % 999 + 0.5},
+        comm={
+            "collective_age_s": float(seed * 13 % 60),
+            "wait_ratio": seed * 7 % 100 / 100,
+        },
+        process={
+            "cpu_ratio": seed * 17 % 100 / 100,
+            "rss_bytes": seed * 5077 % 60_000 * 2**20,
+        },
+        agent={"report_age_s": seed % 10 / 10},
     )

@@ -141,14 +141,16 @@ def _facts(snapshot: Snapshot, verdict: Verdict) -> str:
     for rank in snapshot.ranks:
         groups = [
             (one.group, one.enqueued, one.completed, one.p2p_offset, one.pending_since_unix_ns)
-            for one in rank.groups
+            for one in rank.comm.groups
         ]
-        place = rank.place and (rank.place.function, rank.place.line, rank.place.waits_on)
-        sleeps_in = rank.process and (rank.process.state, rank.process.syscall, rank.process.wchan)
-        opened = [(one.group, one.seq, one.op_id, one.op) for one in rank.open_collectives]
+        at, report = rank.reported.place, rank.process.report
+        place = at and (at.function, at.line, at.waits_on)
+        sleeps_in = report and (report.state, report.syscall, report.wchan)
+        opened = [(one.group, one.seq, one.op_id, one.op) for one in rank.comm.open_collectives]
         lines.append(
-            f"     rank {rank.rank} {rank.state.value} {rank.activity} working={rank.working}"
-            f" {place} {sleeps_in} {groups} {opened} {rank.probes_off} {rank.recorder}"
+            f"     rank {rank.rank} {rank.state.value} {rank.reported.activity}"
+            f" working={rank.process.working}"
+            f" {place} {sleeps_in} {groups} {opened} {rank.agent.probes_off} {rank.agent.recorder}"
         )
     return "\n".join([*lines, f"     {snapshot.waits}", f"     {snapshot.blames}"])
 

@@ -255,13 +255,14 @@ def test_places_come_from_py_spy_without_a_pause(home, script):
         look = until(
             source,
             lambda look: (
-                all(rank.place for rank in look.snapshot.ranks) or "no right" in look.verdict.calm
+                all(rank.reported.place for rank in look.snapshot.ranks)
+                or "no right" in look.verdict.calm
             ),
         )
 
     if "no right" in look.verdict.calm:
         pytest.skip(look.verdict.calm)
-    places = [rank.place for rank in look.snapshot.ranks]
+    places = [rank.reported.place for rank in look.snapshot.ranks]
     assert [place.function for place in places] == ["all_reduce", "load_image"]
     assert look.verdict.health == "unknown"
     assert "places from py-spy every 2 s" in look.verdict.calm
@@ -306,7 +307,7 @@ def test_a_dump_answers_for_every_rank_that_was_asked(home, script):
         look = until(source, lambda look: look.dump is not None and look.dump.done)
 
     assert (look.dump.expected, look.dump.answered) == (2, 2)
-    assert [rank.stacks.request for rank in look.snapshot.ranks] == [look.dump.request] * 2
+    assert [rank.dump.stacks.request for rank in look.snapshot.ranks] == [look.dump.request] * 2
 
 
 def test_a_place_names_the_purpose_of_the_nearest_library_frame():

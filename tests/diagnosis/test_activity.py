@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from ddtop.diagnosis.activity import WORDS, classify, doing, fresh_stacks, stack_line, where
 from ddtop.diagnosis.evidence import process_line, stack_lines
-from ddtop.model.state.facts import RankFacts, State
+from ddtop.model.state.facts import (
+    AgentFacts,
+    Comm,
+    LoaderFacts,
+    ProcessFacts,
+    RankDump,
+    RankFacts,
+    Reported,
+    State,
+)
 from ddtop.policy import POLICY
 from ddtop.wire.loader import Loader
 from ddtop.wire.records import Exit, OpenCall, Place, ProcessState, Stacks
@@ -29,7 +38,33 @@ def process(state="S", **more):
 
 def rank(**more):
     given = {"place": place(), "working": False, "process": process(), "cpu_ratio": 0.0} | more
-    return RankFacts(1, given.pop("state", State.CULPRIT), **given)
+    return facts_of(given.pop("state", State.CULPRIT), **given)
+
+
+PARTS = {
+    "reported": (Reported, "place activity line_age_s"),
+    "comm": (Comm, "open_calls"),
+    "loader": (LoaderFacts, "loader"),
+    "process": (ProcessFacts, "process working cpu_ratio wakes_per_s exit"),
+    "agent": (AgentFacts, "heard_unix_ns"),
+    "dump": (RankDump, "stacks worker_stacks"),
+}
+"""Which part of the facts has which field; `process` and `loader` are the reports in them."""
+
+
+def facts_of(state, **given):
+    """The facts of rank 1, with each field in its part."""
+    parts = {
+        part: kind(
+            **{FIELDS.get(one, one): given.pop(one) for one in names.split() if one in given}
+        )
+        for part, (kind, names) in PARTS.items()
+    }
+    assert not given
+    return RankFacts(1, state, **parts)
+
+
+FIELDS = {"process": "report", "loader": "report"}
 
 
 def frozen(**more):
@@ -460,8 +495,7 @@ STACKS = st.none() | st.builds(
 
 @given(
     st.builds(
-        RankFacts,
-        st.just(1),
+        facts_of,
         st.sampled_from(State),
         place=PLACES,
         process=PROCESSES,
@@ -483,4 +517,4 @@ def test_no_combination_makes_it_raise_and_every_word_is_known(facts):
     assert (doing(facts, POLICY) is None) == (not found.text)
     assert where(facts, POLICY)
     assert stack_lines(facts, POLICY) is not None
-    assert (process_line(facts, POLICY) is None) == (facts.process is None)
+    assert (process_line(facts, POLICY) is None) == (facts.process.report is None)

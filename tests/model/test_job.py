@@ -107,8 +107,8 @@ def test_an_older_record_changes_nothing():
     late = job.records.pop()
 
     assert (
-        applied([*job.in_order(), late]).snapshot(unix_ns(job.now)).ranks[0].iteration
-        == before.ranks[0].iteration
+        applied([*job.in_order(), late]).snapshot(unix_ns(job.now)).ranks[0].progress.iteration
+        == before.ranks[0].progress.iteration
     )
 
 
@@ -123,9 +123,9 @@ def test_none_is_not_zero():
 
     ranks = job.snapshot().ranks
 
-    assert [rank.iteration for rank in ranks] == [None, 0]
-    assert [rank.loader for rank in ranks] == [None, None]
-    assert [rank.loader_wait_ratio for rank in ranks] == [None, None]
+    assert [rank.progress.iteration for rank in ranks] == [None, 0]
+    assert [rank.loader.report for rank in ranks] == [None, None]
+    assert [rank.loader.wait_ratio for rank in ranks] == [None, None]
 
 
 def test_before_the_second_look_ratios_are_unknown():
@@ -133,7 +133,12 @@ def test_before_the_second_look_ratios_are_unknown():
     job.passes(0.5)
     rank = job.snapshot().ranks[0]
 
-    assert (rank.cpu_ratio, rank.working, rank.wait_ratio, rank.rss_bytes) == (
+    assert (
+        rank.process.cpu_ratio,
+        rank.process.working,
+        rank.comm.wait_ratio,
+        rank.process.rss_bytes,
+    ) == (
         None,
         None,
         None,
@@ -162,7 +167,7 @@ def test_a_rank_that_stops_reporting_is_silent_and_its_last_report_stays():
 
     rank = job.snapshot().ranks[1]
 
-    assert (rank.state, rank.iteration, rank.report_age_s) == (State.SILENT, 50, 5.0)
+    assert (rank.state, rank.progress.iteration, rank.agent.report_age_s) == (State.SILENT, 50, 5.0)
     assert job.snapshot().reporting == 1
 
 
@@ -195,8 +200,8 @@ def test_the_cpu_time_of_the_agent_is_subtracted():
 
     found = job.snapshot().ranks[0]
 
-    assert found.cpu_ratio == pytest.approx(0.0, abs=0.01)
-    assert found.working is False
+    assert found.process.cpu_ratio == pytest.approx(0.0, abs=0.01)
+    assert found.process.working is False
 
 
 # -- attempts, runs, foreign processes
@@ -227,7 +232,7 @@ def test_a_late_record_of_the_last_attempt_is_ignored():
     job.attempt = 1
     job.passes(1)
 
-    assert job.snapshot().ranks[0].exception is None
+    assert job.snapshot().ranks[0].reported.exception is None
 
 
 def test_a_new_attempt_begins_with_a_hello_and_nothing_else():
@@ -247,7 +252,7 @@ def test_the_report_of_another_pid_about_a_rank_is_ignored():
     job.say(job.ranks[0].state(), job.ranks[0])
     job.say(Exit(0, 9999, 1, None, False, 0, "pidfd"), job.ranks[0])
 
-    assert (job.snapshot().ranks[0].iteration, job.snapshot().ranks[0].gone) == (20, False)
+    assert (job.snapshot().ranks[0].progress.iteration, job.snapshot().ranks[0].gone) == (20, False)
 
 
 def test_two_processes_that_claim_one_rank_are_both_known():
@@ -259,7 +264,7 @@ def test_two_processes_that_claim_one_rank_are_both_known():
 
     rank = job.snapshot().ranks[1]
 
-    assert (rank.pid, rank.other_pids) == (first, (7777,))
+    assert (rank.pid, rank.claimants.pids) == (first, (7777,))
 
 
 def test_a_second_claimant_that_is_gone_is_forgotten():
@@ -269,7 +274,7 @@ def test_a_second_claimant_that_is_gone_is_forgotten():
     job.greet(job.ranks[1])
     job.ranks[1].ends(1)
 
-    assert job.snapshot().ranks[1].other_pids == ()
+    assert job.snapshot().ranks[1].claimants.pids == ()
 
 
 def test_a_process_that_called_init_process_group_beats_one_that_only_has_the_variables():
@@ -281,7 +286,7 @@ def test_a_process_that_called_init_process_group_beats_one_that_only_has_the_va
 
     rank = job.snapshot().ranks[1]
 
-    assert (rank.pid, rank.other_pids, rank.state) == (7777, (), State.RUNNING)
+    assert (rank.pid, rank.claimants.pids, rank.state) == (7777, (), State.RUNNING)
 
 
 def test_a_rank_whose_process_ended_may_come_again():
@@ -302,7 +307,7 @@ def test_the_first_exit_of_a_rank_counts():
     job.ranks[0].ends(signal=9)
     job.ranks[0].ends(0, later_s=1.0)
 
-    assert job.snapshot().ranks[0].exit.signal == 9
+    assert job.snapshot().ranks[0].process.exit.signal == 9
 
 
 # -- absurd input
@@ -359,7 +364,7 @@ def test_an_older_look_at_a_host_changes_nothing():
         HostState("node0", 4, processes=(ProcessState(0, 4800, "T"),)), at_s=1.5, sender="node0"
     )
 
-    assert applied(job.records).snapshot(unix_ns(4)).ranks[0].process.state == "R"
+    assert applied(job.records).snapshot(unix_ns(4)).ranks[0].process.report.state == "R"
 
 
 def test_a_rank_that_does_not_know_the_members_does_not_hide_them():

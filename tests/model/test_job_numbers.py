@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.model.state.facts import RankFacts, RankFields, State, freeze
+from ddtop.model.state.facts import Comm, RankFacts, RankFields, State, freeze
 from ddtop.wire.loader import Loader
 from ddtop.wire.records import Arrivals, GroupProgress, ProcessState, RankState
 from tests.jobs import SECOND, FakeJob, unix_ns
@@ -24,23 +24,23 @@ def test_the_iteration_of_a_rank_that_went_is_that_of_its_state_page():
     """Its last report was half a second old, so a rank in step seemed 13 iterations ahead."""
     job = FakeJob(2)
     job.trains(10)
-    reported = job.snapshot().ranks[0].iteration
+    reported = job.snapshot().ranks[0].progress.iteration
     job.ranks[0].ends(signal=9, iteration=reported + 13)
     job.passes(1)
 
-    assert job.snapshot().ranks[0].iteration == reported + 13
+    assert job.snapshot().ranks[0].progress.iteration == reported + 13
 
 
 def test_the_iteration_of_a_silent_rank_is_that_of_its_state_page():
     """Its agent waits for the GIL, and its page is read all the same."""
     job = FakeJob(2)
     job.trains(10)
-    reported = job.snapshot().ranks[0].iteration
+    reported = job.snapshot().ranks[0].progress.iteration
     job.ranks[0].reports = False
     job.ranks[0].seen_outside = {"iteration": reported + 13}
     job.passes(2)
 
-    assert job.snapshot().ranks[0].iteration == reported + 13
+    assert job.snapshot().ranks[0].progress.iteration == reported + 13
 
 
 def test_a_report_after_the_look_of_the_relay_counts():
@@ -48,7 +48,7 @@ def test_a_report_after_the_look_of_the_relay_counts():
     job.ranks[0].seen_outside = {"iteration": 3}
     job.trains(9.5)
 
-    assert job.snapshot().ranks[0].iteration == 95
+    assert job.snapshot().ranks[0].progress.iteration == 95
 
 
 def test_a_job_without_progress_has_no_speed():
@@ -72,14 +72,14 @@ def test_loader_share_is_growth_over_time_and_not_the_total():
     job.ranks[0].loader, job.ranks[0].loader_share = Loader(workers=2, wait_total_ns=10**13), 0.25
     job.trains(20)
 
-    assert job.snapshot().ranks[0].loader_wait_ratio == pytest.approx(0.25, abs=0.01)
+    assert job.snapshot().ranks[0].loader.wait_ratio == pytest.approx(0.25, abs=0.01)
 
 
 def test_a_state_without_groups_has_no_collective():
     job = FakeJob(1)
     job.say(RankState("running", groups=(GroupProgress("0", 0),)), job.ranks[0])
 
-    assert (job.snapshot().ranks[0].collective, job.snapshot().waits) == (None, ())
+    assert (job.snapshot().ranks[0].comm.collective, job.snapshot().waits) == (None, ())
 
 
 def test_the_living_one_of_two_processes_that_claim_a_rank_is_the_rank():
@@ -95,8 +95,8 @@ def test_the_living_one_of_two_processes_that_claim_a_rank_is_the_rank():
 
     found = job.snapshot().rank(0)
 
-    assert (found.pid, found.gone, found.others) == (7777, False, ())
-    assert [one.pid for one in found.others_gone] == [4800]
+    assert (found.pid, found.gone, found.claimants.hellos) == (7777, False, ())
+    assert [one.pid for one in found.claimants.exits] == [4800]
 
 
 def test_a_wrapper_whose_program_has_crashed_is_not_the_rank():
@@ -133,13 +133,13 @@ def test_a_candidate_is_measured_until_its_relay_no_longer_names_it():
 
 
 def test_facts_are_frozen_for_all_who_see_them():
-    fields = RankFields(0, State.RUNNING, wait_ratio=0.5)
+    fields = RankFields(0, State.RUNNING, comm=Comm(wait_ratio=0.5))
     fields.state = State.BLOCKED
     facts = freeze(fields)
 
     with pytest.raises(AttributeError):
         facts.state = State.CULPRIT
-    assert facts == RankFacts(0, State.BLOCKED, wait_ratio=0.5)
+    assert facts == RankFacts(0, State.BLOCKED, comm=Comm(wait_ratio=0.5))
 
 
 def test_arrivals_of_a_rank_that_reports_no_activities_are_taken_in():
@@ -148,4 +148,4 @@ def test_arrivals_of_a_rank_that_reports_no_activities_are_taken_in():
     job.trains(5)
     job.say(Arrivals("r1", ()), job.ranks[0])
 
-    assert job.snapshot().ranks[0].activity_ratios == ()
+    assert job.snapshot().ranks[0].reported.activity_ratios == ()

@@ -36,7 +36,7 @@ def test_one_failed_worker_counts_on_its_own_host_only():
 
     assert rows(job) == [("node0", State.RUNNING)] * 2 + [("node1", State.RUNNING)] * 2
     assert (snapshot.attempt, snapshot.notes) == (1, ("restarted: attempt 1",))
-    assert [rank.others for rank in snapshot.ranks] == [()] * 4
+    assert [rank.claimants.hellos for rank in snapshot.ranks] == [()] * 4
     assert job.kinds() == []
 
 
@@ -79,7 +79,7 @@ def test_a_rank_that_moved_to_another_host_is_no_duplicate(order):
     job.trains(5)
 
     assert rows(job) == [("node1", State.RUNNING)] * 2 + [("node0", State.RUNNING)] * 2
-    assert [rank.other_pids for rank in job.snapshot().ranks] == [()] * 4
+    assert [rank.claimants.pids for rank in job.snapshot().ranks] == [()] * 4
     assert job.kinds() == []
 
 
@@ -143,7 +143,7 @@ def test_a_process_of_the_life_before_does_not_become_the_rank_again():
     job.trains(3)
 
     assert rows(job) == [("node0", State.RUNNING)] * 4
-    assert [rank.other_pids for rank in job.snapshot().ranks] == [()] * 4
+    assert [rank.claimants.pids for rank in job.snapshot().ranks] == [()] * 4
 
 
 def test_equal_pids_and_ranks_in_two_containers_are_two_processes():
@@ -157,7 +157,7 @@ def test_equal_pids_and_ranks_in_two_containers_are_two_processes():
 
     rank = job.snapshot().ranks[0]
 
-    assert (rank.host, [hello.host for hello in rank.others]) == ("node0", ["node1"])
+    assert (rank.host, [hello.host for hello in rank.claimants.hellos]) == ("node0", ["node1"])
 
 
 def test_on_a_single_host_a_rank_that_is_started_again_by_hand_is_no_restart():

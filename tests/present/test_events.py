@@ -163,8 +163,7 @@ def test_thousands_of_ranks_that_end_alike_are_one_entry():
         replace(
             r,
             state=State.KILLED,
-            exit=Exit(r.rank, 1, None, 15, False, 0, "pidfd"),
-            exit_unix_ns=NOW,
+            process={"exit": Exit(r.rank, 1, None, 15, False, 0, "pidfd"), "exit_unix_ns": NOW},
         )
         for r in snapshot.ranks
     )

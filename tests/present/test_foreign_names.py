@@ -35,8 +35,10 @@ def renamed():
         hello = replace_struct(
             rank.hello, host=HOSTS[rank.rank], script=FILE, argv=(FILE, "\x1b[31m--lr")
         )
-        place = rank.place and replace_struct(rank.place, file=FILE, function="läd\x1b[1A")
-        ranks.append(replace(rank, hello=hello, place=place))
+        place = rank.reported.place and replace_struct(
+            rank.reported.place, file=FILE, function="läd\x1b[1A"
+        )
+        ranks.append(replace(rank, hello=hello, reported={"place": place}))
     job = "jöb漢\x1b[H"
     finding = replace(
         verdict.findings[0],

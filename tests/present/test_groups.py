@@ -36,9 +36,9 @@ def mismatched():
     for rank in snapshot.ranks:
         calls = tuple(
             msgspec.structs.replace(one, op="gloo:broadcast", sizes=())
-            for one in rank.open_collectives
+            for one in rank.comm.open_collectives
         )
-        ranks.append(replace(rank, open_collectives=calls) if rank.rank >= 4 else rank)
+        ranks.append(replace(rank, comm={"open_collectives": calls}) if rank.rank >= 4 else rank)
     return replace(snapshot, ranks=tuple(ranks))
 
 
@@ -79,7 +79,7 @@ def test_where_all_are_there_and_nothing_comes_back_that_is_said():
 
 def test_a_member_that_is_gone_is_behind_whatever_it_had_put_in():
     snapshot, _ = builders.hang()
-    ahead = replace(snapshot.ranks[5], groups=(GroupProgress("0", 74_893, 74_892),))
+    ahead = replace(snapshot.ranks[5], comm={"groups": (GroupProgress("0", 74_893, 74_892),)})
     ranks = (*snapshot.ranks[:5], ahead, *snapshot.ranks[6:])
 
     assert "rank 5 (31 s)" in row(replace(snapshot, ranks=ranks), "0")

@@ -18,7 +18,9 @@ EVAL = Place("validate", "/home/ada/eval.py", 31, None, NOW - 40 * SECOND)
 
 
 def gone(code=None, number=None, oom=None, exception=None):
-    return replace(HEALTHY, exit=Exit(0, 1, code, number, oom, 0, "pidfd", exception=exception))
+    return replace(
+        HEALTHY, process={"exit": Exit(0, 1, code, number, oom, 0, "pidfd", exception=exception)}
+    )
 
 
 @pytest.mark.parametrize(
@@ -26,21 +28,29 @@ def gone(code=None, number=None, oom=None, exception=None):
     [
         (HEALTHY, "backward"),
         (IN_COLLECTIVE, "all_reduce #74892"),
-        (replace(HEALTHY, activity="other"), "train_step train.py:88"),
-        (replace(HEALTHY, activity="other", place=None), "running"),
-        (replace(HEALTHY, activity="cuda_sync", place=None), "GPU wait"),
-        (replace(HEALTHY, state=State.CULPRIT, place=EVAL), "validate eval.py:31"),
-        (replace(IN_COLLECTIVE, state=State.CULPRIT, place=EVAL), "validate eval.py:31"),
-        (replace(HEALTHY, open_calls=(OpenCall("recv", NOW, 0, 7),)), "recv from rank 0"),
-        (replace(HEALTHY, open_calls=(OpenCall("send", NOW, 1),)), "send to rank 1"),
-        (replace(HEALTHY, open_calls=(OpenCall("init_process_group", NOW),)), "init_process_group"),
+        (replace(HEALTHY, reported={"activity": "other"}), "train_step train.py:88"),
+        (replace(HEALTHY, reported={"activity": "other", "place": None}), "running"),
+        (replace(HEALTHY, reported={"activity": "cuda_sync", "place": None}), "GPU wait"),
+        (replace(HEALTHY, state=State.CULPRIT, reported={"place": EVAL}), "validate eval.py:31"),
+        (
+            replace(IN_COLLECTIVE, state=State.CULPRIT, reported={"place": EVAL}),
+            "validate eval.py:31",
+        ),
+        (replace(HEALTHY, comm={"open_calls": (OpenCall("recv", NOW, 0, 7),)}), "recv from rank 0"),
+        (replace(HEALTHY, comm={"open_calls": (OpenCall("send", NOW, 1),)}), "send to rank 1"),
+        (
+            replace(HEALTHY, comm={"open_calls": (OpenCall("init_process_group", NOW),)}),
+            "init_process_group",
+        ),
         (replace(HEALTHY, state=State.MISSING), "never seen"),
         (replace(HEALTHY, state=State.STOPPED), "stopped, state T"),
         (
-            replace(HEALTHY, state=State.SILENT, process=ProcessState(0, 1, "D", "nfs_wait")),
+            replace(
+                HEALTHY, state=State.SILENT, process={"report": ProcessState(0, 1, "D", "nfs_wait")}
+            ),
             "silent, process D nfs_wait",
         ),
-        (replace(HEALTHY, state=State.SILENT, process=None), "agent silent"),
+        (replace(HEALTHY, state=State.SILENT, process={"report": None}), "agent silent"),
         (gone(code=1), "exit code 1"),
         (
             gone(code=1, exception=LastException("ValueError", "bad", NOW)),
@@ -63,16 +73,22 @@ def test_a_rank_at_fault_says_where_it_is_and_what_it_waits_on():
 
 
 def test_a_line_of_a_function_that_is_never_left_is_as_old_as_the_last_progress():
-    rank = replace(HEALTHY, activity="other", place=EVAL, progress_unix_ns=NOW - 3 * SECOND)
+    rank = replace(
+        HEALTHY,
+        reported={"activity": "other", "place": EVAL},
+        progress={"last_unix_ns": NOW - 3 * SECOND},
+    )
 
     assert now_text(rank).endswith("eval.py:31")
     assert now_age_s(rank, NOW) == 3.0
-    assert now_age_s(replace(rank, progress_unix_ns=None), NOW) == 40.0
+    assert now_age_s(replace(rank, progress={"last_unix_ns": None}), NOW) == 40.0
 
 
 def test_a_wait_of_which_only_the_number_is_known_is_a_collective():
     """Where the flight recorder is off the sequence numbers of the group are all there is."""
-    rank = replace(IN_COLLECTIVE, collective=None, wait=Wait(1, "0", 99, NOW - 5 * SECOND, (0,)))
+    rank = replace(
+        IN_COLLECTIVE, comm={"collective": None}, wait=Wait(1, "0", 99, NOW - 5 * SECOND, (0,))
+    )
 
     assert now_text(rank) == "collective #99"
     assert now_age_s(rank, NOW) == 5.0
@@ -84,7 +100,7 @@ def test_a_culprit_that_waits_itself_shows_its_own_wait():
     rank = replace(
         IN_COLLECTIVE,
         state=State.CULPRIT,
-        collective=held,
+        comm={"collective": held},
         wait=Wait(1, "0", 99, NOW - 5 * SECOND, (0,)),
     )
 

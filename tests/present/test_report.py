@@ -115,7 +115,9 @@ def test_what_ddtop_lost_is_told():
     """A report that hides its own gaps would be believed too much."""
     found = material(hang(), garbled=3)
     host = HostState("node0", 4, dropped=7, refused=1, relay_pid=99, relay_rss_bytes=1 << 25)
-    ranks = tuple(replace(rank, probes_off=("loader: TypeError",)) for rank in found.snapshot.ranks)
+    ranks = tuple(
+        replace(rank, agent={"probes_off": ("loader: TypeError",)}) for rank in found.snapshot.ranks
+    )
 
     shown = section(
         report_text(replace(found, snapshot=replace(found.snapshot, hosts=(host,), ranks=ranks))),

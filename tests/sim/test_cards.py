@@ -58,9 +58,9 @@ def test_who_only_waits_is_told_from_who_makes_them_wait() -> None:
     before, _ = watcher.until(KNOWN_S)
     after, _ = watcher.until(KNOWN_S + 45.0)
 
-    assert {rank.gpu_waits for rank in before.ranks} == {False}
-    assert {rank.own.gpu.util_ratio for rank in after.ranks if rank.own} == {1.0}
-    assert [rank.rank for rank in after.ranks if not rank.gpu_waits] == [CULPRIT]
+    assert {rank.gpu.waits for rank in before.ranks} == {False}
+    assert {rank.gpu.own.gpu.util_ratio for rank in after.ranks if rank.gpu.own} == {1.0}
+    assert [rank.rank for rank in after.ranks if not rank.gpu.waits] == [CULPRIT]
 
 
 def test_in_a_hang_all_cards_wait_but_that_of_the_rank_that_is_missing() -> None:
@@ -73,7 +73,7 @@ def test_in_a_hang_all_cards_wait_but_that_of_the_rank_that_is_missing() -> None
     snapshot, verdict = watcher.until(KNOWN_S + 20.0)
 
     assert [one.ranks for one in verdict.findings] == [(CULPRIT,)]
-    assert [rank.rank for rank in snapshot.ranks if not rank.gpu_waits] == [CULPRIT]
+    assert [rank.rank for rank in snapshot.ranks if not rank.gpu.waits] == [CULPRIT]
 
 
 def test_a_driver_that_is_silent_says_what_it_said_last_and_that_grows_old() -> None:
@@ -106,7 +106,9 @@ def test_on_divided_cards_each_rank_has_an_instance() -> None:
     snapshot, verdict = Watcher(job).until(5.0)
 
     assert len(snapshot.devices) == 24
-    assert all(rank.own is not None and rank.own.gpu.parent is not None for rank in snapshot.ranks)
+    assert all(
+        rank.gpu.own is not None and rank.gpu.own.gpu.parent is not None for rank in snapshot.ranks
+    )
     assert verdict.findings == ()
 
 
@@ -116,7 +118,7 @@ def test_a_host_whose_relay_finds_no_driver_reports_no_gpu() -> None:
     snapshot, _ = Watcher(job).until(5.0)
 
     assert {device.host for device in snapshot.devices} == {job.fleet.host_name(0)}
-    assert {rank.rank for rank in snapshot.ranks if rank.own is None} == set(range(8, 16))
+    assert {rank.rank for rank in snapshot.ranks if rank.gpu.own is None} == set(range(8, 16))
 
 
 def test_every_scenario_of_cards_has_cards() -> None:

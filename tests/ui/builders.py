@@ -7,7 +7,19 @@ import asyncio
 from dataclasses import dataclass, field
 
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding, Verdict
-from ddtop.model.state.facts import Ended, RankFacts, Snapshot, State, Wait
+from ddtop.model.state.facts import (
+    AgentFacts,
+    Comm,
+    Ended,
+    LoaderFacts,
+    ProcessFacts,
+    Progress,
+    RankFacts,
+    Reported,
+    Snapshot,
+    State,
+    Wait,
+)
 from ddtop.viewer.source import Dump, Look
 from ddtop.wire.loader import Loader
 from ddtop.wire.records import (
@@ -81,38 +93,47 @@ def healthy_rank(number: int, world_size: int = 8) -> RankFacts:
         rank=number,
         state=State.RUNNING if in_backward else State.WAITING,
         hello=hello(number, world_size),
-        phase="running",
-        activity="backward" if in_backward else "collective",
-        place=Place("train_step", "/home/ada/train.py", 88, None, NOW - SECOND // 10),
-        iteration=12_482,
-        iteration_source="optimizer",
-        step_ms=196.0 + number % 4 * 0.3,
-        collective=None if in_backward else collective(74_892),
-        collective_age_s=None if in_backward else 0.04,
-        groups=(GroupProgress("0", 74_892, 74_891, last_op="all_reduce"),),
-        open_collectives=() if in_backward else (collective(74_892),),
-        retired_collectives=(collective(74_890, "retired"), collective(74_891, "retired")),
-        wait_ratio=0.30 + number % 5 * 0.01,
-        loader=Loader(
-            workers=4, depth=7 - number % 2, capacity=8, workers_alive=4, prefetch_factor=2
+        reported=Reported(
+            phase="running",
+            activity="backward" if in_backward else "collective",
+            place=Place("train_step", "/home/ada/train.py", 88, None, NOW - SECOND // 10),
+            activity_ratios=ACTIVITY_RATIOS,
+            window_s=30.0,
         ),
-        loader_wait_ratio=0.01,
-        activity_ratios=ACTIVITY_RATIOS,
-        window_s=30.0,
-        process=ProcessState(
-            rank=number,
-            pid=4800 + number,
-            state="R" if in_backward else "S",
-            threads=14,
-            children=4,
+        progress=Progress(
+            iteration=12_482,
+            iteration_source="optimizer",
+            step_ms=196.0 + number % 4 * 0.3,
+            last_unix_ns=NOW - SECOND // 10,
         ),
-        cpu_ratio=0.99 - number % 2 * 0.01,
-        rss_bytes=(1180 + number % 7) * 2**20,
-        working=True,
-        report_age_s=0.2 + number % 3 * 0.1,
-        progress_unix_ns=NOW - SECOND // 10,
-        healthy_wait_max_ms=240.0,
-        agent_cpu_ratio=0.004,
+        comm=Comm(
+            collective=None if in_backward else collective(74_892),
+            collective_age_s=None if in_backward else 0.04,
+            groups=(GroupProgress("0", 74_892, 74_891, last_op="all_reduce"),),
+            open_collectives=() if in_backward else (collective(74_892),),
+            retired_collectives=(collective(74_890, "retired"), collective(74_891, "retired")),
+            wait_ratio=0.30 + number % 5 * 0.01,
+            healthy_wait_max_ms=240.0,
+        ),
+        loader=LoaderFacts(
+            report=Loader(
+                workers=4, depth=7 - number % 2, capacity=8, workers_alive=4, prefetch_factor=2
+            ),
+            wait_ratio=0.01,
+        ),
+        process=ProcessFacts(
+            report=ProcessState(
+                rank=number,
+                pid=4800 + number,
+                state="R" if in_backward else "S",
+                threads=14,
+                children=4,
+            ),
+            cpu_ratio=0.99 - number % 2 * 0.01,
+            rss_bytes=(1180 + number % 7) * 2**20,
+            working=True,
+        ),
+        agent=AgentFacts(report_age_s=0.2 + number % 3 * 0.1, cpu_ratio=0.004),
     )
 
 
@@ -175,10 +196,12 @@ def straggling(world_size: int = 8, slow: int = 3) -> tuple[Snapshot, Verdict]:
     late = replace(
         snapshot.ranks[slow],
         state=State.STRAGGLER,
-        activity="backward",
-        step_ms=241.0,
-        wait_ratio=0.02,
-        activity_ratios=(0.02, 0.36, 0.52, 0.06, 0.02, 0.0, 0.02),
+        reported={
+            "activity": "backward",
+            "activity_ratios": (0.02, 0.36, 0.52, 0.06, 0.02, 0.0, 0.02),
+        },
+        progress={"step_ms": 241.0},
+        comm={"wait_ratio": 0.02},
     )
     ranks = (*snapshot.ranks[:slow], late, *snapshot.ranks[slow + 1 :])
     others = tuple(rank.rank for rank in ranks if rank.rank != slow)
@@ -203,21 +226,27 @@ def _victim(rank: RankFacts, wait: Wait, since: int) -> RankFacts:
     return replace(
         rank,
         state=State.BLOCKED,
-        activity="collective",
-        step_ms=None,
-        collective=held,
-        collective_age_s=31.0,
-        open_collectives=(held,),
-        groups=(
-            GroupProgress("0", 74_893, 74_892, last_op="all_reduce", pending_since_unix_ns=since),
-        ),
+        reported={
+            "activity": "collective",
+            "activity_ratios": (0.0, 0.01, 0.02, 0.01, 0.94, 0.0, 0.02),
+        },
+        progress={"step_ms": None, "last_unix_ns": since},
+        comm={
+            "collective": held,
+            "collective_age_s": 31.0,
+            "open_collectives": (held,),
+            "groups": (
+                GroupProgress(
+                    "0", 74_893, 74_892, last_op="all_reduce", pending_since_unix_ns=since
+                ),
+            ),
+            "wait_ratio": 0.94,
+        },
         wait=wait,
-        wait_ratio=0.94,
-        loader=Loader(workers=4, depth=8, capacity=8, workers_alive=4, prefetch_factor=2),
-        activity_ratios=(0.0, 0.01, 0.02, 0.01, 0.94, 0.0, 0.02),
-        cpu_ratio=0.01,
-        working=False,
-        progress_unix_ns=since,
+        loader={
+            "report": Loader(workers=4, depth=8, capacity=8, workers_alive=4, prefetch_factor=2)
+        },
+        process={"cpu_ratio": 0.01, "working": False},
     )
 
 
@@ -225,39 +254,46 @@ def _culprit(rank: RankFacts, since: int) -> RankFacts:
     return replace(
         rank,
         state=State.CULPRIT,
-        activity="loader",
-        place=Place("load_image", "/home/ada/data.py", 40, "DataLoader", since, "select"),
-        step_ms=None,
-        collective=None,
-        collective_age_s=None,
-        open_collectives=(),
-        groups=(GroupProgress("0", 74_892, 74_892, last_op="all_reduce"),),
-        wait_ratio=0.0,
-        loader=Loader(
-            workers=4,
-            depth=0,
-            capacity=8,
-            workers_alive=4,
-            owing_pid=4811,
-            owing_state="D",
-            waiting_since_unix_ns=since,
-            prefetch_factor=2,
-        ),
-        loader_wait_ratio=1.0,
-        activity_ratios=(0.98, 0.0, 0.01, 0.0, 0.0, 0.0, 0.01),
-        process=ProcessState(
-            rank=rank.rank,
-            pid=4800 + rank.rank,
-            state="S",
-            wchan="do_poll",
-            threads=14,
-            children=4,
-            rss_bytes=1_240_000_000,
-        ),
-        cpu_ratio=0.02,
-        working=False,
-        report_age_s=0.4,
-        progress_unix_ns=since,
+        reported={
+            "activity": "loader",
+            "place": Place("load_image", "/home/ada/data.py", 40, "DataLoader", since, "select"),
+            "activity_ratios": (0.98, 0.0, 0.01, 0.0, 0.0, 0.0, 0.01),
+        },
+        progress={"step_ms": None, "last_unix_ns": since},
+        comm={
+            "collective": None,
+            "collective_age_s": None,
+            "open_collectives": (),
+            "groups": (GroupProgress("0", 74_892, 74_892, last_op="all_reduce"),),
+            "wait_ratio": 0.0,
+        },
+        loader={
+            "report": Loader(
+                workers=4,
+                depth=0,
+                capacity=8,
+                workers_alive=4,
+                owing_pid=4811,
+                owing_state="D",
+                waiting_since_unix_ns=since,
+                prefetch_factor=2,
+            ),
+            "wait_ratio": 1.0,
+        },
+        process={
+            "report": ProcessState(
+                rank=rank.rank,
+                pid=4800 + rank.rank,
+                state="S",
+                wchan="do_poll",
+                threads=14,
+                children=4,
+                rss_bytes=1_240_000_000,
+            ),
+            "cpu_ratio": 0.02,
+            "working": False,
+        },
+        agent={"report_age_s": 0.4},
     )
 
 
@@ -297,9 +333,9 @@ def starting_up() -> tuple[Snapshot, Verdict]:
             rank=number,
             state=State.JOINING,
             hello=hello(number, 4),
-            phase="joining",
-            open_calls=(OpenCall("init_process_group", NOW - 12 * SECOND),),
-            report_age_s=0.3,
+            reported=Reported(phase="joining"),
+            comm=Comm(open_calls=(OpenCall("init_process_group", NOW - 12 * SECOND),)),
+            agent=AgentFacts(report_age_s=0.3),
         )
         for number in range(3)
     )
@@ -345,10 +381,9 @@ def ended() -> tuple[Snapshot, Verdict]:
             replace(
                 rank,
                 state=State.EXITED if rank.rank == 2 else State.KILLED,
-                exit=gone,
-                exit_unix_ns=NOW - 40 * SECOND,
-                report_age_s=40.0,
-                step_ms=None,
+                process={"exit": gone, "exit_unix_ns": NOW - 40 * SECOND},
+                agent={"report_age_s": 40.0},
+                progress={"step_ms": None},
             )
         )
     snapshot = replace(

@@ -64,6 +64,6 @@ def with_stacks(
         if ranks is None or rank.rank in ranks:
             stacks = stacks_of(rank.rank, 5, request, taken_unix_ns)
             workers = (worker_stacks(5, request, taken_unix_ns),) if rank.rank == 5 else ()
-            rank = replace(rank, stacks=stacks, worker_stacks=workers)
+            rank = replace(rank, dump={"stacks": stacks, "worker_stacks": workers})
         found.append(rank)
     return replace(snapshot, ranks=tuple(found))

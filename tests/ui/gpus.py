@@ -96,11 +96,9 @@ def on_gpus(
             ranks.append(
                 replace(
                     rank,
-                    own=owns[rank.rank],
-                    cuda=cuda,
+                    gpu={"own": owns[rank.rank], "cuda": cuda, "waits": spins},
                     hello=hello,
-                    groups=groups,
-                    gpu_waits=spins,
+                    comm={"groups": groups},
                 )
             )
     groups = tuple(Group(one.name, one.description, one.ranks, "nccl") for one in snapshot.groups)

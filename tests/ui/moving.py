@@ -25,8 +25,8 @@ class Moving(builders.FakeSource):
         ranks = tuple(
             replace(
                 rank,
-                iteration=(number * 7919 + rank.rank * 31) % 99_999,
-                cpu_ratio=(number * 7 + rank.rank) % 100 / 100,
+                progress={"iteration": (number * 7919 + rank.rank * 31) % 99_999},
+                process={"cpu_ratio": (number * 7 + rank.rank) % 100 / 100},
             )
             for rank in snapshot.ranks
         )

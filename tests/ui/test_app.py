@@ -101,7 +101,7 @@ async def test_only_lines_that_differ_are_drawn_again():
         app.tick()
         assert drawn == []
         snapshot, verdict = app.session.shown.snapshot, app.session.shown.verdict
-        slower = replace(snapshot.ranks[2], cpu_ratio=0.5)
+        slower = replace(snapshot.ranks[2], process={"cpu_ratio": 0.5})
         ranks = (*snapshot.ranks[:2], slower, *snapshot.ranks[3:])
         await show(app, pilot, Look(replace(snapshot, ranks=ranks), verdict))
 

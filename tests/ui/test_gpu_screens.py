@@ -74,7 +74,9 @@ def test_a_collective_that_is_open_for_a_moment_is_no_wait_of_nccl():
 
     def word(open_s: float) -> str:
         group = GroupProgress("0", 9, 8, pending_since_unix_ns=NOW - round(open_s * SECOND))
-        rank = replace(snapshot.rank(0), groups=(group,), collective_young=open_s < 1.0)
+        rank = replace(
+            snapshot.rank(0), comm={"groups": (group,), "collective_young": open_s < 1.0}
+        )
         return cell_text("nccl", rank, CellContext(NOW), 4)
 
     assert [word(0.4), word(1.5)] == ["ok", "wait"]
@@ -102,8 +104,8 @@ def silent(world_size=8):
     devices = tuple(replace(one, gpu=without_numbers(one.gpu)) for one in snapshot.devices)
     ranks = tuple(
         (
-            replace(rank, own=replace(rank.own, gpu=without_numbers(rank.own.gpu)))
-            if rank.own
+            replace(rank, gpu={"own": replace(rank.gpu.own, gpu=without_numbers(rank.gpu.own.gpu))})
+            if rank.gpu.own
             else rank
         )
         for rank in snapshot.ranks

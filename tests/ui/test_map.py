@@ -38,7 +38,7 @@ def later(snapshot, half_seconds):
 
 def with_state(snapshot, number, state, gone=None):
     ranks = list(snapshot.ranks)
-    ranks[number] = replace(ranks[number], state=state, exit=gone)
+    ranks[number] = replace(ranks[number], state=state, process={"exit": gone})
     return replace(snapshot, ranks=tuple(ranks))
 
 

@@ -67,8 +67,8 @@ def test_how_long_a_rank_is_on_its_line_is_told_beside_how_long_it_is_in_the_fun
     snapshot, _ = builders.hang()
     rank = snapshot.ranks[5]
     since = None if line_since is None else snapshot.time_unix_ns - line_since * SECOND
-    place = msgspec.structs.replace(rank.place, line_since_unix_ns=since)
-    ranks = (*snapshot.ranks[:5], replace(rank, place=place), *snapshot.ranks[6:])
+    place = msgspec.structs.replace(rank.reported.place, line_since_unix_ns=since)
+    ranks = (*snapshot.ranks[:5], replace(rank, reported={"place": place}), *snapshot.ranks[6:])
 
     assert f"  there for     {told}" in texts(
         detail_lines(replace(snapshot, ranks=ranks), 5, memory(), 100)
@@ -102,7 +102,9 @@ def test_the_page_of_a_rank_that_is_gone_says_how_it_went():
     error = LastException("ValueError", "bad batch\x1b[2J", NOW - 41 * SECOND)
     rank = replace(
         snapshot.ranks[2],
-        exit=Exit(2, 4802, None, 9, True, 0, "pidfd", exception=error, orphans=(4811,)),
+        process={
+            "exit": Exit(2, 4802, None, 9, True, 0, "pidfd", exception=error, orphans=(4811,))
+        },
     )
     ranks = (*snapshot.ranks[:2], rank, snapshot.ranks[3])
     found = texts(detail_lines(replace(snapshot, ranks=ranks), 2, memory(), 100))
@@ -195,7 +197,7 @@ def test_help_explains_every_column_from_the_dictionary_of_metrics():
 
 
 def test_an_old_report_is_shown_as_old_and_a_tag_costs_no_column():
-    rank = replace(builders.healthy_rank(0), report_age_s=12.0)
+    rank = replace(builders.healthy_rank(0), agent={"report_age_s": 12.0})
     shape, context = rank_table(80, 8, 7), CellContext(NOW)
     line = row_line(rank, shape, context, tagged=True, old=False)
 
@@ -258,7 +260,7 @@ def test_history_of_a_huge_job_is_kept_only_for_ranks_that_were_looked_at():
     history.watch(7)
     history.record(snapshot)
 
-    assert list(history.of(7).step_ms) == [snapshot.rank(7).step_ms]
+    assert list(history.of(7).step_ms) == [snapshot.rank(7).progress.step_ms]
     assert not history.of(8).step_ms
 
 
@@ -271,7 +273,9 @@ def test_a_collective_past_its_timeout_says_so():
 
 def test_open_calls_are_listed_with_their_tag():
     snapshot = builders.healthy(1)
-    rank = replace(snapshot.ranks[0], open_calls=(OpenCall("recv", NOW - 5 * SECOND, 0, 7),))
+    rank = replace(
+        snapshot.ranks[0], comm={"open_calls": (OpenCall("recv", NOW - 5 * SECOND, 0, 7),)}
+    )
 
     found = texts(detail_lines(replace(snapshot, ranks=(rank,)), 0, memory(), 100))
     assert "  in call       recv from rank 0, tag 7, 5 s" in found

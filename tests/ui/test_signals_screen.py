@@ -119,7 +119,10 @@ async def test_readonly_says_why_there_is_no_menu():
 
 
 async def test_a_rank_that_is_gone_cannot_get_one():
-    gone = replace(HANG.ranks[5], exit=Exit(5, 4805, 1, None, False, 0, "pidfd"), exit_unix_ns=NOW)
+    gone = replace(
+        HANG.ranks[5],
+        process={"exit": Exit(5, 4805, 1, None, False, 0, "pidfd"), "exit_unix_ns": NOW},
+    )
     snapshot = replace(HANG, ranks=(*HANG.ranks[:5], gone, *HANG.ranks[6:]))
     source = live(snapshot, VERDICT)
     async with watching(source) as (app, pilot):

@@ -113,7 +113,7 @@ def test_an_answer_is_told_after_the_look_in_which_it_is_seen(waiting):
     waiting.until(lambda: waiting.answers)
 
     assert [answer.request for answer in waiting.answers] == ["r1"]
-    assert waiting.engine.seen.look.snapshot.ranks[0].stacks.request == "r1"
+    assert waiting.engine.seen.look.snapshot.ranks[0].dump.stacks.request == "r1"
 
 
 def test_the_past_is_made_on_the_thread_and_told(waiting):
@@ -129,8 +129,8 @@ def test_the_past_is_made_on_the_thread_and_told(waiting):
     assert moment.asked_unix_ns == moment.look.snapshot.time_unix_ns == last - 4_000_000_000
     assert first < moment.look.snapshot.time_unix_ns
     assert (
-        moment.look.snapshot.ranks[0].iteration
-        < waiting.engine.seen.look.snapshot.ranks[0].iteration
+        moment.look.snapshot.ranks[0].progress.iteration
+        < waiting.engine.seen.look.snapshot.ranks[0].progress.iteration
     )
 
 

@@ -30,7 +30,10 @@ def stage(home):
 async def test_a_job_is_on_the_screen_as_soon_as_its_relay_has_told_it(stage):
     async with running(live.LiveSource(the_entry())) as source:
         look = await seen(
-            source, lambda look: look.snapshot is not None and look.snapshot.ranks[0].iteration == 7
+            source,
+            lambda look: (
+                look.snapshot is not None and look.snapshot.ranks[0].progress.iteration == 7
+            ),
         )
 
     assert (look.contact, look.snapshot.job, look.snapshot.world_size) == (None, "train", 2)
@@ -74,7 +77,10 @@ async def test_a_relay_that_comes_back_is_joined_again(stage, home):
             link, _ = await asyncio.to_thread(second.rank)
             second.says(link, RankState("running", iteration=9))
             look = await seen(
-                source, lambda look: look.contact is None and look.snapshot.ranks[0].iteration == 9
+                source,
+                lambda look: (
+                    look.contact is None and look.snapshot.ranks[0].progress.iteration == 9
+                ),
             )
         finally:
             await asyncio.to_thread(second.close)
@@ -86,10 +92,13 @@ async def test_what_was_received_can_be_gone_back_to(stage):
     link = stage.links[0]
     async with running(live.LiveSource(the_entry())) as source:
         then = await seen(
-            source, lambda look: look.snapshot is not None and look.snapshot.ranks[0].iteration == 7
+            source,
+            lambda look: (
+                look.snapshot is not None and look.snapshot.ranks[0].progress.iteration == 7
+            ),
         )
         stage.says(link, RankState("running", iteration=8))
-        now = await seen(source, lambda look: look.snapshot.ranks[0].iteration == 8)
+        now = await seen(source, lambda look: look.snapshot.ranks[0].progress.iteration == 8)
         source.travel(then.snapshot.time_unix_ns)
         back = await seen(source, lambda look: look.travelled)
         sentences = await source.ask_stacks(()), await source.send_signal(0, 9)
@@ -100,18 +109,21 @@ async def test_what_was_received_can_be_gone_back_to(stage):
     assert back.travelled
     assert not back.recording
     assert now.span[0] <= then.snapshot.time_unix_ns <= now.span[1]
-    assert (back.snapshot.ranks[0].iteration, back.snapshot.time_unix_ns) == (
+    assert (back.snapshot.ranks[0].progress.iteration, back.snapshot.time_unix_ns) == (
         7,
         then.snapshot.time_unix_ns,
     )
-    assert again.snapshot.ranks[0].iteration == 8
+    assert again.snapshot.ranks[0].progress.iteration == 8
     assert all("this is the past" in sentence for sentence in sentences)
 
 
 async def test_what_was_received_before_its_relay_was_replaced_is_not_lost(stage, home):
     async with running(live.LiveSource(the_entry())) as source:
         before = await seen(
-            source, lambda look: look.snapshot is not None and look.snapshot.ranks[0].iteration == 7
+            source,
+            lambda look: (
+                look.snapshot is not None and look.snapshot.ranks[0].progress.iteration == 7
+            ),
         )
         await asyncio.to_thread(stage.close)
         await seen(source, lambda look: look.contact is not None)
@@ -120,7 +132,10 @@ async def test_what_was_received_before_its_relay_was_replaced_is_not_lost(stage
             link, _ = await asyncio.to_thread(second.rank)
             second.says(link, RankState("running", iteration=9))
             await seen(
-                source, lambda look: look.contact is None and look.snapshot.ranks[0].iteration == 9
+                source,
+                lambda look: (
+                    look.contact is None and look.snapshot.ranks[0].progress.iteration == 9
+                ),
             )
             span = source.look().span
             source.travel(before.snapshot.time_unix_ns)
@@ -129,7 +144,7 @@ async def test_what_was_received_before_its_relay_was_replaced_is_not_lost(stage
             await asyncio.to_thread(second.close)
 
     assert span[0] == before.span[0]
-    assert back.snapshot.ranks[0].iteration == 7
+    assert back.snapshot.ranks[0].progress.iteration == 7
 
 
 async def test_a_relay_of_which_nothing_has_come_yet_is_said_to_be_silent(stage, monkeypatch):

@@ -48,7 +48,7 @@ async def test_stacks_that_were_asked_for_are_in_the_next_look(rank):
             look = await seen(source, lambda look: look.dump.done)
 
     assert (look.dump.refused, look.dump.expected, look.dump.answered) == (None, 1, 1)
-    stacks = look.snapshot.ranks[0].stacks
+    stacks = look.snapshot.ranks[0].dump.stacks
     assert (stacks.request, stacks.method) == (look.dump.request, "agent")
 
 

@@ -86,7 +86,7 @@ async def test_an_ended_job_opens_at_its_end_with_verdict_and_stacks(dead, size)
     assert lines[2].startswith("✖ rank 3")
     assert [line for line in lines if line.startswith("recorded") and "the end" in line]
     assert snapshot.ended.first_rank == 3
-    assert snapshot.ranks[0].stacks.request == "a"
+    assert snapshot.ranks[0].dump.stacks.request == "a"
     assert all(len(line) <= size[0] for line in lines)
 
 

@@ -175,7 +175,10 @@ def test_the_last_dump_before_a_moment_is_shown_with_it():
     tape = taped(job)
 
     requests = [
-        (rank.stacks.request if rank.stacks else None, [one.request for one in rank.worker_stacks])
+        (
+            rank.dump.stacks.request if rank.dump.stacks else None,
+            [one.request for one in rank.dump.worker_stacks],
+        )
         for rank in (tape.at(unix_ns(second))[0].ranks[2] for second in (49, 51, 89, 91))
     ]
 

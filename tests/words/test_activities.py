@@ -16,14 +16,19 @@ from tests.ui.changed import replace
 HERE = Place("step", "/home/ada/train.py", 88, since_unix_ns=builders.NOW)
 
 
-def stuck(**more):
-    rank = builders.healthy_rank(0)
-    return replace(rank, state=State.CULPRIT, activity="other", open_calls=(), **more)
+def stuck(waits_on):
+    """A rank at fault, whose main thread is inside `waits_on` of a library."""
+    return replace(
+        builders.healthy_rank(0),
+        state=State.CULPRIT,
+        reported={"activity": "other", "place": replace(HERE, waits_on=waits_on)},
+        comm={"open_calls": ()},
+    )
 
 
 @pytest.mark.parametrize("waits_on", WAITS)
 def test_the_column_has_the_words_of_the_sentence(waits_on):
-    rank = stuck(place=replace(HERE, waits_on=waits_on))
+    rank = stuck(waits_on)
     cell = now_text(rank).removesuffix(" train.py:88")
 
     assert all(word in doing(rank, POLICY) for word in cell.split())
@@ -36,7 +41,7 @@ def test_a_cell_is_made_of_the_words_of_its_phrase(one):
 
 def test_an_event_loop_is_an_event_loop_in_both():
     """The sentence said `event loop` and the column said `asyncio`."""
-    rank = stuck(place=replace(HERE, waits_on="asyncio"))
+    rank = stuck("asyncio")
 
     assert (doing(rank, POLICY), now_text(rank)) == (
         "waiting in its event loop",
@@ -45,4 +50,4 @@ def test_an_event_loop_is_an_event_loop_in_both():
 
 
 def test_a_word_of_a_newer_agent_is_shown_as_it_came():
-    assert now_text(stuck(place=replace(HERE, waits_on="semaphore"))) == "semaphore train.py:88"
+    assert now_text(stuck("semaphore")) == "semaphore train.py:88"

@@ -223,7 +223,7 @@ def _wait_for_workers(follower: Follower, link: ViewerLink, ranks: tuple[int, ..
 
 def _with_workers(snapshot: Snapshot, ranks: tuple[int, ...]) -> bool:
     return any(
-        rank.loader is not None and rank.loader.workers > 0
+        rank.loader.report is not None and rank.loader.report.workers > 0
         for rank in snapshot.ranks
         if (not ranks or rank.rank in ranks) and not rank.gone
     )

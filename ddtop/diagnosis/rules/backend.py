@@ -32,12 +32,12 @@ def _gloo_instead(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     gradients through gloo at each step.
     """
     found = {
-        rank.rank: rank.cuda
+        rank.rank: rank.gpu.cuda
         for rank in snapshot.ranks
-        if rank.cuda is not None
-        and (rank.cuda.gloo_bytes or 0) >= policy.gloo_bytes
+        if rank.gpu.cuda is not None
+        and (rank.gpu.cuda.gloo_bytes or 0) >= policy.gloo_bytes
         and not rank.gone
-        and rank.iteration
+        and rank.progress.iteration
     }
     if len(found) < 2 or _share_gpus(found, snapshot):
         return []
@@ -80,24 +80,26 @@ def _nccl_without(snapshot: Snapshot) -> list[Finding]:
     ranks = tuple(
         rank.rank
         for rank in snapshot.ranks
-        if rank.exception is not None and _NCCL_WITHOUT.search(rank.exception.text)
+        if rank.reported.exception is not None
+        and _NCCL_WITHOUT.search(rank.reported.exception.text)
     )
     if not ranks:
         return []
     first = snapshot.rank(ranks[0])
-    assert first.exception is not None
+    exception = first.reported.exception
+    assert exception is not None
     return [
         Finding(
             kind=Kind.WRONG_BACKEND,
             severity=WARNING,
             ranks=ranks,
             victims=(),
-            since_unix_ns=first.exception.unix_ns,
+            since_unix_ns=exception.unix_ns,
             summary=(
                 f"{ranks_text(ranks)} {verb(ranks, 'asks', 'ask')} for NCCL, and torch finds no GPU"
                 " or no NCCL there"
             ),
-            evidence=(f"rank {first.rank}: {first.exception.type}: {first.exception.text}",),
+            evidence=(f"rank {first.rank}: {exception.type}: {exception.text}",),
             advice=(
                 'init_process_group("gloo") on CPUs; with GPUs: nvidia-smi, CUDA_VISIBLE_DEVICES,'
                 " and a torch built with CUDA"

@@ -58,9 +58,9 @@ def rule(context: Context) -> list[Finding]:
         first = first_to_go(snapshot.ranks, policy)[0]
         since = went_unix_ns(first)
         text = (
-            first.exception.text
-            if first.exception is not None
-            else f"its backend reports {first.watchdog_error}"
+            first.reported.exception.text
+            if first.reported.exception is not None
+            else f"its backend reports {first.process.watchdog_error}"
         )
         if not comm_failure(first):
             return []
@@ -69,7 +69,7 @@ def rule(context: Context) -> list[Finding]:
             (rank, one)
             for rank in snapshot.ranks
             if not rank.gone
-            for one in rank.groups
+            for one in rank.comm.groups
             if one.error is not None
         ]
         if not said:
@@ -113,9 +113,9 @@ def _peers(
     text: str,
 ) -> _Peers:
     texts = [
-        rank.exception.text
+        rank.reported.exception.text
         for rank in snapshot.ranks
-        if rank.rank in failed and rank.exception is not None
+        if rank.rank in failed and rank.reported.exception is not None
     ]
     named = {
         rank for one in texts for rank in named_in(one) if 0 <= rank < snapshot.world_size
@@ -126,7 +126,7 @@ def _peers(
     wait = _open(first)
     group = snapshot.group(wait.group) if wait is not None else None
     if _TIMEOUT.search(text) and wait is not None and group is not None:
-        seq = first_open_seq(wait, first.open_collectives)
+        seq = first_open_seq(wait, first.comm.open_collectives)
         members = set(group.ranks)
         behind = [
             rank.rank
@@ -142,8 +142,9 @@ def _peers(
     left = [
         rank.rank
         for rank in others
-        if rank.phase == "leaving"
-        and (rank.phase_since_unix_ns or since) <= since + int(policy.comm_error_with_it_s * 1e9)
+        if rank.reported.phase == "leaving"
+        and (rank.reported.phase_since_unix_ns or since)
+        <= since + int(policy.comm_error_with_it_s * 1e9)
     ]
     if left:
         going = any(not snapshot.rank(rank).gone for rank in left)
@@ -154,7 +155,7 @@ def _peers(
         return _Peers(tuple(dead), f"{verb(dead, 'is', 'are')} dead or unresponsive, NCCL says")
     silent = [rank for rank in others if rank.state is State.SILENT and not rank.gone]
     if silent:
-        age = duration(max(rank.report_age_s or 0.0 for rank in silent))
+        age = duration(max(rank.agent.report_age_s or 0.0 for rank in silent))
         ranks = tuple(rank.rank for rank in silent)
         return _Peers(ranks, f"{verb(ranks, 'has', 'have')} not reported for {age}")
     return _Peers((), "")
@@ -162,7 +163,7 @@ def _peers(
 
 def _open(rank: RankFacts) -> GroupProgress | None:
     """The group in which the rank waited last."""
-    pending = [one for one in rank.groups if one.pending_since_unix_ns is not None]
+    pending = [one for one in rank.comm.groups if one.pending_since_unix_ns is not None]
     return min(pending, key=lambda one: one.pending_since_unix_ns or 0, default=None)
 
 
@@ -170,18 +171,18 @@ def _is_behind(rank: RankFacts, group: str, seq: int) -> bool:
     """By its last numbers, even if its process has ended: torch's launcher ends all ranks when one
     has failed.
     """
-    progress = next((one for one in rank.groups if one.group == group), None)
+    progress = next((one for one in rank.comm.groups if one.group == group), None)
     return progress is not None and comparable_seq(progress) < seq
 
 
 def _at(snapshot: Snapshot, ranks: Collection[int], policy: Policy) -> str:
     """In brackets: where the first of them is, or was."""
     rank = snapshot.rank(min(ranks))
-    if rank.place is None:
+    if rank.reported.place is None:
         return ""
     who = f"rank {rank.rank} " if len(ranks) > 1 else ""
     spot = (
-        f"last seen in {rank.place.function}, {file_line(rank.place)}"
+        f"last seen in {rank.reported.place.function}, {file_line(rank.reported.place)}"
         if rank.gone
         else where(rank, policy)
     )
@@ -200,11 +201,15 @@ def _finding(
     reporting = sorted(failed)
     wait = _open(first)
     call = next(
-        (one for one in first.open_collectives if wait is not None and one.group == wait.group),
+        (
+            one
+            for one in first.comm.open_collectives
+            if wait is not None and one.group == wait.group
+        ),
         None,
     )
     op = call.op if call is not None else wait.last_op if wait is not None else None
-    seq = first_open_seq(wait, first.open_collectives) if wait is not None else None
+    seq = first_open_seq(wait, first.comm.open_collectives) if wait is not None else None
     what = "monitored_barrier" if "monitoredbarrier" in text.lower() else "the process group"
     if wait is not None:
         what = collective_text(
@@ -221,7 +226,7 @@ def _finding(
     lines = [
         end_line(rank, snapshot)
         for rank in snapshot.ranks
-        if rank.rank in failed and rank.exception is not None
+        if rank.rank in failed and rank.reported.exception is not None
     ]
     address = address_in(text)
     if address is not None:
@@ -234,7 +239,7 @@ def _finding(
         since_unix_ns=since,
         summary=summary,
         evidence=(
-            *([f"rank {first.rank}: {_short(text)}"] if first.exception is None else []),
+            *([f"rank {first.rank}: {_short(text)}"] if first.reported.exception is None else []),
             *lines[:8],
             *ras_lines(snapshot, policy)[:3],
         ),
@@ -251,7 +256,7 @@ def _short(text: str) -> str:
 
 
 def _advice(snapshot: Snapshot, peers: _Peers, how: str, address: str | None) -> str:
-    if any(snapshot.rank(rank).phase == "leaving" for rank in peers.ranks):
+    if any(snapshot.rank(rank).reported.phase == "leaving" for rank in peers.ranks):
         return (
             "leave the group together: dist.barrier() before destroy_process_group() or the end of"
             " the program"

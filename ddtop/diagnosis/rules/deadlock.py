@@ -250,5 +250,5 @@ def _says(about: _About, rank: int) -> str:
 
 
 def _spot(snapshot: Snapshot, rank: int) -> str:
-    place = snapshot.rank(rank).place
+    place = snapshot.rank(rank).reported.place
     return f" ({file_line(place)} {place.function})" if place is not None else ""

@@ -83,7 +83,9 @@ def _was_killed(rank: RankFacts) -> bool:
     # A launcher's SIGTERM may overtake a rank that is on its way out of its own exception.
     if fatal_exception(rank):
         return False
-    return rank.exit is not None and (rank.exit.signal is not None or rank.exit.code is None)
+    return rank.process.exit is not None and (
+        rank.process.exit.signal is not None or rank.process.exit.code is None
+    )
 
 
 _OF_SIGNALS = {
@@ -106,7 +108,7 @@ the signal's number.
 
 def _may_be_cancelled(first: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
     # One SIGTERM alone may be the first of many: wait until it is clear whether the others follow.
-    signalled = first.exit is not None and first.exit.signal in CANCEL_SIGNALS
+    signalled = first.process.exit is not None and first.process.exit.signal in CANCEL_SIGNALS
     if not signalled and not interrupted(first):
         return False
     hold_s = policy.interrupted_together_s if interrupted(first) else policy.together_s
@@ -117,8 +119,8 @@ def _cancelled(snapshot: Snapshot, bad: list[RankFacts]) -> Finding:
     first = min(bad, key=went_unix_ns)
     how = (
         "KeyboardInterrupt"
-        if first.exception
-        else exit_text(None, first.exit.signal if first.exit else None)
+        if first.reported.exception
+        else exit_text(None, first.process.exit.signal if first.process.exit else None)
     )
     ranks = tuple(rank.rank for rank in bad)
     return Finding(
@@ -169,34 +171,34 @@ def _helper_failed(snapshot: Snapshot, helper: HelperEnd, bad: list[RankFacts]) 
 
 
 def _killed(snapshot: Snapshot, first: RankFacts, others: tuple[int, ...]) -> Finding:
-    assert first.exit is not None
-    how = exit_text(first.exit.code, first.exit.signal, first.exit.oom)
-    name = f"rank {first.rank} (pid {first.exit.pid})"
-    if first.exit.signal is None:
+    assert first.process.exit is not None
+    how = exit_text(first.process.exit.code, first.process.exit.signal, first.process.exit.oom)
+    name = f"rank {first.rank} (pid {first.process.exit.pid})"
+    if first.process.exit.signal is None:
         summary = f"{name} is gone, and how it ended is not known"
     else:
         summary = f"{name} was killed by {how}"
-    if first.iteration is not None:
-        summary += f" in iteration {first.iteration:,}"
+    if first.progress.iteration is not None:
+        summary += f" in iteration {first.progress.iteration:,}"
     advice = _OF_SIGNALS.get(
-        first.exit.signal or 0, "see who sent the signal; then start the job again"
+        first.process.exit.signal or 0, "see who sent the signal; then start the job again"
     )
     evidence = _evidence(snapshot, first)
-    if first.exit.oom:
+    if first.process.exit.oom:
         advice = (
             "the host or cgroup ran out of memory: fewer workers, smaller batches, or a higher"
             " limit"
         )
-    if first.exit.oom_line is not None:
-        evidence = (f"kernel log: {first.exit.oom_line[:200]}", *evidence)
+    if first.process.exit.oom_line is not None:
+        evidence = (f"kernel log: {first.process.exit.oom_line[:200]}", *evidence)
     return _first(snapshot, Kind.RANK_KILLED, first, others, summary, evidence, advice)
 
 
 def _outlived(gone: RankFacts) -> str:
     """`2 DataLoader workers outlived it and hold its 5 sockets`."""
-    assert gone.exit is not None
-    orphans, sockets = gone.exit.orphans, gone.exit.orphan_sockets
-    workers = gone.loader is not None and gone.loader.workers >= len(orphans)
+    assert gone.process.exit is not None
+    orphans, sockets = gone.process.exit.orphans, gone.process.exit.orphan_sockets
+    workers = gone.loader.report is not None and gone.loader.report.workers >= len(orphans)
     many = ("DataLoader worker", "DataLoader workers") if workers else ("child", "children")
     text = f"{len(orphans)} {verb(orphans, *many)} outlived it"
     if sockets:
@@ -211,7 +213,7 @@ def _crashed(
     snapshot: Snapshot, first: RankFacts, same: tuple[int, ...], others: tuple[int, ...]
 ) -> Finding:
     """`same`: the ranks that raised what the first one did, itself included."""
-    exception = first.exception if fatal_exception(first) else None
+    exception = first.reported.exception if fatal_exception(first) else None
     if exception is not None:
         text = f": {clipped(exception.text, _TEXT_CHARACTERS)}" if exception.text else ""
         at = (
@@ -221,7 +223,7 @@ def _crashed(
         )
         every = len(same) > 1 and len(same) == len(snapshot.ranks)
         summary = f"{'all ranks' if every else ranks_text(same)} raised {exception.type}{text}{at}"
-        if first.exit is None:
+        if first.process.exit is None:
             summary += (
                 "; its process is still alive"
                 if len(same) == 1
@@ -239,7 +241,7 @@ def _crashed(
                 " workers, smaller batches); a bus error: df -h /dev/shm"
             )
     else:
-        code = first.exit.code if first.exit else None
+        code = first.process.exit.code if first.process.exit else None
         summary = f"rank {first.rank} left with exit code {code}"
         advice = (
             f"see the output of rank {first.rank}: it ended itself, without an uncaught exception"
@@ -290,10 +292,13 @@ def _first(
         ended = [rank for rank in others if snapshot.rank(rank).gone]
         if ended:
             summary += f"; {ranks_text(ended)} ended after it"
-    if first.exit is not None and first.exit.orphans and snapshot.ended is None:
-        outlived, pids = _outlived(first), " ".join(str(pid) for pid in first.exit.orphans[:8])
+    if first.process.exit is not None and first.process.exit.orphans and snapshot.ended is None:
+        outlived, pids = (
+            _outlived(first),
+            " ".join(str(pid) for pid in first.process.exit.orphans[:8]),
+        )
         summary += f"; {outlived}"
-        if first.exit.orphan_sockets:
+        if first.process.exit.orphan_sockets:
             evidence += (f"{outlived} (pids {pids}): while they live its peers see no disconnect",)
         advice += f"; end these processes: kill {pids}"
     return Finding(
@@ -313,12 +318,18 @@ def _first(
 
 def _evidence(snapshot: Snapshot, first: RankFacts) -> tuple[str, ...]:
     lines = [end_line(first, snapshot)]
-    if first.place is not None:
-        at = f", iteration {first.iteration:,}" if first.iteration is not None else ""
-        lines.append(f"last seen at {file_line(first.place)} {first.place.function}{at}")
+    if first.reported.place is not None:
+        at = (
+            f", iteration {first.progress.iteration:,}"
+            if first.progress.iteration is not None
+            else ""
+        )
+        lines.append(
+            f"last seen at {file_line(first.reported.place)} {first.reported.place.function}{at}"
+        )
     lines += [
         f"its last call of MPI: {_call_text(call)}"
-        for call in (first.mpi.calls[:1] if first.mpi else ())
+        for call in (first.comm.mpi.calls[:1] if first.comm.mpi else ())
     ]
     later = sorted(
         (
@@ -363,14 +374,16 @@ def _left_early(snapshot: Snapshot, early: list[RankFacts], victims: list[int]) 
         f"{ranks_text(ranks)} finished and left with exit code 0 while {ranks_text(victims)} still"
         f" needed {verb(ranks, 'it', 'them')}"
     )
-    if first.iteration is not None:
+    if first.progress.iteration is not None:
         theirs = [
-            snapshot.rank(rank).iteration
+            snapshot.rank(rank).progress.iteration
             for rank in victims
-            if snapshot.rank(rank).iteration is not None
+            if snapshot.rank(rank).progress.iteration is not None
         ]
-        summary += f": {verb(ranks, 'it', 'they')} stopped after iteration {first.iteration:,}"
-        if theirs and max(one or 0 for one in theirs) != first.iteration:
+        summary += (
+            f": {verb(ranks, 'it', 'they')} stopped after iteration {first.progress.iteration:,}"
+        )
+        if theirs and max(one or 0 for one in theirs) != first.progress.iteration:
             summary += f", the others are at {max(one or 0 for one in theirs):,}"
     return Finding(
         kind=Kind.LEFT_EARLY,

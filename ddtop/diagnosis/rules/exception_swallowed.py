@@ -24,13 +24,13 @@ _Place = tuple[str, str, str, int]
 def rule(context: Context) -> list[Finding]:
     """One finding for each set of ranks."""
     snapshot, policy = context.snapshot, context.policy
-    looked = [rank for rank in snapshot.ranks if rank.catching is not None]
+    looked = [rank for rank in snapshot.ranks if rank.reported.catching is not None]
     judged = [rank for rank in looked if _is_judged(rank, policy)]
     if len(judged) < 2:
         return []
     by_place: dict[_Place, list[tuple[RankFacts, Caught]]] = {}
     for rank in judged:
-        for caught in rank.catching.caught if rank.catching is not None else ():
+        for caught in rank.reported.catching.caught if rank.reported.catching is not None else ():
             by_place.setdefault(_place(caught), []).append((rank, caught))
     by_ranks: dict[tuple[int, ...], list[tuple[RankFacts, Caught]]] = {}
     for having in by_place.values():
@@ -63,8 +63,8 @@ def _is_judged(rank: RankFacts, policy: Policy) -> bool:
     """Whether it trains and was sampled often enough, with a complete list: what is not in the list
     was not there.
     """
-    catching = rank.catching
-    if rank.gone or rank.phase != "running" or rank.state in (State.STOPPED, State.SILENT):
+    catching = rank.reported.catching
+    if rank.gone or rank.reported.phase != "running" or rank.state in (State.STOPPED, State.SILENT):
         return False
     return (
         catching is not None and catching.windows >= policy.caught_windows and not catching.omitted
@@ -82,15 +82,15 @@ def _differs(having: list[tuple[RankFacts, Caught]], judged: list[RankFacts]) ->
     if 2 * len(having) > len(judged):
         return False
     return all(
-        rank.catching is not None and caught.windows == rank.catching.windows
+        rank.reported.catching is not None and caught.windows == rank.reported.catching.windows
         for rank, caught in having
     )
 
 
 def _per_s(rank: RankFacts, caught: Caught) -> float:
     return (
-        caught.count / (rank.catching.watched_ns / 1e9)
-        if rank.catching and rank.catching.watched_ns
+        caught.count / (rank.reported.catching.watched_ns / 1e9)
+        if rank.reported.catching and rank.reported.catching.watched_ns
         else 0.0
     )
 
@@ -108,9 +108,9 @@ def _finding(
     lead, caught = places[0]
     evidence = [
         f"{ranks_text(ranks)}: {one.type} at {one.file}:{one.line} in {one.function}, {one.count:,}"
-        f" in {rank.catching.watched_ns / 1e9:.1f} s of sampling, in every sample"
+        f" in {rank.reported.catching.watched_ns / 1e9:.1f} s of sampling, in every sample"
         for rank, one in places[:PLACES_MAX]
-        if rank.catching is not None
+        if rank.reported.catching is not None
     ]
     return Finding(
         kind=Kind.EXCEPTION_SWALLOWED,
@@ -135,13 +135,13 @@ def _lines(snapshot: Snapshot, number: int, victims: tuple[int, ...], policy: Po
     not.
     """
     rank = snapshot.rank(number)
-    if rank.catching is None or rank.gone or not rank.catching.caught:
+    if rank.reported.catching is None or rank.gone or not rank.reported.catching.caught:
         return []
-    others = [snapshot.rank(one).catching for one in victims]
+    others = [snapshot.rank(one).reported.catching for one in victims]
     alike = {_place(one) for other in others if other is not None for one in other.caught}
     recent = [
         one
-        for one in rank.catching.caught
+        for one in rank.reported.catching.caught
         if one.count > 1 and one.ago <= policy.caught_recent_windows
     ]
     found = [one for one in recent if _place(one) not in alike]

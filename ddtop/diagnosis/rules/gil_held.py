@@ -45,7 +45,7 @@ def _is_frozen(rank: RankFacts) -> bool:
 
 def _is_out(rank: RankFacts) -> bool:
     """Whether another rule reports it, or nothing is known of it."""
-    return rank.gone or rank.state is State.STOPPED or rank.hello is None or rank.unheard
+    return rank.gone or rank.state is State.STOPPED or rank.hello is None or rank.agent.unheard
 
 
 def _finding(
@@ -58,7 +58,7 @@ def _finding(
 ) -> Finding:
     ranks, first = tuple(one.rank for one in roots), roots[0]
     frozen = all(_is_frozen(one) for one in roots)
-    held = duration(min(snapshot.rank(rank).report_age_s or 0.0 for rank in waiters))
+    held = duration(min(snapshot.rank(rank).agent.report_age_s or 0.0 for rank in waiters))
     lines = [
         process_line(first, policy),
         place_line(first) if not frozen else None,
@@ -67,7 +67,7 @@ def _finding(
     how = "--native " if frozen else ""
     return Finding(
         kind=Kind.INTERPRETER_FROZEN if frozen else Kind.NOT_IN_COLLECTIVE,
-        severity=WARNING if any(one.working for one in roots) else CRITICAL,
+        severity=WARNING if any(one.process.working for one in roots) else CRITICAL,
         ranks=ranks,
         victims=waiters,
         since_unix_ns=since,

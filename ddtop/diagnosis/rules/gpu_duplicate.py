@@ -44,7 +44,7 @@ def _ranks_named(snapshot: Snapshot, crashed: int) -> tuple[int, ...]:
     """The ranks on one GPU by the exception of the one that crashed; empty if it says no such
     thing.
     """
-    exception = snapshot.rank(crashed).exception
+    exception = snapshot.rank(crashed).reported.exception
     text = exception.text if exception is not None else ""
     if match := _DUPLICATE.search(text):
         return tuple(sorted({int(match[1]), int(match[2])}))

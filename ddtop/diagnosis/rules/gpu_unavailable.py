@@ -63,7 +63,7 @@ def fold(context: Context, own: list[Finding]) -> list[Finding]:
 
 def _told(crash: Finding, snapshot: Snapshot, policy: Policy) -> Finding:
     rank = snapshot.rank(crash.ranks[0])
-    text = rank.exception.text if rank.exception is not None else ""
+    text = rank.reported.exception.text if rank.reported.exception is not None else ""
     if not text:
         return crash
     device = device_of(rank, snapshot)
@@ -101,7 +101,7 @@ def _of_memory(
     sharing = (
         [number for number in device.ranks if number != rank.rank] if device is not None else []
     )
-    if others or (sharing and not rank.iteration):
+    if others or (sharing and not rank.progress.iteration):
         why = f"rank {rank.rank} found too little free memory on its GPU"
         return _finding(crash, rank, device, snapshot, policy, why, "")
     # No other process uses it, so the program itself needs too much: add the numbers.

@@ -112,7 +112,7 @@ def _memory_low(
     left = gpu.total_bytes - gpu.used_bytes
     if left > policy.gpu_memory_low_ratio * gpu.total_bytes:
         return
-    cudas = [cuda for rank in ranks if (cuda := snapshot.rank(rank).cuda) is not None]
+    cudas = [cuda for rank in ranks if (cuda := snapshot.rank(rank).gpu.cuda) is not None]
     refused = device.refused_lately
     others = lasting_strangers(device, policy)
     # A full GPU alone is how torch's allocator works: it keeps what it once had. And what it
@@ -241,14 +241,14 @@ def fold(context: Context, own: list[Finding]) -> list[Finding]:
 
 def _is_told(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
     """Whether the straggler finding of this rank names its GPU."""
-    return rank.card_late is not None or (
+    return rank.gpu_late is not None or (
         rank.late is not None and cause_of(rank, rank.late, snapshot, policy).word == GPU
     )
 
 
 def _awaited(busy: Finding, snapshot: Snapshot) -> Finding:
     late = next(
-        (late for rank in busy.ranks if (late := snapshot.rank(rank).card_late) is not None), None
+        (late for rank in busy.ranks if (late := snapshot.rank(rank).gpu_late) is not None), None
     )
     if late is None:
         return busy

@@ -41,7 +41,7 @@ def rule(context: Context) -> list[Finding]:
         return []
     by_sender: dict[str | None, list[RankFacts]] = {}
     for rank in ranks:
-        by_sender.setdefault(rank.sender, []).append(rank)
+        by_sender.setdefault(rank.agent.sender, []).append(rank)
     lost = [
         _Lost(host, tuple(by_sender[host.sender]))
         for host in snapshot.seen
@@ -70,7 +70,7 @@ def _takes_part(lost: _Lost, snapshot: Snapshot, policy: Policy) -> bool:
     at = lost.host.completing_unix_ns
     if at is None:
         return False
-    step_s = max((rank.step_ms or 0.0 for rank in snapshot.ranks), default=0.0) / 1000
+    step_s = max((rank.progress.step_ms or 0.0 for rank in snapshot.ranks), default=0.0) / 1000
     return (
         snapshot.time_unix_ns - at
         <= max(policy.moving_s, policy.host_lost_s, policy.host_lost_step_factor * step_s) * 1e9
@@ -161,25 +161,24 @@ def _evidence(lost: list[_Lost], snapshot: Snapshot, first: Blame | None) -> tup
         ]
     answering = sum(not one.quiet for one in snapshot.seen)
     lines.append(f"{answering} of {len(snapshot.seen)} hosts answer, the hub among them")
-    if first is not None and (waiter := snapshot.rank(first.waiters[0])).place is not None:
-        lines.append(
-            f"rank {waiter.rank} waits at {file_line(waiter.place)} {waiter.place.function}"
-        )
+    waiter = snapshot.rank(first.waiters[0]) if first is not None else None
+    if waiter is not None and (place := waiter.reported.place) is not None:
+        lines.append(f"rank {waiter.rank} waits at {file_line(place)} {place.function}")
     return tuple(lines)
 
 
 def _last(rank: RankFacts, host: HostSeen, now_unix_ns: int) -> str | None:
     """What the rank did when it was last heard."""
     parts = []
-    if rank.iteration is not None:
-        parts.append(f"iteration {rank.iteration:,}")
-    if rank.collective is not None:
-        parts.append(f"{tensor_text(rank.collective)} #{rank.collective.seq}")
-    elif (done := next((one for one in rank.groups if one.last_op), None)) is not None:
+    if rank.progress.iteration is not None:
+        parts.append(f"iteration {rank.progress.iteration:,}")
+    if rank.comm.collective is not None:
+        parts.append(f"{tensor_text(rank.comm.collective)} #{rank.comm.collective.seq}")
+    elif (done := next((one for one in rank.comm.groups if one.last_op), None)) is not None:
         parts.append(f"after {done.last_op} #{done.enqueued - (done.p2p_offset or 0)}")
-    if rank.place is not None:
-        parts.append(f"{file_line(rank.place)} {rank.place.function}")
-    ago = duration((now_unix_ns - (rank.heard_unix_ns or host.heard_unix_ns)) / 1e9)
+    if rank.reported.place is not None:
+        parts.append(f"{file_line(rank.reported.place)} {rank.reported.place.function}")
+    ago = duration((now_unix_ns - (rank.agent.heard_unix_ns or host.heard_unix_ns)) / 1e9)
     return (
         f"rank {rank.rank} on {host.host}, last heard {ago} ago: {', '.join(parts)}"
         if parts

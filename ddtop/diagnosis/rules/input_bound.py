@@ -28,17 +28,17 @@ def rule(context: Context) -> list[Finding]:
         concerned = [
             rank
             for rank in snapshot.ranks
-            if not rank.gone and (rank.loader_wait_ratio or 0.0) >= least
+            if not rank.gone and (rank.loader.wait_ratio or 0.0) >= least
         ]
     ranks = tuple(rank.rank for rank in concerned)
     if set(ranks) <= context.explained:
         # The loader of one rank is the cause that its straggler finding names.
         return []
-    share = median(rank.loader_wait_ratio or 0.0 for rank in concerned)
+    share = median(rank.loader.wait_ratio or 0.0 for rank in concerned)
     lead = concerned[0]
-    assert lead.loader is not None
+    assert lead.loader.report is not None
     # Of several loaders the one that it waits for: the one that validates has settings of its own.
-    loader = lead.loader.waited or lead.loader
+    loader = lead.loader.report.waited or lead.loader.report
     if loader.workers:
         setting = (
             f"num_workers={loader.workers}, prefetch_factor={loader.prefetch_factor or 2},"
@@ -49,10 +49,10 @@ def rule(context: Context) -> list[Finding]:
             "raise num_workers, or make the dataset cheaper: its queue is empty when the step wants"
             " a batch"
         )
-        if slow and slow[0].loader is not None:
+        if slow and slow[0].loader.report is not None:
             advice = (
                 "one worker is slower than the others: look at its shard and its file, py-spy dump"
-                f" --pid {slow[0].loader.owed_most_pid}"
+                f" --pid {slow[0].loader.report.owed_most_pid}"
             )
     else:
         setting = "num_workers=0: the rank loads its data itself"
@@ -63,7 +63,8 @@ def rule(context: Context) -> list[Finding]:
             severity=WARNING,
             ranks=ranks,
             victims=(),
-            since_unix_ns=snapshot.time_unix_ns - int((lead.window_s or policy.window_s) * 1e9),
+            since_unix_ns=snapshot.time_unix_ns
+            - int((lead.reported.window_s or policy.window_s) * 1e9),
             summary=(
                 f"{ranks_text(ranks)} {verb(ranks, 'spends', 'spend')} {about(share)} of the time"
                 f" waiting for data{_whose(lead)} ({setting})"
@@ -76,25 +77,25 @@ def rule(context: Context) -> list[Finding]:
 
 def _whose(rank: RankFacts) -> str:
     """The dataset of that loader. Empty where it is not known."""
-    waited = rank.loader.waited if rank.loader is not None else None
+    waited = rank.loader.report.waited if rank.loader.report is not None else None
     if waited is None:
         return ""
     return f" of {waited.dataset}{', which feeds the training' if waited.feeds else ''}"
 
 
 def _concerned(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
-    loader = rank.loader
-    if rank.gone or loader is None or rank.loader_wait_ratio is None:
+    loader = rank.loader.report
+    if rank.gone or loader is None or rank.loader.wait_ratio is None:
         return False
     # In every quarter of the window: one long wait (an epoch's worker start, a file server's
     # hiccup) is no bottleneck.
-    if min(rank.loader_wait_ratio, rank.loader_wait_low_ratio or 0.0) < policy.input_bound_ratio:
+    if min(rank.loader.wait_ratio, rank.loader.wait_low_ratio or 0.0) < policy.input_bound_ratio:
         return False
     if (
-        rank.loader_window_steps or 0
+        rank.loader.window_steps or 0
     ) < policy.input_bound_steps or snapshot.still_since_unix_ns is not None:
         return False
-    if rank.window_s is None or rank.window_s < policy.input_bound_window_s:
+    if rank.reported.window_s is None or rank.reported.window_s < policy.input_bound_window_s:
         return False
     # Batches that lie ready are not what it waits for.
     return loader.depth is None or loader.capacity is None or loader.depth <= loader.capacity // 2
@@ -104,7 +105,7 @@ def _one_is_slow(rank: RankFacts, policy: Policy) -> bool:
     """Whether one worker is waited for nearly always. Batches come from the workers in turn, so
     more workers would not help.
     """
-    loader = rank.loader
+    loader = rank.loader.report
     return (
         loader is not None
         and loader.workers > 1
@@ -113,7 +114,7 @@ def _one_is_slow(rank: RankFacts, policy: Policy) -> bool:
 
 
 def _line(rank: RankFacts, policy: Policy) -> str:
-    loader = rank.loader
+    loader = rank.loader.report
     assert loader is not None
     queue = f"queue {loader.depth}/{loader.capacity}, " if loader.capacity else ""
     known = f"{loader.workers_alive}/" if loader.workers_alive is not None else ""
@@ -128,6 +129,6 @@ def _line(rank: RankFacts, policy: Policy) -> str:
             f" {loader.owed_most_pid}"
         )
     return (
-        f"rank {rank.rank}: {rank.loader_wait_ratio or 0:.0%} of the last seconds in the"
+        f"rank {rank.rank}: {rank.loader.wait_ratio or 0:.0%} of the last seconds in the"
         f" DataLoader, {queue}{alive}"
     )

@@ -33,8 +33,8 @@ def rule(context: Context) -> list[Finding]:
     }
     awaited, alone = [], []
     for rank in snapshot.ranks:
-        since = None if rank.gone else rank.stalled_since_unix_ns
-        if since is None or not may_be_io(rank.process):
+        since = None if rank.gone else rank.process.stalled_since_unix_ns
+        if since is None or not may_be_io(rank.process.report):
             continue
         if rank.rank in blames and now - since >= policy.still_limit_s * 1e9:
             awaited.append(rank)
@@ -53,9 +53,9 @@ def _finding(
 ) -> Finding:
     now = snapshot.time_unix_ns
     ranks = tuple(rank.rank for rank in stalled)
-    since = min(rank.stalled_since_unix_ns or now for rank in stalled)
+    since = min(rank.process.stalled_since_unix_ns or now for rank in stalled)
     lead = stalled[0]
-    wchan = lead.process.wchan if lead.process is not None else None
+    wchan = lead.process.report.wchan if lead.process.report is not None else None
     summary = (
         f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been in uninterruptible sleep"
         f" ({wchan or 'state D'}) for {duration((now - since) / 1e9)}, {where(lead, policy)}"

@@ -61,7 +61,7 @@ def _severity(
     five seconds.
     """
     now = about.now_unix_ns
-    stood_s = (now - (rank.owing_still_since_unix_ns or now)) / 1e9
+    stood_s = (now - (rank.loader.stuck_since_unix_ns or now)) / 1e9
     if blame is not None:
         waited_s = (now - blame.since_unix_ns) / 1e9
         limit_s = policy.stopped_limit_s if cause == HALTED else policy.still_limit_s
@@ -69,7 +69,7 @@ def _severity(
     # Its main thread may be in a collective while a thread of the program fetches the next batch.
     if rank.wait is not None or rank.rank in about.in_peer_waits:
         return None
-    stood_s = min(stood_s, (now - (rank.progress_unix_ns or 0)) / 1e9)
+    stood_s = min(stood_s, (now - (rank.progress.last_unix_ns or 0)) / 1e9)
     if cause in (DEAD, HALTED) or about.all_locked:
         return CRITICAL if stood_s >= policy.still_limit_s else None
     return WARNING if stood_s >= policy.stall_alone_limit_s else None
@@ -80,8 +80,8 @@ def _all_locked(snapshot: Snapshot) -> bool:
     living = [rank for rank in snapshot.ranks if not rank.gone]
     return bool(living) and all(
         cause_of(rank) == LOCKED
-        and rank.loader is not None
-        and rank.loader.locked == rank.loader.workers_alive
+        and rank.loader.report is not None
+        and rank.loader.report.locked == rank.loader.report.workers_alive
         for rank in living
     )
 
@@ -96,20 +96,20 @@ def _finding(
 ) -> Finding:
     now = snapshot.time_unix_ns
     ranks = tuple(rank.rank for rank in stuck)
-    since = min(rank.owing_still_since_unix_ns or now for rank in stuck)
+    since = min(rank.loader.stuck_since_unix_ns or now for rank in stuck)
     mine = [blames[rank] for rank in ranks if rank in blames]
     first = min(mine, key=lambda blame: blame.since_unix_ns) if mine else None
     victims = tuple(sorted(waiters_of(mine) - set(ranks)))
     lead = stuck[0]
-    assert lead.loader is not None
-    begun = min(lead.loader.waiting_since_unix_ns or since, since)
+    assert lead.loader.report is not None
+    begun = min(lead.loader.report.waiting_since_unix_ns or since, since)
     summary = (
         f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where(lead, policy)} for"
         f" {duration((now - begun) / 1e9)}: {_owed(stuck)} {_does(lead, len(stuck))}"
     )
     if first is not None:
         summary += f"; {waits_clause(snapshot, first, ranks, victims)}"
-    advice = _ADVICE[cause].format(pid=lead.loader.owing_pid, rank=lead.rank)
+    advice = _ADVICE[cause].format(pid=lead.loader.report.owing_pid, rank=lead.rank)
     return Finding(
         kind=Kind.LOADER_STUCK,
         severity=severity,
@@ -127,8 +127,8 @@ def _finding(
 
 def _owed(stuck: list[RankFacts]) -> str:
     """`worker pid 812, which must deliver the next batch,`; for several ranks all pids."""
-    pids = [str(rank.loader.owing_pid) for rank in stuck if rank.loader is not None]
-    closing = stuck[0].loader is not None and stuck[0].loader.closing
+    pids = [str(rank.loader.report.owing_pid) for rank in stuck if rank.loader.report is not None]
+    closing = stuck[0].loader.report is not None and stuck[0].loader.report.closing
     duty = "which has not ended yet" if closing else "which must deliver the next batch"
     if len(pids) == 1:
         return f"its worker pid {pids[0]}, {duty},"
@@ -140,7 +140,7 @@ def _owed(stuck: list[RankFacts]) -> str:
 
 
 def _does(rank: RankFacts, number: int) -> str:
-    loader = rank.loader
+    loader = rank.loader.report
     assert loader is not None
     be = "is" if number == 1 else "are"
     if helpless(loader):
@@ -161,12 +161,12 @@ def _does(rank: RankFacts, number: int) -> str:
 
 def _worker_stack(rank: RankFacts) -> str | None:
     """Its frames, if they were taken while it had to deliver this batch."""
-    loader = rank.loader
+    loader = rank.loader.report
     assert loader is not None
-    since = min(loader.waiting_since_unix_ns or 1 << 62, rank.owing_still_since_unix_ns or 1 << 62)
+    since = min(loader.waiting_since_unix_ns or 1 << 62, rank.loader.stuck_since_unix_ns or 1 << 62)
     found = [
         one
-        for one in rank.worker_stacks
+        for one in rank.dump.worker_stacks
         if one.pid == loader.owing_pid
         and one.method
         and one.taken_unix_ns >= since
@@ -176,11 +176,11 @@ def _worker_stack(rank: RankFacts) -> str | None:
 
 
 def _evidence(snapshot: Snapshot, rank: RankFacts, policy: Policy) -> list[str]:
-    loader = rank.loader
+    loader = rank.loader.report
     assert loader is not None
     lines = [loader_line(rank)]
     if not helpless(loader):
-        stood_s = (snapshot.time_unix_ns - (rank.owing_still_since_unix_ns or 0)) / 1e9
+        stood_s = (snapshot.time_unix_ns - (rank.loader.stuck_since_unix_ns or 0)) / 1e9
         at = f", wchan {loader.owing_wchan}" if loader.owing_wchan else ""
         lines.append(
             f"worker pid {loader.owing_pid}: no CPU, no I/O and no wake-up for"

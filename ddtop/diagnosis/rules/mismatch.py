@@ -48,7 +48,7 @@ def rule(context: Context) -> list[Finding]:
     for rank in snapshot.ranks:
         if rank.gone:
             continue
-        for call in (*rank.retired_collectives, *rank.open_collectives):
+        for call in (*rank.comm.retired_collectives, *rank.comm.open_collectives):
             calls.setdefault((call.group, call.seq), {})[rank.rank] = call
     last: dict[str, int] = {}
     for wait in snapshot.waits:
@@ -120,7 +120,7 @@ def _finding(snapshot: Snapshot, group: str, seq: int, by_rank: dict[int, Collec
     places = tuple(
         f"rank {rank} is at {file_line(place)} {place.function}"
         for rank in sorted(by_rank)[:8]
-        if (place := snapshot.rank(rank).place) is not None
+        if (place := snapshot.rank(rank).reported.place) is not None
     )
     same_op = len({call.op for call in by_rank.values()}) == 1
     return Finding(

@@ -43,7 +43,7 @@ def rule(context: Context) -> list[Finding]:
     }
     theirs = [f"rank {rank}: {call.op}{_bytes(call)}" for rank, call in sorted(others.items())][:8]
     own = f"{failed.name} of {failed.nbytes:,} bytes" if failed.nbytes is not None else failed.name
-    place = first.exception.place if first.exception is not None else None
+    place = first.reported.exception.place if first.reported.exception is not None else None
     spot = f" at {file_line(place)} {place.function}" if place is not None else ""
     waiting = tuple(
         rank.rank for rank in snapshot.ranks if rank.rank not in ranks and not rank.gone
@@ -76,29 +76,29 @@ def rule(context: Context) -> list[Finding]:
 
 def _is_truncated(rank: RankFacts) -> bool:
     failed = _failed(rank)
-    if failed is None or rank.exception is None or not fatal_exception(rank):
+    if failed is None or rank.reported.exception is None or not fatal_exception(rank):
         return False
-    return failed.name in MPI_COLLECTIVES and bool(_TRUNCATED.search(rank.exception.text))
+    return failed.name in MPI_COLLECTIVES and bool(_TRUNCATED.search(rank.reported.exception.text))
 
 
 def _failed(rank: RankFacts) -> MpiCall | None:
     """The call that raised. If the agent ended before it could report it: the last call on the
     state page.
     """
-    if rank.mpi is None or rank.mpi.failed is not None:
-        return rank.mpi.failed if rank.mpi is not None else None
+    if rank.comm.mpi is None or rank.comm.mpi.failed is not None:
+        return rank.comm.mpi.failed if rank.comm.mpi is not None else None
     last = max(
-        (comm for comm in rank.mpi.comms if comm.last_op),
+        (comm for comm in rank.comm.mpi.comms if comm.last_op),
         key=lambda comm: comm.completed,
         default=None,
     )
     if last is None or not rank.gone:
         return None
-    return MpiCall(last.last_op or "", rank.mpi.unix_ns, 0, last.name, last.completed)
+    return MpiCall(last.last_op or "", rank.comm.mpi.unix_ns, 0, last.name, last.completed)
 
 
 def _at(rank: RankFacts, group: str, seq: int | None) -> Collective | None:
-    calls = (*rank.open_collectives, *rank.retired_collectives)
+    calls = (*rank.comm.open_collectives, *rank.comm.retired_collectives)
     return next((call for call in calls if (call.group, call.seq) == (group, seq)), None)
 
 

@@ -70,11 +70,11 @@ def _classes(alive: Iterable[RankFacts], policy: Policy) -> list[_Class]:
 
 
 def _place_key(rank: RankFacts, policy: Policy) -> tuple[object, ...]:
-    place = rank.place
+    place = rank.reported.place
     if place is None:
         return (None, word_of(rank, policy))
     # A loop that polls comes to one of several lines at each look.
-    line = place.line if (rank.line_age_s or 0.0) >= 1.0 else None
+    line = place.line if (rank.reported.line_age_s or 0.0) >= 1.0 else None
     return (place.file, place.function, line)
 
 
@@ -143,19 +143,18 @@ def _evidence(
     for one in classes[:CLASSES_MAX]:
         rank = snapshot.rank(one.ranks[0])
         lines += [process_line(rank, policy), place_line(rank), *stack_lines(rank, policy)]
-    counted = [rank for rank in still.alive if rank.iteration is not None]
+    counted = [rank for rank in still.alive if rank.progress.iteration is not None]
     if counted:
-        steps = [rank.step_ms for rank in counted if rank.step_ms]
+        steps = [rank.progress.step_ms for rank in counted if rank.progress.step_ms]
         usual = f", a step took {max(steps):.0f} ms" if steps else ""
-        lines.append(
-            f"the last step was iteration {max(rank.iteration or 0 for rank in counted):,}{usual}"
-        )
+        last = max(rank.progress.iteration or 0 for rank in counted)
+        lines.append(f"the last step was iteration {last:,}{usual}")
     lines.append("no step, batch, collective or call for single ranks has ended since on any rank")
     return tuple(line for line in lines if line is not None)
 
 
 def _advice(lead: RankFacts, still: Standstill, idle: bool, policy: Policy) -> str:
-    place = lead.place
+    place = lead.reported.place
     if idle:
         return "nothing to do: the next request, order or input lets it continue"
     if place is not None and place.waits_for is not None:

@@ -102,40 +102,46 @@ class _About:
 
 def _just_left(rank: RankFacts, policy: Policy) -> bool:
     """Whether it is ending and its last report has not arrived yet."""
-    exiting = rank.process is not None and rank.process.exiting
-    return exiting and rank.phase != "leaving" and (rank.report_age_s or 0.0) < policy.last_report_s
+    exiting = rank.process.report is not None and rank.process.report.exiting
+    return (
+        exiting
+        and rank.reported.phase != "leaving"
+        and (rank.agent.report_age_s or 0.0) < policy.last_report_s
+    )
 
 
 def _kind(snapshot: Snapshot, blame: Blame, policy: Policy) -> Kind:
     rank = snapshot.rank(blame.root)
-    if rank.process is not None and rank.process.exiting:
+    if rank.process.report is not None and rank.process.report.exiting:
         return Kind.LEFT_EARLY
     if rank.state is State.SILENT:
         return Kind.INTERPRETER_FROZEN
-    if rank.phase == "leaving" or _ran_dry(snapshot, rank, blame, policy):
+    if rank.reported.phase == "leaving" or _ran_dry(snapshot, rank, blame, policy):
         return Kind.LEFT_EARLY
     return Kind.NOT_IN_COLLECTIVE
 
 
 def _ran_dry(snapshot: Snapshot, rank: RankFacts, blame: Blame, policy: Policy) -> bool:
     """Whether its DataLoader is exhausted and has delivered fewer batches than that of a waiter."""
-    loader = rank.loader
+    loader = rank.loader.report
     if loader is None or loader.exhausted_unix_ns is None or not loader.exhausted:
         return False
     before_ns = int(policy.dry_before_progress_s * 1e9)
     if (
-        rank.progress_unix_ns is not None
-        and loader.exhausted_unix_ns < rank.progress_unix_ns - before_ns
+        rank.progress.last_unix_ns is not None
+        and loader.exhausted_unix_ns < rank.progress.last_unix_ns - before_ns
     ):
         return False
     others = [snapshot.rank(waiter) for waiter in blame.waiters]
     ahead = [
-        one for one in others if one.loader is not None and one.loader.exhausted < loader.exhausted
+        one
+        for one in others
+        if one.loader.report is not None and one.loader.report.exhausted < loader.exhausted
     ]
     return bool(ahead) and all(
-        one.loader is not None
-        and rank.loader is not None
-        and one.loader.batches > rank.loader.batches
+        one.loader.report is not None
+        and rank.loader.report is not None
+        and one.loader.report.batches > rank.loader.report.batches
         for one in ahead
     )
 
@@ -143,8 +149,8 @@ def _ran_dry(snapshot: Snapshot, rank: RankFacts, blame: Blame, policy: Policy) 
 def _limit_s(snapshot: Snapshot, blame: Blame, policy: Policy, works: bool) -> float:
     """How long (s) a wait for a rank may last before it is critical."""
     waiters = [snapshot.rank(rank) for rank in blame.waiters]
-    healthy_s = max((rank.healthy_wait_max_ms or 0.0 for rank in waiters), default=0.0) / 1000
-    usual_s = max((rank.usual_wait_ms or 0.0 for rank in waiters), default=0.0) / 1000
+    healthy_s = max((rank.comm.healthy_wait_max_ms or 0.0 for rank in waiters), default=0.0) / 1000
+    usual_s = max((rank.comm.usual_wait_ms or 0.0 for rank in waiters), default=0.0) / 1000
     limit_s = policy.still_habit_factor * usual_s
     if works:
         limit_s = max(policy.working_critical_s, policy.working_critical_factor * healthy_s)
@@ -170,7 +176,7 @@ def _finding(
     if kind == Kind.INTERPRETER_FROZEN:
         subject = (
             f"{ranks_text(ranks)} {verb(ranks, 'runs', 'run')}, but C code holds the GIL: "
-            f"no report for {duration(lead.report_age_s or 0)}, {where(lead, policy)}"
+            f"no report for {duration(lead.agent.report_age_s or 0)}, {where(lead, policy)}"
         )
     elif kind == Kind.LEFT_EARLY:
         subject = (
@@ -182,10 +188,10 @@ def _finding(
     elif severity == WARNING and first.standing != STILL:
         busy = "is still working" if len(ranks) == 1 else "are still working"
         # One that moves by other signs than its CPU may well be asleep at this instant.
-        asleep = lead.working is False and lead.place is not None
+        asleep = lead.process.working is False and lead.reported.place is not None
         spot = (
-            f"in {lead.place.function} ({file_line(lead.place)})"
-            if asleep and lead.place
+            f"in {lead.reported.place.function} ({file_line(lead.reported.place)})"
+            if asleep and lead.reported.place
             else where(lead, policy)
         )
         subject = f"{ranks_text(ranks)} {busy}, {spot}, {waited}"
@@ -210,7 +216,11 @@ def _only_around_it(rank: RankFacts, policy: Policy) -> bool:
     CPU.
     """
     found = classify(rank, policy)
-    return bool(rank.working) and found.source == FRAMES and found.word in ("lock", "queue", "rpc")
+    return (
+        bool(rank.process.working)
+        and found.source == FRAMES
+        and found.word in ("lock", "queue", "rpc")
+    )
 
 
 def _places(snapshot: Snapshot, ranks: tuple[int, ...], waited: str, policy: Policy) -> str:
@@ -226,7 +236,11 @@ def _places(snapshot: Snapshot, ranks: tuple[int, ...], waited: str, policy: Pol
 
 
 def _after(rank: RankFacts) -> str:
-    return f" after iteration {rank.iteration:,}" if rank.iteration is not None else ""
+    return (
+        f" after iteration {rank.progress.iteration:,}"
+        if rank.progress.iteration is not None
+        else ""
+    )
 
 
 def _evidence(snapshot: Snapshot, blames: list[Blame], policy: Policy) -> tuple[str, ...]:
@@ -241,22 +255,20 @@ def _evidence(snapshot: Snapshot, blames: list[Blame], policy: Policy) -> tuple[
             place_line(rank),
         ]
         lines += stack_lines(rank, policy)
-        own = next((item for item in rank.groups if item.group == blame.group), None)
-        put_in = own.enqueued - (own.p2p_offset or 0) if own else 0
+        own = next((item for item in rank.comm.groups if item.group == blame.group), None)
+        enqueued = own.enqueued - (own.p2p_offset or 0) if own else 0
         waits = verb(blame.waiters, "waits", "wait")
         if rank.state is not State.SILENT and blame.seq is not None:
             lines.append(
-                f"rank {rank.rank} has enqueued #{put_in}, {ranks_text(blame.waiters)} {waits} in"
+                f"rank {rank.rank} has enqueued #{enqueued}, {ranks_text(blame.waiters)} {waits} in"
                 f" #{blame.seq}"
             )
     waiter = snapshot.rank(blames[0].waiters[0])
     # From a thread of NCCL's own: it answers where Python stands, and where torch's recorder is
     # off.
     lines += ras_lines(snapshot, policy)[:3]
-    if waiter.place is not None:
-        lines.append(
-            f"rank {waiter.rank} waits at {file_line(waiter.place)} {waiter.place.function}"
-        )
+    if (place := waiter.reported.place) is not None:
+        lines.append(f"rank {waiter.rank} waits at {file_line(place)} {place.function}")
     return tuple(line for line in lines if line is not None)
 
 
@@ -270,18 +282,18 @@ def _next_step(kind: Kind, severity: str, rank: RankFacts, blame: Blame, policy:
     elif (
         stands
         and classify(rank, policy).word == "socket"
-        and rank.process is not None
-        and rank.process.remote is not None
+        and rank.process.report is not None
+        and rank.process.report.remote is not None
     ):
-        text = f"see why {rank.process.remote} does not answer, and give that call a timeout"
+        text = f"see why {rank.process.report.remote} does not answer, and give that call a timeout"
     elif kind == Kind.INTERPRETER_FROZEN:
         text = f"see which C call it is: py-spy dump --native --pid {rank.pid}"
     elif not stands:
         text = "let it finish, or do this work on all ranks or outside the collective"
-    elif rank.activity == "loader":
+    elif rank.reported.activity == "loader":
         text = "look at that dataset's source (file server, lock, worker)"
-    elif blame.standing == STILL and rank.place is not None:
-        text = f"see why it is stuck at {file_line(rank.place)}; {_rule_of(blame)}"
+    elif blame.standing == STILL and rank.reported.place is not None:
+        text = f"see why it is stuck at {file_line(rank.reported.place)}; {_rule_of(blame)}"
     else:
         text = f"{_rule_of(blame)}" + ("" if blame.peer_wait else " in the same order")
     return text

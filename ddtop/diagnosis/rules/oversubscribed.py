@@ -19,7 +19,7 @@ def rule(context: Context) -> list[Finding]:
     snapshot, policy = context.snapshot, context.policy
     found = []
     for host, every in snapshot.by_host():
-        ranks = [rank for rank in every if rank.pressure and not rank.gone]
+        ranks = [rank for rank in every if rank.process.pressure and not rank.gone]
         if len(ranks) < 2 or not all(_settled(rank, snapshot, policy) for rank in ranks):
             continue
         throttled = median([_throttled(rank) for rank in ranks])
@@ -48,20 +48,26 @@ def rule(context: Context) -> list[Finding]:
 def _settled(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
     """Whether it has trained for a whole window."""
     window_s = policy.oversubscribed_window_ratio * policy.oversubscribed_window_s
-    if rank.pressure is None or rank.pressure.seconds < window_s or rank.phase != "running":
+    if (
+        rank.process.pressure is None
+        or rank.process.pressure.seconds < window_s
+        or rank.reported.phase != "running"
+    ):
         return False
     return (
-        snapshot.time_unix_ns - (rank.phase_since_unix_ns or snapshot.time_unix_ns)
+        snapshot.time_unix_ns - (rank.reported.phase_since_unix_ns or snapshot.time_unix_ns)
         >= window_s * 1e9
     )
 
 
 def _delayed(rank: RankFacts) -> float:
-    return (rank.pressure.delay_ratio or 0.0) if rank.pressure is not None else 0.0
+    return (rank.process.pressure.delay_ratio or 0.0) if rank.process.pressure is not None else 0.0
 
 
 def _throttled(rank: RankFacts) -> float:
-    return (rank.pressure.throttled_ratio or 0.0) if rank.pressure is not None else 0.0
+    return (
+        (rank.process.pressure.throttled_ratio or 0.0) if rank.process.pressure is not None else 0.0
+    )
 
 
 def _of_their_own(host: HostState, ranks: list[RankFacts], policy: Policy) -> bool:
@@ -70,7 +76,7 @@ def _of_their_own(host: HostState, ranks: list[RankFacts], policy: Policy) -> bo
     Two ranks of one thread on two cores wait because of other processes, however much they use.
     """
     cpus = _cpus(host, ranks)
-    used = sum(rank.cpu_ratio or 0.0 for rank in ranks)
+    used = sum(rank.process.cpu_ratio or 0.0 for rank in ranks)
     wanted = used + sum(_delayed(rank) for rank in ranks)
     return (
         used >= policy.oversubscribed_own_ratio * cpus
@@ -84,13 +90,17 @@ def _by_threads(host: HostState, ranks: list[RankFacts], policy: Policy) -> bool
     Other processes can make them wait, but cannot make them more.
     """
     wanted = sum(
-        (rank.cpu_ratio or 0.0) + _delayed(rank) + _threads_delayed(rank) for rank in ranks
+        (rank.process.cpu_ratio or 0.0) + _delayed(rank) + _threads_delayed(rank) for rank in ranks
     )
     return wanted >= policy.oversubscribed_threads_factor * _cpus(host, ranks)
 
 
 def _threads_delayed(rank: RankFacts) -> float:
-    return (rank.pressure.threads_delay_cores or 0.0) if rank.pressure is not None else 0.0
+    return (
+        (rank.process.pressure.threads_delay_cores or 0.0)
+        if rank.process.pressure is not None
+        else 0.0
+    )
 
 
 def _cpus(host: HostState, ranks: list[RankFacts]) -> int:
@@ -103,7 +113,7 @@ def _beside_others(host: HostState, ranks: list[RankFacts], policy: Policy) -> s
     """Which CPUs other processes use. All CPUs are in use then, also those that the ranks do not
     use.
     """
-    others = _cpus(host, ranks) - sum(rank.cpu_ratio or 0.0 for rank in ranks)
+    others = _cpus(host, ranks) - sum(rank.process.cpu_ratio or 0.0 for rank in ranks)
     if others < policy.foreign_cores:
         return None
     return (
@@ -119,7 +129,7 @@ def _pinned(host: HostState, ranks: list[RankFacts]) -> tuple[str, int] | None:
     lists = {
         (load.cpus, load.cpus_count)
         for rank in ranks
-        if rank.process and (load := rank.process.load)
+        if rank.process.report and (load := rank.process.report.load)
     }
     if len(lists) != 1:
         return None
@@ -154,13 +164,13 @@ def _finding(
 ) -> Finding:
     numbers = tuple(rank.rank for rank in ranks)
     pinned = _pinned(host, ranks)
-    threads = sum(rank.process.threads or 0 for rank in ranks if rank.process)
+    threads = sum(rank.process.report.threads or 0 for rank in ranks if rank.process.report)
     summary = f"{ranks_text(numbers)} of {host.host} {what}"
     evidence = [
-        f"rank {rank.rank}: {_delayed(rank):.0%} of the last {rank.pressure.seconds:.0f} s ready"
-        f" without a CPU, {rank.cpu_ratio or 0.0:.2f} cores used"
+        f"rank {rank.rank}: {_delayed(rank):.0%} of the last {pressure.seconds:.0f} s ready"
+        f" without a CPU, {rank.process.cpu_ratio or 0.0:.2f} cores used"
         for rank in ranks[:8]
-        if rank.pressure is not None
+        if (pressure := rank.process.pressure) is not None
     ]
     omp = {
         rank.hello.environment.get("OMP_NUM_THREADS") for rank in ranks if rank.hello is not None
@@ -187,7 +197,7 @@ def _finding(
     evidence += _load_lines(host, ranks, policy)
     values = ", ".join(sorted(value if value else "not set" for value in omp))
     evidence.append(f"OMP_NUM_THREADS: {values}; {len(ranks)} ranks with {threads} threads")
-    seconds = ranks[0].pressure.seconds if ranks[0].pressure else 0.0
+    seconds = ranks[0].process.pressure.seconds if ranks[0].process.pressure else 0.0
     return Finding(
         kind=Kind.CPU_OVERSUBSCRIBED,
         severity=WARNING,

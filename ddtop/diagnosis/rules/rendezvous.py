@@ -52,7 +52,7 @@ def rule(context: Context) -> list[Finding]:
 
 
 def _ended_twice(snapshot: Snapshot) -> bool:
-    return any(rank.others_gone for rank in snapshot.ranks)
+    return any(rank.claimants.exits for rank in snapshot.ranks)
 
 
 def _finding(
@@ -110,11 +110,11 @@ def _duplicate(snapshot: Snapshot, joining: Joining) -> list[Finding]:
 
 def _rivals(rank: RankFacts) -> list[int]:
     hello = rank.hello
-    return [one.pid for one in rank.others if hello is not None and _are_two(hello, one)]
+    return [one.pid for one in rank.claimants.hellos if hello is not None and _are_two(hello, one)]
 
 
 def _dead_rivals(rank: RankFacts) -> list[int]:
-    return [one.pid for one in rank.others_gone if one.code or one.signal]
+    return [one.pid for one in rank.claimants.exits if one.code or one.signal]
 
 
 def _are_two(one: Hello, other: Hello) -> bool:
@@ -129,7 +129,7 @@ def _are_two(one: Hello, other: Hello) -> bool:
 
 
 def _claims(rank: RankFacts) -> list[str]:
-    hellos = [hello for hello in (rank.hello, *rank.others) if hello is not None]
+    hellos = [hello for hello in (rank.hello, *rank.claimants.hellos) if hello is not None]
     lines = [
         f"pid {hello.pid} on {hello.host}: rank {hello.rank} of {hello.world_size}, "
         f"{'RANK in its environment' if hello.claim == 'env' else 'argument of init_process_group'}"
@@ -144,7 +144,7 @@ def _claims(rank: RankFacts) -> list[str]:
             if one.exception is not None
             else ""
         )
-        for one in rank.others_gone[:2]
+        for one in rank.claimants.exits[:2]
     ]
     return lines
 
@@ -214,9 +214,9 @@ def _stale(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding
 
 def _ends(joining: Joining) -> list[str]:
     return [
-        f"rank {rank.rank} raised {rank.exception.type}: {rank.exception.text[:120]}"
+        f"rank {rank.rank} raised {exception.type}: {exception.text[:120]}"
         for rank in joining.gave_up[:4]
-        if rank.exception is not None
+        if (exception := rank.reported.exception) is not None
     ]
 
 
@@ -280,14 +280,14 @@ def _stores(ranks: list[RankFacts]) -> dict[int, str]:
     if len(ports) == 1 and len(found) == sum(store_of(rank) is not None for rank in ranks):
         port = next(iter(ports))
         for rank in ranks:
-            way, place = rank.rendezvous, store_of(rank)
+            way, place = rank.comm.rendezvous, store_of(rank)
             reached = way is not None and "ESTABLISHED" in (way.sockets or ())
             if place is not None and (
                 reached or place[0] in LOOPBACK or (way is not None and way.local)
             ):
                 found[rank.rank] = f"this host:{port}"
         # Without a look from outside names are only names.
-        if any(rank.rendezvous is None for rank in ranks):
+        if any(rank.comm.rendezvous is None for rank in ranks):
             return {}
         if set(found.values()) - {f"this host:{port}"} and len(set(found.values())) > 1:
             return {rank.rank: store_text(rank) or "" for rank in ranks}
@@ -321,7 +321,9 @@ def _minority(
 
 
 def _unreachable(snapshot: Snapshot, joining: Joining) -> list[Finding]:
-    ways = [(rank, rank.rendezvous) for rank in joining.inside if rank.rendezvous is not None]
+    ways = [
+        (rank, rank.comm.rendezvous) for rank in joining.inside if rank.comm.rendezvous is not None
+    ]
     taken = [rank for rank in joining.gave_up if port_was_taken(rank)]
     strange = [(rank, way) for rank, way in ways if _is_stranger(rank, way, bool(taken))]
     if strange or taken:

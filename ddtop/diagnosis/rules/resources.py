@@ -73,7 +73,7 @@ def _of_memory(
 def _of_cgroups(ranks: list[RankFacts], snapshot: Snapshot, policy: Policy) -> Iterator[Finding]:
     limited = [rank for rank in ranks if _over_limit(rank, policy)]
     if limited:
-        load = limited[0].process.load if limited[0].process else None
+        load = limited[0].process.report.load if limited[0].process.report else None
         assert load is not None
         used = f"{_size(load.memory_used_bytes)} of {_size(load.memory_limit_bytes)}"
         numbers = tuple(rank.rank for rank in limited)
@@ -90,7 +90,7 @@ def _of_cgroups(ranks: list[RankFacts], snapshot: Snapshot, policy: Policy) -> I
 
 def _of_files(ranks: list[RankFacts], snapshot: Snapshot, policy: Policy) -> Iterator[Finding]:
     for rank in ranks:
-        load = rank.process.load if rank.process else None
+        load = rank.process.report.load if rank.process.report else None
         if (
             load
             and load.files
@@ -125,8 +125,8 @@ def _of_own_limits(ranks: list[RankFacts], snapshot: Snapshot, policy: Policy) -
     crowded: dict[tuple[int, int], list[RankFacts]] = {}
     for rank in ranks:
         for one in (
-            rank.process.load.limits
-            if rank.process is not None and rank.process.load is not None
+            rank.process.report.load.limits
+            if rank.process.report is not None and rank.process.report.load is not None
             else ()
         ):
             left = max(0, one.limit - one.used)
@@ -187,7 +187,7 @@ def _little(left: int | None, total: int | None, policy: Policy) -> bool:
 
 
 def _over_limit(rank: RankFacts, policy: Policy) -> bool:
-    load = rank.process.load if rank.process is not None else None
+    load = rank.process.report.load if rank.process.report is not None else None
     if load is None or load.memory_limit_bytes is None or load.memory_used_bytes is None:
         return False
     return _little(
@@ -197,10 +197,12 @@ def _over_limit(rank: RankFacts, policy: Policy) -> bool:
 
 def _largest(ranks: list[RankFacts]) -> list[str]:
     known = sorted(
-        (rank for rank in ranks if rank.rss_bytes), key=lambda rank: -(rank.rss_bytes or 0)
+        (rank for rank in ranks if rank.process.rss_bytes),
+        key=lambda rank: -(rank.process.rss_bytes or 0),
     )
     return [
-        f"rank {rank.rank} (pid {rank.pid}): {_size(rank.rss_bytes)} resident" for rank in known[:4]
+        f"rank {rank.rank} (pid {rank.pid}): {_size(rank.process.rss_bytes)} resident"
+        for rank in known[:4]
     ]
 
 

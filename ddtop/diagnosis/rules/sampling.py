@@ -36,7 +36,7 @@ def rule(context: Context) -> list[Finding]:
 
 
 def _feed(rank: RankFacts) -> Feed | None:
-    return rank.loader.feed if rank.loader is not None else None
+    return rank.loader.report.feed if rank.loader.report is not None else None
 
 
 def _undivided(

@@ -61,7 +61,9 @@ def _left(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]
             severity=CRITICAL,
             ranks=ranks,
             victims=joining.victims,
-            since_unix_ns=max(joining.since_unix_ns, min(rank.exit_unix_ns or 0 for rank in gone)),
+            since_unix_ns=max(
+                joining.since_unix_ns, min(rank.process.exit_unix_ns or 0 for rank in gone)
+            ),
             summary=(
                 f"{ranks_text(ranks)} left with exit code 0 before {joining.init};"
                 f" {joining.wait_text} for {verb(ranks, 'it', 'them')}"
@@ -96,22 +98,26 @@ def _late(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]
 def _is_late(rank: RankFacts) -> bool:
     if rank.hello is None or rank.gone or has_entered(rank):
         return False
-    return rank.state is State.STARTING or (rank.state is State.SILENT and rank.phase == "starting")
+    return rank.state is State.STARTING or (
+        rank.state is State.SILENT and rank.reported.phase == "starting"
+    )
 
 
 def _stands(rank: RankFacts, policy: Policy) -> bool:
     """Whether it does nothing and has been at one line for a while. A slow import wakes and reads
     in between.
     """
-    if rank.working is not False or (rank.process is not None and rank.process.state == "D"):
+    if rank.process.working is not False or (
+        rank.process.report is not None and rank.process.report.state == "D"
+    ):
         return False
     if rank.state is State.SILENT:
-        return (rank.report_age_s or 0.0) >= policy.still_limit_s
-    if rank.place is not None and rank.place.waits_on == "import":
+        return (rank.agent.report_age_s or 0.0) >= policy.still_limit_s
+    if rank.reported.place is not None and rank.reported.place.waits_on == "import":
         return False
     return (
-        rank.line_age_s is not None
-        and rank.line_age_s >= policy.still_limit_s - policy.init_still_line_slack_s
+        rank.reported.line_age_s is not None
+        and rank.reported.line_age_s >= policy.still_limit_s - policy.init_still_line_slack_s
     )
 
 
@@ -120,12 +126,12 @@ def _late_finding(
 ) -> Finding:
     ranks = tuple(rank.rank for rank in late)
     lead, now = late[0], snapshot.time_unix_ns
-    since = lead.place.since_unix_ns if lead.place is not None else None
+    since = lead.reported.place.since_unix_ns if lead.reported.place is not None else None
     it = verb(ranks, "it", "them")
     if severity == CRITICAL:
         here = (
             f" for {duration((now - since) / 1e9)}"
-            if since is not None and lead.working is False
+            if since is not None and lead.process.working is False
             else ""
         )
         subject = (
@@ -151,7 +157,7 @@ def _late_finding(
         )
         if joining.init == "MPI_Init":
             advice = f"let {it} finish"
-    elif lead.working is False:
+    elif lead.process.working is False:
         advice = (
             f"see what {it} {verb(ranks, 'waits', 'wait')} for: ddtop stacks {snapshot.job} --rank"
             f" {rank_list(ranks)}"
@@ -176,9 +182,9 @@ def _late_finding(
 
 
 def _busy(rank: RankFacts, policy: Policy) -> str:
-    if rank.place is not None and rank.place.waits_on == "import":
+    if rank.reported.place is not None and rank.reported.place.waits_on == "import":
         return where(rank, policy)
-    return f"at work {where(rank, policy)}" if rank.working else where(rank, policy)
+    return f"at work {where(rank, policy)}" if rank.process.working else where(rank, policy)
 
 
 def _late_candidates(
@@ -379,7 +385,7 @@ def unseen_hosts(snapshot: Snapshot) -> str | None:
     far = [
         rank
         for rank in snapshot.ranks
-        if rank.rendezvous is not None and rank.rendezvous.local is False
+        if rank.comm.rendezvous is not None and rank.comm.rendezvous.local is False
     ]
     address = next(
         (found[0] for rank in far if (found := store_of(rank)) and found[0] not in LOOPBACK), None

@@ -22,13 +22,13 @@ def rule(context: Context) -> list[Finding]:
         rank
         for rank in snapshot.ranks
         if rank.state is State.STOPPED
-        and rank.process_since_unix_ns is not None
-        and now - rank.process_since_unix_ns >= policy.stopped_limit_s * 1e9
+        and rank.process.state_since_unix_ns is not None
+        and now - rank.process.state_since_unix_ns >= policy.stopped_limit_s * 1e9
     ]
     if not stopped:
         return []
     ranks = tuple(rank.rank for rank in stopped)
-    since = min(rank.process_since_unix_ns or now for rank in stopped)
+    since = min(rank.process.state_since_unix_ns or now for rank in stopped)
     theirs = set(ranks)
     waiting = [
         rank
@@ -66,9 +66,11 @@ def rule(context: Context) -> list[Finding]:
 
 def _how(stopped: list[RankFacts]) -> tuple[str, str]:
     """(what holds it, what lets it continue)."""
-    pids = [str(rank.process.pid) for rank in stopped if rank.process]
+    pids = [str(rank.process.report.pid) for rank in stopped if rank.process.report]
     held = {
-        "frozen" if rank.process.frozen else rank.process.state for rank in stopped if rank.process
+        "frozen" if rank.process.report.frozen else rank.process.report.state
+        for rank in stopped
+        if rank.process.report
     }
     if held == {"frozen"}:
         thaw = "echo 0 > its cgroup.freeze (version 1: echo THAWED > freezer.state)"

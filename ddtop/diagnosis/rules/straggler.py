@@ -20,9 +20,7 @@ def rule(context: Context) -> list[Finding]:
     """
     snapshot, policy = context.snapshot, context.policy
     lates = list(dict.fromkeys(rank.late for rank in snapshot.ranks if rank.late is not None))
-    late_gpus = dict.fromkeys(
-        rank.card_late for rank in snapshot.ranks if rank.card_late is not None
-    )
+    late_gpus = dict.fromkeys(rank.gpu_late for rank in snapshot.ranks if rank.gpu_late is not None)
     found = [_finding(late, snapshot, policy) for late in lates]
     return found + [_by_gpu(late, snapshot, policy) for late in late_gpus if not late.others_there]
 
@@ -139,10 +137,10 @@ def _lines(late: Late, snapshot: Snapshot, policy: Policy) -> list[str]:
         rank = snapshot.rank(number)
         # 1 is as fast as the ranks that wait, and as it has been itself.
         scores = f"{1 - late.share_ratio:.0%} of the others' speed"
-        if rank.step_best_ms:
+        if best_ms := rank.progress.step_best_ms:
             scores += (
-                f", {min(1.0, rank.step_best_ms / late.step_ms):.0%} of its own best (a step of"
-                f" {_ms(rank.step_best_ms)})"
+                f", {min(1.0, best_ms / late.step_ms):.0%} of its own best (a step of"
+                f" {_ms(best_ms)})"
             )
         lines.append(f"rank {number}: {cause_of(rank, late, snapshot, policy).text}; {scores}")
         if seen := flame(rank, policy):

@@ -39,14 +39,14 @@ def _stands(snapshot: Snapshot, waits: list[Wait], nccl: bool, policy: Policy) -
         for rank in members
     ):
         return False
-    healthy_s = max(rank.healthy_wait_max_ms or 0.0 for rank in members) / 1000
+    healthy_s = max(rank.comm.healthy_wait_max_ms or 0.0 for rank in members) / 1000
     limit_s = max(policy.still_limit_s, policy.healthy_wait_factor * healthy_s)
     return snapshot.time_unix_ns - max(wait.since_unix_ns for wait in waits) > limit_s * 1e9
 
 
 def _idles(rank: RankFacts, nccl: bool) -> bool:
     # A rank that waits for its GPU spins, also while the GPU computes: only its power shows which.
-    return rank.working is False or (nccl and rank.gpu_waits is True)
+    return rank.process.working is False or (nccl and rank.gpu.waits is True)
 
 
 def _finding(snapshot: Snapshot, group: str, waits: list[Wait], policy: Policy) -> Finding:

@@ -40,11 +40,14 @@ def _communicating(members: list[RankFacts], balance: Balance, policy: Policy) -
     the ranks count no steps.
     """
     if any(
-        rank.gone or rank.late is not None or not rank.step_ms or rank.wait_ratio is None
+        rank.gone
+        or rank.late is not None
+        or not rank.progress.step_ms
+        or rank.comm.wait_ratio is None
         for rank in members
     ):
         return None
-    ratios = [rank.wait_ratio or 0.0 for rank in members]
+    ratios = [rank.comm.wait_ratio or 0.0 for rank in members]
     # Ranks of which one hardly waits are not held up by the network.
     return (
         min(median(ratios), policy.sync_bound_uneven_factor * min(ratios)) - balance.waiting_ratio
@@ -57,18 +60,22 @@ def _finding(
     group = names_of_groups(snapshot.groups).get(balance.group, balance.group)
     lead = members[0]
     crowded = median(
-        [(one.pressure.delay_ratio or 0.0) if one.pressure is not None else 0.0 for one in members]
+        [
+            (one.process.pressure.delay_ratio or 0.0) if one.process.pressure is not None else 0.0
+            for one in members
+        ]
     )
     op = (
-        next((one.last_op for one in lead.groups if one.group == balance.group), None)
+        next((one.last_op for one in lead.comm.groups if one.group == balance.group), None)
         or "collectives"
     )
+    pending = median([one.comm.wait_ratio or 0.0 for one in members])
     return Finding(
         kind=Kind.SYNC_BOUND,
         severity=WARNING,
         ranks=balance.ranks,
         victims=(),
-        since_unix_ns=balance.unix_ns - int((lead.window_s or 0.0) * 1e9),
+        since_unix_ns=balance.unix_ns - int((lead.reported.window_s or 0.0) * 1e9),
         summary=(
             f"{ranks_text(balance.ranks)} spend {about(share)} of the time in communication:"
             f" {balance.per_step} collectives of {group} in each step of {balance.step_ms:.0f} ms"
@@ -76,7 +83,7 @@ def _finding(
         evidence=(
             (
                 "a collective was pending in"
-                f" {median([one.wait_ratio or 0.0 for one in members]):.0%} of the looks, waiting"
+                f" {pending:.0%} of the looks, waiting"
                 f" for the last rank to arrive explains {balance.waiting_ratio:.0%}"
             ),
             (

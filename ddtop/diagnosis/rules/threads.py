@@ -37,7 +37,7 @@ def rule(context: Context) -> list[Finding]:
     for rank in snapshot.ranks:
         if rank.gone or rank.state in (State.STOPPED, State.SILENT):
             continue
-        for progress in rank.groups:
+        for progress in rank.comm.groups:
             if progress.pending_since_unix_ns is None:
                 continue
             calls = _recorded(rank, progress.group) or _dumped(
@@ -81,7 +81,7 @@ _FOLLOWS = frozenset({Kind.COLLECTIVE_MISMATCH, Kind.COLLECTIVE_STUCK, Kind.WAIT
 def _recorded(rank: RankFacts, group: str) -> Calls:
     """From the flight recorder: open entries of two threads."""
     first: dict[int, tuple[str, str]] = {}
-    for call in sorted(rank.open_collectives, key=lambda one: one.seq):
+    for call in sorted(rank.comm.open_collectives, key=lambda one: one.seq):
         if (
             call.group == group
             and call.thread_id is not None
@@ -97,9 +97,9 @@ def _dumped(rank: RankFacts, group: str, since_unix_ns: int) -> Calls:
 
     A frame does not say for which group it waits, so only one group may be pending.
     """
-    pending = [one for one in rank.groups if one.pending_since_unix_ns is not None]
-    told = any(call.thread_id is not None for call in rank.open_collectives)
-    stacks = rank.stacks
+    pending = [one for one in rank.comm.groups if one.pending_since_unix_ns is not None]
+    told = any(call.thread_id is not None for call in rank.comm.open_collectives)
+    stacks = rank.dump.stacks
     if (
         told
         or len(pending) != 1
@@ -139,7 +139,7 @@ def _finding(snapshot: Snapshot, group: str, sharing: list[tuple[RankFacts, Call
     since = min(
         one.pending_since_unix_ns
         for rank, _ in sharing
-        for one in rank.groups
+        for one in rank.comm.groups
         if one.group == group and one.pending_since_unix_ns is not None
     )
     return Finding(

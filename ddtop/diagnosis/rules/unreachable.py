@@ -50,7 +50,7 @@ def _in_vain(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Findi
     found = [
         rank
         for rank in snapshot.ranks
-        if rank.rendezvous is not None and set(rank.rendezvous.listens) & set(dialled)
+        if rank.comm.rendezvous is not None and set(rank.comm.rendezvous.listens) & set(dialled)
     ]
     ranks = tuple(rank.rank for rank in found)
     callers = tuple(rank.rank for rank in dialling)
@@ -86,7 +86,7 @@ def _does_not_return(snapshot: Snapshot, joining: Joining, policy: Policy) -> li
         joining.init != INIT
         or size < 2
         or len(inside) != size
-        or any(rank.working is not False for rank in inside)
+        or any(rank.process.working is not False for rank in inside)
     ):
         return []
     waited_s = min(_waited_s(snapshot, rank) for rank in inside)
@@ -133,11 +133,11 @@ def _after_the_end(joining: Joining) -> list[Finding]:
     failed = [
         rank
         for rank in joining.gave_up
-        if rank.exception is not None and _MESH.search(rank.exception.text)
+        if rank.reported.exception is not None and _MESH.search(rank.reported.exception.text)
     ]
     if not failed:
         return []
-    texts = [rank.exception.text for rank in failed if rank.exception is not None]
+    texts = [rank.reported.exception.text for rank in failed if rank.reported.exception is not None]
     dialled = sorted(
         {f"{found[1]}:{found[2]}" for text in texts if (found := _REMOTE.search(text))}
     )
@@ -164,7 +164,7 @@ def _after_the_end(joining: Joining) -> list[Finding]:
 
 
 def _dials(rank: RankFacts) -> tuple[str, ...]:
-    way = rank.rendezvous
+    way = rank.comm.rendezvous
     return way.dials if way is not None and "ESTABLISHED" in (way.sockets or ()) else ()
 
 

@@ -13,7 +13,8 @@ import signal
 from collections.abc import Collection
 from typing import TypeVar
 
-from ddtop.model.state.facts import Ended, RankFields
+from ddtop.model.state.facts import Comm, Ended, RankFields
+from ddtop.model.state.memory import RankMemory
 from ddtop.policy import Policy
 from ddtop.wire.records import GroupProgress, HelperEnd
 from ddtop.words.exits import exit_text
@@ -48,22 +49,30 @@ program itself."""
 
 def fatal_exception(rank: RankFields) -> bool:
     """Whether an uncaught exception ended its main thread, or the thread that trained."""
-    exception = rank.exception
+    exception = rank.reported.exception
     if exception is None or exception.type == "SystemExit":
         return False
-    return exception.thread == "main" or (exception.leads and not rank.went_on)
+    return exception.thread == "main" or (exception.leads and not rank.reported.went_on)
 
 
 def failed(rank: RankFields) -> bool:
     """Whether it has failed, or is about to end after an exception."""
-    if rank.exit is None:
+    if rank.process.exit is None:
         return fatal_exception(rank)
-    if rank.exit.signal is not None:
+    if rank.process.exit.signal is not None:
         return True
-    if rank.exception is not None and rank.exception.leads and fatal_exception(rank):
+    if (
+        rank.reported.exception is not None
+        and rank.reported.exception.leads
+        and fatal_exception(rank)
+    ):
         # `join` does not report how a thread ended: the process ends with exit code 0.
         return True
-    return not rank.exit.exiting if rank.exit.code is None else rank.exit.code != 0
+    return (
+        not rank.process.exit.exiting
+        if rank.process.exit.code is None
+        else rank.process.exit.code != 0
+    )
 
 
 def went_unix_ns(rank: RankFields) -> int:
@@ -73,52 +82,58 @@ def went_unix_ns(rank: RankFields) -> int:
     Its sockets close while the interpreter exits, so peers can fail some 100 ms before the process
     is gone.
     """
-    times = [rank.exception.unix_ns] if rank.exception is not None and fatal_exception(rank) else []
-    times += [rank.exit_unix_ns] if rank.exit_unix_ns else []
+    times = (
+        [rank.reported.exception.unix_ns]
+        if rank.reported.exception is not None and fatal_exception(rank)
+        else []
+    )
+    times += [rank.process.exit_unix_ns] if rank.process.exit_unix_ns else []
     times += (
-        [rank.exit.exiting_unix_ns] if rank.exit is not None and rank.exit.exiting_unix_ns else []
+        [rank.process.exit.exiting_unix_ns]
+        if rank.process.exit is not None and rank.process.exit.exiting_unix_ns
+        else []
     )
     return min(times, default=0)
 
 
-def watchdog_error(rank: RankFields, policy: Policy) -> str | None:
+def watchdog_error(memory: RankMemory, comm: Comm, policy: Policy) -> str | None:
     """The error ("TIMEOUT") for which NCCL's watchdog aborted this rank while it waited for others.
 
     None if it did not. The watchdog sets the group's error a minute before it aborts. An old torch
     does not report it, but by then the timeout is over.
     """
-    backend = rank.hello.backend if rank.hello is not None else None
-    if rank.exit is None or rank.exit.signal != signal.SIGABRT or "nccl" not in (backend or ""):
+    aborted = memory.exit is not None and memory.exit.signal == signal.SIGABRT
+    if not aborted or "nccl" not in (memory.hello.backend or ""):
         return None
-    for group in rank.groups:
+    for group in comm.groups:
         if group.error is not None:
             return group.error
-        if _timed_out(rank, group, policy):
+        if _timed_out(memory.exit_unix_ns, comm, group, policy):
             return "TIMEOUT"
     return None
 
 
-def _timed_out(rank: RankFields, group: GroupProgress, policy: Policy) -> bool:
+def _timed_out(exit_unix_ns: int, comm: Comm, group: GroupProgress, policy: Policy) -> bool:
     timeouts = [
         call.timeout_ms
-        for call in rank.open_collectives
+        for call in comm.open_collectives
         if call.group == group.group and call.timeout_ms
     ]
     if group.pending_since_unix_ns is None or not timeouts:
         return False
-    waited_ms = (
-        (rank.exit_unix_ns - group.pending_since_unix_ns) / 1e6 if rank.exit_unix_ns else 0.0
-    )
+    waited_ms = (exit_unix_ns - group.pending_since_unix_ns) / 1e6 if exit_unix_ns else 0.0
     return waited_ms >= policy.watchdog_ratio * min(timeouts)
 
 
 def is_consequence(rank: RankFields) -> bool:
     """Whether it failed as ranks fail when another one has gone, or does not come."""
-    if rank.watchdog_error is not None:
+    if rank.process.watchdog_error is not None:
         return True
-    if rank.exception is not None and fatal_exception(rank):
-        return bool(_CONSEQUENCE.search(f"{rank.exception.type} {rank.exception.text}"))
-    return rank.exit is not None and rank.exit.signal in CANCEL_SIGNALS
+    if rank.reported.exception is not None and fatal_exception(rank):
+        return bool(
+            _CONSEQUENCE.search(f"{rank.reported.exception.type} {rank.reported.exception.text}")
+        )
+    return rank.process.exit is not None and rank.process.exit.signal in CANCEL_SIGNALS
 
 
 def comm_failure(rank: RankFields) -> bool:
@@ -126,13 +141,15 @@ def comm_failure(rank: RankFields) -> bool:
 
     Then the message of the backend is about other ranks, not about this one.
     """
-    if rank.watchdog_error is not None:
+    if rank.process.watchdog_error is not None:
         return True
-    exception = rank.exception
+    exception = rank.reported.exception
     if exception is None or not fatal_exception(rank) or exception.type not in _BACKEND_TYPES:
         return False
     # Before the first collective it is a failure to start.
-    began = rank.progress_unix_ns is not None or any(group.enqueued > 0 for group in rank.groups)
+    began = rank.progress.last_unix_ns is not None or any(
+        group.enqueued > 0 for group in rank.comm.groups
+    )
     of_loader = "DataLoader worker" in exception.text
     return (
         began and not of_loader and is_consequence(rank) and bool(_BACKEND.search(exception.text))
@@ -158,7 +175,11 @@ def first_to_go(ranks: Collection[Rank], policy: Policy) -> tuple[Rank, ...]:
         ]
         if not is_consequence(first):
             # A rank that left in good order has passed MPI_Finalize: nobody is ended because of it.
-            early = [rank for rank in early if rank.exit is not None and not rank.exit.exiting]
+            early = [
+                rank
+                for rank in early
+                if rank.process.exit is not None and not rank.process.exit.exiting
+            ]
         if early:
             return tuple(sorted(early, key=went_unix_ns))
     return (first,)
@@ -173,14 +194,15 @@ def _stopped_before(first: Rank, bad: Collection[Rank], policy: Policy) -> Rank 
     """
     reporters = [rank for rank in bad if comm_failure(rank)]
     first_end = min(
-        (rank.exit_unix_ns for rank in reporters if rank.exit_unix_ns is not None), default=None
+        (rank.process.exit_unix_ns for rank in reporters if rank.process.exit_unix_ns is not None),
+        default=None,
     )
     latest = went_unix_ns(first) + int(policy.noticed_late_s * 1e9)
     stopped = [
         rank
         for rank in bad
-        if rank.exit is not None
-        and rank.exit.signal in CANCEL_SIGNALS
+        if rank.process.exit is not None
+        and rank.process.exit.signal in CANCEL_SIGNALS
         and not comm_failure(rank)
         and went_unix_ns(rank) <= (latest if first_end is None else min(latest, first_end))
     ]
@@ -205,7 +227,7 @@ def raised_alike(first: RankFields, bad: Collection[RankFields], policy: Policy)
 
 
 def _raised(rank: RankFields) -> tuple[object, ...] | None:
-    exception = rank.exception
+    exception = rank.reported.exception
     if exception is None or not fatal_exception(rank):
         return None
     place = exception.place
@@ -223,9 +245,9 @@ def _by_mpi_launcher(rank: RankFields) -> bool:
     MPI_Finalize.
     """
     return (
-        rank.mpi is not None
-        and rank.exit is not None
-        and rank.exit.signal in (int(signal.SIGTERM), int(signal.SIGKILL))
+        rank.comm.mpi is not None
+        and rank.process.exit is not None
+        and rank.process.exit.signal in (int(signal.SIGTERM), int(signal.SIGKILL))
     )
 
 
@@ -248,14 +270,14 @@ def was_cancelled(gone: Collection[RankFields], policy: Policy) -> bool:
 
 
 def _at_once(bad: Collection[RankFields], policy: Policy) -> bool:
-    host = min(bad, key=_signalled_unix_ns).sender
-    there = [rank for rank in bad if rank.sender == host]
+    host = min(bad, key=_signalled_unix_ns).agent.sender
+    there = [rank for rank in bad if rank.agent.sender == host]
     times = sorted(_signalled_unix_ns(rank) for rank in (there if len(there) > 1 else bad))
     return len(times) > 1 and times[1] - times[0] <= policy.cancel_gap_s * 1e9
 
 
 def _signalled_unix_ns(rank: RankFields) -> int:
-    return went_unix_ns(rank) if interrupted(rank) else rank.exit_unix_ns or 0
+    return went_unix_ns(rank) if interrupted(rank) else rank.process.exit_unix_ns or 0
 
 
 def failed_helper(
@@ -292,21 +314,21 @@ def _explains(one: HelperEnd, first_unix_ns: int, policy: Policy) -> bool:
 def interrupted(rank: RankFields) -> bool:
     """Whether Ctrl-C ended it."""
     if (
-        rank.exception is not None
+        rank.reported.exception is not None
         and fatal_exception(rank)
-        and rank.exception.type == "KeyboardInterrupt"
+        and rank.reported.exception.type == "KeyboardInterrupt"
     ):
         return True
-    return rank.exit is not None and rank.exit.signal == int(signal.SIGINT)
+    return rank.process.exit is not None and rank.process.exit.signal == int(signal.SIGINT)
 
 
 def _by_cancel(rank: RankFields) -> bool:
-    if rank.exit is None:
+    if rank.process.exit is None:
         return interrupted(rank)
-    if rank.exit.signal in CANCEL_SIGNALS:
+    if rank.process.exit.signal in CANCEL_SIGNALS:
         # A launcher's signal may overtake a rank that is on its way out of its own exception.
         return interrupted(rank) or not fatal_exception(rank) or is_consequence(rank)
-    return rank.exit.code in (128 + 15, 128 + 2) or interrupted(rank)
+    return rank.process.exit.code in (128 + 15, 128 + 2) or interrupted(rank)
 
 
 def ended(
@@ -319,7 +341,7 @@ def ended(
     gone = [rank for rank in ranks if rank.gone]
     if not gone or len(gone) < len(ranks) or launcher_alive:
         return None
-    last = max(rank.exit_unix_ns or 0 for rank in gone)
+    last = max(rank.process.exit_unix_ns or 0 for rank in gone)
     if not any(failed(rank) for rank in gone):
         return Ended("all ranks finished", None, last)
     helper = failed_helper(helpers, gone, policy)
@@ -340,11 +362,11 @@ def _first_went(gone: Collection[RankFields], last: int, policy: Policy) -> Ende
     first = first_to_go(gone, policy)[0]
     if comm_failure(first):
         return Ended(f"communication failed, first on rank {first.rank}", first.rank, last)
-    if first.exception is not None and fatal_exception(first):
-        how = first.exception.type
+    if first.reported.exception is not None and fatal_exception(first):
+        how = first.reported.exception.type
         if len(gone) > 1 and len(raised_alike(first, gone, policy)) == len(gone):
             return Ended(f"all ranks raised {how}", first.rank, last)
     else:
-        assert first.exit is not None
-        how = exit_text(first.exit.code, first.exit.signal, first.exit.oom)
+        assert first.process.exit is not None
+        how = exit_text(first.process.exit.code, first.process.exit.signal, first.process.exit.oom)
     return Ended(f"rank {first.rank} went first: {how}", first.rank, last)

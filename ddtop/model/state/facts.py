@@ -96,49 +96,22 @@ class PeerWait:
     group: str | None = None
 
 
-class RankFields(msgspec.Struct, gc=False):
-    """The fields of `RankFacts`, while a snapshot is made.
+class Reported(msgspec.Struct, frozen=True, gc=False):
+    """What the rank's agent reported last of its program."""
 
-    Only `Job.snapshot` and what it calls fill them. `freeze` makes a `RankFacts` of them.
-
-    A Struct, because 10,000 of these are made for each snapshot: a frozen dataclass takes six times
-    as long to make. They are filled attribute by attribute, because a call with 60 keyword
-    arguments takes five times as long.
-    """
-
-    rank: int
-    state: State
-    hello: Hello | None = None
-
-    # As the rank's agent reported it last:
     #: starting, joining, running or leaving.
     phase: str = "starting"
     #: When the phase was first reported.
     phase_since_unix_ns: int | None = None
-    #: When its agent was last heard.
-    heard_unix_ns: int | None = None
-    #: Seconds since its agent was last heard.
-    report_age_s: float | None = None
     #: One of `ACTIVITIES`, at the last sample.
     activity: str | None = None
     #: Share of each of `ACTIVITIES` in the samples of the last `window_s`.
     activity_ratios: tuple[float, ...] = ()
-    #: Seconds over which `wait_ratio` and `activity_ratios` are measured.
+    #: Seconds over which `activity_ratios` and `Comm.wait_ratio` are measured.
     window_s: float | None = None
     place: Place | None = None
     #: Seconds for which every report has named the same line and the same call below it.
     line_age_s: float | None = None
-    #: Count of iterations; the newest of its report, its state page and its exit.
-    iteration: int | None = None
-    #: What counts the iterations.
-    iteration_source: str | None = None
-    step_ms: float | None = None
-    #: The shortest step that it has reported.
-    step_best_ms: float | None = None
-    #: When a sequence number, an iteration or a batch last moved.
-    progress_unix_ns: int | None = None
-    #: The second longest time without progress: it has paused that long twice.
-    usual_pause_s: float | None = None
     #: The functions in which its last `spots_samples` samples found the main thread most often.
     spots: tuple[Spot, ...] = ()
     spots_samples: int = 0
@@ -149,7 +122,26 @@ class RankFields(msgspec.Struct, gc=False):
     #: It made progress after `exception`, so a thread of it still trains.
     went_on: bool = False
 
-    # Its collectives and calls:
+
+class Progress(msgspec.Struct, frozen=True, gc=False):
+    """How far the rank's training has come, and how fast it goes."""
+
+    #: Count of iterations; the newest of its report, its state page and its exit.
+    iteration: int | None = None
+    #: What counts the iterations.
+    iteration_source: str | None = None
+    step_ms: float | None = None
+    #: The shortest step that it has reported.
+    step_best_ms: float | None = None
+    #: When a sequence number, an iteration or a batch last moved.
+    last_unix_ns: int | None = None
+    #: The second longest time without progress: it has paused that long twice.
+    usual_pause_s: float | None = None
+
+
+class Comm(msgspec.Struct, frozen=True, gc=False):
+    """The rank's collectives, its other calls of torch.distributed and MPI, and their waits."""
+
     groups: tuple[GroupProgress, ...] = ()
     open_collectives: tuple[Collective, ...] = ()
     #: The last collectives that have completed.
@@ -161,7 +153,7 @@ class RankFields(msgspec.Struct, gc=False):
     collective_age_s: float | None = None
     #: `collective_age_s` is below `Policy.nccl_wait_s`: on NCCL that is no wait yet.
     collective_young: bool = False
-    #: Share of the samples of the last `window_s` in which it waited in a collective.
+    #: Share of the samples of the last `Reported.window_s` in which it waited in a collective.
     wait_ratio: float | None = None
     #: The longest wait that ended in the last 100 steps, milliseconds.
     healthy_wait_max_ms: float | None = None
@@ -171,21 +163,29 @@ class RankFields(msgspec.Struct, gc=False):
     #: Its route to the store, while it is inside init_process_group.
     rendezvous: Rendezvous | None = None
 
-    # Its DataLoader:
-    loader: Loader | None = None
-    #: Share of the last `Policy.window_s` in which it waited for data.
-    loader_wait_ratio: float | None = None
-    #: The lowest of these shares in a quarter of the window; only where the whole is high.
-    loader_wait_low_ratio: float | None = None
-    #: Iterations in the window.
-    loader_window_steps: int | None = None
-    #: Since when the worker that must deliver the next batch makes no progress.
-    owing_still_since_unix_ns: int | None = None
 
-    # Its process, as the relay of its host sees it:
-    process: ProcessState | None = None
+class LoaderFacts(msgspec.Struct, frozen=True, gc=False):
+    """The rank's DataLoader."""
+
+    #: As the rank's agent reported it last.
+    report: Loader | None = None
+    #: Share of the last `Policy.window_s` in which the rank waited for data.
+    wait_ratio: float | None = None
+    #: The lowest of these shares in a quarter of the window; only where the whole is high.
+    wait_low_ratio: float | None = None
+    #: Iterations in the window.
+    window_steps: int | None = None
+    #: Since when the worker that must deliver the next batch makes no progress.
+    stuck_since_unix_ns: int | None = None
+
+
+class ProcessFacts(msgspec.Struct, frozen=True, gc=False):
+    """The rank's process, as the relay of its host sees it."""
+
+    #: The relay's last look at it.
+    report: ProcessState | None = None
     #: Since when its main thread has had its state letter (R, S, D, T).
-    process_since_unix_ns: int | None = None
+    state_since_unix_ns: int | None = None
     #: Cores used over the last two seconds, with its children, without the agent's own work.
     cpu_ratio: float | None = None
     rss_bytes: int | None = None
@@ -197,45 +197,92 @@ class RankFields(msgspec.Struct, gc=False):
     stalled_since_unix_ns: int | None = None
     #: What its host does to it; None where the relay does not measure it.
     pressure: Pressure | None = None
+    #: How it ended; None while it lives.
     exit: Exit | None = None
     exit_unix_ns: int | None = None
     #: The error for which NCCL's watchdog aborted it; None if it did not.
     watchdog_error: str | None = None
-    #: The last dump of its threads, or why there was none.
-    stacks: Stacks | None = None
-    #: The stacks of its DataLoader workers in the same dump.
-    worker_stacks: tuple[Stacks, ...] = ()
 
-    # Its GPU:
+
+class GpuUse(msgspec.Struct, frozen=True, gc=False):
+    """How the rank uses its GPU."""
+
+    #: What torch reports of its CUDA memory.
     cuda: CudaState | None = None
+    #: What the driver reports of its process.
     own: Own | None = None
     #: NCCL has work of it, and its GPU is busy and draws little power: it waits in an NCCL kernel.
-    gpu_waits: bool | None = None
+    waits: bool | None = None
     #: In the last report its GPU drew more power than any GPU that waits.
-    gpu_computes: bool | None = None
+    computes: bool | None = None
 
-    # How it is heard:
+
+class AgentFacts(msgspec.Struct, frozen=True, gc=False):
+    """How the rank's agent is heard, and what it does itself."""
+
+    #: When it was last heard.
+    heard_unix_ns: int | None = None
+    #: Seconds since it was last heard.
+    report_age_s: float | None = None
     #: Identity of its host, because containers repeat names.
     sender: str | None = None
-    #: Nothing of its host has come through lately, so these facts are old.
+    #: Nothing of its host has come through lately, so the facts of this rank are old.
     unheard: bool = False
     #: Its relay has not been heard long enough to tell whether the rank works.
     unlooked: bool = False
     #: Cores that the agent itself uses.
-    agent_cpu_ratio: float | None = None
-    #: Reports that the agent had to drop.
+    cpu_ratio: float | None = None
+    #: Reports that it had to drop.
     drops: int = 0
-    #: Parts of the agent that are off, as `NAME: REASON`.
+    #: Its parts that are off, as `NAME: REASON`.
     probes_off: tuple[str, ...] = ()
     #: Why the flight recorder reports nothing.
     recorder: str | None = None
 
-    # Further processes that claim the same rank:
+
+class RankDump(msgspec.Struct, frozen=True, gc=False):
+    """The last dump of the rank's threads."""
+
+    #: Its stacks, or why there are none; None before the first dump.
+    stacks: Stacks | None = None
+    #: The stacks of its DataLoader workers in the same dump.
+    worker_stacks: tuple[Stacks, ...] = ()
+
+
+class Claimants(msgspec.Struct, frozen=True, gc=False):
+    """Further processes that claim the same rank."""
+
     #: Pids of those that live.
-    other_pids: tuple[int, ...] = ()
-    others: tuple[Hello, ...] = ()
-    #: How such processes ended.
-    others_gone: tuple[Exit, ...] = ()
+    pids: tuple[int, ...] = ()
+    #: What those that live reported when they started.
+    hellos: tuple[Hello, ...] = ()
+    #: How others ended.
+    exits: tuple[Exit, ...] = ()
+
+
+class RankFields(msgspec.Struct, gc=False):
+    """The fields of `RankFacts`, while a snapshot is made.
+
+    Its parts are frozen from the start. What follows from all ranks together is filled in later,
+    by `Job.snapshot` and what it calls. `freeze` makes a `RankFacts` of the fields.
+
+    These and their parts are Structs of at most a dozen fields, because 10,000 of each are made for
+    a snapshot: a frozen dataclass takes six times as long to make, and the time for a call with
+    keyword arguments grows with the square of their number.
+    """
+
+    rank: int
+    state: State
+    hello: Hello | None = None
+    reported: Reported = Reported()
+    progress: Progress = Progress()
+    comm: Comm = Comm()
+    loader: LoaderFacts = LoaderFacts()
+    process: ProcessFacts = ProcessFacts()
+    gpu: GpuUse = GpuUse()
+    agent: AgentFacts = AgentFacts()
+    dump: RankDump = RankDump()
+    claimants: Claimants = Claimants()
 
     # What follows from all ranks together:
     #: Its longest wait in a collective.
@@ -245,7 +292,7 @@ class RankFields(msgspec.Struct, gc=False):
     #: What kept its interpreter; only of ranks that are late, and of ranks that wait for them.
     hold: Hold | None = None
     #: The GPUs of other ranks wait for its GPU.
-    card_late: GpuLate | None = None
+    gpu_late: GpuLate | None = None
 
     @property
     def host(self) -> str | None:
@@ -260,28 +307,28 @@ class RankFields(msgspec.Struct, gc=False):
     @property
     def spinning(self) -> bool:
         """It waits in MPI and uses a core for that, as MPI libraries do."""
-        waits = self.mpi is not None and bool(self.mpi.calls)
-        return waits and not self.gone and (self.cpu_ratio or 0.0) > 0.5
+        waits = self.comm.mpi is not None and bool(self.comm.mpi.calls)
+        return waits and not self.gone and (self.process.cpu_ratio or 0.0) > 0.5
 
     @property
     def gone(self) -> bool:
         """Its process has ended."""
-        return self.exit is not None
+        return self.process.exit is not None
 
     @property
     def nccl(self) -> str | None:
         """NCCL in one word, None where it is not used: err, init, wait or ok."""
-        if self.own is None and self.cuda is None:
+        if self.gpu.own is None and self.gpu.cuda is None:
             return None
-        if self.hello is None or "nccl" not in (self.hello.backend or "") or not self.groups:
+        if self.hello is None or "nccl" not in (self.hello.backend or "") or not self.comm.groups:
             return None
-        if any(one.error is not None for one in self.groups):
+        if any(one.error is not None for one in self.comm.groups):
             return "err"
-        if any(one.building for one in self.groups):
+        if any(one.building for one in self.comm.groups):
             return "init"
-        on_nccl = [one for one in self.groups if not one.group.endswith(BESIDE)]
+        on_nccl = [one for one in self.comm.groups if not one.group.endswith(BESIDE)]
         pending = any(one.pending_since_unix_ns is not None for one in on_nccl)
-        return "wait" if pending and not self.collective_young else "ok"
+        return "wait" if pending and not self.comm.collective_young else "ok"
 
 
 class RankFacts(RankFields, frozen=True, gc=False):  # type: ignore[misc]
@@ -293,7 +340,7 @@ class RankFacts(RankFields, frozen=True, gc=False):  # type: ignore[misc]
 
 
 def freeze(fields: RankFields) -> RankFacts:
-    """The facts of a rank, after all fields have been filled. Takes 0.2 us."""
+    """The facts of a rank, after all fields have been filled."""
     return RankFacts(*msgspec.structs.astuple(fields))
 
 
@@ -435,14 +482,14 @@ class Snapshot:
         found: dict[str | None, list[RankFacts]] = {}
         for rank in self.ranks:
             if rank.hello is not None:
-                found.setdefault(rank.sender or rank.hello.host, []).append(rank)
+                found.setdefault(rank.agent.sender or rank.hello.host, []).append(rank)
         keys = [one.sender for one in self.seen] or [host.host for host in self.hosts]
         return [(host, found.get(key, [])) for host, key in zip(self.hosts, keys, strict=True)]
 
     def host_of(self, rank: RankFacts) -> HostState | None:
         """The last report of its host's relay."""
         keys = [one.sender for one in self.seen] or [host.host for host in self.hosts]
-        own = rank.sender if self.seen else rank.host
+        own = rank.agent.sender if self.seen else rank.host
         pairs = zip(self.hosts, keys, strict=True)
         return next((host for host, key in pairs if key == own), None)
 

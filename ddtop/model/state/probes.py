@@ -27,7 +27,7 @@ class ProbeOff:
 def probes_off(ranks: Iterable[RankFacts]) -> Iterator[ProbeOff]:
     """All parts that are off, by rank."""
     for facts in ranks:
-        for text in facts.probes_off:
+        for text in facts.agent.probes_off:
             probe, _, why = text.partition(": ")
             yield ProbeOff(facts.rank, probe, why)
 

@@ -56,7 +56,7 @@ def mark_late(
     for late in _found(busy, _Work(facts, list(groups), now_unix_ns, policy)):
         for rank in late.ranks:
             one = facts[rank]
-            one.card_late = late
+            one.gpu_late = late
             if one.state in (State.RUNNING, State.WAITING) and not late.others_there:
                 one.state = State.STRAGGLER
 
@@ -92,7 +92,7 @@ def _busy(
 
 
 def _is_own(rank: RankFields | None, device: Device) -> bool:
-    return rank is not None and (rank.own is None or rank.own.gpu.uuid == device.gpu.uuid)
+    return rank is not None and (rank.gpu.own is None or rank.gpu.own.gpu.uuid == device.gpu.uuid)
 
 
 def _are_alike(devices: Collection[Device], policy: Policy) -> bool:
@@ -131,7 +131,7 @@ class _Work:
             named = {
                 one.group
                 for rank in self.facts.values()
-                for one in rank.groups
+                for one in rank.comm.groups
                 if sends(rank, one.group, self.policy)
             }
             self._stages = [frozenset(one.ranks) for one in self.groups if one.name in named]
@@ -254,9 +254,14 @@ def _compares(group: Group, members: Sequence[_Gpu], work: _Work) -> bool:
         return False
     for one in members:
         rank = work.facts[one.rank]
-        if rank.gone or rank.unheard or rank.late is not None or rank.phase != "running":
+        if (
+            rank.gone
+            or rank.agent.unheard
+            or rank.late is not None
+            or rank.reported.phase != "running"
+        ):
             return False
-        if now - (rank.phase_since_unix_ns or now) < policy.gpu_wait_job_s * 1e9:
+        if now - (rank.reported.phase_since_unix_ns or now) < policy.gpu_wait_job_s * 1e9:
             return False
         if not _moves(one, policy) or _busiest(rank, work.on_nccl) != group.name:
             return False
@@ -281,7 +286,7 @@ def _moves(gpu: _Gpu, policy: Policy) -> bool:
 
 def _busiest(rank: RankFields, on_nccl: Collection[str]) -> str | None:
     """The group in which it has enqueued most."""
-    counts = {one.group: one.enqueued for one in rank.groups if one.group in on_nccl}
+    counts = {one.group: one.enqueued for one in rank.comm.groups if one.group in on_nccl}
     return max(counts, key=lambda name: counts[name], default=None)
 
 

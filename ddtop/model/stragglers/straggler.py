@@ -118,7 +118,7 @@ def sends(rank: RankFields, group: str, policy: Policy) -> bool:
         progress.group == group
         and max(progress.p2p_offset or 0, progress.p2p_calls)
         > policy.stages_ratio * progress.enqueued
-        for progress in rank.groups
+        for progress in rank.comm.groups
     )
 
 
@@ -132,7 +132,7 @@ def _still_holds(
 ) -> bool:
     age_s = (now_unix_ns - late.unix_ns) / 1e9
     if age_s > policy.straggler_stale_s or any(
-        rank not in facts or facts[rank].gone or facts[rank].unheard for rank in late.ranks
+        rank not in facts or facts[rank].gone or facts[rank].agent.unheard for rank in late.ranks
     ):
         return False
     if all(_has_joined(facts.get(rank)) for rank in late.waiters):
@@ -161,7 +161,7 @@ def _has_joined(rank: RankFields | None) -> bool:
 
     Then it waited for nobody's slowness.
     """
-    return rank is not None and any(spot.waits_on == "join" for spot in rank.spots)
+    return rank is not None and any(spot.waits_on == "join" for spot in rank.reported.spots)
 
 
 def _apart_s(late: Late, facts: Mapping[int, RankFields], policy: Policy) -> float:
@@ -170,7 +170,9 @@ def _apart_s(late: Late, facts: Mapping[int, RankFields], policy: Policy) -> flo
     A crowd on the host's cores lasts some seconds.
     """
     delays = [
-        one.delay_ratio or 0.0 for rank in late.ranks if (one := facts[rank].pressure) is not None
+        one.delay_ratio or 0.0
+        for rank in late.ranks
+        if (one := facts[rank].process.pressure) is not None
     ]
     crowded = late.share_ratio < policy.straggler_strong_ratio and any(
         delay >= late.share_ratio for delay in delays
@@ -211,6 +213,6 @@ def _sampled(
     Over ten seconds where that shows the difference, otherwise over twenty.
     """
     if strong:
-        return facts[rank].wait_ratio if rank in facts else None
+        return facts[rank].comm.wait_ratio if rank in facts else None
     memory = job.ranks.get(rank)
     return memory.wait_long_ratio if memory is not None else None

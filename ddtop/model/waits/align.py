@@ -56,21 +56,29 @@ def waits_of(
     for rank in sorted(ranks):
         facts = ranks[rank]
         # Ignore the last reported wait of a rank that is stopped or silent: it may be over by now.
-        if facts.exit is not None or facts.unheard or facts.state in (State.STOPPED, State.SILENT):
+        if (
+            facts.process.exit is not None
+            or facts.agent.unheard
+            or facts.state in (State.STOPPED, State.SILENT)
+        ):
             continue
-        for progress in facts.groups:
+        for progress in facts.comm.groups:
             if progress.pending_since_unix_ns is None:
                 continue
             if not _really_waits(facts) and not (
                 progress.group in nccl and stuck_on_gpu(facts, policy)
             ):
                 continue
-            name, seq = progress.group, first_open_seq(progress, facts.open_collectives)
+            name, seq = progress.group, first_open_seq(progress, facts.comm.open_collectives)
             front = fronts.get(name)
             if front is None:
                 front = fronts[name] = _Front(ranks, name, members.get(name, ()))
             entry = next(
-                (item for item in facts.open_collectives if (item.group, item.seq) == (name, seq)),
+                (
+                    item
+                    for item in facts.comm.open_collectives
+                    if (item.group, item.seq) == (name, seq)
+                ),
                 None,
             )
             op, root = (entry.op, entry.root) if entry is not None else (None, None)
@@ -128,7 +136,7 @@ class _Front:
 
 
 def _is_outside_mpi(member: RankFields | None) -> bool:
-    mpi = member.mpi if member is not None and not member.gone else None
+    mpi = member.comm.mpi if member is not None and not member.gone else None
     return mpi is not None and not mpi.calls and mpi.finalize_since_unix_ns is None
 
 
@@ -142,7 +150,7 @@ def _reached(member: RankFields | None, group: str) -> float:
         return float("-inf")
     if tells_nothing(member):
         return float("inf")
-    for progress in member.groups:
+    for progress in member.comm.groups:
         if progress.group == group:
             return comparable_seq(progress)
     return float("-inf")
@@ -153,8 +161,8 @@ def tells_nothing(facts: RankFields) -> bool:
 
     Then it is not known where the rank is, and that is no reason to blame it.
     """
-    return bool(facts.probes_off) and any(
-        reason.startswith("collectives:") for reason in facts.probes_off
+    return bool(facts.agent.probes_off) and any(
+        reason.startswith("collectives:") for reason in facts.agent.probes_off
     )
 
 
@@ -189,11 +197,13 @@ def _really_waits(facts: RankFields) -> bool:
     An open asynchronous collective holds nobody up while the thread computes, sleeps or waits for a
     batch.
     """
-    if facts.activity in ("collective", "backward", "cuda_sync"):
+    if facts.reported.activity in ("collective", "backward", "cuda_sync"):
         return True
-    if facts.working or (facts.place is not None and facts.place.waits_on in _ELSEWHERE):
+    if facts.process.working or (
+        facts.reported.place is not None and facts.reported.place.waits_on in _ELSEWHERE
+    ):
         return False
-    process = facts.process
+    process = facts.process.report
     if process is None or process.state not in ("S", "D"):
         return True
     wchan = process.wchan or ""

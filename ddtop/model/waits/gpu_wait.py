@@ -27,5 +27,5 @@ def stuck_on_gpu(facts: RankFields, policy: Policy) -> bool:
     compute as far as that is known. In a job that is limited by its GPUs each report finds the host
     in the same call, so only both together mean no progress.
     """
-    still_s = min(facts.line_age_s or 0.0, facts.collective_age_s or 0.0)
-    return still_s >= policy.same_line_s and not facts.gpu_computes
+    still_s = min(facts.reported.line_age_s or 0.0, facts.comm.collective_age_s or 0.0)
+    return still_s >= policy.same_line_s and not facts.gpu.computes

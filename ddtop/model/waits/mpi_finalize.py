@@ -42,7 +42,7 @@ def _in_finalize(
     since = {
         rank: at
         for rank, facts in ranks.items()
-        if not facts.unheard and (at := _finalizing_since(facts)) is not None
+        if not facts.agent.unheard and (at := _finalizing_since(facts)) is not None
     }
     # A rank that raised and stays there has a rule of its own.
     if not since or any(failed(ranks[rank]) for rank in since):
@@ -59,7 +59,7 @@ def _in_finalize(
             for rank, facts in ranks.items()
             if rank not in since
             and rank not in held
-            and facts.mpi is not None
+            and facts.comm.mpi is not None
             and not facts.gone
             and standing_of(facts, now_unix_ns, policy) == STILL
         )
@@ -78,12 +78,12 @@ def _in_named(
     inside: dict[int, MpiCall] = {}
     still = set()
     for rank, facts in ranks.items():
-        if facts.gone or facts.unheard or facts.mpi is None:
+        if facts.gone or facts.agent.unheard or facts.comm.mpi is None:
             return ()
-        call = next((call for call in facts.mpi.calls if call.name in NAME_ONLY), None)
+        call = next((call for call in facts.comm.mpi.calls if call.name in NAME_ONLY), None)
         if call is not None:
             inside[rank] = call
-        elif not facts.mpi.calls and standing_of(facts, now_unix_ns, policy) == STILL:
+        elif not facts.comm.mpi.calls and standing_of(facts, now_unix_ns, policy) == STILL:
             still.add(rank)
         else:
             return ()
@@ -101,10 +101,14 @@ def _finalizing_since(facts: RankFields) -> int | None:
 
     Unix ns; None if it is in neither.
     """
-    if facts.mpi is None or facts.gone:
+    if facts.comm.mpi is None or facts.gone:
         return None
-    if facts.mpi.finalize_since_unix_ns is not None:
-        return facts.mpi.finalize_since_unix_ns
-    if facts.phase == "leaving":
-        return facts.phase_since_unix_ns
-    return facts.heard_unix_ns if facts.process is not None and facts.process.exiting else None
+    if facts.comm.mpi.finalize_since_unix_ns is not None:
+        return facts.comm.mpi.finalize_since_unix_ns
+    if facts.reported.phase == "leaving":
+        return facts.reported.phase_since_unix_ns
+    return (
+        facts.agent.heard_unix_ns
+        if facts.process.report is not None and facts.process.report.exiting
+        else None
+    )

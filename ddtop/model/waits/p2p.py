@@ -24,7 +24,7 @@ BARRIER = "monitored_barrier"
 def peer_waits_of(ranks: Mapping[int, RankFields]) -> tuple[PeerWait, ...]:
     """All open waits for single ranks, one for each rank and thread."""
     found = []
-    calling = sorted(rank for rank, facts in ranks.items() if facts.open_calls)
+    calling = sorted(rank for rank, facts in ranks.items() if facts.comm.open_calls)
     outside = [other for other in sorted(ranks) if not _in_barrier(ranks[other])] if calling else []
     elsewhere = (
         tuple([other for other in sorted(ranks) if _new_group(ranks[other]) is None])
@@ -33,7 +33,7 @@ def peer_waits_of(ranks: Mapping[int, RankFields]) -> tuple[PeerWait, ...]:
     )
     for rank in calling:
         facts = ranks[rank]
-        if facts.gone or facts.unheard or facts.state in (State.STOPPED, State.SILENT):
+        if facts.gone or facts.agent.unheard or facts.state in (State.STOPPED, State.SILENT):
             continue
         for call in _innermost(facts):
             behind = (
@@ -59,17 +59,17 @@ def peer_waits_of(ranks: Mapping[int, RankFields]) -> tuple[PeerWait, ...]:
 def _innermost(facts: RankFields) -> list[OpenCall]:
     """One call for each thread: a recv that waits for its Work is on the page twice."""
     calls: dict[int, OpenCall] = {}
-    for call in facts.open_calls:
+    for call in facts.comm.open_calls:
         known = calls.get(call.thread_id)
         if call.within is not None:
             continue
         if call.name in P2P_CALLS and (known is None or call.since_unix_ns >= known.since_unix_ns):
             calls[call.thread_id] = call
-    outer = {call.thread_id: call for call in facts.open_calls if call.name == BARRIER}
+    outer = {call.thread_id: call for call in facts.comm.open_calls if call.name == BARRIER}
     # MPI's Waitall waits for each request; a Waitany does not wait for any one of them.
     parts = [
         call
-        for call in facts.open_calls
+        for call in facts.comm.open_calls
         if call.within is not None and not call.any_of and call.name in P2P_CALLS
     ]
     return [*(outer.get(thread, call) for thread, call in calls.items()), *parts]
@@ -83,7 +83,7 @@ def _peer_behind(
     peer = ranks.get(call.peer)
     opposite = RECEIVES if call.name in SENDS else SENDS if call.name in RECEIVES else frozenset()
     if peer is not None and not peer.gone:
-        for theirs in peer.open_calls:
+        for theirs in peer.comm.open_calls:
             if theirs.name in opposite and theirs.peer in (rank, None) and _same_tag(theirs, call):
                 return ()
         if call.within is not None and _has_come(ranks[rank], peer, call):
@@ -101,7 +101,7 @@ def _has_come(facts: RankFields, peer: RankFields, call: OpenCall) -> bool:
 
     Then this request, one among others, is not the one that is missing.
     """
-    if call.tag is None or facts.mpi is None or peer.mpi is None:
+    if call.tag is None or facts.comm.mpi is None or peer.comm.mpi is None:
         return False
     ours = traffic_of(facts, call.group, call.peer, call.tag)
     theirs = traffic_of(peer, call.group, facts.rank, call.tag)
@@ -114,7 +114,7 @@ def traffic_of(
     facts: RankFields, group: str | None, peer: int | None, tag: int | None
 ) -> MpiTraffic | None:
     """What this rank has begun to send and to receive with that peer and tag."""
-    kept = facts.mpi.traffic if facts.mpi is not None else ()
+    kept = facts.comm.mpi.traffic if facts.comm.mpi is not None else ()
     return next((one for one in kept if (one.group, one.peer, one.tag) == (group, peer, tag)), None)
 
 
@@ -128,11 +128,11 @@ def _barrier_behind(outside: list[int], rank: int) -> tuple[int, ...]:
 def _new_group(facts: RankFields) -> OpenCall | None:
     """The call in which it makes a group."""
     return (
-        next((call for call in facts.open_calls if call.name == NEW_GROUP), None)
+        next((call for call in facts.comm.open_calls if call.name == NEW_GROUP), None)
         if not facts.gone
         else None
     )
 
 
 def _in_barrier(facts: RankFields) -> bool:
-    return not facts.gone and any(call.name == BARRIER for call in facts.open_calls)
+    return not facts.gone and any(call.name == BARRIER for call in facts.comm.open_calls)

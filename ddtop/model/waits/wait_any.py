@@ -64,11 +64,11 @@ def _choices(
     ranks: Mapping[int, RankFields], members: Mapping[str, tuple[int, ...]]
 ) -> Iterable[_Choice]:
     for rank, facts in ranks.items():
-        if facts.gone or facts.unheard or not facts.open_calls:
+        if facts.gone or facts.agent.unheard or not facts.comm.open_calls:
             continue
         found: dict[int, set[int]] = {}
         calls: dict[int, OpenCall] = {}
-        for call in facts.open_calls:
+        for call in facts.comm.open_calls:
             if call.name in P2P_CALLS and is_choice(call):
                 others = members.get(call.group or "", ()) if call.peer is None else (call.peer,)
                 found.setdefault(call.thread_id, set()).update(others)
@@ -117,23 +117,23 @@ def _is_stuck(facts: RankFields, now_unix_ns: int, policy: Policy) -> bool:
     Workers that run other programs or talk to servers may be at one line too.
     """
     if (
-        facts.mpi is None
-        or facts.line_age_s is None
+        facts.comm.mpi is None
+        or facts.reported.line_age_s is None
         or standing_of(facts, now_unix_ns, policy) != STILL
     ):
         return False
-    if facts.line_age_s > policy.working_critical_s:
+    if facts.reported.line_age_s > policy.working_critical_s:
         return True
-    waits_on = facts.place.waits_on if facts.place is not None else None
-    wchan = (facts.process.wchan if facts.process is not None else None) or ""
-    if waits_on in _AT_WORK or facts.line_age_s < policy.still_limit_s:
+    waits_on = facts.reported.place.waits_on if facts.reported.place is not None else None
+    wchan = (facts.process.report.wchan if facts.process.report is not None else None) or ""
+    if waits_on in _AT_WORK or facts.reported.line_age_s < policy.still_limit_s:
         return False
     return waits_on in _NOT_AT_WORK or any(word in wchan for word in _NOT_AT_WORK_IN_KERNEL)
 
 
 def _has_left(facts: RankFields) -> bool:
     """Whether it will send nothing any more. Nobody knows what a stopped rank would do."""
-    exiting = facts.process is not None and facts.process.exiting
+    exiting = facts.process.report is not None and facts.process.report.exiting
     return facts.gone or (
-        facts.state is not State.STOPPED and (facts.phase == "leaving" or exiting)
+        facts.state is not State.STOPPED and (facts.reported.phase == "leaving" or exiting)
     )

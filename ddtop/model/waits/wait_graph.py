@@ -163,7 +163,7 @@ def _kind(graph: Graph, numbers: tuple[int, ...], ranks: Mapping[int, RankFields
     here = sorted(found for number in numbers for found in graph.crowds[number].waits)
     direct = min((wait for _, wait in here if isinstance(wait, Wait)), key=_since, default=None)
     single = min((wait for _, wait in here if isinstance(wait, PeerWait)), key=_since, default=None)
-    healthy_ms = max((ranks[rank].healthy_wait_max_ms or 0.0 for rank in who), default=0.0)
+    healthy_ms = max((ranks[rank].comm.healthy_wait_max_ms or 0.0 for rank in who), default=0.0)
     return _Kind(
         tuple(sorted(who)), healthy_ms, min(_since(wait) for _, wait in here), direct, single
     )
@@ -238,8 +238,8 @@ def _waits_elsewhere(facts: RankFields | None) -> bool:
     """Whether it is inside a wait that these numbers do not show: point-to-point."""
     if facts is None or facts.gone:
         return False
-    in_p2p = facts.place is not None and facts.place.waits_on == "p2p"
-    return in_p2p or any(call.name in WAITING_CALLS for call in facts.open_calls)
+    in_p2p = facts.reported.place is not None and facts.reported.place.waits_on == "p2p"
+    return in_p2p or any(call.name in WAITING_CALLS for call in facts.comm.open_calls)
 
 
 def _too_soon(facts: RankFields | None, standing: str) -> bool:
@@ -250,7 +250,7 @@ def _too_soon(facts: RankFields | None, standing: str) -> bool:
     if facts is None:
         return False
     return (
-        facts.unlooked
+        facts.agent.unlooked
         if standing == UNKNOWN
         else standing == LOST and facts.state is not State.LOST
     )
@@ -262,17 +262,17 @@ def standing_of(facts: RankFields | None, now_unix_ns: int, policy: Policy) -> s
         return UNKNOWN
     if facts.gone:
         return GONE
-    if facts.unheard or facts.state is State.STOPPED:
+    if facts.agent.unheard or facts.state is State.STOPPED:
         return STOPPED if facts.state is State.STOPPED else LOST
     if (
-        facts.progress_unix_ns is not None
-        and now_unix_ns - facts.progress_unix_ns < policy.cpu_window_s * 1e9
+        facts.progress.last_unix_ns is not None
+        and now_unix_ns - facts.progress.last_unix_ns < policy.cpu_window_s * 1e9
     ):
         # It goes on in another group, in batches or in steps, however little CPU that takes.
         return WORKING
-    if facts.working is None:
+    if facts.process.working is None:
         return UNKNOWN
-    return WORKING if facts.working else STILL
+    return WORKING if facts.process.working else STILL
 
 
 def limit_of(standing: str, healthy_ms: float, policy: Policy) -> float:

@@ -249,24 +249,25 @@ class Timeline:
         gone: dict[str, list[RankFacts]] = {}
         dumps: dict[str, list[RankFacts]] = {}
         for rank in snapshot.ranks:
-            if rank.exit is None and rank.exception is None and rank.stacks is None:
+            if (
+                rank.process.exit is None
+                and rank.reported.exception is None
+                and rank.dump.stacks is None
+            ):
                 continue
             if (
-                rank.exit is not None
-                and rank.exit_unix_ns
-                and self._first((ENDED, rank.rank, rank.exit.pid))
+                rank.process.exit is not None
+                and rank.process.exit_unix_ns
+                and self._first((ENDED, rank.rank, rank.process.exit.pid))
             ):
-                gone.setdefault(end_text(rank.exit), []).append(rank)
-            if rank.exception is not None and self._first(
-                (RAISED, rank.rank, rank.exception.unix_ns)
-            ):
-                text = clean(
-                    f"rank {rank.rank} raised {rank.exception.type}: {rank.exception.text}"
-                )
-                at = rank.exception.unix_ns
+                gone.setdefault(end_text(rank.process.exit), []).append(rank)
+            exception = rank.reported.exception
+            if exception is not None and self._first((RAISED, rank.rank, exception.unix_ns)):
+                text = clean(f"rank {rank.rank} raised {exception.type}: {exception.text}")
+                at = exception.unix_ns
                 self._add(Entry((RAISED, rank.rank, at), at, RAISED, ((at, text),), (rank.rank,)))
-            if rank.stacks is not None:
-                dumps.setdefault(rank.stacks.request, []).append(rank)
+            if rank.dump.stacks is not None:
+                dumps.setdefault(rank.dump.stacks.request, []).append(rank)
         for text, ranks in gone.items():
             self._ended(text, ranks)
         for request, ranks in dumps.items():
@@ -322,13 +323,16 @@ class Timeline:
 
     def _ended(self, how: str, ranks: list[RankFacts]) -> None:
         if self._fold and len(ranks) > FOLD_FROM:
-            at = min(rank.exit_unix_ns or 0 for rank in ranks)
+            at = min(rank.process.exit_unix_ns or 0 for rank in ranks)
             numbers = tuple(rank.rank for rank in ranks)
             text = f"{ranks_text(numbers, 6)} ended: {how}"
             self._add(Entry((ENDED, numbers, at), at, ENDED, ((at, text),), numbers))
             return
         for rank in ranks:
-            at, pid = rank.exit_unix_ns or 0, rank.exit.pid if rank.exit is not None else 0
+            at, pid = (
+                rank.process.exit_unix_ns or 0,
+                rank.process.exit.pid if rank.process.exit is not None else 0,
+            )
             text = f"rank {rank.rank} (pid {pid}) ended: {how}"
             self._add(Entry((ENDED, rank.rank, pid), at, ENDED, ((at, text),), (rank.rank,)))
 
@@ -336,7 +340,7 @@ class Timeline:
         known = self._entries.get((STACKS, request))
         if known is not None and len(known.ranks) >= len(ranks):
             return
-        found = [rank.stacks for rank in ranks if rank.stacks is not None]
+        found = [rank.dump.stacks for rank in ranks if rank.dump.stacks is not None]
         at = min(one.taken_unix_ns for one in found)
         why = ", because something stood still" if any(one.automatic for one in found) else ""
         numbers = tuple(rank.rank for rank in ranks)

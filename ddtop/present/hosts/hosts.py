@@ -113,7 +113,7 @@ def _of_gpus(
     snapshot: Snapshot, ranks: Sequence[int], own: Sequence[Device]
 ) -> tuple[frozenset[int], tuple[int, ...]]:
     every, now = snapshot.ranks, snapshot.time_unix_ns
-    waiting = frozenset([rank for rank in ranks if rank < len(every) and every[rank].gpu_waits])
+    waiting = frozenset([rank for rank in ranks if rank < len(every) and every[rank].gpu.waits])
     return waiting, tuple(
         [number for number, device in enumerate(own) if trouble_of(device, now, POLICY)]
     )
@@ -136,8 +136,12 @@ def _labels(ranks: Sequence[RankFacts]) -> dict[str, str]:
     """By identity, the name of each host with ranks: containers repeat names, but stay apart."""
     names: dict[str, str] = {}
     for rank in ranks:
-        if rank.sender is not None and rank.sender not in names and rank.hello is not None:
-            names[rank.sender] = clean(rank.hello.host)
+        if (
+            rank.agent.sender is not None
+            and rank.agent.sender not in names
+            and rank.hello is not None
+        ):
+            names[rank.agent.sender] = clean(rank.hello.host)
     often = Counter(names.values())
     return {
         sender: name if often[name] == 1 else _apart(name, sender) for sender, name in names.items()
@@ -210,7 +214,7 @@ def _cores(snapshot: Snapshot, ranks: Sequence[int]) -> float | None:
     known = [
         ratio
         for rank in ranks
-        if rank < len(every) and (ratio := every[rank].cpu_ratio) is not None
+        if rank < len(every) and (ratio := every[rank].process.cpu_ratio) is not None
     ]
     return sum(known) if known else None
 
@@ -227,8 +231,8 @@ def names_of(ranks: Sequence[RankFacts]) -> list[str | None]:
         (
             None
             if rank.hello is None
-            else labels.get(rank.sender, rank.hello.host)
-            if rank.sender
+            else labels.get(rank.agent.sender, rank.hello.host)
+            if rank.agent.sender
             else rank.hello.host
         )
         for rank in ranks

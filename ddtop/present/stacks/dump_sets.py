@@ -23,7 +23,9 @@ HEARD_S = 2.0
 
 def last_request(snapshot: Snapshot) -> str | None:
     """The dump that was taken last, whoever asked for it."""
-    newest = max((rank.stacks for rank in snapshot.ranks if rank.stacks), key=_taken, default=None)
+    newest = max(
+        (rank.dump.stacks for rank in snapshot.ranks if rank.dump.stacks), key=_taken, default=None
+    )
     return newest.request if newest is not None else None
 
 
@@ -43,14 +45,14 @@ def answers(
     found: list[Stacks] = []
     missed: list[RankFacts] = []
     for rank in snapshot.ranks:
-        stacks = rank.stacks
+        stacks = rank.dump.stacks
         if ranks and rank.rank not in ranks:
             continue
         if stacks is not None and (
             stacks.request == request
             or (asked_unix_ns is not None and stacks.taken_unix_ns >= asked_unix_ns)
         ):
-            found += [stacks, *rank.worker_stacks]
+            found += [stacks, *rank.dump.worker_stacks]
         else:
             missed.append(rank)
     taken = max(map(_taken, found), default=snapshot.time_unix_ns)
@@ -61,13 +63,15 @@ def answers(
 
 def _cannot_answer(rank: RankFacts, at_unix_ns: int) -> bool:
     """It was not there when the others were asked."""
-    return rank.state is State.MISSING or (rank.gone and (rank.exit_unix_ns or 0) <= at_unix_ns)
+    return rank.state is State.MISSING or (
+        rank.gone and (rank.process.exit_unix_ns or 0) <= at_unix_ns
+    )
 
 
 def _absent(rank: RankFacts, request: str, at_unix_ns: int) -> Stacks:
     why = (
-        f"its process is gone: {end_text(rank.exit)}"
-        if rank.exit is not None
+        f"its process is gone: {end_text(rank.process.exit)}"
+        if rank.process.exit is not None
         else "it was never seen"
     )
     return Stacks(request, rank.rank, rank.pid or 0, at_unix_ns, why=why)
@@ -105,7 +109,7 @@ def around(snapshot: Snapshot, verdict: Verdict, merged: Merged, read: Read | No
 
 def _doing_then(rank: RankFacts, taken_unix_ns: int) -> str | None:
     """What it does now, if it has not moved since its stack was taken."""
-    if rank.stacks is None or rank.gone or (rank.progress_unix_ns or 0) > taken_unix_ns:
+    if rank.dump.stacks is None or rank.gone or (rank.progress.last_unix_ns or 0) > taken_unix_ns:
         return None
     return _doing(rank)
 
@@ -113,6 +117,6 @@ def _doing_then(rank: RankFacts, taken_unix_ns: int) -> str | None:
 def _doing(rank: RankFacts) -> str | None:
     """Of a rank that waits for others the collective names it best."""
     # What a rank said before it fell silent is no wait.
-    if rank.wait is not None and (rank.report_age_s or 0.0) <= HEARD_S:
+    if rank.wait is not None and (rank.agent.report_age_s or 0.0) <= HEARD_S:
         return f"waiting in {clean(collective_text(rank.wait.op, rank.wait.seq))}"
     return doing(rank, POLICY)

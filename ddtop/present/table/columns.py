@@ -145,35 +145,35 @@ def cell_text(key: str, rank: RankFacts, context: CellContext, width: int) -> st
     if key == "state":
         return state_text(rank.state, context.glyphs)
     if key == "iteration":
-        return units.narrow_count(rank.iteration, width)
+        return units.narrow_count(rank.progress.iteration, width)
     if key == "for":
         return units.age(now_age_s(rank, context.time_unix_ns))
     if key == "phases":
-        return phases(rank.activity_ratios, width) or units.NOT_MEASURED
+        return phases(rank.reported.activity_ratios, width) or units.NOT_MEASURED
     return _DRAWN[key](rank, context, width) if key in _DRAWN else units.NOT_MEASURED
 
 
 _PLAIN: dict[str, Callable[[RankFacts], str]] = {
     "rank": lambda rank: str(rank.rank),
     "host": lambda rank: clean(rank.host or ""),
-    "step": lambda rank: units.milliseconds(rank.step_ms),
+    "step": lambda rank: units.milliseconds(rank.progress.step_ms),
     "now": now_text,
-    "comm": lambda rank: units.percent(rank.wait_ratio),
-    "cpu": lambda rank: units.cores(rank.cpu_ratio),
-    "rss": lambda rank: units.size(rank.rss_bytes),
+    "comm": lambda rank: units.percent(rank.comm.wait_ratio),
+    "cpu": lambda rank: units.cores(rank.process.cpu_ratio),
+    "rss": lambda rank: units.size(rank.process.rss_bytes),
     "nccl": lambda rank: rank.nccl or "",
     "pid": lambda rank: "" if rank.pid is None else str(rank.pid),
-    "heard": lambda rank: units.age(rank.report_age_s),
+    "heard": lambda rank: units.age(rank.agent.report_age_s),
 }
 
 
 def _gpu(rank: RankFacts, context: CellContext, width: int) -> str:
-    gpu = rank.own.gpu if rank.own is not None else None
+    gpu = rank.gpu.own.gpu if rank.gpu.own is not None else None
     if gpu is not None and gpu.lost:
         return "lost"
     if gpu is None or gpu.util_ratio is None or rank.gone:
         return units.NOT_MEASURED
-    if rank.gpu_waits:
+    if rank.gpu.waits:
         return waiting_text(gpu.util_ratio, width, context.glyphs)
     return _barred(units.percent(gpu.util_ratio), gpu.util_ratio, context, width)
 
@@ -188,7 +188,7 @@ def waiting_text(ratio: float, width: int, glyphs: Glyphs) -> str:
 
 
 def _vram(rank: RankFacts, context: CellContext, width: int) -> str:
-    gpu = rank.own.gpu if rank.own is not None else None
+    gpu = rank.gpu.own.gpu if rank.gpu.own is not None else None
     if gpu is None or gpu.used_bytes is None or not gpu.total_bytes or rank.gone:
         return units.NOT_MEASURED
     return _barred(units.size(gpu.used_bytes), gpu.used_bytes / gpu.total_bytes, context, width)
@@ -201,7 +201,7 @@ def _barred(text: str, ratio: float, context: CellContext, width: int) -> str:
 
 
 def _loader(rank: RankFacts, context: CellContext, width: int) -> str:
-    loader = rank.loader
+    loader = rank.loader.report
     if loader is None or loader.depth is None:
         return units.NOT_MEASURED
     if not loader.capacity:

@@ -39,27 +39,27 @@ _STATE_ORDER = {
 
 def _work_ratio(rank: RankFacts) -> float | None:
     """How busy its GPU is; a GPU that only waits sorts below all that compute."""
-    ratio = rank.own.gpu.util_ratio if rank.own is not None else None
-    return ratio - 2.0 if ratio is not None and rank.gpu_waits else ratio
+    ratio = rank.gpu.own.gpu.util_ratio if rank.gpu.own is not None else None
+    return ratio - 2.0 if ratio is not None and rank.gpu.waits else ratio
 
 
 _KEYS: dict[str, SortKey] = {
     "rank": lambda rank: rank.rank,
     "state": lambda rank: _STATE_ORDER[rank.state],
     "host": lambda rank: rank.host,
-    "iteration": lambda rank: rank.iteration,
-    "step": lambda rank: rank.step_ms,
+    "iteration": lambda rank: rank.progress.iteration,
+    "step": lambda rank: rank.progress.step_ms,
     "now": now_text,
-    "comm": lambda rank: rank.wait_ratio,
-    "phases": lambda rank: rank.loader_wait_ratio,
-    "loader": lambda rank: rank.loader.depth if rank.loader else None,
-    "cpu": lambda rank: rank.cpu_ratio,
-    "rss": lambda rank: rank.rss_bytes,
+    "comm": lambda rank: rank.comm.wait_ratio,
+    "phases": lambda rank: rank.loader.wait_ratio,
+    "loader": lambda rank: rank.loader.report.depth if rank.loader.report else None,
+    "cpu": lambda rank: rank.process.cpu_ratio,
+    "rss": lambda rank: rank.process.rss_bytes,
     "gpu": _work_ratio,
-    "vram": lambda rank: rank.own.gpu.used_bytes if rank.own is not None else None,
+    "vram": lambda rank: rank.gpu.own.gpu.used_bytes if rank.gpu.own is not None else None,
     "nccl": lambda rank: rank.nccl,
     "pid": lambda rank: rank.pid,
-    "heard": lambda rank: rank.report_age_s,
+    "heard": lambda rank: rank.agent.report_age_s,
 }
 
 
@@ -180,8 +180,8 @@ class Filter:
         if not self.words:
             return True
         row = f"{rank.rank} {rank.state.value} {host} {now_text(rank).lower()} {rank.pid or ''}"
-        if rank.place is not None:
-            row += f" {rank.place.function} {rank.place.file}".lower()
+        if rank.reported.place is not None:
+            row += f" {rank.reported.place.function} {rank.reported.place.file}".lower()
         return all(word in row for word in self.words)
 
 

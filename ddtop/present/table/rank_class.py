@@ -95,7 +95,7 @@ def codes_of(snapshot: Snapshot, at_fault: Collection[int] = ()) -> bytes:
     codes = bytearray(map(_CODES.__getitem__, [rank.state for rank in snapshot.ranks]))
     at = codes.find(EXITED)
     while at >= 0:
-        gone = snapshot.ranks[at].exit
+        gone = snapshot.ranks[at].process.exit
         if gone is not None and gone.code == 0:
             codes[at] = FINISHED
         at = codes.find(EXITED, at + 1)

@@ -97,21 +97,23 @@ def _title(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
 
 
 def _series(page: Page, rank: RankFacts, memory: Memory) -> None:
-    loader = rank.loader
+    loader = rank.loader.report
     ready = (
         "-"
         if loader is None or loader.depth is None
         else f"{loader.depth}/{loader.capacity or '?'}"
     )
-    step = "-" if rank.step_ms is None else f"{units.milliseconds(rank.step_ms)} ms"
+    step = (
+        "-" if rank.progress.step_ms is None else f"{units.milliseconds(rank.progress.step_ms)} ms"
+    )
     shown: Sequence[tuple[str, Sequence[float | None], str, Callable[[float], str]]] = (
         ("step", memory.step_ms, step, units.milliseconds),
-        ("waiting", memory.wait_ratio, units.percent(rank.wait_ratio), units.percent),
+        ("waiting", memory.wait_ratio, units.percent(rank.comm.wait_ratio), units.percent),
         ("loader", memory.loader_depth, ready, lambda value: f"{value:.0f}"),
         (
             "memory",
             memory.rss_bytes,
-            units.long_size(rank.rss_bytes),
+            units.long_size(rank.process.rss_bytes),
             lambda value: units.size(int(value)),
         ),
     )
@@ -139,20 +141,24 @@ def _range(series: Sequence[float | None], text: Callable[[float], str]) -> str:
 
 
 def _place(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
-    if rank.place is None and not rank.open_calls:
+    if rank.reported.place is None and not rank.comm.open_calls:
         return
     page.heading("where it is")
-    place = rank.place
+    place = rank.reported.place
     if place is not None:
         page.item("function", clean(place.function))
         page.item("line", clean(f"{place.file}:{place.line}"))
         page.item("waits on", waits_text(place) or "")
         page.item("calls", clean(place.callee or ""))
         page.item("there for", _there_for(snapshot, place))
-    for call in rank.open_calls:
+    for call in rank.comm.open_calls:
         tag = "" if call.tag is None else f", tag {call.tag}"
         page.item("in call", f"{open_call_text(call)}{tag}, {_ago(snapshot, call.since_unix_ns)}")
-    page.item("phase", clean(rank.phase) + (f", {clean(rank.activity)}" if rank.activity else ""))
+    page.item(
+        "phase",
+        clean(rank.reported.phase)
+        + (f", {clean(rank.reported.activity)}" if rank.reported.activity else ""),
+    )
 
 
 def _there_for(snapshot: Snapshot, place: Place) -> str:
@@ -168,12 +174,12 @@ def _there_for(snapshot: Snapshot, place: Place) -> str:
 
 
 def _collectives(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
-    newest = sorted(rank.retired_collectives, key=lambda one: (one.group, one.seq))[-4:]
+    newest = sorted(rank.comm.retired_collectives, key=lambda one: (one.group, one.seq))[-4:]
     wait = rank.wait
     if wait is not None and snapshot.time_unix_ns - wait.since_unix_ns < BEHIND_S * units.SECOND_NS:
         # The rhythm of a training: a line that comes and goes with every look says nothing.
         wait = None
-    if not rank.open_collectives and not newest and wait is None:
+    if not rank.comm.open_collectives and not newest and wait is None:
         return
     page.heading("collectives")
     if wait is not None:
@@ -182,15 +188,15 @@ def _collectives(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         page.item(
             "waits for", f"{whom}, {since}, in {group_label(snapshot, wait.group)}", "blocked"
         )
-    for one in rank.open_collectives:
+    for one in rank.comm.open_collectives:
         page.item("open", _collective(snapshot, one))
         page.item("", _deadline(snapshot, one), "dim")
     for one in reversed(newest):
         page.item("before", _collective(snapshot, one), "dim")
-    if rank.healthy_wait_max_ms is not None:
+    if rank.comm.healthy_wait_max_ms is not None:
         page.item(
             "longest wait",
-            f"{units.milliseconds(rank.healthy_wait_max_ms)} ms in the last 100 steps",
+            f"{units.milliseconds(rank.comm.healthy_wait_max_ms)} ms in the last 100 steps",
         )
 
 
@@ -209,7 +215,7 @@ def _deadline(snapshot: Snapshot, one: Collective) -> str:
 
 
 def _groups(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
-    if not rank.groups:
+    if not rank.comm.groups:
         return
     page.heading("groups")
     rows = [
@@ -220,7 +226,7 @@ def _groups(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
             clean(one.last_op or "-"),
             _ago(snapshot, one.pending_since_unix_ns) or "-",
         )
-        for one in rank.groups
+        for one in rank.comm.groups
     ]
     page.table(
         ("group", "enqueued", "completed", "last", "open for"),
@@ -230,7 +236,7 @@ def _groups(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
 
 
 def _loader(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
-    loader = rank.loader
+    loader = rank.loader.report
     if loader is None:
         return
     page.heading("loader")
@@ -258,8 +264,8 @@ def _loader(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         )
         waits = _ago(snapshot, loader.waiting_since_unix_ns)
         page.item("waits since", f"{waits}{owing}{state}", "blocked")
-    if rank.loader_wait_ratio is not None:
-        page.item("waits", f"{units.percent(rank.loader_wait_ratio)} of the time")
+    if rank.loader.wait_ratio is not None:
+        page.item("waits", f"{units.percent(rank.loader.wait_ratio)} of the time")
 
 
 def _process_state(letter: str) -> str:
@@ -268,31 +274,35 @@ def _process_state(letter: str) -> str:
 
 
 def _process(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
-    process = rank.process
-    if process is None and rank.cpu_ratio is None and rank.exit is None:
+    process = rank.process.report
+    if process is None and rank.process.cpu_ratio is None and rank.process.exit is None:
         return
     page.heading("process")
-    gone = rank.exit
+    gone = rank.process.exit
     if gone is not None:
         how = exit_text(gone.code, gone.signal, gone.oom)
-        when = f", {_ago(snapshot, rank.exit_unix_ns)} ago" if rank.exit_unix_ns is not None else ""
+        when = (
+            f", {_ago(snapshot, rank.process.exit_unix_ns)} ago"
+            if rank.process.exit_unix_ns is not None
+            else ""
+        )
         page.item("ended", f"{how}{when}, number {gone.order + 1} on its host", "gone")
         page.item("outlived by", ", ".join(f"pid {pid}" for pid in gone.orphans))
     if process is not None:
-        since = _ago(snapshot, rank.process_since_unix_ns)
+        since = _ago(snapshot, rank.process.state_since_unix_ns)
         page.item("state", _process_state(process.state) + (f", for {since}" if since else ""))
         page.item("kernel", clean(process.wchan or ""))
         page.item("threads", "" if process.threads is None else str(process.threads))
         page.item("children", "" if process.children is None else str(process.children))
-    if rank.cpu_ratio is not None:
+    if rank.process.cpu_ratio is not None:
         # MPI waits by looking again and again: that is no work.
         spins = ", waits, spinning" if rank.spinning else ""
-        page.item("cpu", f"{rank.cpu_ratio * 100:.0f}% of one core{spins}")
-    page.item("other pids", ", ".join(map(str, rank.other_pids)))
+        page.item("cpu", f"{rank.process.cpu_ratio * 100:.0f}% of one core{spins}")
+    page.item("other pids", ", ".join(map(str, rank.claimants.pids)))
 
 
 def _exception(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
-    error = rank.exception or (rank.exit.exception if rank.exit else None)
+    error = rank.reported.exception or (rank.process.exit.exception if rank.process.exit else None)
     if error is None:
         return
     page.heading("exception")
@@ -305,7 +315,7 @@ def _exception(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
 
 def _stacks(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     """The last dump of this rank, whoever asked for it."""
-    taken = rank.stacks
+    taken = rank.dump.stacks
     if taken is None:
         return
     page.heading("stacks")
@@ -321,25 +331,25 @@ def _stacks(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     )
     if not taken.method:
         return
-    merged = merge([taken, *rank.worker_stacks])
+    merged = merge([taken, *rank.dump.worker_stacks])
     for line in stacks_lines(merged, page.width - 2, page.glyphs, Around(), Shape()):
         page.add(("  ", ""), *line)
 
 
 def _agent(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     page.heading("what ddtop itself does there")
-    if rank.report_age_s is not None:
-        page.item("last report", f"{units.age(rank.report_age_s)} ago")
+    if rank.agent.report_age_s is not None:
+        page.item("last report", f"{units.age(rank.agent.report_age_s)} ago")
     else:
         page.item("last report", "never")
-    if rank.agent_cpu_ratio is not None:
-        page.item("cpu", f"{rank.agent_cpu_ratio * 100:.1f}% of one core")
-    page.item("dropped", f"{rank.drops:,} records")
-    page.item("probes off", clean(", ".join(rank.probes_off)))
-    page.item("recorder", clean(rank.recorder or ""))
+    if rank.agent.cpu_ratio is not None:
+        page.item("cpu", f"{rank.agent.cpu_ratio * 100:.1f}% of one core")
+    page.item("dropped", f"{rank.agent.drops:,} records")
+    page.item("probes off", clean(", ".join(rank.agent.probes_off)))
+    page.item("recorder", clean(rank.agent.recorder or ""))
     page.item(
         "host's clock",
-        clock_words(next((one for one in snapshot.seen if one.sender == rank.sender), None)),
+        clock_words(next((one for one in snapshot.seen if one.sender == rank.agent.sender), None)),
     )
 
 

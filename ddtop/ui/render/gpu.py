@@ -30,7 +30,7 @@ KNOWN_BY = {
 
 def gpu_lines(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     """Nothing where no GPU is known to be the rank's."""
-    own, cuda = rank.own, rank.cuda
+    own, cuda = rank.gpu.own, rank.gpu.cuda
     if own is None and cuda is None:
         return
     page.heading("GPU")
@@ -77,9 +77,9 @@ def gpu_lines(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
 def gpu_title(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     """Its GPU in one line: `GPU 3: 100% at 188 of 700 W: waits in NCCL`; nothing where none is
     known."""
-    if rank.own is None:
+    if rank.gpu.own is None:
         return
-    gpu = rank.own.gpu
+    gpu = rank.gpu.own.gpu
     held = throttle_text(gpu)
     draws = f"at {power_text(gpu)}" if gpu.power_watts is not None else ""
     heat = f"{gpu.celsius} C" if gpu.celsius is not None else ""
@@ -89,7 +89,7 @@ def gpu_title(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     style = "warning" if alarming(gpu) else ""
     if gpu.lost:
         text, style = "lost: it answers no more", "critical"
-    elif rank.gpu_waits:
+    elif rank.gpu.waits:
         text = _busy(rank, _device(snapshot, rank))
     elif gpu.used_bytes is None:
         text, style = "nothing is told of it", "dim"
@@ -101,9 +101,9 @@ def _alarm(wrong: bool) -> tuple[str, ...]:
 
 
 def _device(snapshot: Snapshot, rank: RankFacts) -> Device | None:
-    if rank.own is None:
+    if rank.gpu.own is None:
         return None
-    uuid = rank.own.gpu.uuid
+    uuid = rank.gpu.own.gpu.uuid
     return next(
         (one for one in snapshot.devices if one.gpu.uuid == uuid and one.host == rank.host), None
     )
@@ -119,10 +119,10 @@ def _driver(watch: GpuWatch | None) -> str:
 
 def _busy(rank: RankFacts, device: Device | None) -> str:
     """Of a GPU that only waits, the mean draw: that is how it is known."""
-    gpu = rank.own.gpu if rank.own is not None else None
+    gpu = rank.gpu.own.gpu if rank.gpu.own is not None else None
     if gpu is None or gpu.util_ratio is None:
         return ""
-    if not rank.gpu_waits:
+    if not rank.gpu.waits:
         return f"{units.percent(gpu.util_ratio)} of the last second"
     watts = device.power_mean_watts if device is not None else None
     draws = power_text(gpu, watts)

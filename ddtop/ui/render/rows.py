@@ -31,7 +31,7 @@ def row_line(
     """The cells of one rank; `old`: the whole picture is from the past, not this rank's report
     alone."""
     state = state_style(rank)
-    late = rank.report_age_s is not None and rank.report_age_s > OLD_S and not rank.gone
+    late = rank.agent.report_age_s is not None and rank.agent.report_age_s > OLD_S and not rank.gone
     spans: list[Span] = []
     for number, (column, width) in enumerate(shape.columns()):
         if number:

@@ -20,8 +20,8 @@ _SPOT_LEAST_RATIO = 0.02
 
 def time_lines(page: Page, rank: RankFacts) -> None:
     """Add the section; nothing where nothing was sampled."""
-    shares = rank.activity_ratios
-    if not any(shares) and not rank.spots and rank.late is None:
+    shares = rank.reported.activity_ratios
+    if not any(shares) and not rank.reported.spots and rank.late is None:
         return
     page.heading("where its time goes")
     if any(shares):
@@ -39,14 +39,12 @@ def time_lines(page: Page, rank: RankFacts) -> None:
             f" {units.milliseconds(rank.late.step_ms)} ms"
         )
         page.item("waited for", f"{cost}, by {ranks_text(rank.late.waiters, 8)}", "warning")
-    if rank.pressure is not None and rank.pressure.delay_ratio is not None:
-        page.item(
-            "no CPU",
-            f"{units.percent(rank.pressure.delay_ratio)} of the time ready to run, and waiting"
-            " for one",
-        )
-    for number, spot in enumerate(by_function(rank.spots)):
-        share = spot.samples / rank.spots_samples if rank.spots_samples else 0.0
+    pressure = rank.process.pressure
+    if pressure is not None and pressure.delay_ratio is not None:
+        delayed = units.percent(pressure.delay_ratio)
+        page.item("no CPU", f"{delayed} of the time ready to run, and waiting for one")
+    for number, spot in enumerate(by_function(rank.reported.spots)):
+        share = spot.samples / rank.reported.spots_samples if rank.reported.spots_samples else 0.0
         if share >= _SPOT_LEAST_RATIO:
             page.item("last 30 s" if number == 0 else "", f"{units.percent(share)} {_spot(spot)}")
 

@@ -44,7 +44,7 @@ def test_the_card_that_computes_while_the_others_spin_is_the_one_that_comes_last
     assert [rank.state is State.STRAGGLER for rank in snapshot.ranks] == [
         number == 5 for number in range(8)
     ]
-    assert [rank.gpu_waits for rank in snapshot.ranks] == [number != 5 for number in range(8)]
+    assert [rank.gpu.waits for rank in snapshot.ranks] == [number != 5 for number in range(8)]
 
 
 def test_cards_that_draw_even_less_than_the_waiting_ones_wait_too():
@@ -180,7 +180,7 @@ def test_who_is_named_by_the_times_of_arrival_is_not_named_a_second_time():
 
     assert [finding.kind for finding in job.verdict().findings] == ["straggler"]
     assert "of each 102 ms step" in job.finding().summary
-    assert job.snapshot().ranks[5].card_late is None
+    assert job.snapshot().ranks[5].gpu_late is None
 
 
 def test_a_card_that_computes_while_the_others_spin_is_the_cause_of_a_late_rank():

@@ -354,5 +354,5 @@ def test_who_works_is_not_said_before_the_relay_has_looked_twice():
 
     snapshot = model.snapshot(unix_ns(job.now))
 
-    assert snapshot.ranks[2].unlooked
+    assert snapshot.ranks[2].agent.unlooked
     assert [blame.due for blame in snapshot.blames if blame.root == 2] == [False]

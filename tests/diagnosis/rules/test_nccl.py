@@ -287,7 +287,8 @@ def test_a_timeout_that_has_passed_is_said():
 
     assert finding.kind == "collective-stuck"
     assert "has passed" in (
-        watchdog_line([rank], 0, rank.open_collectives[0].created_unix_ns + 1_900 * SECOND) or ""
+        watchdog_line([rank], 0, rank.comm.open_collectives[0].created_unix_ns + 1_900 * SECOND)
+        or ""
     )
 
 

@@ -334,7 +334,7 @@ def test_a_pause_that_it_has_made_twice_is_usual():
         for rank in job.ranks:
             rank.comes_back()
         job.trains(10)
-    pauses = [rank.usual_pause_s for rank in job.snapshot().ranks]
+    pauses = [rank.progress.usual_pause_s for rank in job.snapshot().ranks]
     all_stand(job, "evaluate_elsewhere", waits_on="lock")
     job.passes(22)
 

@@ -223,15 +223,15 @@ def test_a_gpu_that_is_busy_at_a_third_of_its_power_waits_if_no_stranger_uses_it
     job.ranks[0].told["backend"] = "nccl"
     job.greet(job.ranks[0])
     job.trains(25)
-    before = job.snapshot().ranks[0].gpu_waits
+    before = job.snapshot().ranks[0].gpu.waits
     job.change(0, util_ratio=1.0, power_watts=190.0)
     job.ranks[0].waits_in()
     job.passes(25)
-    waits = job.snapshot().ranks[0].gpu_waits
+    waits = job.snapshot().ranks[0].gpu.waits
     job.change(0, processes=(GpuProcess(4800, 20 * GIB, rank=0), GpuProcess(5, 20 * GIB)))
     job.passes(2)
 
-    assert (before, waits, job.snapshot().ranks[0].gpu_waits) == (False, True, None)
+    assert (before, waits, job.snapshot().ranks[0].gpu.waits) == (False, True, None)
 
 
 def test_without_an_open_nccl_collective_low_power_is_the_programs_kernel():
@@ -242,7 +242,7 @@ def test_without_an_open_nccl_collective_low_power_is_the_programs_kernel():
     job.change(0, util_ratio=1.0, power_watts=190.0)
     job.trains(25)
 
-    assert job.snapshot().ranks[0].gpu_waits is False
+    assert job.snapshot().ranks[0].gpu.waits is False
 
 
 def test_a_rank_whose_gpu_is_a_guess_has_no_gpu_wait():
@@ -255,5 +255,5 @@ def test_a_rank_whose_gpu_is_a_guess_has_no_gpu_wait():
     job.trains(25)
     known = job.snapshot().ranks[0]
 
-    assert (guessed.own.certain, guessed.gpu_waits) == (False, None)
-    assert (known.own.certain, known.gpu_waits) == (True, False)
+    assert (guessed.gpu.own.certain, guessed.gpu.waits) == (False, None)
+    assert (known.gpu.own.certain, known.gpu.waits) == (True, False)

@@ -147,7 +147,7 @@ def test_the_snapshot_has_the_gpu_of_each_rank_and_the_ranks_of_each_gpu():
     snapshot = job.snapshot()
 
     (device,) = snapshot.devices
-    assert (snapshot.ranks[0].own.gpu.uuid, snapshot.ranks[1].own) == ("GPU-a", None)
+    assert (snapshot.ranks[0].gpu.own.gpu.uuid, snapshot.ranks[1].gpu.own) == ("GPU-a", None)
     assert (device.host, device.ranks, [one.pid for one in device.foreign]) == ("node0", (0,), [77])
     assert (device.ours_bytes, device.foreign_bytes) == (5 * GIB, 4 * GIB)
 
@@ -168,7 +168,7 @@ def test_old_numbers_of_the_driver_are_not_shown_as_current():
     job.trains(3)
     job.host_says["gpu_watch"] = GpuWatch(60_000, "580")
     job.trains(3)
-    own = job.snapshot().ranks[0].own
+    own = job.snapshot().ranks[0].gpu.own
 
     assert (own.gpu.uuid, own.gpu.util_ratio, own.gpu.used_bytes) == ("GPU-a", None, None)
 

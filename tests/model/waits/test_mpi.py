@@ -3,7 +3,7 @@ end."""
 
 from __future__ import annotations
 
-from ddtop.model.state.facts import PeerWait, RankFacts, State
+from ddtop.model.state.facts import Comm, PeerWait, RankFacts, State
 from ddtop.model.waits.mpi import is_inside, newest, with_calls
 from ddtop.model.waits.wait_any import any_waits_of
 from ddtop.policy import POLICY
@@ -73,12 +73,12 @@ def test_a_rank_without_mpi_stays_as_it_is():
     assert is_inside(MpiState(1, finalize_since_unix_ns=5))
 
 
-def rank(number, **more):
-    return RankFacts(number, State.RUNNING, **more)
+def rank(number, *open_calls):
+    return RankFacts(number, State.RUNNING, comm=Comm(open_calls=open_calls))
 
 
 def any_recv(number):
-    return rank(number, open_calls=(OpenCall("recv", 1, None, 3, 1, WORLD),))
+    return rank(number, OpenCall("recv", 1, None, 3, 1, WORLD))
 
 
 def waits(ranks, *edges):

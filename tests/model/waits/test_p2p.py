@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.model.state.facts import PeerWait, RankFacts, State, Wait
+from ddtop.model.state.facts import Comm, PeerWait, ProcessFacts, RankFacts, State, Wait
 from ddtop.model.waits.p2p import peer_waits_of
 from ddtop.model.waits.wait_graph import Graph, blames_of, cycles_of
 from ddtop.policy import POLICY
@@ -25,10 +25,12 @@ def ranks(*calls, **more):
             number,
             State.RUNNING,
             hello=Hello("j", "r", 0, number, number, len(calls), "h", 100 + number, 1),
-            open_calls=tuple(one if isinstance(one, (list, tuple)) else [one])
-            if one is not None
-            else (),
-            working=False,
+            comm=Comm(
+                open_calls=tuple(one if isinstance(one, (list, tuple)) else [one])
+                if one is not None
+                else ()
+            ),
+            process=ProcessFacts(working=False),
         )
         for number, one in enumerate(calls)
     }
@@ -112,7 +114,7 @@ def test_in_a_monitored_barrier_rank_0_waits_for_those_that_are_not_in_it():
 
 def test_the_last_report_of_a_stopped_or_silent_rank_is_no_wait():
     facts = ranks(None, call("recv", 0))
-    facts[1] = RankFacts(1, State.SILENT, hello=facts[1].hello, open_calls=facts[1].open_calls)
+    facts[1] = RankFacts(1, State.SILENT, hello=facts[1].hello, comm=facts[1].comm)
 
     assert peer_waits_of(facts) == ()
 

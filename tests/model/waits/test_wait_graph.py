@@ -5,7 +5,16 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddtop.model.state.facts import PeerWait, RankFacts, State, Wait
+from ddtop.model.state.facts import (
+    AgentFacts,
+    Comm,
+    PeerWait,
+    ProcessFacts,
+    RankFacts,
+    Reported,
+    State,
+    Wait,
+)
 from ddtop.model.waits.align import comparable_seq, first_open_seq, tells_nothing, waits_of
 from ddtop.model.waits.wait_graph import Graph, blames_of, cycles_of, waiters_of
 from ddtop.policy import POLICY
@@ -78,7 +87,8 @@ def graphs(draw):
 def test_crowds_blame_the_same_ranks_for_the_same_waiters_as_pairs_do(found):
     waits, peers = found
     everyone = {
-        rank: RankFacts(rank, State.RUNNING, healthy_wait_max_ms=float(rank)) for rank in range(8)
+        rank: RankFacts(rank, State.RUNNING, comm=Comm(healthy_wait_max_ms=float(rank)))
+        for rank in range(8)
     }
 
     blames = blames_of(everyone, Graph(waits, peers), NOW, POLICY)
@@ -113,7 +123,7 @@ def behind_by_pairs(everyone, group, rank, seq):
             return True
         if tells_nothing(other):
             return False
-        progress = next((item for item in other.groups if item.group == group.name), None)
+        progress = next((item for item in other.comm.groups if item.group == group.name), None)
         return progress is None or comparable_seq(progress) < seq
 
     return tuple(other for other in group.ranks if other != rank and is_behind(everyone.get(other)))
@@ -141,11 +151,13 @@ def worlds(draw):
             rank,
             State.RUNNING,
             hello,
-            groups=(progress,) if draw(st.booleans()) or since else (),
-            activity="collective",
-            open_collectives=entry, exit=draw(st.sampled_from((None, None, None, gone))),
-            probes_off=draw(st.sampled_from(((), (), ("collectives: no",)))),
-        )  # fmt: skip
+            comm=Comm(
+                groups=(progress,) if draw(st.booleans()) or since else (), open_collectives=entry
+            ),
+            reported=Reported(activity="collective"),
+            process=ProcessFacts(exit=draw(st.sampled_from((None, None, None, gone)))),
+            agent=AgentFacts(probes_off=draw(st.sampled_from(((), (), ("collectives: no",))))),
+        )
     return found, Group("g", "", tuple(draw(st.permutations(range(8)))), "gloo")
 
 
@@ -156,9 +168,9 @@ def test_the_ranks_behind_are_the_same_worked_out_once_and_for_each_waiter(world
     expected = {
         rank: (seq, behind_by_pairs(everyone, group, rank, seq))
         for rank, facts in everyone.items()
-        for progress in facts.groups
+        for progress in facts.comm.groups
         if not facts.gone and progress.pending_since_unix_ns is not None
-        for seq in [first_open_seq(progress, facts.open_collectives)]
+        for seq in [first_open_seq(progress, facts.comm.open_collectives)]
     }
 
     assert {

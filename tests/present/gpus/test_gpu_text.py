@@ -183,9 +183,10 @@ def test_json_has_the_card_of_each_rank():
 )
 def test_nccl_in_one_word(change, word):
     rank = on_gpus().ranks[0]
-    group = type(rank.groups[0])(
-        **{n: getattr(rank.groups[0], n) for n in rank.groups[0].__struct_fields__} | change
+    group = type(rank.comm.groups[0])(
+        **{n: getattr(rank.comm.groups[0], n) for n in rank.comm.groups[0].__struct_fields__}
+        | change
     )
 
-    assert replace(rank, groups=(group,)).nccl == word
-    assert replace(rank, groups=(group,), own=None, cuda=None).nccl is None
+    assert replace(rank, comm={"groups": (group,)}).nccl == word
+    assert replace(rank, comm={"groups": (group,)}, gpu={"own": None, "cuda": None}).nccl is None

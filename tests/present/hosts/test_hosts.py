@@ -115,7 +115,7 @@ def spread(*hosts, names=("node000", "node001")):
     ranks = tuple(
         replace(
             rank,
-            sender=hosts[rank.rank // 8].sender,
+            agent={"sender": hosts[rank.rank // 8].sender},
             hello=builders.hello(rank.rank, 16, names[rank.rank // 8]),
         )
         for rank in snapshot.ranks
@@ -179,7 +179,7 @@ def test_a_host_that_is_lost_says_so_and_since_when():
     )
     snapshot = replace(spread(HUB, lost), host_ages_s=(0.4, 31.0))
     ranks = tuple(
-        replace(rank, state=State.LOST, unheard=True) if rank.rank >= 8 else rank
+        replace(rank, state=State.LOST, agent={"unheard": True}) if rank.rank >= 8 else rank
         for rank in snapshot.ranks
     )
 
@@ -217,7 +217,7 @@ def test_1250_hosts_are_made_into_facts():
     ranks = tuple(
         replace(
             rank,
-            sender=hosts[rank.rank // 8].sender,
+            agent={"sender": hosts[rank.rank // 8].sender},
             hello=builders.hello(rank.rank, 10_000, hosts[rank.rank // 8].host),
         )
         for rank in snapshot.ranks
@@ -247,7 +247,9 @@ def test_the_head_line_says_how_many_hosts_answer():
 def test_a_host_that_has_ended_with_its_ranks_is_not_missed():
     snapshot = spread(HUB, seen("bb02", "node001", quiet=True))
     gone = Exit(0, 1, 0, None, False, 0, "pidfd")
-    ranks = tuple(replace(rank, exit=gone) if rank.rank >= 8 else rank for rank in snapshot.ranks)
+    ranks = tuple(
+        replace(rank, process={"exit": gone}) if rank.rank >= 8 else rank for rank in snapshot.ranks
+    )
 
     assert "  2 hosts  " in head(replace(snapshot, ranks=ranks))
 
@@ -263,7 +265,7 @@ def test_a_viewer_at_one_host_of_several_says_so_at_the_top():
 
 
 def test_a_rank_of_a_lost_host_says_what_it_was_in():
-    rank = replace(builders.healthy_rank(1), state=State.LOST, report_age_s=31.0)
+    rank = replace(builders.healthy_rank(1), state=State.LOST, agent={"report_age_s": 31.0})
 
     assert (now_text(rank), now_age_s(rank, builders.NOW)) == ("was in all_reduce #74892", 31.0)
 

@@ -276,7 +276,8 @@ def test_stacks_that_were_taken_for_somebody_else_meanwhile_count():
 def test_ranks_that_are_gone_are_listed_as_unanswered_when_all_are_asked():
     snapshot = dumps.with_stacks(HANG, tuple(range(6)))
     gone = replace(
-        snapshot.ranks[6], exit=Exit(6, 4806, 7, None, False, 0, "pidfd"), exit_unix_ns=NOW - SECOND
+        snapshot.ranks[6],
+        process={"exit": Exit(6, 4806, 7, None, False, 0, "pidfd"), "exit_unix_ns": NOW - SECOND},
     )
     ranks = (*snapshot.ranks[:6], gone, RankFacts(7, State.MISSING))
     merged = merge(answers(replace(snapshot, ranks=ranks), "r1", NOW))
@@ -297,11 +298,11 @@ def test_a_dump_of_one_rank_does_not_list_the_others_as_missing():
 def test_what_a_rank_does_now_is_not_said_of_stacks_from_before_it_moved():
     snapshot = dumps.with_stacks(HANG, None, "r1", NOW - 60 * SECOND)
     merged = merged_of(answers(snapshot, "r1"), VERDICT)
-    moved = replace(snapshot.ranks[0], progress_unix_ns=NOW - 50 * SECOND)
+    moved = replace(snapshot.ranks[0], progress={"last_unix_ns": NOW - 50 * SECOND})
     ranks = (moved, *snapshot.ranks[1:])
 
     assert 0 not in around(replace(snapshot, ranks=ranks), VERDICT, merged, None).doing
-    still = replace(moved, progress_unix_ns=NOW - 90 * SECOND)
+    still = replace(moved, progress={"last_unix_ns": NOW - 90 * SECOND})
     assert (
         around(replace(snapshot, ranks=(still, *ranks[1:])), VERDICT, merged, None)
         .doing[0]
@@ -311,7 +312,10 @@ def test_what_a_rank_does_now_is_not_said_of_stacks_from_before_it_moved():
 
 def test_who_died_after_the_stacks_were_taken_is_not_at_fault_in_them():
     """Somebody killed the hanging job: the stacks still show who hung."""
-    gone = replace(HANG.ranks[5], exit=Exit(5, 4805, None, 9, None, 0, "pidfd"), exit_unix_ns=NOW)
+    gone = replace(
+        HANG.ranks[5],
+        process={"exit": Exit(5, 4805, None, 9, None, 0, "pidfd"), "exit_unix_ns": NOW},
+    )
     snapshot = replace(HANG, ranks=(*HANG.ranks[:5], gone, *HANG.ranks[6:]))
 
     assert at_fault(VERDICT, snapshot) == ()
@@ -323,7 +327,7 @@ def test_what_a_rank_said_before_it_fell_silent_is_no_wait():
     back."""
     snapshot = dumps.with_stacks(HANG)
     merged = merged_of(answers(snapshot, "r1"), VERDICT)
-    silent = replace(snapshot.ranks[0], report_age_s=5.0)
+    silent = replace(snapshot.ranks[0], agent={"report_age_s": 5.0})
     said = around(
         replace(snapshot, ranks=(silent, *snapshot.ranks[1:])), VERDICT, merged, None
     ).doing

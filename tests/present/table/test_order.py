@@ -49,7 +49,7 @@ def test_a_straggler_comes_first_and_nobody_else_moves():
 
 def test_ranks_without_a_value_come_last_in_either_direction():
     snapshot = builders.healthy(4)
-    ranks = (replace(snapshot.ranks[0], step_ms=None), *snapshot.ranks[1:])
+    ranks = (replace(snapshot.ranks[0], progress={"step_ms": None}), *snapshot.ranks[1:])
     snapshot = replace(snapshot, ranks=ranks)
 
     assert by_column(snapshot, "step", descending=True) == [3, 2, 1, 0]

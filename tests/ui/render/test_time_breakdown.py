@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from ddtop.model.state.facts import RankFacts, State
+from ddtop.model.state.facts import RankFacts, Reported, State
 from ddtop.model.state.straggler_facts import Late, Pressure
 from ddtop.ui.render.page import Page
 from ddtop.ui.render.time_breakdown import time_lines
 from ddtop.wire.samples import Spot
 from tests.ui.changed import replace
 
-RANK = RankFacts(1, State.STRAGGLER, activity_ratios=(0.25, 0.5, 0.125, 0.0, 0.125, 0.0, 0.0))
+RANK = RankFacts(
+    1, State.STRAGGLER, reported=Reported(activity_ratios=(0.25, 0.5, 0.125, 0.0, 0.125, 0.0, 0.0))
+)
 
 
 def lines(rank, width=60):
@@ -34,7 +36,13 @@ def test_a_straggler_says_who_waits_how_long_and_where_it_is():
         Spot("step", "/home/ada/t.py", 9, 1),
     )
     shown = lines(
-        replace(RANK, late=late, spots=spots, spots_samples=100, pressure=Pressure(20.0, 0.12)), 90
+        replace(
+            RANK,
+            late=late,
+            reported={"spots": spots, "spots_samples": 100},
+            process={"pressure": Pressure(20.0, 0.12)},
+        ),
+        90,
     )
 
     assert "  waited for    199.0 ms of each 222.0 ms, by ranks 0,2,3" in shown

@@ -105,10 +105,14 @@ def moved_on(look, seed):
         if (rank.rank + seed) % 3
         else replace(
             rank,
-            iteration=(rank.rank * 37 + seed * 101) % 20_000,
+            progress={"iteration": (rank.rank * 37 + seed * 101) % 20_000},
             state=list(State)[(rank.rank + seed) % len(State)],
-            collective_age_s=None if rank.collective_age_s is None else float(seed % 100),
-            cpu_ratio=(seed * 7 + rank.rank) % 100 / 100,
+            comm={
+                "collective_age_s": None
+                if rank.comm.collective_age_s is None
+                else float(seed % 100)
+            },
+            process={"cpu_ratio": (seed * 7 + rank.rank) % 100 / 100},
         )
         for rank in snapshot.ranks
     )
