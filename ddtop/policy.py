@@ -340,6 +340,9 @@ class Policy:
     gpu_slow_ratio: float = 0.85
     """Share of the clock of the job's other GPUs of that kind. Equal GPUs under one load differ by
     a few percent."""
+    step_slower_factor: float = 1.25
+    """A step that is so much longer than the shortest one is a line of evidence. Below that it is
+    noise."""
     gpu_load_ratio: float = 0.85
     """Share of a GPU's power. GPUs that draw less have less to do and run faster for that, so their
     clocks are no measure."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from ddtop.diagnosis.diagnoses import conclude, diagnose
 from ddtop.diagnosis.finding import CRITICAL, Finding, Verdict
 from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.rank_state import with_states
 from ddtop.model.state.facts import Snapshot, State
 from ddtop.policy import Policy
 
@@ -81,6 +82,13 @@ class Judge:
                 if other not in found and (other[0], other[2]) == (kind, ranks):
                     self._standing[identity] = self._standing.pop(other)
                     break
+
+    def look(self, snapshot: Snapshot) -> tuple[Snapshot, Verdict]:
+        """The verdict that stands after this snapshot, and the snapshot with the states that it
+        gives to the ranks.
+        """
+        verdict = self.observe(snapshot)
+        return with_states(snapshot, verdict.findings), verdict
 
     def observe(self, snapshot: Snapshot) -> Verdict:
         """The verdict that stands after this snapshot."""

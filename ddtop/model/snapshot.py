@@ -35,7 +35,7 @@ from ddtop.policy import Policy
 from ddtop.wire.records import Group, HostState
 
 _MOVING = (State.RUNNING, State.WAITING)
-"""States of a rank that may be blocked, or be at fault: all others say more of it."""
+"""States of a rank that may be blocked: all others say more of it."""
 
 
 def snapshot(job: JobMemory, now_unix_ns: int) -> Snapshot:
@@ -123,7 +123,7 @@ class _Waits(NamedTuple):
 def _judge_waits(
     facts: dict[int, RankFields], groups: tuple[Group, ...], now_unix_ns: int, policy: Policy
 ) -> _Waits:
-    """Find all waits, and mark the ranks that are blocked or at fault in `facts`."""
+    """Find all waits, and mark the ranks that are blocked in `facts`."""
     waits = align.waits_of(facts, groups, policy)
     peer_waits = peer_waits_of(facts)
     peer_waits += any_waits_of(facts, groups, waits, peer_waits, now_unix_ns, policy)
@@ -231,22 +231,25 @@ def _mark_blocked(
     now: int,
     policy: Policy,
 ) -> None:
-    """Mark waits and blame: those follow from all ranks together."""
+    """Mark who is blocked: that follows from all ranks together.
+
+    Who is to blame is for the findings to say (`diagnosis.rank_state`).
+    """
     longest: dict[int, Wait] = {}
     for wait in waits:
         known = longest.get(wait.rank)
         if known is None or wait.since_unix_ns < known.since_unix_ns:
             longest[wait.rank] = wait
     blocked = wait_graph.waiters_of(blame for blame in blames if blame.due)
-    culprits = {blame.root for blame in blames if blame.due}
+    roots = {blame.root for blame in blames if blame.due}
     for rank, wait in longest.items():
         facts[rank].wait = wait
         if not wait.behind and now - wait.since_unix_ns > policy.still_limit_s * 1e9:
             blocked.add(rank)
-    for rank in blocked | culprits:
+    for rank in blocked - roots:
         one = facts.get(rank)
         if one is not None and one.state in _MOVING:
-            one.state = State.CULPRIT if rank in culprits else State.BLOCKED
+            one.state = State.BLOCKED
 
 
 def _mark_cycles(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ddtop.diagnosis.finding import UNKNOWN, Finding, Verdict
+from ddtop.diagnosis.rank_state import culprits
 from ddtop.model.state.facts import Ended, RankFacts, Snapshot
 from ddtop.model.state.probes import probes_off
 from ddtop.wire.records import OpenCall
@@ -20,6 +21,7 @@ Json = dict[str, Any]
 
 def status_json(snapshot: Snapshot, verdict: Verdict | None = None) -> Json:
     """One snapshot: a row for every rank of the world, null for what is not measured."""
+    blamed = frozenset(culprits(verdict)) if verdict is not None else frozenset()
     return {
         "schema": STATUS_SCHEMA,
         "job": snapshot.job,
@@ -28,7 +30,7 @@ def status_json(snapshot: Snapshot, verdict: Verdict | None = None) -> Json:
         "world_size": snapshot.world_size,
         "health": verdict.health if verdict is not None else UNKNOWN,
         **_contact(verdict),
-        "ranks": [_rank(rank) for rank in snapshot.ranks],
+        "ranks": [_rank(rank, rank.rank in blamed) for rank in snapshot.ranks],
         "probes_off": probes_off_json(snapshot),
     }
 
@@ -94,12 +96,13 @@ def finding_json(finding: Finding) -> Json:
     }
 
 
-def _rank(rank: RankFacts) -> Json:
+def _rank(rank: RankFacts, blamed: bool) -> Json:
     return {
         "rank": rank.rank,
         "host": rank.host,
         "pid": rank.pid,
         "state": rank.state.value,
+        "blamed": blamed,
         "phase": rank.reported.phase,
         "place": _place(rank),
         "iteration": rank.progress.iteration,

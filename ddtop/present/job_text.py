@@ -46,7 +46,7 @@ def _announced(snapshot: Snapshot) -> Iterator[str]:
 
 def starting(snapshot: Snapshot) -> bool:
     """Nobody has got past the start-up yet."""
-    early = (State.STARTING, State.JOINING, State.MISSING, State.CULPRIT)
+    early = (State.STARTING, State.JOINING, State.MISSING, State.CULPRIT, State.WARNING)
     return snapshot.iteration is None and all(
         rank.state in early and rank.reported.phase in ("starting", "joining")
         for rank in snapshot.ranks

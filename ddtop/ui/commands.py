@@ -18,7 +18,11 @@ from ddtop.ui.render.palette import THEMES
 
 _PRESETS = (
     ("only blocked ranks", "those that wait for others", "state:blocked"),
-    ("only culprits and stragglers", "those that others wait for", "state:culprit,straggler"),
+    (
+        "only ranks that findings single out",
+        "culprits, stragglers, and ranks with a warning",
+        "state:culprit,straggler,warning",
+    ),
     (
         "only silent or stopped ranks",
         "their agent does not report, or they are stopped",

@@ -147,7 +147,7 @@ class Follower:
     def look(self, at_unix_ns: int | None = None) -> tuple[Snapshot, Verdict]:
         """Snapshot and verdict now, or at another moment."""
         snapshot = self.job.snapshot(self.now_unix_ns() if at_unix_ns is None else at_unix_ns)
-        return snapshot, self.judge.observe(snapshot)
+        return self.judge.look(snapshot)
 
 
 @functools.cache

@@ -214,9 +214,8 @@ class Tape:
                 else:
                     later.append((at, data))
             waiting = later
-            snapshot = job.snapshot(moment)
-            verdict = judge.observe(snapshot)
-        return snapshot, verdict
+            found = judge.look(job.snapshot(moment))
+        return found
 
     def looks(self, step_ns: int) -> Iterator[tuple[Snapshot, Verdict]]:
         """What a viewer saw that looked every `step_ns` over all that is kept, in one pass; for
@@ -234,8 +233,7 @@ class Tape:
                 _apply(job, data)
                 if at >= due:
                     due = at + step_ns
-                    snapshot = job.snapshot(at)
-                    yield snapshot, judge.observe(snapshot)
+                    yield judge.look(job.snapshot(at))
 
 
 def _apply(job: Job, data: bytes) -> None:

@@ -100,6 +100,7 @@ KEYS: Mapping[str, Keys] = {
         "ranks[].host": ("string or null", "the host; null for a rank that was never seen"),
         "ranks[].pid": ("int or null", "the process id as the rank sees it"),
         "ranks[].state": ("string", "the state in one word, as on the screen"),
+        "ranks[].blamed": ("bool", "a critical finding blames the rank, whatever its state"),
         "ranks[].phase": ("string", "what the agent reports: starting, joining, running, ..."),
         "ranks[].place": (
             "object or null",

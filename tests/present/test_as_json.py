@@ -15,6 +15,7 @@ RANK_KEYS = [
     "host",
     "pid",
     "state",
+    "blamed",
     "phase",
     "place",
     "iteration",
@@ -57,6 +58,7 @@ def test_a_blocked_rank_in_json():
         "host": "node000",
         "pid": 4800,
         "state": "blocked",
+        "blamed": False,
         "phase": "running",
         "place": {
             "function": "train_step",
@@ -93,6 +95,7 @@ def test_a_rank_that_was_never_seen_has_all_keys_too():
     assert {key for key, value in rank.items() if value is not None} == {
         "rank",
         "state",
+        "blamed",
         "phase",
         "calls",
     }

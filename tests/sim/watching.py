@@ -56,7 +56,6 @@ class Watcher:
         while self.now_s < seconds:
             before, self.now_s = self.now_s, min(self.now_s + 1.0, seconds)
             self._take(self.job.frames(at(before), at(self.now_s)))
-            snapshot = self.model.snapshot(at(self.now_s))
-            found = (snapshot, self.judge.observe(snapshot))
+            found = self.judge.look(self.model.snapshot(at(self.now_s)))
         assert found is not None, "time only goes on"
         return found

@@ -36,8 +36,7 @@ def seen_live(job, until_s=None, joined_s=0.0):
     while moment <= (job.now if until_s is None else until_s) + 1e-9:
         while waiting and waiting[0][0].unix_ns <= unix_ns(moment):
             model.apply(*waiting.pop(0))
-        snapshot = model.snapshot(unix_ns(moment))
-        found.append((moment, snapshot, judge.observe(snapshot)))
+        found.append((moment, *judge.look(model.snapshot(unix_ns(moment)))))
         moment += 0.5
     return found
 

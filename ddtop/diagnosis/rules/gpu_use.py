@@ -198,8 +198,25 @@ def _throttled(
         "look at its cooling and power (nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i"
         f" {gpu.index}); restart the job without that host"
     )
-    yield _warning(
-        Kind.GPU_THROTTLED, ranks, snapshot, text, (f"{heat}{watts}for {stands}",), advice, since
+    evidence = (*_slower(ranks, snapshot, policy), f"{heat}{watts}for {stands}")
+    yield _warning(Kind.GPU_THROTTLED, ranks, snapshot, text, evidence, advice, since)
+
+
+def _slower(ranks: tuple[int, ...], snapshot: Snapshot, policy: Policy) -> tuple[str, ...]:
+    """What it costs the job: the steps of these ranks now, against the shortest ones of before."""
+    steps = [
+        (one.step_ms, one.step_best_ms)
+        for one in (snapshot.rank(rank).progress for rank in ranks)
+        if one.step_ms and one.step_best_ms
+    ]
+    if not steps:
+        return ()
+    now, best = (median(values) for values in zip(*steps, strict=True))
+    if now < policy.step_slower_factor * best:
+        return ()
+    return (
+        f"a step takes {now:,.0f} ms; the shortest took {best:,.0f} ms ({1000 / now:.1f} it/s"
+        f" instead of {1000 / best:.1f})",
     )
 
 

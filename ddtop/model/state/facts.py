@@ -48,9 +48,11 @@ class State(str, Enum):
     WAITING = "waiting"
     #: It waits for longer than the limit: a victim.
     BLOCKED = "blocked"
-    #: Others wait for it.
+    #: A critical finding blames it. Only `diagnosis.rank_state` says so, never the model.
     CULPRIT = "culprit"
     STRAGGLER = "straggler"
+    #: A warning singles it out. Only `diagnosis.rank_state` says so.
+    WARNING = "warning"
     #: The process lives, and its agent does not report.
     SILENT = "silent"
     #: In state T of /proc, or in a frozen cgroup.

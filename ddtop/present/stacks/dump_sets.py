@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterable
 
 from ddtop.diagnosis.activity import doing
 from ddtop.diagnosis.finding import Verdict
+from ddtop.diagnosis.rank_state import culprits
 from ddtop.model.stacks.merge import Merged, merge
 from ddtop.model.state.facts import RankFacts, Snapshot, State
 from ddtop.policy import POLICY
 from ddtop.present.now import end_text
 from ddtop.present.stacks.lines import Around, Read
-from ddtop.present.table.order import culprits
 from ddtop.present.text import clean
 from ddtop.wire.records import Stacks
 from ddtop.words.sentences import collective_text

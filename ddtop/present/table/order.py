@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Verdict
+from ddtop.diagnosis.rank_state import culprits
 from ddtop.model.state.facts import RankFacts, Snapshot, State
 from ddtop.present.now import now_age_s, now_text
 from ddtop.present.text import clean
@@ -27,6 +28,7 @@ _STATE_ORDER = {
             State.STOPPED,
             State.SILENT,
             State.STRAGGLER,
+            State.WARNING,
             State.BLOCKED,
             State.STARTING,
             State.JOINING,
@@ -65,16 +67,6 @@ _KEYS: dict[str, SortKey] = {
 
 _TIMED: dict[str, Callable[[RankFacts, int], object]] = {"for": now_age_s}
 """With the time of the snapshot, unix ns."""
-
-
-def culprits(verdict: Verdict) -> tuple[int, ...]:
-    """The ranks at fault in what is critical, those of the worst finding first: only their rows are
-    shown in alarm."""
-    found: dict[int, None] = {}
-    for finding in verdict.findings:
-        if finding.severity == CRITICAL:
-            found.update(dict.fromkeys(finding.ranks))
-    return tuple(found)
 
 
 def by_verdict(snapshot: Snapshot, verdict: Verdict) -> list[int]:
@@ -144,7 +136,10 @@ class Rows:
             else by_column(snapshot, key, descending)
         )
         if not wanted.empty:
-            order = [number for number in order if wanted.passes(snapshot.rank(number))]
+            blamed = frozenset(culprits(verdict))
+            order = [
+                number for number in order if wanted.passes(snapshot.rank(number), number in blamed)
+            ]
         self._of, self._rows = now, order
         return order
 
@@ -168,11 +163,14 @@ class Filter:
         """Every row passes."""
         return not (self.states or self.hosts or self.words or self.ranks is not None)
 
-    def passes(self, rank: RankFacts) -> bool:
-        """This row is shown."""
+    def passes(self, rank: RankFacts, blamed: bool = False) -> bool:
+        """This row is shown. `blamed`: a critical finding blames the rank, whatever its state."""
         if self.ranks is not None and not any(rank.rank in part for part in self.ranks):
             return False
-        if self.states and not any(rank.state.value.startswith(state) for state in self.states):
+        words = (rank.state.value, State.CULPRIT.value) if blamed else (rank.state.value,)
+        if self.states and not any(
+            word.startswith(state) for state in self.states for word in words
+        ):
             return False
         host = clean(rank.host or "").lower()
         if self.hosts and not any(part in host for part in self.hosts):

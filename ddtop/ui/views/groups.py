@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from ddtop.diagnosis.rank_state import culprits
 from ddtop.model.state.facts import Snapshot
 from ddtop.present.groups import (
     GroupFacts,
@@ -14,7 +15,6 @@ from ddtop.present.groups import (
     order_of,
     standings,
 )
-from ddtop.present.table.order import culprits
 from ddtop.present.text import Line
 from ddtop.ui import actions
 from ddtop.ui.render.groups import group_row, groups_table

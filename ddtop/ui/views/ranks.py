@@ -8,10 +8,11 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
+from ddtop.diagnosis.rank_state import culprits
 from ddtop.model.state.facts import Snapshot
 from ddtop.present.gpus.gpu_text import silent_note
 from ddtop.present.table.columns import COLUMNS, Column
-from ddtop.present.table.order import BY_VERDICT, Rows, culprits, describe_filter, parse_filter
+from ddtop.present.table.order import BY_VERDICT, Rows, describe_filter, parse_filter
 from ddtop.ui import actions
 from ddtop.ui.render.detail import detail_lines
 from ddtop.ui.session import Session

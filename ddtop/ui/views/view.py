@@ -12,10 +12,10 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widget import Widget
 
+from ddtop.diagnosis.rank_state import culprits
 from ddtop.model.state.facts import Snapshot
 from ddtop.present.hosts.hosts import names_of
 from ddtop.present.table.grid import Host, hosts_of_ranks
-from ddtop.present.table.order import culprits
 from ddtop.present.table.rank_class import Settled, codes_of
 from ddtop.ui.session import Session
 from ddtop.ui.widgets.key_bar import Key

@@ -110,8 +110,7 @@ class OutsideSource:
         """What is true now."""
         now = time.monotonic()
         if self._shown is None or now - self._shown_mono_s >= SNAPSHOT_S:
-            snapshot = self._job.snapshot(time.time_ns())
-            found = self._judge.observe(snapshot)
+            snapshot, found = self._judge.look(self._job.snapshot(time.time_ns()))
             self._shown, self._shown_mono_s = (snapshot, self._said(snapshot, found)), now
         return Look(*self._shown, dump=self._dump)
 

@@ -1,0 +1,81 @@
+"""The state of each rank, out of the facts and the findings that stand.
+
+This is the only place that decides it. The table, filters, the map, hosts, JSON and metrics read
+`RankFacts.state` of a snapshot that has passed through `with_states`, so they cannot contradict the
+sentence at the top of the screen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import msgspec
+
+from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding, Verdict
+from ddtop.diagnosis.kinds import Kind
+from ddtop.model.state.facts import Snapshot, State
+
+OWN_WORD = frozenset({
+    State.SILENT, State.STOPPED, State.LOST, State.MISSING, State.EXITED, State.KILLED,
+})  # fmt: skip
+"""States that say what became of a rank. No finding replaces them: that the rank is to blame is
+said by its mark (`culprits`).
+"""
+_CALM = frozenset({State.RUNNING, State.WAITING})
+
+
+def culprits(verdict: Verdict) -> tuple[int, ...]:
+    """The ranks that critical findings blame, those of the worst finding first."""
+    return tuple(_culprits(verdict.findings))
+
+
+def _culprits(findings: Iterable[Finding]) -> dict[int, None]:
+    found: dict[int, None] = {}
+    for finding in findings:
+        # Such a finding names all ranks because it can blame none of them.
+        if finding.kind == Kind.NO_PROGRESS and not finding.victims:
+            continue
+        if finding.severity == CRITICAL:
+            found.update(dict.fromkeys(finding.ranks))
+    return found
+
+
+def states_by_finding(
+    snapshot: Snapshot, findings: Iterable[Finding]
+) -> dict[int, tuple[State, frozenset[State]]]:
+    """What the findings say of the ranks that they name: the state, and the states that it may
+    replace. All other ranks have the state of their facts.
+    """
+    findings = tuple(findings)
+    every = frozenset(State) - OWN_WORD
+    said: dict[int, tuple[State, frozenset[State]]] = {}
+    for rank in _culprits(findings):
+        said[rank] = (State.CULPRIT, every)
+    for finding in findings:
+        if finding.severity == CRITICAL:
+            for rank in finding.victims:
+                said.setdefault(rank, (State.BLOCKED, _CALM))
+    for finding in findings:
+        # A warning that names all ranks is about the job: it singles out nobody.
+        alone = len(finding.ranks) < len(snapshot.ranks) or len(snapshot.ranks) == 1
+        if finding.severity == WARNING and alone:
+            state = State.STRAGGLER if finding.kind == Kind.STRAGGLER else State.WARNING
+            for rank in finding.ranks:
+                said.setdefault(rank, (state, _CALM | {State.STARTING, State.JOINING}))
+    return said
+
+
+def with_states(snapshot: Snapshot, findings: Iterable[Finding]) -> Snapshot:
+    """The snapshot with the state of each rank as it is shown. Costs only what differs."""
+    said = states_by_finding(snapshot, findings)
+    ranks = list(snapshot.ranks)
+    changed = False
+    for number, (state, replaced) in said.items():
+        if not 0 <= number < len(ranks):
+            continue
+        rank = ranks[number]
+        if rank.state is not state and rank.state in replaced:
+            ranks[number] = msgspec.structs.replace(rank, state=state)
+            changed = True
+    return replace(snapshot, ranks=tuple(ranks)) if changed else snapshot
