@@ -23,7 +23,8 @@ from ddtop.present.stacks.lines import Shape
 from ddtop.relay.processes.pyspy import PySpy
 from ddtop.viewer.routes import outside_targets
 from ddtop.viewer.routes.outside import DEADLINE_S, OutsideSource, stacks_from
-from ddtop.viewer.routes.outside_targets import Target, Targets
+from ddtop.viewer.routes.outside_jobs import Target
+from ddtop.viewer.routes.outside_targets import Targets
 from ddtop.viewer.source import Look
 from ddtop.wire.records import Stacks
 

@@ -30,7 +30,7 @@ from ddtop.relay.host.usage import HostProbe
 from ddtop.relay.processes import pyspy, sample
 from ddtop.relay.processes.exits import is_gone
 from ddtop.relay.processes.pyspy import PySpy
-from ddtop.viewer.routes.outside_targets import Target
+from ddtop.viewer.routes.outside_jobs import Target
 from ddtop.viewer.source import Dump, Look
 from ddtop.wire.frame_kinds import word_of
 from ddtop.wire.frames import SCHEMA_MAJOR, SCHEMA_MINOR, Envelope

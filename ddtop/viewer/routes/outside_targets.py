@@ -19,6 +19,9 @@ from ddtop import launch, registry
 from ddtop.agent.identity import IGNORED, LAUNCHER, identify
 from ddtop.launch.command_line import script_base
 from ddtop.procfs import children, parent_of, wchan
+from ddtop.viewer.routes import outside_processes
+from ddtop.viewer.routes.outside_jobs import OutsideJob, Target, job_with, jobs_of
+from ddtop.viewer.routes.outside_processes import Host
 from ddtop.words.units import plural
 
 PIDS_MAX = 1024
@@ -36,46 +39,14 @@ class NoProcessError(LookupError):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """One process to look at.
-
-    `rank` is from its environment, or its place in the list where `guessed`. `worker`: a child of
-    another one with the same rank, as DataLoader workers are.
-    """
-
-    pid: int
-    start_ticks: int
-    rank: int
-    guessed: bool
-    argv: tuple[str, ...]
-    environment: Mapping[str, str]
-    started_unix_ns: int = 0
-    worker: bool = False
-
-    @property
-    def script(self) -> str:
-        """Name of the program, without folder."""
-        return identify(self.environment, self.argv, self.pid).script
-
-    @property
-    def world_size(self) -> int | None:
-        """Size of the world that its launcher announced."""
-        return launch.world_size(self.environment)
-
-    @property
-    def local_rank(self) -> int | None:
-        """Its number on this host."""
-        return launch.local_rank(self.environment)
-
-
-@dataclass(frozen=True, slots=True)
 class Targets:
     """What `--pid` came to: the processes by rank, those that cannot be looked at and why, and what
-    was assumed."""
+    was assumed. `job`: the job whose ranks these are, None where they are not all of them."""
 
     found: tuple[Target, ...]
     missing: tuple[tuple[int, str], ...]
     notes: tuple[str, ...]
+    job: OutsideJob | None = None
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -111,18 +82,22 @@ def find(text: str) -> Targets:
     missing: list[tuple[int, str]] = []
     notes: list[str | None] = []
     found: dict[int, Target] = {}
+    host, spawned = outside_processes.read(), False
     for pid in asked:
         seen = _look(pid)
         if isinstance(seen, str):
             missing.append((pid, seen))
             continue
-        ranks = _ranks_of(seen)
+        job = None if _is_rank(seen) else job_with(host, pid)
+        ranks = list(job.ranks) if job is not None else _ranks_of(seen)
         if ranks:
             pids = ", ".join(str(one.pid) for one in ranks)
             notes.append(
                 f"pid {pid} ({launcher_name(seen)}) stands for its {plural(len(ranks), 'rank')}:"
                 f" pid {pids}"
             )
+            notes += job.notes if job is not None else ()
+            spawned = spawned or any(one.guessed for one in ranks)
         elif seen.rank < 0 and (more := [child for child in _spawned(seen) if child not in asked]):
             others = ",".join(map(str, more))
             notes.append(
@@ -133,8 +108,27 @@ def find(text: str) -> Targets:
         whys = dict(missing)
         listed = "; ".join(dict.fromkeys(whys.values()))
         raise NoProcessError(f"{listed}; the processes of this host: ps -u $USER -o pid,args")
-    targets, assumed = numbered(_with_workers(found))
-    return Targets(targets, tuple(missing), tuple(text for text in (*notes, assumed) if text))
+    targets, assumed = numbered(list(found.values()) if spawned else _with_workers(found))
+    said = (*notes, None if spawned else assumed)
+    whole = _job_of(host, targets)
+    return Targets(targets, tuple(missing), tuple(text for text in said if text), whole)
+
+
+def of_job(job: OutsideJob) -> Targets:
+    """A job that was found, as what `--pid` would come to."""
+    return Targets(job.ranks, (), job.notes, job)
+
+
+def _is_rank(target: Target) -> bool:
+    """Whether a launcher has numbered this Python, and it is no launcher itself."""
+    numbered = launch.rank(target.environment, any_task=False) is not None
+    return numbered and _is_python(target.pid) and not _launches(target)
+
+
+def _job_of(host: Host, targets: tuple[Target, ...]) -> OutsideJob | None:
+    """The job of which these are all the ranks."""
+    pids = {one.pid for one in targets if not one.worker}
+    return next((job for job in jobs_of(host) if {one.pid for one in job.ranks} == pids), None)
 
 
 def numbered(targets: list[Target]) -> tuple[tuple[Target, ...], str | None]:
@@ -233,10 +227,9 @@ def _look(pid: int) -> Target | str:
 def _ranks_of(target: Target) -> list[Target]:
     """The topmost Python processes below it that a launcher has numbered, if it is not such a one
     itself."""
-    is_launcher = identify(target.environment, target.argv, target.pid).role == LAUNCHER
+    is_launcher = _launches(target)
     # srun numbers tasks of any kind, as a shell script that starts torchrun.
-    numbered = launch.rank(target.environment, any_task=False) is not None
-    if not is_launcher and _is_python(target.pid) and numbered:
+    if _is_rank(target):
         return []
     found: list[Target] = []
     waiting = [target.pid]

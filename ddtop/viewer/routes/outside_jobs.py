@@ -1,0 +1,383 @@
+"""Jobs among the processes of this host that were started without ddtop.
+
+A job is a group of Python processes with a launcher's rank in their environment, or the children
+of one Python that talk to each other over TCP: `mp.spawn` gives its ranks no variables, so the
+order of their start is their number. Everything here is pure; `outside_processes` reads /proc.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from ddtop import launch
+from ddtop.agent.identity import IGNORED, LAUNCHER, identify
+from ddtop.launch.command_line import script_base
+from ddtop.viewer.routes.outside_processes import Host, Process
+from ddtop.words.ranks import rank_list
+
+LEAST_SPAWNED = 2
+"""A single child that uses the network is a server or a download, not a job."""
+TOGETHER_TICKS = 6000
+"""A minute. A program starts its ranks one after the other; what ended long before is no rank."""
+_SPAWNED = "--multiprocessing-fork"
+_LOOPBACK = re.compile(r"localhost|127\.|::1$|ip6-localhost")
+_MPI_LAUNCHERS = frozenset({
+    "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "prted", "orted", "prte", "srun",
+    "hydra_pmi_proxy", "slurmstepd",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One process to look at.
+
+    `rank` is from its environment, or its place in the order of the starts where `guessed`.
+    `worker`: a child of another one with the same rank, as DataLoader workers are.
+    """
+
+    pid: int
+    start_ticks: int
+    rank: int
+    guessed: bool
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    started_unix_ns: int = 0
+    worker: bool = False
+
+    @property
+    def script(self) -> str:
+        """Name of the program, without folder."""
+        return identify(self.environment, self.argv, self.pid).script
+
+    @property
+    def world_size(self) -> int | None:
+        """Size of the world that its launcher announced."""
+        return launch.world_size(self.environment)
+
+    @property
+    def local_rank(self) -> int | None:
+        """Its number on this host."""
+        return launch.local_rank(self.environment)
+
+
+@dataclass(frozen=True, slots=True)
+class Departed:
+    """A rank that was here and has no process any more.
+
+    `pid` and `exit_status` (a wait status) are those of its zombie, None where its parent has
+    taken that away. `by_torchrun`: a torchrun that lives has started it, and would have ended the
+    other ranks after a failure.
+    """
+
+    rank: int
+    pid: int | None = None
+    exit_status: int | None = None
+    by_torchrun: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideJob:
+    """One job that was started without ddtop, as far as it is on this host.
+
+    `launchers`: the processes that started the ranks, torchrun or mpirun or a Python or a shell.
+    `world_size`: as announced, else how many ranks were seen. `all_here`: no rank can be on
+    another host. `notes`: what had to be assumed.
+    """
+
+    name: str
+    launchers: tuple[int, ...]
+    ranks: tuple[Target, ...]
+    world_size: int
+    all_here: bool
+    owner: int
+    started_unix_ns: int
+    departed: tuple[Departed, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def script(self) -> str:
+        """Name of the program, without folder."""
+        return self.ranks[0].script
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Its processes: the launchers and the ranks."""
+        return (*self.launchers, *(one.pid for one in self.ranks))
+
+
+def jobs_of(host: Host) -> tuple[OutsideJob, ...]:
+    """The jobs of this host that no agent watches, the newest first."""
+    numbered = _numbered(host)
+    found = [*_by_variables(host, numbered)]
+    taken = {pid for job in found for pid in job.pids}
+    below = {one.pid for one in numbered}
+    found += _spawned(host, taken | below)
+    return tuple(sorted(found, key=lambda job: -job.started_unix_ns))
+
+
+def job_with(host: Host, pid: int) -> OutsideJob | None:
+    """The job of which this process is a launcher, or an ancestor of all launchers.
+
+    A shell that has started several jobs is none of them.
+    """
+    jobs = jobs_of(host)
+    for job in jobs:
+        if pid in job.launchers:
+            return job
+    above = [job for job in jobs if any(_is_below(host, one.pid, pid) for one in job.ranks)]
+    return above[0] if len(above) == 1 else None
+
+
+# -- ranks with variables
+
+
+def _numbered(host: Host) -> list[Process]:
+    """The topmost Pythons that a launcher has numbered; their helpers inherit the variables."""
+    found = []
+    for one in host.processes.values():
+        if not _may_be_rank(one):
+            continue
+        if launch.rank(one.environment) is None or launch.world_size(one.environment) is None:
+            continue
+        own = launch.fingerprint(one.environment)
+        above = host.ancestors(one.pid)
+        if any(_may_be_rank(other) and _same_number(other, own) for other in above):
+            continue
+        if not host.watched(one.pid):
+            found.append(one)
+    # srun numbers the task that starts torchrun, too: ranks below it are the ranks.
+    below = {above.pid for one in found for above in host.ancestors(one.pid)}
+    return [one for one in found if one.pid not in below or not _only_a_task(one)]
+
+
+def _may_be_rank(one: Process) -> bool:
+    if not one.python or one.state in "ZX" or not one.argv:
+        return False
+    return identify(one.environment, one.argv, one.pid).role not in (LAUNCHER, IGNORED)
+
+
+def _same_number(other: Process, fingerprint: str) -> bool:
+    numbered = launch.rank(other.environment) is not None
+    return numbered and launch.fingerprint(other.environment) == fingerprint
+
+
+def _only_a_task(one: Process) -> bool:
+    return launch.rank(one.environment, any_task=False) is None
+
+
+def _by_variables(host: Host, numbered: list[Process]) -> Iterable[OutsideJob]:
+    groups: dict[tuple[object, ...], list[Process]] = {}
+    for one in numbered:
+        groups.setdefault(_meeting_place(host, one), []).append(one)
+    for members in groups.values():
+        numbers = [launch.rank(one.environment) for one in members]
+        if len(set(numbers)) == len(numbers):
+            yield _job(host, members)
+            continue
+        # Two jobs with the same variables: each launcher has its own.
+        parts: dict[int, list[Process]] = {}
+        for one in members:
+            parts.setdefault(_launcher_of(host, one), []).append(one)
+        for part in parts.values():
+            yield _job(host, part)
+
+
+def _meeting_place(host: Host, one: Process) -> tuple[object, ...]:
+    """What all ranks of one job have in common, whichever launcher has started them."""
+    environ = one.environment
+    start = launch.find_start(environ, lambda: [up.argv for up in host.ancestors(one.pid)])
+    size = launch.world_size(environ)
+    if "MASTER_PORT" in environ:
+        place: tuple[object, ...] = (environ.get("MASTER_ADDR"), environ["MASTER_PORT"])
+    elif start is not None:
+        place = (start.run,)
+    else:
+        place = (_launcher_of(host, one),)
+    return (one.owner, size, *place, environ.get("TORCHELASTIC_RUN_ID"))
+
+
+def _launcher_of(host: Host, one: Process) -> int:
+    """The nearest launcher above a rank, else its parent."""
+    above = host.ancestors(one.pid)
+    for other in above:
+        role = identify(other.environment, other.argv, other.pid).role
+        if role == LAUNCHER or _program(other) in _MPI_LAUNCHERS:
+            return other.pid
+    return above[0].pid if above else one.parent
+
+
+def _program(one: Process) -> str:
+    return os.path.basename(one.argv[0]) if one.argv else ""
+
+
+def _job(host: Host, members: list[Process]) -> OutsideJob:
+    ranks = tuple(
+        sorted(
+            (_target(one, launch.rank(one.environment) or 0, guessed=False) for one in members),
+            key=lambda one: one.rank,
+        )
+    )
+    launchers = tuple(sorted({_launcher_of(host, one) for one in members}))
+    size = max([launch.world_size(one.environment) or 0 for one in members])
+    size = max(size, ranks[-1].rank + 1)
+    here = _all_here(members, size)
+    job = OutsideJob(
+        _name(ranks[0], launchers),
+        launchers,
+        ranks,
+        size,
+        here,
+        members[0].owner,
+        min(one.started_unix_ns for one in ranks),
+    )
+    return replace(job, departed=_departed(host, job, members)) if here else job
+
+
+def _target(one: Process, rank: int, guessed: bool) -> Target:
+    return Target(
+        one.pid,
+        one.start_ticks,
+        rank,
+        guessed,
+        one.argv,
+        one.environment,
+        one.started_unix_ns,
+    )
+
+
+def _name(first: Target, launchers: tuple[int, ...]) -> str:
+    # The launcher of plain shells is the shell: a pid of the job is easier to find again.
+    return f"{script_base(first.script) or 'python'}-{launchers[0] if launchers else first.pid}"
+
+
+def _all_here(members: list[Process], size: int) -> bool:
+    """Whether all ranks of the job are, or were, on this host."""
+    for one in members:
+        environ = one.environment
+        local = launch.local_and_world_size(environ)
+        if (local is not None and local[0] == local[1]) or environ.get("GROUP_WORLD_SIZE") == "1":
+            return True
+        if _LOOPBACK.match(environ.get("MASTER_ADDR", "")):
+            return True
+    return len(members) == size
+
+
+def _departed(host: Host, job: OutsideJob, members: list[Process]) -> tuple[Departed, ...]:
+    """The ranks of a job of one host that have no process; their zombies by the order of starts."""
+    here = {one.rank for one in job.ranks}
+    absent = [rank for rank in range(job.world_size) if rank not in here]
+    if not absent:
+        return ()
+    torchruns = any(_is_torchrun(host, pid) for pid in job.launchers)
+    parents = {one.parent for one in members}
+    alive = {one.pid: one.rank for one in job.ranks}
+    zombies: dict[int, Process] = {}
+    for parent in parents:
+        siblings = [one for one in host.children(parent) if one.pid in alive or one.state == "Z"]
+        for rank, one in _in_order(siblings, alive):
+            if rank in absent:
+                zombies[rank] = one
+    return tuple(
+        Departed(
+            rank,
+            zombies[rank].pid if rank in zombies else None,
+            zombies[rank].exit_status if rank in zombies else None,
+            torchruns,
+        )
+        for rank in absent
+    )
+
+
+def _in_order(siblings: list[Process], alive: Mapping[int, int]) -> Iterable[tuple[int, Process]]:
+    """The rank of each zombie, where the living siblings are numbered in the order of starts.
+
+    Nothing where the numbers do not fit: a zombie may be any child of a shell.
+    """
+    living = [(at, alive[one.pid]) for at, one in enumerate(siblings) if one.pid in alive]
+    offsets = {rank - at for at, rank in living}
+    if len(offsets) != 1:
+        return
+    offset = offsets.pop()
+    for at, one in enumerate(siblings):
+        if one.pid not in alive:
+            yield at + offset, one
+
+
+def _is_torchrun(host: Host, pid: int) -> bool:
+    one = host.processes.get(pid)
+    if one is None or one.state in "ZX":
+        return False
+    return identify(one.environment, one.argv, pid).role == LAUNCHER
+
+
+def _is_below(host: Host, pid: int, above: int) -> bool:
+    return any(one.pid == above for one in host.ancestors(pid))
+
+
+# -- ranks without variables
+
+
+def _spawned(host: Host, below_ranks: set[int]) -> Iterable[OutsideJob]:
+    """Children of one Python that have TCP connections of their own, such as those of mp.spawn."""
+    parents = {
+        one.parent for one in host.processes.values() if one.python and one.pid not in below_ranks
+    }
+    for pid in sorted(parents):
+        parent = host.processes.get(pid)
+        if parent is None or not parent.python:
+            continue
+        if not below_ranks.isdisjoint({pid, *(up.pid for up in host.ancestors(pid))}):
+            continue
+        family = [one for one in host.children(pid) if _is_of_multiprocessing(one, parent)]
+        living = [one for one in family if one.state not in "ZX"]
+        if len(living) < LEAST_SPAWNED or any(host.watched(one.pid) for one in living):
+            continue
+        if not all(_talks(host, one, parent) for one in living):
+            continue
+        apart = [abs(one.start_ticks - living[0].start_ticks) for one in family]
+        together = zip(family, apart, strict=True)
+        yield _spawned_job(parent, [one for one, ticks in together if ticks <= TOGETHER_TICKS])
+
+
+def _is_of_multiprocessing(one: Process, parent: Process) -> bool:
+    if one.state in "ZX":
+        return True
+    if not one.python or identify(one.environment, one.argv, one.pid).role in (IGNORED, LAUNCHER):
+        return False
+    return _SPAWNED in one.argv or one.argv == parent.argv
+
+
+def _talks(host: Host, one: Process, parent: Process) -> bool:
+    """Whether it has a TCP connection that it did not inherit: DataLoader workers have none."""
+    own = host.connections(one.pid) or frozenset()
+    return not own <= (host.connections(parent.pid) or frozenset())
+
+
+def _spawned_job(parent: Process, family: list[Process]) -> OutsideJob:
+    ranks = tuple(
+        replace(_target(one, at, guessed=True), argv=parent.argv)
+        for at, one in enumerate(family)
+        if one.state not in "ZX"
+    )
+    gone = tuple(
+        Departed(at, one.pid, one.exit_status) for at, one in enumerate(family) if one.state in "ZX"
+    )
+    job = OutsideJob(
+        _name(replace(ranks[0], argv=parent.argv), (parent.pid,)),
+        (parent.pid,),
+        ranks,
+        len(family),
+        True,
+        parent.owner,
+        min(one.started_unix_ns for one in ranks),
+        gone,
+    )
+    numbers = rank_list(tuple(one.rank for one in ranks))
+    note = (
+        f"no rank in the environment of the processes: {numbers} is the order in which pid"
+        f" {parent.pid} started them"
+    )
+    return replace(job, notes=(note,))
