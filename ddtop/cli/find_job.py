@@ -7,6 +7,7 @@ import sys
 import time
 
 from ddtop import registry
+from ddtop.cli import outside_jobs
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
 from ddtop.cli.interpreter import advice
 from ddtop.cli.job_list import table
@@ -82,6 +83,8 @@ def unknown(name: str | None, error: registry.UnknownJobError, there: str = "") 
         example = f"ddtop attach {there}{error.entries[0].job}"
         lines.append(f"open an ended one by its name: {example}")
     lines.append("start one with: DDTOP=1 torchrun --nproc-per-node 4 train.py")
+    if not there:
+        lines += outside_jobs.table(outside_jobs.found()[:LISTED])
     hint = advice(sys.executable) if not there else None
     if hint:
         lines.append(hint)

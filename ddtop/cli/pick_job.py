@@ -26,6 +26,17 @@ def several_live() -> bool:
     return False
 
 
+def none_live() -> bool:
+    """True if no job of ddtop's own is live, as far as the jobs can be read."""
+    try:
+        registry.find_job(None, time.time_ns())
+    except registry.UnknownJobError as error:
+        return not error.ambiguous
+    except registry.RegistryError:
+        return False
+    return False
+
+
 def picker(
     read: Callable[[], Sequence[registry.JobEntry]], health: Callable[[registry.JobEntry], Health]
 ) -> Callable[[], registry.JobEntry | None]:

@@ -50,8 +50,10 @@ def test_an_ambiguous_job_is_a_usage_error(home):
 
 
 def test_without_any_job_the_list_says_how_to_start_one(home):
-    assert ddtop("jobs").stdout == "no jobs; start one with: DDTOP=1 torchrun ...\n"
-    assert json.loads(ddtop("jobs", "--json").stdout) == {"schema": "ddtop.jobs/1", "jobs": []}
+    assert ddtop("jobs").stdout.startswith("no jobs; start one with: DDTOP=1 torchrun ...\n")
+    listed = json.loads(ddtop("jobs", "--json").stdout)
+    assert (listed["schema"], listed["jobs"]) == ("ddtop.jobs/1", [])
+    assert isinstance(listed["outside"], list)
 
 
 def test_a_file_that_is_too_large_for_a_job_file_is_counted(home):

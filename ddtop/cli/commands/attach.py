@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 
 import click
 
@@ -82,14 +83,43 @@ def attach(name: str | None, wait_s: float, readonly: bool) -> int:
         explain_no_dashboard(why)
         return status(find(name, asked_by="status"))
     if name is None:
-        from ddtop.cli import pick_job
+        from ddtop.cli import outside_jobs, pick_job
 
         if pick_job.several_live():
-            pick = pick_job.picker(registry.read_entries, health)
-            while (picked := pick()) is not None and show_job(picked, readonly, from_list=True):
-                pass
-            return 0
+            return _pick(pick_job.picker(registry.read_entries, health), readonly)
+        outside = outside_jobs.found() if pick_job.none_live() else []
+        if len(outside) == 1:
+            return outside_to(outside_jobs.pids_of(outside[0]), readonly)
+        if outside:
+
+            def read() -> list[registry.JobEntry]:
+                others = map(outside_jobs.entry_of, outside_jobs.found())
+                return [*registry.read_entries(), *others]
+
+            listed = pick_job.picker(read, outside_jobs.with_health(health))
+            return _pick(listed, readonly)
     show_job(known(name, wait_s), readonly)
+    return 0
+
+
+def outside_to(pids: str, readonly: bool) -> int:
+    """The dashboard on processes that were not started with ddtop."""
+    from ddtop.cli.outside import attach_to
+
+    return attach_to(pids, readonly)
+
+
+def _pick(pick: Callable[[], registry.JobEntry | None], readonly: bool) -> int:
+    """The list of jobs, and the dashboard on each that is picked, until the user quits."""
+    from ddtop.cli import outside_jobs
+
+    while (picked := pick()) is not None:
+        pids = outside_jobs.pids_in(picked)
+        if pids is not None:
+            outside_to(pids, readonly)
+            return 0
+        if not show_job(picked, readonly, from_list=True):
+            return 0
     return 0
 
 

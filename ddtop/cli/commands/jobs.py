@@ -20,18 +20,25 @@ NAMED = 3
 def command(as_json: bool, parts: bool) -> None:
     """Live and ended jobs of this user.
 
-    With --json each has its health: ok, warning, critical or unknown.
+    With --json each has its health: ok, warning, critical or unknown. Jobs that run on this host
+    and were not started with ddtop come last.
     """
     from ddtop import registry
+    from ddtop.cli import outside_jobs
     from ddtop.cli.job_list import jobs_json, table
+    from ddtop.cli.output import printable
     from ddtop.present.text import clean
 
+    outside = outside_jobs.found()
     if as_json:
-        click.echo(json.dumps(jobs_json(parts)))
+        listed = jobs_json(parts) | {"outside": outside_jobs.as_json(outside)}
+        click.echo(json.dumps(listed))
         return
     entries = registry.read_entries()
     none = "no jobs; start one with: DDTOP=1 torchrun ..."
     click.echo("\n".join(table(entries, parts)) if entries else none)
+    if outside:
+        click.echo(printable("\n".join(outside_jobs.table(outside))))
     if refused := registry.refused_files():
         names = ", ".join(clean(name) for name in refused[:NAMED])
         click.echo(

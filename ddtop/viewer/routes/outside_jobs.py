@@ -124,10 +124,10 @@ def job_with(host: Host, pid: int) -> OutsideJob | None:
     A shell that has started several jobs is none of them.
     """
     jobs = jobs_of(host)
-    for job in jobs:
-        if pid in job.launchers:
-            return job
-    above = [job for job in jobs if any(_is_below(host, one.pid, pid) for one in job.ranks)]
+    started = [job for job in jobs if pid in job.launchers]
+    above = started or [
+        job for job in jobs if any(_is_below(host, one.pid, pid) for one in job.ranks)
+    ]
     return above[0] if len(above) == 1 else None
 
 

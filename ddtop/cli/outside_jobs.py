@@ -1,0 +1,121 @@
+"""The jobs of this host that were started without ddtop, for lists and messages."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ddtop import registry
+
+if TYPE_CHECKING:
+    from ddtop.present.hosts.jobs import Health
+    from ddtop.viewer.routes.outside_jobs import OutsideJob
+
+NOT_STARTED = "not started with ddtop"
+_RUN = "outside-"
+"""How the name of the run begins in the entry of such a job; no relay writes such an entry."""
+PIDS_MAX = 8
+
+
+def found() -> list[OutsideJob]:
+    """Jobs of this user's processes (root: of all processes), the newest first."""
+    from ddtop.viewer.routes.outside_jobs import jobs_of
+    from ddtop.viewer.routes.outside_processes import read
+
+    with contextlib.suppress(OSError):
+        return list(jobs_of(read(os.getuid())))
+    return []
+
+
+def pids_of(job: OutsideJob) -> str:
+    """What to write behind `--pid`: its launchers, or its ranks below a shell that has others."""
+    from ddtop.viewer.routes.outside_processes import read_one
+
+    launchers = [read_one(pid) for pid in job.launchers]
+    # A shell at its prompt may have started anything.
+    if launchers and all(
+        one is not None and (one.python or len(one.argv) > 1) for one in launchers
+    ):
+        return ",".join(str(pid) for pid in job.launchers)
+    return ",".join(str(one.pid) for one in job.ranks)
+
+
+def table(jobs: list[OutsideJob]) -> list[str]:
+    """A title, and a line for each job: what to type to look at it."""
+    from ddtop.present.text import clean
+    from ddtop.words.units import duration
+
+    if not jobs:
+        return []
+    now = time.time_ns()
+    lines = [f"{NOT_STARTED}:"]
+    for job in jobs:
+        age = duration(max(now - job.started_unix_ns, 0) / 1e9)
+        seen = f"{len(job.ranks)} of {job.world_size} ranks"
+        pids = pids_of(job)
+        shown = pids if pids.count(",") < PIDS_MAX else f"{job.ranks[0].pid},..."
+        lines.append(
+            f"  {clean(job.script)}, {seen}, started {age} ago: ddtop diagnose --pid {shown}"
+        )
+    return lines
+
+
+def as_json(jobs: list[OutsideJob]) -> list[dict[str, object]]:
+    """One object a job, for `ddtop jobs --json`."""
+    return [
+        {
+            "job": job.name,
+            "script": job.script,
+            "world_size": job.world_size,
+            "launchers": list(job.launchers),
+            "ranks": [{"rank": one.rank, "pid": one.pid} for one in job.ranks],
+            "started_unix_ns": job.started_unix_ns,
+            "notes": list(job.notes),
+        }
+        for job in jobs
+    ]
+
+
+def entry_of(job: OutsideJob) -> registry.JobEntry:
+    """The job as an entry of a list. It has no relay: `pids_in` says what to look at."""
+    now = time.time_ns()
+    ranks = tuple((one.pid, one.start_ticks) for one in job.ranks)
+    return registry.JobEntry(
+        registry.SCHEMA,
+        job.name,
+        _RUN + pids_of(job),
+        socket.gethostname(),
+        registry.host_identity(),
+        0,
+        0,
+        "",
+        0,
+        "",
+        job.script,
+        job.world_size,
+        len(job.ranks),
+        job.started_unix_ns,
+        now,
+        ranks=ranks,
+    )
+
+
+def pids_in(entry: registry.JobEntry) -> str | None:
+    """What to write behind `--pid` for the entry of such a job; None for all other entries."""
+    return entry.run[len(_RUN) :] if entry.relay_pid == 0 and entry.run.startswith(_RUN) else None
+
+
+def with_health(
+    health: Callable[[registry.JobEntry], Health],
+) -> Callable[[registry.JobEntry], Health]:
+    """The health of each entry of a list; such a job has none before somebody looks at it."""
+    from ddtop.present.hosts.jobs import Health
+
+    def asked(entry: registry.JobEntry) -> Health:
+        return Health(NOT_STARTED) if pids_in(entry) is not None else health(entry)
+
+    return asked
