@@ -31,6 +31,7 @@ SUMMARIES: Mapping[str, str] = {
     "replay": "The dashboard on a journal, at any moment: [ ] { } go back and forth in time.",
     "report": "Verdict, stacks, environment and what happened, in one redacted file for a ticket.",
     "run": "Run CMD as a watched job: ddtop run -- torchrun --nproc-per-node 4 train.py",
+    "setup-env": "Put the agent into another Python, and say what was written.",
     "signal": "Send a signal to ranks of a job, after asking: ddtop signal JOB --rank 3 TERM",
     "stacks": "The stacks of all ranks, equal ones merged.",
     "status": "One snapshot as a table.",

@@ -32,7 +32,7 @@ class LazyGroup(click.Group):
 
     def load(self, name: str) -> click.Command:
         """The command of that name, imported now."""
-        command = importlib.import_module(f"{self._package}.{name}").command
+        command = importlib.import_module(f"{self._package}.{name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
 

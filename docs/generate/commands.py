@@ -17,12 +17,13 @@ EXITS = {
     "diagnose": (
         "0 nothing critical; 1 a critical finding; 3 no contact; 4 unknown: the relay is not heard"
     ),
-    "doctor": "0; 1 something does not work",
+    "doctor": "0; 1 something does not work; 3 with `--python`: no Python that answers",
     "explain": "0; 2 no such kind",
     "gpus": "0; 1 no GPU is free; 3 no driver, or it does not answer within ten seconds",
     "jobs": "0",
     "key rotate": "0; 2 the key is DDTOP_KEY; 3 the state folder cannot be written",
     "replay": "0; 3 no such recording",
+    "setup-env": "0; 2 a folder that holds other files; 3 that Python cannot be used",
     "report": "0; 3 no contact",
     "run": "that of the command",
     "signal": "0; 3 no contact",

@@ -12,7 +12,7 @@ import pytest
 
 from ddtop.cli import SUMMARIES, cli, commands
 
-NAMES = sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
+NAMES = sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(commands.__path__))
 
 
 def test_every_module_of_a_command_is_in_the_list():
@@ -28,7 +28,8 @@ def test_the_list_has_the_first_sentence_of_a_command(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_command_has_the_name_of_its_module(name):
-    command = importlib.import_module(f"ddtop.cli.commands.{name}").command
+    module = name.replace("-", "_")
+    command = importlib.import_module(f"ddtop.cli.commands.{module}").command
 
     assert (command.name, command.hidden) == (name, cli.commands[name].hidden)
 

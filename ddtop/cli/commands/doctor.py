@@ -29,9 +29,12 @@ MPI_S, PY_SPY_S = 20.0, 10.0
 
 
 @click.command("doctor")
-def command() -> None:
+@click.option(
+    "--python", metavar="PYTHON", help="That Python instead: is the agent in it, is torch read?"
+)
+def command(python: str | None) -> None:
     """What works here: hook, torch, folders, keys, signals, GPU."""
-    sys.exit(doctor())
+    sys.exit(doctor() if python is None else doctor_of(python))
 
 
 def doctor() -> int:
@@ -60,7 +63,37 @@ def doctor() -> int:
         _relays,
     ]
     checks += [_exceptions] if exceptions_caught.asked_for() else []
-    lines = [check() for check in checks]
+    return _printed([check() for check in checks])
+
+
+def doctor_of(python: str) -> int:
+    """Run that Python with DDTOP=1 and print what its jobs would get. Returns as `doctor` does.
+
+    Raises:
+        CommandError: 3, it is no Python that answers.
+    """
+    from ddtop.cli.other_python import OtherPython, too_old
+
+    other = OtherPython(python)
+    here = other.ask(watched=True)
+    version = ".".join(map(str, here.version))
+    old = too_old(here.version)
+    lines: list[Line] = [(BAD if old else GOOD, "python", old or f"{version} ({here.python})")]
+    if here.hook_runs:
+        text = f"ddtop {here.packages.get('ddtop')} is there: jobs with DDTOP=1 are seen"
+        lines.append((GOOD, "hook", text))
+    else:
+        lines.append((BAD, "hook", f"not there: ddtop setup-env {python}"))
+    if "torch" not in here.packages:
+        lines.append((NOTE, "torch", "not in that Python"))
+    elif here.hook_runs:
+        lines.append(_recorder_of(here.packages["torch"], here.python))
+    else:
+        lines.append((NOTE, "torch", f"{here.packages['torch']}: not tried without the hook"))
+    return _printed(lines)
+
+
+def _printed(lines: list[Line]) -> int:
     for mark, what, text in lines:
         click.echo(printable(f"{mark:<5}{what:<14}{text}"))
     return 1 if any(mark == BAD for mark, _, _ in lines) else 0
@@ -92,11 +125,15 @@ def _torch() -> Line:
             "torch",
             "not in this Python; jobs of another Python need ddtop installed there",
         )
-    answer = _tried(_TRIES_RECORDER, TORCH_TRIAL_S)
+    return _recorder_of(found, sys.executable)
+
+
+def _recorder_of(version: str, python: str) -> Line:
+    answer = _tried(_TRIES_RECORDER, TORCH_TRIAL_S, python)
     if isinstance(answer, str):
-        return NOTE, "torch", f"{found}: its flight recorder could not be tried: {answer}"
+        return NOTE, "torch", f"{version}: its flight recorder could not be tried: {answer}"
     mark, _, text = answer[0].partition("|")
-    return (GOOD, "torch", f"{found}: {text}") if mark == "ok" else (NOTE, "torch", text)
+    return (GOOD, "torch", f"{version}: {text}") if mark == "ok" else (NOTE, "torch", text)
 
 
 TORCH_TRIAL_S = 60
@@ -129,12 +166,12 @@ It runs in a child process, because a torch that cannot do this may crash.
 """
 
 
-def _tried(program: str, within_s: float) -> list[str] | str:
+def _tried(program: str, within_s: float, python: str = sys.executable) -> list[str] | str:
     """The lines that a program prints in a child process, or why there are none."""
     environ = {name: value for name, value in os.environ.items() if name != "DDTOP"}
     try:
         done = subprocess.run(
-            [sys.executable, "-c", program],
+            [python, "-c", program],
             capture_output=True,
             text=True,
             timeout=within_s,

@@ -1,0 +1,141 @@
+"""`ddtop setup-env`: puts the agent into the Python that trains, and takes it out again."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import click
+
+from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
+from ddtop.cli.output import printable
+
+
+@click.command("setup-env")
+@click.argument("python")
+@click.option("--container", metavar="NAME", help="PYTHON is in that running container.")
+@click.option(
+    "--through", metavar="CMD", help="PYTHON is reached by that command, such as 'ssh node7'."
+)
+@click.option(
+    "--target",
+    metavar="FOLDER",
+    help="Write nothing into PYTHON: fill a new folder for PYTHONPATH instead.",
+)
+@click.option(
+    "--from", "source", metavar="SPEC", help="What its pip installs: a wheel, a folder, ddtop==1.0."
+)
+@click.option("--undo", is_flag=True, help="Take out what it has put there.")
+def command(
+    python: str,
+    container: str | None,
+    through: str | None,
+    target: str | None,
+    source: str | None,
+    undo: bool,
+) -> None:
+    """Put the agent into another Python, and say what was written.
+
+    PYTHON is an interpreter, or the folder of a virtual or conda environment. In a container it is
+    the name there: ddtop setup-env python3 --container train
+    """
+    if container is not None and through is not None:
+        raise CommandError("ddtop: --container and --through exclude each other", USAGE)
+    if target is not None and (container or through):
+        raise CommandError("ddtop: --target is a folder of this host: it stands alone", USAGE)
+    words = shlex.split(through) if through is not None else _into(container)
+    sys.exit(setup_env(python, words, target, source, undo))
+
+
+def setup_env(
+    python: str, through: list[str], target: str | None, source: str | None, undo: bool
+) -> int:
+    """Install or uninstall, and print what changed.
+
+    Returns:
+        0.
+
+    Raises:
+        CommandError: 2, a folder that holds other files; 3, that Python cannot be used.
+    """
+    from ddtop.cli.other_python import OtherPython, of_this_copy, too_old
+
+    other = OtherPython(python, through)
+    here = other.ask()
+    why = too_old(here.version)
+    if why is not None:
+        raise CommandError(f"ddtop: {here.python}: {why}", UNREACHABLE)
+    again = " ".join(["ddtop setup-env", shlex.quote(python), *_options(through, target)])
+    if target is not None:
+        return _folder(other, Path(target).absolute(), source or of_this_copy(), undo)
+    if undo:
+        gone = other.uninstall(here)
+        _print(f"{here.python}: " + (f"removed {_listed(gone)}" if gone else "nothing to remove"))
+        return 0
+    if not here.writable:
+        raise CommandError(
+            f"ddtop: {here.folder} cannot be written: ddtop setup-env {shlex.quote(python)} "
+            "--target FOLDER makes a folder for PYTHONPATH instead",
+            UNREACHABLE,
+        )
+    if other.ask(watched=True).hook_runs:
+        version = here.packages.get("ddtop")
+        _print(f"{here.python} has ddtop {version}: its jobs with DDTOP=1 are seen")
+        return 0
+    added = other.install(here, source or of_this_copy())
+    if not other.ask(watched=True).hook_runs:
+        raise CommandError(
+            f"ddtop: {here.python} has ddtop now, but its start-up line does not run "
+            f"(python -S, or a folder that site does not read): {again} --undo",
+            UNREACHABLE,
+        )
+    _print(f"{here.python}: added {_listed(added)} in {here.folder}")
+    _print("its jobs are seen from now on: DDTOP=1 torchrun ... train.py")
+    _print(f"take it out again: {again} --undo")
+    return 0
+
+
+def _folder(other: object, folder: Path, source: str, undo: bool) -> int:
+    from ddtop.cli.other_python import NOTE, OtherPython
+
+    assert isinstance(other, OtherPython)
+    if undo:
+        if not (folder / NOTE).exists():
+            raise CommandError(f"ddtop: {folder} was not made by ddtop setup-env", USAGE)
+        shutil.rmtree(folder)
+        _print(f"removed {folder}")
+        return 0
+    other.install_into(folder, other.ask(), source)
+    _print(f"filled {folder}")
+    _print(f"its jobs are seen with: DDTOP=1 PYTHONPATH={folder} torchrun ... train.py")
+    _print(
+        "in a container: mount that folder and set both variables, for example "
+        f"apptainer exec --bind {folder} --env DDTOP=1,PYTHONPATH={folder} IMAGE ..."
+    )
+    return 0
+
+
+def _into(container: str | None) -> list[str]:
+    if container is None:
+        return []
+    for program in ("docker", "podman"):
+        if shutil.which(program):
+            return [program, "exec", container]
+    raise CommandError(
+        "ddtop: neither docker nor podman is here; another way in: --through 'CMD'", UNREACHABLE
+    )
+
+
+def _options(through: list[str], target: str | None) -> list[str]:
+    found = [f"--through {shlex.quote(shlex.join(through))}"] if through else []
+    return [*found, *([f"--target {shlex.quote(target)}"] if target is not None else [])]
+
+
+def _listed(packages: dict[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in packages.items())
+
+
+def _print(text: str) -> None:
+    click.echo(printable(text))
