@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 import ddtop
+from ddtop.cli import completion
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
 from ddtop.cli.lazy_group import LazyGroup
 from ddtop.cli.options import READONLY
@@ -21,11 +22,13 @@ from ddtop.cli.output import printable
 
 SUMMARIES: Mapping[str, str] = {
     "attach": "The dashboard on a live or ended job.",
+    "completion": "The lines that teach a shell to complete jobs, ranks and kinds.",
     "demo": "A real training (gloo, CPU) with a fault, and the dashboard on it.",
     "diagnose": "The findings.",
     "doctor": "What works here: hook, torch, folders, keys, signals, GPU.",
     "explain": "What a finding means, how it is found, what to do.",
     "gpus": "Free and busy GPUs of this host, and who holds them.",
+    "help": "What a command does, and its options: ddtop help stacks",
     "jobs": "Live and ended jobs of this user.",
     "key": "The secret from which all keys are derived.",
     "replay": "The dashboard on a journal, at any moment: [ ] { } go back and forth in time.",
@@ -38,6 +41,21 @@ SUMMARIES: Mapping[str, str] = {
     "watch": "One line for each event, until the job ends.",
 }
 """The first sentence of each command's help. `ddtop --help` shows these without any import."""
+SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "Look at a job": ("attach", "status", "diagnose", "stacks", "watch", "jobs", "gpus"),
+    "After the end": ("report", "replay", "explain"),
+    "Act on a job": ("run", "signal"),
+    "Set up and try": ("demo", "doctor", "setup-env", "key", "completion", "help"),
+}
+"""The list of `ddtop --help`, by what one wants."""
+EXAMPLES = (
+    ("Start a job that ddtop watches", "DDTOP=1 torchrun --nproc-per-node 4 train.py"),
+    ("What is wrong with the job on that host", "ddtop diagnose --ssh node7"),
+    (
+        "Stacks of a job that was started without ddtop",
+        "ddtop stacks --pid $(pgrep -d, -f train.py)",
+    ),
+)
 
 
 @click.group(
@@ -45,10 +63,12 @@ SUMMARIES: Mapping[str, str] = {
     package="ddtop.cli.commands",
     summaries=SUMMARIES,
     hidden=("bridge",),
+    sections=SECTIONS,
+    examples=EXAMPLES,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.version_option(ddtop.__version__, prog_name="ddtop")
+@click.version_option(ddtop.__version__, "-V", "--version", prog_name="ddtop")
 @click.option(
     "--sim",
     "ranks",
@@ -58,6 +78,7 @@ SUMMARIES: Mapping[str, str] = {
 @click.option(
     "--scenario",
     metavar="NAME",
+    shell_complete=completion.scenarios,
     help="With --sim: tour (the default), gpu-tour, healthy, or the kind of one finding.",
 )
 @click.option("--seed", type=int, help="With --sim: another job of the same kind.")
@@ -109,7 +130,7 @@ def main() -> None:
             # A character that the encoding does not have must not end the output.
             stream.reconfigure(errors="replace")
     try:
-        result: Any = cli.main(standalone_mode=False)
+        result: Any = cli.main(prog_name="ddtop", standalone_mode=False)
         sys.exit(result if isinstance(result, int) else 0)
     except click.ClickException as error:
         error.show()

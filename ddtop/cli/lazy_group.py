@@ -22,13 +22,30 @@ class LazyGroup(click.Group):
         package: str,
         summaries: Mapping[str, str],
         hidden: Sequence[str],
+        sections: Mapping[str, Sequence[str]],
+        examples: Sequence[tuple[str, str]],
         **more: Any,
     ) -> None:
-        """`summaries`: the first sentence of each command's help. `hidden`: not in the list."""
+        """`summaries`: the first sentence of each command's help. `hidden`: not in the list.
+
+        `sections`: the titles of the list, each with its commands. `examples`: what for, and what
+        is typed.
+        """
         super().__init__(*given, **more)
-        self._package = package
+        self._package, self._sections, self._examples = package, sections, examples
         for name in (*summaries, *hidden):
             self.add_command(click.Command(name, help=summaries.get(name), hidden=name in hidden))
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """The commands in sections, by what one wants, and examples."""
+        for title, names in self._sections.items():
+            rows = [(name, self.commands[name].help or "") for name in names]
+            with formatter.section(title):
+                formatter.write_dl(rows)
+        with formatter.section("Examples"):
+            for what, typed in self._examples:
+                formatter.write_text(f"{what}:")
+                formatter.write_text(f"  {typed}")
 
     def load(self, name: str) -> click.Command:
         """The command of that name, imported now."""

@@ -6,9 +6,10 @@ import sys
 
 import click
 
+from ddtop.cli import completion
 from ddtop.cli.errors import USAGE, CommandError
 
-JOB = click.argument("job", required=False)
+JOB = click.argument("job", required=False, shell_complete=completion.jobs)
 AS_JSON = click.option(
     "--json", "as_json", is_flag=True, help="Machine-readable output, stable and versioned."
 )

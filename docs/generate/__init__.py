@@ -9,11 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from docs.generate import commands, decisions, environment, findings, json_schema, keys, metrics
+from docs.generate import (
+    commands,
+    decisions,
+    environment,
+    findings,
+    json_schema,
+    keys,
+    man,
+    metrics,
+)
 
 DOCS = Path(__file__).resolve().parents[1]
 PAGES: Mapping[str, Callable[[], str]] = {
     "reference/commands.md": commands.page,
+    "man/ddtop.1": man.page,
     "reference/findings.md": findings.page,
     "reference/metrics.md": metrics.page,
     "reference/environment.md": environment.page,

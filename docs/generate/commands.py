@@ -13,6 +13,7 @@ from docs.generate.markdown import code, fenced, head, table
 EXITS = {
     "ddtop": "0; 3 no live job",
     "attach": "0; 3 no such job; without a terminal as `status`",
+    "completion": "0",
     "demo": "as `attach`; without a terminal as `diagnose`",
     "diagnose": (
         "0 nothing critical; 1 a critical finding; 3 no contact; 4 unknown: the relay is not heard"
@@ -20,6 +21,7 @@ EXITS = {
     "doctor": "0; 1 something does not work; 3 with `--python`: no Python that answers",
     "explain": "0; 2 no such kind",
     "gpus": "0; 1 no GPU is free; 3 no driver, or it does not answer within ten seconds",
+    "help": "0; 2 no such command",
     "jobs": "0",
     "key rotate": "0; 2 the key is DDTOP_KEY; 3 the state folder cannot be written",
     "replay": "0; 3 no such recording",
@@ -43,22 +45,22 @@ def page() -> str:
         " without `JOB` the one live job is meant. `ddtop jobs` lists the names.",
         "Exit code 2 means a wrong command line, 130 means Ctrl-C.",
     )
-    shown = dict(_shown())
+    every = dict(shown())
     rows = (
         (f"[{code(f'ddtop {name}')}](#ddtop-{name.replace(' ', '-')})", _summary(one), EXITS[name])
-        for name, one in shown.items()
+        for name, one in every.items()
     )
     lines += table(
         ("command", "does", "exit code"),
         [("[`ddtop`](#ddtop)", _summary(cli), EXITS["ddtop"]), *rows],
     )
     lines += _section("ddtop", cli)
-    for name, one in shown.items():
+    for name, one in every.items():
         lines += _section(f"ddtop {name}", one)
     return "\n".join(lines)
 
 
-def _shown() -> Iterator[tuple[str, click.Command]]:
+def shown() -> Iterator[tuple[str, click.Command]]:
     """All commands by what is typed behind `ddtop`. A group is replaced by its commands."""
     for name in sorted(cli.commands):
         one = cli.load(name)
@@ -78,7 +80,7 @@ def _summary(command: click.Command) -> str:
 
 
 def _section(name: str, command: click.Command) -> list[str]:
-    lines = [f"## {name}", "", *fenced([f"{name} {_usage(command)}".rstrip()], "text")]
+    lines = [f"## {name}", "", *fenced([f"{name} {usage(command)}".rstrip()], "text")]
     for text in inspect.cleandoc(command.help or "").split("\n\n"):
         # Behind \b click keeps the lines as they are.
         lines += [text.replace("\b\n", "") if "\b" in text else text.replace("\n", " "), ""]
@@ -91,7 +93,8 @@ def _section(name: str, command: click.Command) -> list[str]:
     return lines
 
 
-def _usage(command: click.Command) -> str:
+def usage(command: click.Command) -> str:
+    """The words behind the name of a command: options, arguments."""
     arguments = [one for one in command.params if isinstance(one, click.Argument)]
     words = ["[OPTIONS]"] if any(isinstance(one, click.Option) for one in command.params) else []
     for one in arguments:

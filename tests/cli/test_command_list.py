@@ -10,13 +10,19 @@ import sys
 import click
 import pytest
 
-from ddtop.cli import SUMMARIES, cli, commands
+from ddtop.cli import SECTIONS, SUMMARIES, cli, commands
 
 NAMES = sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(commands.__path__))
 
 
 def test_every_module_of_a_command_is_in_the_list():
     assert sorted(cli.commands) == NAMES
+
+
+def test_every_command_stands_in_one_section_of_the_list():
+    listed = [name for names in SECTIONS.values() for name in names]
+
+    assert sorted(listed) == sorted(SUMMARIES)
 
 
 @pytest.mark.parametrize("name", SUMMARIES)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ddtop import registry
+from ddtop.cli import completion
 from ddtop.cli.errors import exit_code
 from ddtop.cli.options import READONLY
 from ddtop.cli.output import no_dashboard, print_findings, print_status
@@ -32,6 +33,7 @@ MORE_S = 5.0
     "--fault",
     default="not-in-collective",
     show_default=True,
+    shell_complete=completion.faults,
     help="Which fault the training gets.",
 )
 @click.option("--ranks", type=click.IntRange(2, 16), help="How many processes: 4, or 3 with --mpi.")

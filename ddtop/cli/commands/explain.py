@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ddtop.cli import completion
 from ddtop.cli.errors import USAGE, CommandError
 from ddtop.cli.output import width
 from ddtop.policy import POLICY
@@ -13,7 +14,7 @@ KIND_SHOWN = 60
 
 
 @click.command("explain")
-@click.argument("kind", required=False)
+@click.argument("kind", required=False, shell_complete=completion.kinds)
 def command(kind: str | None) -> None:
     """What a finding means, how it is found, what to do. Without KIND: all kinds."""
     explain(kind)

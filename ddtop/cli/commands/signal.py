@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ddtop import registry
+from ddtop.cli import completion
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
 from ddtop.cli.output import printable
 
@@ -23,8 +24,14 @@ if TYPE_CHECKING:
 
 
 @click.command("signal")
-@click.argument("job")
-@click.option("--rank", "ranks", required=True, help="To these ranks: 0,3-5.")
+@click.argument("job", shell_complete=completion.jobs)
+@click.option(
+    "--rank",
+    "ranks",
+    required=True,
+    shell_complete=completion.ranks,
+    help="To these ranks: 0,3-5.",
+)
 @click.argument("signal", metavar="SIG")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def command(job: str, ranks: str, signal: str, yes: bool) -> None:

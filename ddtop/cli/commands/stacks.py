@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ddtop import registry
+from ddtop.cli import completion
 from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, USAGE, CommandError
 from ddtop.cli.options import (
     AS_JSON,
@@ -63,7 +64,7 @@ class Wanted:
 @JOB
 @WAIT
 @AS_JSON
-@click.option("--rank", "ranks", help="Only these ranks: 0,3-5.")
+@click.option("--rank", "ranks", shell_complete=completion.ranks, help="Only these ranks: 0,3-5.")
 @click.option(
     "--native",
     is_flag=True,

@@ -1,0 +1,31 @@
+"""`ddtop help`: what `--help` prints, for those who type it this way."""
+
+from __future__ import annotations
+
+import click
+
+from ddtop.cli.errors import USAGE, CommandError
+from ddtop.cli.lazy_group import LazyGroup
+
+
+@click.command("help")
+@click.argument("words", nargs=-1, metavar="[COMMAND]")
+@click.pass_context
+def command(context: click.Context, words: tuple[str, ...]) -> None:
+    """What a command does, and its options: ddtop help stacks"""
+    here = context.find_root()
+    for word in words:
+        below = _below(here.command, word)
+        if below is None:
+            path = here.command_path.removeprefix("ddtop").strip()
+            raise CommandError(
+                f"ddtop: there is no command {path} {word}".replace("  ", " "), USAGE
+            )
+        here = click.Context(below, info_name=word, parent=here)
+    click.echo(here.command.get_help(here))
+
+
+def _below(command: click.Command, word: str) -> click.Command | None:
+    if isinstance(command, LazyGroup):
+        return command.load(word) if word in command.commands else None
+    return command.commands.get(word) if isinstance(command, click.Group) else None

@@ -1,0 +1,75 @@
+"""What the shell offers behind a half-typed word: jobs, ranks, kinds, faults, scenarios.
+
+Each is asked for while somebody waits at a prompt: they read files of this host only, and an error
+offers nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable
+
+import click
+from click.shell_completion import CompletionItem
+
+JOBS_MAX, RANKS_MAX = 100, 256
+"""More than these nobody reads in a list."""
+
+
+def jobs(_context: click.Context, _given: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Live jobs first, then those that have ended. The help says which.
+
+    Source: the job files, `ls ~/.local/state/ddtop`.
+    """
+    from ddtop import registry
+
+    found: list[CompletionItem] = []
+    with contextlib.suppress(Exception):
+        now = time.time_ns()
+        entries = registry.without_parts(registry.read_entries(), now)
+        entries.sort(key=lambda one: (not one.live(now), -one.started_unix_ns))
+        for entry in entries[:JOBS_MAX]:
+            state = "live" if entry.live(now) else entry.ended_reason or "its relay is gone"
+            if entry.job.startswith(begun):
+                found.append(CompletionItem(entry.job, help=f"{state}, {entry.world_size} ranks"))
+    return found
+
+
+def ranks(context: click.Context, _given: click.Parameter, begun: str) -> list[CompletionItem]:
+    """The ranks of the job that stands before, or of the one live job; behind a comma, too."""
+    from ddtop import registry
+
+    with contextlib.suppress(Exception):
+        # click stops at the option whose value is missing: the job is among what it has left.
+        name = context.params.get("job") or next(iter(context.args), None)
+        entry = registry.find_job(name, time.time_ns())
+        head, comma, number = begun.rpartition(",")
+        numbers = map(str, range(min(entry.world_size or 0, RANKS_MAX)))
+        return [CompletionItem(head + comma + one) for one in numbers if one.startswith(number)]
+    return []
+
+
+def kinds(_context: click.Context, _given: click.Parameter, begun: str) -> list[CompletionItem]:
+    """The kinds of findings."""
+    from ddtop.diagnosis.explain import PAGES
+
+    return _of(PAGES, begun)
+
+
+def faults(context: click.Context, _given: click.Parameter, begun: str) -> list[CompletionItem]:
+    """The faults of `ddtop demo`, with or without `--mpi`."""
+    from ddtop.demo.catalogue import DEMOS, MPI_DEMOS
+
+    return _of(MPI_DEMOS if context.params.get("mpi") else DEMOS, begun)
+
+
+def scenarios(_context: click.Context, _given: click.Parameter, begun: str) -> list[CompletionItem]:
+    """The scenarios of `ddtop --sim`."""
+    from ddtop.sim.incidents import SCENARIOS
+
+    return _of(SCENARIOS, begun)
+
+
+def _of(names: Iterable[str], begun: str) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in sorted(names) if name.startswith(begun)]
