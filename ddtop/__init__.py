@@ -1,11 +1,17 @@
 """ddtop: a live monitor for distributed training.
 
-`ddtop.step()` marks the end of one iteration where no optimizer step and no DataLoader batch does;
-it is a no-op in a process that is not watched. Importing this package imports nothing else but its
+A program may say how far it is: `ddtop.step()`, `ddtop.phase("eval")`, `ddtop.progress(...)`. In a
+process that is not watched these do nothing. Importing this package imports nothing else but its
 version.
 """
 
 from __future__ import annotations
+
+# Not at run time: importing this package imports nothing else.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from typing import Any
 
 try:
     from ddtop._version import version as __version__
@@ -13,7 +19,26 @@ except ImportError:
     # A checkout that was never built, reached through PYTHONPATH.
     __version__ = "0.1.0"
 
-__all__ = ["__version__", "step"]
+__all__ = ["__version__", "phase", "progress", "step"]
+
+_agent: Any = None
+"""`ddtop.agent.user_calls` in a watched rank."""
+
+
+class _NoPhase:
+    """What `phase` returns where nobody watches.
+
+    Both methods are C functions that take what they are given and return an empty value: methods
+    written in Python cost twice as much.
+    """
+
+    __slots__ = ()
+
+    __enter__ = staticmethod(tuple)
+    __exit__ = staticmethod("".format)
+
+
+_NO_PHASE: Any = _NoPhase()
 
 
 def step() -> None:
@@ -22,8 +47,49 @@ def step() -> None:
 
     Called on the training thread: O(1), about a microsecond, does nothing where no agent runs.
     """
-    import sys
+    if _agent is not None:
+        _agent.step()
 
-    current = sys.modules.get("ddtop.agent.current")
-    if current is not None:
-        current.user_step()
+
+def phase(name: str) -> AbstractContextManager[object, None]:
+    """Say what the program does from now on: "train", "validate", "test", "checkpoint" or "idle".
+
+    It lasts until the next call. In a `with` statement it lasts until the block ends, and then the
+    phase before goes on. Other words are shown as they are. "eval" is "validate". About a
+    microsecond; does nothing where no agent runs.
+    """
+    begun: AbstractContextManager[object, None] = _NO_PHASE
+    if _agent is not None:
+        begun = _agent.phase(name)
+    return begun
+
+
+def progress(
+    *,
+    step: int | None = None,
+    total_steps: int | None = None,
+    epoch: float | None = None,
+    total_epochs: float | None = None,
+    samples: float | None = None,
+    tokens: float | None = None,
+    loss: float | None = None,
+    lr: float | None = None,
+) -> None:
+    """Say how far the training is; what is left out stays as it was.
+
+    `samples` and `tokens` are counts of the whole job that only grow: ddtop makes speeds of them.
+    Numbers must be Python's: the value of a tensor on a GPU would have to be waited for. About two
+    microseconds; does nothing where no agent runs.
+    """
+    if _agent is not None:
+        given = {
+            "step": step,
+            "total_steps": total_steps,
+            "epoch": epoch,
+            "total_epochs": total_epochs,
+            "samples": samples,
+            "tokens": tokens,
+            "loss": loss,
+            "lr": lr,
+        }
+        _agent.progress(**{name: value for name, value in given.items() if value is not None})

@@ -189,6 +189,14 @@ METRICS = (
         "the agent's samples",
     ),
     Metric(
+        "progress",
+        "",
+        "how far the training is: step, epoch, phase, speed, loss, time left",
+        "what the program's framework has computed already (HF Trainer, Lightning, tqdm, ...), or"
+        " ddtop.step(), ddtop.phase() and ddtop.progress()",
+        "the program's own log or progress bar",
+    ),
+    Metric(
         "agent_cpu_ratio",
         "% of one core",
         "what watching costs in the rank's process",

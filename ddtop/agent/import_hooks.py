@@ -20,11 +20,10 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-WAITING: dict[str, tuple[Source, ...]] = {
-    source.after: tuple(one for one in SOURCES if one.after == source.after)
-    for source in SOURCES
-    if source.after
-}
+WAITING: dict[str, tuple[Source, ...]] = {}
+for _source in SOURCES:
+    if _source.after:
+        WAITING[_source.after] = (*WAITING.get(_source.after, ()), _source)
 """The rows that wait for each module."""
 
 

@@ -19,7 +19,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from ddtop.agent import current
+import ddtop
+from ddtop.agent import current, user_calls
 from ddtop.agent.fork_warning import ForkWarning
 from ddtop.agent.guard import guard
 from ddtop.agent.own_thread import OwnThread
@@ -68,6 +69,7 @@ class Runtime:
         Returns False if no thread can be started.
         """
         current.become(self._rank)
+        ddtop._agent = user_calls
         exceptions_uncaught.install(self._rank)
         gc.callbacks.append(self._on_collection)
         os.register_at_fork(
@@ -163,6 +165,7 @@ class Runtime:
         if not self._is_here():
             return
         current.become(None)
+        ddtop._agent = None
         guard.run("fork warning", self._fork_warning.end)
         # The child's copies only: what the parent has said and hears stays as it is.
         if self._link is not None:

@@ -60,6 +60,8 @@ SOURCES = (
     Source("loader", "probes.loader", probes=True),
     Source("gradients", "wrap.ddp", after="torch.nn.parallel.distributed"),
     Source("cuda", "probes.cuda", probes=True),
+    Source("progress", "probes.progress", probes=True),
+    Source("tqdm", "frameworks.tqdm", after="tqdm.std"),
     Source("process ends", "wrap.spawn", after="multiprocessing.util", wrap="wrap_ends"),
     Source("spawn", "wrap.spawn", after="torch.multiprocessing.spawn", wrap="wrap_spawn"),
 )

@@ -146,6 +146,7 @@ def _progress(state: RankState, memory: RankMemory) -> Progress:
         step_best_ms=memory.step_best_ms,
         last_unix_ns=state.progress_unix_ns,
         usual_pause_s=memory.longest_pauses_ns[1] / 1e9,
+        training=state.progress,
     )
 
 

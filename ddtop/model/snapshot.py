@@ -10,7 +10,7 @@ from ddtop.model.gpus import records
 from ddtop.model.gpus.devices import devices_of
 from ddtop.model.hosts import hosts
 from ddtop.model.rank_facts import fields_of
-from ddtop.model.state import probes
+from ddtop.model.state import job_progress, probes
 from ddtop.model.state.ending import ended
 from ddtop.model.state.facts import (
     Blame,
@@ -89,6 +89,7 @@ def snapshot(job: JobMemory, now_unix_ns: int) -> Snapshot:
         seen=reports.seen,
         apart=hosts.apart(reports.hosts),
         orders=tuple(job.orders),
+        progress=job_progress.of_job(ranks),
     )
 
 

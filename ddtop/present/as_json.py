@@ -5,12 +5,14 @@ A key may be added in a later version, none is taken away or changes its meaning
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any
 
 from ddtop.diagnosis.finding import UNKNOWN, Finding, Verdict
 from ddtop.diagnosis.rank_state import culprits
 from ddtop.model.state.facts import Ended, RankFacts, Snapshot
 from ddtop.model.state.probes import probes_off
+from ddtop.wire.progress import TrainingProgress
 from ddtop.wire.records import OpenCall
 
 STATUS_SCHEMA = "ddtop.status/1"
@@ -32,6 +34,7 @@ def status_json(snapshot: Snapshot, verdict: Verdict | None = None) -> Json:
         **_contact(verdict),
         "ranks": [_rank(rank, rank.rank in blamed) for rank in snapshot.ranks],
         "probes_off": probes_off_json(snapshot),
+        "progress": progress_json(snapshot.progress),
     }
 
 
@@ -50,7 +53,39 @@ def diagnose_json(snapshot: Snapshot, verdict: Verdict) -> Json:
         "health": verdict.health,
         **_contact(verdict),
         "findings": [finding_json(finding) for finding in verdict.findings],
+        "progress": progress_json(snapshot.progress),
     }
+
+
+def progress_json(progress: TrainingProgress | None) -> Json | None:
+    """How far the training is. JSON has no nan: then `loss` is null and `loss_finite` false."""
+    if progress is None:
+        return None
+    loss = progress.loss
+    finite = isfinite(loss) if loss is not None else None
+    return {
+        "source": progress.source,
+        "step": progress.step,
+        "total_steps": progress.total_steps,
+        "epoch": _number(progress.epoch),
+        "total_epochs": _number(progress.total_epochs),
+        "phase": progress.phase,
+        "steps_per_s": _number(progress.steps_per_s),
+        "samples_per_s": _number(progress.samples_per_s),
+        "tokens_per_s": _number(progress.tokens_per_s),
+        "loss": loss if finite else None,
+        "loss_finite": finite,
+        "lr": _number(progress.lr),
+        "eta_s": _number(progress.eta_s),
+        "since_unix_ns": progress.since_unix_ns,
+        "usual_s": _number(progress.usual_s),
+        "longest_s": _number(progress.longest_s),
+        "phases_ended": progress.phases_ended,
+    }
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is not None and isfinite(value) else None
 
 
 def probes_off_json(snapshot: Snapshot) -> list[Json]:
@@ -117,6 +152,7 @@ def _rank(rank: RankFacts, blamed: bool) -> Json:
         "cpu_ratio": rank.process.cpu_ratio,
         "rss_bytes": rank.process.rss_bytes,
         "report_age_s": rank.agent.report_age_s,
+        "progress": progress_json(rank.progress.training),
     }
 
 

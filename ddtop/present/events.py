@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ddtop.present.as_json import ended_json, finding_json
+from ddtop.present.as_json import ended_json, finding_json, progress_json
 from ddtop.present.orders import order_text
 from ddtop.present.text import clean
 from ddtop.viewer.changes import APPEARED, CLEARED, ENDED, JOINED, ORDERED, Change
 from ddtop.words import units
+from ddtop.words.progress import only_steps, progress_text
 from ddtop.words.ranks import ranks_text
 
 EVENT_SCHEMA = "ddtop.event/1"
@@ -31,7 +32,8 @@ def event_text(change: Change) -> str:  # noqa: PLR0911 - one answer an event
             f" {units.duration(change.seconds or 0.0)}"
         )
     if change.event == ENDED and change.ended is not None:
-        return clean(change.ended.reason)
+        at = change.progress and progress_text(only_steps(change.progress))
+        return clean(change.ended.reason) + (f", at {clean(at)}" if at else "")
     if change.event == ORDERED and change.order is not None:
         return order_text(change.order)
     if change.event == JOINED and not change.ranks:
@@ -58,4 +60,5 @@ def event_json(change: Change, job: str) -> dict[str, Any]:
         "finding": finding_json(change.finding) if change.finding is not None else None,
         "ranks": list(change.ranks),
         "ended": ended_json(change.ended),
+        "progress": progress_json(change.progress),
     }

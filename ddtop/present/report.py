@@ -16,8 +16,10 @@ from ddtop.present.plain import diagnose_text, status_text
 from ddtop.present.redaction import redacted
 from ddtop.present.stacks.lines import Around, Shape, stacks_text
 from ddtop.present.text import clean
+from ddtop.wire.progress import TrainingProgress
 from ddtop.wire.records import Hello
 from ddtop.words import units
+from ddtop.words.progress import progress_text
 from ddtop.words.ranks import rank_list, ranks_text
 
 WIDTH = 120
@@ -98,6 +100,7 @@ def _head(material: Material) -> list[str]:
             f" {snapshot.attempt}"
         ),
         f"started: {_date(started)}" if started else "started: not known",
+        *([f"progress: {_progress(snapshot.progress)}"] if snapshot.progress else []),
     ]
     for what, values in (
         ("hosts", {rank: one.host for rank, one in hellos.items()}),
@@ -109,6 +112,11 @@ def _head(material: Material) -> list[str]:
     ):
         lines.append(f"{what}: {'; '.join(_by_value(values))}")
     return [f"- {line}" for line in lines]
+
+
+def _progress(progress: TrainingProgress) -> str:
+    text = progress_text(progress)
+    return f"{clean(text)} (source: {clean(progress.source)})"
 
 
 def _without_secrets(verdict: Verdict) -> Verdict:

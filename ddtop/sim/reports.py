@@ -29,6 +29,7 @@ from ddtop.sim.gpus import ALLOCATED_RATIO, RESERVED_BYTES, Cards
 from ddtop.sim.incidents import FALLEN, LOADS, STARVED, STRAYS, TRAINING, WAITS, Era
 from ddtop.sim.progress import Course
 from ddtop.wire.loader import Loader
+from ddtop.wire.progress import TRAIN, TrainingProgress
 from ddtop.wire.records import Collective, GroupProgress, OpenCall, Place, RankState
 
 SECOND_NS = 1_000_000_000
@@ -37,6 +38,7 @@ AGENT_RATIO = 0.0013
 """Of a core: what the agent costs, as measured at 8 ranks."""
 WORKERS, CAPACITY = 4, 8
 STARVED_FILL = 0.6
+TOTAL_STEPS, BATCH = 500_000, 1024
 OWING_AFTER = 11
 """The pid of the worker that must deliver the batch is its rank's pid plus this."""
 TIMEOUT_MS = 600_000
@@ -329,6 +331,12 @@ class Moment:
             for name, done in self._done(rank)
         )
 
+    def _counted(self, step: int, step_s: float) -> Any:
+        return self._kept(
+            ("counted", step),
+            lambda: encoded(_counted_by_program(step, step_s, self.unix_ns(0.0))),
+        )
+
     def _starting(self, course: Course, phase: str, joined_s: float) -> RankState:
         calls: tuple[OpenCall, ...] = ()
         place = user_place("<module>", 6, waits_on="import")
@@ -423,7 +431,26 @@ class Moment:
             spots=self._kept(("spots", course.role), lambda: encoded(spots_of(course.role))),
             spots_samples=SPOTS_SAMPLES,
             cuda=self._cards.cuda(rank, self._at_s) if self._cards is not None else None,
+            progress=self._counted(self._base_step + steps, step_s),
         )
+
+
+def _counted_by_program(step: int, step_s: float, since_unix_ns: int) -> TrainingProgress:
+    """What a program reports that calls `ddtop.progress`: a loss that falls as losses do."""
+    left = max(TOTAL_STEPS - step, 0)
+    per_s = 1 / step_s
+    return TrainingProgress(
+        "user",
+        step,
+        TOTAL_STEPS,
+        phase=TRAIN,
+        samples_per_s=round(per_s * BATCH, 1),
+        loss=round(1.7 + 9.3 / (1 + step / 40) ** 0.5, 3),
+        lr=3e-4,
+        eta_s=round(left * step_s, 1),
+        since_unix_ns=since_unix_ns,
+        steps_per_s=round(per_s, 4),
+    )
 
 
 def _progress(enqueued: int, pending: bool, since: int | None) -> tuple[Any, ...]:

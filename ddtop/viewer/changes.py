@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from ddtop.diagnosis.finding import SEVERITIES, Finding
 from ddtop.model.state.facts import Ended, Snapshot
 from ddtop.viewer.source import Look
+from ddtop.wire.progress import TrainingProgress
 from ddtop.wire.records import Order
 
 APPEARED, CLEARED, JOINED, LOST, ENDED, ORDERED = (
@@ -36,7 +37,7 @@ class Change:
     `finding`: of `appeared` and `cleared`. `ranks`: those that came, of `joined`; empty where the
     relay is heard again. `order`: of `ordered`, what somebody had done to ranks. `ended`: of
     `ended`. `contact`: of `lost`, why the facts are not live. `seconds`: how long the finding
-    stood, or the relay was not heard.
+    stood, or the relay was not heard. `progress`: how far the training was.
     """
 
     event: str
@@ -49,6 +50,7 @@ class Change:
     contact: str | None = None
     seconds: float | None = None
     order: Order | None = None
+    progress: TrainingProgress | None = None
 
 
 class Changes:
@@ -73,7 +75,9 @@ class Changes:
                 return []
             self._lost_unix_ns = now
             at = now + int((look.contact_age_s or 0.0) * SECOND_NS)
-            return [Change(LOST, at, snapshot.attempt, contact=look.contact)]
+            return [
+                Change(LOST, at, snapshot.attempt, contact=look.contact, progress=snapshot.progress)
+            ]
         found = self._contact_again(snapshot)
         found += self._ranks(snapshot)
         found += self._orders(snapshot)
@@ -81,7 +85,7 @@ class Changes:
         found += self._appeared(look, now)
         if snapshot.ended is not None:
             found.append(Change(ENDED, now, snapshot.attempt, ended=snapshot.ended))
-        return found
+        return [replace(one, progress=snapshot.progress) for one in found]
 
     def _contact_again(self, snapshot: Snapshot) -> list[Change]:
         lost, self._lost_unix_ns = self._lost_unix_ns, None

@@ -18,6 +18,7 @@ from ddtop.wire.hosts import HostClock, HubLink
 from ddtop.wire.load import HostLoad, ProcessLoad
 from ddtop.wire.loader import Loader
 from ddtop.wire.mpi import MpiState
+from ddtop.wire.progress import TrainingProgress
 from ddtop.wire.rendezvous import Candidacy, Rendezvous, StoreFile
 from ddtop.wire.samples import Catching, GroupArrivals, Spot
 from ddtop.wire.stacks import ThreadStack
@@ -203,7 +204,7 @@ class RankState(Record, frozen=True, array_like=True):
     `gc_total_ns`: time in full garbage collections. `spots`: where the last `spots_samples` (half
     a minute) found the main thread most often. `held_samples` were late because something held the
     GIL (or the CPU); `held_spot` is where the last of them found it most often. `cuda`: the numbers
-    of torch's CUDA.
+    of torch's CUDA. `progress`: what the program's framework counts.
     """
 
     phase: str
@@ -240,6 +241,7 @@ class RankState(Record, frozen=True, array_like=True):
     cuda: CudaState | None = None
     catching: Catching | None = None
     usual_wait_ms: float | None = None
+    progress: TrainingProgress | None = None
 
 
 class Arrivals(Record, frozen=True, array_like=True):

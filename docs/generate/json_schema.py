@@ -85,6 +85,29 @@ _PROBES_OFF: Keys = {
     "probes_off[].why": ("string", "why it is off"),
 }
 
+_PROGRESS: Keys = {
+    "source": ("string", "who counts the steps: hf-trainer, user, tqdm, ..., or names the phase"),
+    "step": ("int or null", "training steps that have been made"),
+    "total_steps": ("int or null", "steps that the training will make"),
+    "epoch": ("number or null", "passes over the data that have been made; may be a fraction"),
+    "total_epochs": ("number or null", "passes that the training will make"),
+    "phase": (
+        "string or null",
+        "train, validate, test, checkpoint, compile, sanity-check, idle, or the program's own word",
+    ),
+    "steps_per_s": ("number or null", "steps a second over the last half minute of this phase"),
+    "samples_per_s": ("number or null", "samples a second of the whole job, the same time"),
+    "tokens_per_s": ("number or null", "tokens a second of the whole job, the same time"),
+    "loss": ("number or null", "the last loss that the framework has computed on the CPU"),
+    "loss_finite": ("bool or null", "false: that loss is nan or infinite, and `loss` is null"),
+    "lr": ("number or null", "the learning rate"),
+    "eta_s": ("number or null", "seconds until `total_steps` at the speed of the last ten minutes"),
+    "since_unix_ns": ("int or null", "since when the phase lasts"),
+    "usual_s": ("number or null", "the usual length of this phase: the median of those that ended"),
+    "longest_s": ("number or null", "the longest of them"),
+    "phases_ended": ("int", "how many phases of this name have ended"),
+}
+
 
 def _below(prefix: str, keys: Keys) -> dict[str, tuple[str, str]]:
     return {f"{prefix}.{name}": found for name, found in keys.items()}
@@ -95,6 +118,13 @@ KEYS: Mapping[str, Keys] = {
         **_HEAD,
         **_HEALTH,
         **_PROBES_OFF,
+        "progress": (
+            "object or null",
+            "how far the training is, as its framework counts; null where none does",
+        ),
+        **_below("progress", _PROGRESS),
+        "ranks[].progress": ("object or null", "the same of one rank"),
+        **_below("ranks[].progress", _PROGRESS),
         "ranks": ("array of object", "one for every rank of the world"),
         "ranks[].rank": ("int", "the global rank"),
         "ranks[].host": ("string or null", "the host; null for a rank that was never seen"),
@@ -188,6 +218,8 @@ KEYS: Mapping[str, Keys] = {
         "iteration": ("int or null", "the iteration of the job"),
         **_PROBES_OFF,
         **_HEALTH,
+        "progress": ("object or null", "how far the training is; null where nobody counts"),
+        **_below("progress", _PROGRESS),
         "findings": ("array of object", "the worst first"),
         **_below("findings[]", _FINDING),
     },
@@ -233,6 +265,8 @@ KEYS: Mapping[str, Keys] = {
         "ranks": ("array of int", "the ranks that joined; empty when contact is back"),
         "ended": ("object or null", "of `ended`"),
         **_below("ended", _ENDED),
+        "progress": ("object or null", "how far the training was; null where nobody counts"),
+        **_below("progress", _PROGRESS),
     },
     JOBS_SCHEMA: {
         "schema": _HEAD["schema"],

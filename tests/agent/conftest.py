@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from threading import get_ident
+from types import SimpleNamespace
+
 import pytest
 
+from ddtop.agent import user_calls
+from ddtop.agent.progress_notes import progress_notes
 from tests.agent.probing import Bench
 
 
@@ -11,3 +16,14 @@ from tests.agent.probing import Bench
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     """A probe over one group of gloo or, as a test makes it, of NCCL."""
     return Bench(monkeypatch)
+
+
+@pytest.fixture
+def clean_notes(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """No framework has registered anything in this process; `thread`: the number of this one."""
+    monkeypatch.setattr(progress_notes, "sources", {})
+    monkeypatch.setattr(progress_notes, "open", [])
+    monkeypatch.setattr(progress_notes, "ended", {})
+    monkeypatch.setattr(progress_notes, "counts", {})
+    monkeypatch.setattr(user_calls, "_user_phase", None)
+    return SimpleNamespace(thread=get_ident())

@@ -6,7 +6,8 @@ import json
 from dataclasses import replace
 
 from ddtop.model.state.facts import RankFacts, State
-from ddtop.present.as_json import diagnose_json, status_json
+from ddtop.present.as_json import diagnose_json, progress_json, status_json
+from ddtop.wire.progress import TrainingProgress
 from tests.ui import builders
 from tests.ui.builders import NOW, SECOND
 
@@ -30,6 +31,7 @@ RANK_KEYS = [
     "cpu_ratio",
     "rss_bytes",
     "report_age_s",
+    "progress",
 ]
 
 
@@ -47,6 +49,7 @@ def test_a_status_has_a_row_for_every_rank_with_every_key():
         "contact_age_s",
         "ranks",
         "probes_off",
+        "progress",
     ]
     assert (found["schema"], found["job"], found["live"]) == ("ddtop.status/1", "train-4730", True)
     assert [list(rank) for rank in found["ranks"]] == [RANK_KEYS] * 8
@@ -84,6 +87,7 @@ def test_a_blocked_rank_in_json():
         "cpu_ratio": 0.01,
         "rss_bytes": 1180 * 2**20,
         "report_age_s": 0.2,
+        "progress": None,
     }
 
 
@@ -107,7 +111,7 @@ def test_a_diagnosis_in_json():
 
     assert list(found) == [
         "schema", "job", "live", "ended", "time_unix_ns", "world_size", "reporting", "iteration",
-        "probes_off", "health", "contact", "contact_age_s", "findings",
+        "probes_off", "health", "contact", "contact_age_s", "findings", "progress",
     ]  # fmt: skip
     assert found["ended"] is None
     assert found["health"] == "critical"
@@ -127,3 +131,31 @@ def test_how_a_job_ended_is_part_of_its_diagnosis():
         "first_rank": 2,
         "time_unix_ns": NOW - 40 * SECOND,
     }
+
+
+def test_how_far_the_training_is_in_json():
+    told = TrainingProgress("hf-trainer", 1200, 10_000, 3.2, 10.0, "train", loss=2.31, eta_s=5400.0)
+    found = progress_json(told)
+
+    assert found is not None
+    assert {key: value for key, value in found.items() if value is not None} == {
+        "source": "hf-trainer",
+        "step": 1200,
+        "total_steps": 10_000,
+        "epoch": 3.2,
+        "total_epochs": 10.0,
+        "phase": "train",
+        "loss": 2.31,
+        "loss_finite": True,
+        "eta_s": 5400.0,
+        "phases_ended": 0,
+    }
+
+
+def test_a_loss_that_is_no_number_is_null_and_said_to_be_so():
+    """JSON has no nan, and scripts that read it strictly would fail."""
+    found = progress_json(TrainingProgress("user", 3, loss=float("nan"), lr=float("inf")))
+
+    assert found is not None
+    assert (found["loss"], found["loss_finite"], found["lr"]) == (None, False, None)
+    json.dumps(found, allow_nan=False)

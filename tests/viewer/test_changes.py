@@ -210,6 +210,7 @@ def test_events_as_json_have_every_key_always():
         "finding",
         "ranks",
         "ended",
+        "progress",
     ]
 
     assert [list(shape) for shape in shapes] == [keys] * 6

@@ -17,6 +17,7 @@ from ddtop.model.state.straggler_facts import Balance, GpuLate, Hold, Late, Pres
 from ddtop.wire.gpu import CudaState, RasAnswer
 from ddtop.wire.loader import Loader
 from ddtop.wire.mpi import MpiState
+from ddtop.wire.progress import TrainingProgress
 from ddtop.wire.rank_runs import BESIDE
 from ddtop.wire.records import (
     Collective,
@@ -139,6 +140,8 @@ class Progress(msgspec.Struct, frozen=True, gc=False):
     last_unix_ns: int | None = None
     #: The second longest time without progress: it has paused that long twice.
     usual_pause_s: float | None = None
+    #: What its framework or program counts: step, epoch, phase, loss.
+    training: TrainingProgress | None = None
 
 
 class Comm(msgspec.Struct, frozen=True, gc=False):
@@ -469,6 +472,8 @@ class Snapshot:
     apart: str | None = None
     #: What people had done to ranks lately, each with its time (unix ns), in order of arrival.
     orders: tuple[tuple[int, Order], ...] = ()
+    #: How far the training is: the progress of the ranks as one.
+    progress: TrainingProgress | None = None
 
     def rank(self, number: int) -> RankFacts:
         """The facts of one rank; a rank outside the world is `missing`."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from ddtop.model.stacks.merge import merge
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.present.collectives import what_moves
@@ -21,9 +23,12 @@ from ddtop.ui.render.gpu import gpu_lines, gpu_title
 from ddtop.ui.render.page import LABEL, Page
 from ddtop.ui.render.time_breakdown import time_lines
 from ddtop.viewer.history import Memory
+from ddtop.wire.progress import TrainingProgress
 from ddtop.wire.records import Collective, Place
 from ddtop.words import units
 from ddtop.words.exits import exit_text
+from ddtop.words.progress import number as number_text
+from ddtop.words.progress import phase_text, progress_text
 from ddtop.words.ranks import ranks_text
 from ddtop.words.sentences import collective_text, file_line
 
@@ -54,6 +59,7 @@ def detail_lines(
     page = Page(width, glyphs)
     _title(page, snapshot, rank)
     _series(page, rank, memory)
+    _progress(page, snapshot, rank)
     _place(page, snapshot, rank)
     time_lines(page, rank)
     _collectives(page, snapshot, rank)
@@ -138,6 +144,29 @@ def _range(series: Sequence[float | None], text: Callable[[float], str]) -> str:
     """The least and the largest value; empty while there are not two."""
     known = [value for value in series if value is not None]
     return f"  {text(min(known))} to {text(max(known))}" if len(known) > 1 else ""
+
+
+def _progress(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
+    """What its framework counts."""
+    progress = rank.progress.training
+    if progress is None:
+        return
+    page.heading("progress")
+    told = msgspec.structs.replace(progress, phase=None)
+    page.item(clean(progress.source), clean(progress_text(told)))
+    if progress.phase is not None:
+        page.item("phase", clean(_phase(snapshot, progress)))
+    if progress.steps_per_s is not None:
+        page.item("steps/s", number_text(progress.steps_per_s))
+
+
+def _phase(snapshot: Snapshot, progress: TrainingProgress) -> str:
+    """`saving a checkpoint, 12 s; usually 35 s`."""
+    text = phase_text(progress.phase or "")
+    if progress.since_unix_ns is not None:
+        text += f", for {_ago(snapshot, progress.since_unix_ns)}"
+    usual = progress.usual_s
+    return text + (f"; usually {units.duration(usual)}" if usual is not None else "")
 
 
 def _place(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:

@@ -1,0 +1,115 @@
+"""TrainingProgress bars of tqdm, for programs that have a loop of their own.
+
+Source: `tqdm._instances`, the set of bars that are shown (tqdm/std.py, 4.67), with `n`, `total`,
+`desc`, `pos` and `postfix` of each. Nothing is wrapped. Caveat: the innermost bar that moves
+through a known total is taken for the steps, a bar around it for the epochs; a bar that is disabled
+(often on all ranks but 0) is not in the set. Check: the bar itself.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from types import ModuleType
+from typing import Any
+
+from ddtop.agent.progress_notes import BAR, ProgressSource, Reading, progress_notes
+from ddtop.wire.progress import TEST, VALIDATE
+
+_LOSS = re.compile(r"(?:^|[\s,])(?:train_)?loss[=:]\s*([-+.\deE]+|nan|inf)")
+_LR = re.compile(r"(?:^|[\s,])lr[=:]\s*([-+.\deE]+)")
+_VALIDATES = re.compile(r"\b(val|valid|validat\w*|eval\w*|dev)\b", re.IGNORECASE)
+_TESTS = re.compile(r"\b(test\w*|predict\w*)\b", re.IGNORECASE)
+_OURS = re.compile(r"\b(epochs?|steps?|train\w*|iter\w*|batch\w*)\b", re.IGNORECASE)
+_OTHERS = re.compile(
+    r"\b(load\w*|download\w*|map|filter|tokeniz\w*|process\w*|generating|fetch\w*|cach\w*)\b",
+    re.IGNORECASE,
+)
+
+_kept: list[Any] = []
+"""Bars of which the agent held the last reference. If the agent's thread let go of them, their
+destructor would print there."""
+
+
+def wrap(module: ModuleType) -> None:
+    """Register the source; tqdm is not changed."""
+    if hasattr(module, "tqdm"):
+        progress_notes.add(TqdmSource(module.tqdm))
+
+
+class TqdmSource(ProgressSource):
+    """Reads the bars that are open."""
+
+    name = "tqdm"
+    level = BAR
+
+    def __init__(self, bars: Any) -> None:
+        self._bars = bars
+        self._trained = Reading()
+
+    def read(self) -> Reading | None:
+        """The innermost bar with a total; None while there is none."""
+        shown = getattr(self._bars, "_instances", None)
+        if not shown:
+            return None
+        try:
+            bars = list(shown)
+        except RuntimeError:
+            # The program opens or closes one right now.
+            return None
+        found = _reading([vars(one) for one in bars])
+        while bars:
+            bar = bars.pop()
+            # One reference is this name, the other the argument of the call.
+            if sys.getrefcount(bar) <= 2:
+                _kept.append(bar)
+            del bar
+        if found is not None and found.phase is not None:
+            # The bar of an evaluation counts its own batches.
+            before = self._trained
+            found.step, found.total_steps = before.step, before.total_steps
+            found.epoch, found.total_epochs = before.epoch, before.total_epochs
+        elif found is not None:
+            self._trained = found
+        return found
+
+
+def _reading(bars: list[dict[str, Any]]) -> Reading | None:
+    open_bars = [bar for bar in bars if _counts(bar)]
+    if not open_bars:
+        return None
+    # A bar inside another one is below it: its position is more negative.
+    open_bars.sort(key=lambda bar: abs(bar.get("pos") or 0))
+    inner = open_bars[-1]
+    desc = str(inner.get("desc") or "")
+    total = inner.get("total")
+    found = Reading(step=int(inner["n"]), total_steps=int(total) if total else None)
+    if _VALIDATES.search(desc):
+        found.phase = VALIDATE
+    elif _TESTS.search(desc):
+        found.phase = TEST
+    if len(open_bars) > 1:
+        outer = open_bars[0]
+        found.epoch = float(outer["n"]) + (found.step or 0) / total if total else None
+        found.total_epochs = float(outer["total"]) if outer.get("total") else None
+    postfix = str(inner.get("postfix") or "")
+    found.loss, found.lr = _number(_LOSS, postfix), _number(_LR, postfix)
+    return found
+
+
+def _counts(bar: dict[str, Any]) -> bool:
+    """Whether this bar is one of a training, and not of a download or of a data set."""
+    if bar.get("disable", True) or not isinstance(bar.get("n"), (int, float)):
+        return False
+    if bar.get("unit") == "B" or bar.get("unit_scale") == 1024:
+        return False
+    desc = str(bar.get("desc") or "")
+    return bool(_OURS.search(desc)) or not _OTHERS.search(desc)
+
+
+def _number(pattern: re.Pattern[str], text: str) -> float | None:
+    found = pattern.search(text)
+    try:
+        return float(found[1]) if found else None
+    except ValueError:
+        return None

@@ -1,0 +1,213 @@
+"""How far the training is: step, epoch, phase, speed and loss, as the program's framework has them.
+
+Source: the objects that `ddtop.agent.frameworks` has registered, the calls of `ddtop.step`,
+`ddtop.phase` and `ddtop.progress`, and open phases that wrappers note. Caveat: numbers are as old
+as the framework's own; a loss is often computed every few hundred steps. Speeds are computed here
+from counts. Check: the program's own log or progress bar.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from ddtop.agent.guard import guard
+from ddtop.agent.probe import Probe, Tick
+from ddtop.agent.progress_notes import (
+    NAME_CHARACTERS,
+    Phase,
+    ProgressSource,
+    Reading,
+    progress_notes,
+)
+from ddtop.wire.progress import TRAIN, TrainingProgress
+
+if TYPE_CHECKING:
+    from ddtop.agent.rank import Rank
+
+SPEED_NS = 30_000_000_000
+"""Speeds are the mean over this time."""
+ETA_NS = 600_000_000_000
+ETA_EVERY_NS = 10_000_000_000
+"""The remaining time follows the speed of the last ten minutes, with validation and checkpoints."""
+SILENT_NS = 5_000_000_000
+SECOND_NS = 1e9
+
+
+def probe(rank: Rank) -> ProgressProbe:
+    """The probe of `ddtop.agent.sources`."""
+    return ProgressProbe(rank)
+
+
+class Speed:
+    """The growth per second of some counts over the last `keep_ns`."""
+
+    def __init__(self, keep_ns: int, every_ns: int = 0) -> None:
+        self._keep_ns, self._every_ns = keep_ns, every_ns
+        self._points: deque[tuple[int, tuple[float | None, ...]]] = deque()
+
+    def clear(self) -> None:
+        """What comes now has nothing to do with what was."""
+        self._points.clear()
+
+    def add(self, now: int, counts: tuple[float | None, ...]) -> None:
+        """The counts at `now` (monotonic ns); counts that have not moved are not remembered."""
+        points = self._points
+        if points:
+            before = points[-1]
+            if any(_less(new, old) for new, old in zip(counts, before[1], strict=True)):
+                points.clear()
+            elif counts == before[1] or now - before[0] < self._every_ns:
+                return
+        points.append((now, counts))
+        while len(points) > 2 and now - points[1][0] > self._keep_ns:
+            points.popleft()
+
+    def per_s(self, now: int, which: int) -> float | None:
+        """None until it has grown once; falls while it stands."""
+        points = self._points
+        if len(points) < 2:
+            return None
+        (began, first), (ended, last) = points[0], points[-1]
+        a, b = first[which], last[which]
+        if a is None or b is None:
+            return None
+        usual_ns = (ended - began) / (len(points) - 1)
+        if now - ended > max(SILENT_NS, 3 * usual_ns):
+            ended = now
+        return (b - a) / ((ended - began) / SECOND_NS)
+
+
+def _less(new: float | None, old: float | None) -> bool:
+    return new is None or old is None if (new is None) != (old is None) else (new or 0) < (old or 0)
+
+
+class ProgressProbe(Probe):
+    """Reads the registered sources twice a second."""
+
+    name = "progress"
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self._speed, self._eta = Speed(SPEED_NS), Speed(ETA_NS, ETA_EVERY_NS)
+        self._phase: str | None = None
+        self._since = 0
+        self._open: Phase | None = None
+        self._source: str | None = None
+
+    def fields(self, tick: Tick) -> Mapping[str, Any]:
+        """`progress`; nothing while no source says anything."""
+        notes = progress_notes
+        if not notes.sources and not notes.open and self._phase is None:
+            return {}
+        found = self._read_all()
+        counting = next((one for one in found if one[1].step is not None), None)
+        name, main = counting or (found[0] if found else (None, Reading()))
+        phase, since, phase_by = self._find_phase(found, counting, tick.now)
+        if name is None and phase is None and self._phase is None:
+            return {}
+        if phase != self._phase or name != self._source:
+            self._speed.clear()
+            if name != self._source:
+                self._eta.clear()
+        self._phase, self._since, self._source = phase, since, name
+        record = self._record(name or phase_by or "torch", main, [one for _, one in found], tick)
+        return {"progress": record}
+
+    def _read_all(self) -> list[tuple[str, Reading]]:
+        """What each source says, the one that knows most first."""
+        found: list[tuple[str, Reading]] = []
+        for source in sorted(progress_notes.sources.values(), key=lambda one: one.level):
+            part = f"progress of {source.name}"
+            if not guard.run(part, _read, source, found) and part in guard.off:
+                progress_notes.sources.pop(source.name, None)
+        return found
+
+    def _find_phase(
+        self,
+        found: list[tuple[str, Reading]],
+        counting: tuple[str, Reading] | None,
+        now: int,
+    ) -> tuple[str | None, int, str | None]:
+        """(the phase, since when in monotonic ns, who says so)."""
+        lead = self._rank.lead_id
+        inner = next(
+            (one for one in reversed(list(progress_notes.open)) if one.thread == lead), None
+        )
+        if inner is not None:
+            self._note_polled(None, now)
+            return inner.name[:NAME_CHARACTERS], inner.since, inner.by
+        source, said = next(
+            ((name, one.phase) for name, one in found if one.phase is not None), (None, None)
+        )
+        if said is None and counting is not None:
+            said = TRAIN
+        since = self._since if said == self._phase and self._since else now
+        self._note_polled(said, now)
+        return said, since, source
+
+    def _note_polled(self, said: str | None, now: int) -> None:
+        """Remember how long a phase took that is known from a source's state only."""
+        before = self._open
+        if before is not None and before.name != said:
+            progress_notes.note_end(before.name, now - before.since)
+            before = self._open = None
+        if before is None and said is not None:
+            self._open = Phase(said)
+            self._open.since = now
+
+    def _record(
+        self, source: str, main: Reading, found: list[Reading], tick: Tick
+    ) -> TrainingProgress:
+        now = tick.now
+        samples, tokens = _first(found, "samples"), _first(found, "tokens")
+        self._speed.add(now, (main.step, samples, tokens))
+        self._eta.add(now, (main.step,))
+        lengths = sorted(progress_notes.ended.get(self._phase or "", ()))
+        given = _first(found, "samples_per_s"), _first(found, "tokens_per_s")
+        return TrainingProgress(
+            source=source,
+            step=main.step,
+            total_steps=main.total_steps,
+            epoch=main.epoch,
+            total_epochs=main.total_epochs,
+            phase=self._phase,
+            samples_per_s=_rounded(_or(given[0], self._speed.per_s(now, 1))),
+            tokens_per_s=_rounded(_or(given[1], self._speed.per_s(now, 2))),
+            loss=_first(found, "loss"),
+            lr=_first(found, "lr"),
+            eta_s=_rounded(_or(main.eta_s, self._eta_s(main, now))),
+            since_unix_ns=self._since + tick.unix_minus_mono if self._phase else None,
+            steps_per_s=_rounded(self._speed.per_s(now, 0)),
+            usual_s=_rounded(median(lengths) / SECOND_NS) if lengths else None,
+            longest_s=_rounded(lengths[-1] / SECOND_NS) if lengths else None,
+            phases_ended=progress_notes.counts.get(self._phase or "", 0),
+        )
+
+    def _eta_s(self, main: Reading, now: int) -> float | None:
+        if main.step is None or not main.total_steps:
+            return None
+        left = max(main.total_steps - main.step, 0)
+        per_s = _or(self._eta.per_s(now, 0), self._speed.per_s(now, 0))
+        return left / per_s if per_s else 0.0 if not left else None
+
+
+def _read(source: ProgressSource, found: list[tuple[str, Reading]]) -> None:
+    reading = source.read()
+    if reading is not None:
+        found.append((source.name, reading))
+
+
+def _first(found: list[Reading], name: str) -> Any:
+    return next((value for one in found if (value := getattr(one, name)) is not None), None)
+
+
+def _or(first: float | None, second: float | None) -> float | None:
+    return first if first is not None else second
+
+
+def _rounded(value: float | None) -> float | None:
+    """Four digits: what is below is noise."""
+    return float(f"{value:.4g}") if value is not None else None

@@ -1,0 +1,115 @@
+"""What frameworks leave for the progress probe: sources to be read, and phases that are open.
+
+The program's threads write, the agent's thread reads. It belongs to the process and not to a rank:
+a trainer may exist before its process knows which rank it is, and a forked child inherits it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from threading import get_ident
+from time import monotonic_ns
+
+import msgspec
+
+from ddtop.wire.progress import TRAIN
+
+PHASES_KEPT = 16
+"""Lengths of ended phases that are remembered, of each name."""
+NAME_CHARACTERS = 32
+USER, TRAINER, LIBRARY, ENGINE, BAR = 0, 10, 20, 30, 40
+"""How much a source knows; the lowest that counts steps is believed. The program itself, a trainer
+that owns the loop, a library that the loop calls, the engine below it, a progress bar."""
+
+
+class Reading(msgspec.Struct):
+    """What a source says now. None: it does not say.
+
+    `samples` and `tokens` are counts of the whole job that only grow; the probe makes rates of
+    them. `samples_per_s` is a rate that the source has computed itself.
+    """
+
+    step: int | None = None
+    total_steps: int | None = None
+    epoch: float | None = None
+    total_epochs: float | None = None
+    phase: str | None = None
+    samples: float | None = None
+    tokens: float | None = None
+    samples_per_s: float | None = None
+    tokens_per_s: float | None = None
+    loss: float | None = None
+    lr: float | None = None
+    eta_s: float | None = None
+
+
+class ProgressSource:
+    """One framework. A subclass reads what the framework has already computed on the CPU.
+
+    `name` is the `source` of the JSON. `level`: one of USER, TRAINER, LIBRARY, ENGINE, BAR.
+    """
+
+    name = ""
+    level = TRAINER
+
+    def read(self) -> Reading | None:
+        """What it says now; None while it has nothing to say. Runs on the agent's thread.
+
+        It must not block, import, print, or read a value of a tensor on a device. It may raise:
+        then the source is off, and the record says why.
+        """
+        return None
+
+
+class Phase:
+    """A phase that has begun.
+
+    `by`: who says so. `since` is monotonic ns, `thread` Python's number of its thread.
+    """
+
+    __slots__ = ("by", "name", "since", "thread")
+
+    def __init__(self, name: str, by: str = "torch") -> None:
+        self.name, self.by, self.since, self.thread = name, by, monotonic_ns(), get_ident()
+
+
+class ProgressNotes:
+    """`sources` by name, `open` phases from outer to inner, lengths in ns of `ended` ones."""
+
+    __slots__ = ("counts", "ended", "open", "sources")
+
+    def __init__(self) -> None:
+        self.sources: dict[str, ProgressSource] = {}
+        self.open: list[Phase] = []
+        self.ended: dict[str, deque[int]] = {}
+        self.counts: dict[str, int] = {}
+
+    def add(self, source: ProgressSource) -> None:
+        """Let the probe read this source; one of the same name gives way."""
+        self.sources[source.name] = source
+
+    def enter(self, name: str, by: str = "torch") -> Phase:
+        """A phase begins on this thread; costs about half a microsecond."""
+        phase = Phase(name, by)
+        self.open.append(phase)
+        return phase
+
+    def leave(self, phase: Phase) -> None:
+        """It has ended."""
+        if phase in self.open:
+            self.open.remove(phase)
+        self.note_end(phase.name, monotonic_ns() - phase.since)
+
+    def note_end(self, name: str, length_ns: int) -> None:
+        """A phase of that name was over after `length_ns`."""
+        if name == TRAIN:
+            return
+        lengths = self.ended.get(name)
+        if lengths is None:
+            lengths = self.ended[name] = deque(maxlen=PHASES_KEPT)
+        lengths.append(length_ns)
+        self.counts[name] = self.counts.get(name, 0) + 1
+
+
+progress_notes = ProgressNotes()
+"""Those of this process."""

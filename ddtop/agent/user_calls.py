@@ -1,0 +1,104 @@
+"""`ddtop.step`, `ddtop.phase` and `ddtop.progress` in a watched rank.
+
+Source: the program's own calls. Check: print the same numbers beside the call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ddtop.agent import current
+from ddtop.agent.guard import guard
+from ddtop.agent.progress_notes import USER, Phase, ProgressSource, Reading, progress_notes
+from ddtop.wire import page as layout
+from ddtop.wire.progress import CHECKPOINT, TEST, TRAIN, VALIDATE
+
+_SAME = {
+    "eval": VALIDATE,
+    "evaluate": VALIDATE,
+    "evaluation": VALIDATE,
+    "val": VALIDATE,
+    "valid": VALIDATE,
+    "validation": VALIDATE,
+    "training": TRAIN,
+    "save": CHECKPOINT,
+    "testing": TEST,
+    "predict": TEST,
+}
+step = current.user_step
+
+
+class UserSource(ProgressSource):
+    """What the program itself has said."""
+
+    name = "user"
+    level = USER
+
+    def __init__(self) -> None:
+        self.given: dict[str, Any] = {}
+
+    def read(self) -> Reading | None:
+        """The numbers of `ddtop.progress`, and the count of `ddtop.step` where no step is given."""
+        found = Reading(**self.given)
+        rank = current.get()
+        if found.step is None and rank is not None:
+            words = rank.page.words
+            if words[layout.ITERATION_SOURCE_AT] == layout.SOURCE_USER:
+                found.step = words[layout.ITERATION_AT]
+        return found if found != Reading() else None
+
+
+class OpenPhase:
+    """What `ddtop.phase` returns: leaving it goes back to the phase before."""
+
+    __slots__ = ("_before", "_own")
+
+    def __init__(self, before: Phase | None, own: Phase) -> None:
+        self._before, self._own = before, own
+
+    def __enter__(self) -> OpenPhase:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        _replace(self._own, self._before)
+
+
+_user_phase: Phase | None = None
+
+
+def phase(name: str) -> OpenPhase:
+    """A phase begins. It lasts until the next call, or until the `with` block ends."""
+    word = str(name).strip().lower()
+    before = _user_phase
+    own = Phase(_SAME.get(word, word), "user")
+    _replace(before, own)
+    return OpenPhase(before, own)
+
+
+def _replace(old: Phase | None, new: Phase | None) -> None:
+    global _user_phase
+    # Another one has begun meanwhile: that one counts.
+    if old is not _user_phase:
+        return
+    if old is not None:
+        progress_notes.leave(old)
+    if new is not None:
+        progress_notes.open.append(new)
+    _user_phase = new
+
+
+def progress(**given: Any) -> None:
+    """Numbers that the program has anyway; None takes one back.
+
+    What is no number of the CPU (a tensor) is left out, and the record says so.
+    """
+    source = progress_notes.sources.get("user")
+    if not isinstance(source, UserSource):
+        source = UserSource()
+        progress_notes.add(source)
+    for name, value in given.items():
+        if value is None or isinstance(value, (int, float)):
+            source.given[name] = value
+        else:
+            kind = type(value).__name__
+            guard.note("ddtop.progress", f"{name} is a {kind}: give a number, {name}.item()")

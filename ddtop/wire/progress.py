@@ -1,0 +1,47 @@
+"""How far the training is, as the program or its framework counts it: a part of a rank's state."""
+
+from __future__ import annotations
+
+import msgspec
+
+TRAIN, VALIDATE, TEST, CHECKPOINT, COMPILE, SANITY_CHECK, IDLE = PHASES = (
+    "train",
+    "validate",
+    "test",
+    "checkpoint",
+    "compile",
+    "sanity-check",
+    "idle",
+)
+"""What a training does. A program may give `ddtop.phase()` a word of its own."""
+
+
+class TrainingProgress(msgspec.Struct, frozen=True, array_like=True):
+    """How far the training of this rank is. Numbers are those that the program's own CPU code has
+    computed; None where nobody counts them.
+
+    `source`: who counts steps ("hf-trainer", "user", "tqdm"), else who named the phase. `epoch` may
+    be a fraction. `phase`: one of PHASES or the program's own word, since `since_unix_ns`.
+    `samples_per_s`, `tokens_per_s`: of the whole job, over the last half minute of this phase.
+    `loss` may be nan or infinite. `eta_s`: seconds until `total_steps`, at the speed of the last
+    ten minutes. `steps_per_s`: as `samples_per_s`. `usual_s`, `longest_s`: the median and the
+    longest of the last 16 phases of this name that ended in this process; `phases_ended`: how many
+    did.
+    """
+
+    source: str
+    step: int | None = None
+    total_steps: int | None = None
+    epoch: float | None = None
+    total_epochs: float | None = None
+    phase: str | None = None
+    samples_per_s: float | None = None
+    tokens_per_s: float | None = None
+    loss: float | None = None
+    lr: float | None = None
+    eta_s: float | None = None
+    since_unix_ns: int | None = None
+    steps_per_s: float | None = None
+    usual_s: float | None = None
+    longest_s: float | None = None
+    phases_ended: int = 0

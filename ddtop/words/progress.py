@@ -1,0 +1,70 @@
+"""How far a training is, as text: `step 1,200 of 10,000, epoch 3.2 of 10, loss 2.31`."""
+
+from __future__ import annotations
+
+from ddtop.wire.progress import (
+    CHECKPOINT,
+    COMPILE,
+    IDLE,
+    SANITY_CHECK,
+    TEST,
+    TRAIN,
+    VALIDATE,
+    TrainingProgress,
+)
+from ddtop.words import units
+
+PHASE_WORDS = {
+    TRAIN: "training",
+    VALIDATE: "validating",
+    TEST: "testing",
+    CHECKPOINT: "saving a checkpoint",
+    COMPILE: "compiling",
+    SANITY_CHECK: "checking the validation loop",
+    IDLE: "idle",
+}
+
+
+def phase_text(phase: str) -> str:
+    """`saving a checkpoint`; a word of the program's own: `in phase warm-up`."""
+    return PHASE_WORDS.get(phase) or f"in phase {phase}"
+
+
+def progress_text(progress: TrainingProgress) -> str:
+    """All that is known, in one line; numbers that nobody counts are left out."""
+    parts = [
+        _of("step", progress.step, progress.total_steps),
+        _of("epoch", progress.epoch, progress.total_epochs),
+        phase_text(progress.phase) if progress.phase is not None else "",
+        f"{number(progress.samples_per_s)} samples/s" if progress.samples_per_s is not None else "",
+        f"{number(progress.tokens_per_s)} tokens/s" if progress.tokens_per_s is not None else "",
+        f"loss {number(progress.loss)}" if progress.loss is not None else "",
+        f"lr {progress.lr:.3g}" if progress.lr is not None else "",
+        f"{units.duration(progress.eta_s)} left" if progress.eta_s is not None else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def only_steps(progress: TrainingProgress) -> TrainingProgress:
+    """The same without what is over when a job has ended: only steps and epochs."""
+    return TrainingProgress(
+        source=progress.source,
+        step=progress.step,
+        total_steps=progress.total_steps,
+        epoch=progress.epoch,
+        total_epochs=progress.total_epochs,
+    )
+
+
+def number(value: float | None) -> str:
+    """Three digits, and all digits of a large whole number: `2.31`, `41`, `12,480`."""
+    if value is None:
+        return units.NOT_MEASURED
+    return f"{value:,.0f}" if abs(value) >= 100 and abs(value) < 1e15 else f"{value:.3g}"
+
+
+def _of(name: str, done: float | None, total: float | None) -> str:
+    if done is None:
+        return ""
+    own = f"{done:,.0f}" if done == int(done) else f"{done:,.1f}"
+    return f"{name} {own}" + (f" of {total:,.0f}" if total else "")

@@ -1,0 +1,152 @@
+"""`ddtop.step`, `ddtop.phase` and `ddtop.progress`: in a watched rank, and where nobody watches."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+import ddtop
+from ddtop.agent import current, user_calls
+from ddtop.agent.guard import guard
+from ddtop.agent.probe import Tick
+from ddtop.agent.probes.progress import ProgressProbe
+from ddtop.agent.progress_notes import progress_notes
+from ddtop.wire import page as layout
+from tests.agent.frameworks.reading import Clock
+
+SECOND = 1_000_000_000
+
+
+@pytest.fixture
+def watched(monkeypatch, clean_notes):
+    """A rank whose agent is there."""
+    rank = SimpleNamespace(
+        page=SimpleNamespace(words=[0] * layout.SLOTS_AT), stepper=0, lead_id=clean_notes.thread
+    )
+    monkeypatch.setattr(current, "_rank", rank)
+    monkeypatch.setattr(ddtop, "_agent", user_calls)
+    return ProgressProbe(rank)
+
+
+@pytest.fixture
+def clock(watched):
+    return Clock(watched)
+
+
+def test_numbers_of_the_program_are_its_progress(clock):
+    ddtop.progress(step=3, total_steps=10, epoch=0.5, loss=2.5, lr=1e-3)
+
+    told = clock.told()
+
+    assert (told.source, told.step, told.total_steps, told.epoch) == ("user", 3, 10, 0.5)
+    assert (told.loss, told.lr, told.phase) == (2.5, 1e-3, "train")
+
+
+def test_a_number_that_is_left_out_stays(clock):
+    ddtop.progress(total_steps=10)
+    ddtop.progress(step=3)
+    ddtop.progress(step=4)
+
+    assert (clock.told().step, clock.told().total_steps) == (4, 10)
+
+
+def test_calls_of_step_are_the_steps_where_no_number_is_given(clock):
+    ddtop.progress(total_steps=10)
+    ddtop.step()
+    ddtop.step()
+
+    assert clock.told().step == 2
+
+
+def test_a_tensor_is_not_read_and_the_record_says_so(clock, monkeypatch):
+    """Its value may have to be waited for on the GPU."""
+    monkeypatch.setattr(guard, "off", {})
+
+    class Tensor:
+        def item(self):
+            raise AssertionError("read")
+
+        __float__ = item
+
+    ddtop.progress(step=1, loss=Tensor())
+
+    assert clock.told().loss is None
+    assert guard.off == {"ddtop.progress": "loss is a Tensor: give a number, loss.item()"}
+
+
+def test_a_phase_lasts_until_its_block_ends(clock):
+    ddtop.progress(step=1)
+    with ddtop.phase("eval"):
+        inside = clock.told().phase
+        with ddtop.phase("checkpoint"):
+            deeper = clock.told().phase
+        after = clock.told().phase
+
+    assert (inside, deeper, after, clock.told().phase) == (
+        "validate",
+        "checkpoint",
+        "validate",
+        "train",
+    )
+
+
+def test_a_phase_without_a_block_lasts_until_the_next(clock):
+    ddtop.phase("train")
+    first = clock.told().phase
+    ddtop.phase("validate")
+
+    assert (first, clock.told().phase) == ("train", "validate")
+    assert len(progress_notes.open) == 1
+
+
+def test_a_phase_of_another_thread_is_not_the_ranks(clock, watched, clean_notes):
+    ddtop.progress(step=1)
+    ddtop.phase("checkpoint")
+    watched._rank.lead_id = clean_notes.thread + 1
+
+    assert clock.told().phase == "train"
+
+
+def test_an_exception_passes_through_the_block_and_ends_the_phase(clock):
+    ddtop.progress(step=1)
+    with pytest.raises(KeyError), ddtop.phase("eval"):
+        raise KeyError("x")
+
+    assert clock.told().phase == "train"
+
+
+def test_the_usual_length_is_the_median_of_the_phases_that_ended(clock):
+    ddtop.progress(step=1)
+    for length_s in (1, 5, 2):
+        progress_notes.note_end("checkpoint", length_s * SECOND)
+    ddtop.phase("checkpoint")
+    told = clock.told()
+
+    assert (told.usual_s, told.longest_s, told.phases_ended) == (2.0, 5.0, 3)
+
+
+def test_where_nobody_watches_all_three_do_nothing_and_import_nothing():
+    program = """
+import sys, ddtop
+before = set(sys.modules)
+ddtop.step(); ddtop.progress(step=1, loss=object()); ddtop.phase("train")
+with ddtop.phase("eval"):
+    pass
+try:
+    with ddtop.phase("eval"):
+        raise KeyError("x")
+except KeyError:
+    print(sorted(set(sys.modules) - before))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.strip() == "[]"
+
+
+def test_before_anything_is_said_there_is_no_progress(watched):
+    assert watched.fields(Tick()) == {}

@@ -1,0 +1,42 @@
+"""One progress for all ranks."""
+
+from __future__ import annotations
+
+from ddtop.model.state.facts import Progress, RankFacts, State
+from ddtop.model.state.job_progress import of_job
+from ddtop.wire.progress import TrainingProgress
+
+
+def job(*told):
+    return of_job(
+        RankFacts(rank, State.RUNNING, progress=Progress(training=progress))
+        for rank, progress in enumerate(told)
+    )
+
+
+def test_without_a_report_there_is_none():
+    assert job(None, None) is None
+
+
+def test_a_bar_that_only_rank_0_shows_speaks_for_all():
+    assert job(TrainingProgress("tqdm", 7, 100, loss=0.5), None, None) == TrainingProgress(
+        "tqdm", 7, 100, loss=0.5
+    )
+
+
+def test_steps_are_the_median_and_the_loss_is_the_lowest_ranks():
+    found = job(
+        TrainingProgress("hf-trainer", 10, 99, loss=2.5),
+        TrainingProgress("hf-trainer", 12, 99),
+        TrainingProgress("hf-trainer", 13, 99, loss=9.0),
+    )
+
+    assert (found.step, found.total_steps, found.loss) == (12, 99, 2.5)
+
+
+def test_the_job_saves_a_checkpoint_while_one_of_its_ranks_does():
+    train = TrainingProgress("user", 5, phase="train", since_unix_ns=100)
+    save = TrainingProgress("user", 5, phase="checkpoint", since_unix_ns=700, usual_s=35.0)
+    found = job(train, save, train)
+
+    assert (found.phase, found.since_unix_ns, found.usual_s) == ("checkpoint", 700, 35.0)
